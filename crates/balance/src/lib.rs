@@ -1,0 +1,29 @@
+//! Decides which endpoint takes a request, who waits and who is refused.
+//!
+//! Pure: no I/O, no clock, no threads, no locks. Time is an argument, randomness is seeded, and what is shared
+//! between workers is shared through the documented atomics of [`Endpoint`], [`Admission`] and [`Ticket`].
+//! It must not know what a request, a connection or a protocol is.
+#![warn(missing_docs, clippy::wildcard_enum_match_arm)]
+
+/// Points in time, given by the caller.
+pub mod time;
+/// Seeded random numbers.
+pub mod rng;
+/// One address that can serve, its load, and sets of them.
+pub mod endpoint;
+/// What an endpoint has taught us about idle connections.
+pub mod reuse;
+/// Choosing one endpoint of a set.
+pub mod pick;
+/// Who waits when every slot is taken.
+pub mod queue;
+/// How a request gets a slot, and how a slot comes back.
+pub mod slots;
+
+pub use endpoint::{Endpoint, EndpointSet, Ledger, Member};
+pub use pick::{Algorithm, Picker};
+pub use queue::{Queue, Ticket};
+pub use reuse::IdleHistory;
+pub use rng::Rng;
+pub use slots::{Admission, Entry, Limits, Refusal};
+pub use time::Time;

@@ -1,0 +1,3 @@
+//! Sheave: one binary.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! The real `balance` in a virtual world.
