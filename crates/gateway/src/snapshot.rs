@@ -19,6 +19,8 @@ use crate::matching::RouteTable;
 pub struct Snapshot {
     /// One per address to accept on; no two have the same address.
     pub listeners: Vec<Listener>,
+    /// Every rule of every listener's routes, each once; a rule's `index` is its place here.
+    pub rules: Vec<Arc<Rule>>,
     /// Every backend that some rule names, sorted by key.
     pub backends: Vec<Backend>,
 }
@@ -39,6 +41,8 @@ pub struct Listener {
 /// What becomes of a request that matched.
 #[derive(Clone, Debug)]
 pub struct Rule {
+    /// Its place in [`Snapshot::rules`].
+    pub index: usize,
     /// `namespace/route/rule`: the label in metrics and logs.
     pub name: Arc<str>,
     /// Where the rule sends requests, with weights; the sum of the weights is positive.
