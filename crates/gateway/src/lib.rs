@@ -4,9 +4,20 @@
 //! where objects come from, nor how a request is carried.
 #![warn(missing_docs, clippy::wildcard_enum_match_arm)]
 
+/// The objects that ask: YAML in, typed objects and every structural error out.
+pub mod objects;
+/// From objects to a Snapshot and statuses.
+pub mod translate;
 /// Everything the data plane is asked to do.
 pub mod snapshot;
 /// From a request's host and path to the rule that serves it.
 pub mod matching;
+/// What became of each object.
+pub mod status;
+/// What is wrong with an object, and where.
+pub mod problem;
 
+pub use objects::{Object, parse};
+pub use problem::{Origin, Problem};
 pub use snapshot::Snapshot;
+pub use translate::{Endpoints, Translation, translate};

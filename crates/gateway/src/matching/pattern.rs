@@ -1,0 +1,83 @@
+//! Which hosts and paths are meant, parsed once so that what exists is well formed.
+
+/// A Gateway API hostname that a listener or route asks for.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum HostPattern {
+    /// No hostname: every host.
+    Any,
+    /// `*.example.com`, kept as `example.com`: every host with one label or more before it.
+    Below(Box<str>),
+    /// Exactly this host.
+    Exact(Box<str>),
+}
+
+/// What paths a rule asks for.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PathPattern {
+    /// Exactly this path, byte for byte.
+    Exact(Box<str>),
+    /// This path and all below it, segment by segment: `/a` is `/a`, `/a/` and `/a/b`, not `/ab`.
+    Prefix(Box<str>),
+}
+
+/// Not a hostname.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("must be a host name in lower case, or `*.` and one")]
+pub struct InvalidHost;
+
+impl HostPattern {
+    /// `*.example.com` or `example.com`, in lower case; IP addresses are no hostnames.
+    pub fn parse(text: &str) -> Result<Self, InvalidHost> {
+        let name = text.strip_prefix("*.").unwrap_or(text);
+        if !is_host_name(name) {
+            return Err(InvalidHost);
+        }
+        Ok(if name.len() == text.len() {
+            Self::Exact(name.into())
+        } else {
+            Self::Below(name.into())
+        })
+    }
+
+    /// The hosts that both ask for; `None`: there are none.
+    pub fn intersect(&self, other: &Self) -> Option<Self> {
+        if self.covers(other) {
+            return Some(other.clone());
+        }
+        other.covers(self).then(|| self.clone())
+    }
+
+    /// Every host of `other` is one of ours.
+    fn covers(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Any, _) => true,
+            (Self::Below(ours), Self::Exact(name)) => is_below(name, ours),
+            (Self::Below(ours), Self::Below(name)) => name == ours || is_below(name, ours),
+            (Self::Exact(ours), Self::Exact(name)) => name == ours,
+            (Self::Below(_) | Self::Exact(_), Self::Any) | (Self::Exact(_), Self::Below(_)) => {
+                false
+            }
+        }
+    }
+}
+
+/// `a.example.com` is below `example.com`.
+fn is_below(name: &str, parent: &str) -> bool {
+    name.strip_suffix(parent).is_some_and(|front| front.ends_with('.'))
+}
+
+/// RFC 1123 in lower case, and no IPv4 address.
+fn is_host_name(name: &str) -> bool {
+    name.len() <= 253
+        && name.split('.').all(is_label)
+        && name.parse::<std::net::Ipv4Addr>().is_err()
+}
+
+fn is_label(label: &str) -> bool {
+    let bytes = label.as_bytes();
+    let edge = |byte: Option<&u8>| byte.is_some_and(|byte| *byte != b'-');
+    bytes.len() <= 63
+        && edge(bytes.first())
+        && edge(bytes.last())
+        && bytes.iter().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'))
+}

@@ -1,0 +1,1 @@
+//! What the table finds, and how much work that is.
