@@ -1,0 +1,228 @@
+//! As much HTTP/1.1 as the lab needs: messages framed by Content-Length, one at a time. Anything else a
+//! proxy might make of them is an error, and counted as one.
+
+use std::fmt;
+use std::io::{self, Read as _};
+
+use mio::net::TcpStream;
+use rustix::net::RecvFlags;
+
+const HEAD_READ_BYTES: usize = 16 * 1024;
+const MAX_HEADERS: usize = 64;
+
+/// Why a message is not what it should be.
+#[derive(Debug)]
+pub(crate) enum Fault {
+    Closed,
+    Io(io::Error),
+    Head(httparse::Error),
+    NoLength,
+    Surplus,
+    Status(u16),
+    Length(u64),
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Closed => write!(out, "the connection was closed"),
+            Self::Io(error) => write!(out, "{error}"),
+            Self::Head(error) => write!(out, "a head is malformed: {error}"),
+            Self::NoLength => write!(out, "a message has no usable Content-Length"),
+            Self::Surplus => write!(out, "there are bytes after the end of a message"),
+            Self::Status(status) => write!(out, "status {status}"),
+            Self::Length(bytes) => write!(out, "a body of {bytes} bytes"),
+        }
+    }
+}
+
+/// The part of a message before its body.
+pub(crate) trait Head: Sized {
+    /// The head and its length in bytes, or nothing while it is incomplete.
+    fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, Fault>;
+    fn body_bytes(&self) -> u64;
+}
+
+pub(crate) struct RequestHead {
+    pub(crate) body_bytes: u64,
+    pub(crate) wanted: Wanted,
+}
+
+/// What a request's path asks an endpoint to answer.
+pub(crate) enum Wanted {
+    /// `…/b/N`: a body of N bytes; anything else is as `/b/100`.
+    Bytes(usize),
+    /// `/echo`: the request's head as it arrived.
+    Echo(Vec<u8>),
+}
+
+impl Head for RequestHead {
+    fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, Fault> {
+        let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
+        let mut request = httparse::Request::new(&mut headers);
+        let httparse::Status::Complete(length) = request.parse(bytes).map_err(Fault::Head)? else {
+            return Ok(None);
+        };
+        let body_bytes = content_length(request.headers)?.unwrap_or(0);
+        let path = request.path.unwrap_or("/");
+        let wanted = match path {
+            "/echo" => Wanted::Echo(bytes[..length].to_vec()),
+            _ => Wanted::Bytes(bytes_in_path(path)),
+        };
+        Ok(Some((Self { body_bytes, wanted }, length)))
+    }
+
+    fn body_bytes(&self) -> u64 {
+        self.body_bytes
+    }
+}
+
+fn bytes_in_path(path: &str) -> usize {
+    path.rsplit_once("/b/").and_then(|(_, number)| number.parse().ok()).unwrap_or(100)
+}
+
+pub(crate) struct ResponseHead {
+    pub(crate) status: u16,
+    pub(crate) body_bytes: u64,
+}
+
+impl Head for ResponseHead {
+    fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, Fault> {
+        let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
+        let mut response = httparse::Response::new(&mut headers);
+        let httparse::Status::Complete(length) = response.parse(bytes).map_err(Fault::Head)? else {
+            return Ok(None);
+        };
+        let body_bytes = content_length(response.headers)?.ok_or(Fault::NoLength)?;
+        Ok(Some((Self { status: response.code.unwrap_or(0), body_bytes }, length)))
+    }
+
+    fn body_bytes(&self) -> u64 {
+        self.body_bytes
+    }
+}
+
+fn content_length(headers: &[httparse::Header<'_>]) -> Result<Option<u64>, Fault> {
+    let Some(header) = headers.iter().find(|h| h.name.eq_ignore_ascii_case("content-length"))
+    else {
+        return Ok(None);
+    };
+    let text = std::str::from_utf8(header.value).map_err(|_utf8| Fault::NoLength)?;
+    text.parse().map(Some).map_err(|_number| Fault::NoLength)
+}
+
+/// One message on its way in. The body is counted and dropped.
+pub(crate) struct Incoming<H> {
+    /// Bytes of a head that came in more than one piece.
+    partial: Vec<u8>,
+    head: Option<H>,
+    body_left: u64,
+}
+
+impl<H: Head> Incoming<H> {
+    pub(crate) fn new() -> Self {
+        Self { partial: Vec::new(), head: None, body_left: 0 }
+    }
+
+    /// Reads until one message is complete or the socket has no more. A read shorter than asked for has
+    /// drained the socket: the next bytes bring a new event.
+    pub(crate) fn read(
+        &mut self,
+        socket: &TcpStream,
+        scratch: &mut [u8],
+    ) -> Result<Option<H>, Fault> {
+        loop {
+            let asked;
+            let count;
+            if self.head.is_none() {
+                asked = HEAD_READ_BYTES;
+                count = or_blocked((&mut &*socket).read(&mut scratch[..asked]))?;
+                self.take_head(&scratch[..count.unwrap_or(0)])?;
+            } else {
+                asked = self.body_left.min(scratch.len() as u64) as usize;
+                count = or_blocked(discard(socket, &mut scratch[..asked]))?;
+                self.body_left -= count.unwrap_or(0) as u64;
+            }
+            if self.head.is_some() && self.body_left == 0 {
+                return Ok(self.head.take());
+            }
+            match count {
+                Some(0) => return Err(Fault::Closed),
+                Some(count) if count == asked => {}
+                Some(_) | None => return Ok(None),
+            }
+        }
+    }
+
+    fn take_head(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        let whole = if self.partial.is_empty() {
+            bytes
+        } else {
+            self.partial.extend_from_slice(bytes);
+            &self.partial
+        };
+        let Some((head, length)) = H::parse(whole)? else {
+            if self.partial.is_empty() {
+                self.partial.extend_from_slice(bytes);
+            }
+            return Ok(());
+        };
+        let after_head = (whole.len() - length) as u64;
+        self.body_left = head.body_bytes().checked_sub(after_head).ok_or(Fault::Surplus)?;
+        self.head = Some(head);
+        self.partial.clear();
+        Ok(())
+    }
+}
+
+/// Reads without copying: the kernel drops what `MSG_TRUNC` asks for, which keeps the lab's own CPU light.
+fn discard(socket: &TcpStream, scratch: &mut [u8]) -> io::Result<usize> {
+    let (_, count) = rustix::net::recv(socket, scratch, RecvFlags::TRUNC)?;
+    Ok(count)
+}
+
+fn or_blocked(result: io::Result<usize>) -> Result<Option<usize>, Fault> {
+    match result {
+        Ok(count) => Ok(Some(count)),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        Err(error) => Err(Fault::Io(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn incoming(pieces: &[&[u8]]) -> Result<Incoming<ResponseHead>, Fault> {
+        let mut incoming = Incoming::new();
+        for piece in pieces {
+            incoming.take_head(piece)?;
+        }
+        Ok(incoming)
+    }
+
+    #[test]
+    fn head_in_two_pieces_is_one_head() {
+        let done = incoming(&[b"HTTP/1.1 200 OK\r\nContent-", b"Length: 5\r\n\r\nab"]).unwrap();
+        assert_eq!(done.head.unwrap().status, 200);
+        assert_eq!(done.body_left, 3);
+    }
+
+    #[test]
+    fn bytes_beyond_the_body_are_a_fault() {
+        let fault = incoming(&[b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nab"]).err();
+        assert!(matches!(fault, Some(Fault::Surplus)));
+    }
+
+    #[test]
+    fn response_without_length_is_a_fault() {
+        let fault = incoming(&[b"HTTP/1.1 200 OK\r\n\r\n"]).err();
+        assert!(matches!(fault, Some(Fault::NoLength)));
+    }
+
+    #[test]
+    fn path_says_how_long_the_answer_is() {
+        assert_eq!(bytes_in_path("/p17/b/65536"), 65536);
+        assert_eq!(bytes_in_path("/"), 100);
+    }
+}
