@@ -1,0 +1,255 @@
+//! Says what an endpoint is, keeps one of each, and puts them into sets.
+//!
+//! An endpoint's state is shared by all backends that name its address and outlives every Snapshot. A set is
+//! immutable; a change makes a new one.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::sync::{Arc, Weak};
+
+use crate::load::{Cell, Loads, Pages};
+use crate::reuse::IdleHistory;
+
+/// One address that can serve, and what is known of it. `T` is what the user of this crate hangs on it.
+///
+/// Its load is the number of requests in flight, counted from the pick on, over all workers and backends.
+pub struct Endpoint<T> {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// What it has taught us about idle connections.
+    pub idle: IdleHistory,
+    /// What the user of this crate keeps for each endpoint.
+    pub data: T,
+    cell: Cell,
+    key: u64,
+}
+
+impl<T> Endpoint<T> {
+    /// How many requests it has now, over all workers and backends.
+    pub fn in_flight(&self) -> u32 {
+        self.cell.in_flight()
+    }
+
+    pub(crate) fn take(&self, cap: Option<NonZeroU32>) -> bool {
+        self.cell.take(cap)
+    }
+
+    pub(crate) fn give_back(&self) {
+        self.cell.give_back();
+    }
+}
+
+impl<T> fmt::Debug for Endpoint<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({} in flight)", self.address, self.in_flight())
+    }
+}
+
+/// Hands out endpoints: the same address gives the same endpoint as long as anybody holds it.
+pub struct Ledger<T> {
+    endpoints: BTreeMap<SocketAddr, Weak<Endpoint<T>>>,
+    pages: Pages,
+    next_key: u64,
+    /// How many entries there may be before those nobody holds are forgotten.
+    forget_at: usize,
+}
+
+impl<T> Ledger<T> {
+    const FORGET_AT_LEAST: usize = 64;
+
+    /// An empty ledger.
+    pub fn new() -> Self {
+        Self {
+            endpoints: BTreeMap::new(),
+            pages: Pages::default(),
+            next_key: 0,
+            forget_at: Self::FORGET_AT_LEAST,
+        }
+    }
+
+    /// The endpoint at an address; made with `data` if nobody holds it.
+    pub fn endpoint(&mut self, address: SocketAddr, data: impl FnOnce() -> T) -> Arc<Endpoint<T>> {
+        if let Some(endpoint) = self.endpoints.get(&address).and_then(Weak::upgrade) {
+            return endpoint;
+        }
+        self.forget_dead();
+        let endpoint = Arc::new(Endpoint {
+            address,
+            idle: IdleHistory::default(),
+            data: data(),
+            cell: self.pages.cell(),
+            key: self.next_key,
+        });
+        self.next_key += 1;
+        self.endpoints.insert(address, Arc::downgrade(&endpoint));
+        endpoint
+    }
+
+    /// All endpoints that somebody holds, by address.
+    pub fn live(&self) -> Vec<Arc<Endpoint<T>>> {
+        self.endpoints.values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Forgets entries nobody holds, once they could be as many as the others: constant work for each new endpoint.
+    fn forget_dead(&mut self) {
+        if self.endpoints.len() < self.forget_at {
+            return;
+        }
+        self.endpoints.retain(|_, endpoint| endpoint.strong_count() > 0);
+        self.pages.shrink();
+        self.forget_at = (2 * self.endpoints.len()).max(Self::FORGET_AT_LEAST);
+    }
+}
+
+impl<T> Default for Ledger<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// An endpoint of a set.
+pub struct Member<T> {
+    /// Who it is.
+    pub endpoint: Arc<Endpoint<T>>,
+    /// Its share relative to the others; 0 gets nothing.
+    pub weight: u32,
+}
+
+impl<T> Clone for Member<T> {
+    fn clone(&self) -> Self {
+        Self { endpoint: self.endpoint.clone(), weight: self.weight }
+    }
+}
+
+impl<T> fmt::Debug for Member<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} of weight {}", self.endpoint, self.weight)
+    }
+}
+
+/// Endpoints to choose among. Immutable.
+pub struct EndpointSet<T> {
+    members: Vec<Member<T>>,
+    by_address: BTreeMap<SocketAddr, usize>,
+    pub(crate) loads: Loads,
+}
+
+impl<T> EndpointSet<T> {
+    /// A set of these members, in this order. One that is named twice is one member, with the larger weight:
+    /// EndpointSlices may name an endpoint twice while it moves between them.
+    pub fn new(members: Vec<Member<T>>) -> Self {
+        let mut set = Self::empty();
+        for member in members {
+            set.add(member);
+        }
+        for Member { endpoint, weight } in &set.members {
+            set.loads.push(&endpoint.cell, endpoint.key, *weight);
+        }
+        set
+    }
+
+    /// The set of nobody.
+    pub fn empty() -> Self {
+        Self { members: Vec::new(), by_address: BTreeMap::new(), loads: Loads::default() }
+    }
+
+    /// Who is in it, weight 0 included.
+    pub fn members(&self) -> &[Member<T>] {
+        &self.members
+    }
+
+    /// Whether this very endpoint, not merely one with its address, is a member.
+    pub fn contains(&self, endpoint: &Endpoint<T>) -> bool {
+        self.position(endpoint).is_some()
+    }
+
+    /// Whether anybody in it can be chosen.
+    pub(crate) fn is_usable(&self) -> bool {
+        self.loads.usable() > 0
+    }
+
+    /// The member with a weight that is this very endpoint.
+    pub(crate) fn usable(&self, endpoint: &Endpoint<T>) -> Option<&Arc<Endpoint<T>>> {
+        let member = &self.members[self.position(endpoint)?];
+        (member.weight > 0).then_some(&member.endpoint)
+    }
+
+    /// Whether a request that failed at `except` is to be kept from `endpoint`: as long as there is another.
+    pub(crate) fn avoids(&self, except: Option<&Endpoint<T>>, endpoint: &Endpoint<T>) -> bool {
+        except.is_some_and(|except| std::ptr::eq(except, endpoint)) && self.loads.usable() > 1
+    }
+
+    pub(crate) fn position(&self, endpoint: &Endpoint<T>) -> Option<usize> {
+        let position = *self.by_address.get(&endpoint.address)?;
+        std::ptr::eq(&*self.members[position].endpoint, endpoint).then_some(position)
+    }
+
+    fn add(&mut self, member: Member<T>) {
+        let position =
+            *self.by_address.entry(member.endpoint.address).or_insert(self.members.len());
+        match self.members.get_mut(position) {
+            Some(known) => known.weight = known.weight.max(member.weight),
+            None => self.members.push(member),
+        }
+    }
+}
+
+impl<T> fmt::Debug for EndpointSet<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.members).finish()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn address(port: u16) -> SocketAddr {
+        SocketAddr::from(([10, 0, 0, 1], port))
+    }
+
+    #[test]
+    fn the_same_address_is_the_same_endpoint_while_anybody_holds_it() {
+        let mut ledger = Ledger::new();
+        let first = ledger.endpoint(address(1), || "first");
+        assert!(Arc::ptr_eq(&first, &ledger.endpoint(address(1), || "second")));
+        drop(first);
+        assert_eq!(ledger.endpoint(address(1), || "third").data, "third");
+        assert!(ledger.live().is_empty());
+    }
+
+    #[test]
+    fn the_ledger_does_not_grow_with_endpoints_that_have_gone() {
+        let mut ledger = Ledger::new();
+        let kept = ledger.endpoint(address(0), || ());
+        for port in 1..10_000 {
+            ledger.endpoint(address(port), || ());
+        }
+        assert!(ledger.endpoints.len() <= Ledger::<()>::FORGET_AT_LEAST);
+        assert_eq!(ledger.live().len(), 1);
+        assert!(Arc::ptr_eq(&kept, &ledger.live()[0]));
+    }
+
+    #[test]
+    fn a_member_named_twice_is_one_with_the_larger_weight() {
+        let mut ledger = Ledger::new();
+        let mut member =
+            |port, weight| Member { endpoint: ledger.endpoint(address(port), || ()), weight };
+        let set = EndpointSet::new(vec![member(2, 1), member(1, 5), member(2, 3), member(1, 0)]);
+        let seen: Vec<_> =
+            set.members().iter().map(|m| (m.endpoint.address.port(), m.weight)).collect();
+        assert_eq!(seen, [(2, 3), (1, 5)]);
+    }
+
+    #[test]
+    fn a_set_knows_its_members_by_identity() {
+        let (mut here, mut there) = (Ledger::new(), Ledger::new());
+        let ours = here.endpoint(address(1), || ());
+        let theirs = there.endpoint(address(1), || ());
+        let set = EndpointSet::new(vec![Member { endpoint: ours.clone(), weight: 1 }]);
+        assert!(set.contains(&ours));
+        assert!(!set.contains(&theirs));
+    }
+}

@@ -1,0 +1,209 @@
+//! Counts requests in flight, packed so that choosing among 64 endpoints reads four cache lines.
+//!
+//! A count rises when an endpoint is picked and falls when the endpoint has finished. Under a cap it rises by
+//! compare-and-swap only, so it is never above the cap, whatever the interleaving. Every access is `SeqCst`: the
+//! queue's protocol (see [`crate::slots`]) rests on the order of a count's fall and the number of those who wait.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use crate::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Counts in one page. Loom follows each atomic, so a model gets a page as small as its endpoints need.
+const PAGE: usize = if cfg!(loom) { 4 } else { 64 };
+
+/// A block of counts and which of them belong to an endpoint.
+#[repr(align(64))]
+pub(crate) struct Page {
+    counts: [AtomicU32; PAGE],
+    /// One bit for each count in use.
+    used: AtomicU64,
+}
+
+impl Page {
+    fn new() -> Self {
+        Self { counts: std::array::from_fn(|_| AtomicU32::new(0)), used: AtomicU64::new(0) }
+    }
+
+    /// Marks a count as used and says which; `None` when all are.
+    fn reserve(&self) -> Option<usize> {
+        let index = self.used.load(Ordering::Acquire).trailing_ones() as usize;
+        if index >= PAGE {
+            return None;
+        }
+        self.used.fetch_or(1 << index, Ordering::Relaxed);
+        Some(index)
+    }
+
+    fn is_unused(&self) -> bool {
+        self.used.load(Ordering::Acquire) == 0
+    }
+
+    fn take(&self, index: usize, cap: Option<NonZeroU32>) -> bool {
+        let count = &self.counts[index];
+        let Some(cap) = cap else {
+            count.fetch_add(1, Ordering::SeqCst);
+            return true;
+        };
+        let one_more = |count| (count < cap.get()).then(|| count + 1);
+        count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more).is_ok()
+    }
+}
+
+/// One endpoint's count. The place in its page is free again when this is dropped.
+pub(crate) struct Cell {
+    page: Arc<Page>,
+    index: usize,
+}
+
+impl Cell {
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.page.counts[self.index].load(Ordering::SeqCst)
+    }
+
+    /// Counts one more request, unless that would be over the cap.
+    pub(crate) fn take(&self, cap: Option<NonZeroU32>) -> bool {
+        self.page.take(self.index, cap)
+    }
+
+    /// Counts one request less.
+    pub(crate) fn give_back(&self) {
+        let before = self.page.counts[self.index].fetch_sub(1, Ordering::SeqCst);
+        debug_assert!(before > 0, "a slot was given back twice");
+    }
+}
+
+impl Drop for Cell {
+    fn drop(&mut self) {
+        self.page.counts[self.index].store(0, Ordering::Relaxed);
+        // Releases the zero above to whoever reserves this place next.
+        self.page.used.fetch_and(!(1 << self.index), Ordering::Release);
+    }
+}
+
+/// Where cells come from.
+#[derive(Default)]
+pub(crate) struct Pages(Vec<Arc<Page>>);
+
+impl Pages {
+    pub(crate) fn cell(&mut self) -> Cell {
+        for page in &self.0 {
+            if let Some(index) = page.reserve() {
+                return Cell { page: page.clone(), index };
+            }
+        }
+        let page = Arc::new(Page::new());
+        let index = page.reserve().expect("a new page has room");
+        self.0.push(page.clone());
+        Cell { page, index }
+    }
+
+    /// Forgets pages that hold no cell, so that memory follows the number of endpoints.
+    pub(crate) fn shrink(&mut self) {
+        self.0.retain(|page| !page.is_unused());
+    }
+}
+
+/// The counts of an endpoint set, side by side, in the order of its members: all that a picker looks at.
+#[derive(Default)]
+pub(crate) struct Loads {
+    pages: Vec<Arc<Page>>,
+    seats: Vec<Seat>,
+    /// Tells the members apart over the life of their ledger.
+    keys: Vec<u64>,
+    usable: usize,
+}
+
+#[derive(Clone, Copy)]
+struct Seat {
+    page: u32,
+    index: u32,
+    weight: u32,
+}
+
+impl Loads {
+    pub(crate) fn push(&mut self, cell: &Cell, key: u64, weight: u32) {
+        let known = self.pages.iter().position(|page| Arc::ptr_eq(page, &cell.page));
+        let page = known.unwrap_or_else(|| {
+            self.pages.push(cell.page.clone());
+            self.pages.len() - 1
+        });
+        self.seats.push(Seat { page: page as u32, index: cell.index as u32, weight });
+        self.keys.push(key);
+        self.usable += usize::from(weight > 0);
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.seats.len()
+    }
+
+    /// How many members have a weight.
+    pub(crate) fn usable(&self) -> usize {
+        self.usable
+    }
+
+    pub(crate) fn keys(&self) -> &[u64] {
+        &self.keys
+    }
+
+    pub(crate) fn weight(&self, member: usize) -> u32 {
+        self.seats[member].weight
+    }
+
+    /// Weight and requests in flight of a member that could take one more; `None` if it is full or has no weight.
+    #[inline]
+    pub(crate) fn open(&self, member: usize, cap: Option<NonZeroU32>) -> Option<Open> {
+        let seat = self.seats[member];
+        let count = &self.pages[seat.page as usize].counts[seat.index as usize];
+        let in_flight = count.load(Ordering::SeqCst);
+        let full = cap.is_some_and(|cap| in_flight >= cap.get());
+        (seat.weight > 0 && !full).then_some(Open { in_flight, weight: seat.weight })
+    }
+
+    /// Counts one more request at a member, unless that would be over the cap.
+    pub(crate) fn take(&self, member: usize, cap: Option<NonZeroU32>) -> bool {
+        let seat = self.seats[member];
+        self.pages[seat.page as usize].take(seat.index as usize, cap)
+    }
+}
+
+/// A member that can take one more request.
+#[derive(Clone, Copy)]
+pub(crate) struct Open {
+    pub(crate) in_flight: u32,
+    pub(crate) weight: u32,
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dropped_cell_is_used_again_and_starts_at_zero() {
+        let mut pages = Pages::default();
+        let cells: Vec<Cell> = (0..PAGE).map(|_| pages.cell()).collect();
+        let extra = pages.cell();
+        assert_eq!(pages.0.len(), 2);
+        assert!(cells[7].take(None));
+        drop(cells);
+        let again = pages.cell();
+        assert_eq!((again.index, again.in_flight()), (0, 0));
+        drop((again, extra));
+        pages.shrink();
+        assert!(pages.0.is_empty());
+    }
+
+    #[test]
+    fn a_cap_lowered_below_what_is_in_flight_drains_down_to_it() {
+        let cell = Pages::default().cell();
+        let two = NonZeroU32::new(2);
+        assert!((0..4).all(|_| cell.take(None)));
+        for left in [3, 2] {
+            cell.give_back();
+            assert!(!cell.take(two), "{left} in flight");
+        }
+        cell.give_back();
+        assert!(cell.take(two));
+        assert_eq!(cell.in_flight(), 2);
+    }
+}
