@@ -1,0 +1,63 @@
+//! Chooses each endpoint in turn, as often as its weight says and evenly spread (nginx's smooth weighted round robin).
+//!
+//! At each choice every endpoint that can take a request earns its weight, and the richest pays what all have earned.
+//! One that is at its cap earns nothing, so it does not come back with a burst.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+
+use crate::load::Loads;
+use crate::rng::Rng;
+
+#[derive(Debug)]
+pub(super) struct RoundRobin {
+    /// Where a tie is decided first; differs between workers, so that they do not begin at the same endpoint.
+    offset: usize,
+    /// Whose credits these are.
+    keys: Vec<u64>,
+    credits: Vec<i64>,
+}
+
+impl RoundRobin {
+    pub(super) fn new(seed: u64) -> Self {
+        let offset = Rng::new(seed).next_u64() as usize;
+        Self { offset, keys: Vec::new(), credits: Vec::new() }
+    }
+
+    pub(super) fn choose(
+        &mut self,
+        loads: &Loads,
+        cap: Option<NonZeroU32>,
+        except: Option<usize>,
+    ) -> Option<usize> {
+        if self.keys != loads.keys() {
+            self.follow(loads);
+        }
+        let start = self.offset.checked_rem(loads.len())?;
+        let mut best = None;
+        let mut earned = 0;
+        for member in super::rotated(start, loads.len()) {
+            let Some(open) = loads.open(member, cap).filter(|_| Some(member) != except) else {
+                continue;
+            };
+            let weight = i64::from(open.weight);
+            earned += weight;
+            self.credits[member] += weight;
+            if best.is_none_or(|best: usize| self.credits[member] > self.credits[best]) {
+                best = Some(member);
+            }
+        }
+        self.credits[best?] -= earned;
+        best
+    }
+
+    /// Takes the credits over to a changed set. A newcomer begins in the middle; nobody keeps more than one round of
+    /// the new weights is worth, or it would burst or starve.
+    fn follow(&mut self, loads: &Loads) {
+        let known: BTreeMap<u64, i64> = self.keys.drain(..).zip(self.credits.drain(..)).collect();
+        let round: i64 = (0..loads.len()).map(|member| i64::from(loads.weight(member))).sum();
+        self.keys.extend(loads.keys());
+        let credit = |key| known.get(key).map_or(0, |credit: &i64| (*credit).clamp(-round, round));
+        self.credits.extend(loads.keys().iter().map(credit));
+    }
+}
