@@ -5,10 +5,14 @@
 //! It must not know what a request, a connection or a protocol is.
 #![warn(missing_docs, clippy::wildcard_enum_match_arm)]
 
+/// The atomics: loom's or std's.
+mod atomic;
 /// Points in time, given by the caller.
 pub mod time;
 /// Seeded random numbers.
 pub mod rng;
+/// Counts of requests in flight, packed.
+mod load;
 /// One address that can serve, its load, and sets of them.
 pub mod endpoint;
 /// What an endpoint has taught us about idle connections.
