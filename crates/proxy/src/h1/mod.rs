@@ -1,0 +1,23 @@
+//! HTTP/1.0 and 1.1 on the wire: bytes to heads and chunks, and back. No socket, no clock, no decision about routes.
+//!
+//! What is accepted has one meaning only, ours and the next hop's; whatever could have two is refused, and the
+//! connection with it. The tables `tests/data/strict-*.tsv` say so case by case.
+
+/// Why bytes were refused, and with which status.
+pub mod bad;
+/// Classes of bytes, and where a head ends.
+mod syntax;
+/// How long the body is, and what Connection says: the same for both directions.
+mod framing;
+/// Request targets, authorities and Host.
+mod target;
+/// Heads from bytes.
+pub mod parse;
+/// Chunked bodies from bytes.
+pub mod chunked;
+/// Heads and chunks to bytes.
+pub mod write;
+
+pub use bad::{BadChunk, BadFraming, BadRequest, BadResponse, BadSyntax};
+pub use chunked::{Chunk, ChunkedReader};
+pub use parse::HeadLimits;

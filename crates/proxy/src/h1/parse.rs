@@ -1,0 +1,274 @@
+//! Heads from bytes. `httparse` takes the lines apart; what the fields mean, and whether they may be, is decided here.
+
+use std::mem::MaybeUninit;
+
+use crate::head::{Fields, Framing, Method, Name, RequestHead, ResponseHead, Span, Version, list};
+
+use super::bad::{BadRequest, BadResponse, BadSyntax};
+use super::framing::{self, Declared};
+use super::syntax::{head_end, is_token};
+use super::target;
+
+/// How large a head may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeadLimits {
+    /// Everything, from the first line to the empty one.
+    pub head_bytes: usize,
+    /// At most `MAX_FIELDS`.
+    pub fields: usize,
+    pub target_bytes: usize,
+}
+
+/// What `HeadLimits::fields` may be at most: the table for parsing lies on the stack.
+pub const MAX_FIELDS: usize = 256;
+
+/// Reads the head of a request at the start of `buffer`.
+///
+/// `Ok(None)`: more bytes are needed. `Ok(Some(n))`: the head took `n` bytes. Whatever else than `Ok(None)` a prefix of
+/// the bytes gives, the whole gives too.
+pub fn request(
+    buffer: &[u8],
+    limits: &HeadLimits,
+    head: &mut RequestHead,
+) -> Result<Option<usize>, BadRequest> {
+    head.clear();
+    let Some(start) = request_start(buffer)? else { return Ok(None) };
+    let Some(len) = request_len(&buffer[start..], limits)? else { return Ok(None) };
+    let text = &buffer[start..start + len];
+
+    let mut table = [const { MaybeUninit::uninit() }; MAX_FIELDS];
+    let mut lines = httparse::Request::new(&mut []);
+    lines
+        .parse_with_uninit_headers(text, &mut table[..limits.fields.min(MAX_FIELDS)])
+        .map_err(|error| bad_request(text, error))?;
+    let (Some(method), Some(target), Some(minor)) = (lines.method, lines.path, lines.version)
+    else {
+        return Err(BadSyntax::StartLine.into());
+    };
+    if target.len() > limits.target_bytes {
+        return Err(BadRequest::TargetTooLong);
+    }
+
+    take_fields(&mut head.fields, text, lines.headers);
+    head.method = Method::recognise(method.as_bytes());
+    head.method_text = Span::of(method.as_bytes(), text);
+    head.version = version(minor);
+    target::read(head, text, target.as_bytes())?;
+    read_request_fields(head)?;
+    Ok(Some(start + len))
+}
+
+/// Where the request line starts: RFC 9112 §2.2 lets one empty line come before it.
+///
+/// What cannot begin a request, such as TLS, is refused at its first byte, not after the head's timeout.
+fn request_start(buffer: &[u8]) -> Result<Option<usize>, BadSyntax> {
+    let start = if buffer.starts_with(b"\r\n") { 2 } else { 0 };
+    match buffer.get(start) {
+        None => Ok(None),
+        Some(b'\r') if buffer.len() == 1 => Ok(None),
+        Some(&byte) if is_token(&[byte]) => Ok(Some(start)),
+        Some(_) => Err(BadSyntax::StartLine),
+    }
+}
+
+/// A head that is too large before its first line has ended is a target that is too long.
+fn request_len(buffer: &[u8], limits: &HeadLimits) -> Result<Option<usize>, BadRequest> {
+    let first_line_ended = || memchr::memchr(b'\n', &buffer[..limits.head_bytes]).is_some();
+    head_end(buffer, limits.head_bytes).map_err(|bad| match bad {
+        BadSyntax::TooLarge if !first_line_ended() => BadRequest::TargetTooLong,
+        bad => bad.into(),
+    })
+}
+
+fn bad_request(text: &[u8], error: httparse::Error) -> BadRequest {
+    match bad_syntax(error) {
+        BadSyntax::StartLine if asks_for_other_version(text) => BadRequest::Version,
+        bad => bad.into(),
+    }
+}
+
+/// Whether the first line is well-formed but for its version.
+fn asks_for_other_version(text: &[u8]) -> bool {
+    let line = &text[..memchr::memchr(b'\r', text).unwrap_or(text.len())];
+    let mut parts = line.split(|&b| b == b' ');
+    let (Some(method), Some(_), Some(version), None) =
+        (parts.next(), parts.next(), parts.next(), parts.next())
+    else {
+        return false;
+    };
+    let known = version == b"HTTP/1.0" || version == b"HTTP/1.1";
+    let is_version = matches!(version, [b'H', b'T', b'T', b'P', b'/', major, b'.', minor]
+        if major.is_ascii_digit() && minor.is_ascii_digit());
+    is_token(method) && is_version && !known
+}
+
+fn read_request_fields(head: &mut RequestHead) -> Result<(), BadRequest> {
+    head.framing = match framing::declared(&head.fields, head.version)? {
+        Declared::Nothing => Framing::None,
+        Declared::Length(length) => Framing::Length(length),
+        Declared::Chunked => Framing::Chunked,
+    };
+    let has_body = !matches!(head.framing, Framing::None | Framing::Length(0));
+    let is_http11 = head.version == Version::Http11;
+
+    let connection = framing::connection(&mut head.fields)?;
+    head.keep_alive = connection.persists(head.version);
+    // An upgrade with a body would have us wait for the end of the body before we know what the bytes after it are.
+    head.upgrade =
+        connection.upgrade && is_http11 && !has_body && framing::names_one_protocol(&head.fields);
+    head.te_trailers = head
+        .fields
+        .values(Name::Te)
+        .flat_map(list)
+        .any(|coding| coding.eq_ignore_ascii_case(b"trailers"));
+
+    if head.fields.has(Name::Expect) {
+        if !head
+            .fields
+            .values(Name::Expect)
+            .all(|value| value.eq_ignore_ascii_case(b"100-continue"))
+        {
+            return Err(BadRequest::Expectation);
+        }
+        // RFC 9110 §10.1.1: it means nothing in HTTP/1.0 and without a body, and then must not be sent on.
+        head.expect_continue = is_http11 && has_body;
+        if !head.expect_continue {
+            head.fields.remove(Name::Expect);
+        }
+    }
+    Ok(())
+}
+
+/// Reads the head of a response to a request with `method` at the start of `buffer`. Gives what `request` gives.
+pub fn response(
+    buffer: &[u8],
+    limits: &HeadLimits,
+    request_method: Method,
+    head: &mut ResponseHead,
+) -> Result<Option<usize>, BadResponse> {
+    head.clear();
+    match buffer.first() {
+        None => return Ok(None),
+        Some(b'H') => {}
+        Some(_) => return Err(BadSyntax::StartLine.into()),
+    }
+    let Some(len) = head_end(buffer, limits.head_bytes)? else { return Ok(None) };
+    let text = &buffer[..len];
+
+    let mut table = [const { MaybeUninit::uninit() }; MAX_FIELDS];
+    let mut lines = httparse::Response::new(&mut []);
+    httparse::ParserConfig::default()
+        .parse_response_with_uninit_headers(
+            &mut lines,
+            text,
+            &mut table[..limits.fields.min(MAX_FIELDS)],
+        )
+        .map_err(|error| bad_response(text, error))?;
+    let (Some(status), Some(reason), Some(minor)) = (lines.code, lines.reason, lines.version)
+    else {
+        return Err(BadSyntax::StartLine.into());
+    };
+    if status < 100 {
+        return Err(BadResponse::Status);
+    }
+
+    take_fields(&mut head.fields, text, lines.headers);
+    head.status = status;
+    head.reason = Span::of(reason.as_bytes(), text);
+    head.version = version(minor);
+    read_response_fields(head, request_method)?;
+    Ok(Some(len))
+}
+
+fn bad_response(text: &[u8], error: httparse::Error) -> BadResponse {
+    match bad_syntax(error) {
+        BadSyntax::StartLine
+            if !text.starts_with(b"HTTP/1.0 ") && !text.starts_with(b"HTTP/1.1 ") =>
+        {
+            BadResponse::Version
+        }
+        bad => bad.into(),
+    }
+}
+
+fn read_response_fields(
+    head: &mut ResponseHead,
+    request_method: Method,
+) -> Result<(), BadResponse> {
+    let declared = framing::declared(&head.fields, head.version)?;
+    let connection = framing::connection(&mut head.fields)?;
+    head.keep_alive = connection.persists(head.version);
+
+    match head.status {
+        100..200 if declared != Declared::Nothing => return Err(BadResponse::InterimWithBody),
+        101 if !switches_protocol(head, connection.upgrade) => return Err(BadResponse::Upgrade),
+        101 => head.upgrade = true,
+        100..200 => {}
+        // These never have a body. An endpoint that declares one may send it all the same, where the next response
+        // is expected: the connection is not used again.
+        204 => head.keep_alive &= matches!(declared, Declared::Nothing | Declared::Length(0)),
+        304 => {
+            head.length_of_absent_body = declared.length();
+            head.keep_alive &= declared != Declared::Chunked;
+        }
+        _ if request_method == Method::Head => head.length_of_absent_body = declared.length(),
+        _ => {
+            head.framing = response_framing(declared);
+            head.keep_alive &= head.framing != Framing::UntilClose;
+        }
+    }
+    Ok(())
+}
+
+fn switches_protocol(head: &ResponseHead, connection_says_upgrade: bool) -> bool {
+    head.version == Version::Http11
+        && connection_says_upgrade
+        && framing::names_one_protocol(&head.fields)
+}
+
+fn response_framing(declared: Declared) -> Framing {
+    match declared {
+        Declared::Nothing => Framing::UntilClose,
+        Declared::Length(length) => Framing::Length(length),
+        Declared::Chunked => Framing::Chunked,
+    }
+}
+
+/// Copies the head's bytes, and enters its fields as spans of them.
+fn take_fields(fields: &mut Fields, text: &[u8], lines: &[httparse::Header<'_>]) {
+    fields.keep(text);
+    for line in lines {
+        fields.push(Span::of(line.name.as_bytes(), text), Span::of(line.value, text));
+    }
+}
+
+/// `httparse` knows no minor versions but 0 and 1.
+fn version(minor: u8) -> Version {
+    if minor == 0 { Version::Http10 } else { Version::Http11 }
+}
+
+fn bad_syntax(error: httparse::Error) -> BadSyntax {
+    match error {
+        httparse::Error::HeaderName => BadSyntax::FieldName,
+        httparse::Error::HeaderValue => BadSyntax::FieldValue,
+        httparse::Error::NewLine => BadSyntax::LineEnd,
+        httparse::Error::TooManyHeaders => BadSyntax::TooManyFields,
+        httparse::Error::Status | httparse::Error::Token | httparse::Error::Version => {
+            BadSyntax::StartLine
+        }
+    }
+}
+
+/// The lines of a trailer section, which ends in an empty one.
+pub(super) fn trailers(
+    text: &[u8],
+    limits: &HeadLimits,
+    fields: &mut Fields,
+) -> Result<(), BadSyntax> {
+    let mut table = [httparse::EMPTY_HEADER; MAX_FIELDS];
+    let lines = httparse::parse_headers(text, &mut table[..limits.fields.min(MAX_FIELDS)])
+        .map_err(bad_syntax)?;
+    let httparse::Status::Complete((_, lines)) = lines else { return Err(BadSyntax::LineEnd) };
+    take_fields(fields, text, lines);
+    Ok(())
+}

@@ -1,0 +1,77 @@
+//! Classes of bytes, and where a head ends. What `httparse` lets pass and we do not is caught here.
+
+use super::bad::BadSyntax;
+
+const TOKEN: u8 = 1;
+const PATH: u8 = 2;
+const QUERY: u8 = 4;
+const HOST: u8 = 8;
+
+/// The classes that each byte is in.
+static CLASSES: [u8; 256] = {
+    let mut classes = [0; 256];
+    mark(&mut classes, b"-_.~", PATH | QUERY | HOST);
+    mark(&mut classes, b"!#$%&'*+-.^_`|~", TOKEN);
+    mark(&mut classes, b"/:@%!$&'()*+,;=", PATH | QUERY);
+    // Not in RFC 3986, but browsers and `curl` send them as they are (WHATWG URL). The rest of what is not in the
+    // RFC is refused: `\` and `<` mean different things to different servers.
+    mark(&mut classes, b"[]{}|^", PATH | QUERY);
+    mark(&mut classes, b"?`\\", QUERY);
+    let mut byte = 0;
+    while byte < 256 {
+        if (byte as u8).is_ascii_alphanumeric() {
+            classes[byte] = TOKEN | PATH | QUERY | HOST;
+        }
+        byte += 1;
+    }
+    classes
+};
+
+const fn mark(classes: &mut [u8; 256], bytes: &[u8], class: u8) {
+    let mut at = 0;
+    while at < bytes.len() {
+        classes[bytes[at] as usize] |= class;
+        at += 1;
+    }
+}
+
+fn all(bytes: &[u8], class: u8) -> bool {
+    bytes.iter().all(|&b| CLASSES[b as usize] & class != 0)
+}
+
+/// RFC 9110 §5.6.2.
+pub(super) fn is_token(bytes: &[u8]) -> bool {
+    !bytes.is_empty() && all(bytes, TOKEN)
+}
+
+pub(super) fn is_path(bytes: &[u8]) -> bool {
+    all(bytes, PATH)
+}
+
+pub(super) fn is_query(bytes: &[u8]) -> bool {
+    all(bytes, QUERY)
+}
+
+/// The unreserved characters of RFC 3986: no Route can match a name with any other, and `,` or `@` are how Host is
+/// made to mean two hosts.
+pub(super) fn is_host_name(bytes: &[u8]) -> bool {
+    all(bytes, HOST)
+}
+
+/// Where the head at the start of `buffer` ends, if it is there whole; it may take up to `limit` bytes.
+///
+/// Every LF must follow a CR. `httparse` takes a bare LF for the end of a line; the next hop may not.
+pub(super) fn head_end(buffer: &[u8], limit: usize) -> Result<Option<usize>, BadSyntax> {
+    let window = &buffer[..buffer.len().min(limit)];
+    let mut line_start = 0;
+    for line_feed in memchr::memchr_iter(b'\n', window) {
+        if line_feed == 0 || window[line_feed - 1] != b'\r' {
+            return Err(BadSyntax::LineEnd);
+        }
+        if line_feed - line_start == 1 {
+            return Ok(Some(line_feed + 1));
+        }
+        line_start = line_feed + 1;
+    }
+    if window.len() == limit { Err(BadSyntax::TooLarge) } else { Ok(None) }
+}

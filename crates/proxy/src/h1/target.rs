@@ -1,0 +1,121 @@
+//! Request targets, authorities and Host (RFC 9112 §3.2 and §3.3).
+
+use std::net::Ipv6Addr;
+
+use crate::head::{Method, Name, RequestHead, Span, Version};
+
+use super::bad::BadRequest;
+use super::syntax::{is_host_name, is_path, is_query};
+
+/// Reads `target`, a slice of `text`, which the head's fields hold a copy of; and Host.
+pub(super) fn read(head: &mut RequestHead, text: &[u8], target: &[u8]) -> Result<(), BadRequest> {
+    let Target { authority, origin } = Target::split(head.method, target)?;
+    let path_len = path_len(origin).ok_or(BadRequest::Target)?;
+    (head.target, head.path) = if path_len > 0 {
+        let target = Span::of(origin, text);
+        (target, target.shorten(path_len))
+    } else {
+        // An empty path is sent as `/`, or as `*` where it means the whole server (RFC 9112 §3.2.4).
+        let whole_server = head.method == Method::Options && origin.is_empty();
+        let path = head.fields.keep(if whole_server { b"*" } else { b"/" });
+        head.fields.keep(origin);
+        (path.lengthen(origin.len()), path)
+    };
+
+    // Host must be there and be good, but the target's authority wins over it (RFC 9112 §3.2.2).
+    let host = host_field(head)?;
+    (head.authority, head.host) = match authority {
+        Some(authority) => {
+            let host_len = host_len(authority).ok_or(BadRequest::Target)?;
+            let authority = Span::of(authority, text);
+            (authority, authority.shorten(host_len))
+        }
+        None => host,
+    };
+    Ok(())
+}
+
+/// A request target taken apart.
+struct Target<'b> {
+    /// Of the absolute form, and then not empty.
+    authority: Option<&'b [u8]>,
+    /// Path and query, of which the absolute form may lack one or both; or `*`.
+    origin: &'b [u8],
+}
+
+impl<'b> Target<'b> {
+    fn split(method: Method, target: &'b [u8]) -> Result<Self, BadRequest> {
+        if method == Method::Connect {
+            return Err(BadRequest::Connect);
+        }
+        let is_asterisk = method == Method::Options && target == b"*";
+        if target.starts_with(b"/") || is_asterisk {
+            return Ok(Self { authority: None, origin: target });
+        }
+        let rest = after_scheme(target).ok_or(BadRequest::Target)?;
+        let authority_len = rest.iter().position(|b| b"/?".contains(b)).unwrap_or(rest.len());
+        let (authority, origin) = rest.split_at(authority_len);
+        // RFC 9110 §4.2.1: there is no http URI without a host.
+        if authority.is_empty() {
+            return Err(BadRequest::Target);
+        }
+        Ok(Self { authority: Some(authority), origin })
+    }
+}
+
+fn after_scheme(target: &[u8]) -> Option<&[u8]> {
+    [b"http://".as_slice(), b"https://"].iter().find_map(|scheme| {
+        let (start, rest) = target.split_at_checked(scheme.len())?;
+        start.eq_ignore_ascii_case(scheme).then_some(rest)
+    })
+}
+
+/// Length of the path, if path and query hold nothing but what they may.
+fn path_len(origin: &[u8]) -> Option<usize> {
+    let path_len = memchr::memchr(b'?', origin).unwrap_or(origin.len());
+    let (path, query) = origin.split_at(path_len);
+    (is_path(path) && is_query(query)).then_some(path_len)
+}
+
+/// Authority and host by the Host field: HTTP/1.1 has exactly one, HTTP/1.0 at most one; it may be empty.
+fn host_field(head: &RequestHead) -> Result<(Span, Span), BadRequest> {
+    let mut hosts = head.fields.value_spans(Name::Host);
+    match (hosts.next(), hosts.next()) {
+        (Some(host), None) => {
+            let len = host_len(head.fields.text(host)).ok_or(BadRequest::Host)?;
+            Ok((host, host.shorten(len)))
+        }
+        (Some(_), Some(_)) => Err(BadRequest::HostRepeated),
+        (None, _) => match head.version {
+            Version::Http11 => Err(BadRequest::HostMissing),
+            Version::Http10 => Ok((Span::default(), Span::default())),
+        },
+    }
+}
+
+/// Length of the host in `host [":" port]`; `None` if it is anything else, such as one with user information.
+fn host_len(authority: &[u8]) -> Option<usize> {
+    let (host_len, host_is_good) = if authority.starts_with(b"[") {
+        let end = memchr::memchr(b']', authority)?;
+        (end + 1, is_ipv6(&authority[1..end]))
+    } else {
+        let end = memchr::memchr(b':', authority).unwrap_or(authority.len());
+        (end, is_host_name(&authority[..end]))
+    };
+    let port_is_good = match &authority[host_len..] {
+        [] => true,
+        [b':', port @ ..] => host_len > 0 && is_port(port),
+        _ => false,
+    };
+    (host_is_good && port_is_good).then_some(host_len)
+}
+
+fn is_ipv6(text: &[u8]) -> bool {
+    str::from_utf8(text).is_ok_and(|text| text.parse::<Ipv6Addr>().is_ok())
+}
+
+/// May be empty (RFC 3986 §3.2.3). Digits only: Rust's numbers may have a sign.
+fn is_port(digits: &[u8]) -> bool {
+    let is_u16 = || str::from_utf8(digits).is_ok_and(|digits| digits.parse::<u16>().is_ok());
+    digits.is_empty() || (digits.iter().all(u8::is_ascii_digit) && is_u16())
+}

@@ -1,0 +1,172 @@
+//! Heads and chunks to bytes, appended to a buffer that the caller reuses.
+//!
+//! What delimits the message and what belongs to the connection is written anew, from what was understood and never
+//! from what was received: a field that the next hop might read otherwise has nothing to ride on.
+
+use crate::head::{Fields, Framing, Name, RequestHead, ResponseHead, Version};
+
+/// Writes the head of a request as HTTP/1.1 in origin form.
+///
+/// `upgrade` may be true for a head that asks for one.
+pub fn request_head(head: &RequestHead, framing: Framing, upgrade: bool, out: &mut Vec<u8>) {
+    debug_assert!(framing != Framing::UntilClose, "no request is delimited by its connection");
+    put(out, &[head.method_bytes(), b" ", head.target(), b" HTTP/1.1\r\n"]);
+    put(out, &[b"Host: ", head.authority(), b"\r\n"]);
+    fields(&head.fields, framing, out);
+    framing_field(framing, out);
+    if head.te_trailers {
+        out.extend_from_slice(b"TE: trailers\r\n");
+    }
+    // TE holds for one hop, and Connection must say so (RFC 9110 §10.1.4).
+    match (upgrade, head.te_trailers) {
+        (true, true) => out.extend_from_slice(b"Connection: upgrade, TE\r\n"),
+        (true, false) => out.extend_from_slice(b"Connection: upgrade\r\n"),
+        (false, true) => out.extend_from_slice(b"Connection: TE\r\n"),
+        (false, false) => {}
+    }
+    if upgrade {
+        upgrade_fields(&head.fields, out);
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Writes the head of a response as HTTP/1.1, for a client of `client_version`.
+pub fn response_head(
+    head: &ResponseHead,
+    framing: Framing,
+    client_version: Version,
+    keep_alive: bool,
+    upgrade: bool,
+    out: &mut Vec<u8>,
+) {
+    let hundreds = b'0' + (head.status / 100) as u8;
+    let tens = b'0' + (head.status / 10 % 10) as u8;
+    let ones = b'0' + (head.status % 10) as u8;
+    put(out, &[b"HTTP/1.1 ", &[hundreds, tens, ones, b' '], head.reason(), b"\r\n"]);
+    fields(&head.fields, framing, out);
+    match head.length_of_absent_body {
+        Some(length) if framing == Framing::None => framing_field(Framing::Length(length), out),
+        _ => framing_field(framing, out),
+    }
+    if upgrade {
+        out.extend_from_slice(b"Connection: upgrade\r\n");
+        upgrade_fields(&head.fields, out);
+    } else if !head.is_interim() {
+        match (keep_alive, client_version) {
+            (false, _) => out.extend_from_slice(b"Connection: close\r\n"),
+            (true, Version::Http10) => out.extend_from_slice(b"Connection: keep-alive\r\n"),
+            (true, Version::Http11) => {}
+        }
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Writes what comes before the data of a chunk. `len` is not 0: that would end the body.
+pub fn chunk_header(len: usize, out: &mut Vec<u8>) {
+    debug_assert!(len > 0);
+    let first = (len.max(1).ilog2() / 4) as usize;
+    for digit in (0..=first).rev() {
+        out.push(b"0123456789abcdef"[len >> (4 * digit) & 15]);
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Writes what comes after the data of a chunk.
+pub fn chunk_end(out: &mut Vec<u8>) {
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Writes the end of a chunked body.
+///
+/// A trailer may not say what a head says (RFC 9110 §6.5.1), so a name that we treat specially is left out here.
+pub fn last_chunk(trailers: &Fields, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"0\r\n");
+    for (name, text, value) in trailers.iter() {
+        if name == Name::Other {
+            field(text, value, out);
+        }
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Writes the fields that are meant for the next hop as they are.
+fn fields(fields: &Fields, framing: Framing, out: &mut Vec<u8>) {
+    for (name, text, value) in fields.iter() {
+        if is_sent_on(name, framing) {
+            field(text, value, out);
+        }
+    }
+}
+
+/// The fields of RFC 9110 §7.6.1 end here; those of framing, and Host, are written elsewhere.
+fn is_sent_on(name: Name, framing: Framing) -> bool {
+    match name {
+        Name::Connection
+        | Name::KeepAlive
+        | Name::ProxyConnection
+        | Name::TransferEncoding
+        | Name::Te
+        | Name::Upgrade
+        | Name::ContentLength
+        | Name::Host
+        | Name::ProxyAuthenticate
+        | Name::ProxyAuthorization
+        | Name::Http2Settings => false,
+        // Announces what only a chunked body can have.
+        Name::Trailer => framing == Framing::Chunked,
+        Name::Other
+        | Name::Expect
+        | Name::Via
+        | Name::Forwarded
+        | Name::XForwardedFor
+        | Name::XForwardedProto
+        | Name::XForwardedHost
+        | Name::XForwardedPort
+        | Name::XRequestId
+        | Name::Date
+        | Name::RetryAfter
+        | Name::ProxyStatus => true,
+    }
+}
+
+fn framing_field(framing: Framing, out: &mut Vec<u8>) {
+    match framing {
+        Framing::None | Framing::UntilClose => {}
+        Framing::Chunked => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
+        Framing::Length(length) => {
+            out.extend_from_slice(b"Content-Length: ");
+            decimal(length, out);
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+}
+
+fn upgrade_fields(fields: &Fields, out: &mut Vec<u8>) {
+    for protocol in fields.values(Name::Upgrade) {
+        field(b"Upgrade", protocol, out);
+    }
+}
+
+fn field(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+    put(out, &[name, b": ", value, b"\r\n"]);
+}
+
+fn put(out: &mut Vec<u8>, parts: &[&[u8]]) {
+    for part in parts {
+        out.extend_from_slice(part);
+    }
+}
+
+fn decimal(mut number: u64, out: &mut Vec<u8>) {
+    let mut digits = [0; 20];
+    let mut start = digits.len();
+    loop {
+        start -= 1;
+        digits[start] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[start..]);
+}
