@@ -6,10 +6,12 @@
 use crate::head::Fields;
 
 use super::bad::{BadChunk, BadSyntax};
-use super::parse::{self, HeadLimits};
+use super::parse;
 
 /// More would be work for nothing; a body in large chunks has none.
 const MAX_EXTENSION_BYTES: usize = 4096;
+/// For as long as they come in; they are written in one piece.
+const MAX_TRAILER_BYTES: usize = 8192;
 /// Endpoints count in signed numbers.
 const MAX_CHUNK: u64 = i64::MAX as u64;
 /// With the zeros before it.
@@ -30,7 +32,6 @@ pub enum Chunk {
 #[derive(Debug)]
 pub struct ChunkedReader {
     state: State,
-    limits: HeadLimits,
     extension_bytes: usize,
     /// The trailer section so far.
     trailer_text: Vec<u8>,
@@ -67,11 +68,9 @@ enum Line {
 }
 
 impl ChunkedReader {
-    /// Trailers are held to the limits of a head.
-    pub fn new(limits: &HeadLimits) -> Self {
+    pub fn new() -> Self {
         Self {
             state: State::Line(Line::START),
-            limits: *limits,
             extension_bytes: 0,
             trailer_text: Vec::new(),
             trailers: Fields::new(),
@@ -125,7 +124,7 @@ impl ChunkedReader {
         }
         let line_end = memchr::memchr(b'\n', input).map(|at| at + 1);
         let taken = line_end.unwrap_or(input.len());
-        if self.trailer_text.len() + taken > self.limits.head_bytes {
+        if self.trailer_text.len() + taken > MAX_TRAILER_BYTES {
             return Err(BadChunk::Trailers(BadSyntax::TooLarge));
         }
         self.trailer_text.extend_from_slice(&input[..taken]);
@@ -141,10 +140,16 @@ impl ChunkedReader {
             return Err(BadChunk::Trailers(BadSyntax::LineEnd));
         }
         if text == b"\r\n" || text.ends_with(b"\r\n\r\n") {
-            parse::trailers(text, &self.limits, &mut self.trailers).map_err(BadChunk::Trailers)?;
+            parse::trailers(text, &mut self.trailers).map_err(BadChunk::Trailers)?;
             self.state = State::Done;
         }
         Ok(())
+    }
+}
+
+impl Default for ChunkedReader {
+    fn default() -> Self {
+        Self::new()
     }
 }
 

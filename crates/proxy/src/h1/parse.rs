@@ -20,7 +20,9 @@ pub struct HeadLimits {
 }
 
 /// What `HeadLimits::fields` may be at most: the table for parsing lies on the stack.
-pub const MAX_FIELDS: usize = 256;
+pub const MAX_FIELDS: usize = 1000;
+
+const MAX_TRAILER_FIELDS: usize = 64;
 
 /// Reads the head of a request at the start of `buffer`.
 ///
@@ -260,14 +262,9 @@ fn bad_syntax(error: httparse::Error) -> BadSyntax {
 }
 
 /// The lines of a trailer section, which ends in an empty one.
-pub(super) fn trailers(
-    text: &[u8],
-    limits: &HeadLimits,
-    fields: &mut Fields,
-) -> Result<(), BadSyntax> {
-    let mut table = [httparse::EMPTY_HEADER; MAX_FIELDS];
-    let lines = httparse::parse_headers(text, &mut table[..limits.fields.min(MAX_FIELDS)])
-        .map_err(bad_syntax)?;
+pub(super) fn trailers(text: &[u8], fields: &mut Fields) -> Result<(), BadSyntax> {
+    let mut table = [httparse::EMPTY_HEADER; MAX_TRAILER_FIELDS];
+    let lines = httparse::parse_headers(text, &mut table).map_err(bad_syntax)?;
     let httparse::Status::Complete((_, lines)) = lines else { return Err(BadSyntax::LineEnd) };
     take_fields(fields, text, lines);
     Ok(())
