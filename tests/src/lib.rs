@@ -1,1 +1,34 @@
-//! What end-to-end tests share.
+//! What end-to-end tests share: the binary as a child process, clients and endpoints that do exactly what a test says.
+//!
+//! Nothing here knows Sheave's crates: it is seen from outside, by its command line, its files and its sockets.
+
+/// HTTP/1.1 messages, read strictly.
+pub mod wire;
+/// Bodies of any size that can be checked without keeping them.
+pub mod payload;
+/// Numbers that look random and repeat with the seed.
+pub mod random;
+/// A client that may send slowly, abort, pipeline or be wrong.
+pub mod client;
+/// A server with a behaviour, which keeps the truth that tests assert on.
+pub mod endpoint;
+/// Gateway API objects as JSON, which is YAML too.
+pub mod objects;
+/// A directory of configuration, edited as a careful person would.
+pub mod configuration;
+/// The binary as a child process.
+pub mod sheave;
+/// What the binary says of itself over its admin address.
+pub mod admin;
+/// Waiting for something to become true.
+pub mod patience;
+
+pub use client::{Client, Response};
+pub use configuration::Configuration;
+pub use endpoint::{Behaviour, Endpoint, Keep, Step};
+pub use patience::{eventually, within};
+pub use sheave::Sheave;
+pub use wire::Broken;
+
+/// What a test returns.
+pub type Result<T = ()> = anyhow::Result<T>;

@@ -1,0 +1,99 @@
+//! What the binary says of itself over its admin address.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::patience::eventually;
+use crate::{Client, Response, Sheave};
+
+/// A backend with its endpoints, as `/api/v1/backends` shows it.
+#[derive(Clone, Debug)]
+pub struct Backend {
+    pub waiting: u64,
+    pub endpoints: Vec<EndpointView>,
+}
+
+#[derive(Clone, Debug)]
+pub struct EndpointView {
+    pub address: String,
+    pub in_flight: u64,
+}
+
+impl Sheave {
+    pub async fn admin_get(&self, path: &str) -> Result<Response> {
+        Ok(Client::connect(self.admin).await?.get(path).await?)
+    }
+
+    pub async fn backends(&self) -> Result<Vec<Backend>> {
+        let response = self.admin_get("/api/v1/backends").await?;
+        ensure!(response.status() == 200, "backends: {response:?}");
+        let views: Value = serde_json::from_slice(&response.body)?;
+        let views = views.as_array().or_else(|| views["backends"].as_array());
+        views.context("a list of backends")?.iter().map(backend).collect()
+    }
+
+    /// Requests in flight and waiting, over all backends.
+    pub async fn busy(&self) -> Result<u64> {
+        let backends = self.backends().await?;
+        let endpoints = backends.iter().flat_map(|backend| &backend.endpoints);
+        let in_flight: u64 = endpoints.map(|endpoint| endpoint.in_flight).sum();
+        Ok(in_flight + backends.iter().map(|backend| backend.waiting).sum::<u64>())
+    }
+
+    /// Waits until nothing is in flight and nobody waits.
+    pub async fn idle(&self) -> Result<()> {
+        eventually(
+            "no request in flight or waiting",
+            async || self.busy().await,
+            |busy| *busy == 0,
+        )
+        .await?;
+        Ok(())
+    }
+
+    /// Waits until so many requests wait for a slot, over all backends.
+    pub async fn waiting(&self, requests: u64) -> Result<()> {
+        let observe = async || {
+            let backends = self.backends().await?;
+            Ok(backends.iter().map(|backend| backend.waiting).sum::<u64>())
+        };
+        eventually("requests that wait", observe, |waiting| *waiting == requests).await?;
+        Ok(())
+    }
+
+    /// Every sample of a metric: labels as they are written, and the value.
+    pub async fn samples(&self, metric: &str) -> Result<Vec<(String, f64)>> {
+        let text = self.admin_get("/metrics").await?.text();
+        text.lines().filter_map(|line| sample(line, metric)).collect()
+    }
+
+    /// The sum of a metric over all its labels.
+    pub async fn sum(&self, metric: &str) -> Result<f64> {
+        Ok(self.samples(metric).await?.iter().map(|(_, value)| value).sum())
+    }
+}
+
+fn backend(view: &Value) -> Result<Backend> {
+    let endpoints = view["endpoints"].as_array().context("endpoints")?;
+    let endpoints = endpoints.iter().map(endpoint).collect::<Result<_>>()?;
+    Ok(Backend { waiting: number(view, "waiting")?, endpoints })
+}
+
+fn endpoint(view: &Value) -> Result<EndpointView> {
+    let address = view["address"].as_str().context("address")?.to_owned();
+    Ok(EndpointView { address, in_flight: number(view, "in_flight")? })
+}
+
+fn number(view: &Value, field: &str) -> Result<u64> {
+    view[field].as_u64().with_context(|| format!("{field} in {view}"))
+}
+
+fn sample(line: &str, metric: &str) -> Option<Result<(String, f64)>> {
+    let rest = line.strip_prefix(metric)?;
+    if !rest.starts_with(['{', ' ']) {
+        return None;
+    }
+    let (labels, value) = rest.rsplit_once(' ')?;
+    let value = value.parse().with_context(|| line.to_owned());
+    Some(value.map(|value| (labels.to_owned(), value)))
+}

@@ -1,0 +1,199 @@
+//! A client that may send slowly, abort, pipeline or be wrong; it reads responses strictly.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use socket2::SockRef;
+use tokio::io::AsyncWriteExt;
+use tokio::net::tcp::OwnedWriteHalf;
+use tokio::net::{TcpSocket, TcpStream};
+
+use crate::payload::{self, Digest};
+use crate::wire::{Body, Broken, Head, Left, Reader};
+
+/// One connection.
+pub struct Client {
+    pub reader: Reader,
+    pub writer: OwnedWriteHalf,
+}
+
+/// A whole response.
+#[derive(Clone, Debug)]
+pub struct Response {
+    pub head: Head,
+    /// The 1xx responses that came before it.
+    pub informational: Vec<Head>,
+    pub body: Vec<u8>,
+    pub trailers: Vec<(String, String)>,
+}
+
+impl Response {
+    pub fn status(&self) -> u16 {
+        self.head.status()
+    }
+
+    pub fn field(&self, name: &str) -> Option<String> {
+        self.head.field(name)
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    /// The server says that it closes the connection after this response.
+    pub fn closes(&self) -> bool {
+        self.head.lists("connection", "close")
+    }
+}
+
+impl Client {
+    pub async fn connect(address: SocketAddr) -> Result<Self, Broken> {
+        Ok(Self::over(TcpStream::connect(address).await?))
+    }
+
+    /// Connects from this address, for tests of whom Sheave trusts.
+    pub async fn connect_from(source: IpAddr, address: SocketAddr) -> Result<Self, Broken> {
+        let socket = TcpSocket::new_v4()?;
+        socket.bind(SocketAddr::new(source, 0))?;
+        Ok(Self::over(socket.connect(address).await?))
+    }
+
+    /// Connects with a small receive buffer, for tests of back-pressure.
+    pub async fn connect_narrow(address: SocketAddr) -> Result<Self, Broken> {
+        let socket = TcpSocket::new_v4()?;
+        socket.set_recv_buffer_size(16 * 1024)?;
+        Ok(Self::over(socket.connect(address).await?))
+    }
+
+    fn over(stream: TcpStream) -> Self {
+        // Without it a head and a body sent one after the other may wait 40 ms for each other.
+        stream.set_nodelay(true).expect("a connected socket takes options");
+        let (read, write) = stream.into_split();
+        Self { reader: Reader::new(read), writer: write }
+    }
+
+    pub fn local_address(&self) -> SocketAddr {
+        self.writer.local_addr().expect("a connected socket has an address")
+    }
+
+    pub async fn get(&mut self, target: &str) -> Result<Response, Broken> {
+        self.exchange("GET", target, &[], b"").await
+    }
+
+    pub async fn post(&mut self, target: &str, body: &[u8]) -> Result<Response, Broken> {
+        self.exchange("POST", target, &[], body).await
+    }
+
+    /// Sends a request and reads its response.
+    pub async fn exchange(
+        &mut self,
+        method: &str,
+        target: &str,
+        fields: &[(&str, &str)],
+        body: &[u8],
+    ) -> Result<Response, Broken> {
+        self.send(&request(method, target, fields, body)).await?;
+        self.response(method).await
+    }
+
+    pub async fn send(&mut self, bytes: impl AsRef<[u8]>) -> Result<(), Broken> {
+        Ok(self.writer.write_all(bytes.as_ref()).await?)
+    }
+
+    /// Sends these bytes one by one, with pauses.
+    pub async fn trickle(&mut self, bytes: &[u8], pause: Duration) -> Result<(), Broken> {
+        for byte in bytes {
+            self.writer.write_all(&[*byte]).await?;
+            tokio::time::sleep(pause).await;
+        }
+        Ok(())
+    }
+
+    /// Sends the pattern's first `length` bytes.
+    pub async fn send_pattern(&mut self, length: u64) -> Result<(), Broken> {
+        send_pattern(&mut self.writer, length).await
+    }
+
+    /// The response to a request with this method.
+    pub async fn response(&mut self, method: &str) -> Result<Response, Broken> {
+        let (head, informational) = self.final_head().await?;
+        let left = head.response_body(method)?;
+        let Body { bytes: body, trailers } = self.reader.body(left).await?;
+        Ok(Response { head, informational, body, trailers })
+    }
+
+    /// The response to a GET or POST, of whose body only the digest is kept.
+    pub async fn response_digest(&mut self) -> Result<(Head, Digest), Broken> {
+        let (head, _) = self.final_head().await?;
+        let left = head.response_body("GET")?;
+        Ok((head, self.reader.digest(left).await?))
+    }
+
+    /// The next head that is not informational, and those that are. 101 is final.
+    pub async fn final_head(&mut self) -> Result<(Head, Vec<Head>), Broken> {
+        let mut informational = Vec::new();
+        loop {
+            let head = self.reader.head().await?;
+            check_status_line(&head)?;
+            if head.status() >= 200 || head.status() == 101 {
+                return Ok((head, informational));
+            }
+            informational.push(head);
+        }
+    }
+
+    /// The next piece of a body.
+    pub async fn piece(&mut self, left: &mut Left) -> Result<Option<Vec<u8>>, Broken> {
+        self.reader.piece(left).await
+    }
+
+    /// Says that nothing more is sent; responses still come.
+    pub async fn finish_sending(&mut self) -> Result<(), Broken> {
+        Ok(self.writer.shutdown().await?)
+    }
+
+    /// Waits for the other side to close; until then nothing may come.
+    pub async fn end(&mut self) -> Result<(), Broken> {
+        self.reader.end().await
+    }
+
+    /// Ends the connection with a reset.
+    pub fn reset(self) {
+        let stream: &TcpStream = self.reader.half().as_ref();
+        SockRef::from(stream).set_linger(Some(Duration::ZERO)).expect("linger can be set");
+        // Dropping the writer would send a FIN first.
+        self.writer.forget();
+    }
+}
+
+/// A request with a Host of `test` (unless `fields` hold another) and the body's length where it has one.
+pub fn request(method: &str, target: &str, fields: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
+    let mut bytes = format!("{method} {target} HTTP/1.1\r\n");
+    if !fields.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
+        bytes += "Host: test\r\n";
+    }
+    for (name, value) in fields {
+        bytes += &format!("{name}: {value}\r\n");
+    }
+    if !body.is_empty() || method == "POST" {
+        bytes += &format!("Content-Length: {}\r\n", body.len());
+    }
+    bytes += "\r\n";
+    [bytes.as_bytes(), body].concat()
+}
+
+pub async fn send_pattern(writer: &mut OwnedWriteHalf, length: u64) -> Result<(), Broken> {
+    for piece in payload::pieces(length) {
+        writer.write_all(piece).await?;
+    }
+    Ok(())
+}
+
+fn check_status_line(head: &Head) -> Result<(), Broken> {
+    let version = head.start.starts_with("HTTP/1.1 ");
+    let status = (100..1000).contains(&head.status());
+    if version && status && head.start.as_bytes().get(12) == Some(&b' ') {
+        return Ok(());
+    }
+    Err(Broken::Malformed(format!("status line: {:?}", head.start)))
+}

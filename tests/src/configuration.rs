@@ -1,0 +1,91 @@
+//! A directory of configuration, edited as a careful person would: each file is replaced whole.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::{env, fs, io, process};
+
+use serde_json::Value;
+
+use crate::objects;
+
+/// The Service of a configuration that has only one.
+pub const SERVICE: &str = "app";
+
+/// A directory of configuration files, removed when dropped.
+pub struct Configuration {
+    directory: Scratch,
+}
+
+impl Configuration {
+    /// No file at all.
+    pub fn empty() -> io::Result<Self> {
+        Ok(Self { directory: Scratch::new()? })
+    }
+
+    /// One listener, and every request to these endpoints of the Service `app`.
+    pub fn of(endpoints: &[SocketAddr]) -> io::Result<Self> {
+        Self::with(endpoints, &[])
+    }
+
+    /// As [`Configuration::of`], with these objects too: policies, mostly.
+    pub fn with(endpoints: &[SocketAddr], more: &[Value]) -> io::Result<Self> {
+        let configuration = Self::empty()?;
+        let mut objects = objects::gateway();
+        objects.extend([objects::route(SERVICE), objects::service(SERVICE)]);
+        objects.extend_from_slice(more);
+        configuration.write("main.yaml", &objects)?;
+        configuration.set_endpoints(endpoints)?;
+        Ok(configuration)
+    }
+
+    pub fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// The ready endpoints of the Service `app` are now these.
+    pub fn set_endpoints(&self, endpoints: &[SocketAddr]) -> io::Result<()> {
+        self.write("endpoints.yaml", &objects::slices(SERVICE, endpoints))
+    }
+
+    /// Replaces or makes the file.
+    pub fn write(&self, file: &str, objects: &[Value]) -> io::Result<()> {
+        let documents: Vec<String> = objects.iter().map(|object| format!("{object:#}\n")).collect();
+        self.write_text(file, &documents.join("---\n"))
+    }
+
+    /// Replaces or makes the file.
+    pub fn write_text(&self, file: &str, text: &str) -> io::Result<()> {
+        let unfinished = self.path().join(format!(".{file}.unfinished"));
+        fs::write(&unfinished, text)?;
+        fs::rename(unfinished, self.path().join(file))
+    }
+
+    pub fn remove(&self, file: &str) -> io::Result<()> {
+        fs::remove_file(self.path().join(file))
+    }
+}
+
+/// A directory of this test alone, removed when dropped.
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    pub fn new() -> io::Result<Self> {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let path = env::temp_dir().join(format!("sheave-test-{}-{number}", process::id()));
+        fs::create_dir_all(&path)?;
+        Ok(Self(path))
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What cannot be removed is left to the system's own cleaning of temporary files.
+        drop(fs::remove_dir_all(&self.0));
+    }
+}

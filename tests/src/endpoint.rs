@@ -1,0 +1,313 @@
+//! A server with a behaviour, which keeps the truth that tests assert on.
+//!
+//! It serves like a pool of synchronous workers: while it works on a request it does not notice that the connection has
+//! gone, so what it counts is what a real worker would have had to do.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use socket2::SockRef;
+use tokio::io::AsyncWriteExt;
+use tokio::net::tcp::OwnedWriteHalf;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{sleep, timeout};
+
+use crate::client::send_pattern;
+use crate::payload::Digest;
+use crate::random::Random;
+use crate::wire::{Broken, Head, Left, Reader};
+
+/// What a server does, as data.
+mod behaviour;
+/// What a server has seen.
+mod ledger;
+
+pub use behaviour::{Behaviour, Keep, Step};
+pub use ledger::{Counts, Ledger, Seen};
+
+/// A running server; it ends, with all its connections, when dropped.
+pub struct Endpoint {
+    pub address: SocketAddr,
+    ledger: Arc<Ledger>,
+    accepting: AbortHandle,
+}
+
+impl Endpoint {
+    /// A server on a free port.
+    pub async fn start(behaviour: impl Into<Behaviour>) -> Result<Self> {
+        Self::start_at("127.0.0.1:0".parse()?, behaviour).await
+    }
+
+    /// A server on this address, say that of one that has ended.
+    pub async fn start_at(address: SocketAddr, behaviour: impl Into<Behaviour>) -> Result<Self> {
+        let socket = TcpSocket::new_v4()?;
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        let listener = socket.listen(1024)?;
+        let address = listener.local_addr()?;
+        let ledger = Arc::new(Ledger::default());
+        let accepting = tokio::spawn(accept(listener, Arc::new(behaviour.into()), ledger.clone()));
+        Ok(Self { address, ledger, accepting: accepting.abort_handle() })
+    }
+
+    pub fn counts(&self) -> Counts {
+        self.ledger.counts()
+    }
+
+    /// The requests so far, in the order in which their heads were read.
+    pub fn seen(&self) -> Vec<Seen> {
+        self.ledger.seen()
+    }
+
+    /// The only request so far.
+    pub fn only(&self) -> Seen {
+        let mut seen = self.seen();
+        assert_eq!(seen.len(), 1, "one request was expected: {seen:#?}");
+        seen.remove(0)
+    }
+
+    /// Waits until the counts are as wanted.
+    pub async fn until(&self, what: &str, wanted: impl Fn(&Counts) -> bool) -> Result<Counts> {
+        self.ledger.until(what, wanted).await
+    }
+
+    /// Lets so many requests pass that wait, or will wait, at a [`Step::Gate`].
+    pub fn open_gate(&self, requests: usize) {
+        self.ledger.gate.add_permits(requests);
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+/// An address on which nobody listens: connections to it are refused.
+pub async fn refusing_address() -> Result<SocketAddr> {
+    Ok(TcpListener::bind("127.0.0.1:0").await?.local_addr()?)
+}
+
+async fn accept(listener: TcpListener, behaviour: Arc<Behaviour>, ledger: Arc<Ledger>) {
+    // Aborting this task drops the set, which aborts the connections.
+    let mut connections = JoinSet::new();
+    while let Ok((stream, _)) = listener.accept().await {
+        let behaviour = behaviour.clone();
+        let ledger = ledger.clone();
+        connections.spawn(async move {
+            // An error here is the other side's leaving; what it did wrong shows in the ledger.
+            drop(Connection::new(stream, behaviour, ledger).serve().await);
+        });
+        while connections.try_join_next().is_some() {}
+    }
+}
+
+struct Connection {
+    // Before the sockets, so that it is taken off the books before they close.
+    entry: ledger::Entry,
+    reader: Reader,
+    writer: OwnedWriteHalf,
+    behaviour: Arc<Behaviour>,
+    random: Random,
+}
+
+/// What becomes of a connection after a step.
+#[derive(PartialEq)]
+enum Next {
+    Continue,
+    Close,
+    Reset,
+}
+
+impl Connection {
+    fn new(stream: TcpStream, behaviour: Arc<Behaviour>, ledger: Arc<Ledger>) -> Self {
+        stream.set_nodelay(true).expect("a connected socket takes options");
+        let entry = ledger.connected(&stream);
+        let random = Random::new(behaviour.seed ^ entry.number());
+        let (read, write) = stream.into_split();
+        Self { entry, reader: Reader::new(read), writer: write, behaviour, random }
+    }
+
+    async fn serve(mut self) -> Result<(), Broken> {
+        while let Some(head) = self.next_head().await? {
+            let mut request = Request::new(head, &self.entry)?;
+            for step in &self.behaviour.clone().steps {
+                match self.step(step, &mut request).await? {
+                    Next::Continue => {}
+                    Next::Close => return Ok(()),
+                    Next::Reset => {
+                        self.reset();
+                        return Ok(());
+                    }
+                }
+            }
+            self.read_body(&mut request).await?;
+            match self.behaviour.keep {
+                Keep::Alive | Keep::CloseWhenIdle(_) => {}
+                Keep::CloseAnnounced | Keep::CloseSilently => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    async fn next_head(&mut self) -> Result<Option<Head>, Broken> {
+        let head = match self.behaviour.keep {
+            Keep::CloseWhenIdle(idle) => match timeout(idle, self.reader.head()).await {
+                Ok(head) => head,
+                Err(_) => return Ok(None),
+            },
+            Keep::Alive | Keep::CloseAnnounced | Keep::CloseSilently => self.reader.head().await,
+        };
+        match head {
+            Ok(head) => Ok(Some(head)),
+            Err(Broken::Closed) => Ok(None),
+            Err(error) => {
+                self.entry.complain(error.to_string());
+                Err(error)
+            }
+        }
+    }
+
+    async fn step(&mut self, step: &Step, request: &mut Request) -> Result<Next, Broken> {
+        match step {
+            Step::ReadBody => self.read_body(request).await?,
+            Step::Wait(time) => sleep(*time).await,
+            Step::WaitExponential(mean) => sleep(self.random.exponential(*mean)).await,
+            Step::Gate => self.entry.pass_gate().await,
+            Step::Answer => self.answer(request).await?,
+            Step::AnswerPattern(length) => self.answer_pattern(*length, request).await?,
+            Step::Echo => self.echo(request).await?,
+            Step::Send(bytes) => {
+                request.finish();
+                self.writer.write_all(bytes).await?;
+            }
+            Step::Tunnel => self.tunnel().await?,
+            Step::Hold => std::future::pending().await,
+            Step::AwaitEnd => self.reader.end().await?,
+            Step::FinishSending => self.writer.shutdown().await?,
+            Step::Close => return Ok(Next::Close),
+            Step::Reset => return Ok(Next::Reset),
+        }
+        Ok(Next::Continue)
+    }
+
+    /// Reads what is left of the request's body, once; asks for it first if the client waits to be asked.
+    async fn read_body(&mut self, request: &mut Request) -> Result<(), Broken> {
+        if request.left == Left::Nothing && request.body_read {
+            return Ok(());
+        }
+        if request.head.lists("expect", "100-continue") {
+            self.writer.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
+        }
+        let left = std::mem::replace(&mut request.left, Left::Nothing);
+        request.body_read = true;
+        let digest = match self.reader.digest(left).await {
+            Ok(digest) => digest,
+            Err(error) => {
+                self.entry.complain(error.to_string());
+                return Err(error);
+            }
+        };
+        let trailers = self.reader.take_trailers();
+        self.entry.body(request.number, digest, trailers);
+        Ok(())
+    }
+
+    async fn answer(&mut self, request: &mut Request) -> Result<(), Broken> {
+        let body: &[u8] = if request.head.method() == "HEAD" { b"" } else { b"ok" };
+        let head = self.head_of(2);
+        request.finish();
+        self.writer.write_all(&[head.as_bytes(), body].concat()).await?;
+        Ok(())
+    }
+
+    async fn answer_pattern(&mut self, length: u64, request: &mut Request) -> Result<(), Broken> {
+        self.writer.write_all(self.head_of(length).as_bytes()).await?;
+        send_pattern(&mut self.writer, length).await?;
+        request.finish();
+        Ok(())
+    }
+
+    /// Sends the request's body back as it comes.
+    async fn echo(&mut self, request: &mut Request) -> Result<(), Broken> {
+        let head = match request.left {
+            Left::Bytes(length) => self.head_of(length),
+            Left::Nothing => self.head_of(0),
+            Left::ChunkHead | Left::Chunk(_) | Left::UntilClose => {
+                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_owned()
+            }
+        };
+        let chunked = request.left == Left::ChunkHead;
+        self.writer.write_all(head.as_bytes()).await?;
+        let mut digest = Digest::default();
+        while let Some(piece) = self.reader.piece(&mut request.left).await? {
+            digest.add(&piece);
+            let sent = if chunked { chunk(&piece) } else { piece };
+            self.writer.write_all(&sent).await?;
+        }
+        request.body_read = true;
+        let trailers = self.reader.take_trailers();
+        self.entry.body(request.number, digest, trailers);
+        request.finish();
+        if chunked {
+            self.writer.write_all(b"0\r\n\r\n").await?;
+        }
+        Ok(())
+    }
+
+    fn head_of(&self, length: u64) -> String {
+        let connection = match self.behaviour.keep {
+            Keep::CloseAnnounced => "Connection: close\r\n",
+            Keep::Alive | Keep::CloseSilently | Keep::CloseWhenIdle(_) => "",
+        };
+        format!("HTTP/1.1 200 OK\r\n{connection}Content-Length: {length}\r\n\r\n")
+    }
+
+    /// Sends everything back, and its own end when the other side has ended.
+    async fn tunnel(&mut self) -> Result<(), Broken> {
+        loop {
+            let bytes = self.reader.raw().await?;
+            if bytes.is_empty() {
+                return Ok(self.writer.shutdown().await?);
+            }
+            self.writer.write_all(&bytes).await?;
+        }
+    }
+
+    fn reset(self) {
+        let Self { entry, reader, writer, .. } = self;
+        let stream: &TcpStream = reader.half().as_ref();
+        SockRef::from(stream).set_linger(Some(Duration::ZERO)).expect("linger can be set");
+        // Dropping the writer would send a FIN first.
+        writer.forget();
+        drop(entry);
+    }
+}
+
+struct Request {
+    head: Head,
+    number: usize,
+    left: Left,
+    body_read: bool,
+    running: Option<ledger::Running>,
+}
+
+impl Request {
+    fn new(head: Head, entry: &ledger::Entry) -> Result<Self, Broken> {
+        let left = head.request_body().inspect_err(|error| entry.complain(error.to_string()))?;
+        let (number, running) = entry.begin(&head);
+        Ok(Self { head, number, left, body_read: false, running: Some(running) })
+    }
+
+    /// The work is done: whoever has read all of the answer may count on it.
+    fn finish(&mut self) {
+        self.running = None;
+    }
+}
+
+fn chunk(data: &[u8]) -> Vec<u8> {
+    [format!("{:x}\r\n", data.len()).as_bytes(), data, b"\r\n"].concat()
+}

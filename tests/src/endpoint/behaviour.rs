@@ -1,0 +1,98 @@
+//! What a server does, as data.
+
+use std::time::Duration;
+
+/// What a server does with each connection and each request.
+#[derive(Clone, Debug)]
+pub struct Behaviour {
+    pub keep: Keep,
+    /// Done in order for each request, beginning when its head has been read. Afterwards the body is read, if it has
+    /// not been.
+    pub steps: Vec<Step>,
+    /// Of the random service times.
+    pub seed: u64,
+}
+
+/// What becomes of a connection after a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// It is kept for as long as the client likes.
+    Alive,
+    /// It is closed, and the response said so.
+    CloseAnnounced,
+    /// It is closed, though the response did not say so: what uWSGI's `http-socket` does.
+    CloseSilently,
+    /// It is closed when no request has come for so long.
+    CloseWhenIdle(Duration),
+}
+
+/// A part of serving a request.
+#[derive(Clone, Debug)]
+pub enum Step {
+    /// Reads the request's body, after `100 Continue` if the client expects it.
+    ReadBody,
+    /// Works for so long.
+    Wait(Duration),
+    /// Works for an exponentially distributed time with this mean.
+    WaitExponential(Duration),
+    /// Works until the test opens the gate.
+    Gate,
+    /// 200 with the body `ok`.
+    Answer,
+    /// 200 with the pattern's first bytes as the body.
+    AnswerPattern(u64),
+    /// 200 with the request's body, sent while it comes.
+    Echo,
+    /// These bytes, whatever they are.
+    Send(Vec<u8>),
+    /// Sends back whatever comes, until it ends.
+    Tunnel,
+    /// Nothing, for ever.
+    Hold,
+    /// Waits for the other side to close, sending nothing more.
+    AwaitEnd,
+    /// Ends the sending direction alone.
+    FinishSending,
+    /// Closes the connection.
+    Close,
+    /// Resets the connection.
+    Reset,
+}
+
+impl Step {
+    pub fn send(text: &str) -> Self {
+        Self::Send(text.as_bytes().to_vec())
+    }
+}
+
+impl Behaviour {
+    /// Reads the request, answers `ok`, keeps the connection.
+    pub fn ok() -> Self {
+        vec![Step::ReadBody, Step::Answer].into()
+    }
+
+    /// As [`Behaviour::ok`], after working for so long.
+    pub fn slow(service: Duration) -> Self {
+        vec![Step::ReadBody, Step::Wait(service), Step::Answer].into()
+    }
+
+    /// As [`Behaviour::ok`], after the test has opened the gate.
+    pub fn gated() -> Self {
+        vec![Step::ReadBody, Step::Gate, Step::Answer].into()
+    }
+
+    /// Reads the request and answers with these bytes.
+    pub fn answering(response: &str) -> Self {
+        vec![Step::ReadBody, Step::send(response)].into()
+    }
+
+    pub fn keeping(self, keep: Keep) -> Self {
+        Self { keep, ..self }
+    }
+}
+
+impl From<Vec<Step>> for Behaviour {
+    fn from(steps: Vec<Step>) -> Self {
+        Self { keep: Keep::Alive, steps, seed: 1 }
+    }
+}

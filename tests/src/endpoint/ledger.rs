@@ -1,0 +1,193 @@
+//! What a server has seen: the truth that tests assert on.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use anyhow::{Context, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tokio::net::TcpStream;
+use tokio::sync::{Semaphore, watch};
+use tokio::time::{Instant, timeout};
+
+use crate::patience::PATIENCE;
+use crate::payload::Digest;
+use crate::wire::Head;
+
+/// A request as the server saw it.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    pub head: Head,
+    /// Which of the server's connections it came on, from 1.
+    pub connection: u64,
+    /// When its head had been read.
+    pub at: Instant,
+    /// Of the whole body, once that has come.
+    pub body: Option<Digest>,
+    pub trailers: Vec<(String, String)>,
+}
+
+/// Sums over all that the server has seen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub requests: u64,
+    /// Requests that are being worked on.
+    pub in_flight: usize,
+    pub most_in_flight: usize,
+    /// Connections that were accepted and that neither side has closed.
+    pub connections: usize,
+    pub most_connections: usize,
+    pub accepted: u64,
+    /// What the other side did wrong.
+    pub complaints: Vec<String>,
+}
+
+/// The books of one server.
+pub struct Ledger {
+    books: Mutex<Books>,
+    changed: watch::Sender<()>,
+    pub(super) gate: Semaphore,
+}
+
+#[derive(Default)]
+struct Books {
+    counts: Counts,
+    seen: Vec<Seen>,
+    /// A second descriptor of each connection, to see whether the other side has closed it.
+    open: BTreeMap<u64, OwnedFd>,
+}
+
+impl Default for Ledger {
+    fn default() -> Self {
+        Self { books: Mutex::default(), changed: watch::Sender::new(()), gate: Semaphore::new(0) }
+    }
+}
+
+impl Ledger {
+    pub fn counts(&self) -> Counts {
+        let mut books = self.lock();
+        books.count_connections();
+        books.counts.clone()
+    }
+
+    pub fn seen(&self) -> Vec<Seen> {
+        self.lock().seen.clone()
+    }
+
+    pub async fn until(&self, what: &str, wanted: impl Fn(&Counts) -> bool) -> Result<Counts> {
+        let mut changes = self.changed.subscribe();
+        let changed = async {
+            loop {
+                changes.mark_unchanged();
+                let counts = self.counts();
+                if wanted(&counts) {
+                    return counts;
+                }
+                changes.changed().await.expect("the sender lives as long as self");
+            }
+        };
+        let outcome = timeout(PATIENCE, changed).await;
+        outcome.with_context(|| format!("{what}: not after {PATIENCE:?}: {:?}", self.counts()))
+    }
+
+    /// Books a connection that has just been accepted.
+    pub(super) fn connected(self: Arc<Self>, stream: &TcpStream) -> Entry {
+        let peer = stream.peer_addr().ok();
+        let descriptor = rustix::io::dup(stream).expect("a descriptor is free");
+        let number = self.change(|books| {
+            books.counts.accepted += 1;
+            books.open.insert(books.counts.accepted, descriptor);
+            books.count_connections();
+            books.counts.accepted
+        });
+        Entry { ledger: self, number, peer }
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut Books) -> T) -> T {
+        let result = change(&mut self.lock());
+        self.changed.send_replace(());
+        result
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().expect("nobody panics with the books in hand")
+    }
+}
+
+impl Books {
+    /// A connection that the other side has closed is no connection any more, even if its task has not noticed yet.
+    fn count_connections(&mut self) {
+        let mut polled: Vec<PollFd<'_>> = self
+            .open
+            .values()
+            .map(|descriptor| PollFd::new(descriptor, PollFlags::RDHUP))
+            .collect();
+        poll(&mut polled, Some(&Timespec::default())).expect("descriptors can be polled");
+        let connections = polled.iter().filter(|polled| polled.revents().is_empty()).count();
+        self.counts.connections = connections;
+        self.counts.most_connections = self.counts.most_connections.max(connections);
+    }
+}
+
+/// One connection's place in the books; it is struck off when dropped.
+pub(super) struct Entry {
+    ledger: Arc<Ledger>,
+    number: u64,
+    peer: Option<SocketAddr>,
+}
+
+impl Entry {
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Books a request: its number, and the guard that counts it as in flight.
+    pub(super) fn begin(&self, head: &Head) -> (usize, Running) {
+        let number = self.ledger.change(|books| {
+            books.counts.requests += 1;
+            books.counts.in_flight += 1;
+            books.counts.most_in_flight = books.counts.most_in_flight.max(books.counts.in_flight);
+            books.seen.push(Seen {
+                head: head.clone(),
+                connection: self.number,
+                at: Instant::now(),
+                body: None,
+                trailers: Vec::new(),
+            });
+            books.seen.len() - 1
+        });
+        (number, Running(self.ledger.clone()))
+    }
+
+    pub(super) fn body(&self, request: usize, body: Digest, trailers: Vec<(String, String)>) {
+        self.ledger.change(|books| {
+            books.seen[request].body = Some(body);
+            books.seen[request].trailers = trailers;
+        });
+    }
+
+    pub(super) fn complain(&self, what: String) {
+        let from = self.peer;
+        self.ledger.change(|books| books.counts.complaints.push(format!("{from:?}: {what}")));
+    }
+
+    pub(super) async fn pass_gate(&self) {
+        self.ledger.gate.acquire().await.expect("the gate is never removed").forget();
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        self.ledger.change(|books| books.open.remove(&self.number));
+    }
+}
+
+/// A request that is being worked on.
+pub(super) struct Running(Arc<Ledger>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.change(|books| books.counts.in_flight -= 1);
+    }
+}

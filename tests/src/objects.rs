@@ -1,0 +1,101 @@
+//! Gateway API objects as JSON, which is YAML too: what a test asks Sheave for.
+
+use std::net::SocketAddr;
+
+use serde_json::{Value, json};
+
+/// What a configuration with one listener on a free port begins with: the class `sheave` and the Gateway `edge`.
+pub fn gateway() -> Vec<Value> {
+    let class = json!({
+        "apiVersion": "gateway.networking.k8s.io/v1",
+        "kind": "GatewayClass",
+        "metadata": { "name": "sheave" },
+        "spec": { "controllerName": "sheave.dev/gateway" },
+    });
+    let gateway = json!({
+        "apiVersion": "gateway.networking.k8s.io/v1",
+        "kind": "Gateway",
+        "metadata": { "name": "edge" },
+        "spec": {
+            "gatewayClassName": "sheave",
+            "addresses": [{ "type": "IPAddress", "value": "127.0.0.1" }],
+            "listeners": [{ "name": "http", "protocol": "HTTP", "port": 0 }],
+        },
+    });
+    vec![class, gateway]
+}
+
+/// Every request to this Service.
+pub fn route(service: &str) -> Value {
+    route_with(service, json!({ "rules": [{ "backendRefs": [{ "name": service, "port": 80 }] }] }))
+}
+
+/// Every request for this host to this Service.
+pub fn host_route(host: &str, service: &str) -> Value {
+    let rules = json!([{ "backendRefs": [{ "name": service, "port": 80 }] }]);
+    route_with(service, json!({ "hostnames": [host], "rules": rules }))
+}
+
+/// A route of the Gateway `edge` with this `spec`.
+pub fn route_with(name: &str, mut spec: Value) -> Value {
+    spec["parentRefs"] = json!([{ "name": "edge" }]);
+    json!({
+        "apiVersion": "gateway.networking.k8s.io/v1",
+        "kind": "HTTPRoute",
+        "metadata": { "name": name },
+        "spec": spec,
+    })
+}
+
+/// A Service with the port 80.
+pub fn service(name: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": { "name": name },
+        "spec": { "ports": [{ "name": "http", "port": 80 }] },
+    })
+}
+
+/// The EndpointSlices of these ready endpoints, one each since each has a port of its own.
+pub fn slices(service: &str, endpoints: &[SocketAddr]) -> Vec<Value> {
+    let ready = json!({ "ready": true });
+    endpoints.iter().map(|address| slice(service, *address, &ready)).collect()
+}
+
+/// The EndpointSlice of one endpoint in these conditions.
+pub fn slice(service: &str, endpoint: SocketAddr, conditions: &Value) -> Value {
+    json!({
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {
+            "name": format!("{service}-{}", endpoint.port()),
+            "labels": { "kubernetes.io/service-name": service },
+        },
+        "addressType": "IPv4",
+        "ports": [{ "name": "http", "port": endpoint.port() }],
+        "endpoints": [{ "addresses": [endpoint.ip().to_string()], "conditions": conditions }],
+    })
+}
+
+/// A BackendPolicy of this Service: `spec` without its target.
+pub fn backend_policy(service: &str, mut spec: Value) -> Value {
+    spec["targetRefs"] = json!([{ "group": "", "kind": "Service", "name": service }]);
+    policy("BackendPolicy", service, &spec)
+}
+
+/// A ClientPolicy of the Gateway `edge`: `spec` without its target.
+pub fn client_policy(mut spec: Value) -> Value {
+    let group = "gateway.networking.k8s.io";
+    spec["targetRefs"] = json!([{ "group": group, "kind": "Gateway", "name": "edge" }]);
+    policy("ClientPolicy", "edge", &spec)
+}
+
+fn policy(kind: &str, name: &str, spec: &Value) -> Value {
+    json!({
+        "apiVersion": "sheave.dev/v1alpha1",
+        "kind": kind,
+        "metadata": { "name": name },
+        "spec": spec,
+    })
+}

@@ -1,0 +1,58 @@
+//! Numbers that look random and repeat with the seed (splitmix64).
+
+use std::time::Duration;
+
+/// A seeded generator.
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub fn draw(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// Below `bound`.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.draw() % bound
+    }
+
+    /// True `percent` times in a hundred.
+    pub fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+
+    pub fn between(&mut self, least: Duration, most: Duration) -> Duration {
+        least + (most - least).mul_f64(self.unit())
+    }
+
+    /// Exponentially distributed, cut at eight times the mean.
+    pub fn exponential(&mut self, mean: Duration) -> Duration {
+        mean.mul_f64((-self.unit().ln()).min(8.0))
+    }
+
+    /// In (0, 1].
+    fn unit(&mut self) -> f64 {
+        ((self.draw() >> 11) + 1) as f64 / (1_u64 << 53) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exponential_has_its_mean() {
+        let mut random = Random::new(1);
+        let sum: Duration =
+            (0..10_000).map(|_| random.exponential(Duration::from_millis(10))).sum();
+        let mean = sum / 10_000;
+        assert!(mean > Duration::from_millis(9) && mean < Duration::from_millis(11), "{mean:?}");
+    }
+}

@@ -1,0 +1,181 @@
+//! The binary as a child process.
+
+use std::ffi::OsStr;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Output, Stdio};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::{env, fs};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, ChildStderr, Command};
+
+use crate::configuration::{Configuration, Scratch};
+use crate::patience::{eventually, within};
+
+/// A running `sheave serve`; it is killed when dropped.
+pub struct Sheave {
+    pub admin: SocketAddr,
+    /// Name and address of each listener.
+    pub listeners: Vec<(String, SocketAddr)>,
+    child: Child,
+    log: Arc<Mutex<Vec<String>>>,
+}
+
+impl Sheave {
+    /// `sheave serve` on this configuration, ready to serve.
+    pub async fn serve(configuration: &Configuration) -> Result<Self> {
+        Self::serve_with(configuration, &[]).await
+    }
+
+    /// As [`Sheave::serve`], with these arguments too.
+    pub async fn serve_with(configuration: &Configuration, arguments: &[&str]) -> Result<Self> {
+        let config = [OsStr::new("--config"), configuration.path().as_os_str()];
+        Self::start(config.into_iter().chain(arguments.iter().map(OsStr::new))).await
+    }
+
+    /// `sheave serve` with these arguments and no other, ready to serve.
+    pub async fn start<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Result<Self> {
+        let scratch = Scratch::new()?;
+        let ready = scratch.path().join("ready.json");
+        let mut command = Command::new(binary()?);
+        command.arg("serve").args(arguments).args(["--admin", "127.0.0.1:0"]);
+        command.arg("--ready-file").arg(&ready);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.kill_on_drop(true).spawn().context("sheave does not start")?;
+        let log = follow(child.stderr.take().context("stderr is a pipe")?);
+
+        let appeared = eventually(
+            "the ready file",
+            async || match child.try_wait()? {
+                Some(status) => bail!("sheave ended ({status}) before it was ready"),
+                None => Ok(ready.exists()),
+            },
+            |exists| *exists,
+        );
+        appeared.await.with_context(|| format!("its log:\n{}", text(&log)))?;
+
+        let ready: Value = serde_json::from_str(&fs::read_to_string(ready)?)?;
+        let admin = address(&ready["admin"])?;
+        let listeners = ready["listeners"].as_array().context("listeners")?;
+        let listeners = listeners.iter().map(listener).collect::<Result<_>>()?;
+        Ok(Self { admin, listeners, child, log })
+    }
+
+    /// The address of the only listener.
+    pub fn address(&self) -> SocketAddr {
+        assert_eq!(self.listeners.len(), 1, "there is one listener");
+        self.listeners[0].1
+    }
+
+    pub fn process(&self) -> Result<Pid> {
+        let id = self.child.id().context("sheave has ended")?;
+        Pid::from_raw(i32::try_from(id)?).context("a process id")
+    }
+
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        Ok(kill_process(self.process()?, signal)?)
+    }
+
+    /// Waits for its end.
+    pub async fn ended(&mut self) -> Result<ExitStatus> {
+        Ok(within("the end of sheave", self.child.wait()).await??)
+    }
+
+    /// Its log so far.
+    pub fn log(&self) -> String {
+        text(&self.log)
+    }
+
+    /// Waits for a line that holds this text, after the first `from` lines: the number of lines up to it.
+    pub async fn said(&self, from: usize, part: &str) -> Result<usize> {
+        let find = async || {
+            let lines = self.log.lock().expect("no line panics");
+            let place = lines.iter().skip(from).position(|line| line.contains(part));
+            Ok(place.map(|place| from + place + 1))
+        };
+        let found = eventually(part, find, Option::is_some).await;
+        let found = found.with_context(|| format!("its log:\n{}", self.log()))?;
+        found.context("found")
+    }
+
+    /// Lines of the log so far.
+    pub fn lines(&self) -> usize {
+        self.log.lock().expect("no line panics").len()
+    }
+
+    /// Resident memory.
+    pub fn memory_bytes(&self) -> Result<u64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.process()?.as_raw_pid()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("VmRSS")?;
+        let kibibytes: u64 = line.trim_end_matches("kB").trim().parse()?;
+        Ok(kibibytes * 1024)
+    }
+}
+
+/// `sheave` with these arguments, to its end.
+pub async fn run<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Result<Output> {
+    let mut command = Command::new(binary()?);
+    command.args(arguments).stdin(Stdio::null()).kill_on_drop(true);
+    Ok(within("the end of sheave", command.output()).await??)
+}
+
+/// The binary: `SHEAVE_BIN`, or built now, in the profile and target directory of the test itself.
+pub fn binary() -> Result<&'static Path> {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    if let Some(path) = BINARY.get() {
+        return Ok(path);
+    }
+    let path = match env::var_os("SHEAVE_BIN") {
+        Some(path) => path.into(),
+        None => build()?,
+    };
+    Ok(BINARY.get_or_init(|| path))
+}
+
+fn build() -> Result<PathBuf> {
+    let test = env::current_exe()?;
+    let profile = test.ancestors().nth(2).context("target/PROFILE/deps/TEST")?;
+    let target = profile.parent().context("target")?;
+    let name = match profile.file_name().and_then(OsStr::to_str) {
+        Some("debug") => "dev",
+        Some(name) => name,
+        None => bail!("the profile's folder has no name"),
+    };
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = std::process::Command::new(cargo);
+    command.args(["build", "--quiet", "--package", "sheave", "--profile", name, "--target-dir"]);
+    let built = command.arg(target).status().context("cargo does not start")?;
+    ensure!(built.success(), "sheave does not build");
+    Ok(profile.join("sheave"))
+}
+
+/// Keeps what the child says, and shows it with the test's own output when a test fails.
+fn follow(stderr: ChildStderr) -> Arc<Mutex<Vec<String>>> {
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let kept = log.clone();
+    tokio::spawn(async move {
+        let mut lines = BufReader::new(stderr).lines();
+        while let Ok(Some(line)) = lines.next_line().await {
+            eprintln!("{line}");
+            kept.lock().expect("no line panics").push(line);
+        }
+    });
+    log
+}
+
+fn text(log: &Mutex<Vec<String>>) -> String {
+    log.lock().expect("no line panics").join("\n")
+}
+
+fn listener(view: &Value) -> Result<(String, SocketAddr)> {
+    let name = view["name"].as_str().context("a listener's name")?;
+    Ok((name.to_owned(), address(&view["address"])?))
+}
+
+fn address(value: &Value) -> Result<SocketAddr> {
+    Ok(value.as_str().context("an address")?.parse()?)
+}

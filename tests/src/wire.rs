@@ -1,0 +1,360 @@
+//! HTTP/1.1 messages, read strictly: whatever a sender may not do is an error here.
+//!
+//! It reads heads, bodies and trailers from a socket and knows nothing of what they mean.
+
+use std::io;
+use std::time::Duration;
+
+use thiserror::Error;
+use tokio::io::AsyncReadExt;
+use tokio::net::tcp::OwnedReadHalf;
+use tokio::time::timeout;
+
+use crate::payload::Digest;
+
+/// Nobody in a test is silent for longer, unless the test says so.
+const SILENCE: Duration = Duration::from_secs(20);
+
+/// Longer heads occur in no test that reads them.
+const HEAD_LIMIT: usize = 256 * 1024;
+
+/// Why there is no message.
+#[derive(Debug, Error)]
+pub enum Broken {
+    #[error("closed before the first byte of a message")]
+    Closed,
+    #[error("closed in the middle of {0}")]
+    Truncated(&'static str),
+    #[error("malformed: {0}")]
+    Malformed(String),
+    #[error("silent for {SILENCE:?}")]
+    Silent,
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl Broken {
+    /// The connection ended (rather than: somebody broke the rules).
+    pub fn is_end(&self) -> bool {
+        matches!(self, Self::Closed | Self::Truncated(_) | Self::Io(_))
+    }
+}
+
+/// A start line and header fields.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Head {
+    pub start: String,
+    pub fields: Vec<(String, String)>,
+}
+
+impl Head {
+    /// All values of the fields with this name, in order.
+    pub fn all(&self, name: &str) -> Vec<&str> {
+        let of_name = |field: &&(String, String)| field.0.eq_ignore_ascii_case(name);
+        self.fields.iter().filter(of_name).map(|(_, value)| value.as_str()).collect()
+    }
+
+    /// The value of the field with this name; several are joined, as RFC 9110 §5.3 allows.
+    pub fn field(&self, name: &str) -> Option<String> {
+        let all = self.all(name);
+        (!all.is_empty()).then(|| all.join(", "))
+    }
+
+    pub fn has(&self, name: &str) -> bool {
+        !self.all(name).is_empty()
+    }
+
+    /// Whether a list field names this word.
+    pub fn lists(&self, name: &str, word: &str) -> bool {
+        let mut words = self.all(name).into_iter().flat_map(|value| value.split(','));
+        words.any(|listed| listed.trim().eq_ignore_ascii_case(word))
+    }
+
+    /// The status of a response.
+    pub fn status(&self) -> u16 {
+        self.word(1).parse().unwrap_or(0)
+    }
+
+    pub fn method(&self) -> &str {
+        self.word(0)
+    }
+
+    pub fn target(&self) -> &str {
+        self.word(1)
+    }
+
+    fn word(&self, index: usize) -> &str {
+        self.start.split(' ').nth(index).unwrap_or("")
+    }
+
+    /// How the body of the request with this head ends.
+    pub fn request_body(&self) -> Result<Left, Broken> {
+        Ok(self.declared_body()?.unwrap_or(Left::Nothing))
+    }
+
+    /// How the body of the response with this head ends, to a request with this method.
+    pub fn response_body(&self, method: &str) -> Result<Left, Broken> {
+        let declared = self.declared_body()?;
+        let status = self.status();
+        if method == "HEAD" || status < 200 || status == 204 || status == 304 {
+            return Ok(Left::Nothing);
+        }
+        Ok(declared.unwrap_or(Left::UntilClose))
+    }
+
+    fn declared_body(&self) -> Result<Option<Left>, Broken> {
+        let lengths = self.all("content-length");
+        let codings = self.all("transfer-encoding");
+        match (lengths.as_slice(), codings.as_slice()) {
+            ([], []) => Ok(None),
+            ([length], []) if !length.is_empty() && length.bytes().all(|b| b.is_ascii_digit()) => {
+                let length =
+                    length.parse().map_err(|_overflow| malformed("content-length", length))?;
+                Ok(Some(Left::Bytes(length)))
+            }
+            ([], [coding]) if coding.eq_ignore_ascii_case("chunked") => Ok(Some(Left::ChunkHead)),
+            _ => Err(Broken::Malformed(format!("framing: {lengths:?} and {codings:?}"))),
+        }
+    }
+}
+
+/// What is left of a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    Nothing,
+    Bytes(u64),
+    /// The next bytes are the size of a chunk.
+    ChunkHead,
+    /// So many bytes of data are left in this chunk.
+    Chunk(u64),
+    UntilClose,
+}
+
+/// A body that was kept.
+#[derive(Clone, Debug, Default)]
+pub struct Body {
+    pub bytes: Vec<u8>,
+    pub trailers: Vec<(String, String)>,
+}
+
+/// One direction of a connection, and the bytes of it that were read too early.
+pub struct Reader {
+    half: OwnedReadHalf,
+    buffer: Vec<u8>,
+    trailers: Vec<(String, String)>,
+}
+
+impl Reader {
+    pub fn new(half: OwnedReadHalf) -> Self {
+        Self { half, buffer: Vec::new(), trailers: Vec::new() }
+    }
+
+    pub fn half(&self) -> &OwnedReadHalf {
+        &self.half
+    }
+
+    /// The next start line and fields.
+    pub async fn head(&mut self) -> Result<Head, Broken> {
+        let Some(end) = self.through(b"\r\n\r\n", "a head").await? else {
+            return Err(Broken::Closed);
+        };
+        let text: Vec<u8> = self.buffer.drain(..end).collect();
+        let mut lines = lines(&text[..end - 4])?;
+        let start = lines.remove(0);
+        Ok(Head { start, fields: fields(&lines)? })
+    }
+
+    /// The next piece of a body; `None` at its end.
+    pub async fn piece(&mut self, left: &mut Left) -> Result<Option<Vec<u8>>, Broken> {
+        loop {
+            match *left {
+                Left::Nothing | Left::Bytes(0) => return Ok(None),
+                Left::Bytes(count) => {
+                    let piece = self.some(count, "a body").await?;
+                    *left = Left::Bytes(count - piece.len() as u64);
+                    return Ok(Some(piece));
+                }
+                Left::ChunkHead => {
+                    let size = self.chunk_size().await?;
+                    *left = if size == 0 { Left::Nothing } else { Left::Chunk(size) };
+                    if size == 0 {
+                        self.trailers = self.trailer_section().await?;
+                    }
+                }
+                Left::Chunk(count) => {
+                    let piece = self.some(count, "a chunk").await?;
+                    let rest = count - piece.len() as u64;
+                    *left = if rest == 0 { Left::ChunkHead } else { Left::Chunk(rest) };
+                    if rest == 0 {
+                        self.line_end().await?;
+                    }
+                    return Ok(Some(piece));
+                }
+                Left::UntilClose => {
+                    if self.buffer.is_empty() && self.fill().await? == 0 {
+                        *left = Left::Nothing;
+                        return Ok(None);
+                    }
+                    return Ok(Some(std::mem::take(&mut self.buffer)));
+                }
+            }
+        }
+    }
+
+    /// A whole body.
+    pub async fn body(&mut self, mut left: Left) -> Result<Body, Broken> {
+        let mut bytes = Vec::new();
+        while let Some(piece) = self.piece(&mut left).await? {
+            bytes.extend(piece);
+        }
+        Ok(Body { bytes, trailers: std::mem::take(&mut self.trailers) })
+    }
+
+    /// A whole body, of which only the digest is kept.
+    pub async fn digest(&mut self, mut left: Left) -> Result<Digest, Broken> {
+        let mut digest = Digest::default();
+        while let Some(piece) = self.piece(&mut left).await? {
+            digest.add(&piece);
+        }
+        Ok(digest)
+    }
+
+    /// The trailers of the chunked body that was read last.
+    pub fn take_trailers(&mut self) -> Vec<(String, String)> {
+        std::mem::take(&mut self.trailers)
+    }
+
+    /// At least one byte of what comes, whatever it is; empty at the end.
+    pub async fn raw(&mut self) -> Result<Vec<u8>, Broken> {
+        if self.buffer.is_empty() {
+            self.fill().await?;
+        }
+        Ok(std::mem::take(&mut self.buffer))
+    }
+
+    /// Exactly so many bytes, whatever they are.
+    pub async fn exactly(&mut self, count: usize) -> Result<Vec<u8>, Broken> {
+        while self.buffer.len() < count {
+            if self.fill().await? == 0 {
+                return Err(Broken::Truncated("raw bytes"));
+            }
+        }
+        Ok(self.buffer.drain(..count).collect())
+    }
+
+    /// Waits for the end, before which nothing may come. A reset is an end too.
+    pub async fn end(&mut self) -> Result<(), Broken> {
+        if self.buffer.is_empty() {
+            match self.fill().await {
+                Ok(0) => return Ok(()),
+                Err(Broken::Io(error)) if error.kind() == io::ErrorKind::ConnectionReset => {
+                    return Ok(());
+                }
+                Ok(_) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(malformed("bytes where the end should be", &String::from_utf8_lossy(&self.buffer)))
+    }
+
+    async fn chunk_size(&mut self) -> Result<u64, Broken> {
+        let line = self.line().await?;
+        let digits = line.split(';').next().unwrap_or("");
+        if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(malformed("chunk size", &line));
+        }
+        u64::from_str_radix(digits, 16).map_err(|_overflow| malformed("chunk size", &line))
+    }
+
+    async fn trailer_section(&mut self) -> Result<Vec<(String, String)>, Broken> {
+        let mut lines = Vec::new();
+        loop {
+            let line = self.line().await?;
+            if line.is_empty() {
+                return fields(&lines);
+            }
+            lines.push(line);
+        }
+    }
+
+    async fn line(&mut self) -> Result<String, Broken> {
+        let Some(end) = self.through(b"\r\n", "a line").await? else {
+            return Err(Broken::Truncated("a chunked body"));
+        };
+        let line: Vec<u8> = self.buffer.drain(..end).collect();
+        Ok(lines(&line[..end - 2])?.remove(0))
+    }
+
+    async fn line_end(&mut self) -> Result<(), Broken> {
+        match self.line().await?.as_str() {
+            "" => Ok(()),
+            other => Err(malformed("after a chunk", other)),
+        }
+    }
+
+    /// Reads until the buffer holds `mark`: the place just after it; `None` if nothing at all came.
+    async fn through(&mut self, mark: &[u8], what: &'static str) -> Result<Option<usize>, Broken> {
+        let mut searched = 0;
+        loop {
+            let place =
+                self.buffer[searched..].windows(mark.len()).position(|window| window == mark);
+            if let Some(place) = place {
+                return Ok(Some(searched + place + mark.len()));
+            }
+            searched = self.buffer.len().saturating_sub(mark.len() - 1);
+            if self.buffer.len() > HEAD_LIMIT {
+                return Err(Broken::Malformed(format!("{what} of more than {HEAD_LIMIT} bytes")));
+            }
+            if self.fill().await? == 0 {
+                return if self.buffer.is_empty() {
+                    Ok(None)
+                } else {
+                    Err(Broken::Truncated(what))
+                };
+            }
+        }
+    }
+
+    async fn some(&mut self, most: u64, what: &'static str) -> Result<Vec<u8>, Broken> {
+        if self.buffer.is_empty() && self.fill().await? == 0 {
+            return Err(Broken::Truncated(what));
+        }
+        let count = self.buffer.len().min(usize::try_from(most).unwrap_or(usize::MAX));
+        Ok(self.buffer.drain(..count).collect())
+    }
+
+    async fn fill(&mut self) -> Result<usize, Broken> {
+        if self.buffer.capacity() - self.buffer.len() < 4096 {
+            self.buffer.reserve(64 * 1024);
+        }
+        let read = self.half.read_buf(&mut self.buffer);
+        timeout(SILENCE, read).await.map_err(|_elapsed| Broken::Silent)?.map_err(Broken::Io)
+    }
+}
+
+/// The lines of a head, without their ends.
+fn lines(text: &[u8]) -> Result<Vec<String>, Broken> {
+    let text = std::str::from_utf8(text).map_err(|error| malformed("head", &error.to_string()))?;
+    let lines: Vec<String> = text.split("\r\n").map(str::to_owned).collect();
+    match lines.iter().find(|line| line.contains(['\r', '\n', '\0'])) {
+        Some(line) => Err(malformed("line", line)),
+        None => Ok(lines),
+    }
+}
+
+fn fields(lines: &[String]) -> Result<Vec<(String, String)>, Broken> {
+    lines.iter().map(|line| field(line)).collect()
+}
+
+fn field(line: &str) -> Result<(String, String), Broken> {
+    let (name, value) = line.split_once(':').ok_or_else(|| malformed("field", line))?;
+    let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    if name.is_empty() || !name.bytes().all(token) {
+        return Err(malformed("field name", line));
+    }
+    Ok((name.to_owned(), value.trim_matches([' ', '\t']).to_owned()))
+}
+
+fn malformed(what: &str, text: &str) -> Broken {
+    Broken::Malformed(format!("{what}: {text:?}"))
+}

@@ -1,0 +1,145 @@
+//! The clients and endpoints of the tests, against one another: what they say can be believed.
+
+use std::time::Duration;
+
+use tests::payload::Digest;
+use tests::{Behaviour, Broken, Client, Endpoint, Keep, Result, Step};
+
+#[tokio::test]
+async fn exchanges_are_booked() -> Result {
+    let endpoint = Endpoint::start(Behaviour::ok()).await?;
+    let mut client = Client::connect(endpoint.address).await?;
+    assert_eq!(client.get("/a").await?.text(), "ok");
+    assert_eq!(client.post("/b", b"hello").await?.text(), "ok");
+
+    let seen = endpoint.seen();
+    assert_eq!(seen[0].head.start, "GET /a HTTP/1.1");
+    assert_eq!(seen[1].head.field("content-length").as_deref(), Some("5"));
+    assert_eq!(seen[1].body, Some(Digest::of(b"hello")));
+    assert_eq!((seen[0].connection, seen[1].connection), (1, 1));
+    let counts = endpoint.counts();
+    assert_eq!((counts.requests, counts.in_flight, counts.connections), (2, 0, 1));
+    Ok(())
+}
+
+#[tokio::test]
+async fn concurrency_is_counted_where_the_work_is() -> Result {
+    let endpoint = Endpoint::start(Behaviour::gated()).await?;
+    let mut clients = Vec::new();
+    for _ in 0..3 {
+        let mut client = Client::connect(endpoint.address).await?;
+        client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await?;
+        clients.push(client);
+    }
+    endpoint.until("three in flight", |counts| counts.in_flight == 3).await?;
+    clients.pop().unwrap().reset();
+    endpoint.until("two connections", |counts| counts.connections == 2).await?;
+    assert_eq!(endpoint.counts().in_flight, 3, "a worker does not notice that its client has gone");
+    endpoint.open_gate(3);
+    endpoint.until("nothing in flight", |counts| counts.in_flight == 0).await?;
+    assert_eq!(endpoint.counts().most_in_flight, 3);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_connection_the_client_has_closed_is_counted_no_more() -> Result {
+    let endpoint = Endpoint::start(Behaviour::ok()).await?;
+    for _ in 0..200 {
+        assert_eq!(Client::connect(endpoint.address).await?.get("/").await?.status(), 200);
+    }
+    assert_eq!(endpoint.counts().most_connections, 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn servers_close_as_told() -> Result {
+    let silent = Endpoint::start(Behaviour::ok().keeping(Keep::CloseSilently)).await?;
+    let mut client = Client::connect(silent.address).await?;
+    assert!(!client.get("/").await?.closes());
+    client.end().await?;
+
+    let idle = Keep::CloseWhenIdle(Duration::from_millis(5));
+    let idle = Endpoint::start(Behaviour::ok().keeping(idle)).await?;
+    let mut client = Client::connect(idle.address).await?;
+    assert!(!client.get("/").await?.closes());
+    client.end().await?;
+
+    let announced = Endpoint::start(Behaviour::ok().keeping(Keep::CloseAnnounced)).await?;
+    let mut client = Client::connect(announced.address).await?;
+    assert!(client.get("/").await?.closes());
+    client.end().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn large_bodies_are_echoed_in_both_framings() -> Result {
+    const LENGTH: u64 = 3_000_000;
+    let endpoint = Endpoint::start(vec![Step::Echo]).await?;
+    let mut client = Client::connect(endpoint.address).await?;
+    client.send(format!("POST / HTTP/1.1\r\nContent-Length: {LENGTH}\r\n\r\n")).await?;
+    let Client { reader, writer } = &mut client;
+    let (sent, received) = tokio::join!(tests::client::send_pattern(writer, LENGTH), async {
+        let head = reader.head().await?;
+        reader.digest(head.response_body("POST")?).await
+    });
+    sent?;
+    assert_eq!(received?, Digest::of_pattern(LENGTH));
+
+    client.send("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n").await?;
+    client.send("5;note=1\r\nhello\r\n1\r\n!\r\n0\r\nSum: 6\r\n\r\n").await?;
+    assert_eq!(client.response("POST").await?.text(), "hello!");
+    assert_eq!(endpoint.seen()[1].trailers, [("Sum".to_owned(), "6".to_owned())]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_broken_answer_is_seen_as_broken() -> Result {
+    let truncated = "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello";
+    let cases = [
+        ("HTTP/1.1 200 OK\r\nContent-Le", "truncated"),
+        (truncated, "truncated"),
+        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel", "truncated"),
+        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n", "truncated"),
+        ("HTTP/1.1 200 OK\nContent-Length: 0\r\n\r\n", "malformed"),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 0\r\nContent-Length: 0\r\n\r\n", "malformed"),
+        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\nhello\r\n", "malformed"),
+        ("", "closed"),
+    ];
+    for (answer, expected) in cases {
+        let steps = vec![Step::ReadBody, Step::send(answer), Step::Close];
+        let endpoint = Endpoint::start(steps).await?;
+        let outcome = Client::connect(endpoint.address).await?.get("/").await;
+        let kind = match outcome.expect_err(answer) {
+            Broken::Truncated(_) => "truncated",
+            Broken::Malformed(_) => "malformed",
+            Broken::Closed => "closed",
+            Broken::Silent | Broken::Io(_) => "other",
+        };
+        assert_eq!(kind, expected, "{answer:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn informational_responses_and_tunnels_pass() -> Result {
+    let hints = "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n";
+    let steps = vec![Step::send(hints), Step::ReadBody, Step::Answer];
+    let endpoint = Endpoint::start(steps).await?;
+    let mut client = Client::connect(endpoint.address).await?;
+    client.send("POST / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n").await?;
+    assert_eq!(client.reader.head().await?.status(), 103);
+    assert_eq!(client.reader.head().await?.status(), 100);
+    client.send("hi").await?;
+    assert_eq!(client.response("POST").await?.status(), 200);
+
+    let switch = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n";
+    let endpoint = Endpoint::start(vec![Step::send(switch), Step::Tunnel, Step::Close]).await?;
+    let mut client = Client::connect(endpoint.address).await?;
+    client.send("GET / HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n").await?;
+    assert_eq!(client.final_head().await?.0.status(), 101);
+    client.send("ping").await?;
+    assert_eq!(client.reader.exactly(4).await?, b"ping");
+    client.finish_sending().await?;
+    client.end().await?;
+    Ok(())
+}
