@@ -109,16 +109,23 @@ impl Pages {
 pub(crate) struct Loads {
     pages: Vec<Arc<Page>>,
     seats: Vec<Seat>,
-    /// Tells the members apart over the life of their ledger.
-    keys: Vec<u64>,
+    shares: Vec<Share>,
     usable: usize,
 }
 
+/// Where a member's count is, and its weight: what choosing reads for each.
 #[derive(Clone, Copy)]
 struct Seat {
     page: u32,
     index: u32,
     weight: u32,
+}
+
+/// Who a member is over the life of its ledger, and its weight: what a picker with a memory compares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Share {
+    pub(crate) key: u64,
+    pub(crate) weight: u32,
 }
 
 impl Loads {
@@ -129,7 +136,7 @@ impl Loads {
             self.pages.len() - 1
         });
         self.seats.push(Seat { page: page as u32, index: cell.index as u32, weight });
-        self.keys.push(key);
+        self.shares.push(Share { key, weight });
         self.usable += usize::from(weight > 0);
     }
 
@@ -142,8 +149,8 @@ impl Loads {
         self.usable
     }
 
-    pub(crate) fn keys(&self) -> &[u64] {
-        &self.keys
+    pub(crate) fn shares(&self) -> &[Share] {
+        &self.shares
     }
 
     pub(crate) fn weight(&self, member: usize) -> u32 {

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
-use crate::load::Loads;
+use crate::load::{Loads, Share};
 use crate::rng::Rng;
 
 #[derive(Debug)]
@@ -14,14 +14,14 @@ pub(super) struct RoundRobin {
     /// Where a tie is decided first; differs between workers, so that they do not begin at the same endpoint.
     offset: usize,
     /// Whose credits these are.
-    keys: Vec<u64>,
+    shares: Vec<Share>,
     credits: Vec<i64>,
 }
 
 impl RoundRobin {
     pub(super) fn new(seed: u64) -> Self {
         let offset = Rng::new(seed).next_u64() as usize;
-        Self { offset, keys: Vec::new(), credits: Vec::new() }
+        Self { offset, shares: Vec::new(), credits: Vec::new() }
     }
 
     pub(super) fn choose(
@@ -30,7 +30,7 @@ impl RoundRobin {
         cap: Option<NonZeroU32>,
         except: Option<usize>,
     ) -> Option<usize> {
-        if self.keys != loads.keys() {
+        if self.shares != loads.shares() {
             self.follow(loads);
         }
         let start = self.offset.checked_rem(loads.len())?;
@@ -54,10 +54,14 @@ impl RoundRobin {
     /// Takes the credits over to a changed set. A newcomer begins in the middle; nobody keeps more than one round of
     /// the new weights is worth, or it would burst or starve.
     fn follow(&mut self, loads: &Loads) {
-        let known: BTreeMap<u64, i64> = self.keys.drain(..).zip(self.credits.drain(..)).collect();
-        let round: i64 = (0..loads.len()).map(|member| i64::from(loads.weight(member))).sum();
-        self.keys.extend(loads.keys());
-        let credit = |key| known.get(key).map_or(0, |credit: &i64| (*credit).clamp(-round, round));
-        self.credits.extend(loads.keys().iter().map(credit));
+        let before = self.shares.drain(..).map(|share| share.key);
+        let known: BTreeMap<u64, i64> = before.zip(self.credits.drain(..)).collect();
+        let round: i64 = loads.shares().iter().map(|share| i64::from(share.weight)).sum();
+        let credit = |share: &Share| {
+            let credit = known.get(&share.key).copied().unwrap_or_default();
+            credit.clamp(-round, round)
+        };
+        self.credits.extend(loads.shares().iter().map(credit));
+        self.shares.extend(loads.shares());
     }
 }
