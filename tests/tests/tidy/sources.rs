@@ -1,0 +1,114 @@
+//! What each source file owes its reader.
+
+use std::path::Path;
+
+use crate::none;
+use crate::tree::{File, Tree, words};
+
+/// Names that say nothing about what a module decides or owns.
+const BANNED_MODULES: &[&str] =
+    &["util", "utils", "common", "core", "shared", "misc", "manager", "helper", "helpers"];
+
+/// One word each: what is said instead.
+const SYNONYMS: &[(&str, &str)] = &[("downstream", "client"), ("upstream", "endpoint")];
+
+/// Where `unsafe` is at home, under `// SAFETY:`.
+const UNSAFE: &[&str] = &["crates/proxy/src/sys.rs"];
+
+/// The only caller of the system's clock.
+const CLOCK: &str = "crates/proxy/src/clock.rs";
+
+#[test]
+fn every_file_says_what_it_is_for() {
+    let tree = Tree::read();
+    let silent = tree.with_suffix(".rs").filter(|file| !file.text.starts_with("//! "));
+    none(silent.map(|file| file.at(0, "the first line is no `//!`")));
+}
+
+#[test]
+fn modules_are_named_for_what_they_decide() {
+    let tree = Tree::read();
+    let empty = |file: &&File| {
+        let names = Path::new(&file.path).with_extension("");
+        names.iter().any(|name| BANNED_MODULES.contains(&name.to_str().unwrap()))
+    };
+    none(tree.with_suffix(".rs").filter(empty).map(|file| file.at(0, "a name that says nothing")));
+}
+
+#[test]
+fn one_word_for_each_thing() {
+    let tree = Tree::read();
+    let spoken = |file: &&File| file.path.starts_with("crates/") || file.path.ends_with(".md");
+    // The lab speaks the peers' languages, and the changelog to their users.
+    let ours = |file: &&File| !file.path.starts_with("lab/") && file.path != "CHANGELOG.md";
+    none(tree.files.iter().filter(spoken).filter(ours).flat_map(synonyms));
+}
+
+fn synonyms(file: &File) -> Vec<String> {
+    let mut found = Vec::new();
+    for (number, line) in file.lines() {
+        for (word, instead) in SYNONYMS {
+            if line.to_lowercase().contains(word) {
+                found.push(file.at(number, format_args!("{word}: say {instead}")));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn unsafe_stays_at_home() {
+    let tree = Tree::read();
+    let abroad = tree.with_suffix(".rs").filter(|file| !UNSAFE.contains(&file.path.as_str()));
+    none(abroad.flat_map(|file| {
+        let lines = file.code().filter(|(_, code)| words(code).any(|word| word == "unsafe"));
+        lines.map(|(number, _)| file.at(number, "unsafe")).collect::<Vec<_>>()
+    }));
+}
+
+#[test]
+fn one_file_reads_the_clock() {
+    let tree = Tree::read();
+    let others = tree.product().filter(|file| file.path != CLOCK);
+    let reads = |code: &str| code.contains("Instant::now") || code.contains("SystemTime::now");
+    none(others.flat_map(|file| {
+        let lines = file.code().filter(|(_, code)| reads(code));
+        lines.map(|(number, _)| file.at(number, "reads the clock")).collect::<Vec<_>>()
+    }));
+}
+
+#[test]
+fn no_tabs_and_no_blanks_at_the_end() {
+    let tree = Tree::read();
+    none(tree.files.iter().flat_map(|file| {
+        let lines = file.text.split('\n').enumerate();
+        let untidy = lines.filter(|(_, line)| line.contains('\t') || line.ends_with([' ', '\r']));
+        untidy
+            .map(|(number, _)| file.at(number, "a tab, or a blank at the end"))
+            .collect::<Vec<_>>()
+    }));
+}
+
+#[test]
+fn every_dependency_has_its_reason() {
+    let tree = Tree::read();
+    none(unexplained(tree.file("Cargo.toml").expect("Cargo.toml")));
+}
+
+/// Dependencies from elsewhere with no comment above them or above their neighbours.
+fn unexplained(manifest: &File) -> Vec<String> {
+    let section = manifest.lines().skip_while(|(_, line)| *line != "[workspace.dependencies]");
+    let section = section.skip(1).take_while(|(_, line)| !line.starts_with('['));
+    let mut explained = false;
+    let mut found = Vec::new();
+    for (number, line) in section {
+        match line.chars().next() {
+            None => explained = false,
+            // A line that only parts the groups explains nothing.
+            Some('#') => explained = !line.starts_with("# --"),
+            Some(_) if explained || line.contains("path = ") => {}
+            Some(_) => found.push(manifest.at(number, "no reason given")),
+        }
+    }
+    found
+}
