@@ -1,0 +1,240 @@
+//! The tables of `tests/data/strict-*.tsv`, line by line, and at every length of what has come in so far.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use proxy::h1::{Chunk, ChunkedReader, HeadLimits, parse, write};
+use proxy::head::{Fields, Framing, Method, RequestHead, ResponseHead};
+
+const LIMITS: HeadLimits = HeadLimits { head_bytes: 32_768, fields: 100, target_bytes: 8192 };
+
+#[test]
+fn requests_are_taken_by_the_table() {
+    check("strict-requests.tsv", |[_, _, _, bytes, why]| {
+        let (status, connection, body) = read_request(bytes);
+        [status, connection, body, bytes.into(), why.into()]
+    });
+}
+
+#[test]
+fn responses_are_taken_by_the_table() {
+    check("strict-responses.tsv", |[_, _, _, method, bytes, why]| {
+        let (status, connection, body) = read_response(method, bytes);
+        [status, connection, body, method.into(), bytes.into(), why.into()]
+    });
+}
+
+#[test]
+fn chunked_bodies_are_taken_by_the_table() {
+    check("strict-chunked.tsv", |[_, _, _, _, bytes, why]| {
+        let [status, data, trailers, rest] = read_chunked(bytes);
+        [status, data, trailers, rest, bytes.into(), why.into()]
+    });
+}
+
+/// What is sent on, as it was reviewed once; `UPDATE_EXPECT=1` writes it anew.
+#[test]
+fn what_passes_is_sent_on_as_recorded() {
+    let mut recorded =
+        String::from("# What is sent on of each request that passes; see strict-requests.tsv.\n");
+    for row in rows::<5>("strict-requests.tsv") {
+        let [status, _, _, bytes, _] = row.each_ref().map(String::as_str);
+        let mut head = RequestHead::new();
+        if status != "pass" || bytes.contains("\\{") {
+            continue;
+        }
+        let input = unescape(bytes);
+        let taken = parse::request(&input, &LIMITS, &mut head).unwrap().unwrap();
+        let mut out = Vec::new();
+        write::request_head(&head, head.framing, head.upgrade, &mut out);
+        writeln!(recorded, "\nfrom {}\nto   {}", escape(&input[..taken]), escape(&out)).unwrap();
+    }
+    expect("strict-forwarded.txt", &recorded);
+}
+
+fn read_request(bytes: &str) -> (String, String, String) {
+    let bytes = unescape(bytes);
+    let read = |bytes: &[u8]| {
+        let mut head = RequestHead::new();
+        let taken = parse::request(bytes, &LIMITS, &mut head);
+        (taken, head)
+    };
+    let (taken, head) = read(&bytes);
+    for len in 0..bytes.len() {
+        let (early, _) = read(&bytes[..len]);
+        assert!(early == Ok(None) || early == taken, "{len} bytes give {early:?}, all {taken:?}");
+    }
+    match taken {
+        Ok(None) => ("wait".into(), "-".into(), "-".into()),
+        Ok(Some(_)) => ("pass".into(), connection(head.keep_alive), body(head.framing)),
+        Err(bad) => (bad.status().to_string(), "close".into(), "-".into()),
+    }
+}
+
+fn read_response(method: &str, bytes: &str) -> (String, String, String) {
+    let method = Method::recognise(method.as_bytes());
+    let bytes = unescape(bytes);
+    let read = |bytes: &[u8]| {
+        let mut head = ResponseHead::new();
+        let taken = parse::response(bytes, &LIMITS, method, &mut head);
+        (taken, head)
+    };
+    let (taken, head) = read(&bytes);
+    for len in 0..bytes.len() {
+        let (early, _) = read(&bytes[..len]);
+        assert!(early == Ok(None) || early == taken, "{len} bytes give {early:?}, all {taken:?}");
+    }
+    match taken {
+        Ok(None) => ("wait".into(), "-".into(), "-".into()),
+        Ok(Some(_)) => ("pass".into(), connection(head.keep_alive), body(head.framing)),
+        Err(_) => ("bad".into(), "close".into(), "-".into()),
+    }
+}
+
+/// Status, data, trailers and rest, which must not depend on how the bytes come in.
+fn read_chunked(bytes: &str) -> [String; 4] {
+    let bytes = unescape(bytes);
+    let whole = decode(&bytes, bytes.len());
+    for step in 1..bytes.len().min(64) {
+        assert_eq!(decode(&bytes, step), whole, "in steps of {step}");
+    }
+    whole
+}
+
+fn decode(bytes: &[u8], step: usize) -> [String; 4] {
+    let mut reader = ChunkedReader::new();
+    let (mut data, mut taken, mut seen) = (Vec::new(), 0, 0);
+    loop {
+        match reader.next(&bytes[taken..seen]) {
+            Ok(Chunk::Data { skip, len }) => {
+                data.extend_from_slice(&bytes[taken + skip..][..len]);
+                taken += skip + len;
+            }
+            Ok(Chunk::End { skip }) => {
+                let rest = escape(&bytes[taken + skip..]);
+                return ["pass".into(), escape(&data), trailers(reader.trailers()), rest];
+            }
+            Ok(Chunk::NeedMore { skip }) if seen == bytes.len() => {
+                assert_eq!(taken + skip, seen, "framing is not left in the buffer");
+                return ["wait".into(), escape(&data), String::new(), String::new()];
+            }
+            Ok(Chunk::NeedMore { skip }) => {
+                taken += skip;
+                seen = bytes.len().min(seen + step);
+            }
+            Err(bad) => return [bad.status().to_string(), "-".into(), "-".into(), "-".into()],
+        }
+    }
+}
+
+/// As they are written.
+fn trailers(trailers: &Fields) -> String {
+    let mut out = Vec::new();
+    write::last_chunk(trailers, &mut out);
+    let lines = out.strip_prefix(b"0\r\n").and_then(|lines| lines.strip_suffix(b"\r\n")).unwrap();
+    escape(lines).replace("\\r\\n", ", ").trim_end_matches(", ").into()
+}
+
+fn connection(keep_alive: bool) -> String {
+    if keep_alive { "keep".into() } else { "close".into() }
+}
+
+fn body(framing: Framing) -> String {
+    match framing {
+        Framing::None => "none".into(),
+        Framing::Length(length) => format!("length {length}"),
+        Framing::Chunked => "chunked".into(),
+        Framing::UntilClose => "close".into(),
+    }
+}
+
+/// Compares each row with what `read` makes of it, and shows all that differ.
+fn check<const N: usize>(table: &str, read: impl Fn([&str; N]) -> [String; N]) {
+    let mut differences = String::new();
+    for row in rows::<N>(table) {
+        let is = read(row.each_ref().map(String::as_str));
+        // Long values stand in the table as repetitions.
+        let same =
+            is.iter().zip(&row).all(|(is, said)| is == said || escape(&unescape(said)) == *is);
+        if !same {
+            writeln!(differences, "said {row:?}\nis   {is:?}").unwrap();
+        }
+    }
+    assert!(differences.is_empty(), "{table}:\n{differences}");
+}
+
+fn rows<const N: usize>(table: &str) -> Vec<[String; N]> {
+    let text = std::fs::read_to_string(path(table)).unwrap();
+    let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let rows: Vec<_> = lines
+        .map(|line| {
+            let columns: Vec<String> = line.split('\t').map(String::from).collect();
+            columns.try_into().unwrap_or_else(|_| panic!("{table}: not {N} columns: {line}"))
+        })
+        .collect();
+    assert!(rows.len() > 50, "{table} has few rows");
+    rows
+}
+
+fn expect(file: &str, text: &str) {
+    if std::env::var_os("UPDATE_EXPECT").is_some() {
+        std::fs::write(path(file), text).unwrap();
+    }
+    let said = std::fs::read_to_string(path(file)).unwrap_or_default();
+    assert!(said == text, "{file} differs; UPDATE_EXPECT=1 writes it anew");
+}
+
+fn path(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data").join(file)
+}
+
+/// `\r \n \t \\ \xNN`, and `\{N*text}` for text N times.
+fn unescape(text: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut rest = text.as_bytes();
+    while let Some((&byte, after)) = rest.split_first() {
+        rest = after;
+        if byte != b'\\' {
+            bytes.push(byte);
+            continue;
+        }
+        let (&kind, after) = rest.split_first().expect("something follows a backslash");
+        rest = after;
+        match kind {
+            b'r' => bytes.push(b'\r'),
+            b'n' => bytes.push(b'\n'),
+            b't' => bytes.push(b'\t'),
+            b'\\' => bytes.push(b'\\'),
+            b'x' => {
+                let (digits, after) = rest.split_at(2);
+                bytes.push(u8::from_str_radix(str::from_utf8(digits).unwrap(), 16).unwrap());
+                rest = after;
+            }
+            b'{' => {
+                let (inside, after) = str::from_utf8(rest).unwrap().split_once('}').unwrap();
+                let (times, text) = inside.split_once('*').unwrap();
+                bytes.extend(unescape(text).repeat(times.parse().unwrap()));
+                rest = after.as_bytes();
+            }
+            _ => panic!("no such escape in {text}"),
+        }
+    }
+    bytes
+}
+
+fn escape(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for &byte in bytes {
+        match byte {
+            b'\r' => text.push_str("\\r"),
+            b'\n' => text.push_str("\\n"),
+            b'\t' => text.push_str("\\t"),
+            b'\\' => text.push_str("\\\\"),
+            b' '..=b'~' => text.push(char::from(byte)),
+            _ => write!(text, "\\x{byte:02x}").unwrap(),
+        }
+    }
+    text
+}
