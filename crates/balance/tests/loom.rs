@@ -1,0 +1,302 @@
+//! Every interleaving of slot hand-over, cancel and replacement, in small models: no slot is lost, none is given
+//! twice, and nobody sleeps while a slot is free.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test -p balance --release --test loom`
+#![cfg(loom)]
+
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+
+use balance::{
+    Admission, Algorithm, Endpoint, EndpointSet, Entry, Ledger, Limits, Member, Picker, Queue,
+    Ticket,
+};
+use loom::sync::{Arc, Mutex, MutexGuard};
+use loom::thread;
+
+type Set = std::sync::Arc<EndpointSet<()>>;
+type Slot = std::sync::Arc<Endpoint<()>>;
+type Place = std::sync::Arc<Ticket<()>>;
+
+/// One request in flight at each endpoint.
+const LIMITS: Limits = Limits { cap: NonZeroU32::new(1), max_waiting: 4 };
+
+struct Backend {
+    admission: Admission,
+    queue: Mutex<Queue<(), &'static str>>,
+}
+
+impl Backend {
+    fn new(set: &Set) -> Arc<Self> {
+        let queue = Mutex::new(Queue::new(set.clone(), LIMITS));
+        Arc::new(Self { admission: Admission::new(), queue })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue<(), &'static str>> {
+        self.queue.lock().expect("no model goes on after a panic")
+    }
+
+    fn enter(&self, set: &Set, name: &'static str) -> Entry<()> {
+        let mut picker = Picker::new(Algorithm::LeastLoad, 0);
+        self.admission.enter(&mut picker, set, LIMITS, None, || self.lock(), || name)
+    }
+
+    fn take(&self, set: &Set) -> Slot {
+        let Entry::Slot(slot) = self.enter(set, "first") else { panic!("a slot is free") };
+        slot
+    }
+
+    fn wait(&self, set: &Set, name: &'static str) -> Place {
+        let Entry::Waiting(place) = self.enter(set, name) else { panic!("no slot is free") };
+        place
+    }
+
+    fn release(&self, slot: &Slot) -> Option<&'static str> {
+        assert_eq!(slot.in_flight(), 1, "over the cap");
+        self.admission.release(slot, || self.lock())
+    }
+
+    fn replace(&self, set: &Set) -> Vec<&'static str> {
+        self.admission.replace(set.clone(), LIMITS, || self.lock())
+    }
+}
+
+/// Endpoints with a set of each alone and one of both.
+struct World {
+    first: Set,
+    second: Set,
+    both: Set,
+    none: Set,
+}
+
+impl World {
+    fn new() -> Self {
+        let mut ledger = Ledger::new();
+        let mut member = |port| {
+            let address = SocketAddr::from(([10, 0, 0, 1], port));
+            Member { endpoint: ledger.endpoint(address, || ()), weight: 1 }
+        };
+        let (first, second) = (member(1), member(2));
+        let set = |members| Set::new(EndpointSet::new(members));
+        Self {
+            first: set(vec![first.clone()]),
+            second: set(vec![second.clone()]),
+            both: set(vec![first, second]),
+            none: set(Vec::new()),
+        }
+    }
+}
+
+/// The slot of a request that has entered, if it has one by now.
+fn slot_of(entry: Entry<()>) -> Option<Slot> {
+    match entry {
+        Entry::Slot(slot) => Some(slot),
+        Entry::Waiting(place) => place.granted(),
+        Entry::Refused(refusal) => panic!("{refusal:?}"),
+    }
+}
+
+fn in_flight(set: &Set) -> u32 {
+    set.members().iter().map(|member| member.endpoint.in_flight()).sum()
+}
+
+#[test]
+fn a_released_slot_reaches_who_comes_at_the_same_moment() {
+    loom::model(|| {
+        let World { first, .. } = World::new();
+        let backend = Backend::new(&first);
+        let held = backend.take(&first);
+        let releasing = {
+            let backend = backend.clone();
+            thread::spawn(move || backend.release(&held))
+        };
+        let entry = backend.enter(&first, "late");
+        let woken = releasing.join().unwrap();
+        assert_eq!(woken.is_some(), matches!(entry, Entry::Waiting(_)), "woken if it waits");
+        assert!(slot_of(entry).is_some(), "nobody sleeps while the slot is free");
+        assert_eq!((in_flight(&first), backend.admission.waiting()), (1, 0));
+    });
+}
+
+#[test]
+fn of_two_who_come_while_a_slot_is_released_one_has_it_and_the_other_is_next() {
+    loom::model(|| {
+        let World { first, .. } = World::new();
+        let backend = Backend::new(&first);
+        let held = backend.take(&first);
+        let coming = {
+            let (backend, first) = (backend.clone(), first.clone());
+            thread::spawn(move || backend.enter(&first, "one"))
+        };
+        let releasing = {
+            let backend = backend.clone();
+            thread::spawn(move || backend.release(&held))
+        };
+        let entries = [backend.enter(&first, "other"), coming.join().unwrap()];
+        releasing.join().unwrap();
+
+        assert_eq!((in_flight(&first), backend.admission.waiting()), (1, 1));
+        let mut waits = None;
+        for entry in entries {
+            match entry {
+                Entry::Waiting(place) if place.granted().is_none() => waits = Some(place),
+                Entry::Waiting(_) | Entry::Slot(_) => {}
+                Entry::Refused(refusal) => panic!("{refusal:?}"),
+            }
+        }
+        let slot = &first.members()[0].endpoint;
+        assert!(backend.release(slot).is_some());
+        assert!(waits.expect("one waits").granted().is_some());
+        assert!(backend.release(slot).is_none());
+        assert_eq!(in_flight(&first), 0);
+    });
+}
+
+#[test]
+fn a_grant_that_meets_a_cancel_goes_to_the_next() {
+    loom::model(|| {
+        let World { first, .. } = World::new();
+        let backend = Backend::new(&first);
+        let held = backend.take(&first);
+        let (leaving, next) = (backend.wait(&first, "leaving"), backend.wait(&first, "next"));
+        let releasing = {
+            let backend = backend.clone();
+            thread::spawn(move || backend.release(&held))
+        };
+        let mut woken = Vec::new();
+        if !backend.admission.cancel(&leaving) {
+            let slot = leaving.granted().expect("granted at the same moment");
+            woken.extend(backend.release(&slot));
+        }
+        woken.extend(releasing.join().unwrap().filter(|&name| name == "next"));
+        assert_eq!(woken, ["next"]);
+        assert!(next.granted().is_some());
+        assert_eq!((in_flight(&first), backend.admission.waiting()), (1, 0));
+    });
+}
+
+#[test]
+fn a_slot_granted_to_nobody_is_free_again() {
+    loom::model(|| {
+        let World { first, .. } = World::new();
+        let backend = Backend::new(&first);
+        let held = backend.take(&first);
+        let leaving = backend.wait(&first, "leaving");
+        let releasing = {
+            let backend = backend.clone();
+            thread::spawn(move || backend.release(&held))
+        };
+        let coming = {
+            let (backend, first) = (backend.clone(), first.clone());
+            thread::spawn(move || backend.enter(&first, "late"))
+        };
+        if !backend.admission.cancel(&leaving) {
+            let slot = leaving.granted().expect("granted at the same moment");
+            backend.release(&slot);
+        }
+        releasing.join().unwrap();
+        assert!(slot_of(coming.join().unwrap()).is_some());
+        assert_eq!((in_flight(&first), backend.admission.waiting()), (1, 0));
+    });
+}
+
+#[test]
+fn nobody_barges_in() {
+    loom::model(|| {
+        let World { first, .. } = World::new();
+        let backend = Backend::new(&first);
+        let held = backend.take(&first);
+        let waiting = backend.wait(&first, "waiting");
+        let releasing = {
+            let backend = backend.clone();
+            thread::spawn(move || backend.release(&held))
+        };
+        assert!(slot_of(backend.enter(&first, "late")).is_none());
+        assert_eq!(releasing.join().unwrap(), Some("waiting"));
+        assert!(waiting.granted().is_some());
+        assert_eq!((in_flight(&first), backend.admission.waiting()), (1, 1));
+    });
+}
+
+#[test]
+fn an_endpoint_that_leaves_while_it_is_released_keeps_nobody_waiting() {
+    loom::model(|| {
+        let World { first, second, .. } = World::new();
+        let backend = Backend::new(&first);
+        let held = backend.take(&first);
+        let waiting = backend.wait(&first, "waiting");
+        let releasing = {
+            let backend = backend.clone();
+            thread::spawn(move || backend.release(&held))
+        };
+        let mut woken = backend.replace(&second);
+        woken.extend(releasing.join().unwrap());
+        assert_eq!(woken, ["waiting"]);
+        assert!(waiting.granted().is_some());
+        assert_eq!(in_flight(&first) + in_flight(&second), 1);
+        assert_eq!(backend.admission.waiting(), 0);
+    });
+}
+
+#[test]
+fn an_endpoint_that_has_left_is_granted_to_nobody_until_it_is_back() {
+    loom::model(|| {
+        let World { first, none, .. } = World::new();
+        let backend = Backend::new(&first);
+        let held = backend.take(&first);
+        let waiting = backend.wait(&first, "waiting");
+        let releasing = {
+            let backend = backend.clone();
+            thread::spawn(move || backend.release(&held))
+        };
+        assert!(backend.replace(&none).is_empty());
+        let granted = releasing.join().unwrap().is_some();
+        assert_eq!(granted, in_flight(&first) == 1);
+        assert_eq!(!granted, backend.replace(&first) == ["waiting"]);
+        assert!(waiting.granted().is_some());
+        assert_eq!((in_flight(&first), backend.admission.waiting()), (1, 0));
+    });
+}
+
+#[test]
+fn an_endpoint_that_joins_serves_who_comes_with_the_old_set() {
+    loom::model(|| {
+        let World { first, both, second, .. } = World::new();
+        let backend = Backend::new(&first);
+        let held = backend.take(&first);
+        let replacing = {
+            let backend = backend.clone();
+            thread::spawn(move || backend.replace(&both))
+        };
+        let releasing = {
+            let backend = backend.clone();
+            thread::spawn(move || backend.release(&held))
+        };
+        let entry = backend.enter(&first, "late");
+        let woken = replacing.join().unwrap().len() + releasing.join().unwrap().iter().len();
+        assert_eq!(woken == 1, matches!(entry, Entry::Waiting(_)));
+        assert!(slot_of(entry).is_some());
+        assert_eq!(in_flight(&first) + in_flight(&second), 1);
+        assert_eq!(backend.admission.waiting(), 0);
+    });
+}
+
+#[test]
+fn a_slot_freed_through_another_backend_reaches_who_comes_at_the_same_moment() {
+    loom::model(|| {
+        let World { first, .. } = World::new();
+        let (here, there) = (Backend::new(&first), Backend::new(&first));
+        let held = there.take(&first);
+        let releasing = {
+            let here = here.clone();
+            thread::spawn(move || {
+                there.release(&held);
+                here.admission.dispatch(|| here.lock())
+            })
+        };
+        let entry = here.enter(&first, "late");
+        assert_eq!(releasing.join().unwrap().len() == 1, matches!(entry, Entry::Waiting(_)));
+        assert!(slot_of(entry).is_some());
+        assert_eq!((in_flight(&first), here.admission.waiting()), (1, 0));
+    });
+}
