@@ -106,3 +106,6 @@ impl Default for IdleHistory {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;
