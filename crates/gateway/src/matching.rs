@@ -14,7 +14,7 @@ mod tests;
 
 use std::sync::Arc;
 
-pub use pattern::{HostPattern, InvalidHost, PathPattern};
+pub use pattern::{HostPattern, InvalidHost, InvalidPath, PathPattern};
 
 use crate::snapshot::Rule;
 use tree::Tree;

@@ -1,5 +1,141 @@
-//! What became of each object, as Gateway API's conditions say it.
+//! What became of each object, as Gateway API's conditions say it. How a status is written is for the source to know.
+
+use std::sync::Arc;
+
+use crate::objects::ParentRef;
 
 /// What became of one object.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Status {}
+pub struct Status {
+    /// Which one.
+    pub object: Reference,
+    /// The generation of the object that all conditions speak of.
+    pub observed_generation: i64,
+    /// What became of it, or of its relation to others.
+    pub detail: Detail,
+}
+
+/// An object by its name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Reference {
+    /// Its kind.
+    pub kind: &'static str,
+    /// Its namespace; of no meaning for a GatewayClass.
+    pub namespace: Arc<str>,
+    /// Its name.
+    pub name: Arc<str>,
+}
+
+/// What became of an object of some kind.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Detail {
+    /// Of a GatewayClass.
+    GatewayClass(Vec<Condition>),
+    /// Of a Gateway as a whole, and of each listener in its order.
+    Gateway(Vec<Condition>, Vec<ListenerStatus>),
+    /// Of an HTTPRoute, for each parent of ours.
+    HttpRoute(Vec<ParentStatus>),
+    /// Of a policy, for each target.
+    Policy(Vec<TargetStatus>),
+}
+
+/// What became of a listener.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ListenerStatus {
+    /// Its name.
+    pub name: String,
+    /// The kinds of routes that may attach.
+    pub supported_kinds: Vec<&'static str>,
+    /// How many have.
+    pub attached_routes: usize,
+    /// What holds for it.
+    pub conditions: Vec<Condition>,
+}
+
+/// What became of a route at one parent.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ParentStatus {
+    /// The parent as the route names it.
+    pub parent: ParentRef,
+    /// What holds there.
+    pub conditions: Vec<Condition>,
+}
+
+/// What became of a policy at one target.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TargetStatus {
+    /// The target's kind.
+    pub kind: &'static str,
+    /// Its name, in the policy's namespace.
+    pub name: String,
+    /// Which part of it.
+    pub section_name: Option<String>,
+    /// What holds there.
+    pub conditions: Vec<Condition>,
+}
+
+/// Something that holds or does not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Condition {
+    /// What.
+    pub kind: ConditionType,
+    /// Whether it holds.
+    pub holds: bool,
+    /// Why, for programs.
+    pub reason: Reason,
+    /// Why, for people; empty when the reason says it all.
+    pub message: String,
+}
+
+/// What may hold; the names are Gateway API's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConditionType {
+    /// It is valid, and we serve it.
+    Accepted,
+    /// The data plane has been told.
+    Programmed,
+    /// All that it refers to is there and may be used.
+    ResolvedRefs,
+    /// Others claim the same.
+    Conflicted,
+    /// Some of its rules were left out.
+    PartiallyInvalid,
+}
+
+/// Why something holds or does not; the names are Gateway API's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "Gateway API documents its reasons")]
+pub enum Reason {
+    Accepted,
+    BackendNotFound,
+    Conflicted,
+    HostnameConflict,
+    Invalid,
+    InvalidKind,
+    InvalidParameters,
+    InvalidRouteKinds,
+    ListenersNotValid,
+    NoConflicts,
+    NoMatchingListenerHostname,
+    NoMatchingParent,
+    NotAllowedByListeners,
+    Programmed,
+    RefNotPermitted,
+    ResolvedRefs,
+    TargetNotFound,
+    UnsupportedAddress,
+    UnsupportedProtocol,
+    UnsupportedValue,
+}
+
+impl Condition {
+    /// It holds.
+    pub const fn yes(kind: ConditionType, reason: Reason) -> Self {
+        Self { kind, holds: true, reason, message: String::new() }
+    }
+
+    /// It does not hold.
+    pub const fn no(kind: ConditionType, reason: Reason, message: String) -> Self {
+        Self { kind, holds: false, reason, message }
+    }
+}

@@ -1,9 +1,31 @@
-//! From objects to a Snapshot and statuses: a pure function.
+//! From objects to a Snapshot and statuses, as Gateway API v1.7 says: a pure function.
+//!
+//! What is in error is left out or answers 500, and takes nothing else down. Every reason is reported, as a problem for
+//! who wrote the object and as a condition of its status.
 
-use crate::objects::Object;
+/// Objects by name and age.
+mod index;
+/// Gateways: where to accept, and which listener is whose.
+mod listener;
+/// HTTPRoutes: where they attach, and what their rules come to.
+mod route;
+/// Services and EndpointSlices: what references lead to.
+mod backend;
+/// Policies: what applies to whom.
+mod policy;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+pub use backend::{Endpoints, SERVICE_NAME_LABEL};
+pub use listener::CONTROLLER;
+
+use crate::objects::{Object, Resource};
 use crate::problem::Problem;
-use crate::snapshot::{BackendKey, EndpointSpec, Snapshot};
-use crate::status::Status;
+use crate::snapshot::{Backend, BackendKey, Rule, Snapshot, Target, WeightedTarget};
+use crate::status::{Detail, Reason, Reference, Status};
+use index::Index;
+use route::{RouteDraft, RuleDraft};
 
 /// What objects come to.
 #[derive(Clone, Debug, Default)]
@@ -18,25 +40,101 @@ pub struct Translation {
 
 /// What these objects ask for.
 pub fn translate(objects: &[Object]) -> Translation {
-    let _ = objects;
-    Translation::default()
+    let mut report = Report::default();
+    let index = Index::new(objects, &mut report);
+    let client_policies = policy::client_policies(&index, &mut report);
+    let backend_policies = policy::backend_policies(&index, &mut report);
+
+    let mut gateways = listener::gateways(&index, &mut report);
+    let drafts = route::drafts(&index, &mut gateways, &mut report);
+    let mut listeners = listener::listeners(&gateways, &client_policies, &mut report);
+    listener::statuses(&gateways, &mut report);
+
+    let endpoints = Endpoints::new(objects);
+    let mut places = backend_places(&drafts);
+    backend::check_slices(&endpoints, places.keys(), &mut report);
+    let mut snapshot = Snapshot::default();
+    for (place, (key, slot)) in places.iter_mut().enumerate() {
+        *slot = place;
+        snapshot.backends.push(Backend {
+            key: key.clone(),
+            endpoints: endpoints.of(key),
+            settings: backend_policies.settings(&index, key),
+        });
+    }
+    for draft in &drafts {
+        for rule in &draft.rules {
+            let made = Arc::new(make_rule(snapshot.rules.len(), rule, &places));
+            listeners.add_rule(&gateways, draft, rule, &made);
+            snapshot.rules.push(made);
+        }
+    }
+    snapshot.listeners = listeners.finish();
+    report.problems.sort_by(|a, b| a.origin.cmp(&b.origin));
+    Translation { snapshot, statuses: report.statuses, problems: report.problems }
 }
 
-/// The endpoints of every Service: the short way for a change in EndpointSlices alone.
+/// Every backend that a rule names, sorted; their places are filled in by the caller.
+fn backend_places(drafts: &[RouteDraft]) -> BTreeMap<BackendKey, usize> {
+    let rules = drafts.iter().flat_map(|draft| &draft.rules);
+    let keys = rules.flat_map(|rule| rule.targets.iter().filter_map(|(key, _)| key.clone()));
+    keys.map(|key| (key, 0)).collect()
+}
+
+fn make_rule(index: usize, draft: &RuleDraft, places: &BTreeMap<BackendKey, usize>) -> Rule {
+    let target = |key: &Option<BackendKey>| {
+        key.as_ref().map_or(Target::Unresolved, |key| Target::Backend(places[key]))
+    };
+    let targets = draft
+        .targets
+        .iter()
+        .map(|(key, weight)| WeightedTarget { target: target(key), weight: *weight })
+        .collect();
+    Rule { index, name: Arc::clone(&draft.name), targets }
+}
+
+/// What is said about the objects.
+#[derive(Default)]
+struct Report {
+    statuses: Vec<Status>,
+    problems: Vec<Problem>,
+}
+
+/// A reason against something: where, and in words for programs and for people.
 #[derive(Clone, Debug)]
-pub struct Endpoints<'a> {
-    objects: &'a [Object],
+struct Fault {
+    reason: Reason,
+    field: String,
+    message: String,
 }
 
-impl<'a> Endpoints<'a> {
-    /// Sorts the EndpointSlices by Service.
-    pub fn new(objects: &'a [Object]) -> Self {
-        Self { objects }
+impl Fault {
+    fn new(reason: Reason, field: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { reason, field: field.into(), message: message.into() }
+    }
+}
+
+impl Report {
+    fn problem<S>(
+        &mut self,
+        kind: &str,
+        object: &Resource<S>,
+        field: &str,
+        message: impl Into<String>,
+    ) {
+        self.problems.push(object.problem(kind, field, message));
     }
 
-    /// The endpoints of a backend, sorted by address; empty when there is no such Service.
-    pub fn of(&self, key: &BackendKey) -> Vec<EndpointSpec> {
-        let _ = (self.objects, key);
-        Vec::new()
+    fn fault<S>(&mut self, kind: &str, object: &Resource<S>, fault: &Fault) {
+        self.problem(kind, object, &fault.field, fault.message.as_str());
+    }
+
+    fn status<S>(&mut self, kind: &'static str, object: &Resource<S>, detail: Detail) {
+        let (namespace, name) = (&*object.metadata.namespace, &*object.metadata.name);
+        self.statuses.push(Status {
+            object: Reference { kind, namespace: namespace.into(), name: name.into() },
+            observed_generation: object.metadata.generation,
+            detail,
+        });
     }
 }

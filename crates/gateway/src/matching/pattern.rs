@@ -61,6 +61,49 @@ impl HostPattern {
     }
 }
 
+/// Not a path that a request can ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "must begin with `/`, hold no `//`, no segment `.` or `..`, no `%2f`, no `#`, and only characters of a path (RFC 3986)"
+)]
+pub struct InvalidPath;
+
+impl PathPattern {
+    /// This path alone.
+    pub fn exact(path: &str) -> Result<Self, InvalidPath> {
+        if is_path(path) { Ok(Self::Exact(path.into())) } else { Err(InvalidPath) }
+    }
+
+    /// This path and all below it; a `/` at its end means nothing.
+    pub fn prefix(path: &str) -> Result<Self, InvalidPath> {
+        if is_path(path) { Ok(Self::Prefix(path.into())) } else { Err(InvalidPath) }
+    }
+}
+
+/// As Gateway API's HTTPPathMatch asks.
+fn is_path(path: &str) -> bool {
+    let is_segment = |segment: &str| segment != "." && segment != "..";
+    path.starts_with('/')
+        && !path.contains("//")
+        && path.split('/').all(is_segment)
+        && !path.to_ascii_lowercase().contains("%2f")
+        && is_escaped(path.as_bytes())
+}
+
+/// Characters of a path (RFC 3986 §3.3), all others written as `%` and two hexadecimal digits.
+fn is_escaped(path: &[u8]) -> bool {
+    match path {
+        [] => true,
+        [b'%', high, low, rest @ ..] => {
+            high.is_ascii_hexdigit() && low.is_ascii_hexdigit() && is_escaped(rest)
+        }
+        [byte, rest @ ..] => {
+            (byte.is_ascii_alphanumeric() || b"/-._~!$&'()*+,;=:@".contains(byte))
+                && is_escaped(rest)
+        }
+    }
+}
+
 /// `a.example.com` is below `example.com`.
 fn is_below(name: &str, parent: &str) -> bool {
     name.strip_suffix(parent).is_some_and(|front| front.ends_with('.'))

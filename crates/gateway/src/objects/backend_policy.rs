@@ -1,0 +1,173 @@
+//! `BackendPolicy` (sheave.dev/v1alpha1): how the endpoints of a Service are used.
+//!
+//! The doc comments are the reference page and the descriptions of the CRD; each says unit, default and limit where the
+//! schema does not.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::scalar::Duration;
+
+/// How the endpoints of a Service are used.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct BackendPolicySpec {
+    /// The Services, in the policy's namespace. Of two policies for one target the older one applies, and a policy for
+    /// a port goes before one for the whole Service.
+    #[schemars(length(min = 1, max = 16))]
+    pub target_refs: Vec<ServiceTarget>,
+    /// How an endpoint is chosen.
+    #[serde(default)]
+    pub algorithm: Algorithm,
+    /// Requests in flight at one endpoint, at most, over all workers; not given: no limit.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub max_in_flight_per_endpoint: Option<u32>,
+    /// Where requests wait when every endpoint is at its limit.
+    #[serde(default)]
+    pub queue: Queue,
+    /// How a request is refused that finds every endpoint at its limit and the queue full, or that waited too long.
+    #[serde(default)]
+    pub overload: Overload,
+    /// How long things may take.
+    #[serde(default)]
+    pub timeouts: BackendTimeouts,
+    /// Connections to endpoints.
+    #[serde(default)]
+    pub connections: BackendConnections,
+}
+
+/// A Service, or one port of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ServiceTarget {
+    /// The API group of Services, which is empty.
+    #[serde(default)]
+    #[schemars(length(max = 0))]
+    pub group: String,
+    /// What is meant.
+    pub kind: ServiceKind,
+    /// The Service's name.
+    #[schemars(extend("format" = "name"))]
+    pub name: String,
+    /// The name of one of its ports; not given: all of them.
+    #[schemars(extend("format" = "name"))]
+    pub section_name: Option<String>,
+}
+
+/// The one kind that a BackendPolicy attaches to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ServiceKind {
+    /// A Service.
+    #[default]
+    Service,
+}
+
+/// How an endpoint is chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Algorithm {
+    /// The endpoint with the fewest requests in flight, relative to its weight.
+    #[default]
+    LeastLoad,
+    /// One after the other, by weight.
+    RoundRobin,
+}
+
+/// Where requests wait when every endpoint is at its limit.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Queue {
+    /// Requests that may wait, at most. Not given: 1024 when `maxInFlightPerEndpoint` is, else none.
+    #[schemars(range(min = 0, max = 1_000_000))]
+    pub max_requests: Option<u32>,
+    /// How long one may wait.
+    pub timeout: Duration,
+}
+
+/// How a request is refused when there is too much to do.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Overload {
+    /// The status code: 429 asks the client to slow down, 503 tells it that the service is at fault.
+    #[schemars(extend("enum" = [429, 503]))]
+    pub status: u16,
+    /// `Retry-After` of the answer, in whole seconds, rounded up.
+    #[schemars(extend("format" = "duration"))]
+    pub retry_after: Duration,
+}
+
+/// How long things may take.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct BackendTimeouts {
+    /// To establish a connection to an endpoint.
+    pub connect: Duration,
+    /// From a request's head to the last byte of its response; not given: no limit.
+    pub request: Option<Duration>,
+    /// From the start of an attempt to the head of its response; not given: no limit.
+    pub per_attempt: Option<Duration>,
+    /// While no byte moves between Sheave and the endpoint during a request.
+    pub idle: Duration,
+    /// For an endpoint to finish a request whose client has gone; its slot is taken for as long.
+    pub abandoned: Duration,
+}
+
+/// Connections to endpoints.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct BackendConnections {
+    /// A connection older than this is not used again; not given: no limit.
+    pub max_age: Option<Duration>,
+    /// A connection that has carried so many requests is not used again; not given: no limit.
+    #[schemars(range(min = 1, max = 1_000_000_000))]
+    pub max_requests: Option<u32>,
+    /// A connection is closed after so long without a request.
+    pub idle_timeout: Duration,
+    /// Connections to one endpoint, at most, idle ones included; not given: no limit.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub max: Option<u32>,
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        Self { max_requests: None, timeout: Duration::from_secs(5) }
+    }
+}
+
+impl Default for Overload {
+    fn default() -> Self {
+        Self { status: 429, retry_after: Duration::from_secs(1) }
+    }
+}
+
+impl Default for BackendTimeouts {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(5),
+            request: None,
+            per_attempt: None,
+            idle: Duration::from_secs(60),
+            abandoned: Duration::from_secs(10),
+        }
+    }
+}
+
+impl Default for BackendConnections {
+    fn default() -> Self {
+        Self { max_age: None, max_requests: None, idle_timeout: Duration::from_secs(60), max: None }
+    }
+}
+
+impl BackendPolicySpec {
+    /// Every default, for these targets.
+    pub fn for_targets(target_refs: Vec<ServiceTarget>) -> Self {
+        Self {
+            target_refs,
+            algorithm: Algorithm::default(),
+            max_in_flight_per_endpoint: None,
+            queue: Queue::default(),
+            overload: Overload::default(),
+            timeouts: BackendTimeouts::default(),
+            connections: BackendConnections::default(),
+        }
+    }
+}

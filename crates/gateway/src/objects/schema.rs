@@ -1,0 +1,265 @@
+//! What a schema allows, and every fault of a value: all of them in one pass, each with its path.
+//!
+//! Serde stops at the first fault. A schema derived from the same types does not, and it is also what a CRD needs.
+
+use std::fmt;
+
+use schemars::generate::SchemaSettings;
+use schemars::{JsonSchema, SchemaGenerator};
+use serde_json::{Map, Value, json};
+
+use super::scalar;
+
+/// The schema of a type: nothing referred to, `null` nowhere, enums as lists of their values.
+pub fn schema<S: JsonSchema>() -> Value {
+    let settings = SchemaSettings::draft07().with(|settings| {
+        settings.inline_subschemas = true;
+        settings.meta_schema = None;
+    });
+    let mut schema = SchemaGenerator::new(settings).into_root_schema_for::<S>().to_value();
+    simplify(&mut schema);
+    schema
+}
+
+/// Something that a schema does not allow.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Fault {
+    /// Where, as in `spec.rules[0].name`.
+    pub(super) field: String,
+    /// What is wrong.
+    pub(super) message: String,
+}
+
+/// Everything in `value` that `schema` does not allow. `field` is where the value stands.
+pub(super) fn faults(value: &Value, schema: &Value, field: &str) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    check(value, schema, Path::Root(field), &mut faults);
+    faults
+}
+
+/// `null` is absence, in Kubernetes as here.
+pub(super) fn drop_nulls(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|_, field| !field.is_null());
+            fields.values_mut().for_each(drop_nulls);
+        }
+        Value::Array(items) => items.iter_mut().for_each(drop_nulls),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// Where a value stands; written only when there is something to say.
+#[derive(Clone, Copy)]
+enum Path<'a> {
+    Root(&'a str),
+    Field(&'a Path<'a>, &'a str),
+    Item(&'a Path<'a>, usize),
+}
+
+impl fmt::Display for Path<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Root(name) => f.write_str(name),
+            Self::Field(Path::Root(""), name) => f.write_str(name),
+            Self::Field(parent, name) => write!(f, "{parent}.{name}"),
+            Self::Item(parent, index) => write!(f, "{parent}[{index}]"),
+        }
+    }
+}
+
+fn check(value: &Value, schema: &Value, path: Path<'_>, faults: &mut Vec<Fault>) {
+    if let Some(message) = fault(value, schema) {
+        faults.push(Fault { field: path.to_string(), message });
+        return;
+    }
+    match value {
+        Value::Object(fields) => check_fields(fields, schema, path, faults),
+        Value::Array(items) => {
+            for (index, item) in items.iter().enumerate() {
+                check(item, &schema["items"], Path::Item(&path, index), faults);
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+fn check_fields(
+    fields: &Map<String, Value>,
+    schema: &Value,
+    path: Path<'_>,
+    faults: &mut Vec<Fault>,
+) {
+    let required = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    for name in required.filter(|name| !fields.contains_key(*name)) {
+        let field = Path::Field(&path, name).to_string();
+        faults.push(Fault { field, message: "is missing".to_owned() });
+    }
+    for (name, field) in fields {
+        let at = Path::Field(&path, name);
+        match schema["properties"].get(name) {
+            Some(known) => check(field, known, at, faults),
+            None if schema["additionalProperties"] == json!(false) => {
+                faults.push(Fault { field: at.to_string(), message: unknown(schema) });
+            }
+            None => check(field, &schema["additionalProperties"], at, faults),
+        }
+    }
+}
+
+fn unknown(schema: &Value) -> String {
+    let known: Vec<_> = schema["properties"]
+        .as_object()
+        .into_iter()
+        .flat_map(Map::keys)
+        .map(String::as_str)
+        .collect();
+    format!("unknown field, known here: {}", known.join(", "))
+}
+
+/// What is wrong with the value itself, whatever it contains.
+fn fault(value: &Value, schema: &Value) -> Option<String> {
+    if let Some(expected) = schema["type"].as_str() {
+        if !is_type(value, expected) {
+            return Some(format!("must be {}, is {}", with_article(expected), description(value)));
+        }
+    }
+    if let Some(allowed) = schema["enum"].as_array() {
+        if !allowed.contains(value) {
+            let allowed: Vec<_> = allowed.iter().map(plain).collect();
+            return Some(format!("must be {}, is {}", allowed.join(" or "), plain(value)));
+        }
+    }
+    match value {
+        Value::String(text) => outside(text.chars().count(), schema, "Length", "characters long")
+            .or_else(|| schema["format"].as_str().and_then(|format| scalar::fault(format, text))),
+        Value::Array(items) => outside(items.len(), schema, "Items", "items"),
+        Value::Number(_) => outside_range(value, schema),
+        Value::Null | Value::Bool(_) | Value::Object(_) => None,
+    }
+}
+
+/// Fewer or more than `min…` and `max…` allow.
+fn outside(count: usize, schema: &Value, limits: &str, what: &str) -> Option<String> {
+    let limit = |edge: &str| schema[format!("{edge}{limits}")].as_u64();
+    let count = count as u64;
+    if limit("min").is_some_and(|least| count < least) {
+        return Some(format!("must be at least {} {what}", limit("min")?));
+    }
+    if limit("max").is_some_and(|most| count > most) {
+        return Some(format!("must be at most {} {what}", limit("max")?));
+    }
+    None
+}
+
+/// Integers only: no number of ours has a fraction. All limits fit an `i64`.
+fn outside_range(value: &Value, schema: &Value) -> Option<String> {
+    let limit = |edge: &str| schema[edge].as_i64();
+    let too_small = |least| value.as_i64().is_some_and(|number| number < least);
+    let too_large = |most| value.as_i64().is_none_or(|number| number > most);
+    match (limit("minimum"), limit("maximum")) {
+        (Some(least), Some(most)) if too_small(least) || too_large(most) => {
+            Some(format!("must be from {least} to {most}, is {value}"))
+        }
+        (Some(least), None) if too_small(least) => {
+            Some(format!("must be at least {least}, is {value}"))
+        }
+        _ => None,
+    }
+}
+
+fn is_type(value: &Value, expected: &str) -> bool {
+    match expected {
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        "string" => value.is_string(),
+        "boolean" => value.is_boolean(),
+        "integer" => value.is_i64() || value.is_u64(),
+        _ => true,
+    }
+}
+
+fn with_article(kind: &str) -> &str {
+    match kind {
+        "object" => "a mapping",
+        "array" => "a list",
+        "string" => "a string",
+        "boolean" => "true or false",
+        "integer" => "a whole number",
+        other => other,
+    }
+}
+
+fn description(value: &Value) -> String {
+    match value {
+        Value::Object(_) => "a mapping".to_owned(),
+        Value::Array(_) => "a list".to_owned(),
+        Value::String(text) => format!("the string \"{text}\""),
+        Value::Number(number) => format!("the number {number}"),
+        Value::Bool(_) | Value::Null => value.to_string(),
+    }
+}
+
+fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// Brings what the derive writes into the one form that is checked and published.
+fn simplify(schema: &mut Value) {
+    let Value::Object(keys) = schema else { return };
+    for key in ["$schema", "title"] {
+        keys.remove(key);
+    }
+    flatten_option(keys);
+    flatten_variants(keys);
+    if keys.get("default").is_some_and(Value::is_null) {
+        keys.remove("default");
+    }
+    if keys
+        .get("format")
+        .and_then(Value::as_str)
+        .is_some_and(|f| f.starts_with("uint") || f == "int64")
+    {
+        keys.remove("format");
+    }
+    for key in ["items", "additionalProperties"] {
+        if let Some(inner) = keys.get_mut(key) {
+            simplify(inner);
+        }
+    }
+    if let Some(Value::Object(properties)) = keys.get_mut("properties") {
+        properties.values_mut().for_each(simplify);
+    }
+}
+
+/// An `Option` is its type, or nothing.
+fn flatten_option(keys: &mut Map<String, Value>) {
+    if let Some(Value::Array(kinds)) = keys.get("type") {
+        let kind = kinds.iter().find(|kind| **kind != json!("null")).cloned();
+        keys.insert("type".to_owned(), kind.unwrap_or_default());
+    }
+    let Some(Value::Array(choices)) = keys.remove("anyOf") else { return };
+    for choice in choices {
+        if let Value::Object(choice) = choice {
+            if choice.get("type") != Some(&json!("null")) {
+                choice.into_iter().for_each(|(key, value)| {
+                    keys.entry(key).or_insert(value);
+                });
+            }
+        }
+    }
+}
+
+/// An enum is the list of its values; what their comments say goes to the end of its own.
+fn flatten_variants(keys: &mut Map<String, Value>) {
+    let Some(Value::Array(variants)) = keys.remove("oneOf") else { return };
+    let mut description = keys.get("description").map(plain).unwrap_or_default();
+    for variant in &variants {
+        let (name, about) = (plain(&variant["const"]), plain(&variant["description"]));
+        description += &format!("\n- `{name}`: {about}");
+    }
+    let values = variants.iter().map(|variant| variant["const"].clone()).collect();
+    keys.insert("type".to_owned(), json!("string"));
+    keys.insert("enum".to_owned(), Value::Array(values));
+    keys.insert("description".to_owned(), Value::String(description));
+}

@@ -1,0 +1,147 @@
+//! Objects from a few flags, so that `serve --listen … --to …` is the same configuration as a file.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use super::{
+    AddressType, BackendPolicySpec, BackendRef, Conditions, Duration, EndpointSliceSpec,
+    GatewayAddress, GatewayClassSpec, GatewaySpec, HttpRouteRule, HttpRouteSpec, Listener,
+    Metadata, Object, ParentRef, Resource, ServiceKind, ServicePort, ServiceSpec, ServiceTarget,
+    SliceEndpoint, SlicePort,
+};
+use crate::problem::Origin;
+use crate::translate::{CONTROLLER, SERVICE_NAME_LABEL};
+
+/// The namespace of all objects made here, so that they never meet those of files.
+const NAMESPACE: &str = "flags";
+const CLASS: &str = "sheave";
+const SERVICE: &str = "backend";
+const PORT_NAME: &str = "http";
+const PORT: u16 = 80;
+
+/// What the flags of `serve` ask for.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Shorthand {
+    /// Where to accept; each address once.
+    pub listen: Vec<SocketAddr>,
+    /// The endpoints.
+    pub to: Vec<SocketAddr>,
+    /// Requests in flight at one endpoint, at most.
+    pub max_in_flight: Option<u32>,
+    /// Requests that may wait, at most.
+    pub queue: Option<u32>,
+    /// How long one may wait.
+    pub queue_timeout: Option<Duration>,
+}
+
+/// The objects that the flags stand for: everything that is accepted goes to the one Service.
+pub fn shorthand(flags: &Shorthand) -> Vec<Object> {
+    let mut objects = vec![Object::GatewayClass(class())];
+    objects
+        .extend((1..).zip(&flags.listen).map(|(n, listen)| Object::Gateway(gateway(n, *listen))));
+    objects.push(Object::HttpRoute(route(flags.listen.len())));
+    objects.push(Object::Service(service()));
+    objects.extend(slices(&flags.to).map(Object::EndpointSlice));
+    objects.push(Object::BackendPolicy(policy(flags)));
+    objects
+}
+
+fn resource<S>(name: &str, spec: S) -> Resource<S> {
+    let origin = Origin { file: Arc::from("command line"), document: 1 };
+    Resource { origin, metadata: Metadata::named(NAMESPACE, name), spec }
+}
+
+fn class() -> Resource<GatewayClassSpec> {
+    resource(
+        CLASS,
+        GatewayClassSpec { controller_name: CONTROLLER.to_owned(), ..Default::default() },
+    )
+}
+
+/// A Gateway's addresses and ports multiply, so each address to listen on has a Gateway of its own.
+fn gateway(number: usize, listen: SocketAddr) -> Resource<GatewaySpec> {
+    let listener = Listener {
+        name: PORT_NAME.to_owned(),
+        port: listen.port(),
+        protocol: "HTTP".to_owned(),
+        ..Default::default()
+    };
+    let spec = GatewaySpec {
+        gateway_class_name: CLASS.to_owned(),
+        listeners: vec![listener],
+        addresses: vec![GatewayAddress { kind: None, value: Some(listen.ip().to_string()) }],
+        ..Default::default()
+    };
+    resource(&gateway_name(number), spec)
+}
+
+fn gateway_name(number: usize) -> String {
+    format!("listen-{number}")
+}
+
+fn route(gateways: usize) -> Resource<HttpRouteSpec> {
+    let parent = |number| ParentRef { name: gateway_name(number), ..Default::default() };
+    let backend = BackendRef {
+        group: None,
+        kind: None,
+        namespace: None,
+        name: SERVICE.to_owned(),
+        port: Some(PORT),
+        weight: 1,
+        filters: Vec::new(),
+    };
+    let rule = HttpRouteRule { backend_refs: vec![backend], ..Default::default() };
+    let spec = HttpRouteSpec {
+        parent_refs: (1..=gateways).map(parent).collect(),
+        rules: vec![rule],
+        ..Default::default()
+    };
+    resource("all", spec)
+}
+
+fn service() -> Resource<ServiceSpec> {
+    let port = ServicePort { name: PORT_NAME.to_owned(), port: PORT, ..Default::default() };
+    resource(SERVICE, ServiceSpec { ports: vec![port], ..Default::default() })
+}
+
+/// A slice has one address type, and one number for each of its ports.
+fn slices(to: &[SocketAddr]) -> impl Iterator<Item = Resource<EndpointSliceSpec>> {
+    let mut groups: BTreeMap<(bool, u16), Vec<SliceEndpoint>> = BTreeMap::new();
+    for address in to {
+        let endpoint = SliceEndpoint {
+            addresses: vec![address.ip().to_string()],
+            conditions: Conditions::default(),
+            ..Default::default()
+        };
+        groups.entry((address.is_ipv6(), address.port())).or_default().push(endpoint);
+    }
+    groups.into_iter().map(|((v6, port), endpoints)| slice(v6, port, endpoints))
+}
+
+fn slice(v6: bool, port: u16, endpoints: Vec<SliceEndpoint>) -> Resource<EndpointSliceSpec> {
+    let (address_type, family) =
+        if v6 { (AddressType::IPv6, "ipv6") } else { (AddressType::IPv4, "ipv4") };
+    let ports =
+        vec![SlicePort { name: PORT_NAME.to_owned(), port: Some(port), ..Default::default() }];
+    let spec = EndpointSliceSpec { address_type, endpoints, ports };
+    let mut slice = resource(&format!("{SERVICE}-{family}-{port}"), spec);
+    slice.metadata.labels.insert(SERVICE_NAME_LABEL.to_owned(), SERVICE.to_owned());
+    slice
+}
+
+fn policy(flags: &Shorthand) -> Resource<BackendPolicySpec> {
+    let target = ServiceTarget {
+        group: String::new(),
+        kind: ServiceKind::Service,
+        name: SERVICE.to_owned(),
+        section_name: None,
+    };
+    let mut spec = BackendPolicySpec::for_targets(vec![target]);
+    spec.max_in_flight_per_endpoint = flags.max_in_flight;
+    spec.queue.max_requests = flags.queue;
+    if let Some(timeout) = flags.queue_timeout {
+        spec.queue.timeout = timeout;
+    }
+    resource(SERVICE, spec)
+}

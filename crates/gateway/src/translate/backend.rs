@@ -1,0 +1,227 @@
+//! Services and EndpointSlices: what a reference leads to, and who may get new requests there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+
+use super::index::{Index, Name};
+use super::{Fault, Report};
+use crate::objects::{
+    AddressType, BackendRef, EndpointSliceSpec, Object, Resource, ServicePort, ServiceSpec,
+    ServiceType, SliceEndpoint, SlicePort,
+};
+use crate::snapshot::{BackendKey, EndpointSpec};
+use crate::status::Reason;
+
+/// The label of an EndpointSlice that names its Service.
+pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
+
+/// The endpoints of every Service.
+///
+/// The short way for a change in EndpointSlices alone: the endpoints of a backend without a new translation, the same
+/// that a translation of the same objects would give it.
+#[derive(Clone, Debug)]
+pub struct Endpoints<'a> {
+    services: BTreeMap<Name<'a>, &'a ServiceSpec>,
+    slices: BTreeMap<Name<'a>, Vec<&'a Resource<EndpointSliceSpec>>>,
+}
+
+impl<'a> Endpoints<'a> {
+    /// Sorts the EndpointSlices by Service.
+    pub fn new(objects: &'a [Object]) -> Self {
+        let index = Index::new(objects, &mut Report::default());
+        let services =
+            index.services.iter().map(|(name, service)| (*name, &service.spec)).collect();
+        let mut slices: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for slice in index.slices.values() {
+            if let Some(service) = service_of(slice) {
+                slices.entry(service).or_default().push(*slice);
+            }
+        }
+        Self { services, slices }
+    }
+
+    /// The endpoints of a backend, sorted by address; none if there is no such Service or port.
+    ///
+    /// They are those that are ready. If none is, they are those that still serve while they terminate, as kube-proxy
+    /// does it: a late answer is better than none.
+    pub fn of(&self, key: &BackendKey) -> Vec<EndpointSpec> {
+        let name = (&*key.namespace, &*key.service);
+        let port = self.services.get(&name).and_then(|service| find_port(service, key.port));
+        let (Some(port), Some(slices)) = (port, self.slices.get(&name)) else { return Vec::new() };
+        let all: Vec<_> =
+            slices.iter().flat_map(|slice| addresses(&slice.spec, &port.name)).collect();
+        let ready = all.iter().filter(|(_, standing)| *standing == Standing::Ready);
+        let draining = all.iter().filter(|(_, standing)| *standing == Standing::Draining);
+        let chosen =
+            if ready.clone().count() > 0 { addresses_of(ready) } else { addresses_of(draining) };
+        chosen.into_iter().map(|address| EndpointSpec { address, weight: 1 }).collect()
+    }
+}
+
+/// What a reference of a route's rule leads to. `field` is where the reference stands.
+pub(super) fn resolve(
+    index: &Index<'_>,
+    route_namespace: &str,
+    reference: &BackendRef,
+    field: &str,
+) -> Result<BackendKey, Fault> {
+    let fault =
+        |reason, part: &str, message| Err(Fault::new(reason, format!("{field}.{part}"), message));
+    let kind = reference.kind.as_deref().unwrap_or("Service");
+    let group = reference.group.as_deref().unwrap_or("");
+    if (group, kind) != ("", "Service") {
+        let message = format!("{kind} of group \"{group}\" is not supported, only Service");
+        return fault(Reason::InvalidKind, "kind", message);
+    }
+    let namespace = reference.namespace.as_deref().unwrap_or(route_namespace);
+    if namespace != route_namespace {
+        let message =
+            format!("Services of namespace {namespace} are not for routes of {route_namespace}");
+        return fault(Reason::RefNotPermitted, "namespace", message);
+    }
+    let Some(service) = index.services.get(&(namespace, &*reference.name)) else {
+        let message = format!("there is no Service {namespace}/{}", reference.name);
+        return fault(Reason::BackendNotFound, "name", message);
+    };
+    if service.spec.kind == ServiceType::ExternalName {
+        let message =
+            format!("Service {} is an ExternalName, which is not supported", reference.name);
+        return fault(Reason::UnsupportedValue, "name", message);
+    }
+    let Some(number) = reference.port else {
+        return fault(Reason::BackendNotFound, "port", "a Service needs a port".to_owned());
+    };
+    let Some(port) = find_port(&service.spec, number) else {
+        let message = format!("Service {namespace}/{} has no TCP port {number}", reference.name);
+        return fault(Reason::BackendNotFound, "port", message);
+    };
+    if let Some(protocol) = unserved_protocol(port) {
+        let message = format!("port {number} has appProtocol {protocol}, which is not supported");
+        return fault(Reason::UnsupportedProtocol, "port", message);
+    }
+    let (namespace, service) = (namespace.into(), reference.name.as_str().into());
+    Ok(BackendKey { namespace, service, port: number })
+}
+
+/// Everything in the EndpointSlices of these backends that gives no endpoint and was perhaps meant to.
+pub(super) fn check_slices<'a>(
+    endpoints: &Endpoints<'_>,
+    backends: impl Iterator<Item = &'a BackendKey>,
+    report: &mut Report,
+) {
+    let services: BTreeSet<Name<'a>> =
+        backends.map(|key| (&*key.namespace, &*key.service)).collect();
+    for slice in services.iter().filter_map(|name| endpoints.slices.get(name)).flatten() {
+        for (field, message) in slice_faults(&slice.spec) {
+            report.problem("EndpointSlice", slice, &field, message);
+        }
+    }
+}
+
+/// The port of a Service that a route names; HTTP needs TCP.
+fn find_port(service: &ServiceSpec, number: u16) -> Option<&ServicePort> {
+    service.ports.iter().find(|port| port.port == number && is_tcp(port.protocol.as_deref()))
+}
+
+fn is_tcp(protocol: Option<&str>) -> bool {
+    protocol.unwrap_or("TCP") == "TCP"
+}
+
+/// Protocols that would need something else than HTTP/1.1 without TLS; what we do not know is taken for HTTP.
+fn unserved_protocol(port: &ServicePort) -> Option<&str> {
+    const UNSERVED: [&str; 7] = [
+        "kubernetes.io/h2c",
+        "kubernetes.io/wss",
+        "sheave.dev/h3",
+        "https",
+        "http2",
+        "h2c",
+        "grpc",
+    ];
+    port.app_protocol.as_deref().filter(|protocol| UNSERVED.contains(protocol))
+}
+
+fn service_of(slice: &Resource<EndpointSliceSpec>) -> Option<Name<'_>> {
+    let service = slice.metadata.labels.get(SERVICE_NAME_LABEL)?;
+    Some((&slice.metadata.namespace, service))
+}
+
+/// Whether an endpoint gets new requests.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    Ready,
+    /// It serves while it terminates.
+    Draining,
+    Out,
+}
+
+/// What is not known is taken as the EndpointSlice API says.
+fn standing(endpoint: &SliceEndpoint) -> Standing {
+    let conditions = endpoint.conditions;
+    let ready = conditions.ready.unwrap_or(true);
+    let serving = conditions.serving.unwrap_or(ready);
+    let terminating = conditions.terminating.unwrap_or(false);
+    match (ready, serving && terminating) {
+        (true, _) => Standing::Ready,
+        (false, true) => Standing::Draining,
+        (false, false) => Standing::Out,
+    }
+}
+
+/// The endpoints of a slice at one of its ports.
+fn addresses(slice: &EndpointSliceSpec, port_name: &str) -> Vec<(SocketAddr, Standing)> {
+    let is_meant = |port: &&SlicePort| port.name == port_name && is_tcp(port.protocol.as_deref());
+    let Some(port) = slice.ports.iter().find(is_meant).and_then(|port| port.port) else {
+        return Vec::new();
+    };
+    let address = |endpoint: &SliceEndpoint| {
+        let ip = parse_address(slice.address_type, endpoint.addresses.first()?)?;
+        Some((SocketAddr::new(ip, port), standing(endpoint)))
+    };
+    slice.endpoints.iter().filter_map(address).collect()
+}
+
+/// Sorted, each once: a Pod that moves from one slice to another is for a moment in both.
+fn addresses_of<'a>(
+    endpoints: impl Iterator<Item = &'a (SocketAddr, Standing)>,
+) -> Vec<SocketAddr> {
+    let mut addresses: Vec<_> = endpoints.map(|(address, _)| *address).collect();
+    addresses.sort_unstable();
+    addresses.dedup();
+    addresses
+}
+
+fn parse_address(kind: AddressType, text: &str) -> Option<IpAddr> {
+    match kind {
+        AddressType::IPv4 => text.parse().ok().map(IpAddr::V4),
+        AddressType::IPv6 => text.parse().ok().map(IpAddr::V6),
+        AddressType::Fqdn => None,
+    }
+}
+
+fn slice_faults(slice: &EndpointSliceSpec) -> Vec<(String, String)> {
+    if slice.address_type == AddressType::Fqdn {
+        return vec![("addressType".to_owned(), "FQDN is not supported".to_owned())];
+    }
+    let ports =
+        slice.ports.iter().enumerate().filter(|(_, port)| port.port.is_none()).map(|(n, _)| {
+            (format!("ports[{n}].port"), "a port without a number is not supported".to_owned())
+        });
+    let endpoints = slice.endpoints.iter().enumerate().filter_map(|(n, endpoint)| {
+        let (part, message) = endpoint_fault(slice.address_type, &endpoint.addresses)?;
+        Some((format!("endpoints[{n}].addresses{part}"), message))
+    });
+    ports.chain(endpoints).collect()
+}
+
+fn endpoint_fault(kind: AddressType, addresses: &[String]) -> Option<(&'static str, String)> {
+    let [first, others @ ..] = addresses else {
+        return Some(("", "is empty".to_owned()));
+    };
+    if parse_address(kind, first).is_none() {
+        return Some(("[0]", format!("{first} is not an {kind:?} address")));
+    }
+    // Kubernetes calls them interchangeable ways to one endpoint, so they cannot be endpoints of their own.
+    let message = "only the first address is used; write an endpoint for each address";
+    (!others.is_empty()).then(|| ("[1]", message.to_owned()))
+}

@@ -1,0 +1,85 @@
+//! Objects by name and age, each once.
+
+use std::collections::BTreeMap;
+
+use super::Report;
+use crate::objects::{
+    BackendPolicySpec, ClientPolicySpec, EndpointSliceSpec, GatewayClassSpec, GatewaySpec,
+    HttpRouteSpec, Object, Resource, ServiceSpec,
+};
+
+/// A namespace and a name.
+pub(super) type Name<'a> = (&'a str, &'a str);
+
+/// The objects of one kind by name.
+type ByName<'a, S> = BTreeMap<Name<'a>, &'a Resource<S>>;
+
+/// Objects by kind and name.
+#[derive(Default)]
+pub(super) struct Index<'a> {
+    /// By name alone, for they have no namespace.
+    pub(super) classes: ByName<'a, GatewayClassSpec>,
+    pub(super) gateways: ByName<'a, GatewaySpec>,
+    pub(super) routes: ByName<'a, HttpRouteSpec>,
+    pub(super) services: ByName<'a, ServiceSpec>,
+    pub(super) slices: ByName<'a, EndpointSliceSpec>,
+    pub(super) backend_policies: ByName<'a, BackendPolicySpec>,
+    pub(super) client_policies: ByName<'a, ClientPolicySpec>,
+}
+
+impl<'a> Index<'a> {
+    /// Of two objects of one name the first counts; the second is a problem unless it says the same.
+    pub(super) fn new(objects: &'a [Object], report: &mut Report) -> Self {
+        let mut index = Self::default();
+        for object in objects {
+            match object {
+                Object::GatewayClass(class) => {
+                    let name = ("", &*class.metadata.name);
+                    add(&mut index.classes, "GatewayClass", name, class, report);
+                }
+                Object::Gateway(it) => add(&mut index.gateways, "Gateway", name(it), it, report),
+                Object::HttpRoute(it) => add(&mut index.routes, "HTTPRoute", name(it), it, report),
+                Object::Service(it) => add(&mut index.services, "Service", name(it), it, report),
+                Object::EndpointSlice(it) => {
+                    add(&mut index.slices, "EndpointSlice", name(it), it, report);
+                }
+                Object::BackendPolicy(it) => {
+                    add(&mut index.backend_policies, "BackendPolicy", name(it), it, report);
+                }
+                Object::ClientPolicy(it) => {
+                    add(&mut index.client_policies, "ClientPolicy", name(it), it, report);
+                }
+            }
+        }
+        index
+    }
+}
+
+/// In Gateway API's order among equals: the oldest first, then by name.
+pub(super) fn by_age<'a, S>(objects: &ByName<'a, S>) -> Vec<&'a Resource<S>> {
+    let mut sorted: Vec<_> = objects.values().copied().collect();
+    sorted.sort_by(|a, b| a.metadata.precedence().cmp(&b.metadata.precedence()));
+    sorted
+}
+
+fn name<S>(object: &Resource<S>) -> Name<'_> {
+    (&object.metadata.namespace, &object.metadata.name)
+}
+
+fn add<'a, S: PartialEq>(
+    objects: &mut ByName<'a, S>,
+    kind: &str,
+    name: Name<'a>,
+    object: &'a Resource<S>,
+    report: &mut Report,
+) {
+    let first = *objects.entry(name).or_insert(object);
+    let same = first.spec == object.spec && first.metadata.labels == object.metadata.labels;
+    if std::ptr::eq(first, object) || same {
+        return;
+    }
+    let origin = &first.origin;
+    let message =
+        format!("is defined a second time, first in {} document {}", origin.file, origin.document);
+    report.problem(kind, object, "metadata.name", message);
+}

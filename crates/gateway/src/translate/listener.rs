@@ -1,0 +1,392 @@
+//! Gateways: where to accept, which listener is whose, and which of them cannot be served.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+
+use super::index::{Index, by_age};
+use super::policy::ClientPolicies;
+use super::route::{Attachment, RouteDraft, RuleDraft};
+use super::{Fault, Report};
+use crate::matching::{HostPattern, RouteTable};
+use crate::objects::{
+    self, FromNamespaces, GatewayAddress, GatewayClassSpec, GatewaySpec, Resource,
+};
+use crate::snapshot::{Listener, Rule};
+use crate::status::{Condition, ConditionType, Detail, ListenerStatus, Reason};
+
+/// The controller of the GatewayClasses that are ours.
+pub const CONTROLLER: &str = "sheave.dev/gateway";
+
+/// A Gateway of ours.
+pub(super) struct OurGateway<'a> {
+    pub(super) object: &'a Resource<GatewaySpec>,
+    pub(super) listeners: Vec<OurListener<'a>>,
+    addresses: Vec<IpAddr>,
+    /// Why the Gateway as a whole is not served.
+    fault: Option<Fault>,
+}
+
+/// A listener of a Gateway of ours.
+pub(super) struct OurListener<'a> {
+    pub(super) spec: &'a objects::Listener,
+    pub(super) hosts: HostPattern,
+    /// How many routes have attached; also to one that is not served, as Gateway API wants it.
+    pub(super) attached_routes: usize,
+    /// Why it is not served.
+    fault: Option<Fault>,
+    /// Who else claims the same.
+    conflict: Option<Fault>,
+    /// Kinds of routes that it asks for and that we do not know.
+    kinds_fault: Option<Fault>,
+}
+
+impl OurListener<'_> {
+    /// Whether routes of this namespace may attach, and HTTPRoutes at all.
+    pub(super) fn allows(&self, gateway_namespace: &str, route_namespace: &str) -> bool {
+        let is_allowed = match self.spec.allowed_routes.namespaces.from {
+            FromNamespaces::All => true,
+            FromNamespaces::Same => gateway_namespace == route_namespace,
+            FromNamespaces::Selector | FromNamespaces::None => false,
+        };
+        is_allowed && !self.supported_kinds().is_empty()
+    }
+
+    fn supported_kinds(&self) -> Vec<&'static str> {
+        let kinds = &self.spec.allowed_routes.kinds;
+        if kinds.is_empty() || kinds.iter().any(is_http_route) { vec!["HTTPRoute"] } else { vec![] }
+    }
+
+    const fn is_served(&self) -> bool {
+        self.fault.is_none() && self.conflict.is_none()
+    }
+}
+
+fn is_http_route(kind: &objects::RouteKind) -> bool {
+    is_gateway_api(kind.group.as_deref()) && kind.kind == "HTTPRoute"
+}
+
+/// Gateway API's group, which is also meant when none is given.
+pub(super) fn is_gateway_api(group: Option<&str>) -> bool {
+    group.is_none_or(|group| group == "gateway.networking.k8s.io")
+}
+
+/// The Gateways of our classes, the oldest first, with every reason against them and their listeners.
+pub(super) fn gateways<'a>(index: &Index<'a>, report: &mut Report) -> Vec<OurGateway<'a>> {
+    for class in index.classes.values().filter(|class| is_ours(class)) {
+        report_class(class, report);
+    }
+    let mut gateways = Vec::new();
+    for object in by_age(&index.gateways) {
+        let class = &object.spec.gateway_class_name;
+        match index.classes.get(&("", &**class)) {
+            Some(class) if is_ours(class) => gateways.push(our_gateway(object, report)),
+            Some(_) => {}
+            None => {
+                let message = format!("there is no GatewayClass {class}");
+                report.problem("Gateway", object, "spec.gatewayClassName", message);
+            }
+        }
+    }
+    find_conflicts(&mut gateways, report);
+    gateways
+}
+
+fn is_ours(class: &Resource<GatewayClassSpec>) -> bool {
+    class.spec.controller_name == CONTROLLER
+}
+
+fn report_class(class: &Resource<GatewayClassSpec>, report: &mut Report) {
+    let mut condition = Condition::yes(ConditionType::Accepted, Reason::Accepted);
+    if class.spec.parameters_ref.is_some() {
+        let message = "parameters of a class are not supported";
+        report.problem("GatewayClass", class, "spec.parametersRef", message);
+        condition = Condition::no(condition.kind, Reason::InvalidParameters, message.to_owned());
+    }
+    report.status("GatewayClass", class, Detail::GatewayClass(vec![condition]));
+}
+
+fn our_gateway<'a>(object: &'a Resource<GatewaySpec>, report: &mut Report) -> OurGateway<'a> {
+    let spec = &object.spec;
+    let unserved = [
+        (&spec.infrastructure, "spec.infrastructure"),
+        (&spec.allowed_listeners, "spec.allowedListeners"),
+        (&spec.tls, "spec.tls"),
+        (&spec.default_scope, "spec.defaultScope"),
+    ];
+    for (_, field) in unserved.iter().filter(|(value, _)| value.is_some()) {
+        report.problem("Gateway", object, field, "is not supported");
+    }
+    let (addresses, fault) = match addresses(&spec.addresses) {
+        Ok(addresses) => (addresses, None),
+        Err(fault) => {
+            report.fault("Gateway", object, &fault);
+            (Vec::new(), Some(fault))
+        }
+    };
+    let listeners =
+        (0..).zip(&spec.listeners).map(|(n, spec)| our_listener(object, n, spec, report));
+    let listeners = listeners.collect();
+    OurGateway { object, listeners, addresses, fault }
+}
+
+/// None asked for is every address of the machine, of IPv4 and IPv6.
+fn addresses(asked: &[GatewayAddress]) -> Result<Vec<IpAddr>, Fault> {
+    if asked.is_empty() {
+        return Ok(vec![IpAddr::V6(Ipv6Addr::UNSPECIFIED)]);
+    }
+    (0..).zip(asked).map(|(n, address)| parse_address(n, address)).collect()
+}
+
+fn parse_address(place: usize, asked: &GatewayAddress) -> Result<IpAddr, Fault> {
+    let fault = |part: &str, message| {
+        Err(Fault::new(
+            Reason::UnsupportedAddress,
+            format!("spec.addresses[{place}].{part}"),
+            message,
+        ))
+    };
+    let kind = asked.kind.as_deref().unwrap_or("IPAddress");
+    if kind != "IPAddress" {
+        return fault("type", format!("{kind} is not supported, only IPAddress"));
+    }
+    let Some(value) = asked.value.as_deref() else {
+        return Ok(IpAddr::V6(Ipv6Addr::UNSPECIFIED));
+    };
+    value.parse().or_else(|_| fault("value", format!("{value} is not an IP address")))
+}
+
+fn our_listener<'a>(
+    gateway: &Resource<GatewaySpec>,
+    place: usize,
+    spec: &'a objects::Listener,
+    report: &mut Report,
+) -> OurListener<'a> {
+    let listener = OurListener {
+        spec,
+        hosts: spec.hostname.as_ref().map_or(HostPattern::Any, |hostname| hostname.0.clone()),
+        attached_routes: 0,
+        fault: listener_fault(gateway, place, spec),
+        conflict: None,
+        kinds_fault: kinds_fault(place, spec),
+    };
+    for fault in listener.fault.iter().chain(&listener.kinds_fault) {
+        report.fault("Gateway", gateway, fault);
+    }
+    listener
+}
+
+fn listener_fault(
+    gateway: &Resource<GatewaySpec>,
+    place: usize,
+    spec: &objects::Listener,
+) -> Option<Fault> {
+    let fault = |reason, part: &str, message: &str| {
+        Some(Fault::new(reason, format!("spec.listeners[{place}].{part}"), message))
+    };
+    if gateway.spec.listeners[..place].iter().any(|earlier| earlier.name == spec.name) {
+        return fault(Reason::Invalid, "name", "another listener of the Gateway has this name");
+    }
+    if spec.protocol != "HTTP" {
+        let message = format!("{} is not supported, only HTTP", spec.protocol);
+        return fault(Reason::UnsupportedProtocol, "protocol", &message);
+    }
+    if spec.tls.is_some() {
+        return fault(Reason::UnsupportedValue, "tls", "is not supported");
+    }
+    if spec.allowed_routes.namespaces.from == FromNamespaces::Selector {
+        let message = "Selector is not supported, only Same, All and None";
+        return fault(Reason::UnsupportedValue, "allowedRoutes.namespaces.from", message);
+    }
+    None
+}
+
+fn kinds_fault(place: usize, spec: &objects::Listener) -> Option<Fault> {
+    let (n, kind) = (0..).zip(&spec.allowed_routes.kinds).find(|(_, kind)| !is_http_route(kind))?;
+    let field = format!("spec.listeners[{place}].allowedRoutes.kinds[{n}]");
+    let message = format!("{} is not supported, only HTTPRoute", kind.kind);
+    Some(Fault::new(Reason::InvalidRouteKinds, field, message))
+}
+
+/// Listeners must differ in port or hostname. Within a Gateway none of those that do not is served, as Gateway API wants
+/// it; between Gateways the older one keeps what it has, so that a newcomer takes nothing down.
+fn find_conflicts(gateways: &mut [OurGateway<'_>], report: &mut Report) {
+    let mut taken: BTreeMap<(SocketAddr, HostPattern), String> = BTreeMap::new();
+    for gateway in gateways {
+        mark_twins(gateway);
+        let OurGateway { object, addresses, listeners, .. } = gateway;
+        for (place, listener) in listeners.iter_mut().enumerate().filter(|(_, it)| it.is_served()) {
+            let sockets = addresses.iter().map(|ip| SocketAddr::new(*ip, listener.spec.port));
+            let claims: Vec<_> = sockets.map(|socket| (socket, listener.hosts.clone())).collect();
+            match claims.iter().find_map(|claim| taken.get(claim)) {
+                Some(other) => listener.conflict = Some(conflict(place, other)),
+                None => {
+                    let name = label(object, listener.spec);
+                    taken.extend(claims.into_iter().map(|claim| (claim, name.clone())));
+                }
+            }
+        }
+        for fault in listeners.iter().filter_map(|listener| listener.conflict.as_ref()) {
+            report.fault("Gateway", object, fault);
+        }
+    }
+}
+
+fn mark_twins(gateway: &mut OurGateway<'_>) {
+    let claim = |listener: &OurListener<'_>| (listener.spec.port, listener.hosts.clone());
+    let mut counts: BTreeMap<_, usize> = BTreeMap::new();
+    for listener in gateway.listeners.iter().filter(|listener| listener.is_served()) {
+        *counts.entry(claim(listener)).or_default() += 1;
+    }
+    for (place, listener) in gateway.listeners.iter_mut().enumerate() {
+        if listener.is_served() && counts[&claim(listener)] > 1 {
+            listener.conflict = Some(conflict(place, "another listener of the Gateway"));
+        }
+    }
+}
+
+fn conflict(place: usize, with: &str) -> Fault {
+    let message = format!("has the same address, port and hostname as {with}");
+    Fault::new(Reason::HostnameConflict, format!("spec.listeners[{place}]"), message)
+}
+
+fn label(gateway: &Resource<GatewaySpec>, listener: &objects::Listener) -> String {
+    format!("{}/{}/{}", gateway.metadata.namespace, gateway.metadata.name, listener.name)
+}
+
+/// The listeners of a Snapshot while rules are added to them.
+pub(super) struct Listeners {
+    listeners: Vec<Listener>,
+    places: BTreeMap<SocketAddr, usize>,
+}
+
+/// One listener for each address that a listener of a Gateway is served on.
+pub(super) fn listeners(
+    gateways: &[OurGateway<'_>],
+    policies: &ClientPolicies<'_>,
+    report: &mut Report,
+) -> Listeners {
+    let mut made = Listeners { listeners: Vec::new(), places: BTreeMap::new() };
+    for gateway in gateways {
+        for listener in gateway.listeners.iter().filter(|listener| listener.is_served()) {
+            for ip in &gateway.addresses {
+                let address = SocketAddr::new(*ip, listener.spec.port);
+                made.add(address, gateway, listener, policies, report);
+            }
+        }
+    }
+    made
+}
+
+impl Listeners {
+    fn add(
+        &mut self,
+        address: SocketAddr,
+        gateway: &OurGateway<'_>,
+        listener: &OurListener<'_>,
+        policies: &ClientPolicies<'_>,
+        report: &mut Report,
+    ) {
+        let client = policies.settings(gateway.object, &listener.spec.name);
+        let place = *self.places.entry(address).or_insert(self.listeners.len());
+        if place == self.listeners.len() {
+            let (name, client) = (label(gateway.object, listener.spec).into(), Arc::clone(client));
+            self.listeners.push(Listener { address, name, client, routes: RouteTable::default() });
+        }
+        let made = &mut self.listeners[place];
+        made.routes.add_listener(&listener.hosts);
+        if made.client != *client {
+            policies.report_shared_address(gateway.object, &listener.spec.name, made, report);
+        }
+    }
+
+    /// Adds a rule wherever its route has attached.
+    pub(super) fn add_rule(
+        &mut self,
+        gateways: &[OurGateway<'_>],
+        draft: &RouteDraft,
+        rule: &RuleDraft,
+        made: &Arc<Rule>,
+    ) {
+        for Attachment { gateway, listener, hosts } in &draft.attachments {
+            let gateway = &gateways[*gateway];
+            let listener = &gateway.listeners[*listener];
+            if !listener.is_served() {
+                continue;
+            }
+            for ip in &gateway.addresses {
+                let place = self.places[&SocketAddr::new(*ip, listener.spec.port)];
+                let routes = &mut self.listeners[place].routes;
+                for (hosts, path) in
+                    hosts.iter().flat_map(|h| rule.paths.iter().map(move |p| (h, p)))
+                {
+                    routes.add_rule(&listener.hosts, hosts, path, made);
+                }
+            }
+        }
+    }
+
+    pub(super) fn finish(self) -> Vec<Listener> {
+        self.listeners
+    }
+}
+
+/// What became of each Gateway.
+pub(super) fn statuses(gateways: &[OurGateway<'_>], report: &mut Report) {
+    for gateway in gateways {
+        let listeners = gateway.listeners.iter().map(|it| listener_status(gateway, it)).collect();
+        let detail = Detail::Gateway(gateway_conditions(gateway), listeners);
+        report.status("Gateway", gateway.object, detail);
+    }
+}
+
+fn gateway_conditions(gateway: &OurGateway<'_>) -> Vec<Condition> {
+    use ConditionType::{Accepted, Programmed};
+    if let Some(Fault { reason, message, .. }) = &gateway.fault {
+        let programmed = Condition::no(Programmed, Reason::Invalid, message.clone());
+        return vec![Condition::no(Accepted, *reason, message.clone()), programmed];
+    }
+    let is_bad = |listener: &&OurListener<'_>| !listener.is_served();
+    let bad: Vec<_> = gateway.listeners.iter().filter(is_bad).map(|it| &*it.spec.name).collect();
+    if bad.is_empty() {
+        return vec![
+            Condition::yes(Accepted, Reason::Accepted),
+            Condition::yes(Programmed, Reason::Programmed),
+        ];
+    }
+    let some_served = bad.len() < gateway.listeners.len();
+    let message = format!("listeners that are not served: {}", bad.join(", "));
+    let programmed = if some_served { Reason::Programmed } else { Reason::Invalid };
+    let condition =
+        |kind, reason| Condition { kind, holds: some_served, reason, message: message.clone() };
+    vec![condition(Accepted, Reason::ListenersNotValid), condition(Programmed, programmed)]
+}
+
+fn listener_status(gateway: &OurGateway<'_>, listener: &OurListener<'_>) -> ListenerStatus {
+    use ConditionType::{Accepted, Conflicted, Programmed, ResolvedRefs};
+    let refusal = listener.fault.as_ref().or(listener.conflict.as_ref());
+    let accepted = condition(Accepted, Reason::Accepted, refusal);
+    let invalid = refusal.or(gateway.fault.as_ref());
+    let programmed = condition(Programmed, Reason::Programmed, invalid.map(programmed).as_ref());
+    let resolved = condition(ResolvedRefs, Reason::ResolvedRefs, listener.kinds_fault.as_ref());
+    let mut conflicted = condition(Conflicted, Reason::NoConflicts, listener.conflict.as_ref());
+    // The one condition that holds when something is wrong.
+    conflicted.holds = !conflicted.holds;
+    ListenerStatus {
+        name: listener.spec.name.clone(),
+        supported_kinds: listener.supported_kinds(),
+        attached_routes: listener.attached_routes,
+        conditions: vec![accepted, programmed, resolved, conflicted],
+    }
+}
+
+/// Not programmed has one reason, whatever the fault.
+fn programmed(fault: &Fault) -> Fault {
+    Fault { reason: Reason::Invalid, ..fault.clone() }
+}
+
+fn condition(kind: ConditionType, fine: Reason, fault: Option<&Fault>) -> Condition {
+    fault.map_or(Condition::yes(kind, fine), |fault| {
+        Condition::no(kind, fault.reason, fault.message.clone())
+    })
+}
