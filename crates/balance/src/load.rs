@@ -104,19 +104,17 @@ impl Pages {
     }
 }
 
-/// The counts of an endpoint set, side by side, in the order of its members: all that a picker looks at.
+/// The counts of an endpoint set in the order of its members: all that a picker looks at.
 #[derive(Default)]
 pub(crate) struct Loads {
-    pages: Vec<Arc<Page>>,
     seats: Vec<Seat>,
     shares: Vec<Share>,
     usable: usize,
 }
 
 /// Where a member's count is, and its weight: what choosing reads for each.
-#[derive(Clone, Copy)]
 struct Seat {
-    page: u32,
+    page: Arc<Page>,
     index: u32,
     weight: u32,
 }
@@ -130,18 +128,9 @@ pub(crate) struct Share {
 
 impl Loads {
     pub(crate) fn push(&mut self, cell: &Cell, key: u64, weight: u32) {
-        let known = self.pages.iter().position(|page| Arc::ptr_eq(page, &cell.page));
-        let page = known.unwrap_or_else(|| {
-            self.pages.push(cell.page.clone());
-            self.pages.len() - 1
-        });
-        self.seats.push(Seat { page: page as u32, index: cell.index as u32, weight });
+        self.seats.push(Seat { page: cell.page.clone(), index: cell.index as u32, weight });
         self.shares.push(Share { key, weight });
         self.usable += usize::from(weight > 0);
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.seats.len()
     }
 
     /// How many members have a weight.
@@ -153,32 +142,44 @@ impl Loads {
         &self.shares
     }
 
-    pub(crate) fn weight(&self, member: usize) -> u32 {
-        self.seats[member].weight
-    }
-
-    /// Weight and requests in flight of a member that could take one more; `None` if it is full or has no weight.
+    /// Looks at each member, beginning at `start`.
     #[inline]
-    pub(crate) fn open(&self, member: usize, cap: Option<NonZeroU32>) -> Option<Open> {
-        let seat = self.seats[member];
-        let count = &self.pages[seat.page as usize].counts[seat.index as usize];
-        let in_flight = count.load(Ordering::SeqCst);
-        let full = cap.is_some_and(|cap| in_flight >= cap.get());
-        (seat.weight > 0 && !full).then_some(Open { in_flight, weight: seat.weight })
+    pub(crate) fn each(&self, start: usize, mut look: impl FnMut(usize, Load)) {
+        let (before, from_start) = self.seats.split_at(start);
+        for (first, seats) in [(start, from_start), (0, before)] {
+            for (offset, seat) in seats.iter().enumerate() {
+                look(first + offset, seat.load());
+            }
+        }
     }
 
     /// Counts one more request at a member, unless that would be over the cap.
     pub(crate) fn take(&self, member: usize, cap: Option<NonZeroU32>) -> bool {
-        let seat = self.seats[member];
-        self.pages[seat.page as usize].take(seat.index as usize, cap)
+        let seat = &self.seats[member];
+        seat.page.take(seat.index as usize, cap)
     }
 }
 
-/// A member that can take one more request.
+impl Seat {
+    fn load(&self) -> Load {
+        // The remainder changes nothing; it spares the bounds check.
+        let count = &self.page.counts[self.index as usize % PAGE];
+        Load { in_flight: count.load(Ordering::SeqCst), weight: self.weight }
+    }
+}
+
+/// What choosing sees of a member.
 #[derive(Clone, Copy)]
-pub(crate) struct Open {
+pub(crate) struct Load {
     pub(crate) in_flight: u32,
     pub(crate) weight: u32,
+}
+
+impl Load {
+    /// Whether one more request is within the cap.
+    pub(crate) fn has_room(self, cap: Option<NonZeroU32>) -> bool {
+        cap.is_none_or(|cap| self.in_flight < cap.get())
+    }
 }
 
 #[cfg(all(test, not(loom)))]

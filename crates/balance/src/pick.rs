@@ -85,9 +85,11 @@ impl Picker {
         }
         // Others keep winning the race for the best. The queue relies on `None` meaning that each was seen full, so
         // the bound on looking ends in a try at each, not in giving up.
-        (0..loads.len())
-            .filter(|&member| loads.weight(member) > 0 && Some(member) != except)
-            .find(|&member| loads.take(member, cap))
+        let mut members = (0..).zip(loads.shares());
+        let taken = members.find(|&(member, share)| {
+            share.weight > 0 && Some(member) != except && loads.take(member, cap)
+        });
+        taken.map(|(member, _)| member)
     }
 
     fn choose(
@@ -101,11 +103,6 @@ impl Picker {
             State::RoundRobin(state) => state.choose(loads, cap, except),
         }
     }
-}
-
-/// All members, beginning at `start`.
-fn rotated(start: usize, len: usize) -> impl Iterator<Item = usize> {
-    (start..len).chain(0..start)
 }
 
 #[cfg(all(test, not(loom)))]

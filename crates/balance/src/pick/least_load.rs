@@ -4,7 +4,7 @@
 
 use std::num::NonZeroU32;
 
-use crate::load::{Loads, Open};
+use crate::load::{Load, Loads};
 use crate::rng::Rng;
 
 #[derive(Debug)]
@@ -24,24 +24,24 @@ impl LeastLoad {
         cap: Option<NonZeroU32>,
         except: Option<usize>,
     ) -> Option<usize> {
-        let start = self.start.checked_rem(loads.len())?;
-        let mut best = None;
-        for member in super::rotated(start, loads.len()) {
-            let Some(open) = loads.open(member, cap).filter(|_| Some(member) != except) else {
-                continue;
-            };
-            if best.is_none_or(|(_, than)| is_less(open, than)) {
-                best = Some((member, open));
+        let start = self.start.checked_rem(loads.shares().len())?;
+        let (mut best, mut least) = (None, WORST);
+        // Most members lose by their load, so that is compared first.
+        loads.each(start, |member, load| {
+            if is_less(load, least) && load.has_room(cap) && Some(member) != except {
+                (best, least) = (Some(member), load);
             }
-        }
-        let (member, _) = best?;
-        self.start = member + 1;
-        Some(member)
+        });
+        self.start = best? + 1;
+        best
     }
 }
 
+/// More than any endpoint with a weight has, and not more than one without.
+const WORST: Load = Load { in_flight: u32::MAX, weight: 1 };
+
 /// Whether `(in flight + 1) / weight` is less, cross-multiplied: `2^32 * (2^32 - 1)` still fits.
-fn is_less(one: Open, other: Open) -> bool {
-    let after = |open: Open| u64::from(open.in_flight) + 1;
+fn is_less(one: Load, other: Load) -> bool {
+    let after = |load: Load| u64::from(load.in_flight) + 1;
     after(one) * u64::from(other.weight) < after(other) * u64::from(one.weight)
 }

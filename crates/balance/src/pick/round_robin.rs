@@ -33,22 +33,24 @@ impl RoundRobin {
         if self.shares != loads.shares() {
             self.follow(loads);
         }
-        let start = self.offset.checked_rem(loads.len())?;
+        let start = self.offset.checked_rem(loads.shares().len())?;
         let mut best = None;
         let mut earned = 0;
-        for member in super::rotated(start, loads.len()) {
-            let Some(open) = loads.open(member, cap).filter(|_| Some(member) != except) else {
-                continue;
-            };
-            let weight = i64::from(open.weight);
+        loads.each(start, |member, load| {
+            if load.weight == 0 || !load.has_room(cap) || Some(member) == except {
+                return;
+            }
+            let weight = i64::from(load.weight);
             earned += weight;
             self.credits[member] += weight;
-            if best.is_none_or(|best: usize| self.credits[member] > self.credits[best]) {
-                best = Some(member);
+            let credit = self.credits[member];
+            if best.is_none_or(|(_, most)| credit > most) {
+                best = Some((member, credit));
             }
-        }
-        self.credits[best?] -= earned;
-        best
+        });
+        let (member, _) = best?;
+        self.credits[member] -= earned;
+        Some(member)
     }
 
     /// Takes the credits over to a changed set. A newcomer begins in the middle; nobody keeps more than one round of
