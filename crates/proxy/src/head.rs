@@ -41,6 +41,10 @@ impl Span {
         &bytes[self.start as usize..(self.start + self.len) as usize]
     }
 
+    pub(crate) fn before(self, bytes: &[u8]) -> &[u8] {
+        &bytes[..self.start as usize]
+    }
+
     pub(crate) fn is_empty(self) -> bool {
         self.len == 0
     }
@@ -109,7 +113,7 @@ impl Name {
         };
         candidates
             .iter()
-            .find(|(text, _)| name.eq_ignore_ascii_case(text))
+            .find(|(text, _)| text[0] == name[0] | 0x20 && name.eq_ignore_ascii_case(text))
             .map_or(Self::Other, |&(_, known)| known)
     }
 
@@ -409,6 +413,12 @@ impl RequestHead {
     /// Host and port asked for: of an absolute target, else of Host, else empty. Host is written from it.
     pub fn authority(&self) -> &[u8] {
         self.fields.text(self.authority)
+    }
+
+    /// Appends a field that says the authority.
+    pub(crate) fn append_authority(&mut self, name: &str) {
+        let name = self.fields.keep(name.as_bytes());
+        self.fields.push(name, self.authority);
     }
 
     /// The authority without its port.

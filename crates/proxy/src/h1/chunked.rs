@@ -10,7 +10,7 @@ use super::parse;
 
 /// More would be work for nothing; a body in large chunks has none.
 const MAX_EXTENSION_BYTES: usize = 4096;
-/// For as long as they come in; they are written in one piece.
+/// They are kept until the last of them has come in.
 const MAX_TRAILER_BYTES: usize = 8192;
 /// Endpoints count in signed numbers.
 const MAX_CHUNK: u64 = i64::MAX as u64;
@@ -139,8 +139,11 @@ impl ChunkedReader {
         if !text.ends_with(b"\r\n") {
             return Err(BadChunk::Trailers(BadSyntax::LineEnd));
         }
-        if text == b"\r\n" || text.ends_with(b"\r\n\r\n") {
+        if text.ends_with(b"\r\n\r\n") {
             parse::trailers(text, &mut self.trailers).map_err(BadChunk::Trailers)?;
+            self.state = State::Done;
+        }
+        if text == b"\r\n" {
             self.state = State::Done;
         }
         Ok(())

@@ -5,7 +5,7 @@
 
 /// Why bytes were refused, and with which status.
 pub mod bad;
-/// Classes of bytes, and where a head ends.
+/// Which bytes may stand where.
 mod syntax;
 /// How long the body is, and what Connection says: the same for both directions.
 mod framing;

@@ -6,7 +6,7 @@ use crate::head::{Fields, Framing, Method, Name, RequestHead, ResponseHead, Span
 
 use super::bad::{BadRequest, BadResponse, BadSyntax};
 use super::framing::{self, Declared};
-use super::syntax::{head_end, is_token};
+use super::syntax::is_token;
 use super::target;
 
 /// How large a head may be.
@@ -35,14 +35,19 @@ pub fn request(
 ) -> Result<Option<usize>, BadRequest> {
     head.clear();
     let Some(start) = request_start(buffer)? else { return Ok(None) };
-    let Some(len) = request_len(&buffer[start..], limits)? else { return Ok(None) };
-    let text = &buffer[start..start + len];
-
+    let window = window(&buffer[start..], limits);
     let mut table = [const { MaybeUninit::uninit() }; MAX_FIELDS];
     let mut lines = httparse::Request::new(&mut []);
-    lines
-        .parse_with_uninit_headers(text, &mut table[..limits.fields.min(MAX_FIELDS)])
-        .map_err(|error| bad_request(text, error))?;
+    let len = match lines.parse_with_uninit_headers(window, in_limits(&mut table, limits)) {
+        Ok(httparse::Status::Complete(len)) => len,
+        Ok(httparse::Status::Partial) => return incomplete_request(window, limits),
+        Err(httparse::Error::Version) => match first_line(window) {
+            None => return incomplete_request(window, limits),
+            Some(line) if asks_for_other_version(line) => return Err(BadRequest::Version),
+            Some(_) => return Err(BadSyntax::StartLine.into()),
+        },
+        Err(error) => return Err(bad_syntax(error).into()),
+    };
     let (Some(method), Some(target), Some(minor)) = (lines.method, lines.path, lines.version)
     else {
         return Err(BadSyntax::StartLine.into());
@@ -51,7 +56,8 @@ pub fn request(
         return Err(BadRequest::TargetTooLong);
     }
 
-    take_fields(&mut head.fields, text, lines.headers);
+    let text = &window[..len];
+    take_fields(&mut head.fields, text, lines.headers)?;
     head.method = Method::recognise(method.as_bytes());
     head.method_text = Span::of(method.as_bytes(), text);
     head.version = version(minor);
@@ -62,7 +68,7 @@ pub fn request(
 
 /// Where the request line starts: RFC 9112 §2.2 lets one empty line come before it.
 ///
-/// What cannot begin a request, such as TLS, is refused at its first byte, not after the head's timeout.
+/// `httparse` lets any number come, and bare LFs too.
 fn request_start(buffer: &[u8]) -> Result<Option<usize>, BadSyntax> {
     let start = if buffer.starts_with(b"\r\n") { 2 } else { 0 };
     match buffer.get(start) {
@@ -74,34 +80,30 @@ fn request_start(buffer: &[u8]) -> Result<Option<usize>, BadSyntax> {
 }
 
 /// A head that is too large before its first line has ended is a target that is too long.
-fn request_len(buffer: &[u8], limits: &HeadLimits) -> Result<Option<usize>, BadRequest> {
-    let first_line_ended = || memchr::memchr(b'\n', &buffer[..limits.head_bytes]).is_some();
-    head_end(buffer, limits.head_bytes).map_err(|bad| match bad {
-        BadSyntax::TooLarge if !first_line_ended() => BadRequest::TargetTooLong,
-        bad => bad.into(),
-    })
-}
-
-fn bad_request(text: &[u8], error: httparse::Error) -> BadRequest {
-    match bad_syntax(error) {
-        BadSyntax::StartLine if asks_for_other_version(text) => BadRequest::Version,
-        bad => bad.into(),
+fn incomplete_request(window: &[u8], limits: &HeadLimits) -> Result<Option<usize>, BadRequest> {
+    if window.len() < limits.head_bytes {
+        return Ok(None);
+    }
+    match first_line(window) {
+        Some(_) => Err(BadSyntax::TooLarge.into()),
+        None => Err(BadRequest::TargetTooLong),
     }
 }
 
-/// Whether the first line is well-formed but for its version.
-fn asks_for_other_version(text: &[u8]) -> bool {
-    let line = &text[..memchr::memchr(b'\r', text).unwrap_or(text.len())];
+fn first_line(window: &[u8]) -> Option<&[u8]> {
+    memchr::memchr(b'\r', window).map(|end| &window[..end])
+}
+
+/// Whether a request line is well-formed but for its version.
+fn asks_for_other_version(line: &[u8]) -> bool {
     let mut parts = line.split(|&b| b == b' ');
-    let (Some(method), Some(_), Some(version), None) =
+    let (Some(_), Some(_), Some(version), None) =
         (parts.next(), parts.next(), parts.next(), parts.next())
     else {
         return false;
     };
-    let known = version == b"HTTP/1.0" || version == b"HTTP/1.1";
-    let is_version = matches!(version, [b'H', b'T', b'T', b'P', b'/', major, b'.', minor]
-        if major.is_ascii_digit() && minor.is_ascii_digit());
-    is_token(method) && is_version && !known
+    matches!(version, [b'H', b'T', b'T', b'P', b'/', major, b'.', minor]
+        if major.is_ascii_digit() && minor.is_ascii_digit())
 }
 
 fn read_request_fields(head: &mut RequestHead) -> Result<(), BadRequest> {
@@ -149,23 +151,22 @@ pub fn response(
     head: &mut ResponseHead,
 ) -> Result<Option<usize>, BadResponse> {
     head.clear();
-    match buffer.first() {
-        None => return Ok(None),
-        Some(b'H') => {}
-        Some(_) => return Err(BadSyntax::StartLine.into()),
+    // `httparse` lets empty lines come before it.
+    if buffer.first().is_some_and(|&byte| byte != b'H') {
+        return Err(BadSyntax::StartLine.into());
     }
-    let Some(len) = head_end(buffer, limits.head_bytes)? else { return Ok(None) };
-    let text = &buffer[..len];
-
+    let window = window(buffer, limits);
     let mut table = [const { MaybeUninit::uninit() }; MAX_FIELDS];
+    let table = in_limits(&mut table, limits);
     let mut lines = httparse::Response::new(&mut []);
-    httparse::ParserConfig::default()
-        .parse_response_with_uninit_headers(
-            &mut lines,
-            text,
-            &mut table[..limits.fields.min(MAX_FIELDS)],
-        )
-        .map_err(|error| bad_response(text, error))?;
+    let parser = httparse::ParserConfig::default();
+    let len = match parser.parse_response_with_uninit_headers(&mut lines, window, table) {
+        Ok(httparse::Status::Complete(len)) => len,
+        Ok(httparse::Status::Partial) if window.len() < limits.head_bytes => return Ok(None),
+        Ok(httparse::Status::Partial) => return Err(BadSyntax::TooLarge.into()),
+        Err(httparse::Error::Version) => return Err(BadResponse::Version),
+        Err(error) => return Err(bad_syntax(error).into()),
+    };
     let (Some(status), Some(reason), Some(minor)) = (lines.code, lines.reason, lines.version)
     else {
         return Err(BadSyntax::StartLine.into());
@@ -174,23 +175,13 @@ pub fn response(
         return Err(BadResponse::Status);
     }
 
-    take_fields(&mut head.fields, text, lines.headers);
+    let text = &window[..len];
+    take_fields(&mut head.fields, text, lines.headers)?;
     head.status = status;
     head.reason = Span::of(reason.as_bytes(), text);
     head.version = version(minor);
     read_response_fields(head, request_method)?;
     Ok(Some(len))
-}
-
-fn bad_response(text: &[u8], error: httparse::Error) -> BadResponse {
-    match bad_syntax(error) {
-        BadSyntax::StartLine
-            if !text.starts_with(b"HTTP/1.0 ") && !text.starts_with(b"HTTP/1.1 ") =>
-        {
-            BadResponse::Version
-        }
-        bad => bad.into(),
-    }
 }
 
 fn read_response_fields(
@@ -236,12 +227,40 @@ fn response_framing(declared: Declared) -> Framing {
     }
 }
 
-/// Copies the head's bytes, and enters its fields as spans of them.
-fn take_fields(fields: &mut Fields, text: &[u8], lines: &[httparse::Header<'_>]) {
+/// The bytes that a head may take.
+fn window<'b>(buffer: &'b [u8], limits: &HeadLimits) -> &'b [u8] {
+    &buffer[..buffer.len().min(limits.head_bytes)]
+}
+
+fn in_limits<'t, 'b>(
+    table: &'t mut [MaybeUninit<httparse::Header<'b>>],
+    limits: &HeadLimits,
+) -> &'t mut [MaybeUninit<httparse::Header<'b>>] {
+    &mut table[..limits.fields.min(MAX_FIELDS)]
+}
+
+/// Copies the bytes of a section, and enters its fields as spans of them.
+///
+/// `httparse` takes a bare LF for the end of a line; the next hop may not. It lets no CR stand anywhere else than at
+/// the end of a line, so the two bytes before each name, and the last four, tell whether it met one.
+fn take_fields(
+    fields: &mut Fields,
+    text: &[u8],
+    lines: &[httparse::Header<'_>],
+) -> Result<(), BadSyntax> {
+    if !text.ends_with(b"\r\n\r\n") {
+        return Err(BadSyntax::LineEnd);
+    }
     fields.keep(text);
     for line in lines {
-        fields.push(Span::of(line.name.as_bytes(), text), Span::of(line.value, text));
+        let name = Span::of(line.name.as_bytes(), text);
+        let before = name.before(text);
+        if !before.is_empty() && !before.ends_with(b"\r\n") {
+            return Err(BadSyntax::LineEnd);
+        }
+        fields.push(name, Span::of(line.value, text));
     }
+    Ok(())
 }
 
 /// `httparse` knows no minor versions but 0 and 1.
@@ -266,6 +285,5 @@ pub(super) fn trailers(text: &[u8], fields: &mut Fields) -> Result<(), BadSyntax
     let mut table = [httparse::EMPTY_HEADER; MAX_TRAILER_FIELDS];
     let lines = httparse::parse_headers(text, &mut table).map_err(bad_syntax)?;
     let httparse::Status::Complete((_, lines)) = lines else { return Err(BadSyntax::LineEnd) };
-    take_fields(fields, text, lines);
-    Ok(())
+    take_fields(fields, text, lines)
 }

@@ -1,6 +1,4 @@
-//! Classes of bytes, and where a head ends. What `httparse` lets pass and we do not is caught here.
-
-use super::bad::BadSyntax;
+//! Which bytes may stand where.
 
 const TOKEN: u8 = 1;
 const PATH: u8 = 2;
@@ -56,22 +54,4 @@ pub(super) fn is_query(bytes: &[u8]) -> bool {
 /// made to mean two hosts.
 pub(super) fn is_host_name(bytes: &[u8]) -> bool {
     all(bytes, HOST)
-}
-
-/// Where the head at the start of `buffer` ends, if it is there whole; it may take up to `limit` bytes.
-///
-/// Every LF must follow a CR. `httparse` takes a bare LF for the end of a line; the next hop may not.
-pub(super) fn head_end(buffer: &[u8], limit: usize) -> Result<Option<usize>, BadSyntax> {
-    let window = &buffer[..buffer.len().min(limit)];
-    let mut line_start = 0;
-    for line_feed in memchr::memchr_iter(b'\n', window) {
-        if line_feed == 0 || window[line_feed - 1] != b'\r' {
-            return Err(BadSyntax::LineEnd);
-        }
-        if line_feed - line_start == 1 {
-            return Ok(Some(line_feed + 1));
-        }
-        line_start = line_feed + 1;
-    }
-    if window.len() == limit { Err(BadSyntax::TooLarge) } else { Ok(None) }
 }
