@@ -52,7 +52,7 @@ pub(crate) struct RequestHead {
 pub(crate) enum Wanted {
     /// `…/b/N`: a body of N bytes; anything else is as `/b/100`.
     Bytes(usize),
-    /// `/echo`: the request's head as it arrived.
+    /// `…/echo`: the request's head as it arrived.
     Echo(Vec<u8>),
 }
 
@@ -65,9 +65,10 @@ impl Head for RequestHead {
         };
         let body_bytes = content_length(request.headers)?.unwrap_or(0);
         let path = request.path.unwrap_or("/");
-        let wanted = match path {
-            "/echo" => Wanted::Echo(bytes[..length].to_vec()),
-            _ => Wanted::Bytes(bytes_in_path(path)),
+        let wanted = if path.ends_with("/echo") {
+            Wanted::Echo(bytes[..length].to_vec())
+        } else {
+            Wanted::Bytes(bytes_in_path(path))
         };
         Ok(Some((Self { body_bytes, wanted }, length)))
     }

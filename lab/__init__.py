@@ -1,0 +1,1 @@
+"""The lab: claims about Sheave and its peers that a run can refute."""

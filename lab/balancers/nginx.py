@@ -1,0 +1,97 @@
+"""nginx, configured as its documentation advises a proxy of HTTP/1.1 with keep-alive on both sides."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from lab import network
+from lab.balancers import Running, Task, Unsupported
+from lab.child import Child, wait_until
+from lab.debian import Suite
+
+CONFIGURATION = """\
+daemon off;
+{user}
+worker_processes {workers};
+worker_rlimit_nofile 20000;
+pid {folder}/nginx.pid;
+error_log stderr warn;
+
+events {{
+    worker_connections 15000;
+    multi_accept on;
+}}
+
+http {{
+    access_log off;
+    tcp_nodelay on;
+    # The default of 1000 requests a connection would make reconnects part of what is measured.
+    keepalive_requests 1000000000;
+    keepalive_timeout 60s;
+
+    # Bodies go through as they come, and never by way of a file.
+    client_max_body_size 0;
+    client_body_buffer_size 64k;
+    proxy_request_buffering off;
+    proxy_max_temp_file_size 0;
+    client_body_temp_path {folder}/body;
+    proxy_temp_path {folder}/proxy;
+    fastcgi_temp_path {folder}/fastcgi;
+    uwsgi_temp_path {folder}/uwsgi;
+    scgi_temp_path {folder}/scgi;
+
+    upstream endpoints {{
+        least_conn;
+{servers}
+        keepalive 512;
+        keepalive_requests 1000000000;
+        keepalive_timeout 60s;
+    }}
+
+    server {{
+        listen {address} reuseport backlog=4096;
+        location / {{
+            proxy_pass http://endpoints;
+            proxy_http_version 1.1;
+            proxy_set_header Host $host;
+            proxy_set_header Connection "";
+            proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
+        }}
+    }}
+}}
+"""
+
+
+def prepare() -> str:
+    done = subprocess.run([*_program(), "-v"], check=True, capture_output=True, text=True)
+    found = re.search(r"nginx/(\d+\.\d+\.\d+)", done.stderr)
+    return found.group(1) if found else done.stderr.strip()
+
+
+def start(task: Task, folder: Path, cpus: Sequence[int]) -> Running:
+    if task.routes is not None or task.cap is not None or task.splice:
+        raise Unsupported("nginx.py writes no routes; nginx has no queue for a cap and no splicing")
+    address = f"127.0.0.1:{network.free_port()}"
+    path = folder / "nginx.conf"
+    path.write_text(
+        CONFIGURATION.format(
+            # As root nginx would change to another user, who may not write here.
+            user="user root;" if os.geteuid() == 0 else "",
+            workers=task.workers,
+            folder=folder,
+            address=address,
+            servers="\n".join(f"        server {endpoint};" for endpoint in task.endpoints),
+        )
+    )
+    argv = [*_program(), "-c", path, "-p", folder, "-e", "stderr"]
+    child = Child(argv, folder / "nginx.log", cpus=cpus)
+    wait_until(lambda: network.accepts(address), child, "nginx's listener")
+    return Running(address, child)
+
+
+def _program() -> list[str | Path]:
+    return Suite("forky").program("nginx", "usr/sbin/nginx")

@@ -1,0 +1,161 @@
+"""Sheave, by its command line and a directory of Kubernetes objects, with everything on that is on by default."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from lab.balancers import Running, Task
+from lab.child import Child, wait_until
+from lab.paths import binary
+
+GATEWAY = """\
+apiVersion: gateway.networking.k8s.io/v1
+kind: GatewayClass
+metadata:
+  name: sheave
+spec:
+  controllerName: sheave.dev/gateway
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata:
+  name: lab
+spec:
+  gatewayClassName: sheave
+  addresses:
+  - type: IPAddress
+    value: 127.0.0.1
+  listeners:
+  - name: http
+    protocol: HTTP
+    port: 0
+---
+apiVersion: sheave.dev/v1alpha1
+kind: ClientPolicy
+metadata:
+  name: lab
+spec:
+  targetRefs:
+  - group: gateway.networking.k8s.io
+    kind: Gateway
+    name: lab
+  limits:
+    bodyBytes: 1073741824
+  timeouts:
+    head: 10s
+    body: 30s
+---
+apiVersion: v1
+kind: Service
+metadata:
+  name: endpoints
+spec:
+  ports:
+  - name: http
+    port: 80
+---
+apiVersion: sheave.dev/v1alpha1
+kind: BackendPolicy
+metadata:
+  name: endpoints
+spec:
+  targetRefs:
+  - kind: Service
+    name: endpoints
+  timeouts:
+    connect: 5s
+    request: 60s
+{cap}
+"""
+
+CAP = """\
+  maxInFlightPerEndpoint: {cap}
+  queue:
+    maxRequests: 1024
+    timeout: 5s
+"""
+
+ENDPOINT = """\
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata:
+  name: endpoint-{number}
+  labels:
+    kubernetes.io/service-name: endpoints
+addressType: IPv4
+ports:
+- name: http
+  port: {port}
+endpoints:
+- addresses: ["{host}"]
+"""
+
+ROUTE = """\
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata:
+  name: route-{number}
+spec:
+  parentRefs:
+  - name: lab
+  hostnames: {hostnames}
+  rules:
+  - matches:
+    - path:
+        type: PathPrefix
+        value: {path}
+    backendRefs:
+    - name: endpoints
+      port: 80
+"""
+
+# Routes are spread over hosts and paths. This one, h43.lab.example/p57, is among them however few there are.
+HOSTS = 100
+WANTED_ROUTE = 5743
+
+
+def prepare() -> str:
+    done = subprocess.run([binary("sheave"), "--version"], check=True, capture_output=True, text=True)
+    found = re.search(r"\d+\.\d+\.\d+\S*", done.stdout)
+    return found.group(0) if found else done.stdout.strip()
+
+
+def start(task: Task, folder: Path, cpus: Sequence[int], wrapper: Sequence[object] = ()) -> Running:
+    """`wrapper` is a program, with its arguments, that runs Sheave."""
+    ready = folder / "ready.json"
+    argv = [*wrapper, binary("sheave"), "serve", "--config", _write_config(task, folder)]
+    argv += ["--workers", str(task.workers), "--admin", "127.0.0.1:0", "--ready-file", ready]
+    child = Child(argv, folder / "sheave.log", cpus=cpus)
+    wait_until(ready.is_file, child, "Sheave's ready file", seconds=60)
+    return Running(json.loads(ready.read_text())["listeners"][0]["address"], child)
+
+
+def _write_config(task: Task, folder: Path) -> Path:
+    config = folder / "config"
+    config.mkdir()
+    cap = CAP.format(cap=task.cap) if task.cap else ""
+    (config / "gateway.yaml").write_text(GATEWAY.format(cap=cap))
+    endpoints = (_endpoint(number, address) for number, address in enumerate(task.endpoints))
+    (config / "endpoints.yaml").write_text("".join(endpoints))
+    (config / "routes.yaml").write_text(_routes(task.routes))
+    return config
+
+
+def _endpoint(number: int, address: str) -> str:
+    host, _, port = address.rpartition(":")
+    return ENDPOINT.format(number=number, host=host, port=port)
+
+
+def _routes(count: int | None) -> str:
+    if count is None:
+        return ROUTE.format(number=0, hostnames="[]", path="/")
+    return "".join(
+        ROUTE.format(number=number, hostnames=f"[h{number % HOSTS}.lab.example]", path=f"/p{number // HOSTS}")
+        for number in ((WANTED_ROUTE + offset) % max(count, WANTED_ROUTE + 1) for offset in range(count))
+    )

@@ -1,0 +1,84 @@
+"""What an experiment is given to run with: its settings, a place for its rows, and a voice."""
+
+from __future__ import annotations
+
+import csv
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lab.experiment import Experiment
+
+Row = dict[str, Any]
+
+
+@dataclass
+class Bench:
+    """One run of one experiment."""
+
+    experiment: Experiment
+    quick: bool
+    folder: Path
+    rows: list[Row] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return self.experiment.settings
+
+    def setting(self, name: str) -> Any:
+        """A number that `quick_NAME` replaces in a quick run."""
+        return self.settings[f"quick_{name}"] if self.quick else self.settings[name]
+
+    def record(self, row: Row) -> None:
+        """Keeps a row, on disk at once: what is interrupted has its data up to there."""
+        path = self.folder / "raw.csv"
+        with path.open("a", newline="") as out:
+            writer = csv.DictWriter(out, fieldnames=list(row))
+            if not self.rows:
+                writer.writeheader()
+            writer.writerow(row)
+        self.rows.append(row)
+
+    def note(self, text: str) -> None:
+        """Something the reader of the result must know."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def log_folder(self) -> Path:
+        """Where processes log: beside the raw data, not committed."""
+        folder = self.folder / "logs"
+        folder.mkdir(exist_ok=True)
+        return folder
+
+
+class Progress:
+    """One line on standard error: what is done, what is to come, when it ends."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+        self._done = 0
+        self._began = time.monotonic()
+        self._live = sys.stderr.isatty()
+
+    def step(self, what: str) -> None:
+        """One step is done. On a terminal the line is rewritten; elsewhere there is one for each tenth."""
+        self._done += 1
+        elapsed = time.monotonic() - self._began
+        left = elapsed / self._done * (self._steps - self._done)
+        line = f"{self._done}/{self._steps} {what}; {_clock(elapsed)} gone, {_clock(left)} to go"
+        if self._live:
+            end = "\n" if self._done == self._steps else ""
+            print(f"\r\x1b[K{line}", end=end, file=sys.stderr, flush=True)
+        elif self._done * 10 // self._steps != (self._done - 1) * 10 // self._steps:
+            print(line, file=sys.stderr, flush=True)
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _clock(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02}"

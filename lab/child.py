@@ -1,0 +1,151 @@
+"""Processes that the lab starts: pinned, in a session of their own, and gone when the lab is gone."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Self
+
+PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class ChildFailed(Exception):
+    """A process ended, or did not get ready; the message carries the end of its log."""
+
+
+class Child:
+    """One process and whatever it starts. Its output that is not a pipe goes to `log`."""
+
+    def __init__(
+        self,
+        argv: Sequence[object],
+        log: Path,
+        *,
+        cpus: Sequence[int] = (),
+        piped: bool = False,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self.argv = [str(word) for word in argv]
+        self.log = log
+        pipe = subprocess.PIPE if piped else None
+        with log.open("ab") as out:
+            self._process = subprocess.Popen(
+                self.argv,
+                stdin=pipe or subprocess.DEVNULL,
+                stdout=pipe or out,
+                stderr=out,
+                env={**os.environ, **(env or {})},
+                text=True,
+                start_new_session=True,
+                preexec_fn=lambda: _before_exec(cpus),
+            )
+        _prefer(self.pid)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def stdin(self) -> IO[str]:
+        assert self._process.stdin is not None, "only a piped child can be written to"
+        return self._process.stdin
+
+    @property
+    def stdout(self) -> IO[str]:
+        assert self._process.stdout is not None, "only a piped child can be read from"
+        return self._process.stdout
+
+    def processes(self) -> list[int]:
+        """The process and its descendants."""
+        found = [self.pid]
+        for pid in found:
+            try:
+                children = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+            except FileNotFoundError:
+                continue
+            found.extend(int(child) for child in children.split())
+        return found
+
+    def pss_bytes(self) -> int:
+        """Memory that is the processes' own, shared pages divided by their sharers."""
+        return sum(_pss_bytes(pid) for pid in self.processes())
+
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def check(self) -> None:
+        """Raises if the process has ended."""
+        if not self.alive():
+            raise ChildFailed(f"{self.argv[0]} ended with {self._process.returncode}{self.log_end()}")
+
+    def log_end(self) -> str:
+        lines = self.log.read_text(errors="replace").splitlines()[-15:]
+        return "".join(f"\n    {line}" for line in lines)
+
+    def stop(self, grace_seconds: float = 5.0) -> None:
+        """Asks the whole session to end, and makes it end after the grace."""
+        self._signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(grace_seconds)
+        self._signal(signal.SIGKILL)
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, number)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def wait_until(ready, child: Child, what: str, seconds: float = 15.0):
+    """Polls `ready()` until it yields something true; a child that ends meanwhile is an error at once."""
+    deadline = time.monotonic() + seconds
+    while True:
+        if value := ready():
+            return value
+        child.check()
+        if time.monotonic() > deadline:
+            raise ChildFailed(f"{what} was not there after {seconds:.0f} s{child.log_end()}")
+        time.sleep(0.01)
+
+
+def raise_open_files() -> int:
+    """Lets this process and its children open as many files as the hard limit has; returns how many."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
+
+
+def _before_exec(cpus: Sequence[int]) -> None:
+    # Survivors of a killed lab would serve the next run.
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if cpus:
+        os.sched_setaffinity(0, cpus)
+
+
+def _prefer(pid: int) -> None:
+    """Where CPU is shared out by session, nice means nothing between sessions: this is what does. Root only."""
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{pid}/autogroup").write_text("-20")
+
+
+def _pss_bytes(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024
+    raise ChildFailed(f"/proc/{pid}/smaps_rollup has no Pss line")

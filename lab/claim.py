@@ -1,0 +1,53 @@
+"""A claim is a figure with a bound, written down before the run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+
+from lab.figure import Figure
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """One `[[claim]]` of an expect.toml."""
+
+    id: str
+    text: str
+    figure: str
+    at_most: float = math.inf
+    at_least: float = -math.inf
+
+    def __post_init__(self) -> None:
+        if math.isinf(self.at_most) == math.isinf(self.at_least):
+            raise ValueError(f"claim {self.id}: give at_most or at_least, one of them")
+
+    @property
+    def bound(self) -> str:
+        return f"<= {self.at_most:g}" if math.isfinite(self.at_most) else f">= {self.at_least:g}"
+
+    def check(self, figures: dict[str, Figure]) -> Claim:
+        """A figure that the run did not yield refutes the claim."""
+        figure = figures.get(self.figure)
+        value = figure.value if figure else None
+        holds = value is not None and self.at_least <= value <= self.at_most
+        return Claim(self.id, self.text, value, self.bound, holds)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What became of it."""
+
+    id: str
+    text: str
+    value: float | None
+    bound: str
+    holds: bool
+
+    def to_json(self) -> dict[str, object]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        value = "not measured" if self.value is None else f"{self.value:.3g}"
+        verdict = "holds" if self.holds else "FALLS SHORT"
+        return f"{verdict:11} {self.text}: {value} ({self.bound})"

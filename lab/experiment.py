@@ -1,0 +1,55 @@
+"""Finding experiments and reading what they say of themselves."""
+
+from __future__ import annotations
+
+import importlib.util
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from lab.claim import Expectation
+from lab.paths import REPOSITORY
+
+EXPERIMENTS = REPOSITORY / "lab" / "experiments"
+
+
+class Unknown(Exception):
+    """There is no experiment of this name."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One folder: the numbers that matter, the claims, and the code that runs it."""
+
+    name: str
+    folder: Path
+    settings: dict[str, Any]
+    expectations: tuple[Expectation, ...]
+
+    @property
+    def title(self) -> str:
+        return self.settings["title"]
+
+    def module(self) -> ModuleType:
+        """Its `experiment.py`, which has a function `run(bench)`."""
+        spec = importlib.util.spec_from_file_location(self.name.replace("-", "_"), self.folder / "experiment.py")
+        assert spec is not None and spec.loader is not None, "a path to a Python file has a loader"
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+
+def find(name: str) -> Experiment:
+    """The experiment of this name, or an error that lists those there are."""
+    folder = EXPERIMENTS / name
+    if not (folder / "experiment.toml").is_file():
+        raise Unknown(f"there is no experiment '{name}'; there are: {', '.join(names())}")
+    settings = tomllib.loads((folder / "experiment.toml").read_text())
+    expected = tomllib.loads((folder / "expect.toml").read_text())
+    return Experiment(name, folder, settings, tuple(Expectation(**claim) for claim in expected["claim"]))
+
+
+def names() -> list[str]:
+    return sorted(path.parent.name for path in EXPERIMENTS.glob("*/experiment.toml"))

@@ -1,0 +1,190 @@
+"""Measures what a request costs a proxy; experiment.toml says which requests, expect.toml what is claimed."""
+
+from __future__ import annotations
+
+import http.client
+import random
+from contextlib import ExitStack
+from typing import Any
+
+from lab.balancers import Running, Task, balancer
+from lab.bench import Bench, Progress, Row, say
+from lab.figure import Figure, paired_ratio
+from lab.load import LoadGenerator, LoadReport, Request
+
+GIB = 1 << 30
+# A proxy that waited for its CPU this share of the time was disturbed by something else.
+DISTURBED = 0.05
+
+Arms = dict[str, Running]
+
+
+def run(bench: Bench) -> dict[str, Figure]:
+    with ExitStack() as running:
+        load = running.enter_context(
+            LoadGenerator(
+                bench.log_folder() / "loadgen.log",
+                cpus=bench.settings["load_cpus"],
+                endpoints=bench.settings["endpoints"],
+            )
+        )
+        say(f"starting {', '.join(bench.settings['arms'])}")
+        arms = {name: running.enter_context(_start(bench, load, name)) for name in bench.settings["arms"]}
+        for name, arm in arms.items():
+            _check_forwarding(name, arm)
+        _measure_cpu(bench, load, arms)
+    with ExitStack() as running:
+        load = running.enter_context(
+            LoadGenerator(bench.log_folder() / "loadgen.log", cpus=bench.settings["load_cpus"], endpoints=1)
+        )
+        _measure_memory(bench, load)
+    _note_disturbance(bench)
+    return _figures(bench)
+
+
+def _start(bench: Bench, load: LoadGenerator, name: str, run_name: str | None = None) -> Running:
+    settings = dict(bench.settings["arms"][name])
+    peer, cpus = balancer(settings.pop("balancer")), settings.pop("cpus")
+    folder = bench.log_folder() / (run_name or name)
+    folder.mkdir()
+    return peer.start(Task(endpoints=load.endpoints, **settings), folder, cpus)
+
+
+def _check_forwarding(name: str, arm: Running) -> None:
+    """Every arm does the same work: the endpoint is told who the client is."""
+    host, _, port = arm.address.rpartition(":")
+    client = http.client.HTTPConnection(host, int(port), timeout=10)
+    # A host and path that every arm routes, and that asks for the head as the endpoint sees it.
+    client.request("GET", "/p57/echo", headers={"Host": "h43.lab.example"})
+    answer = client.getresponse()
+    head = answer.read().decode("latin-1").lower()
+    client.close()
+    if answer.status != 200 or "x-forwarded-for: 127.0.0.1" not in head:
+        raise RuntimeError(f"{name} answers {answer.status} and forwards this head:\n{head}")
+
+
+def _measure_cpu(bench: Bench, load: LoadGenerator, arms: Arms) -> None:
+    cases, rounds = bench.settings["cases"], bench.setting("rounds")
+    order = random.Random(bench.settings["seed"])
+    progress = Progress(rounds * sum(len(case["arms"]) for case in cases))
+    for number in range(rounds):
+        for case in order.sample(cases, len(cases)):
+            for name in order.sample(case["arms"], len(case["arms"])):
+                report = _load(bench, load, arms[name], case)
+                bench.record(_cpu_row(number, case, name, report))
+                progress.step(f"round {number + 1}, {case['id']}, {name}")
+
+
+def _load(bench: Bench, load: LoadGenerator, arm: Running, case: dict[str, Any]) -> LoadReport:
+    return load.load(
+        arm.address,
+        Request(**case.get("request", {})),
+        connections=case["connections"],
+        warmup_seconds=bench.setting("warmup_seconds"),
+        seconds=bench.setting("seconds"),
+        processes=arm.child.processes(),
+        spin=case.get("spin", True),
+    )
+
+
+def _cpu_row(number: int, case: dict[str, Any], name: str, report: LoadReport) -> Row:
+    request = Request(**case.get("request", {}))
+    if case["per"] == "GiB":
+        amount = report.requests * max(request.body_bytes, request.answer_bytes) / GIB
+        cost, unit = report.cpu_ns / 1e9 / amount, "CPU seconds per GiB"
+    else:
+        cost, unit = report.cpu_ns / 1e3 / report.requests, "CPU µs per request"
+    return {
+        "round": number,
+        "case": case["id"],
+        "arm": name,
+        "cost": round(cost, 4),
+        "unit": unit,
+        "requests": report.requests,
+        "errors": report.errors,
+        "first_error": report.first_error or "",
+        "seconds": round(report.seconds, 4),
+        "cpu_ns": report.cpu_ns,
+        "wait_ns": report.wait_ns,
+        "latency_p50_us": report.latency_p50_us,
+        "latency_p99_us": report.latency_p99_us,
+    }
+
+
+def _measure_memory(bench: Bench, load: LoadGenerator) -> None:
+    idle = bench.settings["idle"]
+    rounds = idle["quick_rounds"] if bench.quick else idle["rounds"]
+    progress = Progress(rounds * len(idle["arms"]))
+    for number in range(rounds):
+        for name in idle["arms"]:
+            with _start(bench, load, name, f"{name}-idle-{number}") as arm:
+                bench.record(_idle_row(number, name, load, arm, idle))
+            progress.step(f"idle connections, {name}")
+
+
+def _idle_row(number: int, name: str, load: LoadGenerator, arm: Running, idle: dict[str, Any]) -> Row:
+    request, at_once, connections = Request(**idle["request"]), idle["at_once"], idle["connections"]
+    # What a first request makes a proxy set up is no cost of a connection.
+    load.load_exactly(arm.address, request, connections=at_once, requests=10 * at_once)
+    before = arm.child.pss_bytes()
+    held = load.hold(arm.address, request, connections=connections, at_once=at_once)
+    after = arm.child.pss_bytes()
+    # Counts what the proxy had closed by now as well.
+    released = load.release()
+    return {
+        "round": number,
+        "case": "idle",
+        "arm": name,
+        "cost": round((after - before) / held["held"], 1),
+        "unit": "bytes per idle connection",
+        "requests": held["held"],
+        "errors": released["errors"],
+        "first_error": released["first_error"] or "",
+        "seconds": 0,
+        "cpu_ns": 0,
+        "wait_ns": 0,
+        "latency_p50_us": 0,
+        "latency_p99_us": 0,
+    }
+
+
+def _note_disturbance(bench: Bench) -> None:
+    """Only arms that have their CPU to themselves can tell others' work by their own waiting."""
+    shared = {name for name, arm in bench.settings["arms"].items() if len(arm["cpus"]) > 1}
+    alone = [row for row in bench.rows if row["seconds"] and row["arm"] not in shared]
+    disturbed = [row for row in alone if row["wait_ns"] > DISTURBED * row["seconds"] * 1e9]
+    if disturbed:
+        bench.note(
+            f"The machine was loaded: in {len(disturbed)} of {len(alone)} measurements the proxy waited"
+            f" for its CPU more than {DISTURBED:.0%} of the time."
+        )
+
+
+def _figures(bench: Bench) -> dict[str, Figure]:
+    figures: dict[str, Figure] = {}
+    for case in bench.settings["cases"]:
+        costs = {name: _costs(bench, case["id"], name) for name in case["arms"]}
+        medians = {name: Figure.of(list(cost.values()), _unit(bench, case["id"])) for name, cost in costs.items()}
+        best = min(case["against"], key=lambda name: medians[name].value)
+        figures[case["id"]] = paired_ratio(costs[case["arms"][0]], costs[best])
+        for name, median in medians.items():
+            figures[f"{case['id']}.{name}"] = median
+    for name in bench.settings["idle"]["arms"]:
+        figures[f"idle.{name}"] = Figure.of(list(_costs(bench, "idle", name).values()), _unit(bench, "idle"))
+    for peer in bench.settings["balancers"]:
+        figures[f"errors.{peer}"] = Figure.of([_errors(bench, peer)], "requests")
+    return figures
+
+
+def _costs(bench: Bench, case: str, arm: str) -> dict[int, float]:
+    """By round."""
+    return {row["round"]: row["cost"] for row in bench.rows if row["case"] == case and row["arm"] == arm}
+
+
+def _unit(bench: Bench, case: str) -> str:
+    return next(row["unit"] for row in bench.rows if row["case"] == case)
+
+
+def _errors(bench: Bench, peer: str) -> float:
+    arms = bench.settings["arms"]
+    return sum(row["errors"] for row in bench.rows if arms[row["arm"]]["balancer"] == peer)

@@ -1,0 +1,123 @@
+"""The load generator and its endpoints: one process on one CPU, spoken to in lines of JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from lab.child import Child, ChildFailed
+from lab.paths import binary
+
+
+@dataclass(frozen=True)
+class Request:
+    """What every request of a load says, and how long its answer is."""
+
+    method: str = "GET"
+    host: str = "lab.example"
+    path: str = "/b/100"
+    body_bytes: int = 0
+    answer_bytes: int = 100
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """What was counted between the end of the warm-up and the end of the load."""
+
+    requests: int
+    errors: int
+    first_error: str | None
+    seconds: float
+    latency_p50_us: float
+    latency_p99_us: float
+    latency_max_us: float
+    served: list[int]
+    cpu_ns: int
+    wait_ns: int
+
+
+class LoadGenerator:
+    """Endpoints that serve all the time, and one job at a time against a proxy before them."""
+
+    def __init__(self, log: Path, *, cpus: Sequence[int], endpoints: int, delay_us: int = 0) -> None:
+        argv = [binary("loadgen"), "--endpoints", endpoints, "--delay-us", delay_us]
+        self._child = Child(argv, log, cpus=cpus, piped=True)
+        self.endpoints: tuple[str, ...] = tuple(self._answer()["endpoints"])
+
+    def load(
+        self,
+        target: str,
+        request: Request,
+        *,
+        connections: int,
+        warmup_seconds: float,
+        seconds: float,
+        processes: Sequence[int] = (),
+        spin: bool = True,
+    ) -> LoadReport:
+        """Requests over kept-alive connections for so long."""
+        extent = {"warmup_seconds": warmup_seconds, "seconds": seconds}
+        return self._load(target, request, connections, extent, processes, spin)
+
+    def load_exactly(self, target: str, request: Request, *, connections: int, requests: int) -> LoadReport:
+        """So many requests, and not one more."""
+        return self._load(target, request, connections, {"requests": requests}, (), True)
+
+    def _load(
+        self,
+        target: str,
+        request: Request,
+        connections: int,
+        extent: dict[str, float],
+        processes: Sequence[int],
+        spin: bool,
+    ) -> LoadReport:
+        self._ask(
+            {
+                "do": "load",
+                "target": target,
+                "connections": connections,
+                "request": asdict(request),
+                "processes": list(processes),
+                "spin": spin,
+                **extent,
+            }
+        )
+        return LoadReport(**self._answer())
+
+    def hold(self, target: str, request: Request, *, connections: int, at_once: int) -> dict[str, Any]:
+        """Connections that stay open after one request each, until `release`."""
+        self._ask(
+            {
+                "do": "hold",
+                "target": target,
+                "connections": connections,
+                "at_once": at_once,
+                "request": asdict(request),
+            }
+        )
+        return self._answer()
+
+    def release(self) -> dict[str, Any]:
+        """Closes what is held; the answer counts those that the proxy had closed before."""
+        self._ask({"do": "release"})
+        return self._answer()
+
+    def _ask(self, job: dict[str, Any]) -> None:
+        self._child.stdin.write(json.dumps(job) + "\n")
+        self._child.stdin.flush()
+
+    def _answer(self) -> dict[str, Any]:
+        line = self._child.stdout.readline()
+        if not line:
+            raise ChildFailed(f"the load generator ended{self._child.log_end()}")
+        return json.loads(line)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._child.stop()

@@ -1,0 +1,63 @@
+"""What a run leaves behind: environment.txt, summary.md, plot.svg beside raw.csv, and the JSON for programs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from lab.bench import Bench
+from lab.claim import Claim
+from lab.figure import Figure
+
+
+def write(bench: Bench, environment: dict[str, Any], figures: dict[str, Figure], claims: list[Claim]) -> None:
+    """The files for people, in the folder of the run."""
+    (bench.folder / "environment.txt").write_text(environment_text(environment))
+    (bench.folder / "summary.md").write_text(summary(bench, figures, claims))
+
+
+def write_json(
+    path: Path, bench: Bench, environment: dict[str, Any], figures: dict[str, Figure], claims: list[Claim]
+) -> None:
+    """Everything in one file, for programs."""
+    document = {
+        "experiment": bench.experiment.name,
+        "title": bench.experiment.title,
+        "quick": bench.quick,
+        "claims": [claim.to_json() for claim in claims],
+        "notes": bench.notes,
+        "environment": environment,
+        "figures": {name: asdict(figure) for name, figure in figures.items()},
+        "raw": bench.rows,
+    }
+    path.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def summary(bench: Bench, figures: dict[str, Figure], claims: list[Claim]) -> str:
+    """Claims, then figures, as Markdown."""
+    lines = [f"# {bench.experiment.name}: {bench.experiment.title}", ""]
+    lines += [f"> {note}" for note in bench.notes] + ([""] if bench.notes else [])
+    lines += ["| claim | value | bound | holds |", "| --- | --- | --- | --- |"]
+    for claim in claims:
+        value = "not measured" if claim.value is None else f"{claim.value:.3g}"
+        lines.append(f"| {claim.text} | {value} | {claim.bound} | {'yes' if claim.holds else '**no**'} |")
+    lines += ["", "| figure | median (quartiles) | unit | n |", "| --- | --- | --- | --- |"]
+    lines += [f"| {name} | {figure} | {figure.unit} | {figure.count} |" for name, figure in figures.items()]
+    return "\n".join(lines) + "\n"
+
+
+def environment_text(environment: dict[str, Any]) -> str:
+    """One line for each fact."""
+    flat: dict[str, Any] = {}
+    for name, value in environment.items():
+        if isinstance(value, dict):
+            flat |= {f"{name}.{key}": inner for key, inner in value.items()}
+        else:
+            flat[name] = value
+    return "".join(f"{name}: {_words(value)}\n" for name, value in flat.items())
+
+
+def _words(value: Any) -> str:
+    return " ".join(f"{item:.2f}" for item in value) if isinstance(value, list) else str(value)

@@ -1,0 +1,91 @@
+"""One run of an experiment, from preparation to written results."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab import environment, network, plot, results
+from lab.balancers import balancer
+from lab.bench import Bench, say
+from lab.child import raise_open_files
+from lab.claim import Claim
+from lab.experiment import Experiment
+from lab.figure import Figure
+from lab.paths import CACHE, Missing, build
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run came to."""
+
+    folder: Path
+    claims: list[Claim]
+
+    @property
+    def holds(self) -> bool:
+        return all(claim.holds for claim in self.claims)
+
+
+def run(experiment: Experiment, *, quick: bool, json_file: Path | None) -> Outcome:
+    """Runs everything, writes everything, and only then says which claims hold."""
+    module = experiment.module()
+    build("sheave", "loadgen")
+    versions = prepare(experiment)
+    network_used = network.isolate()
+    raise_open_files()
+    described = environment.describe(network_used, versions)
+
+    bench = Bench(experiment, quick, _folder(experiment, quick))
+    if quick:
+        bench.note("A quick run: too few rounds to stand for a claim.")
+    if environment.is_loaded(described):
+        bench.note(f"The machine was loaded at the start: {described['load_average'][0]:.2f} runnable tasks.")
+    figures = _run_to_the_end(module.run, bench)
+
+    claims = [expectation.check(figures) for expectation in experiment.expectations]
+    results.write(bench, described, figures, claims)
+    if json_file:
+        results.write_json(json_file, bench, described, figures, claims)
+    plot.draw(bench.folder, experiment.title)
+    return Outcome(bench.folder, claims)
+
+
+def prepare(experiment: Experiment) -> dict[str, str]:
+    """Fetches the balancers of an experiment; a version other than the pinned one is an error."""
+    versions = {}
+    for name, pinned in experiment.settings["balancers"].items():
+        found = balancer(name).prepare()
+        if pinned and not found.startswith(f"{pinned}."):
+            raise Missing(
+                f"{name} {found} is what there is, but {experiment.name} is about {name} {pinned}:"
+                f" put {name} {pinned} into {CACHE / 'peers'}, or change experiment.toml and run everything anew"
+            )
+        versions[name] = found
+    return versions
+
+
+def _run_to_the_end(function, bench: Bench) -> dict[str, Figure]:
+    try:
+        return function(bench)
+    except BaseException:
+        if bench.rows:
+            say(f"\nstopped early; the {len(bench.rows)} measurements so far are in {bench.folder}/raw.csv")
+        raise
+
+
+def _folder(experiment: Experiment, quick: bool) -> Path:
+    """Full runs are for committing and lie with the experiment; quick ones lie in the cache."""
+    now = datetime.datetime.now()
+    if quick:
+        parent, name = CACHE / "lab" / experiment.name, f"{now:%Y-%m-%dT%H%M%S}"
+    else:
+        parent, name = experiment.folder / "runs", f"{now:%Y-%m-%d}-{environment.machine_name()}"
+    folder = parent / name
+    number = 1
+    while folder.exists():
+        number += 1
+        folder = parent / f"{name}-{number}"
+    folder.mkdir(parents=True)
+    return folder

@@ -1,0 +1,52 @@
+"""What a run keeps on disk, whatever becomes of it."""
+
+import contextlib
+import csv
+import io
+import json
+import tempfile
+import unittest
+from pathlib import Path
+from types import SimpleNamespace
+
+from lab import results
+from lab.bench import Bench
+from lab.claim import Expectation
+from lab.experiment import Experiment
+from lab.figure import Figure
+from lab.run import _run_to_the_end
+
+
+class BenchTest(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        found = Experiment("test", self.folder, {"title": "A test", "rounds": 13, "quick_rounds": 3}, ())
+        self.bench = Bench(found, True, self.folder)
+
+    def test_interrupted_run_keeps_its_rows(self) -> None:
+        def run(bench: Bench) -> dict[str, Figure]:
+            bench.record({"round": 0, "cost": 1.5})
+            bench.record({"round": 1, "cost": 2.5})
+            raise KeyboardInterrupt
+
+        said = io.StringIO()
+        with self.assertRaises(KeyboardInterrupt), contextlib.redirect_stderr(said):
+            _run_to_the_end(run, self.bench)
+        self.assertIn("the 2 measurements so far are in", said.getvalue())
+        with (self.folder / "raw.csv").open() as lines:
+            self.assertEqual([row["cost"] for row in csv.DictReader(lines)], ["1.5", "2.5"])
+
+    def test_quick_run_takes_the_quick_setting(self) -> None:
+        self.assertEqual(self.bench.setting("rounds"), 3)
+
+    def test_json_holds_claims_environment_and_rows(self) -> None:
+        self.bench.record({"round": 0, "cost": 1.5})
+        figures = {"cost": Figure.of([1.5], "ratio")}
+        claims = [Expectation("cheap", "It is cheap", "cost", at_most=1.0).check(figures)]
+        results.write_json(self.folder / "out.json", self.bench, {"cpu": "some"}, figures, claims)
+        document = SimpleNamespace(**json.loads((self.folder / "out.json").read_text()))
+        claim = {"id": "cheap", "text": "It is cheap", "value": 1.5, "bound": "<= 1", "holds": False}
+        self.assertEqual(document.claims, [claim])
+        self.assertEqual((document.environment, document.raw), ({"cpu": "some"}, [{"round": 0, "cost": 1.5}]))

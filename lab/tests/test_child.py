@@ -1,0 +1,44 @@
+"""Processes are pinned, watched, and gone afterwards with whatever they started."""
+
+import os
+import select
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+from typing import Any
+
+from lab.child import Child, ChildFailed, wait_until
+
+
+class ChildTest(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.log = Path(folder.name) / "log"
+
+    def start(self, code: str, **options: Any) -> Child:
+        return Child([sys.executable, "-c", code], self.log, **options)
+
+    def test_stopping_a_child_stops_what_it_started(self) -> None:
+        code = "import subprocess; print(subprocess.Popen(['sleep', '600']).pid, flush=True); input()"
+        with self.start(code, piped=True) as child:
+            grandchild = int(child.stdout.readline())
+            self.assertIn(grandchild, child.processes())
+            handle = os.pidfd_open(grandchild)
+            self.addCleanup(os.close, handle)
+        # Readable once the process has ended; the signal may take a moment to arrive.
+        ended, _, _ = select.select([handle], [], [], 30)
+        self.assertTrue(ended)
+
+    def test_child_that_ends_early_shows_its_log(self) -> None:
+        with self.start("raise SystemExit('port in use')") as child:
+            with self.assertRaisesRegex(ChildFailed, "port in use"):
+                wait_until(lambda: False, child, "the listener")
+
+    def test_child_stays_on_its_cpus(self) -> None:
+        cpu = min(os.sched_getaffinity(0))
+        code = "import os; print(sorted(os.sched_getaffinity(0)), flush=True); input()"
+        with self.start(code, piped=True, cpus=[cpu]) as child:
+            self.assertEqual(child.stdout.readline().strip(), str([cpu]))
+            self.assertGreater(child.pss_bytes(), 1_000_000)

@@ -1,0 +1,63 @@
+"""Every experiment says what it claims in terms of what it measures, and the command line says what is wrong."""
+
+import subprocess
+import sys
+import tomllib
+import unittest
+
+from lab import cost_check, experiment
+from lab.paths import REPOSITORY
+
+
+def lab(*arguments: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "lab", *arguments]
+    return subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True)
+
+
+class ExperimentTest(unittest.TestCase):
+    def test_folders_are_complete(self) -> None:
+        for name in experiment.names():
+            with self.subTest(name):
+                found = experiment.find(name)
+                self.assertTrue((found.folder / "README.md").is_file())
+                self.assertTrue(callable(found.module().run))
+                self.assertTrue(found.expectations)
+
+    def test_claims_have_ids_of_their_own(self) -> None:
+        for name in experiment.names():
+            ids = [claim.id for claim in experiment.find(name).expectations]
+            self.assertEqual(len(ids), len(set(ids)), name)
+
+    def test_cases_name_arms_and_balancers_that_exist(self) -> None:
+        settings = experiment.find("proxy-cost").settings
+        for case in settings["cases"]:
+            self.assertLessEqual({*case["arms"], *case["against"]}, settings["arms"].keys(), case["id"])
+        for name, arm in settings["arms"].items():
+            self.assertIn(arm["balancer"], settings["balancers"], name)
+
+
+class CommandLineTest(unittest.TestCase):
+    def test_list_names_each_experiment_with_its_title(self) -> None:
+        done = lab("list")
+        self.assertEqual(done.returncode, 0)
+        self.assertEqual([line.split()[0] for line in done.stdout.splitlines()], experiment.names())
+
+    def test_unknown_experiment_is_a_sentence_and_exit_code_2(self) -> None:
+        done = lab("run", "nonsense")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("there is no experiment 'nonsense'; there are: ", done.stderr)
+
+    def test_json_file_in_a_missing_folder_is_refused_before_the_run(self) -> None:
+        done = lab("run", "proxy-cost", "--quick", "--json", "/nowhere/at/all.json")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("no such folder", done.stderr)
+
+
+class CostFileTest(unittest.TestCase):
+    def test_update_changes_the_figures_and_nothing_else(self) -> None:
+        text = cost_check.FIGURES.read_text()
+        cases = tomllib.loads(text)["cases"]
+        updated = cost_check._updated(text, {name: 42 for name in cases})
+        changed = [line for line in updated.splitlines() if line not in text.splitlines()]
+        self.assertEqual(set(changed), {"instructions = 42"})
+        self.assertEqual({case["instructions"] for case in tomllib.loads(updated)["cases"].values()}, {42})
