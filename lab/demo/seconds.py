@@ -1,0 +1,90 @@
+"""What the answers of a load come to, second by second. Knows no process and no screen."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One request: when it was sent, how long it took, who answered; or why nobody did."""
+
+    sent: float
+    seconds: float
+    replica: str | None
+    failure: str | None
+
+    @property
+    def came(self) -> float:
+        return self.sent + self.seconds
+
+
+@dataclass(frozen=True)
+class Second:
+    """What came in within one second."""
+
+    answers: int
+    failures: int
+    median_seconds: float | None
+    by_replica: dict[str, int]
+
+
+def summarize(answers: Sequence[Answer]) -> Second:
+    good = [answer for answer in answers if answer.replica is not None]
+    return Second(
+        answers=len(answers),
+        failures=len(answers) - len(good),
+        median_seconds=statistics.median(answer.seconds for answer in good) if good else None,
+        by_replica=dict(Counter(answer.replica for answer in good if answer.replica is not None)),
+    )
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of the claim: the new replica is used at once, gets its share, and nothing fails."""
+
+    first_request_seconds: float | None
+    share: float
+    lowest_share: float
+    requests: int
+    failures: int
+
+    FIRST_REQUEST_SECONDS = 0.1
+    FAIR_SHARE = 0.5
+    # A window of five seconds may be this far below its fair share.
+    TOLERANCE = 0.05
+    WINDOW_SECONDS = 5
+
+    @property
+    def holds(self) -> bool:
+        return (
+            self.first_request_seconds is not None
+            and self.first_request_seconds <= self.FIRST_REQUEST_SECONDS
+            and self.lowest_share >= self.FAIR_SHARE - self.TOLERANCE
+            and self.failures == 0
+        )
+
+
+def judge(answers: Sequence[Answer], newcomer: str, joined: float) -> Verdict:
+    """Requests count by when they were sent: that is when the balancer chose."""
+    after = sorted((answer for answer in answers if answer.sent >= joined), key=lambda answer: answer.sent)
+    first = next((answer.sent - joined for answer in after if answer.replica == newcomer), None)
+    windows: dict[int, list[Answer]] = {}
+    for answer in after:
+        windows.setdefault(int((answer.sent - joined) / Verdict.WINDOW_SECONDS), []).append(answer)
+    # The last window is cut off by the end of the load.
+    whole = [windows[number] for number in sorted(windows)][:-1] or list(windows.values())
+    return Verdict(
+        first_request_seconds=first,
+        share=_share(after, newcomer),
+        lowest_share=min((_share(window, newcomer) for window in whole), default=0.0),
+        requests=len(answers),
+        failures=sum(answer.replica is None for answer in answers),
+    )
+
+
+def _share(answers: Sequence[Answer], replica: str) -> float:
+    return sum(answer.replica == replica for answer in answers) / len(answers) if answers else 0.0
