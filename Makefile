@@ -1,0 +1,50 @@
+# Commands for people and for CI. Recipes call; what has a life of its own is in scripts/ or lab/.
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check sim lab fuzz gen fmt clean cost-check
+
+# Where rustup puts cargo, which a shell started before the installation does not know.
+export PATH := $(HOME)/.cargo/bin:$(PATH)
+PYTHON := .cache/venv/bin/python
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: ## a new replica under kept-alive load gets its share at once; about a minute once built
+	@scripts/setup demo
+	@$(PYTHON) -m lab.demo
+
+test: ## every test: unit, property, golden, models of threads, simulated seeds, end to end, the lab's
+	@scripts/setup test
+	@scripts/test
+
+check: ## format, lints, documentation, dependencies, then `make test`: green means ready to commit
+	@scripts/setup check
+	@scripts/check
+
+sim: ## search for a failure (SEEDS=100000), or replay one traced (SEED=42)
+	@scripts/setup test
+	@scripts/sim
+
+lab: ## list the experiments; EXP=name runs one, ARGS="--quick --json FILE"
+	@scripts/setup lab
+	@$(PYTHON) -m lab $(if $(EXP),run $(EXP) $(ARGS),list)
+
+cost-check: ## instructions per request against the committed figure
+	@scripts/setup cost-check
+	@python3 -m lab.cost_check $(ARGS)
+
+fuzz: ## each fuzz target for SECONDS=60; TARGET=name for one
+	@scripts/setup fuzz
+	@scripts/fuzz $(or $(SECONDS),60) $(TARGET)
+
+gen: ## write generated files anew: CRDs, reference pages
+	@scripts/setup test
+	@scripts/gen
+
+fmt: ## format the Rust code
+	@cargo fmt --all
+
+clean: ## remove what was built and fetched
+	@cargo clean
+	@rm -rf .cache
