@@ -1,6 +1,47 @@
 //! The data plane: sockets, HTTP/1.1, connection pools, the life of a request.
+//!
+//! [`Proxy`] is its handle on the control side. It is told everything by a [`gateway::Snapshot`] (and endpoint sets
+//! within it), and never waits for whoever makes them. It must not know where objects come from.
 
+/// The only caller of the system clock.
+pub mod clock;
+/// What the kernel offers and no safe interface carries.
+mod sys;
+/// Binding, accepting, and a client's connection.
+mod accept;
+/// The way of a request.
+mod request;
+/// What a proxy says of a request's origin.
+mod forwarded;
+/// The response's way back.
+mod relay;
+/// What a failure means.
+mod failure;
+/// The endpoint's side: pools, connections, attempts.
+mod dial;
+/// Bodies, streamed.
+mod body;
+/// Connections that have left HTTP.
+mod tunnel;
 /// The head of a message, for every protocol.
 pub mod head;
 /// HTTP/1.1: bytes to heads and chunks, and back.
 pub mod h1;
+/// A backend as workers share it.
+mod backend;
+/// A Snapshot at work.
+mod live;
+/// One thread with its own runtime and connections.
+mod worker;
+/// Bytes read and not yet used.
+mod buffer;
+/// One timer per connection.
+mod deadline;
+/// Metrics and the access log.
+pub mod observe;
+/// The handle on the control side.
+mod control;
+
+pub use control::{
+    AccessLog, BackendView, EndpointView, ListenError, ListenerView, Proxy, Settings,
+};

@@ -2,11 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
+mod table;
+
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
 
 use proxy::h1::{Chunk, ChunkedReader, HeadLimits, parse, write};
 use proxy::head::{Fields, Framing, Method, RequestHead, ResponseHead};
+use table::{path, rows, unescape};
 
 const LIMITS: HeadLimits = HeadLimits { head_bytes: 32_768, fields: 100, target_bytes: 8192 };
 
@@ -165,63 +167,12 @@ fn check<const N: usize>(table: &str, read: impl Fn([&str; N]) -> [String; N]) {
     assert!(differences.is_empty(), "{table}:\n{differences}");
 }
 
-fn rows<const N: usize>(table: &str) -> Vec<[String; N]> {
-    let text = std::fs::read_to_string(path(table)).unwrap();
-    let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
-    let rows: Vec<_> = lines
-        .map(|line| {
-            let columns: Vec<String> = line.split('\t').map(String::from).collect();
-            columns.try_into().unwrap_or_else(|_| panic!("{table}: not {N} columns: {line}"))
-        })
-        .collect();
-    assert!(rows.len() > 50, "{table} has few rows");
-    rows
-}
-
 fn expect(file: &str, text: &str) {
     if std::env::var_os("UPDATE_EXPECT").is_some() {
         std::fs::write(path(file), text).unwrap();
     }
     let said = std::fs::read_to_string(path(file)).unwrap_or_default();
     assert!(said == text, "{file} differs; UPDATE_EXPECT=1 writes it anew");
-}
-
-fn path(file: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data").join(file)
-}
-
-/// `\r \n \t \\ \xNN`, and `\{N*text}` for text N times.
-fn unescape(text: &str) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    let mut rest = text.as_bytes();
-    while let Some((&byte, after)) = rest.split_first() {
-        rest = after;
-        if byte != b'\\' {
-            bytes.push(byte);
-            continue;
-        }
-        let (&kind, after) = rest.split_first().expect("something follows a backslash");
-        rest = after;
-        match kind {
-            b'r' => bytes.push(b'\r'),
-            b'n' => bytes.push(b'\n'),
-            b't' => bytes.push(b'\t'),
-            b'\\' => bytes.push(b'\\'),
-            b'x' => {
-                let (digits, after) = rest.split_at(2);
-                bytes.push(u8::from_str_radix(str::from_utf8(digits).unwrap(), 16).unwrap());
-                rest = after;
-            }
-            b'{' => {
-                let (inside, after) = str::from_utf8(rest).unwrap().split_once('}').unwrap();
-                let (times, text) = inside.split_once('*').unwrap();
-                bytes.extend(unescape(text).repeat(times.parse().unwrap()));
-                rest = after.as_bytes();
-            }
-            _ => panic!("no such escape in {text}"),
-        }
-    }
-    bytes
 }
 
 fn escape(bytes: &[u8]) -> String {

@@ -1,0 +1,344 @@
+//! A client's HTTP/1.1 connection: one request after the other.
+
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use balance::Time;
+use gateway::snapshot::ClientSettings;
+use tokio::io::AsyncWrite;
+use tokio::net::TcpStream;
+
+use crate::buffer::{BUFFER_BYTES, Buffer};
+use crate::clock;
+use crate::deadline::Deadline;
+use crate::failure::Failure;
+use crate::forwarded::Origin;
+use crate::h1::{HeadLimits, parse};
+use crate::live::{Bound, Live, LiveListener};
+use crate::request::{self, After, Exchange};
+use crate::worker::{Command, Seat, Stage, Worker};
+
+/// After our last answer we read on for so long, so that the client gets the answer before a reset.
+const LINGER: Duration = Duration::from_secs(2);
+/// And not more than this.
+const LINGER_BYTES: usize = 1024 * 1024;
+
+/// How a connection came here.
+pub(crate) struct Arrival {
+    pub(crate) peer: SocketAddr,
+    pub(crate) bound: Arc<Bound>,
+    pub(crate) accepted: Time,
+    /// It comes from another worker, between two requests.
+    pub(crate) moved: bool,
+}
+
+/// A connection on its way to another worker: registered with none.
+pub(crate) struct Handover {
+    stream: std::net::TcpStream,
+    arrival: Arrival,
+}
+
+/// Sends the connection to the worker of that seat, which counts it already.
+pub(crate) fn hand_over(seat: &Seat, stream: TcpStream, arrival: Arrival) {
+    match stream.into_std() {
+        Ok(stream) => seat.tell(Command::Adopt(Handover { stream, arrival })),
+        Err(_) => {
+            seat.connections.fetch_sub(1, Ordering::AcqRel);
+            arrival.bound.leave();
+        }
+    }
+}
+
+/// Takes in what another worker has sent.
+pub(crate) fn adopt(worker: &Rc<Worker>, handover: Handover) {
+    let Handover { stream, arrival } = handover;
+    match TcpStream::from_std(stream) {
+        Ok(stream) => spawn(worker, stream, arrival),
+        Err(_) => drop(Presence::new(worker, &arrival.bound)),
+    }
+}
+
+/// A connection as its requests see it.
+pub(crate) struct Client {
+    pub(crate) stream: TcpStream,
+    /// Read from the client and not yet used.
+    pub(crate) buffer: Option<Buffer>,
+    /// The one timer of whatever the connection waits for.
+    pub(crate) deadline: Deadline,
+    pub(crate) bound: Arc<Bound>,
+    pub(crate) origin: Origin,
+    pub(crate) peer: SocketAddr,
+    accepted: Time,
+    /// When the last thing happened.
+    pub(crate) since: Time,
+    seen_tick: u32,
+    has_served: bool,
+}
+
+/// Serves the connection on this worker from now on.
+pub(crate) fn spawn(worker: &Rc<Worker>, stream: TcpStream, arrival: Arrival) {
+    let Arrival { peer, bound, accepted, moved } = arrival;
+    let presence = Presence::new(worker, &bound);
+    if moved {
+        worker.counters().moved_in.add(1);
+    }
+    let now = clock::now();
+    let client = Client {
+        stream,
+        buffer: None,
+        deadline: Deadline::new(now + Duration::from_secs(60)),
+        bound,
+        origin: Origin::new(peer),
+        peer,
+        accepted,
+        since: now,
+        seen_tick: u32::MAX,
+        has_served: false,
+    };
+    tokio::task::spawn_local(serve(presence, client));
+}
+
+/// The connection in the counts of its listener and worker, for as long as it is here.
+struct Presence {
+    worker: Rc<Worker>,
+    bound: Arc<Bound>,
+    moved_on: bool,
+}
+
+impl Presence {
+    fn new(worker: &Rc<Worker>, bound: &Arc<Bound>) -> Self {
+        Self { worker: Rc::clone(worker), bound: Arc::clone(bound), moved_on: false }
+    }
+}
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        self.worker.seat().connections.fetch_sub(1, Ordering::AcqRel);
+        if !self.moved_on {
+            self.bound.leave();
+            self.bound.counters[self.worker.index].closed.add(1);
+        }
+    }
+}
+
+/// What ends the wait between two requests.
+enum Idle {
+    Request,
+    MoveTo(usize),
+    Over,
+}
+
+async fn serve(presence: Presence, mut client: Client) {
+    let worker = Rc::clone(&presence.worker);
+    let sleeping = poll_fn(|cx| Poll::Ready(worker.sleep_here(cx.waker().clone()))).await;
+    let end = serve_all(&worker, &mut client).await;
+    worker.leave(sleeping);
+    match end {
+        End::Close => client.linger(&worker).await,
+        End::Cut => {}
+        End::MoveTo(home) => client.move_on(presence, home),
+    }
+}
+
+/// How the connection ends on this worker.
+enum End {
+    /// With an orderly close.
+    Close,
+    /// At once: the client has gone, or must notice that its response is not whole.
+    Cut,
+    MoveTo(usize),
+}
+
+async fn serve_all(worker: &Rc<Worker>, client: &mut Client) -> End {
+    loop {
+        match client.idle(worker).await {
+            Idle::Request => {}
+            Idle::MoveTo(home) => return End::MoveTo(home),
+            Idle::Over => return End::Cut,
+        }
+        let mut exchange = worker.exchange();
+        let after = client.serve_one(worker, &mut exchange).await;
+        worker.give_back(exchange);
+        worker.scratch.stock.reclaim(&mut client.buffer);
+        match after {
+            After::KeepAlive => {}
+            After::Close => return End::Close,
+            After::Cut => return End::Cut,
+        }
+    }
+}
+
+impl Client {
+    async fn serve_one(&mut self, worker: &Rc<Worker>, exchange: &mut Exchange) -> After {
+        match self.read_head(worker, exchange).await {
+            Ok(true) => {}
+            Ok(false) => return After::Cut,
+            Err(failure) => return request::refuse(worker, self, exchange, failure).await,
+        }
+        worker.count_request(&mut self.seen_tick);
+        self.has_served = true;
+        request::serve(worker, self, exchange).await
+    }
+
+    /// Waits for the first byte of a request.
+    async fn idle(&mut self, worker: &Worker) -> Idle {
+        if self.buffer.as_ref().is_some_and(|buffer| !buffer.is_empty()) {
+            return Idle::Request;
+        }
+        let live = worker.live();
+        let Some(listener) = self.listener(&live) else { return Idle::Over };
+        if self.has_served
+            && let Some(home) = worker.better_home()
+        {
+            return Idle::MoveTo(home);
+        }
+        self.deadline.set(self.since + listener.client.connection_idle_timeout);
+        drop(live);
+        poll_fn(|cx| {
+            if self.stream.poll_read_ready(cx).is_ready() {
+                return Poll::Ready(Idle::Request);
+            }
+            if worker.stage() == Stage::Closing || self.listener(&worker.live()).is_none() {
+                return Poll::Ready(Idle::Over);
+            }
+            self.deadline.poll(cx).map(|()| Idle::Over)
+        })
+        .await
+    }
+
+    /// Reads one head into `exchange`. False: the client has gone without one.
+    async fn read_head(
+        &mut self,
+        worker: &Worker,
+        exchange: &mut Exchange,
+    ) -> Result<bool, Failure> {
+        let live = worker.live();
+        let Some(listener) = self.listener(&live) else { return Ok(false) };
+        let settings = &listener.client;
+        let limits = HeadLimits {
+            head_bytes: settings.max_head_bytes as usize,
+            fields: usize::from(settings.max_header_fields),
+            target_bytes: settings.max_target_bytes as usize,
+        };
+        let mut buffer = self.buffer.take().unwrap_or_else(|| worker.scratch.stock.take());
+        let mut is_first = true;
+        let result = loop {
+            if !buffer.is_empty() {
+                match parse::request(buffer.unread(), &limits, &mut exchange.request) {
+                    Ok(Some(length)) => {
+                        buffer.consume(length);
+                        break Ok(true);
+                    }
+                    Ok(None) => {}
+                    Err(bad) => break Err(Failure::BadRequest(bad)),
+                }
+                if std::mem::take(&mut is_first) {
+                    self.deadline.set(clock::now() + settings.head_timeout);
+                }
+            }
+            // One byte more than a head may have, so that one that is too large is seen to be.
+            let most = (limits.head_bytes + 1).max(BUFFER_BYTES);
+            match poll_fn(|cx| self.poll_fill(cx, &mut buffer, most)).await {
+                Filled::Some => {}
+                Filled::Gone => break Ok(false),
+                Filled::Late if buffer.is_empty() => break Ok(false),
+                Filled::Late => break Err(Failure::HeadTimeout),
+            }
+        };
+        self.buffer = Some(buffer);
+        result
+    }
+
+    fn poll_fill(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut Buffer,
+        most: usize,
+    ) -> Poll<Filled> {
+        match buffer.poll_fill(cx, &mut self.stream, most) {
+            Poll::Ready(Ok(count)) if count > 0 => Poll::Ready(Filled::Some),
+            Poll::Ready(_) => Poll::Ready(Filled::Gone),
+            Poll::Pending => self.deadline.poll(cx).map(|()| Filled::Late),
+        }
+    }
+
+    /// The listener the connection came by, or `None` if nobody listens there any more.
+    pub(crate) fn listener<'l>(&self, live: &'l Live) -> Option<&'l LiveListener> {
+        let listener = live.listeners.get(self.bound.place)?.as_ref()?;
+        Arc::ptr_eq(&listener.bound, &self.bound).then_some(listener)
+    }
+
+    /// The connection may be used for another request, as far as its age and the process' stage go.
+    pub(crate) fn may_stay(&self, worker: &Worker, settings: &ClientSettings) -> bool {
+        let age = self.since.saturating_since(self.accepted);
+        worker.stage() == Stage::Serving
+            && settings.connection_max_age.is_none_or(|most| age < most)
+    }
+
+    /// Ready when the client has closed the connection.
+    ///
+    /// A half-closed connection counts as closed, as in most proxies: a client that has gone looks just the same.
+    /// What a client sends ahead is kept, up to a buffer of it.
+    pub(crate) fn poll_gone(&mut self, cx: &mut Context<'_>, worker: &Worker) -> Poll<()> {
+        loop {
+            if self.buffer.as_ref().is_some_and(|buffer| buffer.len() >= BUFFER_BYTES / 2) {
+                return Poll::Pending;
+            }
+            // Costs no system call while nothing has come.
+            if ready!(self.stream.poll_read_ready(cx)).is_err() {
+                return Poll::Ready(());
+            }
+            let buffer = self.buffer.get_or_insert_with(|| worker.scratch.stock.take());
+            match buffer.poll_fill(cx, &mut self.stream, BUFFER_BYTES) {
+                Poll::Ready(Ok(count)) if count > 0 => {}
+                Poll::Ready(_) => return Poll::Ready(()),
+                Poll::Pending => {
+                    worker.scratch.stock.reclaim(&mut self.buffer);
+                    return Poll::Pending;
+                }
+            }
+        }
+    }
+
+    /// Says that nothing more comes, and reads on for a moment: a close with unread bytes would be a reset, and a reset
+    /// can overtake our last answer.
+    async fn linger(&mut self, worker: &Worker) {
+        let shut = poll_fn(|cx| Pin::new(&mut self.stream).poll_shutdown(cx)).await;
+        if shut.is_err() {
+            return;
+        }
+        self.deadline.set(clock::now() + LINGER);
+        let mut buffer = self.buffer.take().unwrap_or_else(|| worker.scratch.stock.take());
+        let mut left = LINGER_BYTES;
+        while left > 0 {
+            buffer.consume(buffer.len());
+            match poll_fn(|cx| self.poll_fill(cx, &mut buffer, BUFFER_BYTES)).await {
+                Filled::Some => left = left.saturating_sub(buffer.len()),
+                Filled::Gone | Filled::Late => break,
+            }
+        }
+        buffer.consume(buffer.len());
+        worker.scratch.stock.give_back(buffer);
+    }
+
+    /// Hands the connection, which has nothing unread, to another worker.
+    fn move_on(self, mut presence: Presence, home: usize) {
+        let seat = &presence.worker.shared.seats[home];
+        seat.connections.fetch_add(1, Ordering::AcqRel);
+        let Self { stream, peer, bound, accepted, .. } = self;
+        hand_over(seat, stream, Arrival { peer, bound, accepted, moved: true });
+        presence.moved_on = true;
+    }
+}
+
+enum Filled {
+    Some,
+    Gone,
+    Late,
+}

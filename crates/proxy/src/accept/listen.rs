@@ -1,0 +1,117 @@
+//! Binding addresses and accepting connections.
+//!
+//! One worker accepts for an address and hands each connection to the worker that has the fewest. One socket, and not
+//! one per worker with `SO_REUSEPORT`, means that a port in use is noticed, and that no connection is lost in the queue
+//! of a socket that closes.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+
+use crate::accept::h1::{self, Arrival};
+use crate::clock;
+use crate::live::Bound;
+use crate::worker::Worker;
+
+/// Connections that the kernel may hold for us; it lowers this to `net.core.somaxconn`.
+const BACKLOG: i32 = 4096;
+/// How long to wait when there are no descriptors left.
+const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(50);
+
+/// Listens on `address`; on every address of both families where it is unspecified.
+pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    match bind_one(address) {
+        // A host without IPv6: "every address" is every IPv4 address there.
+        Err(error)
+            if error.raw_os_error() == Some(libc::EAFNOSUPPORT)
+                && address.ip().is_unspecified() =>
+        {
+            bind_one((Ipv4Addr::UNSPECIFIED, address.port()).into())
+        }
+        result => result,
+    }
+}
+
+fn bind_one(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    if address.is_ipv6() {
+        socket.set_only_v6(!address.ip().is_unspecified())?;
+    }
+    socket.set_reuse_address(true)?;
+    // Accepted connections inherit it.
+    socket.set_tcp_nodelay(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// Accepts until `closed`; what is in the kernel's queue then is accepted still, so that no client is reset.
+pub(crate) async fn accept(
+    worker: Rc<Worker>,
+    bound: Arc<Bound>,
+    socket: TcpListener,
+    mut closed: oneshot::Receiver<()>,
+) {
+    let listener = match tokio::net::TcpListener::from_std(socket) {
+        Ok(listener) => listener,
+        Err(error) => {
+            tracing::error!(listener.address = %bound.address, %error, "cannot watch the listener");
+            return;
+        }
+    };
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = &mut closed => break,
+        };
+        match accepted {
+            Ok((stream, peer)) => welcome(&worker, &bound, stream, peer),
+            Err(error) if is_out_of_descriptors(&error) => {
+                tracing::warn!(listener.address = %bound.address, %error, "cannot accept");
+                tokio::time::sleep(OUT_OF_DESCRIPTORS).await;
+            }
+            // The client left before it was accepted.
+            Err(_) => {}
+        }
+    }
+    let mut cx = Context::from_waker(Waker::noop());
+    while let Poll::Ready(Ok((stream, peer))) = listener.poll_accept(&mut cx) {
+        welcome(&worker, &bound, stream, peer);
+    }
+}
+
+/// Counts the connection and hands it to the worker that has the fewest.
+fn welcome(worker: &Rc<Worker>, bound: &Arc<Bound>, stream: TcpStream, peer: SocketAddr) {
+    let counters = &bound.counters[worker.index];
+    let live = worker.live();
+    let listener = live.listeners.get(bound.place).and_then(Option::as_ref);
+    // A listener that is being closed takes in what is left.
+    let most = listener.map_or(u32::MAX, |listener| listener.client.max_connections);
+    if !bound.admit(most) {
+        counters.refused.add(1);
+        return;
+    }
+    counters.accepted.add(1);
+    let home = worker.shared.least_connected(worker.index);
+    let seat = &worker.shared.seats[home];
+    seat.connections.fetch_add(1, Ordering::AcqRel);
+    let origin = Arrival { peer, bound: Arc::clone(bound), accepted: clock::now(), moved: false };
+    if home == worker.index {
+        h1::spawn(worker, stream, origin);
+    } else {
+        h1::hand_over(seat, stream, origin);
+    }
+}
+
+fn is_out_of_descriptors(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
+}

@@ -1,0 +1,6 @@
+//! The client's side: accepting connections and the protocols they speak.
+
+/// Binding addresses and accepting connections.
+pub(crate) mod listen;
+/// A client's HTTP/1.1 connection.
+pub(crate) mod h1;

@@ -1,0 +1,206 @@
+//! A backend as workers share it: who may get requests, who waits, and the slot that one request holds.
+
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+use std::task::Waker;
+
+use arc_swap::ArcSwap;
+use balance::{Admission, EndpointSet, Entry, Limits, Picker, Queue, Refusal, Ticket};
+use gateway::snapshot::{BackendKey, BackendSettings};
+
+use crate::dial::pool::{Endpoint, Upstream, lock};
+use crate::failure::{Failure, Fault};
+use crate::live::Live;
+use crate::observe::BackendCounters;
+use crate::worker::Worker;
+
+/// One Service's port, with the state that outlives Snapshots.
+pub(crate) struct Backend {
+    pub(crate) key: BackendKey,
+    /// The key as metrics and logs write it.
+    pub(crate) name: Arc<str>,
+    current: ArcSwap<Current>,
+    admission: Admission,
+    queue: Mutex<Queue<Upstream, Waker>>,
+    /// One per worker: a lock that nobody else takes.
+    pickers: Box<[Mutex<Picker>]>,
+    /// One per worker.
+    pub(crate) counters: Box<[BackendCounters]>,
+}
+
+/// What may change while requests run.
+pub(crate) struct Current {
+    pub(crate) set: Arc<EndpointSet<Upstream>>,
+    pub(crate) settings: BackendSettings,
+    pub(crate) limits: Limits,
+}
+
+impl Current {
+    pub(crate) fn new(set: EndpointSet<Upstream>, settings: BackendSettings) -> Self {
+        // Over HTTP/1.1 a connection carries one request at a time, so a limit of connections is a limit of requests.
+        let caps = [settings.max_in_flight_per_endpoint, settings.connection_max];
+        let cap = caps.into_iter().flatten().min();
+        let limits = Limits { cap, max_waiting: settings.queue_max_requests };
+        Self { set: Arc::new(set), settings, limits }
+    }
+}
+
+impl Backend {
+    pub(crate) fn new(key: BackendKey, current: Current, workers: usize) -> Self {
+        let picker =
+            |worker| Mutex::new(Picker::new(current.settings.algorithm, seed(&key, worker)));
+        Self {
+            name: key.to_string().into(),
+            pickers: (0..workers).map(picker).collect(),
+            counters: (0..workers).map(|_| BackendCounters::default()).collect(),
+            admission: Admission::new(),
+            queue: Mutex::new(Queue::new(Arc::clone(&current.set), current.limits)),
+            current: ArcSwap::from_pointee(current),
+            key,
+        }
+    }
+
+    pub(crate) fn current(&self) -> arc_swap::Guard<Arc<Current>> {
+        self.current.load()
+    }
+
+    pub(crate) fn waiting(&self) -> u32 {
+        self.admission.waiting()
+    }
+
+    /// From the next request on `current` is in force; who waits and may now go is woken.
+    pub(crate) fn replace(&self, current: Current) {
+        let (set, limits) = (Arc::clone(&current.set), current.limits);
+        if self.current().settings.algorithm != current.settings.algorithm {
+            for (worker, picker) in self.pickers.iter().enumerate() {
+                *lock(picker) = Picker::new(current.settings.algorithm, seed(&self.key, worker));
+            }
+        }
+        self.current.store(Arc::new(current));
+        let granted = self.admission.replace(set, limits, || lock(&self.queue));
+        granted.into_iter().for_each(Waker::wake);
+    }
+
+    /// No rule names the backend any more: it has no endpoints, and who waits is woken by its timeout.
+    pub(crate) fn retire(&self) {
+        let settings = self.current().settings.clone();
+        self.replace(Current::new(EndpointSet::empty(), settings));
+    }
+
+    /// The endpoint has finished with a request of this backend.
+    fn release(&self, endpoint: &Endpoint) {
+        if let Some(waiter) = self.admission.release(endpoint, || lock(&self.queue)) {
+            waiter.wake();
+        }
+        for other in endpoint.data.other_sharers(self) {
+            let granted = other.admission.dispatch(|| lock(&other.queue));
+            granted.into_iter().for_each(Waker::wake);
+        }
+    }
+}
+
+/// Workers start at different endpoints, the same at each start.
+fn seed(key: &BackendKey, worker: usize) -> u64 {
+    let name = key.service.bytes().fold(u64::from(key.port), |seed, byte| {
+        seed.wrapping_mul(31).wrapping_add(u64::from(byte))
+    });
+    name.wrapping_add((worker as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15))
+}
+
+/// A backend of the [`Live`] that a request goes by.
+#[derive(Clone)]
+pub(crate) struct BackendRef {
+    live: Rc<Arc<Live>>,
+    index: usize,
+}
+
+impl BackendRef {
+    pub(crate) fn new(live: Rc<Arc<Live>>, index: usize) -> Self {
+        Self { live, index }
+    }
+}
+
+impl std::ops::Deref for BackendRef {
+    type Target = Backend;
+
+    fn deref(&self) -> &Backend {
+        &self.live.backends[self.index]
+    }
+}
+
+/// The right to have one request in flight at one endpoint; given back when dropped.
+pub(crate) struct Slot {
+    pub(crate) backend: BackendRef,
+    pub(crate) endpoint: Arc<Endpoint>,
+}
+
+impl Slot {
+    /// The Outcome of one attempt: what metrics, and whoever else wants to know, learn from.
+    pub(crate) fn conclude(&self, worker: &Worker, failure: Option<Failure>) {
+        let counters = &self.endpoint.data.counters[worker.index];
+        counters.attempts.add(1);
+        if failure.is_some_and(|failure| failure.meaning().fault == Fault::Endpoint) {
+            counters.failures.add(1);
+        }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.backend.release(&self.endpoint);
+    }
+}
+
+/// A place in the queue; given up when dropped.
+pub(crate) struct Place {
+    backend: BackendRef,
+    ticket: Arc<Ticket<Upstream>>,
+}
+
+impl Place {
+    /// The slot, once it has been granted.
+    pub(crate) fn granted(&self) -> Option<Slot> {
+        let endpoint = self.ticket.granted()?;
+        Some(Slot { backend: self.backend.clone(), endpoint })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // Granted at the same moment: the slot passes on to the next.
+        if !self.backend.admission.cancel(&self.ticket) {
+            drop(self.granted());
+        }
+    }
+}
+
+/// What came of asking for a slot.
+pub(crate) enum Admitted {
+    Slot(Slot),
+    Queued(Place),
+    Refused(Refusal),
+}
+
+/// Asks for a slot for one request; `waker` is woken when one that had to wait has got its slot.
+pub(crate) fn enter(
+    backend: &BackendRef,
+    worker: usize,
+    except: Option<&Arc<Endpoint>>,
+    waker: impl FnOnce() -> Waker,
+) -> Admitted {
+    let current = backend.current();
+    let mut picker = lock(&backend.pickers[worker]);
+    let entry = backend.admission.enter(
+        &mut picker,
+        &current.set,
+        current.limits,
+        except,
+        || lock(&backend.queue),
+        waker,
+    );
+    match entry {
+        Entry::Slot(endpoint) => Admitted::Slot(Slot { backend: backend.clone(), endpoint }),
+        Entry::Waiting(ticket) => Admitted::Queued(Place { backend: backend.clone(), ticket }),
+        Entry::Refused(refusal) => Admitted::Refused(refusal),
+    }
+}

@@ -1,0 +1,385 @@
+//! Carries one body from where it is read to where it is written, with back-pressure, never whole in memory.
+//!
+//! A [`Pump`] starts with a head in `out`, so that a head and a small body leave in one write. It decodes the framing
+//! it reads and writes framing of its own. What may have to be sent again stays in `out` until it is known to be
+//! useless.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+use crate::buffer::{BUFFER_BYTES, Buffer};
+use crate::h1::{BadChunk, Chunk, ChunkedReader, write};
+use crate::head::{Fields, Framing};
+use crate::worker::Scratch;
+
+/// A request's head and body are kept for another attempt up to this size.
+pub(crate) const REPLAY_BYTES: usize = 64 * 1024;
+/// Decoded bytes that may wait in `out` before the next write.
+const GATHER_BYTES: usize = 64 * 1024;
+
+/// Why a body did not arrive whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// The source closed or failed before the body's end.
+    SourceEnded,
+    /// The source's framing is wrong.
+    SourceBad(BadChunk),
+    /// More bytes than the policy allows.
+    TooLarge,
+    /// The sink closed or failed.
+    SinkFailed,
+}
+
+/// Whom a pending pump waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Source,
+    Sink,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reading {
+    Done,
+    Length(u64),
+    Chunked,
+    UntilClose,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Writing {
+    Raw,
+    Chunked,
+    /// The sink has gone: the body is read to its end and dropped.
+    Discard,
+}
+
+pub(crate) struct Pump {
+    reading: Reading,
+    writing: Writing,
+    chunks: ChunkedReader,
+    /// Serialised bytes, of which the first `sent` have been written.
+    pub(crate) out: Vec<u8>,
+    sent: usize,
+    keep: bool,
+    allowed: u64,
+    /// Decoded bytes of the body so far.
+    pub(crate) body_bytes: u64,
+    /// Bytes written to the sink since the start, or since it was rewound.
+    pub(crate) written: u64,
+    /// Grows with every byte that moves.
+    pub(crate) progress: u64,
+    pub(crate) waiting_for: Side,
+}
+
+/// A stream and what has been read from it already.
+pub(crate) struct Source<'a> {
+    pub(crate) stream: &'a mut TcpStream,
+    pub(crate) buffer: &'a mut Option<Buffer>,
+}
+
+impl Pump {
+    pub(crate) fn new() -> Self {
+        Self {
+            reading: Reading::Done,
+            writing: Writing::Raw,
+            chunks: ChunkedReader::new(),
+            out: Vec::new(),
+            sent: 0,
+            keep: false,
+            allowed: u64::MAX,
+            body_bytes: 0,
+            written: 0,
+            progress: 0,
+            waiting_for: Side::Source,
+        }
+    }
+
+    /// Gets ready for another message: what is read as `from` is written as `to`.
+    pub(crate) fn start(&mut self, from: Framing, to: Framing) {
+        self.reading = match from {
+            Framing::None | Framing::Length(0) => Reading::Done,
+            Framing::Length(length) => Reading::Length(length),
+            Framing::Chunked => {
+                self.chunks = ChunkedReader::new();
+                Reading::Chunked
+            }
+            Framing::UntilClose => Reading::UntilClose,
+        };
+        self.writing = match to {
+            Framing::Chunked => Writing::Chunked,
+            Framing::None | Framing::Length(_) | Framing::UntilClose => Writing::Raw,
+        };
+        self.out.clear();
+        (self.sent, self.keep, self.allowed) = (0, false, u64::MAX);
+        (self.body_bytes, self.written, self.progress) = (0, 0, 0);
+    }
+
+    /// Keeps what is sent, so that [`Pump::rewind`] can send it again.
+    pub(crate) fn keep(&mut self) {
+        self.keep = true;
+    }
+
+    /// What was kept is of no use any more.
+    pub(crate) fn forget(&mut self) {
+        if self.keep {
+            self.keep = false;
+            self.out.drain(..self.sent);
+            self.sent = 0;
+        }
+    }
+
+    /// Fails a body of more than `bytes`.
+    pub(crate) fn allow(&mut self, bytes: u64) {
+        self.allowed = bytes;
+    }
+
+    /// Starts again from the first byte, if all that was sent is still here.
+    pub(crate) fn rewind(&mut self) -> bool {
+        if self.keep {
+            (self.sent, self.written) = (0, 0);
+        }
+        self.keep
+    }
+
+    /// Forgets everything, and keeps the memory unless it is much.
+    pub(crate) fn clear(&mut self) {
+        self.start(Framing::None, Framing::None);
+        self.out.shrink_to(REPLAY_BYTES);
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.reading == Reading::Done && self.sent == self.out.len()
+    }
+
+    /// The whole body has been read (though perhaps not yet written).
+    pub(crate) fn is_read(&self) -> bool {
+        self.reading == Reading::Done
+    }
+
+    /// Moves what can be moved. Ready when the body's last byte has been written.
+    pub(crate) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        source: &mut Source<'_>,
+        sink: &mut TcpStream,
+        scratch: &Scratch,
+    ) -> Poll<Result<(), Stop>> {
+        loop {
+            self.gather(source.buffer)?;
+            ready!(self.poll_flush(cx, sink))?;
+            if self.reading == Reading::Done {
+                return Poll::Ready(Ok(()));
+            }
+            self.waiting_for = Side::Source;
+            if source.buffer.as_ref().is_some_and(|buffer| !buffer.is_empty()) {
+                continue;
+            }
+            if self.passes_through() {
+                scratch.stock.reclaim(source.buffer);
+                ready!(self.poll_copy(cx, source.stream, sink, scratch))?;
+            } else {
+                ready!(self.poll_fill(cx, source, scratch))?;
+            }
+        }
+    }
+
+    /// Reads the body to its end and drops it. Ready when it has been read.
+    pub(crate) fn poll_discard(
+        &mut self,
+        cx: &mut Context<'_>,
+        source: &mut Source<'_>,
+        scratch: &Scratch,
+    ) -> Poll<Result<(), Stop>> {
+        self.writing = Writing::Discard;
+        self.keep = false;
+        self.out.clear();
+        self.sent = 0;
+        loop {
+            self.gather(source.buffer)?;
+            if self.reading == Reading::Done {
+                return Poll::Ready(Ok(()));
+            }
+            if source.buffer.as_ref().is_none_or(Buffer::is_empty) {
+                ready!(self.poll_fill(cx, source, scratch))?;
+            }
+        }
+    }
+
+    /// Decodes what is at hand and appends it to `out`.
+    fn gather(&mut self, buffer: &mut Option<Buffer>) -> Result<(), Stop> {
+        let Some(buffer) = buffer else { return Ok(()) };
+        while !buffer.is_empty() && self.out.len() - self.sent < GATHER_BYTES {
+            let unread = buffer.unread();
+            match self.reading {
+                Reading::Done => return Ok(()),
+                Reading::Length(left) => {
+                    let count = unread.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+                    self.append(&unread[..count]);
+                    buffer.consume(count);
+                    self.read(count)?;
+                }
+                Reading::UntilClose => {
+                    let count = unread.len();
+                    self.append(unread);
+                    buffer.consume(count);
+                    self.read(count)?;
+                }
+                Reading::Chunked => match self.chunks.next(unread).map_err(Stop::SourceBad)? {
+                    Chunk::Data { skip, len } => {
+                        self.append(&unread[skip..skip + len]);
+                        buffer.consume(skip + len);
+                        self.read(len)?;
+                    }
+                    Chunk::NeedMore { skip } => {
+                        buffer.consume(skip);
+                        return Ok(());
+                    }
+                    Chunk::End { skip } => {
+                        buffer.consume(skip);
+                        self.finish();
+                    }
+                },
+            }
+        }
+        Ok(())
+    }
+
+    /// Accounts for `count` bytes of the body.
+    fn read(&mut self, count: usize) -> Result<(), Stop> {
+        self.body_bytes += count as u64;
+        self.progress += count as u64;
+        if self.body_bytes > self.allowed {
+            return Err(Stop::TooLarge);
+        }
+        if let Reading::Length(left) = &mut self.reading {
+            *left -= count as u64;
+            if *left == 0 {
+                self.finish();
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) {
+        if self.writing == Writing::Chunked {
+            if self.reading == Reading::Chunked {
+                write::last_chunk(self.chunks.trailers(), &mut self.out);
+            } else {
+                write::last_chunk(&Fields::new(), &mut self.out);
+            }
+        }
+        self.reading = Reading::Done;
+    }
+
+    fn append(&mut self, data: &[u8]) {
+        match self.writing {
+            Writing::Raw => self.out.extend_from_slice(data),
+            Writing::Chunked => {
+                write::chunk_header(data.len(), &mut self.out);
+                self.out.extend_from_slice(data);
+                write::chunk_end(&mut self.out);
+            }
+            Writing::Discard => {}
+        }
+    }
+
+    pub(crate) fn poll_flush(
+        &mut self,
+        cx: &mut Context<'_>,
+        sink: &mut TcpStream,
+    ) -> Poll<Result<(), Stop>> {
+        while self.sent < self.out.len() {
+            self.waiting_for = Side::Sink;
+            let written = ready!(Pin::new(&mut *sink).poll_write(cx, &self.out[self.sent..]));
+            match written {
+                Ok(count) if count > 0 => {
+                    self.sent += count;
+                    self.count_written(count);
+                }
+                _ => return Poll::Ready(Err(Stop::SinkFailed)),
+            }
+        }
+        if self.keep && self.out.len() > REPLAY_BYTES {
+            self.keep = false;
+        }
+        if !self.keep {
+            self.out.clear();
+            self.sent = 0;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// The bytes need no change, so they can go from socket to socket by way of the worker's large buffer.
+    fn passes_through(&self) -> bool {
+        let plain_in = matches!(self.reading, Reading::Length(_) | Reading::UntilClose);
+        plain_in && matches!(self.writing, Writing::Raw | Writing::Discard)
+    }
+
+    /// One read and one write by way of the worker's large buffer.
+    fn poll_copy(
+        &mut self,
+        cx: &mut Context<'_>,
+        source: &mut TcpStream,
+        sink: &mut TcpStream,
+        scratch: &Scratch,
+    ) -> Poll<Result<(), Stop>> {
+        let mut large = scratch.large();
+        let most = match self.reading {
+            Reading::Length(left) => large.len().min(usize::try_from(left).unwrap_or(usize::MAX)),
+            Reading::UntilClose | Reading::Chunked | Reading::Done => large.len(),
+        };
+        let mut space = ReadBuf::new(&mut large[..most]);
+        let result = ready!(Pin::new(source).poll_read(cx, &mut space));
+        let data = space.filled();
+        if result.is_err() {
+            return Poll::Ready(Err(Stop::SourceEnded));
+        }
+        if data.is_empty() {
+            return Poll::Ready(self.source_closed());
+        }
+        self.read(data.len())?;
+        if self.keep && self.out.len() + data.len() <= REPLAY_BYTES {
+            self.out.extend_from_slice(data);
+            return Poll::Ready(Ok(()));
+        }
+        self.forget();
+        let written = match Pin::new(sink).poll_write(cx, data) {
+            Poll::Ready(Ok(count)) => count,
+            Poll::Ready(Err(_)) => return Poll::Ready(Err(Stop::SinkFailed)),
+            Poll::Pending => 0,
+        };
+        self.count_written(written);
+        self.out.extend_from_slice(&data[written..]);
+        Poll::Ready(Ok(()))
+    }
+
+    fn count_written(&mut self, count: usize) {
+        self.written += count as u64;
+        self.progress += count as u64;
+    }
+
+    fn poll_fill(
+        &mut self,
+        cx: &mut Context<'_>,
+        source: &mut Source<'_>,
+        scratch: &Scratch,
+    ) -> Poll<Result<(), Stop>> {
+        let buffer = source.buffer.get_or_insert_with(|| scratch.stock.take());
+        match ready!(buffer.poll_fill(cx, source.stream, BUFFER_BYTES)) {
+            Ok(0) => Poll::Ready(self.source_closed()),
+            Ok(_) => Poll::Ready(Ok(())),
+            Err(_) => Poll::Ready(Err(Stop::SourceEnded)),
+        }
+    }
+
+    fn source_closed(&mut self) -> Result<(), Stop> {
+        if self.reading != Reading::UntilClose {
+            return Err(Stop::SourceEnded);
+        }
+        self.finish();
+        Ok(())
+    }
+}

@@ -1,0 +1,107 @@
+//! Bytes read and not yet used, and the stock of such buffers that a worker keeps.
+//!
+//! A connection that waits holds no buffer. The stock is last in, first out, so that the few that are in use stay in
+//! the cache however many connections there are.
+
+use std::cell::RefCell;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::net::TcpStream;
+
+/// Enough for nearly every head, with the start of the body.
+pub(crate) const BUFFER_BYTES: usize = 16 * 1024;
+/// Buffers that a worker keeps when nobody uses them.
+const STOCK: usize = 64;
+
+#[derive(Default)]
+pub(crate) struct Buffer {
+    bytes: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl Buffer {
+    pub(crate) fn unread(&self) -> &[u8] {
+        &self.bytes[self.start..self.end]
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.end - self.start
+    }
+
+    pub(crate) fn consume(&mut self, count: usize) {
+        debug_assert!(count <= self.len());
+        self.start += count;
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        }
+    }
+
+    /// Reads once. `Ready(Ok(0))`: the peer has finished.
+    ///
+    /// Grows up to `most` bytes of unread data; the caller reads no further when that many are there.
+    pub(crate) fn poll_fill(
+        &mut self,
+        cx: &mut Context<'_>,
+        stream: &mut TcpStream,
+        most: usize,
+    ) -> Poll<io::Result<usize>> {
+        self.make_room(most);
+        let mut space = ReadBuf::new(&mut self.bytes[self.end..]);
+        ready!(Pin::new(stream).poll_read(cx, &mut space))?;
+        let count = space.filled().len();
+        self.end += count;
+        Poll::Ready(Ok(count))
+    }
+
+    /// Room for at least a quarter of a buffer, by moving what is unread to the front or by growing.
+    fn make_room(&mut self, most: usize) {
+        if self.bytes.len() - self.end >= BUFFER_BYTES / 4 {
+            return;
+        }
+        if self.start > 0 {
+            self.bytes.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        if self.bytes.len() - self.end < BUFFER_BYTES / 4 {
+            let doubled = (self.bytes.len() * 2).clamp(BUFFER_BYTES, most.max(BUFFER_BYTES));
+            self.bytes.resize(doubled.max(self.end + 1), 0);
+        }
+    }
+}
+
+/// A worker's buffers between uses.
+#[derive(Default)]
+pub(crate) struct Stock {
+    buffers: RefCell<Vec<Buffer>>,
+}
+
+impl Stock {
+    pub(crate) fn take(&self) -> Buffer {
+        self.buffers.borrow_mut().pop().unwrap_or_default()
+    }
+
+    pub(crate) fn give_back(&self, mut buffer: Buffer) {
+        let mut buffers = self.buffers.borrow_mut();
+        if buffers.len() < STOCK && buffer.bytes.len() == BUFFER_BYTES {
+            (buffer.start, buffer.end) = (0, 0);
+            buffers.push(buffer);
+        }
+    }
+
+    /// Takes the buffer back from a connection that has nothing unread in it.
+    pub(crate) fn reclaim(&self, slot: &mut Option<Buffer>) {
+        if slot.as_ref().is_some_and(Buffer::is_empty)
+            && let Some(buffer) = slot.take()
+        {
+            self.give_back(buffer);
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! The handle on the control side: starts the workers, tells them what is in force, asks them what they do.
+
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use gateway::Snapshot;
+use gateway::snapshot::{BackendKey, BackendSettings, EndpointSpec};
+use thiserror::Error;
+use tokio::sync::mpsc;
+
+use crate::accept::listen;
+use crate::backend::Backend;
+use crate::clock;
+use crate::dial::pool::{Endpoint, lock};
+use crate::live::{Bound, Estate, Live, LiveListener};
+use crate::observe::{self, access};
+use crate::worker::{self, Command, Shared, Stage, Worker};
+
+/// How often a drain looks whether the last connection has gone.
+const DRAIN_LOOK: Duration = Duration::from_millis(5);
+/// Of the time for draining, the part in which idle clients may still send a request.
+const DRAIN_GRACE: u32 = 3;
+
+/// How the data plane runs; not what it does.
+pub struct Settings {
+    pub workers: NonZeroUsize,
+    pub access_log: Option<AccessLog>,
+}
+
+/// Where and how much is logged of requests.
+pub struct AccessLog {
+    /// The share of requests that are logged: more than 0, at most 1.
+    pub sample: f64,
+    pub output: Box<dyn Write + Send>,
+}
+
+/// A running data plane.
+pub struct Proxy {
+    shared: Arc<Shared>,
+    control: Mutex<Control>,
+}
+
+struct Control {
+    estate: Estate,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// An address that cannot be listened on.
+#[derive(Debug, Error)]
+#[error("cannot listen on {address} ({name})")]
+pub struct ListenError {
+    pub name: Arc<str>,
+    pub address: SocketAddr,
+    pub source: io::Error,
+}
+
+/// A listener as an operator sees it.
+#[derive(Clone, Debug)]
+pub struct ListenerView {
+    pub name: Arc<str>,
+    /// With the port that the kernel gave.
+    pub address: SocketAddr,
+    pub connections: u64,
+}
+
+/// A backend as an operator sees it.
+#[derive(Clone, Debug)]
+pub struct BackendView {
+    pub key: BackendKey,
+    pub settings: BackendSettings,
+    /// Requests that wait for a slot.
+    pub waiting: u32,
+    pub endpoints: Vec<EndpointView>,
+}
+
+/// An endpoint as an operator sees it.
+#[derive(Clone, Debug)]
+pub struct EndpointView {
+    pub address: SocketAddr,
+    pub weight: u32,
+    pub in_flight: u32,
+    pub idle_connections: usize,
+    /// Attempts so far, over all backends that name it.
+    pub requests: u64,
+    /// Of these, those that failed by its fault.
+    pub failures: u64,
+}
+
+impl Proxy {
+    /// Starts the workers; nothing is listened on yet.
+    ///
+    /// # Errors
+    /// If a thread cannot be started.
+    pub fn start(settings: Settings) -> io::Result<Self> {
+        let count = settings.workers.get();
+        let (senders, receivers): (Vec<_>, Vec<_>) =
+            (0..count).map(|_| mpsc::unbounded_channel()).unzip();
+        let shared = Arc::new(Shared::new(senders));
+        let mut threads = Vec::new();
+        let (mut sample, mut writer) = (0.0, None);
+        if let Some(log) = settings.access_log {
+            let (sender, thread) = access::start_writer(log.output)?;
+            (sample, writer) = (log.sample, Some(sender));
+            threads.push(thread);
+        }
+        for (index, commands) in receivers.into_iter().enumerate() {
+            let (shared, writer) = (Arc::clone(&shared), writer.clone());
+            let work = move || {
+                let log = access::Log::new(sample, writer);
+                if let Err(error) = worker::run(Worker::new(index, shared, log), commands) {
+                    tracing::error!(worker = index, %error, "the worker cannot run");
+                }
+            };
+            let thread = std::thread::Builder::new().name(format!("worker-{index}"));
+            threads.push(thread.spawn(work)?);
+        }
+        let control = Mutex::new(Control { estate: Estate::new(count), threads });
+        Ok(Self { shared, control })
+    }
+
+    /// Puts the Snapshot in force. What cannot be listened on is returned; all else is in force.
+    pub fn apply(&self, snapshot: &Snapshot) -> Vec<ListenError> {
+        let mut control = lock(&self.control);
+        let old = self.shared.live.load_full();
+        let mut errors = Vec::new();
+        let mut live = Live {
+            listeners: (0..old.listeners.len()).map(|_| None).collect(),
+            routes: control.estate.routes(&snapshot.rules),
+            backends: control.estate.backends(snapshot),
+        };
+        let mut sockets = Vec::new();
+        for asked in &snapshot.listeners {
+            let mut known = old.listeners.iter().flatten();
+            let bound = match known.find(|known| known.bound.asked == asked.address) {
+                Some(known) => Arc::clone(&known.bound),
+                None => match self.bind(&mut live, asked.address) {
+                    Ok((bound, socket)) => {
+                        sockets.push((Arc::clone(&bound), socket));
+                        bound
+                    }
+                    Err(source) => {
+                        let (name, address) = (Arc::clone(&asked.name), asked.address);
+                        errors.push(ListenError { name, address, source });
+                        continue;
+                    }
+                },
+            };
+            let place = bound.place;
+            live.listeners[place] = Some(LiveListener {
+                name: Arc::clone(&asked.name),
+                bound,
+                client: Arc::clone(&asked.client),
+                routes: asked.routes.clone(),
+            });
+        }
+        self.swap(&old, live, sockets);
+        errors
+    }
+
+    /// Takes a free place for a new address.
+    fn bind(
+        &self,
+        live: &mut Live,
+        address: SocketAddr,
+    ) -> io::Result<(Arc<Bound>, std::net::TcpListener)> {
+        let socket = listen::bind(address)?;
+        let bound_to = socket.local_addr()?;
+        live.listeners.push(None);
+        let place = live.listeners.len() - 1;
+        Ok((Arc::new(Bound::new(place, address, bound_to, self.shared.seats.len())), socket))
+    }
+
+    /// First the Snapshot, then the sockets: no connection comes by a listener that is not known.
+    fn swap(&self, old: &Live, live: Live, sockets: Vec<(Arc<Bound>, std::net::TcpListener)>) {
+        let is_gone = |place: usize| live.listeners.get(place).is_none_or(Option::is_none);
+        let gone: Vec<usize> = old
+            .listeners
+            .iter()
+            .flatten()
+            .map(|listener| listener.bound.place)
+            .filter(|&place| is_gone(place))
+            .collect();
+        self.shared.live.store(Arc::new(live));
+        for (bound, socket) in sockets {
+            self.home(bound.place).tell(Command::Listen(bound, socket));
+        }
+        for &place in &gone {
+            self.home(place).tell(Command::Unlisten { place });
+        }
+        if !gone.is_empty() {
+            self.shared.seats.iter().for_each(|seat| seat.tell(Command::LookUp));
+        }
+    }
+
+    /// The worker that accepts for a place.
+    fn home(&self, place: usize) -> &worker::Seat {
+        &self.shared.seats[place % self.shared.seats.len()]
+    }
+
+    /// The short way: new endpoints for one backend. False if no rule names such a backend.
+    pub fn set_endpoints(&self, key: &BackendKey, endpoints: &[EndpointSpec]) -> bool {
+        lock(&self.control).estate.set_endpoints(key, endpoints)
+    }
+
+    pub fn listeners(&self) -> Vec<ListenerView> {
+        let live = self.shared.live.load();
+        let view = |listener: &LiveListener| ListenerView {
+            name: Arc::clone(&listener.name),
+            address: listener.bound.address,
+            connections: u64::from(listener.bound.open()),
+        };
+        live.listeners.iter().flatten().map(view).collect()
+    }
+
+    pub fn backends(&self) -> Vec<BackendView> {
+        self.shared.live.load().backends.iter().map(|backend| view_backend(backend)).collect()
+    }
+
+    /// Calls `sink` with the value of every metric.
+    pub fn collect(&self, sink: &mut dyn FnMut(observe::Sample<'_>)) {
+        let workers: Vec<_> = self.shared.seats.iter().map(|seat| &seat.counters).collect();
+        observe::collect(&self.shared.live.load(), &workers, sink);
+    }
+
+    /// Stops listening, lets running requests end and says to clients that their connections will be closed. True: all
+    /// connections had gone in time.
+    pub fn drain(&self, timeout: Duration) -> bool {
+        let started = clock::now();
+        let live = self.shared.live.load_full();
+        self.shared.enter(Stage::Draining);
+        for listener in live.listeners.iter().flatten() {
+            let place = listener.bound.place;
+            self.home(place).tell(Command::Unlisten { place });
+        }
+        while self.shared.connections() > 0 {
+            let passed = clock::now().saturating_since(started);
+            if passed >= timeout {
+                return false;
+            }
+            if passed >= timeout / DRAIN_GRACE && self.shared.stage() == Stage::Draining {
+                self.shared.enter(Stage::Closing);
+            }
+            std::thread::sleep(DRAIN_LOOK);
+        }
+        true
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.shared.seats.iter().for_each(|seat| seat.tell(Command::Stop));
+        for thread in lock(&self.control).threads.drain(..).rev() {
+            // A worker that panicked has said so.
+            drop(thread.join());
+        }
+    }
+}
+
+fn view_backend(backend: &Backend) -> BackendView {
+    let current = backend.current();
+    let members = current.set.members().iter();
+    BackendView {
+        key: backend.key.clone(),
+        settings: current.settings.clone(),
+        waiting: backend.waiting(),
+        endpoints: members.map(|member| view_endpoint(&member.endpoint, member.weight)).collect(),
+    }
+}
+
+fn view_endpoint(endpoint: &Endpoint, weight: u32) -> EndpointView {
+    let shards = endpoint.data.counters.iter();
+    EndpointView {
+        address: endpoint.address,
+        weight,
+        in_flight: endpoint.in_flight(),
+        idle_connections: endpoint.data.idle_connections(),
+        requests: shards.clone().map(|shard| shard.attempts.value()).sum(),
+        failures: shards.map(|shard| shard.failures.value()).sum(),
+    }
+}

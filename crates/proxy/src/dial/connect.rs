@@ -1,0 +1,26 @@
+//! Opening a connection.
+
+use std::io;
+
+use tokio::net::TcpStream;
+
+use crate::clock;
+use crate::dial::pool::{Connection, Endpoint};
+use crate::failure::Failure;
+
+/// Opens a connection to the endpoint; the caller bounds the time.
+pub(crate) async fn connect(endpoint: &Endpoint, worker: usize) -> Result<Connection, Failure> {
+    endpoint.data.counters[worker].connections.add(1);
+    let stream = TcpStream::connect(endpoint.address).await.map_err(|error| why(&error))?;
+    // Heads and small bodies leave in one write: there is nothing for Nagle's algorithm to gather.
+    drop(stream.set_nodelay(true));
+    Ok(Connection::new(stream, worker, clock::now()))
+}
+
+fn why(error: &io::Error) -> Failure {
+    match error.raw_os_error() {
+        Some(libc::EMFILE | libc::ENFILE) => Failure::OutOfDescriptors,
+        Some(libc::ETIMEDOUT) => Failure::ConnectTimeout,
+        _ => Failure::ConnectFailed,
+    }
+}

@@ -1,0 +1,274 @@
+//! One HTTP/1.1 attempt on one connection: send the request, await the response's head.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use balance::Time;
+
+use crate::accept::h1::Client;
+use crate::backend::Slot;
+use crate::body::{Pump, Side, Source, Stop};
+use crate::buffer::BUFFER_BYTES;
+use crate::clock;
+use crate::dial::abandon;
+use crate::dial::connect::connect;
+use crate::dial::pool::{self, Connection, Endpoint, Wish};
+use crate::failure::Failure;
+use crate::h1::{HeadLimits, parse};
+use crate::head::RequestHead;
+use crate::relay;
+use crate::request::{Exchange, Interrupt, Terms, until};
+use crate::sys;
+use crate::worker::Worker;
+
+/// What a response's head may take.
+pub(crate) const RESPONSE_LIMITS: HeadLimits =
+    HeadLimits { head_bytes: 64 * 1024, fields: 256, target_bytes: 0 };
+/// Interim responses to one request.
+const INTERIM_RESPONSES: u32 = 16;
+
+/// A slot with the connection that carries its request.
+pub(crate) struct Lease {
+    pub(crate) slot: Slot,
+    pub(crate) connection: Connection,
+    /// The endpoint took no more of the request's body: the connection cannot be used again.
+    pub(crate) upload_broken: bool,
+}
+
+/// An attempt that came to nothing.
+pub(crate) struct Lost {
+    pub(crate) failure: Failure,
+    pub(crate) retry: Retry,
+}
+
+/// Whether the request may be sent again, which is known where it was lost.
+pub(crate) enum Retry {
+    Never,
+    /// The connection was stale, the endpoint is not at fault.
+    SameEndpoint(Slot),
+    Elsewhere(Arc<Endpoint>),
+}
+
+impl Lost {
+    fn for_good(failure: Failure) -> Self {
+        Self { failure, retry: Retry::Never }
+    }
+}
+
+/// Sends the request and awaits the head of its response, which is then in `exchange.response`.
+pub(crate) async fn attempt(
+    worker: &Rc<Worker>,
+    client: &mut Client,
+    exchange: &mut Exchange,
+    slot: Slot,
+    fresh: bool,
+    terms: &Terms,
+) -> Result<Lease, Lost> {
+    let started = clock::now();
+    let (slot, connection) =
+        connection(worker, client, exchange, slot, fresh, terms, started).await?;
+    let mut lease = Lease { slot, connection, upload_broken: false };
+    let patience = terms.backend.per_attempt_timeout.map_or(terms.deadline, |most| started + most);
+    let limits = Limits { attempt: patience, terms };
+    for _ in 0..INTERIM_RESPONSES {
+        if let Err(failure) = await_head(worker, client, exchange, &mut lease, &limits).await {
+            return Err(lost(worker, lease, exchange, failure, terms));
+        }
+        if !exchange.response.is_interim() {
+            exchange.upload.forget();
+            return Ok(lease);
+        }
+        if let Err(failure) = relay::forward_interim(worker, client, exchange, terms).await {
+            return Err(lost(worker, lease, exchange, failure, terms));
+        }
+    }
+    Err(lost(worker, lease, exchange, Failure::BadResponse, terms))
+}
+
+/// An idle connection that may carry the request, or a fresh one.
+async fn connection(
+    worker: &Worker,
+    client: &mut Client,
+    exchange: &Exchange,
+    slot: Slot,
+    fresh: bool,
+    terms: &Terms,
+    now: Time,
+) -> Result<(Slot, Connection), Lost> {
+    let wish = Wish {
+        worker: worker.index,
+        capped: terms.is_capped(),
+        replayable: is_replayable(&exchange.request),
+        settings: &terms.backend,
+        now,
+    };
+    if !fresh && let Some(connection) = pool::take(&slot.endpoint, &wish) {
+        return Ok((slot, connection));
+    }
+    let patience = now + terms.backend.connect_timeout;
+    let connecting = connect(&slot.endpoint, worker.index);
+    let failure = match until(worker, client, patience.min(terms.deadline), connecting).await {
+        Ok(Ok(connection)) => return Ok((slot, connection)),
+        Ok(Err(failure)) => failure,
+        Err(Interrupt::ClientGone) => return Err(Lost::for_good(Failure::ClientGone)),
+        Err(Interrupt::Deadline) if patience > terms.deadline => {
+            return Err(Lost::for_good(Failure::RequestTimeout));
+        }
+        Err(Interrupt::Deadline) => Failure::ConnectTimeout,
+    };
+    slot.conclude(worker, Some(failure));
+    // Not a byte has been sent, so any request may go elsewhere.
+    Err(Lost { failure, retry: Retry::Elsewhere(Arc::clone(&slot.endpoint)) })
+}
+
+/// Losing the race with an endpoint that closes an idle connection can be repaired by sending the request again.
+fn is_replayable(request: &RequestHead) -> bool {
+    request.method.is_idempotent()
+}
+
+/// The moments by which things must have happened.
+struct Limits<'a> {
+    attempt: Time,
+    terms: &'a Terms,
+}
+
+/// Sends what is to be sent and reads until a head, interim or final, is complete.
+async fn await_head(
+    worker: &Worker,
+    client: &mut Client,
+    exchange: &mut Exchange,
+    lease: &mut Lease,
+    limits: &Limits<'_>,
+) -> Result<(), Failure> {
+    let mut seen = u64::MAX;
+    poll_fn(|cx| {
+        let Exchange { request, response, upload, .. } = &mut *exchange;
+        if !lease.upload_broken && !upload.is_done() {
+            let mut source = Source { stream: &mut client.stream, buffer: &mut client.buffer };
+            let sink = &mut lease.connection.stream;
+            match upload.poll(cx, &mut source, sink, &worker.scratch) {
+                // It may have answered before it stopped reading.
+                Poll::Ready(Err(Stop::SinkFailed)) => lease.upload_broken = true,
+                Poll::Ready(Err(stop)) => return Poll::Ready(Err(client_failure(stop))),
+                Poll::Ready(Ok(())) | Poll::Pending => {}
+            }
+        }
+        let head =
+            |unread: &[u8]| parse::response(unread, &RESPONSE_LIMITS, request.method, response);
+        if let Poll::Ready(read) = poll_head(cx, worker, &mut lease.connection, head) {
+            return Poll::Ready(read);
+        }
+        let waits_for_client = !upload.is_read() && upload.waiting_for == Side::Source;
+        if !waits_for_client && client.poll_gone(cx, worker).is_ready() {
+            return Poll::Ready(Err(Failure::ClientGone));
+        }
+        if seen != upload.progress {
+            seen = upload.progress;
+            let idle = limits.idle(waits_for_client);
+            client.deadline.set(limits.attempt.min(limits.terms.deadline).min(idle));
+        }
+        ready!(client.deadline.poll(cx));
+        Poll::Ready(Err(limits.passed(waits_for_client)))
+    })
+    .await
+}
+
+/// Reads until `parse` finds a whole head.
+pub(crate) fn poll_head<E>(
+    cx: &mut Context<'_>,
+    worker: &Worker,
+    connection: &mut Connection,
+    mut parse: impl FnMut(&[u8]) -> Result<Option<usize>, E>,
+) -> Poll<Result<(), Failure>> {
+    loop {
+        if let Some(buffer) = connection.buffer.as_mut().filter(|buffer| !buffer.is_empty()) {
+            match parse(buffer.unread()) {
+                Ok(Some(length)) => {
+                    buffer.consume(length);
+                    return Poll::Ready(Ok(()));
+                }
+                Ok(None) => {}
+                Err(_) => return Poll::Ready(Err(Failure::BadResponse)),
+            }
+        } else if connection.stream.poll_read_ready(cx).is_pending() {
+            return Poll::Pending;
+        }
+        let buffer = connection.buffer.get_or_insert_with(|| worker.scratch.stock.take());
+        let most = (RESPONSE_LIMITS.head_bytes + 1).max(BUFFER_BYTES);
+        match ready!(buffer.poll_fill(cx, &mut connection.stream, most)) {
+            Ok(count) if count > 0 => {}
+            _ => return Poll::Ready(Err(Failure::EndpointClosed)),
+        }
+    }
+}
+
+fn client_failure(stop: Stop) -> Failure {
+    match stop {
+        Stop::SourceEnded => Failure::ClientGone,
+        Stop::SourceBad(bad) => Failure::BadRequestBody(bad),
+        Stop::TooLarge => Failure::BodyTooLarge,
+        Stop::SinkFailed => Failure::EndpointClosed,
+    }
+}
+
+impl Limits<'_> {
+    /// When it has been quiet for too long, if nothing moves from now on.
+    fn idle(&self, waits_for_client: bool) -> Time {
+        let terms = self.terms;
+        let most =
+            if waits_for_client { terms.client.body_timeout } else { terms.backend.idle_timeout };
+        clock::now() + most
+    }
+
+    /// Which of the deadlines it was.
+    fn passed(&self, waits_for_client: bool) -> Failure {
+        let now = clock::now();
+        if now >= self.terms.deadline {
+            Failure::RequestTimeout
+        } else if now >= self.attempt {
+            Failure::AttemptTimeout
+        } else if waits_for_client {
+            Failure::BodyTimeout
+        } else {
+            Failure::EndpointIdle
+        }
+    }
+}
+
+/// Says whether the request may be sent again, and what becomes of slot and connection.
+fn lost(
+    worker: &Rc<Worker>,
+    lease: Lease,
+    exchange: &mut Exchange,
+    failure: Failure,
+    terms: &Terms,
+) -> Lost {
+    lease.slot.conclude(worker, Some(failure));
+    if failure != Failure::EndpointClosed {
+        abandon::abandon(worker, lease, exchange, terms);
+        return Lost::for_good(failure);
+    }
+    let Lease { slot, connection, .. } = lease;
+    if let Some(age) = connection.idle_for {
+        slot.endpoint.idle.found_closed(age);
+    }
+    let has_answered = connection.buffer.as_ref().is_some_and(|buffer| !buffer.is_empty());
+    let harmless =
+        exchange.request.method.is_idempotent() || is_unacknowledged(&connection, &exchange.upload);
+    let retry = match connection.idle_for {
+        _ if has_answered || !harmless => Retry::Never,
+        Some(_) => Retry::SameEndpoint(slot),
+        None => Retry::Elsewhere(slot.endpoint.clone()),
+    };
+    Lost { failure, retry }
+}
+
+/// The endpoint's kernel has acknowledged not one byte of the request: the endpoint cannot have seen it.
+fn is_unacknowledged(connection: &Connection, upload: &Pump) -> bool {
+    // The SYN counts as a byte.
+    let before = connection.written + 1;
+    upload.written == 0
+        || sys::bytes_acked(&connection.stream).is_some_and(|acknowledged| acknowledged <= before)
+}

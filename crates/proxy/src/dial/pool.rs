@@ -1,0 +1,226 @@
+//! Idle connections of an endpoint.
+//!
+//! An uncapped endpoint has one stack per worker: nothing is shared. A capped endpoint has one stack for all, because
+//! there the slot owns the connection: whoever takes the slot takes the connection with it, so that connections never
+//! exceed the cap and are not reopened at each hand-over. Stacks are last in, first out: what was used last is the least
+//! likely to have been closed.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{PoisonError, Weak};
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use balance::Time;
+use gateway::snapshot::BackendSettings;
+use socket2::SockRef;
+use tokio::net::TcpStream;
+
+use crate::backend::Backend;
+use crate::buffer::Buffer;
+use crate::observe::EndpointCounters;
+
+/// Idle connections to one endpoint that one stack holds; the oldest gives way.
+const STACK: usize = 1024;
+
+/// What the data plane hangs on an endpoint.
+pub(crate) struct Upstream {
+    /// One stack per worker, then the one that is shared.
+    stacks: Box<[Stack]>,
+    /// One per worker.
+    pub(crate) counters: Box<[EndpointCounters]>,
+    /// The backends that name this endpoint: a slot freed by one may be what another waits for.
+    sharers: Mutex<Vec<Weak<Backend>>>,
+    is_shared: AtomicBool,
+}
+
+#[derive(Default)]
+struct Stack(Mutex<VecDeque<Connection>>);
+
+/// An open connection to an endpoint.
+pub(crate) struct Connection {
+    pub(crate) stream: TcpStream,
+    /// Read from the endpoint and not yet used.
+    pub(crate) buffer: Option<Buffer>,
+    /// Bytes written since it was opened: with what the kernel says was acknowledged, it tells whether a request can
+    /// have reached the endpoint.
+    pub(crate) written: u64,
+    /// Responses it has carried.
+    pub(crate) served: u32,
+    /// How long it lay idle before this use; `None` for one that was opened for it.
+    pub(crate) idle_for: Option<Duration>,
+    /// The worker whose runtime watches it.
+    worker: usize,
+    opened: Time,
+    idle_since: Time,
+}
+
+/// How a connection may be taken.
+pub(crate) struct Wish<'a> {
+    pub(crate) worker: usize,
+    /// The backend caps its endpoints: the stack is the one shared by all workers.
+    pub(crate) capped: bool,
+    /// A retry can repair the loss of a race with the endpoint's closing.
+    pub(crate) replayable: bool,
+    pub(crate) settings: &'a BackendSettings,
+    pub(crate) now: Time,
+}
+
+pub(crate) type Endpoint = balance::Endpoint<Upstream>;
+
+impl Upstream {
+    pub(crate) fn new(workers: usize) -> Self {
+        Self {
+            stacks: (0..=workers).map(|_| Stack::default()).collect(),
+            counters: (0..workers).map(|_| EndpointCounters::default()).collect(),
+            sharers: Mutex::default(),
+            is_shared: AtomicBool::new(false),
+        }
+    }
+
+    /// Says which backends name this endpoint.
+    pub(crate) fn share(&self, backends: Vec<Weak<Backend>>) {
+        self.is_shared.store(backends.len() > 1, Ordering::Release);
+        *lock(&self.sharers) = backends;
+    }
+
+    /// The backends other than `backend` that name this endpoint.
+    pub(crate) fn other_sharers(&self, backend: &Backend) -> Vec<std::sync::Arc<Backend>> {
+        if !self.is_shared.load(Ordering::Acquire) {
+            return Vec::new();
+        }
+        let sharers = lock(&self.sharers);
+        let live = sharers.iter().filter_map(Weak::upgrade);
+        live.filter(|other| !std::ptr::eq(&raw const **other, backend)).collect()
+    }
+
+    pub(crate) fn idle_connections(&self) -> usize {
+        self.stacks.iter().map(|stack| lock(&stack.0).len()).sum()
+    }
+
+    fn stack(&self, worker: usize, capped: bool) -> &Mutex<VecDeque<Connection>> {
+        &self.stacks[if capped { self.stacks.len() - 1 } else { worker }].0
+    }
+}
+
+/// Takes an idle connection that is open and may carry the request, if there is one.
+///
+/// A capped endpoint's connection that may not is closed, so that the one opened in its stead stays under the cap.
+pub(crate) fn take(endpoint: &Endpoint, wish: &Wish<'_>) -> Option<Connection> {
+    let stack = endpoint.data.stack(wish.worker, wish.capped);
+    loop {
+        let mut connection = pop(&mut lock(stack), wish.worker)?;
+        if connection.is_spent(wish.settings, wish.now) {
+            continue;
+        }
+        let age = wish.now.saturating_since(connection.idle_since);
+        let foreign = connection.worker != wish.worker;
+        if !connection.is_open(foreign || !wish.replayable) {
+            endpoint.idle.found_closed(age);
+            continue;
+        }
+        endpoint.idle.found_open(age);
+        if !endpoint.idle.may_reuse(age, wish.replayable) {
+            if !wish.capped {
+                lock(stack).push_back(connection);
+            }
+            return None;
+        }
+        if foreign {
+            let Some(adopted) = connection.adopt(wish.worker) else { continue };
+            connection = adopted;
+        }
+        connection.idle_for = Some(age);
+        return Some(connection);
+    }
+}
+
+/// Lays the connection down for the next request.
+pub(crate) fn give_back(endpoint: &Endpoint, mut connection: Connection, capped: bool, now: Time) {
+    connection.idle_since = now;
+    connection.served += 1;
+    if connection.served > 1 {
+        endpoint.idle.served_again();
+    }
+    let mut stack = lock(endpoint.data.stack(connection.worker, capped));
+    if stack.len() >= STACK {
+        stack.pop_front();
+    }
+    stack.push_back(connection);
+}
+
+/// Closes what is spent or closed, and learns how long the endpoint keeps connections.
+pub(crate) fn sweep(endpoint: &Endpoint, worker: usize, settings: &BackendSettings, now: Time) {
+    for capped in [false, true] {
+        let mut stack = lock(endpoint.data.stack(worker, capped));
+        stack.retain(|connection| {
+            let age = now.saturating_since(connection.idle_since);
+            if connection.is_spent(settings, now) {
+                return false;
+            }
+            let open = connection.is_open(connection.worker != worker);
+            if open {
+                endpoint.idle.found_open(age);
+            } else {
+                endpoint.idle.found_closed(age);
+            }
+            open
+        });
+    }
+}
+
+/// The connection used last, rather one that this worker watches already.
+fn pop(stack: &mut VecDeque<Connection>, worker: usize) -> Option<Connection> {
+    let ours = stack.iter().rposition(|connection| connection.worker == worker);
+    stack.remove(ours.or(stack.len().checked_sub(1))?)
+}
+
+impl Connection {
+    pub(crate) fn new(stream: TcpStream, worker: usize, now: Time) -> Self {
+        Self {
+            stream,
+            buffer: None,
+            written: 0,
+            served: 0,
+            idle_for: None,
+            worker,
+            opened: now,
+            idle_since: now,
+        }
+    }
+
+    /// Too old, too much used or too long idle by the backend's policy.
+    fn is_spent(&self, settings: &BackendSettings, now: Time) -> bool {
+        let reached = |limit: Option<Duration>, since| {
+            limit.is_some_and(|limit| now.saturating_since(since) >= limit)
+        };
+        reached(settings.connection_max_age, self.opened)
+            || reached(Some(settings.connection_idle_timeout), self.idle_since)
+            || settings.connection_max_requests.is_some_and(|most| self.served >= most.get())
+    }
+
+    /// Nothing has come from the endpoint: neither its end of the connection nor bytes nobody asked for.
+    ///
+    /// As of the last look of the runtime; `surely` asks the kernel, which costs a system call.
+    fn is_open(&self, surely: bool) -> bool {
+        let mut cx = Context::from_waker(Waker::noop());
+        if !surely && self.stream.poll_read_ready(&mut cx).is_pending() {
+            return true;
+        }
+        let mut byte = [std::mem::MaybeUninit::uninit()];
+        let seen = SockRef::from(&self.stream).peek(&mut byte);
+        matches!(seen, Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
+    }
+
+    /// Moves the connection to this worker's runtime.
+    fn adopt(self, worker: usize) -> Option<Self> {
+        let stream = self.stream.into_std().and_then(TcpStream::from_std).ok()?;
+        Some(Self { stream, worker, ..self })
+    }
+}
+
+/// The data behind a lock stays whole if a holder panics: every change of it is a single push or pop.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

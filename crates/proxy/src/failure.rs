@@ -1,0 +1,136 @@
+//! What a failure means: status, `Proxy-Status` error, metric label and log word, whose fault. One table.
+
+use crate::h1::{BadChunk, BadRequest};
+
+/// Whose doing a failure is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    Client,
+    Sheave,
+    Endpoint,
+}
+
+/// Why a request did not get its endpoint's complete response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    BadRequest(BadRequest),
+    BadRequestBody(BadChunk),
+    BodyTooLarge,
+    HeadTimeout,
+    BodyTimeout,
+    ClientGone,
+    NoRoute,
+    Unresolved,
+    NoEndpoint,
+    QueueFull,
+    QueueTimeout,
+    ConnectFailed,
+    ConnectTimeout,
+    EndpointClosed,
+    BadResponse,
+    AttemptTimeout,
+    RequestTimeout,
+    EndpointIdle,
+    ResponseCut,
+    OutOfDescriptors,
+}
+
+/// One row of the table.
+pub(crate) struct Meaning {
+    /// Status of the answer; an overloaded backend's policy may say another.
+    pub(crate) status: u16,
+    /// Error type of RFC 9209 section 2.3.
+    pub(crate) proxy_error: &'static str,
+    /// Metric label and word in the log.
+    pub(crate) word: &'static str,
+    pub(crate) fault: Fault,
+}
+
+impl Failure {
+    /// Every word, for the metrics; bad requests share one.
+    pub(crate) const ALL: [Self; 20] = [
+        Self::BadRequest(BadRequest::Target),
+        Self::BadRequestBody(BadChunk::Size),
+        Self::BodyTooLarge,
+        Self::HeadTimeout,
+        Self::BodyTimeout,
+        Self::ClientGone,
+        Self::NoRoute,
+        Self::Unresolved,
+        Self::NoEndpoint,
+        Self::QueueFull,
+        Self::QueueTimeout,
+        Self::ConnectFailed,
+        Self::ConnectTimeout,
+        Self::EndpointClosed,
+        Self::BadResponse,
+        Self::AttemptTimeout,
+        Self::RequestTimeout,
+        Self::EndpointIdle,
+        Self::ResponseCut,
+        Self::OutOfDescriptors,
+    ];
+
+    pub(crate) fn meaning(self) -> Meaning {
+        use Fault::{Client, Endpoint, Sheave};
+        let row = |status, proxy_error, word, fault| Meaning { status, proxy_error, word, fault };
+        match self {
+            Self::BadRequest(why) => row(why.status(), "http_request_error", "bad_request", Client),
+            Self::BadRequestBody(why) => {
+                row(why.status(), "http_request_error", "bad_request_body", Client)
+            }
+            Self::BodyTooLarge => row(413, "http_request_error", "body_too_large", Client),
+            Self::HeadTimeout => row(408, "http_request_error", "head_timeout", Client),
+            Self::BodyTimeout => row(408, "http_request_error", "body_timeout", Client),
+            Self::ClientGone => row(499, "http_request_error", "client_gone", Client),
+            Self::NoRoute => row(404, "destination_not_found", "no_route", Sheave),
+            Self::Unresolved => row(500, "proxy_configuration_error", "unresolved_backend", Sheave),
+            Self::NoEndpoint => row(503, "destination_unavailable", "no_endpoint", Endpoint),
+            Self::QueueFull => row(429, "connection_limit_reached", "queue_full", Endpoint),
+            Self::QueueTimeout => row(429, "connection_limit_reached", "queue_timeout", Endpoint),
+            Self::ConnectFailed => row(502, "connection_refused", "connect_failed", Endpoint),
+            Self::ConnectTimeout => row(504, "connection_timeout", "connect_timeout", Endpoint),
+            Self::EndpointClosed => row(502, "connection_terminated", "endpoint_closed", Endpoint),
+            Self::BadResponse => row(502, "http_protocol_error", "bad_response", Endpoint),
+            Self::AttemptTimeout => row(504, "http_response_timeout", "attempt_timeout", Endpoint),
+            Self::RequestTimeout => row(504, "http_response_timeout", "request_timeout", Endpoint),
+            Self::EndpointIdle => row(504, "connection_read_timeout", "endpoint_idle", Endpoint),
+            Self::ResponseCut => row(502, "http_response_incomplete", "response_cut", Endpoint),
+            Self::OutOfDescriptors => {
+                row(503, "proxy_internal_error", "out_of_descriptors", Sheave)
+            }
+        }
+    }
+
+    /// What is said of it to the client, in words.
+    pub(crate) fn details(self) -> &'static str {
+        match self {
+            Self::BadRequest(why) => why.reason(),
+            Self::BadRequestBody(why) => why.reason(),
+            Self::BodyTooLarge => "request body too large",
+            Self::HeadTimeout => "request head not complete in time",
+            Self::BodyTimeout => "request body stalled",
+            Self::ClientGone => "client has gone",
+            Self::NoRoute => "no route matches",
+            Self::Unresolved => "the route's backend does not exist",
+            Self::NoEndpoint => "backend has no endpoint",
+            Self::QueueFull => "every endpoint is at its limit and the queue is full",
+            Self::QueueTimeout => "every endpoint is at its limit and the wait was too long",
+            Self::ConnectFailed => "endpoint refuses connections",
+            Self::ConnectTimeout => "endpoint does not accept connections in time",
+            Self::EndpointClosed => "endpoint closed the connection without a response",
+            Self::BadResponse => "endpoint sent a malformed response",
+            Self::AttemptTimeout => "endpoint did not respond in time",
+            Self::RequestTimeout => "request not complete in time",
+            Self::EndpointIdle => "endpoint stalled",
+            Self::ResponseCut => "endpoint closed the connection within its response",
+            Self::OutOfDescriptors => "no file descriptors left",
+        }
+    }
+
+    /// The failure's place in [`Failure::ALL`].
+    pub(crate) fn index(self) -> usize {
+        let same = |other: &Self| std::mem::discriminant(other) == std::mem::discriminant(&self);
+        Self::ALL.iter().position(same).expect("ALL names every failure")
+    }
+}

@@ -1,0 +1,167 @@
+//! A Snapshot at work: its plain data joined to the state that outlives it.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+
+use balance::{EndpointSet, Ledger, Member};
+use gateway::matching::RouteTable;
+use gateway::snapshot::{BackendKey, ClientSettings, EndpointSpec, Rule};
+use gateway::{Snapshot, snapshot};
+
+use crate::backend::{Backend, Current};
+use crate::dial::pool::Upstream;
+use crate::observe::{ListenerCounters, RouteCounters};
+
+/// What workers go by, from one request to the next.
+#[derive(Default)]
+pub(crate) struct Live {
+    /// By place; a place is kept as long as its address is listened on.
+    pub(crate) listeners: Vec<Option<LiveListener>>,
+    /// As [`Rule::index`] numbers them.
+    pub(crate) routes: Vec<Arc<Route>>,
+    /// As [`snapshot::Target::Backend`] numbers them.
+    pub(crate) backends: Vec<Arc<Backend>>,
+}
+
+pub(crate) struct LiveListener {
+    pub(crate) name: Arc<str>,
+    pub(crate) bound: Arc<Bound>,
+    pub(crate) client: Arc<ClientSettings>,
+    pub(crate) routes: RouteTable,
+}
+
+/// An address that is listened on.
+pub(crate) struct Bound {
+    /// Its place in [`Live::listeners`].
+    pub(crate) place: usize,
+    /// What was asked for; the port may be 0.
+    pub(crate) asked: SocketAddr,
+    /// With the port that the kernel gave.
+    pub(crate) address: SocketAddr,
+    open: AtomicU32,
+    /// One per worker.
+    pub(crate) counters: Box<[ListenerCounters]>,
+}
+
+impl Bound {
+    pub(crate) fn new(
+        place: usize,
+        asked: SocketAddr,
+        address: SocketAddr,
+        workers: usize,
+    ) -> Self {
+        let counters = (0..workers).map(|_| ListenerCounters::default()).collect();
+        Self { place, asked, address, open: AtomicU32::new(0), counters }
+    }
+
+    /// Counts one more open connection, if fewer than `most` are open.
+    pub(crate) fn admit(&self, most: u32) -> bool {
+        let more = |open: u32| (open < most).then_some(open + 1);
+        self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    pub(crate) fn leave(&self) {
+        self.open.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn open(&self) -> u32 {
+        self.open.load(Ordering::Relaxed)
+    }
+}
+
+/// A rule's name with its counters, which outlive the rule's changes.
+pub(crate) struct Route {
+    pub(crate) name: Arc<str>,
+    /// One per worker.
+    pub(crate) counters: Box<[RouteCounters]>,
+}
+
+/// The state that outlives Snapshots, by the names that Snapshots use.
+pub(crate) struct Estate {
+    workers: usize,
+    ledger: Ledger<Upstream>,
+    backends: BTreeMap<BackendKey, Arc<Backend>>,
+    routes: BTreeMap<Arc<str>, Arc<Route>>,
+}
+
+impl Estate {
+    pub(crate) fn new(workers: usize) -> Self {
+        let (backends, routes) = (BTreeMap::new(), BTreeMap::new());
+        Self { workers, ledger: Ledger::new(), backends, routes }
+    }
+
+    /// The Snapshot's backends, with the state of those that were there before.
+    pub(crate) fn backends(&mut self, snapshot: &Snapshot) -> Vec<Arc<Backend>> {
+        let live: Vec<_> = snapshot.backends.iter().map(|asked| self.backend(asked)).collect();
+        let kept = live.iter().map(|backend| (backend.key.clone(), Arc::clone(backend)));
+        let gone = std::mem::replace(&mut self.backends, kept.collect());
+        for (key, backend) in gone {
+            if !self.backends.contains_key(&key) {
+                backend.retire();
+            }
+        }
+        self.tell_sharers();
+        live
+    }
+
+    /// The Snapshot's rules, with the counters of those that were there before.
+    pub(crate) fn routes(&mut self, rules: &[Arc<Rule>]) -> Vec<Arc<Route>> {
+        let workers = self.workers;
+        let live: Vec<_> = rules
+            .iter()
+            .map(|rule| {
+                let known = self.routes.get(&rule.name).map(Arc::clone);
+                known.unwrap_or_else(|| {
+                    let counters = (0..workers).map(|_| RouteCounters::default()).collect();
+                    Arc::new(Route { name: Arc::clone(&rule.name), counters })
+                })
+            })
+            .collect();
+        self.routes =
+            live.iter().map(|route| (Arc::clone(&route.name), Arc::clone(route))).collect();
+        live
+    }
+
+    /// The short way: new endpoints for one backend. False if there is no such backend.
+    pub(crate) fn set_endpoints(&mut self, key: &BackendKey, endpoints: &[EndpointSpec]) -> bool {
+        let Some(backend) = self.backends.get(key).map(Arc::clone) else { return false };
+        let settings = backend.current().settings.clone();
+        backend.replace(Current::new(self.endpoints(endpoints), settings));
+        self.tell_sharers();
+        true
+    }
+
+    fn backend(&mut self, asked: &snapshot::Backend) -> Arc<Backend> {
+        let current = Current::new(self.endpoints(&asked.endpoints), asked.settings.clone());
+        let Some(known) = self.backends.get(&asked.key) else {
+            return Arc::new(Backend::new(asked.key.clone(), current, self.workers));
+        };
+        known.replace(current);
+        Arc::clone(known)
+    }
+
+    fn endpoints(&mut self, specs: &[EndpointSpec]) -> EndpointSet<Upstream> {
+        let member = |spec: &EndpointSpec| Member {
+            endpoint: self.ledger.endpoint(spec.address, || Upstream::new(self.workers)),
+            weight: spec.weight,
+        };
+        EndpointSet::new(specs.iter().map(member).collect())
+    }
+
+    /// Endpoints learn which backends name them.
+    fn tell_sharers(&self) {
+        let mut sharers: BTreeMap<SocketAddr, Vec<Weak<Backend>>> = BTreeMap::new();
+        for backend in self.backends.values() {
+            for member in backend.current().set.members() {
+                let named = sharers.entry(member.endpoint.address).or_default();
+                named.push(Arc::downgrade(backend));
+            }
+        }
+        for endpoint in self.ledger.live() {
+            let named = sharers.remove(&endpoint.address).unwrap_or_default();
+            endpoint.data.share(named);
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Counters, one shard per worker.
+//!
+//! A shard is written by its worker alone, so adding is a load and a store, without a locked instruction; whoever reads
+//! adds the shards up.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::failure::Failure;
+
+/// A number that one thread adds to and any thread reads.
+#[derive(Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(crate) fn add(&self, count: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
+    }
+
+    pub(crate) fn value(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Durations by bucket; the bounds are in seconds, from half a millisecond to a minute.
+#[derive(Default)]
+pub(crate) struct Histogram {
+    buckets: [Counter; Self::BOUNDS.len() + 1],
+    nanoseconds: Counter,
+}
+
+impl Histogram {
+    pub(crate) const BOUNDS: [f64; 15] = [
+        0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0,
+    ];
+    /// The same in nanoseconds: whole numbers compare faster.
+    const BOUNDS_NANOSECONDS: [u64; Self::BOUNDS.len()] = {
+        let mut nanoseconds = [0; Self::BOUNDS.len()];
+        let mut index = 0;
+        while index < nanoseconds.len() {
+            nanoseconds[index] = (Self::BOUNDS[index] * 1e9) as u64;
+            index += 1;
+        }
+        nanoseconds
+    };
+
+    pub(crate) fn add(&self, duration: Duration) {
+        let nanoseconds = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        let bucket = Self::BOUNDS_NANOSECONDS.partition_point(|bound| *bound < nanoseconds);
+        self.buckets[bucket].add(1);
+        self.nanoseconds.add(nanoseconds);
+    }
+
+    /// Adds this shard's buckets to `counts`; returns its sum in seconds.
+    pub(crate) fn add_to(&self, counts: &mut [u64]) -> f64 {
+        for (count, bucket) in counts.iter_mut().zip(&self.buckets) {
+            *count += bucket.value();
+        }
+        self.nanoseconds.value() as f64 / 1e9
+    }
+}
+
+#[derive(Default)]
+#[repr(align(64))]
+pub(crate) struct ListenerCounters {
+    pub(crate) accepted: Counter,
+    pub(crate) closed: Counter,
+    pub(crate) refused: Counter,
+    pub(crate) received_bytes: Counter,
+    pub(crate) sent_bytes: Counter,
+}
+
+#[derive(Default)]
+#[repr(align(64))]
+pub(crate) struct RouteCounters {
+    /// By the status' first digit; 0 for those that got no answer.
+    pub(crate) responses: [Counter; 6],
+    pub(crate) duration: Histogram,
+}
+
+#[derive(Default)]
+#[repr(align(64))]
+pub(crate) struct BackendCounters {
+    pub(crate) queued: Histogram,
+    pub(crate) retries: Counter,
+    pub(crate) abandoned: Counter,
+}
+
+#[derive(Default)]
+#[repr(align(64))]
+pub(crate) struct EndpointCounters {
+    pub(crate) attempts: Counter,
+    pub(crate) failures: Counter,
+    pub(crate) connections: Counter,
+}
+
+/// What belongs to no route or backend.
+#[repr(align(64))]
+pub(crate) struct WorkerCounters {
+    pub(crate) requests: Counter,
+    /// By [`Failure::index`].
+    pub(crate) failures: [Counter; Failure::ALL.len()],
+    pub(crate) moved_in: Counter,
+    pub(crate) replay_refused: Counter,
+    pub(crate) log_dropped: Counter,
+}
+
+impl WorkerCounters {
+    pub(crate) fn new() -> Self {
+        Self {
+            requests: Counter::default(),
+            failures: std::array::from_fn(|_| Counter::default()),
+            moved_in: Counter::default(),
+            replay_refused: Counter::default(),
+            log_dropped: Counter::default(),
+        }
+    }
+}

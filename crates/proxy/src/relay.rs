@@ -1,0 +1,268 @@
+//! The response's way to the client: an endpoint's, streamed, or one of our own.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Poll, ready};
+
+use balance::Time;
+use socket2::SockRef;
+
+use crate::accept::h1::Client;
+use crate::body::{Side, Source, Stop};
+use crate::clock;
+use crate::dial::abandon;
+use crate::dial::h1::Lease;
+use crate::dial::pool;
+use crate::failure::Failure;
+use crate::forwarded::{PSEUDONYM, VIA};
+use crate::h1::write;
+use crate::head::{Framing, Method, Name, ResponseHead, Version};
+use crate::observe::access::Record;
+use crate::request::{After, Exchange, Terms};
+use crate::tunnel;
+use crate::worker::Worker;
+
+/// Streams the response whose head `exchange` holds, and lays the connection down.
+pub(crate) async fn relay(
+    worker: &Rc<Worker>,
+    client: &mut Client,
+    exchange: &mut Exchange,
+    mut lease: Lease,
+    terms: &Terms,
+    record: &mut Record,
+) -> Result<After, Failure> {
+    record.status = exchange.response.status;
+    prepare(worker, &mut exchange.response);
+    if exchange.response.upgrade {
+        return tunnel::tunnel(worker, client, exchange, lease, record).await;
+    }
+    let keep_alive = start(worker, client, exchange, terms);
+    let result = stream(worker, client, exchange, &mut lease, terms).await;
+    lease.slot.conclude(worker, result.err());
+    let Err(failure) = result else {
+        let whole = exchange.upload.is_read();
+        lay_down(lease, exchange, terms);
+        return Ok(if keep_alive && whole { After::KeepAlive } else { After::Close });
+    };
+    let sent_nothing = exchange.download.written == 0;
+    if failure != Failure::ResponseCut {
+        abandon::abandon(worker, lease, exchange, terms);
+    }
+    if sent_nothing {
+        return Err(failure);
+    }
+    record.failure = Some(failure);
+    Ok(cut(client))
+}
+
+/// Adds what a proxy adds to a response.
+fn prepare(worker: &Worker, response: &mut ResponseHead) {
+    response.fields.append("Via", VIA);
+    if !response.fields.has(Name::Date) && !response.is_interim() {
+        response.fields.append("Date", worker.date());
+    }
+}
+
+/// Writes the head into the pump; says whether the client may send another request.
+fn start(worker: &Worker, client: &Client, exchange: &mut Exchange, terms: &Terms) -> bool {
+    let Exchange { request, response, upload, download } = exchange;
+    let framing = match (response.framing, request.version) {
+        (Framing::Chunked | Framing::UntilClose, Version::Http11) => Framing::Chunked,
+        (Framing::Chunked | Framing::UntilClose, Version::Http10) => Framing::UntilClose,
+        (known @ (Framing::None | Framing::Length(_)), _) => known,
+    };
+    // A client that was not told to go on may or may not send the body: what comes next is unknown.
+    let expects = request.expect_continue && !upload.is_read();
+    let keep_alive = request.keep_alive
+        && framing != Framing::UntilClose
+        && !expects
+        && client.may_stay(worker, &terms.client);
+    download.start(response.framing, framing);
+    write::response_head(response, framing, request.version, keep_alive, false, &mut download.out);
+    keep_alive
+}
+
+/// Streams the response's body, and what is left of the request's.
+async fn stream(
+    worker: &Worker,
+    client: &mut Client,
+    exchange: &mut Exchange,
+    lease: &mut Lease,
+    terms: &Terms,
+) -> Result<(), Failure> {
+    let Exchange { upload, download, .. } = exchange;
+    let connection = &mut lease.connection;
+    let mut seen = u64::MAX;
+    poll_fn(|cx| {
+        if !lease.upload_broken && !upload.is_done() {
+            let mut source = Source { stream: &mut client.stream, buffer: &mut client.buffer };
+            let sink = &mut connection.stream;
+            match upload.poll(cx, &mut source, sink, &worker.scratch) {
+                Poll::Ready(Err(Stop::SinkFailed)) => lease.upload_broken = true,
+                Poll::Ready(Err(stop)) => return Poll::Ready(Err(from_client(stop))),
+                Poll::Ready(Ok(())) | Poll::Pending => {}
+            }
+        }
+        let mut source = Source { stream: &mut connection.stream, buffer: &mut connection.buffer };
+        let sink = &mut client.stream;
+        if let Poll::Ready(done) = download.poll(cx, &mut source, sink, &worker.scratch) {
+            return Poll::Ready(done.map_err(from_endpoint));
+        }
+        let slow_client = download.waiting_for == Side::Sink;
+        if upload.is_read() && !slow_client && client.poll_gone(cx, worker).is_ready() {
+            return Poll::Ready(Err(Failure::ClientGone));
+        }
+        let progress = upload.progress.wrapping_add(download.progress);
+        if seen != progress {
+            seen = progress;
+            let most =
+                if slow_client { terms.client.body_timeout } else { terms.backend.idle_timeout };
+            client.deadline.set(terms.deadline.min(clock::now() + most));
+        }
+        ready!(client.deadline.poll(cx));
+        Poll::Ready(Err(if clock::now() >= terms.deadline {
+            Failure::RequestTimeout
+        } else if slow_client {
+            Failure::BodyTimeout
+        } else {
+            Failure::EndpointIdle
+        }))
+    })
+    .await
+}
+
+fn from_client(stop: Stop) -> Failure {
+    match stop {
+        Stop::SourceEnded | Stop::SinkFailed => Failure::ClientGone,
+        Stop::SourceBad(bad) => Failure::BadRequestBody(bad),
+        Stop::TooLarge => Failure::BodyTooLarge,
+    }
+}
+
+fn from_endpoint(stop: Stop) -> Failure {
+    match stop {
+        Stop::SinkFailed => Failure::ClientGone,
+        Stop::SourceEnded | Stop::SourceBad(_) | Stop::TooLarge => Failure::ResponseCut,
+    }
+}
+
+/// The endpoint has finished: its connection waits for the next request, if it can carry one, and the slot is free.
+fn lay_down(lease: Lease, exchange: &Exchange, terms: &Terms) {
+    let Lease { slot, mut connection, upload_broken } = lease;
+    connection.written += exchange.upload.written;
+    let unasked = connection.buffer.as_ref().is_some_and(|buffer| !buffer.is_empty());
+    let reusable = exchange.response.keep_alive
+        && exchange.response.framing != Framing::UntilClose
+        && exchange.upload.is_done()
+        && !upload_broken
+        && !unasked;
+    if reusable {
+        pool::give_back(&slot.endpoint, connection, terms.is_capped(), clock::now());
+    }
+    // The slot goes last: who gets it finds the connection.
+    drop(slot);
+}
+
+/// The client must notice that its response is not whole, also where only the connection's end delimits it.
+fn cut(client: &Client) -> After {
+    drop(SockRef::from(&client.stream).set_linger(Some(std::time::Duration::ZERO)));
+    After::Cut
+}
+
+/// Passes an interim response on, to a client that knows such.
+pub(crate) async fn forward_interim(
+    worker: &Worker,
+    client: &mut Client,
+    exchange: &mut Exchange,
+    terms: &Terms,
+) -> Result<(), Failure> {
+    if exchange.request.version == Version::Http10 {
+        return Ok(());
+    }
+    prepare(worker, &mut exchange.response);
+    let Exchange { request, response, download, .. } = &mut *exchange;
+    download.start(Framing::None, Framing::None);
+    write::response_head(response, Framing::None, request.version, true, false, &mut download.out);
+    flush(client, exchange, terms.deadline.min(clock::now() + terms.client.body_timeout)).await
+}
+
+/// Writes what is in the download.
+async fn flush(
+    client: &mut Client,
+    exchange: &mut Exchange,
+    deadline: Time,
+) -> Result<(), Failure> {
+    client.deadline.set(deadline);
+    poll_fn(|cx| {
+        if let Poll::Ready(done) = exchange.download.poll_flush(cx, &mut client.stream) {
+            return Poll::Ready(done.map_err(from_endpoint));
+        }
+        client.deadline.poll(cx).map(|()| Err(Failure::BodyTimeout))
+    })
+    .await
+}
+
+/// Answers in the endpoint's place: says what failed, where a person and where a program look for it.
+pub(crate) async fn answer(
+    worker: &Worker,
+    client: &mut Client,
+    exchange: &mut Exchange,
+    record: &mut Record,
+) -> After {
+    let Some(failure) = record.failure else { return After::Cut };
+    if failure == Failure::ClientGone {
+        return After::Cut;
+    }
+    let live = worker.live();
+    let Some(listener) = client.listener(&live) else { return After::Cut };
+    let keep_alive = exchange.request.keep_alive
+        && exchange.upload.is_read()
+        && client.may_stay(worker, &listener.client);
+    write_answer(worker, exchange, failure, keep_alive, record);
+    let deadline = clock::now() + listener.client.body_timeout;
+    match flush(client, exchange, deadline).await {
+        Ok(()) if keep_alive => After::KeepAlive,
+        Ok(()) => After::Close,
+        Err(_) => After::Cut,
+    }
+}
+
+fn write_answer(
+    worker: &Worker,
+    exchange: &mut Exchange,
+    failure: Failure,
+    keep_alive: bool,
+    record: &mut Record,
+) {
+    let Exchange { request, response, download, .. } = exchange;
+    let meaning = failure.meaning();
+    let mut status = meaning.status;
+    response.clear();
+    if matches!(failure, Failure::QueueFull | Failure::QueueTimeout)
+        && let Some(backend) = &record.backend
+    {
+        let current = backend.current();
+        status = current.settings.overload_status;
+        let seconds = current.settings.overload_retry_after.as_secs().max(1);
+        response.fields.append("Retry-After", seconds.to_string());
+    }
+    let details = failure.details();
+    let body = format!("{details}\n");
+    response.status = status;
+    response.fields.append("Content-Type", "text/plain; charset=utf-8");
+    response.fields.append("Date", worker.date());
+    let error = meaning.proxy_error;
+    response
+        .fields
+        .append("Proxy-Status", format!("{PSEUDONYM}; error={error}; details=\"{details}\""));
+    let (framing, length) = (Framing::Length(body.len() as u64), body.len() as u64);
+    let bodiless = request.method == Method::Head;
+    response.length_of_absent_body = bodiless.then_some(length);
+    let framing = if bodiless { Framing::None } else { framing };
+    download.start(Framing::None, Framing::None);
+    write::response_head(response, framing, request.version, keep_alive, false, &mut download.out);
+    if !bodiless {
+        download.out.extend_from_slice(body.as_bytes());
+    }
+    record.status = status;
+}

@@ -1,0 +1,302 @@
+//! The way of a request, from its head to its Outcome.
+//!
+//! route -> admit -> { connection -> send -> await head } until done or out of attempts -> stream body -> record.
+//! Each stage is a plainly named function; each early exit is a [`Failure`].
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+
+use balance::{Refusal, Time};
+use gateway::snapshot::{BackendSettings, ClientSettings, Rule, Target};
+
+use crate::accept::h1::Client;
+use crate::backend::{self, Admitted, BackendRef, Slot};
+use crate::body::Pump;
+use crate::clock;
+use crate::dial::h1::{self as endpoint_h1, Lost, Retry};
+use crate::dial::pool::Endpoint;
+use crate::failure::Failure;
+use crate::forwarded;
+use crate::head::{Framing, RequestHead, ResponseHead};
+use crate::live::{Live, LiveListener};
+use crate::observe::access::Record;
+use crate::relay;
+use crate::worker::Worker;
+
+/// Attempts at one request, the first included.
+const ATTEMPTS: u32 = 3;
+
+/// The memory of one request, used again by the next.
+pub(crate) struct Exchange {
+    pub(crate) request: RequestHead,
+    pub(crate) response: ResponseHead,
+    /// From the client to the endpoint.
+    pub(crate) upload: Pump,
+    /// From the endpoint to the client.
+    pub(crate) download: Pump,
+}
+
+/// What becomes of the client's connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum After {
+    KeepAlive,
+    Close,
+    /// Without the end of a response, so that the client cannot take what it got for whole.
+    Cut,
+}
+
+/// What holds for one request from its admission on.
+pub(crate) struct Terms {
+    pub(crate) client: Arc<ClientSettings>,
+    pub(crate) backend: BackendSettings,
+    /// The request has to be over by then.
+    pub(crate) deadline: Time,
+}
+
+impl Terms {
+    /// Slots are counted and queued for: an endpoint's connections belong to its slots.
+    pub(crate) fn is_capped(&self) -> bool {
+        self.backend.max_in_flight_per_endpoint.or(self.backend.connection_max).is_some()
+    }
+}
+
+/// Serves the request whose head `exchange` holds.
+pub(crate) async fn serve(
+    worker: &Rc<Worker>,
+    client: &mut Client,
+    exchange: &mut Exchange,
+) -> After {
+    let mut record = Record::new(clock::now());
+    exchange.upload.start(exchange.request.framing, exchange.request.framing);
+    let after = match forward(worker, client, exchange, &mut record).await {
+        Ok(after) => after,
+        Err(failure) => {
+            record.failure = Some(failure);
+            relay::answer(worker, client, exchange, &mut record).await
+        }
+    };
+    client.since = clock::now();
+    record.close(worker, client, exchange);
+    after
+}
+
+/// Answers a request whose head could not be read.
+pub(crate) async fn refuse(
+    worker: &Rc<Worker>,
+    client: &mut Client,
+    exchange: &mut Exchange,
+    failure: Failure,
+) -> After {
+    let mut record = Record::new(clock::now());
+    record.failure = Some(failure);
+    exchange.request.keep_alive = false;
+    let after = relay::answer(worker, client, exchange, &mut record).await;
+    record.close(worker, client, exchange);
+    after
+}
+
+async fn forward(
+    worker: &Rc<Worker>,
+    client: &mut Client,
+    exchange: &mut Exchange,
+    record: &mut Record,
+) -> Result<After, Failure> {
+    let live = worker.live();
+    let listener = client.listener(&live).ok_or(Failure::NoRoute)?;
+    let rule = route(listener, &exchange.request)?;
+    record.rule = Some(rule.index);
+    let backend = choose_backend(worker, &live, rule)?;
+    record.backend = Some(backend.clone());
+    let terms = terms(listener, &backend, record.started);
+    prepare(worker, client, exchange, &terms)?;
+
+    let mut retries = Retries { left: ATTEMPTS - 1 };
+    let mut next = Next::Admit { except: None };
+    let lease = loop {
+        let (slot, fresh) = match next {
+            Next::Admit { except } => {
+                (admit(worker, client, &backend, except.as_ref(), &terms, record).await?, false)
+            }
+            Next::Again(slot) => (slot, true),
+        };
+        record.attempt(&slot);
+        match endpoint_h1::attempt(worker, client, exchange, slot, fresh, &terms).await {
+            Ok(lease) => break lease,
+            Err(lost) => next = retries.after(lost, worker, &backend, exchange)?,
+        }
+    };
+    relay::relay(worker, client, exchange, lease, &terms, record).await
+}
+
+/// The rule that serves the request.
+fn route<'l>(listener: &'l LiveListener, request: &RequestHead) -> Result<&'l Arc<Rule>, Failure> {
+    listener.routes.find(request.host(), request.path()).ok_or(Failure::NoRoute)
+}
+
+/// One of the rule's backends, by weight.
+fn choose_backend(
+    worker: &Worker,
+    live: &Rc<Arc<Live>>,
+    rule: &Rule,
+) -> Result<BackendRef, Failure> {
+    let target = match rule.targets.as_slice() {
+        [only] => only.target,
+        targets => {
+            let total: u64 = targets.iter().map(|target| u64::from(target.weight)).sum();
+            let mut ticket = worker.rng.borrow_mut().next_u64() % total.max(1);
+            let chosen = targets.iter().find(|target| {
+                let weight = u64::from(target.weight);
+                let here = ticket < weight;
+                ticket = ticket.saturating_sub(weight);
+                here
+            });
+            chosen.ok_or(Failure::Unresolved)?.target
+        }
+    };
+    match target {
+        Target::Backend(index) => Ok(BackendRef::new(Rc::clone(live), index)),
+        Target::Unresolved => Err(Failure::Unresolved),
+    }
+}
+
+fn terms(listener: &LiveListener, backend: &BackendRef, started: Time) -> Terms {
+    let settings = backend.current().settings.clone();
+    let deadline =
+        settings.request_timeout.map_or(Time::from_nanos(u64::MAX), |most| started + most);
+    Terms { client: Arc::clone(&listener.client), backend: settings, deadline }
+}
+
+/// Makes the request ready to be sent: its head as the endpoint gets it, its body as it will come.
+fn prepare(
+    worker: &Worker,
+    client: &Client,
+    exchange: &mut Exchange,
+    terms: &Terms,
+) -> Result<(), Failure> {
+    let Exchange { request, upload, .. } = exchange;
+    let most = terms.client.max_body_bytes.unwrap_or(u64::MAX);
+    if matches!(request.framing, Framing::Length(length) if length > most) {
+        return Err(Failure::BodyTooLarge);
+    }
+    forwarded::describe(request, &client.origin, &terms.client, &mut worker.rng.borrow_mut());
+    upload.allow(most);
+    upload.keep();
+    crate::h1::write::request_head(request, request.framing, request.upgrade, &mut upload.out);
+    Ok(())
+}
+
+/// A slot at one of the backend's endpoints, at once or after a wait in the queue.
+async fn admit(
+    worker: &Worker,
+    client: &mut Client,
+    backend: &BackendRef,
+    except: Option<&Arc<Endpoint>>,
+    terms: &Terms,
+    record: &mut Record,
+) -> Result<Slot, Failure> {
+    let entered = poll_fn(|cx| {
+        Poll::Ready(backend::enter(backend, worker.index, except, || cx.waker().clone()))
+    });
+    let place = match entered.await {
+        Admitted::Slot(slot) => return Ok(slot),
+        Admitted::Refused(Refusal::NoEndpoint) => return Err(Failure::NoEndpoint),
+        Admitted::Refused(Refusal::Full) => return Err(Failure::QueueFull),
+        Admitted::Queued(place) => place,
+    };
+    let since = clock::now();
+    let patience = since + terms.backend.queue_timeout;
+    let granted = poll_fn(|_| place.granted().map_or(Poll::Pending, Poll::Ready));
+    let result = until(worker, client, patience.min(terms.deadline), granted).await;
+    record.waited(worker, backend, clock::now().saturating_since(since));
+    result.map_err(|interrupt| match interrupt {
+        Interrupt::ClientGone => Failure::ClientGone,
+        Interrupt::Deadline if patience > terms.deadline => Failure::RequestTimeout,
+        Interrupt::Deadline if backend.current().set.members().is_empty() => Failure::NoEndpoint,
+        Interrupt::Deadline => Failure::QueueTimeout,
+    })
+}
+
+/// What ended a wait before its time.
+pub(crate) enum Interrupt {
+    ClientGone,
+    Deadline,
+}
+
+/// Awaits `future`, but not beyond `deadline` and not for a client that has gone.
+pub(crate) async fn until<F: Future>(
+    worker: &Worker,
+    client: &mut Client,
+    deadline: Time,
+    future: F,
+) -> Result<F::Output, Interrupt> {
+    let mut future = pin!(future);
+    client.deadline.set(deadline);
+    poll_fn(|cx| {
+        if let Poll::Ready(output) = future.as_mut().poll(cx) {
+            return Poll::Ready(Ok(output));
+        }
+        if client.poll_gone(cx, worker).is_ready() {
+            return Poll::Ready(Err(Interrupt::ClientGone));
+        }
+        client.deadline.poll(cx).map(|()| Err(Interrupt::Deadline))
+    })
+    .await
+}
+
+/// How a request goes on after an attempt came to nothing.
+enum Next {
+    /// With whatever slot can be had; not at the endpoint that has just failed, if there is another.
+    Admit { except: Option<Arc<Endpoint>> },
+    /// With the same slot, on a fresh connection.
+    Again(Slot),
+}
+
+struct Retries {
+    left: u32,
+}
+
+impl Retries {
+    fn after(
+        &mut self,
+        lost: Lost,
+        worker: &Worker,
+        backend: &BackendRef,
+        exchange: &mut Exchange,
+    ) -> Result<Next, Failure> {
+        let may = self.left > 0 && exchange.upload.rewind();
+        let next = match lost.retry {
+            Retry::SameEndpoint(slot) if may => Next::Again(slot),
+            Retry::Elsewhere(endpoint) if may => Next::Admit { except: Some(endpoint) },
+            Retry::SameEndpoint(_) | Retry::Elsewhere(_) | Retry::Never => {
+                return Err(lost.failure);
+            }
+        };
+        self.left -= 1;
+        backend.counters[worker.index].retries.add(1);
+        Ok(next)
+    }
+}
+
+impl Default for Exchange {
+    fn default() -> Self {
+        Self {
+            request: RequestHead::new(),
+            response: ResponseHead::new(),
+            upload: Pump::new(),
+            download: Pump::new(),
+        }
+    }
+}
+
+impl Exchange {
+    /// Forgets the request and keeps the memory, unless it is much.
+    pub(crate) fn clear(&mut self) {
+        self.request.clear();
+        self.response.clear();
+        self.upload.clear();
+        self.download.clear();
+    }
+}

@@ -1,0 +1,398 @@
+//! One thread with its own runtime and connections, and the seat through which others reach it.
+
+use std::cell::{Cell, RefCell, RefMut};
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::task::Waker;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use balance::Rng;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio::sync::oneshot;
+
+use crate::accept::h1::{self, Handover};
+use crate::accept::listen;
+use crate::buffer::Stock;
+use crate::clock;
+use crate::dial::pool;
+use crate::live::{Bound, Live};
+use crate::observe::WorkerCounters;
+use crate::observe::access::Log;
+use crate::request::Exchange;
+
+/// The buffer by way of which large bodies are copied; see DESIGN section 4.
+const LARGE_BYTES: usize = 256 * 1024;
+/// Exchanges that a worker keeps when nobody uses them.
+const EXCHANGES: usize = 256;
+/// How often a worker looks at its load and its log.
+const TICK: Duration = Duration::from_millis(100);
+/// Idle connections to endpoints are looked over once in so many ticks.
+const SWEEP_TICKS: u32 = 10;
+/// Requests in a tick below which a worker's surplus is not worth a move.
+const SMALL_RATE: u32 = 10;
+
+/// What all workers share.
+pub(crate) struct Shared {
+    pub(crate) live: ArcSwap<Live>,
+    pub(crate) seats: Box<[Seat]>,
+    stage: AtomicU8,
+}
+
+/// Where others reach a worker and see its load.
+pub(crate) struct Seat {
+    pub(crate) counters: WorkerCounters,
+    /// Client connections that it has or is about to get.
+    pub(crate) connections: AtomicU32,
+    /// Requests that it served in its last tick.
+    rate: AtomicU32,
+    commands: UnboundedSender<Command>,
+}
+
+/// What a worker is told.
+pub(crate) enum Command {
+    Listen(Arc<Bound>, std::net::TcpListener),
+    Unlisten {
+        place: usize,
+    },
+    Adopt(Handover),
+    /// The stage has changed, or a listener has gone: every connection looks.
+    LookUp,
+    /// The process ends.
+    Stop,
+}
+
+/// How far the process is on its way out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Stage {
+    Serving,
+    /// Answers say that the connection will be closed.
+    Draining,
+    /// Idle connections are closed.
+    Closing,
+}
+
+pub(crate) struct Worker {
+    pub(crate) index: usize,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) scratch: Scratch,
+    pub(crate) rng: RefCell<Rng>,
+    pub(crate) log: Log,
+    live: RefCell<Rc<Arc<Live>>>,
+    exchanges: RefCell<Vec<Box<Exchange>>>,
+    sleepers: RefCell<Sleepers>,
+    /// Places it accepts for; letting go of the sender ends that.
+    listeners: RefCell<Vec<(usize, oneshot::Sender<()>)>>,
+    tick: Cell<u32>,
+    /// Connections that served a request in this tick.
+    active: Cell<u32>,
+    /// Connections that it had better give to a worker with less to do.
+    surplus: Cell<u32>,
+    requests_at_tick: Cell<u64>,
+    date: Cell<(u64, [u8; 29])>,
+}
+
+/// Memory that requests borrow for a moment.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    pub(crate) stock: Stock,
+    large: RefCell<Vec<u8>>,
+}
+
+/// The connections' tasks, to be woken when all must look up.
+#[derive(Default)]
+struct Sleepers {
+    wakers: Vec<Option<Waker>>,
+    free: Vec<usize>,
+}
+
+impl Shared {
+    pub(crate) fn new(commands: Vec<UnboundedSender<Command>>) -> Self {
+        let seat = |commands| Seat {
+            counters: WorkerCounters::new(),
+            connections: AtomicU32::new(0),
+            rate: AtomicU32::new(0),
+            commands,
+        };
+        Self {
+            live: ArcSwap::from_pointee(Live::default()),
+            seats: commands.into_iter().map(seat).collect(),
+            stage: AtomicU8::new(Stage::Serving as u8),
+        }
+    }
+
+    pub(crate) fn stage(&self) -> Stage {
+        match self.stage.load(Ordering::Acquire) {
+            0 => Stage::Serving,
+            1 => Stage::Draining,
+            _ => Stage::Closing,
+        }
+    }
+
+    pub(crate) fn enter(&self, stage: Stage) {
+        self.stage.store(stage as u8, Ordering::Release);
+        for seat in &self.seats {
+            seat.tell(Command::LookUp);
+        }
+    }
+
+    pub(crate) fn connections(&self) -> u32 {
+        self.seats.iter().map(|seat| seat.connections.load(Ordering::Acquire)).sum()
+    }
+
+    /// The worker with the fewest connections, `own` among equals.
+    pub(crate) fn least_connected(&self, own: usize) -> usize {
+        let connections = |index: usize| self.seats[index].connections.load(Ordering::Relaxed);
+        (0..self.seats.len()).min_by_key(|&index| (connections(index), index != own)).unwrap_or(own)
+    }
+}
+
+impl Seat {
+    /// A worker that has ended hears nothing more.
+    pub(crate) fn tell(&self, command: Command) {
+        drop(self.commands.send(command));
+    }
+}
+
+impl Scratch {
+    pub(crate) fn large(&self) -> RefMut<'_, Vec<u8>> {
+        let mut large = self.large.borrow_mut();
+        if large.is_empty() {
+            large.resize(LARGE_BYTES, 0);
+        }
+        large
+    }
+}
+
+impl Worker {
+    pub(crate) fn new(index: usize, shared: Arc<Shared>, log: Log) -> Self {
+        let live = RefCell::new(Rc::new(shared.live.load_full()));
+        Self {
+            index,
+            scratch: Scratch::default(),
+            rng: RefCell::new(Rng::new(seed(index))),
+            log,
+            live,
+            exchanges: RefCell::default(),
+            sleepers: RefCell::default(),
+            listeners: RefCell::default(),
+            tick: Cell::new(0),
+            active: Cell::new(0),
+            surplus: Cell::new(0),
+            requests_at_tick: Cell::new(0),
+            date: Cell::new((0, [0; 29])),
+            shared,
+        }
+    }
+
+    /// What is in force now.
+    pub(crate) fn live(&self) -> Rc<Arc<Live>> {
+        let mut ours = self.live.borrow_mut();
+        let current = self.shared.live.load();
+        if !Arc::ptr_eq(&current, &ours) {
+            *ours = Rc::new(Arc::clone(&current));
+        }
+        Rc::clone(&ours)
+    }
+
+    pub(crate) fn seat(&self) -> &Seat {
+        &self.shared.seats[self.index]
+    }
+
+    pub(crate) fn counters(&self) -> &WorkerCounters {
+        &self.seat().counters
+    }
+
+    pub(crate) fn stage(&self) -> Stage {
+        self.shared.stage()
+    }
+
+    pub(crate) fn exchange(&self) -> Box<Exchange> {
+        self.exchanges.borrow_mut().pop().unwrap_or_default()
+    }
+
+    pub(crate) fn give_back(&self, mut exchange: Box<Exchange>) {
+        let mut exchanges = self.exchanges.borrow_mut();
+        if exchanges.len() < EXCHANGES {
+            exchange.clear();
+            exchanges.push(exchange);
+        }
+    }
+
+    /// Now, as the Date field writes it (RFC 9110 §5.6.7).
+    pub(crate) fn date(&self) -> [u8; 29] {
+        let now = clock::wall();
+        let since = now.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let (mut second, mut text) = self.date.get();
+        if second != since.as_secs() {
+            second = since.as_secs();
+            text.copy_from_slice(httpdate::fmt_http_date(now).as_bytes());
+            self.date.set((second, text));
+        }
+        text
+    }
+
+    /// A connection has served a request; `seen` is the tick in which it did so before.
+    pub(crate) fn count_request(&self, seen: &mut u32) {
+        self.counters().requests.add(1);
+        if *seen != self.tick.get() {
+            *seen = self.tick.get();
+            self.active.set(self.active.get() + 1);
+        }
+    }
+
+    /// Where an idle connection had better go on, if this worker has more to do than others.
+    pub(crate) fn better_home(&self) -> Option<usize> {
+        let surplus = self.surplus.get().checked_sub(1)?;
+        self.surplus.set(surplus);
+        let seats = &self.shared.seats;
+        let rate = |index: usize| seats[index].rate.load(Ordering::Relaxed);
+        (0..seats.len()).filter(|&index| index != self.index).min_by_key(|&index| rate(index))
+    }
+
+    /// The calling task is woken whenever the stage changes, until the returned place is left.
+    pub(crate) fn sleep_here(&self, waker: Waker) -> usize {
+        let mut sleepers = self.sleepers.borrow_mut();
+        let Some(place) = sleepers.free.pop() else {
+            sleepers.wakers.push(Some(waker));
+            return sleepers.wakers.len() - 1;
+        };
+        sleepers.wakers[place] = Some(waker);
+        place
+    }
+
+    pub(crate) fn leave(&self, place: usize) {
+        let mut sleepers = self.sleepers.borrow_mut();
+        sleepers.wakers[place] = None;
+        sleepers.free.push(place);
+    }
+
+    fn wake_all(&self) {
+        self.sleepers.borrow().wakers.iter().flatten().for_each(Waker::wake_by_ref);
+    }
+
+    /// Does what it is told; false: it is to stop.
+    fn obey(self: &Rc<Self>, command: Command) -> bool {
+        match command {
+            Command::Listen(bound, socket) => {
+                let (open, closed) = oneshot::channel();
+                self.listeners.borrow_mut().push((bound.place, open));
+                let task = listen::accept(Rc::clone(self), bound, socket, closed);
+                tokio::task::spawn_local(task);
+            }
+            Command::Unlisten { place } => {
+                self.listeners.borrow_mut().retain(|(listening, _)| *listening != place);
+            }
+            Command::Adopt(handover) => h1::adopt(self, handover),
+            Command::LookUp => self.wake_all(),
+            Command::Stop => return false,
+        }
+        true
+    }
+
+    /// Looks at the load of the last tick and says how many connections to give away.
+    fn weigh(&self) {
+        let total = self.counters().requests.value();
+        let served = total - self.requests_at_tick.replace(total);
+        let served = u32::try_from(served).unwrap_or(u32::MAX);
+        self.seat().rate.store(served, Ordering::Relaxed);
+        let rates = self.shared.seats.iter().map(|seat| seat.rate.load(Ordering::Relaxed));
+        let all: u64 = rates.map(u64::from).sum();
+        let fair = u32::try_from(all / self.shared.seats.len() as u64).unwrap_or(u32::MAX);
+        self.surplus.set(surplus(served, fair, self.active.replace(0)));
+        self.tick.set(self.tick.get().wrapping_add(1));
+    }
+
+    /// Closes idle connections to endpoints that are spent or closed.
+    fn sweep(&self) {
+        let now = clock::now();
+        for backend in &self.live().backends {
+            let current = backend.current();
+            for member in current.set.members() {
+                pool::sweep(&member.endpoint, self.index, &current.settings, now);
+            }
+        }
+    }
+}
+
+/// How many of `active` connections a worker that served `served` requests gives away, when `fair` is the mean.
+///
+/// One that has a single busy connection keeps it: moving it would only move the load.
+fn surplus(served: u32, fair: u32, active: u32) -> u32 {
+    let excess = served.saturating_sub(fair);
+    if active < 2 || excess < SMALL_RATE || excess < fair / 5 {
+        return 0;
+    }
+    let share = u64::from(active) * u64::from(excess) / u64::from(served);
+    u32::try_from(share).unwrap_or(u32::MAX).clamp(1, active / 2)
+}
+
+/// Runs the worker on this thread until nobody can tell it anything any more.
+pub(crate) fn run(worker: Worker, mut commands: UnboundedReceiver<Command>) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .build_local(tokio::runtime::LocalOptions::default())?;
+    runtime.block_on(async move {
+        let worker = Rc::new(worker);
+        tokio::task::spawn_local(tick(Rc::clone(&worker)));
+        while let Some(command) = commands.recv().await {
+            if !worker.obey(command) {
+                break;
+            }
+        }
+        worker.log.flush(worker.counters());
+    });
+    Ok(())
+}
+
+async fn tick(worker: Rc<Worker>) {
+    let mut ticks = tokio::time::interval(TICK);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut until_sweep = SWEEP_TICKS;
+    loop {
+        ticks.tick().await;
+        worker.weigh();
+        worker.log.flush(worker.counters());
+        until_sweep -= 1;
+        if until_sweep == 0 {
+            until_sweep = SWEEP_TICKS;
+            worker.sweep();
+        }
+    }
+}
+
+/// Differs between workers and between starts; nothing that must be unguessable rests on it.
+fn seed(index: usize) -> u64 {
+    let wall = clock::wall().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(wall.as_nanos()).unwrap_or_default() ^ ((index as u64) << 56)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::surplus;
+
+    #[test]
+    fn a_single_busy_connection_stays() {
+        assert_eq!(surplus(1000, 500, 1), 0);
+    }
+
+    #[test]
+    fn two_busy_connections_are_parted() {
+        assert_eq!(surplus(1000, 500, 2), 1);
+    }
+
+    #[test]
+    fn small_differences_are_left_alone() {
+        assert_eq!(surplus(110, 100, 50), 0);
+        assert_eq!(surplus(9, 4, 9), 0);
+    }
+
+    #[test]
+    fn half_the_connections_leave_when_nobody_else_works() {
+        assert_eq!(surplus(1000, 500, 64), 32);
+        assert_eq!(surplus(1000, 125, 64), 32);
+    }
+}

@@ -1,0 +1,40 @@
+//! Whatever we accept, hyper's server accepts too, and sees the same requests in it.
+
+mod mutate;
+mod reference;
+mod table;
+
+use proptest::prelude::*;
+
+#[test]
+fn what_the_table_passes_hyper_sees_alike() {
+    for [_, _, _, bytes, _] in table::rows::<5>("strict-requests.tsv") {
+        reference::agrees(&table::unescape(&bytes));
+    }
+}
+
+/// Bodies out of the other table, as the body of a request.
+#[test]
+fn chunked_bodies_hyper_sees_alike() {
+    for [_, _, _, _, bytes, _] in table::rows::<6>("strict-chunked.tsv") {
+        reference::agrees(&with_head(&table::unescape(&bytes)));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(20_000))]
+
+    #[test]
+    fn mutated_requests_hyper_sees_alike(bytes in mutate::mutated::<5>("strict-requests.tsv", 3)) {
+        reference::agrees(&bytes);
+    }
+
+    #[test]
+    fn mutated_bodies_hyper_sees_alike(body in mutate::mutated::<6>("strict-chunked.tsv", 4)) {
+        reference::agrees(&with_head(&body));
+    }
+}
+
+fn with_head(body: &[u8]) -> Vec<u8> {
+    [b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n", body].concat()
+}

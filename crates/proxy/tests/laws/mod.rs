@@ -1,0 +1,142 @@
+//! What holds for any bytes whatever. Tests try mutated messages, fuzzers all that they think of.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+#![allow(unreachable_pub, reason = "the fuzz targets are built from this file too")]
+
+use proxy::h1::{BadChunk, Chunk, ChunkedReader, HeadLimits, parse, write};
+use proxy::head::{Fields, Method, RequestHead, ResponseHead, Version};
+
+pub const LIMITS: HeadLimits = HeadLimits { head_bytes: 4096, fields: 32, target_bytes: 1024 };
+
+/// A prefix of `len` bytes gives what the whole gives, or nothing yet; and what is written means what was read.
+pub fn request(bytes: &[u8], len: usize) {
+    let mut head = RequestHead::new();
+    let taken = parse::request(bytes, &LIMITS, &mut head);
+    let early = parse::request(&bytes[..len], &LIMITS, &mut RequestHead::new());
+    assert!(early == Ok(None) || early == taken, "{len} bytes give {early:?}, all {taken:?}");
+    let Ok(Some(taken)) = taken else { return };
+    assert!(taken <= bytes.len());
+
+    let once = written_request(&head);
+    let mut again = RequestHead::new();
+    // What is added may not fit, but nothing else may be wrong with it.
+    let roomy = HeadLimits { head_bytes: 8192, fields: 64, target_bytes: 1024 };
+    assert_eq!(parse::request(&once, &roomy, &mut again), Ok(Some(once.len())));
+    assert_eq!(head.method_bytes(), again.method_bytes());
+    assert_eq!(head.target(), again.target());
+    assert_eq!(head.authority(), again.authority());
+    assert_eq!(head.framing, again.framing);
+    assert_eq!(head.upgrade, again.upgrade);
+    assert_eq!(head.te_trailers, again.te_trailers);
+    assert_eq!(head.expect_continue, again.expect_continue);
+    assert_eq!(once, written_request(&again), "written twice");
+}
+
+fn written_request(head: &RequestHead) -> Vec<u8> {
+    let mut out = Vec::new();
+    write::request_head(head, head.framing, head.upgrade, &mut out);
+    out
+}
+
+/// The same of a response to a request with `method`.
+pub fn response(bytes: &[u8], len: usize, method: Method) {
+    let mut head = ResponseHead::new();
+    let taken = parse::response(bytes, &LIMITS, method, &mut head);
+    let early = parse::response(&bytes[..len], &LIMITS, method, &mut ResponseHead::new());
+    assert!(early == Ok(None) || early == taken, "{len} bytes give {early:?}, all {taken:?}");
+    let Ok(Some(taken)) = taken else { return };
+    assert!(taken <= bytes.len());
+
+    let once = written_response(&head);
+    let mut again = ResponseHead::new();
+    let roomy = HeadLimits { head_bytes: 8192, fields: 64, target_bytes: 0 };
+    assert_eq!(parse::response(&once, &roomy, method, &mut again), Ok(Some(once.len())));
+    assert_eq!(head.status, again.status);
+    assert_eq!(head.framing, again.framing);
+    assert_eq!(head.length_of_absent_body, again.length_of_absent_body);
+    assert_eq!(head.upgrade, again.upgrade);
+    assert_eq!(once, written_response(&again), "written twice");
+}
+
+fn written_response(head: &ResponseHead) -> Vec<u8> {
+    let mut out = Vec::new();
+    write::response_head(
+        head,
+        head.framing,
+        Version::Http11,
+        head.keep_alive,
+        head.upgrade,
+        &mut out,
+    );
+    out
+}
+
+/// What came of a chunked body.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Decoded {
+    pub data: Vec<u8>,
+    /// Lower-case names and values.
+    pub trailers: Vec<(Vec<u8>, Vec<u8>)>,
+    pub end: End,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The body took so many bytes.
+    Complete(usize),
+    Incomplete,
+    Bad(BadChunk),
+}
+
+/// However a chunked body comes in, the same comes of it; and what is written of it means what was read.
+pub fn chunked(bytes: &[u8], step: usize) {
+    let whole = decode(bytes, bytes.len());
+    assert_eq!(decode(bytes, step), whole, "in steps of {step}");
+    let End::Complete(taken) = whole.end else { return };
+    assert!(taken <= bytes.len());
+    assert!(whole.data.len() < taken.max(1));
+
+    let mut reader = ChunkedReader::new();
+    let mut out = Vec::new();
+    let mut at = 0;
+    while let Ok(Chunk::Data { skip, len }) = reader.next(&bytes[at..]) {
+        write::chunk_header(len, &mut out);
+        out.extend_from_slice(&bytes[at + skip..][..len]);
+        write::chunk_end(&mut out);
+        at += skip + len;
+    }
+    write::last_chunk(reader.trailers(), &mut out);
+    let again = decode(&out, out.len());
+    assert_eq!(again.data, whole.data);
+    assert_eq!(again.end, End::Complete(out.len()));
+}
+
+/// Reads a chunked body of which `step` more bytes are there each time that more are asked for.
+pub fn decode(bytes: &[u8], step: usize) -> Decoded {
+    let mut reader = ChunkedReader::new();
+    let (mut data, mut at, mut seen) = (Vec::new(), 0, 0);
+    let end = loop {
+        match reader.next(&bytes[at..seen]) {
+            Ok(Chunk::Data { skip, len }) => {
+                assert!(len > 0, "data are something");
+                data.extend_from_slice(&bytes[at + skip..][..len]);
+                at += skip + len;
+            }
+            Ok(Chunk::End { skip }) => break End::Complete(at + skip),
+            Ok(Chunk::NeedMore { skip }) => {
+                at += skip;
+                assert_eq!(at, seen, "framing is not left in the buffer");
+                if seen == bytes.len() {
+                    break End::Incomplete;
+                }
+                seen = bytes.len().min(seen + step.max(1));
+            }
+            Err(bad) => break End::Bad(bad),
+        }
+    };
+    Decoded { data, trailers: named(reader.trailers()), end }
+}
+
+fn named(fields: &Fields) -> Vec<(Vec<u8>, Vec<u8>)> {
+    fields.iter().map(|(_, name, value)| (name.to_ascii_lowercase(), value.to_vec())).collect()
+}

@@ -1,0 +1,142 @@
+//! Laws of the codec over messages that were made up, and over some of the tables that were spoilt a little.
+
+mod laws;
+mod mutate;
+mod table;
+
+use laws::End;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::{Index, select};
+use proxy::h1::write;
+use proxy::head::{Fields, Framing, Method, RequestHead, Version};
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(10_000))]
+
+    #[test]
+    fn requests_keep_the_laws(
+        bytes in mutate::mutated::<5>("strict-requests.tsv", 3),
+        len in any::<Index>(),
+    ) {
+        laws::request(&bytes, len.index(bytes.len() + 1));
+    }
+
+    #[test]
+    fn responses_keep_the_laws(
+        bytes in mutate::mutated::<6>("strict-responses.tsv", 4),
+        len in any::<Index>(),
+        method in select(vec![Method::Get, Method::Head]),
+    ) {
+        laws::response(&bytes, len.index(bytes.len() + 1), method);
+    }
+
+    #[test]
+    fn chunked_bodies_keep_the_laws(
+        bytes in mutate::mutated::<6>("strict-chunked.tsv", 4),
+        step in 1..20_usize,
+    ) {
+        laws::chunked(&bytes, step);
+    }
+}
+
+proptest! {
+    #[test]
+    fn requests_are_read_as_they_were_meant(request in request()) {
+        let mut head = RequestHead::new();
+        let bytes = request.bytes();
+        let taken = proxy::h1::parse::request(&bytes, &laws::LIMITS, &mut head);
+        prop_assert_eq!(taken, Ok(Some(bytes.len())));
+        prop_assert_eq!(head.method_bytes(), request.method.as_bytes());
+        prop_assert_eq!(head.version, Version::Http11);
+        prop_assert_eq!(head.target(), request.target.as_bytes());
+        prop_assert_eq!(head.path(), request.target.split('?').next().unwrap().as_bytes());
+        let authority = format!("{}{}", request.host, request.port);
+        prop_assert_eq!(head.authority(), authority.as_bytes());
+        prop_assert_eq!(head.host(), request.host.as_bytes());
+        prop_assert_eq!(head.framing, request.framing);
+        for (name, value) in &request.fields {
+            let mut fields = head.fields.iter();
+            let found = fields.any(|(_, is, text)| is == name.as_bytes() && text == value.as_bytes());
+            prop_assert!(found, "no {}: {}", name, value);
+        }
+    }
+
+    #[test]
+    fn chunks_are_read_as_they_were_written(
+        chunks in vec(vec(any::<u8>(), 1..70), 0..8),
+        trailers in vec(("x-[a-z]{1,8}", "[!-~]{1,8}"), 0..4),
+        step in 1..100_usize,
+    ) {
+        let mut written = Vec::new();
+        for chunk in &chunks {
+            write::chunk_header(chunk.len(), &mut written);
+            written.extend_from_slice(chunk);
+            write::chunk_end(&mut written);
+        }
+        let mut fields = Fields::new();
+        for (name, value) in &trailers {
+            fields.append(name, value);
+        }
+        write::last_chunk(&fields, &mut written);
+
+        let read = laws::decode(&written, step);
+        prop_assert_eq!(read.data, chunks.concat());
+        prop_assert_eq!(read.end, End::Complete(written.len()));
+        let meant: Vec<_> = trailers.into_iter().map(|(n, v)| (n.into_bytes(), v.into_bytes())).collect();
+        prop_assert_eq!(read.trailers, meant);
+    }
+}
+
+/// A request that a well-behaved client would send.
+#[derive(Debug)]
+struct Request {
+    method: String,
+    target: String,
+    host: String,
+    port: &'static str,
+    fields: Vec<(String, String)>,
+    framing: Framing,
+}
+
+impl Request {
+    fn bytes(&self) -> Vec<u8> {
+        let mut text = format!("{} {} HTTP/1.1\r\n", self.method, self.target);
+        for (name, value) in &self.fields {
+            text += &format!("{name}: {value}\r\n");
+        }
+        text += &format!("Host: {}{}\r\n", self.host, self.port);
+        match self.framing {
+            Framing::None | Framing::UntilClose => {}
+            Framing::Length(length) => text += &format!("content-length: {length}\r\n"),
+            Framing::Chunked => text += "transfer-encoding: chunked\r\n",
+        }
+        (text + "\r\n").into_bytes()
+    }
+}
+
+fn request() -> impl Strategy<Value = Request> {
+    let framing = prop_oneof![
+        Just(Framing::None),
+        (0..=i64::MAX as u64).prop_map(Framing::Length),
+        Just(Framing::Chunked),
+    ];
+    let host =
+        prop_oneof!["[a-z0-9.-]{1,20}", Just("[::1]".to_owned()), Just("[2001:db8::9]".to_owned())];
+    (
+        "(GET|HEAD|POST|PUT|DELETE|PATCH|X-[A-Z]{1,5})",
+        r"/[a-zA-Z0-9/._~%-]{0,30}(\?[a-z0-9=&?/]{0,20})?",
+        host,
+        select(vec!["", ":", ":80", ":65535"]),
+        vec(("x-[a-zA-Z0-9-]{1,10}", "([!-~]([ -~]{0,20}[!-~])?)?"), 0..8),
+        framing,
+    )
+        .prop_map(|(method, target, host, port, fields, framing)| Request {
+            method,
+            target,
+            host,
+            port,
+            fields,
+            framing,
+        })
+}
