@@ -4,6 +4,7 @@ mod mutate;
 mod reference;
 mod table;
 
+use mutate::Message;
 use proptest::prelude::*;
 
 #[test]
@@ -25,12 +26,12 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(20_000))]
 
     #[test]
-    fn mutated_requests_hyper_sees_alike(bytes in mutate::mutated::<5>("strict-requests.tsv", 3)) {
+    fn mutated_requests_hyper_sees_alike(Message(bytes) in mutate::mutated::<5>("strict-requests.tsv", 3)) {
         reference::agrees(&bytes);
     }
 
     #[test]
-    fn mutated_bodies_hyper_sees_alike(body in mutate::mutated::<6>("strict-chunked.tsv", 4)) {
+    fn mutated_bodies_hyper_sees_alike(Message(body) in mutate::mutated::<6>("strict-chunked.tsv", 4)) {
         reference::agrees(&with_head(&body));
     }
 }

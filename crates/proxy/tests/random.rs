@@ -5,6 +5,7 @@ mod mutate;
 mod table;
 
 use laws::End;
+use mutate::Message;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -16,7 +17,7 @@ proptest! {
 
     #[test]
     fn requests_keep_the_laws(
-        bytes in mutate::mutated::<5>("strict-requests.tsv", 3),
+        Message(bytes) in mutate::mutated::<5>("strict-requests.tsv", 3),
         len in any::<Index>(),
     ) {
         laws::request(&bytes, len.index(bytes.len() + 1));
@@ -24,7 +25,7 @@ proptest! {
 
     #[test]
     fn responses_keep_the_laws(
-        bytes in mutate::mutated::<6>("strict-responses.tsv", 4),
+        Message(bytes) in mutate::mutated::<6>("strict-responses.tsv", 4),
         len in any::<Index>(),
         method in select(vec![Method::Get, Method::Head]),
     ) {
@@ -33,7 +34,7 @@ proptest! {
 
     #[test]
     fn chunked_bodies_keep_the_laws(
-        bytes in mutate::mutated::<6>("strict-chunked.tsv", 4),
+        Message(bytes) in mutate::mutated::<6>("strict-chunked.tsv", 4),
         step in 1..20_usize,
     ) {
         laws::chunked(&bytes, step);

@@ -1,5 +1,7 @@
 //! Messages out of the tables, spoilt a little: where one parser errs, it errs near what another reads.
 
+use std::fmt;
+
 use proptest::prelude::*;
 
 use crate::table::{rows, unescape};
@@ -51,6 +53,16 @@ const PIECES: &[&[u8]] = &[
     b"0\r\n\r\n",
 ];
 
+/// Bytes that a failing test shows legibly.
+#[derive(Clone)]
+pub(crate) struct Message(pub(crate) Vec<u8>);
+
+impl fmt::Debug for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0.escape_ascii())
+    }
+}
+
 #[derive(Clone, Debug)]
 enum Edit {
     Insert(&'static [u8]),
@@ -64,7 +76,7 @@ enum Edit {
 pub(crate) fn mutated<const N: usize>(
     table: &str,
     column: usize,
-) -> impl Strategy<Value = Vec<u8>> {
+) -> impl Strategy<Value = Message> {
     let messages: Vec<Vec<u8>> = rows::<N>(table)
         .iter()
         .map(|row| unescape(&row[column]))
@@ -78,7 +90,7 @@ pub(crate) fn mutated<const N: usize>(
     ];
     let edits = prop::collection::vec((any::<prop::sample::Index>(), edit), 0..5);
     (prop::collection::vec(prop::sample::select(messages), 1..3), edits)
-        .prop_map(|(messages, edits)| edited(messages.concat(), edits))
+        .prop_map(|(messages, edits)| Message(edited(messages.concat(), edits)))
 }
 
 fn edited(mut bytes: Vec<u8>, edits: Vec<(prop::sample::Index, Edit)>) -> Vec<u8> {

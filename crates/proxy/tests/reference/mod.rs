@@ -145,12 +145,13 @@ fn seen_head(head: &request::Parts, length: Option<u64>) -> Seen {
         (None, Some(host)) => host.as_bytes(),
         (None, None) => b"",
     };
-    let fields = head.headers.iter();
+    let fields =
+        head.headers.iter().map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes()));
     Seen {
         method: text(head.method.as_str().as_bytes()),
         target: text((head.uri.path().to_owned() + &query).as_bytes()),
         authority: text(authority),
-        fields: fields.map(|(name, value)| (name.to_string(), text(value.as_bytes()))).collect(),
+        fields: fields.map(|(name, value)| (text(name), text(value))).collect(),
         length,
         body: None,
     }
