@@ -1,0 +1,53 @@
+//! Keeps what is to happen, by time; what is for the same moment happens in the order it was entered.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+
+use balance::Time;
+
+pub(crate) struct Agenda<E> {
+    entries: BinaryHeap<Entry<E>>,
+    sequence: u64,
+}
+
+struct Entry<E> {
+    at: Time,
+    sequence: u64,
+    event: E,
+}
+
+impl<E> Agenda<E> {
+    pub(crate) fn new() -> Self {
+        Self { entries: BinaryHeap::new(), sequence: 0 }
+    }
+
+    pub(crate) fn enter(&mut self, at: Time, event: E) {
+        self.entries.push(Entry { at, sequence: self.sequence, event });
+        self.sequence += 1;
+    }
+
+    pub(crate) fn next(&mut self) -> Option<(Time, E)> {
+        self.entries.pop().map(|entry| (entry.at, entry.event))
+    }
+}
+
+impl<E> Ord for Entry<E> {
+    /// The heap gives the greatest first, so that is the earliest.
+    fn cmp(&self, other: &Self) -> Ordering {
+        (other.at, other.sequence).cmp(&(self.at, self.sequence))
+    }
+}
+
+impl<E> PartialOrd for Entry<E> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<E> PartialEq for Entry<E> {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl<E> Eq for Entry<E> {}

@@ -1,0 +1,40 @@
+//! Draws what a seed decides: numbers, chances and lengths of time.
+
+use std::time::Duration;
+
+use balance::Rng;
+
+pub(crate) struct Dice(Rng);
+
+impl Dice {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(Rng::new(seed))
+    }
+
+    pub(crate) fn seed(&mut self) -> u64 {
+        self.0.next_u64()
+    }
+
+    pub(crate) fn below(&mut self, n: usize) -> usize {
+        self.0.below(n)
+    }
+
+    /// A number from `low` to `high`, both included.
+    pub(crate) fn between(&mut self, low: u32, high: u32) -> u32 {
+        low + self.0.below((high - low) as usize + 1) as u32
+    }
+
+    pub(crate) fn percent(&mut self, chance: u32) -> bool {
+        self.between(1, 100) <= chance
+    }
+
+    /// Exponentially distributed, cut off at `LONGEST` times the mean.
+    pub(crate) fn exponential(&mut self, mean: Duration) -> Duration {
+        // 53 bits make a fraction in (0, 1].
+        let fraction = ((self.0.next_u64() >> 11) + 1) as f64 / (1_u64 << 53) as f64;
+        mean.mul_f64((-fraction.ln()).min(f64::from(LONGEST)))
+    }
+}
+
+/// How many times the mean an exponentially distributed time is at most: one in 3000 is cut off.
+pub(crate) const LONGEST: u32 = 8;

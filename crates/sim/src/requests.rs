@@ -1,0 +1,82 @@
+//! Keeps the requests under way. An event for one that has ended finds nobody.
+
+use std::sync::Arc;
+
+use balance::Ticket;
+
+use crate::laws::Grant;
+use crate::world::Endpoint;
+
+/// Which request; its place may serve another later, under another generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Id {
+    place: u32,
+    generation: u32,
+}
+
+pub(crate) struct Request {
+    pub(crate) backend: usize,
+    pub(crate) worker: usize,
+    pub(crate) stage: Stage,
+    /// The endpoint that it has failed at.
+    pub(crate) except: Option<Arc<Endpoint>>,
+    pub(crate) client_gone: bool,
+}
+
+pub(crate) enum Stage {
+    /// About to ask for a slot.
+    Asks,
+    /// In the queue; a `Grant` once somebody has woken it.
+    Waits(Arc<Ticket<usize>>, Option<Grant>),
+    /// At an endpoint.
+    Runs(Arc<Endpoint>),
+}
+
+#[derive(Default)]
+pub(crate) struct Requests {
+    places: Vec<(u32, Option<Request>)>,
+    free: Vec<u32>,
+}
+
+impl Requests {
+    pub(crate) fn add(&mut self, request: Request) -> Id {
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.places.push((0, None));
+            self.places.len() as u32 - 1
+        });
+        let (generation, content) = &mut self.places[place as usize];
+        *content = Some(request);
+        Id { place, generation: *generation }
+    }
+
+    pub(crate) fn find(&mut self, id: Id) -> Option<&mut Request> {
+        let (generation, request) = &mut self.places[id.place as usize];
+        request.as_mut().filter(|_| *generation == id.generation)
+    }
+
+    /// One that is known to be under way.
+    pub(crate) fn known(&mut self, id: Id) -> &mut Request {
+        self.find(id).expect("the request is under way")
+    }
+
+    pub(crate) fn remove(&mut self, id: Id) {
+        let (generation, request) = &mut self.places[id.place as usize];
+        assert_eq!(*generation, id.generation);
+        (*generation, *request) = (id.generation + 1, None);
+        self.free.push(id.place);
+    }
+
+    /// Those that hold a slot, granted ones included.
+    pub(crate) fn holding(&self) -> usize {
+        let requests = self.places.iter().filter_map(|(_, request)| request.as_ref());
+        let holds = |request: &&Request| match request.stage {
+            Stage::Asks | Stage::Waits(_, None) => false,
+            Stage::Waits(_, Some(_)) | Stage::Runs(_) => true,
+        };
+        requests.filter(holds).count()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.places.len() == self.free.len()
+    }
+}
