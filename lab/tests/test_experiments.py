@@ -31,7 +31,8 @@ class ExperimentTest(unittest.TestCase):
     def test_cases_name_arms_and_balancers_that_exist(self) -> None:
         settings = experiment.find("proxy-cost").settings
         for case in settings["cases"]:
-            self.assertLessEqual({*case["arms"], *case["against"]}, settings["arms"].keys(), case["id"])
+            self.assertLessEqual(set(case["arms"]), settings["arms"].keys(), case["id"])
+            self.assertLessEqual(set(case["against"]), set(case["arms"][1:]), case["id"])
         for name, arm in settings["arms"].items():
             self.assertIn(arm["balancer"], settings["balancers"], name)
 

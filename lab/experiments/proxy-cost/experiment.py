@@ -166,9 +166,10 @@ def _figures(bench: Bench) -> dict[str, Figure]:
         costs = {name: _costs(bench, case["id"], name) for name in case["arms"]}
         medians = {name: Figure.of(list(cost.values()), _unit(bench, case["id"])) for name, cost in costs.items()}
         best = min(case["against"], key=lambda name: medians[name].value)
-        figures[case["id"]] = paired_ratio(costs[case["arms"][0]], costs[best])
-        for name, median in medians.items():
-            figures[f"{case['id']}.{name}"] = median
+        ours, *others = case["arms"]
+        figures[case["id"]] = paired_ratio(costs[ours], costs[best])
+        figures |= {f"{case['id']}: {ours} / {name}": paired_ratio(costs[ours], costs[name]) for name in others}
+        figures |= {f"{case['id']}.{name}": median for name, median in medians.items()}
     for name in bench.settings["idle"]["arms"]:
         figures[f"idle.{name}"] = Figure.of(list(_costs(bench, "idle", name).values()), _unit(bench, "idle"))
     for peer in bench.settings["balancers"]:

@@ -1,0 +1,100 @@
+"""Drives one HAProxy in turn with the lab's load generator and with wrk, on the same CPU."""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from lab.balancers import Running, Task, balancer
+from lab.bench import Bench, Progress, Row
+from lab.figure import Figure, paired_ratio
+from lab.load import LoadGenerator, Request
+from lab.paths import Missing
+
+ARMS = ("loadgen", "wrk")
+
+
+def run(bench: Bench) -> dict[str, Figure]:
+    if not shutil.which("wrk"):
+        raise Missing("wrk is not there. Run: sudo apt-get install wrk")
+    settings, logs = bench.settings, bench.log_folder()
+    with LoadGenerator(logs / "loadgen.log", cpus=settings["load_cpus"], endpoints=settings["endpoints"]) as load:
+        task = Task(endpoints=load.endpoints)
+        with balancer("haproxy").start(task, logs, settings["proxy_cpus"]) as proxy:
+            _measure(bench, load, proxy)
+    return _figures(bench)
+
+
+def _measure(bench: Bench, load: LoadGenerator, proxy: Running) -> None:
+    cases, rounds = bench.settings["cases"], bench.setting("rounds")
+    order = random.Random(bench.settings["seed"])
+    progress = Progress(rounds * len(cases) * len(ARMS))
+    for number in range(rounds):
+        for case in order.sample(cases, len(cases)):
+            for arm in order.sample(ARMS, len(ARMS)):
+                counts = _by_loadgen(bench, load, proxy, case) if arm == "loadgen" else _by_wrk(bench, proxy, case)
+                bench.record(_row(number, case["id"], arm, counts))
+                progress.step(f"round {number + 1}, {case['id']}, {arm}")
+
+
+def _by_loadgen(bench: Bench, load: LoadGenerator, proxy: Running, case: dict[str, Any]) -> Row:
+    report = load.load(
+        proxy.address,
+        Request(),
+        connections=case["connections"],
+        warmup_seconds=0.3,
+        seconds=bench.setting("seconds"),
+        processes=proxy.child.processes(),
+    )
+    counted = {"requests": report.requests, "served": sum(report.served), "errors": report.errors}
+    return {**counted, "seconds": report.seconds, "cpu_ns": report.cpu_ns}
+
+
+def _by_wrk(bench: Bench, proxy: Running, case: dict[str, Any]) -> Row:
+    cpus = ",".join(map(str, bench.settings["load_cpus"]))
+    argv = ["taskset", "--cpu-list", cpus, "wrk", "--threads", "1", "--connections", str(case["connections"])]
+    argv += ["--duration", f"{bench.setting('seconds'):.0f}s", f"http://{proxy.address}/b/100"]
+    before = _cpu_ns(proxy)
+    said = subprocess.run(argv, check=True, capture_output=True, text=True).stdout
+    cpu_ns = _cpu_ns(proxy) - before
+    total = re.search(r"(\d+) requests in ([\d.]+)s", said)
+    if total is None:
+        raise RuntimeError(f"wrk says nothing of requests:\n{said}")
+    errors = sum(int(count) for line in said.splitlines() if "errors" in line for count in re.findall(r"\d+", line))
+    requests = int(total.group(1))
+    counted = {"requests": requests, "served": requests, "errors": errors}
+    return {**counted, "seconds": float(total.group(2)), "cpu_ns": cpu_ns}
+
+
+def _cpu_ns(proxy: Running) -> int:
+    tasks = (task for pid in proxy.child.processes() for task in Path(f"/proc/{pid}/task").glob("*/schedstat"))
+    return sum(int(task.read_text().split()[0]) for task in tasks)
+
+
+def _row(number: int, case: str, arm: str, counts: Row) -> Row:
+    cost = counts["cpu_ns"] / 1e3 / counts["requests"]
+    return {"round": number, "case": case, "arm": arm, "cost": round(cost, 4), "unit": "CPU µs per request", **counts}
+
+
+def _figures(bench: Bench) -> dict[str, Figure]:
+    figures: dict[str, Figure] = {}
+    for case in (case["id"] for case in bench.settings["cases"]):
+        costs = [_by_round(bench, case, arm, lambda row: row["cost"]) for arm in ARMS]
+        rates = [_by_round(bench, case, arm, lambda row: row["requests"] / row["seconds"]) for arm in ARMS]
+        figures[f"{case}.cost"] = paired_ratio(*costs)
+        figures[f"{case}.throughput"] = paired_ratio(*rates)
+        for arm, cost, rate in zip(ARMS, costs, rates, strict=True):
+            figures[f"{case}.cost.{arm}"] = Figure.of(list(cost.values()), "CPU µs per request")
+            figures[f"{case}.throughput.{arm}"] = Figure.of(list(rate.values()), "requests per second")
+    off = max(abs(row["requests"] - row["served"]) / row["requests"] for row in bench.rows)
+    figures["count"] = Figure.of([off], "share of requests")
+    figures["errors"] = Figure.of([sum(row["errors"] for row in bench.rows)], "requests")
+    return figures
+
+
+def _by_round(bench: Bench, case: str, arm: str, value) -> dict[int, float]:
+    return {row["round"]: value(row) for row in bench.rows if row["case"] == case and row["arm"] == arm}
