@@ -4,12 +4,16 @@
 //! objects are checked against it before they are read, and the CRDs and the reference page of our policies are made
 //! from it. What a field means is for [`crate::translate`] to know.
 
-/// From text to objects: documents, lists, kinds.
+/// From documents to objects: lists, kinds, faults.
 mod read;
+/// The documents of a YAML stream.
+mod document;
 /// What a schema allows, and every fault of a value.
 mod schema;
-/// Values with a form of their own: durations, networks, names.
+/// Values with a form of their own: networks, hostnames, names.
 mod scalar;
+/// Lengths of time as Gateway API writes them.
+mod duration;
 /// What every object has.
 mod metadata;
 /// `GatewayClass` and `Gateway`.
@@ -32,6 +36,7 @@ pub use backend_policy::{
 pub use client_policy::{
     ClientConnections, ClientLimits, ClientPolicySpec, ClientTimeouts, GatewayKind, GatewayTarget,
 };
+pub use duration::Duration;
 pub use gateway::{
     AllowedNamespaces, AllowedRoutes, FromNamespaces, GatewayAddress, GatewayClassSpec,
     GatewaySpec, Listener, RouteKind,
@@ -41,7 +46,7 @@ pub use http_route::{
 };
 pub use metadata::{Metadata, Resource};
 pub use read::parse;
-pub use scalar::{Duration, Hostname, Ignored, Network, Unserved};
+pub use scalar::{Hostname, Ignored, Network, Unserved};
 pub use schema::schema;
 pub use service::{
     AddressType, Conditions, EndpointSliceSpec, ServicePort, ServiceSpec, ServiceType,

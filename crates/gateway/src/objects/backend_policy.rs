@@ -6,7 +6,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::scalar::Duration;
+use super::duration::Duration;
 
 /// How the endpoints of a Service are used.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -6,7 +6,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::scalar::{Duration, Network};
+use super::duration::Duration;
+use super::scalar::Network;
 
 /// What clients of a Gateway may do.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

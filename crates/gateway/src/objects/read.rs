@@ -1,4 +1,4 @@
-//! From text to objects: the documents of a stream, the items of a List, and the kind of each.
+//! From documents to objects: the items of a List, the kind of each, and all that is wrong with it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use super::Object;
+use super::document::documents;
 use super::metadata::{Metadata, Resource};
 use super::schema::{self, schema};
 use crate::problem::{Origin, Problem};
@@ -79,62 +80,6 @@ pub fn parse(text: &str, file: &str) -> (Vec<Object>, Vec<Problem>) {
         }
     }
     (reader.objects, reader.problems)
-}
-
-/// One document of a stream.
-#[derive(Debug, PartialEq, Eq)]
-struct Document<'a> {
-    text: &'a str,
-    /// Lines of the stream before it.
-    lines_before: u64,
-}
-
-/// Splits a stream at its `---` lines, so that a document that cannot be read takes no other down: YAML forbids such a
-/// line inside of any. What stands before the first one counts only if it has content.
-fn documents(text: &str) -> Vec<Document<'_>> {
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let mut documents = Vec::new();
-    let mut current = Document { text: "", lines_before: 0 };
-    let (mut start, mut end) = (0, 0);
-    for (number, line) in (0..).zip(text.split_inclusive('\n')) {
-        if is_marker(line) {
-            documents.push(current);
-            current = Document { text: "", lines_before: number };
-            start = end;
-        }
-        end += line.len();
-        current.text = &text[start..end];
-    }
-    documents.push(current);
-    documents.retain(|document| is_marker(document.text) || has_content(document.text));
-    documents
-}
-
-/// `---`, alone or before content.
-fn is_marker(line: &str) -> bool {
-    line.strip_prefix("---")
-        .is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace))
-}
-
-/// Anything but comments, directives and empty lines.
-fn has_content(text: &str) -> bool {
-    text.lines().any(|line| !line.trim().is_empty() && !line.trim_start().starts_with(['#', '%']))
-}
-
-impl Document<'_> {
-    /// The document's value without its nulls, or what is wrong and where in the stream.
-    fn value(&self) -> Result<Value, String> {
-        // The budget's defaults bound depth, nodes and aliases; a snippet would be a message of many lines.
-        let options = serde_saphyr::options! { with_snippet: false };
-        let mut value: Value = serde_saphyr::from_str_with_options(self.text, options)
-            .map_err(|error| self.message(&error))?;
-        schema::drop_nulls(&mut value);
-        Ok(value)
-    }
-
-    fn message(&self, error: &serde_saphyr::Error) -> String {
-        error.render_with_options(serde_saphyr::render_options! { line_offset: self.lines_before })
-    }
 }
 
 /// A kind that we understand.
@@ -354,20 +299,6 @@ fn label(fields: &Map<String, Value>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn documents_are_split_and_counted_as_yaml_counts_them() {
-        let lines = |text| documents(text).iter().map(|d| d.lines_before).collect::<Vec<_>>();
-        assert_eq!(lines(""), []);
-        assert_eq!(lines("# a comment\n"), []);
-        assert_eq!(lines("a: 1\n"), [0]);
-        assert_eq!(lines("---\na: 1\n"), [0]);
-        assert_eq!(lines("# a comment\n---\na: 1\n"), [1]);
-        assert_eq!(lines("a: 1\n---\n---\nb: 2"), [0, 1, 2]);
-        assert_eq!(lines("a: |\n  text\n  ---\n"), [0]);
-        assert_eq!(lines("--- {a: 1}\r\n---\r\nb: 2"), [0, 1]);
-        assert_eq!(lines("\u{feff}---\na: 1\n---x: 2\n"), [0]);
-    }
 
     #[test]
     fn an_alias_bomb_is_an_error() {

@@ -1,0 +1,166 @@
+//! Every `testdata/NAME.in.yaml` comes to what `testdata/NAME.out.yaml` says; `UPDATE_EXPECT=1` rewrites the latter.
+//!
+//! A comment `# request: HOST PATH` in a case asks where such a request goes.
+
+use std::fmt::{Debug, Write};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use gateway::objects::{Shorthand, shorthand};
+use gateway::snapshot::{Backend, Listener, Rule, Target};
+use gateway::status::{Condition, Detail, Status};
+use gateway::{Snapshot, parse, translate};
+
+#[test]
+fn every_case_comes_to_what_its_output_says() {
+    let update = std::env::var_os("UPDATE_EXPECT").is_some();
+    let mut wrong = Vec::new();
+    for input in cases() {
+        let file = input.file_name().unwrap().to_str().unwrap();
+        let actual = output(&fs::read_to_string(&input).unwrap(), file);
+        let expected_path = input.with_file_name(file.replace(".in.", ".out."));
+        if update {
+            fs::write(&expected_path, &actual).unwrap();
+        }
+        let expected = fs::read_to_string(&expected_path).unwrap_or_default();
+        if actual != expected {
+            println!("{file} comes to:\n{actual}\nand should come to:\n{expected}");
+            wrong.push(file.to_owned());
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:?} (UPDATE_EXPECT=1 accepts what they come to)");
+}
+
+fn cases() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata");
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let is_input = |path: &PathBuf| path.to_str().is_some_and(|path| path.ends_with(".in.yaml"));
+    let mut cases: Vec<_> = entries.filter(is_input).collect();
+    cases.sort();
+    assert!(!cases.is_empty());
+    cases
+}
+
+fn output(input: &str, file: &str) -> String {
+    let (objects, problems) = parse(input, file);
+    let translation = translate(&objects);
+    let defaults = defaults();
+    let mut out = String::new();
+    section(
+        &mut out,
+        "problems",
+        problems.iter().chain(&translation.problems).map(|it| quoted(it)),
+    );
+    let snapshot = &translation.snapshot;
+    let listener = |it: &Listener| described(&it.name, &it.address, &it.client, &defaults.0.client);
+    section(&mut out, "listeners", snapshot.listeners.iter().map(listener));
+    section(&mut out, "requests", input.lines().filter_map(|line| request(line, snapshot)));
+    let backend = |it: &Backend| {
+        let endpoints: Vec<_> = it.endpoints.iter().map(|endpoint| endpoint.address).collect();
+        described(&it.key, &format_args!("{endpoints:?}"), &it.settings, &defaults.1.settings)
+    };
+    section(&mut out, "backends", snapshot.backends.iter().map(backend));
+    section(&mut out, "statuses", translation.statuses.iter().flat_map(status));
+    out
+}
+
+/// What a listener and a backend are without any policy.
+fn defaults() -> (Listener, Backend) {
+    let address = "127.0.0.1:0".parse().unwrap();
+    let flags = Shorthand { listen: vec![address], to: vec![address], ..Default::default() };
+    let mut snapshot = translate(&shorthand(&flags)).snapshot;
+    (snapshot.listeners.remove(0), snapshot.backends.remove(0))
+}
+
+fn section(out: &mut String, name: &str, lines: impl Iterator<Item = String>) {
+    let lines: Vec<_> = lines.collect();
+    if lines.is_empty() {
+        return;
+    }
+    writeln!(out, "{name}:").unwrap();
+    for line in lines {
+        writeln!(out, "- {line}").unwrap();
+    }
+}
+
+fn quoted(text: &impl ToString) -> String {
+    format!("{:?}", text.to_string())
+}
+
+/// A name, what it has, and the settings that are not the defaults.
+fn described<S: Debug>(
+    name: &impl std::fmt::Display,
+    what: &impl std::fmt::Display,
+    settings: &S,
+    defaults: &S,
+) -> String {
+    let (settings, defaults) = (format!("{settings:?}"), format!("{defaults:?}"));
+    let parts = |text: &str| -> Vec<String> {
+        let start = text.find('{').unwrap() + 1;
+        text[start..].trim_end_matches('}').trim().split(", ").map(str::to_owned).collect()
+    };
+    let usual = parts(&defaults);
+    let special: Vec<_> =
+        parts(&settings).into_iter().filter(|part| !usual.contains(part)).collect();
+    quoted(&format!("{name} {what} {}", special.join(", ")).trim_end())
+}
+
+fn request(line: &str, snapshot: &Snapshot) -> Option<String> {
+    let (host, path) = line.strip_prefix("# request: ")?.split_once(' ')?;
+    let mut answers = snapshot.listeners.iter().map(|listener| {
+        let rule = listener.routes.find(host.as_bytes(), path.as_bytes());
+        format!(
+            "{} {}",
+            listener.address,
+            rule.map_or("nothing".to_owned(), |it| shares(it, snapshot))
+        )
+    });
+    let answer = answers.by_ref().collect::<Vec<_>>().join("; ");
+    Some(quoted(&format!("{host} {path} -> {answer}")))
+}
+
+fn shares(rule: &Rule, snapshot: &Snapshot) -> String {
+    let shares = rule.targets.iter().map(|share| match share.target {
+        Target::Backend(place) => format!("{} x {}", share.weight, snapshot.backends[place].key),
+        Target::Unresolved => format!("{} x 500", share.weight),
+    });
+    format!("{}: {}", rule.name, shares.collect::<Vec<_>>().join(", "))
+}
+
+fn status(status: &Status) -> Vec<String> {
+    let object = &status.object;
+    let name = format!("{} {}/{}", object.kind, object.namespace, object.name);
+    let generation = status.observed_generation;
+    let line = |part: &str, conditions: &[Condition]| {
+        let conditions: Vec<_> = conditions.iter().map(condition).collect();
+        quoted(&format!("{name}{part} @{generation}: {}", conditions.join(", ")))
+    };
+    match &status.detail {
+        Detail::GatewayClass(conditions) => vec![line("", conditions)],
+        Detail::Gateway(conditions, listeners) => {
+            let listeners = listeners.iter().map(|it| {
+                let part =
+                    format!(" {} {:?} x {}", it.name, it.supported_kinds, it.attached_routes);
+                line(&part, &it.conditions)
+            });
+            std::iter::once(line("", conditions)).chain(listeners).collect()
+        }
+        Detail::HttpRoute(parents) => {
+            let part = |it: &gateway::objects::ParentRef| {
+                let section = it.section_name.as_ref().map(|name| format!("/{name}"));
+                format!(" at {}{}", it.name, section.unwrap_or_default())
+            };
+            parents.iter().map(|it| line(&part(&it.parent), &it.conditions)).collect()
+        }
+        Detail::Policy(targets) => targets
+            .iter()
+            .map(|it| line(&format!(" at {} {}", it.kind, it.name), &it.conditions))
+            .collect(),
+    }
+}
+
+fn condition(condition: &Condition) -> String {
+    let Condition { kind, holds, reason, message } = condition;
+    let message = if message.is_empty() { String::new() } else { format!(" ({message})") };
+    format!("{kind:?}={holds} {reason:?}{message}")
+}
