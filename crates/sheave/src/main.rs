@@ -1,3 +1,57 @@
-//! Sheave: one binary.
+//! Sheave: one binary. It reads the command line and the sources of objects, and runs the data plane.
 
-fn main() {}
+/// What a person may type.
+mod flags;
+/// `sheave serve`.
+mod serve;
+/// `sheave check`.
+mod check;
+/// Files as a source of objects.
+mod files;
+/// From objects to what is in force.
+mod configuration;
+/// What is in force and what was refused.
+mod report;
+/// The HTTP API that shows it.
+mod admin;
+/// The ready file.
+mod ready;
+/// Events on standard error.
+mod log;
+/// What ends the process, and its exit code.
+mod failure;
+/// Committed files that tests keep fresh.
+#[cfg(test)]
+mod expect;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use failure::Failure;
+use flags::{Command, CommandLine};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    let command = match CommandLine::try_parse() {
+        Ok(CommandLine { command }) => command,
+        Err(answer) => return say(&answer),
+    };
+    let result = match command {
+        Command::Serve(flags) => serve::run(*flags),
+        Command::Check(flags) => check::run(&flags.paths),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => Failure::report(failure),
+    }
+}
+
+/// Prints help, the version, or what is wrong with the command line.
+fn say(answer: &clap::Error) -> ExitCode {
+    // There is nobody else to tell.
+    answer.print().ok();
+    if answer.use_stderr() { ExitCode::from(failure::INPUT) } else { ExitCode::SUCCESS }
+}

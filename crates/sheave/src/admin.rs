@@ -1,0 +1,116 @@
+//! The admin API: what this process does and why, over HTTP. It only shows; nothing can be changed here, and no secret is
+//! ever shown.
+
+/// Connections: few, and not for ever.
+mod accept;
+/// State as JSON.
+mod api;
+/// What became of each object, as JSON.
+mod status;
+/// Metrics as OpenMetrics text.
+mod metrics;
+#[cfg(test)]
+mod tests;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use anyhow::Context;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use proxy::Proxy;
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use crate::failure::{Failure, bind_advice};
+use crate::report::{Phase, Report};
+
+/// Every path, and what it shows.
+const INDEX: &str = "\
+Sheave's admin API
+
+/healthz            200 while the process runs
+/readyz             200 when requests are served, else 503
+/metrics            OpenMetrics text, for Prometheus
+/api/v1/listeners   addresses that are listened on
+/api/v1/backends    backends, their endpoints and what is in flight
+/api/v1/config      what is in force, and the errors of what was read last
+";
+
+/// What the API shows.
+#[derive(Clone)]
+struct Subject {
+    proxy: Arc<Proxy>,
+    report: watch::Receiver<Report>,
+    started: SystemTime,
+}
+
+/// Answers on the address from now on; returns it as bound.
+pub(crate) async fn start(
+    address: SocketAddr,
+    proxy: Arc<Proxy>,
+    report: watch::Receiver<Report>,
+) -> Result<SocketAddr, Failure> {
+    let listener = TcpListener::bind(address).await.map_err(|error| {
+        let advice = bind_advice(&error);
+        Failure::input(format_args!("cannot listen on {address} (--admin): {error}: {advice}"))
+    })?;
+    let address = listener.local_addr().context("the admin address")?;
+    let subject = Subject { proxy, report, started: proxy::clock::wall() };
+    tokio::spawn(async move {
+        let served = axum::serve(accept::Bounded::new(listener), router(subject)).await;
+        tracing::error!(?served, "the admin API has ended");
+    });
+    tracing::info!(%address, "admin API");
+    Ok(address)
+}
+
+fn router(subject: Subject) -> Router {
+    Router::new()
+        .route("/", get(async || INDEX))
+        .route("/healthz", get(async || "ok\n"))
+        .route("/readyz", get(ready))
+        .route("/metrics", get(metrics))
+        .route("/api/v1/listeners", get(listeners))
+        .route("/api/v1/backends", get(backends))
+        .route("/api/v1/config", get(config))
+        .fallback(async || refuse(StatusCode::NOT_FOUND, "no such path: see /"))
+        .method_not_allowed_fallback(async || {
+            refuse(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD")
+        })
+        .with_state(subject)
+}
+
+async fn ready(State(subject): State<Subject>) -> (StatusCode, &'static str) {
+    match subject.report.borrow().phase {
+        Phase::Starting => (StatusCode::SERVICE_UNAVAILABLE, "starting\n"),
+        Phase::Ready => (StatusCode::OK, "ready\n"),
+        Phase::Draining => (StatusCode::SERVICE_UNAVAILABLE, "draining\n"),
+    }
+}
+
+async fn metrics(State(subject): State<Subject>) -> Response {
+    let text = metrics::render(&subject.proxy, &subject.report.borrow(), subject.started);
+    ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response()
+}
+
+async fn listeners(State(subject): State<Subject>) -> Json<api::Listeners> {
+    Json(api::listeners(subject.proxy.listeners()))
+}
+
+async fn backends(State(subject): State<Subject>) -> Json<api::Backends> {
+    Json(api::backends(subject.proxy.backends()))
+}
+
+async fn config(State(subject): State<Subject>) -> Json<api::Config> {
+    Json(api::config(&subject.report.borrow()))
+}
+
+fn refuse(status: StatusCode, error: &str) -> (StatusCode, Json<serde_json::Value>) {
+    (status, Json(json!({ "error": error })))
+}

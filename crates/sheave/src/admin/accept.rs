@@ -1,0 +1,102 @@
+//! Connections to the admin API: a bounded number, each closed when nothing moves for a minute.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::serve::Listener;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, Sleep, sleep};
+
+/// Scrapers and a few people; more wait to be accepted.
+const MAX_CONNECTIONS: usize = 256;
+
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Accepts no more than it may.
+pub(super) struct Bounded {
+    listener: TcpListener,
+    permits: Arc<Semaphore>,
+}
+
+/// A connection that ends when it is idle for too long.
+pub(super) struct Connection {
+    stream: TcpStream,
+    idle: Pin<Box<Sleep>>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Bounded {
+    pub(super) fn new(listener: TcpListener) -> Self {
+        Self { listener, permits: Arc::new(Semaphore::new(MAX_CONNECTIONS)) }
+    }
+}
+
+impl Listener for Bounded {
+    type Io = Connection;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Connection, SocketAddr) {
+        let permits = self.permits.clone();
+        let permit = permits.acquire_owned().await.expect("the semaphore is never closed");
+        let (stream, address) = Listener::accept(&mut self.listener).await;
+        (Connection { stream, idle: Box::pin(sleep(IDLE_TIMEOUT)), _permit: permit }, address)
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+}
+
+impl Connection {
+    /// Passes on what a read or a write came to, unless it has been pending for too long.
+    fn in_time<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        poll: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if poll.is_ready() {
+            self.idle.as_mut().reset(Instant::now() + IDLE_TIMEOUT);
+            return poll;
+        }
+        match self.idle.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let poll = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        self.in_time(cx, poll)
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let poll = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.in_time(cx, poll)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

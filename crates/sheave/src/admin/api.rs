@@ -1,0 +1,120 @@
+//! State as JSON: the shapes of `/api/v1`, apart from the data plane's own types so that they can stay as they are.
+
+use std::net::SocketAddr;
+
+use gateway::Problem;
+use proxy::{BackendView, EndpointView, ListenerView};
+use serde::Serialize;
+
+use super::metrics::seconds;
+use super::status::ObjectStatus;
+use crate::report::Report;
+
+#[derive(Serialize)]
+pub(super) struct Listeners {
+    listeners: Vec<Listener>,
+}
+
+#[derive(Serialize)]
+struct Listener {
+    name: String,
+    address: SocketAddr,
+    connections: u64,
+}
+
+#[derive(Serialize)]
+pub(super) struct Backends {
+    backends: Vec<Backend>,
+}
+
+#[derive(Serialize)]
+struct Backend {
+    /// As metrics and logs name it.
+    name: String,
+    namespace: String,
+    service: String,
+    port: u16,
+    algorithm: String,
+    max_in_flight_per_endpoint: Option<u32>,
+    queue_max_requests: u32,
+    queue_timeout_seconds: f64,
+    waiting: u32,
+    endpoints: Vec<Endpoint>,
+}
+
+#[derive(Serialize)]
+struct Endpoint {
+    address: SocketAddr,
+    weight: u32,
+    in_flight: u32,
+    idle_connections: usize,
+    requests: u64,
+    failures: u64,
+}
+
+#[derive(Serialize)]
+pub(super) struct Config {
+    generation: u64,
+    applied_at_seconds: Option<f64>,
+    problems: Vec<Fault>,
+    unbound_listeners: Vec<String>,
+    statuses: Vec<ObjectStatus>,
+}
+
+#[derive(Serialize)]
+struct Fault {
+    file: String,
+    document: usize,
+    object: String,
+    field: String,
+    message: String,
+}
+
+pub(super) fn listeners(views: Vec<ListenerView>) -> Listeners {
+    let listener = |view: ListenerView| Listener {
+        name: view.name.to_string(),
+        address: view.address,
+        connections: view.connections,
+    };
+    Listeners { listeners: views.into_iter().map(listener).collect() }
+}
+
+pub(super) fn backends(views: Vec<BackendView>) -> Backends {
+    Backends { backends: views.into_iter().map(backend).collect() }
+}
+
+fn backend(view: BackendView) -> Backend {
+    let BackendView { key, settings, waiting, endpoints } = view;
+    Backend {
+        name: key.to_string(),
+        namespace: key.namespace.to_string(),
+        service: key.service.to_string(),
+        port: key.port,
+        algorithm: format!("{:?}", settings.algorithm),
+        max_in_flight_per_endpoint: settings.max_in_flight_per_endpoint.map(Into::into),
+        queue_max_requests: settings.queue_max_requests,
+        queue_timeout_seconds: settings.queue_timeout.as_secs_f64(),
+        waiting,
+        endpoints: endpoints.into_iter().map(endpoint).collect(),
+    }
+}
+
+fn endpoint(view: EndpointView) -> Endpoint {
+    let EndpointView { address, weight, in_flight, idle_connections, requests, failures } = view;
+    Endpoint { address, weight, in_flight, idle_connections, requests, failures }
+}
+
+pub(super) fn config(report: &Report) -> Config {
+    Config {
+        generation: report.generation,
+        applied_at_seconds: report.applied_at.map(seconds),
+        problems: report.problems.iter().map(fault).collect(),
+        unbound_listeners: report.unbound.to_vec(),
+        statuses: report.statuses.iter().map(ObjectStatus::of).collect(),
+    }
+}
+
+fn fault(problem: &Problem) -> Fault {
+    let Problem { origin, object, field, message } = problem.clone();
+    Fault { file: origin.file.to_string(), document: origin.document, object, field, message }
+}

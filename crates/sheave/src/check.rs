@@ -1,0 +1,46 @@
+//! `sheave check`: every error of some files, as lines.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use anyhow::Context;
+
+use crate::configuration;
+use crate::failure::Failure;
+use crate::files;
+
+/// Prints every error and their count, or the number of objects.
+pub(crate) fn run(paths: &[PathBuf]) -> Result<(), Failure> {
+    let mut lines = Vec::new();
+    let result = match configuration::check(files::read(paths)) {
+        Ok(checked) => {
+            lines.push(format!("{}, fine", counted(checked.objects.len(), "object")));
+            Ok(())
+        }
+        Err(problems) => {
+            lines.extend(problems.iter().map(ToString::to_string));
+            lines.push(counted(problems.len(), "error"));
+            Err(Failure::Input(Vec::new()))
+        }
+    };
+    print(&lines).context("cannot write to standard output")?;
+    result
+}
+
+fn print(lines: &[String]) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    for line in lines {
+        match writeln!(stdout, "{line}") {
+            // The reader has seen enough, as `head` has.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+            written => written?,
+        }
+    }
+    Ok(())
+}
+
+/// `1 error`, `2 errors`.
+pub(crate) fn counted(count: usize, noun: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{plural}")
+}

@@ -1,0 +1,146 @@
+//! Files as a source of objects: read once, or watched.
+//!
+//! It knows when the files' content may have changed and what objects they hold, not what the objects mean.
+
+/// Which files the paths stand for.
+mod survey;
+/// From files to objects.
+mod read;
+/// What happens in their directories.
+mod watch;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout_at};
+
+use read::Cache;
+pub(crate) use read::Contents;
+use survey::{Stale, Survey};
+use watch::{Change, Watcher};
+
+/// Changes that follow one another within this are read together.
+const COALESCE: Duration = Duration::from_millis(5);
+
+/// How long a name may be missing before it counts as removed: editors rename the old file away before they write the
+/// new one, and nothing should stop serving in between.
+const SUCCESSION: Duration = Duration::from_millis(25);
+
+/// Directories appear while they are looked up; whoever creates them faster than this is not waited for.
+const MAX_SURVEYS: usize = 8;
+
+/// Reads every file that the paths stand for.
+pub(crate) fn read(paths: &[PathBuf]) -> Contents {
+    Cache::default().refresh(&Survey::of(paths), &Stale::Everything, &BTreeSet::new())
+}
+
+/// A list of paths, and what has happened to them since they were last read.
+#[derive(Debug)]
+pub(crate) struct Files {
+    paths: Vec<PathBuf>,
+    watcher: Watcher,
+    survey: Survey,
+    cache: Cache,
+    stale: Stale,
+    /// Files that were created and not yet closed.
+    begun: BTreeSet<PathBuf>,
+}
+
+impl Files {
+    /// Watches the paths; reads nothing yet. Needs a running tokio runtime.
+    pub(crate) fn new(paths: Vec<PathBuf>) -> io::Result<Self> {
+        Ok(Self {
+            paths,
+            watcher: Watcher::new()?,
+            survey: Survey::default(),
+            cache: Cache::default(),
+            stale: Stale::Everything,
+            begun: BTreeSet::new(),
+        })
+    }
+
+    /// Lets the next [`Files::load`] read everything.
+    pub(crate) fn expire(&mut self) {
+        self.stale = Stale::Everything;
+        self.begun.clear();
+    }
+
+    /// What the files hold now; reads those that have changed.
+    pub(crate) fn load(&mut self) -> Contents {
+        self.look_up();
+        let stale = std::mem::replace(&mut self.stale, Stale::none());
+        self.begun.retain(|file| self.survey.files.contains(file));
+        self.cache.refresh(&self.survey, &stale, &self.begun)
+    }
+
+    /// Waits until there is something to load. May be dropped and called again: nothing is lost.
+    pub(crate) async fn changed(&mut self) -> io::Result<()> {
+        loop {
+            while self.stale.is_none() {
+                let change = self.watcher.change().await?;
+                self.note(change);
+            }
+            let first = Instant::now();
+            self.note_until(first + COALESCE, |_| true).await?;
+            self.note_until(first + SUCCESSION, Self::lacks_a_file).await?;
+            if !self.stale.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Watches first and looks second, so that no change falls between the two.
+    fn look_up(&mut self) {
+        for _ in 0..MAX_SURVEYS {
+            self.survey = Survey::of(&self.paths);
+            if !self.watcher.follow(self.survey.directories()) {
+                return;
+            }
+        }
+    }
+
+    async fn note_until(&mut self, end: Instant, pending: fn(&Self) -> bool) -> io::Result<()> {
+        while pending(self) {
+            let Ok(change) = timeout_at(end, self.watcher.change()).await else {
+                return Ok(());
+            };
+            self.note(change?);
+        }
+        Ok(())
+    }
+
+    /// Whether a file that has changed is not there: its successor may be on its way.
+    fn lacks_a_file(&self) -> bool {
+        match &self.stale {
+            Stale::Everything => self.paths.iter().any(|path| !path.exists()),
+            Stale::Files(files) => files.iter().any(|file| !file.exists()),
+        }
+    }
+
+    fn note(&mut self, change: Change) {
+        match change {
+            Change::Complete(directory, name) | Change::Gone(directory, name) => {
+                let stale = self.survey.depends_on(&directory, &name);
+                self.begun.retain(|file| !stale.contains(file));
+                self.stale.merge(stale);
+            }
+            Change::Begun(directory, name) => self.begin(&directory, &name),
+            Change::Lost => self.expire(),
+        }
+    }
+
+    /// A file that is being written keeps what it held until it is closed.
+    fn begin(&mut self, directory: &Path, name: &std::ffi::OsStr) {
+        let Stale::Files(files) = self.survey.depends_on(directory, name) else {
+            return;
+        };
+        if let Stale::Files(stale) = &mut self.stale {
+            stale.retain(|file| !files.contains(file));
+        }
+        self.begun.extend(files);
+    }
+}

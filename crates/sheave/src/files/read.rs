@@ -1,0 +1,99 @@
+//! Reads files and parses them; remembers what it has read, so that one changed file costs one parse.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use gateway::{Object, Origin, Problem};
+
+use super::survey::{Stale, Survey};
+
+/// Ten thousand routes take about 5 MiB.
+const MAX_FILE_BYTES: u64 = 64 * 1024 * 1024;
+
+/// What the files hold.
+#[derive(Debug, Default)]
+pub(crate) struct Contents {
+    pub(crate) objects: Vec<Object>,
+    pub(crate) problems: Vec<Problem>,
+}
+
+/// What has been read, by path.
+#[derive(Debug, Default)]
+pub(crate) struct Cache {
+    files: BTreeMap<PathBuf, Parsed>,
+}
+
+#[derive(Debug)]
+struct Parsed {
+    objects: Vec<Object>,
+    problems: Vec<Problem>,
+}
+
+impl Cache {
+    /// Reads what is stale or new, forgets what has gone. A file in `begun` is being written: it stands for what it held
+    /// before, or for nothing yet.
+    pub(crate) fn refresh(
+        &mut self,
+        survey: &Survey,
+        stale: &Stale,
+        begun: &BTreeSet<PathBuf>,
+    ) -> Contents {
+        let mut contents = Contents::default();
+        for (path, why) in &survey.unreadable {
+            contents.problems.push(of_file(path, why.clone()));
+        }
+        let mut before = std::mem::take(&mut self.files);
+        for path in &survey.files {
+            let known = before.remove(path).filter(|_| !stale.contains(path));
+            let parsed = match known {
+                Some(parsed) => parsed,
+                None if begun.contains(path) => continue,
+                None => Parsed::read(path),
+            };
+            contents.objects.extend(parsed.objects.iter().cloned());
+            contents.problems.extend(parsed.problems.iter().cloned());
+            self.files.insert(path.clone(), parsed);
+        }
+        contents
+    }
+}
+
+impl Parsed {
+    fn read(path: &Path) -> Self {
+        match read_text(path) {
+            Ok(text) => {
+                let (objects, problems) = gateway::parse(&text, &path.to_string_lossy());
+                Self { objects, problems }
+            }
+            Err(error) => Self { objects: Vec::new(), problems: vec![of_file(path, why(&error))] },
+        }
+    }
+}
+
+fn read_text(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    let read = File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)?;
+    if read as u64 > MAX_FILE_BYTES {
+        return Err(io::Error::other("larger than 64 MiB: split it"));
+    }
+    Ok(text)
+}
+
+/// A problem of a file as a whole.
+fn of_file(path: &Path, message: String) -> Problem {
+    let origin = Origin { file: Arc::from(path.to_string_lossy()), document: 0 };
+    Problem { origin, object: String::new(), field: String::new(), message }
+}
+
+/// The error as a person would say it.
+pub(super) fn why(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => "no such file or directory".to_owned(),
+        io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
+        io::ErrorKind::InvalidData => "not UTF-8 text".to_owned(),
+        _ => error.to_string(),
+    }
+}

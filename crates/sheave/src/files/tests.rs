@@ -1,0 +1,238 @@
+//! Real files and real events: what is read, and when.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::symlink;
+
+use gateway::Object;
+use tempfile::TempDir;
+use tokio::time::timeout;
+
+use super::*;
+
+/// Longer than any of this takes; a test that waits for nothing ends.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// An object by which a test tells one text from another.
+fn text(name: &str) -> String {
+    format!(
+        "apiVersion: gateway.networking.k8s.io/v1\nkind: GatewayClass\nmetadata: {{name: {name}}}\n\
+         spec: {{controllerName: sheave.dev/gateway}}\n"
+    )
+}
+
+fn names(contents: &Contents) -> Vec<&str> {
+    let name = |object| match object {
+        &Object::GatewayClass(ref class) => class.metadata.name.as_str(),
+        other => panic!("unexpected {other:?}"),
+    };
+    contents.objects.iter().map(name).collect()
+}
+
+fn messages(contents: &Contents) -> Vec<&str> {
+    contents.problems.iter().map(|problem| problem.message.as_str()).collect()
+}
+
+/// A directory and files that watch it.
+struct Scene {
+    folder: TempDir,
+    files: Files,
+}
+
+impl Scene {
+    fn watching(before: impl FnOnce(&Path), paths: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        before(folder.path());
+        let paths = paths.iter().map(|path| folder.path().join(path)).collect();
+        Self { files: Files::new(paths).unwrap(), folder }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// What is loaded at the next change.
+    async fn next(&mut self) -> Contents {
+        timeout(PATIENCE, self.files.changed()).await.expect("a change is seen").unwrap();
+        self.files.load()
+    }
+
+    async fn expect(&mut self, expected: &[&str]) {
+        let contents = self.next().await;
+        assert_eq!(messages(&contents), [""; 0]);
+        assert_eq!(names(&contents), expected);
+    }
+}
+
+fn folder_of(names: &[&str]) -> impl FnOnce(&Path) {
+    move |path| {
+        for name in names {
+            fs::write(path.join(format!("{name}.yaml")), text(name)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn folder_stands_for_its_configuration_files_in_order() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["b.yaml", "a.yml", "c.json", "notes.txt", ".hidden.yaml"] {
+        fs::write(folder.path().join(name), text(name.split('.').next().unwrap())).unwrap();
+    }
+    fs::create_dir(folder.path().join("within.yaml")).unwrap();
+    let contents = read(&[folder.path().to_owned()]);
+    assert_eq!(names(&contents), ["a", "b", "c"]);
+    assert_eq!(messages(&contents), [""; 0]);
+}
+
+#[test]
+fn file_that_is_named_twice_is_read_once() {
+    let folder = tempfile::tempdir().unwrap();
+    folder_of(&["a"])(folder.path());
+    let contents = read(&[folder.path().to_owned(), folder.path().join("a.yaml")]);
+    assert_eq!(names(&contents), ["a"]);
+}
+
+#[test]
+fn what_cannot_be_read_is_a_problem_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    folder_of(&["good"])(folder.path());
+    fs::write(folder.path().join("latin.yaml"), b"name: \xe9").unwrap();
+    symlink("nowhere", folder.path().join("dangling.yaml")).unwrap();
+    symlink("loop.yaml", folder.path().join("loop.yaml")).unwrap();
+    fs::create_dir(folder.path().join("empty")).unwrap();
+    let paths = ["", "missing", "empty"].map(|path| folder.path().join(path));
+    let contents = read(&paths);
+    assert_eq!(names(&contents), ["good"]);
+    assert_eq!(
+        messages(&contents),
+        [
+            "no such file or directory",
+            "too many levels of symbolic links",
+            "no such file or directory",
+            "holds no configuration: no file *.yaml, *.yml or *.json",
+            "not UTF-8 text",
+        ]
+    );
+}
+
+#[tokio::test]
+async fn new_file_is_taken_when_it_is_closed() {
+    let mut scene = Scene::watching(folder_of(&["b"]), &[""]);
+    scene.files.load();
+    let mut half = File::create(scene.path("a.yaml")).unwrap();
+    half.write_all(b"half: writ").unwrap();
+    fs::write(scene.path("c.yaml"), text("c")).unwrap();
+    scene.expect(&["b", "c"]).await;
+    half.set_len(0).unwrap();
+    fs::write(scene.path("a.yaml"), text("a")).unwrap();
+    drop(half);
+    scene.expect(&["a", "b", "c"]).await;
+}
+
+#[tokio::test]
+async fn overwritten_file_keeps_its_objects_until_it_is_closed() {
+    let mut scene = Scene::watching(folder_of(&["a"]), &[""]);
+    scene.files.load();
+    let mut half = File::create(scene.path("a.yaml")).unwrap();
+    half.write_all(b"half: writ").unwrap();
+    fs::write(scene.path("b.yaml"), text("b")).unwrap();
+    scene.expect(&["a", "b"]).await;
+}
+
+#[tokio::test]
+async fn editor_may_rename_the_old_file_away_first() {
+    let mut scene = Scene::watching(folder_of(&["a", "b"]), &[""]);
+    scene.files.load();
+    fs::rename(scene.path("a.yaml"), scene.path("a.yaml~")).unwrap();
+    let mut new = File::create(scene.path("a.yaml")).unwrap();
+    fs::write(scene.path("b.yaml"), text("b2")).unwrap();
+    scene.expect(&["a", "b2"]).await;
+    new.write_all(text("a2").as_bytes()).unwrap();
+    drop(new);
+    scene.expect(&["a2", "b2"]).await;
+}
+
+#[tokio::test]
+async fn renamed_and_linked_and_removed_files_are_seen() {
+    let mut scene = Scene::watching(folder_of(&["a"]), &[""]);
+    scene.files.load();
+    fs::write(scene.path("b.new"), text("b")).unwrap();
+    fs::rename(scene.path("b.new"), scene.path("b.yaml")).unwrap();
+    scene.expect(&["a", "b"]).await;
+    fs::hard_link(scene.path("b.yaml"), scene.path("c.yaml")).unwrap();
+    scene.expect(&["a", "b", "b"]).await;
+    fs::remove_file(scene.path("b.yaml")).unwrap();
+    scene.expect(&["a", "b"]).await;
+}
+
+#[tokio::test]
+async fn mounted_config_map_is_swapped_as_a_whole() {
+    let version = |path: &Path, version: &str, names: &[&str]| {
+        let folder = path.join(version);
+        fs::create_dir(&folder).unwrap();
+        for (file, name) in ["a.yaml", "b.yaml"].iter().zip(names) {
+            fs::write(folder.join(file), text(name)).unwrap();
+        }
+        symlink(version, path.join("..data_tmp")).unwrap();
+        fs::rename(path.join("..data_tmp"), path.join("..data")).unwrap();
+    };
+    let mount = |path: &Path| {
+        version(path, "..1", &["a1", "b1"]);
+        symlink("..data/a.yaml", path.join("a.yaml")).unwrap();
+        symlink("..data/b.yaml", path.join("b.yaml")).unwrap();
+    };
+    let mut scene = Scene::watching(mount, &[""]);
+    assert_eq!(names(&scene.files.load()), ["a1", "b1"]);
+    version(scene.folder.path(), "..2", &["a2", "b2"]);
+    scene.expect(&["a2", "b2"]).await;
+    version(scene.folder.path(), "..3", &["a3", "b3"]);
+    scene.expect(&["a3", "b3"]).await;
+}
+
+#[tokio::test]
+async fn target_of_a_link_is_watched_where_it_is() {
+    let linked = |path: &Path| {
+        fs::create_dir(path.join("elsewhere")).unwrap();
+        fs::write(path.join("elsewhere/real.yaml"), text("before")).unwrap();
+        symlink("elsewhere/real.yaml", path.join("link.yaml")).unwrap();
+    };
+    let mut scene = Scene::watching(linked, &["link.yaml"]);
+    scene.files.load();
+    fs::write(scene.path("elsewhere/real.yaml"), text("after")).unwrap();
+    scene.expect(&["after"]).await;
+}
+
+#[tokio::test]
+async fn file_that_vanishes_is_a_problem_until_it_returns() {
+    let mut scene = Scene::watching(folder_of(&["a", "other"]), &["a.yaml"]);
+    scene.files.load();
+    fs::remove_file(scene.path("a.yaml")).unwrap();
+    assert_eq!(messages(&scene.next().await), ["no such file or directory"]);
+    fs::write(scene.path("other.yaml"), text("unrelated")).unwrap();
+    fs::write(scene.path("a.yaml"), text("again")).unwrap();
+    scene.expect(&["again"]).await;
+}
+
+#[tokio::test]
+async fn folder_that_vanishes_is_a_problem_until_it_returns() {
+    let nested = |path: &Path| {
+        fs::create_dir_all(path.join("x/y")).unwrap();
+        fs::write(path.join("x/y/a.yaml"), text("a")).unwrap();
+    };
+    let mut scene = Scene::watching(nested, &["x/y"]);
+    scene.files.load();
+    fs::rename(scene.path("x"), scene.path("z")).unwrap();
+    assert_eq!(messages(&scene.next().await), ["no such file or directory"]);
+    fs::rename(scene.path("z"), scene.path("x")).unwrap();
+    scene.expect(&["a"]).await;
+    fs::write(scene.path("x/y/b.yaml"), text("b")).unwrap();
+    scene.expect(&["a", "b"]).await;
+}
+
+#[tokio::test]
+async fn expired_files_are_read_again_without_an_event() {
+    let mut scene = Scene::watching(folder_of(&["a"]), &[""]);
+    scene.files.load();
+    scene.files.expire();
+    scene.expect(&["a"]).await;
+}

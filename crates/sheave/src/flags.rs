@@ -1,0 +1,178 @@
+//! The command line: what a person may type, and the checked request that comes of it.
+
+/// Addresses, shares and durations as they are typed.
+mod values;
+/// Objects that `--listen` and `--to` stand for.
+mod shorthand;
+/// `docs/reference/cli.md`.
+#[cfg(test)]
+mod reference;
+#[cfg(test)]
+mod tests;
+
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+pub(crate) use values::{AdminAddress, ListenUrl, LoggedShare, ToAddress};
+
+/// Sheave balances requests, not connections, over the endpoints of a Service.
+#[derive(Debug, Parser)]
+#[command(name = "sheave", version, propagate_version = true, max_term_width = 100)]
+#[command(after_help = "\
+Examples:
+  sheave serve --listen http://:8080 --to 10.0.0.1:80,10.0.0.2:80
+  sheave serve --config /etc/sheave
+  sheave check /etc/sheave
+
+Exit codes: 0 fine, 1 the input is wrong, 2 Sheave failed.")]
+pub(crate) struct CommandLine {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Serve requests.
+    ///
+    /// What to serve comes from files of Kubernetes objects (--config), or from --listen and --to, or from both. Files
+    /// are watched: an edit is in force within milliseconds, and an edit with errors is reported and changes nothing.
+    Serve(Box<Serve>),
+    /// Check configuration files, and report every error in them.
+    ///
+    /// Each error is a line on standard output: file, document, object, field, message. The exit code is 1 if there is
+    /// any.
+    Check(Check),
+}
+
+/// `sheave serve`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  Two endpoints behind one port:
+    sheave serve --listen http://:8080 --to 10.0.0.1:80,10.0.0.2:80
+  At most 4 requests at once for each, the rest waits up to 2 seconds:
+    sheave serve --listen http://:8080 --to 10.0.0.1:80,10.0.0.2:80 --max-in-flight 4 --queue-timeout 2s
+  A directory of Kubernetes objects, watched, with a hundredth of the requests logged:
+    sheave serve --config /etc/sheave --access-log 0.01
+
+Signals: SIGTERM and SIGINT let running requests end (a second one stops at once), SIGHUP reads the files again.
+Events go to standard error; SHEAVE_LOG=debug shows more of them, SHEAVE_LOG=error fewer.
+Exit codes: 0 fine, 1 the input is wrong, 2 Sheave failed or had to cut requests off.")]
+pub(crate) struct Serve {
+    /// File or directory of Kubernetes objects (YAML or JSON); repeatable.
+    ///
+    /// Of a directory, the files *.yaml, *.yml and *.json count; hidden files and directories within do not.
+    #[arg(long, value_name = "PATH", help_heading = SOURCES)]
+    pub(crate) config: Vec<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) shorthand: Shorthand,
+
+    /// Address of the admin API (metrics, health, state), or `off`; port 0 takes any free port.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9900", help_heading = PROCESS)]
+    pub(crate) admin: AdminAddress,
+
+    /// Threads that serve requests [default: one per CPU that this process may use].
+    #[arg(long, value_name = "N", value_parser = values::workers, help_heading = PROCESS)]
+    pub(crate) workers: Option<NonZeroUsize>,
+
+    /// How long running requests may take to end after SIGTERM.
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = values::duration, help_heading = PROCESS)]
+    pub(crate) drain_timeout: Duration,
+
+    /// File to write once every address is listened on: JSON with the addresses.
+    #[arg(long, value_name = "PATH", help_heading = PROCESS)]
+    pub(crate) ready_file: Option<PathBuf>,
+
+    /// One line of JSON per request on standard output: `off`, `on`, or the share of requests that are logged.
+    #[arg(long, value_name = "off|on|FRACTION", default_value = "off", help_heading = LOGS)]
+    pub(crate) access_log: LoggedShare,
+
+    /// How events are written to standard error.
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LogFormat::Text, help_heading = LOGS)]
+    pub(crate) log_format: LogFormat,
+}
+
+/// Flags that stand for objects.
+#[derive(Debug, Default, Args)]
+pub(crate) struct Shorthand {
+    /// Where to accept requests, as http://ADDRESS:PORT; without ADDRESS: on all, with port 0: on any free port;
+    /// repeatable.
+    #[arg(long, value_name = "URL", help_heading = SOURCES)]
+    pub(crate) listen: Vec<ListenUrl>,
+
+    /// Endpoints to balance over, as ADDRESS:PORT or NAME:PORT. A name is resolved once, at the start, and all its
+    /// addresses are endpoints.
+    #[arg(long, value_name = "ADDR,ADDR...", value_delimiter = ',', help_heading = SOURCES)]
+    pub(crate) to: Vec<ToAddress>,
+
+    /// Requests in flight at one endpoint of --to, at most [default: no limit].
+    #[arg(long, value_name = "N", value_parser = values::max_in_flight, help_heading = SOURCES)]
+    pub(crate) max_in_flight: Option<NonZeroU32>,
+
+    /// Requests that may wait for an endpoint of --to; beyond it they are answered 429 [default: 1024 with
+    /// --max-in-flight, else 0].
+    #[arg(long, value_name = "N", help_heading = SOURCES)]
+    pub(crate) queue: Option<u32>,
+
+    /// How long a request may wait for an endpoint of --to [default: 5s].
+    #[arg(long, value_name = "DURATION", value_parser = values::positive_duration, help_heading = SOURCES)]
+    pub(crate) queue_timeout: Option<Duration>,
+}
+
+/// `sheave check`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sheave check /etc/sheave
+  sheave check gateway.yaml routes.yaml
+
+Files are checked together: a route in one may name a Gateway in another.
+Exit codes: 0 no error, 1 errors.")]
+pub(crate) struct Check {
+    /// Files and directories, as for `sheave serve --config`.
+    #[arg(required = true, value_name = "PATH")]
+    pub(crate) paths: Vec<PathBuf>,
+}
+
+/// How events are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// One readable line an event.
+    Text,
+    /// One JSON object an event.
+    Json,
+}
+
+const SOURCES: &str = "What to serve";
+const PROCESS: &str = "Process";
+const LOGS: &str = "Logs";
+
+impl Serve {
+    /// What is wrong with the flags taken together: one sentence, which says what to do.
+    pub(crate) fn conflict(&self) -> Option<&'static str> {
+        let Shorthand { listen, to, max_in_flight, queue, queue_timeout } = &self.shorthand;
+        let limited = max_in_flight.is_some() || queue.is_some() || queue_timeout.is_some();
+        match (listen.is_empty(), to.is_empty()) {
+            (true, true) if limited => Some(
+                "--max-in-flight, --queue and --queue-timeout are for the endpoints of --to: \
+                 add --listen and --to, or write a BackendPolicy into a file of --config",
+            ),
+            (true, true) if self.config.is_empty() => Some(
+                "nothing to serve: name files with --config, or an address with --listen and \
+                 endpoints with --to",
+            ),
+            (true, false) => Some(
+                "--to needs an address to accept requests on: add --listen http://127.0.0.1:8080",
+            ),
+            (false, true) => Some(
+                "--listen needs endpoints to send requests to: add --to ADDR,ADDR; to serve an \
+                 address as files say, write it into a Gateway of --config instead",
+            ),
+            (true, true) | (false, false) => None,
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! The reference page of the command line, made from the flags themselves.
+
+use std::fmt::Write;
+
+use clap::builder::StyledStr;
+use clap::{Arg, CommandFactory};
+
+use super::CommandLine;
+use crate::expect::expect_file;
+
+#[test]
+fn reference_page_is_fresh() {
+    expect_file("docs/reference/cli.md", &page());
+}
+
+fn page() -> String {
+    let mut command = CommandLine::command();
+    command.build();
+    let mut page = String::from("# Command line\n");
+    let about = command.get_about().map(StyledStr::to_string).unwrap_or_default();
+    write!(page, "\n<!-- Made from crates/sheave/src/flags.rs by `make gen`. -->\n\n{about}\n")
+        .unwrap();
+    for subcommand in command.get_subcommands().filter(|it| it.get_name() != "help") {
+        section(&mut page, subcommand);
+    }
+    page
+}
+
+fn section(page: &mut String, command: &clap::Command) {
+    let about = command.get_long_about().or(command.get_about()).unwrap();
+    write!(page, "\n## `sheave {}`\n\n{}\n", command.get_name(), wrap(&about.to_string())).unwrap();
+    let mut heading = None;
+    for argument in
+        command.get_arguments().filter(|it| it.get_id() != "help" && it.get_id() != "version")
+    {
+        if argument.get_help_heading() != heading || heading.is_none() {
+            heading = argument.get_help_heading();
+            let heading = heading.unwrap_or("Arguments");
+            write!(page, "\n### {heading}\n\n| flag | meaning | default |\n| --- | --- | --- |\n")
+                .unwrap();
+        }
+        row(page, argument);
+    }
+    let examples = command.get_after_help().unwrap().to_string();
+    let (examples, rest) = examples.split_once("\n\n").unwrap();
+    let examples = examples.strip_prefix("Examples:\n").unwrap();
+    write!(page, "\n### Examples\n\n```text\n{examples}\n```\n\n{}\n", wrap(rest)).unwrap();
+}
+
+fn row(page: &mut String, argument: &Arg) {
+    let names = argument.get_value_names().unwrap_or_default();
+    let value = names.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(" ");
+    let flag = match argument.get_long() {
+        Some(long) => format!("`--{long} {value}`"),
+        None => format!("`{value}...`"),
+    };
+    let help = argument.get_long_help().or(argument.get_help()).unwrap().to_string();
+    let (help, told) = match help.split_once(" [default: ") {
+        Some((help, told)) => (help.to_owned(), told.trim_end_matches(['.', ']']).to_owned()),
+        None => (help, String::new()),
+    };
+    let default =
+        argument.get_default_values().first().map(|it| format!("`{}`", it.to_string_lossy()));
+    let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    let help = help.trim_end_matches('.');
+    let (flag, default) = (flag.replace('|', "\\|"), default.unwrap_or(told));
+    writeln!(page, "| {flag} | {help} | {default} |").unwrap();
+}
+
+/// Paragraphs wrapped at 120 columns; lines that stand alone are kept.
+fn wrap(text: &str) -> String {
+    let mut wrapped = String::new();
+    for line in text.lines() {
+        let mut width = 0;
+        for word in line.split_whitespace() {
+            if width > 0 && width + 1 + word.len() > 120 {
+                wrapped.push('\n');
+                width = 0;
+            } else if width > 0 {
+                wrapped.push(' ');
+                width += 1;
+            }
+            wrapped.push_str(word);
+            width += word.len();
+        }
+        wrapped.push('\n');
+    }
+    wrapped.trim_end().to_owned()
+}

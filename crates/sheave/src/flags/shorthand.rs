@@ -1,0 +1,43 @@
+//! The objects that `--listen` and `--to` stand for, names resolved.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+
+use gateway::{Object, objects};
+
+use super::{Shorthand, ToAddress};
+use crate::failure::Failure;
+
+impl Shorthand {
+    /// The objects; none without `--listen`.
+    pub(crate) fn objects(&self) -> Result<Vec<Object>, Failure> {
+        if self.listen.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut to = Vec::new();
+        for address in &self.to {
+            to.extend(resolve(address)?);
+        }
+        to.sort_unstable();
+        to.dedup();
+        Ok(objects::shorthand(&objects::Shorthand {
+            listen: self.listen.iter().map(|url| url.0).collect(),
+            to,
+            max_in_flight: self.max_in_flight.map(Into::into),
+            queue: self.queue,
+            queue_timeout: self.queue_timeout.map(objects::Duration),
+        }))
+    }
+}
+
+fn resolve(address: &ToAddress) -> Result<Vec<SocketAddr>, Failure> {
+    let (name, port) = match address {
+        ToAddress::Address(address) => return Ok(vec![*address]),
+        ToAddress::Name(name, port) => (name.as_str(), *port),
+    };
+    match (name, port).to_socket_addrs() {
+        Ok(addresses) => Ok(addresses.collect()),
+        Err(error) => Err(Failure::input(format_args!(
+            "cannot resolve {name} of --to: {error}: correct the name, or give an address"
+        ))),
+    }
+}

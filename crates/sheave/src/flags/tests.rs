@@ -1,0 +1,120 @@
+//! What command lines come to.
+
+use clap::CommandFactory;
+
+use super::*;
+
+/// The flags of `sheave serve`, or what is said instead, up to the hint at the end.
+fn serve(arguments: &str) -> Result<Serve, String> {
+    let words = ["sheave", "serve"].into_iter().chain(arguments.split_whitespace());
+    let line = CommandLine::try_parse_from(words).map_err(|error| {
+        let text = error.to_string();
+        text.split("\n\n").next().unwrap_or_default().to_owned()
+    })?;
+    let Command::Serve(serve) = line.command else { panic!("not serve") };
+    match serve.conflict() {
+        Some(conflict) => Err(conflict.to_owned()),
+        None => Ok(*serve),
+    }
+}
+
+fn refused(arguments: &str, part: &str) {
+    let message = serve(arguments).expect_err(arguments);
+    assert!(message.contains(part), "{arguments}: {message}");
+}
+
+fn listens(url: &str) -> Result<String, String> {
+    url.parse::<ListenUrl>().map(|url| url.0.to_string())
+}
+
+#[test]
+fn command_line_is_well_formed() {
+    CommandLine::command().debug_assert();
+}
+
+#[test]
+fn defaults_are_those_that_help_tells() {
+    let flags = serve("--config x").unwrap();
+    assert_eq!(flags.admin, AdminAddress::At("127.0.0.1:9900".parse().unwrap()));
+    assert_eq!(flags.access_log, LoggedShare::Nothing);
+    assert_eq!(flags.drain_timeout, Duration::from_secs(30));
+    assert_eq!(flags.log_format, LogFormat::Text);
+    assert_eq!(flags.workers, None);
+}
+
+#[test]
+fn shorthand_is_read() {
+    let flags = serve(
+        "--listen http://:8080 --listen http://127.0.0.1:0 --to 10.0.0.1:80,[::1]:81 --to app.local:82 \
+         --max-in-flight 4 --queue 0 --queue-timeout 1m30s --access-log 0.5 --admin off --workers 2",
+    )
+    .unwrap();
+    assert_eq!(flags.shorthand.listen.len(), 2);
+    assert_eq!(
+        flags.shorthand.to,
+        [
+            ToAddress::Address("10.0.0.1:80".parse().unwrap()),
+            ToAddress::Address("[::1]:81".parse().unwrap()),
+            ToAddress::Name("app.local".to_owned(), 82),
+        ]
+    );
+    assert_eq!(flags.shorthand.max_in_flight, NonZeroU32::new(4));
+    assert_eq!(flags.shorthand.queue, Some(0));
+    assert_eq!(flags.shorthand.queue_timeout, Some(Duration::from_secs(90)));
+    assert_eq!(flags.access_log, LoggedShare::Fraction(0.5));
+    assert_eq!(flags.admin, AdminAddress::Off);
+    assert_eq!(flags.workers, NonZeroUsize::new(2));
+}
+
+#[test]
+fn nonsense_is_refused_with_what_to_do() {
+    refused("", "nothing to serve: name files with --config");
+    refused("--listen http://:80", "--listen needs endpoints to send requests to: add --to");
+    refused("--listen http://:80 --config x", "--listen needs endpoints");
+    refused("--to 127.0.0.1:1", "add --listen http://127.0.0.1:8080");
+    refused("--config x --queue 3", "add --listen and --to, or write a BackendPolicy");
+    refused("--config x --max-in-flight 0", "write a number from 1 on");
+    refused("--config x --workers 0", "write a number from 1 to 1024");
+    refused("--config x --workers 9999", "write a number from 1 to 1024");
+    refused("--config x --queue-timeout 5", "write a duration such as 5s");
+    refused("--config x --queue-timeout 0s", "write a duration above 0");
+    refused("--config x --access-log 0", "write `off`, `on`, or a share");
+    refused("--config x --access-log 1.5", "write `off`, `on`, or a share");
+    refused("--config x --admin localhost:80", "as 127.0.0.1:9900, or `off`");
+    refused("--config x --to http://10.0.0.1:80", "write ADDRESS:PORT without a protocol");
+    refused("--config x --to 10.0.0.1", "write the port too: 10.0.0.1:8080");
+    refused("--config x --to 10.0.0.1:0", "no endpoint serves port 0");
+    refused("--config x --to :80", "write ADDRESS:PORT or NAME:PORT");
+    refused("--confg x", "unexpected argument '--confg'");
+}
+
+#[test]
+fn listen_urls_are_parsed_or_refused_with_what_to_write() {
+    for (url, expected) in [
+        ("http://127.0.0.1:8080", Ok("127.0.0.1:8080")),
+        ("http://127.0.0.1:8080/", Ok("127.0.0.1:8080")),
+        ("http://:8080", Ok("[::]:8080")),
+        ("http://[::1]:0", Ok("[::1]:0")),
+        ("127.0.0.1:8080", Err("write the protocol too: http://127.0.0.1:8080")),
+        ("https://:443", Err("https:// is not supported yet: use http://")),
+        ("udp://:53", Err("udp:// is not supported yet: use http://")),
+        ("ftp://:21", Err("unknown protocol ftp: use http://")),
+        ("http://127.0.0.1", Err("write the port too: 127.0.0.1:8080")),
+        ("http://::1:80", Err("write an IPv6 address in brackets, as [::1]:8080")),
+        ("http://:80000", Err("`80000` is not a port: write a number up to 65535")),
+        (
+            "http://localhost:80",
+            Err("localhost is not an IP address: write http://127.0.0.1:80 or http://:80"),
+        ),
+    ] {
+        let expected = expected.map(str::to_owned).map_err(str::to_owned);
+        assert_eq!(listens(url), expected, "{url}");
+    }
+}
+
+#[test]
+fn names_of_endpoints_are_resolved_and_each_address_counts_once() {
+    let flags = serve("--listen http://:0 --to localhost:8000,127.0.0.1:8000").unwrap();
+    let objects = format!("{:?}", flags.shorthand.objects().unwrap());
+    assert_eq!(objects.matches("\"127.0.0.1\"").count(), 1);
+}

@@ -1,0 +1,172 @@
+//! Values of flags: parsed once, into types that cannot be wrong; each error says what to write instead.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::str::FromStr;
+use std::time::Duration;
+
+use gateway::objects;
+
+/// More threads than any machine of today has CPUs.
+const MAX_WORKERS: usize = 1024;
+
+/// `--listen`: where to accept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ListenUrl(pub(crate) SocketAddr);
+
+/// `--to`: an endpoint, or a name for several.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ToAddress {
+    Address(SocketAddr),
+    Name(String, u16),
+}
+
+/// `--admin`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AdminAddress {
+    Off,
+    At(SocketAddr),
+}
+
+/// `--access-log`: the share of requests that are logged.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum LoggedShare {
+    Nothing,
+    Fraction(f64),
+}
+
+impl FromStr for ListenUrl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let Some((scheme, rest)) = text.split_once("://") else {
+            return Err(format!("write the protocol too: http://{text}"));
+        };
+        match scheme {
+            "http" => {}
+            "https" | "tcp" | "udp" => {
+                return Err(format!("{scheme}:// is not supported yet: use http://"));
+            }
+            _ => return Err(format!("unknown protocol {scheme}: use http://")),
+        }
+        let authority = rest.strip_suffix('/').unwrap_or(rest);
+        let (host, port) = host_and_port(authority)?;
+        match ip_or_all(host) {
+            Some(address) => Ok(Self(SocketAddr::new(address, port))),
+            None => Err(format!(
+                "{host} is not an IP address: write http://127.0.0.1:{port} or http://:{port}"
+            )),
+        }
+    }
+}
+
+impl FromStr for ToAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.contains("://") {
+            return Err("write ADDRESS:PORT without a protocol".to_owned());
+        }
+        let (host, port) = host_and_port(text)?;
+        if port == 0 {
+            return Err("no endpoint serves port 0".to_owned());
+        }
+        if let Some(address) = ip(host) {
+            return Ok(Self::Address(SocketAddr::new(address, port)));
+        }
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+        if host.is_empty() || !host.bytes().all(plain) {
+            return Err("write ADDRESS:PORT or NAME:PORT".to_owned());
+        }
+        Ok(Self::Name(host.to_owned(), port))
+    }
+}
+
+impl FromStr for AdminAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "off" {
+            return Ok(Self::Off);
+        }
+        let (host, port) = host_and_port(text)?;
+        match ip_or_all(host) {
+            Some(address) => Ok(Self::At(SocketAddr::new(address, port))),
+            None => Err("write an IP address and a port, as 127.0.0.1:9900, or `off`".to_owned()),
+        }
+    }
+}
+
+impl FromStr for LoggedShare {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "off" => return Ok(Self::Nothing),
+            "on" => return Ok(Self::Fraction(1.0)),
+            _ => {}
+        }
+        match text.parse() {
+            Ok(share) if share > 0.0 && share <= 1.0 => Ok(Self::Fraction(share)),
+            Ok(_) | Err(_) => {
+                Err("write `off`, `on`, or a share above 0 and up to 1, as 0.01".to_owned())
+            }
+        }
+    }
+}
+
+/// `--workers`.
+pub(super) fn workers(text: &str) -> Result<NonZeroUsize, String> {
+    match text.parse::<NonZeroUsize>() {
+        Ok(workers) if workers.get() <= MAX_WORKERS => Ok(workers),
+        Ok(_) | Err(_) => Err(format!("write a number from 1 to {MAX_WORKERS}")),
+    }
+}
+
+/// `--max-in-flight`.
+pub(super) fn max_in_flight(text: &str) -> Result<NonZeroU32, String> {
+    text.parse()
+        .map_err(|_error| "write a number from 1 on, or leave the flag out for no limit".to_owned())
+}
+
+/// A duration as Gateway API writes it.
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    match objects::Duration::parse(text) {
+        Some(objects::Duration(duration)) => Ok(duration),
+        None => Err("write a duration such as 5s, 100ms or 1h30m".to_owned()),
+    }
+}
+
+/// A duration that is not nothing.
+pub(super) fn positive_duration(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        Duration::ZERO => Err("write a duration above 0, such as 100ms".to_owned()),
+        duration => Ok(duration),
+    }
+}
+
+/// `[::1]:80`, `127.0.0.1:80`, `name:80` or `:80`.
+fn host_and_port(text: &str) -> Result<(&str, u16), String> {
+    let Some((host, port)) = text.rsplit_once(':') else {
+        return Err(format!("write the port too: {text}:8080"));
+    };
+    if host.contains(':') && !(host.starts_with('[') && host.ends_with(']')) {
+        return Err("write an IPv6 address in brackets, as [::1]:8080".to_owned());
+    }
+    let port = port
+        .parse()
+        .map_err(|_error| format!("`{port}` is not a port: write a number up to 65535"))?;
+    Ok((host, port))
+}
+
+/// No address stands for all of them, IPv4 and IPv6.
+fn ip_or_all(host: &str) -> Option<IpAddr> {
+    if host.is_empty() { Some(IpAddr::V6(Ipv6Addr::UNSPECIFIED)) } else { ip(host) }
+}
+
+fn ip(host: &str) -> Option<IpAddr> {
+    match host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+        Some(inner) => inner.parse::<Ipv6Addr>().ok().map(IpAddr::V6),
+        None => host.parse().ok(),
+    }
+}

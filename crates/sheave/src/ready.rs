@@ -1,0 +1,34 @@
+//! The ready file: tells whoever started us which addresses we took.
+
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+
+use proxy::Proxy;
+use serde::Serialize;
+
+#[derive(Serialize)]
+struct Ready {
+    admin: Option<SocketAddr>,
+    listeners: Vec<Listener>,
+}
+
+#[derive(Serialize)]
+struct Listener {
+    name: String,
+    address: SocketAddr,
+}
+
+/// Writes the file under another name and renames it, so that nobody reads half of it.
+pub(crate) fn write(path: &Path, admin: Option<SocketAddr>, proxy: &Proxy) -> io::Result<()> {
+    let listener =
+        |view: proxy::ListenerView| Listener { name: view.name.to_string(), address: view.address };
+    let ready = Ready { admin, listeners: proxy.listeners().into_iter().map(listener).collect() };
+    let mut text = serde_json::to_string(&ready)?;
+    text.push('\n');
+    let mut unfinished = path.as_os_str().to_owned();
+    unfinished.push(format!(".{}", std::process::id()));
+    fs::write(&unfinished, text)?;
+    fs::rename(&unfinished, path)
+}

@@ -1,0 +1,79 @@
+//! What is in force and what was refused: written by the control loop, read by the admin API.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use gateway::Problem;
+use gateway::status::Status;
+
+/// Where the process is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Starting,
+    Ready,
+    Draining,
+}
+
+/// What became of a configuration that was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reload {
+    /// It is what was in force already.
+    Unchanged,
+    /// Endpoints alone changed, and were swapped.
+    Endpoints,
+    /// A new Snapshot is in force.
+    Applied,
+    /// It had errors; what was in force still is.
+    Refused,
+}
+
+/// The state of configuration.
+#[derive(Clone, Debug)]
+pub(crate) struct Report {
+    pub(crate) phase: Phase,
+    /// How many configurations have been put in force, counted from 1.
+    pub(crate) generation: u64,
+    /// When the one in force was.
+    pub(crate) applied_at: Option<SystemTime>,
+    /// Errors of what was read last; empty: it is in force.
+    pub(crate) problems: Arc<[Problem]>,
+    /// Addresses that cannot be listened on, and why.
+    pub(crate) unbound: Arc<[String]>,
+    /// What became of each object in force.
+    pub(crate) statuses: Arc<[Status]>,
+    /// How often each came, in the order of [`Reload::ALL`].
+    pub(crate) reloads: [u64; Reload::ALL.len()],
+}
+
+impl Reload {
+    pub(crate) const ALL: [Self; 4] =
+        [Self::Unchanged, Self::Endpoints, Self::Applied, Self::Refused];
+
+    /// The metric's label.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Unchanged => "unchanged",
+            Self::Endpoints => "endpoints",
+            Self::Applied => "applied",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+impl Report {
+    pub(crate) fn new() -> Self {
+        Self {
+            phase: Phase::Starting,
+            generation: 0,
+            applied_at: None,
+            problems: Arc::default(),
+            unbound: Arc::default(),
+            statuses: Arc::default(),
+            reloads: [0; Reload::ALL.len()],
+        }
+    }
+
+    pub(crate) fn count(&mut self, reload: Reload) {
+        self.reloads[reload as usize] += 1;
+    }
+}

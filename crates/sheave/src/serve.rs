@@ -1,0 +1,196 @@
+//! `sheave serve`: one thread that watches, answers the admin API and obeys signals, beside the workers of the data
+//! plane.
+
+use std::io;
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Context;
+use gateway::Object;
+use proxy::{AccessLog, Proxy, Settings};
+use tokio::runtime;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+use tokio::task;
+
+use crate::admin;
+use crate::check::counted;
+use crate::configuration::{self, Checked, Configuration};
+use crate::failure::Failure;
+use crate::files::{Contents, Files};
+use crate::flags::{AdminAddress, LoggedShare, Serve};
+use crate::log;
+use crate::ready;
+use crate::report::{Phase, Report};
+
+/// Runs until a signal ends it.
+pub(crate) fn run(flags: Serve) -> Result<(), Failure> {
+    if let Some(conflict) = flags.conflict() {
+        return Err(Failure::input(conflict));
+    }
+    log::start(flags.log_format);
+    let control = runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the control thread")?;
+    control.block_on(serve(flags))
+}
+
+async fn serve(flags: Serve) -> Result<(), Failure> {
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), "sheave starts");
+    let mut signals = Signals::new().context("cannot take signals")?;
+    let mut sources = Sources::new(&flags)?;
+    let checked = configuration::check(sources.load()).map_err(refusal)?;
+
+    let proxy = Arc::new(Proxy::start(settings(&flags)).context("cannot start the workers")?);
+    let (report, reported) = watch::channel(Report::new());
+    let admin = start_admin(flags.admin, &proxy, reported).await?;
+    let mut configuration = Configuration::new(proxy.clone(), report.clone());
+    begin(&mut configuration, checked)?;
+    report.send_modify(|report| report.phase = Phase::Ready);
+    if let Some(path) = &flags.ready_file {
+        write_ready_file(path, admin, &proxy)?;
+    }
+
+    loop {
+        tokio::select! {
+            changed = sources.files.changed() => changed.context("cannot watch files")?,
+            signal = signals.next() => match signal {
+                Request::Reread => sources.files.expire(),
+                Request::Stop => break,
+            },
+        }
+        configuration.reload(sources.load());
+    }
+    report.send_modify(|report| report.phase = Phase::Draining);
+    drain(proxy, flags.drain_timeout, &mut signals).await
+}
+
+/// Where objects come from.
+struct Sources {
+    /// What the flags stand for.
+    objects: Vec<Object>,
+    files: Files,
+}
+
+impl Sources {
+    fn new(flags: &Serve) -> Result<Self, Failure> {
+        let objects = flags.shorthand.objects()?;
+        let files = Files::new(flags.config.clone()).context("cannot watch files")?;
+        Ok(Self { objects, files })
+    }
+
+    fn load(&mut self) -> Contents {
+        let mut contents = self.files.load();
+        contents.objects.splice(0..0, self.objects.iter().cloned());
+        contents
+    }
+}
+
+/// What signals ask for.
+enum Request {
+    Reread,
+    Stop,
+}
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    async fn next(&mut self) -> Request {
+        tokio::select! {
+            _ = self.terminate.recv() => Request::Stop,
+            _ = self.interrupt.recv() => Request::Stop,
+            _ = self.hangup.recv() => Request::Reread,
+        }
+    }
+
+    async fn stop(&mut self) {
+        while let Request::Reread = self.next().await {}
+    }
+}
+
+fn settings(flags: &Serve) -> Settings {
+    let workers = flags.workers.or_else(|| thread::available_parallelism().ok());
+    let access_log = match flags.access_log {
+        LoggedShare::Nothing => None,
+        LoggedShare::Fraction(sample) => Some(AccessLog { sample, output: Box::new(io::stdout()) }),
+    };
+    Settings { workers: workers.unwrap_or(NonZeroUsize::MIN), access_log }
+}
+
+/// Binds the admin address and answers on it; returns it as bound.
+async fn start_admin(
+    address: AdminAddress,
+    proxy: &Arc<Proxy>,
+    report: watch::Receiver<Report>,
+) -> Result<Option<SocketAddr>, Failure> {
+    match address {
+        AdminAddress::Off => Ok(None),
+        AdminAddress::At(address) => Ok(Some(admin::start(address, proxy.clone(), report).await?)),
+    }
+}
+
+/// The first configuration is served as a whole or not at all.
+fn begin(configuration: &mut Configuration, checked: Checked) -> Result<(), Failure> {
+    let unbound = configuration.apply(checked);
+    if unbound.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::Input(unbound.into_iter().map(|sentence| format!("sheave: {sentence}")).collect()))
+}
+
+fn refusal(problems: Vec<gateway::Problem>) -> Failure {
+    let mut lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    lines.push(format!(
+        "sheave: {} in the configuration, nothing is served",
+        counted(lines.len(), "error")
+    ));
+    Failure::Input(lines)
+}
+
+fn write_ready_file(
+    path: &PathBuf,
+    admin: Option<SocketAddr>,
+    proxy: &Proxy,
+) -> Result<(), Failure> {
+    ready::write(path, admin, proxy).map_err(|error| {
+        let path = path.display();
+        Failure::input(format_args!("cannot write --ready-file {path}: {error}"))
+    })
+}
+
+/// Lets running requests end, until the timeout or a second signal.
+async fn drain(proxy: Arc<Proxy>, timeout: Duration, signals: &mut Signals) -> Result<(), Failure> {
+    tracing::info!(timeout_seconds = timeout.as_secs_f64(), "draining: no new requests");
+    let drained = task::spawn_blocking(move || proxy.drain(timeout));
+    tokio::select! {
+        drained = drained => match drained.context("draining failed")? {
+            true => tracing::info!("drained"),
+            false => {
+                tracing::warn!("the drain timeout has passed: the requests that still run are cut off");
+                return Err(Failure::CutOff);
+            }
+        },
+        () = signals.stop() => {
+            tracing::warn!("a second signal: the requests that still run are cut off");
+            return Err(Failure::CutOff);
+        }
+    }
+    Ok(())
+}
