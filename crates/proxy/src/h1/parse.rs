@@ -287,3 +287,61 @@ pub(super) fn trailers(text: &[u8], fields: &mut Fields) -> Result<(), BadSyntax
     let httparse::Status::Complete((_, lines)) = lines else { return Err(BadSyntax::LineEnd) };
     take_fields(fields, text, lines)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: HeadLimits = HeadLimits { head_bytes: 300, fields: 5, target_bytes: 40 };
+
+    #[test]
+    fn a_request_is_told_by_its_parts() {
+        let mut head = RequestHead::new();
+        let bytes =
+            b"PATCH http://[::1]:8080/a/b?c HTTP/1.1\r\nHost: x\r\nTE: trailers\r\n\r\nbody";
+        assert_eq!(request(bytes, &LIMITS, &mut head), Ok(Some(bytes.len() - 4)));
+        assert_eq!(head.method, Method::Patch);
+        assert_eq!(head.method_bytes(), b"PATCH");
+        assert_eq!(head.target(), b"/a/b?c");
+        assert_eq!(head.path(), b"/a/b");
+        assert_eq!(head.authority(), b"[::1]:8080");
+        assert_eq!(head.host(), b"[::1]");
+        assert!(head.te_trailers);
+    }
+
+    #[test]
+    fn nothing_of_a_request_is_left_for_the_next() {
+        let mut head = RequestHead::new();
+        let first =
+            b"POST /a HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n";
+        request(first, &LIMITS, &mut head).unwrap();
+        request(b"GET / HTTP/1.0\r\n\r\n", &LIMITS, &mut head).unwrap();
+        assert_eq!((head.target(), head.authority()), (b"/".as_slice(), b"".as_slice()));
+        assert_eq!((head.framing, head.expect_continue), (Framing::None, false));
+        assert_eq!(head.fields.iter().count(), 0);
+    }
+
+    #[test]
+    fn why_a_request_is_refused_is_told_exactly() {
+        let why = |bytes: &[u8]| request(bytes, &LIMITS, &mut RequestHead::new()).unwrap_err();
+        let long = [b"GET /".as_slice(), &[b'a'; 300]].concat();
+        assert_eq!(why(&long), BadRequest::TargetTooLong);
+        let long = [b"GET / HTTP/1.1\r\nX: ".as_slice(), &[b'a'; 300]].concat();
+        assert_eq!(why(&long), BadRequest::Syntax(BadSyntax::TooLarge));
+        assert_eq!(why(b"GET / HTTP/1.1\n\r\n").to_string(), "line not ended by CRLF");
+        assert_eq!(
+            why(b"GET / HTTP/1.1\r\nX : a\r\n").to_string(),
+            "malformed field name, or a folded line"
+        );
+        assert_eq!(why(b"GET / HTTP/1.1\r\n\r\n").to_string(), "no host");
+    }
+
+    #[test]
+    fn a_response_keeps_its_phrase() {
+        let mut head = ResponseHead::new();
+        response(b"HTTP/1.1 200 Fine\r\n\r\n", &LIMITS, Method::Get, &mut head).unwrap();
+        assert_eq!(head.reason(), b"Fine");
+        response(b"HTTP/1.1 200 \r\n\r\n", &LIMITS, Method::Get, &mut head).unwrap();
+        assert_eq!(head.reason(), b"OK");
+    }
+}

@@ -170,3 +170,86 @@ fn decimal(mut number: u64, out: &mut Vec<u8>) {
     }
     out.extend_from_slice(&digits[start..]);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn response(
+        status: u16,
+        framing: Framing,
+        client_version: Version,
+        keep_alive: bool,
+    ) -> String {
+        let mut head = ResponseHead::new();
+        head.status = status;
+        head.length_of_absent_body = Some(7);
+        head.fields.append("Content-Length", "1");
+        head.fields.append("Connection", "X");
+        head.fields.append("Trailer", "Y");
+        head.fields.append("Server", "a");
+        let mut out = Vec::new();
+        response_head(&head, framing, client_version, keep_alive, false, &mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn framing_and_connection_are_written_anew() {
+        assert_eq!(
+            response(200, Framing::Chunked, Version::Http11, true),
+            "HTTP/1.1 200 OK\r\nTrailer: Y\r\nServer: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+        );
+        assert_eq!(
+            response(404, Framing::Length(1234567890), Version::Http11, false),
+            "HTTP/1.1 404 Not Found\r\nServer: a\r\nContent-Length: 1234567890\r\nConnection: close\r\n\r\n"
+        );
+        assert_eq!(
+            response(299, Framing::UntilClose, Version::Http10, false),
+            "HTTP/1.1 299 \r\nServer: a\r\nConnection: close\r\n\r\n"
+        );
+        assert_eq!(
+            response(200, Framing::Length(0), Version::Http10, true),
+            "HTTP/1.1 200 OK\r\nServer: a\r\nContent-Length: 0\r\nConnection: keep-alive\r\n\r\n"
+        );
+    }
+
+    #[test]
+    fn a_body_that_is_absent_has_its_length() {
+        assert_eq!(
+            response(304, Framing::None, Version::Http11, true),
+            "HTTP/1.1 304 Not Modified\r\nServer: a\r\nContent-Length: 7\r\n\r\n"
+        );
+    }
+
+    #[test]
+    fn switching_protocols_names_the_protocol() {
+        let mut head = ResponseHead::new();
+        head.status = 101;
+        head.fields.append("upgrade", "websocket");
+        let mut out = Vec::new();
+        response_head(&head, Framing::None, Version::Http11, true, true, &mut out);
+        let text = String::from_utf8(out).unwrap();
+        assert_eq!(
+            text,
+            "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
+        );
+    }
+
+    #[test]
+    fn chunk_sizes_are_hexadecimal() {
+        for len in [1, 9, 15, 16, 255, 256, 4095, 4096, 65_536, 262_144, usize::MAX] {
+            let mut out = Vec::new();
+            chunk_header(len, &mut out);
+            assert_eq!(String::from_utf8(out).unwrap(), format!("{len:x}\r\n"));
+        }
+    }
+
+    #[test]
+    fn numbers_are_decimal() {
+        for number in [0, 1, 9, 10, 99, 100, 65_535, u64::MAX] {
+            let mut out = Vec::new();
+            decimal(number, &mut out);
+            assert_eq!(String::from_utf8(out).unwrap(), number.to_string());
+        }
+    }
+}

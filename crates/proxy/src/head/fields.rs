@@ -1,0 +1,263 @@
+//! Fields as spans of the bytes they came in, and the edits on top.
+
+use super::Name;
+
+/// A stretch of a head's bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Span {
+    start: u32,
+    len: u32,
+}
+
+impl Span {
+    /// Heads are bounded far below 4 GiB, so nothing is lost here.
+    pub(crate) fn new(start: usize, len: usize) -> Self {
+        debug_assert!(start + len <= u32::MAX as usize);
+        Self { start: start as u32, len: len as u32 }
+    }
+
+    /// Where `part` lies in `whole`, of which it is a slice; an empty part may lie anywhere.
+    pub(crate) fn of(part: &[u8], whole: &[u8]) -> Self {
+        if part.is_empty() {
+            return Self::default();
+        }
+        let start = part.as_ptr().addr() - whole.as_ptr().addr();
+        debug_assert!(start + part.len() <= whole.len(), "the part is a slice of the whole");
+        Self::new(start, part.len())
+    }
+
+    pub(crate) fn lengthen(self, by: usize) -> Self {
+        Self::new(self.start as usize, self.len as usize + by)
+    }
+
+    pub(crate) fn shorten(self, len: usize) -> Self {
+        debug_assert!(len <= self.len as usize);
+        Self::new(self.start as usize, len)
+    }
+
+    pub(crate) fn in_bytes(self, bytes: &[u8]) -> &[u8] {
+        &bytes[self.start as usize..(self.start + self.len) as usize]
+    }
+
+    pub(crate) fn before(self, bytes: &[u8]) -> &[u8] {
+        &bytes[..self.start as usize]
+    }
+
+    pub(crate) fn is_empty(self) -> bool {
+        self.len == 0
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Field {
+    name: Span,
+    value: Span,
+    known: Name,
+    removed: bool,
+}
+
+/// The fields of a head, in their order, over the bytes they came in.
+#[derive(Clone, Debug, Default)]
+pub struct Fields {
+    /// The head as it was received, then what was appended.
+    bytes: Vec<u8>,
+    table: Vec<Field>,
+    /// One bit for each `Name` that may still be in the table: most questions end here.
+    present: u32,
+}
+
+impl Fields {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Keeps the memory for the next message.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.table.clear();
+        self.present = 0;
+    }
+
+    /// The fields that were not removed: which name it is, its text, its value.
+    pub fn iter(&self) -> impl Iterator<Item = (Name, &[u8], &[u8])> {
+        self.table.iter().filter(|field| !field.removed).map(|field| {
+            (field.known, field.name.in_bytes(&self.bytes), field.value.in_bytes(&self.bytes))
+        })
+    }
+
+    /// The values of every field of this name, in their order. Not for `Name::Other`.
+    pub fn values(&self, name: Name) -> impl Iterator<Item = &[u8]> {
+        self.value_spans(name).map(|span| span.in_bytes(&self.bytes))
+    }
+
+    pub(crate) fn value_spans(&self, name: Name) -> impl Iterator<Item = Span> {
+        debug_assert!(name != Name::Other, "other fields are found by their text");
+        let table = if self.has(name) { self.table.as_slice() } else { &[] };
+        table
+            .iter()
+            .filter(move |field| field.known == name && !field.removed)
+            .map(|field| field.value)
+    }
+
+    pub fn first(&self, name: Name) -> Option<&[u8]> {
+        self.values(name).next()
+    }
+
+    pub fn count(&self, name: Name) -> usize {
+        self.values(name).count()
+    }
+
+    pub fn has(&self, name: Name) -> bool {
+        self.present & name.bit() != 0
+    }
+
+    /// The first value of the field called so, in any case of letters.
+    pub fn get(&self, name: &str) -> Option<&[u8]> {
+        self.iter()
+            .find(|(_, text, _)| text.eq_ignore_ascii_case(name.as_bytes()))
+            .map(|(_, _, value)| value)
+    }
+
+    pub fn remove(&mut self, name: Name) {
+        debug_assert!(name != Name::Other, "other fields are removed by their text");
+        if !self.has(name) {
+            return;
+        }
+        for field in &mut self.table {
+            field.removed |= field.known == name;
+        }
+        self.present &= !name.bit();
+    }
+
+    /// Removes every field called so, in any case of letters.
+    pub fn remove_named(&mut self, name: &[u8]) {
+        let known = Name::recognise(name);
+        if known != Name::Other {
+            return self.remove(known);
+        }
+        for field in &mut self.table {
+            field.removed |= field.known == Name::Other
+                && field.name.in_bytes(&self.bytes).eq_ignore_ascii_case(name);
+        }
+    }
+
+    /// Removes what Connection names (RFC 9110 §7.6.1), of the names that are not treated specially.
+    ///
+    /// Those that are have rules of their own: what belongs to the connection is never sent on, framing and Host are
+    /// written anew, and a client that names X-Forwarded-For here must not make us drop what a proxy before us wrote.
+    pub(crate) fn remove_connection_options(&mut self) {
+        for at in 0..self.table.len() {
+            if self.table[at].known != Name::Connection {
+                continue;
+            }
+            for option in list(self.table[at].value.in_bytes(&self.bytes)) {
+                for field in &mut self.table {
+                    field.removed |= field.known == Name::Other
+                        && field.name.in_bytes(&self.bytes).eq_ignore_ascii_case(option);
+                }
+            }
+        }
+    }
+
+    /// Adds a field at the end. Name and value are ours or checked: neither may hold CR, LF or NUL.
+    pub fn append(&mut self, name: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
+        let (name, value) = (name.as_ref(), value.as_ref());
+        debug_assert!(!name.is_empty() && name.iter().chain(value).all(|b| !b"\r\n\0".contains(b)));
+        let (name_span, value_span) = (self.keep(name), self.keep(value));
+        self.push(name_span, value_span);
+    }
+
+    /// Takes over the bytes of a head, or text that belongs to it; spans point into what was taken over so.
+    pub(crate) fn keep(&mut self, text: &[u8]) -> Span {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(text);
+        Span::new(start, text.len())
+    }
+
+    /// Enters a field whose name and value lie in the bytes already.
+    pub(crate) fn push(&mut self, name: Span, value: Span) {
+        let known = Name::recognise(name.in_bytes(&self.bytes));
+        self.present |= known.bit();
+        self.table.push(Field { name, value, known, removed: false });
+    }
+
+    pub(crate) fn text(&self, span: Span) -> &[u8] {
+        span.in_bytes(&self.bytes)
+    }
+}
+
+/// The elements of a comma-separated field value, without the empty ones (RFC 9110 §5.6.1.2).
+pub fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|&b| b == b',').map(<[u8]>::trim_ascii).filter(|element| !element.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Fields, list};
+    use crate::head::Name;
+
+    fn fields() -> Fields {
+        let mut fields = Fields::new();
+        for (name, value) in [("X", "1"), ("Via", "a"), ("x", "2"), ("Y", ""), ("via", "b")] {
+            fields.append(name, value);
+        }
+        fields
+    }
+
+    fn shown(fields: &Fields) -> String {
+        fields
+            .iter()
+            .map(|(_, name, value)| format!("{}={} ", name.escape_ascii(), value.escape_ascii()))
+            .collect()
+    }
+
+    #[test]
+    fn fields_are_found_by_name() {
+        let fields = fields();
+        assert_eq!(fields.first(Name::Via), Some(b"a".as_slice()));
+        assert_eq!(fields.count(Name::Via), 2);
+        assert_eq!(fields.first(Name::Host), None);
+        assert_eq!(fields.get("x"), Some(b"1".as_slice()));
+        assert_eq!(fields.get("y"), Some(b"".as_slice()));
+        assert_eq!(fields.get("z"), None);
+    }
+
+    #[test]
+    fn removed_fields_are_gone_and_others_stay_in_order() {
+        let mut fields = fields();
+        fields.remove(Name::Via);
+        assert_eq!(shown(&fields), "X=1 x=2 Y= ");
+        assert!(!fields.has(Name::Via));
+        fields.remove_named(b"X");
+        assert_eq!(shown(&fields), "Y= ");
+        fields.append("Via", "c");
+        fields.remove_named(b"y");
+        assert_eq!(shown(&fields), "Via=c ");
+        fields.remove_named(b"VIA");
+        assert_eq!(shown(&fields), "");
+    }
+
+    #[test]
+    fn connection_removes_what_it_names_but_nothing_special() {
+        let mut fields = fields();
+        fields.append("Connection", "x, via");
+        fields.append("connection", ",Y ,");
+        fields.remove_connection_options();
+        assert_eq!(shown(&fields), "Via=a via=b Connection=x, via connection=,Y , ");
+    }
+
+    #[test]
+    fn cleared_fields_hold_nothing() {
+        let mut fields = fields();
+        fields.clear();
+        assert_eq!(shown(&fields), "");
+        assert!(!fields.has(Name::Via));
+    }
+
+    #[test]
+    fn lists_are_split_at_commas() {
+        let elements: Vec<&[u8]> = list(b" a,\tb c ,, d").collect();
+        assert_eq!(elements, [b"a".as_slice(), b"b c", b"d"]);
+        assert_eq!(list(b" , ").count(), 0);
+    }
+}
