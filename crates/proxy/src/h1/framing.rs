@@ -4,6 +4,7 @@
 use crate::head::{Fields, Name, Version, list};
 
 use super::bad::BadFraming;
+use super::syntax::is_token;
 
 /// What Content-Length and Transfer-Encoding declare between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,7 +118,9 @@ pub(super) fn connection(fields: &mut Fields) -> Result<Connection, BadFraming> 
             5 if option.eq_ignore_ascii_case(b"close") => connection.close = true,
             7 if option.eq_ignore_ascii_case(b"upgrade") => connection.upgrade = true,
             10 if option.eq_ignore_ascii_case(b"keep-alive") => connection.keep_alive = true,
-            _ => names_fields = true,
+            _ if is_token(option) => names_fields = true,
+            // Nobody can tell what was meant; to close is safe.
+            _ => connection.close = true,
         }
     }
     if count > MAX_CONNECTION_OPTIONS {
