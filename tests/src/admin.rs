@@ -9,6 +9,7 @@ use crate::{Client, Response, Sheave};
 /// A backend with its endpoints, as `/api/v1/backends` shows it.
 #[derive(Clone, Debug)]
 pub struct Backend {
+    pub max_in_flight_per_endpoint: Option<u64>,
     pub waiting: u64,
     pub endpoints: Vec<EndpointView>,
 }
@@ -28,8 +29,8 @@ impl Sheave {
         let response = self.admin_get("/api/v1/backends").await?;
         ensure!(response.status() == 200, "backends: {response:?}");
         let views: Value = serde_json::from_slice(&response.body)?;
-        let views = views.as_array().or_else(|| views["backends"].as_array());
-        views.context("a list of backends")?.iter().map(backend).collect()
+        let views = views["backends"].as_array().context("backends")?;
+        views.iter().map(backend).collect()
     }
 
     /// Requests in flight and waiting, over all backends.
@@ -76,7 +77,8 @@ impl Sheave {
 fn backend(view: &Value) -> Result<Backend> {
     let endpoints = view["endpoints"].as_array().context("endpoints")?;
     let endpoints = endpoints.iter().map(endpoint).collect::<Result<_>>()?;
-    Ok(Backend { waiting: number(view, "waiting")?, endpoints })
+    let max_in_flight_per_endpoint = view["max_in_flight_per_endpoint"].as_u64();
+    Ok(Backend { max_in_flight_per_endpoint, waiting: number(view, "waiting")?, endpoints })
 }
 
 fn endpoint(view: &Value) -> Result<EndpointView> {

@@ -15,8 +15,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
-use crate::client::send_pattern;
-use crate::payload::Digest;
+use crate::payload::{self, Digest};
 use crate::random::Random;
 use crate::wire::{Broken, Head, Left, Reader};
 
@@ -226,7 +225,10 @@ impl Connection {
 
     async fn answer_pattern(&mut self, length: u64, request: &mut Request) -> Result<(), Broken> {
         self.writer.write_all(self.head_of(length).as_bytes()).await?;
-        send_pattern(&mut self.writer, length).await?;
+        for piece in payload::pieces(length) {
+            self.writer.write_all(piece).await?;
+            self.entry.sent_pattern(piece.len());
+        }
         request.finish();
         Ok(())
     }

@@ -20,6 +20,10 @@ pub mod configuration;
 pub mod sheave;
 /// What the binary says of itself over its admin address.
 pub mod admin;
+/// The usual arrangement: endpoints, their configuration, and the binary in front of them.
+pub mod scene;
+/// Many clients that do the same.
+pub mod load;
 /// Waiting for something to become true.
 pub mod patience;
 
@@ -27,8 +31,9 @@ pub use client::{Client, Response};
 pub use configuration::Configuration;
 pub use endpoint::{Behaviour, Endpoint, Keep, Step};
 pub use patience::{eventually, within};
+pub use scene::Scene;
 pub use sheave::Sheave;
 pub use wire::Broken;
 
 /// What a test returns.
-pub type Result<T = ()> = anyhow::Result<T>;
+pub type Result<T = (), E = anyhow::Error> = std::result::Result<T, E>;

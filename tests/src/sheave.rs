@@ -10,8 +10,8 @@ use std::{env, fs};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::process::{Child, ChildStderr, Command};
+use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
+use tokio::process::{Child, Command};
 
 use crate::configuration::{Configuration, Scratch};
 use crate::patience::{eventually, within};
@@ -22,8 +22,12 @@ pub struct Sheave {
     /// Name and address of each listener.
     pub listeners: Vec<(String, SocketAddr)>,
     child: Child,
-    log: Arc<Mutex<Vec<String>>>,
+    log: Lines,
+    access_log: Lines,
 }
+
+/// What it has said so far, line by line.
+type Lines = Arc<Mutex<Vec<String>>>;
 
 impl Sheave {
     /// `sheave serve` on this configuration, ready to serve.
@@ -44,9 +48,10 @@ impl Sheave {
         let mut command = Command::new(binary()?);
         command.arg("serve").args(arguments).args(["--admin", "127.0.0.1:0"]);
         command.arg("--ready-file").arg(&ready);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.kill_on_drop(true).spawn().context("sheave does not start")?;
         let log = follow(child.stderr.take().context("stderr is a pipe")?);
+        let access_log = follow(child.stdout.take().context("stdout is a pipe")?);
 
         let appeared = eventually(
             "the ready file",
@@ -62,7 +67,7 @@ impl Sheave {
         let admin = address(&ready["admin"])?;
         let listeners = ready["listeners"].as_array().context("listeners")?;
         let listeners = listeners.iter().map(listener).collect::<Result<_>>()?;
-        Ok(Self { admin, listeners, child, log })
+        Ok(Self { admin, listeners, child, log, access_log })
     }
 
     /// The address of the only listener.
@@ -105,6 +110,13 @@ impl Sheave {
     /// Lines of the log so far.
     pub fn lines(&self) -> usize {
         self.log.lock().expect("no line panics").len()
+    }
+
+    /// Waits until the access log has so many lines.
+    pub async fn access_log(&self, lines: usize) -> Result<Vec<Value>> {
+        let read = async || Ok(self.access_log.lock().expect("no line panics").clone());
+        let read = eventually("lines of the access log", read, |read| read.len() >= lines).await?;
+        read.iter().map(|line| Ok(serde_json::from_str(line)?)).collect()
     }
 
     /// Resident memory.
@@ -154,11 +166,11 @@ fn build() -> Result<PathBuf> {
 }
 
 /// Keeps what the child says, and shows it with the test's own output when a test fails.
-fn follow(stderr: ChildStderr) -> Arc<Mutex<Vec<String>>> {
-    let log = Arc::new(Mutex::new(Vec::new()));
+fn follow(output: impl AsyncRead + Unpin + Send + 'static) -> Lines {
+    let log = Lines::default();
     let kept = log.clone();
     tokio::spawn(async move {
-        let mut lines = BufReader::new(stderr).lines();
+        let mut lines = BufReader::new(output).lines();
         while let Ok(Some(line)) = lines.next_line().await {
             eprintln!("{line}");
             kept.lock().expect("no line panics").push(line);

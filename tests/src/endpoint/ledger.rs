@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -39,6 +40,10 @@ pub struct Counts {
     pub connections: usize,
     pub most_connections: usize,
     pub accepted: u64,
+    /// The sum of the times that were worked on finished requests.
+    pub worked: Duration,
+    /// Bytes of the pattern that were sent.
+    pub pattern_bytes: u64,
     /// What the other side did wrong.
     pub complaints: Vec<String>,
 }
@@ -157,7 +162,7 @@ impl Entry {
             });
             books.seen.len() - 1
         });
-        (number, Running(self.ledger.clone()))
+        (number, Running { ledger: self.ledger.clone(), since: Instant::now() })
     }
 
     pub(super) fn body(&self, request: usize, body: Digest, trailers: Vec<(String, String)>) {
@@ -165,6 +170,10 @@ impl Entry {
             books.seen[request].body = Some(body);
             books.seen[request].trailers = trailers;
         });
+    }
+
+    pub(super) fn sent_pattern(&self, bytes: usize) {
+        self.ledger.change(|books| books.counts.pattern_bytes += bytes as u64);
     }
 
     pub(super) fn complain(&self, what: String) {
@@ -184,10 +193,16 @@ impl Drop for Entry {
 }
 
 /// A request that is being worked on.
-pub(super) struct Running(Arc<Ledger>);
+pub(super) struct Running {
+    ledger: Arc<Ledger>,
+    since: Instant,
+}
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.0.change(|books| books.counts.in_flight -= 1);
+        self.ledger.change(|books| {
+            books.counts.in_flight -= 1;
+            books.counts.worked += self.since.elapsed();
+        });
     }
 }

@@ -1,0 +1,139 @@
+//! Many clients that do the same: each on a kept-alive connection, one request after another, and no retries.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::Result;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+use crate::{Broken, Client, Response};
+
+/// Clients at work.
+pub struct Load {
+    clients: JoinSet<Report>,
+    stopped: Arc<AtomicBool>,
+}
+
+/// What came of their requests.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// How many were answered, by status.
+    pub answered: BTreeMap<u16, u64>,
+    /// What happened to the others.
+    pub failed: Vec<String>,
+}
+
+/// What each of them does.
+#[derive(Clone, Copy, Debug)]
+pub struct Habit {
+    pub method: &'static str,
+    /// Between an answer and the next request.
+    pub pause: Duration,
+}
+
+impl Habit {
+    pub const GET: Self = Self { method: "GET", pause: Duration::ZERO };
+    pub const POST: Self = Self { method: "POST", pause: Duration::ZERO };
+
+    pub fn pausing(self, pause: Duration) -> Self {
+        Self { pause, ..self }
+    }
+}
+
+impl Load {
+    pub fn start(address: SocketAddr, clients: usize, habit: Habit) -> Self {
+        let stopped = Arc::new(AtomicBool::new(false));
+        let client = |_| work(address, habit, stopped.clone());
+        Self { clients: (0..clients).map(client).collect(), stopped: stopped.clone() }
+    }
+
+    /// Lets the requests that run end.
+    pub async fn stop(self) -> Report {
+        self.stopped.store(true, Ordering::Relaxed);
+        let reports = self.clients.join_all().await;
+        reports.into_iter().fold(Report::default(), Report::and)
+    }
+}
+
+impl Report {
+    pub fn requests(&self) -> u64 {
+        self.answered.values().sum::<u64>() + self.failed.len() as u64
+    }
+
+    pub fn count(&mut self, outcome: Result<Response, Broken>) {
+        match outcome {
+            Ok(response) => *self.answered.entry(response.status()).or_default() += 1,
+            Err(error) => self.failed.push(error.to_string()),
+        }
+    }
+
+    /// Every request was answered, and with 200.
+    pub fn assert_all_served(&self) {
+        let served = self.answered.get(&200).copied().unwrap_or(0);
+        assert!(served > 0 && served == self.requests(), "{self:?}");
+    }
+
+    pub fn and(mut self, other: Self) -> Self {
+        for (status, count) in other.answered {
+            *self.answered.entry(status).or_default() += count;
+        }
+        self.failed.extend(other.failed);
+        self
+    }
+}
+
+async fn work(address: SocketAddr, habit: Habit, stopped: Arc<AtomicBool>) -> Report {
+    let mut report = Report::default();
+    let mut connection = None;
+    while !stopped.load(Ordering::Relaxed) {
+        let outcome = exchange(&mut connection, address, habit.method).await;
+        let failed = outcome.is_err();
+        report.count(outcome);
+        if failed && report.failed.len() >= 10 {
+            return report;
+        }
+        sleep(habit.pause).await;
+    }
+    report
+}
+
+/// A request on the connection, or on a new one if there is none or it is to be closed.
+async fn exchange(
+    connection: &mut Option<Client>,
+    address: SocketAddr,
+    method: &str,
+) -> Result<Response, Broken> {
+    let mut client = match connection.take() {
+        Some(client) => client,
+        None => Client::connect(address).await?,
+    };
+    let response = client.exchange(method, "/", &[], b"").await?;
+    if !response.closes() {
+        *connection = Some(client);
+    }
+    Ok(response)
+}
+
+/// Requests at these intervals, whatever becomes of those before: each on a connection of its own. What came of each
+/// is given with the time it took.
+pub async fn open_loop(
+    address: SocketAddr,
+    interval: Duration,
+    requests: u32,
+) -> Vec<(Duration, Result<Response, Broken>)> {
+    let start = Instant::now();
+    let request = |number: u32| async move {
+        tokio::time::sleep_until(start + interval * number).await;
+        let begun = Instant::now();
+        let outcome = match Client::connect(address).await {
+            Ok(mut client) => client.get("/").await,
+            Err(error) => Err(error),
+        };
+        (begun.elapsed(), outcome)
+    };
+    (0..requests).map(request).collect::<JoinSet<_>>().join_all().await
+}

@@ -1,0 +1,69 @@
+//! The usual arrangement: endpoints, their configuration, and the binary in front of them.
+
+use std::net::SocketAddr;
+
+use anyhow::Result;
+use serde_json::Value;
+
+use crate::configuration::SERVICE;
+use crate::{Behaviour, Client, Configuration, Endpoint, Sheave, objects};
+
+/// Sheave with one listener, in front of one Service.
+pub struct Scene {
+    pub sheave: Sheave,
+    pub configuration: Configuration,
+    pub endpoints: Vec<Endpoint>,
+}
+
+impl Scene {
+    /// One endpoint with this behaviour, and no policy.
+    pub async fn of(behaviour: impl Into<Behaviour>) -> Result<Self> {
+        Self::with(vec![Endpoint::start(behaviour).await?], &[], &[]).await
+    }
+
+    /// One endpoint with this behaviour, used by a BackendPolicy with this `spec`.
+    pub async fn governed(behaviour: impl Into<Behaviour>, spec: Value) -> Result<Self> {
+        let policies = [objects::backend_policy(SERVICE, spec)];
+        Self::with(vec![Endpoint::start(behaviour).await?], &policies, &[]).await
+    }
+
+    /// One endpoint with this behaviour, and a ClientPolicy with this `spec`.
+    pub async fn guarded(behaviour: impl Into<Behaviour>, spec: Value) -> Result<Self> {
+        let policies = [objects::client_policy(spec)];
+        Self::with(vec![Endpoint::start(behaviour).await?], &policies, &[]).await
+    }
+
+    /// These endpoints and policies, and these arguments of `serve`.
+    pub async fn with(
+        endpoints: Vec<Endpoint>,
+        policies: &[Value],
+        arguments: &[&str],
+    ) -> Result<Self> {
+        let configuration = Configuration::with(&addresses(&endpoints), policies)?;
+        let sheave = Sheave::serve_with(&configuration, arguments).await?;
+        Ok(Self { sheave, configuration, endpoints })
+    }
+
+    pub async fn client(&self) -> Result<Client> {
+        Ok(Client::connect(self.sheave.address()).await?)
+    }
+
+    /// The only endpoint.
+    pub fn endpoint(&self) -> &Endpoint {
+        assert_eq!(self.endpoints.len(), 1, "there is one endpoint");
+        &self.endpoints[0]
+    }
+}
+
+pub fn addresses(endpoints: &[Endpoint]) -> Vec<SocketAddr> {
+    endpoints.iter().map(|endpoint| endpoint.address).collect()
+}
+
+/// So many endpoints that behave alike.
+pub async fn endpoints(count: usize, behaviour: &Behaviour) -> Result<Vec<Endpoint>> {
+    let mut endpoints = Vec::new();
+    for _ in 0..count {
+        endpoints.push(Endpoint::start(behaviour.clone()).await?);
+    }
+    Ok(endpoints)
+}
