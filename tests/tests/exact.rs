@@ -1,0 +1,186 @@
+//! Never a request nor a connection over the cap, whatever clients, timers and the configuration do meanwhile.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::ensure;
+use serde_json::json;
+use tests::load::Report;
+use tests::random::Random;
+use tests::scene::addresses;
+use tests::{
+    Behaviour, Broken, Client, Configuration, Endpoint, Keep, Response, Result, Sheave, Step,
+};
+use tests::{client, objects};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+
+const CLIENTS: u64 = 48;
+const STORM: Duration = Duration::from_secs(20);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cap_of_one_holds_in_a_storm() -> Result {
+    storm(1).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cap_of_four_holds_in_a_storm() -> Result {
+    storm(4).await
+}
+
+async fn storm(cap: usize) -> Result {
+    let endpoints = endpoints().await?;
+    let configuration = Configuration::of(&addresses(&endpoints))?;
+    reconfigure(&configuration, &addresses(&endpoints), cap, 0)?;
+    let sheave = Sheave::serve_with(&configuration, &["--workers", "8"]).await?;
+
+    let address = sheave.address();
+    let end = Instant::now() + STORM;
+    let clients: JoinSet<_> = (0..CLIENTS).map(|seed| misbehave(address, seed, end)).collect();
+    churn(&configuration, &addresses(&endpoints), cap, end).await?;
+    let report = clients.join_all().await.into_iter().fold(Report::default(), Report::and);
+
+    sheave.idle().await?;
+    let mut busiest = 0;
+    for endpoint in &endpoints {
+        let counts = endpoint.until("the end of work", |counts| counts.in_flight == 0).await?;
+        ensure!(counts.most_in_flight <= cap, "over the cap of {cap}: {counts:?}");
+        ensure!(counts.most_connections <= cap, "connections over the cap of {cap}: {counts:?}");
+        busiest = busiest.max(counts.most_in_flight);
+    }
+    ensure!(busiest == cap, "nobody came near the cap of {cap}: {busiest}");
+    let expected = |status: &u16| [200, 429, 504].contains(status);
+    ensure!(report.answered.keys().all(expected), "{:?}", report.answered);
+    ensure!(report.failed.is_empty(), "{:?}", report.failed);
+    ensure!(report.answered[&200] > 1000, "too little was served: {:?}", report.answered);
+    everything_works_again(&sheave, &endpoints).await
+}
+
+/// Work takes 10 ms, often less and sometimes longer than an attempt may take.
+async fn endpoints() -> Result<Vec<Endpoint>> {
+    let steps =
+        vec![Step::ReadBody, Step::WaitExponential(Duration::from_millis(10)), Step::Answer];
+    let idle = Keep::CloseWhenIdle(Duration::from_millis(15));
+    let mut endpoints = Vec::new();
+    for keep in [Keep::Alive, Keep::Alive, idle, Keep::CloseSilently, Keep::CloseAnnounced] {
+        endpoints.push(Endpoint::start(Behaviour::from(steps.clone()).keeping(keep)).await?);
+    }
+    Ok(endpoints)
+}
+
+/// Two Services with the same endpoints: a cap is the endpoint's, whoever sends to it.
+fn reconfigure(
+    configuration: &Configuration,
+    endpoints: &[SocketAddr],
+    cap: usize,
+    revision: u64,
+) -> Result {
+    let policy = |service| {
+        let spec = json!({
+            "maxInFlightPerEndpoint": cap,
+            "queue": { "maxRequests": 30 + revision % 2, "timeout": "200ms" },
+            "timeouts": { "perAttempt": "40ms" },
+        });
+        objects::backend_policy(service, spec)
+    };
+    let mut written = vec![objects::service("other"), objects::host_route("other.test", "other")];
+    written.extend([policy("app"), policy("other")]);
+    written.extend(objects::slices("other", endpoints));
+    Ok(configuration.write("other.yaml", &written)?)
+}
+
+/// Takes endpoints away and gives them back, and changes a policy now and then.
+async fn churn(
+    configuration: &Configuration,
+    endpoints: &[SocketAddr],
+    cap: usize,
+    end: Instant,
+) -> Result {
+    let mut random = Random::new(cap as u64);
+    let mut revision = 0;
+    while Instant::now() < end {
+        let first = endpoints[random.below(endpoints.len() as u64) as usize];
+        let others = endpoints.iter().copied().filter(|other| *other != first && random.chance(60));
+        let chosen: Vec<SocketAddr> = others.chain([first]).collect();
+        configuration.set_endpoints(&chosen)?;
+        revision += 1;
+        if revision % 5 == 0 {
+            reconfigure(configuration, endpoints, cap, revision)?;
+        }
+        sleep(random.between(Duration::from_millis(5), Duration::from_millis(60))).await;
+    }
+    configuration.set_endpoints(endpoints)?;
+    Ok(())
+}
+
+/// A client that leaves when it likes.
+async fn misbehave(address: SocketAddr, seed: u64, end: Instant) -> Report {
+    let mut random = Random::new(seed);
+    let mut report = Report::default();
+    while Instant::now() < end {
+        if let Some(outcome) = act(address, &mut random).await {
+            let failed = outcome.is_err();
+            report.count(outcome);
+            if failed {
+                break;
+            }
+        }
+    }
+    report
+}
+
+/// One connection of such a client; what came of it, if it stayed for the answer.
+async fn act(address: SocketAddr, random: &mut Random) -> Option<Result<Response, Broken>> {
+    let host = if random.chance(50) { "other.test" } else { "app.test" };
+    let method = if random.chance(50) { "POST" } else { "GET" };
+    let body = if method == "POST" { &b"a small body"[..] } else { b"" };
+    let request = client::request(method, "/", &[("Host", host)], body);
+    let mut client = match Client::connect(address).await {
+        Ok(client) => client,
+        Err(error) => return Some(Err(error)),
+    };
+    let patience = random.between(Duration::ZERO, Duration::from_millis(30));
+    match random.below(10) {
+        0 => {
+            let part = random.below(request.len() as u64) as usize;
+            drop(client.send(&request[..part]).await);
+            sleep(patience).await;
+            None
+        }
+        1 => {
+            drop(client.send(&request).await);
+            sleep(patience).await;
+            client.reset();
+            None
+        }
+        2 => {
+            drop(client.send(&request).await);
+            timeout(patience, client.response(method)).await.ok()
+        }
+        3 => {
+            // Two at once, the second of which nobody waits for.
+            drop(client.send([request.as_slice(), &request].concat()).await);
+            Some(client.response(method).await)
+        }
+        _ => Some(client.exchange(method, "/", &[("Host", host)], body).await),
+    }
+}
+
+async fn everything_works_again(sheave: &Sheave, endpoints: &[Endpoint]) -> Result {
+    let before: Vec<u64> = endpoints.iter().map(|endpoint| endpoint.counts().requests).collect();
+    let mut served = 0;
+    let end = Instant::now() + Duration::from_secs(10);
+    let mut client = Client::connect(sheave.address()).await?;
+    let all_used = || {
+        let pairs = endpoints.iter().zip(&before);
+        pairs.into_iter().all(|(endpoint, before)| endpoint.counts().requests > *before)
+    };
+    while !all_used() {
+        ensure!(Instant::now() < end, "an endpoint gets no request any more, after {served}");
+        // 504: by chance the work took longer than an attempt may.
+        let status = client.get("/").await?.status();
+        ensure!(status == 200 || status == 504, "{status}");
+        served += 1;
+    }
+    Ok(())
+}

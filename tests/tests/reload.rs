@@ -1,0 +1,178 @@
+//! Changes of the configuration under load: nothing fails, and what is in error changes nothing.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::symlink;
+use std::time::Duration;
+
+use anyhow::ensure;
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use tests::load::{Habit, Load};
+use tests::random::Random;
+use tests::scene::{addresses, endpoints};
+use tests::{Behaviour, Client, Endpoint, Result, Scene, eventually, objects};
+use tokio::time::sleep;
+
+const CHANGES: u64 = 100;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_request_fails_during_a_hundred_changes() -> Result {
+    let behaviour = Behaviour::slow(Duration::from_millis(2));
+    let servers = endpoints(4, &behaviour).await?;
+    let mut scene = Scene::with(servers, &[], &["--workers", "2"]).await?;
+    let get = Load::start(scene.sheave.address(), 12, Habit::GET);
+    let post = Load::start(scene.sheave.address(), 4, Habit::POST);
+
+    let mut random = Random::new(3);
+    for change in 0..CHANGES {
+        replace_an_endpoint(&mut scene, &behaviour, &mut random).await?;
+        let host = format!("revision-{change}.test");
+        scene.configuration.write("revision.yaml", &marker(&host))?;
+        until_taken(&scene, &host).await?;
+    }
+
+    get.stop().await.assert_all_served();
+    post.stop().await.assert_all_served();
+    Ok(())
+}
+
+/// One endpoint joins, another leaves, and ends when it has answered what it had got: a rolling update's step.
+async fn replace_an_endpoint(
+    scene: &mut Scene,
+    behaviour: &Behaviour,
+    random: &mut Random,
+) -> Result {
+    scene.endpoints.push(Endpoint::start(behaviour.clone()).await?);
+    let leaving = random.below(scene.endpoints.len() as u64 - 1) as usize;
+    let leaving = scene.endpoints.remove(leaving);
+    scene.configuration.set_endpoints(&addresses(&scene.endpoints))?;
+
+    let gone = leaving.address.to_string();
+    let listed = async || {
+        let backends = scene.sheave.backends().await?;
+        let mut endpoints = backends.into_iter().flat_map(|backend| backend.endpoints);
+        Ok(endpoints.any(|endpoint| endpoint.address == gone))
+    };
+    eventually("the endpoint has left", listed, |listed| !listed).await?;
+    leaving.until("its requests have ended", |counts| counts.in_flight == 0).await?;
+    Ok(())
+}
+
+/// A route that shows that it was taken: its host is answered 503, where all others are served.
+fn marker(host: &str) -> Vec<Value> {
+    vec![objects::service("marker"), objects::host_route(host, "marker")]
+}
+
+async fn status_of(scene: &Scene, host: &str) -> Result<u16> {
+    let mut client = scene.client().await?;
+    Ok(client.exchange("GET", "/", &[("Host", host)], b"").await?.status())
+}
+
+async fn until_taken(scene: &Scene, host: &str) -> Result {
+    let status = async || status_of(scene, host).await;
+    eventually("the route is taken", status, |status| *status == 503).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_bad_edit_is_reported_and_changes_nothing() -> Result {
+    const REFUSED: &str = "what was in force still is";
+    let scene = Scene::of(Behaviour::ok()).await?;
+    let load = Load::start(scene.sheave.address(), 2, Habit::GET);
+    let mut lines = scene.sheave.lines();
+    let bad = json!({ "maxInFlightPerEndpoint": 0, "queue": { "timeout": "soon" } });
+    scene.configuration.write("policy.yaml", &[objects::backend_policy("app", bad)])?;
+    for part in ["spec.maxInFlightPerEndpoint", "spec.queue.timeout", "policy.yaml", "document=1"] {
+        scene.sheave.said(lines, part).await?;
+    }
+    lines = scene.sheave.said(lines, REFUSED).await?;
+    ensure!(scene.sheave.admin_get("/api/v1/config").await?.text().contains("spec.queue.timeout"));
+
+    // While it has an error, nothing of the configuration is taken.
+    scene.configuration.write("late.yaml", &marker("late.test"))?;
+    lines = scene.sheave.said(lines, REFUSED).await?;
+    ensure!(status_of(&scene, "late.test").await? == 200, "the last good state was not kept");
+
+    let good = json!({ "maxInFlightPerEndpoint": 7 });
+    scene.configuration.write("policy.yaml", &[objects::backend_policy("app", good)])?;
+    scene.sheave.said(lines, "mended").await?;
+    until_taken(&scene, "late.test").await?;
+    let caps = scene.sheave.backends().await?.into_iter();
+    let caps: Vec<_> = caps.map(|backend| backend.max_in_flight_per_endpoint).collect();
+    ensure!(caps.contains(&Some(7)), "{caps:?}");
+    load.stop().await.assert_all_served();
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_half_written_file_is_never_taken() -> Result {
+    let scene = Scene::of(Behaviour::ok()).await?;
+    let load = Load::start(scene.sheave.address(), 2, Habit::GET);
+    let path = scene.configuration.path().join("main.yaml");
+    let text = fs::read_to_string(&path)?;
+    let lines = scene.sheave.lines();
+
+    // As an editor that writes in place does, only slower: each part alone is an error.
+    let mut file = OpenOptions::new().write(true).truncate(true).open(&path)?;
+    let marker = marker("changed.test");
+    let changed = format!("{text}---\n{:#}\n---\n{:#}", marker[0], marker[1]);
+    for part in changed.as_bytes().chunks(changed.len() / 20) {
+        file.write_all(part)?;
+        sleep(Duration::from_millis(10)).await;
+    }
+    drop(file);
+    until_taken(&scene, "changed.test").await?;
+
+    let log = scene.sheave.log();
+    let errors = log.lines().skip(lines).any(|line| line.contains("ERROR"));
+    ensure!(!errors, "a part of the file was read: {log}");
+    load.stop().await.assert_all_served();
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_directory_that_vanishes_is_taken_up_again() -> Result {
+    let scene = Scene::of(Behaviour::ok()).await?;
+    let path = scene.configuration.path().to_owned();
+    let aside = path.with_extension("aside");
+    let lines = scene.sheave.lines();
+    fs::rename(&path, &aside)?;
+    scene.sheave.said(lines, &path.display().to_string()).await?;
+    let mut client = scene.client().await?;
+    ensure!(client.get("/").await?.status() == 200, "the last good state is kept");
+
+    fs::rename(&aside, &path)?;
+    scene.configuration.write("back.yaml", &marker("back.test"))?;
+    until_taken(&scene, "back.test").await
+}
+
+/// How a cluster mounts a ConfigMap: names that lead through `..data`, which is replaced at once.
+#[tokio::test]
+async fn a_mounted_config_map_is_followed() -> Result {
+    let scene = Scene::of(Behaviour::ok()).await?;
+    let path = scene.configuration.path();
+    for (version, host) in [("..1", "one.test"), ("..2", "two.test")] {
+        fs::create_dir(path.join(version))?;
+        let documents: Vec<String> = marker(host).iter().map(Value::to_string).collect();
+        fs::write(path.join(version).join("mounted.yaml"), documents.join("\n---\n"))?;
+        symlink(version, path.join("..data_tmp"))?;
+        fs::rename(path.join("..data_tmp"), path.join("..data"))?;
+        if version == "..1" {
+            symlink("..data/mounted.yaml", path.join("mounted.yaml"))?;
+        }
+        until_taken(&scene, host).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_signal_reads_the_configuration_again() -> Result {
+    let scene = Scene::of(Behaviour::ok()).await?;
+    scene.configuration.write("more.yaml", &marker("more.test"))?;
+    scene.sheave.signal(Signal::HUP)?;
+    until_taken(&scene, "more.test").await?;
+    let mut client = Client::connect(scene.sheave.address()).await?;
+    ensure!(client.get("/").await?.status() == 200, "it serves on");
+    Ok(())
+}
