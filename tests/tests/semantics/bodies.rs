@@ -1,0 +1,124 @@
+//! Bodies larger than memory should ever hold.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use tests::payload::Digest;
+use tests::{Client, Endpoint, Result, Scene, Step, client};
+use tokio::time::{Instant, sleep_until};
+
+const LARGE: u64 = 100_000_000;
+
+/// What may be added to the binary's memory by one stalled transfer: its buffers, and nothing of the body.
+const MEMORY: u64 = 4 * 1024 * 1024;
+
+/// What may be on its way through both sockets' buffers when nobody reads.
+const UNDERWAY: u64 = 24 * 1024 * 1024;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_large_response_arrives_whole() -> Result {
+    let scene = Scene::of(vec![Step::ReadBody, Step::AnswerPattern(LARGE)]).await?;
+    let mut client = scene.client().await?;
+    client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await?;
+    let (head, digest) = client.response_digest().await?;
+    assert_eq!(head.field("content-length"), Some(LARGE.to_string()));
+    assert_eq!(digest, Digest::of_pattern(LARGE));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_large_request_arrives_whole() -> Result {
+    let scene = Scene::of(vec![Step::ReadBody, Step::Answer]).await?;
+    let mut client = scene.client().await?;
+    client
+        .send(format!("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {LARGE}\r\n\r\n"))
+        .await?;
+    client.send_pattern(LARGE).await?;
+    ensure!(client.response("POST").await?.status() == 200);
+    assert_eq!(scene.endpoint().only().body, Some(Digest::of_pattern(LARGE)));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn large_bodies_arrive_whole_both_ways_at_once() -> Result {
+    let scene = Scene::of(vec![Step::Echo]).await?;
+    let mut client = scene.client().await?;
+    client.send("POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n").await?;
+    let Client { reader, writer } = &mut client;
+    let send = async {
+        use tokio::io::AsyncWriteExt;
+        for piece in tests::payload::pieces(LARGE / 2) {
+            let chunk = [format!("{:x}\r\n", piece.len()).as_bytes(), piece, b"\r\n"].concat();
+            writer.write_all(&chunk).await?;
+        }
+        writer.write_all(b"0\r\n\r\n").await
+    };
+    let receive = async {
+        let head = reader.head().await?;
+        reader.digest(head.response_body("POST")?).await
+    };
+    let (sent, received) = tokio::join!(send, receive);
+    sent?;
+    assert_eq!(received?, Digest::of_pattern(LARGE / 2));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_does_not_read_stops_the_endpoint_and_fills_no_memory() -> Result {
+    let scene = Scene::of(vec![Step::ReadBody, Step::AnswerPattern(LARGE)]).await?;
+    ensure!(scene.client().await?.get("/warm").await?.body.len() as u64 == LARGE);
+    let before = scene.sheave.memory_bytes()?;
+
+    let mut client = Client::connect_narrow(scene.sheave.address()).await?;
+    client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await?;
+    let (head, _) = client.final_head().await?;
+    let sent = stalled(scene.endpoint()).await - LARGE;
+    ensure!(sent < UNDERWAY, "{sent} bytes were taken from the endpoint");
+    let grown = scene.sheave.memory_bytes()?.saturating_sub(before);
+    ensure!(grown < MEMORY, "{grown} bytes of memory");
+
+    let digest = client.reader.digest(head.response_body("GET")?).await?;
+    assert_eq!(digest, Digest::of_pattern(LARGE));
+    Ok(())
+}
+
+/// Bytes that the endpoint has sent when it can send no more.
+async fn stalled(endpoint: &Endpoint) -> u64 {
+    let mut sent = 0;
+    loop {
+        sleep_until(Instant::now() + Duration::from_millis(300)).await;
+        let now = endpoint.counts().pattern_bytes;
+        if now == sent {
+            return sent;
+        }
+        sent = now;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_endpoint_that_does_not_read_stops_the_client_and_fills_no_memory() -> Result {
+    let scene = Scene::of(vec![Step::Gate, Step::ReadBody, Step::Answer]).await?;
+    scene.endpoint().open_gate(1);
+    ensure!(scene.client().await?.get("/warm").await?.status() == 200);
+    let before = scene.sheave.memory_bytes()?;
+
+    let mut client = scene.client().await?;
+    client
+        .send(format!("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {LARGE}\r\n\r\n"))
+        .await?;
+    let Client { reader, writer } = &mut client;
+    let sending = client::send_pattern(writer, LARGE);
+    tokio::pin!(sending);
+    tokio::select! {
+        _ = &mut sending => anyhow::bail!("all was taken though nobody read it"),
+        () = sleep_until(Instant::now() + Duration::from_secs(1)) => {}
+    }
+    let grown = scene.sheave.memory_bytes()?.saturating_sub(before);
+    ensure!(grown < MEMORY, "{grown} bytes of memory");
+
+    scene.endpoint().open_gate(1);
+    sending.await?;
+    ensure!(reader.head().await?.status() == 200);
+    assert_eq!(scene.endpoint().seen()[1].body, Some(Digest::of_pattern(LARGE)));
+    Ok(())
+}

@@ -1,0 +1,178 @@
+//! Endpoints that fail: what the client is told, and what is tried again.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use serde_json::json;
+use tests::configuration::SERVICE;
+use tests::endpoint::refusing_address;
+use tests::{Behaviour, Broken, Configuration, Endpoint, Result, Scene, Sheave, Step, objects};
+use tokio::time::Instant;
+
+/// RFC 9112 §8: the client must see that the response is not whole.
+#[tokio::test]
+async fn half_a_response_is_never_a_whole_one() -> Result {
+    let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let halves = [
+        ("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello".to_owned(), Step::Close),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello".to_owned(), Step::Reset),
+        (format!("{chunked}5\r\nhel"), Step::Close),
+        (format!("{chunked}5\r\nhello\r\n"), Step::Close),
+        (format!("{chunked}5\r\nhello\r\n0\r\n"), Step::Close),
+        (format!("{chunked}5\r\nhello\r\nx\r\n"), Step::Hold),
+        (format!("{chunked}5\r\nhelloworld\r\n"), Step::Hold),
+    ];
+    for (half, end) in halves {
+        let steps =
+            vec![Step::ReadBody, Step::send(&half), Step::Wait(Duration::from_millis(5)), end];
+        let scene = Scene::of(steps).await?;
+        match scene.client().await?.get("/").await {
+            Err(error) => ensure!(error.is_end(), "{half:?}: {error}"),
+            Ok(response) => ensure!(response.status() == 502, "{half:?}: {response:?}"),
+        }
+        scene.sheave.idle().await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_reset_in_an_endless_body_is_no_end() -> Result {
+    let steps = vec![
+        Step::ReadBody,
+        Step::send("HTTP/1.1 200 OK\r\n\r\nsome"),
+        Step::Wait(Duration::from_millis(20)),
+        Step::Reset,
+    ];
+    let scene = Scene::of(steps).await?;
+    let outcome = scene.client().await?.get("/").await;
+    ensure!(matches!(outcome, Err(Broken::Truncated(_) | Broken::Io(_))), "{outcome:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_endpoint_without_an_answer_is_a_bad_gateway() -> Result {
+    for answer in ["", "HTTP/1.1 200", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n"] {
+        let steps = vec![Step::ReadBody, Step::send(answer), Step::Close];
+        let scene = Scene::of(steps).await?;
+        let mut client = scene.client().await?;
+        let response = client.post("/", b"x").await?;
+        ensure!(response.status() == 502, "{answer:?}: {response:?}");
+        ensure!(response.head.has("proxy-status"), "{answer:?}: {response:?}");
+        assert_eq!(scene.endpoint().counts().requests, 1, "a POST that was read is not sent again");
+        ensure!(client.get("/").await?.status() == 502, "the client's connection goes on");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn another_endpoint_serves_what_one_dropped() -> Result {
+    let dropping = Endpoint::start(vec![Step::ReadBody, Step::Close]).await?;
+    let serving = Endpoint::start(Behaviour::ok()).await?;
+    let scene = Scene::with(vec![dropping, serving], &[], &[]).await?;
+    let mut client = scene.client().await?;
+    for _ in 0..20 {
+        ensure!(client.get("/").await?.status() == 200);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn another_endpoint_serves_what_one_refused() -> Result {
+    let serving = Endpoint::start(Behaviour::ok()).await?;
+    let configuration = Configuration::of(&[refusing_address().await?, serving.address])?;
+    let sheave = Sheave::serve(&configuration).await?;
+    let mut client = tests::Client::connect(sheave.address()).await?;
+    for _ in 0..20 {
+        // Not a byte was sent, so that any request may be tried again.
+        ensure!(client.post("/", b"hello").await?.status() == 200);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn all_refusing_is_a_bad_gateway() -> Result {
+    let configuration = Configuration::of(&[refusing_address().await?])?;
+    let sheave = Sheave::serve(&configuration).await?;
+    let response = tests::Client::connect(sheave.address()).await?.get("/").await?;
+    ensure!(response.status() == 502, "{response:?}");
+    let reason = response.field("proxy-status").unwrap_or_default();
+    ensure!(reason.contains("connection_refused"), "{reason}");
+    sheave.idle().await
+}
+
+#[tokio::test]
+async fn an_endpoint_that_never_answers_is_given_up() -> Result {
+    for (timeouts, reason) in [
+        (json!({ "perAttempt": "200ms" }), "http_response_timeout"),
+        (json!({ "request": "200ms" }), "http_response_timeout"),
+        (json!({ "idle": "200ms" }), "connection_read_timeout"),
+    ] {
+        let policy = json!({ "timeouts": timeouts });
+        let scene = Scene::governed(vec![Step::ReadBody, Step::Hold], policy).await?;
+        let mut client = scene.client().await?;
+        let begun = Instant::now();
+        let response = client.post("/", b"x").await?;
+        ensure!(response.status() == 504, "{timeouts}: {response:?}");
+        ensure!(begun.elapsed() >= Duration::from_millis(190), "{timeouts}");
+        let status = response.field("proxy-status").unwrap_or_default();
+        ensure!(status.contains(reason), "{timeouts}: {status}");
+        scene.sheave.idle().await?;
+    }
+    Ok(())
+}
+
+/// At a capped endpoint the attempt that was given up still holds its slot.
+#[tokio::test]
+async fn an_attempt_that_was_given_up_is_never_one_over_the_cap() -> Result {
+    let policy = json!({
+        "maxInFlightPerEndpoint": 1,
+        "queue": { "timeout": "1h" },
+        "timeouts": { "perAttempt": "100ms" },
+    });
+    let scene = Scene::governed(Behaviour::gated(), policy).await?;
+    ensure!(scene.client().await?.post("/", b"x").await?.status() == 504);
+    let mut next = scene.client().await?;
+    next.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await?;
+    scene.sheave.waiting(1).await?;
+    scene.endpoint().open_gate(2);
+    ensure!(next.response("GET").await?.status() == 200);
+    let counts = scene.endpoint().counts();
+    ensure!(counts.most_in_flight == 1 && counts.most_connections == 1, "{counts:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_stalled_response_is_cut() -> Result {
+    let stalled = "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello";
+    let policy = json!({ "timeouts": { "idle": "200ms" } });
+    let scene =
+        Scene::governed(vec![Step::ReadBody, Step::send(stalled), Step::Hold], policy).await?;
+    let outcome = scene.client().await?.get("/").await;
+    ensure!(matches!(outcome, Err(Broken::Truncated(_) | Broken::Io(_))), "{outcome:?}");
+    scene.sheave.idle().await
+}
+
+#[tokio::test]
+async fn what_cannot_be_resolved_is_500_for_its_share() -> Result {
+    let endpoint = Endpoint::start(Behaviour::ok()).await?;
+    let configuration = Configuration::empty()?;
+    let mut main = objects::gateway();
+    let references = json!([{ "name": SERVICE, "port": 80 }, { "name": "missing", "port": 80 }]);
+    main.push(objects::route_with("half", json!({ "rules": [{ "backendRefs": references }] })));
+    main.push(objects::service(SERVICE));
+    main.extend(objects::slices(SERVICE, &[endpoint.address]));
+    configuration.write("main.yaml", &main)?;
+    match Sheave::serve(&configuration).await {
+        Ok(sheave) => {
+            let mut client = tests::Client::connect(sheave.address()).await?;
+            let mut failed = 0;
+            for _ in 0..100 {
+                failed += u32::from(client.get("/").await?.status() == 500);
+            }
+            ensure!((30..=70).contains(&failed), "{failed} of 100");
+        }
+        // From files a reference to nothing is an error of whoever wrote it.
+        Err(error) => ensure!(format!("{error:#}").contains("missing"), "{error:#}"),
+    }
+    Ok(())
+}

@@ -1,0 +1,203 @@
+//! Which header fields pass, which end here, and which are ours.
+
+use anyhow::{Context, ensure};
+use serde_json::json;
+use tests::wire::Head;
+use tests::{Behaviour, Client, Result, Scene};
+
+/// The head that the endpoint sees of a GET with these fields, from a client that nobody trusts.
+async fn forwarded(fields: &[(&str, &str)]) -> Result<Head> {
+    let scene = Scene::of(Behaviour::ok()).await?;
+    let mut client = scene.client().await?;
+    ensure!(client.exchange("GET", "/", fields, b"").await?.status() == 200);
+    Ok(scene.endpoint().only().head)
+}
+
+/// The same, from 127.0.0.2, which is a trusted proxy.
+async fn forwarded_from_trusted(fields: &[(&str, &str)]) -> Result<Head> {
+    let scene = Scene::guarded(Behaviour::ok(), json!({ "trustedProxies": ["127.0.0.2"] })).await?;
+    let mut client = Client::connect_from("127.0.0.2".parse()?, scene.sheave.address()).await?;
+    ensure!(client.exchange("GET", "/", fields, b"").await?.status() == 200);
+    Ok(scene.endpoint().only().head)
+}
+
+#[tokio::test]
+async fn end_to_end_fields_pass_in_order_and_number() -> Result {
+    let fields = [
+        ("X-B", "1"),
+        ("Cookie", "a=b"),
+        ("x-a", "2, 3"),
+        ("X-B", "4"),
+        ("Authorization", "Basic eA=="),
+        ("X-Empty", ""),
+        ("X-Latin", "caf\u{e9}"),
+        ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+        ("tracestate", "vendor=value"),
+        ("baggage", "k=v"),
+    ];
+    let head = forwarded(&fields).await?;
+    let sent: Vec<_> = fields.iter().map(|(name, value)| (*name, *value)).collect();
+    let names: Vec<&str> = sent.iter().map(|(name, _)| *name).collect();
+    let passed = head.fields.iter().filter(|(name, _)| names.contains(&name.as_str()));
+    let passed: Vec<_> = passed.map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    assert_eq!(passed, sent);
+    Ok(())
+}
+
+#[tokio::test]
+async fn hop_by_hop_fields_of_requests_end_here() -> Result {
+    let head = forwarded(&[
+        ("Connection", "keep-alive, X-Secret"),
+        ("connection", " x-other ,"),
+        ("Keep-Alive", "timeout=5"),
+        ("Proxy-Connection", "keep-alive"),
+        ("TE", "gzip"),
+        ("X-Secret", "1"),
+        ("X-Other", "2"),
+        ("X-Kept", "3"),
+    ])
+    .await?;
+    for name in ["keep-alive", "proxy-connection", "te", "x-secret", "x-other", "upgrade"] {
+        ensure!(!head.has(name), "{name} was passed: {head:#?}");
+    }
+    ensure!(head.field("x-kept").as_deref() == Some("3"), "{head:#?}");
+    ensure!(!head.lists("connection", "x-secret"), "{head:#?}");
+    Ok(())
+}
+
+/// A field that says where a message ends or where it goes cannot be taken out by naming it.
+#[tokio::test]
+async fn connection_cannot_name_what_frames_or_routes() -> Result {
+    for name in ["Host", "Content-Length", "Transfer-Encoding"] {
+        let scene = Scene::of(Behaviour::ok()).await?;
+        let mut client = scene.client().await?;
+        match client.exchange("POST", "/", &[("Connection", name)], b"hello").await {
+            Ok(response) if response.status() == 200 => {
+                let head = scene.endpoint().only().head;
+                ensure!(head.field("host").as_deref() == Some("test"), "{name}: {head:#?}");
+                ensure!(head.field("content-length").as_deref() == Some("5"), "{name}: {head:#?}");
+            }
+            Ok(response) => ensure!(response.status() == 400, "{name}: {response:?}"),
+            Err(error) => ensure!(error.is_end(), "{name}: {error}"),
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn hop_by_hop_fields_of_responses_end_here() -> Result {
+    let answer = "HTTP/1.1 200 Fine\r\nConnection: X-Secret\r\nX-Secret: 1\r\nKeep-Alive: max=3\r\n\
+        Proxy-Connection: x\r\nSet-Cookie: a=1\r\nSet-Cookie: b=2\r\nServer: s\r\nX-Kept: 3\r\n\
+        Date: Fri, 20 Nov 2026 09:00:00 GMT\r\nContent-Length: 0\r\n\r\n";
+    let scene = Scene::of(Behaviour::answering(answer)).await?;
+    let response = scene.client().await?.get("/").await?;
+    for name in ["x-secret", "keep-alive", "proxy-connection"] {
+        ensure!(!response.head.has(name), "{name} was passed: {response:#?}");
+    }
+    assert_eq!(response.head.start, "HTTP/1.1 200 Fine");
+    assert_eq!(response.head.all("set-cookie"), ["a=1", "b=2"]);
+    assert_eq!(response.head.all("server"), ["s"]);
+    assert_eq!(response.head.all("date"), ["Fri, 20 Nov 2026 09:00:00 GMT"]);
+    assert_eq!(response.head.all("x-kept"), ["3"]);
+    ensure!(!response.head.has("proxy-status"), "it is for answers of our own: {response:#?}");
+    Ok(())
+}
+
+/// RFC 9110 §7.6.3.
+#[tokio::test]
+async fn via_names_us_after_those_before() -> Result {
+    assert_eq!(forwarded(&[]).await?.field("via").as_deref(), Some("1.1 sheave"));
+    let head = forwarded(&[("Via", "1.0 first, 1.1 second (comment)")]).await?;
+    let via = head.field("via");
+    assert_eq!(via.as_deref(), Some("1.0 first, 1.1 second (comment), 1.1 sheave"));
+    Ok(())
+}
+
+#[tokio::test]
+async fn who_the_client_is_nobody_else_can_say() -> Result {
+    let lies = [
+        ("X-Forwarded-For", "6.6.6.6"),
+        ("x-forwarded-for", "7.7.7.7"),
+        ("X-Forwarded-Proto", "https"),
+        ("X-Forwarded-Host", "evil.test"),
+        ("Forwarded", "for=6.6.6.6;proto=https"),
+        ("X-Request-Id", "chosen"),
+    ];
+    let head = forwarded(&lies).await?;
+    assert_eq!(head.field("x-forwarded-for").as_deref(), Some("127.0.0.1"));
+    assert_eq!(head.field("x-forwarded-proto").as_deref(), Some("http"));
+    assert_eq!(head.field("x-forwarded-host").as_deref(), Some("test"));
+    let text = format!("{head:?}");
+    for lie in ["6.6.6.6", "7.7.7.7", "evil.test", "chosen"] {
+        ensure!(!text.contains(lie), "{lie} was believed: {head:#?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_trusted_proxy_is_believed_and_named() -> Result {
+    let head = forwarded_from_trusted(&[
+        ("X-Forwarded-For", "203.0.113.9"),
+        ("X-Forwarded-Proto", "https"),
+        ("X-Forwarded-Host", "public.test"),
+        ("X-Request-Id", "chosen"),
+    ])
+    .await?;
+    assert_eq!(head.field("x-forwarded-for").as_deref(), Some("203.0.113.9, 127.0.0.2"));
+    assert_eq!(head.field("x-forwarded-proto").as_deref(), Some("https"));
+    assert_eq!(head.field("x-forwarded-host").as_deref(), Some("public.test"));
+    assert_eq!(head.field("x-request-id").as_deref(), Some("chosen"));
+
+    let head = forwarded_from_trusted(&[("Forwarded", "for=203.0.113.9;proto=https")]).await?;
+    let forwarded = head.field("forwarded").context("Forwarded")?;
+    ensure!(forwarded.starts_with("for=203.0.113.9;proto=https"), "{forwarded}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn each_request_has_an_id_of_its_own() -> Result {
+    let scene = Scene::of(Behaviour::ok()).await?;
+    let mut client = scene.client().await?;
+    for _ in 0..10 {
+        client.get("/").await?;
+    }
+    let seen = scene.endpoint().seen();
+    let ids = seen.iter().map(|seen| seen.head.field("x-request-id").unwrap_or_default());
+    let ids: std::collections::HashSet<String> = ids.collect();
+    ensure!(ids.len() == 10 && ids.iter().all(|id| id.len() >= 16), "{ids:?}");
+    Ok(())
+}
+
+/// RFC 9209 on every answer of our own; what it says is checked where the answers are.
+#[tokio::test]
+async fn our_own_answers_say_that_they_are_ours() -> Result {
+    let scene = Scene::with(Vec::new(), &[], &[]).await?;
+    let mut client = scene.client().await?;
+    let response = client.get("/").await?;
+    let status = response.field("proxy-status").unwrap_or_default();
+    ensure!(status == "sheave; error=destination_unavailable" || status.starts_with("sheave;"));
+    ensure!(response.head.has("date"), "RFC 9110 §6.6.1: {response:?}");
+    ensure!(response.head.has("content-length"), "{response:?}");
+    let response = client.exchange("HEAD", "/", &[], b"").await?;
+    ensure!(response.status() == 503, "an answer to HEAD has no body: {response:?}");
+    ensure!(client.get("/").await?.status() == 503, "and the connection goes on");
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_no_route_matches_is_404() -> Result {
+    let scene = Scene::of(Behaviour::ok()).await?;
+    let route = tests::objects::host_route("only.test", "app");
+    let mut main = tests::objects::gateway();
+    main.extend([route, tests::objects::service("app")]);
+    scene.configuration.write("main.yaml", &main)?;
+    let mut client = scene.client().await?;
+    let status = async || Ok(client.get("/").await?.status());
+    tests::eventually("the route has gone", status, |status| *status == 404).await?;
+    let response = client.get("/").await?;
+    let reason = response.field("proxy-status").unwrap_or_default();
+    ensure!(reason.contains("destination_not_found"), "{response:?}");
+    let found = client.exchange("GET", "/", &[("Host", "ONLY.test:99")], b"").await?;
+    ensure!(found.status() == 200, "{found:?}");
+    Ok(())
+}

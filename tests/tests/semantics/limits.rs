@@ -1,0 +1,164 @@
+//! Clients that are slow, large or many.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use serde_json::json;
+use tests::{Behaviour, Client, Result, Scene, client};
+use tokio::time::Instant;
+
+/// Sends these bytes; the answer must have this status, and end the connection.
+async fn refused(client: &mut Client, bytes: &[u8], status: u16) -> Result {
+    // The answer may come before all is sent.
+    drop(client.send(bytes).await);
+    let response = client.response("POST").await?;
+    ensure!(response.status() == status, "{response:?}");
+    ensure!(response.closes(), "{response:?}");
+    ensure!(response.head.has("proxy-status"), "{response:?}");
+    client.end().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_slow_head_is_given_up() -> Result {
+    let scene = Scene::guarded(Behaviour::ok(), json!({ "timeouts": { "head": "200ms" } })).await?;
+    let mut client = scene.client().await?;
+    let begun = Instant::now();
+    refused(&mut client, b"GET / HTTP/1.1\r\nHost:", 408).await?;
+    ensure!(begun.elapsed() >= Duration::from_millis(200));
+
+    // One byte now and then does not help.
+    let mut client = scene.client().await?;
+    let head =
+        b"GET / HTTP/1.1\r\nHost: test\r\nX-Slow: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+    let trickle = client.trickle(head, Duration::from_millis(20)).await;
+    ensure!(begun.elapsed() < Duration::from_secs(10), "{trickle:?}");
+    let response = client.response("GET").await;
+    match response {
+        Ok(response) => ensure!(response.status() == 408, "{response:?}"),
+        // What it sent after the answer may have reset the connection.
+        Err(error) => ensure!(error.is_end(), "{error}"),
+    }
+    ensure!(scene.endpoint().counts().requests == 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_slow_body_is_given_up() -> Result {
+    let scene = Scene::guarded(Behaviour::ok(), json!({ "timeouts": { "body": "200ms" } })).await?;
+    let mut client = scene.client().await?;
+    let part = b"POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 10\r\n\r\nhello";
+    refused(&mut client, part, 408).await?;
+    ensure!(scene.endpoint().seen().iter().all(|seen| seen.body.is_none()));
+    scene.sheave.idle().await?;
+
+    // A body that moves, if slowly, is served.
+    let mut client = scene.client().await?;
+    client.send("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 5\r\n\r\n").await?;
+    client.trickle(b"hello", Duration::from_millis(60)).await?;
+    ensure!(client.response("POST").await?.status() == 200);
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_idle_connection_is_closed_without_a_word() -> Result {
+    let spec = json!({ "connections": { "idleTimeout": "200ms" } });
+    let scene = Scene::guarded(Behaviour::ok(), spec).await?;
+    let mut silent = scene.client().await?;
+    let mut client = scene.client().await?;
+    ensure!(client.get("/").await?.status() == 200);
+    let begun = Instant::now();
+    client.end().await?;
+    ensure!(begun.elapsed() >= Duration::from_millis(150), "closed too early");
+    silent.end().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_old_connection_is_closed_after_a_response() -> Result {
+    let spec = json!({ "connections": { "maxAge": "200ms" } });
+    let scene = Scene::guarded(Behaviour::ok(), spec).await?;
+    let mut client = scene.client().await?;
+    let begun = Instant::now();
+    loop {
+        let response = client.get("/").await?;
+        ensure!(response.status() == 200);
+        if response.closes() {
+            break;
+        }
+        ensure!(begun.elapsed() < Duration::from_secs(5), "it is never closed");
+    }
+    ensure!(begun.elapsed() >= Duration::from_millis(150), "{:?}", begun.elapsed());
+    client.end().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_is_too_large_is_refused() -> Result {
+    let limits = json!({
+        "limits": { "headBytes": 1024, "headerFields": 10, "targetBytes": 256, "bodyBytes": 1000 },
+    });
+    let scene = Scene::guarded(Behaviour::ok(), limits).await?;
+    let long = "a".repeat(1100);
+    let many = "X-Many: 1\r\n".repeat(11);
+    let cases = [
+        (431, format!("GET / HTTP/1.1\r\nHost: test\r\nX-Long: {long}\r\n\r\n")),
+        // Refused before it ends: what does not fit is not waited for.
+        (431, format!("GET / HTTP/1.1\r\nHost: test\r\nX-Long: {long}")),
+        (431, format!("GET / HTTP/1.1\r\nHost: test\r\n{many}\r\n")),
+        (414, format!("GET /{} HTTP/1.1\r\nHost: test\r\n\r\n", &long[..300])),
+        (413, "POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 1001\r\n\r\n".to_owned()),
+    ];
+    for (status, bytes) in cases {
+        let mut client = scene.client().await?;
+        refused(&mut client, bytes.as_bytes(), status).await?;
+    }
+    ensure!(scene.endpoint().counts().requests == 0, "something was sent on");
+
+    let mut client = scene.client().await?;
+    ensure!(client.post("/", &[b'a'; 1000]).await?.status() == 200, "as large as may be");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_chunked_body_that_grows_too_large_is_refused() -> Result {
+    let limits = json!({ "limits": { "bodyBytes": 1000 } });
+    let scene = Scene::guarded(Behaviour::ok(), limits).await?;
+    let mut client = scene.client().await?;
+    client.send("POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n").await?;
+    let chunk = format!("190\r\n{}\r\n", "a".repeat(400));
+    refused(&mut client, format!("{chunk}{chunk}{chunk}0\r\n\r\n").as_bytes(), 413).await?;
+    ensure!(scene.endpoint().seen().iter().all(|seen| seen.body.is_none()), "it looked whole");
+    scene.sheave.idle().await
+}
+
+/// A client that asks first need not send the body that would be refused.
+#[tokio::test]
+async fn a_body_too_large_is_refused_before_it_is_sent() -> Result {
+    let limits = json!({ "limits": { "bodyBytes": 1000 } });
+    let scene = Scene::guarded(Behaviour::ok(), limits).await?;
+    let mut client = scene.client().await?;
+    let head = client::request("POST", "/", &[("Expect", "100-continue")], &[0; 2000]);
+    refused(&mut client, &head[..head.len() - 2000], 413).await?;
+    ensure!(scene.endpoint().counts().requests == 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn connections_beyond_the_limit_are_closed() -> Result {
+    let scene = Scene::guarded(Behaviour::ok(), json!({ "connections": { "max": 2 } })).await?;
+    let mut first = scene.client().await?;
+    let mut second = scene.client().await?;
+    ensure!(first.get("/").await?.status() == 200 && second.get("/").await?.status() == 200);
+    let mut third = scene.client().await?;
+    third.end().await?;
+    ensure!(first.get("/").await?.status() == 200, "those before are not disturbed");
+
+    drop(second);
+    let again = async || {
+        let outcome = scene.client().await?.get("/").await;
+        Ok(outcome.is_ok_and(|response| response.status() == 200))
+    };
+    tests::eventually("there is room again", again, |served| *served).await?;
+    Ok(())
+}

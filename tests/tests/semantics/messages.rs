@@ -1,0 +1,324 @@
+//! Where messages begin and end: keep-alive, pipelining, bodies, versions.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use tests::payload::Digest;
+use tests::wire::Left;
+use tests::{Behaviour, Broken, Result, Scene, Step, client};
+
+#[tokio::test]
+async fn connections_are_kept_on_both_sides() -> Result {
+    let scene = Scene::of(Behaviour::ok()).await?;
+    let mut client = scene.client().await?;
+    for _ in 0..10 {
+        let response = client.get("/").await?;
+        ensure!(response.status() == 200 && !response.closes());
+    }
+    let mut another = scene.client().await?;
+    ensure!(another.get("/").await?.status() == 200);
+    assert_eq!(scene.endpoint().counts().accepted, 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn pipelined_requests_are_answered_in_order() -> Result {
+    let scene =
+        Scene::of(vec![Step::WaitExponential(Duration::from_millis(2)), Step::Echo]).await?;
+    let mut client = scene.client().await?;
+    let bodies: Vec<String> = (0..50).map(|number| format!("body {number}")).collect();
+    let request = |body: &String| client::request("POST", "/", &[], body.as_bytes());
+    let requests: Vec<u8> = bodies.iter().flat_map(request).collect();
+    client.send(&requests).await?;
+    for body in bodies {
+        assert_eq!(client.response("POST").await?.text(), body);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_request_in_single_bytes_is_one_request() -> Result {
+    let scene = Scene::of(vec![Step::Echo]).await?;
+    let mut client = scene.client().await?;
+    let sized = client::request("POST", "/", &[], b"hello");
+    client.trickle(&sized, Duration::from_micros(100)).await?;
+    assert_eq!(client.response("POST").await?.text(), "hello");
+    let chunked = b"POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n\
+        5\r\nhello\r\n6\r\n world\r\n0\r\n\r\n";
+    client.trickle(chunked, Duration::from_micros(100)).await?;
+    assert_eq!(client.response("POST").await?.text(), "hello world");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_client_that_asks_for_the_end_gets_it() -> Result {
+    let scene = Scene::of(Behaviour::ok()).await?;
+    let mut client = scene.client().await?;
+    let response = client.exchange("GET", "/", &[("Connection", "close")], b"").await?;
+    ensure!(response.closes(), "{response:?}");
+    client.end().await?;
+    let mut another = scene.client().await?;
+    ensure!(another.get("/").await?.status() == 200);
+    assert_eq!(
+        scene.endpoint().counts().accepted,
+        1,
+        "the endpoint's connection is another matter"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn responses_without_a_body_have_none() -> Result {
+    let length = "Content-Length: 5\r\n";
+    for (method, status, fields, declared) in [
+        ("HEAD", "200 OK", length, Some("5")),
+        ("HEAD", "200 OK", "Transfer-Encoding: chunked\r\n", None),
+        ("GET", "304 Not Modified", length, Some("5")),
+        ("GET", "304 Not Modified", "ETag: \"a\"\r\n", None),
+        ("GET", "204 No Content", "", None),
+    ] {
+        let answer = format!("HTTP/1.1 {status}\r\n{fields}\r\n");
+        let scene = Scene::of(Behaviour::answering(&answer)).await?;
+        let mut client = scene.client().await?;
+        for _ in 0..2 {
+            let response = client.exchange(method, "/", &[], b"").await?;
+            assert!(response.head.start.ends_with(status), "{response:?}");
+            assert_eq!(response.field("content-length").as_deref(), declared, "{answer}");
+        }
+        assert_eq!(scene.endpoint().counts().accepted, 1, "{answer}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn chunked_bodies_and_trailers_pass_both_ways() -> Result {
+    let answer = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: Sum\r\n\r\n\
+        3\r\nabc\r\n4;note=\"x\"\r\ndefg\r\n0\r\nSum: 7\r\n\r\n";
+    let scene = Scene::of(Behaviour::answering(answer)).await?;
+    let mut client = scene.client().await?;
+    for _ in 0..2 {
+        client.send("POST / HTTP/1.1\r\nHost: test\r\nTE: trailers\r\n").await?;
+        client.send("Transfer-Encoding: chunked\r\nTrailer: Check\r\n\r\n").await?;
+        client.send("5\r\nhello\r\n1\r\n!\r\n0\r\nCheck: 6\r\n\r\n").await?;
+        let response = client.response("POST").await?;
+        assert_eq!(response.text(), "abcdefg");
+        assert_eq!(response.trailers, [("Sum".to_owned(), "7".to_owned())]);
+    }
+    for seen in scene.endpoint().seen() {
+        assert_eq!(seen.body, Some(Digest::of(b"hello!")));
+        assert_eq!(seen.trailers, [("Check".to_owned(), "6".to_owned())]);
+        assert_eq!(seen.head.field("transfer-encoding").as_deref(), Some("chunked"));
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_body_that_ends_with_its_connection_ends_in_chunks() -> Result {
+    let answer = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\nuntil the end";
+    let steps = vec![Step::ReadBody, Step::send(answer), Step::Close];
+    let scene = Scene::of(steps).await?;
+    let mut client = scene.client().await?;
+    for _ in 0..3 {
+        let response = client.get("/").await?;
+        assert_eq!(response.text(), "until the end");
+        assert_eq!(response.field("transfer-encoding").as_deref(), Some("chunked"));
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_old_endpoint_is_served_by_new_connections() -> Result {
+    let answer = "HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok";
+    let steps = vec![Step::ReadBody, Step::send(answer), Step::Close];
+    let scene = Scene::of(steps).await?;
+    let mut client = scene.client().await?;
+    for _ in 0..3 {
+        let response = client.get("/").await?;
+        assert_eq!((response.status(), response.text().as_str()), (200, "ok"));
+        ensure!(!response.closes(), "the client's connection is another matter");
+    }
+    assert_eq!(scene.endpoint().counts().accepted, 3);
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_old_client_gets_what_it_understands() -> Result {
+    let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n";
+    let scene = Scene::of(Behaviour::answering(chunked)).await?;
+    let mut client = scene.client().await?;
+    client.send("GET / HTTP/1.0\r\nHost: test\r\nConnection: keep-alive\r\n\r\n").await?;
+    let response = client.response("GET").await?;
+    ensure!(!response.head.has("transfer-encoding"), "{response:?}");
+    assert_eq!(response.text(), "hello", "ended by the connection's end");
+
+    let scene = Scene::of(Behaviour::ok()).await?;
+    let mut client = scene.client().await?;
+    client.send("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n").await?;
+    let response = client.response("GET").await?;
+    ensure!(response.head.lists("connection", "keep-alive"), "{response:?}");
+    client.send("GET / HTTP/1.0\r\n\r\n").await?;
+    let response = client.response("GET").await?;
+    ensure!(!response.head.lists("connection", "keep-alive"), "{response:?}");
+    client.end().await?;
+    for seen in scene.endpoint().seen() {
+        ensure!(seen.head.start == "GET / HTTP/1.1", "{seen:?}");
+        ensure!(seen.head.all("host").len() == 1, "HTTP/1.1 needs a Host: {seen:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_target_is_sent_on_in_origin_form() -> Result {
+    let scene = Scene::of(Behaviour::ok()).await?;
+    let mut client = scene.client().await?;
+    for (line, target, host) in [
+        ("GET /a%2Fb/../c?d=e&f HTTP/1.1\r\nHost: a.test", "/a%2Fb/../c?d=e&f", "a.test"),
+        ("GET http://b.test/x?y HTTP/1.1\r\nHost: a.test", "/x?y", "b.test"),
+        ("GET http://b.test:81 HTTP/1.1\r\nHost: a.test", "/", "b.test:81"),
+        ("GET http://b.test?q HTTP/1.1\r\nHost: a.test", "/?q", "b.test"),
+        ("OPTIONS * HTTP/1.1\r\nHost: a.test", "*", "a.test"),
+    ] {
+        client.send(format!("{line}\r\n\r\n")).await?;
+        let response = client.response("GET").await?;
+        assert_eq!(response.status(), 200, "{line}: {response:?}");
+        let head = scene.endpoint().seen().pop().unwrap().head;
+        assert_eq!((head.target(), head.all("host")), (target, vec![host]), "{line}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_early_answer_is_heard_before_the_body_is_sent() -> Result {
+    let early = "HTTP/1.1 403 Forbidden\r\nConnection: close\r\nContent-Length: 2\r\n\r\nno";
+    let scene = Scene::of(vec![Step::send(early), Step::FinishSending, Step::AwaitEnd]).await?;
+    let mut client = scene.client().await?;
+    client.send("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 50000000\r\n\r\n").await?;
+    client.send_pattern(1000).await?;
+    let response = client.response("POST").await?;
+    assert_eq!((response.status(), response.text().as_str()), (403, "no"));
+    Ok(())
+}
+
+/// The client is still sending when the answer comes, and must not lose it to a reset.
+#[tokio::test]
+async fn an_early_answer_is_heard_while_the_body_is_sent() -> Result {
+    const LENGTH: u64 = 5_000_000;
+    let early = "HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+    for steps in [
+        vec![Step::send(early), Step::Close],
+        vec![Step::send(early), Step::FinishSending, Step::AwaitEnd],
+    ] {
+        let scene = Scene::of(steps).await?;
+        let mut client = scene.client().await?;
+        client
+            .send(format!("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {LENGTH}\r\n\r\n"))
+            .await?;
+        // What cannot be sent any more is lost, and that is no matter.
+        drop(client.send_pattern(LENGTH).await);
+        assert_eq!(client.response("POST").await?.status(), 413);
+    }
+    Ok(())
+}
+
+/// Both sides may go on when the endpoint reads the body after all.
+#[tokio::test]
+async fn an_early_answer_with_the_body_read_later_is_whole() -> Result {
+    const LENGTH: u64 = 2_000_000;
+    let early = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nearly";
+    let scene = Scene::of(vec![Step::send(early), Step::ReadBody]).await?;
+    let mut client = scene.client().await?;
+    client
+        .send(format!("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {LENGTH}\r\n\r\n"))
+        .await?;
+    let (sent, response) = {
+        let tests::Client { reader, writer } = &mut client;
+        tokio::join!(client::send_pattern(writer, LENGTH), async {
+            let head = reader.head().await?;
+            reader.body(head.response_body("POST")?).await
+        })
+    };
+    assert_eq!(response?.bytes, b"early");
+    if sent.is_ok() {
+        // The body may be cut only if the connection is.
+        let whole = scene.endpoint().until("the body", |counts| counts.in_flight == 0).await?;
+        ensure!(whole.requests == 1);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_response_is_sent_on_as_it_comes() -> Result {
+    let steps = vec![
+        Step::send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\none\r\n"),
+        Step::Gate,
+        Step::send("3\r\ntwo\r\n0\r\n\r\n"),
+    ];
+    let scene = Scene::of(steps).await?;
+    let mut client = scene.client().await?;
+    client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await?;
+    let (head, _) = client.final_head().await?;
+    let mut left = head.response_body("GET")?;
+    assert_eq!(client.piece(&mut left).await?.as_deref(), Some(&b"one"[..]));
+    scene.endpoint().open_gate(1);
+    assert_eq!(client.piece(&mut left).await?.as_deref(), Some(&b"two"[..]));
+    assert_eq!(client.piece(&mut left).await?, None);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_request_is_sent_on_as_it_comes() -> Result {
+    let scene = Scene::of(vec![Step::Echo]).await?;
+    let mut client = scene.client().await?;
+    client.send("POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n").await?;
+    client.send("3\r\none\r\n").await?;
+    let (head, _) = client.final_head().await?;
+    let mut left = head.response_body("POST")?;
+    assert_eq!(client.piece(&mut left).await?.as_deref(), Some(&b"one"[..]));
+    client.send("3\r\ntwo\r\n").await?;
+    assert_eq!(client.piece(&mut left).await?.as_deref(), Some(&b"two"[..]));
+    client.send("0\r\n\r\n").await?;
+    assert_eq!(client.piece(&mut left).await?, None);
+    assert_eq!(left, Left::Nothing);
+    Ok(())
+}
+
+/// RFC 9112 §8: a message that ends too early is not passed on as if it were whole.
+#[tokio::test]
+async fn a_cut_request_never_looks_whole() -> Result {
+    let cut = [
+        "Content-Length: 10\r\n\r\nhello",
+        "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",
+        "Transfer-Encoding: chunked\r\n\r\n5\r\nhel",
+        "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n",
+    ];
+    for rest in cut {
+        let scene = Scene::of(Behaviour::ok()).await?;
+        let mut client = scene.client().await?;
+        client.send(format!("POST / HTTP/1.1\r\nHost: test\r\n{rest}")).await?;
+        scene.endpoint().until("the head", |counts| counts.requests == 1).await?;
+        client.finish_sending().await?;
+        match client.response("POST").await {
+            Ok(response) => assert_eq!(response.status(), 400, "{rest}"),
+            Err(error) => assert!(error.is_end(), "{rest}: {error}"),
+        }
+        scene.endpoint().until("its end", |counts| counts.in_flight == 0).await?;
+        assert_eq!(scene.endpoint().only().body, None, "{rest}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_client_may_end_its_sending_and_still_read() -> Result {
+    let scene = Scene::of(Behaviour::gated()).await?;
+    let mut client = scene.client().await?;
+    client.send("GET / HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n").await?;
+    client.finish_sending().await?;
+    scene.endpoint().until("the request", |counts| counts.in_flight == 1).await?;
+    scene.endpoint().open_gate(1);
+    match client.response("GET").await {
+        Ok(response) => assert_eq!(response.text(), "ok"),
+        // To take a half-closed client for one that has gone is allowed, if not kind.
+        Err(error) => assert!(matches!(error, Broken::Closed | Broken::Io(_)), "{error}"),
+    }
+    Ok(())
+}
