@@ -1,0 +1,80 @@
+//! The admin address: health, metrics and state, to be read by machines and people.
+
+use anyhow::{Context, ensure};
+use serde_json::Value;
+use tests::{Behaviour, Client, Result, Scene};
+
+#[tokio::test]
+async fn paths_answer_and_others_say_that_they_are_none() -> Result {
+    let scene = Scene::of(Behaviour::ok()).await?;
+    for path in ["/", "/healthz", "/readyz", "/metrics"] {
+        let response = scene.sheave.admin_get(path).await?;
+        ensure!(response.status() == 200, "{path}: {response:?}");
+    }
+    let index = scene.sheave.admin_get("/").await?.text();
+    for path in ["/api/v1/listeners", "/api/v1/backends", "/api/v1/config"] {
+        ensure!(index.contains(path), "{path} is not in the index");
+        let response = scene.sheave.admin_get(path).await?;
+        ensure!(response.status() == 200, "{path}: {response:?}");
+        serde_json::from_slice::<Value>(&response.body).context(path)?;
+    }
+    let response = scene.sheave.admin_get("/nowhere").await?;
+    ensure!(response.status() == 404);
+    serde_json::from_slice::<Value>(&response.body)?;
+    let mut client = Client::connect(scene.sheave.admin).await?;
+    ensure!(client.post("/api/v1/config", b"{}").await?.status() == 405, "it can only be read");
+    Ok(())
+}
+
+#[tokio::test]
+async fn metrics_are_open_metrics_and_count_what_happened() -> Result {
+    let scene = Scene::of(Behaviour::ok()).await?;
+    let mut client = scene.client().await?;
+    for _ in 0..7 {
+        client.post("/", b"hello").await?;
+    }
+    let response = scene.sheave.admin_get("/metrics").await?;
+    let kind = response.field("content-type").unwrap_or_default();
+    ensure!(kind.starts_with("application/openmetrics-text"), "{kind}");
+    let text = response.text();
+    ensure!(text.ends_with("# EOF\n"), "{text}");
+    let counters = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+    for counter in counters.filter_map(|line| line.strip_suffix(" counter")) {
+        let sample = format!("\n{counter}_total");
+        ensure!(text.contains(&sample) || !text.contains(&format!("\n{counter}")), "{counter}");
+    }
+
+    let sums = [
+        ("sheave_requests_total", 7.0),
+        ("sheave_request_duration_seconds_count", 7.0),
+        ("sheave_listener_connections_total", 1.0),
+        ("sheave_listener_connections_open", 1.0),
+        ("sheave_listener_received_bytes_total", 35.0),
+        ("sheave_listener_sent_bytes_total", 14.0),
+        ("sheave_endpoint_attempts_total", 7.0),
+        ("sheave_endpoint_failures_total", 0.0),
+        ("sheave_endpoint_in_flight", 0.0),
+        ("sheave_worker_requests_total", 7.0),
+    ];
+    for (metric, sum) in sums {
+        let counted = scene.sheave.sum(metric).await?;
+        ensure!((counted - sum).abs() < 0.5, "{metric}: {counted}, not {sum}\n{text}");
+    }
+    Ok(())
+}
+
+/// Labels are bounded by the configuration: clients cannot make series.
+#[tokio::test]
+async fn clients_cannot_make_series() -> Result {
+    let scene = Scene::of(Behaviour::ok()).await?;
+    let mut client = scene.client().await?;
+    client.get("/").await?;
+    let before = scene.sheave.admin_get("/metrics").await?.text().lines().count();
+    for number in 0..50 {
+        let (path, host) = (format!("/{number}"), format!("{number}.test"));
+        client.exchange("GET", &path, &[("Host", &host)], b"").await?;
+    }
+    let after = scene.sheave.admin_get("/metrics").await?.text().lines().count();
+    assert_eq!(before, after);
+    Ok(())
+}

@@ -1,0 +1,248 @@
+//! The command line: bad input is one sentence that says what to do, and the exit code says whose fault it is.
+
+use std::net::TcpListener;
+use std::process::Output;
+
+use anyhow::ensure;
+use serde_json::json;
+use tests::configuration::SERVICE;
+use tests::sheave::run;
+use tests::{Behaviour, Client, Configuration, Endpoint, Result, Sheave, objects};
+
+/// What a command that ended said, on both outputs.
+fn said(output: &Output) -> String {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    text(&output.stdout) + &text(&output.stderr)
+}
+
+/// The command ends with this exit code, and says all of this.
+async fn ends(arguments: &[&str], code: i32, parts: &[&str]) -> Result<String> {
+    let output = run(arguments).await?;
+    let said = said(&output);
+    ensure!(output.status.code() == Some(code), "{arguments:?}: {}: {said}", output.status);
+    for part in parts {
+        ensure!(said.contains(part), "{arguments:?}: nothing of {part:?} in:\n{said}");
+    }
+    Ok(said)
+}
+
+/// The same, and the last line alone says it.
+async fn ends_with_a_line(arguments: &[&str], parts: &[&str]) -> Result {
+    let said = ends(arguments, 1, &[]).await?;
+    let errors: Vec<&str> = said.lines().filter(|line| !line.contains("INFO")).collect();
+    ensure!(errors.len() == 1, "{arguments:?}: not one line:\n{said}");
+    ensure!(parts.iter().all(|part| errors[0].contains(part)), "{arguments:?}: {}", errors[0]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_cannot_be_listened_on_is_one_line() -> Result {
+    let taken = TcpListener::bind("127.0.0.1:0")?;
+    let taken = taken.local_addr()?.to_string();
+    let url = format!("http://{taken}");
+    let to = ["--to", "127.0.0.1:1", "--admin", "127.0.0.1:0"];
+    let serve = |url| [&["serve", "--listen", url], &to[..]].concat();
+    ends_with_a_line(&serve(&url), &[&taken, "in use"]).await?;
+    // An address of nobody's (RFC 5737).
+    ends_with_a_line(&serve("http://203.0.113.1:8080"), &["203.0.113.1:8080"]).await?;
+
+    let admin =
+        ["serve", "--listen", "http://127.0.0.1:0", "--to", "127.0.0.1:1", "--admin", &taken];
+    ends_with_a_line(&admin, &[&taken, "--admin", "in use"]).await?;
+    if !rustix::process::geteuid().is_root() && TcpListener::bind("127.0.0.1:1").is_err() {
+        ends_with_a_line(&serve("http://127.0.0.1:1"), &["127.0.0.1:1", "1024"]).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_is_named() -> Result {
+    let serve = ["serve", "--config", "/nowhere/at/all.yaml", "--admin", "127.0.0.1:0"];
+    ends(&serve, 1, &["/nowhere/at/all.yaml", "no such file"]).await?;
+    ends(&["check", "/nowhere/at/all.yaml"], 1, &["/nowhere/at/all.yaml", "no such file"]).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn nonsense_is_answered_with_what_to_do() -> Result {
+    let cases: [(&[&str], &[&str]); 9] = [
+        (&["serve"], &["--config", "--listen"]),
+        (&["serve", "--to", "127.0.0.1:1"], &["--listen"]),
+        (&["serve", "--listen", "http://:0"], &["--to"]),
+        (&["serve", "--listen", "https://:0", "--to", "127.0.0.1:1"], &["not supported yet"]),
+        (&["serve", "--listen", "http://:0", "--to", "nonsense"], &["--to", "nonsense"]),
+        (
+            &["serve", "--listen", "http://:0", "--to", "127.0.0.1:1", "--max-in-flight", "0"],
+            &["--max-in-flight"],
+        ),
+        (&["serve", "--config", ".", "--workers", "0"], &["--workers"]),
+        (&["serve", "--config", ".", "--no-such-flag"], &["--no-such-flag"]),
+        (&["no-such-command"], &["no-such-command"]),
+    ];
+    for (arguments, parts) in cases {
+        ends(arguments, 1, parts).await?;
+    }
+    Ok(())
+}
+
+const WRONG: &str = r#"
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: { name: edge }
+spec:
+  gatewayClassName: sheave
+  lisseners: []
+  listeners:
+  - { name: http, protocol: HTTP, port: 70000 }
+---
+apiVersion: sheave.dev/v1alpha1
+kind: BackendPolicy
+metadata: { name: limits }
+spec:
+  targetRefs: [{ group: "", kind: Service, name: app }]
+  maxInFlightPerEndpoint: -1
+  queue: { timeout: soon }
+"#;
+
+/// Where and what, for each error in [`WRONG`].
+const ERRORS: [&str; 4] = [
+    "document 1: Gateway default/edge: spec.lisseners",
+    "document 1: Gateway default/edge: spec.listeners[0].port",
+    "document 2: BackendPolicy default/limits: spec.maxInFlightPerEndpoint",
+    "document 2: BackendPolicy default/limits: spec.queue.timeout",
+];
+
+#[tokio::test]
+async fn every_error_of_a_configuration_is_named_with_its_place() -> Result {
+    let configuration = Configuration::empty()?;
+    configuration.write_text("wrong.yaml", WRONG)?;
+    configuration.write_text("broken.yaml", "a: [1,\n")?;
+    let path = configuration.path().to_str().unwrap().to_owned();
+    let serve = ["serve", "--config", &path, "--admin", "127.0.0.1:0"];
+    for command in [&["check", &path][..], &serve] {
+        let said = ends(command, 1, &ERRORS).await?;
+        let wrong = said.lines().filter(|line| line.contains("wrong.yaml: document"));
+        ensure!(wrong.count() >= ERRORS.len(), "{said}");
+        ensure!(said.contains("broken.yaml"), "{said}");
+        ensure!(said.lines().last().unwrap().contains("errors"), "no count at the end:\n{said}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_good_configuration_is_fine() -> Result {
+    let configuration = Configuration::of(&["127.0.0.1:1".parse()?])?;
+    let path = configuration.path().to_str().unwrap().to_owned();
+    ends(&["check", &path], 0, &["5 objects, fine"]).await?;
+    // Hidden files and files of other kinds are no configuration.
+    configuration.write_text(".hidden.yaml", WRONG)?;
+    configuration.write_text("README.md", WRONG)?;
+    ends(&["check", &path], 0, &["5 objects, fine"]).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn two_files_with_one_object_are_both_named() -> Result {
+    let configuration = Configuration::of(&["127.0.0.1:1".parse()?])?;
+    configuration.write("twice.yaml", &[objects::service(SERVICE)])?;
+    let path = configuration.path().to_str().unwrap().to_owned();
+    ends(&["check", &path], 1, &["main.yaml", "twice.yaml", "Service default/app"]).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn flags_serve_what_files_would() -> Result {
+    let gated = Endpoint::start(Behaviour::gated()).await?;
+    let to = gated.address.to_string();
+    let flags = ["--listen", "http://127.0.0.1:0", "--to", &to];
+    let limits = ["--max-in-flight", "1", "--queue", "1", "--queue-timeout", "1h"];
+    let sheave = Sheave::start(flags.iter().chain(&limits)).await?;
+    let mut clients = Vec::new();
+    for _ in 0..2 {
+        let mut client = Client::connect(sheave.address()).await?;
+        client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await?;
+        clients.push(client);
+    }
+    sheave.waiting(1).await?;
+    ensure!(Client::connect(sheave.address()).await?.get("/").await?.status() == 429);
+    gated.open_gate(2);
+    for client in &mut clients {
+        ensure!(client.response("GET").await?.status() == 200);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn endpoints_may_be_names() -> Result {
+    let endpoint = Endpoint::start(Behaviour::ok()).await?;
+    let to = format!("localhost:{}", endpoint.address.port());
+    let sheave = Sheave::start(["--listen", "http://127.0.0.1:0", "--to", &to]).await?;
+    ensure!(Client::connect(sheave.address()).await?.get("/").await?.status() == 200);
+    Ok(())
+}
+
+#[tokio::test]
+async fn help_helps() -> Result {
+    let commands = ["serve", "check", "Examples", "Exit codes"];
+    ends(&["--help"], 0, &commands).await?;
+    let serve = [
+        "--config",
+        "--listen",
+        "--to",
+        "--admin",
+        "--workers",
+        "--max-in-flight",
+        "--queue",
+        "--queue-timeout",
+        "--access-log",
+        "--drain-timeout",
+        "--ready-file",
+        "--log-format",
+        "default",
+        "SIGTERM",
+        "Examples",
+    ];
+    ends(&["serve", "--help"], 0, &serve).await?;
+    ends(&["check", "--help"], 0, &["PATH", "Examples"]).await?;
+    ends(&["--version"], 0, &["sheave "]).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_access_log_has_a_line_for_each_request() -> Result {
+    let endpoint = Endpoint::start(Behaviour::ok()).await?;
+    let configuration = Configuration::of(&[endpoint.address])?;
+    let sheave = Sheave::serve_with(&configuration, &["--access-log", "on"]).await?;
+    let mut client = Client::connect(sheave.address()).await?;
+    client.post("/path?query=1", b"hello").await?;
+    client.get("/\"quoted\\").await?;
+    let lines = sheave.access_log(2).await?;
+    let expected = json!({
+        "http.request.method": "POST",
+        "url.path": "/path",
+        "http.response.status_code": 200,
+        "http.request.body.size": 5,
+        "http.response.body.size": 2,
+        "client.address": "127.0.0.1",
+    });
+    for (key, value) in expected.as_object().unwrap() {
+        ensure!(lines[0][key] == *value, "{key} in {:#}", lines[0]);
+    }
+    ensure!(lines[0]["sheave.endpoint"] == endpoint.address.to_string(), "{:#}", lines[0]);
+    ensure!(lines[1]["url.path"] == "/\"quoted\\", "{:#}", lines[1]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_access_log_can_be_a_sample() -> Result {
+    let endpoint = Endpoint::start(Behaviour::ok()).await?;
+    let configuration = Configuration::of(&[endpoint.address])?;
+    let sheave = Sheave::serve_with(&configuration, &["--access-log", "0.1"]).await?;
+    let mut client = Client::connect(sheave.address()).await?;
+    for _ in 0..2000 {
+        client.get("/").await?;
+    }
+    let lines = sheave.access_log(100).await?.len();
+    ensure!(lines < 400, "{lines} lines of 2000 requests");
+    Ok(())
+}

@@ -1,0 +1,106 @@
+//! The end of the process: what runs is finished, and nobody who listens loses a request.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Result as Outcome, ensure};
+use rustix::process::Signal;
+use tests::random::Random;
+use tests::{Behaviour, Client, Endpoint, Result, Scene, Step};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+async fn scene(behaviour: impl Into<Behaviour>, arguments: &[&str]) -> Result<Scene> {
+    Scene::with(vec![Endpoint::start(behaviour).await?], &[], arguments).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_that_listen_lose_nothing() -> Result {
+    let mut scene = scene(Behaviour::slow(Duration::from_millis(3)), &["--workers", "2"]).await?;
+    let address = scene.sheave.address();
+    let clients: JoinSet<_> = (0..32).map(|seed| until_told_to_close(address, seed)).collect();
+    scene.endpoint().until("load", |counts| counts.requests > 1000).await?;
+    scene.sheave.signal(Signal::TERM)?;
+    for outcome in clients.join_all().await {
+        outcome?;
+    }
+    ensure!(scene.sheave.ended().await?.code() == Some(0));
+    Ok(())
+}
+
+/// Requests with small gaps, until the server says that it closes.
+async fn until_told_to_close(address: SocketAddr, seed: u64) -> Outcome<()> {
+    let mut random = Random::new(seed);
+    let mut client = Client::connect(address).await?;
+    loop {
+        let response = client.get("/").await?;
+        ensure!(response.status() == 200, "{response:?}");
+        if response.closes() {
+            return Ok(());
+        }
+        sleep(random.between(Duration::ZERO, Duration::from_millis(20))).await;
+    }
+}
+
+#[tokio::test]
+async fn what_runs_is_finished() -> Result {
+    let mut scene = scene(Behaviour::gated(), &[]).await?;
+    let mut client = scene.client().await?;
+    let mut idle = scene.client().await?;
+    client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await?;
+    scene.endpoint().until("the request", |counts| counts.in_flight == 1).await?;
+
+    scene.sheave.signal(Signal::TERM)?;
+    let ready = async || Ok(scene.sheave.admin_get("/readyz").await?.status());
+    tests::eventually("not ready any more", ready, |status| *status == 503).await?;
+    let refused = async || Ok(Client::connect(scene.sheave.address()).await.is_err());
+    tests::eventually("no new connections", refused, |refused| *refused).await?;
+
+    scene.endpoint().open_gate(1);
+    let response = client.response("GET").await?;
+    ensure!(response.status() == 200 && response.closes(), "{response:?}");
+    client.end().await?;
+    idle.end().await?;
+    ensure!(scene.sheave.ended().await?.code() == Some(0));
+    Ok(())
+}
+
+#[tokio::test]
+async fn idle_connections_do_not_delay_the_end() -> Result {
+    let mut scene = scene(Behaviour::ok(), &["--drain-timeout", "1h"]).await?;
+    let mut clients = Vec::new();
+    for _ in 0..10 {
+        let mut client = scene.client().await?;
+        ensure!(client.get("/").await?.status() == 200);
+        clients.push(client);
+    }
+    scene.sheave.signal(Signal::INT)?;
+    ensure!(scene.sheave.ended().await?.code() == Some(0));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_second_signal_stops_at_once() -> Result {
+    let mut scene = scene(vec![Step::Hold], &["--drain-timeout", "1h"]).await?;
+    let mut client = scene.client().await?;
+    client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await?;
+    scene.endpoint().until("the request", |counts| counts.in_flight == 1).await?;
+    scene.sheave.signal(Signal::TERM)?;
+    scene.sheave.said(0, "draining").await?;
+    scene.sheave.signal(Signal::TERM)?;
+    ensure!(scene.sheave.ended().await?.code() == Some(2), "requests were cut off");
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_drain_timeout_cuts_what_still_runs() -> Result {
+    let mut scene = scene(vec![Step::Hold], &["--drain-timeout", "300ms"]).await?;
+    let mut client = scene.client().await?;
+    client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await?;
+    scene.endpoint().until("the request", |counts| counts.in_flight == 1).await?;
+    let begun = Instant::now();
+    scene.sheave.signal(Signal::TERM)?;
+    ensure!(scene.sheave.ended().await?.code() == Some(2), "requests were cut off");
+    ensure!(begun.elapsed() >= Duration::from_millis(300), "{:?}", begun.elapsed());
+    Ok(())
+}
