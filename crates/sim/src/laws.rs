@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use balance::{EndpointSet, Entry, Limits, Refusal};
 
-use crate::world::{Endpoint, Id};
+use crate::requests::Id;
+use crate::world::Endpoint;
 
 /// Endpoints and limits, as the queue has them or as a worker still sees them.
 #[derive(Clone)]

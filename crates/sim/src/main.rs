@@ -4,7 +4,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
-use crate::world::{Tally, World};
+use crate::tally::Tally;
+use crate::world::World;
 
 /// What a seed draws.
 mod plan;
@@ -14,6 +15,10 @@ mod dice;
 mod world;
 /// To whom it happens.
 mod requests;
+/// What they ask for slots.
+mod backend;
+/// How they end.
+mod tally;
 /// In which order.
 mod agenda;
 /// What must hold all along.

@@ -8,14 +8,15 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use balance::{Admission, EndpointSet, Entry, Ledger, Member, Picker, Queue, Ticket, Time};
+use balance::{EndpointSet, Entry, Ledger, Member, Time};
 
 use crate::agenda::Agenda;
+use crate::backend::Backend;
 use crate::dice::Dice;
-use crate::laws::{Line, View};
+use crate::laws::View;
 use crate::plan::{self, Plan};
-pub(crate) use crate::requests::Id;
-use crate::requests::{Request, Requests, Stage};
+use crate::requests::{Id, Request, Requests, Stage};
+use crate::tally::Tally;
 
 pub(crate) type Endpoint = balance::Endpoint<usize>;
 
@@ -72,32 +73,6 @@ struct Server {
     failing_percent: u32,
 }
 
-struct Backend {
-    admission: Admission,
-    queue: Queue<usize, Id>,
-    /// What is in force.
-    current: View,
-    /// One for each worker.
-    workers: Vec<Worker>,
-    line: Line,
-}
-
-struct Worker {
-    picker: Picker,
-    seen: View,
-}
-
-/// How requests ended.
-#[derive(Default)]
-pub(crate) struct Tally {
-    pub(crate) arrived: u64,
-    served: u64,
-    failed: u64,
-    refused: u64,
-    out_of_patience: u64,
-    client_gone: u64,
-}
-
 impl World {
     pub(crate) fn new(seed: u64, traced: bool) -> Self {
         let mut dice = Dice::new(seed);
@@ -135,10 +110,7 @@ impl World {
             self.now = at;
             self.trace(format_args!("{event:?}"));
             self.happen(event);
-            for Backend { line, current, admission, .. } in &self.backends {
-                assert_eq!(admission.waiting() as usize, line.len(), "who waits is counted");
-                line.check(current);
-            }
+            self.backends.iter().for_each(Backend::check);
         }
         assert!(self.requests.is_empty(), "every request has ended");
         let idle = self.ledger.live().iter().all(|endpoint| endpoint.in_flight() == 0);
@@ -413,92 +385,5 @@ impl World {
 impl Server {
     fn sound() -> Self {
         Self { slowdown: 1, failing_percent: 0 }
-    }
-}
-
-impl Backend {
-    fn new(plan: &Plan, backend: usize, view: View, dice: &mut Dice) -> Self {
-        let algorithm = plan.backends[backend].algorithm;
-        let mut worker =
-            || Worker { picker: Picker::new(algorithm, dice.seed()), seen: view.clone() };
-        Self {
-            admission: Admission::new(),
-            queue: Queue::new(view.set.clone(), view.limits),
-            workers: (0..plan.workers).map(|_| worker()).collect(),
-            line: Line::default(),
-            current: view,
-        }
-    }
-
-    fn enter(&mut self, id: Id, worker: usize, except: Option<&Arc<Endpoint>>) -> Entry<usize> {
-        let Worker { picker, seen } = &mut self.workers[worker];
-        let queue = &mut self.queue;
-        let (set, limits) = (&seen.set, seen.limits);
-        let entry = self.admission.enter(picker, set, limits, except, || queue, || id);
-        let except = except.map(|endpoint| endpoint.data);
-        self.line.entered((id, except), &entry, seen, &self.current);
-        entry
-    }
-
-    fn release(&mut self, endpoint: &Endpoint) -> Option<Id> {
-        let woken = self.admission.release(endpoint, || &mut self.queue);
-        if woken.is_some() {
-            self.current.granted_at(endpoint);
-        }
-        woken
-    }
-
-    fn dispatch(&mut self) -> Vec<Id> {
-        if self.line.len() == 0 {
-            return Vec::new();
-        }
-        let before = self.current.loads();
-        let woken = self.admission.dispatch(|| &mut self.queue);
-        self.current.granted_since(&before, woken.len());
-        woken
-    }
-
-    fn replace(&mut self, view: View) -> Vec<Id> {
-        self.current = view;
-        let before = self.current.loads();
-        let (set, limits) = (self.current.set.clone(), self.current.limits);
-        let woken = self.admission.replace(set, limits, || &mut self.queue);
-        self.current.granted_since(&before, woken.len());
-        woken
-    }
-
-    /// The slot, if it was granted all the same.
-    fn give_up(&mut self, id: Id, ticket: &Ticket<usize>) -> Option<Arc<Endpoint>> {
-        if self.admission.cancel(ticket) {
-            self.line.gave_up(id);
-            return None;
-        }
-        Some(ticket.granted().expect("a ticket that cannot be cancelled is granted"))
-    }
-
-    fn learn(&mut self, worker: usize) {
-        self.workers[worker].seen = self.current.clone();
-    }
-}
-
-impl fmt::Display for Tally {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { arrived, served, failed, refused, out_of_patience, client_gone } = self;
-        write!(
-            f,
-            "{arrived} requests: {served} served, {failed} failed, {refused} refused, \
-             {out_of_patience} waited too long, {client_gone} went while waiting"
-        )
-    }
-}
-
-impl std::ops::AddAssign for Tally {
-    fn add_assign(&mut self, other: Self) {
-        self.arrived += other.arrived;
-        self.served += other.served;
-        self.failed += other.failed;
-        self.refused += other.refused;
-        self.out_of_patience += other.out_of_patience;
-        self.client_gone += other.client_gone;
     }
 }
