@@ -6,24 +6,23 @@
 //!
 //! Two figures are learned. `proven`: the longest idleness after which a connection was found open; it falls to what
 //! a closed one says. `closes_after`: the shortest idleness after which one was found closed; it is forgotten when one
-//! is found open at a greater age, so a restart that closes everything once disables nothing for good. In case the
-//! caller only looks at connections it may reuse, one in [`TRIAL`] refusals of a replayable request is turned
-//! into a yes: it costs at worst a retry.
+//! is found open at a greater age, so a restart that closes everything once disables nothing for good.
 //!
-//! A replayable request: younger than `closes_after`.
+//! A replayable request may use what is younger than `closes_after`. In case the caller looks at no other connections,
+//! and so would never find an older one open, one refusal in sixteen is turned into a yes: at worst it costs a retry.
 //!
-//! Any other: the endpoint *keeps connections*, and the age is at most half of both figures. It keeps connections if
-//! one has served a second response since the last was found closed, or one was found open after [`KEPT`].
+//! Any other may use what is at most half as old as both figures, and only if the endpoint *keeps connections*: one has
+//! served a second response since the last was found closed, or one was found open at the age of a second.
 //!
-//! - **A server that closes after each response without saying so** never serves a second one on a connection, and
-//!   none of its connections reaches [`KEPT`]; only its FIN may be some milliseconds late. So a POST always goes on a
-//!   fresh connection, and there is no learning phase in which it does not.
-//! - **A server that closes after 50 ms**: found open at 49 ms at most, so at the very most 25 ms old when it carries a
-//!   POST. The half, not the whole, because our clocks start a round trip apart and because of jitter.
+//! - **A server that closes after each response without saying so** never serves a second one on a connection, and none
+//!   of its connections is open for a second, only until a FIN that may be some milliseconds late. So a POST always
+//!   goes on a fresh connection, and there is no learning phase in which it does not.
+//! - **A server that closes after 50 ms** is found open at 50 ms at most, so a connection is at most 25 ms old when it
+//!   carries a POST. Half, not all, because our clocks start a round trip apart and because of jitter.
 //! - **A restart** closes young connections too: both figures fall to almost nothing and the proof is gone. They rise
 //!   with the next connection that is found open, and the proof comes back as it came at first.
 //! - **An ordinary server** (5 to 75 s) is believed after the first reuse by a replayable request. With nothing but
-//!   POSTs, after one second: the caller then goes on reporting connections that it may *not* use yet, the oldest too.
+//!   POSTs, after a second: the caller then goes on reporting connections that it may *not* use yet, the oldest too.
 
 use std::time::Duration;
 

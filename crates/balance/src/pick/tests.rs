@@ -1,0 +1,183 @@
+//! Who is chosen, how often, and who is not.
+
+use std::net::SocketAddr;
+
+use super::*;
+use crate::endpoint::{Ledger, Member};
+use crate::rng::Rng;
+
+struct World {
+    ledger: Ledger<()>,
+    set: EndpointSet<()>,
+}
+
+impl World {
+    /// Endpoints 0, 1, 2, … of these weights.
+    fn new(weights: &[u32]) -> Self {
+        let mut world = Self { ledger: Ledger::new(), set: EndpointSet::empty() };
+        world.become_of(&weights.iter().copied().enumerate().collect::<Vec<_>>());
+        world
+    }
+
+    /// Another set, of (endpoint, weight).
+    fn become_of(&mut self, members: &[(usize, u32)]) {
+        let mut member = |&(number, weight): &(usize, u32)| {
+            let address = SocketAddr::from(([10, 0, 0, 1], number as u16));
+            Member { endpoint: self.ledger.endpoint(address, || ()), weight }
+        };
+        self.set = EndpointSet::new(members.iter().map(&mut member).collect());
+    }
+
+    /// Takes a slot and says whose it is.
+    fn take(&self, picker: &mut Picker, cap: u32) -> Option<usize> {
+        let endpoint = picker.take(&self.set, NonZeroU32::new(cap), None)?;
+        Some(usize::from(endpoint.address.port()))
+    }
+
+    fn give_back(&self, endpoint: usize) {
+        self.set.members()[endpoint].endpoint.give_back();
+    }
+
+    /// Whose turn it is, one after the other, each request ending before the next begins.
+    fn turns(&self, picker: &mut Picker, times: usize) -> Vec<usize> {
+        let turn = |_| {
+            let endpoint = picker.take(&self.set, None, None).expect("nothing is full");
+            endpoint.give_back();
+            usize::from(endpoint.address.port())
+        };
+        (0..times).map(turn).collect()
+    }
+}
+
+const UNCAPPED: u32 = 0;
+
+#[test]
+fn nobody_is_chosen_from_a_set_without_weight() {
+    for algorithm in [Algorithm::LeastLoad, Algorithm::RoundRobin] {
+        for weights in [&[][..], &[0, 0]] {
+            let picked = World::new(weights).take(&mut Picker::new(algorithm, 1), UNCAPPED);
+            assert_eq!(picked, None, "{algorithm:?} of {weights:?}");
+        }
+    }
+}
+
+#[test]
+fn every_slot_is_found_and_none_beyond_the_cap() {
+    for algorithm in [Algorithm::LeastLoad, Algorithm::RoundRobin] {
+        let world = World::new(&[1, 5, 0, 2]);
+        let mut picker = Picker::new(algorithm, 7);
+        let mut taken = [0; 4];
+        while let Some(endpoint) = world.take(&mut picker, 3) {
+            taken[endpoint] += 1;
+        }
+        assert_eq!(taken, [3, 3, 0, 3], "{algorithm:?}");
+    }
+}
+
+#[test]
+fn the_endpoint_just_failed_at_is_used_only_if_it_is_alone() {
+    for algorithm in [Algorithm::LeastLoad, Algorithm::RoundRobin] {
+        let cap = NonZeroU32::new(1);
+        let two = World::new(&[1, 1]);
+        let failed = two.set.members()[0].endpoint.clone();
+        let mut picker = Picker::new(algorithm, 3);
+        let other = picker.take(&two.set, cap, Some(&failed)).unwrap();
+        assert_eq!(other.address.port(), 1, "{algorithm:?}");
+        assert!(picker.take(&two.set, cap, Some(&failed)).is_none(), "{algorithm:?}");
+
+        let one = World::new(&[1, 0]);
+        let failed = one.set.members()[0].endpoint.clone();
+        assert!(picker.take(&one.set, cap, Some(&failed)).is_some(), "{algorithm:?}");
+    }
+}
+
+#[test]
+fn least_load_lets_equals_take_turns() {
+    let world = World::new(&[1, 1, 1]);
+    let mut picker = Picker::new(Algorithm::LeastLoad, 5);
+    let turns = world.turns(&mut picker, 9);
+    assert_eq!(turns[..3], turns[3..6]);
+    let first = turns[0];
+    assert_eq!(turns[..3], [first, (first + 1) % 3, (first + 2) % 3]);
+}
+
+#[test]
+fn least_load_fills_in_proportion_to_weights() {
+    let world = World::new(&[1, 2, 3]);
+    let mut picker = Picker::new(Algorithm::LeastLoad, 5);
+    for _ in 0..60 {
+        world.take(&mut picker, UNCAPPED);
+    }
+    let in_flight = world.set.members().iter().map(|member| member.endpoint.in_flight());
+    assert_eq!(in_flight.collect::<Vec<_>>(), [10, 20, 30]);
+}
+
+#[test]
+fn least_load_keeps_to_weights_under_closed_load() {
+    let weights = [1, 2, 5];
+    let world = World::new(&weights);
+    let mut picker = Picker::new(Algorithm::LeastLoad, 11);
+    let mut rng = Rng::new(11);
+    let mut running: Vec<_> = (0..80).map(|_| world.take(&mut picker, UNCAPPED).unwrap()).collect();
+    let mut served = [0_u32; 3];
+    for _ in 0..100_000 {
+        let ended = rng.below(running.len());
+        world.give_back(running[ended]);
+        running[ended] = world.take(&mut picker, UNCAPPED).unwrap();
+        served[running[ended]] += 1;
+    }
+    for (endpoint, weight) in weights.into_iter().enumerate() {
+        let fair = 100_000.0 * f64::from(weight) / 8.0;
+        let share = f64::from(served[endpoint]) / fair;
+        assert!((0.97..1.03).contains(&share), "{served:?}");
+    }
+}
+
+#[test]
+fn round_robin_spreads_a_heavy_endpoint_evenly() {
+    // The example of nginx's commit 52327e0627f4.
+    let world = World::new(&[5, 1, 1]);
+    let mut picker = Picker::new(Algorithm::RoundRobin, 2);
+    let turns = world.turns(&mut picker, 7);
+    let heavy: Vec<_> = turns.iter().map(|&endpoint| endpoint == 0).collect();
+    assert_eq!(heavy, [true, true, false, true, false, true, true], "{turns:?}");
+    assert_eq!(world.turns(&mut picker, 7), turns);
+}
+
+#[test]
+fn round_robin_gives_a_newcomer_its_share_and_no_burst() {
+    let mut world = World::new(&[1, 1, 1]);
+    let mut picker = Picker::new(Algorithm::RoundRobin, 2);
+    world.turns(&mut picker, 100);
+    world.become_of(&[(3, 1), (2, 1), (1, 1), (0, 1)]);
+    let mut served = [0; 4];
+    for endpoint in world.turns(&mut picker, 8) {
+        served[endpoint] += 1;
+    }
+    assert_eq!(served[3], 2, "{served:?}");
+}
+
+#[test]
+fn round_robin_forgets_debts_that_the_new_weights_could_not_pay() {
+    let mut world = World::new(&[1_000_000, 999_999]);
+    let mut picker = Picker::new(Algorithm::RoundRobin, 2);
+    world.turns(&mut picker, 1);
+    world.become_of(&[(0, 1), (1, 1)]);
+    let turns = world.turns(&mut picker, 8);
+    assert!((0..2).all(|one| turns.iter().filter(|&&turn| turn == one).count() >= 2));
+}
+
+#[test]
+fn round_robin_does_not_make_up_for_what_a_full_endpoint_missed() {
+    let world = World::new(&[1, 1]);
+    let mut picker = Picker::new(Algorithm::RoundRobin, 2);
+    let full = world.set.members()[0].endpoint.clone();
+    assert!(full.take(None));
+    for _ in 0..50 {
+        assert_eq!(world.take(&mut picker, 1), Some(1));
+        world.give_back(1);
+    }
+    full.give_back();
+    let turns = world.turns(&mut picker, 10);
+    assert_eq!(turns.iter().filter(|&&endpoint| endpoint == 0).count(), 5, "{turns:?}");
+}
