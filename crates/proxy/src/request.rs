@@ -94,6 +94,7 @@ pub(crate) async fn refuse(
     record.failure = Some(failure);
     exchange.request.keep_alive = false;
     let after = relay::answer(worker, client, exchange, &mut record).await;
+    client.since = clock::now();
     record.close(worker, client, exchange);
     after
 }
