@@ -2,11 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
+mod laws;
 mod table;
 
 use std::fmt::Write as _;
 
-use proxy::h1::{Chunk, ChunkedReader, HeadLimits, parse, write};
+use laws::End;
+use proxy::h1::{HeadLimits, parse, write};
 use proxy::head::{Fields, Framing, Method, RequestHead, ResponseHead};
 use table::{path, rows, unescape};
 
@@ -98,43 +100,28 @@ fn read_response(method: &str, bytes: &str) -> (String, String, String) {
 /// Status, data, trailers and rest, which must not depend on how the bytes come in.
 fn read_chunked(bytes: &str) -> [String; 4] {
     let bytes = unescape(bytes);
-    let whole = decode(&bytes, bytes.len());
+    let read = laws::decode(&bytes, bytes.len());
     for step in 1..bytes.len().min(64) {
-        assert_eq!(decode(&bytes, step), whole, "in steps of {step}");
+        assert_eq!(laws::decode(&bytes, step), read, "in steps of {step}");
     }
-    whole
-}
-
-fn decode(bytes: &[u8], step: usize) -> [String; 4] {
-    let mut reader = ChunkedReader::new();
-    let (mut data, mut taken, mut seen) = (Vec::new(), 0, 0);
-    loop {
-        match reader.next(&bytes[taken..seen]) {
-            Ok(Chunk::Data { skip, len }) => {
-                data.extend_from_slice(&bytes[taken + skip..][..len]);
-                taken += skip + len;
-            }
-            Ok(Chunk::End { skip }) => {
-                let rest = escape(&bytes[taken + skip..]);
-                return ["pass".into(), escape(&data), trailers(reader.trailers()), rest];
-            }
-            Ok(Chunk::NeedMore { skip }) if seen == bytes.len() => {
-                assert_eq!(taken + skip, seen, "framing is not left in the buffer");
-                return ["wait".into(), escape(&data), String::new(), String::new()];
-            }
-            Ok(Chunk::NeedMore { skip }) => {
-                taken += skip;
-                seen = bytes.len().min(seen + step);
-            }
-            Err(bad) => return [bad.status().to_string(), "-".into(), "-".into(), "-".into()],
+    let data = escape(&read.data);
+    match read.end {
+        End::Complete(taken) => {
+            ["pass".into(), data, trailers(&read.trailers), escape(&bytes[taken..])]
         }
+        End::Incomplete => ["wait".into(), data, String::new(), String::new()],
+        End::Bad(bad) => [bad.status().to_string(), "-".into(), "-".into(), "-".into()],
     }
 }
 
 /// As they are written.
-fn trailers(trailers: &Fields) -> String {
+fn trailers(trailers: &[(Vec<u8>, Vec<u8>)]) -> String {
+    let mut fields = Fields::new();
+    for (name, value) in trailers {
+        fields.append(name, value);
+    }
     let mut out = Vec::new();
-    write::last_chunk(trailers, &mut out);
+    write::last_chunk(&fields, &mut out);
     let lines = out.strip_prefix(b"0\r\n").and_then(|lines| lines.strip_suffix(b"\r\n")).unwrap();
     escape(lines).replace("\\r\\n", ", ").trim_end_matches(", ").into()
 }

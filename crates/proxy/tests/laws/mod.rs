@@ -1,6 +1,7 @@
 //! What holds for any bytes whatever. Tests try mutated messages, fuzzers all that they think of.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+#![allow(dead_code, reason = "each test uses what it needs")]
 #![allow(unreachable_pub, reason = "the fuzz targets are built from this file too")]
 
 use proxy::h1::{BadChunk, Chunk, ChunkedReader, HeadLimits, parse, write};
@@ -75,7 +76,7 @@ fn written_response(head: &ResponseHead) -> Vec<u8> {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Decoded {
     pub data: Vec<u8>,
-    /// Lower-case names and values.
+    /// Names and values.
     pub trailers: Vec<(Vec<u8>, Vec<u8>)>,
     pub end: End,
 }
@@ -138,5 +139,5 @@ pub fn decode(bytes: &[u8], step: usize) -> Decoded {
 }
 
 fn named(fields: &Fields) -> Vec<(Vec<u8>, Vec<u8>)> {
-    fields.iter().map(|(_, name, value)| (name.to_ascii_lowercase(), value.to_vec())).collect()
+    fields.iter().map(|(_, name, value)| (name.to_vec(), value.to_vec())).collect()
 }
