@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import traceback
 from pathlib import Path
 
 from lab import experiment, plot
@@ -26,6 +27,10 @@ def main() -> int:
     except KeyboardInterrupt:
         say("lab: interrupted")
         return 130
+    except Exception:
+        # Python's own exit code for this is 1, which says that a claim falls short.
+        traceback.print_exc()
+        return 2
 
 
 def _list(_: argparse.Namespace) -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.experiment import Experiment
+from lab.paths import CACHE
 
 Row = dict[str, Any]
 
@@ -48,9 +49,9 @@ class Bench:
             self.notes.append(text)
 
     def log_folder(self) -> Path:
-        """Where processes log: beside the raw data, not committed."""
-        folder = self.folder / "logs"
-        folder.mkdir(exist_ok=True)
+        """Where processes log. Not beside the raw data, which is for committing."""
+        folder = CACHE / "lab" / self.experiment.name / "logs" / self.folder.name
+        folder.mkdir(parents=True, exist_ok=True)
         return folder
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import resource
 import signal
@@ -12,9 +11,6 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Self
-
-PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class ChildFailed(Exception):
@@ -38,14 +34,13 @@ class Child:
         pipe = subprocess.PIPE if piped else None
         with log.open("ab") as out:
             self._process = subprocess.Popen(
-                self.argv,
+                [*_launcher(cpus), *self.argv],
                 stdin=pipe or subprocess.DEVNULL,
                 stdout=pipe or out,
                 stderr=out,
                 env={**os.environ, **(env or {})},
                 text=True,
                 start_new_session=True,
-                preexec_fn=lambda: _before_exec(cpus),
             )
         _prefer(self.pid)
 
@@ -131,11 +126,10 @@ def raise_open_files() -> int:
     return hard
 
 
-def _before_exec(cpus: Sequence[int]) -> None:
-    # Survivors of a killed lab would serve the next run.
-    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if cpus:
-        os.sched_setaffinity(0, cpus)
+def _launcher(cpus: Sequence[int]) -> list[str]:
+    """What the command line begins with. Survivors of a killed lab would serve the next run."""
+    pinned = ["taskset", "--cpu-list", ",".join(map(str, cpus))] if cpus else []
+    return ["setpriv", "--pdeathsig", "KILL", "--", *pinned]
 
 
 def _prefer(pid: int) -> None:

@@ -74,7 +74,7 @@ def _instructions(case: dict[str, Any], requests: int) -> int:
                 running.child.stop(GRACE_SECONDS)
         if report.errors:
             raise ChildFailed(f"{report.errors} of {requests} requests failed, the first one: {report.first_error}")
-        found = re.search(r"^(?:summary|totals): (\d+)", counts.read_text(), re.M) if counts.is_file() else None
+        found = re.search(r"^(?:summary|totals): (\d+)", counts.read_text(), re.MULTILINE) if counts.is_file() else None
         if not found:
             raise ChildFailed(f"callgrind wrote no count{running.child.log_end()}")
         return int(found.group(1))

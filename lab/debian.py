@@ -76,11 +76,11 @@ def _mirror() -> tuple[str, str]:
         if not path.is_file():
             continue
         text = path.read_text()
-        found = re.search(r"^URIs:\s*(\S+/debian/?)\s*$", text, re.M) or re.search(
-            r"^deb\s+(?:\[[^]]*\]\s*)?(\S+/debian/?)\s", text, re.M
+        found = re.search(r"^URIs:\s*(\S+/debian/?)\s*$", text, re.MULTILINE) or re.search(
+            r"^deb\s+(?:\[[^]]*\]\s*)?(\S+/debian/?)\s", text, re.MULTILINE
         )
         if found:
-            keyring = re.search(r"^Signed-By:\s*(/\S+)", text, re.M)
+            keyring = re.search(r"^Signed-By:\s*(/\S+)", text, re.MULTILINE)
             default = "/usr/share/keyrings/debian-archive-keyring.gpg"
             return found.group(1), keyring.group(1) if keyring else default
     raise Missing(f"no Debian mirror is named in {' or '.join(MACHINE_SOURCES)}: the peers come as Debian packages")

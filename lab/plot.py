@@ -17,7 +17,7 @@ def draw(folder: Path, title: str) -> Path:
     matplotlib.use("svg")
     # The same data give the same file.
     matplotlib.rcParams["svg.hashsalt"] = "lab"
-    import matplotlib.pyplot as pyplot
+    from matplotlib import pyplot
 
     cases = _read(folder / "raw.csv")
     rows = -(-len(cases) // COLUMNS)

@@ -32,9 +32,9 @@ class ChildTest(unittest.TestCase):
         self.assertTrue(ended)
 
     def test_child_that_ends_early_shows_its_log(self) -> None:
-        with self.start("raise SystemExit('port in use')") as child:
-            with self.assertRaisesRegex(ChildFailed, "port in use"):
-                wait_until(lambda: False, child, "the listener")
+        ended = self.assertRaisesRegex(ChildFailed, "port in use")
+        with self.start("raise SystemExit('port in use')") as child, ended:
+            wait_until(lambda: False, child, "the listener")
 
     def test_child_stays_on_its_cpus(self) -> None:
         cpu = min(os.sched_getaffinity(0))

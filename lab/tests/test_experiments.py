@@ -11,7 +11,7 @@ from lab.paths import REPOSITORY
 
 def lab(*arguments: str) -> subprocess.CompletedProcess[str]:
     argv = [sys.executable, "-m", "lab", *arguments]
-    return subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True)
+    return subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, check=False)
 
 
 class ExperimentTest(unittest.TestCase):
