@@ -87,14 +87,22 @@ impl Backend {
         self.replace(Current::new(EndpointSet::empty(), settings));
     }
 
+    /// Gives free slots to those who wait.
+    ///
+    /// A grant of one backend that meets a cancel holds a shared endpoint's slot for a moment, in which another
+    /// backend's newcomer may overlook it. So somebody looks again now and then.
+    pub(crate) fn dispatch(&self) {
+        let granted = self.admission.dispatch(|| lock(&self.queue));
+        granted.into_iter().for_each(Waker::wake);
+    }
+
     /// The endpoint has finished with a request of this backend.
     fn release(&self, endpoint: &Endpoint) {
         if let Some(waiter) = self.admission.release(endpoint, || lock(&self.queue)) {
             waiter.wake();
         }
         for other in endpoint.data.other_sharers(self) {
-            let granted = other.admission.dispatch(|| lock(&other.queue));
-            granted.into_iter().for_each(Waker::wake);
+            other.dispatch();
         }
     }
 }

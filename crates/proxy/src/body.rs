@@ -4,7 +4,9 @@
 //! it reads and writes framing of its own. What may have to be sent again stays in `out` until it is known to be
 //! useless.
 
+use std::cell::Cell;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -13,10 +15,13 @@ use tokio::net::TcpStream;
 use crate::buffer::{BUFFER_BYTES, Buffer};
 use crate::h1::{BadChunk, Chunk, ChunkedReader, write};
 use crate::head::{Fields, Framing};
+use crate::pipe::Pipe;
 use crate::worker::Scratch;
 
 /// A request's head and body are kept for another attempt up to this size.
 pub(crate) const REPLAY_BYTES: usize = 64 * 1024;
+/// From so many bytes on the rest of a body is spliced. See DESIGN section 4.
+const SPLICE_BYTES: u64 = 256 * 1024;
 /// Decoded bytes that may wait in `out` before the next write.
 const GATHER_BYTES: usize = 64 * 1024;
 
@@ -63,7 +68,8 @@ pub(crate) struct Pump {
     /// Serialised bytes, of which the first `sent` have been written.
     pub(crate) out: Vec<u8>,
     sent: usize,
-    keep: bool,
+    kept: Option<Kept>,
+    pipe: Option<Pipe>,
     allowed: u64,
     /// Decoded bytes of the body so far.
     pub(crate) body_bytes: u64,
@@ -72,6 +78,48 @@ pub(crate) struct Pump {
     /// Grows with every byte that moves.
     pub(crate) progress: u64,
     pub(crate) waiting_for: Side,
+}
+
+/// How many bytes a worker's requests may keep for another attempt, all together.
+#[derive(Debug)]
+pub(crate) struct KeepBudget {
+    left: Cell<usize>,
+    /// Requests that were not kept for want of budget.
+    pub(crate) refused: Cell<u64>,
+}
+
+impl KeepBudget {
+    pub(crate) fn new(bytes: usize) -> Rc<Self> {
+        Rc::new(Self { left: Cell::new(bytes), refused: Cell::new(0) })
+    }
+}
+
+/// What one request has taken of the budget; given back when dropped.
+struct Kept {
+    bytes: usize,
+    budget: Rc<KeepBudget>,
+}
+
+impl Kept {
+    /// False: the budget does not allow so many bytes.
+    fn grow(&mut self, bytes: usize) -> bool {
+        let more = bytes.saturating_sub(self.bytes);
+        let left = self.budget.left.get().checked_sub(more);
+        match left {
+            Some(left) => {
+                self.budget.left.set(left);
+                self.bytes += more;
+            }
+            None => self.budget.refused.set(self.budget.refused.get() + 1),
+        }
+        left.is_some()
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.budget.left.set(self.budget.left.get() + self.bytes);
+    }
 }
 
 /// A stream and what has been read from it already.
@@ -88,7 +136,8 @@ impl Pump {
             chunks: ChunkedReader::new(),
             out: Vec::new(),
             sent: 0,
-            keep: false,
+            kept: None,
+            pipe: None,
             allowed: u64::MAX,
             body_bytes: 0,
             written: 0,
@@ -113,19 +162,19 @@ impl Pump {
             Framing::None | Framing::Length(_) | Framing::UntilClose => Writing::Raw,
         };
         self.out.clear();
-        (self.sent, self.keep, self.allowed) = (0, false, u64::MAX);
+        (self.kept, self.pipe) = (None, None);
+        (self.sent, self.allowed) = (0, u64::MAX);
         (self.body_bytes, self.written, self.progress) = (0, 0, 0);
     }
 
-    /// Keeps what is sent, so that [`Pump::rewind`] can send it again.
-    pub(crate) fn keep(&mut self) {
-        self.keep = true;
+    /// Keeps what is sent, so that [`Pump::rewind`] can send it again, as far as the budget goes.
+    pub(crate) fn keep(&mut self, budget: &Rc<KeepBudget>) {
+        self.kept = Some(Kept { bytes: 0, budget: Rc::clone(budget) });
     }
 
     /// What was kept is of no use any more.
     pub(crate) fn forget(&mut self) {
-        if self.keep {
-            self.keep = false;
+        if self.kept.take().is_some() {
             self.out.drain(..self.sent);
             self.sent = 0;
         }
@@ -138,10 +187,10 @@ impl Pump {
 
     /// Starts again from the first byte, if all that was sent is still here.
     pub(crate) fn rewind(&mut self) -> bool {
-        if self.keep {
+        if self.kept.is_some() {
             (self.sent, self.written) = (0, 0);
         }
-        self.keep
+        self.kept.is_some()
     }
 
     /// Forgets everything, and keeps the memory unless it is much.
@@ -151,7 +200,7 @@ impl Pump {
     }
 
     pub(crate) fn is_done(&self) -> bool {
-        self.reading == Reading::Done && self.sent == self.out.len()
+        self.reading == Reading::Done && self.sent == self.out.len() && self.pipe.is_none()
     }
 
     /// The whole body has been read (though perhaps not yet written).
@@ -170,6 +219,9 @@ impl Pump {
         loop {
             self.gather(source.buffer)?;
             ready!(self.poll_flush(cx, sink))?;
+            if self.pipe.is_some() {
+                ready!(self.poll_splice(cx, source.stream, sink, scratch))?;
+            }
             if self.reading == Reading::Done {
                 return Poll::Ready(Ok(()));
             }
@@ -179,6 +231,13 @@ impl Pump {
             }
             if self.passes_through() {
                 scratch.stock.reclaim(source.buffer);
+                if self.is_large() {
+                    self.forget();
+                    self.pipe = scratch.pipe();
+                }
+                if self.pipe.is_some() {
+                    continue;
+                }
                 ready!(self.poll_copy(cx, source.stream, sink, scratch))?;
             } else {
                 ready!(self.poll_fill(cx, source, scratch))?;
@@ -194,7 +253,7 @@ impl Pump {
         scratch: &Scratch,
     ) -> Poll<Result<(), Stop>> {
         self.writing = Writing::Discard;
-        self.keep = false;
+        (self.kept, self.pipe) = (None, None);
         self.out.clear();
         self.sent = 0;
         loop {
@@ -302,10 +361,9 @@ impl Pump {
                 _ => return Poll::Ready(Err(Stop::SinkFailed)),
             }
         }
-        if self.keep && self.out.len() > REPLAY_BYTES {
-            self.keep = false;
-        }
-        if !self.keep {
+        let bytes = self.out.len();
+        self.kept.take_if(|kept| bytes > REPLAY_BYTES || !kept.grow(bytes));
+        if self.kept.is_none() {
             self.out.clear();
             self.sent = 0;
         }
@@ -316,6 +374,45 @@ impl Pump {
     fn passes_through(&self) -> bool {
         let plain_in = matches!(self.reading, Reading::Length(_) | Reading::UntilClose);
         plain_in && matches!(self.writing, Writing::Raw | Writing::Discard)
+    }
+
+    /// So much is left that moving pages beats copying bytes.
+    fn is_large(&self) -> bool {
+        matches!(self.reading, Reading::Length(left) if left >= SPLICE_BYTES)
+    }
+
+    /// Moves the rest of the body from socket to socket within the kernel. Ready when all of it has been written.
+    fn poll_splice(
+        &mut self,
+        cx: &mut Context<'_>,
+        source: &TcpStream,
+        sink: &TcpStream,
+        scratch: &Scratch,
+    ) -> Poll<Result<(), Stop>> {
+        while let Some(mut pipe) = self.pipe.take() {
+            let moved = match self.reading {
+                _ if !pipe.is_empty() => {
+                    self.waiting_for = Side::Sink;
+                    pipe.poll_empty(cx, sink).map_err(|_| Stop::SinkFailed)
+                }
+                Reading::Length(left) => {
+                    self.waiting_for = Side::Source;
+                    pipe.poll_fill(cx, source, left).map_err(|_| Stop::SourceEnded)
+                }
+                Reading::Done | Reading::Chunked | Reading::UntilClose => {
+                    scratch.give_back_pipe(pipe);
+                    return Poll::Ready(Ok(()));
+                }
+            };
+            self.pipe = Some(pipe);
+            let count = ready!(moved)?;
+            match self.waiting_for {
+                Side::Sink => self.count_written(count),
+                Side::Source if count == 0 => return Poll::Ready(Err(Stop::SourceEnded)),
+                Side::Source => self.read(count)?,
+            }
+        }
+        Poll::Ready(Ok(()))
     }
 
     /// One read and one write by way of the worker's large buffer.
@@ -341,7 +438,7 @@ impl Pump {
             return Poll::Ready(self.source_closed());
         }
         self.read(data.len())?;
-        if self.keep && self.out.len() + data.len() <= REPLAY_BYTES {
+        if self.kept.is_some() && self.out.len() + data.len() <= REPLAY_BYTES {
             self.out.extend_from_slice(data);
             return Poll::Ready(Ok(()));
         }

@@ -21,6 +21,8 @@ mod failure;
 mod dial;
 /// Bodies, streamed.
 mod body;
+/// Pages from socket to socket.
+mod pipe;
 /// Connections that have left HTTP.
 mod tunnel;
 /// The head of a message, for every protocol.

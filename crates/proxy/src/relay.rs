@@ -28,7 +28,7 @@ pub(crate) async fn relay(
     client: &mut Client,
     exchange: &mut Exchange,
     mut lease: Lease,
-    terms: &Terms,
+    terms: &Terms<'_>,
     record: &mut Record,
 ) -> Result<After, Failure> {
     record.status = exchange.response.status;
@@ -64,7 +64,7 @@ fn prepare(worker: &Worker, response: &mut ResponseHead) {
 }
 
 /// Writes the head into the pump; says whether the client may send another request.
-fn start(worker: &Worker, client: &Client, exchange: &mut Exchange, terms: &Terms) -> bool {
+fn start(worker: &Worker, client: &Client, exchange: &mut Exchange, terms: &Terms<'_>) -> bool {
     let Exchange { request, response, upload, download } = exchange;
     let framing = match (response.framing, request.version) {
         (Framing::Chunked | Framing::UntilClose, Version::Http11) => Framing::Chunked,
@@ -76,7 +76,7 @@ fn start(worker: &Worker, client: &Client, exchange: &mut Exchange, terms: &Term
     let keep_alive = request.keep_alive
         && framing != Framing::UntilClose
         && !expects
-        && client.may_stay(worker, &terms.client);
+        && client.may_stay(worker, terms.client);
     download.start(response.framing, framing);
     write::response_head(response, framing, request.version, keep_alive, false, &mut download.out);
     keep_alive
@@ -88,7 +88,7 @@ async fn stream(
     client: &mut Client,
     exchange: &mut Exchange,
     lease: &mut Lease,
-    terms: &Terms,
+    terms: &Terms<'_>,
 ) -> Result<(), Failure> {
     let Exchange { upload, download, .. } = exchange;
     let connection = &mut lease.connection;
@@ -147,7 +147,7 @@ fn from_endpoint(stop: Stop) -> Failure {
 }
 
 /// The endpoint has finished: its connection waits for the next request, if it can carry one, and the slot is free.
-fn lay_down(lease: Lease, exchange: &Exchange, terms: &Terms) {
+fn lay_down(lease: Lease, exchange: &Exchange, terms: &Terms<'_>) {
     let Lease { slot, mut connection, upload_broken } = lease;
     connection.written += exchange.upload.written;
     let unasked = connection.buffer.as_ref().is_some_and(|buffer| !buffer.is_empty());
@@ -174,7 +174,7 @@ pub(crate) async fn forward_interim(
     worker: &Worker,
     client: &mut Client,
     exchange: &mut Exchange,
-    terms: &Terms,
+    terms: &Terms<'_>,
 ) -> Result<(), Failure> {
     if exchange.request.version == Version::Http10 {
         return Ok(());

@@ -49,14 +49,14 @@ pub(crate) enum After {
 }
 
 /// What holds for one request from its admission on.
-pub(crate) struct Terms {
-    pub(crate) client: Arc<ClientSettings>,
+pub(crate) struct Terms<'l> {
+    pub(crate) client: &'l ClientSettings,
     pub(crate) backend: BackendSettings,
     /// The request has to be over by then.
     pub(crate) deadline: Time,
 }
 
-impl Terms {
+impl Terms<'_> {
     /// Slots are counted and queued for: an endpoint's connections belong to its slots.
     pub(crate) fn is_capped(&self) -> bool {
         self.backend.max_in_flight_per_endpoint.or(self.backend.connection_max).is_some()
@@ -163,11 +163,11 @@ fn choose_backend(
     }
 }
 
-fn terms(listener: &LiveListener, backend: &BackendRef, started: Time) -> Terms {
+fn terms<'l>(listener: &'l LiveListener, backend: &BackendRef, started: Time) -> Terms<'l> {
     let settings = backend.current().settings.clone();
     let deadline =
         settings.request_timeout.map_or(Time::from_nanos(u64::MAX), |most| started + most);
-    Terms { client: Arc::clone(&listener.client), backend: settings, deadline }
+    Terms { client: &listener.client, backend: settings, deadline }
 }
 
 /// Makes the request ready to be sent: its head as the endpoint gets it, its body as it will come.
@@ -175,7 +175,7 @@ fn prepare(
     worker: &Worker,
     client: &Client,
     exchange: &mut Exchange,
-    terms: &Terms,
+    terms: &Terms<'_>,
 ) -> Result<(), Failure> {
     let Exchange { request, upload, .. } = exchange;
     let most = terms.client.max_body_bytes.unwrap_or(u64::MAX);
@@ -184,7 +184,7 @@ fn prepare(
     }
     forwarded::describe(request, &client.origin, &terms.client, &mut worker.rng.borrow_mut());
     upload.allow(most);
-    upload.keep();
+    upload.keep(&worker.keep_budget);
     crate::h1::write::request_head(request, request.framing, request.upgrade, &mut upload.out);
     Ok(())
 }
@@ -195,7 +195,7 @@ async fn admit(
     client: &mut Client,
     backend: &BackendRef,
     except: Option<&Arc<Endpoint>>,
-    terms: &Terms,
+    terms: &Terms<'_>,
     record: &mut Record,
 ) -> Result<Slot, Failure> {
     let entered = poll_fn(|cx| {

@@ -15,16 +15,22 @@ use tokio::sync::oneshot;
 
 use crate::accept::h1::{self, Handover};
 use crate::accept::listen;
+use crate::body::KeepBudget;
 use crate::buffer::Stock;
 use crate::clock;
 use crate::dial::pool;
 use crate::live::{Bound, Live};
 use crate::observe::WorkerCounters;
 use crate::observe::access::Log;
+use crate::pipe::Pipe;
 use crate::request::Exchange;
 
 /// The buffer by way of which large bodies are copied; see DESIGN section 4.
 const LARGE_BYTES: usize = 256 * 1024;
+/// Pipes that a worker keeps when nobody uses them.
+const PIPES: usize = 64;
+/// What a worker's requests may keep for another attempt, all together.
+const KEEP_BYTES: usize = 32 * 1024 * 1024;
 /// Exchanges that a worker keeps when nobody uses them.
 const EXCHANGES: usize = 256;
 /// How often a worker looks at its load and its log.
@@ -80,6 +86,7 @@ pub(crate) struct Worker {
     pub(crate) scratch: Scratch,
     pub(crate) rng: RefCell<Rng>,
     pub(crate) log: Log,
+    pub(crate) keep_budget: Rc<KeepBudget>,
     live: RefCell<Rc<Arc<Live>>>,
     exchanges: RefCell<Vec<Box<Exchange>>>,
     sleepers: RefCell<Sleepers>,
@@ -99,6 +106,7 @@ pub(crate) struct Worker {
 pub(crate) struct Scratch {
     pub(crate) stock: Stock,
     large: RefCell<Vec<u8>>,
+    pipes: RefCell<Vec<Pipe>>,
 }
 
 /// The connections' tasks, to be woken when all must look up.
@@ -164,6 +172,18 @@ impl Scratch {
         }
         large
     }
+
+    /// An empty pipe, if there are descriptors for one.
+    pub(crate) fn pipe(&self) -> Option<Pipe> {
+        self.pipes.borrow_mut().pop().or_else(Pipe::new)
+    }
+
+    pub(crate) fn give_back_pipe(&self, pipe: Pipe) {
+        let mut pipes = self.pipes.borrow_mut();
+        if pipe.is_empty() && pipes.len() < PIPES {
+            pipes.push(pipe);
+        }
+    }
 }
 
 impl Worker {
@@ -174,6 +194,7 @@ impl Worker {
             scratch: Scratch::default(),
             rng: RefCell::new(Rng::new(seed(index))),
             log,
+            keep_budget: KeepBudget::new(KEEP_BYTES),
             live,
             exchanges: RefCell::default(),
             sleepers: RefCell::default(),
@@ -305,10 +326,11 @@ impl Worker {
         self.tick.set(self.tick.get().wrapping_add(1));
     }
 
-    /// Closes idle connections to endpoints that are spent or closed.
+    /// Closes idle connections to endpoints that are spent or closed, and looks for slots that nobody uses.
     fn sweep(&self) {
         let now = clock::now();
         for backend in &self.live().backends {
+            backend.dispatch();
             let current = backend.current();
             for member in current.set.members() {
                 pool::sweep(&member.endpoint, self.index, &current.settings, now);
@@ -356,6 +378,7 @@ async fn tick(worker: Rc<Worker>) {
         ticks.tick().await;
         worker.weigh();
         worker.log.flush(worker.counters());
+        worker.counters().replay_refused.add(worker.keep_budget.refused.take());
         until_sweep -= 1;
         if until_sweep == 0 {
             until_sweep = SWEEP_TICKS;

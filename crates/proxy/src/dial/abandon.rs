@@ -23,7 +23,12 @@ use crate::worker::Worker;
 const MOST_BYTES: u64 = 16 * 1024 * 1024;
 
 /// Gives the request up.
-pub(crate) fn abandon(worker: &Rc<Worker>, lease: Lease, exchange: &mut Exchange, terms: &Terms) {
+pub(crate) fn abandon(
+    worker: &Rc<Worker>,
+    lease: Lease,
+    exchange: &mut Exchange,
+    terms: &Terms<'_>,
+) {
     if !terms.is_capped() || exchange.upload.written == 0 {
         return;
     }

@@ -64,7 +64,7 @@ pub(crate) async fn attempt(
     exchange: &mut Exchange,
     slot: Slot,
     fresh: bool,
-    terms: &Terms,
+    terms: &Terms<'_>,
 ) -> Result<Lease, Lost> {
     let started = clock::now();
     let (slot, connection) =
@@ -80,6 +80,7 @@ pub(crate) async fn attempt(
             exchange.upload.forget();
             return Ok(lease);
         }
+        exchange.request.expect_continue &= exchange.response.status != 100;
         if let Err(failure) = relay::forward_interim(worker, client, exchange, terms).await {
             return Err(lost(worker, lease, exchange, failure, terms));
         }
@@ -94,7 +95,7 @@ async fn connection(
     exchange: &Exchange,
     slot: Slot,
     fresh: bool,
-    terms: &Terms,
+    terms: &Terms<'_>,
     now: Time,
 ) -> Result<(Slot, Connection), Lost> {
     let wish = Wish {
@@ -131,7 +132,7 @@ fn is_replayable(request: &RequestHead) -> bool {
 /// The moments by which things must have happened.
 struct Limits<'a> {
     attempt: Time,
-    terms: &'a Terms,
+    terms: &'a Terms<'a>,
 }
 
 /// Sends what is to be sent and reads until a head, interim or final, is complete.
@@ -160,8 +161,10 @@ async fn await_head(
         if let Poll::Ready(read) = poll_head(cx, worker, &mut lease.connection, head) {
             return Poll::Ready(read);
         }
-        let waits_for_client = !upload.is_read() && upload.waiting_for == Side::Source;
-        if !waits_for_client && client.poll_gone(cx, worker).is_ready() {
+        let reads_client = !upload.is_read() && upload.waiting_for == Side::Source;
+        // A client that expects to be told to go on waits for the endpoint.
+        let waits_for_client = reads_client && !request.expect_continue;
+        if !reads_client && client.poll_gone(cx, worker).is_ready() {
             return Poll::Ready(Err(Failure::ClientGone));
         }
         if seen != upload.progress {
@@ -243,7 +246,7 @@ fn lost(
     lease: Lease,
     exchange: &mut Exchange,
     failure: Failure,
-    terms: &Terms,
+    terms: &Terms<'_>,
 ) -> Lost {
     lease.slot.conclude(worker, Some(failure));
     if failure != Failure::EndpointClosed {

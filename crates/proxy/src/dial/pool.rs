@@ -21,7 +21,8 @@ use crate::backend::Backend;
 use crate::buffer::Buffer;
 use crate::observe::EndpointCounters;
 
-/// Idle connections to one endpoint that one stack holds; the oldest gives way.
+/// Idle connections to one endpoint that one stack holds. What comes on top of it is closed: the old ones are those that
+/// tell how long the endpoint keeps connections.
 const STACK: usize = 1024;
 
 /// What the data plane hangs on an endpoint.
@@ -116,11 +117,15 @@ pub(crate) fn take(endpoint: &Endpoint, wish: &Wish<'_>) -> Option<Connection> {
         }
         let age = wish.now.saturating_since(connection.idle_since);
         let foreign = connection.worker != wish.worker;
-        if !connection.is_open(foreign || !wish.replayable) {
+        let surely = foreign || !wish.replayable;
+        if !connection.is_open(surely) {
             endpoint.idle.found_closed(age);
             continue;
         }
-        endpoint.idle.found_open(age);
+        // Only what the kernel says is evidence: the runtime may not have looked for a while.
+        if surely {
+            endpoint.idle.found_open(age);
+        }
         if !endpoint.idle.may_reuse(age, wish.replayable) {
             if !wish.capped {
                 lock(stack).push_back(connection);
@@ -144,26 +149,28 @@ pub(crate) fn give_back(endpoint: &Endpoint, mut connection: Connection, capped:
         endpoint.idle.served_again();
     }
     let mut stack = lock(endpoint.data.stack(connection.worker, capped));
-    if stack.len() >= STACK {
-        stack.pop_front();
+    if stack.len() < STACK {
+        stack.push_back(connection);
     }
-    stack.push_back(connection);
 }
 
 /// Closes what is spent or closed, and learns how long the endpoint keeps connections.
 pub(crate) fn sweep(endpoint: &Endpoint, worker: usize, settings: &BackendSettings, now: Time) {
     for capped in [false, true] {
         let mut stack = lock(endpoint.data.stack(worker, capped));
+        // The kernel is asked about the one that has been idle longest, and about those that others watch.
+        let mut is_oldest = true;
         stack.retain(|connection| {
-            let age = now.saturating_since(connection.idle_since);
             if connection.is_spent(settings, now) {
                 return false;
             }
-            let open = connection.is_open(connection.worker != worker);
-            if open {
-                endpoint.idle.found_open(age);
-            } else {
+            let age = now.saturating_since(connection.idle_since);
+            let surely = std::mem::take(&mut is_oldest) || connection.worker != worker;
+            let open = connection.is_open(surely);
+            if !open {
                 endpoint.idle.found_closed(age);
+            } else if surely {
+                endpoint.idle.found_open(age);
             }
             open
         });

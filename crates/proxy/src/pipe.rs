@@ -1,0 +1,83 @@
+//! A pipe in the kernel, by way of which pages move from socket to socket without being copied (`splice`).
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::task::{Context, Poll, ready};
+
+use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+
+/// What a pipe should hold; the kernel may allow less.
+const PIPE_BYTES: usize = 256 * 1024;
+
+pub(crate) struct Pipe {
+    reader: OwnedFd,
+    writer: OwnedFd,
+    inside: usize,
+}
+
+impl Pipe {
+    /// `None` when there are no descriptors left: bodies are copied then.
+    pub(crate) fn new() -> Option<Self> {
+        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).ok()?;
+        // A user's pipes may have used up their pages: a smaller pipe works too.
+        let _smaller = fcntl_setpipe_size(&writer, PIPE_BYTES);
+        Some(Self { reader, writer, inside: 0 })
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.inside == 0
+    }
+
+    /// Moves up to `most` bytes from the socket into the empty pipe. 0: the peer has finished.
+    pub(crate) fn poll_fill(
+        &mut self,
+        cx: &mut Context<'_>,
+        source: &TcpStream,
+        most: u64,
+    ) -> Poll<io::Result<usize>> {
+        let most = usize::try_from(most).unwrap_or(usize::MAX).min(PIPE_BYTES);
+        loop {
+            ready!(source.poll_read_ready(cx))?;
+            let moved =
+                source.try_io(Interest::READABLE, || move_pages(source, &self.writer, most));
+            match moved {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                moved => {
+                    self.inside = *moved.as_ref().unwrap_or(&0);
+                    return Poll::Ready(moved);
+                }
+            }
+        }
+    }
+
+    /// Moves what the pipe holds to the socket.
+    pub(crate) fn poll_empty(
+        &mut self,
+        cx: &mut Context<'_>,
+        sink: &TcpStream,
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            ready!(sink.poll_write_ready(cx))?;
+            let moved =
+                sink.try_io(Interest::WRITABLE, || move_pages(&self.reader, sink, self.inside));
+            match moved {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                moved => {
+                    self.inside -= *moved.as_ref().unwrap_or(&0);
+                    return Poll::Ready(moved);
+                }
+            }
+        }
+    }
+}
+
+fn move_pages(
+    from: impl std::os::fd::AsFd,
+    to: impl std::os::fd::AsFd,
+    most: usize,
+) -> io::Result<usize> {
+    let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
+    Ok(splice(from, None, to, None, most, flags)?)
+}
