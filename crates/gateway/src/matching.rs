@@ -106,10 +106,10 @@ impl<T> Hosts<T> {
     fn find<'a, R>(&'a self, host: &[u8], accept: impl Fn(&'a T) -> Option<R>) -> Option<R> {
         let end = self.labels.reach(labels(host));
         let names = self.labels.value(end);
-        if end.whole {
-            if let Some(found) = names.exact.as_ref().and_then(&accept) {
-                return Some(found);
-            }
+        if end.whole
+            && let Some(found) = names.exact.as_ref().and_then(&accept)
+        {
+            return Some(found);
         }
         // `*.example.com` is not `example.com`: the whole host is no name below itself.
         let mut next = if end.whole { self.labels.back(end) } else { Some(end) };

@@ -8,8 +8,17 @@ use std::sync::Arc;
 pub struct Origin {
     /// The file, or what else the source calls it.
     pub file: Arc<str>,
-    /// The document in the file, counted from 1.
+    /// The document in the file, counted from 1; 0: the file as a whole.
     pub document: usize,
+}
+
+/// `Kind namespace/name`, or `Kind name` for the one kind of ours that is in no namespace.
+pub(crate) fn label(kind: &str, namespace: &str, name: &str) -> String {
+    if kind == "GatewayClass" {
+        format!("{kind} {name}")
+    } else {
+        format!("{kind} {namespace}/{name}")
+    }
 }
 
 /// Something wrong with an object, and where it is.
@@ -28,7 +37,10 @@ pub struct Problem {
 /// One line: `file: document 2: HTTPRoute default/web: spec.rules[0]: message`.
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: document {}: ", self.origin.file, self.origin.document)?;
+        write!(f, "{}: ", self.origin.file)?;
+        if self.origin.document > 0 {
+            write!(f, "document {}: ", self.origin.document)?;
+        }
         for part in [&self.object, &self.field] {
             if !part.is_empty() {
                 write!(f, "{part}: ")?;

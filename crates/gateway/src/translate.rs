@@ -7,6 +7,8 @@
 mod index;
 /// Gateways: where to accept, and which listener is whose.
 mod listener;
+/// The addresses that we accept on.
+mod address;
 /// HTTPRoutes: where they attach, and what their rules come to.
 mod route;
 /// Services and EndpointSlices: what references lead to.
@@ -14,7 +16,7 @@ mod backend;
 /// Policies: what applies to whom.
 mod policy;
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 pub use backend::{Endpoints, SERVICE_NAME_LABEL};
@@ -23,7 +25,7 @@ pub use listener::CONTROLLER;
 use crate::objects::{Object, Resource};
 use crate::problem::Problem;
 use crate::snapshot::{Backend, BackendKey, Rule, Snapshot, Target, WeightedTarget};
-use crate::status::{Detail, Reason, Reference, Status};
+use crate::status::{Condition, ConditionType, Detail, Reason, Reference, Status};
 use index::Index;
 use route::{RouteDraft, RuleDraft};
 
@@ -46,44 +48,45 @@ pub fn translate(objects: &[Object]) -> Translation {
     let backend_policies = policy::backend_policies(&index, &mut report);
 
     let mut gateways = listener::gateways(&index, &mut report);
-    let drafts = route::drafts(&index, &mut gateways, &mut report);
-    let mut listeners = listener::listeners(&gateways, &client_policies, &mut report);
+    let routes = route::drafts(&index, &mut gateways, &mut report);
+    let mut addresses = address::addresses(&gateways, &client_policies, &mut report);
     listener::statuses(&gateways, &mut report);
 
-    let endpoints = Endpoints::new(objects);
-    let mut places = backend_places(&drafts);
-    backend::check_slices(&endpoints, places.keys(), &mut report);
-    let mut snapshot = Snapshot::default();
-    for (place, (key, slot)) in places.iter_mut().enumerate() {
-        *slot = place;
-        snapshot.backends.push(Backend {
-            key: key.clone(),
-            endpoints: endpoints.of(key),
-            settings: backend_policies.settings(&index, key),
-        });
-    }
-    for draft in &drafts {
-        for rule in &draft.rules {
-            let made = Arc::new(make_rule(snapshot.rules.len(), rule, &places));
-            listeners.add_rule(&gateways, draft, rule, &made);
-            snapshot.rules.push(made);
+    let keys = backend_keys(&routes);
+    let endpoints = Endpoints::of_index(&index);
+    backend::check_slices(&endpoints, &keys, &mut report);
+    let backend = |key: &BackendKey| Backend {
+        key: key.clone(),
+        endpoints: endpoints.of(key),
+        settings: backend_policies.settings(&index, key),
+    };
+    let mut snapshot =
+        Snapshot { backends: keys.iter().map(backend).collect(), ..Default::default() };
+    for route in &routes {
+        for draft in &route.rules {
+            let rule = Arc::new(make_rule(snapshot.rules.len(), draft, &keys));
+            addresses.add_rule(&gateways, &route.attachments, &draft.paths, &rule);
+            snapshot.rules.push(rule);
         }
     }
-    snapshot.listeners = listeners.finish();
+    snapshot.listeners = addresses.into_listeners();
     report.problems.sort_by(|a, b| a.origin.cmp(&b.origin));
     Translation { snapshot, statuses: report.statuses, problems: report.problems }
 }
 
-/// Every backend that a rule names, sorted; their places are filled in by the caller.
-fn backend_places(drafts: &[RouteDraft]) -> BTreeMap<BackendKey, usize> {
-    let rules = drafts.iter().flat_map(|draft| &draft.rules);
+/// Every backend that a rule names, sorted, each once.
+fn backend_keys(routes: &[RouteDraft]) -> Vec<BackendKey> {
+    let rules = routes.iter().flat_map(|route| &route.rules);
     let keys = rules.flat_map(|rule| rule.targets.iter().filter_map(|(key, _)| key.clone()));
-    keys.map(|key| (key, 0)).collect()
+    keys.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-fn make_rule(index: usize, draft: &RuleDraft, places: &BTreeMap<BackendKey, usize>) -> Rule {
+fn make_rule(index: usize, draft: &RuleDraft, keys: &[BackendKey]) -> Rule {
+    let place = |key: &BackendKey| {
+        keys.binary_search(key).expect("every key of every rule is among the keys")
+    };
     let target = |key: &Option<BackendKey>| {
-        key.as_ref().map_or(Target::Unresolved, |key| Target::Backend(places[key]))
+        key.as_ref().map_or(Target::Unresolved, |key| Target::Backend(place(key)))
     };
     let targets = draft
         .targets
@@ -136,5 +139,13 @@ impl Report {
             observed_generation: object.metadata.generation,
             detail,
         });
+    }
+}
+
+/// It holds unless there is something against it.
+fn condition(kind: ConditionType, fine: Reason, fault: Option<&Fault>) -> Condition {
+    match fault {
+        Some(fault) => Condition::no(kind, fault.reason, fault.message.clone()),
+        None => Condition::yes(kind, fine),
     }
 }

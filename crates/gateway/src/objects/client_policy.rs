@@ -64,7 +64,7 @@ pub enum GatewayKind {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ClientConnections {
-    /// Connections to one address and port, at most; beyond it new ones wait to be accepted.
+    /// Connections to one address and port, at most; beyond it a new one is closed at once.
     #[schemars(range(min = 1, max = 10_000_000))]
     pub max: u32,
     /// A connection older than this is closed after its next response; not given: no limit.

@@ -56,7 +56,11 @@ impl Document<'_> {
     }
 
     fn message(&self, error: &serde_saphyr::Error) -> String {
-        error.render_with_options(serde_saphyr::render_options! { line_offset: self.lines_before })
+        let options = serde_saphyr::render_options! {
+            formatter: &serde_saphyr::UserMessageFormatter,
+            line_offset: self.lines_before,
+        };
+        error.render_with_options(options)
     }
 }
 

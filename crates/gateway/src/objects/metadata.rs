@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::problem::{Origin, Problem};
+use crate::problem::{Origin, Problem, label};
 
 /// An object: what was asked for, by which name, and where that is written.
 #[derive(Clone, Debug, PartialEq)]
@@ -74,7 +74,7 @@ impl<S> Resource<S> {
     ) -> Problem {
         Problem {
             origin: self.origin.clone(),
-            object: format!("{kind} {}/{}", self.metadata.namespace, self.metadata.name),
+            object: label(kind, &self.metadata.namespace, &self.metadata.name),
             field: field.into(),
             message: message.into(),
         }

@@ -11,7 +11,7 @@ use super::Object;
 use super::document::documents;
 use super::metadata::{Metadata, Resource};
 use super::schema::{self, schema};
-use crate::problem::{Origin, Problem};
+use crate::problem::{self, Origin, Problem};
 
 /// Kinds that a cluster's dump naturally holds and that mean nothing to us.
 const IGNORED_KINDS: [&str; 36] = [
@@ -184,7 +184,9 @@ impl Reader {
         let (kind, version) = (text("kind"), text("apiVersion"));
         for (name, value) in [("kind", &kind), ("apiVersion", &version)] {
             if value.is_none() {
-                self.report(origin, &label, name, "must be there and a string");
+                let is_there = fields.contains_key(name);
+                let message = if is_there { "must be a string" } else { "is missing" };
+                self.report(origin, &label, name, message);
             }
         }
         let (Some(kind), Some(version)) = (kind, version) else { return };
@@ -293,7 +295,7 @@ fn label(fields: &Map<String, Value>) -> String {
     let metadata = |name: &str| fields.get("metadata").and_then(|m| m[name].as_str());
     let kind = fields.get("kind").and_then(Value::as_str).unwrap_or("object");
     let namespace = metadata("namespace").unwrap_or("default");
-    metadata("name").map_or_else(|| kind.to_owned(), |name| format!("{kind} {namespace}/{name}"))
+    metadata("name").map_or_else(|| kind.to_owned(), |name| problem::label(kind, namespace, name))
 }
 
 #[cfg(test)]

@@ -53,8 +53,8 @@ pub(super) fn drop_nulls(value: &mut Value) {
 #[derive(Clone, Copy)]
 enum Path<'a> {
     Root(&'a str),
-    Field(&'a Path<'a>, &'a str),
-    Item(&'a Path<'a>, usize),
+    Field(&'a Self, &'a str),
+    Item(&'a Self, usize),
 }
 
 impl fmt::Display for Path<'_> {
@@ -119,21 +119,21 @@ fn unknown(schema: &Value) -> String {
 
 /// What is wrong with the value itself, whatever it contains.
 fn fault(value: &Value, schema: &Value) -> Option<String> {
-    if let Some(expected) = schema["type"].as_str() {
-        if !is_type(value, expected) {
-            return Some(format!("must be {}, is {}", with_article(expected), description(value)));
-        }
+    if let Some(expected) = schema["type"].as_str()
+        && !is_type(value, expected)
+    {
+        return Some(format!("must be {}, is {}", with_article(expected), description(value)));
     }
-    if let Some(allowed) = schema["enum"].as_array() {
-        if !allowed.contains(value) {
-            let allowed: Vec<_> = allowed.iter().map(plain).collect();
-            return Some(format!("must be {}, is {}", allowed.join(" or "), plain(value)));
-        }
+    if let Some(allowed) = schema["enum"].as_array()
+        && !allowed.contains(value)
+    {
+        let allowed: Vec<_> = allowed.iter().map(plain).collect();
+        return Some(format!("must be {}, is {}", allowed.join(" or "), plain(value)));
     }
     match value {
-        Value::String(text) => outside(text.chars().count(), schema, "Length", "characters long")
+        Value::String(text) => outside(text.chars().count(), schema, "Length", "character")
             .or_else(|| schema["format"].as_str().and_then(|format| scalar::fault(format, text))),
-        Value::Array(items) => outside(items.len(), schema, "Items", "items"),
+        Value::Array(items) => outside(items.len(), schema, "Items", "item"),
         Value::Number(_) => outside_range(value, schema),
         Value::Null | Value::Bool(_) | Value::Object(_) => None,
     }
@@ -142,14 +142,17 @@ fn fault(value: &Value, schema: &Value) -> Option<String> {
 /// Fewer or more than `min…` and `max…` allow.
 fn outside(count: usize, schema: &Value, limits: &str, what: &str) -> Option<String> {
     let limit = |edge: &str| schema[format!("{edge}{limits}")].as_u64();
+    let plural = |count| if count == 1 { "" } else { "s" };
     let count = count as u64;
-    if limit("min").is_some_and(|least| count < least) {
-        return Some(format!("must be at least {} {what}", limit("min")?));
+    match (limit("min"), limit("max")) {
+        (Some(least), _) if count < least => {
+            Some(format!("must have at least {least} {what}{}", plural(least)))
+        }
+        (_, Some(most)) if count > most => {
+            Some(format!("must have at most {most} {what}{}", plural(most)))
+        }
+        _ => None,
     }
-    if limit("max").is_some_and(|most| count > most) {
-        return Some(format!("must be at most {} {what}", limit("max")?));
-    }
-    None
 }
 
 /// Integers only: no number of ours has a fraction. All limits fit an `i64`.
@@ -212,8 +215,15 @@ fn simplify(schema: &mut Value) {
     }
     flatten_option(keys);
     flatten_variants(keys);
-    if keys.get("default").is_some_and(Value::is_null) {
-        keys.remove("default");
+    match keys.get_mut("default") {
+        Some(Value::Null) => drop(keys.remove("default")),
+        Some(default) => drop_nulls(default),
+        None => {}
+    }
+    if keys.contains_key("enum") {
+        // Those of the type, which the list of values makes idle.
+        keys.remove("minimum");
+        keys.remove("maximum");
     }
     if keys
         .get("format")
@@ -240,12 +250,12 @@ fn flatten_option(keys: &mut Map<String, Value>) {
     }
     let Some(Value::Array(choices)) = keys.remove("anyOf") else { return };
     for choice in choices {
-        if let Value::Object(choice) = choice {
-            if choice.get("type") != Some(&json!("null")) {
-                choice.into_iter().for_each(|(key, value)| {
-                    keys.entry(key).or_insert(value);
-                });
-            }
+        if let Value::Object(choice) = choice
+            && choice.get("type") != Some(&json!("null"))
+        {
+            choice.into_iter().for_each(|(key, value)| {
+                keys.entry(key).or_insert(value);
+            });
         }
     }
 }

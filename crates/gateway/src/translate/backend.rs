@@ -9,6 +9,7 @@ use crate::objects::{
     AddressType, BackendRef, EndpointSliceSpec, Object, Resource, ServicePort, ServiceSpec,
     ServiceType, SliceEndpoint, SlicePort,
 };
+use crate::problem::Problem;
 use crate::snapshot::{BackendKey, EndpointSpec};
 use crate::status::Reason;
 
@@ -23,12 +24,19 @@ pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
 pub struct Endpoints<'a> {
     services: BTreeMap<Name<'a>, &'a ServiceSpec>,
     slices: BTreeMap<Name<'a>, Vec<&'a Resource<EndpointSliceSpec>>>,
+    /// What is wrong with names that objects share; the short way has nobody else who looks.
+    doubled: Vec<Problem>,
 }
 
 impl<'a> Endpoints<'a> {
     /// Sorts the EndpointSlices by Service.
     pub fn new(objects: &'a [Object]) -> Self {
-        let index = Index::new(objects, &mut Report::default());
+        let mut report = Report::default();
+        let index = Index::new(objects, &mut report);
+        Self { doubled: report.problems, ..Self::of_index(&index) }
+    }
+
+    pub(super) fn of_index(index: &Index<'a>) -> Self {
         let services =
             index.services.iter().map(|(name, service)| (*name, &service.spec)).collect();
         let mut slices: BTreeMap<_, Vec<_>> = BTreeMap::new();
@@ -37,7 +45,15 @@ impl<'a> Endpoints<'a> {
                 slices.entry(service).or_default().push(*slice);
             }
         }
-        Self { services, slices }
+        Self { services, slices, doubled: Vec::new() }
+    }
+
+    /// What a translation of the same objects would report of the EndpointSlices of these backends: the short way
+    /// refuses what the long way refuses.
+    pub fn problems(&self, backends: &[BackendKey]) -> Vec<Problem> {
+        let mut report = Report { problems: self.doubled.clone(), ..Report::default() };
+        check_slices(self, backends, &mut report);
+        report.problems
     }
 
     /// The endpoints of a backend, sorted by address; none if there is no such Service or port.
@@ -104,13 +120,13 @@ pub(super) fn resolve(
 }
 
 /// Everything in the EndpointSlices of these backends that gives no endpoint and was perhaps meant to.
-pub(super) fn check_slices<'a>(
+pub(super) fn check_slices(
     endpoints: &Endpoints<'_>,
-    backends: impl Iterator<Item = &'a BackendKey>,
+    backends: &[BackendKey],
     report: &mut Report,
 ) {
-    let services: BTreeSet<Name<'a>> =
-        backends.map(|key| (&*key.namespace, &*key.service)).collect();
+    let services: BTreeSet<Name<'_>> =
+        backends.iter().map(|key| (&*key.namespace, &*key.service)).collect();
     for slice in services.iter().filter_map(|name| endpoints.slices.get(name)).flatten() {
         for (field, message) in slice_faults(&slice.spec) {
             report.problem("EndpointSlice", slice, &field, message);

@@ -2,17 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::sync::Arc;
 
 use super::index::{Index, by_age};
-use super::policy::ClientPolicies;
-use super::route::{Attachment, RouteDraft, RuleDraft};
-use super::{Fault, Report};
-use crate::matching::{HostPattern, RouteTable};
+use super::{Fault, Report, condition};
+use crate::matching::HostPattern;
 use crate::objects::{
     self, FromNamespaces, GatewayAddress, GatewayClassSpec, GatewaySpec, Resource,
 };
-use crate::snapshot::{Listener, Rule};
 use crate::status::{Condition, ConditionType, Detail, ListenerStatus, Reason};
 
 /// The controller of the GatewayClasses that are ours.
@@ -22,7 +18,8 @@ pub const CONTROLLER: &str = "sheave.dev/gateway";
 pub(super) struct OurGateway<'a> {
     pub(super) object: &'a Resource<GatewaySpec>,
     pub(super) listeners: Vec<OurListener<'a>>,
-    addresses: Vec<IpAddr>,
+    /// None if the Gateway as a whole is not served.
+    pub(super) addresses: Vec<IpAddr>,
     /// Why the Gateway as a whole is not served.
     fault: Option<Fault>,
 }
@@ -57,7 +54,7 @@ impl OurListener<'_> {
         if kinds.is_empty() || kinds.iter().any(is_http_route) { vec!["HTTPRoute"] } else { vec![] }
     }
 
-    const fn is_served(&self) -> bool {
+    pub(super) const fn is_served(&self) -> bool {
         self.fault.is_none() && self.conflict.is_none()
     }
 }
@@ -250,85 +247,9 @@ fn conflict(place: usize, with: &str) -> Fault {
     Fault::new(Reason::HostnameConflict, format!("spec.listeners[{place}]"), message)
 }
 
-fn label(gateway: &Resource<GatewaySpec>, listener: &objects::Listener) -> String {
+/// `namespace/gateway/listener`.
+pub(super) fn label(gateway: &Resource<GatewaySpec>, listener: &objects::Listener) -> String {
     format!("{}/{}/{}", gateway.metadata.namespace, gateway.metadata.name, listener.name)
-}
-
-/// The listeners of a Snapshot while rules are added to them.
-pub(super) struct Listeners {
-    listeners: Vec<Listener>,
-    places: BTreeMap<SocketAddr, usize>,
-}
-
-/// One listener for each address that a listener of a Gateway is served on.
-pub(super) fn listeners(
-    gateways: &[OurGateway<'_>],
-    policies: &ClientPolicies<'_>,
-    report: &mut Report,
-) -> Listeners {
-    let mut made = Listeners { listeners: Vec::new(), places: BTreeMap::new() };
-    for gateway in gateways {
-        for listener in gateway.listeners.iter().filter(|listener| listener.is_served()) {
-            for ip in &gateway.addresses {
-                let address = SocketAddr::new(*ip, listener.spec.port);
-                made.add(address, gateway, listener, policies, report);
-            }
-        }
-    }
-    made
-}
-
-impl Listeners {
-    fn add(
-        &mut self,
-        address: SocketAddr,
-        gateway: &OurGateway<'_>,
-        listener: &OurListener<'_>,
-        policies: &ClientPolicies<'_>,
-        report: &mut Report,
-    ) {
-        let client = policies.settings(gateway.object, &listener.spec.name);
-        let place = *self.places.entry(address).or_insert(self.listeners.len());
-        if place == self.listeners.len() {
-            let (name, client) = (label(gateway.object, listener.spec).into(), Arc::clone(client));
-            self.listeners.push(Listener { address, name, client, routes: RouteTable::default() });
-        }
-        let made = &mut self.listeners[place];
-        made.routes.add_listener(&listener.hosts);
-        if made.client != *client {
-            policies.report_shared_address(gateway.object, &listener.spec.name, made, report);
-        }
-    }
-
-    /// Adds a rule wherever its route has attached.
-    pub(super) fn add_rule(
-        &mut self,
-        gateways: &[OurGateway<'_>],
-        draft: &RouteDraft,
-        rule: &RuleDraft,
-        made: &Arc<Rule>,
-    ) {
-        for Attachment { gateway, listener, hosts } in &draft.attachments {
-            let gateway = &gateways[*gateway];
-            let listener = &gateway.listeners[*listener];
-            if !listener.is_served() {
-                continue;
-            }
-            for ip in &gateway.addresses {
-                let place = self.places[&SocketAddr::new(*ip, listener.spec.port)];
-                let routes = &mut self.listeners[place].routes;
-                for (hosts, path) in
-                    hosts.iter().flat_map(|h| rule.paths.iter().map(move |p| (h, p)))
-                {
-                    routes.add_rule(&listener.hosts, hosts, path, made);
-                }
-            }
-        }
-    }
-
-    pub(super) fn finish(self) -> Vec<Listener> {
-        self.listeners
-    }
 }
 
 /// What became of each Gateway.
@@ -383,10 +304,4 @@ fn listener_status(gateway: &OurGateway<'_>, listener: &OurListener<'_>) -> List
 /// Not programmed has one reason, whatever the fault.
 fn programmed(fault: &Fault) -> Fault {
     Fault { reason: Reason::Invalid, ..fault.clone() }
-}
-
-fn condition(kind: ConditionType, fine: Reason, fault: Option<&Fault>) -> Condition {
-    fault.map_or(Condition::yes(kind, fine), |fault| {
-        Condition::no(kind, fault.reason, fault.message.clone())
-    })
 }

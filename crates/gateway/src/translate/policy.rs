@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use super::index::{Index, by_age};
 use super::listener::CONTROLLER;
-use super::{Fault, Report};
+use super::{Fault, Report, condition};
 use crate::objects::{
     self, BackendPolicySpec, ClientPolicySpec, GatewaySpec, GatewayTarget, Resource, ServiceTarget,
 };
 use crate::snapshot::{BackendKey, BackendSettings, ClientSettings, Listener};
-use crate::status::{Condition, ConditionType, Detail, Reason, TargetStatus};
+use crate::status::{ConditionType, Detail, Reason, TargetStatus};
 
 /// Requests that may wait where there is a cap and the policy does not say.
 const QUEUE_WHEN_CAPPED: u32 = 1024;
@@ -155,15 +155,12 @@ fn attach<'a, S>(
         if let Some(fault) = &fault {
             report.fault(kind, policy, fault);
         }
-        let accepted = Condition::yes(ConditionType::Accepted, Reason::Accepted);
-        let condition = fault.map_or(accepted, |fault| {
-            Condition::no(ConditionType::Accepted, fault.reason, fault.message)
-        });
+        let accepted = condition(ConditionType::Accepted, Reason::Accepted, fault.as_ref());
         statuses.push(TargetStatus {
             kind: target_kind,
             name: reference.name.to_owned(),
             section_name: reference.section.map(str::to_owned),
-            conditions: vec![condition],
+            conditions: vec![accepted],
         });
     }
     report.status(kind, policy, Detail::Policy(statuses));
@@ -223,13 +220,14 @@ fn name_of<S>(object: &Resource<S>) -> (&str, &str) {
 fn backend_settings(spec: &BackendPolicySpec) -> BackendSettings {
     let cap = spec.max_in_flight_per_endpoint.and_then(NonZeroU32::new);
     let queue = spec.queue.max_requests;
+    let default_queue = if cap.is_some() { QUEUE_WHEN_CAPPED } else { 0 };
     BackendSettings {
         algorithm: match spec.algorithm {
             objects::Algorithm::LeastLoad => balance::Algorithm::LeastLoad,
             objects::Algorithm::RoundRobin => balance::Algorithm::RoundRobin,
         },
         max_in_flight_per_endpoint: cap,
-        queue_max_requests: queue.unwrap_or(if cap.is_some() { QUEUE_WHEN_CAPPED } else { 0 }),
+        queue_max_requests: queue.unwrap_or(default_queue),
         queue_timeout: spec.queue.timeout.0,
         overload_status: spec.overload.status,
         overload_retry_after: spec.overload.retry_after.0,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::index::{Index, by_age};
 use super::listener::{OurGateway, is_gateway_api};
-use super::{Fault, Report, backend};
+use super::{Fault, Report, backend, condition};
 use crate::matching::{HostPattern, PathPattern};
 use crate::objects::{
     Hostname, HttpRouteMatch, HttpRouteRule, HttpRouteSpec, ParentRef, PathMatchType, Resource,
@@ -75,6 +75,7 @@ fn draft(
     for (gateway, listener) in listeners {
         gateways[gateway].listeners[listener].attached_routes += 1;
     }
+    attachments.retain(|it| gateways[it.gateway].listeners[it.listener].is_served());
     Some(RouteDraft { rules: rules.drafts, attachments }).filter(|it| !it.attachments.is_empty())
 }
 
@@ -226,11 +227,6 @@ impl Rules {
     /// What holds at a parent that the route has not attached to because of `fault`, or that it has.
     fn conditions(&self, fault: Option<&Fault>) -> Vec<Condition> {
         use ConditionType::{Accepted, PartiallyInvalid, ResolvedRefs};
-        let condition = |kind, fine, fault: Option<&Fault>| {
-            fault.map_or(Condition::yes(kind, fine), |fault| {
-                Condition::no(kind, fault.reason, fault.message.clone())
-            })
-        };
         let mut conditions = vec![
             condition(Accepted, Reason::Accepted, fault),
             condition(ResolvedRefs, Reason::ResolvedRefs, self.unresolved.first()),
