@@ -1,6 +1,7 @@
 //! Every `testdata/NAME.in.yaml` comes to what `testdata/NAME.out.yaml` says; `UPDATE_EXPECT=1` rewrites the latter.
 //!
 //! A comment `# request: HOST PATH` in a case asks where such a request goes.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fmt::{Debug, Write};
 use std::fs;
@@ -46,11 +47,7 @@ fn output(input: &str, file: &str) -> String {
     let translation = translate(&objects);
     let defaults = defaults();
     let mut out = String::new();
-    section(
-        &mut out,
-        "problems",
-        problems.iter().chain(&translation.problems).map(|it| quoted(it)),
-    );
+    section(&mut out, "problems", problems.iter().chain(&translation.problems).map(quoted));
     let snapshot = &translation.snapshot;
     let listener = |it: &Listener| described(&it.name, &it.address, &it.client, &defaults.0.client);
     section(&mut out, "listeners", snapshot.listeners.iter().map(listener));
@@ -112,7 +109,7 @@ fn request(line: &str, snapshot: &Snapshot) -> Option<String> {
         format!(
             "{} {}",
             listener.address,
-            rule.map_or("nothing".to_owned(), |it| shares(it, snapshot))
+            rule.map_or_else(|| "nothing".to_owned(), |it| shares(it, snapshot))
         )
     });
     let answer = answers.by_ref().collect::<Vec<_>>().join("; ");
@@ -129,7 +126,8 @@ fn shares(rule: &Rule, snapshot: &Snapshot) -> String {
 
 fn status(status: &Status) -> Vec<String> {
     let object = &status.object;
-    let name = format!("{} {}/{}", object.kind, object.namespace, object.name);
+    let namespace = if object.kind == "GatewayClass" { "" } else { &object.namespace };
+    let name = format!("{} {namespace}/{}", object.kind, object.name).replace(" /", " ");
     let generation = status.observed_generation;
     let line = |part: &str, conditions: &[Condition]| {
         let conditions: Vec<_> = conditions.iter().map(condition).collect();
