@@ -1,0 +1,29 @@
+//! Every example translates without a problem and leads somewhere.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::path::Path;
+
+use gateway::snapshot::Target;
+use gateway::{parse, translate};
+
+#[test]
+fn every_example_translates_without_a_problem() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut examples = 0;
+    for path in paths.filter(|path| path.extension().is_some_and(|extension| extension == "yaml")) {
+        let (objects, mut problems) =
+            parse(&fs::read_to_string(&path).unwrap(), path.to_str().unwrap());
+        let translation = translate(&objects);
+        problems.extend(translation.problems);
+        assert_eq!(problems, [], "{}", path.display());
+        let snapshot = translation.snapshot;
+        assert!(!snapshot.listeners.is_empty(), "{}", path.display());
+        assert!(snapshot.backends.iter().all(|backend| !backend.endpoints.is_empty()));
+        let mut targets = snapshot.rules.iter().flat_map(|rule| &rule.targets);
+        assert!(targets.all(|share| share.target != Target::Unresolved), "{}", path.display());
+        examples += 1;
+    }
+    assert!(examples >= 5);
+}
