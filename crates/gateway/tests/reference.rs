@@ -1,0 +1,279 @@
+//! `docs/reference/policies.md` and `deploy/crds/*.yaml` are made from the policy types; `UPDATE_EXPECT=1` rewrites them.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::path::Path;
+
+use gateway::objects::{BackendPolicySpec, ClientPolicySpec, schema};
+use serde_json::{Map, Value, json};
+
+/// Prose is wrapped here.
+const COLUMNS: usize = 120;
+
+/// A policy as it is published.
+struct Policy {
+    kind: &'static str,
+    plural: &'static str,
+    spec: Value,
+}
+
+fn policies() -> [Policy; 2] {
+    [
+        Policy {
+            kind: "BackendPolicy",
+            plural: "backendpolicies",
+            spec: schema::<BackendPolicySpec>(),
+        },
+        Policy {
+            kind: "ClientPolicy",
+            plural: "clientpolicies",
+            spec: schema::<ClientPolicySpec>(),
+        },
+    ]
+}
+
+#[test]
+fn custom_resource_definitions_are_fresh() {
+    for policy in policies() {
+        let yaml = serde_saphyr::to_string(&definition(&policy)).unwrap();
+        let head = "# Made from the policy types by crates/gateway/tests/reference.rs.\n";
+        let path = format!("deploy/crds/sheave.dev_{}.yaml", policy.plural);
+        assert_fresh(&path, &format!("{head}{yaml}"));
+    }
+}
+
+#[test]
+fn the_reference_page_is_fresh() {
+    let mut page = PAGE_HEAD.to_owned();
+    for policy in policies() {
+        page += &format!("\n## {}\n\n", policy.kind);
+        page += &wrapped(&text(&policy.spec), "", "");
+        describe(&policy.spec, "spec", &mut page);
+    }
+    assert_fresh("docs/reference/policies.md", &page);
+}
+
+#[test]
+fn every_number_has_limits_and_every_field_a_description() {
+    for policy in policies() {
+        visit(&policy.spec, policy.kind, &mut |field, schema| {
+            assert!(schema["description"].is_string(), "{field} has no description");
+            if schema["type"] == "integer" && schema["enum"].is_null() {
+                assert!(schema["minimum"].is_number() && schema["maximum"].is_number(), "{field}");
+            }
+        });
+    }
+}
+
+fn visit(schema: &Value, path: &str, see: &mut impl FnMut(&str, &Value)) {
+    see(path, schema);
+    for (name, field) in schema["properties"].as_object().into_iter().flatten() {
+        visit(field, &format!("{path}.{name}"), see);
+    }
+    for (name, field) in schema["items"]["properties"].as_object().into_iter().flatten() {
+        visit(field, &format!("{path}[].{name}"), see);
+    }
+}
+
+fn assert_fresh(path: &str, made: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path);
+    if std::env::var_os("UPDATE_EXPECT").is_some() {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, made).unwrap();
+    }
+    let found = fs::read_to_string(&path).unwrap_or_default();
+    assert!(found == made, "{} is not fresh: UPDATE_EXPECT=1 rewrites it", path.display());
+}
+
+fn definition(policy: &Policy) -> Value {
+    let Policy { kind, plural, spec } = policy;
+    let mut spec = spec.clone();
+    make_structural(&mut spec);
+    let root = json!({
+        "description": spec["description"],
+        "type": "object",
+        "required": ["spec"],
+        "properties": {
+            "apiVersion": { "type": "string" },
+            "kind": { "type": "string" },
+            "metadata": { "type": "object" },
+            "spec": spec,
+            "status": { "type": "object", "x-kubernetes-preserve-unknown-fields": true },
+        },
+    });
+    let age = json!({ "name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp" });
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": format!("{plural}.sheave.dev"),
+            // Gateway API asks for it of policies that change what they are attached to and nothing else.
+            "labels": { "gateway.networking.k8s.io/policy": "Direct" },
+        },
+        "spec": {
+            "group": "sheave.dev",
+            "names": {
+                "kind": kind,
+                "listKind": format!("{kind}List"),
+                "plural": plural,
+                "singular": kind.to_lowercase(),
+                "categories": ["gateway-api"],
+            },
+            "scope": "Namespaced",
+            "versions": [{
+                "name": "v1alpha1",
+                "served": true,
+                "storage": true,
+                "subresources": { "status": {} },
+                "additionalPrinterColumns": [age],
+                "schema": { "openAPIV3Schema": root },
+            }],
+        },
+    })
+}
+
+/// What an API server takes: it has formats of its own, and it drops unknown fields without being told.
+fn make_structural(schema: &mut Value) {
+    let Value::Object(keys) = schema else { return };
+    keys.remove("additionalProperties");
+    if let Some(Value::String(format)) = keys.remove("format") {
+        keys.extend(as_api_server_checks(&format));
+    }
+    if let Some(items) = keys.get_mut("items") {
+        make_structural(items);
+    }
+    if let Some(Value::Object(properties)) = keys.get_mut("properties") {
+        properties.values_mut().for_each(make_structural);
+    }
+}
+
+fn as_api_server_checks(format: &str) -> Map<String, Value> {
+    let duration = |least: &str| {
+        let rule =
+            format!("duration(self) >= duration('{least}') && duration(self) <= duration('24h')");
+        let message = format!("must be from {least} to 24h");
+        json!({
+            "pattern": "^([0-9]{1,5}(h|m|s|ms)){1,4}$",
+            // Four pairs at their longest; an API server counts the cost of a rule by it.
+            "maxLength": 28,
+            "x-kubernetes-validations": [{ "rule": rule, "message": message }],
+        })
+    };
+    let checks = match format {
+        "duration" => duration("0s"),
+        "positive-duration" => duration("1ms"),
+        "name" => json!({ "pattern": NAME_PATTERN, "minLength": 1, "maxLength": 253 }),
+        "network" => json!({ "pattern": "^[0-9a-fA-F:.]+(/[0-9]{1,3})?$", "maxLength": 49 }),
+        other => panic!("no check for {other}"),
+    };
+    checks.as_object().cloned().unwrap()
+}
+
+const NAME_PATTERN: &str = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$";
+
+const PAGE_HEAD: &str = "\
+<!-- Made from the policy types by crates/gateway/tests/reference.rs. -->
+# Policies
+
+Policies of `apiVersion: sheave.dev/v1alpha1` are attached to what they change by `spec.targetRefs`. An unknown field, a
+value of the wrong type and one beyond its limits are errors. Durations are written as in Gateway API (GEP-2257): `5s`,
+`100ms`, `1h30m`.
+";
+
+/// A line for each field; those of objects follow under their own heading.
+fn describe(schema: &Value, path: &str, page: &mut String) {
+    let fields = |is_object: bool| {
+        let fields = schema["properties"].as_object().into_iter().flatten();
+        fields.filter(move |(_, field)| field["properties"].is_object() == is_object)
+    };
+    *page += "\n";
+    for (name, field) in fields(false) {
+        let head = format!("- `{path}.{name}` ({}): ", kind(schema, name));
+        let (about, values) = split_values(&text(field));
+        *page += &wrapped(&about, &head, "  ");
+        for value in values {
+            *page += &wrapped(&value, "  - ", "    ");
+        }
+        let items = field["items"]["properties"].as_object().into_iter().flatten();
+        for (part, part_schema) in items {
+            let head = format!("  - `{part}` ({}): ", kind(&field["items"], part));
+            *page += &wrapped(&split_values(&text(part_schema)).0, &head, "    ");
+        }
+    }
+    for (name, field) in fields(true) {
+        *page += &format!("\n### `{path}.{name}`\n\n");
+        *page += &wrapped(&text(field), "", "");
+        describe(field, &format!("{path}.{name}"), page);
+    }
+}
+
+/// Type, whether it must be there, default and limits.
+fn kind(parent: &Value, name: &str) -> String {
+    let field = &parent["properties"][name];
+    let mut parts = vec![type_name(field)];
+    if parent["required"].as_array().is_some_and(|required| required.contains(&json!(name))) {
+        parts.push("required".to_owned());
+    }
+    if let (Some(least), Some(most)) = (&field["minimum"].as_i64(), &field["maximum"].as_i64()) {
+        parts.push(format!("{least} to {most}"));
+    }
+    let default = &field["default"];
+    if !default.is_null() && *default != json!([]) && *default != json!("") {
+        parts.push(format!("default `{}`", plain(default)));
+    }
+    parts.join(", ")
+}
+
+fn type_name(field: &Value) -> String {
+    if let Some(values) = field["enum"].as_array() {
+        let values: Vec<_> = values.iter().map(|value| format!("`{}`", plain(value))).collect();
+        return values.join(" or ");
+    }
+    match (field["type"].as_str(), field["format"].as_str()) {
+        (_, Some("duration")) => "duration, 0s to 24h".to_owned(),
+        (_, Some("positive-duration")) => "duration, 1ms to 24h".to_owned(),
+        (_, Some(format)) => format.to_owned(),
+        (Some("integer"), None) => "whole number".to_owned(),
+        (Some("array"), None) => {
+            let most = &field["maxItems"];
+            match type_name(&field["items"]).as_str() {
+                "object" => format!("list of at most {most}"),
+                items => format!("list of at most {most} of {items}"),
+            }
+        }
+        (kind, None) => kind.unwrap_or("anything").to_owned(),
+    }
+}
+
+fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+fn text(schema: &Value) -> String {
+    schema["description"].as_str().unwrap_or_default().to_owned()
+}
+
+/// The description of an enum, and those of its values.
+fn split_values(text: &str) -> (String, Vec<String>) {
+    let mut parts = text.split("\n- ").map(str::to_owned);
+    (parts.next().unwrap_or_default(), parts.collect())
+}
+
+fn wrapped(text: &str, first: &str, indent: &str) -> String {
+    let mut lines = String::new();
+    let mut line = first.to_owned();
+    let mut is_empty = true;
+    for word in text.split_whitespace() {
+        if !is_empty && line.len() + 1 + word.len() > COLUMNS {
+            lines += &format!("{}\n", line.trim_end());
+            line = indent.to_owned();
+            is_empty = true;
+        }
+        if !is_empty {
+            line.push(' ');
+        }
+        line += word;
+        is_empty = false;
+    }
+    lines + &format!("{}\n", line.trim_end())
+}
