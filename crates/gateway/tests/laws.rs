@@ -1,0 +1,158 @@
+//! Laws over random input: nothing panics, a Snapshot is valid, and the short way is the long one.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+
+use gateway::objects::{
+    AddressType, Conditions, Duration, EndpointSliceSpec, Object, Shorthand, SliceEndpoint,
+    SlicePort, shorthand,
+};
+use gateway::snapshot::{Snapshot, Target};
+use gateway::{Endpoints, parse, translate};
+use proptest::prelude::*;
+
+/// Every input of the golden tests.
+fn inputs() -> Vec<String> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata");
+    let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut paths: Vec<_> = paths.filter(|it| it.to_str().unwrap().ends_with(".in.yaml")).collect();
+    paths.sort();
+    paths.iter().map(|path| fs::read_to_string(path).unwrap()).collect()
+}
+
+/// What `proxy` relies on without looking.
+fn assert_valid(snapshot: &Snapshot) {
+    let mut addresses: Vec<_> =
+        snapshot.listeners.iter().map(|listener| listener.address).collect();
+    addresses.sort_unstable();
+    addresses.dedup();
+    assert_eq!(addresses.len(), snapshot.listeners.len(), "an address occurs twice");
+    assert!(snapshot.backends.is_sorted_by(|a, b| a.key < b.key), "backends are not sorted");
+    for (index, rule) in snapshot.rules.iter().enumerate() {
+        assert_eq!(rule.index, index);
+        assert!(rule.targets.iter().all(|share| share.weight > 0));
+        assert!(!rule.targets.is_empty());
+        let is_known = |target| match target {
+            Target::Backend(place) => place < snapshot.backends.len(),
+            Target::Unresolved => true,
+        };
+        assert!(rule.targets.iter().all(|share| is_known(share.target)));
+    }
+    for backend in &snapshot.backends {
+        assert!(backend.endpoints.is_sorted_by(|a, b| a.address < b.address));
+        assert!([429, 503].contains(&backend.settings.overload_status));
+    }
+}
+
+/// A line is cut out, written twice, or cut short.
+fn damaged(input: &str, line: usize, damage: usize) -> String {
+    let mut lines: Vec<_> = input.lines().collect();
+    let line = line % lines.len();
+    match damage {
+        0 => drop(lines.remove(line)),
+        1 => lines.insert(line, lines[line]),
+        cut => lines[line] = lines[line].get(..cut).unwrap_or_default(),
+    }
+    lines.join("\n")
+}
+
+/// Slices of the Service that the flags make, in any state.
+fn slices() -> impl Strategy<Value = Vec<EndpointSliceSpec>> {
+    let condition = || prop::option::of(any::<bool>());
+    let conditions = (condition(), condition(), condition())
+        .prop_map(|(ready, serving, terminating)| Conditions { ready, serving, terminating });
+    let endpoint = (0..6_u8, conditions).prop_map(|(host, conditions)| SliceEndpoint {
+        addresses: vec![format!("10.0.0.{host}")],
+        conditions,
+        ..Default::default()
+    });
+    let port = (prop::sample::select(vec!["http", "other", ""]), prop::option::of(8080..8082_u16))
+        .prop_map(|(name, port)| SlicePort { name: name.to_owned(), port, ..Default::default() });
+    let kind = prop::sample::select(vec![AddressType::IPv4, AddressType::IPv6, AddressType::Fqdn]);
+    let slice =
+        (kind, prop::collection::vec(endpoint, 0..5), prop::collection::vec(port, 0..3)).prop_map(
+            |(address_type, endpoints, ports)| EndpointSliceSpec { address_type, endpoints, ports },
+        );
+    prop::collection::vec(slice, 0..4)
+}
+
+/// The objects of the flags, with these slices in place of their own.
+fn with_slices(slices: Vec<EndpointSliceSpec>) -> Vec<Object> {
+    let address = "127.0.0.1:80".parse().unwrap();
+    let flags = Shorthand { listen: vec![address], to: vec![address], ..Default::default() };
+    let mut objects = shorthand(&flags);
+    let place = objects.iter().position(|it| matches!(it, Object::EndpointSlice(_))).unwrap();
+    let Object::EndpointSlice(template) = objects.remove(place) else { unreachable!() };
+    objects.extend(slices.into_iter().enumerate().map(|(n, spec)| {
+        let mut slice = template.clone();
+        slice.metadata.name = format!("slice-{n}");
+        slice.spec = spec;
+        Object::EndpointSlice(slice)
+    }));
+    objects
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_read_or_refused(text in "\\PC*") {
+        let (objects, _) = parse(&text, "any");
+        assert_valid(&translate(&objects).snapshot);
+    }
+
+    #[test]
+    fn a_snapshot_is_valid_whatever_the_input(
+        case in 0..100_usize, line in 0..1000_usize, damage in 0..40_usize,
+    ) {
+        let inputs = inputs();
+        let text = damaged(&inputs[case % inputs.len()], line, damage);
+        let (objects, _) = parse(&text, "damaged");
+        assert_valid(&translate(&objects).snapshot);
+    }
+
+    #[test]
+    fn the_short_way_gives_the_endpoints_of_a_translation(before in slices(), after in slices()) {
+        let translation = translate(&with_slices(before));
+        let objects = with_slices(after);
+        let endpoints = Endpoints::new(&objects);
+        for (old, new) in translation.snapshot.backends.iter().zip(translate(&objects).snapshot.backends) {
+            prop_assert_eq!(&old.key, &new.key);
+            prop_assert_eq!(endpoints.of(&old.key), new.endpoints);
+        }
+    }
+
+    #[test]
+    fn flags_come_to_a_listener_and_an_endpoint_for_each_address(
+        listen in prop::collection::btree_set(any::<SocketAddr>(), 1..5),
+        to in prop::collection::btree_set(any::<SocketAddr>(), 1..20),
+        max_in_flight in prop::option::of(1..1000_u32),
+        queue in prop::option::of(0..1000_u32),
+    ) {
+        // Scopes and flow labels of IPv6 are not part of an address that Kubernetes knows, and no endpoint has port 0.
+        let plain = |address: &SocketAddr| SocketAddr::new(address.ip(), address.port().max(1));
+        let listen: std::collections::BTreeSet<_> = listen.iter().map(plain).collect();
+        let to: std::collections::BTreeSet<_> = to.iter().map(plain).collect();
+        let flags = Shorthand {
+            listen: listen.iter().copied().collect(),
+            to: to.iter().copied().collect(),
+            max_in_flight,
+            queue,
+            queue_timeout: Some(Duration::from_secs(7)),
+        };
+        let translation = translate(&shorthand(&flags));
+        prop_assert_eq!(translation.problems, []);
+        let snapshot = translation.snapshot;
+        let addresses = snapshot.listeners.iter().map(|listener| listener.address);
+        prop_assert_eq!(addresses.collect::<std::collections::BTreeSet<_>>(), listen);
+        let [backend] = &snapshot.backends[..] else { panic!("{:?}", snapshot.backends) };
+        prop_assert_eq!(backend.endpoints.iter().map(|it| it.address).collect::<Vec<_>>(), flags.to);
+        prop_assert_eq!(backend.settings.max_in_flight_per_endpoint.map(u32::from), max_in_flight);
+        let default = if max_in_flight.is_some() { 1024 } else { 0 };
+        prop_assert_eq!(backend.settings.queue_max_requests, queue.unwrap_or(default));
+        prop_assert_eq!(backend.settings.queue_timeout.as_secs(), 7);
+        for listener in &snapshot.listeners {
+            prop_assert!(listener.routes.find(b"any", b"/path").is_some());
+        }
+    }
+}
