@@ -18,7 +18,9 @@ use crate::report::{Reload, Report};
 pub(crate) struct Configuration {
     proxy: Arc<Proxy>,
     objects: Vec<Object>,
-    endpoints: Vec<(BackendKey, Vec<EndpointSpec>)>,
+    backends: Vec<BackendKey>,
+    /// Of each backend in its place.
+    endpoints: Vec<Vec<EndpointSpec>>,
     report: watch::Sender<Report>,
 }
 
@@ -39,7 +41,8 @@ pub(crate) fn check(contents: Contents) -> Result<Checked, Vec<Problem>> {
 impl Configuration {
     /// Nothing is in force yet.
     pub(crate) fn new(proxy: Arc<Proxy>, report: watch::Sender<Report>) -> Self {
-        Self { proxy, objects: Vec::new(), endpoints: Vec::new(), report }
+        let (objects, backends, endpoints) = (Vec::new(), Vec::new(), Vec::new());
+        Self { proxy, objects, backends, endpoints, report }
     }
 
     /// Puts the contents in force by the shortest way, or reports every error and leaves all as it is.
@@ -60,8 +63,8 @@ impl Configuration {
         self.tell_listeners(&before);
         tell_size(&snapshot);
         self.objects = objects;
-        self.endpoints =
-            snapshot.backends.into_iter().map(|backend| (backend.key, backend.endpoints)).collect();
+        (self.backends, self.endpoints) =
+            snapshot.backends.into_iter().map(|backend| (backend.key, backend.endpoints)).unzip();
         self.record(|report| {
             report.statuses = statuses.into();
             report.unbound = unbound.clone().into();
@@ -76,8 +79,7 @@ impl Configuration {
                 return Reload::Unchanged;
             }
             if differ_in_slices_alone(&contents.objects, &self.objects) {
-                self.swap_endpoints(contents.objects);
-                return Reload::Endpoints;
+                return self.swap_endpoints(contents.objects);
             }
         }
         match check(contents) {
@@ -95,9 +97,14 @@ impl Configuration {
     }
 
     /// The short way: no translation, no new Snapshot.
-    fn swap_endpoints(&mut self, objects: Vec<Object>) {
+    fn swap_endpoints(&mut self, objects: Vec<Object>) -> Reload {
         let changed = Endpoints::new(&objects);
-        for (key, endpoints) in &mut self.endpoints {
+        let problems = changed.problems(&self.backends);
+        if !problems.is_empty() {
+            self.refuse(problems);
+            return Reload::Refused;
+        }
+        for (key, endpoints) in self.backends.iter().zip(&mut self.endpoints) {
             let before = std::mem::replace(endpoints, changed.of(key));
             if *endpoints == before {
                 continue;
@@ -108,6 +115,7 @@ impl Configuration {
         }
         self.objects = objects;
         self.record(|_| {});
+        Reload::Endpoints
     }
 
     fn refuse(&self, problems: Vec<Problem>) {
@@ -163,7 +171,7 @@ fn tell_size(snapshot: &Snapshot) {
 }
 
 fn with_advice(error: &proxy::ListenError) -> String {
-    format!("{error}: {}", bind_advice(&error.source))
+    format!("{error}: {}: {}", error.source, bind_advice(&error.source))
 }
 
 fn differ_in_slices_alone(some: &[Object], others: &[Object]) -> bool {

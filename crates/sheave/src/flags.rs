@@ -20,7 +20,7 @@ pub(crate) use values::{AdminAddress, ListenUrl, LoggedShare, ToAddress};
 
 /// Sheave balances requests, not connections, over the endpoints of a Service.
 #[derive(Debug, Parser)]
-#[command(name = "sheave", version, propagate_version = true, max_term_width = 100)]
+#[command(name = "sheave", version, max_term_width = 100)]
 #[command(after_help = "\
 Examples:
   sheave serve --listen http://:8080 --to 10.0.0.1:80,10.0.0.2:80

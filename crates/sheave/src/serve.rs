@@ -4,7 +4,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -37,15 +37,17 @@ pub(crate) fn run(flags: Serve) -> Result<(), Failure> {
         .enable_all()
         .build()
         .context("cannot start the control thread")?;
-    control.block_on(serve(flags))
+    let result = control.block_on(serve(flags));
+    // A drain that a second signal cut short still waits on a thread of its own: nobody waits for that.
+    control.shutdown_background();
+    result
 }
 
 async fn serve(flags: Serve) -> Result<(), Failure> {
-    tracing::info!(version = env!("CARGO_PKG_VERSION"), "sheave starts");
     let mut signals = Signals::new().context("cannot take signals")?;
     let mut sources = Sources::new(&flags)?;
     let checked = configuration::check(sources.load()).map_err(refusal)?;
-
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), "sheave starts");
     let proxy = Arc::new(Proxy::start(settings(&flags)).context("cannot start the workers")?);
     let (report, reported) = watch::channel(Report::new());
     let admin = start_admin(flags.admin, &proxy, reported).await?;
@@ -164,11 +166,7 @@ fn refusal(problems: Vec<gateway::Problem>) -> Failure {
     Failure::Input(lines)
 }
 
-fn write_ready_file(
-    path: &PathBuf,
-    admin: Option<SocketAddr>,
-    proxy: &Proxy,
-) -> Result<(), Failure> {
+fn write_ready_file(path: &Path, admin: Option<SocketAddr>, proxy: &Proxy) -> Result<(), Failure> {
     ready::write(path, admin, proxy).map_err(|error| {
         let path = path.display();
         Failure::input(format_args!("cannot write --ready-file {path}: {error}"))

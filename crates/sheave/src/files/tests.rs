@@ -22,9 +22,9 @@ fn text(name: &str) -> String {
 }
 
 fn names(contents: &Contents) -> Vec<&str> {
-    let name = |object| match object {
-        &Object::GatewayClass(ref class) => class.metadata.name.as_str(),
-        other => panic!("unexpected {other:?}"),
+    let name = |object| {
+        let Object::GatewayClass(class) = object else { panic!("unexpected {object:?}") };
+        class.metadata.name.as_str()
     };
     contents.objects.iter().map(name).collect()
 }

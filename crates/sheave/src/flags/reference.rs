@@ -27,7 +27,7 @@ fn page() -> String {
 }
 
 fn section(page: &mut String, command: &clap::Command) {
-    let about = command.get_long_about().or(command.get_about()).unwrap();
+    let about = command.get_long_about().or_else(|| command.get_about()).unwrap();
     write!(page, "\n## `sheave {}`\n\n{}\n", command.get_name(), wrap(&about.to_string())).unwrap();
     let mut heading = None;
     for argument in
@@ -54,7 +54,7 @@ fn row(page: &mut String, argument: &Arg) {
         Some(long) => format!("`--{long} {value}`"),
         None => format!("`{value}...`"),
     };
-    let help = argument.get_long_help().or(argument.get_help()).unwrap().to_string();
+    let help = argument.get_long_help().or_else(|| argument.get_help()).unwrap().to_string();
     let (help, told) = match help.split_once(" [default: ") {
         Some((help, told)) => (help.to_owned(), told.trim_end_matches(['.', ']']).to_owned()),
         None => (help, String::new()),
