@@ -2,7 +2,7 @@
 //!
 //! The types are the one source of what is allowed: each field's schema (type, limits, format) is derived from them,
 //! objects are checked against it before they are read, and the CRDs and the reference page of our policies are made
-//! from it. What a field means is for [`crate::translate`] to know.
+//! from it. What a field means is for [`translate`](mod@crate::translate) to know.
 
 /// From documents to objects: lists, kinds, faults.
 mod read;

@@ -1,7 +1,7 @@
 //! Everything the data plane is asked to do: complete, checked, immutable, replaced whole.
 //!
-//! Only [`crate::translate`] makes one, so a Snapshot that exists is valid. It holds plain data: no object of the API, no
-//! socket, no state.
+//! Only [`translate`](mod@crate::translate) makes one, so a Snapshot that exists is valid. It holds plain data: no object
+//! of the API, no socket, no state.
 
 use std::fmt;
 use std::net::SocketAddr;

@@ -9,8 +9,10 @@ mod index;
 mod listener;
 /// The addresses that we accept on.
 mod address;
-/// HTTPRoutes: where they attach, and what their rules come to.
+/// HTTPRoutes: where they attach.
 mod route;
+/// The rules of HTTPRoutes: where they lead.
+mod rule;
 /// Services and EndpointSlices: what references lead to.
 mod backend;
 /// Policies: what applies to whom.
@@ -27,7 +29,8 @@ use crate::problem::Problem;
 use crate::snapshot::{Backend, BackendKey, Rule, Snapshot, Target, WeightedTarget};
 use crate::status::{Condition, ConditionType, Detail, Reason, Reference, Status};
 use index::Index;
-use route::{RouteDraft, RuleDraft};
+use route::RouteDraft;
+use rule::RuleDraft;
 
 /// What objects come to.
 #[derive(Clone, Debug, Default)]

@@ -64,7 +64,8 @@ impl HostPattern {
 /// Not a path that a request can ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "must begin with `/`, hold no `//`, no segment `.` or `..`, no `%2f`, no `#`, and only characters of a path (RFC 3986)"
+    "must begin with `/`, hold no `//`, no segment `.` or `..` and no `%2f`, and only characters of a \
+     path (RFC 3986)"
 )]
 pub struct InvalidPath;
 

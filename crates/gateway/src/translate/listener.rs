@@ -38,6 +38,13 @@ pub(super) struct OurListener<'a> {
     kinds_fault: Option<Fault>,
 }
 
+impl OurGateway<'_> {
+    /// Whether a listener is served on any address.
+    pub(super) fn serves(&self, listener: usize) -> bool {
+        self.listeners[listener].is_served() && !self.addresses.is_empty()
+    }
+}
+
 impl OurListener<'_> {
     /// Whether routes of this namespace may attach, and HTTPRoutes at all.
     pub(super) fn allows(&self, gateway_namespace: &str, route_namespace: &str) -> bool {
@@ -205,8 +212,8 @@ fn kinds_fault(place: usize, spec: &objects::Listener) -> Option<Fault> {
     Some(Fault::new(Reason::InvalidRouteKinds, field, message))
 }
 
-/// Listeners must differ in port or hostname. Within a Gateway none of those that do not is served, as Gateway API wants
-/// it; between Gateways the older one keeps what it has, so that a newcomer takes nothing down.
+/// Listeners must differ in port or hostname. Within a Gateway none of those that do not is served, as Gateway API asks;
+/// between Gateways the older one keeps what it has, so that a newcomer takes nothing down.
 fn find_conflicts(gateways: &mut [OurGateway<'_>], report: &mut Report) {
     let mut taken: BTreeMap<(SocketAddr, HostPattern), String> = BTreeMap::new();
     for gateway in gateways {
