@@ -120,11 +120,12 @@ impl Configuration {
 
     fn refuse(&self, problems: Vec<Problem>) {
         for problem in &problems {
+            let named = |part: &str| (!part.is_empty()).then(|| part.to_owned());
             tracing::error!(
                 file = %problem.origin.file,
-                document = problem.origin.document,
-                object = problem.object,
-                field = problem.field,
+                document = (problem.origin.document > 0).then_some(problem.origin.document),
+                object = named(&problem.object),
+                field = named(&problem.field),
                 "{}",
                 problem.message
             );

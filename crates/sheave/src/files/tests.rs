@@ -21,11 +21,12 @@ fn text(name: &str) -> String {
     )
 }
 
+fn name(object: &Object) -> &str {
+    let Object::GatewayClass(class) = object else { panic!("unexpected {object:?}") };
+    &class.metadata.name
+}
+
 fn names(contents: &Contents) -> Vec<&str> {
-    let name = |object| {
-        let Object::GatewayClass(class) = object else { panic!("unexpected {object:?}") };
-        class.metadata.name.as_str()
-    };
     contents.objects.iter().map(name).collect()
 }
 
