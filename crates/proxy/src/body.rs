@@ -217,11 +217,10 @@ impl Pump {
         scratch: &Scratch,
     ) -> Poll<Result<(), Stop>> {
         loop {
+            // What is in the pipe was read before what is in the buffer.
+            ready!(self.poll_splice(cx, source, sink, scratch))?;
             self.gather(source.buffer)?;
             ready!(self.poll_flush(cx, sink))?;
-            if self.pipe.is_some() {
-                ready!(self.poll_splice(cx, source.stream, sink, scratch))?;
-            }
             if self.reading == Reading::Done {
                 return Poll::Ready(Ok(()));
             }
@@ -381,25 +380,27 @@ impl Pump {
         matches!(self.reading, Reading::Length(left) if left >= SPLICE_BYTES)
     }
 
-    /// Moves the rest of the body from socket to socket within the kernel. Ready when all of it has been written.
+    /// Moves the rest of the body from socket to socket within the kernel, if that has begun. Ready when all of it has
+    /// been written, or when bytes are in the buffer: whoever looks whether the client has gone may read some.
     fn poll_splice(
         &mut self,
         cx: &mut Context<'_>,
-        source: &TcpStream,
+        source: &Source<'_>,
         sink: &TcpStream,
         scratch: &Scratch,
     ) -> Poll<Result<(), Stop>> {
+        let is_buffered = source.buffer.as_ref().is_some_and(|buffer| !buffer.is_empty());
         while let Some(mut pipe) = self.pipe.take() {
             let moved = match self.reading {
                 _ if !pipe.is_empty() => {
                     self.waiting_for = Side::Sink;
                     pipe.poll_empty(cx, sink).map_err(|_| Stop::SinkFailed)
                 }
-                Reading::Length(left) => {
+                Reading::Length(left) if !is_buffered => {
                     self.waiting_for = Side::Source;
-                    pipe.poll_fill(cx, source, left).map_err(|_| Stop::SourceEnded)
+                    pipe.poll_fill(cx, source.stream, left).map_err(|_| Stop::SourceEnded)
                 }
-                Reading::Done | Reading::Chunked | Reading::UntilClose => {
+                Reading::Length(_) | Reading::Done | Reading::Chunked | Reading::UntilClose => {
                     scratch.give_back_pipe(pipe);
                     return Poll::Ready(Ok(()));
                 }
