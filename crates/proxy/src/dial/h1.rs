@@ -31,8 +31,10 @@ const INTERIM_RESPONSES: u32 = 16;
 
 /// A slot with the connection that carries its request.
 pub(crate) struct Lease {
-    pub(crate) slot: Slot,
+    /// Before the slot: when both are dropped it is closed first, so that whoever gets the slot next opens no connection
+    /// beside it.
     pub(crate) connection: Connection,
+    pub(crate) slot: Slot,
     /// The endpoint took no more of the request's body: the connection cannot be used again.
     pub(crate) upload_broken: bool,
 }
@@ -76,6 +78,9 @@ pub(crate) async fn attempt(
         if let Err(failure) = await_head(worker, client, exchange, &mut lease, &limits).await {
             return Err(lost(worker, lease, exchange, failure, terms));
         }
+        if exchange.response.upgrade && !exchange.request.upgrade {
+            break;
+        }
         if !exchange.response.is_interim() {
             exchange.upload.forget();
             return Ok(lease);
@@ -85,6 +90,7 @@ pub(crate) async fn attempt(
             return Err(lost(worker, lease, exchange, failure, terms));
         }
     }
+    // Too much before the response, or a switch of protocols that nobody asked for.
     Err(lost(worker, lease, exchange, Failure::BadResponse, terms))
 }
 
