@@ -158,8 +158,10 @@ fn lay_down(lease: Lease, exchange: &Exchange, terms: &Terms<'_>) {
         && !unasked;
     if reusable {
         pool::give_back(&slot.endpoint, connection, terms.is_capped(), clock::now());
+    } else {
+        drop(connection);
     }
-    // The slot goes last: who gets it finds the connection.
+    // The slot goes last: who gets it finds the connection, or may open another.
     drop(slot);
 }
 
