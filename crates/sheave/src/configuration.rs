@@ -2,6 +2,9 @@
 //!
 //! It knows objects and the data plane; it must not know where objects come from.
 
+#[cfg(test)]
+mod tests;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 

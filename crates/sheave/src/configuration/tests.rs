@@ -1,0 +1,153 @@
+//! What is in force after a sequence of contents, by a data plane that runs.
+
+use std::net::TcpListener;
+use std::num::NonZeroUsize;
+
+use proxy::Settings;
+
+use super::*;
+
+/// A Gateway on this port, a route, a Service, and a slice with these endpoints.
+fn text(port: u16, endpoints: &[&str]) -> String {
+    let addresses: String =
+        endpoints.iter().map(|endpoint| format!("- addresses: [{endpoint}]\n")).collect();
+    format!(
+        "\
+apiVersion: gateway.networking.k8s.io/v1
+kind: GatewayClass
+metadata: {{name: sheave}}
+spec: {{controllerName: sheave.dev/gateway}}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {{name: edge}}
+spec:
+  gatewayClassName: sheave
+  addresses: [{{type: IPAddress, value: 127.0.0.1}}]
+  listeners: [{{name: http, port: {port}, protocol: HTTP}}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {{name: web}}
+spec:
+  parentRefs: [{{name: edge}}]
+  rules: [{{backendRefs: [{{name: web, port: 80}}]}}]
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: web}}
+spec: {{ports: [{{name: http, port: 80}}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {{name: web, labels: {{kubernetes.io/service-name: web}}}}
+addressType: IPv4
+ports: [{{name: http, port: 9001}}]
+endpoints:
+{addresses}"
+    )
+}
+
+/// A configuration, and what it tells.
+struct Scene {
+    proxy: Arc<Proxy>,
+    configuration: Configuration,
+    report: watch::Receiver<Report>,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let settings = Settings { workers: NonZeroUsize::MIN, access_log: None };
+        let proxy = Arc::new(Proxy::start(settings).unwrap());
+        let (sender, report) = watch::channel(Report::new());
+        Self { configuration: Configuration::new(proxy.clone(), sender), proxy, report }
+    }
+
+    /// What becomes of the text, and the endpoints after it.
+    fn reload(&mut self, text: &str) -> (Reload, Vec<String>) {
+        let (objects, problems) = gateway::parse(text, "test.yaml");
+        let before = self.report.borrow().reloads;
+        self.configuration.reload(Contents { objects, problems });
+        let after = self.report.borrow().reloads;
+        let counted = |reload: &Reload| after[*reload as usize] > before[*reload as usize];
+        let reload = Reload::ALL.into_iter().find(counted).expect("each reload is counted");
+        (reload, self.endpoints())
+    }
+
+    fn endpoints(&self) -> Vec<String> {
+        let backends = self.proxy.backends();
+        let endpoints = backends.iter().flat_map(|backend| &backend.endpoints);
+        endpoints.map(|endpoint| endpoint.address.ip().to_string()).collect()
+    }
+
+    fn generation(&self) -> u64 {
+        self.report.borrow().generation
+    }
+
+    fn problems(&self) -> Vec<String> {
+        self.report.borrow().problems.iter().map(ToString::to_string).collect()
+    }
+}
+
+fn ips(endpoints: &[&str]) -> Vec<String> {
+    endpoints.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn change_of_slices_alone_takes_the_short_way() {
+    let mut scene = Scene::new();
+    let first = scene.reload(&text(0, &["10.0.0.1"]));
+    assert_eq!(first, (Reload::Applied, ips(&["10.0.0.1"])));
+    let address = scene.proxy.listeners()[0].address;
+    let second = scene.reload(&text(0, &["10.0.0.1", "10.0.0.2"]));
+    assert_eq!(second, (Reload::Endpoints, ips(&["10.0.0.1", "10.0.0.2"])));
+    assert_eq!(scene.generation(), 2);
+    assert_eq!(scene.proxy.listeners()[0].address, address);
+}
+
+#[test]
+fn same_objects_change_nothing() {
+    let mut scene = Scene::new();
+    scene.reload(&text(0, &["10.0.0.1"]));
+    let again = scene.reload(&format!("# a comment\n{}", text(0, &["10.0.0.1"])));
+    assert_eq!(again, (Reload::Unchanged, ips(&["10.0.0.1"])));
+    assert_eq!(scene.generation(), 1);
+}
+
+#[test]
+fn whatever_has_an_error_changes_nothing_until_it_is_mended() {
+    let good = text(0, &["10.0.0.1"]);
+    for (bad, part) in [
+        (good.replace("rules:", "rulez:"), "spec.rulez: unknown field"),
+        (good.replace("port: 80}]}]", "port: 81}]}]"), "spec.rules[0].backendRefs[0].port"),
+        (text(0, &["10.0.0.2", "nowhere"]), "endpoints[1].addresses[0]"),
+        (format!("{good}---\n{{"), "test.yaml"),
+    ] {
+        let mut scene = Scene::new();
+        scene.reload(&good);
+        assert_eq!(scene.reload(&bad), (Reload::Refused, ips(&["10.0.0.1"])), "{bad}");
+        assert_eq!(scene.generation(), 1);
+        let problems = scene.problems().join("\n");
+        assert!(problems.contains(part), "{problems}");
+        assert_eq!(scene.reload(&good).0, Reload::Unchanged);
+        assert_eq!(scene.problems(), [""; 0]);
+    }
+}
+
+#[test]
+fn address_in_use_is_told_and_tried_again_at_the_next_reload() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let mut scene = Scene::new();
+    assert_eq!(scene.reload(&text(port, &["10.0.0.1"])).0, Reload::Applied);
+    let unbound = scene.report.borrow().unbound.to_vec();
+    assert_eq!(unbound.len(), 1);
+    assert!(
+        unbound[0].starts_with(&format!("cannot listen on 127.0.0.1:{port} (default/edge/http)"))
+    );
+    assert!(unbound[0].ends_with("stop it, or choose another port"), "{unbound:?}");
+    drop(taken);
+    assert_eq!(scene.reload(&text(port, &["10.0.0.1"])).0, Reload::Applied);
+    assert!(scene.report.borrow().unbound.is_empty());
+    assert_eq!(scene.proxy.listeners()[0].address.port(), port);
+}
