@@ -1,14 +1,18 @@
 //! What the binary says of itself over its admin address.
 
+use std::net::SocketAddr;
+
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
+use crate::configuration::SERVICE;
 use crate::patience::eventually;
 use crate::{Client, Response, Sheave};
 
 /// A backend with its endpoints, as `/api/v1/backends` shows it.
 #[derive(Clone, Debug)]
 pub struct Backend {
+    pub service: String,
     pub max_in_flight_per_endpoint: Option<u64>,
     pub waiting: u64,
     pub endpoints: Vec<EndpointView>,
@@ -39,6 +43,22 @@ impl Sheave {
         let endpoints = backends.iter().flat_map(|backend| &backend.endpoints);
         let in_flight: u64 = endpoints.map(|endpoint| endpoint.in_flight).sum();
         Ok(in_flight + backends.iter().map(|backend| backend.waiting).sum::<u64>())
+    }
+
+    /// Waits until the requests of the Service `app` go to these endpoints.
+    pub async fn uses(&self, endpoints: &[SocketAddr]) -> Result<()> {
+        let mut wanted: Vec<String> = endpoints.iter().map(ToString::to_string).collect();
+        wanted.sort();
+        let observe = async || {
+            let backends = self.backends().await?.into_iter();
+            let of_service = backends.filter(|backend| backend.service == SERVICE);
+            let endpoints = of_service.flat_map(|backend| backend.endpoints);
+            let mut used: Vec<String> = endpoints.map(|endpoint| endpoint.address).collect();
+            used.sort();
+            Ok(used)
+        };
+        eventually("endpoints that are used", observe, |used| *used == wanted).await?;
+        Ok(())
     }
 
     /// Waits until nothing is in flight and nobody waits.
@@ -78,7 +98,13 @@ fn backend(view: &Value) -> Result<Backend> {
     let endpoints = view["endpoints"].as_array().context("endpoints")?;
     let endpoints = endpoints.iter().map(endpoint).collect::<Result<_>>()?;
     let max_in_flight_per_endpoint = view["max_in_flight_per_endpoint"].as_u64();
-    Ok(Backend { max_in_flight_per_endpoint, waiting: number(view, "waiting")?, endpoints })
+    let service = view["service"].as_str().context("service")?.to_owned();
+    Ok(Backend {
+        service,
+        max_in_flight_per_endpoint,
+        waiting: number(view, "waiting")?,
+        endpoints,
+    })
 }
 
 fn endpoint(view: &Value) -> Result<EndpointView> {

@@ -12,6 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::process::{Child, Command};
+use tokio::task::JoinHandle;
 
 use crate::configuration::{Configuration, Scratch};
 use crate::patience::{eventually, within};
@@ -50,8 +51,8 @@ impl Sheave {
         command.arg("--ready-file").arg(&ready);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.kill_on_drop(true).spawn().context("sheave does not start")?;
-        let log = follow(child.stderr.take().context("stderr is a pipe")?);
-        let access_log = follow(child.stdout.take().context("stdout is a pipe")?);
+        let (log, logging) = follow(child.stderr.take().context("stderr is a pipe")?);
+        let (access_log, _) = follow(child.stdout.take().context("stdout is a pipe")?);
 
         let appeared = eventually(
             "the ready file",
@@ -61,7 +62,11 @@ impl Sheave {
             },
             |exists| *exists,
         );
-        appeared.await.with_context(|| format!("its log:\n{}", text(&log)))?;
+        if let Err(error) = appeared.await {
+            child.start_kill()?;
+            logging.await?;
+            return Err(error.context(text(&log)));
+        }
 
         let ready: Value = serde_json::from_str(&fs::read_to_string(ready)?)?;
         let admin = address(&ready["admin"])?;
@@ -166,17 +171,17 @@ fn build() -> Result<PathBuf> {
 }
 
 /// Keeps what the child says, and shows it with the test's own output when a test fails.
-fn follow(output: impl AsyncRead + Unpin + Send + 'static) -> Lines {
+fn follow(output: impl AsyncRead + Unpin + Send + 'static) -> (Lines, JoinHandle<()>) {
     let log = Lines::default();
     let kept = log.clone();
-    tokio::spawn(async move {
+    let following = tokio::spawn(async move {
         let mut lines = BufReader::new(output).lines();
         while let Ok(Some(line)) = lines.next_line().await {
             eprintln!("{line}");
             kept.lock().expect("no line panics").push(line);
         }
     });
-    log
+    (log, following)
 }
 
 fn text(log: &Mutex<Vec<String>>) -> String {

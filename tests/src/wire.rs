@@ -334,7 +334,8 @@ impl Reader {
 
 /// The lines of a head, without their ends.
 fn lines(text: &[u8]) -> Result<Vec<String>, Broken> {
-    let text = std::str::from_utf8(text).map_err(|error| malformed("head", &error.to_string()))?;
+    // Heads may hold any bytes (RFC 9110 §5.5): each is a character here.
+    let text: String = text.iter().copied().map(char::from).collect();
     let lines: Vec<String> = text.split("\r\n").map(str::to_owned).collect();
     match lines.iter().find(|line| line.contains(['\r', '\n', '\0'])) {
         Some(line) => Err(malformed("line", line)),

@@ -67,7 +67,7 @@ async fn what_runs_is_finished() -> Result {
 
 #[tokio::test]
 async fn idle_connections_do_not_delay_the_end() -> Result {
-    let mut scene = scene(Behaviour::ok(), &["--drain-timeout", "1h"]).await?;
+    let mut scene = scene(Behaviour::ok(), &["--drain-timeout", "3s"]).await?;
     let mut clients = Vec::new();
     for _ in 0..10 {
         let mut client = scene.client().await?;

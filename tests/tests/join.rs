@@ -94,12 +94,9 @@ async fn what_runs_at_an_endpoint_that_left_ends_well() -> Result {
     let leaving = scene.endpoints.pop().context("the only one")?;
     scene.endpoints.push(Endpoint::start(Behaviour::ok()).await?);
     scene.configuration.set_endpoints(&addresses(&scene.endpoints))?;
-    let mut another = scene.client().await?;
-    while scene.endpoint().counts().requests == 0 {
-        // Until the change is in force the gate would hold this one too.
-        leaving.open_gate(usize::from(leaving.counts().in_flight > 1));
-        ensure!(another.get("/").await?.status() == 200);
-    }
+    scene.sheave.uses(&addresses(&scene.endpoints)).await?;
+    ensure!(scene.client().await?.get("/").await?.status() == 200);
+    assert_eq!(scene.endpoint().counts().requests, 1);
     leaving.open_gate(1);
     ensure!(client.response("GET").await?.text() == "ok");
     Ok(())
@@ -121,12 +118,7 @@ async fn unready_and_terminating_endpoints_are_used_only_when_no_other_is_left()
     let counts = || scene.endpoints.iter().map(|it| it.counts().requests).collect::<Vec<_>>();
     for (from, used) in [(0, 0), (1, 1)] {
         scene.configuration.write("endpoints.yaml", &slices(from))?;
-        let address = scene.endpoints[used].address.to_string();
-        let listed = async || {
-            let backends = scene.sheave.backends().await?;
-            Ok(backends[0].endpoints.iter().map(|it| it.address.clone()).collect::<Vec<_>>())
-        };
-        tests::eventually("one endpoint", listed, |listed| *listed == [address.as_str()]).await?;
+        scene.sheave.uses(&[scene.endpoints[used].address]).await?;
         let before = counts();
         let mut client = scene.client().await?;
         for _ in 0..10 {

@@ -16,6 +16,9 @@ use crate::patience::PATIENCE;
 use crate::payload::Digest;
 use crate::wire::Head;
 
+/// How often the counts are looked at while nothing is booked.
+const LOOK: Duration = Duration::from_millis(5);
+
 /// A request as the server saw it.
 #[derive(Clone, Debug)]
 pub struct Seen {
@@ -89,7 +92,8 @@ impl Ledger {
                 if wanted(&counts) {
                     return counts;
                 }
-                changes.changed().await.expect("the sender lives as long as self");
+                // That the other side has closed a connection does not show in the books by itself.
+                drop(timeout(LOOK, changes.changed()).await);
             }
         };
         let outcome = timeout(PATIENCE, changed).await;

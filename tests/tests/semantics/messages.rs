@@ -5,11 +5,16 @@ use std::time::Duration;
 use anyhow::ensure;
 use tests::payload::Digest;
 use tests::wire::Left;
-use tests::{Behaviour, Broken, Result, Scene, Step, client};
+use tests::{Behaviour, Broken, Endpoint, Result, Scene, Step, client};
+
+/// Each worker has its own idle connections to an endpoint without a cap: with one worker they can be counted.
+async fn one_worker(behaviour: Behaviour) -> Result<Scene> {
+    Scene::with(vec![Endpoint::start(behaviour).await?], &[], &["--workers", "1"]).await
+}
 
 #[tokio::test]
 async fn connections_are_kept_on_both_sides() -> Result {
-    let scene = Scene::of(Behaviour::ok()).await?;
+    let scene = one_worker(Behaviour::ok()).await?;
     let mut client = scene.client().await?;
     for _ in 0..10 {
         let response = client.get("/").await?;
@@ -52,7 +57,7 @@ async fn a_request_in_single_bytes_is_one_request() -> Result {
 
 #[tokio::test]
 async fn a_client_that_asks_for_the_end_gets_it() -> Result {
-    let scene = Scene::of(Behaviour::ok()).await?;
+    let scene = one_worker(Behaviour::ok()).await?;
     let mut client = scene.client().await?;
     let response = client.exchange("GET", "/", &[("Connection", "close")], b"").await?;
     ensure!(response.closes(), "{response:?}");
