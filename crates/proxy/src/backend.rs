@@ -10,7 +10,7 @@ use gateway::snapshot::{BackendKey, BackendSettings};
 
 use crate::dial::pool::{Endpoint, Upstream, lock};
 use crate::failure::{Failure, Fault};
-use crate::live::Live;
+use crate::live::Ours;
 use crate::observe::BackendCounters;
 use crate::worker::Worker;
 
@@ -118,12 +118,12 @@ fn seed(key: &BackendKey, worker: usize) -> u64 {
 /// A backend of the [`Live`] that a request goes by.
 #[derive(Clone)]
 pub(crate) struct BackendRef {
-    live: Rc<Arc<Live>>,
+    live: Rc<Ours>,
     index: usize,
 }
 
 impl BackendRef {
-    pub(crate) fn new(live: Rc<Arc<Live>>, index: usize) -> Self {
+    pub(crate) fn new(live: Rc<Ours>, index: usize) -> Self {
         Self { live, index }
     }
 }

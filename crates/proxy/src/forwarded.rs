@@ -50,19 +50,19 @@ pub(crate) fn describe(
     }
     append_forwarded_for(&mut request.fields, origin);
     if !request.fields.has(Name::XForwardedProto) {
-        request.fields.append("X-Forwarded-Proto", "http");
+        request.fields.add(Name::XForwardedProto, "http");
     }
     if !request.fields.has(Name::XForwardedHost) {
-        request.append_authority("X-Forwarded-Host");
+        request.add_authority(Name::XForwardedHost);
     }
     // Somebody before us speaks RFC 7239: go on with it, beside the older fields.
     if request.fields.has(Name::Forwarded) {
-        request.fields.append("Forwarded", forwarded_element(origin));
+        request.fields.add(Name::Forwarded, forwarded_element(origin));
     }
     if !request.fields.has(Name::XRequestId) {
-        request.fields.append("X-Request-Id", request_id(rng));
+        request.fields.add(Name::XRequestId, request_id(rng));
     }
-    request.fields.append("Via", VIA);
+    request.fields.add(Name::Via, VIA);
 }
 
 fn forget_claims(fields: &mut Fields) {
@@ -81,7 +81,7 @@ fn forget_claims(fields: &mut Fields) {
 /// One field with every hop so far: many servers read the first or the last field only.
 fn append_forwarded_for(fields: &mut Fields, origin: &Origin) {
     if !fields.has(Name::XForwardedFor) {
-        fields.append("X-Forwarded-For", origin.text());
+        fields.add(Name::XForwardedFor, origin.text());
         return;
     }
     let before: Vec<&[u8]> = fields.values(Name::XForwardedFor).collect();
@@ -89,7 +89,7 @@ fn append_forwarded_for(fields: &mut Fields, origin: &Origin) {
     all.extend_from_slice(b", ");
     all.extend_from_slice(origin.text().as_bytes());
     fields.remove(Name::XForwardedFor);
-    fields.append("X-Forwarded-For", all);
+    fields.add(Name::XForwardedFor, all);
 }
 
 fn forwarded_element(origin: &Origin) -> String {

@@ -156,10 +156,10 @@ impl RequestHead {
         self.fields.text(self.authority)
     }
 
-    /// Appends a field that says the authority.
-    pub(crate) fn append_authority(&mut self, name: &str) {
-        let name = self.fields.keep(name.as_bytes());
-        self.fields.push(name, self.authority);
+    /// Adds a field that says the authority.
+    pub(crate) fn add_authority(&mut self, known: Name) {
+        let name = self.fields.keep(known.text().as_bytes());
+        self.fields.enter(known, name, self.authority);
     }
 
     /// The authority without its port.

@@ -25,6 +25,17 @@ pub(crate) struct Live {
     pub(crate) backends: Vec<Arc<Backend>>,
 }
 
+/// A worker's own hold on a [`Live`]: its requests count their references here, where no other worker counts.
+pub(crate) struct Ours(pub(crate) Arc<Live>);
+
+impl std::ops::Deref for Ours {
+    type Target = Live;
+
+    fn deref(&self) -> &Live {
+        &self.0
+    }
+}
+
 pub(crate) struct LiveListener {
     pub(crate) name: Arc<str>,
     pub(crate) bound: Arc<Bound>,

@@ -41,7 +41,9 @@ pub(crate) async fn relay(
     lease.slot.conclude(worker, result.err());
     let Err(failure) = result else {
         let whole = exchange.upload.is_read();
-        lay_down(lease, exchange, terms);
+        let now = clock::now();
+        record.ended = Some(now);
+        lay_down(lease, exchange, terms, now);
         return Ok(if keep_alive && whole { After::KeepAlive } else { After::Close });
     };
     let sent_nothing = exchange.download.written == 0;
@@ -57,9 +59,9 @@ pub(crate) async fn relay(
 
 /// Adds what a proxy adds to a response.
 fn prepare(worker: &Worker, response: &mut ResponseHead) {
-    response.fields.append("Via", VIA);
+    response.fields.add(Name::Via, VIA);
     if !response.fields.has(Name::Date) && !response.is_interim() {
-        response.fields.append("Date", worker.date());
+        response.fields.add(Name::Date, worker.date());
     }
 }
 
@@ -147,7 +149,7 @@ fn from_endpoint(stop: Stop) -> Failure {
 }
 
 /// The endpoint has finished: its connection waits for the next request, if it can carry one, and the slot is free.
-fn lay_down(lease: Lease, exchange: &Exchange, terms: &Terms<'_>) {
+fn lay_down(lease: Lease, exchange: &Exchange, terms: &Terms<'_>, now: Time) {
     let Lease { slot, mut connection, upload_broken } = lease;
     connection.written += exchange.upload.written;
     let unasked = connection.buffer.as_ref().is_some_and(|buffer| !buffer.is_empty());
@@ -157,7 +159,7 @@ fn lay_down(lease: Lease, exchange: &Exchange, terms: &Terms<'_>) {
         && !upload_broken
         && !unasked;
     if reusable {
-        pool::give_back(&slot.endpoint, connection, terms.is_capped(), clock::now());
+        pool::give_back(&slot.endpoint, connection, terms.is_capped(), now);
     } else {
         drop(connection);
     }
@@ -246,17 +248,17 @@ fn write_answer(
         let current = backend.current();
         status = current.settings.overload_status;
         let seconds = current.settings.overload_retry_after.as_secs().max(1);
-        response.fields.append("Retry-After", seconds.to_string());
+        response.fields.add(Name::RetryAfter, seconds.to_string());
     }
     let details = failure.details();
     let body = format!("{details}\n");
     response.status = status;
     response.fields.append("Content-Type", "text/plain; charset=utf-8");
-    response.fields.append("Date", worker.date());
+    response.fields.add(Name::Date, worker.date());
     let error = meaning.proxy_error;
     response
         .fields
-        .append("Proxy-Status", format!("{PSEUDONYM}; error={error}; details=\"{details}\""));
+        .add(Name::ProxyStatus, format!("{PSEUDONYM}; error={error}; details=\"{details}\""));
     let (framing, length) = (Framing::Length(body.len() as u64), body.len() as u64);
     let bodiless = request.method == Method::Head;
     response.length_of_absent_body = bodiless.then_some(length);

@@ -21,7 +21,7 @@ use crate::dial::pool::Endpoint;
 use crate::failure::Failure;
 use crate::forwarded;
 use crate::head::{Framing, RequestHead, ResponseHead};
-use crate::live::{Live, LiveListener};
+use crate::live::{LiveListener, Ours};
 use crate::observe::access::Record;
 use crate::relay;
 use crate::worker::Worker;
@@ -78,7 +78,7 @@ pub(crate) async fn serve(
             relay::answer(worker, client, exchange, &mut record).await
         }
     };
-    client.since = clock::now();
+    client.since = record.ended.unwrap_or_else(clock::now);
     record.close(worker, client, exchange);
     after
 }
@@ -109,6 +109,7 @@ async fn forward(
     let listener = client.listener(&live).ok_or(Failure::NoRoute)?;
     let rule = route(listener, &exchange.request)?;
     record.rule = Some(rule.index);
+    record.live = Some(Rc::clone(&live));
     let backend = choose_backend(worker, &live, rule)?;
     record.backend = Some(backend.clone());
     let terms = terms(listener, &backend, record.started);
@@ -138,11 +139,7 @@ fn route<'l>(listener: &'l LiveListener, request: &RequestHead) -> Result<&'l Ar
 }
 
 /// One of the rule's backends, by weight.
-fn choose_backend(
-    worker: &Worker,
-    live: &Rc<Arc<Live>>,
-    rule: &Rule,
-) -> Result<BackendRef, Failure> {
+fn choose_backend(worker: &Worker, live: &Rc<Ours>, rule: &Rule) -> Result<BackendRef, Failure> {
     let target = match rule.targets.as_slice() {
         [only] => only.target,
         targets => {
@@ -182,7 +179,7 @@ fn prepare(
     if matches!(request.framing, Framing::Length(length) if length > most) {
         return Err(Failure::BodyTooLarge);
     }
-    forwarded::describe(request, &client.origin, &terms.client, &mut worker.rng.borrow_mut());
+    forwarded::describe(request, &client.origin, terms.client, &mut worker.rng.borrow_mut());
     upload.allow(most);
     upload.keep(&worker.keep_budget);
     crate::h1::write::request_head(request, request.framing, request.upgrade, &mut upload.out);

@@ -19,7 +19,7 @@ use crate::body::KeepBudget;
 use crate::buffer::Stock;
 use crate::clock;
 use crate::dial::pool;
-use crate::live::{Bound, Live};
+use crate::live::{Bound, Live, Ours};
 use crate::observe::WorkerCounters;
 use crate::observe::access::Log;
 use crate::pipe::Pipe;
@@ -87,7 +87,8 @@ pub(crate) struct Worker {
     pub(crate) rng: RefCell<Rng>,
     pub(crate) log: Log,
     pub(crate) keep_budget: Rc<KeepBudget>,
-    live: RefCell<Rc<Arc<Live>>>,
+    live: RefCell<Rc<Ours>>,
+    #[allow(clippy::vec_box, reason = "a request takes an exchange by its box, without moving it")]
     exchanges: RefCell<Vec<Box<Exchange>>>,
     sleepers: RefCell<Sleepers>,
     /// Places it accepts for; letting go of the sender ends that.
@@ -188,7 +189,7 @@ impl Scratch {
 
 impl Worker {
     pub(crate) fn new(index: usize, shared: Arc<Shared>, log: Log) -> Self {
-        let live = RefCell::new(Rc::new(shared.live.load_full()));
+        let live = RefCell::new(Rc::new(Ours(shared.live.load_full())));
         Self {
             index,
             scratch: Scratch::default(),
@@ -209,11 +210,11 @@ impl Worker {
     }
 
     /// What is in force now.
-    pub(crate) fn live(&self) -> Rc<Arc<Live>> {
+    pub(crate) fn live(&self) -> Rc<Ours> {
         let mut ours = self.live.borrow_mut();
         let current = self.shared.live.load();
-        if !Arc::ptr_eq(&current, &ours) {
-            *ours = Rc::new(Arc::clone(&current));
+        if !Arc::ptr_eq(&current, &ours.0) {
+            *ours = Rc::new(Ours(Arc::clone(&current)));
         }
         Rc::clone(&ours)
     }

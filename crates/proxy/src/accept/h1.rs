@@ -163,7 +163,8 @@ async fn serve_all(worker: &Rc<Worker>, client: &mut Client) -> End {
             Idle::Over => return End::Cut,
         }
         let mut exchange = worker.exchange();
-        let after = client.serve_one(worker, &mut exchange).await;
+        // Boxed, so that a connection between two requests does not keep the room that a request takes.
+        let after = Box::pin(client.serve_one(worker, &mut exchange)).await;
         worker.give_back(exchange);
         worker.scratch.stock.reclaim(&mut client.buffer);
         match after {

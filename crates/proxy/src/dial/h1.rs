@@ -4,6 +4,7 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use balance::Time;
 
@@ -73,7 +74,7 @@ pub(crate) async fn attempt(
         connection(worker, client, exchange, slot, fresh, terms, started).await?;
     let mut lease = Lease { slot, connection, upload_broken: false };
     let patience = terms.backend.per_attempt_timeout.map_or(terms.deadline, |most| started + most);
-    let limits = Limits { attempt: patience, terms };
+    let mut limits = Limits { started, attempt: patience, terms };
     for _ in 0..INTERIM_RESPONSES {
         if let Err(failure) = await_head(worker, client, exchange, &mut lease, &limits).await {
             return Err(lost(worker, lease, exchange, failure, terms));
@@ -89,6 +90,7 @@ pub(crate) async fn attempt(
         if let Err(failure) = relay::forward_interim(worker, client, exchange, terms).await {
             return Err(lost(worker, lease, exchange, failure, terms));
         }
+        limits.started = clock::now();
     }
     // Too much before the response, or a switch of protocols that nobody asked for.
     Err(lost(worker, lease, exchange, Failure::BadResponse, terms))
@@ -137,6 +139,8 @@ fn is_replayable(request: &RequestHead) -> bool {
 
 /// The moments by which things must have happened.
 struct Limits<'a> {
+    /// Since when the endpoint is waited for.
+    started: Time,
     attempt: Time,
     terms: &'a Terms<'a>,
 }
@@ -174,8 +178,10 @@ async fn await_head(
             return Poll::Ready(Err(Failure::ClientGone));
         }
         if seen != upload.progress {
+            // The first look comes at once after the start: no need to ask the clock again.
+            let now = if seen == u64::MAX { limits.started } else { clock::now() };
             seen = upload.progress;
-            let idle = limits.idle(waits_for_client);
+            let idle = now + limits.idle(waits_for_client);
             client.deadline.set(limits.attempt.min(limits.terms.deadline).min(idle));
         }
         ready!(client.deadline.poll(cx));
@@ -223,12 +229,10 @@ fn client_failure(stop: Stop) -> Failure {
 }
 
 impl Limits<'_> {
-    /// When it has been quiet for too long, if nothing moves from now on.
-    fn idle(&self, waits_for_client: bool) -> Time {
+    /// How long nothing may move.
+    fn idle(&self, waits_for_client: bool) -> Duration {
         let terms = self.terms;
-        let most =
-            if waits_for_client { terms.client.body_timeout } else { terms.backend.idle_timeout };
-        clock::now() + most
+        if waits_for_client { terms.client.body_timeout } else { terms.backend.idle_timeout }
     }
 
     /// Which of the deadlines it was.

@@ -180,7 +180,7 @@ pub(crate) fn sweep(endpoint: &Endpoint, worker: usize, settings: &BackendSettin
 /// The connection used last, rather one that this worker watches already.
 fn pop(stack: &mut VecDeque<Connection>, worker: usize) -> Option<Connection> {
     let ours = stack.iter().rposition(|connection| connection.worker == worker);
-    stack.remove(ours.or(stack.len().checked_sub(1))?)
+    stack.remove(ours.or_else(|| stack.len().checked_sub(1))?)
 }
 
 impl Connection {

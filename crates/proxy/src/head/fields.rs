@@ -167,6 +167,14 @@ impl Fields {
         self.push(name_span, value_span);
     }
 
+    /// Adds a field that we write ourselves: its name needs no recognising.
+    pub(crate) fn add(&mut self, known: Name, value: impl AsRef<[u8]>) {
+        let value = value.as_ref();
+        debug_assert!(value.iter().all(|b| !b"\r\n\0".contains(b)));
+        let (name, value) = (self.keep(known.text().as_bytes()), self.keep(value));
+        self.enter(known, name, value);
+    }
+
     /// Takes over the bytes of a head, or text that belongs to it; spans point into what was taken over so.
     pub(crate) fn keep(&mut self, text: &[u8]) -> Span {
         let start = self.bytes.len();
@@ -176,7 +184,10 @@ impl Fields {
 
     /// Enters a field whose name and value lie in the bytes already.
     pub(crate) fn push(&mut self, name: Span, value: Span) {
-        let known = Name::recognise(name.in_bytes(&self.bytes));
+        self.enter(Name::recognise(name.in_bytes(&self.bytes)), name, value);
+    }
+
+    pub(crate) fn enter(&mut self, known: Name, name: Span, value: Span) {
         self.present |= known.bit();
         self.table.push(Field { name, value, known, removed: false });
     }

@@ -67,6 +67,36 @@ impl Name {
             .map_or(Self::Other, |&(_, known)| known)
     }
 
+    /// As we write it; empty for [`Name::Other`], which has no name of its own.
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Self::Other => "",
+            Self::Connection => "Connection",
+            Self::KeepAlive => "Keep-Alive",
+            Self::ProxyConnection => "Proxy-Connection",
+            Self::TransferEncoding => "Transfer-Encoding",
+            Self::Te => "TE",
+            Self::Trailer => "Trailer",
+            Self::Upgrade => "Upgrade",
+            Self::ContentLength => "Content-Length",
+            Self::Host => "Host",
+            Self::Expect => "Expect",
+            Self::Via => "Via",
+            Self::Forwarded => "Forwarded",
+            Self::XForwardedFor => "X-Forwarded-For",
+            Self::XForwardedProto => "X-Forwarded-Proto",
+            Self::XForwardedHost => "X-Forwarded-Host",
+            Self::XForwardedPort => "X-Forwarded-Port",
+            Self::XRequestId => "X-Request-Id",
+            Self::Date => "Date",
+            Self::RetryAfter => "Retry-After",
+            Self::ProxyAuthenticate => "Proxy-Authenticate",
+            Self::ProxyAuthorization => "Proxy-Authorization",
+            Self::ProxyStatus => "Proxy-Status",
+            Self::Http2Settings => "HTTP2-Settings",
+        }
+    }
+
     /// A bit of its own in a `u32`.
     pub(super) fn bit(self) -> u32 {
         1 << self as u32
@@ -105,6 +135,7 @@ mod tests {
             ("HTTP2-Settings", Name::Http2Settings),
         ];
         for (text, name) in known {
+            assert_eq!(name.text(), text);
             for text in [text.to_owned(), text.to_lowercase(), text.to_uppercase()] {
                 assert_eq!(Name::recognise(text.as_bytes()), name, "{text}");
             }

@@ -5,6 +5,8 @@
 
 use std::cell::RefCell;
 use std::io::Write;
+use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, TrySendError};
 use std::time::Duration;
 
@@ -16,6 +18,7 @@ use crate::backend::{BackendRef, Slot};
 use crate::clock;
 use crate::failure::Failure;
 use crate::head::{Name, Version};
+use crate::live::{Ours, Route};
 use crate::observe::WorkerCounters;
 use crate::request::Exchange;
 use crate::worker::Worker;
@@ -28,6 +31,9 @@ pub(crate) const BATCHES: usize = 64;
 /// What is known of one request when it is over.
 pub(crate) struct Record {
     pub(crate) started: Time,
+    /// When the last byte of the answer was written.
+    pub(crate) ended: Option<Time>,
+    pub(crate) live: Option<Rc<Ours>>,
     pub(crate) rule: Option<usize>,
     pub(crate) backend: Option<BackendRef>,
     pub(crate) failure: Option<Failure>,
@@ -42,6 +48,8 @@ impl Record {
     pub(crate) fn new(started: Time) -> Self {
         Self {
             started,
+            ended: None,
+            live: None,
             rule: None,
             backend: None,
             failure: None,
@@ -67,8 +75,7 @@ impl Record {
     /// Counts the request, and logs it if it is to be logged.
     pub(crate) fn close(&self, worker: &Worker, client: &Client, exchange: &Exchange) {
         let duration = client.since.saturating_since(self.started);
-        let live = worker.live();
-        if let Some(route) = self.rule.and_then(|rule| live.routes.get(rule)) {
+        if let Some(route) = self.route() {
             let counters = &route.counters[worker.index];
             counters.responses[usize::from(self.status / 100).min(5)].add(1);
             counters.duration.add(duration);
@@ -82,6 +89,10 @@ impl Record {
         if worker.log.wants(&mut worker.rng.borrow_mut()) {
             worker.log.write(&self.line(worker, client, exchange, duration), worker.counters());
         }
+    }
+
+    fn route(&self) -> Option<&Route> {
+        self.live.as_ref()?.routes.get(self.rule?).map(Arc::as_ref)
     }
 
     fn line(
@@ -121,7 +132,7 @@ impl Record {
         if let Some(listener) = client.listener(&live) {
             put("sheave.listener", (*listener.name).into());
         }
-        if let Some(route) = self.rule.and_then(|rule| live.routes.get(rule)) {
+        if let Some(route) = self.route() {
             put("sheave.route", (*route.name).into());
         }
         if let Some(backend) = &self.backend {

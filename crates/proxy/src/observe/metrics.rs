@@ -134,7 +134,7 @@ fn collect_listener(listener: &LiveListener, visit: &mut Visit<'_>) {
     visit(REFUSED, labels, Value::Count(total(|shard| &shard.refused)));
     visit(RECEIVED, labels, Value::Count(total(|shard| &shard.received_bytes)));
     visit(SENT, labels, Value::Count(total(|shard| &shard.sent_bytes)));
-    visit(OPEN, labels, Value::Gauge(listener.bound.open() as f64));
+    visit(OPEN, labels, Value::Gauge(f64::from(listener.bound.open())));
 }
 
 fn collect_route(route: &Route, visit: &mut Visit<'_>) {
