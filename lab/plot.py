@@ -20,18 +20,20 @@ def draw(folder: Path, title: str) -> Path:
     from matplotlib import pyplot
 
     cases = _read(folder / "raw.csv")
+    everyone = sorted({arm for _, arms in cases.values() for arm in arms})
     rows = -(-len(cases) // COLUMNS)
     size = (PANEL_INCHES[0] * COLUMNS, PANEL_INCHES[1] * rows)
     chart, panels = pyplot.subplots(rows, COLUMNS, figsize=size, squeeze=False)
     for panel in panels.flat[len(cases) :]:
         panel.set_axis_off()
     for panel, (case, (unit, arms)) in zip(panels.flat, cases.items(), strict=False):
-        for height, costs in enumerate(arms.values()):
-            panel.plot(costs, [height] * len(costs), "o", alpha=0.45, markersize=4, markeredgewidth=0)
+        for height, (arm, costs) in enumerate(arms.items()):
+            colour = f"C{everyone.index(arm) % 10}"
+            panel.plot(costs, [height] * len(costs), "o", color=colour, alpha=0.45, markersize=4, markeredgewidth=0)
             panel.plot([statistics.median(costs)] * 2, [height - 0.3, height + 0.3], "k-", linewidth=1.5)
         panel.set_yticks(range(len(arms)), list(arms))
         panel.invert_yaxis()
-        panel.set_xlim(left=0)
+        panel.set_xlim(0, 1.05 * max(map(max, arms.values())))
         panel.set_xlabel(unit)
         panel.set_title(case, fontsize=10)
         panel.grid(axis="x", alpha=0.3)
@@ -50,4 +52,4 @@ def _read(path: Path) -> dict[str, tuple[str, dict[str, list[float]]]]:
         for row in csv.DictReader(lines):
             _, arms = cases.setdefault(row["case"], (row["unit"], {}))
             arms.setdefault(row["arm"], []).append(float(row["cost"]))
-    return {case: (unit, dict(sorted(arms.items()))) for case, (unit, arms) in cases.items()}
+    return {case: (unit, dict(sorted(arms.items()))) for case, (unit, arms) in sorted(cases.items())}
