@@ -144,7 +144,9 @@ async fn a_good_configuration_is_fine() -> Result {
 #[tokio::test]
 async fn two_files_with_one_object_are_both_named() -> Result {
     let configuration = Configuration::of(&["127.0.0.1:1".parse()?])?;
-    configuration.write("twice.yaml", &[objects::service(SERVICE)])?;
+    let mut other = objects::service(SERVICE);
+    other["spec"]["ports"][0]["port"] = json!(81);
+    configuration.write("twice.yaml", &[other])?;
     let path = configuration.path().to_str().unwrap().to_owned();
     ends(&["check", &path], 1, &["main.yaml", "twice.yaml", "Service default/app"]).await?;
     Ok(())

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result as Outcome, ensure};
 use rustix::process::Signal;
+use serde_json::json;
 use tests::random::Random;
 use tests::{Behaviour, Client, Endpoint, Result, Scene, Step};
 use tokio::task::JoinSet;
@@ -44,7 +45,7 @@ async fn until_told_to_close(address: SocketAddr, seed: u64) -> Outcome<()> {
 
 #[tokio::test]
 async fn what_runs_is_finished() -> Result {
-    let mut scene = scene(Behaviour::gated(), &[]).await?;
+    let mut scene = scene(Behaviour::gated(), &["--drain-timeout", "3s"]).await?;
     let mut client = scene.client().await?;
     let mut idle = scene.client().await?;
     client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await?;
@@ -61,6 +62,28 @@ async fn what_runs_is_finished() -> Result {
     ensure!(response.status() == 200 && response.closes(), "{response:?}");
     client.end().await?;
     idle.end().await?;
+    ensure!(scene.sheave.ended().await?.code() == Some(0));
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_waits_is_served() -> Result {
+    let policy = json!({ "maxInFlightPerEndpoint": 1, "queue": { "timeout": "1h" } });
+    let mut scene = Scene::governed(Behaviour::gated(), policy).await?;
+    let mut clients = Vec::new();
+    for waiting in 0..3 {
+        let mut client = scene.client().await?;
+        client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await?;
+        scene.endpoint().until("the first", |counts| counts.in_flight == 1).await?;
+        scene.sheave.waiting(waiting).await?;
+        clients.push(client);
+    }
+    scene.sheave.signal(Signal::TERM)?;
+    scene.sheave.said(0, "draining").await?;
+    scene.endpoint().open_gate(3);
+    for client in &mut clients {
+        ensure!(client.response("GET").await?.status() == 200);
+    }
     ensure!(scene.sheave.ended().await?.code() == Some(0));
     Ok(())
 }

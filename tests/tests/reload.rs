@@ -3,10 +3,11 @@
 use std::collections::VecDeque;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::symlink;
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tests::load::{Habit, Load};
@@ -171,5 +172,66 @@ async fn a_signal_reads_the_configuration_again() -> Result {
     until_taken(&scene, "more.test").await?;
     let mut client = Client::connect(scene.sheave.address()).await?;
     ensure!(client.get("/").await?.status() == 200, "it serves on");
+    Ok(())
+}
+
+/// Addresses that are listened on now, by the port that was asked for being any.
+async fn listening(scene: &Scene) -> Result<Vec<SocketAddr>> {
+    let response = scene.sheave.admin_get("/api/v1/listeners").await?;
+    let views: Value = serde_json::from_slice(&response.body)?;
+    let views = views["listeners"].as_array().context("listeners")?.iter();
+    views.map(|view| Ok(view["address"].as_str().context("address")?.parse()?)).collect()
+}
+
+/// A second Gateway, which takes the routes of this file alone.
+fn second_gateway(port: u16) -> Vec<Value> {
+    let mut gateway = objects::gateway().remove(1);
+    gateway["metadata"]["name"] = json!("second");
+    gateway["spec"]["addresses"][0]["value"] = json!("127.0.0.2");
+    gateway["spec"]["listeners"][0]["port"] = json!(port);
+    let mut route = objects::route("app");
+    route["metadata"]["name"] = json!("second");
+    route["spec"]["parentRefs"][0]["name"] = json!("second");
+    vec![gateway, route]
+}
+
+#[tokio::test]
+async fn listeners_come_and_go() -> Result {
+    let scene = Scene::of(Behaviour::ok()).await?;
+    let mut kept = scene.client().await?;
+    ensure!(kept.get("/").await?.status() == 200);
+    scene.configuration.write("second.yaml", &second_gateway(0))?;
+    let observe = async || listening(&scene).await;
+    let both = eventually("two listeners", observe, |all| all.len() == 2).await?;
+    let second = *both.iter().find(|it| it.ip().to_string() == "127.0.0.2").context("second")?;
+    let mut client = Client::connect(second).await?;
+    ensure!(client.get("/").await?.status() == 200);
+
+    scene.configuration.remove("second.yaml")?;
+    client.end().await?;
+    let refused = async || Ok(Client::connect(second).await.is_err());
+    eventually("nobody listens there", refused, |refused| *refused).await?;
+    ensure!(kept.get("/").await?.status() == 200, "the other listener is not disturbed");
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_address_that_is_taken_does_not_take_the_rest_down() -> Result {
+    let taken = TcpListener::bind("127.0.0.2:0")?;
+    let address = taken.local_addr()?;
+    let scene = Scene::of(Behaviour::ok()).await?;
+    let lines = scene.sheave.lines();
+    scene.configuration.write("second.yaml", &second_gateway(address.port()))?;
+    scene.configuration.write("marker.yaml", &marker("taken.test"))?;
+    scene.sheave.said(lines, &format!("cannot listen on {address}")).await?;
+    until_taken(&scene, "taken.test").await?;
+
+    drop(taken);
+    scene.sheave.signal(Signal::HUP)?;
+    let served = async || match Client::connect(address).await {
+        Ok(mut client) => Ok(client.get("/").await.is_ok_and(|response| response.status() == 200)),
+        Err(_) => Ok(false),
+    };
+    eventually("it is listened on once it is free", served, |served| *served).await?;
     Ok(())
 }

@@ -1,0 +1,124 @@
+//! Which endpoint gets a request, and which connection carries it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::ensure;
+use serde_json::json;
+use tests::scene::endpoints;
+use tests::{Behaviour, Endpoint, Result, Scene, objects};
+use tokio::task::JoinSet;
+
+const ONE_WORKER: &[&str] = &["--workers", "1"];
+
+#[tokio::test]
+async fn by_least_load_nobody_waits_behind_one_that_is_stuck() -> Result {
+    let (stuck, free) =
+        (Endpoint::start(Behaviour::gated()).await?, Endpoint::start(Behaviour::ok()).await?);
+    let scene = Scene::with(vec![stuck, free], &[], &[]).await?;
+    let [stuck, free] = &scene.endpoints[..] else { unreachable!("there are two") };
+    let mut held = Vec::new();
+    while stuck.counts().in_flight == 0 {
+        let mut client = scene.client().await?;
+        let before = free.counts().requests;
+        client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await?;
+        let either = async || Ok(stuck.counts().in_flight > 0 || free.counts().requests > before);
+        tests::eventually("one of them has it", either, |has| *has).await?;
+        held.push(client);
+    }
+    let before = free.counts().requests;
+    let mut client = scene.client().await?;
+    for _ in 0..50 {
+        ensure!(client.get("/").await?.status() == 200);
+    }
+    assert_eq!(free.counts().requests - before, 50);
+    stuck.open_gate(1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn in_turn_everybody_gets_the_same() -> Result {
+    let policy = objects::backend_policy("app", json!({ "algorithm": "RoundRobin" }));
+    let servers = endpoints(4, &Behaviour::ok()).await?;
+    let scene = Scene::with(servers, &[policy], ONE_WORKER).await?;
+    let mut client = scene.client().await?;
+    for _ in 0..100 {
+        ensure!(client.get("/").await?.status() == 200);
+    }
+    let got: Vec<u64> = scene.endpoints.iter().map(|it| it.counts().requests).collect();
+    assert_eq!(got, [25; 4]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_connection_carries_as_many_requests_as_it_may() -> Result {
+    let policy = json!({ "connections": { "maxRequests": 3 } });
+    let policies = [objects::backend_policy("app", policy)];
+    let servers = endpoints(1, &Behaviour::ok()).await?;
+    let scene = Scene::with(servers, &policies, ONE_WORKER).await?;
+    let mut client = scene.client().await?;
+    for _ in 0..12 {
+        ensure!(client.get("/").await?.status() == 200);
+    }
+    let mut carried = BTreeMap::new();
+    for seen in scene.endpoint().seen() {
+        *carried.entry(seen.connection).or_insert(0) += 1;
+    }
+    assert_eq!(carried.into_values().collect::<Vec<_>>(), [3; 4]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_idle_connection_is_closed_by_us_in_time() -> Result {
+    let policy = json!({ "connections": { "idleTimeout": "200ms" } });
+    let scene = Scene::governed(Behaviour::ok(), policy).await?;
+    ensure!(scene.client().await?.get("/").await?.status() == 200);
+    scene.endpoint().until("it is closed", |counts| counts.connections == 0).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_old_connection_is_not_used_again() -> Result {
+    let policy = json!({ "connections": { "maxAge": "100ms" } });
+    let servers = endpoints(1, &Behaviour::slow(Duration::from_millis(5))).await?;
+    let policies = [objects::backend_policy("app", policy)];
+    let scene = Scene::with(servers, &policies, ONE_WORKER).await?;
+    let mut client = scene.client().await?;
+    for _ in 0..100 {
+        ensure!(client.get("/").await?.status() == 200);
+    }
+    let seen = scene.endpoint().seen();
+    let last = seen.last().map(|seen| seen.connection);
+    ensure!(last >= Some(3), "connection {last:?} after half a second");
+    let mut opened = BTreeMap::new();
+    for seen in seen {
+        let first = *opened.entry(seen.connection).or_insert(seen.at);
+        ensure!(
+            seen.at - first < Duration::from_secs(1),
+            "a connection that was used for too long"
+        );
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn there_are_no_more_connections_than_there_may_be() -> Result {
+    let policy = json!({ "connections": { "max": 2 }, "queue": { "maxRequests": 100 } });
+    let scene = Scene::governed(Behaviour::slow(Duration::from_millis(5)), policy).await?;
+    let mut clients = JoinSet::new();
+    for _ in 0..8 {
+        let mut client = scene.client().await?;
+        clients.spawn(async move {
+            for _ in 0..10 {
+                ensure!(client.get("/").await?.status() == 200);
+            }
+            Ok(())
+        });
+    }
+    for outcome in clients.join_all().await {
+        outcome?;
+    }
+    let counts = scene.endpoint().counts();
+    ensure!(counts.most_connections == 2, "{counts:?}");
+    Ok(())
+}
