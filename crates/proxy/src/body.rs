@@ -4,7 +4,6 @@
 //! it reads and writes framing of its own. What may have to be sent again stays in `out` until it is known to be
 //! useless.
 
-use std::cell::Cell;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -16,7 +15,7 @@ use crate::buffer::{BUFFER_BYTES, Buffer};
 use crate::h1::{BadChunk, Chunk, ChunkedReader, write};
 use crate::head::{Fields, Framing};
 use crate::pipe::Pipe;
-use crate::worker::Scratch;
+use crate::scratch::{KeepBudget, Kept, Scratch};
 
 /// A request's head and body are kept for another attempt up to this size.
 pub(crate) const REPLAY_BYTES: usize = 64 * 1024;
@@ -80,48 +79,6 @@ pub(crate) struct Pump {
     pub(crate) waiting_for: Side,
 }
 
-/// How many bytes a worker's requests may keep for another attempt, all together.
-#[derive(Debug)]
-pub(crate) struct KeepBudget {
-    left: Cell<usize>,
-    /// Requests that were not kept for want of budget.
-    pub(crate) refused: Cell<u64>,
-}
-
-impl KeepBudget {
-    pub(crate) fn new(bytes: usize) -> Rc<Self> {
-        Rc::new(Self { left: Cell::new(bytes), refused: Cell::new(0) })
-    }
-}
-
-/// What one request has taken of the budget; given back when dropped.
-struct Kept {
-    bytes: usize,
-    budget: Rc<KeepBudget>,
-}
-
-impl Kept {
-    /// False: the budget does not allow so many bytes.
-    fn grow(&mut self, bytes: usize) -> bool {
-        let more = bytes.saturating_sub(self.bytes);
-        let left = self.budget.left.get().checked_sub(more);
-        match left {
-            Some(left) => {
-                self.budget.left.set(left);
-                self.bytes += more;
-            }
-            None => self.budget.refused.set(self.budget.refused.get() + 1),
-        }
-        left.is_some()
-    }
-}
-
-impl Drop for Kept {
-    fn drop(&mut self) {
-        self.budget.left.set(self.budget.left.get() + self.bytes);
-    }
-}
-
 /// A stream and what has been read from it already.
 pub(crate) struct Source<'a> {
     pub(crate) stream: &'a mut TcpStream,
@@ -169,7 +126,7 @@ impl Pump {
 
     /// Keeps what is sent, so that [`Pump::rewind`] can send it again, as far as the budget goes.
     pub(crate) fn keep(&mut self, budget: &Rc<KeepBudget>) {
-        self.kept = Some(Kept { bytes: 0, budget: Rc::clone(budget) });
+        self.kept = Some(Kept::new(budget));
     }
 
     /// What was kept is of no use any more.

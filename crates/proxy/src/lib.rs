@@ -11,6 +11,8 @@ mod sys;
 mod accept;
 /// The way of a request.
 mod request;
+/// What one request is made of, and what holds for it.
+mod exchange;
 /// What a proxy says of a request's origin.
 mod forwarded;
 /// The response's way back.
@@ -35,6 +37,8 @@ mod backend;
 mod live;
 /// One thread with its own runtime and connections.
 mod worker;
+/// Memory that requests borrow.
+mod scratch;
 /// Bytes read and not yet used.
 mod buffer;
 /// One timer per connection.

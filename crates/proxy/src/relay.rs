@@ -13,12 +13,12 @@ use crate::clock;
 use crate::dial::abandon;
 use crate::dial::h1::Lease;
 use crate::dial::pool;
+use crate::exchange::{After, Exchange, Terms};
 use crate::failure::Failure;
 use crate::forwarded::{PSEUDONYM, VIA};
 use crate::h1::write;
 use crate::head::{Framing, Method, Name, ResponseHead, Version};
 use crate::observe::access::Record;
-use crate::request::{After, Exchange, Terms};
 use crate::tunnel;
 use crate::worker::Worker;
 

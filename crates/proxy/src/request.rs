@@ -10,17 +10,17 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use balance::{Refusal, Time};
-use gateway::snapshot::{BackendSettings, ClientSettings, Rule, Target};
+use gateway::snapshot::{Rule, Target};
 
 use crate::accept::h1::Client;
 use crate::backend::{self, Admitted, BackendRef, Slot};
-use crate::body::Pump;
 use crate::clock;
 use crate::dial::h1::{self as endpoint_h1, Lost, Retry};
 use crate::dial::pool::Endpoint;
+use crate::exchange::{After, Exchange, Terms};
 use crate::failure::Failure;
 use crate::forwarded;
-use crate::head::{Framing, RequestHead, ResponseHead};
+use crate::head::{Framing, RequestHead};
 use crate::live::{LiveListener, Ours};
 use crate::observe::access::Record;
 use crate::relay;
@@ -28,40 +28,6 @@ use crate::worker::Worker;
 
 /// Attempts at one request, the first included.
 const ATTEMPTS: u32 = 3;
-
-/// The memory of one request, used again by the next.
-pub(crate) struct Exchange {
-    pub(crate) request: RequestHead,
-    pub(crate) response: ResponseHead,
-    /// From the client to the endpoint.
-    pub(crate) upload: Pump,
-    /// From the endpoint to the client.
-    pub(crate) download: Pump,
-}
-
-/// What becomes of the client's connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum After {
-    KeepAlive,
-    Close,
-    /// Without the end of a response, so that the client cannot take what it got for whole.
-    Cut,
-}
-
-/// What holds for one request from its admission on.
-pub(crate) struct Terms<'l> {
-    pub(crate) client: &'l ClientSettings,
-    pub(crate) backend: BackendSettings,
-    /// The request has to be over by then.
-    pub(crate) deadline: Time,
-}
-
-impl Terms<'_> {
-    /// Slots are counted and queued for: an endpoint's connections belong to its slots.
-    pub(crate) fn is_capped(&self) -> bool {
-        self.backend.max_in_flight_per_endpoint.or(self.backend.connection_max).is_some()
-    }
-}
 
 /// Serves the request whose head `exchange` holds.
 pub(crate) async fn serve(
@@ -275,26 +241,5 @@ impl Retries {
         self.left -= 1;
         backend.counters[worker.index].retries.add(1);
         Ok(next)
-    }
-}
-
-impl Default for Exchange {
-    fn default() -> Self {
-        Self {
-            request: RequestHead::new(),
-            response: ResponseHead::new(),
-            upload: Pump::new(),
-            download: Pump::new(),
-        }
-    }
-}
-
-impl Exchange {
-    /// Forgets the request and keeps the memory, unless it is much.
-    pub(crate) fn clear(&mut self) {
-        self.request.clear();
-        self.response.clear();
-        self.upload.clear();
-        self.download.clear();
     }
 }

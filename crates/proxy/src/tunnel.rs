@@ -13,12 +13,13 @@ use crate::accept::h1::Client;
 use crate::body::{Pump, Source, Stop};
 use crate::clock;
 use crate::dial::h1::Lease;
+use crate::exchange::{After, Exchange};
 use crate::failure::Failure;
 use crate::h1::write;
 use crate::head::Framing;
 use crate::observe::access::Record;
-use crate::request::{After, Exchange};
-use crate::worker::{Scratch, Worker};
+use crate::scratch::Scratch;
+use crate::worker::Worker;
 
 /// A tunnel through which nothing has gone for so long is closed.
 const IDLE: Duration = Duration::from_secs(3600);

@@ -1,6 +1,6 @@
 //! One thread with its own runtime and connections, and the seat through which others reach it.
 
-use std::cell::{Cell, RefCell, RefMut};
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,22 +15,14 @@ use tokio::sync::oneshot;
 
 use crate::accept::h1::{self, Handover};
 use crate::accept::listen;
-use crate::body::KeepBudget;
-use crate::buffer::Stock;
 use crate::clock;
 use crate::dial::pool;
+use crate::exchange::Exchange;
 use crate::live::{Bound, Live, Ours};
 use crate::observe::WorkerCounters;
 use crate::observe::access::Log;
-use crate::pipe::Pipe;
-use crate::request::Exchange;
+use crate::scratch::{KeepBudget, Scratch};
 
-/// The buffer by way of which large bodies are copied; see DESIGN section 4.
-const LARGE_BYTES: usize = 256 * 1024;
-/// Pipes that a worker keeps when nobody uses them.
-const PIPES: usize = 64;
-/// What a worker's requests may keep for another attempt, all together.
-const KEEP_BYTES: usize = 32 * 1024 * 1024;
 /// Exchanges that a worker keeps when nobody uses them.
 const EXCHANGES: usize = 256;
 /// How often a worker looks at its load and its log.
@@ -102,14 +94,6 @@ pub(crate) struct Worker {
     date: Cell<(u64, [u8; 29])>,
 }
 
-/// Memory that requests borrow for a moment.
-#[derive(Default)]
-pub(crate) struct Scratch {
-    pub(crate) stock: Stock,
-    large: RefCell<Vec<u8>>,
-    pipes: RefCell<Vec<Pipe>>,
-}
-
 /// The connections' tasks, to be woken when all must look up.
 #[derive(Default)]
 struct Sleepers {
@@ -165,28 +149,6 @@ impl Seat {
     }
 }
 
-impl Scratch {
-    pub(crate) fn large(&self) -> RefMut<'_, Vec<u8>> {
-        let mut large = self.large.borrow_mut();
-        if large.is_empty() {
-            large.resize(LARGE_BYTES, 0);
-        }
-        large
-    }
-
-    /// An empty pipe, if there are descriptors for one.
-    pub(crate) fn pipe(&self) -> Option<Pipe> {
-        self.pipes.borrow_mut().pop().or_else(Pipe::new)
-    }
-
-    pub(crate) fn give_back_pipe(&self, pipe: Pipe) {
-        let mut pipes = self.pipes.borrow_mut();
-        if pipe.is_empty() && pipes.len() < PIPES {
-            pipes.push(pipe);
-        }
-    }
-}
-
 impl Worker {
     pub(crate) fn new(index: usize, shared: Arc<Shared>, log: Log) -> Self {
         let live = RefCell::new(Rc::new(Ours(shared.live.load_full())));
@@ -195,7 +157,7 @@ impl Worker {
             scratch: Scratch::default(),
             rng: RefCell::new(Rng::new(seed(index))),
             log,
-            keep_budget: KeepBudget::new(KEEP_BYTES),
+            keep_budget: KeepBudget::new(),
             live,
             exchanges: RefCell::default(),
             sleepers: RefCell::default(),

@@ -17,11 +17,12 @@ use tokio::net::TcpStream;
 use crate::buffer::{BUFFER_BYTES, Buffer};
 use crate::clock;
 use crate::deadline::Deadline;
+use crate::exchange::{After, Exchange};
 use crate::failure::Failure;
 use crate::forwarded::Origin;
 use crate::h1::{HeadLimits, parse};
 use crate::live::{Bound, Live, LiveListener};
-use crate::request::{self, After, Exchange};
+use crate::request;
 use crate::worker::{Command, Seat, Stage, Worker};
 
 /// After our last answer we read on for so long, so that the client gets the answer before a reset.

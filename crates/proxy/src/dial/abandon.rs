@@ -14,9 +14,9 @@ use crate::body::{Pump, Source};
 use crate::clock;
 use crate::dial::h1::{Lease, RESPONSE_LIMITS, poll_head};
 use crate::dial::pool;
+use crate::exchange::{Exchange, Terms};
 use crate::h1::parse;
 use crate::head::{Framing, Method, ResponseHead};
-use crate::request::{Exchange, Terms};
 use crate::worker::Worker;
 
 /// Bytes of a response that are read for nobody; beyond it the connection is closed.

@@ -16,11 +16,12 @@ use crate::clock;
 use crate::dial::abandon;
 use crate::dial::connect::connect;
 use crate::dial::pool::{self, Connection, Endpoint, Wish};
+use crate::exchange::{Exchange, Terms};
 use crate::failure::Failure;
 use crate::h1::{HeadLimits, parse};
 use crate::head::RequestHead;
 use crate::relay;
-use crate::request::{Exchange, Interrupt, Terms, until};
+use crate::request::{Interrupt, until};
 use crate::sys;
 use crate::worker::Worker;
 

@@ -16,11 +16,11 @@ use serde_json::{Map, Value};
 use crate::accept::h1::Client;
 use crate::backend::{BackendRef, Slot};
 use crate::clock;
+use crate::exchange::Exchange;
 use crate::failure::Failure;
 use crate::head::{Name, Version};
 use crate::live::{Ours, Route};
 use crate::observe::WorkerCounters;
-use crate::request::Exchange;
 use crate::worker::Worker;
 
 /// Lines are handed on when they are so many bytes.

@@ -1,0 +1,62 @@
+//! What one request is made of while it is served, and what holds for it.
+
+use balance::Time;
+use gateway::snapshot::{BackendSettings, ClientSettings};
+
+use crate::body::Pump;
+use crate::head::{RequestHead, ResponseHead};
+
+/// The memory of one request, used again by the next.
+pub(crate) struct Exchange {
+    pub(crate) request: RequestHead,
+    pub(crate) response: ResponseHead,
+    /// From the client to the endpoint.
+    pub(crate) upload: Pump,
+    /// From the endpoint to the client.
+    pub(crate) download: Pump,
+}
+
+/// What becomes of the client's connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum After {
+    KeepAlive,
+    Close,
+    /// Without the end of a response, so that the client cannot take what it got for whole.
+    Cut,
+}
+
+/// What holds for one request from its admission on.
+pub(crate) struct Terms<'l> {
+    pub(crate) client: &'l ClientSettings,
+    pub(crate) backend: BackendSettings,
+    /// The request has to be over by then.
+    pub(crate) deadline: Time,
+}
+
+impl Terms<'_> {
+    /// Slots are counted and queued for: an endpoint's connections belong to its slots.
+    pub(crate) fn is_capped(&self) -> bool {
+        self.backend.max_in_flight_per_endpoint.or(self.backend.connection_max).is_some()
+    }
+}
+
+impl Default for Exchange {
+    fn default() -> Self {
+        Self {
+            request: RequestHead::new(),
+            response: ResponseHead::new(),
+            upload: Pump::new(),
+            download: Pump::new(),
+        }
+    }
+}
+
+impl Exchange {
+    /// Forgets the request and keeps the memory, unless it is much.
+    pub(crate) fn clear(&mut self) {
+        self.request.clear();
+        self.response.clear();
+        self.upload.clear();
+        self.download.clear();
+    }
+}

@@ -1,0 +1,90 @@
+//! Memory that a worker's requests borrow for a moment, and what they may keep of it.
+
+use std::cell::{Cell, RefCell, RefMut};
+use std::rc::Rc;
+
+use crate::buffer::Stock;
+use crate::pipe::Pipe;
+
+/// The buffer by way of which large bodies are copied; see DESIGN section 4.
+const LARGE_BYTES: usize = 256 * 1024;
+/// Pipes that a worker keeps when nobody uses them.
+const PIPES: usize = 64;
+/// What a worker's requests may keep for another attempt, all together.
+const KEEP_BYTES: usize = 32 * 1024 * 1024;
+
+/// Memory that requests borrow for a moment.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    pub(crate) stock: Stock,
+    large: RefCell<Vec<u8>>,
+    pipes: RefCell<Vec<Pipe>>,
+}
+
+impl Scratch {
+    pub(crate) fn large(&self) -> RefMut<'_, Vec<u8>> {
+        let mut large = self.large.borrow_mut();
+        if large.is_empty() {
+            large.resize(LARGE_BYTES, 0);
+        }
+        large
+    }
+
+    /// An empty pipe, if there are descriptors for one.
+    pub(crate) fn pipe(&self) -> Option<Pipe> {
+        self.pipes.borrow_mut().pop().or_else(Pipe::new)
+    }
+
+    pub(crate) fn give_back_pipe(&self, pipe: Pipe) {
+        let mut pipes = self.pipes.borrow_mut();
+        if pipe.is_empty() && pipes.len() < PIPES {
+            pipes.push(pipe);
+        }
+    }
+}
+
+/// How many bytes a worker's requests may keep for another attempt, all together.
+#[derive(Debug)]
+pub(crate) struct KeepBudget {
+    left: Cell<usize>,
+    /// Requests that were not kept for want of budget.
+    pub(crate) refused: Cell<u64>,
+}
+
+impl KeepBudget {
+    pub(crate) fn new() -> Rc<Self> {
+        Rc::new(Self { left: Cell::new(KEEP_BYTES), refused: Cell::new(0) })
+    }
+}
+
+/// What one request has taken of the budget; given back when dropped.
+pub(crate) struct Kept {
+    bytes: usize,
+    budget: Rc<KeepBudget>,
+}
+
+impl Kept {
+    pub(crate) fn new(budget: &Rc<KeepBudget>) -> Self {
+        Self { bytes: 0, budget: Rc::clone(budget) }
+    }
+
+    /// False: the budget does not allow so many bytes.
+    pub(crate) fn grow(&mut self, bytes: usize) -> bool {
+        let more = bytes.saturating_sub(self.bytes);
+        let left = self.budget.left.get().checked_sub(more);
+        match left {
+            Some(left) => {
+                self.budget.left.set(left);
+                self.bytes += more;
+            }
+            None => self.budget.refused.set(self.budget.refused.get() + 1),
+        }
+        left.is_some()
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.budget.left.set(self.budget.left.get() + self.bytes);
+    }
+}
