@@ -7,7 +7,7 @@ use std::task::{Poll, ready};
 use balance::Time;
 use socket2::SockRef;
 
-use crate::accept::h1::Client;
+use crate::accept::client::Client;
 use crate::body::{Side, Source, Stop};
 use crate::clock;
 use crate::dial::abandon;

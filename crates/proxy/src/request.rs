@@ -3,8 +3,7 @@
 //! route -> admit -> { connection -> send -> await head } until done or out of attempts -> stream body -> record.
 //! Each stage is a plainly named function; each early exit is a [`Failure`].
 
-use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
@@ -12,7 +11,7 @@ use std::task::Poll;
 use balance::{Refusal, Time};
 use gateway::snapshot::{Rule, Target};
 
-use crate::accept::h1::Client;
+use crate::accept::client::{Client, Interrupt};
 use crate::backend::{self, Admitted, BackendRef, Slot};
 use crate::clock;
 use crate::dial::h1::{self as endpoint_h1, Lost, Retry};
@@ -173,7 +172,7 @@ async fn admit(
     let since = clock::now();
     let patience = since + terms.backend.queue_timeout;
     let granted = poll_fn(|_| place.granted().map_or(Poll::Pending, Poll::Ready));
-    let result = until(worker, client, patience.min(terms.deadline), granted).await;
+    let result = client.until(worker, patience.min(terms.deadline), granted).await;
     record.waited(worker, backend, clock::now().saturating_since(since));
     result.map_err(|interrupt| match interrupt {
         Interrupt::ClientGone => Failure::ClientGone,
@@ -181,33 +180,6 @@ async fn admit(
         Interrupt::Deadline if backend.current().set.members().is_empty() => Failure::NoEndpoint,
         Interrupt::Deadline => Failure::QueueTimeout,
     })
-}
-
-/// What ended a wait before its time.
-pub(crate) enum Interrupt {
-    ClientGone,
-    Deadline,
-}
-
-/// Awaits `future`, but not beyond `deadline` and not for a client that has gone.
-pub(crate) async fn until<F: Future>(
-    worker: &Worker,
-    client: &mut Client,
-    deadline: Time,
-    future: F,
-) -> Result<F::Output, Interrupt> {
-    let mut future = pin!(future);
-    client.deadline.set(deadline);
-    poll_fn(|cx| {
-        if let Poll::Ready(output) = future.as_mut().poll(cx) {
-            return Poll::Ready(Ok(output));
-        }
-        if client.poll_gone(cx, worker).is_ready() {
-            return Poll::Ready(Err(Interrupt::ClientGone));
-        }
-        client.deadline.poll(cx).map(|()| Err(Interrupt::Deadline))
-    })
-    .await
 }
 
 /// How a request goes on after an attempt came to nothing.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::io::AsyncWrite;
 use tokio::net::TcpStream;
 
-use crate::accept::h1::Client;
+use crate::accept::client::Client;
 use crate::body::{Pump, Source, Stop};
 use crate::clock;
 use crate::dial::h1::Lease;

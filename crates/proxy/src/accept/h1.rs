@@ -6,14 +6,14 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use balance::Time;
-use gateway::snapshot::ClientSettings;
 use tokio::io::AsyncWrite;
 use tokio::net::TcpStream;
 
+use crate::accept::client::Client;
 use crate::buffer::{BUFFER_BYTES, Buffer};
 use crate::clock;
 use crate::deadline::Deadline;
@@ -21,7 +21,7 @@ use crate::exchange::{After, Exchange};
 use crate::failure::Failure;
 use crate::forwarded::Origin;
 use crate::h1::{HeadLimits, parse};
-use crate::live::{Bound, Live, LiveListener};
+use crate::live::Bound;
 use crate::request;
 use crate::worker::{Command, Seat, Stage, Worker};
 
@@ -63,23 +63,6 @@ pub(crate) fn adopt(worker: &Rc<Worker>, handover: Handover) {
         Ok(stream) => spawn(worker, stream, arrival),
         Err(_) => drop(Presence::new(worker, &arrival.bound)),
     }
-}
-
-/// A connection as its requests see it.
-pub(crate) struct Client {
-    pub(crate) stream: TcpStream,
-    /// Read from the client and not yet used.
-    pub(crate) buffer: Option<Buffer>,
-    /// The one timer of whatever the connection waits for.
-    pub(crate) deadline: Deadline,
-    pub(crate) bound: Arc<Bound>,
-    pub(crate) origin: Origin,
-    pub(crate) peer: SocketAddr,
-    accepted: Time,
-    /// When the last thing happened.
-    pub(crate) since: Time,
-    seen_tick: u32,
-    has_served: bool,
 }
 
 /// Serves the connection on this worker from now on.
@@ -267,44 +250,6 @@ impl Client {
             Poll::Ready(Ok(count)) if count > 0 => Poll::Ready(Filled::Some),
             Poll::Ready(_) => Poll::Ready(Filled::Gone),
             Poll::Pending => self.deadline.poll(cx).map(|()| Filled::Late),
-        }
-    }
-
-    /// The listener the connection came by, or `None` if nobody listens there any more.
-    pub(crate) fn listener<'l>(&self, live: &'l Live) -> Option<&'l LiveListener> {
-        let listener = live.listeners.get(self.bound.place)?.as_ref()?;
-        Arc::ptr_eq(&listener.bound, &self.bound).then_some(listener)
-    }
-
-    /// The connection may be used for another request, as far as its age and the process' stage go.
-    pub(crate) fn may_stay(&self, worker: &Worker, settings: &ClientSettings) -> bool {
-        let age = self.since.saturating_since(self.accepted);
-        worker.stage() == Stage::Serving
-            && settings.connection_max_age.is_none_or(|most| age < most)
-    }
-
-    /// Ready when the client has closed the connection.
-    ///
-    /// A half-closed connection counts as closed, as in most proxies: a client that has gone looks just the same.
-    /// What a client sends ahead is kept, up to a buffer of it.
-    pub(crate) fn poll_gone(&mut self, cx: &mut Context<'_>, worker: &Worker) -> Poll<()> {
-        loop {
-            if self.buffer.as_ref().is_some_and(|buffer| buffer.len() >= BUFFER_BYTES / 2) {
-                return Poll::Pending;
-            }
-            // Costs no system call while nothing has come.
-            if ready!(self.stream.poll_read_ready(cx)).is_err() {
-                return Poll::Ready(());
-            }
-            let buffer = self.buffer.get_or_insert_with(|| worker.scratch.stock.take());
-            match buffer.poll_fill(cx, &mut self.stream, BUFFER_BYTES) {
-                Poll::Ready(Ok(count)) if count > 0 => {}
-                Poll::Ready(_) => return Poll::Ready(()),
-                Poll::Pending => {
-                    worker.scratch.stock.reclaim(&mut self.buffer);
-                    return Poll::Pending;
-                }
-            }
         }
     }
 

@@ -2,5 +2,7 @@
 
 /// Binding addresses and accepting connections.
 pub(crate) mod listen;
+/// A client's connection as its requests see it.
+pub(crate) mod client;
 /// A client's HTTP/1.1 connection.
 pub(crate) mod h1;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use balance::Time;
 
-use crate::accept::h1::Client;
+use crate::accept::client::{Client, Interrupt};
 use crate::backend::Slot;
 use crate::body::{Pump, Side, Source, Stop};
 use crate::buffer::BUFFER_BYTES;
@@ -21,7 +21,6 @@ use crate::failure::Failure;
 use crate::h1::{HeadLimits, parse};
 use crate::head::RequestHead;
 use crate::relay;
-use crate::request::{Interrupt, until};
 use crate::sys;
 use crate::worker::Worker;
 
@@ -119,7 +118,7 @@ async fn connection(
     }
     let patience = now + terms.backend.connect_timeout;
     let connecting = connect(&slot.endpoint, worker.index);
-    let failure = match until(worker, client, patience.min(terms.deadline), connecting).await {
+    let failure = match client.until(worker, patience.min(terms.deadline), connecting).await {
         Ok(Ok(connection)) => return Ok((slot, connection)),
         Ok(Err(failure)) => failure,
         Err(Interrupt::ClientGone) => return Err(Lost::for_good(Failure::ClientGone)),

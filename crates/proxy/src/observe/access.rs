@@ -13,7 +13,7 @@ use std::time::Duration;
 use balance::Time;
 use serde_json::{Map, Value};
 
-use crate::accept::h1::Client;
+use crate::accept::client::Client;
 use crate::backend::{BackendRef, Slot};
 use crate::clock;
 use crate::exchange::Exchange;
