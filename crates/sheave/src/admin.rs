@@ -9,8 +9,6 @@ mod api;
 mod status;
 /// Metrics as OpenMetrics text.
 mod metrics;
-#[cfg(test)]
-mod tests;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -114,3 +112,6 @@ async fn config(State(subject): State<Subject>) -> Json<api::Config> {
 fn refuse(status: StatusCode, error: &str) -> (StatusCode, Json<serde_json::Value>) {
     (status, Json(json!({ "error": error })))
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,9 +2,6 @@
 //!
 //! It knows objects and the data plane; it must not know where objects come from.
 
-#[cfg(test)]
-mod tests;
-
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -182,3 +179,6 @@ fn differ_in_slices_alone(some: &[Object], others: &[Object]) -> bool {
     let kept = |object: &&Object| !matches!(object, Object::EndpointSlice(_));
     some.iter().filter(kept).eq(others.iter().filter(kept))
 }
+
+#[cfg(test)]
+mod tests;

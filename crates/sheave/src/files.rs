@@ -8,15 +8,14 @@ mod survey;
 mod read;
 /// What happens in their directories.
 mod watch;
-#[cfg(test)]
-mod tests;
 
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout_at};
+use tokio::time::sleep;
 
 use read::Cache;
 pub(crate) use read::Contents;
@@ -26,9 +25,9 @@ use watch::{Change, Watcher};
 /// Changes that follow one another within this are read together.
 const COALESCE: Duration = Duration::from_millis(5);
 
-/// How long a name may be missing before it counts as removed: editors rename the old file away before they write the
-/// new one, and nothing should stop serving in between.
-const SUCCESSION: Duration = Duration::from_millis(25);
+/// How much longer a name may be missing before it counts as removed: editors rename the old file away before they write
+/// the new one, and nothing should stop serving in between.
+const SUCCESSION: Duration = Duration::from_millis(20);
 
 /// Directories appear while they are looked up; whoever creates them faster than this is not waited for.
 const MAX_SURVEYS: usize = 8;
@@ -84,9 +83,8 @@ impl Files {
                 let change = self.watcher.change().await?;
                 self.note(change);
             }
-            let first = Instant::now();
-            self.note_until(first + COALESCE, |_| true).await?;
-            self.note_until(first + SUCCESSION, Self::lacks_a_file).await?;
+            self.note_for(COALESCE, |_| true).await?;
+            self.note_for(SUCCESSION, Self::lacks_a_file).await?;
             if !self.stale.is_none() {
                 return Ok(());
             }
@@ -103,12 +101,15 @@ impl Files {
         }
     }
 
-    async fn note_until(&mut self, end: Instant, pending: fn(&Self) -> bool) -> io::Result<()> {
+    async fn note_for(&mut self, span: Duration, pending: fn(&Self) -> bool) -> io::Result<()> {
+        let mut end = pin!(sleep(span));
         while pending(self) {
-            let Ok(change) = timeout_at(end, self.watcher.change()).await else {
-                return Ok(());
-            };
-            self.note(change?);
+            tokio::select! {
+                // What has happened is noted before the end is looked at: a file that is there may be half written.
+                biased;
+                change = self.watcher.change() => self.note(change?),
+                () = &mut end => return Ok(()),
+            }
         }
         Ok(())
     }
@@ -144,3 +145,6 @@ impl Files {
         self.begun.extend(files);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,11 +4,6 @@
 mod values;
 /// Objects that `--listen` and `--to` stand for.
 mod shorthand;
-/// `docs/reference/cli.md`.
-#[cfg(test)]
-mod reference;
-#[cfg(test)]
-mod tests;
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
@@ -176,3 +171,9 @@ impl Serve {
         }
     }
 }
+
+/// `docs/reference/cli.md`.
+#[cfg(test)]
+mod reference;
+#[cfg(test)]
+mod tests;

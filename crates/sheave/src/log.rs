@@ -3,6 +3,7 @@
 use std::io;
 
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 use crate::flags::LogFormat;
 
@@ -11,7 +12,11 @@ const FILTER: &str = "SHEAVE_LOG";
 
 /// From here on events are written.
 pub(crate) fn start(format: LogFormat) {
-    let filter = EnvFilter::try_from_env(FILTER).unwrap_or_else(|_unset| EnvFilter::new("info"));
+    // Directives that make no sense are named on standard error, and left out.
+    let filter = EnvFilter::builder()
+        .with_default_directive(LevelFilter::INFO.into())
+        .with_env_var(FILTER)
+        .from_env_lossy();
     let events = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     match format {
         LogFormat::Text => {

@@ -16,13 +16,12 @@ mod report;
 mod admin;
 /// The ready file.
 mod ready;
+/// What the kernel says of this process.
+mod process;
 /// Events on standard error.
 mod log;
 /// What ends the process, and its exit code.
 mod failure;
-/// Committed files that tests keep fresh.
-#[cfg(test)]
-mod expect;
 
 use std::process::ExitCode;
 
@@ -55,3 +54,7 @@ fn say(answer: &clap::Error) -> ExitCode {
     answer.print().ok();
     if answer.use_stderr() { ExitCode::from(failure::INPUT) } else { ExitCode::SUCCESS }
 }
+
+/// Committed files that tests keep fresh.
+#[cfg(test)]
+mod expect;

@@ -24,6 +24,7 @@ use crate::failure::Failure;
 use crate::files::{Contents, Files};
 use crate::flags::{AdminAddress, LoggedShare, Serve};
 use crate::log;
+use crate::process;
 use crate::ready;
 use crate::report::{Phase, Report};
 
@@ -47,6 +48,7 @@ async fn serve(flags: Serve) -> Result<(), Failure> {
     let mut signals = Signals::new().context("cannot take signals")?;
     let mut sources = Sources::new(&flags)?;
     let checked = configuration::check(sources.load()).map_err(refusal)?;
+    process::raise_max_descriptors();
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "sheave starts");
     let proxy = Arc::new(Proxy::start(settings(&flags)).context("cannot start the workers")?);
     let (report, reported) = watch::channel(Report::new());
@@ -82,7 +84,8 @@ struct Sources {
 impl Sources {
     fn new(flags: &Serve) -> Result<Self, Failure> {
         let objects = flags.shorthand.objects()?;
-        let files = Files::new(flags.config.clone()).context("cannot watch files")?;
+        let files = Files::new(flags.config.clone())
+            .context("cannot watch files; `sysctl fs.inotify` shows the limits")?;
         Ok(Self { objects, files })
     }
 

@@ -11,7 +11,7 @@ use axum::serve::Listener;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::time::{Sleep, sleep};
 
 /// Scrapers and a few people; more wait to be accepted.
 const MAX_CONNECTIONS: usize = 256;
@@ -61,7 +61,7 @@ impl Connection {
         poll: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
         if poll.is_ready() {
-            self.idle.as_mut().reset(Instant::now() + IDLE_TIMEOUT);
+            self.idle.set(sleep(IDLE_TIMEOUT));
             return poll;
         }
         match self.idle.as_mut().poll(cx) {

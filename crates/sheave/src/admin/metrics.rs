@@ -12,6 +12,7 @@ use prometheus_client::registry::{Registry, Unit};
 use proxy::Proxy;
 use proxy::observe::{self, Kind, Metric, Sample, Value};
 
+use crate::process;
 use crate::report::{Reload, Report};
 
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -29,6 +30,27 @@ pub(crate) static METRICS: &[Metric] = &[
         name: "process_start_time_seconds",
         unit: "seconds",
         help: "When the process started, in seconds since 1970.",
+        kind: Kind::Gauge,
+        labels: &[],
+    },
+    Metric {
+        name: "process_resident_memory_bytes",
+        unit: "bytes",
+        help: "Memory in use, shared pages included.",
+        kind: Kind::Gauge,
+        labels: &[],
+    },
+    Metric {
+        name: "process_open_fds",
+        unit: "",
+        help: "Open descriptors; each connection is one.",
+        kind: Kind::Gauge,
+        labels: &[],
+    },
+    Metric {
+        name: "process_max_fds",
+        unit: "",
+        help: "Descriptors that may be open.",
         kind: Kind::Gauge,
         labels: &[],
     },
@@ -78,12 +100,24 @@ pub(super) fn render(proxy: &Proxy, report: &Report, started: SystemTime) -> Str
 }
 
 fn collect(report: &Report, started: SystemTime, sink: &mut dyn FnMut(Sample<'_>)) {
-    let [build, start, generation, applied, errors, unbound, reloads] = METRICS else {
+    let [build, start, memory, open, max, generation, applied, errors, unbound, reloads] = METRICS
+    else {
         unreachable!("the pattern names each metric");
     };
     let mut gauge =
         |metric, value| sink(Sample { metric, labels: &[], value: Value::Gauge(value) });
     gauge(start, seconds(started));
+    let of_process = [
+        (memory, process::resident_bytes()),
+        (open, process::open_descriptors()),
+        (max, process::max_descriptors()),
+    ];
+    // What the kernel does not tell is left out.
+    for (metric, value) in of_process {
+        if let Some(value) = value {
+            gauge(metric, value as f64);
+        }
+    }
     gauge(generation, report.generation as f64);
     gauge(applied, report.applied_at.map_or(0.0, seconds));
     gauge(errors, report.problems.len() as f64);

@@ -1,0 +1,58 @@
+//! What the kernel says of this process: memory and descriptors.
+
+use std::fs;
+
+use rustix::process::{Resource, getrlimit, setrlimit};
+
+/// Descriptors that the process may have.
+pub(crate) fn max_descriptors() -> Option<u64> {
+    getrlimit(Resource::Nofile).current
+}
+
+/// Takes as many descriptors as it may: the usual soft limit of 1024 is for programs that call `select`, and each
+/// connection takes one.
+pub(crate) fn raise_max_descriptors() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::warn!(%error, "cannot raise the limit of open descriptors");
+    }
+}
+
+pub(crate) fn open_descriptors() -> Option<u64> {
+    Some(fs::read_dir("/proc/self/fd").ok()?.count() as u64)
+}
+
+/// Memory in use, shared pages included.
+pub(crate) fn resident_bytes() -> Option<u64> {
+    resident(&fs::read_to_string("/proc/self/status").ok()?)
+}
+
+/// From the text of `/proc/PID/status`.
+fn resident(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kibibytes: u64 = line.strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kibibytes * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resident_memory_is_read_in_bytes() {
+        assert_eq!(
+            resident("Name:\tsheave\nVmRSS:\t    1234 kB\nVmData:\t 1 kB\n"),
+            Some(1_263_616)
+        );
+        assert_eq!(resident("Name:\tsheave\n"), None);
+        assert!(resident_bytes().is_some_and(|bytes| bytes > 0));
+    }
+
+    #[test]
+    fn descriptors_are_counted_and_their_limit_is_raised() {
+        assert!(open_descriptors().is_some_and(|open| open > 0));
+        raise_max_descriptors();
+        assert_eq!(max_descriptors(), getrlimit(Resource::Nofile).maximum);
+    }
+}
