@@ -438,3 +438,6 @@ impl Pump {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

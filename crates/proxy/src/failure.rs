@@ -134,3 +134,28 @@ impl Failure {
         Self::ALL.iter().position(same).expect("ALL names every failure")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::Failure;
+
+    #[test]
+    fn each_failure_has_a_place_and_a_word_of_its_own() {
+        let mut words = HashSet::new();
+        for (place, failure) in Failure::ALL.iter().enumerate() {
+            assert_eq!(failure.index(), place);
+            assert!(words.insert(failure.meaning().word), "{failure:?}");
+        }
+    }
+
+    #[test]
+    fn details_may_stand_between_quotes() {
+        for failure in Failure::ALL {
+            let details = failure.details();
+            let fits = |byte: u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
+            assert!(details.bytes().all(fits), "{details}");
+        }
+    }
+}

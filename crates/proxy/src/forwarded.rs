@@ -110,3 +110,84 @@ fn request_id(rng: &mut Rng) -> [u8; 32] {
     }
     id
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::h1::{HeadLimits, parse};
+
+    /// What the request says of its origin once `client` has sent it.
+    fn described(head: &str, client: &str, trusted: &[&str]) -> Vec<String> {
+        let limits = HeadLimits { head_bytes: 4096, fields: 32, target_bytes: 1024 };
+        let mut request = RequestHead::new();
+        let text = format!("GET / HTTP/1.1\r\nHost: a.example\r\n{head}\r\n");
+        assert_eq!(parse::request(text.as_bytes(), &limits, &mut request), Ok(Some(text.len())));
+        let trusted = trusted.iter().map(|block| block.parse().unwrap()).collect();
+        let settings = ClientSettings { trusted_proxies: trusted, ..settings() };
+        let origin = Origin::new(client.parse().unwrap());
+        describe(&mut request, &origin, &settings, &mut Rng::new(1));
+        let fields = request.fields.iter().filter(|(name, ..)| *name != Name::Host);
+        fields
+            .map(|(_, name, value)| {
+                format!("{}: {}", String::from_utf8_lossy(name), String::from_utf8_lossy(value))
+            })
+            .collect()
+    }
+
+    fn settings() -> ClientSettings {
+        ClientSettings {
+            max_connections: 1,
+            connection_max_age: None,
+            connection_idle_timeout: std::time::Duration::ZERO,
+            max_head_bytes: 4096,
+            max_header_fields: 32,
+            max_target_bytes: 1024,
+            max_body_bytes: None,
+            head_timeout: std::time::Duration::ZERO,
+            body_timeout: std::time::Duration::ZERO,
+            trusted_proxies: Vec::new(),
+        }
+    }
+
+    const CLAIMS: &str = "X-Forwarded-For: 1.1.1.1\r\nX-Forwarded-Proto: https\r\n\
+        Forwarded: for=1.1.1.1\r\nX-Request-Id: mine\r\nVia: 1.0 before\r\n";
+
+    #[test]
+    fn a_stranger_is_not_believed() {
+        let fields = described(CLAIMS, "192.0.2.7:80", &["10.0.0.0/8"]);
+        assert_eq!(
+            fields[..4],
+            [
+                "Via: 1.0 before",
+                "X-Forwarded-For: 192.0.2.7",
+                "X-Forwarded-Proto: http",
+                "X-Forwarded-Host: a.example",
+            ]
+        );
+        assert_eq!(fields[4].len(), "X-Request-Id: ".len() + 32);
+        assert_eq!(fields[5..], ["Via: 1.1 sheave"]);
+    }
+
+    #[test]
+    fn a_trusted_proxy_is_believed_and_added_to() {
+        assert_eq!(
+            described(CLAIMS, "[::ffff:10.1.2.3]:80", &["10.0.0.0/8"]),
+            [
+                "X-Forwarded-Proto: https",
+                "Forwarded: for=1.1.1.1",
+                "X-Request-Id: mine",
+                "Via: 1.0 before",
+                "X-Forwarded-For: 1.1.1.1, 10.1.2.3",
+                "X-Forwarded-Host: a.example",
+                "Forwarded: for=10.1.2.3;proto=http",
+                "Via: 1.1 sheave",
+            ]
+        );
+    }
+
+    #[test]
+    fn an_address_of_six_is_quoted() {
+        let fields = described("Forwarded: for=x\r\n", "[2001:db8::1]:80", &["2001:db8::/32"]);
+        assert!(fields.contains(&"Forwarded: for=\"[2001:db8::1]\";proto=http".to_owned()));
+    }
+}

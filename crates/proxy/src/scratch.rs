@@ -88,3 +88,23 @@ impl Drop for Kept {
         self.budget.left.set(self.budget.left.get() + self.bytes);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_bounded_and_given_back() {
+        let budget = KeepBudget::new();
+        let mut first = Kept::new(&budget);
+        assert!(first.grow(KEEP_BYTES - 10));
+        let mut second = Kept::new(&budget);
+        assert!(second.grow(10));
+        assert!(!second.grow(11));
+        assert_eq!(budget.refused.take(), 1);
+        drop(first);
+        assert!(second.grow(11));
+        drop(second);
+        assert_eq!(budget.left.get(), KEEP_BYTES);
+    }
+}

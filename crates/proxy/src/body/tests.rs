@@ -1,0 +1,196 @@
+//! Whatever the framing, the pieces and the pace: what comes out is what went in.
+
+use std::future::poll_fn;
+
+use proptest::prelude::*;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::*;
+
+/// Two ends of a connection over loopback.
+async fn pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (near, far) =
+        tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
+    (near.unwrap(), far.unwrap().0)
+}
+
+fn body(length: usize) -> Vec<u8> {
+    (0..length).map(|place| (place * 31 % 251) as u8).collect()
+}
+
+/// The body as its sender writes it, in chunks of at most `chunk` bytes where it is chunked.
+fn framed(body: &[u8], framing: Framing, chunk: usize) -> Vec<u8> {
+    if framing != Framing::Chunked {
+        return body.to_vec();
+    }
+    let mut out = Vec::new();
+    for part in body.chunks(chunk) {
+        write::chunk_header(part.len(), &mut out);
+        out.extend_from_slice(part);
+        write::chunk_end(&mut out);
+    }
+    write::last_chunk(&Fields::new(), &mut out);
+    out
+}
+
+/// What a receiver makes of it.
+fn received(wire: &[u8], framing: Framing) -> Vec<u8> {
+    if framing != Framing::Chunked {
+        return wire.to_vec();
+    }
+    let (mut reader, mut rest, mut body) = (ChunkedReader::new(), wire, Vec::new());
+    loop {
+        match reader.next(rest).unwrap() {
+            Chunk::Data { skip, len } => {
+                body.extend_from_slice(&rest[skip..skip + len]);
+                rest = &rest[skip + len..];
+            }
+            Chunk::NeedMore { .. } => panic!("the body has no end"),
+            Chunk::End { skip } => {
+                assert_eq!(rest.len(), skip, "nothing comes after the end");
+                return body;
+            }
+        }
+    }
+}
+
+/// One way of carrying one body.
+#[derive(Clone, Debug)]
+struct Carriage {
+    length: usize,
+    from: Framing,
+    to: Framing,
+    chunk: usize,
+    pieces: Vec<usize>,
+    keep: bool,
+}
+
+/// Pumps the body, and a second time from the start if all of it was kept; gives what arrived.
+async fn carry(carriage: &Carriage) -> Result<Vec<Vec<u8>>, Stop> {
+    let (mut sender, mut source) = pair().await;
+    let (mut sink, receiver) = pair().await;
+    let wire = framed(&body(carriage.length), carriage.from, carriage.chunk);
+    let pieces = carriage.pieces.clone();
+    let send = async move {
+        let (mut rest, mut sizes) = (wire.as_slice(), pieces.iter().cycle());
+        while !rest.is_empty() {
+            let count = rest.len().min(*sizes.next().unwrap());
+            sender.write_all(&rest[..count]).await.unwrap();
+            tokio::task::yield_now().await;
+            rest = &rest[count..];
+        }
+        if carriage.from == Framing::UntilClose {
+            drop(sender);
+            return None;
+        }
+        Some(sender)
+    };
+    let scratch = Scratch::default();
+    let budget = KeepBudget::new();
+    let pump = async {
+        let mut pump = Pump::new();
+        pump.start(carriage.from, carriage.to);
+        if carriage.keep {
+            pump.keep(&budget);
+        }
+        let mut buffer = None;
+        let mut source = Source { stream: &mut source, buffer: &mut buffer };
+        poll_fn(|cx| pump.poll(cx, &mut source, &mut sink, &scratch)).await?;
+        assert_eq!(pump.body_bytes, carriage.length as u64);
+        let mut sinks = vec![receiver];
+        drop(sink);
+        if carriage.keep && pump.rewind() {
+            let (mut again, receiver) = pair().await;
+            poll_fn(|cx| pump.poll(cx, &mut source, &mut again, &scratch)).await?;
+            sinks.push(receiver);
+        }
+        Ok(sinks)
+    };
+    // The receiver reads when all has been sent: these bodies fit into what sockets hold.
+    let (_sender, sinks) = tokio::join!(send, pump);
+    let mut arrived = Vec::new();
+    for mut sink in sinks? {
+        let mut all = Vec::new();
+        sink.read_to_end(&mut all).await.unwrap();
+        arrived.push(received(&all, carriage.to));
+    }
+    Ok(arrived)
+}
+
+fn carriages() -> impl Strategy<Value = Carriage> {
+    // The pairs that occur: a request keeps its framing, a response's may have to change.
+    let framings = prop_oneof![
+        Just(("length", "length")),
+        Just(("chunked", "chunked")),
+        Just(("chunked", "until close")),
+        Just(("until close", "chunked")),
+        Just(("until close", "until close")),
+    ];
+    let length = prop_oneof![0..3usize, 1..70_000usize, 250_000..400_000usize];
+    let pieces = prop::collection::vec(prop_oneof![1..20usize, 100..200_000usize], 1..6);
+    (length, framings, 1..50_000usize, pieces, any::<bool>()).prop_map(
+        |(length, (from, to), chunk, pieces, keep)| {
+            let framing = |name| match name {
+                "length" => Framing::Length(length as u64),
+                "chunked" => Framing::Chunked,
+                _ => Framing::UntilClose,
+            };
+            // Pieces of a few bytes only would take a long body a long time.
+            let pieces =
+                if length > 3000 { pieces.iter().map(|size| size * 50).collect() } else { pieces };
+            let chunk = if length > 3000 { chunk.max(500) } else { chunk };
+            Carriage { length, from: framing(from), to: framing(to), chunk, pieces, keep }
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_comes_out_is_what_went_in(carriage in carriages()) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let arrived = runtime.block_on(carry(&carriage)).unwrap();
+        for body_again in arrived {
+            prop_assert!(body_again == body(carriage.length), "other bytes arrived");
+        }
+    }
+}
+
+#[test]
+fn more_than_is_allowed_is_refused() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let result = runtime.block_on(async {
+        let (mut sender, mut source) = pair().await;
+        let (mut sink, _receiver) = pair().await;
+        sender.write_all(b"5\r\nhello\r\n").await.unwrap();
+        let mut pump = Pump::new();
+        pump.start(Framing::Chunked, Framing::Chunked);
+        pump.allow(4);
+        let mut source = Source { stream: &mut source, buffer: &mut None };
+        let scratch = Scratch::default();
+        poll_fn(|cx| pump.poll(cx, &mut source, &mut sink, &scratch)).await
+    });
+    assert_eq!(result, Err(Stop::TooLarge));
+}
+
+#[test]
+fn a_body_that_ends_early_is_noticed() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    for (framing, wire) in [(Framing::Length(6), "hello"), (Framing::Chunked, "5\r\nhello\r\n")] {
+        let result = runtime.block_on(async {
+            let (mut sender, mut source) = pair().await;
+            let (mut sink, _receiver) = pair().await;
+            sender.write_all(wire.as_bytes()).await.unwrap();
+            drop(sender);
+            let mut pump = Pump::new();
+            pump.start(framing, framing);
+            let mut source = Source { stream: &mut source, buffer: &mut None };
+            let scratch = Scratch::default();
+            poll_fn(|cx| pump.poll(cx, &mut source, &mut sink, &scratch)).await
+        });
+        assert_eq!(result, Err(Stop::SourceEnded));
+    }
+}
