@@ -8,7 +8,7 @@ use arc_swap::ArcSwap;
 use balance::{Admission, EndpointSet, Entry, Limits, Picker, Queue, Refusal, Ticket};
 use gateway::snapshot::{BackendKey, BackendSettings};
 
-use crate::dial::pool::{Endpoint, Upstream, lock};
+use crate::dial::pool::{Endpoint, EndpointData, lock};
 use crate::failure::{Failure, Fault};
 use crate::live::Ours;
 use crate::observe::BackendCounters;
@@ -21,7 +21,7 @@ pub(crate) struct Backend {
     pub(crate) name: Arc<str>,
     current: ArcSwap<Current>,
     admission: Admission,
-    queue: Mutex<Queue<Upstream, Waker>>,
+    queue: Mutex<Queue<EndpointData, Waker>>,
     /// One per worker: a lock that nobody else takes.
     pickers: Box<[Mutex<Picker>]>,
     /// One per worker.
@@ -30,13 +30,13 @@ pub(crate) struct Backend {
 
 /// What may change while requests run.
 pub(crate) struct Current {
-    pub(crate) set: Arc<EndpointSet<Upstream>>,
+    pub(crate) set: Arc<EndpointSet<EndpointData>>,
     pub(crate) settings: BackendSettings,
     pub(crate) limits: Limits,
 }
 
 impl Current {
-    pub(crate) fn new(set: EndpointSet<Upstream>, settings: BackendSettings) -> Self {
+    pub(crate) fn new(set: EndpointSet<EndpointData>, settings: BackendSettings) -> Self {
         // Over HTTP/1.1 a connection carries one request at a time, so a limit of connections is a limit of requests.
         let caps = [settings.max_in_flight_per_endpoint, settings.connection_max];
         let cap = caps.into_iter().flatten().min();
@@ -162,7 +162,7 @@ impl Drop for Slot {
 /// A place in the queue; given up when dropped.
 pub(crate) struct Place {
     backend: BackendRef,
-    ticket: Arc<Ticket<Upstream>>,
+    ticket: Arc<Ticket<EndpointData>>,
 }
 
 impl Place {

@@ -11,7 +11,7 @@ use gateway::snapshot::{BackendKey, ClientSettings, EndpointSpec, Rule};
 use gateway::{Snapshot, snapshot};
 
 use crate::backend::{Backend, Current};
-use crate::dial::pool::Upstream;
+use crate::dial::pool::EndpointData;
 use crate::observe::{ListenerCounters, RouteCounters};
 
 /// What workers go by, from one request to the next.
@@ -92,7 +92,7 @@ pub(crate) struct Route {
 /// The state that outlives Snapshots, by the names that Snapshots use.
 pub(crate) struct Estate {
     workers: usize,
-    ledger: Ledger<Upstream>,
+    ledger: Ledger<EndpointData>,
     backends: BTreeMap<BackendKey, Arc<Backend>>,
     routes: BTreeMap<Arc<str>, Arc<Route>>,
 }
@@ -153,9 +153,9 @@ impl Estate {
         Arc::clone(known)
     }
 
-    fn endpoints(&mut self, specs: &[EndpointSpec]) -> EndpointSet<Upstream> {
+    fn endpoints(&mut self, specs: &[EndpointSpec]) -> EndpointSet<EndpointData> {
         let member = |spec: &EndpointSpec| Member {
-            endpoint: self.ledger.endpoint(spec.address, || Upstream::new(self.workers)),
+            endpoint: self.ledger.endpoint(spec.address, || EndpointData::new(self.workers)),
             weight: spec.weight,
         };
         EndpointSet::new(specs.iter().map(member).collect())

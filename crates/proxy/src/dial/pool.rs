@@ -26,7 +26,7 @@ use crate::observe::EndpointCounters;
 const STACK: usize = 1024;
 
 /// What the data plane hangs on an endpoint.
-pub(crate) struct Upstream {
+pub(crate) struct EndpointData {
     /// One stack per worker, then the one that is shared.
     stacks: Box<[Stack]>,
     /// One per worker.
@@ -68,9 +68,9 @@ pub(crate) struct Wish<'a> {
     pub(crate) now: Time,
 }
 
-pub(crate) type Endpoint = balance::Endpoint<Upstream>;
+pub(crate) type Endpoint = balance::Endpoint<EndpointData>;
 
-impl Upstream {
+impl EndpointData {
     pub(crate) fn new(workers: usize) -> Self {
         Self {
             stacks: (0..=workers).map(|_| Stack::default()).collect(),
