@@ -6,7 +6,7 @@ use std::rc::Rc;
 use crate::buffer::Stock;
 use crate::pipe::Pipe;
 
-/// The buffer by way of which large bodies are copied; see DESIGN section 4.
+/// The buffer by way of which large bodies are copied. See docs/decisions/0001.
 const LARGE_BYTES: usize = 256 * 1024;
 /// Pipes that a worker keeps when nobody uses them.
 const PIPES: usize = 64;
