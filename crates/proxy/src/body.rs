@@ -4,6 +4,7 @@
 //! it reads and writes framing of its own. What may have to be sent again stays in `out` until it is known to be
 //! useless.
 
+use std::io::IoSlice;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -19,8 +20,10 @@ use crate::scratch::{KeepBudget, Kept, Scratch};
 
 /// A request's head and body are kept for another attempt up to this size.
 pub(crate) const REPLAY_BYTES: usize = 64 * 1024;
-/// From so many bytes on the rest of a body is spliced. See DESIGN section 4.
+/// From so many bytes on the rest of a body is spliced. See docs/decisions/0001.
 const SPLICE_BYTES: u64 = 256 * 1024;
+/// Up to so many bytes are copied behind a head, so that both leave as one slice.
+const COPY_BYTES: usize = 4 * 1024;
 /// Decoded bytes that may wait in `out` before the next write.
 const GATHER_BYTES: usize = 64 * 1024;
 
@@ -177,6 +180,11 @@ impl Pump {
             // What is in the pipe was read before what is in the buffer.
             ready!(self.poll_splice(cx, source, sink, scratch))?;
             self.gather(source.buffer)?;
+            if let Some(buffer) =
+                source.buffer.as_mut().filter(|buffer| self.is_worth_a_slice(buffer))
+            {
+                ready!(self.poll_write_through(cx, buffer, sink))?;
+            }
             ready!(self.poll_flush(cx, sink))?;
             if self.reading == Reading::Done {
                 return Poll::Ready(Ok(()));
@@ -227,11 +235,14 @@ impl Pump {
     fn gather(&mut self, buffer: &mut Option<Buffer>) -> Result<(), Stop> {
         let Some(buffer) = buffer else { return Ok(()) };
         while !buffer.is_empty() && self.out.len() - self.sent < GATHER_BYTES {
+            if self.is_worth_a_slice(buffer) {
+                return Ok(());
+            }
             let unread = buffer.unread();
             match self.reading {
                 Reading::Done => return Ok(()),
-                Reading::Length(left) => {
-                    let count = unread.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+                Reading::Length(_) => {
+                    let count = unread.len().min(self.left());
                     self.append(&unread[..count]);
                     buffer.consume(count);
                     self.read(count)?;
@@ -298,6 +309,45 @@ impl Pump {
                 write::chunk_end(&mut self.out);
             }
             Writing::Discard => {}
+        }
+    }
+
+    /// So many bytes go out as they are that a second slice in the same write is cheaper than copying them.
+    fn is_worth_a_slice(&self, buffer: &Buffer) -> bool {
+        self.kept.is_none() && self.passes_through() && buffer.len() > COPY_BYTES
+    }
+
+    /// Writes what is gathered and what the buffer holds of the body, without copying the latter.
+    fn poll_write_through(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut Buffer,
+        sink: &mut TcpStream,
+    ) -> Poll<Result<(), Stop>> {
+        while !buffer.is_empty() && self.reading != Reading::Done {
+            self.waiting_for = Side::Sink;
+            let gathered = &self.out[self.sent..];
+            let body = &buffer.unread()[..buffer.len().min(self.left())];
+            let slices = [IoSlice::new(gathered), IoSlice::new(body)];
+            let written = ready!(Pin::new(&mut *sink).poll_write_vectored(cx, &slices));
+            let Some(count) = written.ok().filter(|count| *count > 0) else {
+                return Poll::Ready(Err(Stop::SinkFailed));
+            };
+            let of_gathered = count.min(gathered.len());
+            self.sent += of_gathered;
+            self.count_written(count);
+            buffer.consume(count - of_gathered);
+            self.read(count - of_gathered)?;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Bytes of the body that are still to be read, as far as is known.
+    fn left(&self) -> usize {
+        match self.reading {
+            Reading::Length(left) => usize::try_from(left).unwrap_or(usize::MAX),
+            Reading::UntilClose | Reading::Chunked => usize::MAX,
+            Reading::Done => 0,
         }
     }
 
@@ -382,10 +432,7 @@ impl Pump {
         scratch: &Scratch,
     ) -> Poll<Result<(), Stop>> {
         let mut large = scratch.large();
-        let most = match self.reading {
-            Reading::Length(left) => large.len().min(usize::try_from(left).unwrap_or(usize::MAX)),
-            Reading::UntilClose | Reading::Chunked | Reading::Done => large.len(),
-        };
+        let most = large.len().min(self.left());
         let mut space = ReadBuf::new(&mut large[..most]);
         let result = ready!(Pin::new(source).poll_read(cx, &mut space));
         let data = space.filled();

@@ -13,10 +13,11 @@ use tokio::net::TcpStream;
 
 /// Enough for nearly every head, with the start of the body.
 pub(crate) const BUFFER_BYTES: usize = 16 * 1024;
+/// What is read from an endpoint at once: a response of 64 KiB with its head takes one read.
+const ENDPOINT_BUFFER_BYTES: usize = 80 * 1024;
 /// Buffers that a worker keeps when nobody uses them.
 const STOCK: usize = 64;
 
-#[derive(Default)]
 pub(crate) struct Buffer {
     bytes: Vec<u8>,
     start: usize,
@@ -24,6 +25,10 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
+    fn new(bytes: usize) -> Self {
+        Self { bytes: vec![0; bytes], start: 0, end: 0 }
+    }
+
     pub(crate) fn unread(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
     }
@@ -80,17 +85,29 @@ impl Buffer {
 /// A worker's buffers between uses.
 #[derive(Default)]
 pub(crate) struct Stock {
-    buffers: RefCell<Vec<Buffer>>,
+    for_clients: RefCell<Vec<Buffer>>,
+    for_endpoints: RefCell<Vec<Buffer>>,
 }
 
 impl Stock {
     pub(crate) fn take(&self) -> Buffer {
-        self.buffers.borrow_mut().pop().unwrap_or_default()
+        self.for_clients.borrow_mut().pop().unwrap_or_else(|| Buffer::new(BUFFER_BYTES))
+    }
+
+    pub(crate) fn take_for_endpoint(&self) -> Buffer {
+        let known = self.for_endpoints.borrow_mut().pop();
+        known.unwrap_or_else(|| Buffer::new(ENDPOINT_BUFFER_BYTES))
     }
 
     pub(crate) fn give_back(&self, mut buffer: Buffer) {
-        let mut buffers = self.buffers.borrow_mut();
-        if buffers.len() < STOCK && buffer.bytes.len() == BUFFER_BYTES {
+        let buffers = match buffer.bytes.len() {
+            BUFFER_BYTES => &self.for_clients,
+            ENDPOINT_BUFFER_BYTES => &self.for_endpoints,
+            // It has grown for one large head.
+            _ => return,
+        };
+        let mut buffers = buffers.borrow_mut();
+        if buffers.len() < STOCK {
             (buffer.start, buffer.end) = (0, 0);
             buffers.push(buffer);
         }

@@ -43,7 +43,7 @@ pub(crate) async fn relay(
         let whole = exchange.upload.is_read();
         let now = clock::now();
         record.ended = Some(now);
-        lay_down(lease, exchange, terms, now);
+        lay_down(worker, lease, exchange, terms, now);
         return Ok(if keep_alive && whole { After::KeepAlive } else { After::Close });
     };
     let sent_nothing = exchange.download.written == 0;
@@ -149,10 +149,12 @@ fn from_endpoint(stop: Stop) -> Failure {
 }
 
 /// The endpoint has finished: its connection waits for the next request, if it can carry one, and the slot is free.
-fn lay_down(lease: Lease, exchange: &Exchange, terms: &Terms<'_>, now: Time) {
+fn lay_down(worker: &Worker, lease: Lease, exchange: &Exchange, terms: &Terms<'_>, now: Time) {
     let Lease { slot, mut connection, upload_broken } = lease;
     connection.written += exchange.upload.written;
-    let unasked = connection.buffer.as_ref().is_some_and(|buffer| !buffer.is_empty());
+    worker.scratch.stock.reclaim(&mut connection.buffer);
+    // What is left is nothing that we asked for.
+    let unasked = connection.buffer.is_some();
     let reusable = exchange.response.keep_alive
         && exchange.response.framing != Framing::UntilClose
         && exchange.upload.is_done()

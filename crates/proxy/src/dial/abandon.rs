@@ -46,7 +46,7 @@ pub(crate) fn abandon(
     tokio::task::spawn_local(async move {
         let end = tokio::time::timeout_at(until, rest.finish(&worker)).await;
         match end {
-            Ok(End::Reusable) => rest.lay_down(),
+            Ok(End::Reusable) => rest.lay_down(&worker),
             // Closed by either side, or so late that the slot cannot wait for it.
             Ok(End::Closed) | Err(_) => {}
             Ok(End::TooMuch) => {
@@ -120,9 +120,10 @@ impl Rest {
         self.response.keep_alive && self.response.framing != Framing::UntilClose && !unasked
     }
 
-    fn lay_down(self) {
+    fn lay_down(self, worker: &Worker) {
         let Lease { slot, mut connection, .. } = self.lease;
         connection.written += self.request_bytes;
+        worker.scratch.stock.reclaim(&mut connection.buffer);
         pool::give_back(&slot.endpoint, connection, true, clock::now());
         drop(slot);
     }

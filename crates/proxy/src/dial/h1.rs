@@ -210,7 +210,8 @@ pub(crate) fn poll_head<E>(
         } else if connection.stream.poll_read_ready(cx).is_pending() {
             return Poll::Pending;
         }
-        let buffer = connection.buffer.get_or_insert_with(|| worker.scratch.stock.take());
+        let buffer =
+            connection.buffer.get_or_insert_with(|| worker.scratch.stock.take_for_endpoint());
         let most = (RESPONSE_LIMITS.head_bytes + 1).max(BUFFER_BYTES);
         match ready!(buffer.poll_fill(cx, &mut connection.stream, most)) {
             Ok(count) if count > 0 => {}

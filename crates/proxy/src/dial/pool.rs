@@ -25,6 +25,10 @@ use crate::observe::EndpointCounters;
 /// tell how long the endpoint keeps connections.
 const STACK: usize = 1024;
 
+/// So soon after its last response a connection is not looked at: what the endpoint closes within that time refuses a
+/// request unread, which the kernel tells us, and the request is sent again.
+const FRESH: Duration = Duration::from_millis(5);
+
 /// What the data plane hangs on an endpoint.
 pub(crate) struct EndpointData {
     /// One stack per worker, then the one that is shared.
@@ -117,7 +121,7 @@ pub(crate) fn take(endpoint: &Endpoint, wish: &Wish<'_>) -> Option<Connection> {
         }
         let age = wish.now.saturating_since(connection.idle_since);
         let foreign = connection.worker != wish.worker;
-        let surely = foreign || !wish.replayable;
+        let surely = foreign || (!wish.replayable && age >= FRESH);
         if !connection.is_open(surely) {
             endpoint.idle.found_closed(age);
             continue;
