@@ -24,6 +24,7 @@ from lab.paths import Missing, build
 FIGURES = EXPERIMENTS / "proxy-cost" / "instructions.toml"
 # Callgrind is about fifty times slower than the machine, and writes its counts as it ends.
 GRACE_SECONDS = 60
+WARMUP_REQUESTS = 200
 
 
 def main() -> int:
@@ -64,6 +65,8 @@ def _instructions(case: dict[str, Any], requests: int) -> int:
         with LoadGenerator(folder / "loadgen.log", cpus=(), endpoints=4) as load:
             running = sheave.start(Task(endpoints=load.endpoints), folder, cpus=(), wrapper=wrapper)
             try:
+                # Sheave learns whether endpoints keep connections, from requests that may be repeated: not counted here.
+                load.load_exactly(running.address, Request(), connections=1, requests=WARMUP_REQUESTS)
                 report = load.load_exactly(
                     running.address,
                     Request(**case.get("request", {})),
