@@ -188,6 +188,8 @@ impl Connection {
             Step::AwaitEnd => self.reader.end().await?,
             Step::FinishSending => self.writer.shutdown().await?,
             Step::Close => return Ok(Next::Close),
+            Step::CloseFor(target) if *target == request.head.target() => return Ok(Next::Close),
+            Step::CloseFor(_) => {}
             Step::Reset => return Ok(Next::Reset),
         }
         Ok(Next::Continue)

@@ -1,6 +1,6 @@
 //! The command line: bad input is one sentence that says what to do, and the exit code says whose fault it is.
 
-use std::net::TcpListener;
+use std::net::{Ipv6Addr, SocketAddr, TcpListener};
 use std::process::Output;
 
 use anyhow::ensure;
@@ -171,6 +171,25 @@ async fn flags_serve_what_files_would() -> Result {
     for client in &mut clients {
         ensure!(client.response("GET").await?.status() == 200);
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn without_an_address_every_one_is_listened_on() -> Result {
+    let endpoint = Endpoint::start(Behaviour::ok()).await?;
+    let to = endpoint.address.to_string();
+    let sheave = Sheave::start(["--listen", "http://:0", "--to", &to]).await?;
+    let mut addresses = vec![SocketAddr::from(([127, 0, 0, 1], sheave.address().port()))];
+    // A machine without IPv6 is served over IPv4 alone.
+    if TcpListener::bind("[::1]:0").is_ok() {
+        addresses.push((Ipv6Addr::LOCALHOST, sheave.address().port()).into());
+    }
+    for address in addresses {
+        ensure!(Client::connect(address).await?.get("/").await?.status() == 200, "{address}");
+    }
+    let seen = endpoint.seen();
+    let clients: Vec<_> = seen.iter().map(|seen| seen.head.field("x-forwarded-for")).collect();
+    ensure!(clients[0].as_deref() == Some("127.0.0.1"), "{clients:?}");
     Ok(())
 }
 

@@ -43,6 +43,12 @@ async fn until_told_to_close(address: SocketAddr, seed: u64) -> Outcome<()> {
     }
 }
 
+async fn until_draining(scene: &Scene) -> Result {
+    let refused = async || Ok(Client::connect(scene.sheave.address()).await.is_err());
+    tests::eventually("no new connections", refused, |refused| *refused).await?;
+    Ok(())
+}
+
 #[tokio::test]
 async fn what_runs_is_finished() -> Result {
     let mut scene = scene(Behaviour::gated(), &["--drain-timeout", "3s"]).await?;
@@ -52,11 +58,9 @@ async fn what_runs_is_finished() -> Result {
     scene.endpoint().until("the request", |counts| counts.in_flight == 1).await?;
 
     scene.sheave.signal(Signal::TERM)?;
+    until_draining(&scene).await?;
     let ready = async || Ok(scene.sheave.admin_get("/readyz").await?.status());
     tests::eventually("not ready any more", ready, |status| *status == 503).await?;
-    let refused = async || Ok(Client::connect(scene.sheave.address()).await.is_err());
-    tests::eventually("no new connections", refused, |refused| *refused).await?;
-
     scene.endpoint().open_gate(1);
     let response = client.response("GET").await?;
     ensure!(response.status() == 200 && response.closes(), "{response:?}");
@@ -79,10 +83,11 @@ async fn what_waits_is_served() -> Result {
         clients.push(client);
     }
     scene.sheave.signal(Signal::TERM)?;
-    scene.sheave.said(0, "draining").await?;
+    until_draining(&scene).await?;
     scene.endpoint().open_gate(3);
     for client in &mut clients {
-        ensure!(client.response("GET").await?.status() == 200);
+        let response = client.response("GET").await?;
+        ensure!(response.status() == 200 && response.closes(), "{response:?}");
     }
     ensure!(scene.sheave.ended().await?.code() == Some(0));
     Ok(())

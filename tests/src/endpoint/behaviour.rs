@@ -55,6 +55,8 @@ pub enum Step {
     FinishSending,
     /// Closes the connection.
     Close,
+    /// Closes the connection if this is the request's target.
+    CloseFor(&'static str),
     /// Resets the connection.
     Reset,
 }

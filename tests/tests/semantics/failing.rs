@@ -5,9 +5,10 @@ use std::time::Duration;
 use anyhow::ensure;
 use serde_json::json;
 use tests::configuration::SERVICE;
-use tests::endpoint::refusing_address;
+use tests::endpoint::{Seen, refusing_address};
+use tests::payload::{self, Digest};
 use tests::{Behaviour, Broken, Configuration, Endpoint, Result, Scene, Sheave, Step, objects};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 /// RFC 9112 §8: the client must see that the response is not whole.
 #[tokio::test]
@@ -60,6 +61,66 @@ async fn an_endpoint_without_an_answer_is_a_bad_gateway() -> Result {
         ensure!(response.head.has("proxy-status"), "{answer:?}: {response:?}");
         assert_eq!(scene.endpoint().counts().requests, 1, "a POST that was read is not sent again");
         ensure!(client.get("/").await?.status() == 502, "the client's connection goes on");
+    }
+    Ok(())
+}
+
+/// What an endpoint may have acted on is sent again only if that does no harm.
+#[tokio::test]
+async fn a_post_that_was_read_is_never_sent_again() -> Result {
+    const ROUNDS: usize = 10;
+    let steps = vec![Step::ReadBody, Step::CloseFor("/drop"), Step::Answer];
+    let scene = Scene::of(steps).await?;
+    let mut client = scene.client().await?;
+    for _ in 0..ROUNDS {
+        // It is seen that the endpoint keeps connections, and for how long at least: then POSTs use them too.
+        for method in ["GET", "GET", "POST"] {
+            ensure!(client.exchange(method, "/", &[], b"").await?.status() == 200);
+            sleep(Duration::from_millis(10)).await;
+        }
+        ensure!(client.get("/").await?.status() == 200);
+        ensure!(client.post("/drop", b"once").await?.status() == 502);
+    }
+    let seen = scene.endpoint().seen();
+    let dropped: Vec<_> = seen.iter().filter(|seen| seen.head.target() == "/drop").collect();
+    assert_eq!(dropped.len(), ROUNDS);
+    let reused = |one: &&Seen| {
+        let first = seen.iter().find(|it| it.connection == one.connection);
+        first.is_some_and(|first| first.at < one.at)
+    };
+    ensure!(dropped.iter().any(reused), "all went on fresh connections");
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_may_be_repeated_is_sent_again_a_few_times() -> Result {
+    for method in ["GET", "PUT", "DELETE"] {
+        let scene = Scene::of(vec![Step::ReadBody, Step::CloseFor("/drop"), Step::Answer]).await?;
+        let mut client = scene.client().await?;
+        ensure!(client.get("/").await?.status() == 200);
+        ensure!(client.exchange(method, "/drop", &[], b"").await?.status() == 502);
+        let attempts = scene.endpoint().counts().requests - 1;
+        ensure!((2..=3).contains(&attempts), "{method}: {attempts} attempts");
+    }
+    Ok(())
+}
+
+/// A body is kept for another attempt while it is small.
+#[tokio::test]
+async fn what_was_not_kept_is_not_sent_again() -> Result {
+    for (length, may_fail) in [(10_000, false), (1_000_000, true)] {
+        let body: Vec<u8> = payload::pieces(length).flatten().copied().collect();
+        let dropping = Endpoint::start(vec![Step::ReadBody, Step::Close]).await?;
+        let serving = Endpoint::start(Behaviour::ok()).await?;
+        let scene = Scene::with(vec![dropping, serving], &[], &[]).await?;
+        let mut client = scene.client().await?;
+        for _ in 0..10 {
+            let status = client.exchange("PUT", "/", &[], &body).await?.status();
+            ensure!(status == 200 || may_fail && status == 502, "{length} bytes: {status}");
+        }
+        for seen in scene.endpoints[1].seen() {
+            assert_eq!(seen.body, Some(Digest::of_pattern(length)));
+        }
     }
     Ok(())
 }
