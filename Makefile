@@ -32,7 +32,7 @@ lab: ## list the experiments; EXP=name runs one, ARGS="--quick --json FILE"
 
 cost-check: ## instructions per request against the committed figure
 	@scripts/setup cost-check
-	@python3 -m lab.cost_check $(ARGS)
+	@scripts/python -m lab.cost_check $(ARGS)
 
 fuzz: ## each fuzz target for SECONDS=60; TARGET=name for one
 	@scripts/setup fuzz
