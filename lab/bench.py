@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from lab.experiment import Experiment
-from lab.paths import CACHE
 
 Row = dict[str, Any]
 
@@ -22,6 +21,8 @@ class Bench:
     experiment: Experiment
     quick: bool
     folder: Path
+    # Where processes log and have their configuration. Not beside the raw data, which is for committing.
+    logs: Path
     rows: list[Row] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -47,12 +48,6 @@ class Bench:
         """Something the reader of the result must know."""
         if text not in self.notes:
             self.notes.append(text)
-
-    def log_folder(self) -> Path:
-        """Where processes log. Not beside the raw data, which is for committing."""
-        folder = CACHE / "lab" / self.experiment.name / "logs" / self.folder.name
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder
 
 
 class Progress:

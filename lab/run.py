@@ -37,7 +37,7 @@ def run(experiment: Experiment, *, quick: bool, json_file: Path | None) -> Outco
     raise_open_files()
     described = environment.describe(network_used, versions)
 
-    bench = Bench(experiment, quick, _folder(experiment, quick))
+    bench = Bench(experiment, quick, *_folders(experiment, quick))
     if quick:
         bench.note("A quick run: too few rounds to stand for a claim.")
     if environment.is_loaded(described):
@@ -75,17 +75,22 @@ def _run_to_the_end(function, bench: Bench) -> dict[str, Figure]:
         raise
 
 
-def _folder(experiment: Experiment, quick: bool) -> Path:
-    """Full runs are for committing and lie with the experiment; quick ones lie in the cache."""
+def _folders(experiment: Experiment, quick: bool) -> tuple[Path, Path]:
+    """For results, and for logs. Full runs are for committing and lie with the experiment; the rest is in the cache."""
     now = datetime.datetime.now()
+    cache, moment = CACHE / "lab" / experiment.name, f"{now:%Y-%m-%dT%H%M%S}"
     if quick:
-        parent, name = CACHE / "lab" / experiment.name, f"{now:%Y-%m-%dT%H%M%S}"
+        results_folder = _fresh(cache / moment)
     else:
-        parent, name = experiment.folder / "runs", f"{now:%Y-%m-%d}-{environment.machine_name()}"
-    folder = parent / name
-    number = 1
+        results_folder = _fresh(experiment.folder / "runs" / f"{now:%Y-%m-%d}-{environment.machine_name()}")
+    return results_folder, _fresh(cache / "logs" / moment)
+
+
+def _fresh(wanted: Path) -> Path:
+    """A new folder of this name, or of this name with a number."""
+    folder, number = wanted, 1
     while folder.exists():
         number += 1
-        folder = parent / f"{name}-{number}"
+        folder = wanted.with_name(f"{wanted.name}-{number}")
     folder.mkdir(parents=True)
     return folder

@@ -21,7 +21,7 @@ ARMS = ("loadgen", "wrk")
 def run(bench: Bench) -> dict[str, Figure]:
     if not shutil.which("wrk"):
         raise Missing("wrk is not there. Run: sudo apt-get install wrk")
-    settings, logs = bench.settings, bench.log_folder()
+    settings, logs = bench.settings, bench.logs
     with LoadGenerator(logs / "loadgen.log", cpus=settings["load_cpus"], endpoints=settings["endpoints"]) as load:
         task = Task(endpoints=load.endpoints)
         with balancer("haproxy").start(task, logs, settings["proxy_cpus"]) as proxy:

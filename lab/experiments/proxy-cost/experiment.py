@@ -23,7 +23,7 @@ def run(bench: Bench) -> dict[str, Figure]:
     with ExitStack() as running:
         load = running.enter_context(
             LoadGenerator(
-                bench.log_folder() / "loadgen.log",
+                bench.logs / "loadgen.log",
                 cpus=bench.settings["load_cpus"],
                 endpoints=bench.settings["endpoints"],
             )
@@ -35,7 +35,7 @@ def run(bench: Bench) -> dict[str, Figure]:
         _measure_cpu(bench, load, arms)
     with ExitStack() as running:
         load = running.enter_context(
-            LoadGenerator(bench.log_folder() / "loadgen.log", cpus=bench.settings["load_cpus"], endpoints=1)
+            LoadGenerator(bench.logs / "loadgen.log", cpus=bench.settings["load_cpus"], endpoints=1)
         )
         _measure_memory(bench, load)
     _note_disturbance(bench)
@@ -45,7 +45,7 @@ def run(bench: Bench) -> dict[str, Figure]:
 def _start(bench: Bench, load: LoadGenerator, name: str, run_name: str | None = None) -> Running:
     settings = dict(bench.settings["arms"][name])
     peer, cpus = balancer(settings.pop("balancer")), settings.pop("cpus")
-    folder = bench.log_folder() / (run_name or name)
+    folder = bench.logs / (run_name or name)
     folder.mkdir()
     return peer.start(Task(endpoints=load.endpoints, **settings), folder, cpus)
 
