@@ -314,7 +314,8 @@ impl Pump {
 
     /// So many bytes go out as they are that a second slice in the same write is cheaper than copying them.
     fn is_worth_a_slice(&self, buffer: &Buffer) -> bool {
-        self.kept.is_none() && self.passes_through() && buffer.len() > COPY_BYTES
+        let is_sent_on = self.writing == Writing::Raw && self.kept.is_none();
+        is_sent_on && self.passes_through() && buffer.len() > COPY_BYTES
     }
 
     /// Writes what is gathered and what the buffer holds of the body, without copying the latter.
