@@ -1,19 +1,20 @@
 //! The only caller of the system clock.
 #![allow(clippy::disallowed_methods, reason = "this is where time comes from")]
 
-use std::sync::LazyLock;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use balance::Time;
+use rustix::time::{ClockId, clock_gettime};
 
-/// What [`Time::ZERO`] stands for in this process.
-static ORIGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
+/// Timers are never set further ahead.
+const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Monotonic time since the first call in this process.
+/// Monotonic time; what [`Time::ZERO`] stands for is the kernel's affair.
 #[must_use]
 pub fn now() -> Time {
-    let elapsed = ORIGIN.elapsed();
-    Time::ZERO + elapsed
+    let now = clock_gettime(ClockId::Monotonic);
+    // Seconds and nanoseconds of a monotonic clock are not negative.
+    Time::from_nanos(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
 }
 
 /// Wall-clock time, for logs and `Date`.
@@ -24,5 +25,7 @@ pub fn wall() -> SystemTime {
 
 /// `time` as tokio's timers want it.
 pub(crate) fn instant(time: Time) -> tokio::time::Instant {
-    tokio::time::Instant::from_std(*ORIGIN + Duration::from_nanos(time.as_nanos()))
+    let now = tokio::time::Instant::now();
+    // So far away that nobody waits for it.
+    now.checked_add(time.saturating_since(self::now())).unwrap_or(now + FAR)
 }

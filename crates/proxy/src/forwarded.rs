@@ -102,14 +102,24 @@ fn forwarded_element(origin: &Origin) -> String {
 /// 128 random bits in hexadecimal, as `traceparent` writes a trace id.
 fn request_id(rng: &mut Rng) -> [u8; 32] {
     let mut id = [0; 32];
-    for half in id.chunks_exact_mut(16) {
-        let bits = rng.next_u64();
-        for (place, digit) in half.iter_mut().enumerate() {
-            *digit = b"0123456789abcdef"[(bits >> (60 - 4 * place)) as usize & 15];
-        }
+    let bits = [rng.next_u64().to_be_bytes(), rng.next_u64().to_be_bytes()];
+    for (digits, byte) in id.chunks_exact_mut(2).zip(bits.as_flattened()) {
+        digits.copy_from_slice(&HEXADECIMAL[usize::from(*byte)]);
     }
     id
 }
+
+/// Each byte as two digits.
+const HEXADECIMAL: [[u8; 2]; 256] = {
+    let digits = b"0123456789abcdef";
+    let mut table = [[0; 2]; 256];
+    let mut byte = 0;
+    while byte < table.len() {
+        table[byte] = [digits[byte >> 4], digits[byte & 15]];
+        byte += 1;
+    }
+    table
+};
 
 #[cfg(test)]
 mod tests {

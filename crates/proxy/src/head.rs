@@ -158,8 +158,7 @@ impl RequestHead {
 
     /// Adds a field that says the authority.
     pub(crate) fn add_authority(&mut self, known: Name) {
-        let name = self.fields.keep(known.text().as_bytes());
-        self.fields.enter(known, name, self.authority);
+        self.fields.add_again(known, self.authority);
     }
 
     /// The authority without its port.

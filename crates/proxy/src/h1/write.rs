@@ -12,7 +12,7 @@ pub fn request_head(head: &RequestHead, framing: Framing, upgrade: bool, out: &m
     debug_assert!(framing != Framing::UntilClose, "no request is delimited by its connection");
     put(out, &[head.method_bytes(), b" ", head.target(), b" HTTP/1.1\r\n"]);
     put(out, &[b"Host: ", head.authority(), b"\r\n"]);
-    fields(&head.fields, framing, out);
+    head.fields.write_lines(|name| is_sent_on(name, framing), out);
     framing_field(framing, out);
     if head.te_trailers {
         out.extend_from_slice(b"TE: trailers\r\n");
@@ -43,7 +43,7 @@ pub fn response_head(
     let tens = b'0' + (head.status / 10 % 10) as u8;
     let ones = b'0' + (head.status % 10) as u8;
     put(out, &[b"HTTP/1.1 ", &[hundreds, tens, ones, b' '], head.reason(), b"\r\n"]);
-    fields(&head.fields, framing, out);
+    head.fields.write_lines(|name| is_sent_on(name, framing), out);
     match head.length_of_absent_body {
         Some(length) if framing == Framing::None => framing_field(Framing::Length(length), out),
         _ => framing_field(framing, out),
@@ -87,15 +87,6 @@ pub fn last_chunk(trailers: &Fields, out: &mut Vec<u8>) {
         }
     }
     out.extend_from_slice(b"\r\n");
-}
-
-/// Writes the fields that are meant for the next hop as they are.
-fn fields(fields: &Fields, framing: Framing, out: &mut Vec<u8>) {
-    for (name, text, value) in fields.iter() {
-        if is_sent_on(name, framing) {
-            field(text, value, out);
-        }
-    }
 }
 
 /// The fields of RFC 9110 §7.6.1 end here; those of framing, and Host, are written elsewhere.

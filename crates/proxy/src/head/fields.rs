@@ -1,5 +1,7 @@
 //! Fields as spans of the bytes they came in, and the edits on top.
 
+use std::ops::Range;
+
 use super::Name;
 
 /// A stretch of a head's bytes.
@@ -163,16 +165,64 @@ impl Fields {
     pub fn append(&mut self, name: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
         let (name, value) = (name.as_ref(), value.as_ref());
         debug_assert!(!name.is_empty() && name.iter().chain(value).all(|b| !b"\r\n\0".contains(b)));
-        let (name_span, value_span) = (self.keep(name), self.keep(value));
-        self.push(name_span, value_span);
+        self.add_line(Name::recognise(name), name, value);
     }
 
     /// Adds a field that we write ourselves: its name needs no recognising.
     pub(crate) fn add(&mut self, known: Name, value: impl AsRef<[u8]>) {
         let value = value.as_ref();
         debug_assert!(value.iter().all(|b| !b"\r\n\0".contains(b)));
-        let (name, value) = (self.keep(known.text().as_bytes()), self.keep(value));
+        self.add_line(known, known.text().as_bytes(), value);
+    }
+
+    /// Adds a field whose value stands elsewhere in the head.
+    pub(crate) fn add_again(&mut self, known: Name, value: Span) {
+        let name = self.keep(known.text().as_bytes());
+        self.bytes.extend_from_slice(b": ");
+        let start = self.bytes.len();
+        let value = value.start as usize..(value.start + value.len) as usize;
+        let value_again = Span::new(start, value.len());
+        self.bytes.extend_from_within(value);
+        self.bytes.extend_from_slice(b"\r\n");
+        self.enter(known, name, value_again);
+    }
+
+    fn add_line(&mut self, known: Name, name: &[u8], value: &[u8]) {
+        let name = self.keep(name);
+        self.bytes.extend_from_slice(b": ");
+        let value = self.keep(value);
+        self.bytes.extend_from_slice(b"\r\n");
         self.enter(known, name, value);
+    }
+
+    /// Writes the lines of the fields that are sent on, in their order.
+    ///
+    /// What stands in one piece, written as we would write it, is copied in one piece.
+    pub(crate) fn write_lines(&self, is_sent_on: impl Fn(Name) -> bool, out: &mut Vec<u8>) {
+        let mut run = 0..0;
+        for field in self.table.iter().filter(|field| !field.removed && is_sent_on(field.known)) {
+            match self.line(field) {
+                Some(line) if line.start == run.end => run.end = line.end,
+                Some(line) => out.extend_from_slice(&self.bytes[std::mem::replace(&mut run, line)]),
+                None => {
+                    out.extend_from_slice(&self.bytes[std::mem::take(&mut run)]);
+                    out.extend_from_slice(field.name.in_bytes(&self.bytes));
+                    out.extend_from_slice(b": ");
+                    out.extend_from_slice(field.value.in_bytes(&self.bytes));
+                    out.extend_from_slice(b"\r\n");
+                }
+            }
+        }
+        out.extend_from_slice(&self.bytes[run]);
+    }
+
+    /// Where the field's line stands, if it is written as we would write it.
+    fn line(&self, field: &Field) -> Option<Range<usize>> {
+        let name_end = (field.name.start + field.name.len) as usize;
+        let value_end = (field.value.start + field.value.len) as usize;
+        let between = self.bytes.get(name_end..field.value.start as usize)?;
+        let end = self.bytes.get(value_end..value_end + 2)?;
+        (between == b": " && end == b"\r\n").then_some(field.name.start as usize..value_end + 2)
     }
 
     /// Takes over the bytes of a head, or text that belongs to it; spans point into what was taken over so.
