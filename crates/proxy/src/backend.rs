@@ -115,7 +115,7 @@ fn seed(key: &BackendKey, worker: usize) -> u64 {
     name.wrapping_add((worker as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15))
 }
 
-/// A backend of the [`Live`] that a request goes by.
+/// A backend of the [`Ours`] that a request goes by.
 #[derive(Clone)]
 pub(crate) struct BackendRef {
     live: Rc<Ours>,

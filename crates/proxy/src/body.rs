@@ -1,6 +1,6 @@
 //! Carries one body from where it is read to where it is written, with back-pressure, never whole in memory.
 //!
-//! A [`Pump`] starts with a head in `out`, so that a head and a small body leave in one write. It decodes the framing
+//! A `Pump` starts with a head in `out`, so that a head and a small body leave in one write. It decodes the framing
 //! it reads and writes framing of its own. What may have to be sent again stays in `out` until it is known to be
 //! useless.
 
@@ -127,7 +127,7 @@ impl Pump {
         (self.body_bytes, self.written, self.progress) = (0, 0, 0);
     }
 
-    /// Keeps what is sent, so that [`Pump::rewind`] can send it again, as far as the budget goes.
+    /// Keeps what is sent, so that `rewind` can send it again, as far as the budget goes.
     pub(crate) fn keep(&mut self, budget: &Rc<KeepBudget>) {
         self.kept = Some(Kept::new(budget));
     }

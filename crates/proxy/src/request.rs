@@ -1,7 +1,7 @@
 //! The way of a request, from its head to its Outcome.
 //!
 //! route -> admit -> { connection -> send -> await head } until done or out of attempts -> stream body -> record.
-//! Each stage is a plainly named function; each early exit is a [`Failure`].
+//! Each stage is a plainly named function; each early exit is a `Failure`.
 
 use std::future::poll_fn;
 use std::rc::Rc;
