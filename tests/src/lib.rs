@@ -24,6 +24,8 @@ pub mod admin;
 pub mod scene;
 /// Many clients that do the same.
 pub mod load;
+/// Whether the machine can tell.
+pub mod machine;
 /// Waiting for something to become true.
 pub mod patience;
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::ensure;
 use serde_json::{Value, json};
 use tests::load::open_loop;
+use tests::machine::waited_for_cpu;
 use tests::scene::{addresses, endpoints};
 use tests::{Behaviour, Client, Endpoint, Response, Result, Scene, objects};
 use tokio::time::{Instant, sleep_until};
@@ -29,16 +30,19 @@ async fn at_twice_the_load_that_can_be_served_all_slots_stay_busy() -> Result {
     let load = open_loop(scene.sheave.address(), Duration::from_micros(6250), 960);
     let (from, to) = (Duration::from_secs(1), Duration::from_secs(5));
     let start = Instant::now();
-    let worked = async {
+    let measure = async {
         sleep_until(start + from).await;
-        let before = worked(&scene);
+        let before = (worked(&scene), waited(&scene)?);
         sleep_until(start + to).await;
-        worked(&scene) - before
+        Ok::<_, anyhow::Error>((worked(&scene) - before.0, waited(&scene)? - before.1))
     };
-    let (outcomes, worked) = tokio::join!(load, worked);
+    let (outcomes, measured) = tokio::join!(load, measure);
 
+    let (worked, waited) = measured?;
     let busy = worked.as_secs_f64() / (to - from).as_secs_f64() / f64::from(SLOTS);
-    ensure!(busy >= 0.95, "slots were busy for {busy:.3} of the time");
+    eprintln!("slots were busy for {busy:.3} of the time; threads waited {waited:?} for a CPU");
+    // Where others take the machine, slots are empty because nobody comes to fill them.
+    ensure!(busy >= 0.95 || waited > (to - from) / 4, "slots were busy for {busy:.3} of the time");
     let mut refused = 0;
     for (took, outcome) in outcomes {
         let response = outcome?;
@@ -60,6 +64,11 @@ async fn at_twice_the_load_that_can_be_served_all_slots_stay_busy() -> Result {
 
 fn worked(scene: &Scene) -> Duration {
     scene.endpoints.iter().map(|endpoint| endpoint.counts().worked).sum()
+}
+
+/// How long Sheave and this test could not run.
+fn waited(scene: &Scene) -> Result<Duration> {
+    Ok(waited_for_cpu(scene.sheave.process()?)? + waited_for_cpu(rustix::process::getpid())?)
 }
 
 /// An answer of Sheave's own to a request too many.

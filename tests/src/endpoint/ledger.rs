@@ -43,7 +43,7 @@ pub struct Counts {
     pub connections: usize,
     pub most_connections: usize,
     pub accepted: u64,
-    /// The sum of the times that were worked on finished requests.
+    /// The time for which requests have been worked on, all together.
     pub worked: Duration,
     /// Bytes of the pattern that were sent.
     pub pattern_bytes: u64,
@@ -62,6 +62,8 @@ pub struct Ledger {
 struct Books {
     counts: Counts,
     seen: Vec<Seen>,
+    /// Until when work has been counted.
+    worked_until: Option<Instant>,
     /// A second descriptor of each connection, to see whether the other side has closed it.
     open: BTreeMap<u64, OwnedFd>,
 }
@@ -76,6 +78,7 @@ impl Ledger {
     pub fn counts(&self) -> Counts {
         let mut books = self.lock();
         books.count_connections();
+        books.count_work();
         books.counts.clone()
     }
 
@@ -125,6 +128,14 @@ impl Ledger {
 }
 
 impl Books {
+    /// Before the number in flight changes.
+    fn count_work(&mut self) {
+        let now = Instant::now();
+        let since = self.worked_until.replace(now).unwrap_or(now);
+        let in_flight = u32::try_from(self.counts.in_flight).expect("a test is small");
+        self.counts.worked += (now - since) * in_flight;
+    }
+
     /// A connection that the other side has closed is no connection any more, even if its task has not noticed yet.
     fn count_connections(&mut self) {
         let mut polled: Vec<PollFd<'_>> = self
@@ -154,6 +165,7 @@ impl Entry {
     /// Books a request: its number, and the guard that counts it as in flight.
     pub(super) fn begin(&self, head: &Head) -> (usize, Running) {
         let number = self.ledger.change(|books| {
+            books.count_work();
             books.counts.requests += 1;
             books.counts.in_flight += 1;
             books.counts.most_in_flight = books.counts.most_in_flight.max(books.counts.in_flight);
@@ -166,7 +178,7 @@ impl Entry {
             });
             books.seen.len() - 1
         });
-        (number, Running { ledger: self.ledger.clone(), since: Instant::now() })
+        (number, Running(self.ledger.clone()))
     }
 
     pub(super) fn body(&self, request: usize, body: Digest, trailers: Vec<(String, String)>) {
@@ -197,16 +209,13 @@ impl Drop for Entry {
 }
 
 /// A request that is being worked on.
-pub(super) struct Running {
-    ledger: Arc<Ledger>,
-    since: Instant,
-}
+pub(super) struct Running(Arc<Ledger>);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.ledger.change(|books| {
+        self.0.change(|books| {
+            books.count_work();
             books.counts.in_flight -= 1;
-            books.counts.worked += self.since.elapsed();
         });
     }
 }
