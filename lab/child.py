@@ -38,7 +38,8 @@ class Child:
                 stdin=pipe or subprocess.DEVNULL,
                 stdout=pipe or out,
                 stderr=out,
-                env={**os.environ, **(env or {})},
+                # A backtrace would push the message out of the end of the log that an error shows.
+                env={**os.environ, "RUST_BACKTRACE": "0", **(env or {})},
                 text=True,
                 start_new_session=True,
             )

@@ -11,6 +11,7 @@ import re
 import shutil
 import sys
 import tempfile
+import time
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ FIGURES = EXPERIMENTS / "proxy-cost" / "instructions.toml"
 # Callgrind is about fifty times slower than the machine, and writes its counts as it ends.
 GRACE_SECONDS = 60
 WARMUP_REQUESTS = 200
+LEARNING_SECONDS = 4
 
 
 def main() -> int:
@@ -65,8 +67,10 @@ def _instructions(case: dict[str, Any], requests: int) -> int:
         with LoadGenerator(folder / "loadgen.log", cpus=(), endpoints=4) as load:
             running = sheave.start(Task(endpoints=load.endpoints), folder, cpus=(), wrapper=wrapper)
             try:
-                # Sheave learns whether endpoints keep connections, from requests that may be repeated: not counted here.
+                # A POST uses no connection older than half of what Sheave has seen endpoints keep. Let it see seconds,
+                # else the count depends on how quick this machine is.
                 load.load_exactly(running.address, Request(), connections=1, requests=WARMUP_REQUESTS)
+                time.sleep(LEARNING_SECONDS)
                 report = load.load_exactly(
                     running.address,
                     Request(**case.get("request", {})),
