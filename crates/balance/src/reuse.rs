@@ -86,7 +86,15 @@ impl IdleHistory {
         }
         let proven = self.proven_nanos.load(Ordering::Relaxed);
         let keeps = self.serves_again.load(Ordering::Relaxed) || proven >= nanos(KEPT);
-        keeps && age <= proven.min(closes_after) / 2
+        keeps && age <= nanos(self.safe_age())
+    }
+
+    /// How old a connection may be that carries a request which cannot be sent again.
+    ///
+    /// Where this is short, the caller had better know ages exactly: what it reads late it takes for younger than it is.
+    pub fn safe_age(&self) -> Duration {
+        let proven = self.proven_nanos.load(Ordering::Relaxed);
+        Duration::from_nanos(proven.min(self.closes_after_nanos.load(Ordering::Relaxed)) / 2)
     }
 
     fn is_trial(&self) -> bool {

@@ -3,16 +3,28 @@
 
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
+use std::time::Duration;
 
-/// Where `tcpi_bytes_acked` stands in `struct tcp_info` (linux/tcp.h, since 4.1): eight bytes of flags, 24 `u32`s, two
-/// `u64`s of pacing rates.
+// Where things stand in `struct tcp_info` (linux/tcp.h): eight bytes of flags, then `u32`s, then `u64`s (since 4.1).
+const LAST_DATA_RECV: usize = 8 + 11 * 4;
 const BYTES_ACKED: usize = 8 + 24 * 4 + 2 * 8;
+const INFO_BYTES: usize = BYTES_ACKED + 8;
 
 /// Bytes of ours that the peer's kernel has acknowledged on this connection, the SYN included.
 ///
 /// `None` where the kernel does not say.
 pub(crate) fn bytes_acked(socket: &impl AsRawFd) -> Option<u64> {
-    let mut info = [MaybeUninit::<u8>::uninit(); BYTES_ACKED + 8];
+    tcp_info(socket)?[BYTES_ACKED..].try_into().ok().map(u64::from_ne_bytes)
+}
+
+/// How long ago the last data came from the peer, however long it then lay unread; exact to a tick of the kernel.
+pub(crate) fn since_last_data(socket: &impl AsRawFd) -> Option<Duration> {
+    let milliseconds = tcp_info(socket)?[LAST_DATA_RECV..LAST_DATA_RECV + 4].try_into().ok()?;
+    Some(Duration::from_millis(u64::from(u32::from_ne_bytes(milliseconds))))
+}
+
+fn tcp_info(socket: &impl AsRawFd) -> Option<[u8; INFO_BYTES]> {
+    let mut info = [MaybeUninit::<u8>::uninit(); INFO_BYTES];
     let mut length = info.len() as libc::socklen_t;
     // SAFETY: the kernel writes at most `length` bytes to `info`, and says in `length` how many it wrote.
     let result = unsafe {
@@ -28,8 +40,7 @@ pub(crate) fn bytes_acked(socket: &impl AsRawFd) -> Option<u64> {
         return None;
     }
     // SAFETY: the kernel has just written all of `info`.
-    let written = info.map(|byte| unsafe { byte.assume_init() });
-    written[BYTES_ACKED..].try_into().ok().map(u64::from_ne_bytes)
+    Some(info.map(|byte| unsafe { byte.assume_init() }))
 }
 
 #[cfg(test)]
@@ -52,5 +63,19 @@ mod tests {
         theirs.write_all(b"x").unwrap();
         ours.read_exact(&mut received[..1]).unwrap();
         assert_eq!(bytes_acked(&ours).unwrap(), before + 5);
+    }
+
+    #[test]
+    fn tells_since_when_the_peer_has_been_silent() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut theirs, _) = listener.accept().unwrap();
+        theirs.write_all(b"x").unwrap();
+        let first = since_last_data(&ours).unwrap();
+        assert!(first < Duration::from_secs(5), "{first:?}");
+        // It grows while nobody reads: what counts is when it came.
+        while since_last_data(&ours).unwrap() <= first + Duration::from_millis(20) {
+            std::thread::yield_now();
+        }
     }
 }

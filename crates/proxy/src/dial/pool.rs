@@ -20,6 +20,7 @@ use tokio::net::TcpStream;
 use crate::backend::Backend;
 use crate::buffer::Buffer;
 use crate::observe::EndpointCounters;
+use crate::sys;
 
 /// Idle connections to one endpoint that one stack holds. What comes on top of it is closed: the old ones are those that
 /// tell how long the endpoint keeps connections.
@@ -28,6 +29,11 @@ const STACK: usize = 1024;
 /// So soon after its last response a connection is not looked at: what the endpoint closes within that time refuses a
 /// request unread, which the kernel tells us, and the request is sent again.
 const FRESH: Duration = Duration::from_millis(5);
+
+/// Nothing that we read was there for so long.
+const LATE: Duration = Duration::from_secs(1);
+/// The kernel's clock ticks no slower.
+const TICK: Duration = Duration::from_millis(10);
 
 /// What the data plane hangs on an endpoint.
 pub(crate) struct EndpointData {
@@ -130,6 +136,7 @@ pub(crate) fn take(endpoint: &Endpoint, wish: &Wish<'_>) -> Option<Connection> {
         if surely {
             endpoint.idle.found_open(age);
         }
+        let age = if wish.replayable { age } else { connection.true_age(endpoint, age) };
         if !endpoint.idle.may_reuse(age, wish.replayable) {
             if !wish.capped {
                 lock(stack).push_back(connection);
@@ -222,6 +229,15 @@ impl Connection {
         let mut byte = [std::mem::MaybeUninit::uninit()];
         let seen = SockRef::from(&self.stream).peek(&mut byte);
         matches!(seen, Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
+    }
+
+    /// How long the endpoint has been silent, when it matters that we may have read its last response late: on a
+    /// machine that is short of CPU a connection is older to the endpoint than it looks to us.
+    fn true_age(&self, endpoint: &Endpoint, seen: Duration) -> Duration {
+        if endpoint.idle.safe_age().saturating_sub(seen) >= LATE {
+            return seen;
+        }
+        sys::since_last_data(&self.stream).map_or(seen, |age| seen.max(age + TICK))
     }
 
     /// Moves the connection to this worker's runtime.
