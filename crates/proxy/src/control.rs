@@ -22,8 +22,8 @@ use crate::worker::{self, Command, Shared, Stage, Worker};
 
 /// How often a drain looks whether the last connection has gone.
 const DRAIN_LOOK: Duration = Duration::from_millis(5);
-/// Of the time for draining, the part in which idle clients may still send a request.
-const DRAIN_GRACE: u32 = 3;
+/// Idle clients may still send a request for a third of the time for draining, and for no longer than this.
+const DRAIN_GRACE: Duration = Duration::from_secs(5);
 
 /// How the data plane runs; not what it does.
 pub struct Settings {
@@ -241,7 +241,7 @@ impl Proxy {
             if passed >= timeout {
                 return false;
             }
-            if passed >= timeout / DRAIN_GRACE && self.shared.stage() == Stage::Draining {
+            if passed >= DRAIN_GRACE.min(timeout / 3) && self.shared.stage() == Stage::Draining {
                 self.shared.enter(Stage::Closing);
             }
             std::thread::sleep(DRAIN_LOOK);

@@ -1,6 +1,6 @@
 //! What a failure means: status, `Proxy-Status` error, metric label and log word, whose fault. One table.
 
-use crate::h1::{BadChunk, BadRequest};
+use crate::h1::{BadChunk, BadRequest, BadResponse};
 
 /// Whose doing a failure is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub(crate) enum Failure {
     ConnectFailed,
     ConnectTimeout,
     EndpointClosed,
-    BadResponse,
+    BadResponse(BadResponse),
     AttemptTimeout,
     RequestTimeout,
     EndpointIdle,
@@ -63,7 +63,7 @@ impl Failure {
         Self::ConnectFailed,
         Self::ConnectTimeout,
         Self::EndpointClosed,
-        Self::BadResponse,
+        Self::BadResponse(BadResponse::Status),
         Self::AttemptTimeout,
         Self::RequestTimeout,
         Self::EndpointIdle,
@@ -91,7 +91,7 @@ impl Failure {
             Self::ConnectFailed => row(502, "connection_refused", "connect_failed", Endpoint),
             Self::ConnectTimeout => row(504, "connection_timeout", "connect_timeout", Endpoint),
             Self::EndpointClosed => row(502, "connection_terminated", "endpoint_closed", Endpoint),
-            Self::BadResponse => row(502, "http_protocol_error", "bad_response", Endpoint),
+            Self::BadResponse(_) => row(502, "http_protocol_error", "bad_response", Endpoint),
             Self::AttemptTimeout => row(504, "http_response_timeout", "attempt_timeout", Endpoint),
             Self::RequestTimeout => row(504, "http_response_timeout", "request_timeout", Endpoint),
             Self::EndpointIdle => row(504, "connection_read_timeout", "endpoint_idle", Endpoint),
@@ -119,7 +119,7 @@ impl Failure {
             Self::ConnectFailed => "endpoint refuses connections",
             Self::ConnectTimeout => "endpoint does not accept connections in time",
             Self::EndpointClosed => "endpoint closed the connection without a response",
-            Self::BadResponse => "endpoint sent a malformed response",
+            Self::BadResponse(why) => why.reason(),
             Self::AttemptTimeout => "endpoint did not respond in time",
             Self::RequestTimeout => "request not complete in time",
             Self::EndpointIdle => "endpoint stalled",

@@ -249,7 +249,7 @@ fn write_answer(
     {
         let current = backend.current();
         status = current.settings.overload_status;
-        let seconds = current.settings.overload_retry_after.as_secs().max(1);
+        let seconds = current.settings.overload_retry_after.as_millis().div_ceil(1000);
         response.fields.add(Name::RetryAfter, seconds.to_string());
     }
     let details = failure.details();

@@ -18,7 +18,7 @@ use crate::dial::connect::connect;
 use crate::dial::pool::{self, Connection, Endpoint, Wish};
 use crate::exchange::{Exchange, Terms};
 use crate::failure::Failure;
-use crate::h1::{HeadLimits, parse};
+use crate::h1::{BadResponse, HeadLimits, parse};
 use crate::head::RequestHead;
 use crate::relay;
 use crate::sys;
@@ -80,7 +80,8 @@ pub(crate) async fn attempt(
             return Err(lost(worker, lease, exchange, failure, terms));
         }
         if exchange.response.upgrade && !exchange.request.upgrade {
-            break;
+            let failure = Failure::BadResponse(BadResponse::UpgradeNotAsked);
+            return Err(lost(worker, lease, exchange, failure, terms));
         }
         if !exchange.response.is_interim() {
             exchange.upload.forget();
@@ -92,8 +93,8 @@ pub(crate) async fn attempt(
         }
         limits.started = clock::now();
     }
-    // Too much before the response, or a switch of protocols that nobody asked for.
-    Err(lost(worker, lease, exchange, Failure::BadResponse, terms))
+    let failure = Failure::BadResponse(BadResponse::TooManyInterim);
+    Err(lost(worker, lease, exchange, failure, terms))
 }
 
 /// An idle connection that may carry the request, or a fresh one.
@@ -118,16 +119,20 @@ async fn connection(
     }
     let patience = now + terms.backend.connect_timeout;
     let connecting = connect(&slot.endpoint, worker.index);
-    let failure = match client.until(worker, patience.min(terms.deadline), connecting).await {
+    let (failure, may_go_elsewhere) = match client
+        .until(worker, patience.min(terms.deadline), connecting)
+        .await
+    {
         Ok(Ok(connection)) => return Ok((slot, connection)),
-        Ok(Err(failure)) => failure,
-        Err(Interrupt::ClientGone) => return Err(Lost::for_good(Failure::ClientGone)),
-        Err(Interrupt::Deadline) if patience > terms.deadline => {
-            return Err(Lost::for_good(Failure::RequestTimeout));
-        }
-        Err(Interrupt::Deadline) => Failure::ConnectTimeout,
+        Ok(Err(failure)) => (failure, true),
+        Err(Interrupt::ClientGone) => (Failure::ClientGone, false),
+        Err(Interrupt::Deadline) if patience > terms.deadline => (Failure::RequestTimeout, false),
+        Err(Interrupt::Deadline) => (Failure::ConnectTimeout, true),
     };
     slot.conclude(worker, Some(failure));
+    if !may_go_elsewhere {
+        return Err(Lost::for_good(failure));
+    }
     // Not a byte has been sent, so any request may go elsewhere.
     Err(Lost { failure, retry: Retry::Elsewhere(Arc::clone(&slot.endpoint)) })
 }
@@ -191,11 +196,11 @@ async fn await_head(
 }
 
 /// Reads until `parse` finds a whole head.
-pub(crate) fn poll_head<E>(
+pub(crate) fn poll_head(
     cx: &mut Context<'_>,
     worker: &Worker,
     connection: &mut Connection,
-    mut parse: impl FnMut(&[u8]) -> Result<Option<usize>, E>,
+    mut parse: impl FnMut(&[u8]) -> Result<Option<usize>, BadResponse>,
 ) -> Poll<Result<(), Failure>> {
     loop {
         if let Some(buffer) = connection.buffer.as_mut().filter(|buffer| !buffer.is_empty()) {
@@ -205,7 +210,7 @@ pub(crate) fn poll_head<E>(
                     return Poll::Ready(Ok(()));
                 }
                 Ok(None) => {}
-                Err(_) => return Poll::Ready(Err(Failure::BadResponse)),
+                Err(bad) => return Poll::Ready(Err(Failure::BadResponse(bad))),
             }
         } else if connection.stream.poll_read_ready(cx).is_pending() {
             return Poll::Pending;

@@ -140,7 +140,9 @@ pub enum BadResponse {
     Version,
     Status,
     InterimWithBody,
+    TooManyInterim,
     Upgrade,
+    UpgradeNotAsked,
 }
 
 impl BadResponse {
@@ -151,6 +153,8 @@ impl BadResponse {
             Self::Version => "HTTP version other than 1.0 and 1.1",
             Self::Status => "status below 100",
             Self::InterimWithBody => "interim response with a body",
+            Self::TooManyInterim => "too many interim responses",
+            Self::UpgradeNotAsked => "switching protocols though nobody asked for it",
             Self::Upgrade => "switching protocols without naming one",
         }
     }
