@@ -32,8 +32,6 @@ const FRESH: Duration = Duration::from_millis(5);
 
 /// Nothing that we read was there for so long.
 const LATE: Duration = Duration::from_secs(1);
-/// The kernel's clock ticks no slower.
-const TICK: Duration = Duration::from_millis(10);
 
 /// What the data plane hangs on an endpoint.
 pub(crate) struct EndpointData {
@@ -237,7 +235,7 @@ impl Connection {
         if endpoint.idle.safe_age().saturating_sub(seen) >= LATE {
             return seen;
         }
-        sys::since_last_data(&self.stream).map_or(seen, |age| seen.max(age + TICK))
+        sys::since_last_data(&self.stream).map_or(seen, |age| seen.max(age))
     }
 
     /// Moves the connection to this worker's runtime.
