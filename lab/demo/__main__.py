@@ -23,6 +23,7 @@ from lab.demo.seconds import Answer, Verdict, judge, summarize
 from lab.demo.table import Table
 from lab.paths import REPOSITORY, Missing, binary, build
 
+ARTICLE = "»Fixing Kubernetes Load Balancing with HTTP/3« (April 2026)"
 USERS = 100
 REPLICAS = ("app-1", "app-2")
 SECONDS_ALONE = 12
@@ -72,8 +73,9 @@ class Demo:
 
     def run(self) -> int:
         print(
-            f"Article 000: FastAPI on Hypercorn, a second per request, {USERS} Locust users who keep their connections."
-            f"\nBehind Sheave; one replica, and a second one after about {SECONDS_ALONE} s.\n",
+            f"As in {ARTICLE}: FastAPI on Hypercorn, a second per request,"
+            f"\n{USERS} Locust users who keep their connections."
+            f" Behind Sheave; one replica, and a second one after about {SECONDS_ALONE} s.\n",
             flush=True,
         )
         first = self._start_replica(REPLICAS[0])
@@ -175,7 +177,7 @@ def _closing_line(verdict: Verdict) -> str:
         f"{REPLICAS[1]} got its first request {verdict.first_request_seconds * 1000:.0f} ms after it joined and"
         f" {verdict.share:.0%} of all requests from then on\n(fair: 50 %; lowest in any 5 s:"
         f" {verdict.lowest_share:.0%}); {verdict.failures} of {verdict.requests} requests failed."
-        f" The article's Service gave its new replica 0 %."
+        f" In the article, a Kubernetes Service gave its new replica nothing."
     )
 
 

@@ -93,18 +93,10 @@ async fn stream(
     terms: &Terms<'_>,
 ) -> Result<(), Failure> {
     let Exchange { upload, download, .. } = exchange;
-    let connection = &mut lease.connection;
     let mut seen = u64::MAX;
     poll_fn(|cx| {
-        if !lease.upload_broken && !upload.is_done() {
-            let mut source = Source { stream: &mut client.stream, buffer: &mut client.buffer };
-            let sink = &mut connection.stream;
-            match upload.poll(cx, &mut source, sink, &worker.scratch) {
-                Poll::Ready(Err(Stop::SinkFailed)) => lease.upload_broken = true,
-                Poll::Ready(Err(stop)) => return Poll::Ready(Err(from_client(stop))),
-                Poll::Ready(Ok(())) | Poll::Pending => {}
-            }
-        }
+        lease.upload(cx, worker, client, upload)?;
+        let connection = &mut lease.connection;
         let mut source = Source { stream: &mut connection.stream, buffer: &mut connection.buffer };
         let sink = &mut client.stream;
         if let Poll::Ready(done) = download.poll(cx, &mut source, sink, &worker.scratch) {
@@ -131,14 +123,6 @@ async fn stream(
         }))
     })
     .await
-}
-
-fn from_client(stop: Stop) -> Failure {
-    match stop {
-        Stop::SourceEnded | Stop::SinkFailed => Failure::ClientGone,
-        Stop::SourceBad(bad) => Failure::BadRequestBody(bad),
-        Stop::TooLarge => Failure::BodyTooLarge,
-    }
 }
 
 fn from_endpoint(stop: Stop) -> Failure {

@@ -40,6 +40,37 @@ pub(crate) struct Lease {
     pub(crate) upload_broken: bool,
 }
 
+impl Lease {
+    /// Sends on what has come of the request's body, as far as the endpoint takes it.
+    pub(crate) fn upload(
+        &mut self,
+        cx: &mut Context<'_>,
+        worker: &Worker,
+        client: &mut Client,
+        upload: &mut Pump,
+    ) -> Result<(), Failure> {
+        if self.upload_broken || upload.is_done() {
+            return Ok(());
+        }
+        let mut source = Source { stream: &mut client.stream, buffer: &mut client.buffer };
+        let Poll::Ready(Err(stop)) =
+            upload.poll(cx, &mut source, &mut self.connection.stream, &worker.scratch)
+        else {
+            return Ok(());
+        };
+        match stop {
+            Stop::SourceEnded => Err(Failure::ClientGone),
+            Stop::SourceBad(bad) => Err(Failure::BadRequestBody(bad)),
+            Stop::TooLarge => Err(Failure::BodyTooLarge),
+            // It may have answered before it stopped reading.
+            Stop::SinkFailed => {
+                self.upload_broken = true;
+                Ok(())
+            }
+        }
+    }
+}
+
 /// An attempt that came to nothing.
 pub(crate) struct Lost {
     pub(crate) failure: Failure,
@@ -161,16 +192,7 @@ async fn await_head(
     let mut seen = u64::MAX;
     poll_fn(|cx| {
         let Exchange { request, response, upload, .. } = &mut *exchange;
-        if !lease.upload_broken && !upload.is_done() {
-            let mut source = Source { stream: &mut client.stream, buffer: &mut client.buffer };
-            let sink = &mut lease.connection.stream;
-            match upload.poll(cx, &mut source, sink, &worker.scratch) {
-                // It may have answered before it stopped reading.
-                Poll::Ready(Err(Stop::SinkFailed)) => lease.upload_broken = true,
-                Poll::Ready(Err(stop)) => return Poll::Ready(Err(client_failure(stop))),
-                Poll::Ready(Ok(())) | Poll::Pending => {}
-            }
-        }
+        lease.upload(cx, worker, client, upload)?;
         let head =
             |unread: &[u8]| parse::response(unread, &RESPONSE_LIMITS, request.method, response);
         if let Poll::Ready(read) = poll_head(cx, worker, &mut lease.connection, head) {
@@ -222,15 +244,6 @@ pub(crate) fn poll_head(
             Ok(count) if count > 0 => {}
             _ => return Poll::Ready(Err(Failure::EndpointClosed)),
         }
-    }
-}
-
-fn client_failure(stop: Stop) -> Failure {
-    match stop {
-        Stop::SourceEnded => Failure::ClientGone,
-        Stop::SourceBad(bad) => Failure::BadRequestBody(bad),
-        Stop::TooLarge => Failure::BodyTooLarge,
-        Stop::SinkFailed => Failure::EndpointClosed,
     }
 }
 
