@@ -16,8 +16,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from lab.balancers import Task, sheave
-from lab.child import ChildFailed
+from lab.balancers import Site, Task, sheave
+from lab.child import Child, ChildFailed
 from lab.experiment import EXPERIMENTS
 from lab.load import LoadGenerator, Request
 from lab.paths import Missing, build
@@ -65,7 +65,8 @@ def _instructions(case: dict[str, Any], requests: int) -> int:
         counts = folder / "callgrind.out"
         wrapper = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={counts}"]
         with LoadGenerator(folder / "loadgen.log", cpus=(), endpoints=4) as load:
-            running = sheave.start(Task(endpoints=load.endpoints), folder, cpus=(), wrapper=wrapper)
+            site = Site(folder, lambda argv, log: Child([*wrapper, *argv], log))
+            running = sheave.start(Task(endpoints=load.endpoints), site)
             try:
                 # A POST uses no connection older than half of what Sheave has seen endpoints keep. Let it see seconds,
                 # else the count depends on how quick this machine is.

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import shutil
 import socket
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 CLONE_NEWNET = 0x4000_0000
 CLONE_NEWUSER = 0x1000_0000
 TCP_CONGESTION = 13
+TCP_LISTEN = "0A"
 CONGESTION_CONTROL = "cubic"
 
 
@@ -54,11 +57,31 @@ def free_port() -> int:
         return server.getsockname()[1]
 
 
-def accepts(address: str) -> bool:
-    """Whether somebody listens at host:port."""
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), timeout=1).close()
-    except OSError:
-        return False
-    return True
+def listens(processes: Sequence[int], port: int) -> bool:
+    """Whether one of these processes, in whatever network namespace it is, listens at a port of any address."""
+    held = {inode for pid in processes for inode in _sockets(pid)}
+    return any(not held.isdisjoint(_listeners(pid, port)) for pid in processes)
+
+
+def _sockets(pid: int) -> set[str]:
+    """The inodes of a process's sockets; none if it has ended."""
+    found = set()
+    for descriptor in Path(f"/proc/{pid}/fd").glob("*"):
+        with contextlib.suppress(OSError):
+            target = os.readlink(descriptor)
+            if target.startswith("socket:["):
+                found.add(target.removeprefix("socket:[").removesuffix("]"))
+    return found
+
+
+def _listeners(pid: int, port: int) -> set[str]:
+    """The inodes of the listening sockets at this port in the process's namespace."""
+    found = set()
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+                fields = line.split()
+                local, state, inode = fields[1], fields[3], fields[9]
+                if state == TCP_LISTEN and int(local.rpartition(":")[2], 16) == port:
+                    found.add(inode)
+    return found

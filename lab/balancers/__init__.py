@@ -1,18 +1,20 @@
 """The balancers that are compared, each in one file that turns the same task into its own configuration.
 
-A module here has two functions: `prepare()` fetches what is missing and returns the version; `start(task, folder,
-cpus)` returns it running.
+A module here has two functions: `prepare()` fetches what is missing and returns the version; `start(task, site)`
+returns it running.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol, Self, cast
 
-from lab.child import Child
+from lab import network
+from lab.child import Child, wait_until
 
 
 @dataclass(frozen=True)
@@ -30,11 +32,51 @@ class Task:
 
 
 @dataclass(frozen=True)
+class Site:
+    """Where a balancer runs: a folder of its own for configuration and logs, a way to start processes, an address."""
+
+    folder: Path
+    # Starts a command that logs to a file. Whoever wants it in another namespace or cgroup passes what does that; the
+    # command must end up in the process itself, not in a child of it.
+    launch: Callable[[Sequence[object], Path], Child]
+    host: str = "127.0.0.1"
+    # 0 is any that is free.
+    port: int = 0
+
+    @classmethod
+    def pinned(cls, folder: Path, cpus: Sequence[int]) -> Self:
+        """On loopback, on these CPUs alone."""
+        return cls(folder, partial(Child, cpus=cpus))
+
+    def choose_address(self) -> str:
+        """The address to listen at, for programs that cannot choose a port themselves."""
+        return f"{self.host}:{self.port or network.free_port()}"
+
+    def start(self, name: str, argv: Sequence[object], ready: Callable[[Child], object], seconds: float = 15) -> Child:
+        """Starts a command that logs to NAME.log, and waits until it is ready."""
+        child = self.launch(argv, self.folder / f"{name}.log")
+        try:
+            wait_until(lambda: ready(child), child, f"{name}'s listener", seconds)
+        except BaseException:
+            child.stop()
+            raise
+        return child
+
+
+def listening(address: str) -> Callable[[Child], bool]:
+    """Whether a process listens at this address, asked without a connection: it may be in another namespace."""
+    port = int(address.rpartition(":")[2])
+    return lambda child: network.listens(child.processes(), port)
+
+
+@dataclass(frozen=True)
 class Running:
     """A balancer that serves."""
 
     address: str
     child: Child
+    # Replaces the endpoints while requests run, in the way its manual gives for that.
+    set_endpoints: Callable[[Sequence[str]], None]
 
     def __enter__(self) -> Self:
         return self
@@ -46,7 +88,7 @@ class Running:
 class Balancer(Protocol):
     def prepare(self) -> str: ...
 
-    def start(self, task: Task, folder: Path, cpus: Sequence[int]) -> Running: ...
+    def start(self, task: Task, site: Site) -> Running: ...
 
 
 class Unsupported(Exception):
@@ -56,3 +98,10 @@ class Unsupported(Exception):
 def balancer(name: str) -> Balancer:
     """The balancer of this name."""
     return cast(Balancer, importlib.import_module(f"lab.balancers.{name}"))
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Writes a file that a running process watches: it sees the old one or the new one, never a part."""
+    fresh = path.with_name(f".{path.name}.fresh")
+    fresh.write_text(text)
+    fresh.replace(path)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import socket
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from lab import network
-from lab.balancers import Running, Task, Unsupported
-from lab.child import Child, wait_until
+from lab.balancers import Running, Site, Task, Unsupported, listening
 from lab.debian import Suite
 
 CONFIGURATION = """\
@@ -18,6 +18,8 @@ global
     # Two descriptors a connection would exceed what an ordinary machine allows; the lab's endpoints need few.
     maxconn 12000
     no strict-limits
+    # Endpoints come and go by the runtime API; a reload would close the clients' connections.
+    stats socket unix@{socket} level admin
 
 defaults
     mode http
@@ -48,27 +50,59 @@ def prepare() -> str:
     return found.group(1) if found else done.stdout.strip()
 
 
-def start(task: Task, folder: Path, cpus: Sequence[int]) -> Running:
+def start(task: Task, site: Site) -> Running:
     if task.routes is not None:
         raise Unsupported("haproxy.py writes no routes")
-    address = f"127.0.0.1:{network.free_port()}"
-    path = folder / "haproxy.cfg"
+    address = site.choose_address()
+    path = site.folder / "haproxy.cfg"
+    # A socket's path may have some hundred bytes; the folder's own may have more.
+    socket_path = Path(os.path.relpath(site.folder / "haproxy.sock"))
+    servers = [_server(endpoint, task) for endpoint in task.endpoints]
     path.write_text(
         CONFIGURATION.format(
             workers=task.workers,
+            socket=socket_path,
             splice="option splice-auto" if task.splice else "# Bodies are copied.",
             address=address,
-            servers="\n".join(_server(number, endpoint, task.cap) for number, endpoint in enumerate(task.endpoints)),
+            servers="\n".join(f"    server {server}" for server in servers),
         )
     )
-    child = Child([*_program(), "-db", "-f", path], folder / "haproxy.log", cpus=cpus)
-    wait_until(lambda: network.accepts(address), child, "HAProxy's listener")
-    return Running(address, child)
+    child = site.start("haproxy", [*_program(), "-db", "-f", path], listening(address))
+    return Running(address, child, Endpoints(socket_path, task).set)
 
 
-def _server(number: int, endpoint: str, cap: int | None) -> str:
-    limit = f" maxconn {cap}" if cap else ""
-    return f"    server endpoint-{number} {endpoint}{limit}"
+def _server(endpoint: str, task: Task) -> str:
+    """What a server line says, and `add server` as well. A server is named by its address."""
+    limit = f" maxconn {task.cap}" if task.cap else ""
+    return f"{endpoint} {endpoint}{limit}"
+
+
+class Endpoints:
+    """Changes the servers of a running HAProxy as its management guide has it: add and enable, or maintenance."""
+
+    def __init__(self, socket_path: Path, task: Task) -> None:
+        self._socket_path = socket_path
+        self._task = task
+        self._known = set(task.endpoints)
+
+    def set(self, endpoints: Sequence[str]) -> None:
+        for endpoint in endpoints:
+            if endpoint not in self._known:
+                self._say(f"add server endpoints/{_server(endpoint, self._task)}", "New server registered.")
+                self._known.add(endpoint)
+            self._say(f"set server endpoints/{endpoint} state ready")
+        for endpoint in self._known.difference(endpoints):
+            # What runs there goes on; nothing new is sent.
+            self._say(f"set server endpoints/{endpoint} state maint")
+
+    def _say(self, command: str, expected: str = "") -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(5)
+            connection.connect(str(self._socket_path))
+            connection.sendall(f"{command}\n".encode())
+            answer = connection.makefile().read().strip()
+        if answer != expected:
+            raise RuntimeError(f"HAProxy answers to `{command}`: {answer}")
 
 
 def _program() -> list[str | Path]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from lab import network
-from lab.balancers import Running, Task, Unsupported
-from lab.child import Child, wait_until
+from lab.balancers import Running, Site, Task, Unsupported, listening
 from lab.debian import Suite
 
 CONFIGURATION = """\
@@ -72,25 +71,33 @@ def prepare() -> str:
     return found.group(1) if found else done.stderr.strip()
 
 
-def start(task: Task, folder: Path, cpus: Sequence[int]) -> Running:
+def start(task: Task, site: Site) -> Running:
     if task.routes is not None or task.cap is not None or task.splice:
         raise Unsupported("nginx.py writes no routes; nginx has no queue for a cap and no splicing")
-    address = f"127.0.0.1:{network.free_port()}"
-    path = folder / "nginx.conf"
-    path.write_text(
-        CONFIGURATION.format(
-            # As root nginx would change to another user, who may not write here.
-            user="user root;" if os.geteuid() == 0 else "",
-            workers=task.workers,
-            folder=folder,
-            address=address,
-            servers="\n".join(f"        server {endpoint};" for endpoint in task.endpoints),
+    address = site.choose_address()
+    path = site.folder / "nginx.conf"
+
+    def write(endpoints: Sequence[str]) -> None:
+        path.write_text(
+            CONFIGURATION.format(
+                # As root nginx would change to another user, who may not write here.
+                user="user root;" if os.geteuid() == 0 else "",
+                workers=task.workers,
+                folder=site.folder,
+                address=address,
+                servers="\n".join(f"        server {endpoint};" for endpoint in endpoints),
+            )
         )
-    )
-    argv = [*_program(), "-c", path, "-p", folder, "-e", "stderr"]
-    child = Child(argv, folder / "nginx.log", cpus=cpus)
-    wait_until(lambda: network.accepts(address), child, "nginx's listener")
-    return Running(address, child)
+
+    def set_endpoints(endpoints: Sequence[str]) -> None:
+        # Without nginx's commercial API there is only the reload: new workers, and old ones that finish and go.
+        write(endpoints)
+        os.kill(child.pid, signal.SIGHUP)
+
+    write(task.endpoints)
+    argv = [*_program(), "-c", path, "-p", site.folder, "-e", "stderr"]
+    child = site.start("nginx", argv, listening(address))
+    return Running(address, child, set_endpoints)
 
 
 def _program() -> list[str | Path]:

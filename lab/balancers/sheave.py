@@ -6,10 +6,10 @@ import json
 import re
 import subprocess
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from lab.balancers import Running, Task
-from lab.child import Child, wait_until
+from lab.balancers import Running, Site, Task, replace_file
 from lab.paths import binary
 
 GATEWAY = """\
@@ -28,11 +28,11 @@ spec:
   gatewayClassName: sheave
   addresses:
   - type: IPAddress
-    value: 127.0.0.1
+    value: {host}
   listeners:
   - name: http
     protocol: HTTP
-    port: 0
+    port: {port}
 ---
 apiVersion: sheave.dev/v1alpha1
 kind: ClientPolicy
@@ -126,25 +126,28 @@ def prepare() -> str:
     return found.group(0) if found else done.stdout.strip()
 
 
-def start(task: Task, folder: Path, cpus: Sequence[int], wrapper: Sequence[object] = ()) -> Running:
-    """`wrapper` is a program, with its arguments, that runs Sheave."""
-    ready = folder / "ready.json"
-    argv = [*wrapper, binary("sheave"), "serve", "--config", _write_config(task, folder)]
+def start(task: Task, site: Site) -> Running:
+    ready = site.folder / "ready.json"
+    config = _write_config(task, site)
+    argv = [binary("sheave"), "serve", "--config", config]
     argv += ["--workers", str(task.workers), "--admin", "127.0.0.1:0", "--ready-file", ready]
-    child = Child(argv, folder / "sheave.log", cpus=cpus)
-    wait_until(ready.is_file, child, "Sheave's ready file", seconds=60)
-    return Running(json.loads(ready.read_text())["listeners"][0]["address"], child)
+    child = site.start("sheave", argv, lambda _: ready.is_file(), seconds=60)
+    address = json.loads(ready.read_text())["listeners"][0]["address"]
+    return Running(address, child, partial(_write_endpoints, config / "endpoints.yaml"))
 
 
-def _write_config(task: Task, folder: Path) -> Path:
-    config = folder / "config"
+def _write_config(task: Task, site: Site) -> Path:
+    config = site.folder / "config"
     config.mkdir()
     cap = CAP.format(cap=task.cap) if task.cap else ""
-    (config / "gateway.yaml").write_text(GATEWAY.format(cap=cap))
-    endpoints = (_endpoint(number, address) for number, address in enumerate(task.endpoints))
-    (config / "endpoints.yaml").write_text("".join(endpoints))
+    (config / "gateway.yaml").write_text(GATEWAY.format(cap=cap, host=site.host, port=site.port))
     (config / "routes.yaml").write_text(_routes(task.routes))
+    _write_endpoints(config / "endpoints.yaml", task.endpoints)
     return config
+
+
+def _write_endpoints(path: Path, endpoints: Sequence[str]) -> None:
+    replace_file(path, "".join(_endpoint(number, address) for number, address in enumerate(endpoints)))
 
 
 def _endpoint(number: int, address: str) -> str:

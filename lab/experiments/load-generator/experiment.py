@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from lab.balancers import Running, Task, balancer
+from lab.balancers import Running, Site, Task, balancer
 from lab.bench import Bench, Progress, Row
 from lab.figure import Figure, paired_ratio
 from lab.load import LoadGenerator, Request
@@ -24,7 +24,7 @@ def run(bench: Bench) -> dict[str, Figure]:
     settings, logs = bench.settings, bench.logs
     with LoadGenerator(logs / "loadgen.log", cpus=settings["load_cpus"], endpoints=settings["endpoints"]) as load:
         task = Task(endpoints=load.endpoints)
-        with balancer("haproxy").start(task, logs, settings["proxy_cpus"]) as proxy:
+        with balancer("haproxy").start(task, Site.pinned(logs, settings["proxy_cpus"])) as proxy:
             _measure(bench, load, proxy)
     return _figures(bench)
 

@@ -7,7 +7,7 @@ import random
 from contextlib import ExitStack
 from typing import Any
 
-from lab.balancers import Running, Task, balancer
+from lab.balancers import Running, Site, Task, balancer
 from lab.bench import Bench, Progress, Row, say
 from lab.figure import Figure, paired_ratio
 from lab.load import LoadGenerator, LoadReport, Request
@@ -47,7 +47,7 @@ def _start(bench: Bench, load: LoadGenerator, name: str, run_name: str | None = 
     peer, cpus = balancer(settings.pop("balancer")), settings.pop("cpus")
     folder = bench.logs / (run_name or name)
     folder.mkdir()
-    return peer.start(Task(endpoints=load.endpoints, **settings), folder, cpus)
+    return peer.start(Task(endpoints=load.endpoints, **settings), Site.pinned(folder, cpus))
 
 
 def _check_forwarding(name: str, arm: Running) -> None:
