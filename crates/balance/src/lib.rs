@@ -13,18 +13,25 @@ pub mod time;
 pub mod rng;
 /// Counts of requests in flight, packed.
 mod load;
+/// What came of one attempt.
+pub mod outcome;
 /// One address that can serve, its load, and sets of them.
 pub mod endpoint;
 /// What an endpoint has taught us about idle connections.
 pub mod reuse;
 /// Choosing one endpoint of a set.
 pub mod pick;
+/// Which endpoints are fit to serve.
+pub mod health;
+/// Whether and when a request is tried again.
+pub mod retry;
 /// Who waits when every slot is taken.
 pub mod queue;
 /// How a request gets a slot, and how a slot comes back.
 pub mod slots;
 
 pub use endpoint::{Endpoint, EndpointSet, Ledger, Member};
+pub use outcome::{End, Outcome};
 pub use pick::{Algorithm, Picker};
 pub use queue::{Queue, Ticket};
 pub use reuse::IdleHistory;
