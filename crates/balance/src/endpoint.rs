@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Weak};
 
+use crate::health::Health;
 use crate::load::{Cell, Loads, Pages};
 use crate::reuse::IdleHistory;
 
@@ -20,6 +21,8 @@ pub struct Endpoint<T> {
     pub address: SocketAddr,
     /// What it has taught us about idle connections.
     pub idle: IdleHistory,
+    /// What has come of attempts at it.
+    pub health: Health,
     /// What the user of this crate keeps for each endpoint.
     pub data: T,
     cell: Cell,
@@ -78,6 +81,7 @@ impl<T> Ledger<T> {
         let endpoint = Arc::new(Endpoint {
             address,
             idle: IdleHistory::default(),
+            health: Health::default(),
             data: data(),
             cell: self.pages.cell(),
             key: self.next_key,

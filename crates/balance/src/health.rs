@@ -1,6 +1,30 @@
-//! Decides which endpoints are fit to serve, from what came of attempts and probes.
+//! Decides which endpoints are fit to serve, and for how much, from what came of attempts and probes.
+//!
+//! Workers write down what they see ([`Health`]: a few relaxed reads for a success). One control thread judges
+//! ([`Ward`]), when a worker asks for it and some times a second, and makes a new set of endpoints where weights have
+//! changed: 0 for who is out, less than all for who starts. So pickers know nothing of health.
+//!
+//! The models are Envoy's outlier detection and HAProxy's `observe`; different from both, an endpoint that was ejected
+//! must serve one request, alone, before it gets its share again.
 
 /// What an operator may say about it.
 mod settings;
+/// What workers have seen of an endpoint.
+mod evidence;
+/// An endpoint's way out and back.
+mod ejection;
+/// Which endpoints fail much more than the others.
+mod outlier;
+/// When an endpoint is probed, and what the results mean.
+mod probe;
+/// How an endpoint comes to its full share.
+mod slow_start;
+/// All of it, for the endpoints of one backend.
+mod ward;
 
+pub use ejection::{Cause, Standing};
+pub use evidence::Health;
+pub use outlier::Totals;
+pub use probe::ProbeResult;
 pub use settings::{ActiveSettings, HealthSettings, PassiveSettings, SlowStartSettings};
+pub use ward::{Change, Condition, Event, Judgement, Ward};

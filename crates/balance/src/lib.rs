@@ -31,6 +31,7 @@ pub mod queue;
 pub mod slots;
 
 pub use endpoint::{Endpoint, EndpointSet, Ledger, Member};
+pub use health::{Health, Ward};
 pub use outcome::{End, Outcome};
 pub use pick::{Algorithm, Picker};
 pub use queue::{Queue, Ticket};

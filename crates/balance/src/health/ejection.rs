@@ -1,0 +1,122 @@
+//! An endpoint's way out and back: ejected for a time, then tried with one request at a time, then serving again.
+
+use std::time::Duration;
+
+use crate::health::evidence::Health;
+use crate::health::settings::PassiveSettings;
+use crate::time::Time;
+
+/// Where an endpoint stands on its way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Standing {
+    /// It serves.
+    #[default]
+    Serving,
+    /// It gets nothing until then.
+    Ejected {
+        /// When it is tried.
+        until: Time,
+    },
+    /// It gets one request at a time, until one says whether it serves again.
+    Trial,
+}
+
+/// Why an endpoint is ejected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// So many failures in a row.
+    Failures(u32),
+    /// It failed much more of its requests than the others did.
+    Outlier,
+    /// It failed while it was tried.
+    Trial,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Ejection {
+    standing: Standing,
+    /// Ejections that are not yet forgotten.
+    times: u32,
+    /// Since when it serves.
+    serving_since: Time,
+}
+
+impl Ejection {
+    pub(crate) fn standing(&self) -> Standing {
+        self.standing
+    }
+
+    pub(crate) fn is_serving(&self) -> bool {
+        self.standing == Standing::Serving
+    }
+
+    /// Ejects for twice as long as the last time; one time is forgotten for each first ejection's length of serving.
+    /// Gives when it ends.
+    pub(crate) fn eject(&mut self, health: &Health, settings: &PassiveSettings, now: Time) -> Time {
+        if self.is_serving() {
+            let served = now.saturating_since(self.serving_since).as_nanos();
+            let forgotten = served / settings.base_ejection_time.as_nanos().max(1);
+            self.times = self.times.saturating_sub(u32::try_from(forgotten).unwrap_or(u32::MAX));
+        }
+        let until = now + length(self.times, settings);
+        self.times = self.times.saturating_add(1);
+        self.standing = Standing::Ejected { until };
+        health.heed_from(now);
+        until
+    }
+
+    /// Begins the trial once the ejection's time is over; gives whether it did.
+    pub(crate) fn try_again(&mut self, health: &Health, now: Time) -> bool {
+        let over = matches!(self.standing, Standing::Ejected { until } if until <= now);
+        if over {
+            self.standing = Standing::Trial;
+            health.heed_from(now);
+        }
+        over
+    }
+
+    pub(crate) fn readmit(&mut self, now: Time) {
+        self.standing = Standing::Serving;
+        self.serving_since = now;
+    }
+}
+
+/// How long an ejection lasts, after so many that are remembered.
+fn length(times: u32, settings: &PassiveSettings) -> Duration {
+    let factor = 1_u32.checked_shl(times).unwrap_or(u32::MAX);
+    settings.base_ejection_time.saturating_mul(factor).min(settings.max_ejection_time)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn lengths(serves_between: Duration, ejections: usize) -> Vec<u64> {
+        let (health, settings) = (Health::default(), PassiveSettings::default());
+        let mut ejection = Ejection::default();
+        let mut now = Time::ZERO + SECOND;
+        let mut eject = || {
+            let until = ejection.eject(&health, &settings, now);
+            let length = until.saturating_since(now);
+            assert!(ejection.try_again(&health, until));
+            ejection.readmit(until);
+            now = until + serves_between;
+            length.as_secs()
+        };
+        (0..ejections).map(|_| eject()).collect()
+    }
+
+    #[test]
+    fn each_ejection_lasts_twice_as_long_up_to_the_longest() {
+        assert_eq!(lengths(SECOND, 7), [30, 60, 120, 240, 300, 300, 300]);
+        assert!(lengths(SECOND, 100).is_sorted(), "however often");
+    }
+
+    #[test]
+    fn serving_makes_ejections_short_again() {
+        assert_eq!(lengths(30 * SECOND, 3), [30, 30, 30]);
+        assert_eq!(lengths(29 * SECOND, 3), [30, 60, 120]);
+    }
+}

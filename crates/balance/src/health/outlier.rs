@@ -1,0 +1,104 @@
+//! Finds endpoints that fail much more of their requests than the others do.
+//!
+//! To compare is what tells a bad endpoint from a bad day: where all fail alike, to eject some helps nobody.
+
+use crate::health::settings::PassiveSettings;
+
+/// How many attempts at an endpoint went well and badly, over all workers, since it is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Attempts that speak for it.
+    pub successes: u64,
+    /// Attempts that speak against it.
+    pub failures: u64,
+}
+
+impl Totals {
+    /// What has come since `earlier`.
+    pub(crate) fn since(self, earlier: Self) -> Self {
+        Self {
+            successes: self.successes.saturating_sub(earlier.successes),
+            failures: self.failures.saturating_sub(earlier.failures),
+        }
+    }
+
+    fn requests(self) -> u64 {
+        self.successes.saturating_add(self.failures)
+    }
+
+    fn success_rate(self) -> f64 {
+        self.successes as f64 / self.requests() as f64
+    }
+}
+
+/// Those of `seen` that are outliers, the worst first. Each of `seen` is an endpoint and what came of its requests.
+pub(crate) fn outliers(seen: &[(usize, Totals)], settings: &PassiveSettings) -> Vec<usize> {
+    let enough = |totals: Totals| totals.requests() >= settings.outlier_minimum_requests.max(1);
+    let mut rates: Vec<(usize, f64)> = seen
+        .iter()
+        .filter(|(_, totals)| enough(*totals))
+        .map(|(endpoint, totals)| (*endpoint, totals.success_rate()))
+        .collect();
+    if rates.len() < settings.outlier_minimum_endpoints.max(2) {
+        return Vec::new();
+    }
+    let limit = limit(&rates, settings);
+    rates.retain(|(_, rate)| *rate < limit);
+    rates.sort_by(|(_, one), (_, other)| one.total_cmp(other));
+    rates.into_iter().map(|(endpoint, _)| endpoint).collect()
+}
+
+/// The success rate below which an endpoint is an outlier.
+fn limit(rates: &[(usize, f64)], settings: &PassiveSettings) -> f64 {
+    let mean = |sum: f64| sum / rates.len() as f64;
+    let average = mean(rates.iter().map(|(_, rate)| rate).sum());
+    let variance = mean(rates.iter().map(|(_, rate)| (rate - average).powi(2)).sum());
+    let hundredths = |percent: u32| f64::from(percent) / 100.0;
+    let by_deviation = average - hundredths(settings.outlier_deviation_percent) * variance.sqrt();
+    by_deviation.min(1.0 - hundredths(settings.outlier_failure_percent))
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// Of `requests` at each endpoint so many in a hundred fail: which are outliers?
+    fn check(requests: u64, failed_percent: &[u64], expected: &[usize]) {
+        let totals = |percent: u64| {
+            let failures = requests * percent / 100;
+            Totals { successes: requests - failures, failures }
+        };
+        let seen: Vec<_> =
+            failed_percent.iter().map(|percent| totals(*percent)).enumerate().collect();
+        assert_eq!(outliers(&seen, &PassiveSettings::default()), expected, "{failed_percent:?}");
+    }
+
+    #[test]
+    fn who_fails_much_more_than_the_others_is_an_outlier() {
+        check(1000, &[0, 0, 30, 0, 0], &[2]);
+        check(1000, &[0, 70, 2, 0, 0, 1, 60, 0, 0, 1, 0, 0, 0, 0, 0, 0], &[1, 6]);
+    }
+
+    #[test]
+    fn one_that_hides_behind_a_worse_one_is_found_when_that_is_gone() {
+        check(1000, &[0, 1, 0, 60, 2, 0, 0, 55, 1, 0], &[3]);
+        check(1000, &[0, 1, 0, 2, 0, 0, 55, 1, 0], &[6]);
+    }
+
+    #[test]
+    fn a_bad_day_of_all_is_no_outlier() {
+        check(1000, &[50, 52, 48, 51, 49], &[]);
+        check(1000, &[100, 100, 100, 100, 100], &[]);
+    }
+
+    #[test]
+    fn hardly_worse_is_no_outlier() {
+        check(1000, &[0, 0, 9, 0, 0, 0], &[]);
+    }
+
+    #[test]
+    fn few_requests_or_few_endpoints_prove_nothing() {
+        check(99, &[0, 0, 90, 0, 0, 0], &[]);
+        check(1000, &[0, 0, 90, 0], &[]);
+    }
+}
