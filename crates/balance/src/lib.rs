@@ -36,6 +36,7 @@ pub use outcome::{End, Outcome};
 pub use pick::{Algorithm, Picker};
 pub use queue::{Queue, Ticket};
 pub use reuse::IdleHistory;
+pub use retry::RetryBudget;
 pub use rng::Rng;
 pub use slots::{Admission, Entry, Limits, Refusal};
 pub use time::Time;

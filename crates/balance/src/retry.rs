@@ -1,7 +1,18 @@
 //! Decides whether and when a request is tried again.
+//!
+//! What limits retries is a budget for the whole backend: a share of its requests, and a floor for when there are few.
+//! A limit for each request alone would multiply the load just when an endpoint fails. The model is Finagle's.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
+
+use crate::rng::Rng;
+use crate::time::{Time, nanos};
+
+/// How many retries a backend may have.
+mod budget;
+
+pub use budget::RetryBudget;
 
 /// How often requests are tried again. Which failures may be repaired by that is the caller's to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,9 +44,47 @@ impl Default for RetrySettings {
     }
 }
 
+impl RetrySettings {
+    /// How long to wait before a request's retry of this number, counted from 1: a random time, so that requests that
+    /// failed together do not come back together (AWS Architecture Blog: Exponential Backoff and Jitter, 2015).
+    pub fn backoff(&self, retry: u32, rng: &mut Rng) -> Duration {
+        let factor = 1_u32.checked_shl(retry.saturating_sub(1)).unwrap_or(u32::MAX);
+        let longest = nanos(self.backoff_base.saturating_mul(factor).min(self.backoff_max));
+        Duration::from_nanos(rng.below(longest.max(1) as usize) as u64)
+    }
+
+    /// When a request begun at `started` is also sent to a second endpoint, if it is not answered by then and the
+    /// budget allows a retry; `None`: never.
+    pub fn hedge_at(&self, started: Time) -> Option<Time> {
+        self.hedge.map(|hedge| started + hedge.after)
+    }
+}
+
 /// When a request that has not been answered is also sent to a second endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HedgeSettings {
     /// How long the first endpoint has for the head of its response.
     pub after: Duration,
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn backoff_is_random_up_to_a_bound_that_doubles() {
+        let (settings, mut rng) = (RetrySettings::default(), Rng::new(5));
+        for (retry, millis) in [(1, 25), (2, 50), (3, 100), (4, 200), (5, 250), (99, 250)] {
+            let waits: Vec<_> = (0..1000).map(|_| settings.backoff(retry, &mut rng)).collect();
+            let bound = Duration::from_millis(millis);
+            assert!(waits.iter().all(|wait| *wait <= bound));
+            assert!(waits.iter().any(|wait| *wait > bound * 9 / 10));
+            assert!(waits.iter().any(|wait| *wait < bound / 10));
+        }
+    }
+
+    #[test]
+    fn nothing_is_hedged_by_default() {
+        assert_eq!(RetrySettings::default().hedge_at(Time::ZERO), None);
+    }
 }

@@ -1,0 +1,158 @@
+//! How many retries a backend may have: a share of the requests of the last ten seconds, and a floor.
+//!
+//! Each worker counts requests for itself, with a load and a store. A retry, which is rare, adds all of them up. So the
+//! way of a request that succeeds shares nothing, and the bound is exact all the same.
+
+use crate::atomic::{AtomicU64, Ordering};
+use crate::retry::RetrySettings;
+use crate::time::Time;
+
+/// How long a request counts, in seconds: the current one and those before it.
+const WINDOW: u32 = 10;
+/// A power of two above it.
+const PLACES: usize = 16;
+
+/// The retries of one backend, shared by its workers.
+#[derive(Debug)]
+pub struct RetryBudget {
+    /// One for each worker, written by it alone.
+    requests: Box<[Seconds]>,
+    retries: Seconds,
+}
+
+impl RetryBudget {
+    /// A budget for so many workers.
+    pub fn new(workers: usize) -> Self {
+        let requests = (0..workers).map(|_| Seconds::default()).collect();
+        Self { requests, retries: Seconds::default() }
+    }
+
+    /// A request has come to this worker. Its retries are not counted here.
+    pub fn request(&self, worker: usize, now: Time) {
+        self.requests[worker].count_alone(second(now));
+    }
+
+    /// Whether one more retry, or hedge, is within the budget; if so, it is counted.
+    ///
+    /// In any ten seconds there are never more retries than the share of their requests and the floor allow. When
+    /// several workers ask for the last one at the same moment, it may be refused to all of them.
+    pub fn allows(&self, settings: &RetrySettings, now: Time) -> bool {
+        let second = second(now);
+        let requests: u64 = self.requests.iter().map(|worker| worker.sum(second)).sum();
+        let share = requests.saturating_mul(settings.budget_percent.into()) / 100;
+        let floor = u64::from(settings.budget_floor_per_second) * u64::from(WINDOW);
+        self.retries.count(second);
+        let within = self.retries.sum(second) <= share.saturating_add(floor);
+        if !within {
+            self.retries.take_back(second);
+        }
+        within
+    }
+}
+
+/// Counts by second. Each place is a second and its count, packed: a count of a second long past is told by that.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Seconds([AtomicU64; PLACES]);
+
+impl Seconds {
+    /// Counts one where nobody else counts.
+    fn count_alone(&self, second: u32) {
+        let place = self.place(second);
+        place.store(one_more(place.load(Ordering::Relaxed), second), Ordering::Relaxed);
+    }
+
+    /// Counts one where others count too.
+    fn count(&self, second: u32) {
+        let one_more = |packed| Some(one_more(packed, second));
+        let counted = self.place(second).fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more);
+        debug_assert!(counted.is_ok(), "it always gives one more");
+    }
+
+    fn take_back(&self, second: u32) {
+        let one_less = |packed| (unpack(packed).0 == second).then(|| packed - 1);
+        // A worker that was held up for a whole window may find its second gone, and then nothing is to be taken back.
+        self.place(second).fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).ok();
+    }
+
+    /// What was counted in the window that ends with this second.
+    fn sum(&self, second: u32) -> u64 {
+        let packed = self.0.iter().map(|place| unpack(place.load(Ordering::SeqCst)));
+        let recent = packed.filter(|(counted, _)| second.abs_diff(*counted) < WINDOW);
+        recent.map(|(_, count)| u64::from(count)).sum()
+    }
+
+    fn place(&self, second: u32) -> &AtomicU64 {
+        &self.0[second as usize % PLACES]
+    }
+}
+
+impl Default for Seconds {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| AtomicU64::new(0)))
+    }
+}
+
+/// Counted from 1, because a place that was never used says 0.
+fn second(now: Time) -> u32 {
+    (now.as_nanos() / 1_000_000_000) as u32 + 1
+}
+
+fn one_more(packed: u64, second: u32) -> u64 {
+    let (counted, count) = unpack(packed);
+    let count = if counted == second { count.saturating_add(1) } else { 1 };
+    u64::from(second) << 32 | u64::from(count)
+}
+
+fn unpack(packed: u64) -> (u32, u32) {
+    ((packed >> 32) as u32, packed as u32)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// How many retries are allowed after so many requests at two workers, at these moments, in milliseconds.
+    fn allowed(requests: u32, requested_at: u64, retried_at: u64) -> u64 {
+        let (budget, settings) = (RetryBudget::new(2), RetrySettings::default());
+        for request in 0..requests {
+            budget.request(request as usize % 2, millis(requested_at));
+        }
+        (0..10_000).filter(|_| budget.allows(&settings, millis(retried_at))).count() as u64
+    }
+
+    fn millis(millis: u64) -> Time {
+        Time::from_nanos(millis * 1_000_000)
+    }
+
+    #[test]
+    fn a_share_of_the_requests_and_a_floor_may_be_retried() {
+        assert_eq!(allowed(0, 0, 0), 100);
+        assert_eq!(allowed(1000, 500, 700), 300);
+    }
+
+    #[test]
+    fn requests_count_for_ten_seconds() {
+        assert_eq!(allowed(1000, 500, 9_999), 300);
+        assert_eq!(allowed(1000, 500, 10_000), 100);
+        assert_eq!(allowed(1000, 500, 16_500), 100, "where the place is used again");
+    }
+
+    #[test]
+    fn the_floor_comes_back_when_its_retries_are_ten_seconds_old() {
+        let (budget, settings) = (RetryBudget::new(1), RetrySettings::default());
+        let allowed = |at| (0..1000).filter(|_| budget.allows(&settings, millis(at))).count();
+        assert_eq!([0, 9_000, 10_000, 19_000, 20_000].map(allowed), [100, 0, 100, 0, 100]);
+    }
+
+    #[test]
+    fn workers_that_ask_at_once_never_get_more_than_there_is() {
+        let (budget, settings) = (RetryBudget::new(1), RetrySettings::default());
+        let ask = || (0..1000).filter(|_| budget.allows(&settings, Time::ZERO)).count();
+        let allowed = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(ask)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum::<usize>()
+        });
+        assert!(allowed <= 100, "{allowed}");
+    }
+}
