@@ -11,6 +11,8 @@ mod atomic;
 pub mod time;
 /// Seeded random numbers.
 pub mod rng;
+/// Hashes that are the same everywhere.
+pub mod hash;
 /// Counts of requests in flight, packed.
 mod load;
 /// What came of one attempt.
@@ -33,10 +35,10 @@ pub mod slots;
 pub use endpoint::{Endpoint, EndpointSet, Ledger, Member};
 pub use health::{Health, Ward};
 pub use outcome::{End, Outcome};
-pub use pick::{Algorithm, Picker};
+pub use pick::{Algorithm, MaglevTable, Picker, Wish};
 pub use queue::{Queue, Ticket};
-pub use reuse::IdleHistory;
 pub use retry::RetryBudget;
+pub use reuse::IdleHistory;
 pub use rng::Rng;
 pub use slots::{Admission, Entry, Limits, Refusal};
 pub use time::Time;

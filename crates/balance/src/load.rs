@@ -7,7 +7,12 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use crate::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+/// The members that one choice is among.
+mod field;
+
+pub(crate) use field::{Bars, Field, Load};
 
 /// Counts in one page. Loom follows each atomic, so a model gets a page as small as its endpoints need.
 const PAGE: usize = if cfg!(loom) { 4 } else { 64 };
@@ -48,6 +53,11 @@ impl Page {
         let one_more = |count| (count < cap.get()).then(|| count + 1);
         count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more).is_ok()
     }
+
+    fn give_back(&self, index: usize) {
+        let before = self.counts[index].fetch_sub(1, Ordering::SeqCst);
+        debug_assert!(before > 0, "a slot was given back twice");
+    }
 }
 
 /// One endpoint's count. The place in its page is free again when this is dropped.
@@ -68,8 +78,7 @@ impl Cell {
 
     /// Counts one request less.
     pub(crate) fn give_back(&self) {
-        let before = self.page.counts[self.index].fetch_sub(1, Ordering::SeqCst);
-        debug_assert!(before > 0, "a slot was given back twice");
+        self.page.give_back(self.index);
     }
 }
 
@@ -109,7 +118,11 @@ impl Pages {
 pub(crate) struct Loads {
     seats: Vec<Seat>,
     shares: Vec<Share>,
-    usable: usize,
+    /// Where each member's part of the sum of weights ends.
+    ends: Vec<u64>,
+    /// So many members, the first, are in our zone; 0 where nobody is or nobody else is.
+    local: usize,
+    trials: Vec<Trial>,
 }
 
 /// Where a member's count is, and its weight: what choosing reads for each.
@@ -126,37 +139,71 @@ pub(crate) struct Share {
     pub(crate) weight: u32,
 }
 
+/// A member that one request may try.
+struct Trial {
+    member: usize,
+    spent: AtomicBool,
+}
+
 impl Loads {
+    /// The next member. Weight 0 is never chosen.
     pub(crate) fn push(&mut self, cell: &Cell, key: u64, weight: u32) {
         self.seats.push(Seat { page: cell.page.clone(), index: cell.index as u32, weight });
         self.shares.push(Share { key, weight });
-        self.usable += usize::from(weight > 0);
+        self.ends.push(self.total() + u64::from(weight));
     }
 
-    /// How many members have a weight.
-    pub(crate) fn usable(&self) -> usize {
-        self.usable
+    /// The next member, which has no weight but takes one request.
+    pub(crate) fn push_trial(&mut self, cell: &Cell, key: u64) {
+        self.trials.push(Trial { member: self.seats.len(), spent: AtomicBool::new(false) });
+        self.push(cell, key, 0);
     }
 
-    pub(crate) fn shares(&self) -> &[Share] {
-        &self.shares
+    /// The members so far are in our zone, those to come are not.
+    pub(crate) fn end_of_zone(&mut self) {
+        self.local = self.seats.len();
     }
 
-    /// Looks at each member, beginning at `start`.
-    #[inline]
-    pub(crate) fn each(&self, start: usize, mut look: impl FnMut(usize, Load)) {
-        let (before, from_start) = self.seats.split_at(start);
-        for (first, seats) in [(start, from_start), (0, before)] {
-            for (offset, seat) in seats.iter().enumerate() {
-                look(first + offset, seat.load());
-            }
-        }
+    /// Whether a member is on trial.
+    pub(crate) fn has_trials(&self) -> bool {
+        !self.trials.is_empty()
     }
 
-    /// Counts one more request at a member, unless that would be over the cap.
+    pub(crate) fn weight(&self, member: usize) -> u32 {
+        self.seats[member].weight
+    }
+
+    /// Counts one more request at a member, unless that would be over the cap, or it is not to have any.
     pub(crate) fn take(&self, member: usize, cap: Option<NonZeroU32>) -> bool {
         let seat = &self.seats[member];
+        if seat.weight == 0 {
+            return self.trials.iter().any(|trial| trial.member == member && self.try_out(trial));
+        }
         seat.page.take(seat.index as usize, cap)
+    }
+
+    /// The member on trial that this call began to try, if any was idle and untried.
+    pub(crate) fn take_trial(&self, bars: Bars<'_>) -> Option<usize> {
+        let mut open = self.trials.iter().filter(|trial| !bars.keep_from(trial.member));
+        open.find(|trial| self.try_out(trial)).map(|trial| trial.member)
+    }
+
+    fn try_out(&self, trial: &Trial) -> bool {
+        let seat = &self.seats[trial.member];
+        let alone = NonZeroU32::new(1);
+        if trial.spent.load(Ordering::Relaxed) || !seat.page.take(seat.index as usize, alone) {
+            return false;
+        }
+        let first = !trial.spent.swap(true, Ordering::Relaxed);
+        if !first {
+            // Another has begun and ended between the two looks.
+            seat.page.give_back(seat.index as usize);
+        }
+        first
+    }
+
+    fn total(&self) -> u64 {
+        self.ends.last().copied().unwrap_or_default()
     }
 }
 
@@ -165,20 +212,6 @@ impl Seat {
         // The remainder changes nothing; it spares the bounds check.
         let count = &self.page.counts[self.index as usize % PAGE];
         Load { in_flight: count.load(Ordering::SeqCst), weight: self.weight }
-    }
-}
-
-/// What choosing sees of a member.
-#[derive(Clone, Copy)]
-pub(crate) struct Load {
-    pub(crate) in_flight: u32,
-    pub(crate) weight: u32,
-}
-
-impl Load {
-    /// Whether one more request is within the cap.
-    pub(crate) fn has_room(self, cap: Option<NonZeroU32>) -> bool {
-        cap.is_none_or(|cap| self.in_flight < cap.get())
     }
 }
 

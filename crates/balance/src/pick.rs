@@ -1,37 +1,65 @@
 //! Chooses one endpoint of a set and takes a slot there.
 //!
-//! A picker belongs to one worker and one backend: it has state of its own and shares only the counts. It knows
-//! neither queue nor connections.
+//! A picker belongs to one worker and one backend: it has state of its own and shares only the counts, what endpoints
+//! have shown, and the tables of a set. It knows neither queue nor connections.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use crate::endpoint::{Endpoint, EndpointSet};
-use crate::load::Loads;
+use crate::load::{Bars, Field, Load};
+use crate::rng::Rng;
 
+/// What a request asks of choosing.
+mod wish;
 /// The endpoint with the least load for its weight.
 mod least_load;
 /// Each endpoint in turn, as often as its weight says.
 mod round_robin;
+/// Any endpoint, as often as its weight says.
+mod random;
+/// The endpoint of a key, unless it has more than its share to do.
+mod consistent_hash;
+/// The endpoint of a key, always.
+mod maglev;
+
+pub(crate) use consistent_hash::Ring;
+pub use maglev::MaglevTable;
+pub use wish::Wish;
+pub(crate) use wish::{Claim, Wants};
 
 /// How to choose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Algorithm {
-    /// The endpoint with the fewest requests in flight for its weight.
+    /// The endpoint with the fewest requests in flight for its weight; of more than 64, the better of two random ones.
     #[default]
     LeastLoad,
     /// Each endpoint in turn, smoothly, as often as its weight says.
     RoundRobin,
+    /// Any endpoint, each as often as its weight says.
+    Random,
+    /// The endpoint that belongs to the request's key, unless it has a quarter more in flight than its share; then
+    /// another that depends on the key alone. When endpoints change, only the keys of those change theirs.
+    ConsistentHash,
+    /// The endpoint that belongs to the request's key by Maglev's table, however busy: at its cap the request waits.
+    Maglev,
 }
+
+/// Up to how many members all are looked at, rather than two.
+const SCAN: usize = 64;
 
 /// Chooses for one worker and one backend.
 #[derive(Debug)]
-pub struct Picker(State);
+pub struct Picker {
+    algorithm: Algorithm,
+    state: State,
+}
 
 #[derive(Debug)]
 enum State {
     LeastLoad(least_load::LeastLoad),
     RoundRobin(round_robin::RoundRobin),
+    Random(random::Random),
 }
 
 impl Picker {
@@ -40,69 +68,154 @@ impl Picker {
 
     /// A picker. The seed decides where it begins, so that workers do not move in step.
     pub fn new(algorithm: Algorithm, seed: u64) -> Self {
-        Self(match algorithm {
-            Algorithm::LeastLoad => State::LeastLoad(least_load::LeastLoad::new(seed)),
+        let state = match algorithm {
+            // What has no key goes by load.
+            Algorithm::LeastLoad | Algorithm::ConsistentHash | Algorithm::Maglev => {
+                State::LeastLoad(least_load::LeastLoad::new(seed))
+            }
             Algorithm::RoundRobin => State::RoundRobin(round_robin::RoundRobin::new(seed)),
-        })
+            Algorithm::Random => State::Random(random::Random::new(seed)),
+        };
+        Self { algorithm, state }
     }
 
     /// How it chooses.
     pub fn algorithm(&self) -> Algorithm {
-        match self.0 {
-            State::LeastLoad(_) => Algorithm::LeastLoad,
-            State::RoundRobin(_) => Algorithm::RoundRobin,
-        }
+        self.algorithm
     }
 
     /// Takes a slot at the endpoint of choice, where the request counts from now on.
     ///
-    /// `None` means that each endpoint with a weight was seen at the cap during the call. `except` is an endpoint
-    /// that this request has just failed at; it is used only if no other has a weight. Each slot taken must come
-    /// back once, by [`Admission::release`](crate::Admission::release).
+    /// `None` means that each endpoint that the wish leaves open was seen at the cap during the call. Each slot taken
+    /// must come back once, by [`Admission::release`](crate::Admission::release).
     pub fn take<T>(
         &mut self,
         set: &EndpointSet<T>,
         cap: Option<NonZeroU32>,
-        except: Option<&Endpoint<T>>,
+        wish: &Wish<'_, T>,
     ) -> Option<Arc<Endpoint<T>>> {
-        let other = set.loads.usable() > 1;
-        let except = except.filter(|_| other).and_then(|endpoint| set.position(endpoint));
-        let member = self.take_member(&set.loads, cap, except)?;
-        Some(set.members()[member].endpoint.clone())
+        let member = match self.claim(set, wish) {
+            Claim::Any => self.take_member(set, cap, Bars::Nobody, wish),
+            Claim::But(except) => self.take_member(set, cap, Bars::One(except), wish),
+            Claim::Only(member) => self.take_bound(set, cap, Bars::Nobody, member),
+        };
+        member.map(|member| set.members()[member].endpoint.clone())
     }
 
-    fn take_member(
+    /// As [`take`](Self::take), among those members of which `barred` is not true.
+    pub(crate) fn take_beside<T>(
         &mut self,
-        loads: &Loads,
+        set: &EndpointSet<T>,
         cap: Option<NonZeroU32>,
-        except: Option<usize>,
+        wish: &Wish<'_, T>,
+        barred: &dyn Fn(usize) -> bool,
+    ) -> Option<Arc<Endpoint<T>>> {
+        let member = match self.claim(set, wish) {
+            Claim::Any => self.take_member(set, cap, Bars::Those(barred), wish),
+            Claim::But(except) => {
+                let barred = |member| member == except || barred(member);
+                self.take_member(set, cap, Bars::Those(&barred), wish)
+            }
+            Claim::Only(member) => self.take_bound(set, cap, Bars::Those(barred), member),
+        };
+        member.map(|member| set.members()[member].endpoint.clone())
+    }
+
+    /// Which members may serve the request.
+    pub(crate) fn claim<T>(&self, set: &EndpointSet<T>, wish: &Wish<'_, T>) -> Claim {
+        set.claim(wish.except, wish.only, self.binding(wish.key))
+    }
+
+    /// What somebody who made this wish waits for.
+    pub(crate) fn wants<T>(&self, wish: &Wish<'_, T>) -> Wants<T> {
+        let (except, only) = (wish.except.cloned(), wish.only.cloned());
+        Wants { except, only, key: self.binding(wish.key) }
+    }
+
+    /// The key, if it leaves no choice.
+    fn binding(&self, key: Option<u64>) -> Option<u64> {
+        key.filter(|_| self.algorithm == Algorithm::Maglev)
+    }
+
+    fn take_bound<T>(
+        &self,
+        set: &EndpointSet<T>,
+        cap: Option<NonZeroU32>,
+        bars: Bars<'_>,
+        member: usize,
     ) -> Option<usize> {
+        (!bars.keep_from(member) && set.loads.take(member, cap)).then_some(member)
+    }
+
+    fn take_member<T>(
+        &mut self,
+        set: &EndpointSet<T>,
+        cap: Option<NonZeroU32>,
+        bars: Bars<'_>,
+        wish: &Wish<'_, T>,
+    ) -> Option<usize> {
+        let loads = &set.loads;
+        if let Some(member) = loads.take_trial(bars) {
+            return Some(member);
+        }
+        let field = Field::new(loads, cap, bars);
         for _ in 0..Self::LOOKS {
-            let member = self.choose(loads, cap, except)?;
+            let member = self.choose(set, &field, wish)?;
             if loads.take(member, cap) {
                 return Some(member);
             }
         }
         // Others keep winning the race for the best. The queue relies on `None` meaning that each was seen full, so
         // the bound on looking ends in a try at each, not in giving up.
-        let mut members = (0..).zip(loads.shares());
-        let taken = members.find(|&(member, share)| {
-            share.weight > 0 && Some(member) != except && loads.take(member, cap)
-        });
-        taken.map(|(member, _)| member)
+        (0..field.len()).find(|&member| !bars.keep_from(member) && loads.take(member, cap))
     }
 
-    fn choose(
+    fn choose<T>(
         &mut self,
-        loads: &Loads,
-        cap: Option<NonZeroU32>,
-        except: Option<usize>,
+        set: &EndpointSet<T>,
+        field: &Field<'_>,
+        wish: &Wish<'_, T>,
     ) -> Option<usize> {
-        match &mut self.0 {
-            State::LeastLoad(state) => state.choose(loads, cap, except),
-            State::RoundRobin(state) => state.choose(loads, cap, except),
+        if self.algorithm == Algorithm::ConsistentHash
+            && let Some(key) = wish.key
+            && let Some(member) = consistent_hash::choose(set.ring(), field, key)
+        {
+            return Some(member);
+        }
+        let near = field.local().and_then(|near| self.state.choose(&near));
+        near.or_else(|| self.state.choose(field))
+    }
+}
+
+impl State {
+    #[inline]
+    fn choose(&mut self, field: &Field<'_>) -> Option<usize> {
+        match self {
+            Self::LeastLoad(state) => state.choose(field),
+            Self::RoundRobin(state) => state.choose(field),
+            Self::Random(state) => state.choose(field),
         }
     }
+}
+
+/// Of two different random members the better, or the one that can take a request; `None` if neither can.
+///
+/// Different, because with two of the same the worst is chosen now and then (envoy#14859).
+fn better_of_two(
+    field: &Field<'_>,
+    rng: &mut Rng,
+    is_better: impl FnOnce((usize, Load), (usize, Load)) -> bool,
+) -> Option<usize> {
+    let (one, other) = field.draw_two(rng)?;
+    let (one, other) = ((one, field.load(one)), (other, field.load(other)));
+    let is_open = |(member, load)| field.is_open(member, load);
+    let chosen = match (is_open(one), is_open(other)) {
+        (true, true) => Some(if is_better(other, one) { other } else { one }),
+        (true, false) => Some(one),
+        (false, true) => Some(other),
+        (false, false) => None,
+    };
+    chosen.map(|(member, _)| member)
 }
 
 #[cfg(all(test, not(loom)))]

@@ -2,86 +2,47 @@
 //!
 //! It lies behind one lock per backend, which the caller brings. What happens without that lock is in
 //! [`crate::slots`]. The one race here is a grant against a cancel; they meet in one compare-and-swap on the ticket.
+//!
+//! Who can be served by one endpoint only stands in that endpoint's line, all others in the common one. So nobody is
+//! in the way of those whom another endpoint can serve, however long the line of one endpoint is.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::iter;
+use std::mem;
+use std::sync::Arc;
 
-use crate::atomic::{AtomicU8, Ordering};
 use crate::endpoint::{Endpoint, EndpointSet};
-use crate::pick::{Algorithm, Picker};
+use crate::pick::{Algorithm, Claim, Picker, Wants, Wish};
 use crate::slots::Limits;
 
-/// A place in the queue, shared by the queue and the one who waits.
-///
-/// A ticket that is dropped while granted would leak a slot. Whoever stops waiting calls
-/// [`Admission::cancel`](crate::Admission::cancel) first and, if that says `false`, releases what
-/// [`granted`](Self::granted) still gives.
-pub struct Ticket<T> {
-    state: AtomicU8,
-    /// Set before the state becomes `GRANTED`, under the queue's lock, so that no `set` ever waits for another.
-    endpoint: OnceLock<Arc<Endpoint<T>>>,
-}
+/// A place in the queue.
+mod ticket;
+/// Waiters in order.
+mod line;
 
-const WAITING: u8 = 0;
-const GRANTED: u8 = 1;
-const TAKEN: u8 = 2;
-const CANCELLED: u8 = 3;
-
-impl<T> Ticket<T> {
-    fn new() -> Self {
-        Self { state: AtomicU8::new(WAITING), endpoint: OnceLock::new() }
-    }
-
-    /// The slot, once granted: the waiter looks here when woken. Gives it once; it is the caller's to release.
-    pub fn granted(&self) -> Option<Arc<Endpoint<T>>> {
-        self.moves(GRANTED, TAKEN)
-            .then(|| self.endpoint.get().expect("a granted ticket names its endpoint").clone())
-    }
-
-    /// Whether this call ended the waiting.
-    pub(crate) fn cancel(&self) -> bool {
-        self.moves(WAITING, CANCELLED)
-    }
-
-    pub(crate) fn is_cancelled(&self) -> bool {
-        self.state.load(Ordering::Acquire) == CANCELLED
-    }
-
-    fn grant(&self, endpoint: Arc<Endpoint<T>>) -> bool {
-        if self.endpoint.set(endpoint).is_err() {
-            unreachable!("only a ticket in the queue is granted, and it leaves the queue by that");
-        }
-        self.moves(WAITING, GRANTED)
-    }
-
-    fn moves(&self, from: u8, to: u8) -> bool {
-        self.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
-    }
-}
-
-impl<T> fmt::Debug for Ticket<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = ["waiting", "granted", "taken", "cancelled"];
-        write!(f, "Ticket({})", names[usize::from(self.state.load(Ordering::Acquire))])
-    }
-}
+use line::{Line, Waiter};
+pub use ticket::Ticket;
 
 /// Those who wait for a slot of one backend. `N` wakes one of them.
 pub struct Queue<T, N> {
-    pub(crate) set: Arc<EndpointSet<T>>,
-    pub(crate) limits: Limits,
-    waiters: VecDeque<Waiter<T, N>>,
+    set: Arc<EndpointSet<T>>,
+    limits: Limits,
+    /// Those whom more than one endpoint can serve.
+    common: Line<T, N>,
+    /// Those whom this member alone can serve.
+    bound: BTreeMap<usize, Line<T, N>>,
+    arrivals: u64,
     /// Chooses when several endpoints have room at once; whatever the backend's algorithm, that is the least loaded.
     picker: Picker,
     /// How long the queue may get before the cancelled are cleared out.
     clear_at: usize,
 }
 
-struct Waiter<T, N> {
-    ticket: Arc<Ticket<T>>,
-    except: Option<Arc<Endpoint<T>>>,
-    notify: N,
+/// In which line the next to be served stands, and where.
+enum Place {
+    Common(usize),
+    Bound(usize),
 }
 
 impl<T, N> Queue<T, N> {
@@ -92,116 +53,172 @@ impl<T, N> Queue<T, N> {
         Self {
             set,
             limits,
-            waiters: VecDeque::new(),
+            common: Line::default(),
+            bound: BTreeMap::new(),
+            arrivals: 0,
             picker: Picker::new(Algorithm::LeastLoad, 0),
             clear_at: Self::CLEAR_AT_LEAST,
         }
     }
 
+    pub(crate) fn set(&self) -> &EndpointSet<T> {
+        &self.set
+    }
+
+    pub(crate) fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// Whether each who waits can be served by one endpoint only.
+    pub(crate) fn is_bound(&self) -> bool {
+        self.common.len() == 0
+    }
+
     /// Adds a waiter at the end.
-    pub(crate) fn push(&mut self, except: Option<Arc<Endpoint<T>>>, notify: N) -> Arc<Ticket<T>> {
+    pub(crate) fn push(&mut self, wants: Wants<T>, notify: N) -> Arc<Ticket<T>> {
         self.clear_cancelled();
         let ticket = Arc::new(Ticket::new());
-        self.waiters.push_back(Waiter { ticket: ticket.clone(), except, notify });
+        let claim = wants.claim(&self.set);
+        self.stand(Waiter { arrival: self.arrivals, ticket: ticket.clone(), wants, claim, notify });
+        self.arrivals += 1;
         ticket
     }
 
+    /// From now on these are in force. Each who waits stands where it belongs in the new set, in the old order.
+    pub(crate) fn replace(&mut self, set: Arc<EndpointSet<T>>, limits: Limits) {
+        (self.set, self.limits) = (set, limits);
+        let lines =
+            iter::once(mem::take(&mut self.common)).chain(mem::take(&mut self.bound).into_values());
+        let mut waiters: Vec<_> = lines.flat_map(Line::into_waiters).collect();
+        waiters.sort_unstable_by_key(|waiter| waiter.arrival);
+        for waiter in waiters {
+            let claim = waiter.wants.claim(&self.set);
+            self.stand(Waiter { claim, ..waiter });
+        }
+    }
+
     /// A slot for a newcomer, unless somebody who waits could use it.
+    ///
+    /// What a waiter may use and is free has its releaser on the way to the lock: it is not for newcomers.
     pub(crate) fn spare_slot(
         &mut self,
         picker: &mut Picker,
-        except: Option<&Endpoint<T>>,
+        wish: &Wish<'_, T>,
     ) -> Option<Arc<Endpoint<T>>> {
         let cap = self.limits.cap;
-        self.drop_cancelled_front();
-        let Some(first) = self.waiters.front() else {
-            return picker.take(&self.set, cap, except);
+        let Some(first) = self.common.first() else {
+            self.bound.retain(|_, line| line.first().is_some());
+            let barred = |member| self.bound.contains_key(&member);
+            return picker.take_beside(&self.set, cap, wish, &barred);
         };
-        // What a waiter may use and is free has its releaser on the way to the lock: it is not for newcomers. That
-        // leaves the endpoint that all of them have failed at.
-        let shunned = self.set.usable(first.except.as_deref()?)?;
-        if cap.is_some_and(|cap| shunned.in_flight() >= cap.get()) {
-            return None;
-        }
-        let nobody_else = self.first_for(shunned).is_none();
-        let spare = nobody_else && !self.set.avoids(except, shunned) && shunned.take(cap);
-        spare.then(|| shunned.clone())
+        // That leaves the endpoint that all of them have failed at.
+        let Claim::But(shunned) = first.claim else { return None };
+        let spare = picker.claim(&self.set, wish).allows(shunned) && self.next(shunned).is_none();
+        if spare { self.set.take(shunned, cap) } else { None }
     }
 
     /// Offers one slot of an endpoint; gives whom to wake. An endpoint that has left the set grants nothing.
     pub(crate) fn offer(&mut self, endpoint: &Endpoint<T>) -> Option<N> {
-        let endpoint = self.set.usable(endpoint)?.clone();
-        self.drop_cancelled_front();
-        while let Some(position) = self.first_for(&endpoint) {
-            if !endpoint.take(self.limits.cap) {
-                return None;
-            }
-            if let Some(notify) = self.grant(position, endpoint.clone()) {
+        let member = self.set.position(endpoint)?;
+        self.offer_member(member)
+    }
+
+    /// Hands out every slot that somebody who waits may use; gives whom to wake.
+    pub(crate) fn offer_all(&mut self) -> Vec<N> {
+        let mut woken = Vec::new();
+        while let Some(first) = self.common.first() {
+            let wish = first.wants.wish();
+            let Some(endpoint) = self.picker.take(&self.set, self.limits.cap, &wish) else {
+                break;
+            };
+            woken.extend(self.grant(endpoint));
+        }
+        // The first finds nothing, so what is free, if anything, is the one it has failed at. Others may use that, or
+        // are bound to it. Without a first, each who is bound is asked.
+        let members: Vec<usize> = match self.common.first().map(|first| first.claim) {
+            Some(Claim::But(shunned)) => vec![shunned],
+            Some(Claim::Any | Claim::Only(_)) => Vec::new(),
+            None => self.bound.keys().copied().collect(),
+        };
+        for member in members {
+            woken.extend(iter::from_fn(|| self.offer_member(member)));
+        }
+        woken
+    }
+
+    fn offer_member(&mut self, member: usize) -> Option<N> {
+        while self.next(member).is_some() {
+            let endpoint = self.set.take(member, self.limits.cap)?;
+            if let Some(notify) = self.grant(endpoint) {
                 return Some(notify);
             }
         }
         None
     }
 
-    /// Hands out every slot that somebody who waits may use; gives whom to wake.
-    pub(crate) fn offer_all(&mut self) -> Vec<N> {
-        let mut woken = Vec::new();
-        self.drop_cancelled_front();
-        while let Some(first) = self.waiters.front() {
-            let except = first.except.as_deref();
-            let Some(endpoint) = self.picker.take(&self.set, self.limits.cap, except) else {
-                break;
-            };
-            woken.extend(self.grant(0, endpoint));
-            self.drop_cancelled_front();
-        }
-        // The first finds nothing, so what is free, if anything, is the one it has failed at. Others may use that.
-        if let Some(shunned) = self.waiters.front().and_then(|first| first.except.clone()) {
-            woken.extend(std::iter::from_fn(|| self.offer(&shunned)));
-        }
-        woken
-    }
-
-    /// Hands a slot, already taken, to a waiter, who leaves the queue. If it has been cancelled the slot goes back.
-    fn grant(&mut self, position: usize, endpoint: Arc<Endpoint<T>>) -> Option<N> {
-        let waiter = self.waiters.remove(position)?;
-        if waiter.ticket.grant(endpoint.clone()) {
+    /// Hands a slot, already taken, to the next who may use it, who leaves the queue. If there is none any more, or it
+    /// has given up, the slot goes back.
+    fn grant(&mut self, endpoint: Arc<Endpoint<T>>) -> Option<N> {
+        let waiter = self.set.position(&endpoint).and_then(|member| self.remove_next(member));
+        if let Some(waiter) = waiter
+            && waiter.ticket.grant(endpoint.clone())
+        {
             return Some(waiter.notify);
         }
         endpoint.give_back();
         None
     }
 
-    /// The first who still waits and may use the endpoint. The others are passed over, not in the way.
-    fn first_for(&self, endpoint: &Endpoint<T>) -> Option<usize> {
-        self.waiters.iter().position(|waiter| {
-            !waiter.ticket.is_cancelled() && !self.set.avoids(waiter.except.as_deref(), endpoint)
-        })
+    /// Who came first of those who still wait and may use the member.
+    fn next(&mut self, member: usize) -> Option<Place> {
+        let common = self.common.first_for(member);
+        let common = common.map(|(place, waiter)| (waiter.arrival, Place::Common(place)));
+        let bound = self.bound.get_mut(&member).and_then(Line::first);
+        let bound = bound.map(|waiter| (waiter.arrival, Place::Bound(member)));
+        let first = common.into_iter().chain(bound).min_by_key(|&(arrival, _)| arrival);
+        first.map(|(_, place)| place)
     }
 
-    fn drop_cancelled_front(&mut self) {
-        while self.waiters.front().is_some_and(|waiter| waiter.ticket.is_cancelled()) {
-            self.waiters.pop_front();
+    fn remove_next(&mut self, member: usize) -> Option<Waiter<T, N>> {
+        match self.next(member)? {
+            Place::Common(place) => self.common.remove(place),
+            Place::Bound(member) => self.bound.get_mut(&member)?.remove(0),
         }
+    }
+
+    /// Puts a waiter at the end of the line that it belongs to.
+    fn stand(&mut self, waiter: Waiter<T, N>) {
+        let line = match waiter.claim {
+            Claim::Only(member) => self.bound.entry(member).or_default(),
+            Claim::Any | Claim::But(_) => &mut self.common,
+        };
+        line.push(waiter);
     }
 
     /// Clears out the cancelled once they could be as many as the others: constant work for each newcomer.
     fn clear_cancelled(&mut self) {
-        if self.waiters.len() < self.clear_at {
+        if self.len() < self.clear_at {
             return;
         }
-        self.waiters.retain(|waiter| !waiter.ticket.is_cancelled());
-        self.clear_at = (2 * self.waiters.len()).max(Self::CLEAR_AT_LEAST);
+        self.common.clear_cancelled();
+        self.bound.values_mut().for_each(Line::clear_cancelled);
+        self.bound.retain(|_, line| line.len() > 0);
+        self.clear_at = (2 * self.len()).max(Self::CLEAR_AT_LEAST);
+    }
+
+    /// How many are in it, those who have given up included.
+    fn len(&self) -> usize {
+        self.common.len() + self.bound.values().map(Line::len).sum::<usize>()
     }
 }
 
 impl<T, N> fmt::Debug for Queue<T, N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let tickets: Vec<_> = self.waiters.iter().map(|waiter| &waiter.ticket).collect();
         f.debug_struct("Queue")
             .field("set", &self.set)
             .field("limits", &self.limits)
-            .field("tickets", &tickets)
+            .field("common", &self.common)
+            .field("bound", &self.bound)
             .finish()
     }
 }

@@ -6,6 +6,8 @@
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
 impl Rng {
     /// A generator whose whole sequence follows from `seed`.
     pub const fn new(seed: u64) -> Self {
@@ -14,11 +16,9 @@ impl Rng {
 
     /// The next 64 random bits.
     pub fn next_u64(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.0;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        bits ^ (bits >> 31)
+        let bits = mix(self.0);
+        self.0 = self.0.wrapping_add(STEP);
+        bits
     }
 
     /// A number below `n`, which must not be 0.
@@ -27,6 +27,14 @@ impl Rng {
         // Multiply and shift: the bias is below n / 2^64, and no division is needed.
         ((u128::from(self.next_u64()) * n as u128) >> 64) as usize
     }
+}
+
+/// Spreads the bits of a number: each bit of the result depends on all.
+pub(crate) fn mix(bits: u64) -> u64 {
+    let mut bits = bits.wrapping_add(STEP);
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
 }
 
 #[cfg(test)]

@@ -14,9 +14,9 @@ use std::num::NonZeroU32;
 use std::ops::DerefMut;
 use std::sync::Arc;
 
-use crate::atomic::{self, AtomicU32, Ordering};
+use crate::atomic::{self, AtomicBool, AtomicU32, Ordering};
 use crate::endpoint::{Endpoint, EndpointSet};
-use crate::pick::Picker;
+use crate::pick::{Picker, Wish};
 use crate::queue::{Queue, Ticket};
 
 /// How much a backend may be given.
@@ -62,12 +62,14 @@ pub enum Entry<T> {
 pub struct Admission {
     /// How many wait. Grows only under the lock, so it is never above the limit.
     waiting: AtomicU32,
+    /// Each who waits is bound to one endpoint, or nobody waits; as of the last time somebody had the lock.
+    bound: AtomicBool,
 }
 
 impl Admission {
     /// The way to the slots of a backend for which nobody waits.
     pub fn new() -> Self {
-        Self { waiting: AtomicU32::new(0) }
+        Self { waiting: AtomicU32::new(0), bound: AtomicBool::new(true) }
     }
 
     /// How many wait.
@@ -75,31 +77,36 @@ impl Admission {
         self.waiting.load(Ordering::SeqCst)
     }
 
-    /// One request asks for a slot. If somebody waits, it waits behind them.
+    /// One request asks for a slot. If somebody waits for what it could be given, it waits behind them.
     ///
     /// `set` and `limits` are the caller's copy, perhaps slightly old, for the way without the lock; under the lock
-    /// the queue's own decide. `except` is an endpoint that this request has just failed at. `lock` gives exclusive
-    /// access to the queue; `notify` is called only if the request must wait, while the lock is held.
+    /// the queue's own decide. `lock` gives exclusive access to the queue; `notify` is called only if the request must
+    /// wait, while the lock is held.
     pub fn enter<T, N, G: DerefMut<Target = Queue<T, N>>>(
         &self,
         picker: &mut Picker,
         set: &EndpointSet<T>,
         limits: Limits,
-        except: Option<&Arc<Endpoint<T>>>,
+        wish: &Wish<'_, T>,
         lock: impl FnOnce() -> G,
         notify: impl FnOnce() -> N,
     ) -> Entry<T> {
         let waiting = self.waiting();
         if waiting == 0
-            && let Some(endpoint) = picker.take(set, limits.cap, except.map(Arc::as_ref))
+            && let Some(endpoint) = picker.take(set, limits.cap, wish)
         {
             return Entry::Slot(endpoint);
         }
-        // The lock is for those who may wait: refusing many must not slow down those who are served.
-        if waiting >= limits.max_waiting {
+        // The lock is for those who may wait: refusing many must not slow down those who are served. But a long line
+        // at one endpoint says nothing of the others.
+        let passes = waiting > 0 && self.bound.load(Ordering::Relaxed);
+        if waiting >= limits.max_waiting && !passes {
             return Entry::Refused(Refusal::under(set, limits));
         }
-        self.join(&mut lock(), picker, except, notify)
+        let mut queue = lock();
+        let entry = self.join(&mut queue, picker, wish, notify);
+        self.note(&queue);
+        entry
     }
 
     /// The endpoint has finished with a request. Gives whom to wake, after the lock is released: the first waiter that
@@ -117,6 +124,7 @@ impl Admission {
         let mut queue = lock();
         let woken = queue.offer(endpoint);
         self.left(woken.iter().len());
+        self.note(&queue);
         woken
     }
 
@@ -140,8 +148,7 @@ impl Admission {
         lock: impl FnOnce() -> G,
     ) -> Vec<N> {
         let mut queue = lock();
-        queue.set = set;
-        queue.limits = limits;
+        queue.replace(set, limits);
         self.offer_all(&mut queue)
     }
 
@@ -162,19 +169,18 @@ impl Admission {
         &self,
         queue: &mut Queue<T, N>,
         picker: &mut Picker,
-        except: Option<&Arc<Endpoint<T>>>,
+        wish: &Wish<'_, T>,
         notify: impl FnOnce() -> N,
     ) -> Entry<T> {
-        let shunned = except.map(Arc::as_ref);
-        if self.waiting() >= queue.limits.max_waiting {
+        if self.waiting() >= queue.limits().max_waiting {
             // It will not sleep, so it need not announce itself.
-            let refused = Entry::Refused(Refusal::under(&queue.set, queue.limits));
-            return queue.spare_slot(picker, shunned).map_or(refused, Entry::Slot);
+            let refused = Entry::Refused(Refusal::under(queue.set(), queue.limits()));
+            return queue.spare_slot(picker, wish).map_or(refused, Entry::Slot);
         }
         self.waiting.fetch_add(1, Ordering::SeqCst);
         atomic::total_order();
-        let Some(endpoint) = queue.spare_slot(picker, shunned) else {
-            return Entry::Waiting(queue.push(except.cloned(), notify()));
+        let Some(endpoint) = queue.spare_slot(picker, wish) else {
+            return Entry::Waiting(queue.push(picker.wants(wish), notify()));
         };
         self.left(1);
         Entry::Slot(endpoint)
@@ -183,7 +189,16 @@ impl Admission {
     fn offer_all<T, N>(&self, queue: &mut Queue<T, N>) -> Vec<N> {
         let woken = queue.offer_all();
         self.left(woken.len());
+        self.note(queue);
         woken
+    }
+
+    /// Before the lock is released: what who comes without it should know.
+    fn note<T, N>(&self, queue: &Queue<T, N>) {
+        let bound = queue.is_bound();
+        if self.bound.load(Ordering::Relaxed) != bound {
+            self.bound.store(bound, Ordering::Relaxed);
+        }
     }
 
     /// So many wait no longer.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use balance::{
     Admission, Algorithm, Endpoint, EndpointSet, Entry, Ledger, Limits, Member, Picker, Queue,
-    Refusal, Ticket,
+    Refusal, Ticket, Wish,
 };
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
@@ -115,7 +115,7 @@ impl World {
             &mut self.picker,
             &self.set,
             self.limits,
-            except.map(|e| &self.endpoints[e]),
+            &Wish { except: except.map(|e| &self.endpoints[e]), ..Wish::default() },
             || self.queue.borrow_mut(),
             || id,
         );
@@ -159,7 +159,7 @@ impl World {
 
     fn replace(&mut self, weights: &[Option<u32>; ENDPOINTS], limits: Limits) {
         let member = |(endpoint, weight): (&Arc<_>, &Option<u32>)| {
-            weight.map(|weight| Member { endpoint: Arc::clone(endpoint), weight })
+            weight.map(|weight| Member::new(Arc::clone(endpoint), weight))
         };
         let members = self.endpoints.iter().zip(weights).filter_map(member).collect();
         self.set = Arc::new(EndpointSet::new(members));
@@ -260,13 +260,13 @@ proptest! {
         let mut ledger = Ledger::new();
         let address = |number: usize| SocketAddr::from(([10, 0, 0, 1], number as u16));
         let members = weights.iter().enumerate().map(|(number, &weight)| {
-            Member { endpoint: ledger.endpoint(address(number), || number), weight }
+            Member::new(ledger.endpoint(address(number), || number), weight)
         });
         let set = EndpointSet::new(members.collect());
         let mut picker = Picker::new(Algorithm::RoundRobin, seed);
         let mut served = vec![0; weights.len()];
         for _ in 0..weights.iter().sum() {
-            served[picker.take(&set, None, None).unwrap().data] += 1;
+            served[picker.take(&set, None, &Wish::default()).unwrap().data] += 1;
         }
         prop_assert_eq!(served, weights);
     }

@@ -9,7 +9,7 @@ use std::num::NonZeroU32;
 
 use balance::{
     Admission, Algorithm, Endpoint, EndpointSet, Entry, Ledger, Limits, Member, Picker, Queue,
-    Ticket,
+    Ticket, Wish,
 };
 use loom::sync::{Arc, Mutex, MutexGuard};
 use loom::thread;
@@ -38,7 +38,7 @@ impl Backend {
 
     fn enter(&self, set: &Set, name: &'static str) -> Entry<()> {
         let mut picker = Picker::new(Algorithm::LeastLoad, 0);
-        self.admission.enter(&mut picker, set, LIMITS, None, || self.lock(), || name)
+        self.admission.enter(&mut picker, set, LIMITS, &Wish::default(), || self.lock(), || name)
     }
 
     fn take(&self, set: &Set) -> Slot {
@@ -74,7 +74,7 @@ impl World {
         let mut ledger = Ledger::new();
         let mut member = |port| {
             let address = SocketAddr::from(([10, 0, 0, 1], port));
-            Member { endpoint: ledger.endpoint(address, || ()), weight: 1 }
+            Member::new(ledger.endpoint(address, || ()), 1)
         };
         let (first, second) = (member(1), member(2));
         let set = |members| Set::new(EndpointSet::new(members));

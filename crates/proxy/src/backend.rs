@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::task::Waker;
 
 use arc_swap::ArcSwap;
-use balance::{Admission, EndpointSet, Entry, Limits, Picker, Queue, Refusal, Ticket};
+use balance::{Admission, EndpointSet, Entry, Limits, Picker, Queue, Refusal, Ticket, Wish};
 use gateway::snapshot::{BackendKey, BackendSettings};
 
 use crate::dial::pool::{Endpoint, EndpointData, lock};
@@ -41,6 +41,7 @@ impl Current {
         let caps = [settings.max_in_flight_per_endpoint, settings.connection_max];
         let cap = caps.into_iter().flatten().min();
         let limits = Limits { cap, max_waiting: settings.queue_max_requests };
+        set.prepare(settings.algorithm);
         Self { set: Arc::new(set), settings, limits }
     }
 }
@@ -193,7 +194,7 @@ pub(crate) enum Admitted {
 pub(crate) fn enter(
     backend: &BackendRef,
     worker: usize,
-    except: Option<&Arc<Endpoint>>,
+    wish: &Wish<'_, EndpointData>,
     waker: impl FnOnce() -> Waker,
 ) -> Admitted {
     let current = backend.current();
@@ -202,7 +203,7 @@ pub(crate) fn enter(
         &mut picker,
         &current.set,
         current.limits,
-        except,
+        wish,
         || lock(&backend.queue),
         waker,
     );

@@ -154,9 +154,9 @@ impl Estate {
     }
 
     fn endpoints(&mut self, specs: &[EndpointSpec]) -> EndpointSet<EndpointData> {
-        let member = |spec: &EndpointSpec| Member {
-            endpoint: self.ledger.endpoint(spec.address, || EndpointData::new(self.workers)),
-            weight: spec.weight,
+        let member = |spec: &EndpointSpec| {
+            let data = || EndpointData::new(self.workers);
+            Member::new(self.ledger.endpoint(spec.address, data), spec.weight)
         };
         EndpointSet::new(specs.iter().map(member).collect())
     }

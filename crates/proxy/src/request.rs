@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 
-use balance::{Refusal, Time};
+use balance::{Refusal, Time, Wish};
 use gateway::snapshot::{Rule, Target};
 
 use crate::accept::client::{Client, Interrupt};
@@ -160,8 +160,9 @@ async fn admit(
     terms: &Terms<'_>,
     record: &mut Record,
 ) -> Result<Slot, Failure> {
+    let wish = Wish { except, now: record.started, ..Wish::default() };
     let entered = poll_fn(|cx| {
-        Poll::Ready(backend::enter(backend, worker.index, except, || cx.waker().clone()))
+        Poll::Ready(backend::enter(backend, worker.index, &wish, || cx.waker().clone()))
     });
     let place = match entered.await {
         Admitted::Slot(slot) => return Ok(slot),

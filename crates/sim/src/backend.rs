@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use balance::{Admission, Entry, Picker, Queue, Ticket};
+use balance::{Admission, Entry, Picker, Queue, Ticket, Wish};
 
 use crate::dice::Dice;
 use crate::laws::{Line, View};
@@ -48,7 +48,8 @@ impl Backend {
         let Worker { picker, seen } = &mut self.workers[worker];
         let queue = &mut self.queue;
         let (set, limits) = (&seen.set, seen.limits);
-        let entry = self.admission.enter(picker, set, limits, except, || queue, || id);
+        let wish = Wish { except, ..Wish::default() };
+        let entry = self.admission.enter(picker, set, limits, &wish, || queue, || id);
         let except = except.map(|endpoint| endpoint.data);
         self.line.entered((id, except), &entry, seen, &self.current);
         entry

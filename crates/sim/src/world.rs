@@ -365,7 +365,7 @@ impl World {
         let member = |(server, weight): (usize, &Option<u32>)| {
             let address = SocketAddr::from(([10, 0, 0, 1], server as u16));
             let endpoint = self.ledger.endpoint(address, || server);
-            weight.map(|weight| Member { endpoint, weight })
+            weight.map(|weight| Member::new(endpoint, weight))
         };
         Arc::new(EndpointSet::new(weights.iter().enumerate().filter_map(member).collect()))
     }

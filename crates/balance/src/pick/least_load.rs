@@ -1,34 +1,43 @@
 //! Chooses the endpoint that would have the least load for its weight with one more request.
 //!
-//! All members are looked at: two random ones leave one endpoint idle while another has five (envoy#4481).
+//! Up to [`SCAN`] members all are looked at: two random ones leave one endpoint idle while another has five
+//! (envoy#4481). Of more, the better of two random, different ones is taken, which is nearly as good and looks at no
+//! more; if neither has room, all are looked at here too.
 
-use std::num::NonZeroU32;
-
-use crate::load::{Load, Loads};
+use super::{SCAN, better_of_two};
+use crate::load::{Field, Load};
 use crate::rng::Rng;
 
 #[derive(Debug)]
 pub(super) struct LeastLoad {
     /// The member after the one chosen last: the first to win a tie, so that equals take turns.
     start: usize,
+    rng: Rng,
 }
 
 impl LeastLoad {
     pub(super) fn new(seed: u64) -> Self {
-        Self { start: Rng::new(seed).next_u64() as usize }
+        let mut rng = Rng::new(seed);
+        Self { start: rng.next_u64() as usize, rng }
     }
 
-    pub(super) fn choose(
-        &mut self,
-        loads: &Loads,
-        cap: Option<NonZeroU32>,
-        except: Option<usize>,
-    ) -> Option<usize> {
-        let start = self.start.checked_rem(loads.shares().len())?;
+    #[inline]
+    pub(super) fn choose(&mut self, field: &Field<'_>) -> Option<usize> {
+        if field.len() > SCAN
+            && let Some(member) =
+                better_of_two(field, &mut self.rng, |(_, one), (_, other)| is_less(one, other))
+        {
+            return Some(member);
+        }
+        self.choose_of_all(field)
+    }
+
+    fn choose_of_all(&mut self, field: &Field<'_>) -> Option<usize> {
+        let start = self.start.checked_rem(field.len())?;
         let (mut best, mut least) = (None, WORST);
         // Most members lose by their load, so that is compared first.
-        loads.each(start, |member, load| {
-            if is_less(load, least) && load.has_room(cap) && Some(member) != except {
+        field.each(start, |member, load| {
+            if is_less(load, least) && field.is_open(member, load) {
                 (best, least) = (Some(member), load);
             }
         });

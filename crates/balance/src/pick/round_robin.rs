@@ -4,9 +4,8 @@
 //! One that is at its cap earns nothing, so it does not come back with a burst.
 
 use std::collections::BTreeMap;
-use std::num::NonZeroU32;
 
-use crate::load::{Loads, Share};
+use crate::load::{Field, Share};
 use crate::rng::Rng;
 
 #[derive(Debug)]
@@ -24,20 +23,15 @@ impl RoundRobin {
         Self { offset, shares: Vec::new(), credits: Vec::new() }
     }
 
-    pub(super) fn choose(
-        &mut self,
-        loads: &Loads,
-        cap: Option<NonZeroU32>,
-        except: Option<usize>,
-    ) -> Option<usize> {
-        if self.shares != loads.shares() {
-            self.follow(loads);
+    pub(super) fn choose(&mut self, field: &Field<'_>) -> Option<usize> {
+        if self.shares != field.shares() {
+            self.follow(field.shares());
         }
-        let start = self.offset.checked_rem(loads.shares().len())?;
+        let start = self.offset.checked_rem(field.len())?;
         let mut best = None;
         let mut earned = 0;
-        loads.each(start, |member, load| {
-            if load.weight == 0 || !load.has_room(cap) || Some(member) == except {
+        field.each(start, |member, load| {
+            if load.weight == 0 || !field.is_open(member, load) {
                 return;
             }
             let weight = i64::from(load.weight);
@@ -55,15 +49,15 @@ impl RoundRobin {
 
     /// Takes the credits over to a changed set. A newcomer begins in the middle; nobody keeps more than one round of
     /// the new weights is worth, or it would burst or starve.
-    fn follow(&mut self, loads: &Loads) {
+    fn follow(&mut self, shares: &[Share]) {
         let before = self.shares.drain(..).map(|share| share.key);
         let known: BTreeMap<u64, i64> = before.zip(self.credits.drain(..)).collect();
-        let round: i64 = loads.shares().iter().map(|share| i64::from(share.weight)).sum();
+        let round: i64 = shares.iter().map(|share| i64::from(share.weight)).sum();
         let credit = |share: &Share| {
             let credit = known.get(&share.key).copied().unwrap_or_default();
             credit.clamp(-round, round)
         };
-        self.credits.extend(loads.shares().iter().map(credit));
-        self.shares.extend(loads.shares());
+        self.credits.extend(shares.iter().map(credit));
+        self.shares.extend(shares);
     }
 }

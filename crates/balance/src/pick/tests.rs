@@ -23,14 +23,14 @@ impl World {
     fn become_of(&mut self, members: &[(usize, u32)]) {
         let mut member = |&(number, weight): &(usize, u32)| {
             let address = SocketAddr::from(([10, 0, 0, 1], number as u16));
-            Member { endpoint: self.ledger.endpoint(address, || ()), weight }
+            Member::new(self.ledger.endpoint(address, || ()), weight)
         };
         self.set = EndpointSet::new(members.iter().map(&mut member).collect());
     }
 
     /// Takes a slot and says whose it is.
     fn take(&self, picker: &mut Picker, cap: u32) -> Option<usize> {
-        let endpoint = picker.take(&self.set, NonZeroU32::new(cap), None)?;
+        let endpoint = picker.take(&self.set, NonZeroU32::new(cap), &Wish::default())?;
         Some(usize::from(endpoint.address.port()))
     }
 
@@ -41,7 +41,7 @@ impl World {
     /// Whose turn it is, one after the other, each request ending before the next begins.
     fn turns(&self, picker: &mut Picker, times: usize) -> Vec<usize> {
         let turn = |_| {
-            let endpoint = picker.take(&self.set, None, None).expect("nothing is full");
+            let endpoint = picker.take(&self.set, None, &Wish::default()).expect("nothing is full");
             endpoint.give_back();
             usize::from(endpoint.address.port())
         };
@@ -80,14 +80,16 @@ fn the_endpoint_just_failed_at_is_used_only_if_it_is_alone() {
         let cap = NonZeroU32::new(1);
         let two = World::new(&[1, 1]);
         let failed = two.set.members()[0].endpoint.clone();
+        let avoid = Wish { except: Some(&failed), ..Wish::default() };
         let mut picker = Picker::new(algorithm, 3);
-        let other = picker.take(&two.set, cap, Some(&failed)).unwrap();
+        let other = picker.take(&two.set, cap, &avoid).unwrap();
         assert_eq!(other.address.port(), 1, "{algorithm:?}");
-        assert!(picker.take(&two.set, cap, Some(&failed)).is_none(), "{algorithm:?}");
+        assert!(picker.take(&two.set, cap, &avoid).is_none(), "{algorithm:?}");
 
         let one = World::new(&[1, 0]);
         let failed = one.set.members()[0].endpoint.clone();
-        assert!(picker.take(&one.set, cap, Some(&failed)).is_some(), "{algorithm:?}");
+        let avoid = Wish { except: Some(&failed), ..Wish::default() };
+        assert!(picker.take(&one.set, cap, &avoid).is_some(), "{algorithm:?}");
     }
 }
 

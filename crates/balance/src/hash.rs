@@ -1,0 +1,61 @@
+//! Hashes that are the same on every machine and in every version: keys must lead to the same endpoint everywhere.
+
+use std::net::{IpAddr, SocketAddr};
+
+use crate::rng::mix;
+
+/// The hash of some bytes, as a key for choosing. Not for secrets, and not against those who look for collisions:
+/// whoever sends the bytes can aim at an endpoint, as it could by repeating a request.
+pub fn hash(bytes: &[u8]) -> u64 {
+    hash_from(0, bytes)
+}
+
+/// The hash of an address. IPv4 is hashed as IPv6 that maps it.
+pub(crate) fn hash_address(seed: u64, address: SocketAddr) -> u64 {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    };
+    hash_from(hash_from(seed, &ip.octets()), &address.port().to_be_bytes())
+}
+
+/// The point of a key's way that comes after so many others; the way begins at the key.
+pub(crate) fn jump(key: u64, times: u64) -> u64 {
+    if times == 0 { key } else { mix(key ^ mix(times)) }
+}
+
+/// Eight bytes at a time, each followed by a mixing of all bits; the length keeps zeros at the end apart.
+fn hash_from(seed: u64, bytes: &[u8]) -> u64 {
+    let mut state = mix(seed ^ mix(bytes.len() as u64));
+    for chunk in bytes.chunks(8) {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        state = mix(state ^ u64::from_le_bytes(word));
+    }
+    state
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hashes_never_change() {
+        assert_eq!(hash(b""), 0xa706_dd2f_4d19_7e6f);
+        assert_eq!(hash(b"a user of ours"), 0x6cb2_0780_ca10_d3e0);
+    }
+
+    #[test]
+    fn each_byte_counts() {
+        assert_ne!(hash(b"abc"), hash(b"abd"));
+        assert_ne!(hash(b"abc"), hash(b"abc\0"));
+        assert_ne!(hash(b"12345678a"), hash(b"a12345678"));
+    }
+
+    #[test]
+    fn an_ipv4_address_is_hashed_as_the_ipv6_address_that_maps_it() {
+        let hash_of = |address: &str| hash_address(7, address.parse().unwrap());
+        assert_eq!(hash_of("10.0.0.1:80"), hash_of("[::ffff:10.0.0.1]:80"));
+        assert_ne!(hash_of("10.0.0.1:80"), hash_of("10.0.0.1:81"));
+    }
+}

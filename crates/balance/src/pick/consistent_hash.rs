@@ -1,0 +1,68 @@
+//! Chooses by a key: each endpoint holds parts of a ring, and a key belongs to whose part it falls into.
+//!
+//! When an endpoint comes or goes, only the keys of its own parts move. What hashing spreads unevenly, and keys that
+//! are in great demand, are kept within bounds by the load: nobody gets more than 5/4 of its share of what is in
+//! flight, rounded up (Mirrokni, Thorup, Zadimoghaddam: Consistent hashing with bounded loads, 2016). What an endpoint
+//! may not take jumps to another point of the ring, rather than to the neighbour, which would pile up there (Chen,
+//! Coleman, Shrivastava: Revisiting consistent hashing with bounded loads, 2020).
+
+use std::net::SocketAddr;
+
+use crate::hash::{hash_address, jump};
+use crate::load::Field;
+
+/// How many points a key tries before whoever has the least to do is taken.
+const JUMPS: u64 = 16;
+
+/// Chooses for a key; `None` if no point of its way has room.
+pub(super) fn choose(ring: &Ring, field: &Field<'_>, key: u64) -> Option<usize> {
+    let (mut in_flight, mut weight) = (1, 0);
+    field.each(0, |_, load| {
+        in_flight += u128::from(load.in_flight);
+        weight += u128::from(load.weight);
+    });
+    let fits = |member: usize| {
+        let load = field.load(member);
+        // `in flight + 1 <= ceil(5/4 * all * weight / weights)`, in whole numbers.
+        let within =
+            u128::from(load.in_flight) * 4 * weight < 5 * in_flight * u128::from(load.weight);
+        within && field.is_open(member, load)
+    };
+    (0..JUMPS).filter_map(|times| ring.owner(jump(key, times))).find(|&member| fits(member))
+}
+
+/// Who owns which part of all hashes.
+#[derive(Debug)]
+pub(crate) struct Ring {
+    /// Where parts end, ascending.
+    points: Vec<u64>,
+    /// The member whose part ends at the point of the same place.
+    owners: Vec<u32>,
+}
+
+impl Ring {
+    /// Parts of the heaviest member: enough that a share strays from its mean by about a tenth.
+    const PARTS: u64 = 128;
+
+    /// The ring of members with these addresses and weights.
+    pub(crate) fn new(members: &[(SocketAddr, u32)]) -> Self {
+        let heaviest = members.iter().map(|&(_, weight)| u64::from(weight)).max().unwrap_or(0);
+        let mut parts = Vec::new();
+        for (member, &(address, weight)) in members.iter().enumerate() {
+            if weight > 0 {
+                let count = (Self::PARTS * u64::from(weight)).div_ceil(heaviest);
+                parts.extend((0..count).map(|part| (hash_address(part, address), member as u32)));
+            }
+        }
+        parts.sort_unstable();
+        let (points, owners) = parts.into_iter().unzip();
+        Self { points, owners }
+    }
+
+    /// Whose part a hash falls into; `None` if nobody has a weight.
+    pub(crate) fn owner(&self, hash: u64) -> Option<usize> {
+        let place = self.points.partition_point(|&point| point < hash);
+        let owner = self.owners.get(place).or_else(|| self.owners.first())?;
+        Some(*owner as usize)
+    }
+}

@@ -1,0 +1,62 @@
+//! A place in the queue. A grant and a cancel meet in one compare-and-swap on it.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use crate::atomic::{AtomicU8, Ordering};
+use crate::endpoint::Endpoint;
+
+/// A place in the queue, shared by the queue and the one who waits.
+///
+/// A ticket that is dropped while granted would leak a slot. Whoever stops waiting calls
+/// [`Admission::cancel`](crate::Admission::cancel) first and, if that says `false`, releases what
+/// [`granted`](Self::granted) still gives.
+pub struct Ticket<T> {
+    state: AtomicU8,
+    /// Set before the state becomes `GRANTED`, under the queue's lock, so that no `set` ever waits for another.
+    endpoint: OnceLock<Arc<Endpoint<T>>>,
+}
+
+const WAITING: u8 = 0;
+const GRANTED: u8 = 1;
+const TAKEN: u8 = 2;
+const CANCELLED: u8 = 3;
+
+impl<T> Ticket<T> {
+    pub(super) fn new() -> Self {
+        Self { state: AtomicU8::new(WAITING), endpoint: OnceLock::new() }
+    }
+
+    /// The slot, once granted: the waiter looks here when woken. Gives it once; it is the caller's to release.
+    pub fn granted(&self) -> Option<Arc<Endpoint<T>>> {
+        self.moves(GRANTED, TAKEN)
+            .then(|| self.endpoint.get().expect("a granted ticket names its endpoint").clone())
+    }
+
+    /// Whether this call ended the waiting.
+    pub(crate) fn cancel(&self) -> bool {
+        self.moves(WAITING, CANCELLED)
+    }
+
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.state.load(Ordering::Acquire) == CANCELLED
+    }
+
+    pub(super) fn grant(&self, endpoint: Arc<Endpoint<T>>) -> bool {
+        if self.endpoint.set(endpoint).is_err() {
+            unreachable!("only a ticket in the queue is granted, and it leaves the queue by that");
+        }
+        self.moves(WAITING, GRANTED)
+    }
+
+    fn moves(&self, from: u8, to: u8) -> bool {
+        self.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+}
+
+impl<T> fmt::Debug for Ticket<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = ["waiting", "granted", "taken", "cancelled"];
+        write!(f, "Ticket({})", names[usize::from(self.state.load(Ordering::Acquire))])
+    }
+}
