@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,6 +21,27 @@ class Request:
     path: str = "/b/100"
     body_bytes: int = 0
     answer_bytes: int = 100
+    # A connection for each request.
+    close: bool = False
+
+
+@dataclass(frozen=True)
+class Service:
+    """How endpoints serve: for how long, how many requests at a time, and what goes wrong where."""
+
+    delay_us: int = 0
+    # Delays are drawn, with `delay_us` as their mean.
+    exponential: bool = False
+    at_once: int | None = None
+    seed: int = 0
+    # By endpoint: slow:FACTOR, errors or black-hole. It sets in when the first load begins to count.
+    defects: Mapping[int, str] = field(default_factory=dict)
+
+    def arguments(self) -> list[object]:
+        words: list[object] = ["--delay-us", self.delay_us, "--seed", self.seed]
+        words += ["--exponential"] if self.exponential else []
+        words += ["--at-once", self.at_once] if self.at_once else []
+        return words + [word for at, kind in self.defects.items() for word in ("--defect", f"{at}={kind}")]
 
 
 @dataclass(frozen=True)
@@ -42,8 +63,8 @@ class LoadReport:
 class LoadGenerator:
     """Endpoints that serve all the time, and one job at a time against a proxy before them."""
 
-    def __init__(self, log: Path, *, cpus: Sequence[int], endpoints: int, delay_us: int = 0) -> None:
-        argv = [binary("loadgen"), "--endpoints", endpoints, "--delay-us", delay_us]
+    def __init__(self, log: Path, *, cpus: Sequence[int], endpoints: int, service: Service | None = None) -> None:
+        argv = [binary("loadgen"), "--endpoints", endpoints, *(service or Service()).arguments()]
         self._child = Child(argv, log, cpus=cpus, piped=True)
         self.endpoints: tuple[str, ...] = tuple(self._answer()["endpoints"])
 
@@ -65,6 +86,37 @@ class LoadGenerator:
     def load_exactly(self, target: str, request: Request, *, connections: int, requests: int) -> LoadReport:
         """So many requests, and not one more."""
         return self._load(target, request, connections, {"requests": requests}, (), True)
+
+    def pace(
+        self,
+        target: str,
+        request: Request,
+        *,
+        rate: float,
+        seed: int,
+        connections: int,
+        warmup_seconds: float,
+        seconds: float,
+        processes: Sequence[int] = (),
+    ) -> LoadReport:
+        """An open loop: so many requests per second at random moments, whatever became of those before.
+
+        Latency counts from the moment when a request was to be sent, and is that of requests that succeeded.
+        """
+        self._ask(
+            {
+                "do": "pace",
+                "target": target,
+                "rate": rate,
+                "seed": seed,
+                "connections": connections,
+                "request": asdict(request),
+                "warmup_seconds": warmup_seconds,
+                "seconds": seconds,
+                "processes": list(processes),
+            }
+        )
+        return LoadReport(**self._answer())
 
     def _load(
         self,

@@ -1,8 +1,7 @@
 //! The endpoints: as little server as a proxy can be measured against.
 
-use std::collections::VecDeque;
 use std::io::{self, Write as _};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream as StdStream};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -12,18 +11,22 @@ use mio::{Interest, Registry};
 use slab::Slab;
 
 use crate::Side;
+use crate::defect::{Defect, deafen};
 use crate::http::{Fault, Incoming, RequestHead, Wanted};
 use crate::job::Arguments;
+use crate::service::{Pending, Service};
 
 pub(crate) struct Endpoints {
     listeners: Vec<TcpListener>,
     connections: Slab<Connection>,
-    /// Requests answered, by endpoint.
+    /// Requests answered, by endpoint; a 500 is no answer.
     served: Vec<u64>,
     answers: Answers,
-    delay: Duration,
-    /// Answers that wait for their time. One delay for all keeps them in order.
-    due: VecDeque<Due>,
+    service: Service,
+    /// What will go wrong, and where.
+    defects: Vec<(usize, Defect)>,
+    /// What keeps the backlogs of black holes full.
+    fillers: Vec<StdStream>,
     /// Tells a connection from an earlier one that had its place.
     next_serial: u64,
 }
@@ -41,15 +44,8 @@ struct Answer {
     sent: usize,
 }
 
-struct Due {
-    at: Instant,
-    index: usize,
-    serial: u64,
-    wanted: Wanted,
-}
-
 impl Endpoints {
-    pub(crate) fn listen(arguments: &Arguments, registry: &Registry) -> Result<Self> {
+    pub(crate) fn listen(arguments: Arguments, registry: &Registry) -> Result<Self> {
         let mut listeners = Vec::new();
         for index in 0..arguments.endpoints {
             let mut listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0)))
@@ -59,11 +55,12 @@ impl Endpoints {
         }
         Ok(Self {
             served: vec![0; listeners.len()],
+            service: Service::new(arguments.service_time, listeners.len()),
             listeners,
             connections: Slab::new(),
             answers: Answers::default(),
-            delay: arguments.delay,
-            due: VecDeque::new(),
+            defects: arguments.defects,
+            fillers: Vec::new(),
             next_serial: 0,
         })
     }
@@ -81,8 +78,20 @@ impl Endpoints {
 
     /// How long until an answer falls due.
     pub(crate) fn next_due(&self) -> Duration {
-        let Some(first) = self.due.front() else { return Duration::from_secs(1) };
-        first.at.saturating_duration_since(Instant::now())
+        let Some(next) = self.service.next_due() else { return Duration::from_secs(1) };
+        next.saturating_duration_since(Instant::now())
+    }
+
+    /// From now on every endpoint has the defect that was announced for it.
+    pub(crate) fn break_down(&mut self, registry: &Registry) -> Result<()> {
+        for (endpoint, defect) in std::mem::take(&mut self.defects) {
+            self.service.break_down(endpoint, defect);
+            if defect == Defect::BlackHole {
+                self.connections.retain(|_, connection| connection.endpoint != endpoint);
+                self.fillers.extend(deafen(&mut self.listeners[endpoint], registry)?);
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn accept(&mut self, endpoint: usize, registry: &Registry) -> Result<()> {
@@ -128,21 +137,24 @@ impl Endpoints {
     }
 
     fn answer_or_wait(&mut self, index: usize, wanted: Wanted) -> Result<(), Fault> {
-        if self.delay.is_zero() {
+        let &Connection { endpoint, serial, .. } = &self.connections[index];
+        if self.service.fails(endpoint) {
+            return self.send(index, response("500 Internal Server Error", b"broken").into());
+        }
+        if self.service.takes_no_time() {
             return self.answer(index, &wanted);
         }
-        let serial = self.connections[index].serial;
-        self.due.push_back(Due { at: Instant::now() + self.delay, index, serial, wanted });
+        let pending = Pending { connection: index, serial, wanted };
+        self.service.arrive(endpoint, pending, Instant::now());
         Ok(())
     }
 
     /// Sends the answers whose time has come.
     pub(crate) fn answer_due(&mut self, now: Instant) {
-        while self.due.front().is_some_and(|due| due.at <= now) {
-            let Some(due) = self.due.pop_front() else { return };
-            let lives = self.connections.get(due.index).is_some_and(|c| c.serial == due.serial);
-            if lives && self.answer(due.index, &due.wanted).is_err() {
-                self.connections.remove(due.index);
+        while let Some(Pending { connection, serial, wanted }) = self.service.finish_one(now) {
+            let lives = self.connections.get(connection).is_some_and(|c| c.serial == serial);
+            if lives && self.answer(connection, &wanted).is_err() {
+                self.connections.remove(connection);
             }
         }
     }
@@ -150,11 +162,14 @@ impl Endpoints {
     fn answer(&mut self, index: usize, wanted: &Wanted) -> Result<(), Fault> {
         let bytes = match wanted {
             Wanted::Bytes(length) => self.answers.of_length(*length),
-            Wanted::Echo(head) => response(head).into(),
+            Wanted::Echo(head) => response("200 OK", head).into(),
         };
-        let connection = &mut self.connections[index];
-        connection.answer = Some(Answer { bytes, sent: 0 });
-        self.served[connection.endpoint] += 1;
+        self.served[self.connections[index].endpoint] += 1;
+        self.send(index, bytes)
+    }
+
+    fn send(&mut self, index: usize, bytes: Rc<[u8]>) -> Result<(), Fault> {
+        self.connections[index].answer = Some(Answer { bytes, sent: 0 });
         self.write_answer(index)
     }
 
@@ -182,15 +197,15 @@ impl Answers {
         if let Some((_, bytes)) = self.0.iter().find(|(known, _)| *known == length) {
             return Rc::clone(bytes);
         }
-        let bytes: Rc<[u8]> = response(&vec![b'x'; length]).into();
+        let bytes: Rc<[u8]> = response("200 OK", &vec![b'x'; length]).into();
         self.0.push((length, Rc::clone(&bytes)));
         bytes
     }
 }
 
-fn response(body: &[u8]) -> Vec<u8> {
+fn response(status: &str, body: &[u8]) -> Vec<u8> {
     let mut bytes = format!(
-        "HTTP/1.1 200 OK\r\nServer: endpoint\r\nDate: Thu, 01 Jan 1970 00:00:00 GMT\r\n\
+        "HTTP/1.1 {status}\r\nServer: endpoint\r\nDate: Thu, 01 Jan 1970 00:00:00 GMT\r\n\
          Content-Type: text/plain\r\nContent-Length: {}\r\n\r\n",
         body.len()
     )

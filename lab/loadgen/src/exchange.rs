@@ -7,25 +7,61 @@ use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
 
 use crate::http::{Fault, Incoming, ResponseHead};
+use crate::job::Request;
+
+/// What is said over every connection of a job, and what must come back.
+pub(crate) struct Script {
+    request: Vec<u8>,
+    answer_bytes: u64,
+    pub(crate) close: bool,
+}
+
+impl Script {
+    pub(crate) fn of(request: &Request) -> Self {
+        let Request { answer_bytes, close, .. } = *request;
+        Self { request: request.to_bytes(), answer_bytes, close }
+    }
+
+    fn judge(&self, head: &ResponseHead) -> Result<(), Fault> {
+        match *head {
+            ResponseHead { status: 200, body_bytes } if body_bytes == self.answer_bytes => Ok(()),
+            ResponseHead { status: 200, body_bytes } => Err(Fault::Length(body_bytes)),
+            ResponseHead { status, .. } => Err(Fault::Status(status)),
+        }
+    }
+}
 
 pub(crate) struct Exchange {
     socket: TcpStream,
     /// Bytes of the request that the kernel has taken; all of them means that the answer is awaited.
     sent: usize,
     incoming: Incoming<ResponseHead>,
+    /// An answer after which the proxy has yet to close.
+    unclosed: Option<ResponseHead>,
     idle: bool,
 }
 
 impl Exchange {
-    /// Begins to connect. The first request goes out when the socket turns writable.
-    pub(crate) fn connect(
+    /// Begins to connect, with nothing to send yet.
+    pub(crate) fn connect_idle(
         target: SocketAddr,
         registry: &Registry,
         token: Token,
     ) -> io::Result<Self> {
         let mut socket = TcpStream::connect(target)?;
         registry.register(&mut socket, token, Interest::READABLE | Interest::WRITABLE)?;
-        Ok(Self { socket, sent: 0, incoming: Incoming::new(), idle: false })
+        Ok(Self { socket, sent: 0, incoming: Incoming::new(), unclosed: None, idle: true })
+    }
+
+    /// Begins to connect. The first request goes out when the socket turns writable.
+    pub(crate) fn connect(
+        target: SocketAddr,
+        registry: &Registry,
+        token: Token,
+    ) -> io::Result<Self> {
+        let mut exchange = Self::connect_idle(target, registry, token)?;
+        exchange.begin();
+        Ok(exchange)
     }
 
     pub(crate) fn begin(&mut self) {
@@ -38,28 +74,40 @@ impl Exchange {
     }
 
     /// Sends and receives as far as the socket goes. True when the answer is complete and as it should be.
-    pub(crate) fn advance(
-        &mut self,
-        request: &[u8],
-        answer_bytes: u64,
-        scratch: &mut [u8],
-    ) -> Result<bool, Fault> {
+    pub(crate) fn advance(&mut self, script: &Script, scratch: &mut [u8]) -> Result<bool, Fault> {
+        if self.idle && script.close {
+            // Closed already, or not used yet.
+            return Ok(false);
+        }
         if self.idle {
             // Nothing is due on an idle connection: whatever comes is the other side closing it.
             return self.incoming.read(&self.socket, scratch).map(|_surplus| false);
         }
         let fresh = self.sent == 0;
-        if !self.send(request)? || fresh {
+        if !self.send(&script.request)? || fresh {
             // The answer to what was only just sent cannot be there yet, and will be an event.
             return Ok(false);
         }
-        let Some(head) = self.incoming.read(&self.socket, scratch)? else { return Ok(false) };
-        self.idle = true;
-        match head {
-            ResponseHead { status: 200, body_bytes } if body_bytes == answer_bytes => Ok(true),
-            ResponseHead { status: 200, body_bytes } => Err(Fault::Length(body_bytes)),
-            ResponseHead { status, .. } => Err(Fault::Status(status)),
+        if self.unclosed.is_none() {
+            let Some(head) = self.incoming.read(&self.socket, scratch)? else { return Ok(false) };
+            if !script.close {
+                self.idle = true;
+                return script.judge(&head).map(|()| true);
+            }
+            self.unclosed = Some(head);
         }
+        self.await_close(script, scratch)
+    }
+
+    fn await_close(&mut self, script: &Script, scratch: &mut [u8]) -> Result<bool, Fault> {
+        match self.incoming.read(&self.socket, scratch) {
+            Ok(None) => return Ok(false),
+            Ok(Some(_)) => return Err(Fault::Surplus),
+            Err(Fault::Closed) => self.idle = true,
+            Err(fault) => return Err(fault),
+        }
+        let Some(head) = self.unclosed.take() else { return Ok(false) };
+        script.judge(&head).map(|()| true)
     }
 
     /// True when the whole request is sent.

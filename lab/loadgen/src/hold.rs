@@ -4,12 +4,12 @@ use anyhow::{Context as _, Result};
 use mio::Registry;
 
 use crate::Side;
-use crate::exchange::Exchange;
+use crate::exchange::{Exchange, Script};
 use crate::job::{HoldJob, HoldReport};
 
 pub(crate) struct Hold {
     job: HoldJob,
-    request: Vec<u8>,
+    script: Script,
     connections: Vec<Exchange>,
     answered: usize,
     errors: u64,
@@ -18,11 +18,10 @@ pub(crate) struct Hold {
 
 impl Hold {
     pub(crate) fn start(job: HoldJob, registry: &Registry) -> Result<Self> {
-        let request = job.request.to_bytes();
+        let script = Script::of(&job.request);
         let connections = Vec::with_capacity(job.connections);
         let at_once = job.at_once.min(job.connections);
-        let mut hold =
-            Self { job, request, connections, answered: 0, errors: 0, first_error: None };
+        let mut hold = Self { job, script, connections, answered: 0, errors: 0, first_error: None };
         for _ in 0..at_once {
             hold.open(registry)?;
         }
@@ -46,7 +45,7 @@ impl Hold {
     ) -> Result<bool> {
         let connection = &mut self.connections[index];
         let was_held = connection.is_idle();
-        match connection.advance(&self.request, self.job.request.answer_bytes, scratch) {
+        match connection.advance(&self.script, scratch) {
             Ok(false) => return Ok(false),
             Ok(true) => {}
             Err(fault) => {

@@ -1,38 +1,64 @@
 //! The language spoken on standard input and output, and the command line.
 
 use std::net::SocketAddr;
+use std::str::FromStr;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
 
-const USAGE: &str = "usage: loadgen [--endpoints N] [--delay-us N]
+use crate::defect::Defect;
+use crate::service::ServiceTime;
 
-Serves as N endpoints [4] on loopback, each answering after a delay [0], and runs the jobs that
-come as JSON lines on standard input. The endpoints' addresses are the first line of output.";
+const USAGE: &str = "usage: loadgen [--endpoints N] [--delay-us N] [--exponential] [--at-once N] [--seed N]
+               [--defect ENDPOINT=KIND]...
+
+Serves as N endpoints [4] on loopback, each answering after a delay [0] and serving so many requests at
+a time [no limit], and runs the jobs that come as JSON lines on standard input. The endpoints' addresses
+are the first line of output. --exponential draws each delay, with --delay-us as the mean. KIND is
+slow:FACTOR, errors or black-hole; it sets in when the first job begins to count.";
 
 pub(crate) struct Arguments {
     pub(crate) endpoints: usize,
-    pub(crate) delay: Duration,
+    pub(crate) service_time: ServiceTime,
+    /// By the number of the endpoint, from 0.
+    pub(crate) defects: Vec<(usize, Defect)>,
 }
 
 impl Arguments {
-    pub(crate) fn from_command_line() -> Result<Self> {
-        let mut parsed = Self { endpoints: 4, delay: Duration::ZERO };
-        let mut words = std::env::args().skip(1);
+    pub(crate) fn parse(mut words: impl Iterator<Item = String>) -> Result<Self> {
+        let service_time =
+            ServiceTime { mean: Duration::ZERO, random: false, at_once: usize::MAX, seed: 0 };
+        let mut parsed = Self { endpoints: 4, service_time, defects: Vec::new() };
         while let Some(word) = words.next() {
-            let mut number = || -> Result<u64> {
-                let value = words.next().with_context(|| format!("{word} needs a number"))?;
-                value.parse().with_context(|| format!("{word} {value}: not a number"))
-            };
+            let mut value = || words.next().with_context(|| format!("{word} needs a value"));
             match word.as_str() {
-                "--endpoints" => parsed.endpoints = usize::try_from(number()?)?,
-                "--delay-us" => parsed.delay = Duration::from_micros(number()?),
+                "--endpoints" => parsed.endpoints = number(&word, &value()?)?,
+                "--delay-us" => {
+                    parsed.service_time.mean = Duration::from_micros(number(&word, &value()?)?);
+                }
+                "--exponential" => parsed.service_time.random = true,
+                "--at-once" => parsed.service_time.at_once = number(&word, &value()?)?,
+                "--seed" => parsed.service_time.seed = number(&word, &value()?)?,
+                "--defect" => parsed.defects.push(defect(&value()?)?),
                 _ => bail!("{USAGE}"),
             }
         }
+        if let Some((endpoint, _)) = parsed.defects.iter().find(|(n, _)| *n >= parsed.endpoints) {
+            bail!("--defect {endpoint}: there are {} endpoints, the first is 0", parsed.endpoints);
+        }
         Ok(parsed)
     }
+}
+
+fn number<N: FromStr>(word: &str, value: &str) -> Result<N> {
+    value.parse().map_err(|_number| anyhow!("{word} {value}: not a number that fits"))
+}
+
+fn defect(text: &str) -> Result<(usize, Defect)> {
+    let (endpoint, kind) =
+        text.split_once('=').with_context(|| format!("--defect {text}: not ENDPOINT=KIND"))?;
+    Ok((number("--defect", endpoint)?, kind.parse()?))
 }
 
 /// One line of input.
@@ -40,11 +66,12 @@ impl Arguments {
 #[serde(tag = "do", rename_all = "lowercase")]
 pub(crate) enum Job {
     Load(LoadJob),
+    Pace(PaceJob),
     Hold(HoldJob),
     Release,
 }
 
-/// Requests over kept-alive connections, each sent as soon as the one before it is answered.
+/// A closed loop: over each of so many connections a request as soon as the one before it is answered.
 #[derive(Deserialize)]
 pub(crate) struct LoadJob {
     pub(crate) target: SocketAddr,
@@ -56,6 +83,25 @@ pub(crate) struct LoadJob {
     #[serde(default = "yes")]
     pub(crate) spin: bool,
     /// The proxy's processes, whose CPU time is read at both ends of the window.
+    #[serde(default)]
+    pub(crate) processes: Vec<u32>,
+}
+
+/// An open loop: requests at times that do not depend on answers. Whether one is counted, and how long it
+/// took, goes by the time when it was to be sent.
+#[derive(Deserialize)]
+pub(crate) struct PaceJob {
+    pub(crate) target: SocketAddr,
+    /// Requests per second, at intervals drawn exponentially.
+    pub(crate) rate: f64,
+    pub(crate) seed: u64,
+    /// Requests that may be under way; the next ones wait for a connection, and their clocks run.
+    pub(crate) connections: usize,
+    pub(crate) request: Request,
+    pub(crate) warmup_seconds: f64,
+    pub(crate) seconds: f64,
+    #[serde(default = "yes")]
+    pub(crate) spin: bool,
     #[serde(default)]
     pub(crate) processes: Vec<u32>,
 }
@@ -90,18 +136,25 @@ pub(crate) struct Request {
     pub(crate) body_bytes: usize,
     /// The length that every answer must have.
     pub(crate) answer_bytes: u64,
+    /// A connection for each request: it says `Connection: close`, and its answer is complete when the
+    /// proxy has closed.
+    #[serde(default)]
+    pub(crate) close: bool,
 }
 
 impl Request {
     /// The request as it goes over the wire.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        let Self { method, host, path, body_bytes, .. } = self;
+        let Self { method, host, path, body_bytes, close, .. } = self;
         let mut text = format!(
             "{method} {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: sheave-lab/1\r\nAccept: */*\r\n"
         );
         if method != "GET" {
             text.push_str("Content-Type: application/octet-stream\r\n");
             text.push_str(&format!("Content-Length: {body_bytes}\r\n"));
+        }
+        if *close {
+            text.push_str("Connection: close\r\n");
         }
         text.push_str("\r\n");
         let mut bytes = text.into_bytes();
@@ -124,7 +177,7 @@ pub(crate) enum Report {
     Hold(HoldReport),
 }
 
-/// What was counted inside the window.
+/// What was counted inside the window. Errors of a closed loop are counted beyond it as well.
 #[derive(Serialize)]
 pub(crate) struct LoadReport {
     pub(crate) requests: u64,
@@ -151,4 +204,35 @@ pub(crate) struct HoldReport {
 
 fn yes() -> bool {
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Arguments> {
+        Arguments::parse(line.split_whitespace().map(str::to_owned))
+    }
+
+    #[test]
+    fn defects_are_given_by_endpoint() {
+        let parsed = parse("--endpoints 5 --defect 4=slow:10 --defect 0=black-hole").unwrap();
+        assert_eq!(parsed.defects, [(4, Defect::Slow(10.0)), (0, Defect::BlackHole)]);
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused() {
+        let words = ["--endpoints", "--endpoints x", "--defect 9=errors", "--defect errors", "-h"];
+        for wrong in words {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn request_that_closes_says_so() {
+        let text =
+            r#"{"method": "GET", "host": "h", "path": "/", "answer_bytes": 0, "close": true}"#;
+        let request: Request = serde_json::from_str(text).unwrap();
+        assert!(request.to_bytes().ends_with(b"\r\nConnection: close\r\n\r\n"));
+    }
 }

@@ -1,4 +1,4 @@
-//! A load: so many connections, each sending its next request when the last one is answered.
+//! A closed loop: so many connections, each sending its next request when the last one is answered.
 
 use std::time::{Duration, Instant};
 
@@ -6,11 +6,10 @@ use anyhow::{Context as _, Result, bail};
 use mio::Registry;
 
 use crate::Side;
-use crate::exchange::Exchange;
+use crate::exchange::{Exchange, Script};
 use crate::http::Fault;
 use crate::job::{Extent, LoadJob, LoadReport};
-use crate::latency::Latencies;
-use crate::process::CpuTime;
+use crate::window::{Errors, Span, Tally, Window};
 
 /// More errors than this and the load is not worth finishing.
 const MAX_ERRORS: u64 = 10_000;
@@ -19,15 +18,13 @@ const DRAIN: Duration = Duration::from_secs(10);
 
 pub(crate) struct Load {
     job: LoadJob,
-    request: Vec<u8>,
+    script: Script,
     connections: Vec<Connection>,
     phase: Phase,
     issued: u64,
-    /// Errors count from the first connection to the last answer, not only inside the window.
-    errors: u64,
-    first_error: Option<String>,
     tally: Tally,
-    window: Option<Window>,
+    /// From the first connection to the last answer, not only inside the window.
+    errors: Errors,
 }
 
 struct Connection {
@@ -35,60 +32,55 @@ struct Connection {
     began: Instant,
 }
 
-#[derive(Clone, Copy)]
 enum Phase {
-    Warmup { until: Instant },
-    Counting { until: Option<Instant> },
-    Draining { until: Instant },
-}
-
-#[derive(Default)]
-struct Tally {
-    requests: u64,
-    latencies: Latencies,
-}
-
-/// What was read when the counting began, and once it has ended, what lies between.
-struct Window {
-    began: Instant,
-    cpu: CpuTime,
-    served: Vec<u64>,
-    report: Option<LoadReport>,
+    Warmup {
+        until: Instant,
+    },
+    Counting {
+        until: Option<Instant>,
+        window: Window,
+    },
+    Draining {
+        until: Instant,
+        tally: Tally,
+        span: Span,
+    },
+    /// The report has been given.
+    Over,
 }
 
 impl Load {
     pub(crate) fn start(job: LoadJob, served: &[u64], registry: &Registry) -> Result<Self> {
         let now = Instant::now();
-        let request = job.request.to_bytes();
         let connections = (0..job.connections)
-            .map(|index| connect(&job, index, registry, now))
+            .map(|index| connect(&job, index, registry))
             .collect::<Result<Vec<_>>>()?;
-        let issued = connections.len() as u64;
-        let phase = match job.extent {
-            Extent::Requests { .. } => Phase::Counting { until: None },
-            Extent::Time { warmup_seconds, .. } => {
-                Phase::Warmup { until: now + Duration::from_secs_f64(warmup_seconds) }
-            }
+        let warmup_seconds = match job.extent {
+            Extent::Requests { .. } => None,
+            Extent::Time { warmup_seconds, .. } => Some(warmup_seconds),
         };
         let mut load = Self {
-            job,
-            request,
+            script: Script::of(&job.request),
+            issued: connections.len() as u64,
             connections,
-            phase,
-            issued,
-            errors: 0,
-            first_error: None,
+            phase: Phase::Over,
             tally: Tally::default(),
-            window: None,
+            errors: Errors::default(),
+            job,
         };
-        if matches!(load.phase, Phase::Counting { .. }) {
-            load.open_window(now, served)?;
-        }
+        load.phase = match warmup_seconds {
+            None => load.open_window(now, served)?,
+            Some(seconds) => Phase::Warmup { until: now + Duration::from_secs_f64(seconds) },
+        };
         Ok(load)
     }
 
     pub(crate) fn spins(&self) -> bool {
         self.job.spin
+    }
+
+    pub(crate) fn counts(&self) -> bool {
+        matches!(self.phase, Phase::Counting { .. })
     }
 
     /// Takes one connection as far as it goes: the answer, the next request, its answer if it is there.
@@ -100,17 +92,19 @@ impl Load {
     ) -> Result<()> {
         loop {
             let connection = &mut self.connections[index];
-            let answer_bytes = self.job.request.answer_bytes;
-            match connection.exchange.advance(&self.request, answer_bytes, scratch) {
+            match connection.exchange.advance(&self.script, scratch) {
                 Ok(false) => return Ok(()),
                 Ok(true) => {
                     let now = Instant::now();
-                    self.tally.requests += 1;
-                    self.tally.latencies.record(now - connection.began);
+                    self.tally.add(now - connection.began);
                     if !self.may_issue() {
                         return Ok(());
                     }
                     self.issued += 1;
+                    if self.script.close {
+                        self.connections[index] = connect(&self.job, index, registry)?;
+                        return Ok(());
+                    }
                     let connection = &mut self.connections[index];
                     connection.began = now;
                     connection.exchange.begin();
@@ -130,86 +124,66 @@ impl Load {
 
     /// A connection that failed is counted and opened anew with a request of its own.
     fn replace(&mut self, index: usize, registry: &Registry, fault: &Fault) -> Result<()> {
-        self.errors += 1;
-        let first_error = self.first_error.get_or_insert_with(|| fault.to_string());
-        if self.errors > MAX_ERRORS {
-            bail!("over {MAX_ERRORS} errors, the first one: {first_error}");
+        self.errors.add(fault);
+        if self.errors.count > MAX_ERRORS {
+            bail!("over {MAX_ERRORS} errors, the last one: {fault}");
         }
-        self.connections[index] = connect(&self.job, index, registry, Instant::now())?;
+        self.connections[index] = connect(&self.job, index, registry)?;
         Ok(())
     }
 
     /// Moves through the phases; yields the report once every request has ended.
     pub(crate) fn tick(&mut self, now: Instant, served: &[u64]) -> Result<Option<LoadReport>> {
-        match self.phase {
-            Phase::Warmup { until } if now >= until => self.open_window(now, served)?,
-            Phase::Counting { until: Some(until) } if now >= until => {
-                self.close_window(now, served)?;
-            }
-            Phase::Counting { until: None } if self.all_answered() => {
-                self.close_window(now, served)?;
-            }
-            Phase::Draining { until } if now >= until || self.all_idle() => {
-                return Ok(self.finish());
-            }
-            Phase::Warmup { .. } | Phase::Counting { .. } | Phase::Draining { .. } => {}
+        if !self.phase_ends(now) {
+            return Ok(None);
         }
+        self.phase = match std::mem::replace(&mut self.phase, Phase::Over) {
+            Phase::Warmup { .. } => self.open_window(now, served)?,
+            Phase::Counting { window, .. } => {
+                let span = window.close(now, &self.job.processes, served)?;
+                let tally = std::mem::take(&mut self.tally);
+                Phase::Draining { until: now + DRAIN, tally, span }
+            }
+            Phase::Draining { tally, span, .. } => {
+                return Ok(Some(tally.report(span, std::mem::take(&mut self.errors))));
+            }
+            Phase::Over => Phase::Over,
+        };
         Ok(None)
     }
 
-    fn finish(&mut self) -> Option<LoadReport> {
-        let report = self.window.take()?.report?;
-        Some(LoadReport { errors: self.errors, first_error: self.first_error.take(), ..report })
+    fn phase_ends(&self, now: Instant) -> bool {
+        match &self.phase {
+            Phase::Warmup { until } => now >= *until,
+            Phase::Counting { until: Some(until), .. } => now >= *until,
+            Phase::Counting { until: None, .. } => self.all_answered(),
+            Phase::Draining { until, .. } => now >= *until || self.all_idle(),
+            Phase::Over => false,
+        }
+    }
+
+    fn open_window(&mut self, now: Instant, served: &[u64]) -> Result<Phase> {
+        self.tally = Tally::default();
+        let until = match self.job.extent {
+            Extent::Requests { .. } => None,
+            Extent::Time { seconds, .. } => Some(now + Duration::from_secs_f64(seconds)),
+        };
+        Ok(Phase::Counting { until, window: Window::open(now, &self.job.processes, served)? })
     }
 
     fn all_answered(&self) -> bool {
         let Extent::Requests { requests } = self.job.extent else { return false };
-        self.tally.requests >= requests
+        self.tally.requests() >= requests
     }
 
     fn all_idle(&self) -> bool {
         self.connections.iter().all(|connection| connection.exchange.is_idle())
     }
-
-    fn open_window(&mut self, now: Instant, served: &[u64]) -> Result<()> {
-        self.tally = Tally::default();
-        let cpu = CpuTime::of(&self.job.processes)?;
-        self.window = Some(Window { began: now, cpu, served: served.to_vec(), report: None });
-        let until = match self.job.extent {
-            Extent::Requests { .. } => None,
-            Extent::Time { seconds, .. } => Some(now + Duration::from_secs_f64(seconds)),
-        };
-        self.phase = Phase::Counting { until };
-        Ok(())
-    }
-
-    fn close_window(&mut self, now: Instant, served: &[u64]) -> Result<()> {
-        let window = self.window.as_mut().context("a window that was never opened")?;
-        let cpu = CpuTime::of(&self.job.processes)?;
-        let tally = std::mem::take(&mut self.tally);
-        window.report = Some(LoadReport {
-            requests: tally.requests,
-            errors: 0,
-            first_error: None,
-            seconds: (now - window.began).as_secs_f64(),
-            latency_p50_us: tally.latencies.quantile_us(0.5),
-            latency_p99_us: tally.latencies.quantile_us(0.99),
-            latency_max_us: tally.latencies.quantile_us(1.0),
-            served: served
-                .iter()
-                .zip(&window.served)
-                .map(|(after, before)| after - before)
-                .collect(),
-            cpu_ns: cpu.run_ns.saturating_sub(window.cpu.run_ns),
-            wait_ns: cpu.wait_ns.saturating_sub(window.cpu.wait_ns),
-        });
-        self.phase = Phase::Draining { until: now + DRAIN };
-        Ok(())
-    }
 }
 
-fn connect(job: &LoadJob, index: usize, registry: &Registry, now: Instant) -> Result<Connection> {
+fn connect(job: &LoadJob, index: usize, registry: &Registry) -> Result<Connection> {
+    let began = Instant::now();
     let exchange = Exchange::connect(job.target, registry, Side::Client.token(index))
         .with_context(|| format!("cannot connect to {}", job.target))?;
-    Ok(Connection { exchange, began: now })
+    Ok(Connection { exchange, began })
 }

@@ -7,10 +7,15 @@
 // What is asked and what is reported; then the two sides of the wire; then what both rest on.
 mod job;
 mod load;
+mod pace;
 mod hold;
-mod endpoints;
+mod window;
 mod exchange;
+mod endpoints;
+mod service;
+mod defect;
 mod http;
+mod random;
 mod latency;
 mod process;
 
@@ -26,6 +31,7 @@ use crate::endpoints::Endpoints;
 use crate::hold::Hold;
 use crate::job::{Arguments, Job, Ready, Report};
 use crate::load::Load;
+use crate::pace::Pace;
 
 /// Discarded bytes are counted in here, never read back. As large as the largest body of the lab.
 pub(crate) const SCRATCH_BYTES: usize = 1 << 20;
@@ -59,16 +65,17 @@ impl Side {
 enum Activity {
     Idle,
     Loading(Box<Load>),
+    Pacing(Box<Pace>),
     Holding(Box<Hold>),
 }
 
 fn main() -> Result<()> {
-    let arguments = Arguments::from_command_line()?;
+    let arguments = Arguments::parse(std::env::args().skip(1))?;
     let poll = Poll::new().context("cannot create an epoll instance")?;
     poll.registry()
         .register(&mut SourceFd(&io::stdin().as_raw_fd()), Side::Input.token(0), Interest::READABLE)
         .context("standard input must be a pipe or a terminal")?;
-    let endpoints = Endpoints::listen(&arguments, poll.registry())?;
+    let endpoints = Endpoints::listen(arguments, poll.registry())?;
     emit(&Ready { endpoints: endpoints.addresses() })?;
 
     let scratch = vec![0; SCRATCH_BYTES];
@@ -106,16 +113,20 @@ impl Loop {
                     Side::Client => self.advance_client(index)?,
                 }
             }
-            self.endpoints.answer_due(Instant::now());
-            self.finish_load()?;
+            let now = Instant::now();
+            self.endpoints.answer_due(now);
+            self.tick(now)?;
         }
     }
 
     fn patience(&self) -> Option<Duration> {
+        // Phases end and delayed answers fall due by the clock: look often enough, and no oftener.
+        let soon = || self.endpoints.next_due().min(Duration::from_millis(1));
         match &self.activity {
             Activity::Loading(load) if load.spins() => Some(Duration::ZERO),
-            // Phases end and delayed answers fall due by the clock: look often enough, and no oftener.
-            Activity::Loading(_) => Some(self.endpoints.next_due().min(Duration::from_millis(1))),
+            Activity::Pacing(pace) if pace.spins() => Some(Duration::ZERO),
+            Activity::Loading(_) => Some(soon()),
+            Activity::Pacing(pace) => Some(soon().min(pace.next_due(Instant::now()))),
             Activity::Idle | Activity::Holding(_) => Some(self.endpoints.next_due()),
         }
     }
@@ -126,6 +137,9 @@ impl Loop {
             Activity::Loading(load) => {
                 load.advance(index, self.poll.registry(), &mut self.scratch)?
             }
+            Activity::Pacing(pace) => {
+                pace.advance(index, self.poll.registry(), &mut self.scratch)?
+            }
             Activity::Holding(hold) => {
                 if hold.advance(index, self.poll.registry(), &mut self.scratch)? {
                     emit(&Report::Hold(hold.report()))?;
@@ -135,10 +149,20 @@ impl Loop {
         Ok(())
     }
 
-    fn finish_load(&mut self) -> Result<()> {
-        if let Activity::Loading(load) = &mut self.activity
-            && let Some(report) = load.tick(Instant::now(), self.endpoints.served())?
-        {
+    fn tick(&mut self, now: Instant) -> Result<()> {
+        let registry = self.poll.registry();
+        let served = self.endpoints.served();
+        let (report, counts) = match &mut self.activity {
+            Activity::Idle | Activity::Holding(_) => return Ok(()),
+            Activity::Loading(load) => (load.tick(now, served)?, load.counts()),
+            Activity::Pacing(pace) => {
+                (pace.tick(now, served, registry, &mut self.scratch)?, pace.counts())
+            }
+        };
+        if counts {
+            self.endpoints.break_down(registry)?;
+        }
+        if let Some(report) = report {
             emit(&Report::Load(report))?;
             self.activity = Activity::Idle;
         }
@@ -165,6 +189,9 @@ impl Loop {
             Job::Load(job) => {
                 let load = Load::start(job, self.endpoints.served(), registry)?;
                 self.activity = Activity::Loading(Box::new(load));
+            }
+            Job::Pace(job) => {
+                self.activity = Activity::Pacing(Box::new(Pace::start(job, registry)?));
             }
             Job::Hold(job) => {
                 self.activity = Activity::Holding(Box::new(Hold::start(job, registry)?));

@@ -1,0 +1,97 @@
+//! What may be wrong with an endpoint.
+
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use mio::Registry;
+use mio::net::TcpListener;
+
+/// Far longer than a connection over loopback takes.
+const FULL_AFTER: Duration = Duration::from_millis(50);
+/// Connections that may still fit before the backlog is full.
+const MAX_FILL: usize = 16;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Defect {
+    /// Service times are this many times as long.
+    Slow(f64),
+    /// Every request is answered at once, with 500.
+    Errors,
+    /// Every connection is closed, and attempts to open one get no answer.
+    BlackHole,
+}
+
+impl FromStr for Defect {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text.split_once(':') {
+            None if text == "errors" => Ok(Self::Errors),
+            None if text == "black-hole" => Ok(Self::BlackHole),
+            Some(("slow", factor)) => {
+                let factor: f64 =
+                    factor.parse().with_context(|| format!("{text}: not a factor"))?;
+                if !(factor.is_finite() && factor > 0.0) {
+                    bail!("{text}: the factor must be above 0");
+                }
+                Ok(Self::Slow(factor))
+            }
+            Some(_) | None => bail!("{text}: a defect is slow:FACTOR, errors or black-hole"),
+        }
+    }
+}
+
+/// Makes a listener deaf: nobody accepts, and its backlog is full, so the kernel drops each SYN. The fillers
+/// must be kept.
+pub(crate) fn deafen(listener: &mut TcpListener, registry: &Registry) -> Result<Vec<TcpStream>> {
+    registry.deregister(listener)?;
+    rustix::net::listen(&*listener, 0).context("cannot shorten a backlog")?;
+    let address = listener.local_addr()?;
+    let mut fillers = Vec::new();
+    while let Some(filler) = fill(address)? {
+        fillers.push(filler);
+        if fillers.len() > MAX_FILL {
+            bail!("the backlog of {address} does not fill");
+        }
+    }
+    Ok(fillers)
+}
+
+/// One more connection in the backlog, or nothing if it is full.
+fn fill(address: SocketAddr) -> Result<Option<TcpStream>> {
+    match TcpStream::connect_timeout(&address, FULL_AFTER) {
+        Ok(filler) => Ok(Some(filler)),
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("cannot fill the backlog of {address}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mio::{Interest, Poll, Token};
+
+    #[test]
+    fn faults_are_read_from_words() {
+        assert_eq!("slow:10".parse::<Defect>().unwrap(), Defect::Slow(10.0));
+        assert_eq!("errors".parse::<Defect>().unwrap(), Defect::Errors);
+        assert_eq!("black-hole".parse::<Defect>().unwrap(), Defect::BlackHole);
+        for wrong in ["", "slow", "slow:x", "slow:0", "slow:inf", "errors:1", "sloth"] {
+            assert!(wrong.parse::<Defect>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn deaf_listener_answers_no_connection() {
+        let poll = Poll::new().unwrap();
+        let mut listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        poll.registry().register(&mut listener, Token(0), Interest::READABLE).unwrap();
+        let address = listener.local_addr().unwrap();
+        let _fillers = deafen(&mut listener, poll.registry()).unwrap();
+        let error = TcpStream::connect_timeout(&address, FULL_AFTER).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+}

@@ -1,0 +1,181 @@
+//! How long endpoints take over requests, and which requests wait there for others to be done.
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::{BinaryHeap, VecDeque};
+use std::time::{Duration, Instant};
+
+use crate::defect::Defect;
+use crate::http::Wanted;
+use crate::random::Random;
+
+/// How all endpoints serve while nothing is wrong with them.
+pub(crate) struct ServiceTime {
+    pub(crate) mean: Duration,
+    /// Drawn exponentially, rather than the same each time.
+    pub(crate) random: bool,
+    /// Requests that one endpoint serves at a time; the others wait their turn there.
+    pub(crate) at_once: usize,
+    pub(crate) seed: u64,
+}
+
+/// A request that an endpoint has read.
+pub(crate) struct Pending {
+    pub(crate) connection: usize,
+    /// Tells a connection from an earlier one that had its place.
+    pub(crate) serial: u64,
+    pub(crate) wanted: Wanted,
+}
+
+pub(crate) struct Service {
+    time: ServiceTime,
+    random: Random,
+    places: Vec<Place>,
+    due: BinaryHeap<Reverse<Due>>,
+    begun: u64,
+}
+
+/// One endpoint's state.
+#[derive(Default)]
+struct Place {
+    defect: Option<Defect>,
+    serving: usize,
+    waiting: VecDeque<Pending>,
+}
+
+struct Due {
+    at: Instant,
+    /// Of two that are due at once, the one that began first.
+    order: u64,
+    endpoint: usize,
+    pending: Pending,
+}
+
+impl Service {
+    pub(crate) fn new(time: ServiceTime, endpoints: usize) -> Self {
+        let places = (0..endpoints).map(|_| Place::default()).collect();
+        let random = Random::new(time.seed);
+        Self { time, random, places, due: BinaryHeap::new(), begun: 0 }
+    }
+
+    pub(crate) fn break_down(&mut self, endpoint: usize, defect: Defect) {
+        self.places[endpoint].defect = Some(defect);
+    }
+
+    pub(crate) fn fails(&self, endpoint: usize) -> bool {
+        self.places[endpoint].defect == Some(Defect::Errors)
+    }
+
+    pub(crate) fn takes_no_time(&self) -> bool {
+        self.time.mean.is_zero()
+    }
+
+    pub(crate) fn arrive(&mut self, endpoint: usize, pending: Pending, now: Instant) {
+        if self.places[endpoint].serving < self.time.at_once {
+            self.begin(endpoint, pending, now);
+        } else {
+            self.places[endpoint].waiting.push_back(pending);
+        }
+    }
+
+    /// The next request whose time is over. Its endpoint goes on with the next that waits.
+    pub(crate) fn finish_one(&mut self, now: Instant) -> Option<Pending> {
+        if self.next_due()? > now {
+            return None;
+        }
+        let Reverse(due) = self.due.pop()?;
+        let place = &mut self.places[due.endpoint];
+        place.serving -= 1;
+        if let Some(next) = place.waiting.pop_front() {
+            // From when the place was free: that the loop came late must not make the endpoint slower.
+            self.begin(due.endpoint, next, due.at);
+        }
+        Some(due.pending)
+    }
+
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        self.due.peek().map(|Reverse(due)| due.at)
+    }
+
+    fn begin(&mut self, endpoint: usize, pending: Pending, now: Instant) {
+        let usual = match self.time.random {
+            true => self.random.exponential(self.time.mean),
+            false => self.time.mean,
+        };
+        let place = &mut self.places[endpoint];
+        let takes = match place.defect {
+            Some(Defect::Slow(factor)) => usual.mul_f64(factor),
+            Some(Defect::Errors | Defect::BlackHole) | None => usual,
+        };
+        place.serving += 1;
+        self.begun += 1;
+        self.due.push(Reverse(Due { at: now + takes, order: self.begun, endpoint, pending }));
+    }
+}
+
+impl Ord for Due {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (self.at, self.order).cmp(&(other.at, other.order))
+    }
+}
+
+impl PartialOrd for Due {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Due {
+    fn eq(&self, other: &Self) -> bool {
+        self.order == other.order
+    }
+}
+
+impl Eq for Due {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MEAN: Duration = Duration::from_millis(10);
+
+    fn service(at_once: usize) -> (Service, Instant) {
+        let time = ServiceTime { mean: MEAN, random: false, at_once, seed: 0 };
+        (Service::new(time, 2), Instant::now())
+    }
+
+    fn request(connection: usize) -> Pending {
+        Pending { connection, serial: 0, wanted: Wanted::Bytes(0) }
+    }
+
+    fn finished(service: &mut Service, now: Instant) -> Vec<usize> {
+        std::iter::from_fn(|| service.finish_one(now)).map(|done| done.connection).collect()
+    }
+
+    #[test]
+    fn requests_beyond_the_limit_wait_their_turn_at_their_endpoint() {
+        let (mut service, start) = service(1);
+        for (endpoint, connection) in [(0, 1), (0, 2), (1, 3)] {
+            service.arrive(endpoint, request(connection), start);
+        }
+        assert_eq!(finished(&mut service, start), [0; 0]);
+        assert_eq!(finished(&mut service, start + MEAN), [1, 3]);
+        assert_eq!(finished(&mut service, start + 2 * MEAN), [2]);
+    }
+
+    #[test]
+    fn loop_that_comes_late_does_not_slow_an_endpoint() {
+        let (mut service, start) = service(1);
+        service.arrive(0, request(1), start);
+        service.arrive(0, request(2), start);
+        assert_eq!(finished(&mut service, start + 2 * MEAN), [1, 2]);
+    }
+
+    #[test]
+    fn slow_endpoint_takes_its_factor() {
+        let (mut service, start) = service(1);
+        service.break_down(0, Defect::Slow(10.0));
+        service.arrive(0, request(1), start);
+        assert_eq!(finished(&mut service, start + 9 * MEAN), [0; 0]);
+        assert_eq!(finished(&mut service, start + 10 * MEAN), [1]);
+    }
+}

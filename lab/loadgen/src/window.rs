@@ -1,0 +1,89 @@
+//! What is counted between two moments.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use crate::job::LoadReport;
+use crate::latency::Latencies;
+use crate::process::CpuTime;
+
+/// What was read when the counting began.
+pub(crate) struct Window {
+    began: Instant,
+    cpu: CpuTime,
+    served: Vec<u64>,
+}
+
+impl Window {
+    pub(crate) fn open(now: Instant, processes: &[u32], served: &[u64]) -> Result<Self> {
+        Ok(Self { began: now, cpu: CpuTime::of(processes)?, served: served.to_vec() })
+    }
+
+    pub(crate) fn close(self, now: Instant, processes: &[u32], served: &[u64]) -> Result<Span> {
+        let cpu = CpuTime::of(processes)?;
+        let served = served.iter().zip(&self.served).map(|(after, before)| after - before);
+        Ok(Span {
+            length: now - self.began,
+            cpu: CpuTime {
+                run_ns: cpu.run_ns.saturating_sub(self.cpu.run_ns),
+                wait_ns: cpu.wait_ns.saturating_sub(self.cpu.wait_ns),
+            },
+            served: served.collect(),
+        })
+    }
+}
+
+/// What lies between the beginning and the end of the counting.
+pub(crate) struct Span {
+    length: Duration,
+    cpu: CpuTime,
+    served: Vec<u64>,
+}
+
+/// The requests that were answered as they should be.
+#[derive(Default)]
+pub(crate) struct Tally {
+    requests: u64,
+    latencies: Latencies,
+}
+
+impl Tally {
+    pub(crate) fn add(&mut self, latency: Duration) {
+        self.requests += 1;
+        self.latencies.record(latency);
+    }
+
+    pub(crate) fn requests(&self) -> u64 {
+        self.requests
+    }
+
+    pub(crate) fn report(&self, span: Span, errors: Errors) -> LoadReport {
+        LoadReport {
+            requests: self.requests,
+            errors: errors.count,
+            first_error: errors.first,
+            seconds: span.length.as_secs_f64(),
+            latency_p50_us: self.latencies.quantile_us(0.5),
+            latency_p99_us: self.latencies.quantile_us(0.99),
+            latency_max_us: self.latencies.quantile_us(1.0),
+            served: span.served,
+            cpu_ns: span.cpu.run_ns,
+            wait_ns: span.cpu.wait_ns,
+        }
+    }
+}
+
+/// The requests that were not.
+#[derive(Default)]
+pub(crate) struct Errors {
+    pub(crate) count: u64,
+    first: Option<String>,
+}
+
+impl Errors {
+    pub(crate) fn add(&mut self, what: impl ToString) {
+        self.count += 1;
+        self.first.get_or_insert_with(|| what.to_string());
+    }
+}
