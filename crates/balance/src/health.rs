@@ -19,12 +19,20 @@ mod outlier;
 mod probe;
 /// How an endpoint comes to its full share.
 mod slow_start;
+/// What is known of one endpoint.
+mod case;
+/// What is told of a judgement.
+mod event;
+/// Who is ejected, who is tried, who comes back.
+mod round;
 /// All of it, for the endpoints of one backend.
 mod ward;
 
+pub use case::Condition;
 pub use ejection::{Cause, Standing};
+pub use event::{Change, Event, Judgement};
 pub use evidence::Health;
 pub use outlier::Totals;
 pub use probe::ProbeResult;
 pub use settings::{ActiveSettings, HealthSettings, PassiveSettings, SlowStartSettings};
-pub use ward::{Change, Condition, Event, Judgement, Ward};
+pub use ward::Ward;

@@ -1,0 +1,46 @@
+//! What is told of a judgement.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::health::ejection::Cause;
+
+/// What has changed by a judgement.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Judgement {
+    /// Whether [`Ward::effective`](crate::Ward::effective) gives another set than before.
+    pub changed: bool,
+    /// What happened, in order, for the log.
+    pub events: Vec<Event>,
+}
+
+/// Something that happened to a backend's health.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// To one endpoint.
+    Endpoint(SocketAddr, Change),
+    /// Too few endpoints are usable: from now on health is ignored.
+    PanicBegins,
+    /// Enough endpoints are usable again.
+    PanicEnds,
+}
+
+/// What happened to an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It gets nothing for a time.
+    Ejected {
+        /// Why.
+        cause: Cause,
+        /// How long.
+        lasts: Duration,
+    },
+    /// Its time is over: it is tried with one request at a time.
+    Tried,
+    /// It serves again: it passed its trial, or the set has shrunk and cannot spare it.
+    Readmitted,
+    /// Probes say that it is not fit to serve.
+    ProbesFail,
+    /// Probes say that it is fit again.
+    ProbesSucceed,
+}
