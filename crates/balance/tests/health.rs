@@ -1,0 +1,369 @@
+//! The laws of health and retries, over random sequences of what can happen.
+#![cfg(not(loom))]
+
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use balance::health::{
+    ActiveSettings, Condition, HealthSettings, PassiveSettings, ProbeResult, SlowStartSettings,
+    Standing, Totals,
+};
+use balance::retry::RetrySettings;
+use balance::{End, Endpoint, EndpointSet, Ledger, Member, Outcome, RetryBudget, Rng, Time, Ward};
+use proptest::option;
+use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
+
+/// How many endpoints there are; sets are subsets of them.
+const ENDPOINTS: usize = 7;
+
+const MILLISECOND: Duration = Duration::from_millis(1);
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// Attempts at one endpoint end, all alike. They began so many milliseconds ago.
+    Attempts {
+        endpoint: usize,
+        end: End,
+        count: u32,
+        began: u64,
+    },
+    Probe {
+        endpoint: usize,
+        result: ProbeResult,
+    },
+    /// So many milliseconds pass.
+    Wait(u64),
+    /// The weight of each endpoint; `None`: not in the set.
+    Replace([Option<u32>; ENDPOINTS]),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let end = prop_oneof![
+        3 => Just(End::Success),
+        4 => Just(End::ServerError),
+        1 => Just(End::TimedOut),
+        1 => Just(End::Refused { retry_after: None }),
+        1 => Just(End::Unfinished),
+    ];
+    let began = prop_oneof![Just(0), 0_u64..2_000];
+    let attempts = (0..ENDPOINTS, end, 1_u32..8, began);
+    let result = prop_oneof![Just(ProbeResult::Good), Just(ProbeResult::Bad)];
+    let weight = prop_oneof![1 => Just(None), 1 => Just(Some(0)), 6 => (1_u32..4).prop_map(Some)];
+    prop_oneof![
+        8 => attempts.prop_map(|(endpoint, end, count, began)| {
+            Step::Attempts { endpoint, end, count, began }
+        }),
+        2 => (0..ENDPOINTS, result).prop_map(|(endpoint, result)| Step::Probe { endpoint, result }),
+        4 => (1_u64..3_000).prop_map(Step::Wait),
+        1 => proptest::array::uniform7(weight).prop_map(Step::Replace),
+    ]
+}
+
+fn settings() -> impl Strategy<Value = HealthSettings> {
+    let slow_start = (1_u64..3_000, 0_u32..=100).prop_map(|(window, floor_percent)| {
+        SlowStartSettings { window: MILLISECOND * window as u32, floor_percent }
+    });
+    let one_to_three = || (1_u32..4).prop_map(|number| NonZeroU32::new(number).expect("from 1"));
+    let active = (one_to_three(), one_to_three()).prop_map(|(rise, fall)| ActiveSettings {
+        interval: MILLISECOND * 100,
+        rise,
+        fall,
+        ..ActiveSettings::default()
+    });
+    let passive =
+        (one_to_three(), 0_u32..=100).prop_map(|(consecutive_failures, percent)| PassiveSettings {
+            consecutive_failures,
+            interval: MILLISECOND * 1_000,
+            outlier_minimum_requests: 4,
+            base_ejection_time: MILLISECOND * 500,
+            max_ejection_time: MILLISECOND * 4_000,
+            max_ejection_percent: percent,
+            ..PassiveSettings::default()
+        });
+    (option::of(passive), option::of(active), option::of(slow_start), 0_u32..=100).prop_map(
+        |(passive, active, slow_start, panic_percent)| HealthSettings {
+            passive,
+            active,
+            slow_start,
+            panic_percent,
+        },
+    )
+}
+
+struct World {
+    settings: HealthSettings,
+    endpoints: Vec<Arc<Endpoint<usize>>>,
+    totals: Vec<Totals>,
+    configured: EndpointSet<usize>,
+    ward: Ward,
+    rng: Rng,
+    now: Time,
+}
+
+impl World {
+    fn new(settings: HealthSettings) -> Self {
+        let mut ledger = Ledger::new();
+        let address = |number: usize| SocketAddr::from(([10, 0, 0, 1], number as u16));
+        let endpoint = |number| ledger.endpoint(address(number), || number);
+        let mut world = Self {
+            settings,
+            endpoints: (0..ENDPOINTS).map(endpoint).collect(),
+            totals: vec![Totals::default(); ENDPOINTS],
+            configured: EndpointSet::empty(),
+            ward: Ward::new(),
+            rng: Rng::new(3),
+            now: Time::ZERO + Duration::from_secs(100),
+        };
+        world.replace(&[Some(1); ENDPOINTS]);
+        world.judge();
+        world
+    }
+
+    fn run(&mut self, step: &Step) {
+        match *step {
+            Step::Attempts { endpoint, end, count, began } => {
+                (0..count).for_each(|_| self.attempt(endpoint, end, began));
+            }
+            Step::Probe { endpoint, result } => {
+                let unknown = ProbeResult::Unknown;
+                self.probe(|probed| if probed == endpoint { result } else { unknown });
+            }
+            Step::Wait(millis) => self.now = self.now + MILLISECOND * millis as u32,
+            Step::Replace(ref weights) => self.replace(weights),
+        }
+        self.judge();
+    }
+
+    fn attempt(&mut self, endpoint: usize, end: End, began: u64) {
+        let started = Time::from_nanos(self.now.as_nanos() - began * 1_000_000);
+        match end {
+            End::Success => self.totals[endpoint].successes += 1,
+            End::ServerError | End::ConnectFailed | End::TimedOut | End::Broken => {
+                self.totals[endpoint].failures += 1;
+            }
+            End::Refused { .. } | End::Unfinished => {}
+        }
+        if let Some(passive) = &self.settings.passive {
+            let outcome = Outcome { started, head_after: None, end };
+            self.endpoints[endpoint].health.learn(&outcome, passive);
+        }
+    }
+
+    /// Sends the probes that are due.
+    fn probe(&mut self, result: impl Fn(usize) -> ProbeResult) {
+        let totals = |endpoint: &Endpoint<usize>| self.totals[endpoint.data];
+        let Self { ward, settings, rng, now, .. } = self;
+        let due = ward.due_probes(&self.configured, totals, settings, *now, rng);
+        assert!(settings.active.is_some() || due.is_empty());
+        for address in due {
+            ward.probed(address, result(address.port().into()), settings, *now, rng);
+        }
+    }
+
+    fn replace(&mut self, weights: &[Option<u32>; ENDPOINTS]) {
+        let member = |(endpoint, weight): (&Arc<_>, &Option<u32>)| {
+            weight.map(|weight| Member { endpoint: Arc::clone(endpoint), weight })
+        };
+        let members = self.endpoints.iter().zip(weights).filter_map(member).collect();
+        self.configured = EndpointSet::new(members);
+    }
+
+    fn judge(&mut self) {
+        let totals = |endpoint: &Endpoint<usize>| self.totals[endpoint.data];
+        self.ward.judge(&self.configured, totals, &self.settings, self.now);
+        self.check();
+    }
+
+    /// The condition and the configured weight of each member.
+    fn conditions(&self) -> Vec<(Condition, u32)> {
+        let conditions = self.ward.conditions(&self.settings, self.now);
+        let members = self.configured.members().iter();
+        members.zip(conditions).map(|(member, (_, condition))| (condition, member.weight)).collect()
+    }
+
+    fn check(&self) {
+        let conditions = self.conditions();
+        let weighty = || conditions.iter().filter(|(_, weight)| *weight > 0);
+        let serving = |condition: &Condition| condition.standing == Standing::Serving;
+
+        let ejected = weighty().filter(|(condition, _)| !serving(condition)).count();
+        let percent =
+            self.settings.passive.map_or(0, |passive| passive.max_ejection_percent as usize);
+        let allowed = (weighty().count() * percent / 100).max(usize::from(weighty().count() > 1));
+        assert!(ejected <= allowed, "{ejected} ejected of {}", weighty().count());
+
+        let usable = weighty().filter(|(condition, _)| serving(condition) && condition.fit).count();
+        let too_few = usable * 100 < weighty().count() * self.settings.panic_percent as usize;
+        assert_eq!(self.ward.is_panicking(), too_few);
+
+        let effective = self.ward.effective(&self.configured);
+        for ((condition, weight), member) in conditions.iter().zip(effective.members()) {
+            let serves = serving(condition) && condition.fit || too_few;
+            let tried = condition.standing == Standing::Trial && condition.fit;
+            assert_eq!(member.weight > 0, *weight > 0 && (serves || tried), "{condition:?}");
+        }
+    }
+
+    fn standing(&self, endpoint: usize) -> Option<Standing> {
+        let address = self.endpoints[endpoint].address;
+        let mut conditions = self.ward.conditions(&self.settings, self.now);
+        conditions.find(|(other, _)| *other == address).map(|(_, condition)| condition.standing)
+    }
+
+    /// Everything succeeds until nothing is left of what was.
+    fn recover(&mut self) {
+        for _ in 0..100 {
+            self.now = self.now + MILLISECOND * 200;
+            for endpoint in 0..ENDPOINTS {
+                if !matches!(self.standing(endpoint), Some(Standing::Ejected { .. })) {
+                    self.attempt(endpoint, End::Success, 0);
+                }
+            }
+            self.probe(|_| ProbeResult::Good);
+            self.judge();
+        }
+    }
+}
+
+fn config() -> ProptestConfig {
+    ProptestConfig {
+        cases: 1_000,
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
+        ..ProptestConfig::default()
+    }
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn health_keeps_its_caps_and_declares_its_panics(
+        settings in settings(),
+        steps in proptest::collection::vec(step(), 1..100),
+    ) {
+        let mut world = World::new(settings);
+        for step in &steps {
+            world.run(step);
+        }
+        world.recover();
+        for (condition, _) in world.conditions() {
+            let well = Condition { standing: Standing::Serving, fit: true, share_percent: 100 };
+            prop_assert_eq!(condition, well);
+        }
+        let weights = |set: &EndpointSet<usize>| {
+            set.members().iter().map(|member| member.weight).collect::<Vec<_>>()
+        };
+        prop_assert_eq!(weights(&world.ward.effective(&world.configured)), weights(&world.configured));
+    }
+
+    #[test]
+    fn slow_start_never_falls_and_ends_with_its_window(
+        window in 1_u64..100_000,
+        floor_percent in 0_u32..=100,
+        looks in proptest::collection::vec(1_u64..10_000, 1..50),
+    ) {
+        let slow_start = SlowStartSettings { window: MILLISECOND * window as u32, floor_percent };
+        let settings = HealthSettings { slow_start: Some(slow_start), ..HealthSettings::default() };
+        let mut world = World::new(settings);
+        world.replace(&[Some(1), Some(1), None, None, None, None, None]);
+        world.judge();
+        world.replace(&[Some(1), Some(1), Some(1), None, None, None, None]);
+        world.judge();
+        let begins = world.now;
+        let mut before = 0;
+        for look in looks {
+            world.run(&Step::Wait(look));
+            let share = world.conditions()[2].0.share_percent;
+            prop_assert!((before.max(1)..=100).contains(&share));
+            let over = world.now >= begins + slow_start.window;
+            prop_assert!(share == 100 || !over);
+            prop_assert!(share >= floor_percent);
+            let set = world.ward.effective(&world.configured);
+            let weights: Vec<_> = set.members().iter().map(|member| member.weight).collect();
+            prop_assert_eq!(weights[2] * 100, weights[0] * share);
+            prop_assert_eq!(world.conditions()[0].0.share_percent, 100);
+            before = share;
+        }
+    }
+
+    #[test]
+    fn attempts_stay_within_the_budget(
+        budget_percent in 0_u32..200,
+        budget_floor_per_second in 0_u32..5,
+        steps in proptest::collection::vec((0_u64..2_000, 0_usize..50, 0_usize..50), 1..100),
+    ) {
+        let settings =
+            RetrySettings { budget_percent, budget_floor_per_second, ..RetrySettings::default() };
+        let budget = RetryBudget::new(3);
+        let mut now = Time::ZERO;
+        let (mut requests, mut retries) = (0_u64, 0_u64);
+        for (millis, requested, retried) in steps {
+            now = now + MILLISECOND * millis as u32;
+            for request in 0..requested {
+                budget.request(request % 3, now);
+            }
+            requests += requested as u64;
+            retries += (0..retried).filter(|_| budget.allows(&settings, now)).count() as u64;
+            let windows = now.as_nanos() / 10_000_000_000 + 1;
+            let floor = windows * 10 * u64::from(budget_floor_per_second);
+            prop_assert!(retries <= requests * u64::from(budget_percent) / 100 + floor);
+        }
+    }
+}
+
+fn passive() -> HealthSettings {
+    HealthSettings { passive: Some(PassiveSettings::default()), ..HealthSettings::default() }
+}
+
+#[test]
+fn an_ejected_endpoint_returns_after_its_trial() {
+    let mut world = World::new(passive());
+    world.run(&Step::Attempts { endpoint: 0, end: End::Broken, count: 5, began: 0 });
+    assert!(matches!(world.standing(0), Some(Standing::Ejected { .. })));
+    world.run(&Step::Wait(29_999));
+    assert!(matches!(world.standing(0), Some(Standing::Ejected { .. })));
+    world.run(&Step::Wait(1));
+    assert_eq!(world.standing(0), Some(Standing::Trial));
+    world.run(&Step::Attempts { endpoint: 0, end: End::Success, count: 1, began: 1 });
+    assert_eq!(world.standing(0), Some(Standing::Trial), "it began before the trial");
+    world.run(&Step::Attempts { endpoint: 0, end: End::Unfinished, count: 1, began: 0 });
+    assert_eq!(world.standing(0), Some(Standing::Trial), "it says nothing");
+    world.run(&Step::Attempts { endpoint: 0, end: End::Success, count: 1, began: 0 });
+    assert_eq!(world.standing(0), Some(Standing::Serving));
+}
+
+#[test]
+fn a_failed_trial_ejects_for_longer() {
+    let mut world = World::new(passive());
+    world.run(&Step::Attempts { endpoint: 0, end: End::Broken, count: 5, began: 0 });
+    world.run(&Step::Wait(30_000));
+    world.run(&Step::Attempts { endpoint: 0, end: End::TimedOut, count: 1, began: 0 });
+    let until = world.now + Duration::from_secs(60);
+    assert_eq!(world.standing(0), Some(Standing::Ejected { until }));
+}
+
+#[test]
+fn requests_that_hung_in_an_ejected_endpoint_say_nothing_later() {
+    let mut world = World::new(passive());
+    world.run(&Step::Attempts { endpoint: 0, end: End::TimedOut, count: 5, began: 5_000 });
+    world.run(&Step::Wait(30_000));
+    world.run(&Step::Attempts { endpoint: 0, end: End::Success, count: 1, began: 0 });
+    assert_eq!(world.standing(0), Some(Standing::Serving));
+    world.run(&Step::Attempts { endpoint: 0, end: End::TimedOut, count: 50, began: 30_001 });
+    assert_eq!(world.standing(0), Some(Standing::Serving));
+}
+
+#[test]
+fn a_worker_asks_for_a_judgement_when_one_is_due() {
+    let world = World::new(passive());
+    let settings = PassiveSettings::default();
+    let learn = |end| {
+        let outcome = Outcome { started: world.now, head_after: None, end };
+        world.endpoints[0].health.learn(&outcome, &settings)
+    };
+    assert_eq!([End::Broken; 5].map(learn), [false, false, false, false, true]);
+    assert!(!learn(End::Success), "nothing is new about who serves");
+}
