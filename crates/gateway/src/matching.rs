@@ -1,19 +1,30 @@
-//! From a request's host and path to the rule that serves it, in a time that does not grow with the number of routes.
+//! From a request to the rule that serves it, in a time that does not grow with the number of routes.
 //!
 //! The order is Gateway API's: the listener with the most specific hostname, within it the route hostname that is most
-//! specific, then the path: exact before prefix, the longest prefix first. Hosts are a tree of labels read from the
-//! right, paths a tree of segments; a request costs one hash lookup per label and segment, and one step back for each
-//! less specific match it falls back to. It must not know where rules come from or where they lead.
+//! specific, then the path: exact, then regular expressions, then the longest prefix; then what asks for a method, for
+//! more header fields, for more parameters of the query; then the oldest. Hosts are a tree of labels read from the
+//! right, paths a tree of segments; a request costs one hash lookup per label and segment, one step back for each less
+//! specific match it falls back to, and a look at each rule of the very paths that it reaches. It must not know where
+//! rules come from or where they lead.
 
 /// A tree of words with one hash lookup per word.
 mod tree;
 /// Which hosts and paths are meant.
 mod pattern;
+/// What else is asked of a request.
+mod condition;
+/// Why a rule serves a request, and the others do not.
+mod explain;
 #[cfg(test)]
 mod tests;
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
+pub use condition::{
+    Conditions, FieldCondition, InvalidPattern, Pattern, Unmet, ValuePattern, query_value,
+};
+pub use explain::{Explanation, PlainRequest, Verdict, Why};
 pub use pattern::{HostPattern, InvalidHost, InvalidPath, PathPattern};
 
 use crate::snapshot::Rule;
@@ -22,47 +33,95 @@ use tree::Tree;
 /// The longest name that DNS has, 253 bytes and a dot at the end.
 const MAX_HOST: usize = 254;
 
-/// The rules of one address, found by host and path.
+/// What a request must show to be matched.
+pub trait Request {
+    /// The method, as it was written.
+    fn method(&self) -> &[u8];
+    /// The authority without its port, in any case; may be empty.
+    fn host(&self) -> &[u8];
+    /// The path without its query; it begins with `/`.
+    fn path(&self) -> &[u8];
+    /// The query without its `?`; may be empty.
+    fn query(&self) -> &[u8];
+    /// The values of every header field of a name, which is given in lower case.
+    fn headers<'r>(&'r self, name: &'r str) -> impl Iterator<Item = &'r [u8]>;
+}
+
+/// What a rule asks of requests; of several the first in Gateway API's order wins.
+#[derive(Clone, Debug)]
+pub struct Match {
+    /// Of this path.
+    pub path: PathPattern,
+    /// And this as well.
+    pub conditions: Conditions,
+}
+
+/// The rules of one address, found by what a request asks for.
 #[derive(Clone, Debug, Default)]
 pub struct RouteTable {
     /// A request belongs to the most specific of the listeners that share the address, and to no other.
-    listeners: Hosts<Hosts<Paths>>,
+    listeners: Hosts<Listener>,
+    /// In the order in which they were added.
+    entries: Vec<Entry>,
+}
+
+/// What a listener asks for, and its rules.
+#[derive(Clone, Debug, Default)]
+struct Listener {
+    hosts: HostPattern,
+    routes: Hosts<Paths>,
+}
+
+/// A rule, and one way to it.
+#[derive(Clone, Debug)]
+struct Entry {
+    listener: HostPattern,
+    hosts: HostPattern,
+    asked: Arc<Match>,
+    rule: Arc<Rule>,
 }
 
 impl RouteTable {
     /// Adds a listener, so that it takes the requests for its hosts even where none of its rules matches.
     pub fn add_listener(&mut self, hosts: &HostPattern) {
-        self.listeners.entry(hosts);
+        self.listeners.entry(hosts).hosts = hosts.clone();
     }
 
-    /// Adds a rule to a listener. Of two that match the same hosts and paths the first that was added wins.
+    /// Adds a rule to a listener. Of two that ask for the same the first that was added wins.
     pub fn add_rule(
         &mut self,
         listener: &HostPattern,
         hosts: &HostPattern,
-        path: &PathPattern,
+        asked: &Arc<Match>,
         rule: &Arc<Rule>,
     ) {
-        self.listeners.entry(listener).entry(hosts).add(path, rule);
+        let (number, asked, rule) = (self.entries.len(), Arc::clone(asked), Arc::clone(rule));
+        self.entries.push(Entry { listener: listener.clone(), hosts: hosts.clone(), asked, rule });
+        self.add_listener(listener);
+        self.listeners.entry(listener).routes.entry(hosts).add(number, &self.entries);
     }
 
     /// The rule that serves a request.
     ///
-    /// `host` is the authority without its port, in any case, and `path` the path without its query, which begins
-    /// with `/`. A host longer than any name of DNS matches only what asks for no host.
-    pub fn find(&self, host: &[u8], path: &[u8]) -> Option<&Arc<Rule>> {
-        let mut lowered = [0; MAX_HOST];
-        let host = match lowered.get_mut(..host.len()) {
-            Some(copy) => {
-                copy.copy_from_slice(host);
-                copy.make_ascii_lowercase();
-                copy.strip_suffix(b".").unwrap_or(copy)
-            }
-            None => b"",
-        };
-        let listener = self.listeners.find(host, Some)?;
-        listener.find(host, |paths| paths.find(path))
+    /// A host longer than any name of DNS matches only what asks for no host.
+    pub fn find(&self, request: &impl Request) -> Option<&Arc<Rule>> {
+        self.find_entry(request).map(|entry| &entry.rule)
     }
+
+    fn find_entry(&self, request: &impl Request) -> Option<&Entry> {
+        let mut lowered = [0; MAX_HOST];
+        let host = lower(request.host(), &mut lowered);
+        let listener = self.listeners.find(host, Some)?;
+        listener.routes.find(host, |paths| paths.find(request, &self.entries))
+    }
+}
+
+/// A host as patterns are written: in lower case, with no dot at its end. Empty if it is too long to be one.
+fn lower<'b>(host: &[u8], copy: &'b mut [u8; MAX_HOST]) -> &'b [u8] {
+    let Some(copy) = copy.get_mut(..host.len()) else { return b"" };
+    copy.copy_from_slice(host);
+    copy.make_ascii_lowercase();
+    copy.strip_suffix(b".").unwrap_or(copy)
 }
 
 /// A `T` for each pattern of hosts.
@@ -123,46 +182,72 @@ impl<T> Hosts<T> {
     }
 }
 
-/// The rules of one pattern of hosts, by path.
+/// The rules of one pattern of hosts, by path: places among the entries.
 #[derive(Clone, Debug, Default)]
 struct Paths {
     segments: Tree<Ends>,
+    /// Whether any path is a regular expression: most tables need not look.
+    has_patterns: bool,
 }
 
-/// The rules of one path: for it alone, and for it and all below it.
+/// The rules of one path, each list in the order in which they are tried.
 #[derive(Clone, Debug, Default)]
 struct Ends {
-    exact: Option<Arc<Rule>>,
-    prefix: Option<Arc<Rule>>,
+    /// For it alone.
+    exact: Vec<usize>,
+    /// For what matches an expression and begins with it.
+    patterns: Vec<usize>,
+    /// For it and all below it.
+    prefix: Vec<usize>,
 }
 
 impl Paths {
-    fn add(&mut self, path: &PathPattern, rule: &Arc<Rule>) {
-        let slot = match path {
-            PathPattern::Exact(path) => &mut self.segments.entry(segments(path.as_bytes())).exact,
-            PathPattern::Prefix(path) => {
-                let path = path.trim_end_matches('/');
-                &mut self.segments.entry(segments(path.as_bytes())).prefix
+    fn add(&mut self, number: usize, entries: &[Entry]) {
+        let asked = |number: usize| &entries[number].asked;
+        let ends = self.segments.entry(segments(asked(number).path.start()));
+        let list = match asked(number).path {
+            PathPattern::Exact(_) => &mut ends.exact,
+            PathPattern::Prefix(_) => &mut ends.prefix,
+            PathPattern::Regex(_) => {
+                self.has_patterns = true;
+                &mut ends.patterns
             }
         };
-        slot.get_or_insert_with(|| Arc::clone(rule));
+        let order = |number: &usize| {
+            let Match { path, conditions } = &**asked(*number);
+            Reverse((path.pattern_length(), conditions.precedence()))
+        };
+        // Those of the same order stay in the order in which they were added.
+        let place = list.partition_point(|other| order(other) <= order(&number));
+        list.insert(place, number);
     }
 
-    fn find(&self, path: &[u8]) -> Option<&Arc<Rule>> {
+    fn find<'e>(&self, request: &impl Request, entries: &'e [Entry]) -> Option<&'e Entry> {
+        let first = |numbers: &[usize]| {
+            let mut entries = numbers.iter().map(|&number| &entries[number]);
+            entries.find(|entry| entry.asked.conditions.meets(request))
+        };
+        let path = request.path();
         let end = self.segments.reach(segments(path));
         let ends = self.segments.value(end);
-        if end.whole && ends.exact.is_some() {
-            return ends.exact.as_ref();
+        if end.whole
+            && let Some(found) = first(&ends.exact)
+        {
+            return Some(found);
         }
-        let mut next = Some(end);
-        while let Some(at) = next {
-            let prefix = &self.segments.value(at).prefix;
-            if prefix.is_some() {
-                return prefix.as_ref();
+        let mut ways = self.segments.way_back(end);
+        if self.has_patterns {
+            let matches = |number: &&usize| entries[**number].asked.path.matches(path);
+            let found = ways.clone().find_map(|ends| {
+                let mut matching =
+                    ends.patterns.iter().filter(matches).map(|&number| &entries[number]);
+                matching.find(|entry| entry.asked.conditions.meets(request))
+            });
+            if found.is_some() {
+                return found;
             }
-            next = self.segments.back(at);
         }
-        None
+        ways.find_map(|ends| first(&ends.prefix))
     }
 }
 

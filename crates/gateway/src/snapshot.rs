@@ -3,21 +3,31 @@
 //! Only [`translate`](mod@crate::translate) makes one, so a Snapshot that exists is valid. It holds plain data: no object
 //! of the API, no socket, no state.
 
+/// What is changed in requests and responses on their way.
+mod filter;
+/// Policies, with every default filled in.
+mod settings;
+
 use std::fmt;
 use std::net::SocketAddr;
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use balance::Algorithm;
-use ipnet::IpNet;
+pub use filter::{
+    Allowed, Cors, Filters, HeaderEdits, HeaderField, Mirror, OriginPattern, PathRewrite, Redirect,
+    Rewrite, Scheme, Share, Url,
+};
+pub use settings::{
+    Affinity, BackendSettings, ClientSettings, HashKey, Probe, ProxyProtocol, ProxyVersion,
+    RuleRetry,
+};
 
 use crate::matching::RouteTable;
 
 /// Everything the data plane is asked to do.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// One per address to accept on; no two have the same address.
+    /// One per address to accept on; no two of one transport have the same address.
     pub listeners: Vec<Listener>,
     /// Every rule of every listener's routes, each once; a rule's `index` is its place here.
     pub rules: Vec<Arc<Rule>>,
@@ -34,28 +44,69 @@ pub struct Listener {
     pub name: Arc<str>,
     /// What clients may do.
     pub client: Arc<ClientSettings>,
-    /// What becomes of their requests.
-    pub routes: RouteTable,
+    /// What is spoken there, and what becomes of it.
+    pub protocol: Protocol,
 }
 
-/// What becomes of a request that matched.
+/// What is spoken at a listener, and what becomes of it.
+#[derive(Clone, Debug)]
+pub enum Protocol {
+    /// Requests, each by a rule of its own.
+    Http(RouteTable),
+    /// Connections, all by one rule; without one they are closed.
+    Tcp(Option<Arc<Rule>>),
+    /// Flows of datagrams, all by one rule; without one they are dropped.
+    Udp(Option<Arc<Rule>>),
+}
+
+impl Protocol {
+    /// What carries it.
+    pub const fn transport(&self) -> Transport {
+        match self {
+            Self::Http(_) | Self::Tcp(_) => Transport::Tcp,
+            Self::Udp(_) => Transport::Udp,
+        }
+    }
+}
+
+/// What carries a protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Transport {
+    /// Connections.
+    Tcp,
+    /// Datagrams.
+    Udp,
+}
+
+/// What becomes of a request that matched, or of a connection or flow of a listener that has no requests.
 #[derive(Clone, Debug)]
 pub struct Rule {
     /// Its place in [`Snapshot::rules`].
     pub index: usize,
     /// `namespace/route/rule`: the label in metrics and logs.
     pub name: Arc<str>,
-    /// Where the rule sends requests, with weights; the sum of the weights is positive.
+    /// Where the rule sends requests, with positive weights. None only where `filters` redirect.
     pub targets: Vec<WeightedTarget>,
+    /// What is changed on the way; `None`: nothing. This and all below is of no meaning for a connection or flow.
+    pub filters: Option<Box<Filters>>,
+    /// From the request's head to the last byte of the response. `None`: what the backend's policy says;
+    /// [`Duration::MAX`]: no limit.
+    pub request_timeout: Option<Duration>,
+    /// From the start of an attempt to the last byte of its response. `None` and [`Duration::MAX`]: no limit.
+    pub attempt_timeout: Option<Duration>,
+    /// When a request is tried again; `None`: when the backend's policy says.
+    pub retry: Option<RuleRetry>,
 }
 
 /// One share of a rule's requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WeightedTarget {
     /// Who gets the share.
     pub target: Target,
     /// How large the share is, relative to the rule's other targets.
     pub weight: u32,
+    /// What is changed on the way to this target alone, after the rule's own changes; `None`: nothing.
+    pub filters: Option<Box<Filters>>,
 }
 
 /// Who gets a share of a rule's requests.
@@ -72,10 +123,26 @@ pub enum Target {
 pub struct Backend {
     /// The Service and port it stands for.
     pub key: BackendKey,
-    /// Who may get new requests.
+    /// Where its endpoints come from.
+    pub source: Source,
+    /// Who may get new requests. Empty if they come from DNS: whoever asks DNS fills them in.
     pub endpoints: Vec<EndpointSpec>,
     /// How they are used.
     pub settings: BackendSettings,
+}
+
+/// Where the endpoints of a backend come from.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Source {
+    /// The EndpointSlices of the Service.
+    Slices,
+    /// The Service is an ExternalName: the addresses of a name in DNS (A and AAAA), and a port.
+    Dns {
+        /// The name, without a dot at its end.
+        host: Arc<str>,
+        /// The port of all its addresses.
+        port: u16,
+    },
 }
 
 /// A Service's port.
@@ -87,79 +154,28 @@ pub struct BackendKey {
     pub service: Arc<str>,
     /// The Service's port (not the endpoints').
     pub port: u16,
+    /// What is spoken there: a Service may have the same port for both.
+    pub transport: Transport,
 }
 
+/// `namespace/service:port`, and `/udp` where it is.
 impl fmt::Display for BackendKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}:{}", self.namespace, self.service, self.port)
+        write!(f, "{}/{}:{}", self.namespace, self.service, self.port)?;
+        match self.transport {
+            Transport::Tcp => Ok(()),
+            Transport::Udp => f.write_str("/udp"),
+        }
     }
 }
 
 /// One address that can serve.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EndpointSpec {
     /// Where it serves.
     pub address: SocketAddr,
     /// Its share relative to the others.
     pub weight: u32,
-}
-
-/// BackendPolicy, with every default filled in.
-#[derive(Clone, Debug, PartialEq)]
-pub struct BackendSettings {
-    /// How an endpoint is chosen.
-    pub algorithm: Algorithm,
-    /// Requests in flight at one endpoint, at most; `None`: no limit.
-    pub max_in_flight_per_endpoint: Option<NonZeroU32>,
-    /// Requests that may wait for a slot; 0: none.
-    pub queue_max_requests: u32,
-    /// How long one may wait.
-    pub queue_timeout: Duration,
-    /// What a refused request is answered with: 429 or 503.
-    pub overload_status: u16,
-    /// `Retry-After` of that answer, whole seconds.
-    pub overload_retry_after: Duration,
-    /// From the first SYN to the established connection.
-    pub connect_timeout: Duration,
-    /// From the request's head to the last byte of the response; `None`: no limit.
-    pub request_timeout: Option<Duration>,
-    /// From the start of an attempt to its response head; `None`: no limit.
-    pub per_attempt_timeout: Option<Duration>,
-    /// No byte moved between us and the endpoint while a request runs.
-    pub idle_timeout: Duration,
-    /// How long the slot of a request whose client has gone is kept while the endpoint works on.
-    pub abandoned_timeout: Duration,
-    /// A connection is not reused when older than this; `None`: no limit.
-    pub connection_max_age: Option<Duration>,
-    /// A connection is not reused after so many requests; `None`: no limit.
-    pub connection_max_requests: Option<NonZeroU32>,
-    /// An idle connection is closed after this.
-    pub connection_idle_timeout: Duration,
-    /// Connections to one endpoint, at most, idle ones included; `None`: no limit.
-    pub connection_max: Option<NonZeroU32>,
-}
-
-/// ClientPolicy, with every default filled in.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ClientSettings {
-    /// Connections on the listener, at most.
-    pub max_connections: u32,
-    /// A connection is closed after the response that finds it older than this; `None`: no limit.
-    pub connection_max_age: Option<Duration>,
-    /// Between two requests.
-    pub connection_idle_timeout: Duration,
-    /// Bytes of a request's head, at most: beyond it 431 (414 for the request line).
-    pub max_head_bytes: u32,
-    /// Header fields, at most: beyond it 431.
-    pub max_header_fields: u16,
-    /// Bytes of the request target, at most: beyond it 414.
-    pub max_target_bytes: u32,
-    /// Bytes of a request's body, at most: beyond it 413; `None`: no limit.
-    pub max_body_bytes: Option<u64>,
-    /// From the first byte of a head to its last: beyond it 408.
-    pub head_timeout: Duration,
-    /// No byte of a body moved between us and the client: beyond it 408, or the connection is cut.
-    pub body_timeout: Duration,
-    /// Whose `X-Forwarded-*`, `Forwarded` and `X-Request-Id` are believed.
-    pub trusted_proxies: Vec<IpNet>,
+    /// The zone it runs in, where that is known.
+    pub zone: Option<Arc<str>>,
 }

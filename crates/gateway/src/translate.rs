@@ -26,7 +26,7 @@ pub use listener::CONTROLLER;
 
 use crate::objects::{Object, Resource};
 use crate::problem::Problem;
-use crate::snapshot::{Backend, BackendKey, Rule, Snapshot, Target, WeightedTarget};
+use crate::snapshot::{Backend, BackendKey, Rule, Snapshot, Source, Target, WeightedTarget};
 use crate::status::{Condition, ConditionType, Detail, Reason, Reference, Status};
 use index::Index;
 use route::RouteDraft;
@@ -60,6 +60,7 @@ pub fn translate(objects: &[Object]) -> Translation {
     backend::check_slices(&endpoints, &keys, &mut report);
     let backend = |key: &BackendKey| Backend {
         key: key.clone(),
+        source: Source::Slices,
         endpoints: endpoints.of(key),
         settings: backend_policies.settings(&index, key),
     };
@@ -68,7 +69,7 @@ pub fn translate(objects: &[Object]) -> Translation {
     for route in &routes {
         for draft in &route.rules {
             let rule = Arc::new(make_rule(snapshot.rules.len(), draft, &keys));
-            addresses.add_rule(&gateways, &route.attachments, &draft.paths, &rule);
+            addresses.add_rule(&gateways, &route.attachments, &draft.matches, &rule);
             snapshot.rules.push(rule);
         }
     }
@@ -94,9 +95,17 @@ fn make_rule(index: usize, draft: &RuleDraft, keys: &[BackendKey]) -> Rule {
     let targets = draft
         .targets
         .iter()
-        .map(|(key, weight)| WeightedTarget { target: target(key), weight: *weight })
+        .map(|(key, weight)| WeightedTarget { target: target(key), weight: *weight, filters: None })
         .collect();
-    Rule { index, name: Arc::clone(&draft.name), targets }
+    Rule {
+        index,
+        name: Arc::clone(&draft.name),
+        targets,
+        filters: None,
+        request_timeout: None,
+        attempt_timeout: None,
+        retry: None,
+    }
 }
 
 /// What is said about the objects.

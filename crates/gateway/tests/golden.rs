@@ -7,8 +7,9 @@ use std::fmt::{Debug, Write};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use gateway::matching::PlainRequest;
 use gateway::objects::{Shorthand, shorthand};
-use gateway::snapshot::{Backend, Listener, Rule, Target};
+use gateway::snapshot::{Backend, Listener, Protocol, Rule, Target};
 use gateway::status::{Condition, Detail, Status};
 use gateway::{Snapshot, parse, translate};
 
@@ -103,9 +104,13 @@ fn described<S: Debug>(
 }
 
 fn request(line: &str, snapshot: &Snapshot) -> Option<String> {
-    let (host, path) = line.strip_prefix("# request: ")?.split_once(' ')?;
+    let asked = line.strip_prefix("# request: ")?;
+    let request = written_out(asked)?;
     let mut answers = snapshot.listeners.iter().map(|listener| {
-        let rule = listener.routes.find(host.as_bytes(), path.as_bytes());
+        let rule = match &listener.protocol {
+            Protocol::Http(routes) => routes.find(&request),
+            Protocol::Tcp(rule) | Protocol::Udp(rule) => rule.as_ref(),
+        };
         format!(
             "{} {}",
             listener.address,
@@ -113,7 +118,23 @@ fn request(line: &str, snapshot: &Snapshot) -> Option<String> {
         )
     });
     let answer = answers.by_ref().collect::<Vec<_>>().join("; ");
-    Some(quoted(&format!("{host} {path} -> {answer}")))
+    Some(quoted(&format!("{asked} -> {answer}")))
+}
+
+/// `HOST PATH[?QUERY] [METHOD] [NAME:VALUE]...`
+fn written_out(asked: &str) -> Option<PlainRequest> {
+    let mut words = asked.split(' ').map(str::to_owned);
+    let (host, target) = (words.next()?, words.next()?);
+    let (path, query) = target.split_once('?').unwrap_or((&target, ""));
+    let (path, query) = (path.to_owned(), query.to_owned());
+    let mut request = PlainRequest { method: "GET".to_owned(), host, path, query, headers: vec![] };
+    for word in words {
+        match word.split_once(':') {
+            Some((name, value)) => request.headers.push((name.to_owned(), value.to_owned())),
+            None => request.method = word,
+        }
+    }
+    Some(request)
 }
 
 fn shares(rule: &Rule, snapshot: &Snapshot) -> String {

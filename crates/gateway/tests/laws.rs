@@ -5,11 +5,12 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 
+use gateway::matching::PlainRequest;
 use gateway::objects::{
     AddressType, Conditions, Duration, EndpointSliceSpec, Object, Shorthand, SliceEndpoint,
     SlicePort, shorthand,
 };
-use gateway::snapshot::{Snapshot, Target};
+use gateway::snapshot::{Protocol, Snapshot, Target};
 use gateway::{Endpoints, parse, translate};
 use proptest::prelude::*;
 
@@ -152,7 +153,10 @@ proptest! {
         prop_assert_eq!(backend.settings.queue_max_requests, queue.unwrap_or(default));
         prop_assert_eq!(backend.settings.queue_timeout.as_secs(), 7);
         for listener in &snapshot.listeners {
-            prop_assert!(listener.routes.find(b"any", b"/path").is_some());
+            let Protocol::Http(routes) = &listener.protocol else { panic!("{listener:?}") };
+            let (host, path) = ("any".to_owned(), "/path".to_owned());
+            let request = PlainRequest { host, path, ..Default::default() };
+            prop_assert!(routes.find(&request).is_some());
         }
     }
 }

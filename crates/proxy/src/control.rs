@@ -154,7 +154,7 @@ impl Proxy {
                 name: Arc::clone(&asked.name),
                 bound,
                 client: Arc::clone(&asked.client),
-                routes: asked.routes.clone(),
+                protocol: asked.protocol.clone(),
             });
         }
         self.swap(&old, live, sockets);

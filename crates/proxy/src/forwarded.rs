@@ -133,7 +133,7 @@ mod tests {
         let text = format!("GET / HTTP/1.1\r\nHost: a.example\r\n{head}\r\n");
         assert_eq!(parse::request(text.as_bytes(), &limits, &mut request), Ok(Some(text.len())));
         let trusted = trusted.iter().map(|block| block.parse().unwrap()).collect();
-        let settings = ClientSettings { trusted_proxies: trusted, ..settings() };
+        let settings = ClientSettings { trusted_proxies: trusted, ..ClientSettings::default() };
         let origin = Origin::new(client.parse().unwrap());
         describe(&mut request, &origin, &settings, &mut Rng::new(1));
         let fields = request.fields.iter().filter(|(name, ..)| *name != Name::Host);
@@ -142,21 +142,6 @@ mod tests {
                 format!("{}: {}", String::from_utf8_lossy(name), String::from_utf8_lossy(value))
             })
             .collect()
-    }
-
-    fn settings() -> ClientSettings {
-        ClientSettings {
-            max_connections: 1,
-            connection_max_age: None,
-            connection_idle_timeout: std::time::Duration::ZERO,
-            max_head_bytes: 4096,
-            max_header_fields: 32,
-            max_target_bytes: 1024,
-            max_body_bytes: None,
-            head_timeout: std::time::Duration::ZERO,
-            body_timeout: std::time::Duration::ZERO,
-            trusted_proxies: Vec::new(),
-        }
     }
 
     const CLAIMS: &str = "X-Forwarded-For: 1.1.1.1\r\nX-Forwarded-Proto: https\r\n\

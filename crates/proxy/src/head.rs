@@ -167,6 +167,29 @@ impl RequestHead {
     }
 }
 
+impl gateway::matching::Request for RequestHead {
+    fn method(&self) -> &[u8] {
+        self.method_bytes()
+    }
+
+    fn host(&self) -> &[u8] {
+        self.host()
+    }
+
+    fn path(&self) -> &[u8] {
+        self.path()
+    }
+
+    fn query(&self) -> &[u8] {
+        self.target().get(self.path().len() + 1..).unwrap_or_default()
+    }
+
+    fn headers<'r>(&'r self, name: &'r str) -> impl Iterator<Item = &'r [u8]> {
+        let is_named = |text: &[u8]| text.eq_ignore_ascii_case(name.as_bytes());
+        self.fields.iter().filter(move |(_, text, _)| is_named(text)).map(|(_, _, value)| value)
+    }
+}
+
 impl Default for RequestHead {
     fn default() -> Self {
         Self::new()

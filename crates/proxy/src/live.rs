@@ -6,8 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use balance::{EndpointSet, Ledger, Member};
-use gateway::matching::RouteTable;
-use gateway::snapshot::{BackendKey, ClientSettings, EndpointSpec, Rule};
+use gateway::snapshot::{BackendKey, ClientSettings, EndpointSpec, Protocol, Rule};
 use gateway::{Snapshot, snapshot};
 
 use crate::backend::{Backend, Current};
@@ -40,7 +39,7 @@ pub(crate) struct LiveListener {
     pub(crate) name: Arc<str>,
     pub(crate) bound: Arc<Bound>,
     pub(crate) client: Arc<ClientSettings>,
-    pub(crate) routes: RouteTable,
+    pub(crate) protocol: Protocol,
 }
 
 /// An address that is listened on.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use balance::{Refusal, Time, Wish};
-use gateway::snapshot::{Rule, Target};
+use gateway::snapshot::{Protocol, Rule, Target};
 
 use crate::accept::client::{Client, Interrupt};
 use crate::backend::{self, Admitted, BackendRef, Slot};
@@ -100,7 +100,10 @@ async fn forward(
 
 /// The rule that serves the request.
 fn route<'l>(listener: &'l LiveListener, request: &RequestHead) -> Result<&'l Arc<Rule>, Failure> {
-    listener.routes.find(request.host(), request.path()).ok_or(Failure::NoRoute)
+    match &listener.protocol {
+        Protocol::Http(routes) => routes.find(request).ok_or(Failure::NoRoute),
+        Protocol::Tcp(_) | Protocol::Udp(_) => Err(Failure::NoRoute),
+    }
 }
 
 /// One of the rule's backends, by weight.

@@ -1,9 +1,12 @@
 //! Which hosts and paths are meant, parsed once so that what exists is well formed.
 
+use super::condition::{InvalidPattern, Pattern};
+
 /// A Gateway API hostname that a listener or route asks for.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HostPattern {
     /// No hostname: every host.
+    #[default]
     Any,
     /// `*.example.com`, kept as `example.com`: every host with one label or more before it.
     Below(Box<str>),
@@ -12,12 +15,14 @@ pub enum HostPattern {
 }
 
 /// What paths a rule asks for.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug)]
 pub enum PathPattern {
     /// Exactly this path, byte for byte.
     Exact(Box<str>),
     /// This path and all below it, segment by segment: `/a` is `/a`, `/a/` and `/a/b`, not `/ab`.
     Prefix(Box<str>),
+    /// Paths that a regular expression matches as a whole.
+    Regex(Pattern),
 }
 
 /// Not a hostname.
@@ -45,6 +50,17 @@ impl HostPattern {
             return Some(other.clone());
         }
         other.covers(self).then(|| self.clone())
+    }
+
+    /// Whether a host is meant, which is in lower case and has no dot at its end.
+    pub fn matches(&self, host: &[u8]) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Below(name) => {
+                host.strip_suffix(name.as_bytes()).is_some_and(|front| front.ends_with(b"."))
+            }
+            Self::Exact(name) => name.as_bytes() == host,
+        }
     }
 
     /// Every host of `other` is one of ours.
@@ -79,6 +95,63 @@ impl PathPattern {
     pub fn prefix(path: &str) -> Result<Self, InvalidPath> {
         if is_path(path) { Ok(Self::Prefix(path.into())) } else { Err(InvalidPath) }
     }
+
+    /// The paths that a regular expression matches as a whole.
+    pub fn regex(text: &str) -> Result<Self, InvalidPattern> {
+        Pattern::new(text).map(Self::Regex)
+    }
+
+    /// As it was written.
+    pub fn text(&self) -> &str {
+        match self {
+            Self::Exact(path) | Self::Prefix(path) => path,
+            Self::Regex(pattern) => pattern.text(),
+        }
+    }
+
+    /// Whether a path is meant.
+    pub fn matches(&self, path: &[u8]) -> bool {
+        match self {
+            Self::Exact(exact) => exact.as_bytes() == path,
+            Self::Prefix(prefix) => {
+                let rest = path.strip_prefix(prefix.trim_end_matches('/').as_bytes());
+                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
+            }
+            Self::Regex(pattern) => pattern.matches(path),
+        }
+    }
+
+    /// Of regular expressions the longest goes first; other paths of one place are equal.
+    pub(super) fn pattern_length(&self) -> usize {
+        match self {
+            Self::Exact(_) | Self::Prefix(_) => 0,
+            Self::Regex(pattern) => pattern.text().len(),
+        }
+    }
+
+    /// Whole segments with which every path begins that is meant, and all of them for a path that is written out.
+    pub(super) fn start(&self) -> &[u8] {
+        match self {
+            Self::Exact(path) => path.as_bytes(),
+            Self::Prefix(path) => path.trim_end_matches('/').as_bytes(),
+            Self::Regex(pattern) => literal_segments(pattern.text()).as_bytes(),
+        }
+    }
+}
+
+/// The whole segments at the beginning of a regular expression that stand for themselves.
+///
+/// What follows a plain character may make it optional, so the last one before anything special does not count; an
+/// alternative makes all of them optional.
+fn literal_segments(pattern: &str) -> &str {
+    if pattern.contains('|') {
+        return "";
+    }
+    let is_plain = |char: char| char.is_ascii_alphanumeric() || "/-_~!&',;=:@%".contains(char);
+    let plain = pattern.find(|char| !is_plain(char)).map_or(pattern, |end| &pattern[..end]);
+    let certain = &plain[..plain.len().saturating_sub(1)];
+    // A segment is whole only where the next one begins.
+    certain.rfind('/').map_or("", |end| &certain[..end])
 }
 
 /// As Gateway API's HTTPPathMatch asks.

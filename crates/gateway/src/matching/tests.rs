@@ -13,14 +13,31 @@ type Added = (HostPattern, HostPattern, PathPattern);
 fn table(rules: &[Added]) -> RouteTable {
     let mut table = RouteTable::default();
     for (index, (listener, hosts, path)) in rules.iter().enumerate() {
-        let rule = Rule { index, name: format!("{index}").into(), targets: Vec::new() };
-        table.add_rule(listener, hosts, path, &Arc::new(rule));
+        let asked = Match { path: path.clone(), conditions: Conditions::default() };
+        table.add_rule(listener, hosts, &Arc::new(asked), &rule(index));
     }
     table
 }
 
+fn rule(index: usize) -> Arc<Rule> {
+    Arc::new(Rule {
+        index,
+        name: format!("{index}").into(),
+        targets: Vec::new(),
+        filters: None,
+        request_timeout: None,
+        attempt_timeout: None,
+        retry: None,
+    })
+}
+
+fn get(host: &str, path: &str) -> PlainRequest {
+    let (host, path) = (host.to_owned(), path.to_owned());
+    PlainRequest { method: "GET".to_owned(), host, path, ..Default::default() }
+}
+
 fn find(table: &RouteTable, host: &str, path: &str) -> Option<usize> {
-    table.find(host.as_bytes(), path.as_bytes()).map(|rule| rule.index)
+    table.find(&get(host, path)).map(|rule| rule.index)
 }
 
 /// Any host, and this path.
@@ -157,15 +174,10 @@ fn scan(rules: &[Added], host: &str, path: &str) -> Option<usize> {
         HostPattern::Below(name) => (1, name.len()),
         HostPattern::Exact(_) => (2, 0),
     };
-    let of_path = |pattern: &PathPattern| match pattern {
-        PathPattern::Exact(exact) => path == &**exact,
-        PathPattern::Prefix(prefix) => {
-            let prefix = prefix.trim_end_matches('/');
-            path == prefix || path.starts_with(&format!("{prefix}/"))
-        }
-    };
+    let of_path = |pattern: &PathPattern| pattern.matches(path.as_bytes());
     let length = |pattern: &PathPattern| match pattern {
-        PathPattern::Exact(_) => (1, 0),
+        PathPattern::Exact(_) => (2, 0),
+        PathPattern::Regex(pattern) => (1, pattern.text().len()),
         PathPattern::Prefix(prefix) => (0, prefix.trim_end_matches('/').len()),
     };
     let listeners = rules.iter().map(|(listener, ..)| listener).filter(|it| of_host(it));

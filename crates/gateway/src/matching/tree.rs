@@ -82,6 +82,11 @@ impl<T> Tree<T> {
     pub(super) fn back(&self, from: Reached) -> Option<Reached> {
         (from.node != 0).then(|| Reached { node: self.nodes[from.node].parent, whole: false })
     }
+
+    /// The values from the node reached back to the root.
+    pub(super) fn way_back(&self, from: Reached) -> impl Iterator<Item = &T> + Clone {
+        std::iter::successors(Some(from), |&at| self.back(at)).map(|at| self.value(at))
+    }
 }
 
 #[cfg(not(test))]

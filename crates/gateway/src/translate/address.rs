@@ -8,8 +8,8 @@ use super::Report;
 use super::listener::{OurGateway, OurListener, label};
 use super::policy::ClientPolicies;
 use super::route::Attachment;
-use crate::matching::{PathPattern, RouteTable};
-use crate::snapshot::{Listener, Rule};
+use crate::matching::{Match, RouteTable};
+use crate::snapshot::{Listener, Protocol, Rule};
 
 /// The listeners of a Snapshot while rules are added to them.
 pub(super) struct Addresses {
@@ -47,10 +47,14 @@ impl Addresses {
         let place = *self.places.entry(address).or_insert(self.listeners.len());
         if place == self.listeners.len() {
             let (name, client) = (label(gateway.object, listener.spec).into(), Arc::clone(client));
-            self.listeners.push(Listener { address, name, client, routes: RouteTable::default() });
+            let protocol = Protocol::Http(RouteTable::default());
+            self.listeners.push(Listener { address, name, client, protocol });
         }
         let made = &mut self.listeners[place];
-        made.routes.add_listener(&listener.hosts);
+        match &mut made.protocol {
+            Protocol::Http(routes) => routes.add_listener(&listener.hosts),
+            Protocol::Tcp(_) | Protocol::Udp(_) => {}
+        }
         if made.client != *client {
             policies.report_shared_address(gateway.object, &listener.spec.name, made, report);
         }
@@ -61,17 +65,22 @@ impl Addresses {
         &mut self,
         gateways: &[OurGateway<'_>],
         attachments: &[Attachment],
-        paths: &[PathPattern],
+        matches: &[Arc<Match>],
         rule: &Arc<Rule>,
     ) {
         for Attachment { gateway, listener, hosts } in attachments {
             let gateway = &gateways[*gateway];
             let listener = &gateway.listeners[*listener];
             for address in sockets(gateway, listener) {
-                let routes = &mut self.listeners[self.places[&address]].routes;
+                let Protocol::Http(routes) = &mut self.listeners[self.places[&address]].protocol
+                else {
+                    continue;
+                };
                 let pairs =
-                    hosts.iter().flat_map(|hosts| paths.iter().map(move |path| (hosts, path)));
-                pairs.for_each(|(hosts, path)| routes.add_rule(&listener.hosts, hosts, path, rule));
+                    hosts.iter().flat_map(|hosts| matches.iter().map(move |asked| (hosts, asked)));
+                pairs.for_each(|(hosts, asked)| {
+                    routes.add_rule(&listener.hosts, hosts, asked, rule);
+                });
             }
         }
     }

@@ -10,7 +10,7 @@ use crate::objects::{
     ServiceType, SliceEndpoint, SlicePort,
 };
 use crate::problem::Problem;
-use crate::snapshot::{BackendKey, EndpointSpec};
+use crate::snapshot::{BackendKey, EndpointSpec, Transport};
 use crate::status::Reason;
 
 /// The label of an EndpointSlice that names its Service.
@@ -70,7 +70,7 @@ impl<'a> Endpoints<'a> {
         let draining = all.iter().filter(|(_, standing)| *standing == Standing::Draining);
         let chosen =
             if ready.clone().count() > 0 { addresses_of(ready) } else { addresses_of(draining) };
-        chosen.into_iter().map(|address| EndpointSpec { address, weight: 1 }).collect()
+        chosen.into_iter().map(|address| EndpointSpec { address, weight: 1, zone: None }).collect()
     }
 }
 
@@ -116,7 +116,7 @@ pub(super) fn resolve(
         return fault(Reason::UnsupportedProtocol, "port", message);
     }
     let (namespace, service) = (namespace.into(), reference.name.as_str().into());
-    Ok(BackendKey { namespace, service, port: number })
+    Ok(BackendKey { namespace, service, port: number, transport: Transport::Tcp })
 }
 
 /// Everything in the EndpointSlices of these backends that gives no endpoint and was perhaps meant to.

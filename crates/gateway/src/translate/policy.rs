@@ -3,6 +3,10 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::time::Duration;
+
+use balance::health::HealthSettings;
+use balance::retry::RetrySettings;
 
 use super::index::{Index, by_age};
 use super::listener::CONTROLLER;
@@ -10,7 +14,9 @@ use super::{Fault, Report, condition};
 use crate::objects::{
     self, BackendPolicySpec, ClientPolicySpec, GatewaySpec, GatewayTarget, Resource, ServiceTarget,
 };
-use crate::snapshot::{BackendKey, BackendSettings, ClientSettings, Listener};
+use crate::snapshot::{
+    BackendKey, BackendSettings, ClientSettings, HashKey, Listener, ProxyProtocol,
+};
 use crate::status::{ConditionType, Detail, Reason, TargetStatus};
 
 /// Requests that may wait where there is a cap and the policy does not say.
@@ -70,8 +76,7 @@ pub(super) fn client_policies<'a>(index: &Index<'a>, report: &mut Report) -> Cli
         });
         settings.insert(name_of(policy), Arc::new(client_settings(&policy.spec)));
     }
-    let default = Arc::new(client_settings(&ClientPolicySpec::for_targets(Vec::new())));
-    ClientPolicies { attached, settings, default }
+    ClientPolicies { attached, settings, default: Arc::default() }
 }
 
 impl BackendPolicies<'_> {
@@ -80,10 +85,9 @@ impl BackendPolicies<'_> {
         let service = index.services.get(&(&*key.namespace, &*key.service));
         let ports = service.into_iter().flat_map(|service| &service.spec.ports);
         let port = ports.into_iter().find(|port| port.port == key.port).map(|port| &*port.name);
-        self.0.find((&key.namespace, &key.service, port)).map_or_else(
-            || backend_settings(&BackendPolicySpec::for_targets(Vec::new())),
-            |policy| backend_settings(&policy.spec),
-        )
+        self.0
+            .find((&key.namespace, &key.service, port))
+            .map_or_else(BackendSettings::default, |policy| backend_settings(&policy.spec))
     }
 }
 
@@ -217,6 +221,20 @@ fn name_of<S>(object: &Resource<S>) -> (&str, &str) {
     (&object.metadata.namespace, &object.metadata.name)
 }
 
+/// Those of a Service without a policy.
+impl Default for BackendSettings {
+    fn default() -> Self {
+        backend_settings(&BackendPolicySpec::for_targets(Vec::new()))
+    }
+}
+
+/// Those of a Gateway without a policy.
+impl Default for ClientSettings {
+    fn default() -> Self {
+        client_settings(&ClientPolicySpec::for_targets(Vec::new()))
+    }
+}
+
 fn backend_settings(spec: &BackendPolicySpec) -> BackendSettings {
     let cap = spec.max_in_flight_per_endpoint.and_then(NonZeroU32::new);
     let queue = spec.queue.max_requests;
@@ -240,6 +258,14 @@ fn backend_settings(spec: &BackendPolicySpec) -> BackendSettings {
         connection_max_requests: spec.connections.max_requests.and_then(NonZeroU32::new),
         connection_idle_timeout: spec.connections.idle_timeout.0,
         connection_max: spec.connections.max.and_then(NonZeroU32::new),
+        hash_key: HashKey::default(),
+        affinity: None,
+        prefers_same_zone: false,
+        retry: RetrySettings::default(),
+        retry_statuses: Box::default(),
+        health: HealthSettings::default(),
+        probe: None,
+        proxy_protocol: None,
     }
 }
 
@@ -255,5 +281,8 @@ fn client_settings(spec: &ClientPolicySpec) -> ClientSettings {
         head_timeout: spec.timeouts.head.0,
         body_timeout: spec.timeouts.body.0,
         trusted_proxies: spec.trusted_proxies.iter().map(|network| network.0).collect(),
+        proxy_protocol: ProxyProtocol::Off,
+        stream_idle_timeout: Duration::from_secs(3600),
+        flow_idle_timeout: Duration::from_secs(30),
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::index::Index;
 use super::{Fault, Report, backend, condition};
-use crate::matching::PathPattern;
+use crate::matching::{Conditions, Match, PathPattern};
 use crate::objects::{HttpRouteMatch, HttpRouteRule, HttpRouteSpec, PathMatchType, Resource};
 use crate::snapshot::BackendKey;
 use crate::status::{Condition, ConditionType, Reason};
@@ -13,7 +13,7 @@ use crate::status::{Condition, ConditionType, Reason};
 pub(super) struct RuleDraft {
     /// `namespace/route/rule`.
     pub(super) name: Arc<str>,
-    pub(super) paths: Vec<PathPattern>,
+    pub(super) matches: Vec<Arc<Match>>,
     /// With their weights, which are positive; `None` cannot be resolved. There is at least one.
     pub(super) targets: Vec<(Option<BackendKey>, u32)>,
 }
@@ -40,12 +40,12 @@ pub(super) fn rules(
     }
     for (n, rule) in route.spec.rules.iter().enumerate() {
         let field = format!("spec.rules[{n}]");
-        let (paths, mut faults) = paths(rule, &field);
+        let (matches, mut faults) = matches(rule, &field);
         faults.extend(unserved(rule, &field));
         if faults.is_empty() {
             let name = rule_name(route, n, rule);
             let targets = targets(index, route, rule, &field, &mut rules.unresolved);
-            rules.drafts.push(RuleDraft { name, paths, targets });
+            rules.drafts.push(RuleDraft { name, matches, targets });
         }
         rules.dropped.extend(faults);
     }
@@ -93,16 +93,20 @@ fn rule_name(route: &Resource<HttpRouteSpec>, place: usize, rule: &HttpRouteRule
 }
 
 /// The paths that a rule asks for, and what is wrong with its matches. No match is every path.
-fn paths(rule: &HttpRouteRule, field: &str) -> (Vec<PathPattern>, Vec<Fault>) {
+fn matches(rule: &HttpRouteRule, field: &str) -> (Vec<Arc<Match>>, Vec<Fault>) {
     if rule.matches.is_empty() {
-        return (vec![PathPattern::Prefix("/".into())], Vec::new());
+        let path = PathPattern::Prefix("/".into());
+        let every = Match { path, conditions: Conditions::default() };
+        return (vec![Arc::new(every)], Vec::new());
     }
-    let mut paths = Vec::new();
+    let mut matches = Vec::new();
     let mut faults = Vec::new();
     for (n, wanted) in rule.matches.iter().enumerate() {
         let field = format!("{field}.matches[{n}]");
         match path(wanted) {
-            Ok(path) => paths.push(path),
+            Ok(path) => {
+                matches.push(Arc::new(Match { path, conditions: Conditions::default() }));
+            }
             Err((part, message)) => {
                 faults.push(Fault::new(
                     Reason::UnsupportedValue,
@@ -118,7 +122,7 @@ fn paths(rule: &HttpRouteRule, field: &str) -> (Vec<PathPattern>, Vec<Fault>) {
         ];
         faults.extend(not_supported(&field, &unserved));
     }
-    (paths, faults)
+    (matches, faults)
 }
 
 fn path(wanted: &HttpRouteMatch) -> Result<PathPattern, (&'static str, String)> {

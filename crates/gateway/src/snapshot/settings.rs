@@ -1,0 +1,181 @@
+//! Policies, with every default filled in: what the data plane goes by at a listener and at a backend.
+
+use std::num::{NonZeroU16, NonZeroU32};
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use balance::Algorithm;
+use balance::health::HealthSettings;
+use balance::retry::RetrySettings;
+use ipnet::IpNet;
+
+/// BackendPolicy, with every default filled in.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BackendSettings {
+    /// How an endpoint is chosen.
+    pub algorithm: Algorithm,
+    /// What of a request decides where the algorithm hashes.
+    pub hash_key: HashKey,
+    /// What keeps a client at its endpoint; `None`: nothing does.
+    pub affinity: Option<Affinity>,
+    /// Endpoints of our own zone go first, as long as they have room.
+    pub prefers_same_zone: bool,
+    /// Requests in flight at one endpoint, at most; `None`: no limit.
+    pub max_in_flight_per_endpoint: Option<NonZeroU32>,
+    /// Requests that may wait for a slot; 0: none.
+    pub queue_max_requests: u32,
+    /// How long one may wait.
+    pub queue_timeout: Duration,
+    /// What a refused request is answered with: 429 or 503.
+    pub overload_status: u16,
+    /// `Retry-After` of that answer, whole seconds.
+    pub overload_retry_after: Duration,
+    /// From the first SYN to the established connection.
+    pub connect_timeout: Duration,
+    /// From the request's head to the last byte of the response; `None`: no limit.
+    pub request_timeout: Option<Duration>,
+    /// From the start of an attempt to its response head; `None`: no limit.
+    pub per_attempt_timeout: Option<Duration>,
+    /// No byte moved between us and the endpoint while a request runs.
+    pub idle_timeout: Duration,
+    /// How long the slot of a request whose client has gone is kept while the endpoint works on.
+    pub abandoned_timeout: Duration,
+    /// A connection is not reused when older than this; `None`: no limit.
+    pub connection_max_age: Option<Duration>,
+    /// A connection is not reused after so many requests; `None`: no limit.
+    pub connection_max_requests: Option<NonZeroU32>,
+    /// An idle connection is closed after this.
+    pub connection_idle_timeout: Duration,
+    /// Connections to one endpoint, at most, idle ones included; `None`: no limit.
+    pub connection_max: Option<NonZeroU32>,
+    /// How often requests are tried again; a rule may have attempts and a back-off of its own.
+    pub retry: RetrySettings,
+    /// Statuses of responses that are tried again, sorted; a rule may have its own.
+    pub retry_statuses: Box<[u16]>,
+    /// How the health of endpoints is judged.
+    pub health: HealthSettings,
+    /// What a probe sends and where; there is one exactly where `health` is active.
+    pub probe: Option<Probe>,
+    /// Each new connection begins with a PROXY protocol header of this version; `None`: with none.
+    pub proxy_protocol: Option<ProxyVersion>,
+}
+
+/// What of a request decides where an algorithm hashes. A request that has none of it is placed by its client's address.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum HashKey {
+    /// The client's IP address.
+    #[default]
+    Source,
+    /// The first value of a header field; the name is in lower case.
+    Header(Box<str>),
+    /// The value of a cookie of the request.
+    Cookie(Box<str>),
+    /// The first value of a parameter of the query.
+    QueryParam(Box<str>),
+    /// The path, without the query.
+    Path,
+    /// The host, without the port.
+    Host,
+}
+
+/// What keeps a client at its endpoint. It yields to health: a client whose endpoint cannot serve gets another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Affinity {
+    /// A cookie that we set, and that names the endpoint.
+    Cookie {
+        /// Its name.
+        name: Box<str>,
+        /// How long the client keeps it; `None`: as long as its session.
+        max_age: Option<Duration>,
+    },
+    /// A header field that we set in responses and that the client repeats; the name is in lower case.
+    Header(Box<str>),
+    /// The client's IP address decides.
+    Source,
+}
+
+/// When a rule's requests are tried again, in place of what the backend's policy says. The budget is the backend's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleRetry {
+    /// Attempts at one request, at most, the first included.
+    pub attempts: NonZeroU32,
+    /// The first retry waits a random time up to this, each further one up to twice as long; `None`: as the backend's
+    /// policy says.
+    pub backoff: Option<Duration>,
+    /// Statuses of responses that are tried again, sorted.
+    pub statuses: Box<[u16]>,
+}
+
+/// What a probe sends to an endpoint, and what it expects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Probe {
+    /// A GET over HTTP/1.1.
+    Http {
+        /// What is asked for: a path, and perhaps a query.
+        target: Box<str>,
+        /// `Host`; `None`: the endpoint's address and port.
+        host: Option<Box<str>>,
+        /// Where; `None`: the endpoint's own port.
+        port: Option<NonZeroU16>,
+        /// Statuses of a good answer.
+        statuses: RangeInclusive<u16>,
+    },
+    /// A connection, which is closed again at once.
+    Tcp {
+        /// Where; `None`: the endpoint's own port.
+        port: Option<NonZeroU16>,
+    },
+}
+
+/// A version of the PROXY protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProxyVersion {
+    /// A line of text.
+    V1,
+    /// Binary.
+    V2,
+}
+
+/// ClientPolicy, with every default filled in.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClientSettings {
+    /// Connections on the listener, at most.
+    pub max_connections: u32,
+    /// A connection is closed after the response that finds it older than this; `None`: no limit.
+    pub connection_max_age: Option<Duration>,
+    /// Between two requests.
+    pub connection_idle_timeout: Duration,
+    /// Bytes of a request's head, at most: beyond it 431 (414 for the request line).
+    pub max_head_bytes: u32,
+    /// Header fields, at most: beyond it 431.
+    pub max_header_fields: u16,
+    /// Bytes of the request target, at most: beyond it 414.
+    pub max_target_bytes: u32,
+    /// Bytes of a request's body, at most: beyond it 413; `None`: no limit.
+    pub max_body_bytes: Option<u64>,
+    /// From the first byte of a head to its last: beyond it 408.
+    pub head_timeout: Duration,
+    /// No byte of a body moved between us and the client: beyond it 408, or the connection is cut.
+    pub body_timeout: Duration,
+    /// Whose `X-Forwarded-*`, `Forwarded` and `X-Request-Id` are believed.
+    pub trusted_proxies: Vec<IpNet>,
+    /// Whether connections begin with a PROXY protocol header.
+    pub proxy_protocol: ProxyProtocol,
+    /// No byte moved in a TCP connection, or in one that has left HTTP.
+    pub stream_idle_timeout: Duration,
+    /// No datagram passed in a UDP flow.
+    pub flow_idle_timeout: Duration,
+}
+
+/// Whether connections of clients begin with a PROXY protocol header, of either version. Who connects decides, never what
+/// was sent: a header is read from trusted proxies alone, and there it must be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ProxyProtocol {
+    /// None does.
+    #[default]
+    Off,
+    /// Those of trusted proxies do; all others are of clients that connect directly, and do not.
+    FromTrusted,
+    /// Those of trusted proxies do; all others are closed.
+    Required,
+}
