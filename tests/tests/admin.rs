@@ -2,7 +2,7 @@
 
 use anyhow::{Context, ensure};
 use serde_json::Value;
-use tests::{Behaviour, Client, Result, Scene};
+use tests::{Behaviour, Client, Endpoint, Result, Scene};
 
 #[tokio::test]
 async fn paths_answer_and_others_say_that_they_are_none() -> Result {
@@ -33,10 +33,7 @@ async fn metrics_are_open_metrics_and_count_what_happened() -> Result {
     for _ in 0..7 {
         client.post("/", b"hello").await?;
     }
-    let response = scene.sheave.admin_get("/metrics").await?;
-    let kind = response.field("content-type").unwrap_or_default();
-    ensure!(kind.starts_with("application/openmetrics-text"), "{kind}");
-    let text = response.text();
+    let text = open_metrics(&scene).await?;
     ensure!(text.ends_with("# EOF\n"), "{text}");
     let counters = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
     for counter in counters.filter_map(|line| line.strip_suffix(" counter")) {
@@ -59,6 +56,36 @@ async fn metrics_are_open_metrics_and_count_what_happened() -> Result {
     for (metric, sum) in sums {
         let counted = scene.sheave.sum(metric).await?;
         ensure!((counted - sum).abs() < 0.5, "{metric}: {counted}, not {sum}\n{text}");
+    }
+    Ok(())
+}
+
+/// The metrics as Prometheus asks for them.
+async fn open_metrics(scene: &Scene) -> Result<String> {
+    let accept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5";
+    let mut client = Client::connect(scene.sheave.admin).await?;
+    let response = client.exchange("GET", "/metrics", &[("Accept", accept)], b"").await?;
+    let kind = response.field("content-type").unwrap_or_default();
+    ensure!(kind.starts_with("application/openmetrics-text; version=1.0.0"), "{kind}");
+    Ok(response.text())
+}
+
+#[tokio::test]
+async fn exemplars_name_sampled_traces_when_switched_on() -> Result {
+    const SAMPLED: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+    const DROPPED: &str = "1234567890abcdef1234567890abcdef";
+    for (arguments, wanted) in [(&["--exemplars"][..], 1), (&[], 0)] {
+        let endpoints = vec![Endpoint::start(Behaviour::ok()).await?];
+        let scene = Scene::with(endpoints, &[], arguments).await?;
+        let mut client = scene.client().await?;
+        for (trace, flags) in [(SAMPLED, "01"), (DROPPED, "00")] {
+            let parent = format!("00-{trace}-00f067aa0ba902b7-{flags}");
+            client.exchange("GET", "/", &[("traceparent", &parent)], b"").await?;
+        }
+        let text = open_metrics(&scene).await?;
+        let exemplar = format!("# {{trace_id=\"{SAMPLED}\"}} ");
+        let lines = text.lines().filter(|line| line.contains(&exemplar)).count();
+        ensure!(lines == wanted && !text.contains(DROPPED), "{arguments:?}: {text}");
     }
     Ok(())
 }

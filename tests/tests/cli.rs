@@ -245,12 +245,37 @@ async fn the_access_log_has_a_line_for_each_request() -> Result {
         "http.request.body.size": 5,
         "http.response.body.size": 2,
         "client.address": "127.0.0.1",
+        "network.peer.address": "127.0.0.1",
+        "network.protocol.name": "http",
+        "network.protocol.version": "1.1",
+        "url.query": "query=1",
     });
     for (key, value) in expected.as_object().unwrap() {
         ensure!(lines[0][key] == *value, "{key} in {:#}", lines[0]);
     }
     ensure!(lines[0]["sheave.endpoint"] == endpoint.address.to_string(), "{:#}", lines[0]);
     ensure!(lines[1]["url.path"] == "/second", "{:#}", lines[1]);
+    Ok(())
+}
+
+/// What a client may write into a request cannot break a line, nor be mistaken for a known method.
+#[tokio::test]
+async fn the_access_log_is_json_whatever_clients_send() -> Result {
+    let endpoint = Endpoint::start(Behaviour::ok()).await?;
+    let configuration = Configuration::of(&[endpoint.address])?;
+    let sheave = Sheave::serve_with(&configuration, &["--access-log", "on"]).await?;
+    let mut client = Client::connect(sheave.address()).await?;
+    let agent = "\"quoted\" \\ and\ttabbed";
+    let fields = [("User-Agent", agent), ("Host", "a.test:8080")];
+    client.exchange("BREW", "/", &fields, b"").await?;
+    let lines = sheave.access_log(1).await?;
+    ensure!(lines[0]["user_agent.original"] == agent, "{:#}", lines[0]);
+    ensure!(lines[0]["server.address"] == "a.test", "{:#}", lines[0]);
+    ensure!(lines[0]["server.port"] == 8080, "{:#}", lines[0]);
+    ensure!(lines[0]["http.request.method"] == "_OTHER", "{:#}", lines[0]);
+    ensure!(lines[0]["http.request.method_original"] == "BREW", "{:#}", lines[0]);
+    let id = &lines[0]["http.request.header.x-request-id"][0];
+    ensure!(id.as_str().is_some_and(|id| id.len() == 32), "{:#}", lines[0]);
     Ok(())
 }
 

@@ -29,6 +29,8 @@ const DRAIN_GRACE: Duration = Duration::from_secs(5);
 pub struct Settings {
     pub workers: NonZeroUsize,
     pub access_log: Option<AccessLog>,
+    /// Whether histograms keep the ids of traces that clients send.
+    pub exemplars: bool,
 }
 
 /// Where and how much is logged of requests.
@@ -99,7 +101,7 @@ impl Proxy {
         let count = settings.workers.get();
         let (senders, receivers): (Vec<_>, Vec<_>) =
             (0..count).map(|_| mpsc::unbounded_channel()).unzip();
-        let shared = Arc::new(Shared::new(senders));
+        let shared = Arc::new(Shared::new(senders, settings.exemplars));
         let mut threads = Vec::new();
         let (mut sample, mut writer) = (0.0, None);
         if let Some(log) = settings.access_log {
@@ -220,10 +222,9 @@ impl Proxy {
         self.shared.live.load().backends.iter().map(|backend| view_backend(backend)).collect()
     }
 
-    /// Calls `sink` with the value of every metric.
+    /// Calls `sink` with every value of every metric, those of one metric together.
     pub fn collect(&self, sink: &mut dyn FnMut(observe::Sample<'_>)) {
-        let workers: Vec<_> = self.shared.seats.iter().map(|seat| &seat.counters).collect();
-        observe::collect(&self.shared.live.load(), &workers, sink);
+        observe::collect(&self.shared, sink);
     }
 
     /// Stops listening, lets running requests end and says to clients that their connections will be closed. True: all

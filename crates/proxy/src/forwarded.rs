@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use balance::Rng;
 use gateway::snapshot::ClientSettings;
 
-use crate::head::{Fields, Name, RequestHead};
+use crate::head::{Fields, Name, RequestHead, list};
 
 /// How we call ourselves in `Via` and `Proxy-Status` (RFC 9110 §7.6.3, RFC 9209 §2).
 pub(crate) const PSEUDONYM: &str = "sheave";
@@ -32,9 +32,39 @@ impl Origin {
         &self.text
     }
 
-    fn is_trusted(&self, settings: &ClientSettings) -> bool {
-        settings.trusted_proxies.iter().any(|block| block.contains(&self.address))
+    /// The client's address as trusted proxies name it: the last that is not one of theirs. `None`: they name none.
+    pub(crate) fn named_client(
+        &self,
+        fields: &Fields,
+        settings: &ClientSettings,
+    ) -> Option<IpAddr> {
+        if !self.is_trusted(settings) {
+            return None;
+        }
+        let mut named = None;
+        for element in fields.values(Name::XForwardedFor).flat_map(list) {
+            match parse_address(element) {
+                Some(address) if is_trusted(address, settings) => {}
+                untrusted => named = untrusted,
+            }
+        }
+        named
     }
+
+    fn is_trusted(&self, settings: &ClientSettings) -> bool {
+        is_trusted(self.address, settings)
+    }
+}
+
+fn is_trusted(address: IpAddr, settings: &ClientSettings) -> bool {
+    settings.trusted_proxies.iter().any(|block| block.contains(&address))
+}
+
+/// An element of `X-Forwarded-For`; some proxies write the port too.
+fn parse_address(element: &[u8]) -> Option<IpAddr> {
+    let text = str::from_utf8(element).ok()?;
+    let with_port = || text.parse::<SocketAddr>().map(|address| address.ip());
+    Some(text.parse().or_else(|_| with_port()).ok()?.to_canonical())
 }
 
 /// Adds `X-Forwarded-*`, `Forwarded`, `X-Request-Id` and `Via`.
@@ -126,14 +156,23 @@ mod tests {
     use super::*;
     use crate::h1::{HeadLimits, parse};
 
-    /// What the request says of its origin once `client` has sent it.
-    fn described(head: &str, client: &str, trusted: &[&str]) -> Vec<String> {
+    fn request(head: &str) -> RequestHead {
         let limits = HeadLimits { head_bytes: 4096, fields: 32, target_bytes: 1024 };
         let mut request = RequestHead::new();
         let text = format!("GET / HTTP/1.1\r\nHost: a.example\r\n{head}\r\n");
         assert_eq!(parse::request(text.as_bytes(), &limits, &mut request), Ok(Some(text.len())));
+        request
+    }
+
+    fn trusting(trusted: &[&str]) -> ClientSettings {
         let trusted = trusted.iter().map(|block| block.parse().unwrap()).collect();
-        let settings = ClientSettings { trusted_proxies: trusted, ..ClientSettings::default() };
+        ClientSettings { trusted_proxies: trusted, ..ClientSettings::default() }
+    }
+
+    /// What the request says of its origin once `client` has sent it.
+    fn described(head: &str, client: &str, trusted: &[&str]) -> Vec<String> {
+        let mut request = request(head);
+        let settings = trusting(trusted);
         let origin = Origin::new(client.parse().unwrap());
         describe(&mut request, &origin, &settings, &mut Rng::new(1));
         let fields = request.fields.iter().filter(|(name, ..)| *name != Name::Host);
@@ -142,6 +181,24 @@ mod tests {
                 format!("{}: {}", String::from_utf8_lossy(name), String::from_utf8_lossy(value))
             })
             .collect()
+    }
+
+    #[test]
+    fn the_client_is_the_last_that_no_trusted_proxy_is() {
+        let named = |head: &str, peer: &str| {
+            let request = request(head);
+            let origin = Origin::new(peer.parse().unwrap());
+            let address = origin.named_client(&request.fields, &trusting(&["10.0.0.0/8"]));
+            address.map(|address| address.to_string())
+        };
+        let (proxy, stranger) = ("10.0.0.1:80", "192.0.2.7:80");
+        let chain = "X-Forwarded-For: 1.1.1.1, 192.0.2.1\r\nX-Forwarded-For: 10.0.0.2\r\n";
+        assert_eq!(named(chain, proxy).as_deref(), Some("192.0.2.1"));
+        assert_eq!(named(chain, stranger), None);
+        let with_port = "X-Forwarded-For: [2001:db8::1]:4000\r\n";
+        assert_eq!(named(with_port, proxy).as_deref(), Some("2001:db8::1"));
+        assert_eq!(named("X-Forwarded-For: 1.1.1.1, unknown, 10.0.0.2\r\n", proxy), None);
+        assert_eq!(named("", proxy), None);
     }
 
     const CLAIMS: &str = "X-Forwarded-For: 1.1.1.1\r\nX-Forwarded-Proto: https\r\n\

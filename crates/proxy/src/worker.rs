@@ -36,6 +36,8 @@ const SMALL_RATE: u32 = 10;
 pub(crate) struct Shared {
     pub(crate) live: ArcSwap<Live>,
     pub(crate) seats: Box<[Seat]>,
+    /// Whether histograms keep the ids of traces.
+    pub(crate) exemplars: bool,
     stage: AtomicU8,
 }
 
@@ -102,7 +104,7 @@ struct Sleepers {
 }
 
 impl Shared {
-    pub(crate) fn new(commands: Vec<UnboundedSender<Command>>) -> Self {
+    pub(crate) fn new(commands: Vec<UnboundedSender<Command>>, exemplars: bool) -> Self {
         let seat = |commands| Seat {
             counters: WorkerCounters::new(),
             connections: AtomicU32::new(0),
@@ -112,6 +114,7 @@ impl Shared {
         Self {
             live: ArcSwap::from_pointee(Live::default()),
             seats: commands.into_iter().map(seat).collect(),
+            exemplars,
             stage: AtomicU8::new(Stage::Serving as u8),
         }
     }

@@ -7,8 +7,10 @@ mod accept;
 mod api;
 /// What became of each object, as JSON.
 mod status;
-/// Metrics as OpenMetrics text.
+/// Metrics of the process, and all of them together.
 mod metrics;
+/// Metrics as text.
+mod exposition;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,7 +18,7 @@ use std::time::SystemTime;
 
 use anyhow::Context;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
@@ -27,6 +29,8 @@ use tokio::sync::watch;
 
 use crate::failure::{Failure, bind_advice};
 use crate::report::{Phase, Report};
+use exposition::Format;
+use metrics::Process;
 
 /// Every path, and what it shows.
 const INDEX: &str = "\
@@ -34,7 +38,7 @@ Sheave's admin API
 
 /healthz            200 while the process runs
 /readyz             200 when requests are served, else 503
-/metrics            OpenMetrics text, for Prometheus
+/metrics            for Prometheus: OpenMetrics if asked for, else its older text
 /api/v1/listeners   addresses that are listened on
 /api/v1/backends    backends, their endpoints and what is in flight
 /api/v1/config      what is in force, and the errors of what was read last
@@ -92,9 +96,12 @@ async fn ready(State(subject): State<Subject>) -> (StatusCode, &'static str) {
     }
 }
 
-async fn metrics(State(subject): State<Subject>) -> Response {
-    let text = metrics::render(&subject.proxy, &subject.report.borrow(), subject.started);
-    ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response()
+async fn metrics(State(subject): State<Subject>, headers: HeaderMap) -> Response {
+    let accept = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let format = Format::asked_by(&accept.collect::<Vec<_>>().join(","));
+    let process = Process { report: subject.report.borrow().clone(), started: subject.started };
+    let text = metrics::render(&subject.proxy, &process, format);
+    ([(header::CONTENT_TYPE, format.content_type())], text).into_response()
 }
 
 async fn listeners(State(subject): State<Subject>) -> Json<api::Listeners> {

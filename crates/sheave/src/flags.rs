@@ -83,11 +83,16 @@ pub(crate) struct Serve {
     pub(crate) ready_file: Option<PathBuf>,
 
     /// One line of JSON per request on standard output: `off`, `on`, or the share of requests that are logged.
-    #[arg(long, value_name = "off|on|FRACTION", default_value = "off", help_heading = LOGS)]
+    #[arg(long, value_name = "off|on|FRACTION", default_value = "off", help_heading = OBSERVE)]
     pub(crate) access_log: LoggedShare,
 
+    /// Let /metrics name traces: each bucket of a histogram of durations carries the id of the last sampled trace that
+    /// fell into it (OpenMetrics exemplars).
+    #[arg(long, help_heading = OBSERVE)]
+    pub(crate) exemplars: bool,
+
     /// How events are written to standard error.
-    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LogFormat::Text, help_heading = LOGS)]
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LogFormat::Text, help_heading = OBSERVE)]
     pub(crate) log_format: LogFormat,
 }
 
@@ -144,7 +149,7 @@ pub(crate) enum LogFormat {
 
 const SOURCES: &str = "What to serve";
 const PROCESS: &str = "Process";
-const LOGS: &str = "Logs";
+const OBSERVE: &str = "Logs and metrics";
 
 impl Serve {
     /// What is wrong with the flags taken together: one sentence, which says what to do.

@@ -136,7 +136,8 @@ fn settings(flags: &Serve) -> Settings {
         LoggedShare::Nothing => None,
         LoggedShare::Fraction(sample) => Some(AccessLog { sample, output: Box::new(io::stdout()) }),
     };
-    Settings { workers: workers.unwrap_or(NonZeroUsize::MIN), access_log }
+    let workers = workers.unwrap_or(NonZeroUsize::MIN);
+    Settings { workers, access_log, exemplars: flags.exemplars }
 }
 
 /// Binds the admin address and answers on it; returns it as bound.

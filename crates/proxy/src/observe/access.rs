@@ -11,16 +11,16 @@ use std::sync::mpsc::{SyncSender, TrySendError};
 use std::time::Duration;
 
 use balance::Time;
-use serde_json::{Map, Value};
 
 use crate::accept::client::Client;
 use crate::backend::{BackendRef, Slot};
 use crate::clock;
 use crate::exchange::Exchange;
 use crate::failure::Failure;
-use crate::head::{Name, Version};
-use crate::live::{Ours, Route};
-use crate::observe::WorkerCounters;
+use crate::head::{Method, Name, RequestHead, Version};
+use crate::live::{LiveListener, Ours, Route};
+use crate::observe::line::Line;
+use crate::observe::{RouteCounters, WorkerCounters, sampled_trace};
 use crate::worker::Worker;
 
 /// Lines are handed on when they are so many bytes.
@@ -78,7 +78,10 @@ impl Record {
         if let Some(route) = self.route() {
             let counters = &route.counters[worker.index];
             counters.responses[usize::from(self.status / 100).min(5)].add(1);
-            counters.duration.add(duration);
+            let bucket = counters.duration.add(duration);
+            if worker.shared.exemplars {
+                keep_exemplar(counters, bucket, duration, &exchange.request);
+            }
         }
         if let Some(failure) = self.failure {
             worker.counters().failures[failure.index()].add(1);
@@ -87,7 +90,9 @@ impl Record {
         listener.received_bytes.add(exchange.upload.body_bytes);
         listener.sent_bytes.add(exchange.download.body_bytes);
         if worker.log.wants(&mut worker.rng.borrow_mut()) {
-            worker.log.write(&self.line(worker, client, exchange, duration), worker.counters());
+            let describe =
+                |line: &mut Line<'_>| self.describe(line, worker, client, exchange, duration);
+            worker.log.write(describe, worker.counters());
         }
     }
 
@@ -95,59 +100,114 @@ impl Record {
         self.live.as_ref()?.routes.get(self.rule?).map(Arc::as_ref)
     }
 
-    fn line(
+    /// Keys are named as OpenTelemetry's semantic conventions for HTTP name them.
+    fn describe(
         &self,
+        line: &mut Line<'_>,
         worker: &Worker,
         client: &Client,
         exchange: &Exchange,
         duration: Duration,
-    ) -> Map<String, Value> {
+    ) {
         let live = worker.live();
+        let listener = client.listener(&live);
         let request = &exchange.request;
-        let text = |bytes: &[u8]| Value::from(String::from_utf8_lossy(bytes));
-        let mut line = Map::new();
-        let mut put = |key: &str, value: Value| line.insert(key.to_owned(), value);
-        put("timestamp", humantime::format_rfc3339_micros(clock::wall()).to_string().into());
-        put("client.address", client.origin.text().into());
-        put("client.port", client.peer.port().into());
+        line.plain("timestamp", humantime::format_rfc3339_micros(clock::wall()));
+        line.number("duration_seconds", duration.as_secs_f64());
+        describe_client(line, client, listener, request);
         if !request.method_bytes().is_empty() {
-            put("http.request.method", text(request.method_bytes()));
-            put("server.address", text(request.host()));
-            put("url.path", text(request.path()));
-            let query = request.target().get(request.path().len() + 1..);
-            if let Some(query) = query.filter(|query| !query.is_empty()) {
-                put("url.query", text(query));
-            }
-            put("network.protocol.version", version(request.version).into());
+            describe_request(line, request);
         }
-        if let Some(agent) = request.fields.get("user-agent") {
-            put("user_agent.original", text(agent));
+        line.number("http.request.body.size", exchange.upload.body_bytes);
+        line.number("http.response.status_code", self.status);
+        line.number("http.response.body.size", exchange.download.body_bytes);
+        if let Some(failure) = self.failure {
+            line.plain("error.type", failure.meaning().word);
         }
-        if let Some(id) = request.fields.first(Name::XRequestId) {
-            put("http.request.header.x-request-id", text(id));
-        }
-        put("http.request.body.size", exchange.upload.body_bytes.into());
-        put("http.response.status_code", self.status.into());
-        put("http.response.body.size", exchange.download.body_bytes.into());
-        if let Some(listener) = client.listener(&live) {
-            put("sheave.listener", (*listener.name).into());
+        if let Some(listener) = listener {
+            line.text("sheave.listener", listener.name.as_bytes());
         }
         if let Some(route) = self.route() {
-            put("sheave.route", (*route.name).into());
+            line.text("sheave.route", route.name.as_bytes());
         }
         if let Some(backend) = &self.backend {
-            put("sheave.backend", (*backend.name).into());
+            line.text("sheave.backend", backend.name.as_bytes());
         }
         if let Some(endpoint) = self.endpoint {
-            put("sheave.endpoint", endpoint.to_string().into());
-            put("sheave.attempts", self.attempts.into());
+            line.plain("sheave.endpoint", endpoint);
+            line.number("sheave.attempts", self.attempts);
         }
-        put("sheave.queue_seconds", self.queued.as_secs_f64().into());
-        put("duration_seconds", duration.as_secs_f64().into());
-        if let Some(failure) = self.failure {
-            put("error.type", failure.meaning().word.into());
+        line.number("sheave.queue_seconds", self.queued.as_secs_f64());
+    }
+}
+
+/// The trace that the request is part of shows what such a duration looks like.
+fn keep_exemplar(
+    counters: &RouteCounters,
+    bucket: usize,
+    duration: Duration,
+    request: &RequestHead,
+) {
+    let trace = request.fields.get("traceparent").and_then(sampled_trace);
+    if let Some(trace) = trace {
+        counters.exemplars.keep(bucket, trace, duration.as_secs_f64(), clock::wall());
+    }
+}
+
+/// Who asks: the client as far as trusted proxies name it, and the peer.
+fn describe_client(
+    line: &mut Line<'_>,
+    client: &Client,
+    listener: Option<&LiveListener>,
+    request: &RequestHead,
+) {
+    let named = listener.and_then(|it| client.origin.named_client(&request.fields, &it.client));
+    match named {
+        Some(address) => line.plain("client.address", address),
+        None => {
+            line.plain("client.address", client.origin.text());
+            line.number("client.port", client.peer.port());
         }
-        line
+    }
+    line.plain("network.peer.address", client.origin.text());
+    line.number("network.peer.port", client.peer.port());
+}
+
+/// What is asked for.
+fn describe_request(line: &mut Line<'_>, request: &RequestHead) {
+    match request.method {
+        Method::Other => {
+            line.plain("http.request.method", "_OTHER");
+            line.text("http.request.method_original", request.method_bytes());
+        }
+        Method::Get
+        | Method::Head
+        | Method::Post
+        | Method::Put
+        | Method::Delete
+        | Method::Options
+        | Method::Trace
+        | Method::Patch
+        | Method::Connect => line.text("http.request.method", request.method_bytes()),
+    }
+    line.text("server.address", request.host());
+    let port = request.authority().get(request.host().len() + 1..);
+    if let Some(port) = port.and_then(|port| str::from_utf8(port).ok()?.parse::<u16>().ok()) {
+        line.number("server.port", port);
+    }
+    line.text("url.path", request.path());
+    let query = request.target().get(request.path().len() + 1..);
+    if let Some(query) = query.filter(|query| !query.is_empty()) {
+        line.text("url.query", query);
+    }
+    line.plain("network.protocol.name", "http");
+    line.plain("network.protocol.version", version(request.version));
+    if let Some(agent) = request.fields.get("user-agent") {
+        line.text("user_agent.original", agent);
+    }
+    if request.fields.has(Name::XRequestId) {
+        let ids = request.fields.values(Name::XRequestId);
+        line.texts("http.request.header.x-request-id", ids);
     }
 }
 
@@ -177,10 +237,11 @@ impl Log {
         self.writer.is_some() && (rng.next_u64() >> 32) < self.share
     }
 
-    fn write(&self, line: &Map<String, Value>, counters: &WorkerCounters) {
+    fn write(&self, describe: impl FnOnce(&mut Line<'_>), counters: &WorkerCounters) {
         let mut lines = self.lines.borrow_mut();
-        serde_json::to_writer(&mut *lines, line).expect("a map of strings and numbers is JSON");
-        lines.push(b'\n');
+        let mut line = Line::begin(&mut lines);
+        describe(&mut line);
+        line.end();
         let full = lines.len() >= BATCH_BYTES;
         drop(lines);
         if full {

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::failure::Failure;
+use crate::observe::{Distribution, Exemplars};
 
 /// A number that one thread adds to and any thread reads.
 #[derive(Default)]
@@ -30,7 +31,7 @@ pub(crate) struct Histogram {
 }
 
 impl Histogram {
-    pub(crate) const BOUNDS: [f64; 15] = [
+    const BOUNDS: [f64; 15] = [
         0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0,
     ];
     /// The same in nanoseconds: whole numbers compare faster.
@@ -44,19 +45,27 @@ impl Histogram {
         nanoseconds
     };
 
-    pub(crate) fn add(&self, duration: Duration) {
+    /// Returns the bucket it fell into.
+    pub(crate) fn add(&self, duration: Duration) -> usize {
         let nanoseconds = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         let bucket = Self::BOUNDS_NANOSECONDS.partition_point(|bound| *bound < nanoseconds);
         self.buckets[bucket].add(1);
         self.nanoseconds.add(nanoseconds);
+        bucket
     }
 
-    /// Adds this shard's buckets to `counts`; returns its sum in seconds.
-    pub(crate) fn add_to(&self, counts: &mut [u64]) -> f64 {
-        for (count, bucket) in counts.iter_mut().zip(&self.buckets) {
-            *count += bucket.value();
+    /// All shards as one.
+    pub(crate) fn sum<'h>(shards: impl Iterator<Item = &'h Self>) -> Distribution {
+        let mut counts = vec![0; Self::BOUNDS.len() + 1];
+        let mut nanoseconds = 0;
+        for shard in shards {
+            for (count, bucket) in counts.iter_mut().zip(&shard.buckets) {
+                *count += bucket.value();
+            }
+            nanoseconds += shard.nanoseconds.value();
         }
-        self.nanoseconds.value() as f64 / 1e9
+        let sum = nanoseconds as f64 / 1e9;
+        Distribution { bounds: &Self::BOUNDS, counts, sum, exemplars: Vec::new() }
     }
 }
 
@@ -76,6 +85,8 @@ pub(crate) struct RouteCounters {
     /// By the status' first digit; 0 for those that got no answer.
     pub(crate) responses: [Counter; 6],
     pub(crate) duration: Histogram,
+    /// Of `duration`.
+    pub(crate) exemplars: Exemplars,
 }
 
 #[derive(Default)]

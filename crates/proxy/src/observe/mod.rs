@@ -2,15 +2,23 @@
 
 /// Counters, one shard per worker.
 mod counters;
-/// Every metric: name, unit, help, and how it is collected.
+/// Traces that show what a histogram counts.
+mod exemplar;
+/// What a metric is.
+mod row;
+/// Every metric, by what it measures.
 mod metrics;
+/// A line of JSON.
+mod line;
 /// One JSON line per request.
 pub(crate) mod access;
 
-pub use metrics::{Kind, METRICS, Metric, Sample, Value};
+pub use metrics::metrics;
+pub use row::{Distribution, Each, Exemplar, Kind, Metric, Read, Row, Sample, Value};
 
 pub(crate) use counters::{
     BackendCounters, Counter, EndpointCounters, Histogram, ListenerCounters, RouteCounters,
     WorkerCounters,
 };
+pub(crate) use exemplar::{Exemplars, sampled_trace};
 pub(crate) use metrics::collect;

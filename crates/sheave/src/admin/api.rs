@@ -6,7 +6,7 @@ use gateway::Problem;
 use proxy::{BackendView, EndpointView, ListenerView};
 use serde::Serialize;
 
-use super::metrics::seconds;
+use super::exposition::seconds;
 use super::status::ObjectStatus;
 use crate::report::Report;
 

@@ -5,9 +5,9 @@ use std::net::TcpStream;
 use std::num::NonZeroUsize;
 
 use proxy::Settings;
-use proxy::observe::{Kind, Metric, Sample, Value};
+use proxy::observe::{Kind, Metric, metrics};
 
-use super::metrics::{Gathered, METRICS};
+use super::metrics::METRICS;
 use super::*;
 use crate::expect::expect_file;
 
@@ -24,7 +24,7 @@ fn exchange(address: SocketAddr, request: &str) -> String {
 fn ask(phase: Phase, requests: &'static [&str]) -> Vec<String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let settings = Settings { workers: NonZeroUsize::MIN, access_log: None };
+        let settings = Settings { workers: NonZeroUsize::MIN, access_log: None, exemplars: false };
         let proxy = Arc::new(Proxy::start(settings).unwrap());
         let (_sender, report) = watch::channel(Report { phase, ..Report::new() });
         let address = start("127.0.0.1:0".parse().unwrap(), proxy, report).await.unwrap();
@@ -52,7 +52,7 @@ fn every_path_of_the_index_answers() {
         "/api/v1/config ",
         "ok\n",
         "ready\n",
-        "# EOF\n",
+        "sheave_build_info{",
         r#"{"listeners":[]}"#,
         r#"{"backends":[]}"#,
         r#""generation":0"#,
@@ -60,7 +60,7 @@ fn every_path_of_the_index_answers() {
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
         assert!(answer.contains(part), "{answer}");
     }
-    assert!(answers[3].contains("content-type: application/openmetrics-text; version=1.0.0"));
+    assert!(answers[3].contains("content-type: text/plain; version=0.0.4"), "{}", answers[3]);
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn address_in_use_is_refused_with_what_to_do() {
     let address = taken.local_addr().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let failure = runtime.block_on(async {
-        let settings = Settings { workers: NonZeroUsize::MIN, access_log: None };
+        let settings = Settings { workers: NonZeroUsize::MIN, access_log: None, exemplars: false };
         let proxy = Arc::new(Proxy::start(settings).unwrap());
         start(address, proxy, watch::channel(Report::new()).1).await.unwrap_err()
     });
@@ -99,49 +99,6 @@ fn address_in_use_is_refused_with_what_to_do() {
 }
 
 #[test]
-fn samples_of_a_metric_stand_together_in_open_metrics_text() {
-    let [build, start, .., reloads] = METRICS else { panic!("too few metrics") };
-    let mut gathered = Gathered::of([build, start, &WAITED, reloads].into_iter());
-    let mut add = |metric, labels: &[&str], value| gathered.add(&Sample { metric, labels, value });
-    add(reloads, &["applied"], Value::Count(3));
-    add(start, &[], Value::Gauge(1.5));
-    let counts = &[4, 0, 1];
-    add(&WAITED, &["a\"b\n"], Value::Histogram { bounds: &[0.1, 1.0], counts, sum: 7.25 });
-    add(reloads, &["refused"], Value::Count(1));
-    assert_eq!(
-        gathered.encode(),
-        r#"# HELP sheave_build_info Always 1; the label is the version.
-# TYPE sheave_build_info gauge
-# HELP process_start_time_seconds When the process started, in seconds since 1970.
-# TYPE process_start_time_seconds gauge
-# UNIT process_start_time_seconds seconds
-process_start_time_seconds 1.5
-# HELP waited_seconds How long.
-# TYPE waited_seconds histogram
-# UNIT waited_seconds seconds
-waited_seconds_sum{who="a\"b\n"} 7.25
-waited_seconds_count{who="a\"b\n"} 5
-waited_seconds_bucket{le="0.1",who="a\"b\n"} 4
-waited_seconds_bucket{le="1.0",who="a\"b\n"} 4
-waited_seconds_bucket{le="+Inf",who="a\"b\n"} 5
-# HELP sheave_config_reloads Configurations read since the start, by what became of them.
-# TYPE sheave_config_reloads counter
-sheave_config_reloads_total{result="applied"} 3
-sheave_config_reloads_total{result="refused"} 1
-# EOF
-"#
-    );
-}
-
-static WAITED: Metric = Metric {
-    name: "waited_seconds",
-    unit: "seconds",
-    help: "How long.",
-    kind: Kind::Histogram,
-    labels: &["who"],
-};
-
-#[test]
 fn reference_page_of_metrics_is_fresh() {
     expect_file("docs/reference/metrics.md", &reference_page());
 }
@@ -149,20 +106,24 @@ fn reference_page_of_metrics_is_fresh() {
 fn reference_page() -> String {
     let mut page = String::from(
         "# Metrics\n\n<!-- Made from the metrics themselves by `make gen`. -->\n\n\
-         `GET /metrics` on the admin address answers OpenMetrics text, which Prometheus reads. Series are bounded: labels\n\
-         name listeners, routes, backends and endpoints of the configuration, or come from closed sets; never a path, a\n\
-         host or a client. A route is `namespace/route/rule`, a backend `namespace/service:port`.\n",
+         `GET /metrics` on the admin address answers OpenMetrics 1.0 to who asks for it in `Accept`, as Prometheus does, and\n\
+         Prometheus' older text to all others. Series are bounded: labels name listeners, routes, backends and endpoints of\n\
+         the configuration, or come from closed sets; never a path, a host or a client. A route is `namespace/route/rule`, a\n\
+         backend `namespace/service:port`.\n\
+         \n\
+         With `sheave serve --exemplars` the buckets of `sheave_request_duration_seconds` carry the id of the last sampled\n\
+         trace that fell into them, as the client's `traceparent` names it; OpenMetrics only.\n",
     );
-    for (heading, metrics) in [
-        ("Requests and endpoints", proxy::observe::METRICS),
-        ("Process and configuration", METRICS),
-    ] {
-        page.push_str(&format!(
-            "\n## {heading}\n\n| metric | type | labels | meaning |\n| --- | --- | --- | --- |\n"
-        ));
-        metrics.iter().for_each(|metric| page.push_str(&row(metric)));
-    }
+    section(&mut page, "Requests and endpoints", metrics());
+    section(&mut page, "Process and configuration", METRICS.iter().map(|row| &row.metric));
     page
+}
+
+fn section<'m>(page: &mut String, heading: &str, metrics: impl Iterator<Item = &'m Metric>) {
+    page.push_str(&format!(
+        "\n## {heading}\n\n| metric | type | labels | meaning |\n| --- | --- | --- | --- |\n"
+    ));
+    metrics.for_each(|metric| page.push_str(&row(metric)));
 }
 
 fn row(metric: &Metric) -> String {

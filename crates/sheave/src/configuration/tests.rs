@@ -57,7 +57,7 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
-        let settings = Settings { workers: NonZeroUsize::MIN, access_log: None };
+        let settings = Settings { workers: NonZeroUsize::MIN, access_log: None, exemplars: false };
         let proxy = Arc::new(Proxy::start(settings).unwrap());
         let (sender, report) = watch::channel(Report::new());
         Self { configuration: Configuration::new(proxy.clone(), sender), proxy, report }

@@ -50,17 +50,22 @@ fn section(page: &mut String, command: &clap::Command) {
 fn row(page: &mut String, argument: &Arg) {
     let names = argument.get_value_names().unwrap_or_default();
     let value = names.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(" ");
-    let flag = match argument.get_long() {
-        Some(long) => format!("`--{long} {value}`"),
-        None => format!("`{value}...`"),
+    let takes_values = argument.get_action().takes_values();
+    let repeats = argument.get_num_args().is_some_and(|count| count.max_values() > 1);
+    let flag = match (argument.get_long(), argument.get_short()) {
+        (Some(long), _) if takes_values => format!("`--{long} {value}`"),
+        (Some(long), _) => format!("`--{long}`"),
+        (None, Some(short)) => format!("`-{short} {value}`"),
+        (None, None) if repeats => format!("`{value}...`"),
+        (None, None) => format!("`{value}`"),
     };
     let help = argument.get_long_help().or_else(|| argument.get_help()).unwrap().to_string();
     let (help, told) = match help.split_once(" [default: ") {
         Some((help, told)) => (help.to_owned(), told.trim_end_matches(['.', ']']).to_owned()),
         None => (help, String::new()),
     };
-    let default =
-        argument.get_default_values().first().map(|it| format!("`{}`", it.to_string_lossy()));
+    let default = argument.get_default_values().first().filter(|_| takes_values);
+    let default = default.map(|it| format!("`{}`", it.to_string_lossy()));
     let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
     let help = help.trim_end_matches('.');
     let (flag, default) = (flag.replace('|', "\\|"), default.unwrap_or(told));

@@ -1,0 +1,100 @@
+//! Exemplars: for each bucket of a histogram the last trace that fell into it.
+//!
+//! A worker writes its own, under a lock that only a scrape contends for: then the exemplar is let go, and the worker
+//! does not wait.
+
+use std::sync::Mutex;
+use std::time::SystemTime;
+
+use crate::dial::pool::lock;
+use crate::observe::Exemplar;
+
+/// A worker's exemplars of one histogram, by bucket; empty until there is one.
+#[derive(Default)]
+pub(crate) struct Exemplars(Mutex<Vec<Option<Exemplar>>>);
+
+impl Exemplars {
+    pub(crate) fn keep(&self, bucket: usize, trace_id: &str, seconds: f64, at: SystemTime) {
+        let Ok(mut kept) = self.0.try_lock() else { return };
+        if kept.len() <= bucket {
+            kept.resize(bucket + 1, None);
+        }
+        kept[bucket] = Some(Exemplar { trace_id: trace_id.to_owned(), value: seconds, at });
+    }
+
+    /// The last of each bucket over all shards.
+    pub(crate) fn latest<'e>(shards: impl Iterator<Item = &'e Self>) -> Vec<Option<Exemplar>> {
+        let mut latest: Vec<Option<Exemplar>> = Vec::new();
+        for shard in shards {
+            let kept = lock(&shard.0);
+            if latest.len() < kept.len() {
+                latest.resize(kept.len(), None);
+            }
+            for (latest, kept) in latest.iter_mut().zip(&*kept) {
+                let at = |exemplar: &Option<Exemplar>| exemplar.as_ref().map(|it| it.at);
+                if at(kept) > at(latest) {
+                    latest.clone_from(kept);
+                }
+            }
+        }
+        latest
+    }
+}
+
+/// The trace that a `traceparent` names (W3C Trace Context §3.2), if somebody keeps it: an exemplar of a trace that
+/// nobody sampled leads nowhere.
+pub(crate) fn sampled_trace(traceparent: &[u8]) -> Option<&str> {
+    let text = std::str::from_utf8(traceparent).ok()?;
+    let mut parts = text.split('-');
+    let (version, trace, parent, flags) =
+        (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+    let hex = |part: &str, length| {
+        part.len() == length && part.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    };
+    let well_formed = hex(version, 2) && hex(trace, 32) && hex(parent, 16) && hex(flags, 2);
+    // Later versions may have more parts; the first version has not, and ff is none.
+    let known = version != "ff" && (version != "00" || parts.next().is_none());
+    let named = trace.bytes().any(|byte| byte != b'0');
+    let sampled = u8::from_str_radix(flags, 16).is_ok_and(|flags| flags & 1 == 1);
+    (well_formed && known && named && sampled).then_some(trace)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+
+    #[test]
+    fn only_a_sampled_trace_is_an_example() {
+        let trace = |text: &str| sampled_trace(text.as_bytes()).map(str::to_owned);
+        let good = format!("00-{TRACE}-00f067aa0ba902b7-01");
+        assert_eq!(trace(&good).as_deref(), Some(TRACE));
+        assert_eq!(trace(&good.replace("00-4", "01-4")), Some(TRACE.to_owned()));
+        for bad in [
+            &good.replace("-01", "-00"),
+            &good.replace("00-4", "ff-4"),
+            &good.to_uppercase(),
+            &good.replace(TRACE, &"0".repeat(32)),
+            &format!("{good}-more"),
+            &good[..40],
+            "",
+        ] {
+            assert_eq!(trace(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_last_of_each_bucket_is_shown() {
+        let (one, other) = (Exemplars::default(), Exemplars::default());
+        let at = |second| SystemTime::UNIX_EPOCH + Duration::from_secs(second);
+        one.keep(1, "old", 0.5, at(1));
+        other.keep(1, "new", 0.6, at(2));
+        one.keep(0, "alone", 0.1, at(1));
+        let latest = Exemplars::latest([&one, &other].into_iter());
+        let ids = latest.iter().flatten().map(|it| it.trace_id.as_str()).collect::<Vec<_>>();
+        assert_eq!(ids, ["alone", "new"]);
+    }
+}

@@ -1,0 +1,132 @@
+//! One JSON object on one line, written as it goes: no tree of values, nothing allocated but the line itself.
+//!
+//! It knows JSON; which keys there are and what they mean is not its concern.
+
+use std::fmt::Display;
+use std::io::Write;
+
+/// A line that is being written: what is put is there at once, in its order.
+pub(crate) struct Line<'o> {
+    out: &'o mut Vec<u8>,
+    /// What stands before the next key.
+    before: u8,
+}
+
+impl<'o> Line<'o> {
+    pub(crate) fn begin(out: &'o mut Vec<u8>) -> Self {
+        Self { out, before: b'{' }
+    }
+
+    pub(crate) fn end(self) {
+        self.out.extend_from_slice(if self.before == b'{' { b"{}\n" } else { b"}\n" });
+    }
+
+    /// Text that needs no escapes: addresses, times, our own words.
+    pub(crate) fn plain(&mut self, key: &str, text: impl Display) {
+        self.key(key);
+        self.out.push(b'"');
+        self.display(text);
+        self.out.push(b'"');
+    }
+
+    /// Text from outside; what is not UTF-8 becomes U+FFFD.
+    pub(crate) fn text(&mut self, key: &str, text: &[u8]) {
+        self.key(key);
+        self.quote(text);
+    }
+
+    /// Texts from outside, as one array.
+    pub(crate) fn texts<'t>(&mut self, key: &str, texts: impl Iterator<Item = &'t [u8]>) {
+        self.key(key);
+        self.out.push(b'[');
+        for (place, text) in texts.enumerate() {
+            if place > 0 {
+                self.out.push(b',');
+            }
+            self.quote(text);
+        }
+        self.out.push(b']');
+    }
+
+    pub(crate) fn number(&mut self, key: &str, number: impl Display) {
+        self.key(key);
+        self.display(number);
+    }
+
+    fn key(&mut self, key: &str) {
+        self.out.push(self.before);
+        self.before = b',';
+        self.out.push(b'"');
+        self.out.extend_from_slice(key.as_bytes());
+        self.out.extend_from_slice(b"\":");
+    }
+
+    fn display(&mut self, value: impl Display) {
+        write!(self.out, "{value}").expect("a Vec takes what is written");
+    }
+
+    fn quote(&mut self, text: &[u8]) {
+        self.out.push(b'"');
+        for chunk in text.utf8_chunks() {
+            chunk.valid().bytes().for_each(|byte| self.escape(byte));
+            if !chunk.invalid().is_empty() {
+                self.out.extend_from_slice("\u{fffd}".as_bytes());
+            }
+        }
+        self.out.push(b'"');
+    }
+
+    /// RFC 8259 §7; the bytes of longer characters stand for themselves.
+    fn escape(&mut self, byte: u8) {
+        match byte {
+            b'"' => self.out.extend_from_slice(b"\\\""),
+            b'\\' => self.out.extend_from_slice(b"\\\\"),
+            0..b' ' => write!(self.out, "\\u{byte:04x}").expect("a Vec takes what is written"),
+            _ => self.out.push(byte),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn written(fill: impl FnOnce(&mut Line<'_>)) -> String {
+        let mut out = Vec::new();
+        let mut line = Line::begin(&mut out);
+        fill(&mut line);
+        line.end();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn what_is_written_is_json() {
+        let line = written(|line| {
+            line.plain("address", std::net::Ipv4Addr::LOCALHOST);
+            line.text("path", b"/\"\\\x01\x7f\xc3\xa4");
+            line.texts("ids", [&b"a"[..], b"\"b"].into_iter());
+            line.number("seconds", 0.000_001);
+            line.number("bytes", u64::MAX);
+        });
+        assert!(line.ends_with("}\n"), "{line}");
+        let expected = json!({
+            "address": "127.0.0.1",
+            "path": "/\"\\\u{1}\u{7f}ä",
+            "ids": ["a", "\"b"],
+            "seconds": 0.000_001,
+            "bytes": u64::MAX,
+        });
+        assert_eq!(serde_json::from_str::<Value>(&line).unwrap(), expected);
+    }
+
+    #[test]
+    fn what_is_not_utf8_is_replaced() {
+        let any: Vec<u8> = (0..=255).collect();
+        let line = written(|line| line.text("any", &any));
+        let read: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(read["any"], String::from_utf8_lossy(&any).as_ref());
+        assert_eq!(written(|_| {}), "{}\n");
+    }
+}

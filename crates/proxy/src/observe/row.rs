@@ -1,0 +1,155 @@
+//! What a metric is: a row of a table, which says how its value is read and so of which kind it is.
+//!
+//! It knows nothing of what is measured; the tables are where that is known.
+
+use std::time::SystemTime;
+
+/// What is said of a metric.
+#[derive(Debug)]
+pub struct Metric {
+    /// As Prometheus names it, without `_total`; what is not a count ends with its unit.
+    pub name: &'static str,
+    pub help: &'static str,
+    pub kind: Kind,
+    pub labels: &'static [&'static str],
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Counter,
+    Gauge,
+    Histogram,
+}
+
+/// A metric that each `T` has.
+pub struct Row<T> {
+    pub metric: Metric,
+    read: Read<T>,
+}
+
+/// How a value is read, which is also of which kind it is.
+pub enum Read<T> {
+    Count(fn(&T) -> u64),
+    /// One for each value of the last label.
+    Counts(fn(&T, &mut Each<'_, u64>)),
+    Gauge(fn(&T) -> f64),
+    /// One for each value of the last label.
+    Gauges(fn(&T, &mut Each<'_, f64>)),
+    Histogram(fn(&T) -> Distribution),
+}
+
+/// Takes a value of the last label, and the metric's value for it.
+pub type Each<'e, V> = dyn FnMut(&str, V) + 'e;
+
+/// One value of one metric.
+pub struct Sample<'a> {
+    pub metric: &'static Metric,
+    /// In the order of the metric's labels.
+    pub labels: &'a [&'a str],
+    pub value: Value<'a>,
+}
+
+pub enum Value<'a> {
+    Count(u64),
+    Gauge(f64),
+    Histogram(&'a Distribution),
+}
+
+/// Values by bucket.
+pub struct Distribution {
+    pub bounds: &'static [f64],
+    /// One more than `bounds`, and not cumulative.
+    pub counts: Vec<u64>,
+    pub sum: f64,
+    /// An example of each bucket, where there is one; empty: none are kept.
+    pub exemplars: Vec<Option<Exemplar>>,
+}
+
+/// One observation, and the trace that shows what happened.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Exemplar {
+    /// 32 lower-case hexadecimal digits.
+    pub trace_id: String,
+    pub value: f64,
+    pub at: SystemTime,
+}
+
+impl Metric {
+    /// `seconds`, `bytes`, or empty for a count.
+    pub fn unit(&self) -> &'static str {
+        let ends_with = |unit: &&str| self.name.rsplit('_').next() == Some(unit);
+        ["seconds", "bytes"].into_iter().find(ends_with).unwrap_or_default()
+    }
+}
+
+impl<T> Row<T> {
+    pub const fn new(
+        name: &'static str,
+        labels: &'static [&'static str],
+        read: Read<T>,
+        help: &'static str,
+    ) -> Self {
+        let kind = match &read {
+            Read::Count(_) | Read::Counts(_) => Kind::Counter,
+            Read::Gauge(_) | Read::Gauges(_) => Kind::Gauge,
+            Read::Histogram(_) => Kind::Histogram,
+        };
+        Self { metric: Metric { name, help, kind, labels }, read }
+    }
+
+    /// Calls `sink` with the values of one subject, which `labels` name.
+    pub fn visit(&'static self, subject: &T, labels: &[&str], sink: &mut dyn FnMut(Sample<'_>)) {
+        let metric = &self.metric;
+        match self.read {
+            Read::Count(read) => {
+                sink(Sample { metric, labels, value: Value::Count(read(subject)) });
+            }
+            Read::Gauge(read) => {
+                sink(Sample { metric, labels, value: Value::Gauge(read(subject)) });
+            }
+            Read::Histogram(read) => {
+                sink(Sample { metric, labels, value: Value::Histogram(&read(subject)) });
+            }
+            Read::Counts(read) => read(subject, &mut |label, count| {
+                let labels = &[labels, &[label]].concat();
+                sink(Sample { metric, labels, value: Value::Count(count) });
+            }),
+            Read::Gauges(read) => read(subject, &mut |label, value| {
+                let labels = &[labels, &[label]].concat();
+                sink(Sample { metric, labels, value: Value::Gauge(value) });
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unit_is_the_end_of_the_name() {
+        let unit = |name| Row::new(name, &[], Read::Count(|(): &()| 0), "").metric.unit();
+        assert_eq!(unit("sheave_queue_seconds"), "seconds");
+        assert_eq!(unit("sheave_sent_bytes"), "bytes");
+        assert_eq!(unit("sheave_requests"), "");
+    }
+
+    #[test]
+    fn values_of_the_last_label_come_one_by_one() {
+        static ROW: Row<[u64; 2]> = Row::new(
+            "things",
+            &["of", "kind"],
+            Read::Counts(|counts, each| {
+                each("small", counts[0]);
+                each("large", counts[1]);
+            }),
+            "",
+        );
+        let mut seen = Vec::new();
+        ROW.visit(&[3, 4], &["here"], &mut |sample| {
+            let Value::Count(count) = sample.value else { panic!("a count") };
+            seen.push((sample.labels.join(" "), count));
+        });
+        assert_eq!(seen, [("here small".to_owned(), 3), ("here large".to_owned(), 4)]);
+    }
+}

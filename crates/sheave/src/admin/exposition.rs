@@ -1,0 +1,159 @@
+//! Samples as text, in the format that the client asks for: OpenMetrics 1.0, or Prometheus' own before it.
+//!
+//! It knows how metrics are written, not which there are.
+
+use std::fmt::{self, Display, Write};
+use std::ptr;
+use std::time::SystemTime;
+
+use proxy::observe::{Distribution, Exemplar, Kind, Metric, Sample, Value};
+
+/// How metrics are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Format {
+    /// With units and exemplars.
+    OpenMetrics,
+    /// What every reader of metrics understands.
+    Prometheus,
+}
+
+impl Format {
+    /// OpenMetrics is for who asks for it by name; a `q` that refuses it is respected.
+    pub(super) fn asked_by(accept: &str) -> Self {
+        let asks = |range: &str| {
+            let mut parts = range.split(';').map(str::trim);
+            let named = parts
+                .next()
+                .is_some_and(|name| name.eq_ignore_ascii_case("application/openmetrics-text"));
+            let refused = |part: &str| {
+                let quality = part.strip_prefix("q=").or_else(|| part.strip_prefix("Q="));
+                quality.and_then(|quality| quality.parse().ok()) == Some(0.0)
+            };
+            named && !parts.any(refused)
+        };
+        if accept.split(',').any(asks) { Self::OpenMetrics } else { Self::Prometheus }
+    }
+
+    pub(super) fn content_type(self) -> &'static str {
+        match self {
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Self::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
+        }
+    }
+}
+
+/// Text that grows sample by sample; those of one metric come together.
+pub(super) struct Exposition {
+    format: Format,
+    text: String,
+    /// Whose samples are being written.
+    metric: Option<&'static Metric>,
+}
+
+impl Exposition {
+    pub(super) fn new(format: Format) -> Self {
+        Self { format, text: String::new(), metric: None }
+    }
+
+    pub(super) fn add(&mut self, sample: &Sample<'_>) {
+        if !self.metric.is_some_and(|metric| ptr::eq(metric, sample.metric)) {
+            self.metric = Some(sample.metric);
+            self.head(sample.metric);
+        }
+        match sample.value {
+            Value::Count(count) => self.line(sample, "_total", None, count),
+            Value::Gauge(value) => self.line(sample, "", None, value),
+            Value::Histogram(distribution) => self.histogram(sample, distribution),
+        }
+    }
+
+    pub(super) fn finish(mut self) -> String {
+        if self.format == Format::OpenMetrics {
+            self.text.push_str("# EOF\n");
+        }
+        self.text
+    }
+
+    fn head(&mut self, metric: &Metric) {
+        let (kind, suffix) = match metric.kind {
+            Kind::Counter => ("counter", "_total"),
+            Kind::Gauge => ("gauge", ""),
+            Kind::Histogram => ("histogram", ""),
+        };
+        // OpenMetrics names the family, the older format the sample.
+        let suffix = if self.format == Format::OpenMetrics { "" } else { suffix };
+        let name = metric.name;
+        self.put(format_args!("# HELP {name}{suffix} "));
+        escape(&mut self.text, metric.help);
+        self.put(format_args!("\n# TYPE {name}{suffix} {kind}\n"));
+        if self.format == Format::OpenMetrics && !metric.unit().is_empty() {
+            self.put(format_args!("# UNIT {name} {}\n", metric.unit()));
+        }
+    }
+
+    fn histogram(&mut self, sample: &Sample<'_>, distribution: &Distribution) {
+        let Distribution { bounds, counts, sum, exemplars } = distribution;
+        let bounds = bounds.iter().copied().chain([f64::INFINITY]);
+        let mut below = 0;
+        for (place, (bound, count)) in bounds.zip(counts).enumerate() {
+            below += count;
+            self.line(sample, "_bucket", Some(bound), below);
+            if let Some(Some(exemplar)) = exemplars.get(place)
+                && self.format == Format::OpenMetrics
+            {
+                self.exemplar(exemplar);
+            }
+        }
+        self.line(sample, "_sum", None, sum);
+        self.line(sample, "_count", None, below);
+    }
+
+    fn line(&mut self, sample: &Sample<'_>, suffix: &str, bound: Option<f64>, value: impl Display) {
+        let Sample { metric, labels, .. } = sample;
+        self.put(format_args!("{}{suffix}", metric.name));
+        let mut before = '{';
+        for (name, value) in metric.labels.iter().zip(*labels) {
+            self.put(format_args!("{before}{name}=\""));
+            escape(&mut self.text, value);
+            self.text.push('"');
+            before = ',';
+        }
+        match bound {
+            Some(f64::INFINITY) => self.put(format_args!("{before}le=\"+Inf\"}}")),
+            // `1.0` and not `1`: both formats take it, and OpenMetrics asks for it.
+            Some(bound) => self.put(format_args!("{before}le=\"{bound:?}\"}}")),
+            None if before == ',' => self.text.push('}'),
+            None => {}
+        }
+        self.put(format_args!(" {value}\n"));
+    }
+
+    /// At the end of the line that was written last.
+    fn exemplar(&mut self, exemplar: &Exemplar) {
+        let Exemplar { trace_id, value, at } = exemplar;
+        self.text.truncate(self.text.trim_end().len());
+        self.put(format_args!(" # {{trace_id=\"{trace_id}\"}} {value} {:.3}\n", seconds(*at)));
+    }
+
+    fn put(&mut self, arguments: fmt::Arguments<'_>) {
+        self.text.write_fmt(arguments).expect("a String takes what is written");
+    }
+}
+
+pub(super) fn seconds(time: SystemTime) -> f64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+}
+
+fn escape(text: &mut String, value: &str) {
+    for character in value.chars() {
+        match character {
+            '\\' => text.push_str("\\\\"),
+            '"' => text.push_str("\\\""),
+            '\n' => text.push_str("\\n"),
+            plain => text.push(plain),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,76 @@
+//! What metrics look like in both formats.
+
+use std::time::Duration;
+
+use proxy::observe::{Read, Row};
+
+use super::*;
+
+struct Subject;
+
+static ROWS: &[Row<Subject>] = &[
+    Row::new("sent_bytes", &["who"], Read::Count(|_| 3), "A \"count\"\\."),
+    Row::new("started_seconds", &[], Read::Gauge(|_| 1.5), "When."),
+    Row::new("waited_seconds", &["who"], Read::Histogram(|_| waited()), "How long."),
+];
+
+fn waited() -> Distribution {
+    let at = SystemTime::UNIX_EPOCH + Duration::from_millis(1500);
+    let exemplar = Exemplar { trace_id: "abc".to_owned(), value: 0.75, at };
+    let counts = vec![4, 1, 0];
+    Distribution { bounds: &[0.1, 1.0], counts, sum: 7.25, exemplars: vec![None, Some(exemplar)] }
+}
+
+fn written(format: Format) -> String {
+    let mut exposition = Exposition::new(format);
+    for row in ROWS {
+        let labels: &[&str] = if row.metric.labels.is_empty() { &[] } else { &["a\"b\\\n"] };
+        row.visit(&Subject, labels, &mut |sample| exposition.add(&sample));
+    }
+    exposition.finish()
+}
+
+#[test]
+fn open_metrics_has_units_exemplars_and_an_end() {
+    assert_eq!(
+        written(Format::OpenMetrics),
+        r#"# HELP sent_bytes A \"count\"\\.
+# TYPE sent_bytes counter
+# UNIT sent_bytes bytes
+sent_bytes_total{who="a\"b\\\n"} 3
+# HELP started_seconds When.
+# TYPE started_seconds gauge
+# UNIT started_seconds seconds
+started_seconds 1.5
+# HELP waited_seconds How long.
+# TYPE waited_seconds histogram
+# UNIT waited_seconds seconds
+waited_seconds_bucket{who="a\"b\\\n",le="0.1"} 4
+waited_seconds_bucket{who="a\"b\\\n",le="1.0"} 5 # {trace_id="abc"} 0.75 1.500
+waited_seconds_bucket{who="a\"b\\\n",le="+Inf"} 5
+waited_seconds_sum{who="a\"b\\\n"} 7.25
+waited_seconds_count{who="a\"b\\\n"} 5
+# EOF
+"#
+    );
+}
+
+#[test]
+fn the_older_format_names_samples_and_has_no_exemplars() {
+    let text = written(Format::Prometheus);
+    assert!(text.contains("# TYPE sent_bytes_total counter\nsent_bytes_total{"), "{text}");
+    assert!(text.contains("# TYPE waited_seconds histogram\nwaited_seconds_bucket{"), "{text}");
+    for absent in ["# UNIT", "# EOF", "trace_id"] {
+        assert!(!text.contains(absent), "{absent} in {text}");
+    }
+}
+
+#[test]
+fn open_metrics_is_for_who_asks_for_it() {
+    let prometheus = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5";
+    assert_eq!(Format::asked_by(prometheus), Format::OpenMetrics);
+    assert_eq!(Format::asked_by("text/plain, Application/OpenMetrics-Text"), Format::OpenMetrics);
+    for other in ["", "*/*", "text/plain", "application/openmetrics-text; q=0"] {
+        assert_eq!(Format::asked_by(other), Format::Prometheus, "{other}");
+    }
+}
