@@ -165,7 +165,7 @@ impl World {
 
     fn replace(&mut self, weights: &[Option<u32>; ENDPOINTS]) {
         let member = |(endpoint, weight): (&Arc<_>, &Option<u32>)| {
-            weight.map(|weight| Member { endpoint: Arc::clone(endpoint), weight })
+            weight.map(|weight| Member::new(Arc::clone(endpoint), weight))
         };
         let members = self.endpoints.iter().zip(weights).filter_map(member).collect();
         self.configured = EndpointSet::new(members);
@@ -203,7 +203,8 @@ impl World {
         for ((condition, weight), member) in conditions.iter().zip(effective.members()) {
             let serves = serving(condition) && condition.fit || too_few;
             let tried = condition.standing == Standing::Trial && condition.fit;
-            assert_eq!(member.weight > 0, *weight > 0 && (serves || tried), "{condition:?}");
+            assert_eq!(member.weight > 0, *weight > 0 && serves, "{condition:?}");
+            assert_eq!(member.trial, *weight > 0 && tried && !too_few, "{condition:?}");
         }
     }
 
@@ -333,6 +334,21 @@ fn an_ejected_endpoint_returns_after_its_trial() {
     assert_eq!(world.standing(0), Some(Standing::Trial), "it says nothing");
     world.run(&Step::Attempts { endpoint: 0, end: End::Success, count: 1, began: 0 });
     assert_eq!(world.standing(0), Some(Standing::Serving));
+}
+
+#[test]
+fn a_trial_that_tells_nothing_is_repeated() {
+    let mut world = World::new(passive());
+    world.run(&Step::Attempts { endpoint: 0, end: End::Broken, count: 5, began: 0 });
+    world.run(&Step::Wait(30_000));
+    let mut repeated = |millis| {
+        world.now = world.now + MILLISECOND * millis;
+        let totals = |endpoint: &Endpoint<usize>| world.totals[endpoint.data];
+        world.ward.judge(&world.configured, totals, &world.settings, world.now).changed
+    };
+    assert_eq!([999, 1, 1].map(&mut repeated), [false, true, false]);
+    assert!(world.endpoints[0].take(None));
+    assert!(!repeated(1_000), "it is under way");
 }
 
 #[test]

@@ -48,8 +48,9 @@ impl Case {
         self.ejection.is_serving() && self.is_fit()
     }
 
-    pub(crate) fn is_tried(&self) -> bool {
-        self.ejection.standing() == Standing::Trial && self.is_fit()
+    /// When it was given its trial, if it is on trial. While probes find it unfit, it is not tried.
+    pub(crate) fn trial(&self) -> Option<Time> {
+        self.ejection.trial().filter(|_| self.is_fit())
     }
 
     /// Ejected or tried, and missed for it: an endpoint without a weight is not.

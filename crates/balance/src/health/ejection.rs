@@ -39,7 +39,12 @@ pub(crate) struct Ejection {
     times: u32,
     /// Since when it serves.
     serving_since: Time,
+    /// When it was given its last trial.
+    tried_at: Time,
 }
+
+/// A trial that has told nothing for so long, because nobody came, or left, or was refused, is repeated.
+const REPEAT_TRIAL_AFTER: Duration = Duration::from_secs(1);
 
 impl Ejection {
     pub(crate) fn standing(&self) -> Standing {
@@ -70,9 +75,22 @@ impl Ejection {
         let over = matches!(self.standing, Standing::Ejected { until } if until <= now);
         if over {
             self.standing = Standing::Trial;
+            self.tried_at = now;
             health.heed_from(now);
         }
         over
+    }
+
+    /// Another request may try it, if the one before has told nothing and is gone.
+    pub(crate) fn repeat_trial(&mut self, in_flight: u32, now: Time) {
+        if in_flight == 0 && now.saturating_since(self.tried_at) >= REPEAT_TRIAL_AFTER {
+            self.tried_at = now;
+        }
+    }
+
+    /// When it was given its trial, if it is on trial.
+    pub(crate) fn trial(&self) -> Option<Time> {
+        (self.standing == Standing::Trial).then_some(self.tried_at)
     }
 
     pub(crate) fn readmit(&mut self, now: Time) {

@@ -24,13 +24,19 @@ impl<T> Round<'_, T> {
             let health = &member.endpoint.health;
             if case.ejection.try_again(health, self.now) {
                 self.tell(case, Change::Tried);
-            } else if case.ejection.standing() != Standing::Trial {
-                continue;
-            } else if health.failures() > 0 {
-                self.eject(case, health, Cause::Trial);
-            } else if health.is_proven() {
-                self.readmit(case);
+            } else if case.ejection.standing() == Standing::Trial {
+                self.conclude_trial(case, &member.endpoint);
             }
+        }
+    }
+
+    fn conclude_trial(&mut self, case: &mut Case, endpoint: &Endpoint<T>) {
+        if endpoint.health.failures() > 0 {
+            self.eject(case, &endpoint.health, Cause::Trial);
+        } else if endpoint.health.is_proven() {
+            self.readmit(case);
+        } else {
+            case.ejection.repeat_trial(endpoint.in_flight(), self.now);
         }
     }
 

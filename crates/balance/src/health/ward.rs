@@ -33,7 +33,8 @@ pub struct Ward {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Part {
     weight: u32,
-    trial: bool,
+    /// Since when it is on trial: another trial takes another set.
+    trial: Option<Time>,
 }
 
 impl Ward {
@@ -81,8 +82,11 @@ impl Ward {
     pub fn effective<T>(&self, configured: &EndpointSet<T>) -> EndpointSet<T> {
         let members = configured.members();
         assert_eq!(members.len(), self.parts.len(), "the set has been judged");
-        let part =
-            |(member, part): (&Member<T>, &Part)| Member { weight: part.weight, ..member.clone() };
+        let part = |(member, part): (&Member<T>, &Part)| Member {
+            weight: part.weight,
+            trial: part.trial.is_some(),
+            ..member.clone()
+        };
         EndpointSet::new(members.iter().zip(&self.parts).map(part).collect())
     }
 
@@ -182,9 +186,8 @@ impl Ward {
         let divisor = shares.iter().fold(100, |divisor, share| gcd(divisor, *share));
         let part = |(case, share): (&Case, u32)| {
             let serves = self.panic || case.is_usable();
-            let trial = !serves && case.is_tried();
-            let weight = case.weight.saturating_mul(share / divisor);
-            Part { weight: if serves || trial { weight } else { 0 }, trial }
+            let weight = if serves { case.weight.saturating_mul(share / divisor) } else { 0 };
+            Part { weight, trial: case.trial().filter(|_| !serves && case.weight > 0) }
         };
         self.cases.iter().zip(shares).map(part).collect()
     }
