@@ -17,6 +17,10 @@ use crate::reuse::IdleHistory;
 /// One address that can serve, and what is known of it. `T` is what the user of this crate hangs on it.
 ///
 /// Its load is the number of requests in flight, counted from the pick on, over all workers and backends.
+///
+/// Aligned so that the count of its holders, which every request changes, is not on the cache line of what every request
+/// reads.
+#[repr(align(64))]
 pub struct Endpoint<T> {
     /// Where it listens.
     pub address: SocketAddr,

@@ -23,10 +23,14 @@ pub(crate) struct Backend {
     admission: Admission,
     queue: Mutex<Queue<EndpointData, Waker>>,
     /// One per worker: a lock that nobody else takes.
-    pickers: Box<[Mutex<Picker>]>,
+    pickers: Box<[OwnPicker]>,
     /// One per worker.
     pub(crate) counters: Box<[BackendCounters]>,
 }
+
+/// One worker's picker, on cache lines of its own.
+#[repr(align(64))]
+struct OwnPicker(Mutex<Picker>);
 
 /// What may change while requests run.
 pub(crate) struct Current {
@@ -49,7 +53,7 @@ impl Current {
 impl Backend {
     pub(crate) fn new(key: BackendKey, current: Current, workers: usize) -> Self {
         let picker =
-            |worker| Mutex::new(Picker::new(current.settings.algorithm, seed(&key, worker)));
+            |worker| OwnPicker(Mutex::new(Picker::new(current.settings.algorithm, seed(&key, worker))));
         Self {
             name: key.to_string().into(),
             pickers: (0..workers).map(picker).collect(),
@@ -74,7 +78,7 @@ impl Backend {
         let (set, limits) = (Arc::clone(&current.set), current.limits);
         if self.current().settings.algorithm != current.settings.algorithm {
             for (worker, picker) in self.pickers.iter().enumerate() {
-                *lock(picker) = Picker::new(current.settings.algorithm, seed(&self.key, worker));
+                *lock(&picker.0) = Picker::new(current.settings.algorithm, seed(&self.key, worker));
             }
         }
         self.current.store(Arc::new(current));
@@ -198,7 +202,7 @@ pub(crate) fn enter(
     waker: impl FnOnce() -> Waker,
 ) -> Admitted {
     let current = backend.current();
-    let mut picker = lock(&backend.pickers[worker]);
+    let mut picker = lock(&backend.pickers[worker].0);
     let entry = backend.admission.enter(
         &mut picker,
         &current.set,
