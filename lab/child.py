@@ -86,9 +86,13 @@ class Child:
         lines = self.log.read_text(errors="replace").splitlines()[-15:]
         return "".join(f"\n    {line}" for line in lines)
 
+    def ask_to_end(self) -> None:
+        """SIGTERM, without waiting for what comes of it."""
+        self._signal(signal.SIGTERM)
+
     def stop(self, grace_seconds: float = 5.0) -> None:
         """Asks the whole session to end, and makes it end after the grace."""
-        self._signal(signal.SIGTERM)
+        self.ask_to_end()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(grace_seconds)
         self._signal(signal.SIGKILL)

@@ -1,184 +1,34 @@
 """Runs the demo: the article's application behind Sheave, Locust before it, a second replica in the middle.
 
-Exit codes: 0 the new replica got its share, 1 it did not, 2 the demo could not be run, 130 interrupted.
+Exit codes: 0 the new replica got its share, 1 the demo cannot run here, 2 it did not, 130 interrupted.
 """
 
 from __future__ import annotations
 
-import json
-import queue
 import sys
 import tempfile
-import threading
-import time
-import urllib.request
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
-from lab import network
-from lab.child import Child, ChildFailed, wait_until
-from lab.demo import config
-from lab.demo.seconds import Answer, Verdict, judge, summarize
-from lab.demo.table import Table
-from lab.paths import REPOSITORY, Missing, binary, build
+from lab.child import ChildFailed
+from lab.demo.loopback import Demo
+from lab.paths import Missing, build
 
 ARTICLE = "»Fixing Kubernetes Load Balancing with HTTP/3« (April 2026)"
-USERS = 100
-REPLICAS = ("app-1", "app-2")
-SECONDS_ALONE = 12
-SECONDS_TOGETHER = 18
-
-
-@dataclass(frozen=True)
-class Replica:
-    name: str
-    port: int
-    child: Child
-
-    def answers(self) -> bool:
-        """What a readiness probe asks."""
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/", timeout=5) as answer:
-                return answer.status == 200
-        except OSError:
-            return False
 
 
 def main() -> int:
+    print(f"As in {ARTICLE}: FastAPI on Hypercorn, a second per request, Locust users who keep their connections.")
     try:
         build("sheave")
         with ExitStack() as running, tempfile.TemporaryDirectory(prefix="sheave-demo-") as folder:
-            return Demo(running, Path(folder)).run()
+            return 0 if Demo(running, Path(folder)).run() else 2
     except (Missing, ChildFailed) as error:
         print(f"demo: {error}", file=sys.stderr)
-        return 2
+        return 1
     except KeyboardInterrupt:
         print("\ndemo: interrupted; everything it started has been stopped", file=sys.stderr)
         return 130
-
-
-class Demo:
-    def __init__(self, running: ExitStack, folder: Path) -> None:
-        self._running = running
-        self._folder = folder
-        self._config = folder / "config"
-        self._config.mkdir()
-        self._table = Table(REPLICAS)
-        self._replicas: list[Replica] = []
-        self._answers: list[Answer] = []
-        self._arrivals: queue.SimpleQueue[str] = queue.SimpleQueue()
-        # When the second replica's address was in place, by the clock of the answers.
-        self._joined: float | None = None
-
-    def run(self) -> int:
-        print(
-            f"As in {ARTICLE}: FastAPI on Hypercorn, a second per request,"
-            f"\n{USERS} Locust users who keep their connections."
-            f" Behind Sheave; one replica, and a second one after about {SECONDS_ALONE} s.\n",
-            flush=True,
-        )
-        first = self._start_replica(REPLICAS[0])
-        wait_until(first.answers, first.child, first.name, seconds=60)
-        config.write_gateway(self._config)
-        self._publish(first)
-        self._start_locust(self._start_sheave())
-        self._watch()
-
-        verdict = judge(self._answers, REPLICAS[1], self._joined or time.time())
-        self._table.verdict(_closing_line(verdict), verdict.holds)
-        return 0 if verdict.holds else 1
-
-    def _start_replica(self, name: str) -> Replica:
-        port = network.free_port()
-        argv = [sys.executable, "-m", "hypercorn", "lab.demo.app:app", "--worker-class", "trio", "--workers", "0"]
-        argv += ["--bind", f"127.0.0.1:{port}", "--backlog", "1024"]
-        env = {"REPLICA": name, "PYTHONPATH": str(REPOSITORY)}
-        child = self._running.enter_context(Child(argv, self._folder / f"{name}.log", env=env))
-        return Replica(name, port, child)
-
-    def _publish(self, replica: Replica) -> None:
-        self._replicas.append(replica)
-        config.write_endpoints(self._config, [replica.port for replica in self._replicas])
-
-    def _start_sheave(self) -> str:
-        ready = self._folder / "ready.json"
-        argv = [binary("sheave"), "serve", "--config", self._config, "--admin", "127.0.0.1:0", "--ready-file", ready]
-        self._sheave = self._running.enter_context(Child(argv, self._folder / "sheave.log"))
-        wait_until(ready.is_file, self._sheave, "Sheave's ready file")
-        addresses = json.loads(ready.read_text())
-        self._admin = addresses["admin"]
-        return addresses["listeners"][0]["address"]
-
-    def _start_locust(self, address: str) -> None:
-        users = Path(__file__).with_name("users.py")
-        argv = [sys.executable, "-m", "locust", "--locustfile", users, "--host", f"http://{address}", "--headless"]
-        argv += ["--users", str(USERS), "--spawn-rate", str(USERS), "--loglevel", "WARNING"]
-        self._locust = self._running.enter_context(Child(argv, self._folder / "locust.log", piped=True))
-        threading.Thread(target=self._read_answers, daemon=True).start()
-        wait_until(lambda: not self._arrivals.empty(), self._locust, "the first answer", seconds=60)
-
-    def _read_answers(self) -> None:
-        for line in self._locust.stdout:
-            # Locust itself says a word now and then.
-            if line.startswith("{"):
-                self._arrivals.put(line)
-
-    def _watch(self) -> None:
-        """Prints a line a second, and starts the second replica in the middle."""
-        self._table.header()
-        began, second, last, told = time.time(), 0, None, False
-        while last is None or second < last:
-            second += 1
-            self._collect(until=began + second)
-            self._print_second(began, second)
-            if second == SECONDS_ALONE:
-                self._table.event(f"{REPLICAS[1]} starts")
-                newcomer = self._start_replica(REPLICAS[1])
-                threading.Thread(target=self._join_when_ready, args=(newcomer,), daemon=True).start()
-            if self._joined and not told:
-                told, last = True, second + SECONDS_TOGETHER
-                self._table.event(f"{REPLICAS[1]} answers: its address was added to {self._config.name}/endpoints.yaml")
-
-    def _join_when_ready(self, newcomer: Replica) -> None:
-        wait_until(newcomer.answers, newcomer.child, newcomer.name, seconds=60)
-        self._publish(newcomer)
-        self._joined = time.time()
-
-    def _collect(self, until: float) -> None:
-        while (left := until - time.time()) > 0:
-            try:
-                self._answers.append(Answer(**json.loads(self._arrivals.get(timeout=left))))
-            except queue.Empty:
-                break
-        for child in (self._sheave, self._locust, *(replica.child for replica in self._replicas)):
-            child.check()
-
-    def _print_second(self, began: float, second: int) -> None:
-        latest = [answer for answer in self._answers if second - 1 <= answer.came - began < second]
-        self._table.line(second, summarize(latest), self._in_flight())
-
-    def _in_flight(self) -> dict[str, int]:
-        """By replica, as Sheave's admin API has it."""
-        with urllib.request.urlopen(f"http://{self._admin}/api/v1/backends", timeout=5) as answer:
-            backends = json.load(answer)
-        by_address = {
-            endpoint["address"]: endpoint["in_flight"]
-            for backend in backends["backends"]
-            for endpoint in backend["endpoints"]
-        }
-        return {replica.name: by_address.get(f"127.0.0.1:{replica.port}", 0) for replica in self._replicas}
-
-
-def _closing_line(verdict: Verdict) -> str:
-    if verdict.first_request_seconds is None:
-        return f"{REPLICAS[1]} got no request at all; {verdict.failures} of {verdict.requests} requests failed"
-    return (
-        f"{REPLICAS[1]} got its first request {verdict.first_request_seconds * 1000:.0f} ms after it joined and"
-        f" {verdict.share:.0%} of all requests from then on\n(fair: 50 %; lowest in any 5 s:"
-        f" {verdict.lowest_share:.0%}); {verdict.failures} of {verdict.requests} requests failed."
-        f" In the article, a Kubernetes Service gave its new replica nothing."
-    )
 
 
 if __name__ == "__main__":

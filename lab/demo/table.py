@@ -6,25 +6,30 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from lab.demo.seconds import Second
+from lab.article.answers import Second
 
 BAR = 24
 
 
 class Table:
-    def __init__(self, replicas: Sequence[str]) -> None:
+    def __init__(self, replicas: Sequence[str], gauge: str) -> None:
         self._replicas = replicas
+        # What is shown of each replica beside its requests.
+        self._gauge = gauge
         self._colours = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+
+    def title(self, text: str) -> None:
+        print(f"\n{self._coloured(text, '1')}", flush=True)
 
     def header(self) -> None:
         names = "".join(f"{name:>19}" for name in self._replicas)
-        columns = "".join(f"{'req/s':>9} {'in flight':>9}" for _ in self._replicas)
+        columns = "".join(f"{'req/s':>9} {self._gauge:>9}" for _ in self._replicas)
         print(f"{'':>35}{names}", flush=True)
         print(f"{'time':>6} {'requests/s':>11} {'p50':>8} {'failed':>7}{columns}", flush=True)
 
-    def line(self, time: int, second: Second, in_flight: Mapping[str, int]) -> None:
+    def line(self, time: int, second: Second, gauge: Mapping[str, int]) -> None:
         median = "-" if second.median_seconds is None else f"{second.median_seconds * 1000:.0f} ms"
-        cells = "".join(self._replica(name, second, in_flight) for name in self._replicas)
+        cells = "".join(self._replica(name, second, gauge) for name in self._replicas)
         failed = self._coloured(f"{second.failures:>7}", "31") if second.failures else f"{0:>7}"
         print(f"{time:>5}s {second.answers:>11} {median:>8} {failed}{cells}  {self._bar(second)}", flush=True)
 
@@ -34,10 +39,10 @@ class Table:
     def verdict(self, text: str, holds: bool) -> None:
         print(f"\n{self._coloured(text, '32' if holds else '31')}", flush=True)
 
-    def _replica(self, name: str, second: Second, in_flight: Mapping[str, int]) -> str:
-        if name not in in_flight:
+    def _replica(self, name: str, second: Second, gauge: Mapping[str, int]) -> str:
+        if name not in gauge:
             return f"{'-':>9} {'-':>9}"
-        return f"{second.by_replica.get(name, 0):>9} {in_flight[name]:>9}"
+        return f"{second.by_replica.get(name, 0):>9} {gauge[name]:>9}"
 
     def _bar(self, second: Second) -> str:
         """The second's answers, shared out over the replicas."""

@@ -1,8 +1,8 @@
-"""The demo's verdict: what counts as getting its share at once."""
+"""The verdict over answers: what counts as getting its share at once."""
 
 import unittest
 
-from lab.demo.seconds import Answer, judge, summarize
+from lab.article.answers import Answer, judge, summarize
 
 
 def answers(count: int, *, newcomer_from: float, every: int = 2) -> list[Answer]:

@@ -1,0 +1,81 @@
+"""Locust and its users, seen from outside: what they write is read as it comes."""
+
+from __future__ import annotations
+
+import json
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from lab.article.answers import Answer
+from lab.child import Child, ChildFailed, wait_until
+
+USERS = Path(__file__).with_name("users.py")
+# A request may wait this long for a saturated replica when the load is stopped.
+STOP_SECONDS = 30
+SPAWNED_PER_SECOND = 100
+
+Line = dict[str, Any]
+
+
+def locust(address: str, users: int, kind: str) -> list[object]:
+    """The command that sends so many users of one kind to an address."""
+    argv: list[object] = [sys.executable, "-m", "locust", "--locustfile", USERS, "--headless", "--only-summary"]
+    argv += ["--host", f"http://{address}", "--users", str(users), "--spawn-rate", str(min(users, SPAWNED_PER_SECOND))]
+    return [*argv, "--loglevel", "WARNING", "--stop-timeout", str(STOP_SECONDS), kind]
+
+
+class Crowd:
+    """A running Locust."""
+
+    def __init__(self, child: Child) -> None:
+        self.child = child
+        self.answers: list[Answer] = []
+        # When each user began.
+        self.joined: list[float] = []
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        wait_until(lambda: not self._lines.empty(), child, "the first user", seconds=60)
+
+    def collect(self, until: float, also: Callable[[], None] = lambda: None) -> None:
+        """Takes in what comes until a time of the wall clock; `also` is called some fifty times a second."""
+        while (left := until - time.time()) > 0:
+            try:
+                self._take(self._lines.get(timeout=min(left, 0.02)))
+            except queue.Empty:
+                pass
+            also()
+
+    def stop(self) -> None:
+        """No new requests; those that run are waited for, so that each one sent has its answer."""
+        self.child.ask_to_end()
+        self._reader.join(STOP_SECONDS + 15)
+        if self._reader.is_alive():
+            raise ChildFailed(f"Locust did not end{self.child.log_end()}")
+        while not self._lines.empty():
+            self._take(self._lines.get())
+
+    def _read(self) -> None:
+        for line in self.child.stdout:
+            # Locust itself says a word now and then.
+            if line.startswith("{"):
+                self._lines.put(line)
+
+    def _take(self, line: str) -> None:
+        said: Line = json.loads(line)
+        if "joined" in said:
+            self.joined.append(said["joined"])
+        else:
+            self.answers.append(Answer(**said))
+
+
+def hypercorn(address: str) -> Sequence[object]:
+    """The command that serves the article's application at an address."""
+    argv = [sys.executable, "-m", "hypercorn", "lab.article.app:app", "--worker-class", "trio", "--workers", "0"]
+    # Hypercorn's own backlog of 100 would make clients that connect all at once wait for the kernel's retransmission.
+    return [*argv, "--bind", address, "--backlog", "1024"]
