@@ -1,0 +1,164 @@
+"""Control groups: CPU quotas, CPU time, and every process of a run by name. Both versions, as the machine has them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.paths import Missing
+
+# Everything that the lab makes lies below this group, so that whatever a killed lab left can be found.
+TOP = "sheave-lab"
+PERIOD_MICROSECONDS = 100_000
+REMOVAL_SECONDS = 10.0
+
+# Enters groups and becomes the command, so that nothing the command does happens outside of them.
+ENTER = 'while [ "$1" != -- ]; do echo $$ >"$1/cgroup.procs" || exit 1; shift; done; shift; exec "$@"'
+
+
+class Version1:
+    """A hierarchy for each controller: quotas are in that of `cpu`, CPU time in that of `cpuacct`, maybe the same."""
+
+    def __init__(self, cpu: Path, accounting: Path) -> None:
+        self.mounts = tuple(dict.fromkeys((cpu, accounting)))
+        self._cpu, self._accounting = cpu, accounting
+
+    def open_for_children(self, name: str) -> None:
+        """Whatever has a group may have groups below it."""
+
+    def files(self, millicores: int | None) -> Mapping[str, str]:
+        quota = -1 if millicores is None else _quota(millicores)
+        # The shares are against whatever else the machine does; the lab's own groups are equal.
+        return {
+            "cpu.shares": "40000",
+            "cpu.cfs_period_us": str(PERIOD_MICROSECONDS),
+            "cpu.cfs_quota_us": str(quota),
+        }
+
+    def settings_folder(self, name: str) -> Path:
+        return self._cpu / name
+
+    def cpu_seconds(self, name: str) -> float:
+        return int((self._accounting / name / "cpuacct.usage").read_text()) / 1e9
+
+
+class Version2:
+    """One hierarchy; a group has a controller if the group above it passes it on."""
+
+    def __init__(self, mount: Path) -> None:
+        self.mounts = (mount,)
+        self._mount = mount
+
+    def open_for_children(self, name: str) -> None:
+        for folder in (self._mount, self._mount / name):
+            (folder / "cgroup.subtree_control").write_text("+cpu")
+
+    def files(self, millicores: int | None) -> Mapping[str, str]:
+        quota = "max" if millicores is None else str(_quota(millicores))
+        return {"cpu.weight": "10000", "cpu.max": f"{quota} {PERIOD_MICROSECONDS}"}
+
+    def settings_folder(self, name: str) -> Path:
+        return self._mount / name
+
+    def cpu_seconds(self, name: str) -> float:
+        lines = (self._mount / name / "cpu.stat").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("usage_usec")) / 1e6
+
+
+Version = Version1 | Version2
+
+
+def version(mounts: str) -> Version | None:
+    """What there is, by the text of /proc/mounts. A machine with both has its CPU controller in version 1."""
+    lines = [line.split() for line in mounts.splitlines()]
+    controllers = {
+        option: Path(target) for _, target, kind, options, *_ in lines if kind == "cgroup" for option in options.split(",")
+    }
+    if "cpu" in controllers and "cpuacct" in controllers:
+        return Version1(controllers["cpu"], controllers["cpuacct"])
+    return next((Version2(Path(target)) for _, target, kind, *_ in lines if kind == "cgroup2"), None)
+
+
+def of_machine() -> Version:
+    found = version(Path("/proc/mounts").read_text())
+    if found is None:
+        raise Missing("no control groups are mounted: the testbed limits its pods' CPU with them")
+    return found
+
+
+@dataclass(frozen=True)
+class Group:
+    """One group below `TOP`, or that itself."""
+
+    version: Version
+    name: str = TOP
+
+    @property
+    def folders(self) -> list[Path]:
+        return [mount / self.name for mount in self.version.mounts]
+
+    def child(self, name: str) -> Group:
+        return Group(self.version, f"{self.name}/{name}")
+
+    def create(self, millicores: int | None = None) -> Group:
+        for folder in self.folders:
+            folder.mkdir(exist_ok=True)
+        self.limit(millicores)
+        return self
+
+    def open_for_children(self) -> None:
+        self.version.open_for_children(self.name)
+
+    def limit(self, millicores: int | None) -> None:
+        """How much CPU its processes may have; None is as much as there is."""
+        folder = self.version.settings_folder(self.name)
+        for name, text in self.version.files(millicores).items():
+            (folder / name).write_text(text)
+
+    def cpu_seconds(self) -> float:
+        return self.version.cpu_seconds(self.name)
+
+    def entering(self, argv: Sequence[object]) -> list[object]:
+        """A command that runs in this group."""
+        return ["sh", "-c", ENTER, "enter", *self.folders, "--", *argv]
+
+    def take(self, pid: int) -> None:
+        for folder in self.folders:
+            (folder / "cgroup.procs").write_text(str(pid))
+
+    def processes(self) -> set[int]:
+        """Of the group alone, not of those below it."""
+        found: set[int] = set()
+        for folder in self.folders:
+            with contextlib.suppress(FileNotFoundError):
+                found.update(map(int, (folder / "cgroup.procs").read_text().split()))
+        return found
+
+    def remove(self) -> None:
+        """Ends all processes of it and of what is below it, and removes it; a process takes a moment to be gone."""
+        deadline = time.monotonic() + REMOVAL_SECONDS
+        while True:
+            below = {path.name for folder in self.folders if folder.is_dir() for path in folder.iterdir() if path.is_dir()}
+            for name in below:
+                self.child(name).remove()
+            for pid in self.processes() - {os.getpid()}:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            try:
+                for folder in self.folders:
+                    with contextlib.suppress(FileNotFoundError):
+                        folder.rmdir()
+                return
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+
+
+def _quota(millicores: int) -> int:
+    return millicores * PERIOD_MICROSECONDS // 1000

@@ -1,0 +1,145 @@
+"""The cluster: a node, a client beside it, pods on it, and endpoints that follow the pods' readiness."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from lab.balancers import Running, Site, Task, balancer
+from lab.child import Child
+from lab.testbed import cgroups, conntrack, hosts
+from lab.testbed.cgroups import Group
+from lab.testbed.hosts import Host
+from lab.testbed.kube_proxy import KubeProxy, Service
+from lab.testbed.occupancy import occupy
+from lab.testbed.pods import Pod, Probe
+
+# Addresses as k3s gives them. The client is a pod of another node, whose packets come in over a link.
+POD_SUBNET = "10.42.0.0/24"
+NODE_IN_POD_SUBNET = "10.42.0.1"
+CLIENT_SUBNET = "10.42.1.0/24"
+NODE = "10.42.1.1"
+CLIENT = "10.42.1.2"
+SERVICE = Service("default/app:http", "10.43.0.80", 80, 30080, cluster_subnet="10.42.0.0/16")
+BALANCER_PORT = 8080
+TOOLS = {
+    "ip": "iproute2",
+    "iptables-restore": "iptables",
+    "conntrack": "conntrack",
+    "nsenter": "util-linux",
+    "setpriv": "util-linux",
+}
+
+
+def obstacle() -> str | None:
+    """Why this machine cannot have a testbed, in a sentence; None if it can."""
+    if os.geteuid() != 0:
+        return "it takes root: network namespaces, control groups and iptables rules are made"
+    missing = [f"{tool} (Debian's {package})" for tool, package in TOOLS.items() if not shutil.which(tool)]
+    if missing:
+        return f"missing: {', '.join(missing)}; run scripts/setup lab"
+    if subprocess.run(["unshare", "--net", "true"], capture_output=True, check=False).returncode != 0:
+        return "root may not make network namespaces here, as in most containers"
+    groups = cgroups.version(Path("/proc/mounts").read_text())
+    if groups is None or not all(os.access(mount, os.W_OK) for mount in groups.mounts):
+        return "root may not make control groups here, as in most containers"
+    return None
+
+
+class Node:
+    """What lasts over the runs of an experiment: the bridge, kube-proxy's rules, the client's place."""
+
+    def __init__(self, top: Group) -> None:
+        self._top = top
+        hosts.make_bridge(NODE_IN_POD_SUBNET, POD_SUBNET)
+        self._kube_proxy = KubeProxy(SERVICE)
+
+    @classmethod
+    @contextmanager
+    def occupied(cls) -> Iterator[Node]:
+        """The node, which is the network namespace that this process is in; nothing of it is left afterwards."""
+        with occupy() as top:
+            yield cls(top)
+
+    @contextmanager
+    def cluster(self, folder: Path) -> Iterator[Cluster]:
+        """An empty cluster with a client, whose processes log to a folder."""
+        cluster = Cluster(self._top, self._kube_proxy, folder)
+        try:
+            yield cluster
+        finally:
+            cluster.remove()
+
+    def cpu_seconds(self) -> float:
+        """Of everything that runs on it."""
+        return self._top.cpu_seconds()
+
+
+class Cluster:
+    """The pods of one run, one balancer at most, and who they are published to."""
+
+    def __init__(self, top: Group, kube_proxy: KubeProxy, folder: Path) -> None:
+        self.pods: list[Pod] = []
+        self.balancer: Running | None = None
+        self._folder = folder
+        self._top = top
+        self._kube_proxy = kube_proxy
+        self._published: list[str] = []
+        conntrack.forget()
+        kube_proxy.set_endpoints(())
+        self._client = Host("client", CLIENT, top.child("client"), folder)
+        hosts.connect(self._client, NODE, CLIENT_SUBNET)
+
+    def start_pod(self, *, millicores: int, startup_millicores: int, probe: Probe) -> Pod:
+        number = len(self.pods) + 1
+        name = f"app-{number}"
+        host = Host(name, f"10.42.0.{10 + number}", self._top.child(name), self._folder)
+        hosts.plug_in(host, NODE_IN_POD_SUBNET)
+        pod = Pod(host, self._folder, millicores=millicores, startup_millicores=startup_millicores, probe=probe)
+        self.pods.append(pod)
+        return pod
+
+    def start_balancer(self, name: str) -> str:
+        """A balancer on the node, before the endpoints that are published; returns its address."""
+        folder = self._folder / name
+        folder.mkdir()
+        group = self._top.child("balancer").create()
+
+        def launch(argv: Sequence[object], log: Path) -> Child:
+            return Child(group.entering(argv), log)
+
+        site = Site(folder, launch, NODE, BALANCER_PORT)
+        self.balancer = balancer(name).start(Task(endpoints=tuple(self._published)), site)
+        return self.balancer.address
+
+    def start_client(self, argv: Sequence[object]) -> Child:
+        return self._client.start(argv, self._folder / "client.log", piped=True)
+
+    def publish(self, pods: Sequence[Pod], before: Callable[[], None] = lambda: None) -> bool:
+        """Makes these pods the endpoints of everything that balances; says whether that changes anything."""
+        endpoints = [pod.address for pod in pods]
+        if endpoints == self._published:
+            return False
+        before()
+        self._published = endpoints
+        if self.balancer:
+            self.balancer.set_endpoints(endpoints)
+        self._kube_proxy.set_endpoints(endpoints)
+        return True
+
+    def check(self) -> None:
+        """Raises if something that has to run has ended."""
+        for child in (*(pod.child for pod in self.pods), *([self.balancer.child] if self.balancer else [])):
+            child.check()
+
+    def remove(self) -> None:
+        if self.balancer:
+            self.balancer.child.stop()
+            self._top.child("balancer").remove()
+        for pod in self.pods:
+            pod.remove()
+        self._client.remove()

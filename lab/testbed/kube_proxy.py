@@ -1,0 +1,161 @@
+"""The rules that kube-proxy writes in its iptables mode, for one Service, and how it replaces them.
+
+Names of chains are hashed as kube-proxy hashes them, so that what `iptables-save` shows on a cluster can be compared.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lab.child import ChildFailed
+
+CHAINS = {
+    "filter": ("KUBE-EXTERNAL-SERVICES", "KUBE-FORWARD", "KUBE-NODEPORTS", "KUBE-SERVICES"),
+    "nat": ("KUBE-MARK-MASQ", "KUBE-NODEPORTS", "KUBE-POSTROUTING", "KUBE-SERVICES"),
+}
+NEW = "-m conntrack --ctstate NEW"
+PORTALS = '-m comment --comment "kubernetes service portals"'
+VISIBLE = '-m comment --comment "kubernetes externally-visible service portals"'
+# What leads from the kernel's own chains to kube-proxy's: written once.
+JUMPS = {
+    "filter": (
+        f"-A INPUT {NEW} {VISIBLE} -j KUBE-EXTERNAL-SERVICES",
+        f"-A FORWARD {NEW} {PORTALS} -j KUBE-SERVICES",
+        f"-A FORWARD {NEW} {VISIBLE} -j KUBE-EXTERNAL-SERVICES",
+        '-A FORWARD -m comment --comment "kubernetes forwarding rules" -j KUBE-FORWARD',
+        f"-A OUTPUT {NEW} {PORTALS} -j KUBE-SERVICES",
+    ),
+    "nat": (
+        f"-A PREROUTING {PORTALS} -j KUBE-SERVICES",
+        f"-A OUTPUT {PORTALS} -j KUBE-SERVICES",
+        '-A POSTROUTING -m comment --comment "kubernetes postrouting rules" -j KUBE-POSTROUTING',
+    ),
+}
+# What does not depend on any Service.
+ALWAYS = {
+    "filter": (
+        "-A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP",
+        '-A KUBE-FORWARD -m comment --comment "kubernetes forwarding rules" -m mark --mark 0x4000/0x4000 -j ACCEPT',
+        '-A KUBE-FORWARD -m comment --comment "kubernetes forwarding conntrack rule"'
+        " -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
+    ),
+    "nat": (
+        "-A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN",
+        "-A KUBE-POSTROUTING -j MARK --xor-mark 0x4000",
+        '-A KUBE-POSTROUTING -m comment --comment "kubernetes service traffic requiring SNAT"'
+        " -j MASQUERADE --random-fully",
+        "-A KUBE-MARK-MASQ -j MARK --or-mark 0x4000",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Service:
+    """One port of a Service, with a ClusterIP and a NodePort."""
+
+    # Namespace, name and port, as in default/app:http.
+    name: str
+    address: str
+    port: int
+    node_port: int
+    # Who comes from elsewhere is masqueraded.
+    cluster_subnet: str
+
+
+class KubeProxy:
+    """Writes a Service's rules into the namespace of this process."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self._chains: frozenset[str] = frozenset()
+        _restore(_tables(JUMPS, stale=()))
+
+    def set_endpoints(self, endpoints: Sequence[str]) -> None:
+        """Replaces all rules at once. Connections that exist keep the endpoint they have."""
+        chains = _chains(self.service, endpoints)
+        _restore(_tables(rules(self.service, endpoints), sorted(self._chains - chains)))
+        self._chains = chains
+
+
+def rules(service: Service, endpoints: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """By table, the rules for these endpoints, in kube-proxy's order."""
+    dispatch = _dispatch(service, endpoints) if endpoints else ()
+    refuse = () if endpoints else _refuse(service)
+    return {"filter": (*refuse, *ALWAYS["filter"]), "nat": (*ALWAYS["nat"], *dispatch)}
+
+
+def _dispatch(service: Service, endpoints: Sequence[str]) -> tuple[str, ...]:
+    chain, external = _service_chain(service, "SVC"), _service_chain(service, "EXT")
+    name = f"-m comment --comment {service.name}"
+    address = f'-m comment --comment "{service.name} cluster IP" -m tcp -p tcp -d {service.address}'
+    written = [
+        f"-A KUBE-SERVICES {address} --dport {service.port} -j {chain}",
+        f"-A KUBE-NODEPORTS {name} -m tcp -p tcp --dport {service.node_port} -j {external}",
+        f'-A {external} -m comment --comment "masquerade traffic for {service.name} external destinations"'
+        " -j KUBE-MARK-MASQ",
+        f"-A {external} -j {chain}",
+        f"-A {chain} {address} --dport {service.port} ! -s {service.cluster_subnet} -j KUBE-MARK-MASQ",
+    ]
+    for number, endpoint in enumerate(endpoints):
+        left = len(endpoints) - number
+        # The last one takes what the others have left.
+        chance = f" -m statistic --mode random --probability {1 / left:.10f}" if left > 1 else ""
+        target = _endpoint_chain(service, endpoint)
+        written.append(f'-A {chain} -m comment --comment "{service.name} -> {endpoint}"{chance} -j {target}')
+        written.append(f"-A {target} {name} -s {endpoint.partition(':')[0]} -j KUBE-MARK-MASQ")
+        written.append(f"-A {target} {name} -m tcp -p tcp -j DNAT --to-destination {endpoint}")
+    written.append(
+        '-A KUBE-SERVICES -m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this'
+        ' chain" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS'
+    )
+    return tuple(written)
+
+
+def _refuse(service: Service) -> tuple[str, ...]:
+    comment = f'-m comment --comment "{service.name} has no endpoints"'
+    return (
+        f"-A KUBE-SERVICES {comment} -m tcp -p tcp -d {service.address} --dport {service.port} -j REJECT",
+        f"-A KUBE-EXTERNAL-SERVICES {comment} -m addrtype --dst-type LOCAL -m tcp -p tcp"
+        f" --dport {service.node_port} -j REJECT",
+    )
+
+
+def _tables(rules_by_table: dict[str, tuple[str, ...]], stale: Sequence[str]) -> str:
+    """What iptables-restore reads. A chain that is declared is emptied and filled in one step."""
+    lines = []
+    for table, written in rules_by_table.items():
+        removed = stale if table == "nat" else ()
+        own = {rule.split()[1] for rule in written if rule.startswith("-A KUBE-")}
+        chains = sorted({*CHAINS[table], *own, *removed})
+        lines += [f"*{table}", *(f":{chain} - [0:0]" for chain in chains), *written]
+        lines += [*(f"-X {chain}" for chain in removed), "COMMIT"]
+    return "\n".join(lines) + "\n"
+
+
+def _restore(text: str) -> None:
+    argv = ["iptables-restore", "--wait", "5", "--noflush"]
+    done = subprocess.run(argv, input=text, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise ChildFailed(f"iptables-restore refuses kube-proxy's rules: {done.stderr.strip()}")
+
+
+def _chains(service: Service, endpoints: Sequence[str]) -> frozenset[str]:
+    """The Service's own chains, of which one without endpoints has none."""
+    own = (_service_chain(service, "SVC"), _service_chain(service, "EXT"))
+    return frozenset((*own, *(_endpoint_chain(service, endpoint) for endpoint in endpoints)) if endpoints else ())
+
+
+def _service_chain(service: Service, kind: str) -> str:
+    return f"KUBE-{kind}-{_hash(f'{service.name}tcp')}"
+
+
+def _endpoint_chain(service: Service, endpoint: str) -> str:
+    return f"KUBE-SEP-{_hash(f'{service.name}tcp{endpoint}')}"
+
+
+def _hash(text: str) -> str:
+    return base64.b32encode(hashlib.sha256(text.encode()).digest()).decode()[:16]

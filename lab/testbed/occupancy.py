@@ -1,0 +1,86 @@
+"""One lab at a time has the testbed; whoever comes next removes what a killed one left.
+
+The lock is the kernel's and goes with its process, however that ends. So whoever holds it knows that what lies around
+belongs to nobody. Namespaces, links and rules need no removal: they go with the processes in them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from lab.testbed import cgroups
+from lab.testbed.cgroups import Group
+
+LOCK = Path("/run/sheave-lab.lock")
+# Another command may hold the lock for the moment that it takes to look for leftovers.
+PATIENCE_SECONDS = 2.0
+
+
+class Occupied(Exception):
+    """Another lab runs."""
+
+
+@contextmanager
+def occupy() -> Iterator[Group]:
+    """Takes the testbed, empty; yields the group that everything is to run in. This process runs in it too."""
+    with LOCK.open("a+") as lock:
+        _wait_for(lock)
+        lock.truncate(0)
+        print(os.getpid(), file=lock, flush=True)
+        top = Group(cgroups.of_machine())
+        top.remove()
+        top.create()
+        top.open_for_children()
+        home = _groups_of_this_process(top)
+        top.child("lab").create().take(os.getpid())
+        try:
+            yield top
+        finally:
+            for folder in home:
+                (folder / "cgroup.procs").write_text(str(os.getpid()))
+            top.remove()
+
+
+def sweep() -> None:
+    """Removes what a lab left that was killed, and nothing of one that is alive. Without root there is nothing."""
+    found = cgroups.version(Path("/proc/mounts").read_text())
+    if os.geteuid() != 0 or found is None or not any(folder.exists() for folder in Group(found).folders):
+        return
+    with LOCK.open("a+") as lock:
+        if _try(lock):
+            Group(found).remove()
+
+
+def _wait_for(lock: IO[str]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not _try(lock):
+        if time.monotonic() > deadline:
+            lock.seek(0)
+            owner = lock.read().strip() or "unknown"
+            raise Occupied(f"another lab runs (process {owner}): wait until it ends, or end it")
+        time.sleep(0.05)
+
+
+def _try(lock: IO[str]) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _groups_of_this_process(top: Group) -> list[Path]:
+    """Where this process is now, in the hierarchies that the testbed uses."""
+    paths = {}
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        paths |= dict.fromkeys(controllers.split(","), path.lstrip("/"))
+    mounts = top.version.mounts
+    names = ("cpu", "cpuacct") if len(mounts) == 2 else ("cpu",) if "cpu" in paths else ("",)
+    return [mount / paths[name] for mount, name in zip(mounts, names, strict=True)]

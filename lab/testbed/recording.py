@@ -1,0 +1,183 @@
+"""What a scenario leaves: every answer, every arrival, a sample a second; and what they come to. Knows no process.
+
+A request counts in the window in which the client sent it, for the replica that answered: that is when a balancer
+chooses. A replica that was saturated answers its backlog for a while longer; that is right, and no choice.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from lab.article.answers import Answer, summarize
+from lab.bench import Row
+
+# A new replica's first seconds are its balancer's to even out; shares are looked at afterwards, in windows.
+SETTLING_SECONDS = 5
+# A saturated replica answers in bursts, of up to all who wait for it: a window has to hold several.
+WINDOW_SECONDS = 10
+# From a first user until all are there and their first answers have come.
+RAMP_SECONDS = 5
+
+@dataclass(frozen=True)
+class Sample:
+    """What the node knew at one moment, by replica."""
+
+    time: float
+    cpu_seconds: Mapping[str, float]
+    connections: Mapping[str, int]
+
+
+@dataclass
+class Recording:
+    """One run, by the wall clock."""
+
+    replicas: tuple[str, ...]
+    began: float
+    ended: float = 0.0
+    # When the second replica was started, and when its address was there for everybody.
+    started: float | None = None
+    published: float | None = None
+    # When the first replica was taken from the endpoints, if it was.
+    withdrawn: float | None = None
+    answers: list[Answer] = field(default_factory=list)
+    users: list[float] = field(default_factory=list)
+    arrivals: dict[str, list[float]] = field(default_factory=dict)
+    samples: list[Sample] = field(default_factory=list)
+    # Of the whole machine, without what the lab runs, in CPUs.
+    other_work: float = 0.0
+
+
+def seconds(recording: Recording) -> list[Row]:
+    """A row for each second of the load."""
+    return [_second(recording, number) for number in range(int(recording.ended - recording.began))]
+
+
+def _second(recording: Recording, number: int) -> Row:
+    begin = recording.began + number
+    came = summarize([answer for answer in recording.answers if begin <= answer.came < begin + 1])
+    latencies = [a.seconds for a in recording.answers if begin <= a.came < begin + 1 and a.replica is not None]
+    sent = Counter(a.replica for a in recording.answers if begin <= a.sent < begin + 1)
+    row: Row = {
+        "second": number + 1,
+        "users": sum(user < begin + 1 for user in recording.users),
+        "answers": came.answers - came.failures,
+        "failures": came.failures,
+        "p50_ms": _milliseconds(_quantile(latencies, 0.5)),
+        "p95_ms": _milliseconds(_quantile(latencies, 0.95)),
+    }
+    before, after = _around(recording.samples, begin)
+    for replica in recording.replicas:
+        row |= {
+            f"answered.{replica}": came.by_replica.get(replica, 0),
+            f"sent.{replica}": sent[replica],
+            f"cpu.{replica}": round(_cpus(before, after, replica), 4),
+            f"connections.{replica}": after.connections.get(replica, 0) if after else 0,
+        }
+    return row
+
+
+def summary(recording: Recording) -> Row:
+    """What one run comes to, in a row."""
+    alone = (recording.began + RAMP_SECONDS, recording.started or recording.ended)
+    row: Row = {
+        "requests": len(recording.answers),
+        "failures": sum(answer.replica is None for answer in recording.answers),
+        **_window(recording.answers, alone, "before"),
+        "started_second": _since(recording.began, recording.started),
+        "published_second": _since(recording.began, recording.published),
+        "withdrawn_second": _since(recording.began, recording.withdrawn),
+        "other_work_cpus": round(recording.other_work, 3),
+    }
+    if recording.published is None:
+        return row
+    together = (recording.published + SETTLING_SECONDS, recording.ended)
+    newcomer = recording.replicas[-1]
+    shares = window_shares(recording.answers, newcomer, *together)
+    return {
+        **row,
+        **_window(recording.answers, together, "after"),
+        "share": round(share(recording.answers, newcomer, *together), 4),
+        "share_lowest": round(min(shares, default=0.0), 4),
+        "share_highest": round(max(shares, default=0.0), 4),
+        **_first_request(recording, recording.published),
+        "newcomer_requests": sum(time >= recording.published for time in recording.arrivals[newcomer]),
+    }
+
+
+def _first_request(recording: Recording, published: float) -> Row:
+    """From the moment the new replica was published: to the next request of any client, to the first that the replica
+    got, both by the client's clock, and to the first arrival by the replica's own.
+
+    A saturated replica answers in bursts, as it gets its CPU, and users who wait for it have nothing to send meanwhile.
+    So what a balancer takes is the time from the first of these to the second.
+    """
+    sent = [answer for answer in recording.answers if answer.sent >= published]
+    newcomer = recording.replicas[-1]
+    next_sent = min((answer.sent for answer in sent), default=None)
+    first_sent = min((answer.sent for answer in sent if answer.replica == newcomer), default=None)
+    arrived = min((time for time in recording.arrivals[newcomer] if time >= published), default=None)
+    delay = None if first_sent is None or next_sent is None else first_sent - next_sent
+    return {
+        "next_request_ms": _milliseconds(_after(published, next_sent)),
+        "first_request_ms": _milliseconds(_after(published, first_sent)),
+        "first_arrival_ms": _milliseconds(_after(published, arrived)),
+        "first_request_delay_ms": _milliseconds(delay),
+    }
+
+
+def _after(begin: float, moment: float | None) -> float | None:
+    return None if moment is None else moment - begin
+
+
+def share(answers: Sequence[Answer], replica: str, begin: float, end: float) -> float:
+    """Of the answered requests that were sent in this time, those that this replica got."""
+    sent = [answer.replica for answer in answers if begin <= answer.sent < end and answer.replica is not None]
+    return sent.count(replica) / len(sent) if sent else 0.0
+
+
+def window_shares(answers: Sequence[Answer], replica: str, begin: float, end: float) -> list[float]:
+    """Window after window; what is left at the end is too short to be one."""
+    count = int((end - begin) / WINDOW_SECONDS)
+    edges = [begin + number * WINDOW_SECONDS for number in range(count + 1)]
+    return [share(answers, replica, left, right) for left, right in zip(edges, edges[1:], strict=False)]
+
+
+def _window(answers: Sequence[Answer], window: tuple[float, float], name: str) -> Row:
+    begin, end = window
+    latencies = [answer.seconds for answer in answers if begin <= answer.came < end and answer.replica is not None]
+    return {
+        f"rps_{name}": round(len(latencies) / (end - begin), 2) if end > begin else None,
+        f"p50_{name}_ms": _milliseconds(_quantile(latencies, 0.5)),
+        f"p95_{name}_ms": _milliseconds(_quantile(latencies, 0.95)),
+    }
+
+
+def _around(samples: Sequence[Sample], begin: float) -> tuple[Sample | None, Sample | None]:
+    """The last samples before this second and before its end."""
+    before = max((s for s in samples if s.time <= begin), key=lambda s: s.time, default=None)
+    after = max((s for s in samples if s.time <= begin + 1), key=lambda s: s.time, default=None)
+    return before, after
+
+
+def _cpus(before: Sample | None, after: Sample | None, replica: str) -> float:
+    if before is None or after is None or after.time <= before.time:
+        return 0.0
+    used = after.cpu_seconds.get(replica, 0.0) - before.cpu_seconds.get(replica, 0.0)
+    return used / (after.time - before.time)
+
+
+def _quantile(values: Sequence[float], part: float) -> float | None:
+    if len(values) < 2:
+        return values[0] if values else None
+    return statistics.quantiles(values, n=100, method="inclusive")[round(part * 100) - 1]
+
+
+def _milliseconds(value: float | None) -> float | None:
+    return None if value is None else round(value * 1000, 1)
+
+
+def _since(began: float, moment: float | None) -> float | None:
+    return None if moment is None else round(moment - began, 2)
