@@ -52,8 +52,9 @@ impl Current {
 
 impl Backend {
     pub(crate) fn new(key: BackendKey, current: Current, workers: usize) -> Self {
-        let picker =
-            |worker| OwnPicker(Mutex::new(Picker::new(current.settings.algorithm, seed(&key, worker))));
+        let picker = |worker| {
+            OwnPicker(Mutex::new(Picker::new(current.settings.algorithm, seed(&key, worker))))
+        };
         Self {
             name: key.to_string().into(),
             pickers: (0..workers).map(picker).collect(),
