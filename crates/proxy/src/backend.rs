@@ -132,6 +132,11 @@ impl BackendRef {
     pub(crate) fn new(live: Rc<Ours>, index: usize) -> Self {
         Self { live, index }
     }
+
+    /// What is in force now, for a request to hold to its end.
+    pub(crate) fn hold(&self) -> Rc<Arc<Current>> {
+        self.live.hold(self.index)
+    }
 }
 
 impl std::ops::Deref for BackendRef {

@@ -1,8 +1,12 @@
 //! What one request is made of while it is served, and what holds for it.
 
+use std::rc::Rc;
+use std::sync::Arc;
+
 use balance::Time;
 use gateway::snapshot::{BackendSettings, ClientSettings};
 
+use crate::backend::Current;
 use crate::body::Pump;
 use crate::head::{RequestHead, ResponseHead};
 
@@ -28,15 +32,19 @@ pub(crate) enum After {
 /// What holds for one request from its admission on.
 pub(crate) struct Terms<'l> {
     pub(crate) client: &'l ClientSettings,
-    pub(crate) backend: BackendSettings,
+    pub(crate) current: Rc<Arc<Current>>,
     /// The request has to be over by then.
     pub(crate) deadline: Time,
 }
 
 impl Terms<'_> {
+    pub(crate) fn backend(&self) -> &BackendSettings {
+        &self.current.settings
+    }
+
     /// Slots are counted and queued for: an endpoint's connections belong to its slots.
     pub(crate) fn is_capped(&self) -> bool {
-        self.backend.max_in_flight_per_endpoint.or(self.backend.connection_max).is_some()
+        self.current.limits.cap.is_some()
     }
 }
 

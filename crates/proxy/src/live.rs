@@ -1,7 +1,9 @@
 //! A Snapshot at work: its plain data joined to the state that outlives it.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -25,13 +27,44 @@ pub(crate) struct Live {
 }
 
 /// A worker's own hold on a [`Live`]: its requests count their references here, where no other worker counts.
-pub(crate) struct Ours(pub(crate) Arc<Live>);
+pub(crate) struct Ours {
+    live: Arc<Live>,
+    /// Of each backend, what was in force when a request last asked.
+    held: Box<[RefCell<Option<Rc<Arc<Current>>>>]>,
+}
+
+impl Ours {
+    pub(crate) fn new(live: Arc<Live>) -> Self {
+        let held = live.backends.iter().map(|_| RefCell::default()).collect();
+        Self { live, held }
+    }
+
+    pub(crate) fn is(&self, live: &Arc<Live>) -> bool {
+        Arc::ptr_eq(&self.live, live)
+    }
+
+    /// What is in force now for the backend of this number.
+    pub(crate) fn hold(&self, backend: usize) -> Rc<Arc<Current>> {
+        let now = self.backends[backend].current();
+        let mut held = self.held[backend].borrow_mut();
+        match &*held {
+            Some(known) if Arc::ptr_eq(known, &now) => Rc::clone(known),
+            Some(_) | None => Rc::clone(held.insert(Rc::new(Arc::clone(&now)))),
+        }
+    }
+
+    /// Lets go of what is in force no longer, so that endpoints which have left do not stay for want of requests.
+    pub(crate) fn refresh(&self, backend: usize) {
+        let now = self.backends[backend].current();
+        self.held[backend].borrow_mut().take_if(|known| !Arc::ptr_eq(known, &now));
+    }
+}
 
 impl std::ops::Deref for Ours {
     type Target = Live;
 
     fn deref(&self) -> &Live {
-        &self.0
+        &self.live
     }
 }
 

@@ -110,7 +110,7 @@ async fn stream(
         if seen != progress {
             seen = progress;
             let most =
-                if slow_client { terms.client.body_timeout } else { terms.backend.idle_timeout };
+                if slow_client { terms.client.body_timeout } else { terms.backend().idle_timeout };
             client.deadline.set(terms.deadline.min(clock::now() + most));
         }
         ready!(client.deadline.poll(cx));

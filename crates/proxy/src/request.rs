@@ -129,10 +129,10 @@ fn choose_backend(worker: &Worker, live: &Rc<Ours>, rule: &Rule) -> Result<Backe
 }
 
 fn terms<'l>(listener: &'l LiveListener, backend: &BackendRef, started: Time) -> Terms<'l> {
-    let settings = backend.current().settings.clone();
-    let deadline =
-        settings.request_timeout.map_or(Time::from_nanos(u64::MAX), |most| started + most);
-    Terms { client: &listener.client, backend: settings, deadline }
+    let current = backend.hold();
+    let most = current.settings.request_timeout;
+    let deadline = most.map_or(Time::from_nanos(u64::MAX), |most| started + most);
+    Terms { client: &listener.client, current, deadline }
 }
 
 /// Makes the request ready to be sent: its head as the endpoint gets it, its body as it will come.
@@ -174,7 +174,7 @@ async fn admit(
         Admitted::Queued(place) => place,
     };
     let since = clock::now();
-    let patience = since + terms.backend.queue_timeout;
+    let patience = since + terms.backend().queue_timeout;
     let granted = poll_fn(|_| place.granted().map_or(Poll::Pending, Poll::Ready));
     let result = client.until(worker, patience.min(terms.deadline), granted).await;
     record.waited(worker, backend, clock::now().saturating_since(since));

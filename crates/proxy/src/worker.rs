@@ -154,7 +154,7 @@ impl Seat {
 
 impl Worker {
     pub(crate) fn new(index: usize, shared: Arc<Shared>, log: Log) -> Self {
-        let live = RefCell::new(Rc::new(Ours(shared.live.load_full())));
+        let live = RefCell::new(Rc::new(Ours::new(shared.live.load_full())));
         Self {
             index,
             scratch: Scratch::default(),
@@ -178,8 +178,8 @@ impl Worker {
     pub(crate) fn live(&self) -> Rc<Ours> {
         let mut ours = self.live.borrow_mut();
         let current = self.shared.live.load();
-        if !Arc::ptr_eq(&current, &ours.0) {
-            *ours = Rc::new(Ours(Arc::clone(&current)));
+        if !ours.is(&current) {
+            *ours = Rc::new(Ours::new(Arc::clone(&current)));
         }
         Rc::clone(&ours)
     }
@@ -295,8 +295,10 @@ impl Worker {
     /// Closes idle connections to endpoints that are spent or closed, and looks for slots that nobody uses.
     fn sweep(&self) {
         let now = clock::now();
-        for backend in &self.live().backends {
+        let live = self.live();
+        for (index, backend) in live.backends.iter().enumerate() {
             backend.dispatch();
+            live.refresh(index);
             let current = backend.current();
             for member in current.set.members() {
                 pool::sweep(&member.endpoint, self.index, &current.settings, now);

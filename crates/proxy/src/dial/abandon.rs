@@ -33,7 +33,7 @@ pub(crate) fn abandon(
         return;
     }
     lease.slot.backend.counters[worker.index].abandoned.add(1);
-    let until = clock::instant(clock::now() + terms.backend.abandoned_timeout);
+    let until = clock::instant(clock::now() + terms.backend().abandoned_timeout);
     let mut rest = Rest {
         lease,
         method: exchange.request.method,

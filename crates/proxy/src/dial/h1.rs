@@ -104,7 +104,8 @@ pub(crate) async fn attempt(
     let (slot, connection) =
         connection(worker, client, exchange, slot, fresh, terms, started).await?;
     let mut lease = Lease { slot, connection, upload_broken: false };
-    let patience = terms.backend.per_attempt_timeout.map_or(terms.deadline, |most| started + most);
+    let patience =
+        terms.backend().per_attempt_timeout.map_or(terms.deadline, |most| started + most);
     let mut limits = Limits { started, attempt: patience, terms };
     for _ in 0..INTERIM_RESPONSES {
         if let Err(failure) = await_head(worker, client, exchange, &mut lease, &limits).await {
@@ -142,13 +143,13 @@ async fn connection(
         worker: worker.index,
         capped: terms.is_capped(),
         replayable: is_replayable(&exchange.request),
-        settings: &terms.backend,
+        settings: terms.backend(),
         now,
     };
     if !fresh && let Some(connection) = pool::take(&slot.endpoint, &wish) {
         return Ok((slot, connection));
     }
-    let patience = now + terms.backend.connect_timeout;
+    let patience = now + terms.backend().connect_timeout;
     let connecting = connect(&slot.endpoint, worker.index);
     let (failure, may_go_elsewhere) = match client
         .until(worker, patience.min(terms.deadline), connecting)
@@ -251,7 +252,7 @@ impl Limits<'_> {
     /// How long nothing may move.
     fn idle(&self, waits_for_client: bool) -> Duration {
         let terms = self.terms;
-        if waits_for_client { terms.client.body_timeout } else { terms.backend.idle_timeout }
+        if waits_for_client { terms.client.body_timeout } else { terms.backend().idle_timeout }
     }
 
     /// Which of the deadlines it was.
