@@ -8,11 +8,14 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
 use crate::health::Health;
 use crate::load::{Cell, Loads, Pages};
+use crate::outcome::Outcome;
 use crate::pick::{Algorithm, Claim, MaglevTable, Ring};
 use crate::reuse::IdleHistory;
+use crate::time::Time;
 
 /// One address that can serve, and what is known of it. `T` is what the user of this crate hangs on it.
 ///
@@ -38,6 +41,18 @@ impl<T> Endpoint<T> {
     /// How many requests it has now, over all workers and backends.
     pub fn in_flight(&self) -> u32 {
         self.cell.in_flight()
+    }
+
+    /// How long it takes to begin a response, as [`PeakEwma`](Algorithm::PeakEwma) sees it; `None` before the first.
+    pub fn latency(&self, now: Time) -> Option<Duration> {
+        let latency = self.cell.latency().at(now).latency?;
+        Some(Duration::from_nanos(latency as u64))
+    }
+
+    /// Takes note of what came of an attempt. To be called for each, whatever the algorithm: backends may share an
+    /// endpoint. Hardly one call in a millisecond writes.
+    pub fn learn(&self, outcome: &Outcome, now: Time) {
+        self.cell.latency().learn(outcome, now);
     }
 
     /// Takes a slot for what does not come by way of a picker, such as a probe, unless it is at the cap. A slot taken
@@ -128,7 +143,8 @@ pub struct Member<T> {
     /// it will have.
     pub weight: u32,
     /// It is in our zone. Where some members are and others are not, these are used first, until each has three
-    /// quarters of its cap in flight, or 4 requests without a cap; then all alike. A key goes before the zone.
+    /// quarters of its cap in flight, or 4 requests without a cap; then the others as far; then all alike. A key goes
+    /// before the zone.
     pub local: bool,
     /// It is to show that it can serve again: whatever its weight, it is given one request, soon, when it has no other
     /// in flight. Another trial takes another set.
@@ -207,7 +223,10 @@ impl<T> EndpointSet<T> {
             Algorithm::Maglev => {
                 self.maglev();
             }
-            Algorithm::LeastLoad | Algorithm::RoundRobin | Algorithm::Random => {}
+            Algorithm::LeastLoad
+            | Algorithm::RoundRobin
+            | Algorithm::Random
+            | Algorithm::PeakEwma => {}
         }
     }
 

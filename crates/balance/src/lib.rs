@@ -13,6 +13,8 @@ pub mod time;
 pub mod rng;
 /// Hashes that are the same everywhere.
 pub mod hash;
+/// How long endpoints take, and what they are blamed for.
+mod latency;
 /// Counts of requests in flight, packed.
 mod load;
 /// What came of one attempt.

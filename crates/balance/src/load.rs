@@ -8,6 +8,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use crate::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::latency::Latency;
 
 /// The members that one choice is among.
 mod field;
@@ -17,17 +18,23 @@ pub(crate) use field::{Bars, Field, Load};
 /// Counts in one page. Loom follows each atomic, so a model gets a page as small as its endpoints need.
 const PAGE: usize = if cfg!(loom) { 4 } else { 64 };
 
-/// A block of counts and which of them belong to an endpoint.
+/// A block of counts, what belongs to them, and which of them belong to an endpoint.
 #[repr(align(64))]
 pub(crate) struct Page {
     counts: [AtomicU32; PAGE],
+    /// What the endpoints have shown, apart from the counts: most pickers do not look at it.
+    latencies: [Latency; PAGE],
     /// One bit for each count in use.
     used: AtomicU64,
 }
 
 impl Page {
     fn new() -> Self {
-        Self { counts: std::array::from_fn(|_| AtomicU32::new(0)), used: AtomicU64::new(0) }
+        Self {
+            counts: std::array::from_fn(|_| AtomicU32::new(0)),
+            latencies: std::array::from_fn(|_| Latency::default()),
+            used: AtomicU64::new(0),
+        }
     }
 
     /// Marks a count as used and says which; `None` when all are.
@@ -76,6 +83,10 @@ impl Cell {
         self.page.take(self.index, cap)
     }
 
+    pub(crate) fn latency(&self) -> &Latency {
+        &self.page.latencies[self.index]
+    }
+
     /// Counts one request less.
     pub(crate) fn give_back(&self) {
         self.page.give_back(self.index);
@@ -85,7 +96,8 @@ impl Cell {
 impl Drop for Cell {
     fn drop(&mut self) {
         self.page.counts[self.index].store(0, Ordering::Relaxed);
-        // Releases the zero above to whoever reserves this place next.
+        self.latency().forget();
+        // Releases the zeros above to whoever reserves this place next.
         self.page.used.fetch_and(!(1 << self.index), Ordering::Release);
     }
 }

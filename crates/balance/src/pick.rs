@@ -9,6 +9,7 @@ use std::sync::Arc;
 use crate::endpoint::{Endpoint, EndpointSet};
 use crate::load::{Bars, Field, Load};
 use crate::rng::Rng;
+use crate::time::Time;
 
 /// What a request asks of choosing.
 mod wish;
@@ -18,6 +19,8 @@ mod least_load;
 mod round_robin;
 /// Any endpoint, as often as its weight says.
 mod random;
+/// The endpoint that is likely to answer first.
+mod peak_ewma;
 /// The endpoint of a key, unless it has more than its share to do.
 mod consistent_hash;
 /// The endpoint of a key, always.
@@ -38,6 +41,10 @@ pub enum Algorithm {
     RoundRobin,
     /// Any endpoint, each as often as its weight says.
     Random,
+    /// The endpoint that is likely to answer first: the least latency x (in flight + 1) / weight, where latency jumps to
+    /// peaks and decays. It learns from outcomes ([`Endpoint::learn`]); failures count as slowness. Of more than 64
+    /// endpoints, the better of two random ones.
+    PeakEwma,
     /// The endpoint that belongs to the request's key, unless it has a quarter more in flight than its share; then
     /// another that depends on the key alone. When endpoints change, only the keys of those change theirs.
     ConsistentHash,
@@ -60,6 +67,7 @@ enum State {
     LeastLoad(least_load::LeastLoad),
     RoundRobin(round_robin::RoundRobin),
     Random(random::Random),
+    PeakEwma(peak_ewma::PeakEwma),
 }
 
 impl Picker {
@@ -75,6 +83,7 @@ impl Picker {
             }
             Algorithm::RoundRobin => State::RoundRobin(round_robin::RoundRobin::new(seed)),
             Algorithm::Random => State::Random(random::Random::new(seed)),
+            Algorithm::PeakEwma => State::PeakEwma(peak_ewma::PeakEwma::new(seed)),
         };
         Self { algorithm, state }
     }
@@ -182,18 +191,23 @@ impl Picker {
         {
             return Some(member);
         }
-        let near = field.local().and_then(|near| self.state.choose(&near));
-        near.or_else(|| self.state.choose(field))
+        if let Some((near, roomy)) = field.by_zone()
+            && let Some(member) = [near, roomy].iter().find_map(|f| self.state.choose(f, wish.now))
+        {
+            return Some(member);
+        }
+        self.state.choose(field, wish.now)
     }
 }
 
 impl State {
     #[inline]
-    fn choose(&mut self, field: &Field<'_>) -> Option<usize> {
+    fn choose(&mut self, field: &Field<'_>, now: Time) -> Option<usize> {
         match self {
             Self::LeastLoad(state) => state.choose(field),
             Self::RoundRobin(state) => state.choose(field),
             Self::Random(state) => state.choose(field),
+            Self::PeakEwma(state) => state.choose(field, now),
         }
     }
 }

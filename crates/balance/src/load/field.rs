@@ -3,7 +3,9 @@
 use std::num::NonZeroU32;
 
 use super::{Loads, Share};
+use crate::latency::Impression;
 use crate::rng::Rng;
+use crate::time::Time;
 
 /// The members that one choice is among.
 #[derive(Clone, Copy)]
@@ -25,13 +27,15 @@ impl<'a> Field<'a> {
         Self { loads, len: loads.seats.len(), limit, bars }
     }
 
-    /// The members in our zone, up to three quarters of what each may have in flight; `None` where zones do not differ.
-    pub(crate) fn local(self) -> Option<Self> {
+    /// Where zones differ, what to choose among first: the members in our zone, then all, in either case only those
+    /// with less than three quarters of their cap in flight. So others are used before ours are full.
+    pub(crate) fn by_zone(&self) -> Option<(Self, Self)> {
         if self.loads.local == 0 {
             return None;
         }
         let room = self.limit.map_or(Self::LOCAL_ROOM, |cap| cap.get() - cap.get().div_ceil(4));
-        Some(Self { len: self.loads.local, limit: NonZeroU32::new(room.max(1)), ..self })
+        let roomy = Self { limit: NonZeroU32::new(room.max(1)), ..*self };
+        Some((Self { len: self.loads.local, ..roomy }, roomy))
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -55,6 +59,12 @@ impl<'a> Field<'a> {
 
     pub(crate) fn load(&self, member: usize) -> Load {
         self.loads.seats[member].load()
+    }
+
+    /// What is to be thought of a member.
+    pub(crate) fn impression(&self, member: usize, now: Time) -> Impression {
+        let seat = &self.loads.seats[member];
+        seat.page.latencies[seat.index as usize].at(now)
     }
 
     /// Whether a member of this load may be chosen.

@@ -11,10 +11,10 @@ use std::net::SocketAddr;
 use crate::hash::{hash_address, jump};
 use crate::load::Field;
 
-/// How many points a key tries before whoever has the least to do is taken.
+/// How many points a key tries before it takes the next member with room.
 const JUMPS: u64 = 16;
 
-/// Chooses for a key; `None` if no point of its way has room.
+/// Chooses for a key; `None` if caps leave room for nobody who is within bounds.
 pub(super) fn choose(ring: &Ring, field: &Field<'_>, key: u64) -> Option<usize> {
     let (mut in_flight, mut weight) = (1, 0);
     field.each(0, |_, load| {
@@ -28,7 +28,11 @@ pub(super) fn choose(ring: &Ring, field: &Field<'_>, key: u64) -> Option<usize> 
             u128::from(load.in_flight) * 4 * weight < 5 * in_flight * u128::from(load.weight);
         within && field.is_open(member, load)
     };
-    (0..JUMPS).filter_map(|times| ring.owner(jump(key, times))).find(|&member| fits(member))
+    let way = (0..JUMPS).filter_map(|times| ring.owner(jump(key, times)));
+    // At worst 4/5 of the weight is full, so that one in forty comes this far.
+    let rest =
+        (0..field.len()).map(|step| ((key % field.len() as u64) as usize + step) % field.len());
+    way.chain(rest).find(|&member| fits(member))
 }
 
 /// Who owns which part of all hashes.

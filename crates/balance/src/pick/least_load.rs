@@ -24,8 +24,7 @@ impl LeastLoad {
     #[inline]
     pub(super) fn choose(&mut self, field: &Field<'_>) -> Option<usize> {
         if field.len() > SCAN
-            && let Some(member) =
-                better_of_two(field, &mut self.rng, |(_, one), (_, other)| is_less(one, other))
+            && let Some(member) = better_of_two(field, &mut self.rng, is_less_busy)
         {
             return Some(member);
         }
@@ -48,6 +47,13 @@ impl LeastLoad {
 
 /// More than any endpoint with a weight has, and not more than one without.
 const WORST: Load = Load { in_flight: u32::MAX, weight: 1 };
+
+/// Whether `in flight / weight` is less. Two were drawn by weight already: with one more request counted, the lighter of
+/// two idle ones would always lose.
+fn is_less_busy((_, one): (usize, Load), (_, other): (usize, Load)) -> bool {
+    let busy = |one: Load, other: Load| u64::from(one.in_flight) * u64::from(other.weight);
+    busy(one, other) < busy(other, one)
+}
 
 /// Whether `(in flight + 1) / weight` is less, cross-multiplied: `2^32 * (2^32 - 1)` still fits.
 fn is_less(one: Load, other: Load) -> bool {

@@ -30,7 +30,12 @@ impl World {
 
     /// Takes a slot and says whose it is.
     fn take(&self, picker: &mut Picker, cap: u32) -> Option<usize> {
-        let endpoint = picker.take(&self.set, NonZeroU32::new(cap), &Wish::default())?;
+        self.take_for(picker, cap, None)
+    }
+
+    fn take_for(&self, picker: &mut Picker, cap: u32, key: Option<u64>) -> Option<usize> {
+        let wish = Wish { key, ..Wish::default() };
+        let endpoint = picker.take(&self.set, NonZeroU32::new(cap), &wish)?;
         Some(usize::from(endpoint.address.port()))
     }
 
@@ -51,19 +56,31 @@ impl World {
 
 const UNCAPPED: u32 = 0;
 
+const ALGORITHMS: [Algorithm; 6] = [
+    Algorithm::LeastLoad,
+    Algorithm::RoundRobin,
+    Algorithm::Random,
+    Algorithm::PeakEwma,
+    Algorithm::ConsistentHash,
+    Algorithm::Maglev,
+];
+
 #[test]
 fn nobody_is_chosen_from_a_set_without_weight() {
-    for algorithm in [Algorithm::LeastLoad, Algorithm::RoundRobin] {
+    for algorithm in ALGORITHMS {
         for weights in [&[][..], &[0, 0]] {
-            let picked = World::new(weights).take(&mut Picker::new(algorithm, 1), UNCAPPED);
-            assert_eq!(picked, None, "{algorithm:?} of {weights:?}");
+            for key in [None, Some(1)] {
+                let mut picker = Picker::new(algorithm, 1);
+                let picked = World::new(weights).take_for(&mut picker, UNCAPPED, key);
+                assert_eq!(picked, None, "{algorithm:?} of {weights:?}");
+            }
         }
     }
 }
 
 #[test]
 fn every_slot_is_found_and_none_beyond_the_cap() {
-    for algorithm in [Algorithm::LeastLoad, Algorithm::RoundRobin] {
+    for algorithm in ALGORITHMS {
         let world = World::new(&[1, 5, 0, 2]);
         let mut picker = Picker::new(algorithm, 7);
         let mut taken = [0; 4];
@@ -76,7 +93,7 @@ fn every_slot_is_found_and_none_beyond_the_cap() {
 
 #[test]
 fn the_endpoint_just_failed_at_is_used_only_if_it_is_alone() {
-    for algorithm in [Algorithm::LeastLoad, Algorithm::RoundRobin] {
+    for algorithm in ALGORITHMS {
         let cap = NonZeroU32::new(1);
         let two = World::new(&[1, 1]);
         let failed = two.set.members()[0].endpoint.clone();
@@ -91,6 +108,83 @@ fn the_endpoint_just_failed_at_is_used_only_if_it_is_alone() {
         let avoid = Wish { except: Some(&failed), ..Wish::default() };
         assert!(picker.take(&one.set, cap, &avoid).is_some(), "{algorithm:?}");
     }
+}
+
+#[test]
+fn a_key_that_failed_goes_elsewhere_and_always_to_the_same() {
+    for algorithm in [Algorithm::ConsistentHash, Algorithm::Maglev] {
+        let world = World::new(&[1; 5]);
+        let mut picker = Picker::new(algorithm, 3);
+        for key in 0..100 {
+            let mut take = |except| {
+                let wish = Wish { key: Some(crate::rng::mix(key)), except, ..Wish::default() };
+                let endpoint = picker.take(&world.set, None, &wish).unwrap();
+                endpoint.give_back();
+                endpoint
+            };
+            let home = take(None);
+            let other = take(Some(&home));
+            assert!(!Arc::ptr_eq(&home, &other));
+            assert!(Arc::ptr_eq(&take(Some(&home)), &other));
+            assert!(Arc::ptr_eq(&take(None), &home));
+        }
+    }
+}
+
+#[test]
+fn who_is_bound_to_an_endpoint_gets_that_one_or_none() {
+    for algorithm in ALGORITHMS {
+        let mut world = World::new(&[1, 1, 1]);
+        let mut picker = Picker::new(algorithm, 3);
+        let mine = world.set.members()[1].endpoint.clone();
+        let wish = Wish { only: Some(&mine), ..Wish::default() };
+        let mut take = |world: &World| picker.take(&world.set, NonZeroU32::new(1), &wish);
+        assert!(Arc::ptr_eq(&take(&world).unwrap(), &mine), "{algorithm:?}");
+        assert!(take(&world).is_none(), "{algorithm:?}");
+        world.become_of(&[(0, 1), (1, 0), (2, 1)]);
+        assert!(take(&world).is_some(), "an ejected endpoint binds nobody: {algorithm:?}");
+    }
+}
+
+#[test]
+fn of_many_the_better_of_two_different_ones_is_taken() {
+    let world = World::new(&(0..100).map(|number| 1 + number % 3).collect::<Vec<_>>());
+    let mut rng = Rng::new(5);
+    for number in 0..300 {
+        let endpoint = &world.set.members()[number % 100].endpoint;
+        (0..rng.below(9)).for_each(|_| assert!(endpoint.take(None)));
+        let field = Field::new(&world.set.loads, NonZeroU32::new(20), Bars::One(7));
+        let mut seen = Vec::new();
+        let chosen = better_of_two(&field, &mut rng, |(other, _), (one, _)| {
+            seen.extend([one, other]);
+            field.load(other).in_flight < field.load(one).in_flight
+        });
+        let load = |member: usize| field.load(member).in_flight;
+        if let [one, other] = seen[..] {
+            assert_ne!(one, other);
+            assert_eq!(load(chosen.unwrap()), load(one).min(load(other)));
+        }
+        assert!(chosen.is_none_or(|chosen| chosen != 7 && load(chosen) < 20));
+    }
+}
+
+#[test]
+fn a_draw_follows_the_weights_and_a_second_one_is_another() {
+    let world = World::new(&[3, 0, 1]);
+    let field = Field::new(&world.set.loads, None, Bars::Nobody);
+    let mut rng = Rng::new(9);
+    let mut drawn = [0; 3];
+    for _ in 0..40_000 {
+        drawn[field.draw(&mut rng).unwrap()] += 1;
+        let (one, other) = field.draw_two(&mut rng).unwrap();
+        assert_eq!(one.min(other), 0);
+        assert_eq!(one.max(other), 2);
+    }
+    assert_eq!(drawn[1], 0);
+    assert!((29_500..30_500).contains(&drawn[0]), "{drawn:?}");
+    assert!(
+        Field::new(&World::new(&[0, 4]).set.loads, None, Bars::Nobody).draw_two(&mut rng).is_none()
+    );
 }
 
 #[test]

@@ -1,0 +1,102 @@
+//! Chooses the endpoint that is likely to answer first: the least latency x (in flight + 1) / weight.
+//!
+//! Finagle's peak EWMA, with blame for failures ([`crate::latency`]). An endpoint that has not answered yet is taken to
+//! be as fast as the others on average, so it is neither flooded nor starved while it shows what it can do. Of more
+//! than [`SCAN`] members the better of two random, different ones is taken.
+
+use super::{SCAN, better_of_two};
+use crate::load::{Field, Load};
+use crate::rng::Rng;
+use crate::time::Time;
+
+#[derive(Debug)]
+pub(super) struct PeakEwma {
+    /// The member after the one chosen last: the first to win a tie.
+    start: usize,
+    rng: Rng,
+}
+
+impl PeakEwma {
+    pub(super) fn new(seed: u64) -> Self {
+        let mut rng = Rng::new(seed);
+        Self { start: rng.next_u64() as usize, rng }
+    }
+
+    pub(super) fn choose(&mut self, field: &Field<'_>, now: Time) -> Option<usize> {
+        if field.len() > SCAN
+            && let Some(member) = better_of_two(field, &mut self.rng, |one, other| {
+                let (one, other) = (Case::of(field, one, now), Case::of(field, other, now));
+                one.cost(other.latency.unwrap_or(1.0)) < other.cost(one.latency.unwrap_or(1.0))
+            })
+        {
+            return Some(member);
+        }
+        self.choose_of_all(field, now)
+    }
+
+    fn choose_of_all(&mut self, field: &Field<'_>, now: Time) -> Option<usize> {
+        let start = self.start.checked_rem(field.len())?;
+        let (mut known, mut cold) = (Best::default(), Best::default());
+        let (mut sum, mut count) = (0.0, 0_u32);
+        field.each(start, |member, load| {
+            if load.weight == 0 {
+                return;
+            }
+            let case = Case::of(field, (member, load), now);
+            if let Some(latency) = case.latency {
+                sum += latency;
+                count += 1;
+            }
+            if field.is_open(member, load) {
+                let group = if case.latency.is_some() { &mut known } else { &mut cold };
+                group.consider(member, case.cost(1.0));
+            }
+        });
+        let mean = if count > 0 { sum / count as f32 } else { 1.0 };
+        cold.cost *= mean;
+        let best = if cold.cost < known.cost { cold } else { known }.member?;
+        self.start = best + 1;
+        Some(best)
+    }
+}
+
+/// What speaks for and against one member.
+#[derive(Clone, Copy)]
+struct Case {
+    latency: Option<f32>,
+    /// How much its load, its weight and its failures add to that.
+    factor: f32,
+}
+
+impl Case {
+    fn of(field: &Field<'_>, (member, load): (usize, Load), now: Time) -> Self {
+        let impression = field.impression(member, now);
+        let load = (load.in_flight as f32 + 1.0) / load.weight as f32;
+        Self { latency: impression.latency, factor: load * impression.penalty }
+    }
+
+    /// `otherwise` is the latency of one that has shown none.
+    fn cost(self, otherwise: f32) -> f32 {
+        self.latency.unwrap_or(otherwise) * self.factor
+    }
+}
+
+/// The least cost so far, and whose it is.
+struct Best {
+    member: Option<usize>,
+    cost: f32,
+}
+
+impl Best {
+    fn consider(&mut self, member: usize, cost: f32) {
+        if cost < self.cost {
+            *self = Self { member: Some(member), cost };
+        }
+    }
+}
+
+impl Default for Best {
+    fn default() -> Self {
+        Self { member: None, cost: f32::INFINITY }
+    }
+}
