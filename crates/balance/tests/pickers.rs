@@ -1,0 +1,362 @@
+//! The laws of each picker, over random sets.
+#![cfg(not(loom))]
+
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use balance::{
+    Admission, Algorithm, Endpoint, EndpointSet, Ledger, MaglevTable, Member, Picker, Queue, Rng,
+    Wish,
+};
+use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
+
+const ALGORITHMS: [Algorithm; 6] = [
+    Algorithm::LeastLoad,
+    Algorithm::RoundRobin,
+    Algorithm::Random,
+    Algorithm::PeakEwma,
+    Algorithm::ConsistentHash,
+    Algorithm::Maglev,
+];
+
+/// Those that know zones: a key goes before the zone.
+const BY_ZONE: [Algorithm; 4] =
+    [Algorithm::LeastLoad, Algorithm::RoundRobin, Algorithm::Random, Algorithm::PeakEwma];
+
+type Set = EndpointSet<usize>;
+
+fn address(number: usize) -> SocketAddr {
+    let [high, low] = (number as u16).to_be_bytes();
+    SocketAddr::from(([10, 0, high, low], 8080))
+}
+
+fn set(ledger: &mut Ledger<usize>, weights: &[u32]) -> Set {
+    let member = |(number, &weight): (usize, &u32)| {
+        Member::new(ledger.endpoint(address(number), || number), weight)
+    };
+    EndpointSet::new(weights.iter().enumerate().map(member).collect())
+}
+
+/// The endpoint that a key leads to while nothing is in flight.
+fn home(picker: &mut Picker, set: &Set, key: u64) -> usize {
+    let endpoint = take(picker, set, 0, Some(key)).expect("nothing is full");
+    release(&endpoint);
+    endpoint.data
+}
+
+fn take(
+    picker: &mut Picker,
+    set: &Set,
+    cap: u32,
+    key: Option<u64>,
+) -> Option<Arc<Endpoint<usize>>> {
+    picker.take(set, NonZeroU32::new(cap), &Wish { key, ..Wish::default() })
+}
+
+fn release(endpoint: &Endpoint<usize>) {
+    let nobody = || -> &mut Queue<usize, ()> { unreachable!("nobody waits") };
+    assert!(Admission::new().release(endpoint, nobody).is_none());
+}
+
+fn in_flight(set: &Set) -> Vec<u32> {
+    set.members().iter().map(|member| member.endpoint.in_flight()).collect()
+}
+
+/// Whether so many of `of` are what comes of this probability, within six standard deviations.
+fn is_likely(count: u32, of: u32, probability: f64) -> bool {
+    let (count, of) = (f64::from(count), f64::from(of));
+    let deviation = (of * probability * (1.0 - probability)).sqrt();
+    (count - of * probability).abs() <= 6.0 * deviation + 1.0
+}
+
+fn config() -> ProptestConfig {
+    ProptestConfig {
+        cases: 100,
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
+        ..ProptestConfig::default()
+    }
+}
+
+fn weights(most: usize) -> impl Strategy<Value = Vec<u32>> {
+    proptest::collection::vec(0_u32..20, 1..most)
+}
+
+fn any_algorithm() -> impl Strategy<Value = Algorithm> {
+    proptest::sample::select(&ALGORITHMS[..])
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn every_slot_is_found_and_none_beyond_the_cap(
+        algorithm in any_algorithm(),
+        weights in weights(150),
+        cap in 1_u32..4,
+        keys: bool,
+        seed: u64,
+    ) {
+        let mut ledger = Ledger::new();
+        let set = set(&mut ledger, &weights);
+        let mut picker = Picker::new(algorithm, seed);
+        let mut rng = Rng::new(seed);
+        // A key of Maglev's leads to one endpoint; enough of them lead to each.
+        let bound = keys && algorithm == Algorithm::Maglev;
+        let slots = weights.iter().filter(|&&weight| weight > 0).count() * cap as usize;
+        let requests = if bound { 10 * slots } else { slots };
+        for _ in 0..requests {
+            let taken = take(&mut picker, &set, cap, keys.then(|| rng.next_u64()));
+            prop_assert!(bound || taken.is_some(), "{:?}", in_flight(&set));
+        }
+        for (load, &weight) in in_flight(&set).into_iter().zip(&weights) {
+            let most = if weight > 0 { cap } else { 0 };
+            prop_assert!(load <= most);
+        }
+        prop_assert!(bound || take(&mut picker, &set, cap, None).is_none());
+    }
+
+    #[test]
+    fn round_robin_is_exact_over_a_cycle(weights in weights(12), seed: u64) {
+        let mut ledger = Ledger::new();
+        let set = set(&mut ledger, &weights);
+        let mut picker = Picker::new(Algorithm::RoundRobin, seed);
+        let mut served = vec![0; weights.len()];
+        for _ in 0..weights.iter().sum() {
+            served[take(&mut picker, &set, 0, None).unwrap().data] += 1;
+        }
+        prop_assert_eq!(served, weights);
+    }
+
+    #[test]
+    fn random_keeps_to_weights(weights in weights(12), seed: u64) {
+        let mut ledger = Ledger::new();
+        let set = set(&mut ledger, &weights);
+        let total: u32 = weights.iter().sum();
+        prop_assume!(total > 0);
+        let mut picker = Picker::new(Algorithm::Random, seed);
+        for _ in 0..5_000 {
+            take(&mut picker, &set, 0, None).unwrap();
+        }
+        for (served, &weight) in in_flight(&set).into_iter().zip(&weights) {
+            prop_assert!(is_likely(served, 5_000, f64::from(weight) / f64::from(total)));
+        }
+    }
+
+    #[test]
+    fn random_keeps_to_weights_among_those_with_room(seed: u64) {
+        let mut ledger = Ledger::new();
+        let set = set(&mut ledger, &[10, 1, 3]);
+        let mut picker = Picker::new(Algorithm::Random, seed);
+        let full = &set.members()[0].endpoint;
+        prop_assert!(full.take(None));
+        let mut served = [0; 3];
+        for _ in 0..4_000 {
+            let endpoint = take(&mut picker, &set, 1, None).unwrap();
+            served[endpoint.data] += 1;
+            release(&endpoint);
+        }
+        prop_assert_eq!(served[0], 0);
+        prop_assert!(is_likely(served[1], 4_000, 0.25), "{:?}", served);
+    }
+
+    #[test]
+    fn least_load_of_many_never_takes_the_worst_and_keeps_loads_together(seed: u64) {
+        let mut ledger = Ledger::new();
+        let set = set(&mut ledger, &[1; 200]);
+        let mut picker = Picker::new(Algorithm::LeastLoad, seed);
+        let worst = &set.members()[seed as usize % 200].endpoint;
+        for _ in 0..30 {
+            prop_assert!(worst.take(None));
+        }
+        for _ in 0..2_000 {
+            take(&mut picker, &set, 0, None).unwrap();
+        }
+        prop_assert_eq!(worst.in_flight(), 30);
+        // Mitzenmacher: log log n above the mean, which is 10; at random it would be more than 20.
+        let most = in_flight(&set).into_iter().filter(|&load| load != 30).max().unwrap();
+        prop_assert!(most <= 15, "{most}");
+    }
+
+    #[test]
+    fn local_endpoints_are_used_first_and_others_before_they_are_full(
+        algorithm in proptest::sample::select(&BY_ZONE[..]),
+        local in 1_usize..100,
+        remote in 1_usize..100,
+        cap in 2_u32..20,
+        seed: u64,
+    ) {
+        let mut ledger = Ledger::new();
+        let members = (0..local + remote).map(|number| Member {
+            local: number % (local + remote) < local,
+            ..Member::new(ledger.endpoint(address(number), || number), 1)
+        });
+        // In any order: who is local says so.
+        let set = EndpointSet::new(members.rev().collect());
+        let mut picker = Picker::new(algorithm, seed);
+        let is_local = |endpoint: &Endpoint<usize>| endpoint.data < local;
+        let first_remote = loop {
+            let endpoint = take(&mut picker, &set, cap, None).unwrap();
+            if !is_local(&endpoint) {
+                break endpoint;
+            }
+        };
+        let room = (cap * 3 / 4).max(1);
+        for member in set.members() {
+            let in_flight = member.endpoint.in_flight();
+            if is_local(&member.endpoint) {
+                prop_assert!(room <= in_flight && in_flight < cap, "{in_flight} of {cap}");
+            } else {
+                prop_assert_eq!(in_flight, u32::from(Arc::ptr_eq(&member.endpoint, &first_remote)));
+            }
+        }
+        // One request less, and the next is local again.
+        let leaver = set.members().iter().find(|member| is_local(&member.endpoint)).unwrap();
+        release(&leaver.endpoint);
+        if leaver.endpoint.in_flight() < room {
+            prop_assert!(is_local(&take(&mut picker, &set, cap, None).unwrap()));
+        }
+    }
+
+    #[test]
+    fn consistent_hash_keeps_to_its_bound_whatever_the_keys(
+        weights in weights(30),
+        keys in 1_u64..50,
+        seed: u64,
+    ) {
+        let mut ledger = Ledger::new();
+        let set = set(&mut ledger, &weights);
+        let total: u32 = weights.iter().sum();
+        prop_assume!(total > 0);
+        let mut picker = Picker::new(Algorithm::ConsistentHash, seed);
+        let mut rng = Rng::new(seed);
+        let mut running = Vec::new();
+        for _ in 0..500 {
+            if !running.is_empty() && rng.below(3) == 0 {
+                let ended: Arc<Endpoint<usize>> = running.swap_remove(rng.below(running.len()));
+                release(&ended);
+            }
+            let key = rng.next_u64() % keys;
+            let chosen = take(&mut picker, &set, 0, Some(key)).unwrap();
+            let all = running.len() as u64 + 1;
+            let bound = (5 * all * u64::from(weights[chosen.data])).div_ceil(4 * u64::from(total));
+            prop_assert!(u64::from(chosen.in_flight()) <= bound);
+            running.push(chosen);
+        }
+    }
+
+    #[test]
+    fn consistent_hash_moves_no_key_but_those_of_who_comes_or_goes(
+        count in 2_usize..100,
+        changed: proptest::sample::Index,
+        seed: u64,
+    ) {
+        let changed = changed.index(count);
+        let mut ledger = Ledger::new();
+        let all = set(&mut ledger, &vec![7; count]);
+        let mut weights = vec![7; count];
+        weights[changed] = 0;
+        let ejected = set(&mut ledger, &weights);
+        let mut picker = Picker::new(Algorithm::ConsistentHash, seed);
+        for key in (0..500).map(|step| seed.wrapping_add(step).wrapping_mul(0x9E37_79B9_7F4A_7C15)) {
+            let (before, after) = (home(&mut picker, &all, key), home(&mut picker, &ejected, key));
+            prop_assert!(before == after || before == changed);
+            prop_assert_ne!(after, changed);
+        }
+    }
+
+    #[test]
+    fn maglev_moves_hardly_any_keys_but_those_of_who_comes_or_goes(
+        count in 2_usize..100,
+        changed: proptest::sample::Index,
+        weighted: bool,
+    ) {
+        let weight = |number: usize| if weighted { 1 + number as u32 % 3 } else { 1 };
+        let mut members: Vec<_> = (0..count).map(|number| (address(number), weight(number))).collect();
+        let changed = changed.index(count);
+        let all = MaglevTable::new(&members);
+        let total: u32 = members.iter().map(|&(_, weight)| weight).sum();
+        let share = f64::from(members[changed].1) / f64::from(total);
+        members[changed].1 = 0;
+        let ejected = MaglevTable::new(&members);
+        let moved = all.slots().iter().zip(ejected.slots()).filter(|(one, other)| one != other);
+        let moved = moved.count() as f64 / MaglevTable::SIZE as f64;
+        prop_assert!(moved <= share + 0.02, "{moved} of {share}");
+    }
+
+    #[test]
+    fn maglev_spreads_keys_by_weight_in_whatever_order(weights in weights(50), turn: usize) {
+        let mut members: Vec<_> =
+            weights.iter().enumerate().map(|(number, &weight)| (address(number), weight)).collect();
+        let total: u32 = weights.iter().sum();
+        prop_assume!(total > 0);
+        let table = MaglevTable::new(&members);
+        let mut slots = vec![0_u32; members.len()];
+        table.slots().iter().for_each(|&member| slots[member as usize] += 1);
+        let size = MaglevTable::SIZE as f64;
+        for (&slots, &weight) in slots.iter().zip(&weights) {
+            let fair = size * f64::from(weight) / f64::from(total);
+            prop_assert!((f64::from(slots) - fair).abs() <= fair * 0.01 + 20.0, "{slots} of {fair}");
+        }
+
+        let owners: Vec<_> = table.slots().iter().map(|&m| members[m as usize].0).collect();
+        let count = members.len();
+        members.rotate_left(turn % count);
+        let turned = MaglevTable::new(&members);
+        prop_assert!(turned.slots().iter().map(|&m| members[m as usize].0).eq(owners));
+    }
+}
+
+#[test]
+fn least_load_of_many_keeps_to_weights() {
+    let mut ledger = Ledger::new();
+    let weights: Vec<u32> = (0..120).map(|number| 1 + number % 3).collect();
+    let set = set(&mut ledger, &weights);
+    let mut picker = Picker::new(Algorithm::LeastLoad, 3);
+    let mut rng = Rng::new(3);
+    let mut running: Vec<_> = Vec::new();
+    let mut served = [0_u32; 3];
+    for _ in 0..200_000 {
+        if running.len() == 1_000 {
+            let ended: Arc<Endpoint<usize>> = running.swap_remove(rng.below(1_000));
+            release(&ended);
+        }
+        let endpoint = take(&mut picker, &set, 0, None).unwrap();
+        served[endpoint.data % 3] += 1;
+        running.push(endpoint);
+    }
+    for (class, served) in served.into_iter().enumerate() {
+        let fair = 200_000.0 * (class + 1) as f64 / 6.0;
+        let share = f64::from(served) / fair;
+        assert!((0.97..1.03).contains(&share), "{share} of its share at weight {}", class + 1);
+    }
+}
+
+#[test]
+fn an_ejected_endpoint_gets_its_keys_back() {
+    for algorithm in [Algorithm::ConsistentHash, Algorithm::Maglev] {
+        let mut ledger = Ledger::new();
+        let whole = set(&mut ledger, &[1; 10]);
+        let mut picker = Picker::new(algorithm, 1);
+        let before: Vec<_> = (0..1_000).map(|key| home(&mut picker, &whole, key << 40)).collect();
+        let ejected = set(&mut ledger, &[1, 1, 1, 0, 1, 1, 1, 1, 1, 1]);
+        assert!((0..1_000).all(|key| home(&mut picker, &ejected, key << 40) != 3));
+        let again = set(&mut ledger, &[1; 10]);
+        let after: Vec<_> = (0..1_000).map(|key| home(&mut picker, &again, key << 40)).collect();
+        assert_eq!(before, after, "{algorithm:?}");
+    }
+}
+
+#[test]
+fn keys_are_spread_over_all_endpoints() {
+    let mut ledger = Ledger::new();
+    let set = set(&mut ledger, &[1; 20]);
+    let mut picker = Picker::new(Algorithm::ConsistentHash, 1);
+    let mut rng = Rng::new(1);
+    let mut served = [0_u32; 20];
+    for _ in 0..20_000 {
+        served[home(&mut picker, &set, rng.next_u64())] += 1;
+    }
+    assert!(served.iter().all(|times| (700..1_350).contains(times)), "{served:?}");
+}
