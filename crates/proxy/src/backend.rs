@@ -50,6 +50,27 @@ impl Current {
     }
 }
 
+/// A worker's own hold on a [`Current`], as [`Ours`] is on a `Live`.
+pub(crate) struct Held(Arc<Current>);
+
+impl Held {
+    pub(crate) fn new(current: &Arc<Current>) -> Rc<Self> {
+        Rc::new(Self(Arc::clone(current)))
+    }
+
+    pub(crate) fn is(&self, current: &Arc<Current>) -> bool {
+        Arc::ptr_eq(&self.0, current)
+    }
+}
+
+impl std::ops::Deref for Held {
+    type Target = Current;
+
+    fn deref(&self) -> &Current {
+        &self.0
+    }
+}
+
 impl Backend {
     pub(crate) fn new(key: BackendKey, current: Current, workers: usize) -> Self {
         let picker = |worker| {
@@ -134,7 +155,7 @@ impl BackendRef {
     }
 
     /// What is in force now, for a request to hold to its end.
-    pub(crate) fn hold(&self) -> Rc<Arc<Current>> {
+    pub(crate) fn hold(&self) -> Rc<Held> {
         self.live.hold(self.index)
     }
 }

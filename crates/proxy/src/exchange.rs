@@ -1,12 +1,11 @@
 //! What one request is made of while it is served, and what holds for it.
 
 use std::rc::Rc;
-use std::sync::Arc;
 
 use balance::Time;
 use gateway::snapshot::{BackendSettings, ClientSettings};
 
-use crate::backend::Current;
+use crate::backend::Held;
 use crate::body::Pump;
 use crate::head::{RequestHead, ResponseHead};
 
@@ -32,7 +31,7 @@ pub(crate) enum After {
 /// What holds for one request from its admission on.
 pub(crate) struct Terms<'l> {
     pub(crate) client: &'l ClientSettings,
-    pub(crate) current: Rc<Arc<Current>>,
+    pub(crate) current: Rc<Held>,
     /// The request has to be over by then.
     pub(crate) deadline: Time,
 }

@@ -11,7 +11,7 @@ use balance::{EndpointSet, Ledger, Member};
 use gateway::snapshot::{BackendKey, ClientSettings, EndpointSpec, Protocol, Rule};
 use gateway::{Snapshot, snapshot};
 
-use crate::backend::{Backend, Current};
+use crate::backend::{Backend, Current, Held};
 use crate::dial::pool::EndpointData;
 use crate::observe::{ListenerCounters, RouteCounters};
 
@@ -30,7 +30,7 @@ pub(crate) struct Live {
 pub(crate) struct Ours {
     live: Arc<Live>,
     /// Of each backend, what was in force when a request last asked.
-    held: Box<[RefCell<Option<Rc<Arc<Current>>>>]>,
+    held: Box<[RefCell<Option<Rc<Held>>>]>,
 }
 
 impl Ours {
@@ -44,19 +44,19 @@ impl Ours {
     }
 
     /// What is in force now for the backend of this number.
-    pub(crate) fn hold(&self, backend: usize) -> Rc<Arc<Current>> {
+    pub(crate) fn hold(&self, backend: usize) -> Rc<Held> {
         let now = self.backends[backend].current();
         let mut held = self.held[backend].borrow_mut();
         match &*held {
-            Some(known) if Arc::ptr_eq(known, &now) => Rc::clone(known),
-            Some(_) | None => Rc::clone(held.insert(Rc::new(Arc::clone(&now)))),
+            Some(known) if known.is(&now) => Rc::clone(known),
+            Some(_) | None => Rc::clone(held.insert(Held::new(&now))),
         }
     }
 
     /// Lets go of what is in force no longer, so that endpoints which have left do not stay for want of requests.
     pub(crate) fn refresh(&self, backend: usize) {
         let now = self.backends[backend].current();
-        self.held[backend].borrow_mut().take_if(|known| !Arc::ptr_eq(known, &now));
+        self.held[backend].borrow_mut().take_if(|known| !known.is(&now));
     }
 }
 
