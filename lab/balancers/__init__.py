@@ -18,6 +18,17 @@ from lab.child import Child, wait_until
 
 
 @dataclass(frozen=True)
+class Guard:
+    """What a balancer does about endpoints that fail: it leaves them out for a while, and asks another one."""
+
+    # Of one request, in all.
+    attempts: int
+    # Failures in a row after which an endpoint is left out.
+    failures: int
+    connect_timeout_ms: int
+
+
+@dataclass(frozen=True)
 class Task:
     """What a balancer is asked to do."""
 
@@ -29,6 +40,10 @@ class Task:
     routes: int | None = None
     # Bodies are moved inside the kernel.
     splice: bool = False
+    # Endpoints are watched, and failed requests sent again.
+    guard: Guard | None = None
+    # Another way to choose an endpoint than the one that a balancer's file has, in the balancer's own word.
+    algorithm: str | None = None
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,8 @@ PROGRAM = FOLDER / "envoy" / "_bin" / "envoy"
 
 # Envoy has no switch against its circuit breakers; its FAQ gives this number.
 UNLIMITED = 1_000_000_000
+PREVIOUS_HOSTS = "envoy.retry_host_predicates.previous_hosts"
+PREVIOUS_HOSTS_CONFIG = "envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate"
 HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
 
@@ -99,7 +101,16 @@ def _listener(task: Task, address: str) -> dict[str, Any]:
 
 
 def _route(task: Task) -> dict[str, Any]:
-    return {"match": {"prefix": "/"}, "route": {"cluster": "endpoints", "timeout": "60s"}}
+    action: dict[str, Any] = {"cluster": "endpoints", "timeout": "60s"}
+    if task.guard:
+        # The guide for transient failures: never again where it has just failed.
+        action["retry_policy"] = {
+            "retry_on": "5xx",
+            "num_retries": task.guard.attempts - 1,
+            "retry_host_predicate": [{"name": PREVIOUS_HOSTS, "typed_config": {"@type": _type(PREVIOUS_HOSTS_CONFIG)}}],
+            "host_selection_retry_max_attempts": 5,
+        }
+    return {"match": {"prefix": "/"}, "route": action}
 
 
 def _cluster(task: Task, endpoints: Path) -> dict[str, Any]:
@@ -109,14 +120,14 @@ def _cluster(task: Task, endpoints: Path) -> dict[str, Any]:
         "max_requests": UNLIMITED,
         "max_retries": UNLIMITED,
     }
-    return {
+    cluster = {
         "name": "endpoints",
         "type": "EDS",
         "eds_cluster_config": {
             "eds_config": {"resource_api_version": "V3", "path_config_source": {"path": str(endpoints)}}
         },
-        "connect_timeout": "5s",
-        "lb_policy": "LEAST_REQUEST",
+        "connect_timeout": f"{task.guard.connect_timeout_ms / 1000}s" if task.guard else "5s",
+        "load_balancing_policy": {"policies": [{"typed_extension_config": _least_request(task)}]},
         "circuit_breakers": {"thresholds": [{"priority": "DEFAULT", **everything}]},
         "typed_extension_protocol_options": {
             HTTP_OPTIONS: {
@@ -124,6 +135,24 @@ def _cluster(task: Task, endpoints: Path) -> dict[str, Any]:
                 "common_http_protocol_options": {"idle_timeout": "60s"},
                 "explicit_http_config": {"http_protocol_options": {}},
             }
+        },
+    }
+    if task.guard:
+        cluster["outlier_detection"] = {
+            "consecutive_5xx": task.guard.failures,
+            # The default of 10 % would eject none of five.
+            "max_ejection_percent": 50,
+        }
+    return cluster
+
+
+def _least_request(task: Task) -> dict[str, Any]:
+    """Two endpoints drawn at random and the better of them, Envoy's default; FULL_SCAN looks at all of them."""
+    return {
+        "name": "envoy.load_balancing_policies.least_request",
+        "typed_config": {
+            "@type": _type("envoy.extensions.load_balancing_policies.least_request.v3.LeastRequest"),
+            "selection_method": task.algorithm or "N_CHOICES",
         },
     }
 

@@ -27,7 +27,7 @@ defaults
     http-reuse always
     option forwardfor
     {splice}
-    timeout connect 5s
+    timeout connect {connect_timeout_ms}ms
     timeout client 60s
     timeout server 60s
     timeout http-request 10s
@@ -40,8 +40,18 @@ frontend lab
 
 backend endpoints
     balance leastconn
+{guard}
 {servers}
 """
+
+# `observe` needs the check, which also decides when a server comes back.
+GUARD = """\
+    option httpchk GET /b/100
+    retries {retries}
+    # At once and elsewhere; a server that answered 500 has the fewest connections and would be chosen again.
+    option redispatch 1
+    retry-on all-retryable-errors"""
+GUARDED_SERVER = " check inter 2s fastinter 500ms observe layer7 error-limit {failures} on-error mark-down"
 
 
 def prepare() -> str:
@@ -51,8 +61,8 @@ def prepare() -> str:
 
 
 def start(task: Task, site: Site) -> Running:
-    if task.routes is not None:
-        raise Unsupported("haproxy.py writes no routes")
+    if task.routes is not None or task.algorithm is not None:
+        raise Unsupported("haproxy.py writes no routes, and knows one algorithm")
     address = site.choose_address()
     path = site.folder / "haproxy.cfg"
     # A socket's path may have some hundred bytes; the folder's own may have more.
@@ -64,6 +74,8 @@ def start(task: Task, site: Site) -> Running:
             socket=socket_path,
             splice="option splice-auto" if task.splice else "# Bodies are copied.",
             address=address,
+            connect_timeout_ms=task.guard.connect_timeout_ms if task.guard else 5000,
+            guard=GUARD.format(retries=task.guard.attempts - 1) if task.guard else "    # Servers are not watched.",
             servers="\n".join(f"    server {server}" for server in servers),
         )
     )
@@ -74,7 +86,8 @@ def start(task: Task, site: Site) -> Running:
 def _server(endpoint: str, task: Task) -> str:
     """What a server line says, and `add server` as well. A server is named by its address."""
     limit = f" maxconn {task.cap}" if task.cap else ""
-    return f"{endpoint} {endpoint}{limit}"
+    guard = GUARDED_SERVER.format(failures=task.guard.failures) if task.guard else ""
+    return f"{endpoint} {endpoint}{limit}{guard}"
 
 
 class Endpoints:
@@ -89,6 +102,8 @@ class Endpoints:
         for endpoint in endpoints:
             if endpoint not in self._known:
                 self._say(f"add server endpoints/{_server(endpoint, self._task)}", "New server registered.")
+                if self._task.guard:
+                    self._say(f"enable health endpoints/{endpoint}")
                 self._known.add(endpoint)
             self._say(f"set server endpoints/{endpoint} state ready")
         for endpoint in self._known.difference(endpoints):

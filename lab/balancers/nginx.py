@@ -72,8 +72,8 @@ def prepare() -> str:
 
 
 def start(task: Task, site: Site) -> Running:
-    if task.routes is not None or task.cap is not None or task.splice:
-        raise Unsupported("nginx.py writes no routes; nginx has no queue for a cap and no splicing")
+    if task.routes is not None or task.cap is not None or task.splice or task.guard or task.algorithm:
+        raise Unsupported("nginx.py writes no routes and no guard; nginx has no queue for a cap and no splicing")
     address = site.choose_address()
     path = site.folder / "nginx.conf"
 

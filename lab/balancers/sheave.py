@@ -67,7 +67,7 @@ spec:
   - kind: Service
     name: endpoints
   timeouts:
-    connect: 5s
+    connect: {connect_timeout_ms}ms
     request: 60s
 {cap}
 """
@@ -140,7 +140,9 @@ def _write_config(task: Task, site: Site) -> Path:
     config = site.folder / "config"
     config.mkdir()
     cap = CAP.format(cap=task.cap) if task.cap else ""
-    (config / "gateway.yaml").write_text(GATEWAY.format(cap=cap, host=site.host, port=site.port))
+    connect_timeout_ms = task.guard.connect_timeout_ms if task.guard else 5000
+    gateway = GATEWAY.format(cap=cap, host=site.host, port=site.port, connect_timeout_ms=connect_timeout_ms)
+    (config / "gateway.yaml").write_text(gateway)
     (config / "routes.yaml").write_text(_routes(task.routes))
     _write_endpoints(config / "endpoints.yaml", task.endpoints)
     return config

@@ -45,6 +45,7 @@ def run(bench: Bench) -> dict[str, Figure]:
 def _start(bench: Bench, load: LoadGenerator, name: str, run_name: str | None = None) -> Running:
     settings = dict(bench.settings["arms"][name])
     peer, cpus = balancer(settings.pop("balancer")), settings.pop("cpus")
+    settings.pop("rounds", None)
     folder = bench.logs / (run_name or name)
     folder.mkdir()
     return peer.start(Task(endpoints=load.endpoints, **settings), Site.pinned(folder, cpus))
@@ -66,25 +67,33 @@ def _check_forwarding(name: str, arm: Running) -> None:
 def _measure_cpu(bench: Bench, load: LoadGenerator, arms: Arms) -> None:
     cases, rounds = bench.settings["cases"], bench.setting("rounds")
     order = random.Random(bench.settings["seed"])
-    progress = Progress(rounds * sum(len(case["arms"]) for case in cases))
+    progress = Progress(sum(min(rounds, _rounds(bench, case, name)) for case in cases for name in case["arms"]))
     for number in range(rounds):
         for case in order.sample(cases, len(cases)):
             for name in order.sample(case["arms"], len(case["arms"])):
-                report = _load(bench, load, arms[name], case)
-                bench.record(_cpu_row(number, case, name, report))
-                progress.step(f"round {number + 1}, {case['id']}, {name}")
+                if number < _rounds(bench, case, name):
+                    report = _load(bench, load, arms[name], case, seed=number)
+                    bench.record(_cpu_row(number, case, name, report))
+                    progress.step(f"round {number + 1}, {case['id']}, {name}")
 
 
-def _load(bench: Bench, load: LoadGenerator, arm: Running, case: dict[str, Any]) -> LoadReport:
-    return load.load(
-        arm.address,
-        Request(**case.get("request", {})),
-        connections=case["connections"],
-        warmup_seconds=bench.setting("warmup_seconds"),
-        seconds=bench.setting("seconds"),
-        processes=arm.child.processes(),
-        spin=case.get("spin", True),
-    )
+def _rounds(bench: Bench, case: dict[str, Any], name: str) -> int:
+    """How many an arm of a case takes part in."""
+    everyone = bench.settings["rounds"]
+    return min(case.get("rounds", everyone), bench.settings["arms"][name].get("rounds", everyone))
+
+
+def _load(bench: Bench, load: LoadGenerator, arm: Running, case: dict[str, Any], seed: int) -> LoadReport:
+    request = Request(**case.get("request", {}))
+    extent = {
+        "connections": case["connections"],
+        "warmup_seconds": bench.setting("warmup_seconds"),
+        "seconds": bench.setting("seconds"),
+        "processes": arm.child.processes(),
+    }
+    if "rate" in case:
+        return load.pace(arm.address, request, rate=case["rate"], seed=seed, **extent)
+    return load.load(arm.address, request, spin=case.get("spin", True), **extent)
 
 
 def _cpu_row(number: int, case: dict[str, Any], name: str, report: LoadReport) -> Row:
@@ -172,10 +181,23 @@ def _figures(bench: Bench) -> dict[str, Figure]:
         figures[case["id"]] = paired_ratio(costs[ours], costs[best])
         figures |= {f"{case['id']}: {ours} / {name}": paired_ratio(costs[ours], costs[name]) for name in others}
         figures |= {f"{case['id']}.{name}": median for name, median in medians.items()}
+        if "rate" in case:
+            figures |= _latencies(bench, case)
     for name in bench.settings["idle"]["arms"]:
         figures[f"idle.{name}"] = Figure.of(list(_costs(bench, "idle", name).values()), _unit(bench, "idle"))
     for peer in bench.settings["balancers"]:
         figures[f"errors.{peer}"] = Figure.of([_errors(bench, peer)], "requests")
+    return figures
+
+
+def _latencies(bench: Bench, case: dict[str, Any]) -> dict[str, Figure]:
+    """Of an open loop alone: in a closed one they are the throughput, said in another way."""
+    figures = {}
+    for quantile in ("p50", "p99"):
+        for name in case["arms"]:
+            rows = [row for row in bench.rows if row["case"] == case["id"] and row["arm"] == name]
+            samples = [row[f"latency_{quantile}_us"] for row in rows]
+            figures[f"{case['id']}: {quantile}.{name}"] = Figure.of(samples, "µs")
     return figures
 
 
