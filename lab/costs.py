@@ -1,0 +1,100 @@
+"""Costs by case and arm, which most experiments record: as a table, and as bars with their spread."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lab.figure import Figure
+
+COLUMNS = 3
+PANEL_INCHES = (4.2, 0.7, 0.32)
+
+
+@dataclass
+class Case:
+    """What one case cost, by arm, in each round."""
+
+    unit: str
+    arms: dict[str, list[float]] = field(default_factory=dict)
+
+    def figures(self) -> dict[str, Figure]:
+        return {arm: Figure.of(costs, self.unit) for arm, costs in self.arms.items()}
+
+
+def recorded(rows: Sequence[Mapping[str, object]]) -> bool:
+    """Whether this is what an experiment recorded."""
+    return bool(rows) and all({"case", "arm", "cost", "unit"} <= row.keys() for row in rows)
+
+
+def read(rows: Iterable[Mapping[str, object]]) -> dict[str, Case]:
+    """By case; both cases and arms in the order of their names, since rounds shuffle them."""
+    cases: dict[str, Case] = {}
+    for row in rows:
+        case = cases.setdefault(str(row["case"]), Case(str(row["unit"])))
+        case.arms.setdefault(str(row["arm"]), []).append(float(str(row["cost"])))
+    return {name: Case(case.unit, dict(sorted(case.arms.items()))) for name, case in sorted(cases.items())}
+
+
+def table(cases: Mapping[str, Case]) -> list[str]:
+    """Lines of Markdown: a row for each case, a column for each arm; medians with quartiles."""
+    arms = sorted({arm for case in cases.values() for arm in case.arms})
+    lines = ["| case | unit | " + " | ".join(arms) + " |", "| --- | --- |" + " --- |" * len(arms)]
+    for name, case in cases.items():
+        figures = case.figures()
+        cells = [str(figures[arm]) if arm in figures else "" for arm in arms]
+        lines.append(f"| {name} | {case.unit} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def draw(folder: Path, title: str) -> Path:
+    """A panel for each case, a bar for each arm: its length is the median, the line the quartiles, a dot a round."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    # The same data give the same file.
+    matplotlib.rcParams["svg.hashsalt"] = "lab"
+    from matplotlib import pyplot
+
+    with (folder / "raw.csv").open(newline="") as lines:
+        cases = read(csv.DictReader(lines))
+    programs = sorted({_program(arm) for case in cases.values() for arm in case.arms})
+    columns = min(COLUMNS, len(cases))
+    rows = -(-len(cases) // columns)
+    width, frame, bar = PANEL_INCHES
+    height = frame + bar * max(len(case.arms) for case in cases.values())
+    chart, panels = pyplot.subplots(rows, columns, figsize=(width * columns, height * rows), squeeze=False)
+    for panel in panels.flat[len(cases) :]:
+        panel.set_axis_off()
+    for panel, (name, case) in zip(panels.flat, cases.items(), strict=False):
+        _draw_case(panel, name, case, programs)
+    chart.suptitle(title)
+    chart.tight_layout()
+    path = folder / "plot.svg"
+    chart.savefig(path, metadata={"Date": None})
+    pyplot.close(chart)
+    return path
+
+
+def _draw_case(panel, name: str, case: Case, programs: list[str]) -> None:
+    for height, (arm, figure) in enumerate(case.figures().items()):
+        costs = case.arms[arm]
+        spread = [[figure.value - figure.low], [figure.high - figure.value]]
+        panel.barh(height, figure.value, color=f"C{programs.index(_program(arm)) % 10}", alpha=0.55, height=0.7)
+        panel.errorbar(figure.value, height, xerr=spread, color="black", linewidth=1.2, capsize=3)
+        panel.plot(costs, [height] * len(costs), "o", color="black", alpha=0.25, markersize=3, markeredgewidth=0)
+    panel.set_yticks(range(len(case.arms)), list(case.arms))
+    panel.invert_yaxis()
+    # From zero, or lengths would lie.
+    panel.set_xlim(0, 1.05 * max(map(max, case.arms.values())) or 1)
+    panel.set_xlabel(case.unit)
+    panel.set_title(name, fontsize=10)
+    panel.grid(axis="x", alpha=0.3)
+    panel.set_axisbelow(True)
+
+
+def _program(arm: str) -> str:
+    """What runs in an arm; its ways of running share a colour."""
+    return arm.partition("-")[0]
