@@ -12,7 +12,7 @@ from typing import Any
 from lab.balancers import Running, Site, Task, balancer
 from lab.bench import Bench, Progress, Row
 from lab.figure import Figure, paired_ratio
-from lab.load import LoadGenerator, Request
+from lab.load import LoadGenerator, LoadReport, Request
 from lab.paths import Missing
 
 ARMS = ("loadgen", "wrk")
@@ -30,26 +30,35 @@ def run(bench: Bench) -> dict[str, Figure]:
 
 
 def _measure(bench: Bench, load: LoadGenerator, proxy: Running) -> None:
-    cases, rounds = bench.settings["cases"], bench.setting("rounds")
+    cases, pace, rounds = bench.settings["cases"], bench.settings["pace"], bench.setting("rounds")
     order = random.Random(bench.settings["seed"])
-    progress = Progress(rounds * len(cases) * len(ARMS))
+    progress = Progress(rounds * (len(cases) * len(ARMS) + 1))
     for number in range(rounds):
         for case in order.sample(cases, len(cases)):
             for arm in order.sample(ARMS, len(ARMS)):
                 counts = _by_loadgen(bench, load, proxy, case) if arm == "loadgen" else _by_wrk(bench, proxy, case)
                 bench.record(_row(number, case["id"], arm, counts))
                 progress.step(f"round {number + 1}, {case['id']}, {arm}")
+        bench.record(_row(number, pace["id"], "loadgen", _by_pace(bench, load, proxy, number)))
+        progress.step(f"round {number + 1}, {pace['id']}")
 
 
 def _by_loadgen(bench: Bench, load: LoadGenerator, proxy: Running, case: dict[str, Any]) -> Row:
-    report = load.load(
-        proxy.address,
-        Request(),
-        connections=case["connections"],
-        warmup_seconds=0.3,
-        seconds=bench.setting("seconds"),
-        processes=proxy.child.processes(),
-    )
+    request = Request(**case.get("request", {}))
+    return _counts(load.load(proxy.address, request, connections=case["connections"], **_extent(bench, proxy)))
+
+
+def _by_pace(bench: Bench, load: LoadGenerator, proxy: Running, number: int) -> Row:
+    pace = bench.settings["pace"]
+    options = {"rate": pace["rate"], "connections": pace["connections"], **_extent(bench, proxy)}
+    return _counts(load.pace(proxy.address, Request(), seed=number, **options))
+
+
+def _extent(bench: Bench, proxy: Running) -> dict[str, Any]:
+    return {"warmup_seconds": 0.3, "seconds": bench.setting("seconds"), "processes": proxy.child.processes()}
+
+
+def _counts(report: LoadReport) -> Row:
     counted = {"requests": report.requests, "served": sum(report.served), "errors": report.errors}
     return {**counted, "seconds": report.seconds, "cpu_ns": report.cpu_ns}
 
@@ -57,6 +66,7 @@ def _by_loadgen(bench: Bench, load: LoadGenerator, proxy: Running, case: dict[st
 def _by_wrk(bench: Bench, proxy: Running, case: dict[str, Any]) -> Row:
     cpus = ",".join(map(str, bench.settings["load_cpus"]))
     argv = ["taskset", "--cpu-list", cpus, "wrk", "--threads", "1", "--connections", str(case["connections"])]
+    argv += ["--header", "Connection: close"] if case.get("request", {}).get("close") else []
     argv += ["--duration", f"{bench.setting('seconds'):.0f}s", f"http://{proxy.address}/b/100"]
     before = _cpu_ns(proxy)
     said = subprocess.run(argv, check=True, capture_output=True, text=True).stdout
@@ -90,6 +100,9 @@ def _figures(bench: Bench) -> dict[str, Figure]:
         for arm, cost, rate in zip(ARMS, costs, rates, strict=True):
             figures[f"{case}.cost.{arm}"] = Figure.of(list(cost.values()), "CPU µs per request")
             figures[f"{case}.throughput.{arm}"] = Figure.of(list(rate.values()), "requests per second")
+    pace = bench.settings["pace"]
+    rates = _by_round(bench, pace["id"], "loadgen", lambda row: row["requests"] / row["seconds"] / pace["rate"])
+    figures["pace"] = Figure.of(list(rates.values()), "ratio")
     off = max(abs(row["requests"] - row["served"]) / row["requests"] for row in bench.rows)
     figures["count"] = Figure.of([off], "share of requests")
     figures["errors"] = Figure.of([sum(row["errors"] for row in bench.rows)], "requests")
