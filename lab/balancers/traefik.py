@@ -1,0 +1,105 @@
+"""Traefik, built from its source and configured by files, as its manual has it for endpoints that change."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from lab.balancers import Running, Site, Task, Unsupported, listening, replace_file
+from lab.bench import say
+from lab.paths import CACHE, Missing
+
+VERSION = "3.4.1"
+MODULE = f"github.com/traefik/traefik/v3@v{VERSION}"
+FOLDER = CACHE / "peers" / f"traefik-{VERSION}"
+PROGRAM = FOLDER / "traefik"
+NAMED = "github.com/traefik/traefik/v3/pkg/version.Version"
+
+
+def prepare() -> str:
+    if not PROGRAM.is_file():
+        _build()
+    said = subprocess.run([PROGRAM, "version"], check=True, capture_output=True, text=True).stdout
+    found = re.search(r"Version:\s+(\S+)", said)
+    return found.group(1) if found else said.strip()
+
+
+def _build() -> None:
+    """There is no package of it, and `go install` refuses modules that replace others: so from a copy of its source."""
+    if not shutil.which("go"):
+        raise Missing("go is not there: Traefik is built from its source. Install Go 1.23 or newer")
+    say(f"building Traefik {VERSION}: some ten minutes of a CPU, once")
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    module = json.loads(_go(["mod", "download", "-json", MODULE], cwd=FOLDER))
+    source = FOLDER / "source"
+    shutil.rmtree(source, ignore_errors=True)
+    # The module cache is read-only, a copy that is built in must not be.
+    subprocess.run(["cp", "--recursive", "--no-preserve=mode", module["Dir"], source], check=True)
+    fresh = FOLDER / "traefik.fresh"
+    flags = ["-trimpath", "-ldflags", f"-s -w -X {NAMED}={VERSION}"]
+    _go(["build", *flags, "-o", str(fresh), "./cmd/traefik"], cwd=source)
+    fresh.replace(PROGRAM)
+    shutil.rmtree(source)
+
+
+def _go(words: list[str], cwd: Path) -> str:
+    environment = {**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local"}
+    done = subprocess.run(["nice", "go", *words], cwd=cwd, env=environment, check=False, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise Missing(f"cannot build Traefik: {done.stderr.strip()[-2000:]}")
+    return done.stdout
+
+
+def start(task: Task, site: Site) -> Running:
+    if task.routes is not None or task.cap is not None or task.splice or task.guard or task.algorithm:
+        raise Unsupported("traefik.py writes no routes and no guard; Traefik has neither a cap on endpoints nor splicing")
+    address = site.choose_address()
+    # A folder of its own: Traefik watches all that is in it.
+    watched = site.folder / "watched"
+    watched.mkdir()
+    dynamic = watched / "dynamic.yaml"
+    _write_dynamic(dynamic, task.endpoints)
+    static = site.folder / "traefik.yaml"
+    static.write_text(json.dumps(_static(address, watched), indent=1))
+    # Go has no workers; this is the number of threads that run at the same time.
+    argv = ["env", f"GOMAXPROCS={task.workers}", PROGRAM, f"--configFile={static}"]
+    child = site.start("traefik", argv, listening(address))
+    return Running(address, child, partial(_write_dynamic, dynamic))
+
+
+def _static(address: str, watched: Path) -> dict[str, Any]:
+    """No access log, dashboard, metrics or tracing: all are off unless asked for."""
+    return {
+        "global": {"checkNewVersion": False, "sendAnonymousUsage": False},
+        "log": {"level": "WARN"},
+        "entryPoints": {
+            "lab": {
+                "address": address,
+                "transport": {"respondingTimeouts": {"readTimeout": "60s", "idleTimeout": "60s"}},
+            }
+        },
+        "providers": {"file": {"directory": str(watched), "watch": True}, "providersThrottleDuration": "100ms"},
+        # The default of 200 idle connections for each endpoint is fewer than some loads have.
+        "serversTransport": {
+            "maxIdleConnsPerHost": 1024,
+            "forwardingTimeouts": {"dialTimeout": "5s", "idleConnTimeout": "60s"},
+        },
+    }
+
+
+def _write_dynamic(path: Path, endpoints: Sequence[str]) -> None:
+    servers = [{"url": f"http://{endpoint}"} for endpoint in endpoints]
+    document = {
+        "http": {
+            "routers": {"lab": {"rule": "PathPrefix(`/`)", "service": "endpoints", "entryPoints": ["lab"]}},
+            "services": {"endpoints": {"loadBalancer": {"servers": servers, "passHostHeader": True}}},
+        }
+    }
+    replace_file(path, json.dumps(document, indent=1))
