@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,10 +40,16 @@ def read(rows: Iterable[Mapping[str, object]]) -> dict[str, Case]:
 
 
 def table(cases: Mapping[str, Case]) -> list[str]:
-    """Lines of Markdown: a row for each case, a column for each arm; medians with quartiles."""
-    arms = sorted({arm for case in cases.values() for arm in case.arms})
+    """Lines of Markdown: a row for each case, a column for each arm; medians with quartiles.
+
+    Arms that only one case has would be columns of nothing; they are among the figures.
+    """
+    taken_part = Counter(arm for case in cases.values() for arm in case.arms)
+    arms = sorted(arm for arm, count in taken_part.items() if count > 1)
     lines = ["| case | unit | " + " | ".join(arms) + " |", "| --- | --- |" + " --- |" * len(arms)]
     for name, case in cases.items():
+        if case.arms.keys().isdisjoint(arms):
+            continue
         figures = case.figures()
         cells = [str(figures[arm]) if arm in figures else "" for arm in arms]
         lines.append(f"| {name} | {case.unit} | " + " | ".join(cells) + " |")

@@ -10,8 +10,9 @@ def row(case: str, arm: str, cost: object) -> dict[str, object]:
 
 
 class CostsTest(unittest.TestCase):
-    def test_table_has_a_row_for_each_case_and_a_column_for_each_arm(self) -> None:
+    def test_table_has_a_column_for_each_arm_of_several_cases(self) -> None:
         rows = [row("get", "theirs", 4.0), row("get", "ours", 1.0), row("get", "ours", "3.0"), row("post", "ours", 5.0)]
+        rows += [row("get", "special", 7.0), row("put", "theirs", 6.0), row("cap", "ours-capped", 8.0)]
         self.assertEqual(
             costs.table(costs.read(rows)),
             [
@@ -19,5 +20,6 @@ class CostsTest(unittest.TestCase):
                 "| --- | --- | --- | --- |",
                 "| get | µs | 2 (1.5–2.5) | 4 (4–4) |",
                 "| post | µs | 5 (5–5) |  |",
+                "| put | µs |  | 6 (6–6) |",
             ],
         )
