@@ -1,34 +1,41 @@
 """The lab's command line.
 
-Exit codes: 0 every claim holds, 1 one falls short, 2 the run could not be made, 130 interrupted.
+Exit codes: 0 every claim holds, 1 what was asked for cannot be done here, 2 a claim falls short or the lab failed, 130
+interrupted.
 """
 
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import traceback
 from pathlib import Path
 
-from lab import experiment, plot
+from lab import experiment, plot, report
 from lab.bench import say
 from lab.child import ChildFailed
 from lab.paths import Missing
 from lab.run import run
+from lab.testbed import occupancy
+from lab.testbed.occupancy import Occupied
 
 
 def main() -> int:
     arguments = _parser().parse_args()
+    # Whatever was started is ended in the same way as after Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
+        occupancy.sweep()
         return arguments.command(arguments)
-    except (experiment.Unknown, Missing, ChildFailed) as error:
+    except (experiment.Unknown, Missing, ChildFailed, Occupied) as error:
         say(f"lab: {error}")
-        return 2
+        return 1
     except KeyboardInterrupt:
         say("lab: interrupted")
         return 130
     except Exception:
-        # Python's own exit code for this is 1, which says that a claim falls short.
+        # Python's own exit code for this is 1, which says that something is wrong with what was asked for.
         traceback.print_exc()
         return 2
 
@@ -44,17 +51,26 @@ def _run(arguments: argparse.Namespace) -> int:
     found = experiment.find(arguments.name)
     if arguments.json and not arguments.json.resolve().parent.is_dir():
         raise Missing(f"{arguments.json}: there is no such folder to write to")
-    outcome = run(found, quick=arguments.quick, json_file=arguments.json)
+    only = found.parts(arguments.only.split(",")) if arguments.only else ()
+    outcome = run(found, extent=arguments.extent, only=only, json_file=arguments.json)
     for claim in outcome.claims:
         print(claim)
     print(f"raw data, summary and plot: {outcome.folder}")
-    return 0 if outcome.holds else 1
+    return 0 if outcome.holds else 2
 
 
 def _plot(arguments: argparse.Namespace) -> int:
     found = experiment.find(arguments.name)
     for folder in sorted(path.parent for path in found.folder.glob("runs/*/raw.csv")):
-        print(plot.draw(folder, found.title))
+        print(plot.draw(folder, found))
+    return 0
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    folder = arguments.folder or report.newest()
+    if not (folder / "seconds.csv").is_file():
+        raise Missing(f"{folder} is not the folder of a run of {report.SUBJECT}")
+    print(f"{report.write(folder)} (of {folder})")
     return 0
 
 
@@ -65,15 +81,26 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("list", help="list the experiments")
     command.set_defaults(command=_list)
 
-    command = commands.add_parser("run", help="run one; exit code 1 if a claim falls short")
+    command = commands.add_parser("run", help="run one; exit code 2 if a claim falls short")
     command.add_argument("name", metavar="NAME")
-    command.add_argument("--quick", action="store_true", help="few rounds: minutes, and no claim")
+    extent = command.add_mutually_exclusive_group()
+    extent.add_argument(
+        "--quick", dest="extent", action="store_const", const="quick", help="few rounds: minutes, and no claim"
+    )
+    extent.add_argument(
+        "--full", dest="extent", action="store_const", const="full", help="at the size of whoever is reproduced"
+    )
+    command.add_argument("--only", metavar="VARIANT,...", help="these variants of the experiment alone")
     command.add_argument("--json", metavar="FILE", type=Path, help="write claims, environment and raw data here")
-    command.set_defaults(command=_run)
+    command.set_defaults(command=_run, extent="usual")
 
     command = commands.add_parser("plot", help="draw the plots of the committed runs anew")
     command.add_argument("name", metavar="NAME")
     command.set_defaults(command=_plot)
+
+    command = commands.add_parser("report", help="one page of a run of article-000, with its pictures")
+    command.add_argument("folder", metavar="FOLDER", type=Path, nargs="?", help="of a run; default: the newest")
+    command.set_defaults(command=_report)
     return parser
 
 

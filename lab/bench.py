@@ -5,13 +5,16 @@ from __future__ import annotations
 import csv
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from lab.experiment import Experiment
 
 Row = dict[str, Any]
+# quick: does it work, and roughly how does it look. full: at the size of whoever is reproduced, where that is larger.
+Extent = Literal["quick", "usual", "full"]
 
 
 @dataclass
@@ -19,30 +22,46 @@ class Bench:
     """One run of one experiment."""
 
     experiment: Experiment
-    quick: bool
+    extent: Extent
     folder: Path
     # Where processes log and have their configuration. Not beside the raw data, which is for committing.
     logs: Path
     rows: list[Row] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    # The variants that were asked for; empty is all that the extent has.
+    only: tuple[str, ...] = ()
+
+    @property
+    def quick(self) -> bool:
+        return self.extent == "quick"
+
+    @property
+    def partial(self) -> bool:
+        """Whether figures may be missing because nobody asked for them."""
+        return bool(self.only) or f"{self.extent}_variants" in self.settings
 
     @property
     def settings(self) -> dict[str, Any]:
         return self.experiment.settings
 
     def setting(self, name: str) -> Any:
-        """A number that `quick_NAME` replaces in a quick run."""
-        return self.settings[f"quick_{name}"] if self.quick else self.settings[name]
+        """What `quick_NAME` or `full_NAME` replaces in a run of that extent, if it is there."""
+        return self.settings.get(f"{self.extent}_{name}", self.settings[name])
 
     def record(self, row: Row) -> None:
         """Keeps a row, on disk at once: what is interrupted has its data up to there."""
-        path = self.folder / "raw.csv"
-        with path.open("a", newline="") as out:
-            writer = csv.DictWriter(out, fieldnames=list(row))
-            if not self.rows:
-                writer.writeheader()
-            writer.writerow(row)
+        self.append("raw.csv", [row])
         self.rows.append(row)
+
+    def append(self, name: str, rows: Sequence[Row]) -> None:
+        """Adds rows of the same columns to a CSV file of the run."""
+        path = self.folder / name
+        fresh = not path.exists()
+        with path.open("a", newline="") as out:
+            writer = csv.DictWriter(out, fieldnames=list(rows[0]))
+            if fresh:
+                writer.writeheader()
+            writer.writerows(rows)
 
     def note(self, text: str) -> None:
         """Something the reader of the result must know."""

@@ -16,7 +16,7 @@ EXPERIMENTS = REPOSITORY / "lab" / "experiments"
 
 
 class Unknown(Exception):
-    """There is no experiment of this name."""
+    """There is no experiment, or no variant of it, of this name."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,14 @@ class Experiment:
     @property
     def title(self) -> str:
         return self.settings["title"]
+
+    def parts(self, names: list[str]) -> tuple[str, ...]:
+        """These variants, or an error that lists those there are."""
+        known = [variant["id"] for variant in self.settings.get("variants", ())]
+        if unknown := [name for name in names if name not in known]:
+            there_are = f"there are: {', '.join(known)}" if known else "it is run as a whole"
+            raise Unknown(f"{self.name} has no variant '{unknown[0]}'; {there_are}")
+        return tuple(names)
 
     def module(self) -> ModuleType:
         """Its `experiment.py`, which has a function `run(bench)`."""

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lab.bench import Bench
+from lab import costs
+from lab.bench import Bench, Row
 from lab.claim import Claim
 from lab.figure import Figure
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a CSV file as they were recorded."""
+    with path.open(newline="") as lines:
+        return [{name: _value(text) for name, text in row.items()} for row in csv.DictReader(lines)]
 
 
 def write(bench: Bench, environment: dict[str, Any], figures: dict[str, Figure], claims: list[Claim]) -> None:
@@ -25,7 +33,7 @@ def write_json(
     document = {
         "experiment": bench.experiment.name,
         "title": bench.experiment.title,
-        "quick": bench.quick,
+        "extent": bench.extent,
         "claims": [claim.to_json() for claim in claims],
         "notes": bench.notes,
         "environment": environment,
@@ -43,6 +51,8 @@ def summary(bench: Bench, figures: dict[str, Figure], claims: list[Claim]) -> st
     for claim in claims:
         value = "not measured" if claim.value is None else f"{claim.value:.3g}"
         lines.append(f"| {claim.text} | {value} | {claim.bound} | {'yes' if claim.holds else '**no**'} |")
+    if costs.recorded(bench.rows):
+        lines += ["", *costs.table(costs.read(bench.rows))]
     lines += ["", "| figure | median (quartiles) | unit | n |", "| --- | --- | --- | --- |"]
     lines += [f"| {name} | {figure} | {figure.unit} | {figure.count} |" for name, figure in figures.items()]
     return "\n".join(lines) + "\n"
@@ -57,6 +67,17 @@ def environment_text(environment: dict[str, Any]) -> str:
         else:
             flat[name] = value
     return "".join(f"{name}: {_words(value)}\n" for name, value in flat.items())
+
+
+def _value(text: str) -> Any:
+    if not text:
+        return None
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
 
 
 def _words(value: Any) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from lab import environment, network, plot, results
 from lab.balancers import balancer
-from lab.bench import Bench, say
+from lab.bench import Bench, Extent, say
 from lab.child import raise_open_files
 from lab.claim import Claim
 from lab.experiment import Experiment
@@ -28,34 +29,40 @@ class Outcome:
         return all(claim.holds for claim in self.claims)
 
 
-def run(experiment: Experiment, *, quick: bool, json_file: Path | None) -> Outcome:
+def run(
+    experiment: Experiment, *, extent: Extent = "usual", only: tuple[str, ...] = (), json_file: Path | None = None
+) -> Outcome:
     """Runs everything, writes everything, and only then says which claims hold."""
     module = experiment.module()
-    build("sheave", "loadgen")
-    versions = prepare(experiment)
+    if obstacle := getattr(module, "obstacle", lambda: None)():
+        raise Missing(f"{experiment.name} cannot run here: {obstacle}")
+    build(*experiment.settings.get("programs", ("sheave", "loadgen")))
+    versions = prepare(experiment, _balancers(experiment, extent, only))
     network_used = network.isolate()
     raise_open_files()
     described = environment.describe(network_used, versions)
 
-    bench = Bench(experiment, quick, *_folders(experiment, quick))
-    if quick:
+    bench = Bench(experiment, extent, *_folders(experiment, extent, only), only=only)
+    if bench.quick:
         bench.note("A quick run: too few rounds to stand for a claim.")
     if environment.is_loaded(described):
         bench.note(f"The machine was loaded at the start: {described['load_average'][0]:.2f} runnable tasks.")
     figures = _run_to_the_end(module.run, bench)
 
-    claims = [expectation.check(figures) for expectation in experiment.expectations]
+    asked = [claim for claim in experiment.expectations if claim.figure in figures or not bench.partial]
+    claims = [expectation.check(figures) for expectation in asked]
     results.write(bench, described, figures, claims)
     if json_file:
         results.write_json(json_file, bench, described, figures, claims)
-    plot.draw(bench.folder, experiment.title)
+    plot.draw(bench.folder, experiment)
     return Outcome(bench.folder, claims)
 
 
-def prepare(experiment: Experiment) -> dict[str, str]:
-    """Fetches the balancers of an experiment; a version other than the pinned one is an error."""
+def prepare(experiment: Experiment, names: Iterable[str]) -> dict[str, str]:
+    """Fetches balancers of an experiment; a version other than the pinned one is an error."""
     versions = {}
-    for name, pinned in experiment.settings["balancers"].items():
+    for name in names:
+        pinned = experiment.settings["balancers"][name]
         found = balancer(name).prepare()
         if pinned and not found.startswith(f"{pinned}."):
             raise Missing(
@@ -64,6 +71,16 @@ def prepare(experiment: Experiment) -> dict[str, str]:
             )
         versions[name] = found
     return versions
+
+
+def _balancers(experiment: Experiment, extent: Extent, only: tuple[str, ...]) -> list[str]:
+    """Those that the run is about: all, or the entries of the variants that are asked for."""
+    settings = experiment.settings
+    wanted = only or settings.get(f"{extent}_variants")
+    if not wanted:
+        return list(settings["balancers"])
+    entries = {variant["entry"] for variant in settings["variants"] if variant["id"] in wanted}
+    return [name for name in settings["balancers"] if name in entries]
 
 
 def _run_to_the_end(function, bench: Bench) -> dict[str, Figure]:
@@ -75,14 +92,15 @@ def _run_to_the_end(function, bench: Bench) -> dict[str, Figure]:
         raise
 
 
-def _folders(experiment: Experiment, quick: bool) -> tuple[Path, Path]:
-    """For results, and for logs. Full runs are for committing and lie with the experiment; the rest is in the cache."""
+def _folders(experiment: Experiment, extent: Extent, only: tuple[str, ...]) -> tuple[Path, Path]:
+    """For results, and for logs. Whole runs are for committing and lie with the experiment; the rest is in the cache."""
     now = datetime.datetime.now()
     cache, moment = CACHE / "lab" / experiment.name, f"{now:%Y-%m-%dT%H%M%S}"
-    if quick:
+    if extent == "quick" or only:
         results_folder = _fresh(cache / moment)
     else:
-        results_folder = _fresh(experiment.folder / "runs" / f"{now:%Y-%m-%d}-{environment.machine_name()}")
+        size = "-full" if extent == "full" else ""
+        results_folder = _fresh(experiment.folder / "runs" / f"{now:%Y-%m-%d}-{environment.machine_name()}{size}")
     return results_folder, _fresh(cache / "logs" / moment)
 
 

@@ -23,7 +23,7 @@ class BenchTest(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = Path(folder.name)
         found = Experiment("test", self.folder, {"title": "A test", "rounds": 13, "quick_rounds": 3}, ())
-        self.bench = Bench(found, True, self.folder, self.folder)
+        self.bench = Bench(found, "quick", self.folder, self.folder)
 
     def test_interrupted_run_keeps_its_rows(self) -> None:
         def run(bench: Bench) -> dict[str, Figure]:

@@ -43,14 +43,14 @@ class CommandLineTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0)
         self.assertEqual([line.split()[0] for line in done.stdout.splitlines()], experiment.names())
 
-    def test_unknown_experiment_is_a_sentence_and_exit_code_2(self) -> None:
+    def test_unknown_experiment_is_a_sentence_and_exit_code_1(self) -> None:
         done = lab("run", "nonsense")
-        self.assertEqual(done.returncode, 2)
+        self.assertEqual(done.returncode, 1)
         self.assertIn("there is no experiment 'nonsense'; there are: ", done.stderr)
 
     def test_json_file_in_a_missing_folder_is_refused_before_the_run(self) -> None:
         done = lab("run", "proxy-cost", "--quick", "--json", "/nowhere/at/all.json")
-        self.assertEqual(done.returncode, 2)
+        self.assertEqual(done.returncode, 1)
         self.assertIn("no such folder", done.stderr)
 
 

@@ -1,0 +1,198 @@
+"""Plays the variants of experiment.toml one after the other, in an order drawn anew in each repetition."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lab.bench import Bench, Progress, Row
+from lab.demo.table import Table
+from lab.figure import Figure, paired_ratio
+from lab.testbed import cluster, recording
+from lab.testbed.cluster import Node
+from lab.testbed.pods import Probe
+from lab.testbed.recording import Recording
+from lab.testbed.scenario import REPLICAS, Load, Scenario, Watcher, play
+
+FAIR_SHARE = 0.5
+# Other programs that take more than this, in CPUs, may have disturbed a run.
+DISTURBING_CPUS = 0.25
+UNITS = {
+    "rps_before": "requests per second",
+    "rps_after": "requests per second",
+    "p50_before_ms": "ms",
+    "p50_after_ms": "ms",
+    "p95_before_ms": "ms",
+    "p95_after_ms": "ms",
+    "share": "share of requests",
+    "next_request_ms": "ms",
+    "first_request_ms": "ms",
+    "first_arrival_ms": "ms",
+    "first_request_delay_ms": "ms",
+    "failures": "requests",
+    "withdrawn_second": "s",
+}
+
+obstacle = cluster.obstacle
+
+
+def run(bench: Bench) -> dict[str, Figure]:
+    variants = _variants(bench)
+    order = random.Random(bench.settings["seed"])
+    repetitions = bench.setting("repetitions")
+    progress = Progress(repetitions * len(variants))
+    with Node.occupied() as node:
+        for repetition in range(repetitions):
+            for variant in order.sample(variants, len(variants)) if not bench.quick else variants:
+                _play(bench, node, variant, repetition)
+                progress.step(f"repetition {repetition + 1}, {variant['id']}")
+    _note_disturbance(bench)
+    return figures(bench.rows)
+
+
+def _variants(bench: Bench) -> list[dict[str, Any]]:
+    everything = bench.settings["variants"]
+    wanted = bench.only or bench.settings.get(f"{bench.extent}_variants") or [variant["id"] for variant in everything]
+    return [variant for variant in everything if variant["id"] in wanted]
+
+
+def _play(bench: Bench, node: Node, variant: dict[str, Any], repetition: int) -> None:
+    folder = bench.logs / f"{variant['id']}-{repetition + 1}"
+    folder.mkdir()
+    load = Load(
+        users=bench.setting("users"),
+        millicores=bench.setting("millicores"),
+        startup_millicores=bench.setting("startup_millicores"),
+        seconds_before=bench.setting("seconds_before"),
+        seconds_after=bench.setting("seconds_after"),
+    )
+    played = play(node, _scenario(variant), load, folder, _watcher(bench, variant))
+    _keep_requests(played, folder)
+    where = {"variant": variant["id"], "repetition": repetition + 1}
+    bench.append("seconds.csv", [{**where, **_in_columns(row)} for row in recording.seconds(played)])
+    bench.record({**where, "users": load.users, "millicores": load.millicores, **_filled(recording.summary(played))})
+
+
+def _keep_requests(played: Recording, folder: Path) -> None:
+    """Every request, in the folder of the logs: too many lines to commit."""
+    with gzip.open(folder / "requests.csv.gz", "wt", newline="") as out:
+        writer = csv.writer(out)
+        writer.writerow(["sent", "seconds", "replica", "failure"])
+        writer.writerows((f"{a.sent:.4f}", f"{a.seconds:.4f}", a.replica, a.failure) for a in played.answers)
+
+
+def _scenario(variant: dict[str, Any]) -> Scenario:
+    settings = {name: value for name, value in variant.items() if name not in ("title", "article")}
+    if "probe" in settings:
+        settings["probe"] = Probe(**settings["probe"])
+    return Scenario(**settings)
+
+
+def _in_columns(row: Row) -> Row:
+    """Every run has the columns of both replicas."""
+    kinds = ("answered", "sent", "cpu", "connections")
+    return row | {f"{kind}.{name}": row.get(f"{kind}.{name}", 0) for name in REPLICAS for kind in kinds}
+
+
+def _filled(row: Row) -> Row:
+    """Every run has the columns of one that was scaled."""
+    after = ("rps_after", "p50_after_ms", "p95_after_ms", "share", "share_lowest", "share_highest")
+    first = ("next_request_ms", "first_request_ms", "first_arrival_ms", "first_request_delay_ms", "newcomer_requests")
+    return row | {name: row.get(name) for name in (*after, *first)}
+
+
+def _watcher(bench: Bench, variant: dict[str, Any]) -> Watcher:
+    """A line a second in a quick run, whose two variants are there to be watched."""
+    if not bench.quick:
+        return lambda second, played: None
+    table = Table(REPLICAS, "conntrack")
+    table.title(variant["title"])
+    table.header()
+    return _Narrator(table).tell
+
+
+class _Narrator:
+    """The live table of one run."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._told: set[str] = set()
+
+    def tell(self, second: int, played: Recording) -> None:
+        begin = played.began + second - 1
+        latest = [answer for answer in played.answers if begin <= answer.came < begin + 1]
+        self._table.line(second, recording.summarize(latest), played.samples[-1].connections)
+        self._once(played.started, f"{REPLICAS[1]} starts")
+        self._once(played.published, f"{REPLICAS[1]} is ready and published")
+        self._once(played.withdrawn, f"{REPLICAS[0]} fails its probe and is withdrawn")
+
+    def _once(self, moment: float | None, text: str) -> None:
+        if moment is not None and text not in self._told:
+            self._told.add(text)
+            self._table.event(text)
+
+
+def _note_disturbance(bench: Bench) -> None:
+    disturbed = [row for row in bench.rows if row["other_work_cpus"] > DISTURBING_CPUS]
+    if disturbed:
+        most = max(row["other_work_cpus"] for row in disturbed)
+        bench.note(
+            f"The machine was loaded: in {len(disturbed)} of {len(bench.rows)} runs other programs took more than"
+            f" {DISTURBING_CPUS:g} CPUs (most: {most:.2f})."
+        )
+
+
+def figures(rows: Sequence[Row]) -> dict[str, Figure]:
+    """What the runs come to, for as many variants as there are."""
+    variants = list(dict.fromkeys(row["variant"] for row in rows))
+    found: dict[str, Figure] = {}
+    for variant in variants:
+        for name, unit in UNITS.items():
+            if values := _by_repetition(rows, variant, name):
+                found[f"{variant}.{name}"] = Figure.of(list(values.values()), unit)
+        if f"{variant}.rps_after" in found:
+            found |= _of_newcomer(rows, variant)
+    for peer in ("haproxy", "nginx", "envoy"):
+        if {"sheave", peer} <= set(variants):
+            found[f"sheave.gain / {peer}.gain"] = paired_ratio(_gains(rows, "sheave"), _gains(rows, peer))
+    if {"one", "two"} <= set(variants):
+        one, two = (_by_repetition(rows, variant, "rps_before") for variant in ("one", "two"))
+        found["two / one"] = paired_ratio(two, one)
+    return found
+
+
+def _of_newcomer(rows: Sequence[Row], variant: str) -> dict[str, Figure]:
+    """What became of the second replica; `worst` and `all` are over every repetition."""
+    own = [row for row in rows if row["variant"] == variant]
+    rates = [row["rps_after"] for row in own]
+    delays = [row["first_request_delay_ms"] for row in own]
+    found = {
+        f"{variant}.gain": Figure.of(list(_gains(rows, variant).values()), "ratio"),
+        f"{variant}.rps_after.spread": Figure.of([max(rates) / min(rates) - 1], "highest / lowest - 1"),
+        f"{variant}.share.worst": Figure.of([max(row["share"] for row in own)], "share"),
+        f"{variant}.unfairness.worst": Figure.of([max(map(_unfairness, own))], "share of a fair share"),
+        f"{variant}.failures.all": Figure.of([sum(row["failures"] for row in own)], "requests"),
+    }
+    # A replica that got nothing has no first request, and so no figure.
+    if None not in delays:
+        found[f"{variant}.first_request_delay_ms.worst"] = Figure.of([max(delays)], "ms")
+    return found
+
+
+def _unfairness(row: Row) -> float:
+    """How far the new replica was from half of the requests, in the window where it was farthest."""
+    return max(abs(row[edge] - FAIR_SHARE) for edge in ("share_lowest", "share_highest")) / FAIR_SHARE
+
+
+def _gains(rows: Sequence[Row], variant: str) -> dict[int, float]:
+    before, after = (_by_repetition(rows, variant, name) for name in ("rps_before", "rps_after"))
+    return {repetition: after[repetition] / before[repetition] for repetition in after}
+
+
+def _by_repetition(rows: Sequence[Row], variant: str, name: str) -> dict[int, float]:
+    own = (row for row in rows if row["variant"] == variant)
+    return {row["repetition"]: row[name] for row in own if row[name] is not None}

@@ -1,0 +1,146 @@
+"""One page of a run, self-contained: what was claimed, what was seen, the pictures."""
+
+from __future__ import annotations
+
+import re
+from html import escape
+from pathlib import Path
+
+from lab import experiment, plot
+from lab.claim import Claim
+from lab.experiment import Experiment
+from lab.figure import Figure
+from lab.paths import CACHE, Missing
+from lab.results import read_rows
+
+SUBJECT = "article-000"
+SOURCE = "»Fixing Kubernetes Load Balancing with HTTP/3«, April 10, 2026"
+# The article as it is told here, in words, and the columns of the comparison.
+COMPARED = ("clusterip", "haproxy", "nginx", "envoy", "sheave")
+ROWS = (
+    ("requests/s before", "rps_before", "about 250"),
+    ("requests/s after", "rps_after", "no change"),
+    ("after / before", "gain", "1"),
+    ("median latency after, ms", "p50_after_ms", "no change"),
+    ("95th percentile after, ms", "p95_after_ms", ""),
+    ("new replica's share", "share", "0 %"),
+    ("its first request, ms after the next one there is", "first_request_delay_ms", "none"),
+    ("failed requests in a run", "failures", "0"),
+)
+STYLE = """\
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 1100px; margin: 2em auto; padding: 0 1em; color: #222; }
+h1 { font-size: 1.6em; } h2 { font-size: 1.2em; margin-top: 2.5em; }
+table { border-collapse: collapse; margin: 1em 0; font-size: 0.9em; }
+th, td { border-bottom: 1px solid #ddd; padding: 0.35em 0.8em; text-align: left; vertical-align: top; }
+td small { color: #777; white-space: nowrap; }
+svg { width: 100%; height: auto; } .no { color: #c0392b; font-weight: bold; }
+blockquote { margin: 0.5em 0; padding-left: 1em; border-left: 3px solid #ccc; color: #555; }
+pre { font-size: 0.8em; overflow-x: auto; background: #f6f6f6; padding: 1em; }
+"""
+
+
+def newest() -> Path:
+    """The folder of the newest run: of all that are committed or in the cache."""
+    found = experiment.find(SUBJECT)
+    folders = [path.parent for path in (*found.folder.glob("runs/*/raw.csv"), *CACHE.glob(f"lab/{SUBJECT}/*/raw.csv"))]
+    whole = [folder for folder in folders if (folder / "summary.md").is_file()]
+    if not whole:
+        raise Missing(f"no run of {SUBJECT} is there: run `make lab EXP={SUBJECT}`")
+    return max(whole, key=lambda folder: (folder / "summary.md").stat().st_mtime)
+
+
+def write(folder: Path) -> Path:
+    """Draws the pictures anew, and writes the page into the cache."""
+    found = experiment.find(SUBJECT)
+    plot.draw(folder, found)
+    rows = read_rows(folder / "raw.csv")
+    figures = found.module().figures(rows)
+    path = CACHE / "lab" / "report.html"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(_page(found, folder, figures))
+    return path
+
+
+def _page(found: Experiment, folder: Path, figures: dict[str, Figure]) -> str:
+    variants = [variant for variant in found.settings["variants"] if f"{variant['id']}.rps_before" in figures]
+    claims = [claim.check(figures) for claim in found.expectations if claim.figure in figures]
+    sections = "".join(_section(variant, figures, folder) for variant in variants)
+    return f"""<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>{escape(found.title)}</title><style>{STYLE}</style>
+<h1>A second replica behind users who keep their connections</h1>
+<p>The application, the Locust users and the versions of {escape(SOURCE)}, on one machine: a client, a node and its pods
+are network namespaces, pods have CPU quotas, and kube-proxy's iptables rules are in the node's namespace.</p>
+<blockquote>Once a connection is established, routing no longer takes place. […] the new instance is simply not being
+used.</blockquote>
+{_comparison(figures)}
+<h2>What is claimed, and whether it holds</h2>
+{_claims(claims)}
+<h2>All variants</h2>
+{_svg(folder / "plot.svg")}
+{_svg(folder / "rates.svg")}
+{sections}
+<h2>The machine</h2>
+{_notes(folder)}
+<pre>{escape((folder / "environment.txt").read_text())}</pre>
+</html>
+"""
+
+
+def _comparison(figures: dict[str, Figure]) -> str:
+    """The article beside everything that balances: medians, and the lowest and highest quartile."""
+    shown = [variant for variant in COMPARED if f"{variant}.rps_after" in figures]
+    names = {"clusterip": "ClusterIP", "haproxy": "HAProxy", "nginx": "nginx", "envoy": "Envoy", "sheave": "Sheave"}
+    head = "".join(f"<th>{escape(names[variant])}</th>" for variant in shown)
+    lines = [f"<table><tr><th></th><th>article</th>{head}</tr>"]
+    for title, name, article in ROWS:
+        cells = "".join(f"<td>{_cell(figures.get(f'{variant}.{name}'))}</td>" for variant in shown)
+        lines.append(f"<tr><th>{escape(title)}</th><td>{escape(article)}</td>{cells}</tr>")
+    return "\n".join([*lines, "</table><p><small>Median, and quartiles of the repetitions.</small></p>"])
+
+
+def _cell(figure: Figure | None) -> str:
+    if figure is None:
+        return "none"
+    if figure.unit == "share of requests":
+        return f"{figure.value:.1%} <small>{figure.low:.1%}–{figure.high:.1%}</small>"
+    digits = ".2f" if figure.unit == "ratio" else ".0f"
+    return f"{figure.value:{digits}} <small>{figure.low:{digits}}–{figure.high:{digits}}</small>"
+
+
+def _claims(claims: list[Claim]) -> str:
+    lines = ["<table><tr><th>claim</th><th>value</th><th>bound</th><th>holds</th></tr>"]
+    for claim in claims:
+        verdict = "yes" if claim.holds else '<span class="no">no</span>'
+        value = f"{claim.value:.3g}"
+        lines.append(f"<tr><td>{escape(claim.text)}</td><td>{value}</td><td>{escape(claim.bound)}</td><td>{verdict}</td></tr>")
+    return "\n".join([*lines, "</table>"])
+
+
+def _section(variant: dict[str, str], figures: dict[str, Figure], folder: Path) -> str:
+    seen = _seen(variant["id"], figures)
+    return f"""<h2>{escape(variant["title"])}</h2>
+<p><b>The article:</b> {escape(variant["article"])}<br><b>Here:</b> {escape(seen)}</p>
+{_svg(folder / f"{variant['id']}.svg")}
+"""
+
+
+def _seen(variant: str, figures: dict[str, Figure]) -> str:
+    before, failures = figures[f"{variant}.rps_before"], figures[f"{variant}.failures"]
+    latency = figures[f"{variant}.p50_before_ms"]
+    said = f"{before.value:.0f} requests per second at a median of {latency.value:.0f} ms"
+    if after := figures.get(f"{variant}.rps_after"):
+        share, later = figures[f"{variant}.share"], figures[f"{variant}.p50_after_ms"]
+        said += f" before, {after.value:.0f} at {later.value:.0f} ms after; the new replica got {share.value:.1%} of requests"
+    return f"{said}; {failures.value:.0f} failed (medians of {before.count} repetitions; the picture shows one of them)."
+
+
+def _notes(folder: Path) -> str:
+    """What the run's summary says its reader must know."""
+    notes = re.findall(r"^> (.*)$", (folder / "summary.md").read_text(), re.MULTILINE)
+    return "".join(f"<p><b>{escape(note)}</b></p>" for note in notes)
+
+
+def _svg(path: Path) -> str:
+    """The drawing without the prologue and the description of a file of its own."""
+    text = path.read_text()
+    return re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)

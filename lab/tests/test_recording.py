@@ -1,0 +1,60 @@
+"""What a run comes to: shares by when requests were sent, the first request of a new replica, a row each second."""
+
+import unittest
+
+from lab.article.answers import Answer
+from lab.testbed.recording import Recording, Sample, seconds, summary, window_shares
+from lab.timeline import smoothed
+
+
+def recorded(newcomer_from: float, every: int = 2) -> Recording:
+    """Ten seconds alone and fifteen together, a request each 10 ms that takes a second."""
+    answers = [
+        Answer(
+            sent=100 + number / 100,
+            seconds=1.0,
+            replica="app-2" if number / 100 >= newcomer_from and number % every == 0 else "app-1",
+            failure=None,
+        )
+        for number in range(2500)
+    ]
+    return Recording(
+        ("app-1", "app-2"),
+        began=100.0,
+        ended=125.0,
+        started=109.0,
+        published=110.0,
+        answers=answers,
+        users=[100.0, 100.5, 101.5],
+        arrivals={"app-1": [], "app-2": [answer.sent + 0.002 for answer in answers if answer.replica == "app-2"]},
+        samples=[Sample(100.0 + n, {"app-1": 0.1 * n}, {"app-1": 3}) for n in range(26)],
+    )
+
+
+class SummaryTest(unittest.TestCase):
+    def test_share_counts_by_when_requests_were_sent(self) -> None:
+        row = summary(recorded(newcomer_from=10.0))
+        self.assertEqual((row["share"], row["share_lowest"], row["failures"]), (0.5, 0.5, 0))
+        self.assertEqual((row["first_request_ms"], row["first_arrival_ms"]), (0.0, 2.0))
+
+    def test_delay_counts_from_the_next_request_there_is(self) -> None:
+        row = summary(recorded(newcomer_from=10.3))
+        self.assertEqual((row["next_request_ms"], row["first_request_delay_ms"]), (0.0, 300.0))
+
+    def test_replica_that_gets_nothing_has_no_first_request(self) -> None:
+        row = summary(recorded(newcomer_from=99.0))
+        self.assertEqual((row["share"], row["first_request_ms"], row["newcomer_requests"]), (0.0, None, 0))
+
+    def test_window_that_is_cut_short_is_left_out(self) -> None:
+        self.assertEqual(len(window_shares(recorded(10.0).answers, "app-2", 105.0, 124.0)), 1)
+
+
+class SecondsTest(unittest.TestCase):
+    def test_row_has_users_answers_and_cpu_of_its_second(self) -> None:
+        rows = seconds(recorded(newcomer_from=10.0))
+        self.assertEqual(len(rows), 25)
+        self.assertEqual((rows[0]["users"], rows[1]["users"], rows[0]["answers"]), (2, 3, 0))
+        self.assertEqual((rows[5]["answers"], rows[5]["sent.app-1"], rows[5]["cpu.app-1"]), (100, 100, 0.1))
+
+    def test_smoothing_leaves_out_what_is_not_there(self) -> None:
+        self.assertEqual(smoothed([1.0, float("nan"), 3.0]), [1.0, 2.0, 3.0])
