@@ -61,7 +61,7 @@ def start(task: Task, site: Site) -> Running:
 
 
 def _bootstrap(task: Task, address: str, endpoints: Path) -> dict[str, Any]:
-    """No `admin`: nothing but the traffic is served."""
+    """Neither `admin` nor an access log: nothing but the traffic is served."""
     return {
         "node": {"id": "lab", "cluster": "lab"},
         "static_resources": {"listeners": [_listener(task, address)], "clusters": [_cluster(task, endpoints)]},
@@ -86,6 +86,7 @@ def _listener(task: Task, address: str) -> dict[str, Any]:
                 },
             }
         ],
+        # As long as the others; the default is an hour.
         "common_http_protocol_options": {"idle_timeout": "60s"},
         "route_config": {
             "virtual_hosts": [{"name": "lab", "domains": ["*"], "routes": [_route(task)]}],
@@ -94,8 +95,6 @@ def _listener(task: Task, address: str) -> dict[str, Any]:
     return {
         "name": "lab",
         "address": _socket_address(address),
-        # Workers take connections in turn: the kernel alone would leave some of them without.
-        "connection_balance_config": {"exact_balance": {}},
         "filter_chains": [{"filters": [{"name": "http", "typed_config": manager}]}],
     }
 

@@ -23,10 +23,13 @@ global
 
 defaults
     mode http
-    # Idle connections to endpoints are shared by all clients.
+    # Idle connections to endpoints are shared by all clients: endpoints here never close them early, for which the
+    # manual recommends it. With the default each client's first request would open one.
     http-reuse always
+    # X-Forwarded-For, as the others add it.
     option forwardfor
     {splice}
+    # As long as the others, of which the manual wants every one set.
     timeout connect {connect_timeout_ms}ms
     timeout client 60s
     timeout server 60s
@@ -39,6 +42,7 @@ frontend lab
     default_backend endpoints
 
 backend endpoints
+    # By load, as the others choose.
     balance leastconn
 {guard}
 {servers}

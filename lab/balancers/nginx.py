@@ -22,6 +22,7 @@ error_log stderr warn;
 
 events {{
     worker_connections 15000;
+    # All new connections at once, rather than one for each event.
     multi_accept on;
 }}
 
@@ -46,18 +47,21 @@ http {{
     upstream endpoints {{
         least_conn;
 {servers}
+        # Idle connections that a worker keeps: as many as the largest load has.
         keepalive 512;
         keepalive_requests 1000000000;
         keepalive_timeout 60s;
     }}
 
     server {{
+        # A queue for each worker, so that none wakes in vain.
         listen {address} reuseport backlog=4096;
         location / {{
             proxy_pass http://endpoints;
+            # Both lines are what the documentation of `keepalive` asks for.
             proxy_http_version 1.1;
-            proxy_set_header Host $host;
             proxy_set_header Connection "";
+            proxy_set_header Host $host;
             proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
         }}
     }}
