@@ -100,8 +100,8 @@ def summary(recording: Recording) -> Row:
         **row,
         **_window(recording.answers, together, "after"),
         "share": round(share(recording.answers, newcomer, *together), 4),
-        "share_lowest": round(min(shares, default=0.0), 4),
-        "share_highest": round(max(shares, default=0.0), 4),
+        "share_lowest": round(min(shares), 4) if shares else None,
+        "share_highest": round(max(shares), 4) if shares else None,
         **_first_request(recording, recording.published),
         "newcomer_requests": sum(time >= recording.published for time in recording.arrivals[newcomer]),
     }

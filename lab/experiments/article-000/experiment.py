@@ -174,9 +174,11 @@ def _of_newcomer(rows: Sequence[Row], variant: str) -> dict[str, Figure]:
         f"{variant}.gain": Figure.of(list(_gains(rows, variant).values()), "ratio"),
         f"{variant}.rps_after.spread": Figure.of([max(rates) / min(rates) - 1], "highest / lowest - 1"),
         f"{variant}.share.worst": Figure.of([max(row["share"] for row in own)], "share"),
-        f"{variant}.unfairness.worst": Figure.of([max(map(_unfairness, own))], "share of a fair share"),
         f"{variant}.failures.all": Figure.of([sum(row["failures"] for row in own)], "requests"),
     }
+    # A run may be too short for a window.
+    if None not in (row["share_lowest"] for row in own):
+        found[f"{variant}.unfairness.worst"] = Figure.of([max(map(_unfairness, own))], "share of a fair share")
     # A replica that got nothing has no first request, and so no figure.
     if None not in delays:
         found[f"{variant}.first_request_delay_ms.worst"] = Figure.of([max(delays)], "ms")

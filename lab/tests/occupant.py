@@ -1,0 +1,56 @@
+"""A lab in small, for tests to kill: says a word after each step of setting up a testbed, and waits. Root only."""
+
+import signal
+import sys
+from pathlib import Path
+
+from lab import network
+from lab.testbed import cluster, hosts
+from lab.testbed.hosts import Host
+from lab.testbed.kube_proxy import KubeProxy
+from lab.testbed.occupancy import Occupied, occupy
+
+# What gives a clean-up the most trouble: it ignores being asked, and has a child in a session of its own.
+STUBBORN = """\
+import os, signal
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.fork() == 0:
+    os.setsid()
+print(flush=True)
+signal.pause()
+"""
+STEPS = ("occupied", "bridge", "rules", "client", "pod", "running")
+
+
+def main(folder: Path) -> None:
+    network.isolate()
+    with occupy() as top:
+        say("occupied")
+        hosts.make_bridge(cluster.NODE_IN_POD_SUBNET, cluster.POD_SUBNET)
+        say("bridge")
+        KubeProxy(cluster.SERVICE).set_endpoints(["10.42.0.11:5080", "10.42.0.12:5080"])
+        say("rules")
+        client = Host("client", cluster.CLIENT, top.child("client"), folder)
+        hosts.connect(client, cluster.NODE, cluster.CLIENT_SUBNET)
+        say("client")
+        pod = Host("app-1", "10.42.0.11", top.child("app-1"), folder)
+        hosts.plug_in(pod, cluster.NODE_IN_POD_SUBNET)
+        say("pod")
+        stubborn = pod.start([sys.executable, "-c", STUBBORN], folder / "app-1.log", piped=True)
+        for _ in range(2):
+            stubborn.stdout.readline()
+        say("running")
+        signal.pause()
+
+
+def say(step: str) -> None:
+    print(step, flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        main(Path(sys.argv[1]))
+    except Occupied as error:
+        sys.exit(str(error))
+    except KeyboardInterrupt:
+        sys.exit(130)
