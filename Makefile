@@ -1,7 +1,7 @@
 # Commands for people and for CI. Recipes call; what has a life of its own is in scripts/ or lab/.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check sim lab fuzz gen fmt clean cost-check
+.PHONY: help demo test check sim lab report fuzz gen fmt clean cost-check
 
 # Where rustup puts cargo, which a shell started before the installation does not know.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
@@ -10,7 +10,7 @@ PYTHON := .cache/venv/bin/python
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: ## a new replica under kept-alive load gets its share at once; about a minute once built
+demo: ## a new replica under kept-alive load: by kube-proxy's rules if root, and behind Sheave; about a minute once built
 	@scripts/setup demo
 	@$(PYTHON) -m lab.demo
 
@@ -26,9 +26,13 @@ sim: ## search for a failure (SEEDS=100000), or replay one traced (SEED=42)
 	@scripts/setup test
 	@scripts/sim
 
-lab: ## list the experiments; EXP=name runs one, ARGS="--quick --json FILE"
+lab: ## list the experiments; EXP=name runs one, ARGS="--quick --only VARIANT,... --json FILE"
 	@scripts/setup lab
 	@$(PYTHON) -m lab $(if $(EXP),run $(EXP) $(ARGS),list)
+
+report: ## one page of the newest run of article-000, with its pictures; ARGS=FOLDER for another run
+	@scripts/setup lab
+	@$(PYTHON) -m lab report $(ARGS)
 
 cost-check: ## instructions per request against the committed figure
 	@scripts/setup cost-check

@@ -51,6 +51,7 @@ def _run(arguments: argparse.Namespace) -> int:
     found = experiment.find(arguments.name)
     if arguments.json and not arguments.json.resolve().parent.is_dir():
         raise Missing(f"{arguments.json}: there is no such folder to write to")
+    found.check_extent(arguments.extent)
     only = found.parts(arguments.only.split(",")) if arguments.only else ()
     outcome = run(found, extent=arguments.extent, only=only, json_file=arguments.json)
     for claim in outcome.claims:

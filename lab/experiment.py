@@ -40,6 +40,11 @@ class Experiment:
             raise Unknown(f"{self.name} has no variant '{unknown[0]}'; {there_are}")
         return tuple(names)
 
+    def check_extent(self, extent: str) -> None:
+        """Refuses a full run of what has no size but its own."""
+        if extent == "full" and not any(name.startswith("full_") for name in self.settings):
+            raise Unknown(f"{self.name} has no full size; it is run as it is, or with --quick")
+
     def module(self) -> ModuleType:
         """Its `experiment.py`, which has a function `run(bench)`."""
         spec = importlib.util.spec_from_file_location(self.name.replace("-", "_"), self.folder / "experiment.py")

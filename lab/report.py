@@ -111,8 +111,8 @@ def _claims(claims: list[Claim]) -> str:
     lines = ["<table><tr><th>claim</th><th>value</th><th>bound</th><th>holds</th></tr>"]
     for claim in claims:
         verdict = "yes" if claim.holds else '<span class="no">no</span>'
-        value = f"{claim.value:.3g}"
-        lines.append(f"<tr><td>{escape(claim.text)}</td><td>{value}</td><td>{escape(claim.bound)}</td><td>{verdict}</td></tr>")
+        cells = (escape(claim.text), f"{claim.value:.3g}", escape(claim.bound), verdict)
+        lines.append(f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
     return "\n".join([*lines, "</table>"])
 
 
@@ -130,8 +130,8 @@ def _seen(variant: str, figures: dict[str, Figure]) -> str:
     said = f"{before.value:.0f} requests per second at a median of {latency.value:.0f} ms"
     if after := figures.get(f"{variant}.rps_after"):
         share, later = figures[f"{variant}.share"], figures[f"{variant}.p50_after_ms"]
-        said += f" before, {after.value:.0f} at {later.value:.0f} ms after; the new replica got {share.value:.1%} of requests"
-    return f"{said}; {failures.value:.0f} failed (medians of {before.count} repetitions; the picture shows one of them)."
+        said += f" before, {after.value:.0f} at {later.value:.0f} ms after; the new replica got {share.value:.1%}"
+    return f"{said}; {failures.value:.0f} failed (medians of {before.count} repetitions; the picture shows one)."
 
 
 def _notes(folder: Path) -> str:

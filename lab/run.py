@@ -93,7 +93,7 @@ def _run_to_the_end(function, bench: Bench) -> dict[str, Figure]:
 
 
 def _folders(experiment: Experiment, extent: Extent, only: tuple[str, ...]) -> tuple[Path, Path]:
-    """For results, and for logs. Whole runs are for committing and lie with the experiment; the rest is in the cache."""
+    """For results, and for logs. Whole runs are for committing and lie with the experiment; others in the cache."""
     now = datetime.datetime.now()
     cache, moment = CACHE / "lab" / experiment.name, f"{now:%Y-%m-%dT%H%M%S}"
     if extent == "quick" or only:

@@ -1,4 +1,4 @@
-"""Pictures of runs in which a second replica comes: seconds.csv and raw.csv in, one SVG for each variant and two of all.
+"""Pictures of runs in which a second replica comes: seconds.csv and raw.csv in, an SVG for each variant, two of all.
 
 Time is counted from the moment the new replica was published, or from the first user where none came.
 """

@@ -15,6 +15,7 @@ from typing import Protocol, Self, cast
 
 from lab import network
 from lab.child import Child, wait_until
+from lab.paths import Missing
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,10 @@ class Unsupported(Exception):
 
 
 def balancer(name: str) -> Balancer:
-    """The balancer of this name."""
+    """The balancer of this name, or an error that lists those there are."""
+    known = sorted(path.stem for path in Path(__file__).parent.glob("[!_]*.py"))
+    if name not in known:
+        raise Missing(f"there is no balancer '{name}'; there are: {', '.join(known)}")
     return cast(Balancer, importlib.import_module(f"lab.balancers.{name}"))
 
 

@@ -1,6 +1,6 @@
 """Runs the demo: as root with kube-proxy's rules beside Sheave, else Sheave alone on loopback.
 
-Exit codes: 0 the new replica got its share, 1 the demo cannot run here, 2 it did not or the demo failed, 130 interrupted.
+Exit codes: 0 the new replica got its share, 1 the demo cannot run here, 2 it did not, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def _on_testbed() -> int:
     found = experiment.find("article-000")
     users, millicores = found.settings["users"], found.settings["millicores"]
     print(
-        f"{users} users; replicas with {millicores} millicores, a second one in the middle. First as Kubernetes does it,"
-        " by iptables rules and conntrack; then through Sheave.",
+        f"{users} users; replicas with {millicores} millicores, a second one in the middle. First as Kubernetes does"
+        " it, by iptables rules and conntrack; then through Sheave.",
         flush=True,
     )
     outcome = run(found, extent="quick")

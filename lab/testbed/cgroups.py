@@ -76,9 +76,8 @@ Version = Version1 | Version2
 def version(mounts: str) -> Version | None:
     """What there is, by the text of /proc/mounts. A machine with both has its CPU controller in version 1."""
     lines = [line.split() for line in mounts.splitlines()]
-    controllers = {
-        option: Path(target) for _, target, kind, options, *_ in lines if kind == "cgroup" for option in options.split(",")
-    }
+    old = [(Path(target), options.split(",")) for _, target, kind, options, *_ in lines if kind == "cgroup"]
+    controllers = {option: target for target, options in old for option in options}
     if "cpu" in controllers and "cpuacct" in controllers:
         return Version1(controllers["cpu"], controllers["cpuacct"])
     return next((Version2(Path(target)) for _, target, kind, *_ in lines if kind == "cgroup2"), None)
@@ -139,12 +138,15 @@ class Group:
                 found.update(map(int, (folder / "cgroup.procs").read_text().split()))
         return found
 
+    def _below(self) -> set[str]:
+        folders = [folder for folder in self.folders if folder.is_dir()]
+        return {path.name for folder in folders for path in folder.iterdir() if path.is_dir()}
+
     def remove(self) -> None:
         """Ends all processes of it and of what is below it, and removes it; a process takes a moment to be gone."""
         deadline = time.monotonic() + REMOVAL_SECONDS
         while True:
-            below = {path.name for folder in self.folders if folder.is_dir() for path in folder.iterdir() if path.is_dir()}
-            for name in below:
+            for name in self._below():
                 self.child(name).remove()
             for pid in self.processes() - {os.getpid()}:
                 with contextlib.suppress(ProcessLookupError):

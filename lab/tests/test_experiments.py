@@ -4,9 +4,12 @@ import subprocess
 import sys
 import tomllib
 import unittest
+from unittest import mock
 
 from lab import cost_check, experiment
-from lab.paths import REPOSITORY
+from lab.balancers import balancer
+from lab.paths import REPOSITORY, Missing
+from lab.testbed import cluster
 
 
 def lab(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -47,6 +50,23 @@ class CommandLineTest(unittest.TestCase):
         done = lab("run", "nonsense")
         self.assertEqual(done.returncode, 1)
         self.assertIn("there is no experiment 'nonsense'; there are: ", done.stderr)
+
+    def test_unknown_variant_balancer_or_size_is_a_sentence_and_exit_code_1(self) -> None:
+        for arguments, sentence in {
+            ("article-000", "--only", "nonsense"): "article-000 has no variant 'nonsense'; there are: one, two, clusterip",
+            ("proxy-cost", "--only", "sheave"): "proxy-cost has no variant 'sheave'; it is run as a whole",
+            ("proxy-cost", "--full"): "proxy-cost has no full size",
+        }.items():
+            with self.subTest(arguments):
+                done = lab("run", *arguments)
+                self.assertEqual((done.returncode, done.stdout), (1, ""))
+                self.assertIn(sentence, done.stderr)
+        with self.assertRaisesRegex(Missing, "there is no balancer 'nonsense'; there are: .*sheave"):
+            balancer("nonsense")
+
+    def test_testbed_without_root_is_refused(self) -> None:
+        with mock.patch("os.geteuid", return_value=1000):
+            self.assertRegex(cluster.obstacle() or "", "it takes root")
 
     def test_json_file_in_a_missing_folder_is_refused_before_the_run(self) -> None:
         done = lab("run", "proxy-cost", "--quick", "--json", "/nowhere/at/all.json")

@@ -18,7 +18,8 @@ class RulesTest(unittest.TestCase):
         self.assertEqual(_hash("kube-system/kube-dns:dnsudp"), "TCOU7JCQXEZGVUNU")
 
     def test_each_endpoint_is_as_likely_as_any_other(self) -> None:
-        chances = [rule.split("--probability ")[1].split()[0] for rule in nat("a:1", "b:1", "c:1") if "statistic" in rule]
+        drawn = [rule for rule in nat("a:1", "b:1", "c:1") if "statistic" in rule]
+        chances = [rule.split("--probability ")[1].split()[0] for rule in drawn]
         self.assertEqual(chances, ["0.3333333333", "0.5000000000"])
 
     def test_endpoint_that_asks_itself_is_masqueraded(self) -> None:
