@@ -11,6 +11,10 @@ from lab.experiment import Experiment
 def draw(folder: Path, experiment: Experiment) -> Path:
     """The pictures that a run's data ask for; returns plot.svg, the one of everything."""
     if (folder / "seconds.csv").is_file():
-        variants = experiment.settings["variants"]
-        return timeline.draw(folder, {variant["id"]: variant["title"] for variant in variants})
+        return timeline.draw(folder, titles(experiment))
     return costs.draw(folder, experiment.title)
+
+
+def titles(experiment: Experiment) -> dict[str, str]:
+    """By variant, in the order in which they are shown."""
+    return {variant["id"]: variant["title"] for variant in experiment.settings["variants"]}

@@ -6,7 +6,7 @@ import re
 from html import escape
 from pathlib import Path
 
-from lab import experiment, plot
+from lab import experiment, plot, timeline
 from lab.claim import Claim
 from lab.experiment import Experiment
 from lab.figure import Figure
@@ -52,19 +52,21 @@ def newest() -> Path:
 def write(folder: Path) -> Path:
     """Draws the pictures anew, and writes the page into the cache."""
     found = experiment.find(SUBJECT)
+    pictures = CACHE / "lab" / "report"
+    pictures.mkdir(parents=True, exist_ok=True)
     plot.draw(folder, found)
+    timeline.draw_details(folder, plot.titles(found), pictures)
     rows = read_rows(folder / "raw.csv")
     figures = found.module().figures(rows)
     path = CACHE / "lab" / "report.html"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(_page(found, folder, figures))
+    path.write_text(_page(found, folder, pictures, figures))
     return path
 
 
-def _page(found: Experiment, folder: Path, figures: dict[str, Figure]) -> str:
+def _page(found: Experiment, folder: Path, pictures: Path, figures: dict[str, Figure]) -> str:
     variants = [variant for variant in found.settings["variants"] if f"{variant['id']}.rps_before" in figures]
     claims = [claim.check(figures) for claim in found.expectations if claim.figure in figures]
-    sections = "".join(_section(variant, figures, folder) for variant in variants)
+    sections = "".join(_section(variant, figures, pictures) for variant in variants)
     return f"""<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>{escape(found.title)}</title><style>{STYLE}</style>
 <h1>A second replica behind users who keep their connections</h1>
@@ -116,11 +118,11 @@ def _claims(claims: list[Claim]) -> str:
     return "\n".join([*lines, "</table>"])
 
 
-def _section(variant: dict[str, str], figures: dict[str, Figure], folder: Path) -> str:
+def _section(variant: dict[str, str], figures: dict[str, Figure], pictures: Path) -> str:
     seen = _seen(variant["id"], figures)
     return f"""<h2>{escape(variant["title"])}</h2>
 <p><b>The article:</b> {escape(variant["article"])}<br><b>Here:</b> {escape(seen)}</p>
-{_svg(folder / f"{variant['id']}.svg")}
+{_svg(pictures / f"{variant['id']}.svg")}
 """
 
 
@@ -131,7 +133,8 @@ def _seen(variant: str, figures: dict[str, Figure]) -> str:
     if after := figures.get(f"{variant}.rps_after"):
         share, later = figures[f"{variant}.share"], figures[f"{variant}.p50_after_ms"]
         said += f" before, {after.value:.0f} at {later.value:.0f} ms after; the new replica got {share.value:.1%}"
-    return f"{said}; {failures.value:.0f} failed (medians of {before.count} repetitions; the picture shows one)."
+    many = f"medians of {before.count} repetitions, of which the picture shows one"
+    return f"{said}; {failures.value:.0f} failed ({many if before.count > 1 else 'one repetition'})."
 
 
 def _notes(folder: Path) -> str:

@@ -1,4 +1,4 @@
-"""Pictures of runs in which a second replica comes: seconds.csv and raw.csv in, an SVG for each variant, two of all.
+"""Pictures of runs in which a second replica comes: seconds.csv and raw.csv in, two of all variants, one of each.
 
 Time is counted from the moment the new replica was published, or from the first user where none came.
 """
@@ -63,22 +63,21 @@ def smoothed(values: Sequence[float]) -> list[float]:
 
 
 def draw(folder: Path, titles: dict[str, str]) -> Path:
-    """All pictures of a run's folder; returns the one of all variants."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    # The same data give the same file.
-    matplotlib.rcParams["svg.hashsalt"] = "lab"
-    matplotlib.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
-
+    """The pictures of all variants, beside their data; returns the one with every replica's requests."""
+    _prepare()
     runs = read(folder)
     variants = [variant for variant in titles if variant in runs]
-    for variant in variants:
-        _save(_details(typical(runs[variant]), titles[variant]), folder / f"{variant}.svg")
     if pair := [variant for variant in PAIR if variant in variants][1:]:
         _save(_overview(runs, [PAIR[0], *pair], titles), folder / "pair.png")
     _save(_rates(runs, variants, titles), folder / "rates.svg")
     return _save(_overview(runs, variants, titles), folder / "plot.svg")
+
+
+def draw_details(folder: Path, titles: dict[str, str], out: Path) -> None:
+    """A picture of each variant, in a folder of its own."""
+    _prepare()
+    for variant, runs in read(folder).items():
+        _save(_details(typical(runs), titles[variant]), out / f"{variant}.svg")
 
 
 def read(folder: Path) -> dict[str, list[Run]]:
@@ -96,6 +95,22 @@ def typical(runs: Sequence[Run]) -> Run:
     """The repetition in the middle, by what it came to."""
     ordered = sorted(runs, key=lambda run: run.summary["rps_after"] or run.summary["rps_before"])
     return ordered[len(ordered) // 2]
+
+
+def _prepare() -> None:
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams.update(
+        {
+            # The same data give the same file, and text is text.
+            "svg.hashsalt": "lab",
+            "svg.fonttype": "none",
+            "font.size": 9,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+        }
+    )
 
 
 def _overview(runs: dict[str, list[Run]], variants: Sequence[str], titles: dict[str, str]) -> Any:
@@ -117,7 +132,7 @@ def _overview(runs: dict[str, list[Run]], variants: Sequence[str], titles: dict[
         row[0].set_ylabel("requests/s")
     handles = [pyplot.Rectangle((0, 0), 1, 1, color=COLOURS[name]) for name in REPLICAS]
     figure.legend(handles, REPLICAS, loc="upper right", ncols=2, frameon=False)
-    figure.suptitle("Answered requests by replica", x=0.01, ha="left", fontweight="bold")
+    figure.suptitle(f"Answered requests by replica, mean of {SMOOTHED_SECONDS} s", x=0.01, ha="left", fontweight="bold")
     figure.tight_layout()
     return figure
 
@@ -233,6 +248,6 @@ def _name(panel: Any, title: str, *, legend: bool = False) -> None:
 def _save(figure: Any, path: Path) -> Path:
     from matplotlib import pyplot
 
-    figure.savefig(path, metadata={"Date": None})
+    figure.savefig(path, dpi=144, metadata={"Date": None} if path.suffix == ".svg" else None)
     pyplot.close(figure)
     return path
