@@ -31,6 +31,8 @@ mod tunnel;
 pub mod head;
 /// HTTP/1.1: bytes to heads and chunks, and back.
 pub mod h1;
+/// Who the client of a connection is, by the word of the proxy before us.
+pub mod proxy_protocol;
 /// A backend as workers share it.
 mod backend;
 /// A Snapshot at work.

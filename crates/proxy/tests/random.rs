@@ -39,6 +39,14 @@ proptest! {
     ) {
         laws::chunked(&bytes, step);
     }
+
+    #[test]
+    fn proxy_headers_keep_the_laws(
+        Message(bytes) in mutate::mutated::<4>("strict-proxy-headers.tsv", 2),
+        len in any::<Index>(),
+    ) {
+        laws::proxy_header(&bytes, len.index(bytes.len() + 1));
+    }
 }
 
 proptest! {

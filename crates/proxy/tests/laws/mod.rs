@@ -4,8 +4,10 @@
 #![allow(dead_code, reason = "each test uses what it needs")]
 #![allow(unreachable_pub, reason = "the fuzz targets are built from this file too")]
 
+use gateway::snapshot::ProxyVersion;
 use proxy::h1::{BadChunk, Chunk, ChunkedReader, HeadLimits, parse, write};
 use proxy::head::{Fields, Method, RequestHead, ResponseHead, Version};
+use proxy::proxy_protocol;
 
 pub const LIMITS: HeadLimits = HeadLimits { head_bytes: 4096, fields: 32, target_bytes: 1024 };
 
@@ -140,4 +142,22 @@ pub fn decode(bytes: &[u8], step: usize) -> Decoded {
 
 fn named(fields: &Fields) -> Vec<(Vec<u8>, Vec<u8>)> {
     fields.iter().map(|(_, name, value)| (name.to_vec(), value.to_vec())).collect()
+}
+
+/// A prefix of a PROXY protocol header gives what the whole gives, or nothing yet; and what is written of it is read again.
+pub fn proxy_header(bytes: &[u8], len: usize) {
+    let taken = proxy_protocol::parse(bytes);
+    let early = proxy_protocol::parse(&bytes[..len]);
+    assert!(early == Ok(None) || early == taken, "{len} bytes give {early:?}, all {taken:?}");
+    let Ok(Some((header, taken))) = taken else { return };
+    assert!(taken <= bytes.len());
+    for version in [ProxyVersion::V1, ProxyVersion::V2] {
+        let mut once = Vec::new();
+        proxy_protocol::write(version, &header, &mut once);
+        let Ok(Some((again, length))) = proxy_protocol::parse(&once) else { panic!("{once:?}") };
+        assert_eq!(length, once.len());
+        let mut twice = Vec::new();
+        proxy_protocol::write(version, &again, &mut twice);
+        assert_eq!(once, twice);
+    }
 }
