@@ -10,7 +10,7 @@ use gateway::snapshot::{BackendKey, BackendSettings};
 
 use crate::dial::pool::{Endpoint, EndpointData, lock};
 use crate::failure::{Failure, Fault};
-use crate::live::Ours;
+use crate::live::{Live, Ours};
 use crate::observe::BackendCounters;
 use crate::worker::Worker;
 
@@ -157,6 +157,13 @@ impl BackendRef {
     /// What is in force now, for a request to hold to its end.
     pub(crate) fn hold(&self) -> Rc<Held> {
         self.live.hold(self.index)
+    }
+
+    /// The same backend without the rest of what is in force: for what may outlast many Snapshots.
+    pub(crate) fn apart(&self) -> Self {
+        let backends = vec![Arc::clone(&self.live.backends[self.index])];
+        let live = Live { backends, ..Live::default() };
+        Self { live: Rc::new(Ours::new(Arc::new(live))), index: 0 }
     }
 }
 

@@ -8,11 +8,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use gateway::Snapshot;
-use gateway::snapshot::{BackendKey, BackendSettings, EndpointSpec};
+use gateway::snapshot::{BackendKey, BackendSettings, EndpointSpec, Listener};
 use thiserror::Error;
 use tokio::sync::mpsc;
 
-use crate::accept::listen;
+use crate::accept::listen::Listening;
 use crate::backend::Backend;
 use crate::clock;
 use crate::dial::pool::{Endpoint, lock};
@@ -137,9 +137,9 @@ impl Proxy {
         let mut sockets = Vec::new();
         for asked in &snapshot.listeners {
             let mut known = old.listeners.iter().flatten();
-            let bound = match known.find(|known| known.bound.asked == asked.address) {
+            let bound = match known.find(|known| known.bound.is_for(asked)) {
                 Some(known) => Arc::clone(&known.bound),
-                None => match self.bind(&mut live, asked.address) {
+                None => match self.bind(&mut live, asked) {
                     Ok((bound, socket)) => {
                         sockets.push((Arc::clone(&bound), socket));
                         bound
@@ -164,20 +164,19 @@ impl Proxy {
     }
 
     /// Takes a free place for a new address.
-    fn bind(
-        &self,
-        live: &mut Live,
-        address: SocketAddr,
-    ) -> io::Result<(Arc<Bound>, std::net::TcpListener)> {
-        let socket = listen::bind(address)?;
-        let bound_to = socket.local_addr()?;
+    fn bind(&self, live: &mut Live, asked: &Listener) -> io::Result<(Arc<Bound>, Listening)> {
+        let transport = asked.protocol.transport();
+        let socket = Listening::bind(transport, asked.address)?;
+        let bound_to = socket.address()?;
         live.listeners.push(None);
         let place = live.listeners.len() - 1;
-        Ok((Arc::new(Bound::new(place, address, bound_to, self.shared.seats.len())), socket))
+        let workers = self.shared.seats.len();
+        let bound = Bound::new(place, transport, asked.address, bound_to, workers);
+        Ok((Arc::new(bound), socket))
     }
 
     /// First the Snapshot, then the sockets: no connection comes by a listener that is not known.
-    fn swap(&self, old: &Live, live: Live, sockets: Vec<(Arc<Bound>, std::net::TcpListener)>) {
+    fn swap(&self, old: &Live, live: Live, sockets: Vec<(Arc<Bound>, Listening)>) {
         let is_gone = |place: usize| live.listeners.get(place).is_none_or(Option::is_none);
         let gone: Vec<usize> = old
             .listeners

@@ -1,6 +1,7 @@
 //! What a failure means: status, `Proxy-Status` error, metric label and log word, whose fault. One table.
 
 use crate::h1::{BadChunk, BadRequest, BadResponse};
+use crate::proxy_protocol::BadHeader;
 
 /// Whose doing a failure is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,7 +11,7 @@ pub(crate) enum Fault {
     Endpoint,
 }
 
-/// Why a request did not get its endpoint's complete response.
+/// Why a request did not get its endpoint's complete response, or a connection or flow came to no orderly end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
     BadRequest(BadRequest),
@@ -33,6 +34,11 @@ pub(crate) enum Failure {
     EndpointIdle,
     ResponseCut,
     OutOfDescriptors,
+    BadProxyHeader(BadHeader),
+    ProxyHeaderTimeout,
+    UntrustedProxy,
+    EndpointReset,
+    StreamIdle,
 }
 
 /// One row of the table.
@@ -48,7 +54,7 @@ pub(crate) struct Meaning {
 
 impl Failure {
     /// Every word, for the metrics; bad requests share one.
-    pub(crate) const ALL: [Self; 20] = [
+    pub(crate) const ALL: [Self; 25] = [
         Self::BadRequest(BadRequest::Target),
         Self::BadRequestBody(BadChunk::Size),
         Self::BodyTooLarge,
@@ -69,6 +75,11 @@ impl Failure {
         Self::EndpointIdle,
         Self::ResponseCut,
         Self::OutOfDescriptors,
+        Self::BadProxyHeader(BadHeader::Missing),
+        Self::ProxyHeaderTimeout,
+        Self::UntrustedProxy,
+        Self::EndpointReset,
+        Self::StreamIdle,
     ];
 
     pub(crate) fn meaning(self) -> Meaning {
@@ -99,6 +110,13 @@ impl Failure {
             Self::OutOfDescriptors => {
                 row(503, "proxy_internal_error", "out_of_descriptors", Sheave)
             }
+            Self::BadProxyHeader(_) => row(400, "http_request_error", "bad_proxy_header", Client),
+            Self::ProxyHeaderTimeout => {
+                row(408, "http_request_error", "proxy_header_timeout", Client)
+            }
+            Self::UntrustedProxy => row(403, "http_request_denied", "untrusted_proxy", Client),
+            Self::EndpointReset => row(502, "connection_terminated", "endpoint_reset", Endpoint),
+            Self::StreamIdle => row(504, "connection_read_timeout", "stream_idle", Client),
         }
     }
 
@@ -125,6 +143,11 @@ impl Failure {
             Self::EndpointIdle => "endpoint stalled",
             Self::ResponseCut => "endpoint closed the connection within its response",
             Self::OutOfDescriptors => "no file descriptors left",
+            Self::BadProxyHeader(why) => why.reason(),
+            Self::ProxyHeaderTimeout => "PROXY protocol header not complete in time",
+            Self::UntrustedProxy => "only trusted proxies may connect",
+            Self::EndpointReset => "endpoint reset the connection",
+            Self::StreamIdle => "nothing moved for too long",
         }
     }
 

@@ -51,7 +51,8 @@ impl Origin {
         named
     }
 
-    fn is_trusted(&self, settings: &ClientSettings) -> bool {
+    /// What it says of others is believed.
+    pub(crate) fn is_trusted(&self, settings: &ClientSettings) -> bool {
         is_trusted(self.address, settings)
     }
 }

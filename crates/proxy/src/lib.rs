@@ -27,6 +27,12 @@ mod body;
 mod pipe;
 /// Connections that have left HTTP.
 mod tunnel;
+/// What TCP connections and UDP flows have in common.
+mod passage;
+/// TCP connections, carried as they are.
+mod tcp;
+/// UDP flows.
+mod udp;
 /// The head of a message, for every protocol.
 pub mod head;
 /// HTTP/1.1: bytes to heads and chunks, and back.

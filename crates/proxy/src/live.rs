@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use balance::{EndpointSet, Ledger, Member};
-use gateway::snapshot::{BackendKey, ClientSettings, EndpointSpec, Protocol, Rule};
+use gateway::snapshot::{BackendKey, ClientSettings, EndpointSpec, Protocol, Rule, Transport};
 use gateway::{Snapshot, snapshot};
 
 use crate::backend::{Backend, Current, Held};
@@ -24,6 +24,14 @@ pub(crate) struct Live {
     pub(crate) routes: Vec<Arc<Route>>,
     /// As [`snapshot::Target::Backend`] numbers them.
     pub(crate) backends: Vec<Arc<Backend>>,
+}
+
+impl Live {
+    /// The listener at that address, or `None` if nobody listens there any more.
+    pub(crate) fn listener(&self, bound: &Arc<Bound>) -> Option<&LiveListener> {
+        let listener = self.listeners.get(bound.place)?.as_ref()?;
+        Arc::ptr_eq(&listener.bound, bound).then_some(listener)
+    }
 }
 
 /// A worker's own hold on a [`Live`]: its requests count their references here, where no other worker counts.
@@ -79,6 +87,7 @@ pub(crate) struct LiveListener {
 pub(crate) struct Bound {
     /// Its place in [`Live::listeners`].
     pub(crate) place: usize,
+    pub(crate) transport: Transport,
     /// What was asked for; the port may be 0.
     pub(crate) asked: SocketAddr,
     /// With the port that the kernel gave.
@@ -91,12 +100,18 @@ pub(crate) struct Bound {
 impl Bound {
     pub(crate) fn new(
         place: usize,
+        transport: Transport,
         asked: SocketAddr,
         address: SocketAddr,
         workers: usize,
     ) -> Self {
         let counters = (0..workers).map(|_| ListenerCounters::default()).collect();
-        Self { place, asked, address, open: AtomicU32::new(0), counters }
+        Self { place, transport, asked, address, open: AtomicU32::new(0), counters }
+    }
+
+    /// It is where this listener is to be.
+    pub(crate) fn is_for(&self, asked: &snapshot::Listener) -> bool {
+        (self.asked, self.transport) == (asked.address, asked.protocol.transport())
     }
 
     /// Counts one more open connection, if fewer than `most` are open.
@@ -124,7 +139,9 @@ pub(crate) struct Route {
 /// The state that outlives Snapshots, by the names that Snapshots use.
 pub(crate) struct Estate {
     workers: usize,
-    ledger: Ledger<EndpointData>,
+    /// What a TCP port does says nothing of the UDP port of the same number.
+    tcp: Ledger<EndpointData>,
+    udp: Ledger<EndpointData>,
     backends: BTreeMap<BackendKey, Arc<Backend>>,
     routes: BTreeMap<Arc<str>, Arc<Route>>,
 }
@@ -132,7 +149,7 @@ pub(crate) struct Estate {
 impl Estate {
     pub(crate) fn new(workers: usize) -> Self {
         let (backends, routes) = (BTreeMap::new(), BTreeMap::new());
-        Self { workers, ledger: Ledger::new(), backends, routes }
+        Self { workers, tcp: Ledger::new(), udp: Ledger::new(), backends, routes }
     }
 
     /// The Snapshot's backends, with the state of those that were there before.
@@ -171,13 +188,14 @@ impl Estate {
     pub(crate) fn set_endpoints(&mut self, key: &BackendKey, endpoints: &[EndpointSpec]) -> bool {
         let Some(backend) = self.backends.get(key).map(Arc::clone) else { return false };
         let settings = backend.current().settings.clone();
-        backend.replace(Current::new(self.endpoints(endpoints), settings));
+        backend.replace(Current::new(self.endpoints(key.transport, endpoints), settings));
         self.tell_sharers();
         true
     }
 
     fn backend(&mut self, asked: &snapshot::Backend) -> Arc<Backend> {
-        let current = Current::new(self.endpoints(&asked.endpoints), asked.settings.clone());
+        let endpoints = self.endpoints(asked.key.transport, &asked.endpoints);
+        let current = Current::new(endpoints, asked.settings.clone());
         let Some(known) = self.backends.get(&asked.key) else {
             return Arc::new(Backend::new(asked.key.clone(), current, self.workers));
         };
@@ -185,26 +203,36 @@ impl Estate {
         Arc::clone(known)
     }
 
-    fn endpoints(&mut self, specs: &[EndpointSpec]) -> EndpointSet<EndpointData> {
+    fn endpoints(
+        &mut self,
+        transport: Transport,
+        specs: &[EndpointSpec],
+    ) -> EndpointSet<EndpointData> {
+        let ledger = match transport {
+            Transport::Tcp => &mut self.tcp,
+            Transport::Udp => &mut self.udp,
+        };
         let member = |spec: &EndpointSpec| {
             let data = || EndpointData::new(self.workers);
-            Member::new(self.ledger.endpoint(spec.address, data), spec.weight)
+            Member::new(ledger.endpoint(spec.address, data), spec.weight)
         };
         EndpointSet::new(specs.iter().map(member).collect())
     }
 
     /// Endpoints learn which backends name them.
     fn tell_sharers(&self) {
-        let mut sharers: BTreeMap<SocketAddr, Vec<Weak<Backend>>> = BTreeMap::new();
+        let mut sharers: BTreeMap<(Transport, SocketAddr), Vec<Weak<Backend>>> = BTreeMap::new();
         for backend in self.backends.values() {
             for member in backend.current().set.members() {
-                let named = sharers.entry(member.endpoint.address).or_default();
-                named.push(Arc::downgrade(backend));
+                let address = (backend.key.transport, member.endpoint.address);
+                sharers.entry(address).or_default().push(Arc::downgrade(backend));
             }
         }
-        for endpoint in self.ledger.live() {
-            let named = sharers.remove(&endpoint.address).unwrap_or_default();
-            endpoint.data.share(named);
+        for (transport, ledger) in [(Transport::Tcp, &self.tcp), (Transport::Udp, &self.udp)] {
+            for endpoint in ledger.live() {
+                let named = sharers.remove(&(transport, endpoint.address)).unwrap_or_default();
+                endpoint.data.share(named);
+            }
         }
     }
 }

@@ -5,7 +5,6 @@ use std::rc::Rc;
 use std::task::{Poll, ready};
 
 use balance::Time;
-use socket2::SockRef;
 
 use crate::accept::client::Client;
 use crate::body::{Side, Source, Stop};
@@ -155,7 +154,7 @@ fn lay_down(worker: &Worker, lease: Lease, exchange: &Exchange, terms: &Terms<'_
 
 /// The client must notice that its response is not whole, also where only the connection's end delimits it.
 fn cut(client: &Client) -> After {
-    drop(SockRef::from(&client.stream).set_linger(Some(std::time::Duration::ZERO)));
+    client.reset_on_close();
     After::Cut
 }
 

@@ -107,7 +107,11 @@ fn route<'l>(listener: &'l LiveListener, request: &RequestHead) -> Result<&'l Ar
 }
 
 /// One of the rule's backends, by weight.
-fn choose_backend(worker: &Worker, live: &Rc<Ours>, rule: &Rule) -> Result<BackendRef, Failure> {
+pub(crate) fn choose_backend(
+    worker: &Worker,
+    live: &Rc<Ours>,
+    rule: &Rule,
+) -> Result<BackendRef, Failure> {
     let target = match rule.targets.as_slice() {
         [only] => only.target,
         targets => {

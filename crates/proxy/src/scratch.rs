@@ -81,11 +81,16 @@ impl Kept {
         }
         left.is_some()
     }
+
+    /// Gives all of it back.
+    pub(crate) fn release(&mut self) {
+        self.budget.left.set(self.budget.left.get() + std::mem::take(&mut self.bytes));
+    }
 }
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        self.budget.left.set(self.budget.left.get() + self.bytes);
+        self.release();
     }
 }
 

@@ -1,6 +1,7 @@
 //! What the kernel offers and no safe interface carries.
 #![allow(unsafe_code, reason = "the one file of this crate that may")]
 
+use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
@@ -21,6 +22,31 @@ pub(crate) fn bytes_acked(socket: &impl AsRawFd) -> Option<u64> {
 pub(crate) fn since_last_data(socket: &impl AsRawFd) -> Option<Duration> {
     let milliseconds = tcp_info(socket)?[LAST_DATA_RECV..LAST_DATA_RECV + 4].try_into().ok()?;
     Some(Duration::from_millis(u64::from(u32::from_ne_bytes(milliseconds))))
+}
+
+/// Datagrams may be fragmented on their way, as senders that know nothing of it expect.
+pub(crate) fn let_fragment(socket: &impl AsRawFd) -> io::Result<()> {
+    // A socket for IPv4 alone refuses what is about IPv6.
+    if set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, 0).is_ok() {
+        let how = libc::IPV6_PMTUDISC_DONT;
+        set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, how)?;
+    }
+    set_option(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DONT)
+}
+
+/// Datagrams are read one by one, not several of a sender as one.
+pub(crate) fn read_each_datagram(socket: &impl AsRawFd) {
+    // A kernel that does not know how to join them does not.
+    drop(set_option(socket, libc::SOL_UDP, libc::UDP_GRO, 0));
+}
+
+fn set_option(socket: &impl AsRawFd, level: i32, option: i32, value: i32) -> io::Result<()> {
+    let length = size_of_val(&value) as libc::socklen_t;
+    // SAFETY: the kernel reads `length` bytes of `value`, which is as large.
+    let result = unsafe {
+        libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const value).cast(), length)
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 fn tcp_info(socket: &impl AsRawFd) -> Option<[u8; INFO_BYTES]> {

@@ -13,8 +13,8 @@ use balance::Rng;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::sync::oneshot;
 
-use crate::accept::h1::{self, Handover};
-use crate::accept::listen;
+use crate::accept::arrival::{self, Handover};
+use crate::accept::listen::{self, Listening};
 use crate::clock;
 use crate::dial::pool;
 use crate::exchange::Exchange;
@@ -22,6 +22,7 @@ use crate::live::{Bound, Live, Ours};
 use crate::observe::WorkerCounters;
 use crate::observe::access::Log;
 use crate::scratch::{KeepBudget, Scratch};
+use crate::udp;
 
 /// Exchanges that a worker keeps when nobody uses them.
 const EXCHANGES: usize = 256;
@@ -53,7 +54,7 @@ pub(crate) struct Seat {
 
 /// What a worker is told.
 pub(crate) enum Command {
-    Listen(Arc<Bound>, std::net::TcpListener),
+    Listen(Arc<Bound>, Listening),
     Unlisten {
         place: usize,
     },
@@ -266,13 +267,20 @@ impl Worker {
             Command::Listen(bound, socket) => {
                 let (open, closed) = oneshot::channel();
                 self.listeners.borrow_mut().push((bound.place, open));
-                let task = listen::accept(Rc::clone(self), bound, socket, closed);
-                tokio::task::spawn_local(task);
+                let worker = Rc::clone(self);
+                match socket {
+                    Listening::Tcp(socket) => {
+                        tokio::task::spawn_local(listen::accept(worker, bound, socket, closed))
+                    }
+                    Listening::Udp(socket) => {
+                        tokio::task::spawn_local(udp::serve(worker, bound, socket, closed))
+                    }
+                };
             }
             Command::Unlisten { place } => {
                 self.listeners.borrow_mut().retain(|(listening, _)| *listening != place);
             }
-            Command::Adopt(handover) => h1::adopt(self, handover),
+            Command::Adopt(handover) => arrival::adopt(self, handover),
             Command::LookUp => self.wake_all(),
             Command::Stop => return false,
         }

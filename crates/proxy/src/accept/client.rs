@@ -5,15 +5,20 @@ use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use balance::Time;
-use gateway::snapshot::ClientSettings;
+use gateway::snapshot::{BackendSettings, ClientSettings};
+use socket2::SockRef;
 use tokio::net::TcpStream;
 
+use crate::accept::arrival::Arrival;
 use crate::buffer::{BUFFER_BYTES, Buffer};
+use crate::clock;
 use crate::deadline::Deadline;
 use crate::forwarded::Origin;
 use crate::live::{Bound, Live, LiveListener};
+use crate::proxy_protocol::{self, Addresses, Header};
 use crate::worker::{Stage, Worker};
 
 /// A connection as its requests see it.
@@ -26,11 +31,20 @@ pub(crate) struct Client {
     pub(crate) bound: Arc<Bound>,
     pub(crate) origin: Origin,
     pub(crate) peer: SocketAddr,
-    pub(super) accepted: Time,
+    /// Where a proxy before us says that the client has connected to.
+    pub(super) destination: Option<SocketAddr>,
+    pub(crate) accepted: Time,
     /// When the last thing happened.
     pub(crate) since: Time,
     pub(super) seen_tick: u32,
     pub(super) has_served: bool,
+}
+
+/// What came of reading from a client.
+pub(super) enum Filled {
+    Some,
+    Gone,
+    Late,
 }
 
 /// What ended a wait before its time.
@@ -40,10 +54,76 @@ pub(crate) enum Interrupt {
 }
 
 impl Client {
+    pub(super) fn new(stream: TcpStream, arrival: Arrival) -> Self {
+        let Arrival { peer, destination, bound, accepted, .. } = arrival;
+        let now = clock::now();
+        Self {
+            stream,
+            buffer: None,
+            deadline: Deadline::new(now + Duration::from_secs(60)),
+            bound,
+            origin: Origin::new(peer),
+            peer,
+            destination,
+            accepted,
+            since: now,
+            seen_tick: u32::MAX,
+            has_served: false,
+        }
+    }
+
+    /// A proxy before us has said who the client is.
+    pub(super) fn introduced(&mut self, addresses: Addresses) {
+        self.origin = Origin::new(addresses.client);
+        self.peer = addresses.client;
+        self.destination = Some(addresses.destination);
+    }
+
+    /// What a new connection to an endpoint begins with by this policy: nothing, or who the client is.
+    pub(crate) fn announcement(&self, settings: &BackendSettings) -> Vec<u8> {
+        let mut header = Vec::new();
+        let Some(version) = settings.proxy_protocol else { return header };
+        let destination = self.destination.or_else(|| self.stream.local_addr().ok());
+        // A connection that has been broken already has no addresses.
+        let addresses = destination.map_or(Header::Local, |destination| {
+            Header::Proxied(Addresses { client: self.peer, destination })
+        });
+        proxy_protocol::write(version, &addresses, &mut header);
+        header
+    }
+
+    /// What has been read from the client and not yet used.
+    pub(crate) fn take_unread(&mut self, worker: &Worker) -> Vec<u8> {
+        let Some(mut buffer) = self.buffer.take() else { return Vec::new() };
+        let unread = buffer.unread().to_vec();
+        buffer.consume(unread.len());
+        worker.scratch.stock.give_back(buffer);
+        unread
+    }
+
+    /// Reads once, before the deadline.
+    pub(super) fn poll_fill(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut Buffer,
+        most: usize,
+    ) -> Poll<Filled> {
+        match buffer.poll_fill(cx, &mut self.stream, most) {
+            Poll::Ready(Ok(count)) if count > 0 => Poll::Ready(Filled::Some),
+            Poll::Ready(_) => Poll::Ready(Filled::Gone),
+            Poll::Pending => self.deadline.poll(cx).map(|()| Filled::Late),
+        }
+    }
+
+    /// Closes the connection with a reset, so that what the client got does not look whole.
+    pub(crate) fn reset_on_close(&self) {
+        // Where it cannot be set, the connection is closed all the same.
+        drop(SockRef::from(&self.stream).set_linger(Some(Duration::ZERO)));
+    }
+
     /// The listener the connection came by, or `None` if nobody listens there any more.
     pub(crate) fn listener<'l>(&self, live: &'l Live) -> Option<&'l LiveListener> {
-        let listener = live.listeners.get(self.bound.place)?.as_ref()?;
-        Arc::ptr_eq(&listener.bound, &self.bound).then_some(listener)
+        live.listener(&self.bound)
     }
 
     /// The connection may be used for another request, as far as its age and the process' stage go.

@@ -1,115 +1,27 @@
 //! A client's HTTP/1.1 connection: one request after the other.
 
 use std::future::poll_fn;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::task::{Context, Poll};
+use std::task::Poll;
 use std::time::Duration;
 
-use balance::Time;
 use tokio::io::AsyncWrite;
-use tokio::net::TcpStream;
 
-use crate::accept::client::Client;
-use crate::buffer::{BUFFER_BYTES, Buffer};
+use crate::accept::arrival::{Arrival, Presence, hand_over};
+use crate::accept::client::{Client, Filled};
+use crate::buffer::BUFFER_BYTES;
 use crate::clock;
-use crate::deadline::Deadline;
 use crate::exchange::{After, Exchange};
 use crate::failure::Failure;
-use crate::forwarded::Origin;
 use crate::h1::{HeadLimits, parse};
-use crate::live::Bound;
 use crate::request;
-use crate::worker::{Command, Seat, Stage, Worker};
+use crate::worker::{Stage, Worker};
 
 /// After our last answer we read on for so long, so that the client gets the answer before a reset.
 const LINGER: Duration = Duration::from_secs(2);
 /// And not more than this.
 const LINGER_BYTES: usize = 1024 * 1024;
-
-/// How a connection came here.
-pub(crate) struct Arrival {
-    pub(crate) peer: SocketAddr,
-    pub(crate) bound: Arc<Bound>,
-    pub(crate) accepted: Time,
-    /// It comes from another worker, between two requests.
-    pub(crate) moved: bool,
-}
-
-/// A connection on its way to another worker: registered with none.
-pub(crate) struct Handover {
-    stream: std::net::TcpStream,
-    arrival: Arrival,
-}
-
-/// Sends the connection to the worker of that seat, which counts it already.
-pub(crate) fn hand_over(seat: &Seat, stream: TcpStream, arrival: Arrival) {
-    match stream.into_std() {
-        Ok(stream) => seat.tell(Command::Adopt(Handover { stream, arrival })),
-        Err(_) => {
-            seat.connections.fetch_sub(1, Ordering::AcqRel);
-            arrival.bound.leave();
-        }
-    }
-}
-
-/// Takes in what another worker has sent.
-pub(crate) fn adopt(worker: &Rc<Worker>, handover: Handover) {
-    let Handover { stream, arrival } = handover;
-    match TcpStream::from_std(stream) {
-        Ok(stream) => spawn(worker, stream, arrival),
-        Err(_) => drop(Presence::new(worker, &arrival.bound)),
-    }
-}
-
-/// Serves the connection on this worker from now on.
-pub(crate) fn spawn(worker: &Rc<Worker>, stream: TcpStream, arrival: Arrival) {
-    let Arrival { peer, bound, accepted, moved } = arrival;
-    let presence = Presence::new(worker, &bound);
-    if moved {
-        worker.counters().moved_in.add(1);
-    }
-    let now = clock::now();
-    let client = Client {
-        stream,
-        buffer: None,
-        deadline: Deadline::new(now + Duration::from_secs(60)),
-        bound,
-        origin: Origin::new(peer),
-        peer,
-        accepted,
-        since: now,
-        seen_tick: u32::MAX,
-        has_served: false,
-    };
-    tokio::task::spawn_local(serve(presence, client));
-}
-
-/// The connection in the counts of its listener and worker, for as long as it is here.
-struct Presence {
-    worker: Rc<Worker>,
-    bound: Arc<Bound>,
-    moved_on: bool,
-}
-
-impl Presence {
-    fn new(worker: &Rc<Worker>, bound: &Arc<Bound>) -> Self {
-        Self { worker: Rc::clone(worker), bound: Arc::clone(bound), moved_on: false }
-    }
-}
-
-impl Drop for Presence {
-    fn drop(&mut self) {
-        self.worker.seat().connections.fetch_sub(1, Ordering::AcqRel);
-        if !self.moved_on {
-            self.bound.leave();
-            self.bound.counters[self.worker.index].closed.add(1);
-        }
-    }
-}
 
 /// What ends the wait between two requests.
 enum Idle {
@@ -118,7 +30,8 @@ enum Idle {
     Over,
 }
 
-async fn serve(presence: Presence, mut client: Client) {
+/// Serves one request after the other, until the connection ends or moves to another worker.
+pub(crate) async fn serve(presence: Presence, mut client: Client) {
     let worker = Rc::clone(&presence.worker);
     let sleeping = poll_fn(|cx| Poll::Ready(worker.sleep_here(cx.waker().clone()))).await;
     let end = serve_all(&worker, &mut client).await;
@@ -240,19 +153,6 @@ impl Client {
         result
     }
 
-    fn poll_fill(
-        &mut self,
-        cx: &mut Context<'_>,
-        buffer: &mut Buffer,
-        most: usize,
-    ) -> Poll<Filled> {
-        match buffer.poll_fill(cx, &mut self.stream, most) {
-            Poll::Ready(Ok(count)) if count > 0 => Poll::Ready(Filled::Some),
-            Poll::Ready(_) => Poll::Ready(Filled::Gone),
-            Poll::Pending => self.deadline.poll(cx).map(|()| Filled::Late),
-        }
-    }
-
     /// Says that nothing more comes, and reads on for a moment: a close with unread bytes would be a reset, and a reset
     /// can overtake our last answer.
     async fn linger(&mut self, worker: &Worker) {
@@ -276,16 +176,8 @@ impl Client {
 
     /// Hands the connection, which has nothing unread, to another worker.
     fn move_on(self, mut presence: Presence, home: usize) {
-        let seat = &presence.worker.shared.seats[home];
-        seat.connections.fetch_add(1, Ordering::AcqRel);
-        let Self { stream, peer, bound, accepted, .. } = self;
-        hand_over(seat, stream, Arrival { peer, bound, accepted, moved: true });
-        presence.moved_on = true;
+        let Self { stream, peer, destination, bound, accepted, .. } = self;
+        let arrival = Arrival { peer, destination, bound, accepted, moved: true };
+        hand_over(presence.move_to(home), stream, arrival);
     }
-}
-
-enum Filled {
-    Some,
-    Gone,
-    Late,
 }

@@ -5,18 +5,19 @@
 //! of a socket that closes.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use socket2::{Domain, Protocol, Socket, Type};
+use gateway::snapshot::Transport;
+use socket2::{Domain, Socket, Type};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
-use crate::accept::h1::{self, Arrival};
+use crate::accept::arrival::{self, Arrival};
 use crate::clock;
 use crate::live::Bound;
 use crate::worker::Worker;
@@ -26,32 +27,67 @@ const BACKLOG: i32 = 4096;
 /// How long to wait when there are no descriptors left.
 const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(50);
 
-/// Listens on `address`; on every address of both families where it is unspecified.
-pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
-    match bind_one(address) {
-        // A host without IPv6: "every address" is every IPv4 address there.
-        Err(error)
-            if error.raw_os_error() == Some(libc::EAFNOSUPPORT)
-                && address.ip().is_unspecified() =>
-        {
-            bind_one((Ipv4Addr::UNSPECIFIED, address.port()).into())
+/// A socket on which connections or datagrams come in.
+pub(crate) enum Listening {
+    Tcp(TcpListener),
+    Udp(UdpSocket),
+}
+
+impl Listening {
+    /// Listens on `address`; on every address of both families where it is unspecified.
+    pub(crate) fn bind(transport: Transport, address: SocketAddr) -> io::Result<Self> {
+        match Self::bind_one(transport, address) {
+            // A host without IPv6: "every address" is every IPv4 address there.
+            Err(error)
+                if error.raw_os_error() == Some(libc::EAFNOSUPPORT)
+                    && address.ip().is_unspecified() =>
+            {
+                Self::bind_one(transport, (Ipv4Addr::UNSPECIFIED, address.port()).into())
+            }
+            result => result,
         }
-        result => result,
+    }
+
+    /// With the port that the kernel gave.
+    pub(crate) fn address(&self) -> io::Result<SocketAddr> {
+        match self {
+            Self::Tcp(socket) => socket.local_addr(),
+            Self::Udp(socket) => socket.local_addr(),
+        }
+    }
+
+    fn bind_one(transport: Transport, address: SocketAddr) -> io::Result<Self> {
+        match transport {
+            Transport::Tcp => bind_tcp(address).map(Self::Tcp),
+            Transport::Udp => bind_udp(address).map(Self::Udp),
+        }
     }
 }
 
-fn bind_one(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    if address.is_ipv6() {
-        socket.set_only_v6(!address.ip().is_unspecified())?;
-    }
+fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = socket(address, Type::STREAM)?;
     socket.set_reuse_address(true)?;
     // Accepted connections inherit it.
     socket.set_tcp_nodelay(true)?;
-    socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
+}
+
+/// Without the permission to share the address, which for UDP means that datagrams go to any one of those who do.
+fn bind_udp(address: SocketAddr) -> io::Result<UdpSocket> {
+    let socket = socket(address, Type::DGRAM)?;
+    socket.bind(&address.into())?;
+    Ok(socket.into())
+}
+
+fn socket(address: SocketAddr, kind: Type) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), kind, None)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(!address.ip().is_unspecified())?;
+    }
+    socket.set_nonblocking(true)?;
+    Ok(socket)
 }
 
 /// Accepts until `closed`; what is in the kernel's queue then is accepted still, so that no client is reset.
@@ -104,11 +140,17 @@ fn welcome(worker: &Rc<Worker>, bound: &Arc<Bound>, stream: TcpStream, peer: Soc
     let home = worker.shared.least_connected(worker.index);
     let seat = &worker.shared.seats[home];
     seat.connections.fetch_add(1, Ordering::AcqRel);
-    let origin = Arrival { peer, bound: Arc::clone(bound), accepted: clock::now(), moved: false };
+    let arrival = Arrival {
+        peer,
+        destination: None,
+        bound: Arc::clone(bound),
+        accepted: clock::now(),
+        moved: false,
+    };
     if home == worker.index {
-        h1::spawn(worker, stream, origin);
+        arrival::spawn(worker, stream, arrival);
     } else {
-        h1::hand_over(seat, stream, origin);
+        arrival::hand_over(seat, stream, arrival);
     }
 }
 

@@ -2,6 +2,10 @@
 
 /// Binding addresses and accepting connections.
 pub(crate) mod listen;
+/// How a connection comes to the worker that serves it.
+pub(crate) mod arrival;
+/// Who the client is, where a proxy before us says so.
+mod introduction;
 /// A client's connection as its requests see it.
 pub(crate) mod client;
 /// A client's HTTP/1.1 connection.

@@ -2,19 +2,27 @@
 
 use std::io;
 
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use crate::clock;
 use crate::dial::pool::{Connection, Endpoint};
 use crate::failure::Failure;
 
-/// Opens a connection to the endpoint; the caller bounds the time.
-pub(crate) async fn connect(endpoint: &Endpoint, worker: usize) -> Result<Connection, Failure> {
+/// Opens a connection to the endpoint, which begins with `header`; the caller bounds the time.
+pub(crate) async fn connect(
+    endpoint: &Endpoint,
+    worker: usize,
+    header: &[u8],
+) -> Result<Connection, Failure> {
     endpoint.data.counters[worker].connections.add(1);
-    let stream = TcpStream::connect(endpoint.address).await.map_err(|error| why(&error))?;
+    let mut stream = TcpStream::connect(endpoint.address).await.map_err(|error| why(&error))?;
     // Heads and small bodies leave in one write: there is nothing for Nagle's algorithm to gather.
     drop(stream.set_nodelay(true));
-    Ok(Connection::new(stream, worker, clock::now()))
+    stream.write_all(header).await.map_err(|error| why(&error))?;
+    let mut connection = Connection::new(stream, worker, clock::now());
+    connection.written = header.len() as u64;
+    Ok(connection)
 }
 
 fn why(error: &io::Error) -> Failure {

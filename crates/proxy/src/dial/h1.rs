@@ -142,6 +142,7 @@ async fn connection(
     let wish = Wish {
         worker: worker.index,
         capped: terms.is_capped(),
+        announced: terms.backend().proxy_protocol.map(|_| client.peer),
         replayable: is_replayable(&exchange.request),
         settings: terms.backend(),
         now,
@@ -150,12 +151,16 @@ async fn connection(
         return Ok((slot, connection));
     }
     let patience = now + terms.backend().connect_timeout;
-    let connecting = connect(&slot.endpoint, worker.index);
+    let header = client.announcement(terms.backend());
+    let connecting = connect(&slot.endpoint, worker.index, &header);
     let (failure, may_go_elsewhere) = match client
         .until(worker, patience.min(terms.deadline), connecting)
         .await
     {
-        Ok(Ok(connection)) => return Ok((slot, connection)),
+        Ok(Ok(mut connection)) => {
+            connection.announced = wish.announced;
+            return Ok((slot, connection));
+        }
         Ok(Err(failure)) => (failure, true),
         Err(Interrupt::ClientGone) => (Failure::ClientGone, false),
         Err(Interrupt::Deadline) if patience > terms.deadline => (Failure::RequestTimeout, false),

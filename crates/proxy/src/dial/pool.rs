@@ -6,6 +6,7 @@
 //! likely to have been closed.
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, Weak};
@@ -61,6 +62,8 @@ pub(crate) struct Connection {
     pub(crate) served: u32,
     /// How long it lay idle before this use; `None` for one that was opened for it.
     pub(crate) idle_for: Option<Duration>,
+    /// The client whose address it began with (PROXY protocol), and whose requests alone it may carry.
+    pub(crate) announced: Option<SocketAddr>,
     /// The worker whose runtime watches it.
     worker: usize,
     opened: Time,
@@ -72,6 +75,8 @@ pub(crate) struct Wish<'a> {
     pub(crate) worker: usize,
     /// The backend caps its endpoints: the stack is the one shared by all workers.
     pub(crate) capped: bool,
+    /// Whose address a connection must have begun with.
+    pub(crate) announced: Option<SocketAddr>,
     /// A retry can repair the loss of a race with the endpoint's closing.
     pub(crate) replayable: bool,
     pub(crate) settings: &'a BackendSettings,
@@ -121,7 +126,11 @@ impl EndpointData {
 pub(crate) fn take(endpoint: &Endpoint, wish: &Wish<'_>) -> Option<Connection> {
     let stack = endpoint.data.stack(wish.worker, wish.capped);
     loop {
-        let mut connection = pop(&mut lock(stack), wish.worker)?;
+        let mut connection = pop(&mut lock(stack), wish)?;
+        if connection.announced != wish.announced {
+            // Another client's.
+            return None;
+        }
         if connection.is_spent(wish.settings, wish.now) {
             continue;
         }
@@ -160,6 +169,10 @@ pub(crate) fn give_back(endpoint: &Endpoint, mut connection: Connection, capped:
         endpoint.idle.served_again();
     }
     let mut stack = lock(endpoint.data.stack(connection.worker, capped));
+    if stack.len() == STACK && connection.announced.is_some() {
+        // Those of clients that have gone are of no use, and tell nothing that others do not.
+        stack.pop_front();
+    }
     if stack.len() < STACK {
         stack.push_back(connection);
     }
@@ -188,10 +201,15 @@ pub(crate) fn sweep(endpoint: &Endpoint, worker: usize, settings: &BackendSettin
     }
 }
 
-/// The connection used last, rather one that this worker watches already.
-fn pop(stack: &mut VecDeque<Connection>, worker: usize) -> Option<Connection> {
-    let ours = stack.iter().rposition(|connection| connection.worker == worker);
-    stack.remove(ours.or_else(|| stack.len().checked_sub(1))?)
+/// The connection used last, rather one that this worker watches already; of a capped endpoint the one that must go if
+/// there is none for this client.
+fn pop(stack: &mut VecDeque<Connection>, wish: &Wish<'_>) -> Option<Connection> {
+    let fits = |connection: &Connection| connection.announced == wish.announced;
+    let is_ours = |connection: &Connection| connection.worker == wish.worker && fits(connection);
+    let ours = stack.iter().rposition(is_ours);
+    let any = || stack.iter().rposition(fits);
+    let oldest = || (wish.capped && !stack.is_empty()).then_some(0);
+    stack.remove(ours.or_else(any).or_else(oldest)?)
 }
 
 impl Connection {
@@ -202,6 +220,7 @@ impl Connection {
             written: 0,
             served: 0,
             idle_for: None,
+            announced: None,
             worker,
             opened: now,
             idle_since: now,

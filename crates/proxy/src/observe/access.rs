@@ -233,11 +233,11 @@ impl Log {
         Self { share, lines: RefCell::default(), writer }
     }
 
-    fn wants(&self, rng: &mut balance::Rng) -> bool {
+    pub(super) fn wants(&self, rng: &mut balance::Rng) -> bool {
         self.writer.is_some() && (rng.next_u64() >> 32) < self.share
     }
 
-    fn write(&self, describe: impl FnOnce(&mut Line<'_>), counters: &WorkerCounters) {
+    pub(super) fn write(&self, describe: impl FnOnce(&mut Line<'_>), counters: &WorkerCounters) {
         let mut lines = self.lines.borrow_mut();
         let mut line = Line::begin(&mut lines);
         describe(&mut line);

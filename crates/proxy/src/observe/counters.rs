@@ -77,6 +77,7 @@ pub(crate) struct ListenerCounters {
     pub(crate) refused: Counter,
     pub(crate) received_bytes: Counter,
     pub(crate) sent_bytes: Counter,
+    pub(crate) datagrams_dropped: Counter,
 }
 
 #[derive(Default)]
@@ -87,6 +88,8 @@ pub(crate) struct RouteCounters {
     pub(crate) duration: Histogram,
     /// Of `duration`.
     pub(crate) exemplars: Exemplars,
+    /// TCP connections and UDP flows that have ended.
+    pub(crate) passages: Counter,
 }
 
 #[derive(Default)]
@@ -95,6 +98,9 @@ pub(crate) struct BackendCounters {
     pub(crate) queued: Histogram,
     pub(crate) retries: Counter,
     pub(crate) abandoned: Counter,
+    /// Of TCP connections and UDP flows.
+    pub(crate) received_bytes: Counter,
+    pub(crate) sent_bytes: Counter,
 }
 
 #[derive(Default)]
@@ -103,6 +109,9 @@ pub(crate) struct EndpointCounters {
     pub(crate) attempts: Counter,
     pub(crate) failures: Counter,
     pub(crate) connections: Counter,
+    /// Of TCP connections and UDP flows.
+    pub(crate) received_bytes: Counter,
+    pub(crate) sent_bytes: Counter,
 }
 
 /// What belongs to no route or backend.

@@ -23,31 +23,37 @@ static OF_LISTENERS: &[Row<LiveListener>] = &[
         "sheave_listener_connections",
         LISTENER,
         Read::Count(|it| total(&it.bound.counters, |shard| &shard.accepted)),
-        "Connections accepted.",
+        "Connections accepted, and flows of datagrams.",
     ),
     Row::new(
         "sheave_listener_connections_refused",
         LISTENER,
         Read::Count(|it| total(&it.bound.counters, |shard| &shard.refused)),
-        "Connections closed at once, because the listener had as many as its ClientPolicy allows.",
+        "Connections and flows refused at once, because the listener had as many as its ClientPolicy allows.",
     ),
     Row::new(
         "sheave_listener_connections_open",
         LISTENER,
         Read::Gauge(|it| f64::from(it.bound.open())),
-        "Connections open now.",
+        "Connections and flows open now.",
     ),
     Row::new(
         "sheave_listener_received_bytes",
         LISTENER,
         Read::Count(|it| total(&it.bound.counters, |shard| &shard.received_bytes)),
-        "Bytes of request bodies received from clients.",
+        "Bytes of request bodies, or of TCP connections and UDP flows, received from clients.",
     ),
     Row::new(
         "sheave_listener_sent_bytes",
         LISTENER,
         Read::Count(|it| total(&it.bound.counters, |shard| &shard.sent_bytes)),
-        "Bytes of response bodies sent to clients.",
+        "Bytes of response bodies, or of TCP connections and UDP flows, sent to clients.",
+    ),
+    Row::new(
+        "sheave_listener_datagrams_dropped",
+        LISTENER,
+        Read::Count(|it| total(&it.bound.counters, |shard| &shard.datagrams_dropped)),
+        "Datagrams dropped, for want of an endpoint, of a free flow or of room in a socket.",
     ),
 ];
 
@@ -72,6 +78,12 @@ static OF_ROUTES: &[Row<Route>] = &[
         }),
         "From a request's head to the last byte of its response.",
     ),
+    Row::new(
+        "sheave_route_connections",
+        ROUTE,
+        Read::Count(|it| total(&it.counters, |shard| &shard.passages)),
+        "TCP connections and UDP flows that have ended.",
+    ),
 ];
 
 const STATUS_CLASSES: [&str; 6] = ["0xx", "1xx", "2xx", "3xx", "4xx", "5xx"];
@@ -84,7 +96,7 @@ static OF_ALL: &[Row<Shared>] = &[Row::new(
             each(failure.meaning().word, total(&it.seats, |seat| &seat.counters.failures[index]));
         }
     }),
-    "Requests that did not get their endpoint's complete response, by reason.",
+    "Requests that did not get their endpoint's complete response, and connections and flows that failed, by reason.",
 )];
 
 static OF_BACKENDS: &[Row<Backend>] = &[
@@ -111,6 +123,18 @@ static OF_BACKENDS: &[Row<Backend>] = &[
         BACKEND,
         Read::Count(|it| total(&it.counters, |shard| &shard.abandoned)),
         "Requests given up while a capped endpoint was still working on them; their slots were kept meanwhile.",
+    ),
+    Row::new(
+        "sheave_backend_sent_bytes",
+        BACKEND,
+        Read::Count(|it| total(&it.counters, |shard| &shard.sent_bytes)),
+        "Bytes of TCP connections and UDP flows sent to endpoints.",
+    ),
+    Row::new(
+        "sheave_backend_received_bytes",
+        BACKEND,
+        Read::Count(|it| total(&it.counters, |shard| &shard.received_bytes)),
+        "Bytes of TCP connections and UDP flows received from endpoints.",
     ),
 ];
 
@@ -144,6 +168,18 @@ static OF_ENDPOINTS: &[Row<Endpoint>] = &[
         ENDPOINT,
         Read::Gauge(|it| it.data.idle_connections() as f64),
         "Idle connections to the endpoint that are kept for the next request.",
+    ),
+    Row::new(
+        "sheave_endpoint_sent_bytes",
+        ENDPOINT,
+        Read::Count(|it| total(&it.data.counters, |shard| &shard.sent_bytes)),
+        "Bytes of TCP connections and UDP flows sent to the endpoint.",
+    ),
+    Row::new(
+        "sheave_endpoint_received_bytes",
+        ENDPOINT,
+        Read::Count(|it| total(&it.data.counters, |shard| &shard.received_bytes)),
+        "Bytes of TCP connections and UDP flows received from the endpoint.",
     ),
 ];
 

@@ -12,6 +12,8 @@ mod metrics;
 mod line;
 /// One JSON line per request.
 pub(crate) mod access;
+/// Connections and flows that are carried as they are.
+pub(crate) mod passage;
 
 pub use metrics::metrics;
 pub use row::{Distribution, Each, Exemplar, Kind, Metric, Read, Row, Sample, Value};

@@ -1,0 +1,156 @@
+//! What is known of a TCP connection or a UDP flow that is carried as it is, and its line in the access log.
+//!
+//! Bytes are counted while they pass: a connection may last for days.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use balance::Time;
+use gateway::snapshot::Transport;
+
+use crate::accept::client::Client;
+use crate::backend::{BackendRef, Slot};
+use crate::clock;
+use crate::dial::pool::Endpoint;
+use crate::failure::Failure;
+use crate::live::{Bound, Route};
+use crate::observe::line::Line;
+use crate::passage::Way;
+use crate::worker::Worker;
+
+/// What is known of one connection or flow.
+pub(crate) struct Record {
+    bound: Arc<Bound>,
+    client: SocketAddr,
+    started: Time,
+    route: Option<Arc<Route>>,
+    backend: Option<BackendRef>,
+    endpoint: Option<Arc<Endpoint>>,
+    attempts: u32,
+    queued: Duration,
+    /// From the client, as far as it has been counted.
+    received_bytes: u64,
+    /// To the client.
+    sent_bytes: u64,
+    pub(crate) failure: Option<Failure>,
+}
+
+impl Record {
+    pub(crate) fn of_connection(client: &Client) -> Self {
+        Self::new(&client.bound, client.peer, client.accepted)
+    }
+
+    pub(crate) fn of_flow(bound: &Arc<Bound>, client: SocketAddr) -> Self {
+        Self::new(bound, client, clock::now())
+    }
+
+    fn new(bound: &Arc<Bound>, client: SocketAddr, started: Time) -> Self {
+        Self {
+            bound: Arc::clone(bound),
+            client,
+            started,
+            route: None,
+            backend: None,
+            endpoint: None,
+            attempts: 0,
+            queued: Duration::ZERO,
+            received_bytes: 0,
+            sent_bytes: 0,
+            failure: None,
+        }
+    }
+
+    /// It is known where it goes.
+    pub(crate) fn goes(&mut self, way: &Way) {
+        self.route = Some(Arc::clone(&way.route));
+        self.backend = Some(way.backend.clone());
+    }
+
+    /// It has left the queue.
+    pub(crate) fn waited(&mut self, worker: &Worker, backend: &BackendRef, wait: Duration) {
+        self.queued += wait;
+        backend.counters[worker.index].queued.add(wait);
+    }
+
+    /// Another attempt begins.
+    pub(crate) fn attempt(&mut self, slot: &Slot) {
+        self.attempts += 1;
+        self.endpoint = Some(Arc::clone(&slot.endpoint));
+    }
+
+    /// So many bytes have passed since the start. True: more than before.
+    pub(crate) fn passed(&mut self, worker: &Worker, received: u64, sent: u64) -> bool {
+        let more_received = received - std::mem::replace(&mut self.received_bytes, received);
+        let more_sent = sent - std::mem::replace(&mut self.sent_bytes, sent);
+        if more_received == 0 && more_sent == 0 {
+            return false;
+        }
+        let listener = &self.bound.counters[worker.index];
+        listener.received_bytes.add(more_received);
+        listener.sent_bytes.add(more_sent);
+        if let Some(backend) = &self.backend {
+            let counters = &backend.counters[worker.index];
+            counters.received_bytes.add(more_sent);
+            counters.sent_bytes.add(more_received);
+        }
+        if let Some(endpoint) = &self.endpoint {
+            let counters = &endpoint.data.counters[worker.index];
+            counters.received_bytes.add(more_sent);
+            counters.sent_bytes.add(more_received);
+        }
+        true
+    }
+
+    /// It was over before it began.
+    pub(crate) fn close_failed(mut self, worker: &Worker, failure: Failure) {
+        self.failure = Some(failure);
+        self.close(worker);
+    }
+
+    /// Counts it, and logs it if it is to be logged.
+    pub(crate) fn close(&self, worker: &Worker) {
+        if let Some(route) = &self.route {
+            route.counters[worker.index].passages.add(1);
+        }
+        if let Some(failure) = self.failure {
+            worker.counters().failures[failure.index()].add(1);
+        }
+        if worker.log.wants(&mut worker.rng.borrow_mut()) {
+            worker.log.write(|line| self.describe(line, worker), worker.counters());
+        }
+    }
+
+    fn describe(&self, line: &mut Line<'_>, worker: &Worker) {
+        let transport = match self.bound.transport {
+            Transport::Tcp => "tcp",
+            Transport::Udp => "udp",
+        };
+        let live = worker.live();
+        let duration = clock::now().saturating_since(self.started);
+        line.plain("timestamp", humantime::format_rfc3339_micros(clock::wall()));
+        line.number("duration_seconds", duration.as_secs_f64());
+        line.plain("client.address", self.client.ip().to_canonical());
+        line.number("client.port", self.client.port());
+        line.plain("network.transport", transport);
+        if let Some(failure) = self.failure {
+            line.plain("error.type", failure.meaning().word);
+        }
+        if let Some(listener) = live.listener(&self.bound) {
+            line.text("sheave.listener", listener.name.as_bytes());
+        }
+        if let Some(route) = &self.route {
+            line.text("sheave.route", route.name.as_bytes());
+        }
+        if let Some(backend) = &self.backend {
+            line.text("sheave.backend", backend.name.as_bytes());
+        }
+        if let Some(endpoint) = &self.endpoint {
+            line.plain("sheave.endpoint", endpoint.address);
+            line.number("sheave.attempts", self.attempts);
+        }
+        line.number("sheave.queue_seconds", self.queued.as_secs_f64());
+        line.number("sheave.received_bytes", self.received_bytes);
+        line.number("sheave.sent_bytes", self.sent_bytes);
+    }
+}

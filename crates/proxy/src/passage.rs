@@ -1,0 +1,75 @@
+//! What TCP connections and UDP flows have in common: the way to an endpoint, chosen once for all that passes.
+//!
+//! A passage holds a slot to its end. It is placed by the rule of its listener, and by nothing that passes through it.
+
+use std::future::poll_fn;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+
+use balance::hash::hash;
+use balance::{Refusal, Wish};
+use gateway::snapshot::Rule;
+
+use crate::backend::{self, Admitted, BackendRef, Place, Slot};
+use crate::clock;
+use crate::dial::pool::Endpoint;
+use crate::failure::Failure;
+use crate::live::{Ours, Route};
+use crate::request::choose_backend;
+use crate::worker::Worker;
+
+/// Where a passage goes, and by which rule.
+pub(crate) struct Way {
+    pub(crate) route: Arc<Route>,
+    pub(crate) backend: BackendRef,
+}
+
+impl Way {
+    /// One of the rule's backends, by weight.
+    pub(crate) fn by(worker: &Worker, live: &Rc<Ours>, rule: &Rule) -> Result<Self, Failure> {
+        let backend = choose_backend(worker, live, rule)?.apart();
+        Ok(Self { route: Arc::clone(&live.routes[rule.index]), backend })
+    }
+}
+
+/// What a passage gets at once.
+pub(crate) enum Entered {
+    Slot(Slot),
+    /// A place in the queue; the calling task is woken when it is granted.
+    Queued(Place),
+}
+
+/// Asks for a slot for this client, not at the endpoint that has just failed if there is another.
+pub(crate) async fn enter(
+    worker: &Worker,
+    backend: &BackendRef,
+    client: IpAddr,
+    except: Option<&Arc<Endpoint>>,
+) -> Result<Entered, Failure> {
+    let client = match client {
+        IpAddr::V4(client) => client.to_ipv6_mapped(),
+        IpAddr::V6(client) => client,
+    };
+    let key = Some(hash(&client.octets()));
+    let wish = Wish { except, key, now: clock::now(), ..Wish::default() };
+    let entered = poll_fn(|cx| {
+        Poll::Ready(backend::enter(backend, worker.index, &wish, || cx.waker().clone()))
+    });
+    match entered.await {
+        Admitted::Slot(slot) => Ok(Entered::Slot(slot)),
+        Admitted::Queued(place) => Ok(Entered::Queued(place)),
+        Admitted::Refused(Refusal::NoEndpoint) => Err(Failure::NoEndpoint),
+        Admitted::Refused(Refusal::Full) => Err(Failure::QueueFull),
+    }
+}
+
+/// Why the queue's timeout passed.
+pub(crate) fn waited_in_vain(backend: &BackendRef) -> Failure {
+    if backend.current().set.members().is_empty() {
+        Failure::NoEndpoint
+    } else {
+        Failure::QueueTimeout
+    }
+}

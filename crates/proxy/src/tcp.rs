@@ -1,0 +1,196 @@
+//! The life of a client's TCP connection: an endpoint is chosen once, then bytes go both ways until both sides have ended.
+//!
+//! The connection holds its slot to its end. What one side ends in order ends in order on the other, each way for
+//! itself; what breaks on one side is reset on the other, so that half a stream never looks whole. For the same reason a
+//! client that gets no endpoint is reset. It knows nothing of what the bytes mean.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use gateway::snapshot::{BackendSettings, Protocol};
+use socket2::SockRef;
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+
+use crate::accept::arrival::Presence;
+use crate::accept::client::{Client, Interrupt};
+use crate::backend::{BackendRef, Slot};
+use crate::clock;
+use crate::dial::connect::connect;
+use crate::dial::pool::Endpoint;
+use crate::failure::Failure;
+use crate::observe::passage::Record;
+use crate::passage::{self, Entered, Way};
+use crate::worker::Worker;
+
+/// One way of a connection.
+mod stream;
+
+use stream::{Broken, Stream};
+
+/// Carries the connection to an endpoint, and to its end.
+pub(crate) async fn serve(presence: Presence, mut client: Client) {
+    let worker = Rc::clone(&presence.worker);
+    let mut record = Record::of_connection(&client);
+    if let Err(failure) = carry(&worker, &mut client, &mut record).await {
+        client.reset_on_close();
+        record.failure = Some(failure);
+    }
+    record.close(&worker);
+}
+
+async fn carry(
+    worker: &Rc<Worker>,
+    client: &mut Client,
+    record: &mut Record,
+) -> Result<(), Failure> {
+    let live = worker.live();
+    let listener = client.listener(&live).ok_or(Failure::NoRoute)?;
+    let Protocol::Tcp(Some(rule)) = &listener.protocol else { return Err(Failure::NoRoute) };
+    let idle = listener.client.stream_idle_timeout;
+    let way = Way::by(worker, &live, rule)?;
+    record.goes(&way);
+    drop(live);
+    // Boxed, so that the connection does not keep the room that its beginning took.
+    let reached = Box::pin(reach(worker, client, &way.backend, record)).await?;
+    // Dropped in reverse: the connection is closed before the slot is free.
+    let (_slot, mut endpoint) = reached;
+    let end = relay(worker, client, &mut endpoint, idle, record).await;
+    if end.is_err() {
+        drop(SockRef::from(&endpoint).set_linger(Some(Duration::ZERO)));
+    }
+    end
+}
+
+/// A connection to one of the backend's endpoints. Nothing of the client's has been sent, so where one refuses another is
+/// tried.
+async fn reach(
+    worker: &Rc<Worker>,
+    client: &mut Client,
+    backend: &BackendRef,
+    record: &mut Record,
+) -> Result<(Slot, TcpStream), Failure> {
+    let held = backend.hold();
+    let settings = &held.settings;
+    let mut except = None;
+    let mut attempts = 0;
+    loop {
+        let slot = admit(worker, client, backend, except.as_ref(), settings, record).await?;
+        record.attempt(&slot);
+        attempts += 1;
+        let failure = match open(worker, client, &slot, settings).await {
+            Ok(stream) => {
+                slot.conclude(worker, None);
+                return Ok((slot, stream));
+            }
+            Err(failure) => failure,
+        };
+        slot.conclude(worker, Some(failure));
+        if failure == Failure::ClientGone || attempts >= settings.retry.attempts.get() {
+            return Err(failure);
+        }
+        backend.counters[worker.index].retries.add(1);
+        except = Some(Arc::clone(&slot.endpoint));
+    }
+}
+
+async fn admit(
+    worker: &Worker,
+    client: &mut Client,
+    backend: &BackendRef,
+    except: Option<&Arc<Endpoint>>,
+    settings: &BackendSettings,
+    record: &mut Record,
+) -> Result<Slot, Failure> {
+    let place = match passage::enter(worker, backend, client.peer.ip(), except).await? {
+        Entered::Slot(slot) => return Ok(slot),
+        Entered::Queued(place) => place,
+    };
+    let since = clock::now();
+    let granted = poll_fn(|_| place.granted().map_or(Poll::Pending, Poll::Ready));
+    let result = within(client, settings.queue_timeout, granted).await;
+    record.waited(worker, backend, clock::now().saturating_since(since));
+    result.map_err(|interrupt| match interrupt {
+        Interrupt::ClientGone => Failure::ClientGone,
+        Interrupt::Deadline => passage::waited_in_vain(backend),
+    })
+}
+
+async fn open(
+    worker: &Worker,
+    client: &mut Client,
+    slot: &Slot,
+    settings: &BackendSettings,
+) -> Result<TcpStream, Failure> {
+    let header = client.announcement(settings);
+    let connecting = connect(&slot.endpoint, worker.index, &header);
+    match within(client, settings.connect_timeout, connecting).await {
+        Ok(connected) => connected.map(|connection| connection.stream),
+        Err(Interrupt::ClientGone) => Err(Failure::ClientGone),
+        Err(Interrupt::Deadline) => Err(Failure::ConnectTimeout),
+    }
+}
+
+/// Awaits `future`, but not for longer than `patience` and not for a client whose connection has broken.
+///
+/// A client that has only finished sending is still there: it may want to hear.
+async fn within<F: Future>(
+    client: &mut Client,
+    patience: Duration,
+    future: F,
+) -> Result<F::Output, Interrupt> {
+    client.deadline.set(clock::now() + patience);
+    let mut future = pin!(future);
+    let mut broken = pin!(client.stream.ready(Interest::ERROR));
+    poll_fn(|cx| {
+        if let Poll::Ready(output) = future.as_mut().poll(cx) {
+            return Poll::Ready(Ok(output));
+        }
+        if broken.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Err(Interrupt::ClientGone));
+        }
+        client.deadline.poll(cx).map(|()| Err(Interrupt::Deadline))
+    })
+    .await
+}
+
+/// Bytes both ways, until both have ended.
+async fn relay(
+    worker: &Worker,
+    client: &mut Client,
+    endpoint: &mut TcpStream,
+    idle: Duration,
+    record: &mut Record,
+) -> Result<(), Failure> {
+    let mut there = Stream::beginning_with(client.take_unread(worker));
+    let mut back = Stream::beginning_with(Vec::new());
+    client.deadline.set(clock::now() + idle);
+    poll_fn(|cx| {
+        let up = there.poll(cx, &mut client.stream, endpoint, &worker.scratch);
+        let down = back.poll(cx, endpoint, &mut client.stream, &worker.scratch);
+        if record.passed(worker, there.bytes, back.bytes) {
+            client.deadline.set(clock::now() + idle);
+        }
+        match (up, down) {
+            // Who cannot be read from any more is gone, and all that it had sent has been passed on.
+            (Poll::Ready(Err(Broken::Source)), _) => Poll::Ready(Err(Failure::ClientGone)),
+            (_, Poll::Ready(Err(Broken::Source))) => Poll::Ready(Err(Failure::EndpointReset)),
+            // Who takes no more may have sent something before: the other way finds its end.
+            (Poll::Ready(up), Poll::Ready(down)) => Poll::Ready(whole(up, down)),
+            (Poll::Ready(_) | Poll::Pending, Poll::Ready(_) | Poll::Pending) => {
+                client.deadline.poll(cx).map(|()| Err(Failure::StreamIdle))
+            }
+        }
+    })
+    .await
+}
+
+/// How a connection ended of which both ways have.
+fn whole(up: Result<(), Broken>, down: Result<(), Broken>) -> Result<(), Failure> {
+    up.map_err(|_broken| Failure::EndpointReset)?;
+    down.map_err(|_broken| Failure::ClientGone)
+}
