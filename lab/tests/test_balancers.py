@@ -1,4 +1,4 @@
-"""What every balancer's file relies on: knowing when a process listens, and files that change as a whole."""
+"""Balancers' files, and what each relies on: knowing when a process listens, and files that change as a whole."""
 
 import os
 import socket
@@ -8,7 +8,7 @@ import unittest
 from pathlib import Path
 
 from lab import network
-from lab.balancers import replace_file
+from lab.balancers import Guard, Site, Task, Unsupported, balancer, envoy, haproxy, replace_file
 from lab.child import Child
 
 
@@ -40,3 +40,33 @@ class ReplaceFileTest(unittest.TestCase):
                 replace_file(path, "new")
                 self.assertEqual((reader.read(), path.read_text()), ("old", "new"))
             self.assertEqual(os.listdir(folder), ["endpoints.yaml"])
+
+
+class GuardTest(unittest.TestCase):
+    """The same guard, in the words of each: attempts are counted with or without the first one."""
+
+    task = Task(("127.0.0.1:1",), guard=Guard(attempts=3, failures=5, connect_timeout_ms=1000))
+
+    def test_envoy_retries_elsewhere_and_ejects(self) -> None:
+        self.assertEqual(envoy._route(self.task)["route"]["retry_policy"]["num_retries"], 2)
+        cluster = envoy._cluster(self.task, Path("endpoints.json"))
+        self.assertEqual(cluster["outlier_detection"]["consecutive_5xx"], 5)
+        self.assertEqual(cluster["connect_timeout"], "1.0s")
+
+    def test_haproxy_watches_each_server(self) -> None:
+        self.assertIn("observe layer7 error-limit 5 on-error mark-down", haproxy._server("127.0.0.1:1", self.task))
+
+    def test_without_a_guard_nothing_is_watched(self) -> None:
+        task = Task(("127.0.0.1:1",), cap=4)
+        self.assertEqual(haproxy._server("127.0.0.1:1", task), "127.0.0.1:1 127.0.0.1:1 maxconn 4")
+        self.assertNotIn("retry_policy", envoy._route(task)["route"])
+        self.assertNotIn("outlier_detection", envoy._cluster(task, Path("endpoints.json")))
+
+
+class UnsupportedTest(unittest.TestCase):
+    def test_task_that_a_balancer_cannot_do_is_refused_before_anything_is_written(self) -> None:
+        for name in ("haproxy", "nginx", "envoy", "traefik"):
+            with self.subTest(name), tempfile.TemporaryDirectory() as folder:
+                with self.assertRaises(Unsupported):
+                    balancer(name).start(Task((), routes=5), Site.pinned(Path(folder), ()))
+                self.assertEqual(os.listdir(folder), [])
