@@ -42,7 +42,7 @@ def _measure(bench: Bench, number: int, scenario: dict[str, Any], arm: str, seed
             return load.pace(
                 running.address,
                 Request(),
-                rate=settings["rate"],
+                rate=scenario.get("rate", settings["rate"]),
                 seed=seed,
                 connections=settings["connections"],
                 warmup_seconds=settings["warmup_seconds"],
