@@ -18,41 +18,63 @@ mod duration;
 mod metadata;
 /// `GatewayClass` and `Gateway`.
 mod gateway;
+/// What routes of every kind have.
+mod route;
 /// `HTTPRoute`.
 mod http_route;
+/// What an HTTPRoute asks of requests.
+mod http_match;
+/// What an HTTPRoute changes on the way.
+mod http_filter;
+/// `TCPRoute` and `UDPRoute`.
+mod stream_route;
+/// `ReferenceGrant`.
+mod reference_grant;
 /// `Service` and `EndpointSlice`.
 mod service;
 /// `BackendPolicy`.
 mod backend_policy;
+/// What a BackendPolicy says of health and retries.
+mod backend_health;
 /// `ClientPolicy`.
 mod client_policy;
 /// Objects from a few flags.
 mod shorthand;
 
+pub use backend_health::{ActiveHealth, BackendRetry, Health, PassiveHealth, ProbeType, SlowStart};
 pub use backend_policy::{
-    Algorithm, BackendConnections, BackendPolicySpec, BackendTimeouts, Overload, Queue,
-    ServiceKind, ServiceTarget,
+    Affinity, AffinityType, Algorithm, BackendConnections, BackendPolicySpec, BackendProtocol,
+    BackendTimeouts, HashOn, HashOnType, Overload, ProxyVersion, Queue, ServiceKind, ServiceTarget,
 };
 pub use client_policy::{
     ClientConnections, ClientLimits, ClientPolicySpec, ClientTimeouts, GatewayKind, GatewayTarget,
+    ProxyProtocol,
 };
 pub use duration::Duration;
 pub use gateway::{
     AllowedNamespaces, AllowedRoutes, FromNamespaces, GatewayAddress, GatewayClassSpec,
     GatewaySpec, Listener, RouteKind,
 };
-pub use http_route::{
-    BackendRef, HttpRouteMatch, HttpRouteRule, HttpRouteSpec, ParentRef, PathMatch, PathMatchType,
+pub use http_filter::{
+    CorsFilter, Fraction, HeaderModifier, HttpFilter, HttpFilterType, HttpHeader, MirrorRef,
+    PathModifier, PathModifierType, RedirectScheme, RequestMirror, RequestRedirect, UrlRewrite,
 };
+pub use http_match::{
+    HeaderMatch, HttpRouteMatch, Method, PathMatch, PathMatchType, QueryParamMatch, ValueMatchType,
+};
+pub use http_route::{BackendRef, HttpRouteRetry, HttpRouteRule, HttpRouteSpec, HttpRouteTimeouts};
 pub use metadata::{Metadata, Resource};
 pub use read::parse;
-pub use scalar::{Hostname, Ignored, Network, Unserved};
+pub use reference_grant::{GrantFrom, GrantTo, ReferenceGrantSpec};
+pub use route::{ParentRef, ServiceRef};
+pub use scalar::{CorsOrigin, FieldName, Hostname, Ignored, Network, Unserved};
 pub use schema::schema;
 pub use service::{
     AddressType, Conditions, EndpointSliceSpec, ServicePort, ServiceSpec, ServiceType,
     SliceEndpoint, SlicePort,
 };
 pub use shorthand::{Shorthand, shorthand};
+pub use stream_route::{StreamBackendRef, StreamRouteRule, StreamRouteSpec};
 
 /// An object that we understand.
 #[derive(Clone, Debug, PartialEq)]
@@ -63,6 +85,12 @@ pub enum Object {
     Gateway(Resource<GatewaySpec>),
     /// Which requests go to which Services.
     HttpRoute(Resource<HttpRouteSpec>),
+    /// Where connections go.
+    TcpRoute(Resource<StreamRouteSpec>),
+    /// Where flows of datagrams go.
+    UdpRoute(Resource<StreamRouteSpec>),
+    /// Who may refer to objects of another namespace.
+    ReferenceGrant(Resource<ReferenceGrantSpec>),
     /// A name for endpoints, and their ports.
     Service(Resource<ServiceSpec>),
     /// Some endpoints of a Service.

@@ -33,8 +33,8 @@ pub enum Detail {
     GatewayClass(Vec<Condition>),
     /// Of a Gateway as a whole, and of each listener in its order.
     Gateway(Vec<Condition>, Vec<ListenerStatus>),
-    /// Of an HTTPRoute, for each parent of ours.
-    HttpRoute(Vec<ParentStatus>),
+    /// Of a route of any kind, for each parent of ours.
+    Route(Vec<ParentStatus>),
     /// Of a policy, for each target.
     Policy(Vec<TargetStatus>),
 }
@@ -110,6 +110,7 @@ pub enum Reason {
     BackendNotFound,
     Conflicted,
     HostnameConflict,
+    IncompatibleFilters,
     Invalid,
     InvalidKind,
     InvalidParameters,
@@ -120,6 +121,7 @@ pub enum Reason {
     NoMatchingParent,
     NotAllowedByListeners,
     Programmed,
+    ProtocolConflict,
     RefNotPermitted,
     ResolvedRefs,
     TargetNotFound,

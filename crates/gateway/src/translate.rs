@@ -7,16 +7,32 @@
 mod index;
 /// Gateways: where to accept, and which listener is whose.
 mod listener;
+/// Listeners that claim the same.
+mod conflict;
 /// The addresses that we accept on.
 mod address;
-/// HTTPRoutes: where they attach.
+/// Where routes attach.
+mod attach;
+/// Routes that wait for places in a Snapshot.
+mod draft;
+/// HTTPRoutes.
 mod route;
 /// The rules of HTTPRoutes: where they lead.
 mod rule;
+/// What the rules of HTTPRoutes ask for.
+mod matches;
+/// The filters of HTTPRoutes.
+mod filter;
+/// TCPRoutes and UDPRoutes.
+mod stream_route;
 /// Services and EndpointSlices: what references lead to.
 mod backend;
+/// What may be referred to from other namespaces.
+mod grant;
 /// Policies: what applies to whom.
 mod policy;
+/// What policies say, with every default filled in.
+mod settings;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,11 +42,10 @@ pub use listener::CONTROLLER;
 
 use crate::objects::{Object, Resource};
 use crate::problem::Problem;
-use crate::snapshot::{Backend, BackendKey, Rule, Snapshot, Source, Target, WeightedTarget};
+use crate::snapshot::{Backend, BackendKey, Snapshot};
 use crate::status::{Condition, ConditionType, Detail, Reason, Reference, Status};
+use draft::{RouteDraft, RuleDraft};
 use index::Index;
-use route::RouteDraft;
-use rule::RuleDraft;
 
 /// What objects come to.
 #[derive(Clone, Debug, Default)]
@@ -51,7 +66,8 @@ pub fn translate(objects: &[Object]) -> Translation {
     let backend_policies = policy::backend_policies(&index, &mut report);
 
     let mut gateways = listener::gateways(&index, &mut report);
-    let routes = route::drafts(&index, &mut gateways, &mut report);
+    let mut routes = route::drafts(&index, &mut gateways, &mut report);
+    routes.extend(stream_route::drafts(&index, &mut gateways, &mut report));
     let mut addresses = address::addresses(&gateways, &client_policies, &mut report);
     listener::statuses(&gateways, &mut report);
 
@@ -60,7 +76,7 @@ pub fn translate(objects: &[Object]) -> Translation {
     backend::check_slices(&endpoints, &keys, &mut report);
     let backend = |key: &BackendKey| Backend {
         key: key.clone(),
-        source: Source::Slices,
+        source: backend::source(&index, key),
         endpoints: endpoints.of(key),
         settings: backend_policies.settings(&index, key),
     };
@@ -68,7 +84,7 @@ pub fn translate(objects: &[Object]) -> Translation {
         Snapshot { backends: keys.iter().map(backend).collect(), ..Default::default() };
     for route in &routes {
         for draft in &route.rules {
-            let rule = Arc::new(make_rule(snapshot.rules.len(), draft, &keys));
+            let rule = Arc::new(draft.rule(snapshot.rules.len(), &keys));
             addresses.add_rule(&gateways, &route.attachments, &draft.matches, &rule);
             snapshot.rules.push(rule);
         }
@@ -80,32 +96,8 @@ pub fn translate(objects: &[Object]) -> Translation {
 
 /// Every backend that a rule names, sorted, each once.
 fn backend_keys(routes: &[RouteDraft]) -> Vec<BackendKey> {
-    let rules = routes.iter().flat_map(|route| &route.rules);
-    let keys = rules.flat_map(|rule| rule.targets.iter().filter_map(|(key, _)| key.clone()));
-    keys.collect::<BTreeSet<_>>().into_iter().collect()
-}
-
-fn make_rule(index: usize, draft: &RuleDraft, keys: &[BackendKey]) -> Rule {
-    let place = |key: &BackendKey| {
-        keys.binary_search(key).expect("every key of every rule is among the keys")
-    };
-    let target = |key: &Option<BackendKey>| {
-        key.as_ref().map_or(Target::Unresolved, |key| Target::Backend(place(key)))
-    };
-    let targets = draft
-        .targets
-        .iter()
-        .map(|(key, weight)| WeightedTarget { target: target(key), weight: *weight, filters: None })
-        .collect();
-    Rule {
-        index,
-        name: Arc::clone(&draft.name),
-        targets,
-        filters: None,
-        request_timeout: None,
-        attempt_timeout: None,
-        retry: None,
-    }
+    let keys = routes.iter().flat_map(|route| &route.rules).flat_map(RuleDraft::keys);
+    keys.cloned().collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// What is said about the objects.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use gateway::matching::PlainRequest;
 use gateway::objects::{Shorthand, shorthand};
-use gateway::snapshot::{Backend, Listener, Protocol, Rule, Target};
+use gateway::snapshot::{Backend, Filters, Listener, Protocol, Rule, Source, Target, Transport};
 use gateway::status::{Condition, Detail, Status};
 use gateway::{Snapshot, parse, translate};
 
@@ -50,12 +50,27 @@ fn output(input: &str, file: &str) -> String {
     let mut out = String::new();
     section(&mut out, "problems", problems.iter().chain(&translation.problems).map(quoted));
     let snapshot = &translation.snapshot;
-    let listener = |it: &Listener| described(&it.name, &it.address, &it.client, &defaults.0.client);
+    let listener = |it: &Listener| {
+        let transport = match it.protocol.transport() {
+            Transport::Tcp => "",
+            Transport::Udp => "/udp",
+        };
+        let address = format!("{}{transport}", it.address);
+        described(&it.name, &address, &it.client, &defaults.0.client)
+    };
     section(&mut out, "listeners", snapshot.listeners.iter().map(listener));
+    section(&mut out, "rules", snapshot.rules.iter().filter_map(|rule| special(rule, snapshot)));
     section(&mut out, "requests", input.lines().filter_map(|line| request(line, snapshot)));
     let backend = |it: &Backend| {
-        let endpoints: Vec<_> = it.endpoints.iter().map(|endpoint| endpoint.address).collect();
-        described(&it.key, &format_args!("{endpoints:?}"), &it.settings, &defaults.1.settings)
+        let endpoints = it.endpoints.iter().map(|endpoint| match &endpoint.zone {
+            Some(zone) => format!("{} in {zone}", endpoint.address),
+            None => endpoint.address.to_string(),
+        });
+        let from = match &it.source {
+            Source::Slices => format!("[{}]", endpoints.collect::<Vec<_>>().join(", ")),
+            Source::Dns { host, port } => format!("DNS {host}:{port}"),
+        };
+        described(&it.key, &from, &it.settings, &defaults.1.settings)
     };
     section(&mut out, "backends", snapshot.backends.iter().map(backend));
     section(&mut out, "statuses", translation.statuses.iter().flat_map(status));
@@ -101,6 +116,42 @@ fn described<S: Debug>(
     let special: Vec<_> =
         parts(&settings).into_iter().filter(|part| !usual.contains(part)).collect();
     quoted(&format!("{name} {what} {}", special.join(", ")).trim_end())
+}
+
+/// What is not plain in a rule.
+fn special(rule: &Rule, snapshot: &Snapshot) -> Option<String> {
+    let mut parts = Vec::new();
+    let mut add = |name: &str, part: Option<String>| {
+        parts.extend(part.map(|part| format!("{name}: {part}")));
+    };
+    add("filters", rule.filters.as_ref().map(|it| filters(it, snapshot)));
+    for (n, target) in rule.targets.iter().enumerate() {
+        add(&format!("target {n}"), target.filters.as_ref().map(|it| filters(it, snapshot)));
+    }
+    add("request timeout", rule.request_timeout.map(|it| format!("{it:?}")));
+    add("attempt timeout", rule.attempt_timeout.map(|it| format!("{it:?}")));
+    add("retry", rule.retry.as_ref().map(|it| format!("{it:?}")));
+    (!parts.is_empty()).then(|| quoted(&format!("{}: {}", rule.name, parts.join("; "))))
+}
+
+/// The filters that there are.
+fn filters(filters: &Filters, snapshot: &Snapshot) -> String {
+    let mut parts = Vec::new();
+    parts.extend(filters.cors.as_ref().map(|it| format!("{it:?}")));
+    parts.extend(filters.redirect.as_ref().map(|it| format!("{it:?}")));
+    parts.extend(filters.rewrite.as_ref().map(|it| format!("{it:?}")));
+    for (name, edits) in
+        [("request", &filters.request_headers), ("response", &filters.response_headers)]
+    {
+        if !edits.is_empty() {
+            parts.push(format!("{name} {edits:?}"));
+        }
+    }
+    parts.extend(filters.mirrors.iter().map(|mirror| {
+        let (share, key) = (mirror.share, &snapshot.backends[mirror.backend].key);
+        format!("{} of {} to {key}", share.numerator, share.denominator)
+    }));
+    parts.join(", ")
 }
 
 fn request(line: &str, snapshot: &Snapshot) -> Option<String> {
@@ -164,7 +215,7 @@ fn status(status: &Status) -> Vec<String> {
             });
             std::iter::once(line("", conditions)).chain(listeners).collect()
         }
-        Detail::HttpRoute(parents) => {
+        Detail::Route(parents) => {
             let part = |it: &gateway::objects::ParentRef| {
                 let section = it.section_name.as_ref().map(|name| format!("/{name}"));
                 format!(" at {}{}", it.name, section.unwrap_or_default())

@@ -10,7 +10,7 @@ use gateway::objects::{
     AddressType, Conditions, Duration, EndpointSliceSpec, Object, Shorthand, SliceEndpoint,
     SlicePort, shorthand,
 };
-use gateway::snapshot::{Protocol, Snapshot, Target};
+use gateway::snapshot::{Listener, Protocol, Snapshot, Target};
 use gateway::{Endpoints, parse, translate};
 use proptest::prelude::*;
 
@@ -25,8 +25,8 @@ fn inputs() -> Vec<String> {
 
 /// What `proxy` relies on without looking.
 fn assert_valid(snapshot: &Snapshot) {
-    let mut addresses: Vec<_> =
-        snapshot.listeners.iter().map(|listener| listener.address).collect();
+    let of = |listener: &Listener| (listener.protocol.transport(), listener.address);
+    let mut addresses: Vec<_> = snapshot.listeners.iter().map(of).collect();
     addresses.sort_unstable();
     addresses.dedup();
     assert_eq!(addresses.len(), snapshot.listeners.len(), "an address occurs twice");
@@ -34,7 +34,8 @@ fn assert_valid(snapshot: &Snapshot) {
     for (index, rule) in snapshot.rules.iter().enumerate() {
         assert_eq!(rule.index, index);
         assert!(rule.targets.iter().all(|share| share.weight > 0));
-        assert!(!rule.targets.is_empty());
+        let redirects = rule.filters.as_ref().is_some_and(|filters| filters.redirect.is_some());
+        assert_eq!(rule.targets.is_empty(), redirects);
         let is_known = |target| match target {
             Target::Backend(place) => place < snapshot.backends.len(),
             Target::Unresolved => true,
@@ -43,6 +44,7 @@ fn assert_valid(snapshot: &Snapshot) {
     }
     for backend in &snapshot.backends {
         assert!(backend.endpoints.is_sorted_by(|a, b| a.address < b.address));
+        assert_eq!(backend.settings.probe.is_some(), backend.settings.health.active.is_some());
         assert!([429, 503].contains(&backend.settings.overload_status));
     }
 }

@@ -164,6 +164,11 @@ fn as_api_server_checks(format: &str) -> Map<String, Value> {
         "duration" => duration("0s"),
         "positive-duration" => duration("1ms"),
         "name" => json!({ "pattern": NAME_PATTERN, "minLength": 1, "maxLength": 253 }),
+        "host" => json!({ "pattern": NAME_PATTERN, "minLength": 1, "maxLength": 253 }),
+        "target" => json!({ "pattern": "^/[-A-Za-z0-9/._~%!$&'()*+,;=:@?]*$" }),
+        "field-name" => {
+            json!({ "pattern": "^[-A-Za-z0-9!#$%&'*+.^_`|~]+$", "minLength": 1, "maxLength": 256 })
+        }
         "network" => json!({ "pattern": "^[0-9a-fA-F:.]+(/[0-9]{1,3})?$", "maxLength": 49 }),
         other => panic!("no check for {other}"),
     };

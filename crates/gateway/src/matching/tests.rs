@@ -161,6 +161,136 @@ fn work_is_bounded_by_the_labels_and_segments_of_the_request() {
     assert!(LOOKUPS.get() < 20, "{} lookups", LOOKUPS.get());
 }
 
+fn conditions(
+    method: Option<&str>,
+    headers: &[(&str, &str)],
+    query: &[(&str, &str)],
+) -> Conditions {
+    let fields = |fields: &[(&str, &str)]| {
+        let field = |&(name, value): &(&str, &str)| FieldCondition {
+            name: name.into(),
+            value: ValuePattern::Exact(value.into()),
+        };
+        fields.iter().map(field).collect()
+    };
+    Conditions { method: method.map(Into::into), headers: fields(headers), query: fields(query) }
+}
+
+/// A table of rules for `/`, with these conditions.
+fn conditional(rules: &[Conditions]) -> RouteTable {
+    let mut table = RouteTable::default();
+    for (index, conditions) in rules.iter().enumerate() {
+        let path = PathPattern::prefix("/").unwrap();
+        let asked = Match { path, conditions: conditions.clone() };
+        table.add_rule(&HostPattern::Any, &HostPattern::Any, &Arc::new(asked), &rule(index));
+    }
+    table
+}
+
+#[test]
+fn method_goes_before_headers_and_headers_before_query_and_age_decides_at_last() {
+    let table = conditional(&[
+        conditions(None, &[], &[]),
+        conditions(None, &[], &[("a", "1"), ("b", "2")]),
+        conditions(None, &[("x", "1")], &[]),
+        conditions(None, &[("x", "1"), ("y", "2")], &[]),
+        conditions(Some("GET"), &[], &[]),
+        conditions(Some("GET"), &[], &[]),
+        conditions(Some("get"), &[("x", "1")], &[]),
+    ]);
+    let with = |method: &str, headers: &[(&str, &str)], query: &str| {
+        let owned = |&(name, value): &(&str, &str)| (name.to_owned(), value.to_owned());
+        let headers = headers.iter().map(owned).collect();
+        let (method, query) = (method.to_owned(), query.to_owned());
+        let request = PlainRequest { method, query, headers, ..get("a", "/") };
+        table.find(&request).map(|rule| rule.index)
+    };
+    assert_eq!(with("GET", &[("X", "1"), ("Y", "2")], "a=1&b=2"), Some(4));
+    assert_eq!(with("PUT", &[("X", "1"), ("Y", "2")], "a=1&b=2"), Some(3));
+    assert_eq!(with("PUT", &[("X", "1"), ("Y", "3")], "a=1&b=2"), Some(2));
+    assert_eq!(with("PUT", &[("X", "2")], "b=2&a=1"), Some(1));
+    assert_eq!(with("PUT", &[], "a=1&b=3"), Some(0));
+}
+
+#[test]
+fn what_matches_no_condition_falls_back_to_less_specific_paths() {
+    let (listener, hosts) = (HostPattern::Any, HostPattern::Any);
+    let mut table = table(&[anywhere(PathPattern::prefix("/").unwrap())]);
+    let path = PathPattern::exact("/a").unwrap();
+    let asked = Match { path, conditions: conditions(Some("PUT"), &[], &[]) };
+    table.add_rule(&listener, &hosts, &Arc::new(asked), &rule(1));
+    assert_eq!(find(&table, "a", "/a"), Some(0));
+    let put = PlainRequest { method: "PUT".to_owned(), ..get("a", "/a") };
+    assert_eq!(table.find(&put).map(|rule| rule.index), Some(1));
+}
+
+#[test]
+fn regular_expressions_match_whole_paths_between_exact_and_prefix() {
+    let rules = [
+        PathPattern::prefix("/api/v1/users").unwrap(),
+        PathPattern::regex("/api/.*").unwrap(),
+        PathPattern::regex("/api/v[0-9]+/users").unwrap(),
+        PathPattern::exact("/api/v1/exact").unwrap(),
+        PathPattern::regex("/a/?b|/c").unwrap(),
+        PathPattern::regex("(?i)/CASE").unwrap(),
+    ];
+    let table = table(&rules.map(anywhere));
+    let cases = [
+        ("/api/v1/users", Some(2)),
+        ("/api/v1/users/7", Some(1)),
+        ("/api/v1/exact", Some(3)),
+        ("/api", None),
+        ("/ab", Some(4)),
+        ("/a/b", Some(4)),
+        ("/c", Some(4)),
+        ("/cc", None),
+        ("/case", Some(5)),
+    ];
+    for (path, rule) in cases {
+        assert_eq!(find(&table, "a", path), rule, "{path}");
+    }
+}
+
+#[test]
+fn a_query_is_decoded_before_it_is_compared() {
+    let value = |query: &[u8], name: &[u8]| query_value(query, name).map(|it| it.into_owned());
+    assert_eq!(value(b"a=1&b=2", b"b"), Some(b"2".to_vec()));
+    assert_eq!(value(b"a=1&a=2", b"a"), Some(b"1".to_vec()));
+    assert_eq!(value(b"a%20b=c%3Dd+e", b"a b"), Some(b"c=d e".to_vec()));
+    assert_eq!(value(b"a=%zz%4", b"a"), Some(b"%zz%4".to_vec()));
+    assert_eq!(value(b"a", b"a"), Some(b"".to_vec()));
+    assert_eq!(value(b"ab=1", b"a"), None);
+    assert_eq!(value(b"", b"a"), None);
+}
+
+#[test]
+fn an_explanation_names_the_first_reason_against_each_rule() {
+    let mut table = conditional(&[
+        conditions(None, &[], &[]),
+        conditions(Some("PUT"), &[], &[]),
+        conditions(None, &[("x", "1")], &[]),
+    ]);
+    let path = PathPattern::prefix("/elsewhere").unwrap();
+    let asked = Arc::new(Match { path, conditions: Conditions::default() });
+    let host = HostPattern::parse("b.example.com").unwrap();
+    table.add_rule(&HostPattern::Any, &HostPattern::Any, &asked, &rule(3));
+    table.add_rule(&HostPattern::Any, &host, &asked, &rule(4));
+    table.add_rule(&host, &host, &asked, &rule(5));
+    let request = get("a.example.com", "/");
+    let explanation = table.explain(&request);
+    assert_eq!(explanation.listener, Some(&HostPattern::Any));
+    let told: Vec<_> = explanation.verdicts.iter().map(|it| (it.rule.index, it.why)).collect();
+    let expected = [
+        (0, Why::Chosen),
+        (1, Why::Unmet(Unmet::Method("PUT"))),
+        (2, Why::Unmet(Unmet::Header("x"))),
+        (3, Why::OtherPath),
+        (4, Why::OtherHost),
+        (5, Why::OtherListener),
+    ];
+    assert_eq!(told, expected);
+}
+
 /// What the specification says, by looking at every rule.
 fn scan(rules: &[Added], host: &str, path: &str) -> Option<usize> {
     let host = host.to_ascii_lowercase();
@@ -175,10 +305,11 @@ fn scan(rules: &[Added], host: &str, path: &str) -> Option<usize> {
         HostPattern::Exact(_) => (2, 0),
     };
     let of_path = |pattern: &PathPattern| pattern.matches(path.as_bytes());
-    let length = |pattern: &PathPattern| match pattern {
-        PathPattern::Exact(_) => (2, 0),
-        PathPattern::Regex(pattern) => (1, pattern.text().len()),
-        PathPattern::Prefix(prefix) => (0, prefix.trim_end_matches('/').len()),
+    let length = |path: &PathPattern| match path {
+        PathPattern::Exact(_) => (2, 0, 0),
+        // Those with the longest beginning of whole segments, then the longest.
+        PathPattern::Regex(pattern) => (1, path.start().len(), pattern.text().len()),
+        PathPattern::Prefix(prefix) => (0, prefix.trim_end_matches('/').len(), 0),
     };
     let listeners = rules.iter().map(|(listener, ..)| listener).filter(|it| of_host(it));
     let listener = listeners.max_by_key(|it| specific(it))?;
@@ -211,11 +342,13 @@ fn path() -> impl Strategy<Value = String> {
 }
 
 fn path_pattern() -> impl Strategy<Value = PathPattern> {
-    let written = path().prop_filter_map("must be a path", |path| {
-        PathPattern::exact(&path).ok().zip(PathPattern::prefix(&path).ok())
-    });
-    (written, any::<bool>())
-        .prop_map(|((exact, prefix), is_exact)| if is_exact { exact } else { prefix })
+    let kinds: [fn(&str) -> Option<PathPattern>; 3] = [
+        |path| PathPattern::exact(path).ok(),
+        |path| PathPattern::prefix(path).ok(),
+        |path| PathPattern::regex(&format!("{path}(/x)*")).ok(),
+    ];
+    (path(), prop::sample::select(kinds.to_vec()))
+        .prop_filter_map("must be a path", |(path, kind)| kind(&path))
 }
 
 /// As a translation adds it: what a route asks for, cut to what its listener asks for.
@@ -233,7 +366,15 @@ proptest! {
     fn the_table_finds_what_a_scan_finds(
         rules in prop::collection::vec(added(), 0..12), host in host(), path in path(),
     ) {
-        prop_assert_eq!(find(&table(&rules), &host, &path), scan(&rules, &host, &path));
+        let table = table(&rules);
+        let found = find(&table, &host, &path);
+        prop_assert_eq!(found, scan(&rules, &host, &path));
+        let request = get(&host, &path);
+        let verdicts = table.explain(&request).verdicts;
+        let is_chosen = |verdict: &&Verdict<'_>| verdict.why == Why::Chosen;
+        let chosen = verdicts.iter().find(is_chosen).map(|verdict| verdict.rule.index);
+        prop_assert_eq!(chosen, found);
+        prop_assert!(chosen.is_some() || verdicts.iter().all(|it| it.why != Why::GoesAfter));
     }
 
     #[test]

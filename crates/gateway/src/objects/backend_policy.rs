@@ -6,6 +6,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::backend_health::{BackendRetry, Health, SlowStart};
 use super::duration::Duration;
 
 /// How the endpoints of a Service are used.
@@ -19,6 +20,13 @@ pub struct BackendPolicySpec {
     /// How an endpoint is chosen.
     #[serde(default)]
     pub algorithm: Algorithm,
+    /// What of a request `ConsistentHash` and `Maglev` hash; not given: the client's address.
+    pub hash_on: Option<HashOn>,
+    /// What keeps a client at its endpoint, as long as that can serve; not given: nothing does.
+    pub affinity: Option<Affinity>,
+    /// Whether endpoints of Sheave's own zone (`--zone`) go first, as long as they have room. Not given: if the
+    /// Service's `trafficDistribution` is `PreferSameZone` or `PreferClose`.
+    pub prefer_same_zone: Option<bool>,
     /// Requests in flight at one endpoint, at most, over all workers; not given: no limit.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub max_in_flight_per_endpoint: Option<u32>,
@@ -34,6 +42,19 @@ pub struct BackendPolicySpec {
     /// Connections to endpoints.
     #[serde(default)]
     pub connections: BackendConnections,
+    /// When a request is tried again. A route's own `retry` goes before it.
+    #[serde(default)]
+    pub retry: BackendRetry,
+    /// Which endpoints are fit to serve.
+    #[serde(default)]
+    pub health: Health,
+    /// An endpoint that starts or returns comes to its full share slowly; not given: at once.
+    pub slow_start: Option<SlowStart>,
+    /// What is spoken to endpoints; not given: what the port's `appProtocol` says, or HTTP/1.1.
+    pub protocol: Option<BackendProtocol>,
+    /// Each connection to an endpoint begins with a PROXY protocol header of this version, which says the client's
+    /// address; not given: with none. A connection then serves one client only.
+    pub proxy_protocol: Option<ProxyVersion>,
 }
 
 /// A Service, or one port of it.
@@ -70,6 +91,90 @@ pub enum Algorithm {
     LeastLoad,
     /// One after the other, by weight.
     RoundRobin,
+    /// Any endpoint, by weight.
+    Random,
+    /// The endpoint that belongs to what is hashed, unless it has a quarter more to do than its share.
+    ConsistentHash,
+    /// The endpoint that belongs to what is hashed by Maglev's table, however busy it is.
+    Maglev,
+}
+
+/// What of a request is hashed. A request that has none of it is placed by its client's address.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct HashOn {
+    /// What it is.
+    #[serde(rename = "type")]
+    pub kind: HashOnType,
+    /// The name of the header field, cookie or parameter.
+    #[schemars(extend("format" = "field-name"))]
+    pub name: Option<String>,
+}
+
+/// What of a request is hashed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum HashOnType {
+    /// The client's IP address.
+    Source,
+    /// The first value of a header field.
+    Header,
+    /// The value of a cookie.
+    Cookie,
+    /// The first value of a parameter of the query.
+    QueryParam,
+    /// The path, without the query.
+    Path,
+    /// The host, without the port.
+    Host,
+}
+
+/// What keeps a client at its endpoint. It yields to health: a client whose endpoint cannot serve gets another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Affinity {
+    /// What it is.
+    #[serde(rename = "type")]
+    pub kind: AffinityType,
+    /// The name of the cookie or header field; not given: `sheave-endpoint`.
+    #[schemars(extend("format" = "field-name"))]
+    pub name: Option<String>,
+    /// How long a client keeps the cookie; not given: as long as its session.
+    pub max_age: Option<Duration>,
+}
+
+/// What keeps a client at its endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum AffinityType {
+    /// A cookie that Sheave sets.
+    Cookie,
+    /// A header field that Sheave sets in responses, and that the client repeats in requests.
+    Header,
+    /// The client's IP address.
+    Source,
+}
+
+/// What is spoken to endpoints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum BackendProtocol {
+    /// HTTP/1.1.
+    #[serde(rename = "HTTP1")]
+    Http1,
+    /// HTTP/2 without TLS, which is not supported yet.
+    #[serde(rename = "H2C")]
+    H2c,
+    /// HTTP/2, which is not supported yet.
+    H2,
+    /// HTTP/3, which is not supported yet.
+    H3,
+}
+
+/// A version of the PROXY protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ProxyVersion {
+    /// A line of text.
+    V1,
+    /// Binary.
+    V2,
 }
 
 /// Where requests wait when every endpoint is at its limit.
@@ -163,11 +268,19 @@ impl BackendPolicySpec {
         Self {
             target_refs,
             algorithm: Algorithm::default(),
+            hash_on: None,
+            affinity: None,
+            prefer_same_zone: None,
             max_in_flight_per_endpoint: None,
             queue: Queue::default(),
             overload: Overload::default(),
             timeouts: BackendTimeouts::default(),
             connections: BackendConnections::default(),
+            retry: BackendRetry::default(),
+            health: Health::default(),
+            slow_start: None,
+            protocol: None,
+            proxy_protocol: None,
         }
     }
 }

@@ -32,6 +32,22 @@ pub struct ClientPolicySpec {
     #[serde(default)]
     #[schemars(length(max = 256))]
     pub trusted_proxies: Vec<Network>,
+    /// Whether connections begin with a PROXY protocol header, version 1 or 2, which says the client's address. Who
+    /// connects decides, never what was sent. Not for UDP.
+    #[serde(default)]
+    pub proxy_protocol: ProxyProtocol,
+}
+
+/// Whether connections begin with a PROXY protocol header.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ProxyProtocol {
+    /// None does.
+    #[default]
+    Off,
+    /// Those of `trustedProxies` do; all others are of clients that connect directly, and do not.
+    FromTrusted,
+    /// Those of `trustedProxies` do; all others are closed.
+    Required,
 }
 
 /// A Gateway, or one listener of it.
@@ -64,7 +80,8 @@ pub enum GatewayKind {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ClientConnections {
-    /// Connections to one address and port, at most; beyond it a new one is closed at once.
+    /// Connections to one address and port, at most; beyond it a new one is closed at once. At a UDP listener: flows,
+    /// and the datagrams of a new one are dropped.
     #[schemars(range(min = 1, max = 10_000_000))]
     pub max: u32,
     /// A connection older than this is closed after its next response; not given: no limit.
@@ -99,6 +116,11 @@ pub struct ClientTimeouts {
     pub head: Duration,
     /// While no byte of a body moves between Sheave and the client; beyond it 408, or the connection is cut.
     pub body: Duration,
+    /// While no byte moves in a connection of a TCP listener, or in one that has left HTTP (a WebSocket); beyond it the
+    /// connection is closed.
+    pub stream: Duration,
+    /// While no datagram passes between a client and its endpoint at a UDP listener; beyond it the flow ends.
+    pub flow: Duration,
 }
 
 impl Default for ClientConnections {
@@ -115,7 +137,12 @@ impl Default for ClientLimits {
 
 impl Default for ClientTimeouts {
     fn default() -> Self {
-        Self { head: Duration::from_secs(10), body: Duration::from_secs(30) }
+        Self {
+            head: Duration::from_secs(10),
+            body: Duration::from_secs(30),
+            stream: Duration::from_secs(3600),
+            flow: Duration::from_secs(30),
+        }
     }
 }
 
@@ -128,6 +155,7 @@ impl ClientPolicySpec {
             limits: ClientLimits::default(),
             timeouts: ClientTimeouts::default(),
             trusted_proxies: Vec::new(),
+            proxy_protocol: ProxyProtocol::Off,
         }
     }
 }

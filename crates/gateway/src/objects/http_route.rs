@@ -1,8 +1,12 @@
-//! `HTTPRoute` (gateway.networking.k8s.io/v1): which requests go to which Services.
+//! `HTTPRoute` (gateway.networking.k8s.io/v1): which requests go to which Services, and how.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::duration::Duration;
+use super::http_filter::HttpFilter;
+use super::http_match::HttpRouteMatch;
+use super::route::{ParentRef, ServiceRef, one};
 use super::scalar::{Hostname, Unserved};
 
 /// Which requests go to which Services.
@@ -25,33 +29,11 @@ pub struct HttpRouteSpec {
     pub rules: Vec<HttpRouteRule>,
 }
 
-/// Something that a route attaches to.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct ParentRef {
-    /// Its API group; Gateway API's when not given.
-    pub group: Option<String>,
-    /// Its kind; Gateway when not given.
-    pub kind: Option<String>,
-    /// Its namespace; the route's when not given.
-    #[schemars(extend("format" = "label"))]
-    pub namespace: Option<String>,
-    /// Its name.
-    #[schemars(extend("format" = "name"))]
-    pub name: String,
-    /// Only the listener of this name.
-    #[schemars(extend("format" = "name"))]
-    pub section_name: Option<String>,
-    /// Only listeners on this port.
-    #[schemars(range(min = 0, max = 65535))]
-    pub port: Option<u16>,
-}
-
 /// Requests, and where they go.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HttpRouteRule {
-    /// For metrics and logs; the rule's number when not given.
+    /// For metrics and logs, unique within the route; the rule's number when not given.
     #[schemars(extend("format" = "name"))]
     pub name: Option<String>,
     /// A request that one of these matches is meant; none: every request.
@@ -60,58 +42,44 @@ pub struct HttpRouteRule {
     pub matches: Vec<HttpRouteMatch>,
     /// What is changed on the way.
     #[serde(default)]
-    pub filters: Vec<Unserved>,
+    #[schemars(length(max = 16))]
+    pub filters: Vec<HttpFilter>,
     /// Where requests go, shared out by weight.
     #[serde(default)]
     #[schemars(length(max = 16))]
     pub backend_refs: Vec<BackendRef>,
     /// How long a request may take.
-    pub timeouts: Option<Unserved>,
-    /// Whether a request is tried again.
-    pub retry: Option<Unserved>,
-    /// Whether a client stays with its endpoint.
+    pub timeouts: Option<HttpRouteTimeouts>,
+    /// When a request is tried again.
+    pub retry: Option<HttpRouteRetry>,
+    /// Whether a client stays with its endpoint; BackendPolicy's `affinity` says that here.
     pub session_persistence: Option<Unserved>,
 }
 
-/// What a request must have, all of it.
+/// How long a request may take; 0s is without limit.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct HttpRouteMatch {
-    /// This path; every one when not given.
-    #[serde(default)]
-    pub path: PathMatch,
-    /// These header fields.
-    #[serde(default)]
-    pub headers: Vec<Unserved>,
-    /// These parameters of the query.
-    #[serde(default)]
-    pub query_params: Vec<Unserved>,
-    /// This method.
-    pub method: Option<Unserved>,
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct HttpRouteTimeouts {
+    /// From its head to the last byte of the response.
+    #[schemars(extend("format" = "duration"))]
+    pub request: Option<Duration>,
+    /// From the start of an attempt to the last byte of its response.
+    #[schemars(extend("format" = "duration"))]
+    pub backend_request: Option<Duration>,
 }
 
-/// A path.
+/// When a request is tried again.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct PathMatch {
-    /// How it is compared.
-    #[serde(rename = "type")]
-    pub kind: PathMatchType,
-    /// What it is compared with.
-    #[schemars(length(max = 1024))]
-    pub value: String,
-}
-
-/// How a path is compared.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
-pub enum PathMatchType {
-    /// Byte for byte.
-    Exact,
-    /// Segment by segment from the start.
-    #[default]
-    PathPrefix,
-    /// By a regular expression, which we do not serve.
-    RegularExpression,
+pub struct HttpRouteRetry {
+    /// Statuses of responses that are tried again.
+    #[schemars(length(max = 32), inner(range(min = 400, max = 599)))]
+    pub codes: Vec<u16>,
+    /// How often it is tried again.
+    #[schemars(range(min = 0, max = 10))]
+    pub attempts: u32,
+    /// The wait before it is tried again.
+    pub backoff: Option<Duration>,
 }
 
 /// A share of a rule's requests.
@@ -135,9 +103,23 @@ pub struct BackendRef {
     #[serde(default = "one")]
     #[schemars(range(min = 0, max = 1_000_000))]
     pub weight: u32,
-    /// What is changed on the way.
+    /// What is changed on the way to it alone.
     #[serde(default)]
-    pub filters: Vec<Unserved>,
+    #[schemars(length(max = 16))]
+    pub filters: Vec<HttpFilter>,
+}
+
+impl BackendRef {
+    /// What it names.
+    pub fn service(&self) -> ServiceRef<'_> {
+        ServiceRef {
+            group: self.group.as_deref(),
+            kind: self.kind.as_deref(),
+            namespace: self.namespace.as_deref(),
+            name: &self.name,
+            port: self.port,
+        }
+    }
 }
 
 impl HttpRouteRule {
@@ -147,12 +129,8 @@ impl HttpRouteRule {
     }
 }
 
-impl Default for PathMatch {
+impl Default for HttpRouteRetry {
     fn default() -> Self {
-        Self { kind: PathMatchType::PathPrefix, value: "/".to_owned() }
+        Self { codes: Vec::new(), attempts: 1, backoff: None }
     }
-}
-
-const fn one() -> u32 {
-    1
 }

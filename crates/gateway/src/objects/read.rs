@@ -54,16 +54,8 @@ const IGNORED_KINDS: [&str; 36] = [
 ];
 
 /// Kinds that ask for something we do not serve yet.
-const UNSERVED_KINDS: [&str; 8] = [
-    "BackendTLSPolicy",
-    "GRPCRoute",
-    "Ingress",
-    "ListenerSet",
-    "ReferenceGrant",
-    "TCPRoute",
-    "TLSRoute",
-    "UDPRoute",
-];
+const UNSERVED_KINDS: [&str; 5] =
+    ["BackendTLSPolicy", "GRPCRoute", "Ingress", "ListenerSet", "TLSRoute"];
 
 /// Reads a stream of YAML documents: every object that is well formed, and every fault of the others.
 ///
@@ -91,9 +83,12 @@ struct Kind {
 }
 
 const GATEWAY_API: &[&str] = &["gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1beta1"];
+/// Kinds that have grown up later have left `v1alpha2` behind; what is written in it means the same.
+const GATEWAY_API_STREAMS: &[&str] =
+    &["gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1alpha2"];
 const SHEAVE: &[&str] = &["sheave.dev/v1alpha1"];
 
-const KINDS: [Kind; 7] = [
+const KINDS: [Kind; 10] = [
     Kind {
         name: "GatewayClass",
         versions: GATEWAY_API,
@@ -108,6 +103,21 @@ const KINDS: [Kind; 7] = [
         name: "HTTPRoute",
         versions: GATEWAY_API,
         read: |reader, raw| reader.read_spec(raw).map(Object::HttpRoute),
+    },
+    Kind {
+        name: "TCPRoute",
+        versions: GATEWAY_API_STREAMS,
+        read: |reader, raw| reader.read_spec(raw).map(Object::TcpRoute),
+    },
+    Kind {
+        name: "UDPRoute",
+        versions: GATEWAY_API_STREAMS,
+        read: |reader, raw| reader.read_spec(raw).map(Object::UdpRoute),
+    },
+    Kind {
+        name: "ReferenceGrant",
+        versions: GATEWAY_API,
+        read: |reader, raw| reader.read_spec(raw).map(Object::ReferenceGrant),
     },
     Kind {
         name: "Service",

@@ -19,6 +19,18 @@ pub struct Network(pub IpNet);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hostname(pub HostPattern);
 
+/// The name of a header field, or another token of HTTP.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(extend("format" = "field-name"))]
+pub struct FieldName(pub String);
+
+/// Where a page of a browser is from: a scheme, a host and a port.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(extend("format" = "origin"))]
+pub struct CorsOrigin(pub String);
+
 /// A field that Gateway API knows and that we do not serve yet: that it is there is reported, whatever it holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unserved;
@@ -32,6 +44,11 @@ pub(super) fn fault(format: &str, text: &str) -> Option<String> {
     let message = match format {
         "duration" => return Duration::check(text, Duration::ZERO).err(),
         "positive-duration" => return Duration::check(text, Duration::from_millis(1)).err(),
+        "target" if !is_target(text) => {
+            "must begin with `/` and hold only characters of a path and a query (RFC 3986)"
+        }
+        "host" => return host_fault(text),
+        "origin" => return origin_fault(text),
         "hostname" => return HostPattern::parse(text).err().map(|fault| fault.to_string()),
         "network" if parse_network(text).is_none() => {
             "must be an IP address or a CIDR block, as in 10.0.0.0/8"
@@ -44,10 +61,57 @@ pub(super) fn fault(format: &str, text: &str) -> Option<String> {
             "must be a name of at most 253 characters: lower case letters, digits, `-` and `.`, \
              a letter or digit at both ends (RFC 1123)"
         }
+        "field-name" if !is_field_name(text) => {
+            "must be a name of 1 to 256 letters, digits and !#$%&'*+-.^_`|~ (RFC 9110)"
+        }
+        "field-value" if !is_field_value(text) => {
+            "must hold visible characters, and spaces and tabs between them (RFC 9110)"
+        }
         "timestamp" if !is_timestamp(text) => "must be a time in UTC, as in 2026-01-31T12:00:00Z",
         _ => return None,
     };
     Some(message.to_owned())
+}
+
+/// A host name; a dot at the end makes no difference.
+fn host_fault(text: &str) -> Option<String> {
+    let name = text.strip_suffix('.').unwrap_or(text);
+    let is_one = !name.starts_with('*') && HostPattern::parse(name).is_ok();
+    (!is_one).then(|| "must be a host name in lower case".to_owned())
+}
+
+/// `https://www.example.com:8443`, perhaps with `*.` before the host; or `*`.
+fn origin_fault(text: &str) -> Option<String> {
+    let is_origin = |text: &str| {
+        let (scheme, rest) = text.split_once("://")?;
+        let (host, port) = rest.split_once(':').unwrap_or((rest, "1"));
+        let is_host = HostPattern::parse(host).is_ok() || host.parse::<IpAddr>().is_ok();
+        (["http", "https"].contains(&scheme) && is_host && port.parse::<u16>().is_ok())
+            .then_some(())
+    };
+    (text != "*" && is_origin(text).is_none()).then(|| {
+        "must be an origin such as https://www.example.com or https://*.example.com:8443, or `*`"
+            .to_owned()
+    })
+}
+
+/// A path, and perhaps a query.
+fn is_target(text: &str) -> bool {
+    let is_inner =
+        |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~%!$&'()*+,;=:@?".contains(&byte);
+    text.starts_with('/') && text.bytes().all(is_inner)
+}
+
+/// A token (RFC 9110 §5.6.2).
+fn is_field_name(text: &str) -> bool {
+    let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    (1..=256).contains(&text.len()) && text.bytes().all(is_inner)
+}
+
+/// RFC 9110 §5.5, without what is obsolete.
+fn is_field_value(text: &str) -> bool {
+    let is_inner = |char: char| char == '\t' || (' '..='~').contains(&char);
+    text.chars().all(is_inner) && text.trim_matches([' ', '\t']) == text
 }
 
 fn parse_network(text: &str) -> Option<IpNet> {
@@ -169,6 +233,18 @@ mod tests {
             ("hostname", "*.example.com", ""),
             ("hostname", "10.0.0.1", "host name"),
             ("hostname", "*", "host name"),
+            ("host", "a.example.com.", ""),
+            ("host", "*.example.com", "host name"),
+            ("host", "10.0.0.1", "host name"),
+            ("origin", "*", ""),
+            ("origin", "https://*.example.com:8443", ""),
+            ("origin", "https://www.example.com/", "origin"),
+            ("origin", "www.example.com", "origin"),
+            ("field-name", "X-User", ""),
+            ("field-name", "X User", "1 to 256"),
+            ("field-value", "a b", ""),
+            ("field-value", "a\r\nb", "visible"),
+            ("field-value", " a", "visible"),
             ("timestamp", "2026-01-31T12:00:00Z", ""),
             ("timestamp", "2026-01-31T12:00:00+01:00", "UTC"),
         ];

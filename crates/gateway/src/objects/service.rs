@@ -27,8 +27,9 @@ pub struct ServiceSpec {
     /// For a cluster's own network.
     #[serde(rename = "externalIPs")]
     pub external_ips: Option<Ignored>,
-    /// The name that an ExternalName stands for.
-    pub external_name: Option<Ignored>,
+    /// The name in DNS that an ExternalName stands for.
+    #[schemars(extend("format" = "host"))]
+    pub external_name: Option<String>,
     /// For a cluster's own network.
     pub external_traffic_policy: Option<Ignored>,
     /// For a cluster's own network.
@@ -54,8 +55,8 @@ pub struct ServiceSpec {
     pub session_affinity: Option<Ignored>,
     /// For a cluster's own network.
     pub session_affinity_config: Option<Ignored>,
-    /// A preference among zones.
-    pub traffic_distribution: Option<Ignored>,
+    /// A preference among endpoints: `PreferSameZone` and `PreferClose` are as BackendPolicy's `preferSameZone`.
+    pub traffic_distribution: Option<String>,
 }
 
 /// How a Service is reached in a cluster.
@@ -134,8 +135,8 @@ pub struct SliceEndpoint {
     pub hostname: Option<Ignored>,
     /// Where it runs.
     pub node_name: Option<Ignored>,
-    /// Where it runs.
-    pub zone: Option<Ignored>,
+    /// The zone it runs in.
+    pub zone: Option<String>,
     /// Its Pod.
     pub target_ref: Option<Ignored>,
     /// Who should prefer it.

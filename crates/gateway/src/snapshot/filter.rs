@@ -261,3 +261,86 @@ fn is_labels(text: &[u8]) -> bool {
     let is_inner = |byte: &u8| byte.is_ascii_alphanumeric() || b"-.".contains(byte);
     !text.is_empty() && text.iter().all(is_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prefix(length: usize, replacement: &str) -> PathRewrite {
+        PathRewrite::Prefix { length, replacement: replacement.into() }
+    }
+
+    /// The table of Gateway API's HTTPPathModifier; a translation cuts the `/` at the end of both.
+    #[test]
+    fn a_prefix_is_replaced_as_gateway_api_says() {
+        let cases = [
+            ("/foo/bar", 4, "/xyz", "/xyz/bar"),
+            ("/foo", 4, "/xyz", "/xyz"),
+            ("/foo/", 4, "/xyz", "/xyz/"),
+            ("/foo/bar", 4, "", "/bar"),
+            ("/foo/", 4, "", "/"),
+            ("/foo", 4, "", "/"),
+            ("/foo", 0, "/xyz", "/xyz/foo"),
+        ];
+        for (path, length, replacement, expected) in cases {
+            let mut out = Vec::new();
+            prefix(length, replacement).write(path.as_bytes(), &mut out);
+            assert_eq!(String::from_utf8(out).unwrap(), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_location_keeps_what_is_not_given() {
+        let nothing =
+            Redirect { status: 302, scheme: None, hostname: None, port: None, path: None };
+        let asked = |port| Url {
+            scheme: Scheme::Http,
+            host: b"a.example.com",
+            port,
+            path: b"/old/x",
+            query: b"?q=1",
+        };
+        let https = Redirect { scheme: Some(Scheme::Https), port: Some(443), ..nothing.clone() };
+        let host = Redirect { hostname: Some("b.example.com".into()), ..nothing.clone() };
+        let port = Redirect { port: Some(80), ..nothing.clone() };
+        let path = Redirect { path: Some(prefix(4, "/new")), ..nothing.clone() };
+        let cases = [
+            (nothing, 80, "http://a.example.com/old/x?q=1"),
+            (https, 8080, "https://a.example.com/old/x?q=1"),
+            (host, 8080, "http://b.example.com:8080/old/x?q=1"),
+            (port, 8080, "http://a.example.com/old/x?q=1"),
+            (path, 80, "http://a.example.com/new/x?q=1"),
+        ];
+        for (redirect, port, expected) in cases {
+            let mut out = Vec::new();
+            redirect.location(&asked(port), &mut out);
+            assert_eq!(String::from_utf8(out).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn an_origin_is_matched_as_a_whole() {
+        let below = OriginPattern::Below { start: "https://".into(), end: ".example.com".into() };
+        for origin in ["https://a.example.com", "https://a.b.example.com"] {
+            assert!(below.matches(origin.as_bytes()), "{origin}");
+        }
+        for origin in [
+            "https://example.com",
+            "https://.example.com",
+            "http://a.example.com",
+            "https://a.example.com:8443",
+            "https://evil.com/.example.com",
+            "https://evil.com:1.example.com",
+            "null",
+        ] {
+            assert!(!below.matches(origin.as_bytes()), "{origin}");
+        }
+    }
+
+    #[test]
+    fn a_share_takes_so_many_of_so_many() {
+        let share = Share { numerator: 25, denominator: NonZeroU32::new(100).unwrap() };
+        assert_eq!((0..1000).filter(|&random| share.takes(random)).count(), 250);
+        assert!((0..10).all(|random| Share::ALL.takes(random)));
+    }
+}

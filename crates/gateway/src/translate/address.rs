@@ -5,16 +5,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::Report;
-use super::listener::{OurGateway, OurListener, label};
+use super::attach::Attachment;
+use super::listener::{self, OurGateway, OurListener, label};
 use super::policy::ClientPolicies;
-use super::route::Attachment;
 use crate::matching::{Match, RouteTable};
-use crate::snapshot::{Listener, Protocol, Rule};
+use crate::snapshot::{Listener, Protocol, Rule, Transport};
 
 /// The listeners of a Snapshot while rules are added to them.
 pub(super) struct Addresses {
     listeners: Vec<Listener>,
-    places: BTreeMap<SocketAddr, usize>,
+    places: BTreeMap<(SocketAddr, Transport), usize>,
 }
 
 /// Every address that a listener of a Gateway is served on, without rules yet.
@@ -44,10 +44,15 @@ impl Addresses {
         report: &mut Report,
     ) {
         let client = policies.settings(gateway.object, &listener.spec.name);
-        let place = *self.places.entry(address).or_insert(self.listeners.len());
+        let transport = listener.protocol.transport();
+        let place = *self.places.entry((address, transport)).or_insert(self.listeners.len());
         if place == self.listeners.len() {
             let (name, client) = (label(gateway.object, listener.spec).into(), Arc::clone(client));
-            let protocol = Protocol::Http(RouteTable::default());
+            let protocol = match listener.protocol {
+                listener::Protocol::Http => Protocol::Http(RouteTable::default()),
+                listener::Protocol::Tcp => Protocol::Tcp(None),
+                listener::Protocol::Udp => Protocol::Udp(None),
+            };
             self.listeners.push(Listener { address, name, client, protocol });
         }
         let made = &mut self.listeners[place];
@@ -68,25 +73,38 @@ impl Addresses {
         matches: &[Arc<Match>],
         rule: &Arc<Rule>,
     ) {
-        for Attachment { gateway, listener, hosts } in attachments {
-            let gateway = &gateways[*gateway];
-            let listener = &gateway.listeners[*listener];
+        for attachment in attachments {
+            let gateway = &gateways[attachment.gateway];
+            let listener = &gateway.listeners[attachment.listener];
             for address in sockets(gateway, listener) {
-                let Protocol::Http(routes) = &mut self.listeners[self.places[&address]].protocol
-                else {
-                    continue;
-                };
-                let pairs =
-                    hosts.iter().flat_map(|hosts| matches.iter().map(move |asked| (hosts, asked)));
-                pairs.for_each(|(hosts, asked)| {
-                    routes.add_rule(&listener.hosts, hosts, asked, rule);
-                });
+                let place = self.places[&(address, listener.protocol.transport())];
+                match &mut self.listeners[place].protocol {
+                    Protocol::Http(routes) => {
+                        add_matches(routes, listener, attachment, matches, rule)
+                    }
+                    Protocol::Tcp(only) | Protocol::Udp(only) => {
+                        only.get_or_insert_with(|| Arc::clone(rule));
+                    }
+                }
             }
         }
     }
 
     pub(super) fn into_listeners(self) -> Vec<Listener> {
         self.listeners
+    }
+}
+
+/// Adds a rule for each host and each match.
+fn add_matches(
+    routes: &mut RouteTable,
+    listener: &OurListener<'_>,
+    attachment: &Attachment,
+    matches: &[Arc<Match>],
+    rule: &Arc<Rule>,
+) {
+    for hosts in &attachment.hosts {
+        matches.iter().for_each(|asked| routes.add_rule(&listener.hosts, hosts, asked, rule));
     }
 }
 

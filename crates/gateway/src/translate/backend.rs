@@ -2,15 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
+use super::grant::permits;
 use super::index::{Index, Name};
 use super::{Fault, Report};
 use crate::objects::{
-    AddressType, BackendRef, EndpointSliceSpec, Object, Resource, ServicePort, ServiceSpec,
+    AddressType, EndpointSliceSpec, Object, Resource, ServicePort, ServiceRef, ServiceSpec,
     ServiceType, SliceEndpoint, SlicePort,
 };
 use crate::problem::Problem;
-use crate::snapshot::{BackendKey, EndpointSpec, Transport};
+use crate::snapshot::{BackendKey, EndpointSpec, Source, Transport};
 use crate::status::Reason;
 
 /// The label of an EndpointSlice that names its Service.
@@ -56,67 +58,100 @@ impl<'a> Endpoints<'a> {
         report.problems
     }
 
-    /// The endpoints of a backend, sorted by address; none if there is no such Service or port.
+    /// The endpoints of a backend, sorted by address; none if there is no such Service or port, or if it is another name
+    /// in DNS.
     ///
     /// They are those that are ready. If none is, they are those that still serve while they terminate, as kube-proxy
     /// does it: a late answer is better than none.
     pub fn of(&self, key: &BackendKey) -> Vec<EndpointSpec> {
         let name = (&*key.namespace, &*key.service);
-        let port = self.services.get(&name).and_then(|service| find_port(service, key.port));
+        let service = self.services.get(&name);
+        let port = service.and_then(|service| find_port(service, key.port, key.transport));
         let (Some(port), Some(slices)) = (port, self.slices.get(&name)) else { return Vec::new() };
-        let all: Vec<_> =
-            slices.iter().flat_map(|slice| addresses(&slice.spec, &port.name)).collect();
-        let ready = all.iter().filter(|(_, standing)| *standing == Standing::Ready);
-        let draining = all.iter().filter(|(_, standing)| *standing == Standing::Draining);
-        let chosen =
-            if ready.clone().count() > 0 { addresses_of(ready) } else { addresses_of(draining) };
-        chosen.into_iter().map(|address| EndpointSpec { address, weight: 1, zone: None }).collect()
+        let at_port = |slice: &&Resource<EndpointSliceSpec>| {
+            endpoints_of(&slice.spec, &port.name, key.transport)
+        };
+        let all: Vec<_> = slices.iter().flat_map(at_port).collect();
+        let of = |wanted| all.iter().filter(move |(_, standing)| *standing == wanted);
+        let ready = each_once(of(Standing::Ready));
+        if ready.is_empty() { each_once(of(Standing::Draining)) } else { ready }
     }
+}
+
+/// Who refers to a Service.
+#[derive(Clone, Copy)]
+pub(super) struct Referrer<'a> {
+    pub(super) kind: &'a str,
+    pub(super) namespace: &'a str,
 }
 
 /// What a reference of a route's rule leads to. `field` is where the reference stands.
 pub(super) fn resolve(
     index: &Index<'_>,
-    route_namespace: &str,
-    reference: &BackendRef,
+    referrer: Referrer<'_>,
+    reference: ServiceRef<'_>,
+    transport: Transport,
     field: &str,
 ) -> Result<BackendKey, Fault> {
     let fault =
         |reason, part: &str, message| Err(Fault::new(reason, format!("{field}.{part}"), message));
-    let kind = reference.kind.as_deref().unwrap_or("Service");
-    let group = reference.group.as_deref().unwrap_or("");
+    let kind = reference.kind.unwrap_or("Service");
+    let group = reference.group.unwrap_or("");
     if (group, kind) != ("", "Service") {
         let message = format!("{kind} of group \"{group}\" is not supported, only Service");
         return fault(Reason::InvalidKind, "kind", message);
     }
-    let namespace = reference.namespace.as_deref().unwrap_or(route_namespace);
-    if namespace != route_namespace {
-        let message =
-            format!("Services of namespace {namespace} are not for routes of {route_namespace}");
+    let (namespace, name) = (reference.namespace.unwrap_or(referrer.namespace), reference.name);
+    if namespace != referrer.namespace
+        && !permits(index, referrer.kind, referrer.namespace, (namespace, name))
+    {
+        let message = format!(
+            "no ReferenceGrant of namespace {namespace} lets {}s of {} use this Service",
+            referrer.kind, referrer.namespace
+        );
         return fault(Reason::RefNotPermitted, "namespace", message);
     }
-    let Some(service) = index.services.get(&(namespace, &*reference.name)) else {
-        let message = format!("there is no Service {namespace}/{}", reference.name);
-        return fault(Reason::BackendNotFound, "name", message);
+    let Some(service) = index.services.get(&(namespace, name)) else {
+        return fault(
+            Reason::BackendNotFound,
+            "name",
+            format!("there is no Service {namespace}/{name}"),
+        );
     };
-    if service.spec.kind == ServiceType::ExternalName {
-        let message =
-            format!("Service {} is an ExternalName, which is not supported", reference.name);
-        return fault(Reason::UnsupportedValue, "name", message);
-    }
     let Some(number) = reference.port else {
         return fault(Reason::BackendNotFound, "port", "a Service needs a port".to_owned());
     };
-    let Some(port) = find_port(&service.spec, number) else {
-        let message = format!("Service {namespace}/{} has no TCP port {number}", reference.name);
+    let port = find_port(&service.spec, number, transport);
+    if service.spec.kind == ServiceType::ExternalName {
+        if service.spec.external_name.is_none() {
+            let message = format!("Service {namespace}/{name} has no externalName");
+            return fault(Reason::BackendNotFound, "name", message);
+        }
+    } else if port.is_none() {
+        let protocol = protocol_name(transport);
+        let message = format!("Service {namespace}/{name} has no {protocol} port {number}");
         return fault(Reason::BackendNotFound, "port", message);
-    };
-    if let Some(protocol) = unserved_protocol(port) {
+    }
+    if referrer.kind == "HTTPRoute"
+        && let Some(protocol) = port.and_then(unserved_protocol)
+    {
         let message = format!("port {number} has appProtocol {protocol}, which is not supported");
         return fault(Reason::UnsupportedProtocol, "port", message);
     }
-    let (namespace, service) = (namespace.into(), reference.name.as_str().into());
-    Ok(BackendKey { namespace, service, port: number, transport: Transport::Tcp })
+    Ok(BackendKey { namespace: namespace.into(), service: name.into(), port: number, transport })
+}
+
+/// Where the endpoints of a backend come from.
+pub(super) fn source(index: &Index<'_>, key: &BackendKey) -> Source {
+    let service = index.services.get(&(&*key.namespace, &*key.service)).map(|it| &it.spec);
+    let name = service.and_then(|service| match service.kind {
+        ServiceType::ExternalName => service.external_name.as_deref(),
+        ServiceType::ClusterIP | ServiceType::NodePort | ServiceType::LoadBalancer => None,
+    });
+    name.map_or(Source::Slices, |name| Source::Dns {
+        host: name.trim_end_matches('.').into(),
+        port: key.port,
+    })
 }
 
 /// Everything in the EndpointSlices of these backends that gives no endpoint and was perhaps meant to.
@@ -134,13 +169,23 @@ pub(super) fn check_slices(
     }
 }
 
-/// The port of a Service that a route names; HTTP needs TCP.
-fn find_port(service: &ServiceSpec, number: u16) -> Option<&ServicePort> {
-    service.ports.iter().find(|port| port.port == number && is_tcp(port.protocol.as_deref()))
+/// The port of a Service that a route names.
+fn find_port(service: &ServiceSpec, number: u16, transport: Transport) -> Option<&ServicePort> {
+    let is_meant =
+        |port: &&ServicePort| port.port == number && is_of(transport, port.protocol.as_deref());
+    service.ports.iter().find(is_meant)
 }
 
-fn is_tcp(protocol: Option<&str>) -> bool {
-    protocol.unwrap_or("TCP") == "TCP"
+const fn protocol_name(transport: Transport) -> &'static str {
+    match transport {
+        Transport::Tcp => "TCP",
+        Transport::Udp => "UDP",
+    }
+}
+
+/// TCP is what is meant when nothing is said.
+fn is_of(transport: Transport, protocol: Option<&str>) -> bool {
+    protocol.unwrap_or("TCP") == protocol_name(transport)
 }
 
 /// Protocols that would need something else than HTTP/1.1 without TLS; what we do not know is taken for HTTP.
@@ -185,26 +230,33 @@ fn standing(endpoint: &SliceEndpoint) -> Standing {
 }
 
 /// The endpoints of a slice at one of its ports.
-fn addresses(slice: &EndpointSliceSpec, port_name: &str) -> Vec<(SocketAddr, Standing)> {
-    let is_meant = |port: &&SlicePort| port.name == port_name && is_tcp(port.protocol.as_deref());
+fn endpoints_of(
+    slice: &EndpointSliceSpec,
+    port_name: &str,
+    transport: Transport,
+) -> Vec<(EndpointSpec, Standing)> {
+    let is_meant =
+        |port: &&SlicePort| port.name == port_name && is_of(transport, port.protocol.as_deref());
     let Some(port) = slice.ports.iter().find(is_meant).and_then(|port| port.port) else {
         return Vec::new();
     };
-    let address = |endpoint: &SliceEndpoint| {
+    let spec = |endpoint: &SliceEndpoint| {
         let ip = parse_address(slice.address_type, endpoint.addresses.first()?)?;
-        Some((SocketAddr::new(ip, port), standing(endpoint)))
+        let zone = endpoint.zone.as_deref().map(Arc::from);
+        let spec = EndpointSpec { address: SocketAddr::new(ip, port), weight: 1, zone };
+        Some((spec, standing(endpoint)))
     };
-    slice.endpoints.iter().filter_map(address).collect()
+    slice.endpoints.iter().filter_map(spec).collect()
 }
 
 /// Sorted, each once: a Pod that moves from one slice to another is for a moment in both.
-fn addresses_of<'a>(
-    endpoints: impl Iterator<Item = &'a (SocketAddr, Standing)>,
-) -> Vec<SocketAddr> {
-    let mut addresses: Vec<_> = endpoints.map(|(address, _)| *address).collect();
-    addresses.sort_unstable();
-    addresses.dedup();
-    addresses
+fn each_once<'a>(
+    endpoints: impl Iterator<Item = &'a (EndpointSpec, Standing)>,
+) -> Vec<EndpointSpec> {
+    let mut specs: Vec<_> = endpoints.map(|(spec, _)| spec.clone()).collect();
+    specs.sort_unstable();
+    specs.dedup_by_key(|spec| spec.address);
+    specs
 }
 
 fn parse_address(kind: AddressType, text: &str) -> Option<IpAddr> {

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use super::Report;
 use crate::objects::{
     BackendPolicySpec, ClientPolicySpec, EndpointSliceSpec, GatewayClassSpec, GatewaySpec,
-    HttpRouteSpec, Object, Resource, ServiceSpec,
+    HttpRouteSpec, Object, ReferenceGrantSpec, Resource, ServiceSpec, StreamRouteSpec,
 };
 
 /// A namespace and a name.
 pub(super) type Name<'a> = (&'a str, &'a str);
 
 /// The objects of one kind by name.
-type ByName<'a, S> = BTreeMap<Name<'a>, &'a Resource<S>>;
+pub(super) type ByName<'a, S> = BTreeMap<Name<'a>, &'a Resource<S>>;
 
 /// Objects by kind and name.
 #[derive(Default)]
@@ -21,6 +21,9 @@ pub(super) struct Index<'a> {
     pub(super) classes: ByName<'a, GatewayClassSpec>,
     pub(super) gateways: ByName<'a, GatewaySpec>,
     pub(super) routes: ByName<'a, HttpRouteSpec>,
+    pub(super) tcp_routes: ByName<'a, StreamRouteSpec>,
+    pub(super) udp_routes: ByName<'a, StreamRouteSpec>,
+    pub(super) grants: ByName<'a, ReferenceGrantSpec>,
     pub(super) services: ByName<'a, ServiceSpec>,
     pub(super) slices: ByName<'a, EndpointSliceSpec>,
     pub(super) backend_policies: ByName<'a, BackendPolicySpec>,
@@ -39,6 +42,15 @@ impl<'a> Index<'a> {
                 }
                 Object::Gateway(it) => add(&mut index.gateways, "Gateway", name(it), it, report),
                 Object::HttpRoute(it) => add(&mut index.routes, "HTTPRoute", name(it), it, report),
+                Object::TcpRoute(it) => {
+                    add(&mut index.tcp_routes, "TCPRoute", name(it), it, report)
+                }
+                Object::UdpRoute(it) => {
+                    add(&mut index.udp_routes, "UDPRoute", name(it), it, report)
+                }
+                Object::ReferenceGrant(it) => {
+                    add(&mut index.grants, "ReferenceGrant", name(it), it, report);
+                }
                 Object::Service(it) => add(&mut index.services, "Service", name(it), it, report),
                 Object::EndpointSlice(it) => {
                     add(&mut index.slices, "EndpointSlice", name(it), it, report);

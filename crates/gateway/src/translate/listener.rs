@@ -1,14 +1,15 @@
 //! Gateways: where to accept, which listener is whose, and which of them cannot be served.
 
-use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr};
 
+use super::conflict::find_conflicts;
 use super::index::{Index, by_age};
 use super::{Fault, Report, condition};
 use crate::matching::HostPattern;
 use crate::objects::{
     self, FromNamespaces, GatewayAddress, GatewayClassSpec, GatewaySpec, Resource,
 };
+use crate::snapshot::Transport;
 use crate::status::{Condition, ConditionType, Detail, ListenerStatus, Reason};
 
 /// The controller of the GatewayClasses that are ours.
@@ -27,15 +28,52 @@ pub(super) struct OurGateway<'a> {
 /// A listener of a Gateway of ours.
 pub(super) struct OurListener<'a> {
     pub(super) spec: &'a objects::Listener,
+    /// Of one that is not served, HTTP.
+    pub(super) protocol: Protocol,
     pub(super) hosts: HostPattern,
     /// How many routes have attached; also to one that is not served, as Gateway API wants it.
     pub(super) attached_routes: usize,
     /// Why it is not served.
     fault: Option<Fault>,
     /// Who else claims the same.
-    conflict: Option<Fault>,
+    pub(super) conflict: Option<Fault>,
     /// Kinds of routes that it asks for and that we do not know.
     kinds_fault: Option<Fault>,
+}
+
+/// What a listener speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Protocol {
+    Http,
+    Tcp,
+    Udp,
+}
+
+impl Protocol {
+    fn parse(name: &str) -> Option<Self> {
+        match name {
+            "HTTP" => Some(Self::Http),
+            "TCP" => Some(Self::Tcp),
+            "UDP" => Some(Self::Udp),
+            _ => None,
+        }
+    }
+
+    /// The kind of routes that can attach.
+    const fn route_kind(self) -> &'static str {
+        match self {
+            Self::Http => "HTTPRoute",
+            Self::Tcp => "TCPRoute",
+            Self::Udp => "UDPRoute",
+        }
+    }
+
+    pub(super) const fn transport(self) -> Transport {
+        match self {
+            Self::Http | Self::Tcp => Transport::Tcp,
+            Self::Udp => Transport::Udp,
+        }
+    }
 }
 
 impl OurGateway<'_> {
@@ -46,19 +84,25 @@ impl OurGateway<'_> {
 }
 
 impl OurListener<'_> {
-    /// Whether routes of this namespace may attach, and HTTPRoutes at all.
-    pub(super) fn allows(&self, gateway_namespace: &str, route_namespace: &str) -> bool {
+    /// Whether routes of this kind and namespace may attach.
+    pub(super) fn allows(
+        &self,
+        route_kind: &str,
+        gateway_namespace: &str,
+        route_namespace: &str,
+    ) -> bool {
         let is_allowed = match self.spec.allowed_routes.namespaces.from {
             FromNamespaces::All => true,
             FromNamespaces::Same => gateway_namespace == route_namespace,
             FromNamespaces::Selector | FromNamespaces::None => false,
         };
-        is_allowed && !self.supported_kinds().is_empty()
+        is_allowed && self.supported_kinds().contains(&route_kind)
     }
 
     fn supported_kinds(&self) -> Vec<&'static str> {
-        let kinds = &self.spec.allowed_routes.kinds;
-        if kinds.is_empty() || kinds.iter().any(is_http_route) { vec!["HTTPRoute"] } else { vec![] }
+        let (kinds, ours) = (&self.spec.allowed_routes.kinds, self.protocol.route_kind());
+        let is_asked_for = kinds.is_empty() || kinds.iter().any(|kind| is_kind(kind, ours));
+        if is_asked_for { vec![ours] } else { Vec::new() }
     }
 
     pub(super) const fn is_served(&self) -> bool {
@@ -66,8 +110,8 @@ impl OurListener<'_> {
     }
 }
 
-fn is_http_route(kind: &objects::RouteKind) -> bool {
-    is_gateway_api(kind.group.as_deref()) && kind.kind == "HTTPRoute"
+fn is_kind(kind: &objects::RouteKind, name: &str) -> bool {
+    is_gateway_api(kind.group.as_deref()) && kind.kind == name
 }
 
 /// Gateway API's group, which is also meant when none is given.
@@ -166,13 +210,17 @@ fn our_listener<'a>(
     spec: &'a objects::Listener,
     report: &mut Report,
 ) -> OurListener<'a> {
+    let protocol = Protocol::parse(&spec.protocol);
+    // What has no requests has no hosts, whatever is written.
+    let hostname = spec.hostname.as_ref().filter(|_| protocol == Some(Protocol::Http));
     let listener = OurListener {
         spec,
-        hosts: spec.hostname.as_ref().map_or(HostPattern::Any, |hostname| hostname.0.clone()),
+        protocol: protocol.unwrap_or(Protocol::Http),
+        hosts: hostname.map_or(HostPattern::Any, |hostname| hostname.0.clone()),
         attached_routes: 0,
         fault: listener_fault(gateway, place, spec),
         conflict: None,
-        kinds_fault: kinds_fault(place, spec),
+        kinds_fault: kinds_fault(place, spec, protocol.unwrap_or(Protocol::Http)),
     };
     for fault in listener.fault.iter().chain(&listener.kinds_fault) {
         report.fault("Gateway", gateway, fault);
@@ -191,8 +239,8 @@ fn listener_fault(
     if gateway.spec.listeners[..place].iter().any(|earlier| earlier.name == spec.name) {
         return fault(Reason::Invalid, "name", "another listener of the Gateway has this name");
     }
-    if spec.protocol != "HTTP" {
-        let message = format!("{} is not supported, only HTTP", spec.protocol);
+    if Protocol::parse(&spec.protocol).is_none() {
+        let message = format!("{} is not supported, only HTTP, TCP and UDP", spec.protocol);
         return fault(Reason::UnsupportedProtocol, "protocol", &message);
     }
     if spec.tls.is_some() {
@@ -205,53 +253,13 @@ fn listener_fault(
     None
 }
 
-fn kinds_fault(place: usize, spec: &objects::Listener) -> Option<Fault> {
-    let (n, kind) = (0..).zip(&spec.allowed_routes.kinds).find(|(_, kind)| !is_http_route(kind))?;
+fn kinds_fault(place: usize, spec: &objects::Listener, protocol: Protocol) -> Option<Fault> {
+    let ours = protocol.route_kind();
+    let mut kinds = (0..).zip(&spec.allowed_routes.kinds);
+    let (n, kind): (usize, _) = kinds.find(|(_, kind)| !is_kind(kind, ours))?;
     let field = format!("spec.listeners[{place}].allowedRoutes.kinds[{n}]");
-    let message = format!("{} is not supported, only HTTPRoute", kind.kind);
+    let message = format!("{} is not supported, only {ours}", kind.kind);
     Some(Fault::new(Reason::InvalidRouteKinds, field, message))
-}
-
-/// Listeners must differ in port or hostname. Within a Gateway none of those that do not is served, as Gateway API asks;
-/// between Gateways the older one keeps what it has, so that a newcomer takes nothing down.
-fn find_conflicts(gateways: &mut [OurGateway<'_>], report: &mut Report) {
-    let mut taken: BTreeMap<(SocketAddr, HostPattern), String> = BTreeMap::new();
-    for gateway in gateways {
-        mark_twins(gateway);
-        let OurGateway { object, addresses, listeners, .. } = gateway;
-        for (place, listener) in listeners.iter_mut().enumerate().filter(|(_, it)| it.is_served()) {
-            let sockets = addresses.iter().map(|ip| SocketAddr::new(*ip, listener.spec.port));
-            let claims: Vec<_> = sockets.map(|socket| (socket, listener.hosts.clone())).collect();
-            match claims.iter().find_map(|claim| taken.get(claim)) {
-                Some(other) => listener.conflict = Some(conflict(place, other)),
-                None => {
-                    let name = label(object, listener.spec);
-                    taken.extend(claims.into_iter().map(|claim| (claim, name.clone())));
-                }
-            }
-        }
-        for fault in listeners.iter().filter_map(|listener| listener.conflict.as_ref()) {
-            report.fault("Gateway", object, fault);
-        }
-    }
-}
-
-fn mark_twins(gateway: &mut OurGateway<'_>) {
-    let claim = |listener: &OurListener<'_>| (listener.spec.port, listener.hosts.clone());
-    let mut counts: BTreeMap<_, usize> = BTreeMap::new();
-    for listener in gateway.listeners.iter().filter(|listener| listener.is_served()) {
-        *counts.entry(claim(listener)).or_default() += 1;
-    }
-    for (place, listener) in gateway.listeners.iter_mut().enumerate() {
-        if listener.is_served() && counts[&claim(listener)] > 1 {
-            listener.conflict = Some(conflict(place, "another listener of the Gateway"));
-        }
-    }
-}
-
-fn conflict(place: usize, with: &str) -> Fault {
-    let message = format!("has the same address, port and hostname as {with}");
-    Fault::new(Reason::HostnameConflict, format!("spec.listeners[{place}]"), message)
 }
 
 /// `namespace/gateway/listener`.

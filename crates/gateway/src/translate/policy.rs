@@ -1,26 +1,17 @@
-//! Policies: what applies to whom, and what it says with every default filled in.
+//! Policies: what applies to whom.
 
 use std::collections::BTreeMap;
-use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::time::Duration;
-
-use balance::health::HealthSettings;
-use balance::retry::RetrySettings;
 
 use super::index::{Index, by_age};
 use super::listener::CONTROLLER;
+use super::settings::{backend_faults, backend_settings, client_faults, client_settings};
 use super::{Fault, Report, condition};
 use crate::objects::{
-    self, BackendPolicySpec, ClientPolicySpec, GatewaySpec, GatewayTarget, Resource, ServiceTarget,
+    BackendPolicySpec, ClientPolicySpec, GatewaySpec, GatewayTarget, Resource, ServiceTarget,
 };
-use crate::snapshot::{
-    BackendKey, BackendSettings, ClientSettings, HashKey, Listener, ProxyProtocol,
-};
+use crate::snapshot::{BackendKey, BackendSettings, ClientSettings, Listener};
 use crate::status::{ConditionType, Detail, Reason, TargetStatus};
-
-/// Requests that may wait where there is a cap and the policy does not say.
-const QUEUE_WHEN_CAPPED: u32 = 1024;
 
 /// What a policy is for: a namespace, a name, and a part.
 type Target<'a> = (&'a str, &'a str, Option<&'a str>);
@@ -58,7 +49,9 @@ pub(super) fn backend_policies<'a>(index: &Index<'a>, report: &mut Report) -> Ba
     let mut attached = Attached(BTreeMap::new());
     for policy in by_age(&index.backend_policies) {
         let targets = policy.spec.target_refs.iter().map(service_reference);
-        attach("BackendPolicy", "Service", policy, targets, &mut attached, report, |reference| {
+        let kinds = ("BackendPolicy", "Service");
+        let attaching = Attaching { kinds, policy, faults: backend_faults(&policy.spec) };
+        attaching.attach(targets, &mut attached, report, |reference| {
             find_service(index, &policy.metadata.namespace, reference)
         });
     }
@@ -71,7 +64,9 @@ pub(super) fn client_policies<'a>(index: &Index<'a>, report: &mut Report) -> Cli
     let mut settings = BTreeMap::new();
     for policy in by_age(&index.client_policies) {
         let targets = policy.spec.target_refs.iter().map(gateway_reference);
-        attach("ClientPolicy", "Gateway", policy, targets, &mut attached, report, |reference| {
+        let kinds = ("ClientPolicy", "Gateway");
+        let attaching = Attaching { kinds, policy, faults: client_faults(&policy.spec) };
+        attaching.attach(targets, &mut attached, report, |reference| {
             find_gateway(index, &policy.metadata.namespace, reference)
         });
         settings.insert(name_of(policy), Arc::new(client_settings(&policy.spec)));
@@ -82,12 +77,17 @@ pub(super) fn client_policies<'a>(index: &Index<'a>, report: &mut Report) -> Cli
 impl BackendPolicies<'_> {
     /// How a backend is used: by the policy of its port, of its Service, or by the defaults.
     pub(super) fn settings(&self, index: &Index<'_>, key: &BackendKey) -> BackendSettings {
-        let service = index.services.get(&(&*key.namespace, &*key.service));
-        let ports = service.into_iter().flat_map(|service| &service.spec.ports);
-        let port = ports.into_iter().find(|port| port.port == key.port).map(|port| &*port.name);
-        self.0
-            .find((&key.namespace, &key.service, port))
-            .map_or_else(BackendSettings::default, |policy| backend_settings(&policy.spec))
+        let service = index.services.get(&(&*key.namespace, &*key.service)).map(|it| &it.spec);
+        let mut ports = service.into_iter().flat_map(|service| &service.ports);
+        let port = ports.find(|port| port.port == key.port).map(|port| &*port.name);
+        let policy = self.0.find((&key.namespace, &key.service, port)).map(|policy| &policy.spec);
+        let mut settings = policy.map_or_else(BackendSettings::default, backend_settings);
+        if policy.is_none_or(|policy| policy.prefer_same_zone.is_none()) {
+            let wish = service.and_then(|service| service.traffic_distribution.as_deref());
+            settings.prefers_same_zone =
+                wish.is_some_and(|wish| ["PreferSameZone", "PreferClose"].contains(&wish));
+        }
+        settings
     }
 }
 
@@ -128,46 +128,63 @@ impl ClientPolicies<'_> {
     }
 }
 
-/// Attaches a policy to each of its targets that exists and that no older policy has taken.
-fn attach<'a, S>(
-    kind: &'static str,
-    target_kind: &'static str,
+/// A policy that asks to be attached.
+struct Attaching<'a, S> {
+    /// Its own and its targets'.
+    kinds: (&'static str, &'static str),
     policy: &'a Resource<S>,
-    references: impl Iterator<Item = Reference<'a>>,
-    attached: &mut Attached<'a, S>,
-    report: &mut Report,
-    find: impl Fn(&Reference<'a>) -> Result<(), (&'static str, String)>,
-) {
-    let mut statuses = Vec::new();
-    for (n, reference) in references.enumerate() {
-        let field = format!("spec.targetRefs[{n}]");
-        let target = (&*policy.metadata.namespace, reference.name, reference.section);
-        let fault = match (find(&reference), attached.0.get(&target)) {
-            (Err((part, message)), _) => {
-                Some(Fault::new(Reason::TargetNotFound, format!("{field}.{part}"), message))
-            }
-            (Ok(()), Some(older)) => {
-                let message =
-                    format!("{kind} {} has this target and is older", older.metadata.name);
-                Some(Fault::new(Reason::Conflicted, field, message))
-            }
-            (Ok(()), None) => {
-                attached.0.insert(target, policy);
-                None
-            }
-        };
-        if let Some(fault) = &fault {
-            report.fault(kind, policy, fault);
+    /// What in it cannot be. All else of it applies: without its cap, say, an endpoint would drown for a slip elsewhere.
+    faults: Vec<Fault>,
+}
+
+impl<'a, S> Attaching<'a, S> {
+    /// Attaches the policy to each of its targets that exists and that no older policy has taken.
+    fn attach(
+        &self,
+        references: impl Iterator<Item = Reference<'a>>,
+        attached: &mut Attached<'a, S>,
+        report: &mut Report,
+        find: impl Fn(&Reference<'a>) -> Result<(), (&'static str, String)>,
+    ) {
+        let Self { kinds: (kind, target_kind), policy, faults } = self;
+        faults.iter().for_each(|fault| report.fault(kind, policy, fault));
+        let mut statuses = Vec::new();
+        for (n, reference) in references.enumerate() {
+            let field = format!("spec.targetRefs[{n}]");
+            let target = (&*policy.metadata.namespace, reference.name, reference.section);
+            let fault = match (find(&reference), attached.0.get(&target)) {
+                (Err((part, message)), _) => {
+                    Some(Fault::new(Reason::TargetNotFound, format!("{field}.{part}"), message))
+                }
+                (Ok(()), Some(older)) => {
+                    let message =
+                        format!("{kind} {} has this target and is older", older.metadata.name);
+                    Some(Fault::new(Reason::Conflicted, field, message))
+                }
+                (Ok(()), None) => {
+                    attached.0.insert(target, policy);
+                    None
+                }
+            };
+            fault.iter().for_each(|fault| report.fault(kind, policy, fault));
+            let invalid = faults.first().map(with_field);
+            let fault = fault.or(invalid);
+            let accepted = condition(ConditionType::Accepted, Reason::Accepted, fault.as_ref());
+            statuses.push(TargetStatus {
+                kind: target_kind,
+                name: reference.name.to_owned(),
+                section_name: reference.section.map(str::to_owned),
+                conditions: vec![accepted],
+            });
         }
-        let accepted = condition(ConditionType::Accepted, Reason::Accepted, fault.as_ref());
-        statuses.push(TargetStatus {
-            kind: target_kind,
-            name: reference.name.to_owned(),
-            section_name: reference.section.map(str::to_owned),
-            conditions: vec![accepted],
-        });
+        report.status(kind, policy, Detail::Policy(statuses));
     }
-    report.status(kind, policy, Detail::Policy(statuses));
+}
+
+/// In a status, the message alone says which field it is about.
+fn with_field(fault: &Fault) -> Fault {
+    let message = format!("{}: {}; all else applies", fault.field, fault.message);
+    Fault { message, ..fault.clone() }
 }
 
 fn service_reference(target: &ServiceTarget) -> Reference<'_> {
@@ -219,70 +236,4 @@ fn find_gateway(
 
 fn name_of<S>(object: &Resource<S>) -> (&str, &str) {
     (&object.metadata.namespace, &object.metadata.name)
-}
-
-/// Those of a Service without a policy.
-impl Default for BackendSettings {
-    fn default() -> Self {
-        backend_settings(&BackendPolicySpec::for_targets(Vec::new()))
-    }
-}
-
-/// Those of a Gateway without a policy.
-impl Default for ClientSettings {
-    fn default() -> Self {
-        client_settings(&ClientPolicySpec::for_targets(Vec::new()))
-    }
-}
-
-fn backend_settings(spec: &BackendPolicySpec) -> BackendSettings {
-    let cap = spec.max_in_flight_per_endpoint.and_then(NonZeroU32::new);
-    let queue = spec.queue.max_requests;
-    let default_queue = if cap.is_some() { QUEUE_WHEN_CAPPED } else { 0 };
-    BackendSettings {
-        algorithm: match spec.algorithm {
-            objects::Algorithm::LeastLoad => balance::Algorithm::LeastLoad,
-            objects::Algorithm::RoundRobin => balance::Algorithm::RoundRobin,
-        },
-        max_in_flight_per_endpoint: cap,
-        queue_max_requests: queue.unwrap_or(default_queue),
-        queue_timeout: spec.queue.timeout.0,
-        overload_status: spec.overload.status,
-        overload_retry_after: spec.overload.retry_after.0,
-        connect_timeout: spec.timeouts.connect.0,
-        request_timeout: spec.timeouts.request.map(|timeout| timeout.0),
-        per_attempt_timeout: spec.timeouts.per_attempt.map(|timeout| timeout.0),
-        idle_timeout: spec.timeouts.idle.0,
-        abandoned_timeout: spec.timeouts.abandoned.0,
-        connection_max_age: spec.connections.max_age.map(|age| age.0),
-        connection_max_requests: spec.connections.max_requests.and_then(NonZeroU32::new),
-        connection_idle_timeout: spec.connections.idle_timeout.0,
-        connection_max: spec.connections.max.and_then(NonZeroU32::new),
-        hash_key: HashKey::default(),
-        affinity: None,
-        prefers_same_zone: false,
-        retry: RetrySettings::default(),
-        retry_statuses: Box::default(),
-        health: HealthSettings::default(),
-        probe: None,
-        proxy_protocol: None,
-    }
-}
-
-fn client_settings(spec: &ClientPolicySpec) -> ClientSettings {
-    ClientSettings {
-        max_connections: spec.connections.max,
-        connection_max_age: spec.connections.max_age.map(|age| age.0),
-        connection_idle_timeout: spec.connections.idle_timeout.0,
-        max_head_bytes: spec.limits.head_bytes,
-        max_header_fields: spec.limits.header_fields,
-        max_target_bytes: spec.limits.target_bytes,
-        max_body_bytes: spec.limits.body_bytes,
-        head_timeout: spec.timeouts.head.0,
-        body_timeout: spec.timeouts.body.0,
-        trusted_proxies: spec.trusted_proxies.iter().map(|network| network.0).collect(),
-        proxy_protocol: ProxyProtocol::Off,
-        stream_idle_timeout: Duration::from_secs(3600),
-        flow_idle_timeout: Duration::from_secs(30),
-    }
 }

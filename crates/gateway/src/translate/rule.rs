@@ -1,22 +1,23 @@
-//! The rules of HTTPRoutes: which paths they ask for, where they lead, and which of them are left out.
+//! The rules of HTTPRoutes: where they lead, and which of them are left out.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::time::Duration;
 
+use super::attach::Attachment;
+use super::backend::{Referrer, resolve};
+use super::draft::{FiltersDraft, RuleDraft, TargetDraft};
+use super::filter::{self, Standing};
 use super::index::Index;
-use super::{Fault, Report, backend, condition};
-use crate::matching::{Conditions, Match, PathPattern};
-use crate::objects::{HttpRouteMatch, HttpRouteRule, HttpRouteSpec, PathMatchType, Resource};
-use crate::snapshot::BackendKey;
+use super::matches::matches;
+use super::settings::sorted;
+use super::{Fault, Report, condition};
+use crate::matching::{Match, PathPattern};
+use crate::objects::{
+    self, HttpRouteRetry, HttpRouteRule, HttpRouteSpec, HttpRouteTimeouts, Resource,
+};
+use crate::snapshot::{PathRewrite, Redirect, RuleRetry, Scheme, Transport};
 use crate::status::{Condition, ConditionType, Reason};
-
-/// A rule before its backends have places in a Snapshot.
-pub(super) struct RuleDraft {
-    /// `namespace/route/rule`.
-    pub(super) name: Arc<str>,
-    pub(super) matches: Vec<Arc<Match>>,
-    /// With their weights, which are positive; `None` cannot be resolved. There is at least one.
-    pub(super) targets: Vec<(Option<BackendKey>, u32)>,
-}
 
 /// What the rules of a route come to.
 #[derive(Default)]
@@ -24,14 +25,15 @@ pub(super) struct Rules {
     pub(super) drafts: Vec<RuleDraft>,
     /// Why rules were left out.
     dropped: Vec<Fault>,
-    /// References that lead nowhere: their share is answered with 500.
+    /// References that lead nowhere: their share is answered with 500, or not mirrored.
     unresolved: Vec<Fault>,
 }
 
-/// What the rules of a route come to, with every reason against them.
+/// What the rules of a route come to where it has attached, with every reason against them.
 pub(super) fn rules(
     index: &Index<'_>,
     route: &Resource<HttpRouteSpec>,
+    attached: &[&Attachment],
     report: &mut Report,
 ) -> Rules {
     let mut rules = Rules::default();
@@ -39,15 +41,13 @@ pub(super) fn rules(
         report.problem("HTTPRoute", route, "spec.useDefaultGateways", "is not supported");
     }
     for (n, rule) in route.spec.rules.iter().enumerate() {
-        let field = format!("spec.rules[{n}]");
-        let (matches, mut faults) = matches(rule, &field);
-        faults.extend(unserved(rule, &field));
-        if faults.is_empty() {
-            let name = rule_name(route, n, rule);
-            let targets = targets(index, route, rule, &field, &mut rules.unresolved);
-            rules.drafts.push(RuleDraft { name, matches, targets });
+        let mut made = Made::new(index, route, n);
+        let draft = made.rule(rule, attached);
+        if made.faults.is_empty() {
+            rules.drafts.push(draft);
+            rules.unresolved.append(&mut made.unresolved);
         }
-        rules.dropped.extend(faults);
+        rules.dropped.append(&mut made.faults);
     }
     for fault in rules.dropped.iter().chain(&rules.unresolved) {
         report.fault("HTTPRoute", route, fault);
@@ -58,7 +58,8 @@ pub(super) fn rules(
 impl Rules {
     /// Why a route of which no rule is left attaches nowhere.
     pub(super) fn nothing_left(&self) -> Fault {
-        Fault::new(Reason::UnsupportedValue, "spec.rules", self.dropped_message())
+        let reason = self.dropped.first().map_or(Reason::UnsupportedValue, |fault| fault.reason);
+        Fault::new(reason, "spec.rules", self.dropped_message())
     }
 
     /// Gateway API prescribes how the message begins.
@@ -86,103 +87,179 @@ impl Rules {
     }
 }
 
-fn rule_name(route: &Resource<HttpRouteSpec>, place: usize, rule: &HttpRouteRule) -> Arc<str> {
-    let number = place.to_string();
-    let name = rule.name.as_ref().unwrap_or(&number);
-    format!("{}/{}/{name}", route.metadata.namespace, route.metadata.name).into()
+/// A rule in the making.
+struct Made<'a> {
+    index: &'a Index<'a>,
+    route: &'a Resource<HttpRouteSpec>,
+    /// Which rule of the route.
+    number: usize,
+    /// Why it is left out.
+    faults: Vec<Fault>,
+    unresolved: Vec<Fault>,
 }
 
-/// The paths that a rule asks for, and what is wrong with its matches. No match is every path.
-fn matches(rule: &HttpRouteRule, field: &str) -> (Vec<Arc<Match>>, Vec<Fault>) {
-    if rule.matches.is_empty() {
-        let path = PathPattern::Prefix("/".into());
-        let every = Match { path, conditions: Conditions::default() };
-        return (vec![Arc::new(every)], Vec::new());
+impl<'a> Made<'a> {
+    fn new(index: &'a Index<'_>, route: &'a Resource<HttpRouteSpec>, number: usize) -> Self {
+        Self { index, route, number, faults: Vec::new(), unresolved: Vec::new() }
     }
-    let mut matches = Vec::new();
-    let mut faults = Vec::new();
-    for (n, wanted) in rule.matches.iter().enumerate() {
-        let field = format!("{field}.matches[{n}]");
-        match path(wanted) {
-            Ok(path) => {
-                matches.push(Arc::new(Match { path, conditions: Conditions::default() }));
+
+    fn field(&self) -> String {
+        format!("spec.rules[{}]", self.number)
+    }
+
+    fn refuse(&mut self, part: &str, message: impl Into<String>) {
+        let field = format!("{}.{part}", self.field());
+        self.faults.push(Fault::new(Reason::UnsupportedValue, field, message));
+    }
+
+    fn rule(&mut self, rule: &HttpRouteRule, attached: &[&Attachment]) -> RuleDraft {
+        let (matches, mut faults) = matches(rule, &self.field());
+        self.faults.append(&mut faults);
+        let filters = self.filters(&rule.filters, "", Standing::Rule, &matches);
+        if let Some(redirect) = &filters.made.redirect {
+            self.check_redirect(rule, redirect, &matches, attached);
+        }
+        if rule.session_persistence.is_some() {
+            let message = "is not supported: `affinity` of a BackendPolicy is";
+            self.refuse("sessionPersistence", message);
+        }
+        let (request_timeout, attempt_timeout) = self.timeouts(rule.timeouts.as_ref());
+        let targets = match filters.made.redirect {
+            Some(_) => Vec::new(),
+            None => self.targets(rule, &matches),
+        };
+        RuleDraft {
+            name: self.name(rule),
+            targets,
+            matches,
+            filters,
+            request_timeout,
+            attempt_timeout,
+            retry: rule.retry.as_ref().map(retry),
+        }
+    }
+
+    /// `namespace/route/rule`.
+    fn name(&mut self, rule: &HttpRouteRule) -> Arc<str> {
+        let earlier = &self.route.spec.rules[..self.number];
+        if rule.name.is_some() && earlier.iter().any(|other| other.name == rule.name) {
+            self.refuse("name", "another rule of the route has this name");
+        }
+        let number = self.number.to_string();
+        let name = rule.name.as_ref().unwrap_or(&number);
+        let metadata = &self.route.metadata;
+        format!("{}/{}/{name}", metadata.namespace, metadata.name).into()
+    }
+
+    fn filters(
+        &mut self,
+        filters: &[objects::HttpFilter],
+        part: &str,
+        standing: Standing,
+        matches: &[Arc<Match>],
+    ) -> FiltersDraft {
+        let field = format!("{}{part}.filters", self.field());
+        let referrer = self.referrer();
+        let mut making = filter::Making {
+            index: self.index,
+            referrer,
+            standing,
+            matches,
+            faults: &mut self.faults,
+            unresolved: &mut self.unresolved,
+        };
+        making.filters(filters, &field)
+    }
+
+    fn referrer(&self) -> Referrer<'a> {
+        Referrer { kind: "HTTPRoute", namespace: &self.route.metadata.namespace }
+    }
+
+    /// Where the requests of a rule go. One that can go nowhere is answered with 500, as Gateway API asks.
+    fn targets(&mut self, rule: &HttpRouteRule, matches: &[Arc<Match>]) -> Vec<TargetDraft> {
+        let mut targets = Vec::new();
+        for (n, reference) in rule.backend_refs.iter().enumerate() {
+            let part = format!(".backendRefs[{n}]");
+            let field = format!("{}{part}", self.field());
+            let service = reference.service();
+            let key = resolve(self.index, self.referrer(), service, Transport::Tcp, &field)
+                .map_err(|fault| self.unresolved.push(fault))
+                .ok();
+            let filters = self.filters(&reference.filters, &part, Standing::Backend, matches);
+            if reference.weight > 0 {
+                targets.push(TargetDraft { key, weight: reference.weight, filters });
             }
-            Err((part, message)) => {
-                faults.push(Fault::new(
-                    Reason::UnsupportedValue,
-                    format!("{field}.path.{part}"),
-                    message,
-                ));
-            }
         }
-        let unserved = [
-            (!wanted.headers.is_empty(), "headers"),
-            (!wanted.query_params.is_empty(), "queryParams"),
-            (wanted.method.is_some(), "method"),
-        ];
-        faults.extend(not_supported(&field, &unserved));
-    }
-    (matches, faults)
-}
-
-fn path(wanted: &HttpRouteMatch) -> Result<PathPattern, (&'static str, String)> {
-    let value = &wanted.path.value;
-    let make = match wanted.path.kind {
-        PathMatchType::Exact => PathPattern::exact,
-        PathMatchType::PathPrefix => PathPattern::prefix,
-        PathMatchType::RegularExpression => {
-            return Err((
-                "type",
-                "RegularExpression is not supported, only Exact and PathPrefix".to_owned(),
-            ));
+        if targets.is_empty() {
+            targets.push(TargetDraft::unresolved());
         }
-    };
-    make(value).map_err(|fault| ("value", fault.to_string()))
-}
-
-/// What a rule asks for that we do not serve yet: the rule would mean something else without it.
-fn unserved(rule: &HttpRouteRule, field: &str) -> Vec<Fault> {
-    let unserved = [
-        (!rule.filters.is_empty(), "filters"),
-        (rule.timeouts.is_some(), "timeouts"),
-        (rule.retry.is_some(), "retry"),
-        (rule.session_persistence.is_some(), "sessionPersistence"),
-    ];
-    let mut faults: Vec<_> = not_supported(field, &unserved).collect();
-    for (n, reference) in rule.backend_refs.iter().enumerate() {
-        let field = format!("{field}.backendRefs[{n}]");
-        faults.extend(not_supported(&field, &[(!reference.filters.is_empty(), "filters")]));
+        targets
     }
-    faults
-}
 
-fn not_supported(field: &str, parts: &[(bool, &str)]) -> impl Iterator<Item = Fault> {
-    let present = parts.iter().filter(|(is_present, _)| *is_present);
-    present.map(move |(_, part)| {
-        Fault::new(Reason::UnsupportedValue, format!("{field}.{part}"), "is not supported")
-    })
-}
+    fn timeouts(
+        &mut self,
+        timeouts: Option<&HttpRouteTimeouts>,
+    ) -> (Option<Duration>, Option<Duration>) {
+        let limit = |timeout: Option<objects::Duration>| {
+            timeout.map(|it| if it == objects::Duration::ZERO { Duration::MAX } else { it.0 })
+        };
+        let request = timeouts.and_then(|timeouts| limit(timeouts.request));
+        let attempt = timeouts.and_then(|timeouts| limit(timeouts.backend_request));
+        let is_longer = |(attempt, request)| attempt > request && attempt != Duration::MAX;
+        if attempt.zip(request).is_some_and(is_longer) {
+            self.refuse("timeouts.backendRequest", "must not be longer than `request`");
+        }
+        (request, attempt)
+    }
 
-/// Where the requests of a rule go. One that can go nowhere is answered with 500, as Gateway API asks.
-fn targets(
-    index: &Index<'_>,
-    route: &Resource<HttpRouteSpec>,
-    rule: &HttpRouteRule,
-    field: &str,
-    unresolved: &mut Vec<Fault>,
-) -> Vec<(Option<BackendKey>, u32)> {
-    let mut targets = Vec::new();
-    for (n, reference) in rule.backend_refs.iter().enumerate() {
-        let field = format!("{field}.backendRefs[{n}]");
-        let key = backend::resolve(index, &route.metadata.namespace, reference, &field)
-            .map_err(|fault| unresolved.push(fault))
-            .ok();
-        if reference.weight > 0 {
-            targets.push((key, reference.weight));
+    /// A redirect has no backends, and must not lead to where it comes from.
+    fn check_redirect(
+        &mut self,
+        rule: &HttpRouteRule,
+        redirect: &Redirect,
+        matches: &[Arc<Match>],
+        attached: &[&Attachment],
+    ) {
+        if !rule.backend_refs.is_empty() {
+            self.refuse("backendRefs", "must be empty: the rule sends clients elsewhere");
+        }
+        if attached.iter().any(|attachment| is_loop(redirect, matches, attachment)) {
+            let message = "sends clients to the URL they asked for: \
+                           give another scheme, hostname, port or path";
+            self.refuse("filters", message);
         }
     }
-    if targets.is_empty() {
-        targets.push((None, 1));
+}
+
+/// Whether a redirect of a listener without TLS gives some client the very URL that it asked for.
+fn is_loop(redirect: &Redirect, matches: &[Arc<Match>], attachment: &Attachment) -> bool {
+    let same_scheme = redirect.scheme.unwrap_or(Scheme::Http) == Scheme::Http;
+    let same_port = redirect.port.unwrap_or(attachment.port) == attachment.port;
+    let same_host = redirect.hostname.as_ref().is_none_or(|host| {
+        let host = crate::matching::HostPattern::Exact(host.clone());
+        attachment.hosts.contains(&host)
+    });
+    let same_path = matches.iter().any(|asked| keeps_path(redirect.path.as_ref(), &asked.path));
+    same_scheme && same_port && same_host && same_path
+}
+
+/// Whether a path that is asked for comes out of a rewrite as it went in.
+fn keeps_path(rewrite: Option<&PathRewrite>, asked: &PathPattern) -> bool {
+    match (rewrite, asked) {
+        (None, _) => true,
+        (Some(PathRewrite::Full(full)), PathPattern::Exact(exact)) => full == exact,
+        (Some(PathRewrite::Prefix { replacement, .. }), PathPattern::Prefix(prefix)) => {
+            **replacement == *prefix.trim_end_matches('/')
+        }
+        // A path that some other rule may take: `/` that leads to `/login` is the usual case.
+        (Some(PathRewrite::Full(_) | PathRewrite::Prefix { .. }), _) => false,
     }
-    targets
+}
+
+fn retry(asked: &HttpRouteRetry) -> RuleRetry {
+    RuleRetry {
+        attempts: NonZeroU32::MIN.saturating_add(asked.attempts),
+        backoff: asked.backoff.map(|backoff| backoff.0),
+        statuses: sorted(&asked.codes),
+    }
 }

@@ -23,7 +23,7 @@ impl ObjectStatus {
                 "conditions": conditions(of),
                 "listeners": all(listeners, |it| listener(it, conditions(&it.conditions))),
             }),
-            Detail::HttpRoute(parents) => json!({
+            Detail::Route(parents) => json!({
                 "parents": all(parents, |it| parent(it, conditions(&it.conditions))),
             }),
             Detail::Policy(targets) => json!({

@@ -1,0 +1,145 @@
+//! Where routes of any kind attach, and why they do not.
+
+use std::collections::BTreeSet;
+
+use super::index::Index;
+use super::listener::{OurGateway, OurListener, is_gateway_api};
+use super::{Fault, Report};
+use crate::matching::HostPattern;
+use crate::objects::{Hostname, ParentRef, Resource};
+use crate::status::Reason;
+
+/// A route that asks to attach.
+pub(super) struct Asking<'a, S> {
+    pub(super) kind: &'static str,
+    pub(super) route: &'a Resource<S>,
+    pub(super) parents: &'a [ParentRef],
+    pub(super) hostnames: &'a [Hostname],
+}
+
+/// Where a route has attached.
+#[derive(Clone, Debug)]
+pub(super) struct Attachment {
+    /// A place among our Gateways.
+    pub(super) gateway: usize,
+    /// A place among the Gateway's listeners.
+    pub(super) listener: usize,
+    /// The listener's port.
+    pub(super) port: u16,
+    /// The hosts that both the listener and the route ask for.
+    pub(super) hosts: Vec<HostPattern>,
+}
+
+/// What becomes of a route at a parent of ours.
+pub(super) struct Parent<'a> {
+    pub(super) reference: &'a ParentRef,
+    /// Where the reference stands.
+    pub(super) field: String,
+    pub(super) attached: Result<Vec<Attachment>, Fault>,
+}
+
+impl<'a, S> Asking<'a, S> {
+    /// The parents that are ours, each with where the route attaches or why it does not; what is wrong with references
+    /// that lead to nobody is reported.
+    pub(super) fn parents(
+        &self,
+        index: &Index<'_>,
+        gateways: &[OurGateway<'_>],
+        report: &mut Report,
+    ) -> Vec<Parent<'a>> {
+        if self.parents.is_empty() {
+            let message = "is empty: the route attaches to nothing";
+            report.problem(self.kind, self.route, "spec.parentRefs", message);
+        }
+        let mut parents = Vec::new();
+        for (n, reference) in self.parents.iter().enumerate() {
+            let field = format!("spec.parentRefs[{n}]");
+            match self.find_gateway(index, reference, gateways) {
+                Ok(Some(place)) => {
+                    let attached = self.attach(reference, &field, place, &gateways[place]);
+                    parents.push(Parent { reference, field, attached });
+                }
+                // Another controller's Gateway.
+                Ok(None) => {}
+                Err((part, message)) => {
+                    report.problem(self.kind, self.route, &format!("{field}.{part}"), message);
+                }
+            }
+        }
+        parents
+    }
+
+    /// The place of a parent among our Gateways; none if it is another controller's.
+    fn find_gateway(
+        &self,
+        index: &Index<'_>,
+        parent: &ParentRef,
+        gateways: &[OurGateway<'_>],
+    ) -> Result<Option<usize>, (&'static str, String)> {
+        let kind = parent.kind.as_deref().unwrap_or("Gateway");
+        if !is_gateway_api(parent.group.as_deref()) || kind != "Gateway" {
+            return Err(("kind", format!("{kind} is not supported, only Gateway")));
+        }
+        let namespace = parent.namespace.as_ref().unwrap_or(&self.route.metadata.namespace);
+        let Some(object) = index.gateways.get(&(&**namespace, &*parent.name)) else {
+            return Err(("name", format!("there is no Gateway {namespace}/{}", parent.name)));
+        };
+        Ok(gateways.iter().position(|gateway| std::ptr::eq(gateway.object, *object)))
+    }
+
+    /// Where the route attaches at a parent: listeners that are meant, allow it and have a host in common with it.
+    fn attach(
+        &self,
+        parent: &ParentRef,
+        field: &str,
+        place: usize,
+        gateway: &OurGateway<'_>,
+    ) -> Result<Vec<Attachment>, Fault> {
+        let listeners = gateway.listeners.iter().enumerate();
+        let mut found: Vec<_> = listeners
+            .filter(|(_, it)| parent.section_name.as_ref().is_none_or(|name| *name == it.spec.name))
+            .filter(|(_, it)| parent.port.is_none_or(|port| port == it.spec.port))
+            .collect();
+        if found.is_empty() {
+            let message = "the Gateway has no listener of this name and port";
+            return Err(Fault::new(Reason::NoMatchingParent, field, message));
+        }
+        let (own, other) = (&gateway.object.metadata.namespace, &self.route.metadata.namespace);
+        found.retain(|(_, listener)| listener.allows(self.kind, own, other));
+        if found.is_empty() {
+            let message = format!("no listener allows {}s of namespace {other}", self.kind);
+            return Err(Fault::new(Reason::NotAllowedByListeners, field, message));
+        }
+        let attachments: Vec<_> = found
+            .into_iter()
+            .map(|(listener, it)| self.at_listener(place, listener, it))
+            .filter(|attachment| !attachment.hosts.is_empty())
+            .collect();
+        if attachments.is_empty() {
+            let message = "no listener has a hostname in common with the route";
+            return Err(Fault::new(Reason::NoMatchingListenerHostname, "spec.hostnames", message));
+        }
+        Ok(attachments)
+    }
+
+    fn at_listener(&self, gateway: usize, place: usize, listener: &OurListener<'_>) -> Attachment {
+        let hosts = common_hosts(&listener.hosts, self.hostnames);
+        Attachment { gateway, listener: place, port: listener.spec.port, hosts }
+    }
+}
+
+/// Counts a route at each listener that it has attached to, and keeps those attachments that are served.
+pub(super) fn settle(attachments: &mut Vec<Attachment>, gateways: &mut [OurGateway<'_>]) {
+    let listeners: BTreeSet<_> = attachments.iter().map(|it| (it.gateway, it.listener)).collect();
+    for (gateway, listener) in listeners {
+        gateways[gateway].listeners[listener].attached_routes += 1;
+    }
+    attachments.retain(|it| gateways[it.gateway].serves(it.listener));
+}
+
+fn common_hosts(listener: &HostPattern, hostnames: &[Hostname]) -> Vec<HostPattern> {
+    if hostnames.is_empty() {
+        return vec![listener.clone()];
+    }
+    hostnames.iter().filter_map(|hostname| listener.intersect(&hostname.0)).collect()
+}

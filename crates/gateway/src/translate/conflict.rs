@@ -1,0 +1,95 @@
+//! Listeners that claim the same: which of them are served.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use super::listener::{OurGateway, OurListener, Protocol, label};
+use super::{Fault, Report};
+use crate::matching::HostPattern;
+use crate::objects::{GatewaySpec, Resource};
+use crate::snapshot::Transport;
+use crate::status::Reason;
+
+/// What a listener takes at each of its addresses.
+#[derive(Clone)]
+struct Claim {
+    protocol: Protocol,
+    hosts: HostPattern,
+    /// Whose it is.
+    name: String,
+}
+
+impl Claim {
+    /// Listeners of one address, port and transport must speak the same and differ in hostname.
+    fn clash(&self, other: &Self) -> Option<Reason> {
+        if self.protocol != other.protocol {
+            return Some(Reason::ProtocolConflict);
+        }
+        (self.hosts == other.hosts).then_some(Reason::HostnameConflict)
+    }
+}
+
+fn claim(gateway: &Resource<GatewaySpec>, listener: &OurListener<'_>) -> Claim {
+    let name = label(gateway, listener.spec);
+    Claim { protocol: listener.protocol, hosts: listener.hosts.clone(), name }
+}
+
+/// Within a Gateway none of those that clash is served, as Gateway API asks; between Gateways the older one keeps what it
+/// has, so that a newcomer takes nothing down.
+pub(super) fn find_conflicts(gateways: &mut [OurGateway<'_>], report: &mut Report) {
+    let mut taken: BTreeMap<(SocketAddr, Transport), Vec<Claim>> = BTreeMap::new();
+    for gateway in gateways {
+        mark_twins(gateway);
+        let OurGateway { object, addresses, listeners, .. } = gateway;
+        for (place, listener) in listeners.iter_mut().enumerate().filter(|(_, it)| it.is_served()) {
+            let (claim, transport) = (claim(object, listener), listener.protocol.transport());
+            let sockets: Vec<_> = addresses
+                .iter()
+                .map(|ip| (SocketAddr::new(*ip, listener.spec.port), transport))
+                .collect();
+            let others = sockets.iter().filter_map(|socket| taken.get(socket)).flatten();
+            let mut clashes = others.filter_map(|other| Some((other.clash(&claim)?, other)));
+            match clashes.next() {
+                Some((reason, other)) => {
+                    listener.conflict = Some(conflict(place, reason, &other.name));
+                }
+                None => sockets.into_iter().for_each(|socket| {
+                    taken.entry(socket).or_default().push(claim.clone());
+                }),
+            }
+        }
+        for fault in listeners.iter().filter_map(|listener| listener.conflict.as_ref()) {
+            report.fault("Gateway", object, fault);
+        }
+    }
+}
+
+fn mark_twins(gateway: &mut OurGateway<'_>) {
+    let claims: Vec<_> = gateway
+        .listeners
+        .iter()
+        .map(|it| {
+            it.is_served()
+                .then(|| (it.spec.port, it.protocol.transport(), claim(gateway.object, it)))
+        })
+        .collect();
+    for (place, listener) in gateway.listeners.iter_mut().enumerate() {
+        let Some((port, transport, claim)) = &claims[place] else { continue };
+        let others = claims.iter().enumerate().filter(|(other, _)| *other != place);
+        let mut near = others
+            .filter_map(|(_, other)| other.as_ref())
+            .filter(|(theirs, over, _)| (theirs, over) == (port, transport));
+        listener.conflict = near
+            .find_map(|(_, _, other)| other.clash(claim))
+            .map(|reason| conflict(place, reason, "another listener of the Gateway"));
+    }
+}
+
+fn conflict(place: usize, reason: Reason, with: &str) -> Fault {
+    let message = if reason == Reason::ProtocolConflict {
+        format!("has the same address and port as {with}, which speaks another protocol")
+    } else {
+        format!("has the same address, port and hostname as {with}")
+    };
+    Fault::new(reason, format!("spec.listeners[{place}]"), message)
+}

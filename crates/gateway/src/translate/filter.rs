@@ -1,0 +1,316 @@
+//! The filters of HTTPRoutes: what they come to, and which of them cannot be.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use super::Fault;
+use super::backend::{Referrer, resolve};
+use super::draft::FiltersDraft;
+use super::index::Index;
+use crate::matching::{Match, PathPattern};
+use crate::objects::{
+    CorsFilter, FieldName, HeaderModifier, HttpFilter, HttpFilterType, HttpHeader, PathModifier,
+    PathModifierType, RedirectScheme, RequestMirror, RequestRedirect, UrlRewrite,
+};
+use crate::snapshot::{
+    Allowed, Cors, HeaderEdits, HeaderField, OriginPattern, PathRewrite, Redirect, Rewrite, Scheme,
+    Share, Transport,
+};
+use crate::status::Reason;
+
+/// Fields that say how a message is framed, or that belong to a connection: not a route's to change.
+const NOT_TO_CHANGE: [&str; 9] = [
+    "connection",
+    "content-length",
+    "host",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// Where filters stand.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// In a rule.
+    Rule,
+    /// In a reference to a backend.
+    Backend,
+}
+
+/// Filters in the making, and why they cannot be.
+pub(super) struct Making<'a> {
+    pub(super) index: &'a Index<'a>,
+    pub(super) referrer: Referrer<'a>,
+    pub(super) standing: Standing,
+    /// What the rule asks for: rewriting a prefix depends on it.
+    pub(super) matches: &'a [Arc<Match>],
+    pub(super) faults: &'a mut Vec<Fault>,
+    pub(super) unresolved: &'a mut Vec<Fault>,
+}
+
+impl Making<'_> {
+    pub(super) fn filters(&mut self, filters: &[HttpFilter], field: &str) -> FiltersDraft {
+        let mut draft = FiltersDraft::default();
+        for (n, filter) in filters.iter().enumerate() {
+            let field = format!("{field}[{n}]");
+            let is_again = filters[..n].iter().any(|earlier| earlier.kind == filter.kind);
+            if is_again && filter.kind != HttpFilterType::RequestMirror {
+                self.refuse(&field, "type", "occurs twice");
+            }
+            self.check_parts(filter, &field);
+            self.add(filter, &field, &mut draft);
+        }
+        if draft.made.redirect.is_some() && draft.made.rewrite.is_some() {
+            let message = "RequestRedirect and URLRewrite exclude each other";
+            self.faults.push(Fault::new(Reason::IncompatibleFilters, field, message));
+        }
+        draft
+    }
+
+    fn refuse(&mut self, field: &str, part: &str, message: impl Into<String>) {
+        let field = format!("{field}.{part}");
+        self.faults.push(Fault::new(Reason::UnsupportedValue, field, message));
+    }
+
+    /// Of all parts of a filter the one that its type names is there.
+    fn check_parts(&mut self, filter: &HttpFilter, field: &str) {
+        use HttpFilterType::{
+            Cors, RequestHeaderModifier, RequestMirror, RequestRedirect, ResponseHeaderModifier,
+            UrlRewrite,
+        };
+        let parts = [
+            (
+                filter.request_header_modifier.is_some(),
+                "requestHeaderModifier",
+                RequestHeaderModifier,
+            ),
+            (
+                filter.response_header_modifier.is_some(),
+                "responseHeaderModifier",
+                ResponseHeaderModifier,
+            ),
+            (filter.request_mirror.is_some(), "requestMirror", RequestMirror),
+            (filter.request_redirect.is_some(), "requestRedirect", RequestRedirect),
+            (filter.url_rewrite.is_some(), "urlRewrite", UrlRewrite),
+            (filter.cors.is_some(), "cors", Cors),
+        ];
+        for (is_there, part, kind) in parts {
+            match (is_there, kind == filter.kind) {
+                (true, false) => self.refuse(field, part, "is not for a filter of this type"),
+                (false, true) => self.refuse(field, part, "is missing"),
+                (true, true) | (false, false) => {}
+            }
+        }
+    }
+
+    fn add(&mut self, filter: &HttpFilter, field: &str, draft: &mut FiltersDraft) {
+        let made = &mut draft.made;
+        match filter.kind {
+            HttpFilterType::RequestHeaderModifier => {
+                let field = format!("{field}.requestHeaderModifier");
+                let edits = filter.request_header_modifier.iter();
+                made.request_headers =
+                    edits.map(|it| self.header_edits(it, &field)).next().unwrap_or_default();
+            }
+            HttpFilterType::ResponseHeaderModifier => {
+                let field = format!("{field}.responseHeaderModifier");
+                let edits = filter.response_header_modifier.iter();
+                made.response_headers =
+                    edits.map(|it| self.header_edits(it, &field)).next().unwrap_or_default();
+            }
+            HttpFilterType::RequestMirror => {
+                let field = format!("{field}.requestMirror");
+                let mirror = filter.request_mirror.as_ref();
+                draft.mirrors.extend(mirror.and_then(|it| self.mirror(it, &field)));
+            }
+            HttpFilterType::UrlRewrite => {
+                let field = format!("{field}.urlRewrite");
+                made.rewrite = filter.url_rewrite.as_ref().map(|it| self.rewrite(it, &field));
+            }
+            HttpFilterType::RequestRedirect if self.standing == Standing::Rule => {
+                let field = format!("{field}.requestRedirect");
+                made.redirect =
+                    filter.request_redirect.as_ref().map(|it| self.redirect(it, &field));
+            }
+            HttpFilterType::Cors if self.standing == Standing::Rule => {
+                made.cors = filter.cors.as_ref().map(cors);
+            }
+            HttpFilterType::RequestRedirect | HttpFilterType::Cors => {
+                self.refuse(field, "type", "is not supported for one backend, only for the rule");
+            }
+            HttpFilterType::ExtensionRef | HttpFilterType::ExternalAuth => {
+                self.refuse(field, "type", format!("{:?} is not supported", filter.kind));
+            }
+        }
+    }
+
+    fn header_edits(&mut self, asked: &HeaderModifier, field: &str) -> HeaderEdits {
+        let mut fields = |list: &[HttpHeader], part: &str| {
+            let mut made = Vec::new();
+            for (n, HttpHeader { name, value }) in list.iter().enumerate() {
+                let name = self.field_name(name, field, &format!("{part}[{n}].name"));
+                made.push(HeaderField { name, value: value.as_str().into() });
+            }
+            made
+        };
+        let (set, add) = (fields(&asked.set, "set"), fields(&asked.add, "add"));
+        let names = asked.remove.iter().enumerate();
+        let remove = names
+            .map(|(n, name)| self.field_name(&name.0, field, &format!("remove[{n}]")))
+            .collect();
+        HeaderEdits { remove, set, add }
+    }
+
+    fn field_name(&mut self, name: &str, field: &str, part: &str) -> Box<str> {
+        let name = name.to_ascii_lowercase();
+        if name == "host" {
+            self.refuse(field, part, "cannot be changed here, but by `hostname` of a URLRewrite");
+        } else if NOT_TO_CHANGE.contains(&&*name) {
+            self.refuse(field, part, "cannot be changed: it belongs to the connection");
+        }
+        name.into()
+    }
+
+    /// A mirror that cannot be resolved, or that gets nothing, is none.
+    fn mirror(
+        &mut self,
+        asked: &RequestMirror,
+        field: &str,
+    ) -> Option<(crate::snapshot::BackendKey, Share)> {
+        let share = self.share(asked, field)?;
+        let at = format!("{field}.backendRef");
+        let service = asked.backend_ref.service();
+        let key = resolve(self.index, self.referrer, service, Transport::Tcp, &at)
+            .map_err(|fault| self.unresolved.push(fault))
+            .ok()?;
+        (share.numerator > 0).then_some((key, share))
+    }
+
+    fn share(&mut self, asked: &RequestMirror, field: &str) -> Option<Share> {
+        let (numerator, denominator) = match (asked.percent, asked.fraction) {
+            (None, None) => return Some(Share::ALL),
+            (Some(percent), None) => (percent, 100),
+            (None, Some(fraction)) => (fraction.numerator, fraction.denominator),
+            (Some(_), Some(_)) => {
+                self.refuse(field, "percent", "and `fraction` exclude each other");
+                return None;
+            }
+        };
+        if numerator > denominator {
+            self.refuse(field, "fraction.numerator", format!("must be at most {denominator}"));
+        }
+        Some(Share { numerator, denominator: NonZeroU32::new(denominator)? })
+    }
+
+    fn redirect(&mut self, asked: &RequestRedirect, field: &str) -> Redirect {
+        let scheme = asked.scheme.map(|scheme| match scheme {
+            RedirectScheme::Http => Scheme::Http,
+            RedirectScheme::Https => Scheme::Https,
+        });
+        Redirect {
+            status: asked.status_code,
+            scheme,
+            hostname: asked.hostname.as_deref().map(Into::into),
+            port: asked.port.or(scheme.map(Scheme::port)),
+            path: asked.path.as_ref().and_then(|path| self.path(path, field)),
+        }
+    }
+
+    fn rewrite(&mut self, asked: &UrlRewrite, field: &str) -> Rewrite {
+        Rewrite {
+            hostname: asked.hostname.as_deref().map(Into::into),
+            path: asked.path.as_ref().and_then(|path| self.path(path, field)),
+        }
+    }
+
+    fn path(&mut self, asked: &PathModifier, field: &str) -> Option<PathRewrite> {
+        let (name, other, given, surplus) = match asked.kind {
+            PathModifierType::ReplaceFullPath => (
+                "replaceFullPath",
+                "replacePrefixMatch",
+                &asked.replace_full_path,
+                &asked.replace_prefix_match,
+            ),
+            PathModifierType::ReplacePrefixMatch => (
+                "replacePrefixMatch",
+                "replaceFullPath",
+                &asked.replace_prefix_match,
+                &asked.replace_full_path,
+            ),
+        };
+        if surplus.is_some() {
+            self.refuse(field, &format!("path.{other}"), "is not for this type");
+        }
+        let part = format!("path.{name}");
+        let Some(path) = given.as_deref() else {
+            self.refuse(field, &part, "is missing");
+            return None;
+        };
+        let may_be_empty = asked.kind == PathModifierType::ReplacePrefixMatch;
+        if let Err(fault) = PathPattern::exact(path)
+            && !(path.is_empty() && may_be_empty)
+        {
+            self.refuse(field, &part, fault.to_string());
+            return None;
+        }
+        match asked.kind {
+            PathModifierType::ReplaceFullPath => Some(PathRewrite::Full(path.into())),
+            PathModifierType::ReplacePrefixMatch => {
+                let Some(length) = common_prefix(self.matches) else {
+                    let message =
+                        "needs all matches of the rule to be of one and the same PathPrefix";
+                    self.refuse(field, &part, message);
+                    return None;
+                };
+                let replacement = path.trim_end_matches('/').into();
+                Some(PathRewrite::Prefix { length, replacement })
+            }
+        }
+    }
+}
+
+/// The length of the one prefix that all matches ask for.
+fn common_prefix(matches: &[Arc<Match>]) -> Option<usize> {
+    let mut prefixes = matches.iter().map(|asked| match &asked.path {
+        PathPattern::Prefix(prefix) => Some(prefix.trim_end_matches('/')),
+        PathPattern::Exact(_) | PathPattern::Regex(_) => None,
+    });
+    let first = prefixes.next()??;
+    prefixes.all(|other| other == Some(first)).then_some(first.len())
+}
+
+fn cors(asked: &CorsFilter) -> Cors {
+    let joined = |list: &[FieldName]| -> Box<str> {
+        list.iter().map(|name| &*name.0).collect::<Vec<_>>().join(", ").into()
+    };
+    let allowed = |list: &[FieldName]| {
+        let is_any = list.iter().any(|name| name.0 == "*");
+        if is_any { Allowed::Any } else { Allowed::These(joined(list)) }
+    };
+    let is_any = asked.allow_origins.iter().any(|origin| origin.0 == "*");
+    let patterns = || asked.allow_origins.iter().map(|it| origin(&it.0)).collect();
+    Cors {
+        origins: if is_any { Allowed::Any } else { Allowed::These(patterns()) },
+        credentials: asked.allow_credentials,
+        methods: allowed(&asked.allow_methods),
+        headers: allowed(&asked.allow_headers),
+        expose_headers: joined(&asked.expose_headers),
+        max_age: asked.max_age.to_string().into(),
+    }
+}
+
+/// Browsers leave out the port that the scheme implies.
+fn origin(text: &str) -> OriginPattern {
+    let usual = |scheme: Scheme| {
+        let rest = text.strip_suffix(&format!(":{}", scheme.port()))?;
+        rest.starts_with(&format!("{}://", scheme.text())).then_some(rest)
+    };
+    let text = usual(Scheme::Http).or_else(|| usual(Scheme::Https)).unwrap_or(text);
+    match text.split_once('*') {
+        Some((start, end)) => OriginPattern::Below { start: start.into(), end: end.into() },
+        None => OriginPattern::Exact(text.into()),
+    }
+}

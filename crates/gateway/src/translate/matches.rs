@@ -1,0 +1,75 @@
+//! What the rules of HTTPRoutes ask of requests.
+
+use std::sync::Arc;
+
+use super::Fault;
+use crate::matching::{Conditions, FieldCondition, Match, PathPattern, Pattern, ValuePattern};
+use crate::objects::{HttpRouteMatch, HttpRouteRule, PathMatchType, ValueMatchType};
+use crate::status::Reason;
+
+/// What a rule asks for, each of which is enough, and what is wrong with it. No match is every request.
+pub(super) fn matches(rule: &HttpRouteRule, field: &str) -> (Vec<Arc<Match>>, Vec<Fault>) {
+    if rule.matches.is_empty() {
+        let path = PathPattern::Prefix("/".into());
+        let every = Match { path, conditions: Conditions::default() };
+        return (vec![Arc::new(every)], Vec::new());
+    }
+    let mut faults = Vec::new();
+    let matches = (0..).zip(&rule.matches).filter_map(|(n, wanted): (usize, _)| {
+        one_match(wanted, &format!("{field}.matches[{n}]"), &mut faults).map(Arc::new)
+    });
+    (matches.collect(), faults)
+}
+
+fn one_match(wanted: &HttpRouteMatch, field: &str, faults: &mut Vec<Fault>) -> Option<Match> {
+    let path = path(wanted, &format!("{field}.path.value"), faults);
+    let headers = wanted
+        .headers
+        .iter()
+        .map(|it| (it.name.to_ascii_lowercase().into_boxed_str(), it.kind, it.value.as_str()));
+    let headers = conditions(headers, &format!("{field}.headers"), faults);
+    let query =
+        wanted.query_params.iter().map(|it| (it.name.as_str().into(), it.kind, it.value.as_str()));
+    let query = conditions(query, &format!("{field}.queryParams"), faults);
+    let method = wanted.method.map(|method| method.text().into());
+    Some(Match { path: path?, conditions: Conditions { method, headers: headers?, query: query? } })
+}
+
+fn path(wanted: &HttpRouteMatch, field: &str, faults: &mut Vec<Fault>) -> Option<PathPattern> {
+    let value = &wanted.path.value;
+    let path = match wanted.path.kind {
+        PathMatchType::Exact => PathPattern::exact(value).map_err(|fault| fault.to_string()),
+        PathMatchType::PathPrefix => PathPattern::prefix(value).map_err(|fault| fault.to_string()),
+        PathMatchType::RegularExpression => {
+            PathPattern::regex(value).map_err(|fault| fault.to_string())
+        }
+    };
+    path.map_err(|message| faults.push(Fault::new(Reason::UnsupportedValue, field, message))).ok()
+}
+
+/// Of two for one name the first counts, as Gateway API says. None if any has a fault.
+fn conditions<'a>(
+    wanted: impl Iterator<Item = (Box<str>, ValueMatchType, &'a str)>,
+    field: &str,
+    faults: &mut Vec<Fault>,
+) -> Option<Vec<FieldCondition>> {
+    let before = faults.len();
+    let mut conditions: Vec<FieldCondition> = Vec::new();
+    for (n, (name, kind, value)) in wanted.enumerate() {
+        let value = match kind {
+            ValueMatchType::Exact => ValuePattern::Exact(value.into()),
+            ValueMatchType::RegularExpression => match Pattern::new(value) {
+                Ok(pattern) => ValuePattern::Regex(pattern),
+                Err(fault) => {
+                    let field = format!("{field}[{n}].value");
+                    faults.push(Fault::new(Reason::UnsupportedValue, field, fault.to_string()));
+                    continue;
+                }
+            },
+        };
+        if conditions.iter().all(|known| known.name != name) {
+            conditions.push(FieldCondition { name, value });
+        }
+    }
+    (faults.len() == before).then_some(conditions)
+}

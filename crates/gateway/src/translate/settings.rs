@@ -1,0 +1,286 @@
+//! What policies say: the settings that they come to with every default filled in, and what in them cannot be.
+
+use std::num::{NonZeroU16, NonZeroU32};
+
+use balance::health::{ActiveSettings, HealthSettings, PassiveSettings, SlowStartSettings};
+use balance::retry::RetrySettings;
+
+use super::Fault;
+use crate::objects::{
+    self, ActiveHealth, AffinityType, BackendPolicySpec, BackendProtocol, BackendRetry,
+    ClientPolicySpec, HashOn, HashOnType, PassiveHealth, ProbeType,
+};
+use crate::snapshot::{
+    Affinity, BackendSettings, ClientSettings, HashKey, Probe, ProxyProtocol, ProxyVersion,
+};
+use crate::status::Reason;
+
+/// Requests that may wait where there is a cap and the policy does not say.
+const QUEUE_WHEN_CAPPED: u32 = 1024;
+/// The cookie or header field of affinity where the policy gives no name.
+const AFFINITY_NAME: &str = "sheave-endpoint";
+/// Statuses of a good answer to a probe where the policy gives none.
+const GOOD_STATUSES: (u16, u16) = (200, 399);
+
+/// Those of a Service without a policy.
+impl Default for BackendSettings {
+    fn default() -> Self {
+        backend_settings(&BackendPolicySpec::for_targets(Vec::new()))
+    }
+}
+
+/// Those of a Gateway without a policy.
+impl Default for ClientSettings {
+    fn default() -> Self {
+        client_settings(&ClientPolicySpec::for_targets(Vec::new()))
+    }
+}
+
+/// What a BackendPolicy says; what is wrong with it is left out.
+pub(super) fn backend_settings(spec: &BackendPolicySpec) -> BackendSettings {
+    let cap = spec.max_in_flight_per_endpoint.and_then(NonZeroU32::new);
+    let default_queue = if cap.is_some() { QUEUE_WHEN_CAPPED } else { 0 };
+    let probe = spec.health.active.as_ref().and_then(probe);
+    BackendSettings {
+        algorithm: match spec.algorithm {
+            objects::Algorithm::LeastLoad => balance::Algorithm::LeastLoad,
+            objects::Algorithm::RoundRobin => balance::Algorithm::RoundRobin,
+            objects::Algorithm::Random => balance::Algorithm::Random,
+            objects::Algorithm::ConsistentHash => balance::Algorithm::ConsistentHash,
+            objects::Algorithm::Maglev => balance::Algorithm::Maglev,
+        },
+        hash_key: spec.hash_on.as_ref().and_then(hash_key).unwrap_or_default(),
+        affinity: spec.affinity.as_ref().map(affinity),
+        prefers_same_zone: spec.prefer_same_zone.unwrap_or(false),
+        max_in_flight_per_endpoint: cap,
+        queue_max_requests: spec.queue.max_requests.unwrap_or(default_queue),
+        queue_timeout: spec.queue.timeout.0,
+        overload_status: spec.overload.status,
+        overload_retry_after: spec.overload.retry_after.0,
+        connect_timeout: spec.timeouts.connect.0,
+        request_timeout: spec.timeouts.request.map(|timeout| timeout.0),
+        per_attempt_timeout: spec.timeouts.per_attempt.map(|timeout| timeout.0),
+        idle_timeout: spec.timeouts.idle.0,
+        abandoned_timeout: spec.timeouts.abandoned.0,
+        connection_max_age: spec.connections.max_age.map(|age| age.0),
+        connection_max_requests: spec.connections.max_requests.and_then(NonZeroU32::new),
+        connection_idle_timeout: spec.connections.idle_timeout.0,
+        connection_max: spec.connections.max.and_then(NonZeroU32::new),
+        retry: retry(&spec.retry),
+        retry_statuses: sorted(&spec.retry.statuses),
+        health: health(spec, probe.is_some()),
+        probe,
+        proxy_protocol: spec.proxy_protocol.map(|version| match version {
+            objects::ProxyVersion::V1 => ProxyVersion::V1,
+            objects::ProxyVersion::V2 => ProxyVersion::V2,
+        }),
+    }
+}
+
+/// What a ClientPolicy says.
+pub(super) fn client_settings(spec: &ClientPolicySpec) -> ClientSettings {
+    ClientSettings {
+        max_connections: spec.connections.max,
+        connection_max_age: spec.connections.max_age.map(|age| age.0),
+        connection_idle_timeout: spec.connections.idle_timeout.0,
+        max_head_bytes: spec.limits.head_bytes,
+        max_header_fields: spec.limits.header_fields,
+        max_target_bytes: spec.limits.target_bytes,
+        max_body_bytes: spec.limits.body_bytes,
+        head_timeout: spec.timeouts.head.0,
+        body_timeout: spec.timeouts.body.0,
+        trusted_proxies: spec.trusted_proxies.iter().map(|network| network.0).collect(),
+        proxy_protocol: match spec.proxy_protocol {
+            objects::ProxyProtocol::Off => ProxyProtocol::Off,
+            objects::ProxyProtocol::FromTrusted => ProxyProtocol::FromTrusted,
+            objects::ProxyProtocol::Required => ProxyProtocol::Required,
+        },
+        stream_idle_timeout: spec.timeouts.stream.0,
+        flow_idle_timeout: spec.timeouts.flow.0,
+    }
+}
+
+/// Everything in a BackendPolicy that cannot be, though each value alone is allowed.
+pub(super) fn backend_faults(spec: &BackendPolicySpec) -> Vec<Fault> {
+    use objects::Algorithm::{ConsistentHash, LeastLoad, Maglev, Random, RoundRobin};
+    let hashes = match spec.algorithm {
+        ConsistentHash | Maglev => true,
+        LeastLoad | RoundRobin | Random => false,
+    };
+    let mut faults = Faults::default();
+    if let Some(hash_on) = &spec.hash_on {
+        faults.when(!hashes, "hashOn", "is only for the algorithms ConsistentHash and Maglev");
+        let is_named = needs_name(hash_on.kind);
+        faults.when(is_named && hash_on.name.is_none(), "hashOn.name", "is missing");
+        let surplus = !is_named && hash_on.name.is_some();
+        faults.when(surplus, "hashOn.name", "is not for this type");
+    }
+    if let Some(affinity) = &spec.affinity {
+        let (is_cookie, is_source) =
+            (affinity.kind == AffinityType::Cookie, affinity.kind == AffinityType::Source);
+        faults.when(is_source && affinity.name.is_some(), "affinity.name", "is not for this type");
+        let surplus = !is_cookie && affinity.max_age.is_some();
+        faults.when(surplus, "affinity.maxAge", "is only for cookies");
+    }
+    let is_late = spec.retry.backoff_base > spec.retry.backoff_max;
+    faults.when(is_late, "retry.backoffBase", "must not be longer than `backoffMax`");
+    if let Some(active) = &spec.health.active {
+        probe_faults(active, &mut faults);
+    }
+    if let Some(passive) = &spec.health.passive {
+        let is_late = passive.base_ejection_time > passive.max_ejection_time;
+        let message = "must not be longer than `maxEjectionTime`";
+        faults.when(is_late, "health.passive.baseEjectionTime", message);
+    }
+    let unserved = match spec.protocol {
+        None | Some(BackendProtocol::Http1) => false,
+        Some(BackendProtocol::H2c | BackendProtocol::H2 | BackendProtocol::H3) => true,
+    };
+    faults.when(unserved, "protocol", "is not supported yet, only HTTP1");
+    faults.0
+}
+
+/// Everything in a ClientPolicy that cannot be, though each value alone is allowed.
+pub(super) fn client_faults(spec: &ClientPolicySpec) -> Vec<Fault> {
+    let mut faults = Faults::default();
+    let trusts_nobody =
+        spec.proxy_protocol != objects::ProxyProtocol::Off && spec.trusted_proxies.is_empty();
+    let message = "needs `trustedProxies`: a header is read from nobody else";
+    faults.when(trusts_nobody, "proxyProtocol", message);
+    faults.0
+}
+
+#[derive(Default)]
+struct Faults(Vec<Fault>);
+
+impl Faults {
+    fn when(&mut self, is_fault: bool, field: &str, message: &str) {
+        if is_fault {
+            self.0.push(Fault::new(Reason::Invalid, format!("spec.{field}"), message));
+        }
+    }
+}
+
+fn probe_faults(active: &ActiveHealth, faults: &mut Faults) {
+    let is_http = active.kind == ProbeType::Http;
+    let parts = [
+        (active.path.is_some(), "path"),
+        (active.host.is_some(), "host"),
+        (active.min_status.is_some(), "minStatus"),
+        (active.max_status.is_some(), "maxStatus"),
+    ];
+    for (is_there, part) in parts {
+        let field = format!("health.active.{part}");
+        faults.when(is_there && !is_http, &field, "is only for type HTTP");
+    }
+    let (least, most) = good_statuses(active);
+    faults.when(least > most, "health.active.minStatus", "must not be above `maxStatus`");
+    let is_grpc = active.kind == ProbeType::Grpc;
+    faults.when(is_grpc, "health.active.type", "GRPC is not supported yet, only HTTP and TCP");
+}
+
+fn good_statuses(active: &ActiveHealth) -> (u16, u16) {
+    let (least, most) = GOOD_STATUSES;
+    (active.min_status.unwrap_or(least), active.max_status.unwrap_or(most))
+}
+
+const fn needs_name(kind: HashOnType) -> bool {
+    match kind {
+        HashOnType::Header | HashOnType::Cookie | HashOnType::QueryParam => true,
+        HashOnType::Source | HashOnType::Path | HashOnType::Host => false,
+    }
+}
+
+fn hash_key(asked: &HashOn) -> Option<HashKey> {
+    let name = asked.name.as_deref();
+    match asked.kind {
+        HashOnType::Source => Some(HashKey::Source),
+        HashOnType::Header => name.map(|name| HashKey::Header(name.to_ascii_lowercase().into())),
+        HashOnType::Cookie => name.map(|name| HashKey::Cookie(name.into())),
+        HashOnType::QueryParam => name.map(|name| HashKey::QueryParam(name.into())),
+        HashOnType::Path => Some(HashKey::Path),
+        HashOnType::Host => Some(HashKey::Host),
+    }
+}
+
+fn affinity(asked: &objects::Affinity) -> Affinity {
+    let name = asked.name.as_deref().unwrap_or(AFFINITY_NAME);
+    match asked.kind {
+        AffinityType::Cookie => {
+            Affinity::Cookie { name: name.into(), max_age: asked.max_age.map(|age| age.0) }
+        }
+        AffinityType::Header => Affinity::Header(name.to_ascii_lowercase().into()),
+        AffinityType::Source => Affinity::Source,
+    }
+}
+
+fn retry(asked: &BackendRetry) -> RetrySettings {
+    RetrySettings {
+        attempts: at_least_one(asked.attempts),
+        budget_percent: asked.budget_percent,
+        budget_floor_per_second: asked.budget_floor_per_second,
+        backoff_base: asked.backoff_base.0,
+        backoff_max: asked.backoff_max.0,
+        hedge: None,
+    }
+}
+
+pub(super) fn sorted(statuses: &[u16]) -> Box<[u16]> {
+    let mut statuses = statuses.to_vec();
+    statuses.sort_unstable();
+    statuses.dedup();
+    statuses.into()
+}
+
+fn health(spec: &BackendPolicySpec, has_probe: bool) -> HealthSettings {
+    let active = spec.health.active.as_ref().filter(|_| has_probe);
+    HealthSettings {
+        passive: spec.health.passive.as_ref().map(passive),
+        active: active.map(|active| ActiveSettings {
+            interval: active.interval.0,
+            timeout: active.timeout.0,
+            rise: at_least_one(active.rise),
+            fall: at_least_one(active.fall),
+        }),
+        slow_start: spec.slow_start.as_ref().map(|slow| SlowStartSettings {
+            window: slow.window.0,
+            floor_percent: slow.floor_percent,
+        }),
+        panic_percent: spec.health.panic_percent,
+    }
+}
+
+fn passive(asked: &PassiveHealth) -> PassiveSettings {
+    PassiveSettings {
+        consecutive_failures: at_least_one(asked.consecutive_failures),
+        interval: asked.interval.0,
+        outlier_deviation_percent: asked.outlier_deviation_percent,
+        outlier_failure_percent: asked.outlier_failure_percent,
+        outlier_minimum_requests: asked.outlier_minimum_requests,
+        outlier_minimum_endpoints: usize::try_from(asked.outlier_minimum_endpoints)
+            .unwrap_or(usize::MAX),
+        base_ejection_time: asked.base_ejection_time.0,
+        max_ejection_time: asked.max_ejection_time.0,
+        max_ejection_percent: asked.max_ejection_percent,
+    }
+}
+
+fn probe(active: &ActiveHealth) -> Option<Probe> {
+    let port = active.port.and_then(NonZeroU16::new);
+    let (least, most) = good_statuses(active);
+    match active.kind {
+        ProbeType::Http => Some(Probe::Http {
+            target: active.path.as_deref().unwrap_or("/").into(),
+            host: active.host.as_deref().map(Into::into),
+            port,
+            statuses: least..=most,
+        }),
+        ProbeType::Tcp => Some(Probe::Tcp { port }),
+        ProbeType::Grpc => None,
+    }
+}
+
+/// The schema lets no 0 through.
+fn at_least_one(number: u32) -> NonZeroU32 {
+    NonZeroU32::new(number).unwrap_or(NonZeroU32::MIN)
+}
