@@ -24,6 +24,8 @@ ENTER = 'while [ "$1" != -- ]; do echo $$ >"$1/cgroup.procs" || exit 1; shift; d
 class Version1:
     """A hierarchy for each controller: quotas are in that of `cpu`, CPU time in that of `cpuacct`, maybe the same."""
 
+    controllers = ("cpu", "cpuacct")
+
     def __init__(self, cpu: Path, accounting: Path) -> None:
         self.mounts = tuple(dict.fromkeys((cpu, accounting)))
         self._cpu, self._accounting = cpu, accounting
@@ -49,6 +51,9 @@ class Version1:
 
 class Version2:
     """One hierarchy; a group has a controller if the group above it passes it on."""
+
+    # In /proc/PID/cgroup its one line names none.
+    controllers = ("",)
 
     def __init__(self, mount: Path) -> None:
         self.mounts = (mount,)
@@ -88,6 +93,15 @@ def of_machine() -> Version:
     if found is None:
         raise Missing("no control groups are mounted: the testbed limits its pods' CPU with them")
     return found
+
+
+def current(version: Version, text: str) -> list[Path]:
+    """The groups of a process, in the hierarchies that the testbed uses, by the text of its /proc/PID/cgroup."""
+    paths: dict[str, str] = {}
+    for line in text.splitlines():
+        _, controllers, path = line.split(":", 2)
+        paths |= dict.fromkeys(controllers.split(","), path.lstrip("/"))
+    return [mount / paths[name] for mount, name in zip(version.mounts, version.controllers, strict=False)]
 
 
 @dataclass(frozen=True)

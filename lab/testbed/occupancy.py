@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from lab.paths import Missing
 from lab.testbed import cgroups
 from lab.testbed.cgroups import Group
 
@@ -35,10 +36,13 @@ def occupy() -> Iterator[Group]:
         print(os.getpid(), file=lock, flush=True)
         top = Group(cgroups.of_machine())
         top.remove()
-        top.create()
-        top.open_for_children()
-        home = _groups_of_this_process(top)
-        top.child("lab").create().take(os.getpid())
+        home = cgroups.current(top.version, Path("/proc/self/cgroup").read_text())
+        try:
+            top.create()
+            top.open_for_children()
+            top.child("lab").create().take(os.getpid())
+        except OSError as error:
+            raise Missing(f"control groups cannot be used here: {error}") from error
         try:
             yield top
         finally:
@@ -73,14 +77,3 @@ def _try(lock: IO[str]) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _groups_of_this_process(top: Group) -> list[Path]:
-    """Where this process is now, in the hierarchies that the testbed uses."""
-    paths = {}
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        paths |= dict.fromkeys(controllers.split(","), path.lstrip("/"))
-    mounts = top.version.mounts
-    names = ("cpu", "cpuacct") if len(mounts) == 2 else ("cpu",) if "cpu" in paths else ("",)
-    return [mount / paths[name] for mount, name in zip(mounts, names, strict=True)]

@@ -41,6 +41,15 @@ class BenchTest(unittest.TestCase):
     def test_quick_run_takes_the_quick_setting(self) -> None:
         self.assertEqual(self.bench.setting("rounds"), 3)
 
+    def test_setting_without_a_quick_one_is_what_it_always_is(self) -> None:
+        found = Experiment("test", self.folder, {"title": "A test", "users": 300}, ())
+        self.assertEqual(Bench(found, "quick", self.folder, self.folder).setting("users"), 300)
+
+    def test_rows_are_read_as_they_were_recorded(self) -> None:
+        row = {"variant": "sheave", "repetition": 1, "share": 0.5, "withdrawn_second": None}
+        self.bench.record(row)
+        self.assertEqual(results.read_rows(self.folder / "raw.csv"), [row])
+
     def test_json_holds_claims_environment_and_rows(self) -> None:
         self.bench.record({"round": 0, "cost": 1.5})
         figures = {"cost": Figure.of([1.5], "ratio")}

@@ -4,7 +4,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from lab.testbed.cgroups import Group, Version1, Version2, version
+from lab.testbed.cgroups import Group, Version1, Version2, current, version
 
 SYSTEMD_MACHINE = "cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid,nodev 0 0\n"
 OLD_MACHINE = """\
@@ -34,6 +34,22 @@ class VersionTest(unittest.TestCase):
 
     def test_machine_without_control_groups_has_none(self) -> None:
         self.assertIsNone(version("proc /proc proc rw 0 0\n"))
+
+
+class CurrentTest(unittest.TestCase):
+    def check(self, mounts: str, text: str, expected: list[str]) -> None:
+        found = version(mounts)
+        self.assertEqual([str(path) for path in current(found, text)], expected)
+
+    def test_process_is_found_in_both_hierarchies_of_version_1(self) -> None:
+        text = "2:cpuacct:/b\n1:cpu:/a\n0::/c\n"
+        self.check(APART, text, ["/sys/fs/cgroup/cpu/a", "/sys/fs/cgroup/cpuacct/b"])
+
+    def test_controllers_mounted_together_are_one_hierarchy(self) -> None:
+        self.check(OLD_MACHINE, "4:cpu,cpuacct:/a\n0::/c\n", ["/sys/fs/cgroup/cpu,cpuacct/a"])
+
+    def test_process_is_found_in_version_2(self) -> None:
+        self.check(SYSTEMD_MACHINE, "0::/user.slice/c\n", ["/sys/fs/cgroup/user.slice/c"])
 
 
 class GroupTest(unittest.TestCase):
