@@ -66,10 +66,11 @@ spec:
   targetRefs:
   - kind: Service
     name: endpoints
+  algorithm: {algorithm}
   timeouts:
     connect: {connect_timeout_ms}ms
     request: 60s
-{cap}
+{cap}{guard}
 """
 
 CAP = """\
@@ -77,6 +78,16 @@ CAP = """\
   queue:
     maxRequests: 1024
     timeout: 5s
+"""
+
+# The rest is as it is by default.
+GUARD = """\
+  retry:
+    attempts: {attempts}
+    statuses: [500, 502, 503, 504]
+  health:
+    passive:
+      consecutiveFailures: {failures}
 """
 
 ENDPOINT = """\
@@ -140,8 +151,14 @@ def _write_config(task: Task, site: Site) -> Path:
     config = site.folder / "config"
     config.mkdir()
     cap = CAP.format(cap=task.cap) if task.cap else ""
-    connect_timeout_ms = task.guard.connect_timeout_ms if task.guard else 5000
-    gateway = GATEWAY.format(cap=cap, host=site.host, port=site.port, connect_timeout_ms=connect_timeout_ms)
+    gateway = GATEWAY.format(
+        host=site.host,
+        port=site.port,
+        algorithm=task.algorithm or "LeastLoad",
+        connect_timeout_ms=task.guard.connect_timeout_ms if task.guard else 5000,
+        cap=cap,
+        guard=GUARD.format(attempts=task.guard.attempts, failures=task.guard.failures) if task.guard else "",
+    )
     (config / "gateway.yaml").write_text(gateway)
     (config / "routes.yaml").write_text(_routes(task.routes))
     _write_endpoints(config / "endpoints.yaml", task.endpoints)
