@@ -13,6 +13,9 @@ impl Time {
     /// The origin.
     pub const ZERO: Self = Self(0);
 
+    /// The end of time: what is due then never is.
+    pub const MAX: Self = Self(u64::MAX);
+
     /// The point this many nanoseconds after the origin.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)

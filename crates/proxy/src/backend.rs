@@ -1,15 +1,23 @@
 //! A backend as workers share it: who may get requests, who waits, and the slot that one request holds.
+//!
+//! What health makes of the configured endpoints is [`crate::health`]'s; here is only what is in force.
 
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use balance::{Admission, EndpointSet, Entry, Limits, Picker, Queue, Refusal, Ticket, Wish};
+use balance::outcome::{End, Outcome, Testimony};
+use balance::retry::RetryBudget;
+use balance::{
+    Admission, Algorithm, EndpointSet, Entry, Limits, Picker, Queue, Refusal, Ticket, Time, Wish,
+};
 use gateway::snapshot::{BackendKey, BackendSettings};
 
+use crate::clock;
 use crate::dial::pool::{Endpoint, EndpointData, lock};
-use crate::failure::{Failure, Fault};
+use crate::health::Care;
 use crate::live::{Live, Ours};
 use crate::observe::BackendCounters;
 use crate::worker::Worker;
@@ -26,6 +34,9 @@ pub(crate) struct Backend {
     pickers: Box<[OwnPicker]>,
     /// One per worker.
     pub(crate) counters: Box<[BackendCounters]>,
+    /// What all requests together may be tried again.
+    pub(crate) budget: RetryBudget,
+    pub(crate) care: Care,
 }
 
 /// One worker's picker, on cache lines of its own.
@@ -40,13 +51,13 @@ pub(crate) struct Current {
 }
 
 impl Current {
-    pub(crate) fn new(set: EndpointSet<EndpointData>, settings: BackendSettings) -> Self {
+    pub(crate) fn new(set: Arc<EndpointSet<EndpointData>>, settings: BackendSettings) -> Self {
         // Over HTTP/1.1 a connection carries one request at a time, so a limit of connections is a limit of requests.
         let caps = [settings.max_in_flight_per_endpoint, settings.connection_max];
         let cap = caps.into_iter().flatten().min();
         let limits = Limits { cap, max_waiting: settings.queue_max_requests };
         set.prepare(settings.algorithm);
-        Self { set: Arc::new(set), settings, limits }
+        Self { set, settings, limits }
     }
 }
 
@@ -72,7 +83,15 @@ impl std::ops::Deref for Held {
 }
 
 impl Backend {
-    pub(crate) fn new(key: BackendKey, current: Current, workers: usize) -> Self {
+    pub(crate) fn new(
+        key: BackendKey,
+        configured: EndpointSet<EndpointData>,
+        settings: BackendSettings,
+        workers: usize,
+    ) -> Self {
+        let care = Care::new();
+        let set = care.admit(&key, configured, &settings.health, |set| set);
+        let current = Current::new(set, settings);
         let picker = |worker| {
             OwnPicker(Mutex::new(Picker::new(current.settings.algorithm, seed(&key, worker))))
         };
@@ -83,6 +102,8 @@ impl Backend {
             admission: Admission::new(),
             queue: Mutex::new(Queue::new(Arc::clone(&current.set), current.limits)),
             current: ArcSwap::from_pointee(current),
+            budget: RetryBudget::new(workers),
+            care,
             key,
         }
     }
@@ -93,6 +114,18 @@ impl Backend {
 
     pub(crate) fn waiting(&self) -> u32 {
         self.admission.waiting()
+    }
+
+    /// From the next request on these endpoints are chosen among, as far as their health allows.
+    pub(crate) fn configure(
+        &self,
+        configured: EndpointSet<EndpointData>,
+        settings: BackendSettings,
+    ) {
+        let health = settings.health;
+        self.care.admit(&self.key, configured, &health, |set| {
+            self.replace(Current::new(set, settings));
+        });
     }
 
     /// From the next request on `current` is in force; who waits and may now go is woken.
@@ -111,7 +144,7 @@ impl Backend {
     /// No rule names the backend any more: it has no endpoints, and who waits is woken by its timeout.
     pub(crate) fn retire(&self) {
         let settings = self.current().settings.clone();
-        self.replace(Current::new(EndpointSet::empty(), settings));
+        self.configure(EndpointSet::empty(), settings);
     }
 
     /// Gives free slots to those who wait.
@@ -124,7 +157,7 @@ impl Backend {
     }
 
     /// The endpoint has finished with a request of this backend.
-    fn release(&self, endpoint: &Endpoint) {
+    pub(crate) fn release(&self, endpoint: &Endpoint) {
         if let Some(waiter) = self.admission.release(endpoint, || lock(&self.queue)) {
             waiter.wake();
         }
@@ -179,15 +212,36 @@ impl std::ops::Deref for BackendRef {
 pub(crate) struct Slot {
     pub(crate) backend: BackendRef,
     pub(crate) endpoint: Arc<Endpoint>,
+    /// When it was taken.
+    pub(crate) started: Time,
 }
 
 impl Slot {
-    /// The Outcome of one attempt: what metrics, and whoever else wants to know, learn from.
-    pub(crate) fn conclude(&self, worker: &Worker, failure: Option<Failure>) {
+    /// The Outcome of one attempt: what metrics, pickers and health learn from, and nothing else.
+    ///
+    /// `head_after`: how long the head of the response took, where somebody wants to know.
+    pub(crate) fn conclude(
+        &self,
+        worker: &Worker,
+        current: &Current,
+        end: End,
+        head_after: Option<Duration>,
+    ) {
         let counters = &self.endpoint.data.counters[worker.index];
         counters.attempts.add(1);
-        if failure.is_some_and(|failure| failure.meaning().fault == Fault::Endpoint) {
-            counters.failures.add(1);
+        match end.testimony() {
+            Testimony::For => {}
+            Testimony::Against => counters.failures.add(1),
+            Testimony::Neither => counters.untold.add(1),
+        }
+        let outcome = Outcome { started: self.started, head_after, end };
+        if current.settings.algorithm == Algorithm::PeakEwma {
+            self.endpoint.learn(&outcome, clock::now());
+        }
+        if let Some(passive) = &current.settings.health.passive
+            && self.endpoint.health.learn(&outcome, passive)
+        {
+            worker.shared.bell.ring();
         }
     }
 }
@@ -208,7 +262,7 @@ impl Place {
     /// The slot, once it has been granted.
     pub(crate) fn granted(&self) -> Option<Slot> {
         let endpoint = self.ticket.granted()?;
-        Some(Slot { backend: self.backend.clone(), endpoint })
+        Some(Slot { backend: self.backend.clone(), endpoint, started: clock::now() })
     }
 }
 
@@ -246,7 +300,9 @@ pub(crate) fn enter(
         waker,
     );
     match entry {
-        Entry::Slot(endpoint) => Admitted::Slot(Slot { backend: backend.clone(), endpoint }),
+        Entry::Slot(endpoint) => {
+            Admitted::Slot(Slot { backend: backend.clone(), endpoint, started: wish.now })
+        }
         Entry::Waiting(ticket) => Admitted::Queued(Place { backend: backend.clone(), ticket }),
         Entry::Refused(refusal) => Admitted::Refused(refusal),
     }

@@ -140,6 +140,11 @@ impl Pump {
         }
     }
 
+    /// All that was sent is still here.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.kept.is_some()
+    }
+
     /// Fails a body of more than `bytes`.
     pub(crate) fn allow(&mut self, bytes: u64) {
         self.allowed = bytes;

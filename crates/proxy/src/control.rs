@@ -16,6 +16,7 @@ use crate::accept::listen::Listening;
 use crate::backend::Backend;
 use crate::clock;
 use crate::dial::pool::{Endpoint, lock};
+use crate::health;
 use crate::live::{Bound, Estate, Live, LiveListener};
 use crate::observe::{self, access};
 use crate::worker::{self, Command, Shared, Stage, Worker};
@@ -76,6 +77,8 @@ pub struct BackendView {
     pub settings: BackendSettings,
     /// Requests that wait for a slot.
     pub waiting: u32,
+    /// Too few endpoints are usable, so that health is ignored.
+    pub panicking: bool,
     pub endpoints: Vec<EndpointView>,
 }
 
@@ -83,7 +86,10 @@ pub struct BackendView {
 #[derive(Clone, Debug)]
 pub struct EndpointView {
     pub address: SocketAddr,
+    /// In force now: 0 for one that is out, less than all for one that starts.
     pub weight: u32,
+    /// How it stands, in a word.
+    pub health: &'static str,
     pub in_flight: u32,
     pub idle_connections: usize,
     /// Attempts so far, over all backends that name it.
@@ -120,6 +126,13 @@ impl Proxy {
             let thread = std::thread::Builder::new().name(format!("worker-{index}"));
             threads.push(thread.spawn(work)?);
         }
+        let watched = Arc::clone(&shared);
+        let thread = std::thread::Builder::new().name("health".to_owned());
+        threads.push(thread.spawn(move || {
+            if let Err(error) = health::run(&watched) {
+                tracing::error!(%error, "nobody watches the health of endpoints");
+            }
+        })?);
         let control = Mutex::new(Control { estate: Estate::new(count), threads });
         Ok(Self { shared, control })
     }
@@ -160,6 +173,7 @@ impl Proxy {
             });
         }
         self.swap(&old, live, sockets);
+        self.shared.bell.ring();
         errors
     }
 
@@ -204,7 +218,9 @@ impl Proxy {
 
     /// The short way: new endpoints for one backend. False if no rule names such a backend.
     pub fn set_endpoints(&self, key: &BackendKey, endpoints: &[EndpointSpec]) -> bool {
-        lock(&self.control).estate.set_endpoints(key, endpoints)
+        let known = lock(&self.control).estate.set_endpoints(key, endpoints);
+        self.shared.bell.ring();
+        known
     }
 
     pub fn listeners(&self) -> Vec<ListenerView> {
@@ -253,6 +269,7 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.shared.seats.iter().for_each(|seat| seat.tell(Command::Stop));
+        self.shared.bell.stop();
         for thread in lock(&self.control).threads.drain(..).rev() {
             // A worker that panicked has said so.
             drop(thread.join());
@@ -263,19 +280,27 @@ impl Drop for Proxy {
 fn view_backend(backend: &Backend) -> BackendView {
     let current = backend.current();
     let members = current.set.members().iter();
+    let standings = backend.care.standings(&current.settings.health);
     BackendView {
+        panicking: backend.care.is_panicking(),
         key: backend.key.clone(),
         settings: current.settings.clone(),
         waiting: backend.waiting(),
-        endpoints: members.map(|member| view_endpoint(&member.endpoint, member.weight)).collect(),
+        endpoints: members
+            .map(|member| {
+                let standing = standings.get(&member.endpoint.address).copied();
+                view_endpoint(&member.endpoint, member.weight, standing.unwrap_or("serving"))
+            })
+            .collect(),
     }
 }
 
-fn view_endpoint(endpoint: &Endpoint, weight: u32) -> EndpointView {
+fn view_endpoint(endpoint: &Endpoint, weight: u32, health: &'static str) -> EndpointView {
     let shards = endpoint.data.counters.iter();
     EndpointView {
         address: endpoint.address,
         weight,
+        health,
         in_flight: endpoint.in_flight(),
         idle_connections: endpoint.data.idle_connections(),
         requests: shards.clone().map(|shard| shard.attempts.value()).sum(),

@@ -1,6 +1,7 @@
 //! What one request is made of while it is served, and what holds for it.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use balance::Time;
 use gateway::snapshot::{BackendSettings, ClientSettings};
@@ -34,6 +35,8 @@ pub(crate) struct Terms<'l> {
     pub(crate) current: Rc<Held>,
     /// The request has to be over by then.
     pub(crate) deadline: Time,
+    /// What an attempt may take, to the last byte of its response.
+    pub(crate) attempt_timeout: Option<Duration>,
 }
 
 impl Terms<'_> {

@@ -1,15 +1,9 @@
-//! What a failure means: status, `Proxy-Status` error, metric label and log word, whose fault. One table.
+//! What a failure means: status, `Proxy-Status` error, metric label and log word, what it says of the endpoint. One table.
+
+use balance::End;
 
 use crate::h1::{BadChunk, BadRequest, BadResponse};
 use crate::proxy_protocol::BadHeader;
-
-/// Whose doing a failure is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
-    Client,
-    Sheave,
-    Endpoint,
-}
 
 /// Why a request did not get its endpoint's complete response, or a connection or flow came to no orderly end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +43,6 @@ pub(crate) struct Meaning {
     pub(crate) proxy_error: &'static str,
     /// Metric label and word in the log.
     pub(crate) word: &'static str,
-    pub(crate) fault: Fault,
 }
 
 impl Failure {
@@ -83,40 +76,63 @@ impl Failure {
     ];
 
     pub(crate) fn meaning(self) -> Meaning {
-        use Fault::{Client, Endpoint, Sheave};
-        let row = |status, proxy_error, word, fault| Meaning { status, proxy_error, word, fault };
+        let row = |status, proxy_error, word| Meaning { status, proxy_error, word };
         match self {
-            Self::BadRequest(why) => row(why.status(), "http_request_error", "bad_request", Client),
+            Self::BadRequest(why) => row(why.status(), "http_request_error", "bad_request"),
             Self::BadRequestBody(why) => {
-                row(why.status(), "http_request_error", "bad_request_body", Client)
+                row(why.status(), "http_request_error", "bad_request_body")
             }
-            Self::BodyTooLarge => row(413, "http_request_error", "body_too_large", Client),
-            Self::HeadTimeout => row(408, "http_request_error", "head_timeout", Client),
-            Self::BodyTimeout => row(408, "http_request_error", "body_timeout", Client),
-            Self::ClientGone => row(499, "http_request_error", "client_gone", Client),
-            Self::NoRoute => row(404, "destination_not_found", "no_route", Sheave),
-            Self::Unresolved => row(500, "proxy_configuration_error", "unresolved_backend", Sheave),
-            Self::NoEndpoint => row(503, "destination_unavailable", "no_endpoint", Endpoint),
-            Self::QueueFull => row(429, "connection_limit_reached", "queue_full", Endpoint),
-            Self::QueueTimeout => row(429, "connection_limit_reached", "queue_timeout", Endpoint),
-            Self::ConnectFailed => row(502, "connection_refused", "connect_failed", Endpoint),
-            Self::ConnectTimeout => row(504, "connection_timeout", "connect_timeout", Endpoint),
-            Self::EndpointClosed => row(502, "connection_terminated", "endpoint_closed", Endpoint),
-            Self::BadResponse(_) => row(502, "http_protocol_error", "bad_response", Endpoint),
-            Self::AttemptTimeout => row(504, "http_response_timeout", "attempt_timeout", Endpoint),
-            Self::RequestTimeout => row(504, "http_response_timeout", "request_timeout", Endpoint),
-            Self::EndpointIdle => row(504, "connection_read_timeout", "endpoint_idle", Endpoint),
-            Self::ResponseCut => row(502, "http_response_incomplete", "response_cut", Endpoint),
-            Self::OutOfDescriptors => {
-                row(503, "proxy_internal_error", "out_of_descriptors", Sheave)
-            }
-            Self::BadProxyHeader(_) => row(400, "http_request_error", "bad_proxy_header", Client),
-            Self::ProxyHeaderTimeout => {
-                row(408, "http_request_error", "proxy_header_timeout", Client)
-            }
-            Self::UntrustedProxy => row(403, "http_request_denied", "untrusted_proxy", Client),
-            Self::EndpointReset => row(502, "connection_terminated", "endpoint_reset", Endpoint),
-            Self::StreamIdle => row(504, "connection_read_timeout", "stream_idle", Client),
+            Self::BadProxyHeader(_) => row(400, "http_request_error", "bad_proxy_header"),
+            Self::ProxyHeaderTimeout => row(408, "http_request_error", "proxy_header_timeout"),
+            Self::UntrustedProxy => row(403, "http_request_denied", "untrusted_proxy"),
+            Self::EndpointReset => row(502, "connection_terminated", "endpoint_reset"),
+            Self::StreamIdle => row(504, "connection_read_timeout", "stream_idle"),
+            Self::BodyTooLarge => row(413, "http_request_error", "body_too_large"),
+            Self::HeadTimeout => row(408, "http_request_error", "head_timeout"),
+            Self::BodyTimeout => row(408, "http_request_error", "body_timeout"),
+            Self::ClientGone => row(499, "http_request_error", "client_gone"),
+            Self::NoRoute => row(404, "destination_not_found", "no_route"),
+            Self::Unresolved => row(500, "proxy_configuration_error", "unresolved_backend"),
+            Self::NoEndpoint => row(503, "destination_unavailable", "no_endpoint"),
+            Self::QueueFull => row(429, "connection_limit_reached", "queue_full"),
+            Self::QueueTimeout => row(429, "connection_limit_reached", "queue_timeout"),
+            Self::ConnectFailed => row(502, "connection_refused", "connect_failed"),
+            Self::ConnectTimeout => row(504, "connection_timeout", "connect_timeout"),
+            Self::EndpointClosed => row(502, "connection_terminated", "endpoint_closed"),
+            Self::BadResponse(_) => row(502, "http_protocol_error", "bad_response"),
+            Self::AttemptTimeout => row(504, "http_response_timeout", "attempt_timeout"),
+            Self::RequestTimeout => row(504, "http_response_timeout", "request_timeout"),
+            Self::EndpointIdle => row(504, "connection_read_timeout", "endpoint_idle"),
+            Self::ResponseCut => row(502, "http_response_incomplete", "response_cut"),
+            Self::OutOfDescriptors => row(503, "proxy_internal_error", "out_of_descriptors"),
+        }
+    }
+
+    /// What it says of the endpoint that an attempt was made at.
+    pub(crate) fn end(self) -> End {
+        match self {
+            Self::ConnectFailed | Self::ConnectTimeout => End::ConnectFailed,
+            Self::EndpointClosed
+            | Self::EndpointReset
+            | Self::BadResponse(_)
+            | Self::ResponseCut => End::Broken,
+            Self::AttemptTimeout | Self::RequestTimeout | Self::EndpointIdle => End::TimedOut,
+            Self::BadRequest(_)
+            | Self::BadRequestBody(_)
+            | Self::BodyTooLarge
+            | Self::HeadTimeout
+            | Self::BodyTimeout
+            | Self::ClientGone
+            | Self::NoRoute
+            | Self::Unresolved
+            | Self::NoEndpoint
+            | Self::QueueFull
+            | Self::QueueTimeout
+            | Self::BadProxyHeader(_)
+            | Self::ProxyHeaderTimeout
+            | Self::UntrustedProxy
+            | Self::StreamIdle
+            | Self::OutOfDescriptors => End::Unfinished,
         }
     }
 

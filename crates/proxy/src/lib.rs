@@ -11,6 +11,8 @@ mod sys;
 mod accept;
 /// The way of a request.
 mod request;
+/// How a request goes on after an attempt came to nothing.
+mod retry;
 /// What one request is made of, and what holds for it.
 mod exchange;
 /// What a proxy says of a request's origin.
@@ -41,6 +43,10 @@ pub mod h1;
 pub mod proxy_protocol;
 /// A backend as workers share it.
 mod backend;
+/// Who may be chosen, by what attempts and probes say.
+mod health;
+/// Whether an endpoint is well: asked by a request of our own.
+mod probe;
 /// A Snapshot at work.
 mod live;
 /// One thread with its own runtime and connections.

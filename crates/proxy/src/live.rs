@@ -11,7 +11,7 @@ use balance::{EndpointSet, Ledger, Member};
 use gateway::snapshot::{BackendKey, ClientSettings, EndpointSpec, Protocol, Rule, Transport};
 use gateway::{Snapshot, snapshot};
 
-use crate::backend::{Backend, Current, Held};
+use crate::backend::{Backend, Held};
 use crate::dial::pool::EndpointData;
 use crate::observe::{ListenerCounters, RouteCounters};
 
@@ -188,18 +188,18 @@ impl Estate {
     pub(crate) fn set_endpoints(&mut self, key: &BackendKey, endpoints: &[EndpointSpec]) -> bool {
         let Some(backend) = self.backends.get(key).map(Arc::clone) else { return false };
         let settings = backend.current().settings.clone();
-        backend.replace(Current::new(self.endpoints(key.transport, endpoints), settings));
+        backend.configure(self.endpoints(key.transport, endpoints), settings);
         self.tell_sharers();
         true
     }
 
     fn backend(&mut self, asked: &snapshot::Backend) -> Arc<Backend> {
-        let endpoints = self.endpoints(asked.key.transport, &asked.endpoints);
-        let current = Current::new(endpoints, asked.settings.clone());
+        let configured = self.endpoints(asked.key.transport, &asked.endpoints);
+        let settings = asked.settings.clone();
         let Some(known) = self.backends.get(&asked.key) else {
-            return Arc::new(Backend::new(asked.key.clone(), current, self.workers));
+            return Arc::new(Backend::new(asked.key.clone(), configured, settings, self.workers));
         };
-        known.replace(current);
+        known.configure(configured, settings);
         Arc::clone(known)
     }
 

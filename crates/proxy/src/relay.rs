@@ -3,8 +3,9 @@
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Poll, ready};
+use std::time::Duration;
 
-use balance::Time;
+use balance::{End, Time};
 
 use crate::accept::client::Client;
 use crate::body::{Side, Source, Stop};
@@ -33,11 +34,12 @@ pub(crate) async fn relay(
     record.status = exchange.response.status;
     prepare(worker, &mut exchange.response);
     if exchange.response.upgrade {
-        return tunnel::tunnel(worker, client, exchange, lease, record).await;
+        return tunnel::tunnel(worker, client, exchange, lease, terms, record).await;
     }
     let keep_alive = start(worker, client, exchange, terms);
     let result = stream(worker, client, exchange, &mut lease, terms).await;
-    lease.slot.conclude(worker, result.err());
+    let end = result.map_or_else(Failure::end, |()| end(&exchange.response));
+    lease.slot.conclude(worker, &terms.current, end, lease.head_after);
     let Err(failure) = result else {
         let whole = exchange.upload.is_read();
         let now = clock::now();
@@ -92,6 +94,7 @@ async fn stream(
     terms: &Terms<'_>,
 ) -> Result<(), Failure> {
     let Exchange { upload, download, .. } = exchange;
+    let until = lease.until;
     let mut seen = u64::MAX;
     poll_fn(|cx| {
         lease.upload(cx, worker, client, upload)?;
@@ -110,11 +113,13 @@ async fn stream(
             seen = progress;
             let most =
                 if slow_client { terms.client.body_timeout } else { terms.backend().idle_timeout };
-            client.deadline.set(terms.deadline.min(clock::now() + most));
+            client.deadline.set(until.min(clock::now() + most));
         }
         ready!(client.deadline.poll(cx));
         Poll::Ready(Err(if clock::now() >= terms.deadline {
             Failure::RequestTimeout
+        } else if clock::now() >= until {
+            Failure::AttemptTimeout
         } else if slow_client {
             Failure::BodyTimeout
         } else {
@@ -122,6 +127,20 @@ async fn stream(
         }))
     })
     .await
+}
+
+/// What a response says of its endpoint.
+pub(crate) fn end(response: &ResponseHead) -> End {
+    let retry_after = || {
+        let seconds = str::from_utf8(response.fields.first(Name::RetryAfter)?).ok()?;
+        seconds.trim().parse().ok().map(Duration::from_secs)
+    };
+    match response.status {
+        429 => End::Refused { retry_after: retry_after() },
+        503 if response.fields.has(Name::RetryAfter) => End::Refused { retry_after: retry_after() },
+        500.. => End::ServerError,
+        _ => End::Success,
+    }
 }
 
 fn from_endpoint(stop: Stop) -> Failure {
@@ -133,7 +152,7 @@ fn from_endpoint(stop: Stop) -> Failure {
 
 /// The endpoint has finished: its connection waits for the next request, if it can carry one, and the slot is free.
 fn lay_down(worker: &Worker, lease: Lease, exchange: &Exchange, terms: &Terms<'_>, now: Time) {
-    let Lease { slot, mut connection, upload_broken } = lease;
+    let Lease { slot, mut connection, upload_broken, .. } = lease;
     connection.written += exchange.upload.written;
     worker.scratch.stock.reclaim(&mut connection.buffer);
     // What is left is nothing that we asked for.

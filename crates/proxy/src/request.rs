@@ -14,7 +14,7 @@ use gateway::snapshot::{Protocol, Rule, Target};
 use crate::accept::client::{Client, Interrupt};
 use crate::backend::{self, Admitted, BackendRef, Slot};
 use crate::clock;
-use crate::dial::h1::{self as endpoint_h1, Lost, Retry};
+use crate::dial::h1 as endpoint_h1;
 use crate::dial::pool::Endpoint;
 use crate::exchange::{After, Exchange, Terms};
 use crate::failure::Failure;
@@ -23,10 +23,8 @@ use crate::head::{Framing, RequestHead};
 use crate::live::{LiveListener, Ours};
 use crate::observe::access::Record;
 use crate::relay;
+use crate::retry::{Next, Retries};
 use crate::worker::Worker;
-
-/// Attempts at one request, the first included.
-const ATTEMPTS: u32 = 3;
 
 /// Serves the request whose head `exchange` holds.
 pub(crate) async fn serve(
@@ -77,12 +75,14 @@ async fn forward(
     record.live = Some(Rc::clone(&live));
     let backend = choose_backend(worker, &live, rule)?;
     record.backend = Some(backend.clone());
-    let terms = terms(listener, &backend, record.started);
+    let terms = terms(listener, rule, &backend, record.started);
     prepare(worker, client, exchange, &terms)?;
 
-    let mut retries = Retries { left: ATTEMPTS - 1 };
+    backend.budget.request(worker.index, record.started);
+    let mut retries = Retries::new(rule, &backend);
     let mut next = Next::Admit { except: None };
     let lease = loop {
+        retries.pause(worker, client, &terms).await?;
         let (slot, fresh) = match next {
             Next::Admit { except } => {
                 (admit(worker, client, &backend, except.as_ref(), &terms, record).await?, false)
@@ -90,11 +90,15 @@ async fn forward(
             Next::Again(slot) => (slot, true),
         };
         record.attempt(&slot);
-        match endpoint_h1::attempt(worker, client, exchange, slot, fresh, &terms).await {
+        next = match endpoint_h1::attempt(worker, client, exchange, slot, fresh, &terms).await {
+            Err(lost) => retries.after(lost, worker, exchange, &terms)?,
+            Ok(lease) if retries.wants_another(worker, exchange, &terms) => {
+                retries.instead_of(lease, worker, exchange, &terms)
+            }
             Ok(lease) => break lease,
-            Err(lost) => next = retries.after(lost, worker, &backend, exchange)?,
-        }
+        };
     };
+    exchange.upload.forget();
     relay::relay(worker, client, exchange, lease, &terms, record).await
 }
 
@@ -132,11 +136,16 @@ pub(crate) fn choose_backend(
     }
 }
 
-fn terms<'l>(listener: &'l LiveListener, backend: &BackendRef, started: Time) -> Terms<'l> {
+fn terms<'l>(
+    listener: &'l LiveListener,
+    rule: &Rule,
+    backend: &BackendRef,
+    started: Time,
+) -> Terms<'l> {
     let current = backend.hold();
-    let most = current.settings.request_timeout;
-    let deadline = most.map_or(Time::from_nanos(u64::MAX), |most| started + most);
-    Terms { client: &listener.client, current, deadline }
+    let most = rule.request_timeout.or(current.settings.request_timeout);
+    let deadline = most.map_or(Time::MAX, |most| started + most);
+    Terms { client: &listener.client, current, deadline, attempt_timeout: rule.attempt_timeout }
 }
 
 /// Makes the request ready to be sent: its head as the endpoint gets it, its body as it will come.
@@ -167,7 +176,9 @@ async fn admit(
     terms: &Terms<'_>,
     record: &mut Record,
 ) -> Result<Slot, Failure> {
-    let wish = Wish { except, now: record.started, ..Wish::default() };
+    // The first attempt begins with the request, as nearly as matters: no need to ask the clock again.
+    let now = if except.is_some() { clock::now() } else { record.started };
+    let wish = Wish { except, now, ..Wish::default() };
     let entered = poll_fn(|cx| {
         Poll::Ready(backend::enter(backend, worker.index, &wish, || cx.waker().clone()))
     });
@@ -188,38 +199,4 @@ async fn admit(
         Interrupt::Deadline if backend.current().set.members().is_empty() => Failure::NoEndpoint,
         Interrupt::Deadline => Failure::QueueTimeout,
     })
-}
-
-/// How a request goes on after an attempt came to nothing.
-enum Next {
-    /// With whatever slot can be had; not at the endpoint that has just failed, if there is another.
-    Admit { except: Option<Arc<Endpoint>> },
-    /// With the same slot, on a fresh connection.
-    Again(Slot),
-}
-
-struct Retries {
-    left: u32,
-}
-
-impl Retries {
-    fn after(
-        &mut self,
-        lost: Lost,
-        worker: &Worker,
-        backend: &BackendRef,
-        exchange: &mut Exchange,
-    ) -> Result<Next, Failure> {
-        let may = self.left > 0 && exchange.upload.rewind();
-        let next = match lost.retry {
-            Retry::SameEndpoint(slot) if may => Next::Again(slot),
-            Retry::Elsewhere(endpoint) if may => Next::Admit { except: Some(endpoint) },
-            Retry::SameEndpoint(_) | Retry::Elsewhere(_) | Retry::Never => {
-                return Err(lost.failure);
-            }
-        };
-        self.left -= 1;
-        backend.counters[worker.index].retries.add(1);
-        Ok(next)
-    }
 }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use balance::End;
 use gateway::snapshot::{BackendSettings, Protocol};
 use socket2::SockRef;
 use tokio::io::Interest;
@@ -84,12 +85,12 @@ async fn reach(
         attempts += 1;
         let failure = match open(worker, client, &slot, settings).await {
             Ok(stream) => {
-                slot.conclude(worker, None);
+                slot.conclude(worker, &held, End::Success, None);
                 return Ok((slot, stream));
             }
             Err(failure) => failure,
         };
-        slot.conclude(worker, Some(failure));
+        slot.conclude(worker, &held, failure.end(), None);
         if failure == Failure::ClientGone || attempts >= settings.retry.attempts.get() {
             return Err(failure);
         }

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use balance::End;
 use tokio::io::AsyncWrite;
 use tokio::net::TcpStream;
 
@@ -13,7 +14,7 @@ use crate::accept::client::Client;
 use crate::body::{Pump, Source, Stop};
 use crate::clock;
 use crate::dial::h1::Lease;
-use crate::exchange::{After, Exchange};
+use crate::exchange::{After, Exchange, Terms};
 use crate::failure::Failure;
 use crate::h1::write;
 use crate::head::Framing;
@@ -30,6 +31,7 @@ pub(crate) async fn tunnel(
     client: &mut Client,
     exchange: &mut Exchange,
     mut lease: Lease,
+    terms: &Terms<'_>,
     record: &mut Record,
 ) -> Result<After, Failure> {
     let Exchange { request, response, upload, download } = exchange;
@@ -57,7 +59,7 @@ pub(crate) async fn tunnel(
         Poll::Ready(Err(Stop::SourceEnded))
     })
     .await;
-    lease.slot.conclude(worker, None);
+    lease.slot.conclude(worker, &terms.current, End::Success, None);
     if result.is_err() {
         record.failure = Some(Failure::ClientGone);
     }

@@ -18,6 +18,7 @@ use crate::accept::listen::{self, Listening};
 use crate::clock;
 use crate::dial::pool;
 use crate::exchange::Exchange;
+use crate::health::Bell;
 use crate::live::{Bound, Live, Ours};
 use crate::observe::WorkerCounters;
 use crate::observe::access::Log;
@@ -39,6 +40,8 @@ pub(crate) struct Shared {
     pub(crate) seats: Box<[Seat]>,
     /// Whether histograms keep the ids of traces.
     pub(crate) exemplars: bool,
+    /// Calls the thread that watches health.
+    pub(crate) bell: Bell,
     stage: AtomicU8,
 }
 
@@ -116,6 +119,7 @@ impl Shared {
             live: ArcSwap::from_pointee(Live::default()),
             seats: commands.into_iter().map(seat).collect(),
             exemplars,
+            bell: Bell::default(),
             stage: AtomicU8::new(Stage::Serving as u8),
         }
     }

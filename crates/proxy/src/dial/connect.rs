@@ -27,8 +27,13 @@ pub(crate) async fn connect(
 
 fn why(error: &io::Error) -> Failure {
     match error.raw_os_error() {
-        Some(libc::EMFILE | libc::ENFILE) => Failure::OutOfDescriptors,
+        _ if is_our_fault(error) => Failure::OutOfDescriptors,
         Some(libc::ETIMEDOUT) => Failure::ConnectTimeout,
         _ => Failure::ConnectFailed,
     }
+}
+
+/// There are no descriptors left, which says nothing of the endpoint.
+pub(crate) fn is_our_fault(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use balance::Time;
+use balance::{Algorithm, End, Time};
 
 use crate::accept::client::{Client, Interrupt};
 use crate::backend::Slot;
@@ -38,6 +38,10 @@ pub(crate) struct Lease {
     pub(crate) slot: Slot,
     /// The endpoint took no more of the request's body: the connection cannot be used again.
     pub(crate) upload_broken: bool,
+    /// How long the head of the response took, where the picker wants to know.
+    pub(crate) head_after: Option<Duration>,
+    /// The response has to be over by then.
+    pub(crate) until: Time,
 }
 
 impl Lease {
@@ -103,9 +107,11 @@ pub(crate) async fn attempt(
     let started = clock::now();
     let (slot, connection) =
         connection(worker, client, exchange, slot, fresh, terms, started).await?;
-    let mut lease = Lease { slot, connection, upload_broken: false };
-    let patience =
-        terms.backend().per_attempt_timeout.map_or(terms.deadline, |most| started + most);
+    let mut lease =
+        Lease { slot, connection, upload_broken: false, head_after: None, until: terms.deadline };
+    let by = |most: Option<Duration>| most.map_or(Time::MAX, |most| started + most);
+    lease.until = by(terms.attempt_timeout).min(terms.deadline);
+    let patience = by(terms.backend().per_attempt_timeout).min(lease.until);
     let mut limits = Limits { started, attempt: patience, terms };
     for _ in 0..INTERIM_RESPONSES {
         if let Err(failure) = await_head(worker, client, exchange, &mut lease, &limits).await {
@@ -116,7 +122,10 @@ pub(crate) async fn attempt(
             return Err(lost(worker, lease, exchange, failure, terms));
         }
         if !exchange.response.is_interim() {
-            exchange.upload.forget();
+            // How soon an endpoint leaves HTTP does not tell how busy it is.
+            if terms.backend().algorithm == Algorithm::PeakEwma && !exchange.response.upgrade {
+                lease.head_after = Some(clock::now().saturating_since(lease.slot.started));
+            }
             return Ok(lease);
         }
         exchange.request.expect_continue &= exchange.response.status != 100;
@@ -166,7 +175,7 @@ async fn connection(
         Err(Interrupt::Deadline) if patience > terms.deadline => (Failure::RequestTimeout, false),
         Err(Interrupt::Deadline) => (Failure::ConnectTimeout, true),
     };
-    slot.conclude(worker, Some(failure));
+    slot.conclude(worker, &terms.current, failure.end(), None);
     if !may_go_elsewhere {
         return Err(Lost::for_good(failure));
     }
@@ -283,16 +292,24 @@ fn lost(
     failure: Failure,
     terms: &Terms<'_>,
 ) -> Lost {
-    lease.slot.conclude(worker, Some(failure));
+    let has_answered = lease.connection.buffer.as_ref().is_some_and(|buffer| !buffer.is_empty());
+    // To close an idle connection is an endpoint's right.
+    let stale =
+        failure == Failure::EndpointClosed && lease.connection.idle_for.is_some() && !has_answered;
+    let end = if stale { End::Unfinished } else { failure.end() };
+    lease.slot.conclude(worker, &terms.current, end, None);
     if failure != Failure::EndpointClosed {
+        let again = matches!(failure, Failure::AttemptTimeout | Failure::BadResponse(_))
+            && exchange.request.method.is_idempotent();
+        let endpoint = Arc::clone(&lease.slot.endpoint);
         abandon::abandon(worker, lease, exchange, terms);
-        return Lost::for_good(failure);
+        let retry = if again { Retry::Elsewhere(endpoint) } else { Retry::Never };
+        return Lost { failure, retry };
     }
     let Lease { slot, connection, .. } = lease;
     if let Some(age) = connection.idle_for {
         slot.endpoint.idle.found_closed(age);
     }
-    let has_answered = connection.buffer.as_ref().is_some_and(|buffer| !buffer.is_empty());
     let harmless =
         exchange.request.method.is_idempotent() || is_unacknowledged(&connection, &exchange.upload);
     let retry = match connection.idle_for {

@@ -111,6 +111,13 @@ impl EndpointData {
         live.filter(|other| !std::ptr::eq(&raw const **other, backend)).collect()
     }
 
+    /// Closes an idle connection that belongs to slots, if there is one: for who takes a slot and brings a connection
+    /// of its own.
+    pub(crate) fn close_one(&self) {
+        let connection = lock(self.stack(0, true)).pop_front();
+        drop(connection);
+    }
+
     pub(crate) fn idle_connections(&self) -> usize {
         self.stacks.iter().map(|stack| lock(&stack.0).len()).sum()
     }

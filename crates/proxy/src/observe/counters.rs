@@ -97,6 +97,7 @@ pub(crate) struct RouteCounters {
 pub(crate) struct BackendCounters {
     pub(crate) queued: Histogram,
     pub(crate) retries: Counter,
+    pub(crate) retries_refused: Counter,
     pub(crate) abandoned: Counter,
     /// Of TCP connections and UDP flows.
     pub(crate) received_bytes: Counter,
@@ -108,6 +109,8 @@ pub(crate) struct BackendCounters {
 pub(crate) struct EndpointCounters {
     pub(crate) attempts: Counter,
     pub(crate) failures: Counter,
+    /// Attempts that say nothing of the endpoint: it was busy, or the client left.
+    pub(crate) untold: Counter,
     pub(crate) connections: Counter,
     /// Of TCP connections and UDP flows.
     pub(crate) received_bytes: Counter,

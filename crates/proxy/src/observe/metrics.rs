@@ -3,6 +3,8 @@
 //! Labels have bounded values: listeners, routes, backends and endpoints come from the configuration, the rest from
 //! closed sets; never a path, a host or a client.
 
+use std::sync::atomic::Ordering;
+
 use crate::backend::Backend;
 use crate::dial::pool::Endpoint;
 use crate::failure::Failure;
@@ -117,6 +119,24 @@ static OF_BACKENDS: &[Row<Backend>] = &[
         BACKEND,
         Read::Count(|it| total(&it.counters, |shard| &shard.retries)),
         "Attempts beyond a request's first.",
+    ),
+    Row::new(
+        "sheave_backend_retries_refused",
+        BACKEND,
+        Read::Count(|it| total(&it.counters, |shard| &shard.retries_refused)),
+        "Requests that were not tried again, because the backend had no budget left for it.",
+    ),
+    Row::new(
+        "sheave_backend_ejections",
+        BACKEND,
+        Read::Count(|it| it.care.ejections.load(Ordering::Relaxed)),
+        "Endpoints taken out for how their requests ended.",
+    ),
+    Row::new(
+        "sheave_backend_panic",
+        BACKEND,
+        Read::Gauge(|it| f64::from(u8::from(it.care.is_panicking()))),
+        "1 while too few endpoints are well, so that health is ignored.",
     ),
     Row::new(
         "sheave_backend_abandoned",

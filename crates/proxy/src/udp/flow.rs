@@ -147,7 +147,9 @@ impl Flow {
                 End::Over | End::Left => None,
             };
             if !answered {
-                slot.conclude(worker, failure);
+                // That nothing came back may be as it should be.
+                let end = failure.map_or(balance::End::Unfinished, Failure::end);
+                slot.conclude(worker, &slot.backend.hold(), end, None);
             }
             let Some(failure) = failure else {
                 if matches!(end, End::Over) {
@@ -231,7 +233,7 @@ impl Flow {
                 return Poll::Ready(());
             }
             if !std::mem::replace(&mut line.has_answered, true) {
-                slot.conclude(&front.worker, None);
+                slot.conclude(&front.worker, &slot.backend.hold(), balance::End::Success, None);
                 self.unanswered.borrow_mut().clear();
             }
             self.last.set(clock::now());

@@ -39,6 +39,8 @@ struct Backend {
     queue_max_requests: u32,
     queue_timeout_seconds: f64,
     waiting: u32,
+    /// Health is ignored, because too few endpoints are well.
+    panicking: bool,
     endpoints: Vec<Endpoint>,
 }
 
@@ -46,6 +48,8 @@ struct Backend {
 struct Endpoint {
     address: SocketAddr,
     weight: u32,
+    /// `serving`, `starting`, `ejected`, `trial` or `unfit`.
+    health: &'static str,
     in_flight: u32,
     idle_connections: usize,
     requests: u64,
@@ -84,7 +88,7 @@ pub(super) fn backends(views: Vec<BackendView>) -> Backends {
 }
 
 fn backend(view: BackendView) -> Backend {
-    let BackendView { key, settings, waiting, endpoints } = view;
+    let BackendView { key, settings, waiting, panicking, endpoints } = view;
     Backend {
         name: key.to_string(),
         namespace: key.namespace.to_string(),
@@ -95,13 +99,15 @@ fn backend(view: BackendView) -> Backend {
         queue_max_requests: settings.queue_max_requests,
         queue_timeout_seconds: settings.queue_timeout.as_secs_f64(),
         waiting,
+        panicking,
         endpoints: endpoints.into_iter().map(endpoint).collect(),
     }
 }
 
 fn endpoint(view: EndpointView) -> Endpoint {
-    let EndpointView { address, weight, in_flight, idle_connections, requests, failures } = view;
-    Endpoint { address, weight, in_flight, idle_connections, requests, failures }
+    let EndpointView { address, weight, health, in_flight, idle_connections, requests, failures } =
+        view;
+    Endpoint { address, weight, health, in_flight, idle_connections, requests, failures }
 }
 
 pub(super) fn config(report: &Report) -> Config {

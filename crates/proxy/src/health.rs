@@ -1,0 +1,277 @@
+//! Watches the health of endpoints: judges what workers saw, probes, and puts the consequences in force.
+//!
+//! One thread, which no request waits for. What is decided is decided in [`balance::health`]; a consequence is a new set of
+//! endpoints for a backend, as a change of the configuration is.
+
+use std::collections::BTreeMap;
+use std::future::pending;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use balance::health::{
+    Change, Condition, Event, HealthSettings, ProbeResult, Standing, Totals, Ward,
+};
+use balance::{EndpointSet, Rng};
+use gateway::snapshot::BackendKey;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+
+use crate::backend::{Backend, Current};
+use crate::clock;
+use crate::dial::pool::{Endpoint, EndpointData, lock};
+use crate::probe;
+use crate::worker::Shared;
+
+/// How often health is judged when nobody asks for it: ejections end, slow starts go on, probes fall due.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Calls the thread that watches.
+#[derive(Default)]
+pub(crate) struct Bell {
+    rung: Notify,
+    stopped: AtomicBool,
+}
+
+impl Bell {
+    /// Something has happened that should be judged now.
+    pub(crate) fn ring(&self) {
+        self.rung.notify_one();
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
+        self.ring();
+    }
+}
+
+/// What is known of the health of one backend's endpoints.
+pub(crate) struct Care {
+    cases: Mutex<Cases>,
+    pub(crate) ejections: AtomicU64,
+}
+
+struct Cases {
+    configured: Arc<EndpointSet<EndpointData>>,
+    ward: Ward,
+    rng: Rng,
+}
+
+impl Care {
+    pub(crate) fn new() -> Self {
+        let wall = clock::wall().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let rng = Rng::new(u64::try_from(wall.as_nanos()).unwrap_or_default());
+        let configured = Arc::new(EndpointSet::empty());
+        let cases = Mutex::new(Cases { configured, ward: Ward::new(), rng });
+        Self { cases, ejections: AtomicU64::new(0) }
+    }
+
+    /// These are the endpoints from now on; `put_in_force` gets those to choose among, before anything else is judged.
+    pub(crate) fn admit<R>(
+        &self,
+        key: &BackendKey,
+        configured: EndpointSet<EndpointData>,
+        settings: &HealthSettings,
+        put_in_force: impl FnOnce(Arc<EndpointSet<EndpointData>>) -> R,
+    ) -> R {
+        let mut cases = lock(&self.cases);
+        cases.configured = Arc::new(configured);
+        if !is_watched(settings) {
+            cases.ward = Ward::new();
+            return put_in_force(Arc::clone(&cases.configured));
+        }
+        let (_, events) = cases.judge(settings);
+        self.tell(key, &events);
+        put_in_force(cases.effective())
+    }
+
+    /// How each endpoint stands, in a word.
+    pub(crate) fn standings(
+        &self,
+        settings: &HealthSettings,
+    ) -> BTreeMap<SocketAddr, &'static str> {
+        let cases = lock(&self.cases);
+        let conditions = cases.ward.conditions(settings, clock::now());
+        conditions.map(|(address, condition)| (address, word(&condition))).collect()
+    }
+
+    pub(crate) fn is_panicking(&self) -> bool {
+        lock(&self.cases).ward.is_panicking()
+    }
+
+    /// One event of the log for each change.
+    fn tell(&self, key: &BackendKey, events: &[Event]) {
+        for event in events {
+            match event {
+                Event::PanicBegins => {
+                    tracing::warn!(backend = %key, "too few endpoints are well: health is ignored");
+                }
+                Event::PanicEnds => tracing::info!(backend = %key, "enough endpoints are well"),
+                Event::Endpoint(endpoint, change) => {
+                    let taken_out = matches!(change, Change::Ejected { .. });
+                    self.ejections.fetch_add(u64::from(taken_out), Ordering::Relaxed);
+                    tracing::info!(backend = %key, %endpoint, ?change, "health of an endpoint");
+                }
+            }
+        }
+    }
+}
+
+impl Cases {
+    /// Whether weights have changed by it, and what there is to tell.
+    fn judge(&mut self, settings: &HealthSettings) -> (bool, Vec<Event>) {
+        let judgement = self.ward.judge(&self.configured, totals, settings, clock::now());
+        (judgement.changed, judgement.events)
+    }
+
+    fn effective(&self) -> Arc<EndpointSet<EndpointData>> {
+        Arc::new(self.ward.effective(&self.configured))
+    }
+
+    fn due_probes(&mut self, settings: &HealthSettings) -> Vec<Arc<Endpoint>> {
+        let Self { configured, ward, rng } = self;
+        let due = ward.due_probes(configured, totals, settings, clock::now(), rng);
+        let members = configured.members().iter();
+        members
+            .filter(|member| due.contains(&member.endpoint.address))
+            .map(|member| Arc::clone(&member.endpoint))
+            .collect()
+    }
+}
+
+fn is_watched(settings: &HealthSettings) -> bool {
+    settings.passive.is_some() || settings.active.is_some() || settings.slow_start.is_some()
+}
+
+/// What has come of an endpoint's requests.
+fn totals(endpoint: &Endpoint) -> Totals {
+    let mut totals = Totals::default();
+    for shard in &endpoint.data.counters {
+        let failures = shard.failures.value();
+        totals.failures += failures;
+        // A worker counts the attempt first: what it is counting just now may be in one figure and not yet in another.
+        let told = shard.attempts.value().saturating_sub(shard.untold.value());
+        totals.successes += told.saturating_sub(failures);
+    }
+    totals
+}
+
+fn word(condition: &Condition) -> &'static str {
+    match condition.standing {
+        Standing::Ejected { .. } => "ejected",
+        Standing::Trial => "trial",
+        Standing::Serving if !condition.fit => "unfit",
+        Standing::Serving if condition.share_percent < 100 => "starting",
+        Standing::Serving => "serving",
+    }
+}
+
+/// Watches until the bell says to stop.
+pub(crate) fn run(shared: &Arc<Shared>) -> io::Result<()> {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+    runtime.block_on(watch(shared));
+    Ok(())
+}
+
+async fn watch(shared: &Arc<Shared>) {
+    let mut probes = JoinSet::new();
+    while !shared.bell.stopped.load(Ordering::Acquire) {
+        let live = shared.live.load_full();
+        let mut any = false;
+        for backend in &live.backends {
+            any |= look_at(backend, &mut probes);
+        }
+        let tick = async { if any { tokio::time::sleep(TICK).await } else { pending().await } };
+        tokio::select! {
+            () = shared.bell.rung.notified() => {}
+            Some(_) = probes.join_next() => {}
+            () = tick => {}
+        }
+    }
+}
+
+/// Judges a backend's endpoints and probes those that are due; says whether there is anything to watch.
+fn look_at(backend: &Arc<Backend>, probes: &mut JoinSet<()>) -> bool {
+    if !is_watched(&backend.current().settings.health) {
+        return false;
+    }
+    let mut cases = lock(&backend.care.cases);
+    // Read under the lock: whoever puts something in force holds it.
+    let current = arc_swap::Guard::into_inner(backend.current());
+    let settings = &current.settings.health;
+    let (changed, events) = cases.judge(settings);
+    backend.care.tell(&backend.key, &events);
+    if changed {
+        backend.replace(Current::new(cases.effective(), current.settings.clone()));
+    }
+    for endpoint in cases.due_probes(settings) {
+        let (backend, current) = (Arc::clone(backend), Arc::clone(&current));
+        probes.spawn(async move {
+            let result = examine(&backend, &endpoint, &current).await;
+            backend.care.hear(&backend.key, endpoint.address, result, &current.settings.health);
+        });
+    }
+    true
+}
+
+impl Care {
+    fn hear(
+        &self,
+        key: &BackendKey,
+        endpoint: SocketAddr,
+        result: ProbeResult,
+        settings: &HealthSettings,
+    ) {
+        let mut cases = lock(&self.cases);
+        let Cases { ward, rng, .. } = &mut *cases;
+        let event = ward.probed(endpoint, result, settings, clock::now(), rng);
+        self.tell(key, event.as_slice());
+    }
+}
+
+/// Probes an endpoint; at a capped one within a slot, so that no more is asked of it than it was said to bear.
+async fn examine(
+    backend: &Arc<Backend>,
+    endpoint: &Arc<Endpoint>,
+    current: &Current,
+) -> ProbeResult {
+    let settings = &current.settings;
+    let (Some(active), Some(probe)) = (&settings.health.active, &settings.probe) else {
+        return ProbeResult::Unknown;
+    };
+    let Some(_slot) = ProbeSlot::take(backend, endpoint, current) else {
+        return ProbeResult::Unknown;
+    };
+    let asked = probe::ask(probe, endpoint.address);
+    match tokio::time::timeout(active.timeout, asked).await {
+        Ok(result) => result,
+        Err(_) => ProbeResult::Bad,
+    }
+}
+
+/// A slot that a probe holds; an uncapped endpoint has none to hold.
+struct ProbeSlot<'a>(Option<(&'a Backend, &'a Endpoint)>);
+
+impl<'a> ProbeSlot<'a> {
+    fn take(backend: &'a Backend, endpoint: &'a Endpoint, current: &Current) -> Option<Self> {
+        let cap = current.limits.cap;
+        if cap.is_none() {
+            return Some(Self(None));
+        }
+        endpoint.take(cap).then(|| {
+            endpoint.data.close_one();
+            Self(Some((backend, endpoint)))
+        })
+    }
+}
+
+impl Drop for ProbeSlot<'_> {
+    fn drop(&mut self) {
+        if let Some((backend, endpoint)) = self.0 {
+            backend.release(endpoint);
+        }
+    }
+}

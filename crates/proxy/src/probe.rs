@@ -1,0 +1,56 @@
+//! Asks an endpoint whether it is well, by a connection of its own. Decides nothing; the caller bounds the time.
+
+use std::net::SocketAddr;
+
+use balance::health::ProbeResult;
+use gateway::snapshot::Probe;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::dial::connect;
+use crate::dial::h1::RESPONSE_LIMITS;
+use crate::h1::parse;
+use crate::head::{Method, ResponseHead};
+
+/// Sends the probe and judges the answer.
+pub(crate) async fn ask(probe: &Probe, endpoint: SocketAddr) -> ProbeResult {
+    let port = match probe {
+        Probe::Http { port, .. } | Probe::Tcp { port } => *port,
+    };
+    let address = SocketAddr::new(endpoint.ip(), port.map_or_else(|| endpoint.port(), Into::into));
+    let mut stream = match TcpStream::connect(address).await {
+        Ok(stream) => stream,
+        // That we have no descriptors left says nothing of the endpoint.
+        Err(error) if connect::is_our_fault(&error) => return ProbeResult::Unknown,
+        Err(_) => return ProbeResult::Bad,
+    };
+    let Probe::Http { target, host, statuses, .. } = probe else { return ProbeResult::Good };
+    let host = host.as_deref().map_or_else(|| address.to_string(), str::to_owned);
+    let request = format!(
+        "GET {target} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: sheave-probe\r\nConnection: close\r\n\r\n"
+    );
+    if stream.write_all(request.as_bytes()).await.is_err() {
+        return ProbeResult::Bad;
+    }
+    match read_status(&mut stream).await {
+        Some(status) if statuses.contains(&status) => ProbeResult::Good,
+        Some(_) | None => ProbeResult::Bad,
+    }
+}
+
+/// The status of a well-formed final response.
+async fn read_status(stream: &mut TcpStream) -> Option<u16> {
+    let (mut read, mut start, mut head) = (Vec::new(), 0, ResponseHead::new());
+    loop {
+        match parse::response(&read[start..], &RESPONSE_LIMITS, Method::Get, &mut head) {
+            Ok(Some(length)) if head.is_interim() => start += length,
+            Ok(Some(_)) => return Some(head.status),
+            // The parser refuses a head that is too long, so this ends.
+            Ok(None) => match stream.read_buf(&mut read).await {
+                Ok(count) if count > 0 => {}
+                Ok(_) | Err(_) => return None,
+            },
+            Err(_) => return None,
+        }
+    }
+}

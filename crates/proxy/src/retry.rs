@@ -1,0 +1,149 @@
+//! How a request goes on after an attempt came to nothing.
+//!
+//! Whether it *may* be sent again is known where it was lost ([`Lost`]); whether there is anything left to send, and
+//! whether the backend has budget for it, is decided here. The policy is [`balance::retry`]'s.
+
+use std::future::pending;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gateway::snapshot::Rule;
+
+use crate::accept::client::{Client, Interrupt};
+use crate::backend::{BackendRef, Slot};
+use crate::clock;
+use crate::dial::abandon;
+use crate::dial::h1::{Lease, Lost, Retry};
+use crate::dial::pool::Endpoint;
+use crate::exchange::{Exchange, Terms};
+use crate::failure::Failure;
+use crate::head::Framing;
+use crate::relay;
+use crate::worker::Worker;
+
+/// What comes next.
+pub(crate) enum Next {
+    /// An attempt with whatever slot can be had; not at the endpoint that has just failed, if there is another.
+    Admit { except: Option<Arc<Endpoint>> },
+    /// An attempt with the same slot, on a fresh connection.
+    Again(Slot),
+}
+
+/// The retries of one request.
+pub(crate) struct Retries<'r> {
+    rule: &'r Rule,
+    backend: &'r BackendRef,
+    /// Attempts after the first.
+    made: u32,
+    /// Before the next attempt.
+    pause: Option<Duration>,
+}
+
+impl<'r> Retries<'r> {
+    pub(crate) fn new(rule: &'r Rule, backend: &'r BackendRef) -> Self {
+        Self { rule, backend, made: 0, pause: None }
+    }
+
+    /// After an attempt that was lost.
+    pub(crate) fn after(
+        &mut self,
+        lost: Lost,
+        worker: &Worker,
+        exchange: &mut Exchange,
+        terms: &Terms<'_>,
+    ) -> Result<Next, Failure> {
+        match lost.retry {
+            // The endpoint is not at fault and sees the request once: that costs no budget, and is always allowed.
+            Retry::SameEndpoint(slot) if exchange.upload.rewind() => {
+                self.made += 1;
+                self.backend.counters[worker.index].retries.add(1);
+                Ok(Next::Again(slot))
+            }
+            Retry::Elsewhere(endpoint) if self.allows(worker, exchange, terms) => {
+                // What was lost at once is sent elsewhere at once; after that, with patience.
+                self.pause = (self.made > 1).then(|| self.backoff(worker, terms));
+                exchange.upload.rewind();
+                Ok(Next::Admit { except: Some(endpoint) })
+            }
+            Retry::SameEndpoint(_) | Retry::Elsewhere(_) | Retry::Never => Err(lost.failure),
+        }
+    }
+
+    /// Whether the response, whose head is there, is one to be asked for again.
+    pub(crate) fn wants_another(
+        &mut self,
+        worker: &Worker,
+        exchange: &Exchange,
+        terms: &Terms<'_>,
+    ) -> bool {
+        let own = self.rule.retry.as_ref().map(|retry| &retry.statuses);
+        let statuses = own.unwrap_or_else(|| &terms.backend().retry_statuses);
+        !statuses.is_empty()
+            && statuses.binary_search(&exchange.response.status).is_ok()
+            && exchange.request.method.is_idempotent()
+            && self.allows(worker, exchange, terms)
+    }
+
+    /// Gives up a response that is asked for again.
+    pub(crate) fn instead_of(
+        &mut self,
+        lease: Lease,
+        worker: &Rc<Worker>,
+        exchange: &mut Exchange,
+        terms: &Terms<'_>,
+    ) -> Next {
+        let end = relay::end(&exchange.response);
+        lease.slot.conclude(worker, &terms.current, end, lease.head_after);
+        let endpoint = Arc::clone(&lease.slot.endpoint);
+        exchange.download.start(exchange.response.framing, Framing::None);
+        abandon::abandon(worker, lease, exchange, terms);
+        exchange.upload.rewind();
+        self.pause = Some(self.backoff(worker, terms));
+        Next::Admit { except: Some(endpoint) }
+    }
+
+    /// Waits before the next attempt, if that is to be.
+    pub(crate) async fn pause(
+        &mut self,
+        worker: &Worker,
+        client: &mut Client,
+        terms: &Terms<'_>,
+    ) -> Result<(), Failure> {
+        let Some(pause) = self.pause.take() else { return Ok(()) };
+        let until = clock::now() + pause;
+        match client.until(worker, until.min(terms.deadline), pending::<()>()).await {
+            Err(Interrupt::ClientGone) => Err(Failure::ClientGone),
+            Ok(()) | Err(Interrupt::Deadline) if until > terms.deadline => {
+                Err(Failure::RequestTimeout)
+            }
+            Ok(()) | Err(Interrupt::Deadline) => Ok(()),
+        }
+    }
+
+    /// Whether one more attempt may be made; if so, it counts.
+    fn allows(&mut self, worker: &Worker, exchange: &Exchange, terms: &Terms<'_>) -> bool {
+        let settings = &terms.backend().retry;
+        let attempts = self.rule.retry.as_ref().map_or(settings.attempts, |own| own.attempts);
+        if self.made + 1 >= attempts.get() || !exchange.upload.is_kept() {
+            return false;
+        }
+        let counters = &self.backend.counters[worker.index];
+        if !self.backend.budget.allows(settings, clock::now()) {
+            counters.retries_refused.add(1);
+            return false;
+        }
+        counters.retries.add(1);
+        self.made += 1;
+        true
+    }
+
+    fn backoff(&self, worker: &Worker, terms: &Terms<'_>) -> Duration {
+        let mut settings = terms.backend().retry;
+        if let Some(base) = self.rule.retry.as_ref().and_then(|own| own.backoff) {
+            settings.backoff_base = base;
+            settings.backoff_max = settings.backoff_max.max(base);
+        }
+        settings.backoff(self.made, &mut worker.rng.borrow_mut())
+    }
+}
