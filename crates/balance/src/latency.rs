@@ -140,3 +140,93 @@ fn left_of_memory(silence: Duration) -> f32 {
     let four_times = twice * twice;
     four_times * four_times
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Time {
+        Time::ZERO + Duration::from_millis(millis)
+    }
+
+    fn outcome(end: End, head_millis: u64) -> Outcome {
+        let head_after = Some(Duration::from_millis(head_millis));
+        Outcome { started: Time::ZERO, head_after, end }
+    }
+
+    fn success(head_millis: u64) -> Outcome {
+        outcome(End::Success, head_millis)
+    }
+
+    /// Milliseconds.
+    fn estimate(latency: &Latency, now: Time) -> f32 {
+        latency.at(now).latency.expect("it has answered") / 1e6
+    }
+
+    #[test]
+    fn the_estimate_jumps_to_a_peak_and_comes_down_slowly() {
+        let latency = Latency::default();
+        assert!(latency.at(at(0)).latency.is_none());
+        latency.learn(&success(10), at(0));
+        latency.learn(&success(100), at(1));
+        assert!((99.0..=100.0).contains(&estimate(&latency, at(1))));
+        for now in 2..10_000 {
+            latency.learn(&success(10), at(now));
+        }
+        let after = estimate(&latency, at(10_000));
+        // e^-1 of the 90 ms above is left.
+        assert!((41.0..45.0).contains(&after), "{after}");
+    }
+
+    #[test]
+    fn who_was_slow_is_forgotten_in_silence() {
+        let latency = Latency::default();
+        latency.learn(&success(1_000), at(0));
+        assert!(estimate(&latency, at(60_000)) < 20.0);
+    }
+
+    #[test]
+    fn failures_are_blame_that_decays_in_five_seconds_and_no_latency() {
+        let latency = Latency::default();
+        latency.learn(&success(10), at(0));
+        for _ in 0..20 {
+            latency.learn(&outcome(End::ServerError, 1), at(0));
+        }
+        let shown = |now| latency.at(at(now));
+        assert!((9.9..=10.0).contains(&estimate(&latency, at(0))));
+        assert!(shown(0).penalty > 16.9);
+        assert!((8.0..10.0).contains(&shown(2_500).penalty));
+        assert_eq!(shown(5_000).penalty, 1.0);
+    }
+
+    #[test]
+    fn one_failure_weighs_little_and_successes_make_up_for_it() {
+        let latency = Latency::default();
+        latency.learn(&outcome(End::Broken, 1), at(0));
+        assert_eq!(latency.at(at(0)).penalty, 5.0);
+        for _ in 0..10 {
+            latency.learn(&success(10), at(1));
+        }
+        assert!(latency.at(at(1)).penalty < 1.3);
+    }
+
+    #[test]
+    fn retry_after_is_heeded_and_bounded() {
+        let refused = |seconds| End::Refused { retry_after: Some(Duration::from_secs(seconds)) };
+        let latency = Latency::default();
+        latency.learn(&outcome(refused(30), 1), at(0));
+        latency.learn(&success(10), at(1));
+        assert_eq!(latency.at(at(29_999)).penalty, 17.0);
+        assert_eq!(latency.at(at(30_000)).penalty, 1.0);
+        latency.learn(&outcome(refused(1_000_000), 1), at(0));
+        assert_eq!(latency.at(at(300_000)).penalty, 1.0);
+    }
+
+    #[test]
+    fn who_leaves_says_nothing() {
+        let latency = Latency::default();
+        latency.learn(&outcome(End::Unfinished, 1), at(0));
+        let Impression { latency, penalty } = latency.at(at(0));
+        assert_eq!((latency, penalty), (None, 1.0));
+    }
+}

@@ -194,12 +194,6 @@ impl Loads {
         seat.page.take(seat.index as usize, cap)
     }
 
-    /// The member on trial that this call began to try, if any was idle and untried.
-    pub(crate) fn take_trial(&self, bars: Bars<'_>) -> Option<usize> {
-        let mut open = self.trials.iter().filter(|trial| !bars.keep_from(trial.member));
-        open.find(|trial| self.try_out(trial)).map(|trial| trial.member)
-    }
-
     fn try_out(&self, trial: &Trial) -> bool {
         let seat = &self.seats[trial.member];
         let alone = NonZeroU32::new(1);

@@ -103,10 +103,11 @@ impl Picker {
         cap: Option<NonZeroU32>,
         wish: &Wish<'_, T>,
     ) -> Option<Arc<Endpoint<T>>> {
+        let field = |bars| Field::new(&set.loads, cap, bars);
         let member = match self.claim(set, wish) {
-            Claim::Any => self.take_member(set, cap, Bars::Nobody, wish),
-            Claim::But(except) => self.take_member(set, cap, Bars::One(except), wish),
-            Claim::Only(member) => self.take_bound(set, cap, Bars::Nobody, member),
+            Claim::Any => self.take_member(set, cap, &field(Bars::Nobody), wish),
+            Claim::But(except) => self.take_member(set, cap, &field(Bars::One(except)), wish),
+            Claim::Only(member) => set.loads.take(member, cap).then_some(member),
         };
         member.map(|member| set.members()[member].endpoint.clone())
     }
@@ -119,15 +120,14 @@ impl Picker {
         wish: &Wish<'_, T>,
         barred: &dyn Fn(usize) -> bool,
     ) -> Option<Arc<Endpoint<T>>> {
-        let member = match self.claim(set, wish) {
-            Claim::Any => self.take_member(set, cap, Bars::Those(barred), wish),
-            Claim::But(except) => {
-                let barred = |member| member == except || barred(member);
-                self.take_member(set, cap, Bars::Those(&barred), wish)
-            }
-            Claim::Only(member) => self.take_bound(set, cap, Bars::Those(barred), member),
-        };
-        member.map(|member| set.members()[member].endpoint.clone())
+        let claim = self.claim(set, wish);
+        if let Claim::Only(member) = claim {
+            return if barred(member) { None } else { set.take(member, cap) };
+        }
+        let barred = |member| !claim.allows(member) || barred(member);
+        let field = Field::new(&set.loads, cap, Bars::Those(&barred));
+        let member = self.take_member(set, cap, &field, wish)?;
+        Some(set.members()[member].endpoint.clone())
     }
 
     /// Which members may serve the request.
@@ -146,37 +146,27 @@ impl Picker {
         key.filter(|_| self.algorithm == Algorithm::Maglev)
     }
 
-    fn take_bound<T>(
-        &self,
-        set: &EndpointSet<T>,
-        cap: Option<NonZeroU32>,
-        bars: Bars<'_>,
-        member: usize,
-    ) -> Option<usize> {
-        (!bars.keep_from(member) && set.loads.take(member, cap)).then_some(member)
-    }
-
     fn take_member<T>(
         &mut self,
         set: &EndpointSet<T>,
         cap: Option<NonZeroU32>,
-        bars: Bars<'_>,
+        field: &Field<'_>,
         wish: &Wish<'_, T>,
     ) -> Option<usize> {
-        let loads = &set.loads;
-        if let Some(member) = loads.take_trial(bars) {
+        if set.loads.has_trials()
+            && let Some(member) = field.take_trial()
+        {
             return Some(member);
         }
-        let field = Field::new(loads, cap, bars);
         for _ in 0..Self::LOOKS {
-            let member = self.choose(set, &field, wish)?;
-            if loads.take(member, cap) {
+            let member = self.choose(set, field, wish)?;
+            if set.loads.take(member, cap) {
                 return Some(member);
             }
         }
         // Others keep winning the race for the best. The queue relies on `None` meaning that each was seen full, so
         // the bound on looking ends in a try at each, not in giving up.
-        (0..field.len()).find(|&member| !bars.keep_from(member) && loads.take(member, cap))
+        (0..field.len()).find(|&member| !field.bars(member) && set.loads.take(member, cap))
     }
 
     fn choose<T>(
@@ -191,12 +181,18 @@ impl Picker {
         {
             return Some(member);
         }
-        if let Some((near, roomy)) = field.by_zone()
-            && let Some(member) = [near, roomy].iter().find_map(|f| self.state.choose(f, wish.now))
+        if let Some(zones) = field.by_zone()
+            && let Some(member) = self.choose_by_zone(zones, wish.now)
         {
             return Some(member);
         }
         self.state.choose(field, wish.now)
+    }
+
+    /// Kept apart, because most sets know no zones and every request comes by.
+    #[cold]
+    fn choose_by_zone(&mut self, zones: [Field<'_>; 2], now: Time) -> Option<usize> {
+        zones.iter().find_map(|zone| self.state.choose(zone, now))
     }
 }
 
@@ -215,6 +211,7 @@ impl State {
 /// Of two different random members the better, or the one that can take a request; `None` if neither can.
 ///
 /// Different, because with two of the same the worst is chosen now and then (envoy#14859).
+#[inline(never)]
 fn better_of_two(
     field: &Field<'_>,
     rng: &mut Rng,

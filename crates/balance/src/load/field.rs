@@ -13,8 +13,8 @@ pub(crate) struct Field<'a> {
     loads: &'a Loads,
     /// So many members, the first.
     len: usize,
-    /// Requests in flight at each member, at most.
-    limit: Option<NonZeroU32>,
+    /// Requests in flight at each member, at most; `u32::MAX`: any number.
+    most: u32,
     bars: Bars<'a>,
 }
 
@@ -23,19 +23,23 @@ impl<'a> Field<'a> {
     const LOCAL_ROOM: u32 = 4;
 
     /// All members.
-    pub(crate) fn new(loads: &'a Loads, limit: Option<NonZeroU32>, bars: Bars<'a>) -> Self {
-        Self { loads, len: loads.seats.len(), limit, bars }
+    pub(crate) fn new(loads: &'a Loads, cap: Option<NonZeroU32>, bars: Bars<'a>) -> Self {
+        Self { loads, len: loads.seats.len(), most: cap.map_or(u32::MAX, NonZeroU32::get), bars }
     }
 
     /// Where zones differ, what to choose among first: the members in our zone, then all, in either case only those
     /// with less than three quarters of their cap in flight. So others are used before ours are full.
-    pub(crate) fn by_zone(&self) -> Option<(Self, Self)> {
+    #[inline]
+    pub(crate) fn by_zone(&self) -> Option<[Self; 2]> {
         if self.loads.local == 0 {
             return None;
         }
-        let room = self.limit.map_or(Self::LOCAL_ROOM, |cap| cap.get() - cap.get().div_ceil(4));
-        let roomy = Self { limit: NonZeroU32::new(room.max(1)), ..*self };
-        Some((Self { len: self.loads.local, ..roomy }, roomy))
+        let most = match self.most {
+            u32::MAX => Self::LOCAL_ROOM,
+            cap => (cap - cap.div_ceil(4)).max(1),
+        };
+        let roomy = Self { most, ..*self };
+        Some([Self { len: self.loads.local, ..roomy }, roomy])
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -70,7 +74,24 @@ impl<'a> Field<'a> {
     /// Whether a member of this load may be chosen.
     #[inline]
     pub(crate) fn is_open(&self, member: usize, load: Load) -> bool {
-        load.has_room(self.limit) && !self.bars.keep_from(member)
+        load.in_flight < self.most && !self.bars(member)
+    }
+
+    /// Whether a member is left out, whatever its load.
+    #[inline]
+    pub(crate) fn bars(&self, member: usize) -> bool {
+        match self.bars {
+            Bars::Nobody => false,
+            Bars::One(barred) => member == barred,
+            Bars::Those(barred) => barred(member),
+        }
+    }
+
+    /// The member on trial that this call began to try, if any was idle and untried.
+    #[cold]
+    pub(crate) fn take_trial(&self) -> Option<usize> {
+        let mut open = self.loads.trials.iter().filter(|trial| !self.bars(trial.member));
+        open.find(|trial| self.loads.try_out(trial)).map(|trial| trial.member)
     }
 
     /// One member, each as likely as its weight says, open or not; `None` if nobody has a weight.
@@ -104,7 +125,7 @@ impl<'a> Field<'a> {
     }
 }
 
-/// Which members a request is to be kept from.
+/// Which members are left out.
 #[derive(Clone, Copy)]
 pub(crate) enum Bars<'a> {
     /// None.
@@ -115,26 +136,9 @@ pub(crate) enum Bars<'a> {
     Those(&'a dyn Fn(usize) -> bool),
 }
 
-impl Bars<'_> {
-    pub(crate) fn keep_from(self, member: usize) -> bool {
-        match self {
-            Self::Nobody => false,
-            Self::One(barred) => member == barred,
-            Self::Those(barred) => barred(member),
-        }
-    }
-}
-
 /// What choosing sees of a member.
 #[derive(Clone, Copy)]
 pub(crate) struct Load {
     pub(crate) in_flight: u32,
     pub(crate) weight: u32,
-}
-
-impl Load {
-    /// Whether one more request is within the cap.
-    pub(crate) fn has_room(self, cap: Option<NonZeroU32>) -> bool {
-        cap.is_none_or(|cap| self.in_flight < cap.get())
-    }
 }

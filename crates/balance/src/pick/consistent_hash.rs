@@ -15,6 +15,7 @@ use crate::load::Field;
 const JUMPS: u64 = 16;
 
 /// Chooses for a key; `None` if caps leave room for nobody who is within bounds.
+#[inline(never)]
 pub(super) fn choose(ring: &Ring, field: &Field<'_>, key: u64) -> Option<usize> {
     let (mut in_flight, mut weight) = (1, 0);
     field.each(0, |_, load| {

@@ -22,6 +22,7 @@ impl PeakEwma {
         Self { start: rng.next_u64() as usize, rng }
     }
 
+    #[inline(never)]
     pub(super) fn choose(&mut self, field: &Field<'_>, now: Time) -> Option<usize> {
         if field.len() > SCAN
             && let Some(member) = better_of_two(field, &mut self.rng, |one, other| {

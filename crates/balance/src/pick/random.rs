@@ -11,6 +11,7 @@ impl Random {
         Self(Rng::new(seed))
     }
 
+    #[inline(never)]
     pub(super) fn choose(&mut self, field: &Field<'_>) -> Option<usize> {
         let drawn = field.draw(&mut self.0)?;
         if field.is_open(drawn, field.load(drawn)) {

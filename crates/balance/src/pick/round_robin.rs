@@ -23,6 +23,7 @@ impl RoundRobin {
         Self { offset, shares: Vec::new(), credits: Vec::new() }
     }
 
+    #[inline(never)]
     pub(super) fn choose(&mut self, field: &Field<'_>) -> Option<usize> {
         if self.shares != field.shares() {
             self.follow(field.shares());
