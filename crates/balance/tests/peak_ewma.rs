@@ -1,0 +1,149 @@
+//! The laws of PeakEwma, which learns: in a small world of endpoints that take time or fail.
+#![cfg(not(loom))]
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use balance::{
+    Admission, Algorithm, End, EndpointSet, Ledger, Member, Outcome, Picker, Queue, Rng, Time, Wish,
+};
+
+/// How an endpoint answers.
+#[derive(Clone, Copy)]
+struct Server {
+    after: Duration,
+    end: End,
+}
+
+const SOUND: Server = Server { after: Duration::from_millis(10), end: End::Success };
+
+/// Requests come at random, the same number a second whatever becomes of them, and each is answered in its time.
+struct World {
+    servers: Vec<Server>,
+    set: EndpointSet<usize>,
+    picker: Picker,
+    rng: Rng,
+    now: Time,
+    /// When it ends, and at which member it began when.
+    running: BinaryHeap<Reverse<(Time, usize, Time)>>,
+}
+
+impl World {
+    fn new(servers: Vec<Server>) -> Self {
+        let mut ledger = Ledger::new();
+        let mut member = |number: usize| {
+            let address = SocketAddr::from(([10, 0, 0, 1], number as u16));
+            Member::new(ledger.endpoint(address, || number), 1)
+        };
+        let set = EndpointSet::new((0..servers.len()).map(&mut member).collect());
+        let picker = Picker::new(Algorithm::PeakEwma, 1);
+        let now = Time::ZERO + Duration::from_secs(1_000);
+        Self { servers, set, picker, rng: Rng::new(1), now, running: BinaryHeap::new() }
+    }
+
+    /// How many requests each server gets in this time.
+    fn run(&mut self, duration: Duration, per_second: u64) -> Vec<u32> {
+        let end = self.now + duration;
+        let mut served = vec![0; self.servers.len()];
+        let gap_nanos = 2_000_000_000 / per_second;
+        while self.now < end {
+            self.now = self.now + Duration::from_nanos(self.rng.next_u64() % gap_nanos);
+            self.answer();
+            let wish = Wish { now: self.now, ..Wish::default() };
+            let endpoint = self.picker.take(&self.set, None, &wish).expect("there is no cap");
+            served[endpoint.data] += 1;
+            let until = self.now + self.servers[endpoint.data].after;
+            self.running.push(Reverse((until, endpoint.data, self.now)));
+        }
+        served
+    }
+
+    fn answer(&mut self) {
+        while let Some(&Reverse((ended, server, started))) = self.running.peek()
+            && ended <= self.now
+        {
+            self.running.pop();
+            let member = self.set.members().iter().find(|member| member.endpoint.data == server);
+            let endpoint = &member.expect("servers do not leave").endpoint;
+            let head_after = Some(self.servers[server].after);
+            let outcome = Outcome { started, head_after, end: self.servers[server].end };
+            endpoint.learn(&outcome, ended);
+            let nobody = || -> &mut Queue<usize, ()> { unreachable!("nobody waits") };
+            assert!(Admission::new().release(endpoint, nobody).is_none());
+        }
+    }
+}
+
+fn share(served: &[u32], server: usize) -> f64 {
+    f64::from(served[server]) / f64::from(served.iter().sum::<u32>())
+}
+
+#[test]
+fn who_fails_fast_is_starved_and_comes_back_when_it_serves_again() {
+    for count in [5, 100] {
+        let mut servers = vec![SOUND; count];
+        servers[2] = Server { after: Duration::from_millis(1), end: End::ServerError };
+        let mut world = World::new(servers);
+        let per_second = 200 * count as u64;
+        world.run(Duration::from_secs(2), per_second);
+        let sick = world.run(Duration::from_secs(20), per_second);
+        assert!(share(&sick, 2) < 0.1 / count as f64, "{sick:?}");
+
+        world.servers[2] = SOUND;
+        world.run(Duration::from_secs(10), per_second);
+        let sound = world.run(Duration::from_secs(20), per_second);
+        assert!(share(&sound, 2) > 0.8 / count as f64, "{sound:?}");
+    }
+}
+
+#[test]
+fn who_is_ten_times_slower_gets_little() {
+    for count in [5, 100] {
+        let mut servers = vec![SOUND; count];
+        servers[0].after *= 10;
+        let mut world = World::new(servers);
+        let per_second = 200 * count as u64;
+        world.run(Duration::from_secs(2), per_second);
+        let served = world.run(Duration::from_secs(20), per_second);
+        assert!(share(&served, 0) < 0.25 / count as f64, "{served:?}");
+        assert!(served[0] > 0, "it is looked at now and then");
+    }
+}
+
+#[test]
+fn who_asks_to_be_left_alone_is_and_serves_later() {
+    let mut servers = vec![SOUND; 4];
+    let retry_after = Some(Duration::from_secs(30));
+    servers[1] = Server { after: Duration::from_millis(1), end: End::Refused { retry_after } };
+    let mut world = World::new(servers);
+    world.run(Duration::from_secs(1), 400);
+    world.servers[1] = SOUND;
+    let left_alone = world.run(Duration::from_secs(25), 400);
+    assert!(left_alone[1] < 20, "{left_alone:?}");
+    world.run(Duration::from_secs(10), 400);
+    let later = world.run(Duration::from_secs(10), 400);
+    assert!(share(&later, 1) > 0.2, "{later:?}");
+}
+
+#[test]
+fn a_newcomer_is_neither_flooded_nor_starved() {
+    for count in [5, 100] {
+        let mut world = World::new(vec![SOUND; count]);
+        let per_second = 200 * count as u64;
+        world.run(Duration::from_secs(2), per_second);
+
+        // The same endpoints as before, which are known, and one more.
+        let mut ledger = Ledger::new();
+        let address = SocketAddr::from(([10, 0, 0, 2], 1));
+        let newcomer = Member::new(ledger.endpoint(address, || count), 1);
+        let known = world.set.members().iter().cloned();
+        world.set = EndpointSet::new(known.chain([newcomer]).collect());
+        world.servers.push(SOUND);
+
+        let first = world.run(Duration::from_secs(1), per_second);
+        let share = share(&first, count) * (count + 1) as f64;
+        assert!((0.5..2.0).contains(&share), "{share} of its share: {first:?}");
+    }
+}
