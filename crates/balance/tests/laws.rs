@@ -354,3 +354,23 @@ fn those_who_gave_up_are_cleared_away() {
     assert!(world.waiters.is_empty() && !world.admission.cancel(&first));
     world.end();
 }
+
+#[test]
+fn a_long_line_at_one_endpoint_refuses_nobody_who_can_be_served_by_another() {
+    let mut world =
+        World::new(Algorithm::LeastLoad, Limits { cap: NonZeroU32::new(1), max_waiting: 3 });
+    let weights = [Some((1, false)), Some((1, false)), None, None];
+    world.replace(&weights, world.limits);
+    let bound = Asks { only: Some(0), ..Asks::default() };
+    for _ in 0..4 {
+        world.enter(bound);
+    }
+    assert_eq!((world.held.len(), world.waiters.len()), (1, 3));
+    world.enter(bound);
+    assert_eq!(world.held, [0], "the queue is full");
+    world.enter(Asks::default());
+    assert_eq!(world.held, [0, 1], "but the other is free");
+    world.enter(Asks::default());
+    assert_eq!((world.held.len(), world.waiters.len()), (2, 3), "now that is full too");
+    world.end();
+}
