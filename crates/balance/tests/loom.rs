@@ -37,8 +37,13 @@ impl Backend {
     }
 
     fn enter(&self, set: &Set, name: &'static str) -> Entry<()> {
+        self.enter_for(set, None, name)
+    }
+
+    fn enter_for(&self, set: &Set, only: Option<&Slot>, name: &'static str) -> Entry<()> {
         let mut picker = Picker::new(Algorithm::LeastLoad, 0);
-        self.admission.enter(&mut picker, set, LIMITS, &Wish::default(), || self.lock(), || name)
+        let wish = Wish { only, ..Wish::default() };
+        self.admission.enter(&mut picker, set, LIMITS, &wish, || self.lock(), || name)
     }
 
     fn take(&self, set: &Set) -> Slot {
@@ -298,5 +303,69 @@ fn a_slot_freed_through_another_backend_reaches_who_comes_at_the_same_moment() {
         assert_eq!(releasing.join().unwrap().len() == 1, matches!(entry, Entry::Waiting(_)));
         assert!(slot_of(entry).is_some());
         assert_eq!((in_flight(&first), here.admission.waiting()), (1, 0));
+    });
+}
+
+#[test]
+fn who_is_bound_to_an_endpoint_gets_it_though_it_is_released_at_the_same_moment() {
+    loom::model(|| {
+        let World { first, both, .. } = World::new();
+        let backend = Backend::new(&both);
+        let held = backend.take(&first);
+        let releasing = {
+            let (backend, held) = (backend.clone(), held.clone());
+            thread::spawn(move || backend.release(&held))
+        };
+        let entry = backend.enter_for(&both, Some(&held), "bound");
+        let woken = releasing.join().unwrap();
+        assert_eq!(woken.is_some(), matches!(entry, Entry::Waiting(_)), "woken if it waits");
+        let slot = slot_of(entry).expect("nobody sleeps while the slot is free");
+        assert!(std::sync::Arc::ptr_eq(&slot, &held));
+        assert_eq!((in_flight(&both), backend.admission.waiting()), (1, 0));
+    });
+}
+
+#[test]
+fn who_is_bound_is_in_nobodys_way_and_nobody_barges_in_before_it() {
+    loom::model(|| {
+        let World { first, second, both, .. } = World::new();
+        let backend = Backend::new(&both);
+        let held = backend.take(&first);
+        let Entry::Waiting(bound) = backend.enter_for(&both, Some(&held), "bound") else {
+            panic!("no slot is free");
+        };
+        let releasing = {
+            let (backend, held) = (backend.clone(), held.clone());
+            thread::spawn(move || backend.release(&held))
+        };
+        let other = slot_of(backend.enter(&both, "other")).expect("the second is free");
+        assert!(std::sync::Arc::ptr_eq(&other, &second.members()[0].endpoint));
+        assert_eq!(releasing.join().unwrap(), Some("bound"));
+        assert!(bound.granted().is_some());
+        assert_eq!((in_flight(&both), backend.admission.waiting()), (2, 0));
+    });
+}
+
+#[test]
+fn an_endpoint_on_trial_is_tried_once() {
+    loom::model(|| {
+        let World { first, .. } = World::new();
+        let member = Member { trial: true, ..first.members()[0].clone() };
+        let trial = Set::new(EndpointSet::new(vec![member]));
+        let backend = Backend::new(&trial);
+        let trying = {
+            let (backend, trial) = (backend.clone(), trial.clone());
+            thread::spawn(move || match backend.enter(&trial, "one") {
+                Entry::Slot(slot) => {
+                    backend.release(&slot);
+                    true
+                }
+                Entry::Waiting(_) => false,
+                Entry::Refused(refusal) => panic!("{refusal:?}"),
+            })
+        };
+        let tried = slot_of(backend.enter(&trial, "other")).is_some();
+        assert_ne!(tried, trying.join().unwrap(), "one of them tried it");
+        assert_eq!(in_flight(&trial), u32::from(tried));
     });
 }
