@@ -93,6 +93,8 @@ pub enum Algorithm {
     RoundRobin,
     /// Any endpoint, by weight.
     Random,
+    /// The endpoint that is likely to answer first, by latency and load; failures count as slowness.
+    PeakEwma,
     /// The endpoint that belongs to what is hashed, unless it has a quarter more to do than its share.
     ConsistentHash,
     /// The endpoint that belongs to what is hashed by Maglev's table, however busy it is.

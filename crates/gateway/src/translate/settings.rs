@@ -46,6 +46,7 @@ pub(super) fn backend_settings(spec: &BackendPolicySpec) -> BackendSettings {
             objects::Algorithm::LeastLoad => balance::Algorithm::LeastLoad,
             objects::Algorithm::RoundRobin => balance::Algorithm::RoundRobin,
             objects::Algorithm::Random => balance::Algorithm::Random,
+            objects::Algorithm::PeakEwma => balance::Algorithm::PeakEwma,
             objects::Algorithm::ConsistentHash => balance::Algorithm::ConsistentHash,
             objects::Algorithm::Maglev => balance::Algorithm::Maglev,
         },
@@ -102,10 +103,10 @@ pub(super) fn client_settings(spec: &ClientPolicySpec) -> ClientSettings {
 
 /// Everything in a BackendPolicy that cannot be, though each value alone is allowed.
 pub(super) fn backend_faults(spec: &BackendPolicySpec) -> Vec<Fault> {
-    use objects::Algorithm::{ConsistentHash, LeastLoad, Maglev, Random, RoundRobin};
+    use objects::Algorithm::{ConsistentHash, LeastLoad, Maglev, PeakEwma, Random, RoundRobin};
     let hashes = match spec.algorithm {
         ConsistentHash | Maglev => true,
-        LeastLoad | RoundRobin | Random => false,
+        LeastLoad | RoundRobin | Random | PeakEwma => false,
     };
     let mut faults = Faults::default();
     if let Some(hash_on) = &spec.hash_on {
