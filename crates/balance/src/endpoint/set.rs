@@ -1,0 +1,202 @@
+//! Puts endpoints into sets to choose among. A set does not change; a change makes a new one.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::sync::{Arc, OnceLock};
+
+use super::Endpoint;
+use crate::load::Loads;
+use crate::pick::{Algorithm, Claim, MaglevTable, Ring};
+
+/// An endpoint of a set.
+pub struct Member<T> {
+    /// Who it is.
+    pub endpoint: Arc<Endpoint<T>>,
+    /// Its share relative to the others; 0 gets nothing. An ejected endpoint has 0, one that starts slowly less than
+    /// it will have.
+    pub weight: u32,
+    /// It is in our zone. Where some members are and others are not, these are used first, until each has three
+    /// quarters of its cap in flight, or 4 requests without a cap; then the others as far; then all alike. A key goes
+    /// before the zone.
+    pub local: bool,
+    /// It is to show that it can serve again: whatever its weight, it is given one request, soon, when it has no other
+    /// in flight. Another trial takes another set.
+    pub trial: bool,
+}
+
+impl<T> Member<T> {
+    /// A member of no zone and not on trial.
+    pub fn new(endpoint: Arc<Endpoint<T>>, weight: u32) -> Self {
+        Self { endpoint, weight, local: false, trial: false }
+    }
+
+    /// The share that choosing goes by.
+    fn share(&self) -> u32 {
+        if self.trial { 0 } else { self.weight }
+    }
+}
+
+impl<T> Clone for Member<T> {
+    fn clone(&self) -> Self {
+        Self { endpoint: self.endpoint.clone(), ..*self }
+    }
+}
+
+impl<T> fmt::Debug for Member<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} of weight {}", self.endpoint, self.weight)?;
+        write!(f, "{}", if self.local { ", local" } else { "" })?;
+        write!(f, "{}", if self.trial { ", on trial" } else { "" })
+    }
+}
+
+/// Endpoints to choose among. Immutable, but for the requests that members on trial have left.
+pub struct EndpointSet<T> {
+    members: Vec<Member<T>>,
+    by_address: BTreeMap<SocketAddr, usize>,
+    pub(crate) loads: Loads,
+    /// How many have a weight and are not on trial.
+    regular: usize,
+    ring: OnceLock<Ring>,
+    maglev: OnceLock<MaglevTable>,
+}
+
+impl<T> EndpointSet<T> {
+    /// A set of these members, in this order, but local ones first. One that is named twice is one member, with the
+    /// larger weight: EndpointSlices may name an endpoint twice while it moves between them.
+    pub fn new(mut members: Vec<Member<T>>) -> Self {
+        let mut set = Self::empty();
+        members.sort_by_key(|member| !member.local);
+        for member in members {
+            set.add(member);
+        }
+        set.count();
+        set
+    }
+
+    /// The set of nobody.
+    pub fn empty() -> Self {
+        Self {
+            members: Vec::new(),
+            by_address: BTreeMap::new(),
+            loads: Loads::default(),
+            regular: 0,
+            ring: OnceLock::new(),
+            maglev: OnceLock::new(),
+        }
+    }
+
+    /// Makes what an algorithm needs of a set, which may take milliseconds: before the set is handed to workers, or
+    /// the first request does it.
+    pub fn prepare(&self, algorithm: Algorithm) {
+        match algorithm {
+            Algorithm::ConsistentHash => {
+                self.ring();
+            }
+            Algorithm::Maglev => {
+                self.maglev();
+            }
+            Algorithm::LeastLoad
+            | Algorithm::RoundRobin
+            | Algorithm::Random
+            | Algorithm::PeakEwma => {}
+        }
+    }
+
+    /// Who is in it, weight 0 included.
+    pub fn members(&self) -> &[Member<T>] {
+        &self.members
+    }
+
+    /// The member with this address.
+    pub fn find(&self, address: SocketAddr) -> Option<&Member<T>> {
+        self.by_address.get(&address).map(|&member| &self.members[member])
+    }
+
+    /// Whether this very endpoint, not merely one with its address, is a member.
+    pub fn contains(&self, endpoint: &Endpoint<T>) -> bool {
+        self.position(endpoint).is_some()
+    }
+
+    /// Which member a key belongs to by Maglev, as a number in [`members`](Self::members).
+    pub fn maglev(&self) -> &MaglevTable {
+        self.maglev.get_or_init(|| MaglevTable::new(&self.by_share()))
+    }
+
+    pub(crate) fn ring(&self) -> &Ring {
+        self.ring.get_or_init(|| Ring::new(&self.by_share()))
+    }
+
+    /// Whether anybody in it can be chosen.
+    pub(crate) fn is_usable(&self) -> bool {
+        self.regular > 0 || self.loads.has_trials()
+    }
+
+    /// Takes a slot at a member, if it has one.
+    pub(crate) fn take(&self, member: usize, cap: Option<NonZeroU32>) -> Option<Arc<Endpoint<T>>> {
+        self.loads.take(member, cap).then(|| self.members[member].endpoint.clone())
+    }
+
+    pub(crate) fn position(&self, endpoint: &Endpoint<T>) -> Option<usize> {
+        let position = *self.by_address.get(&endpoint.address)?;
+        std::ptr::eq(&*self.members[position].endpoint, endpoint).then_some(position)
+    }
+
+    /// Which members may serve a request that has failed at `except`, is bound to `only`, or else by its key.
+    #[inline]
+    pub(crate) fn claim(
+        &self,
+        except: Option<&Arc<Endpoint<T>>>,
+        only: Option<&Arc<Endpoint<T>>>,
+        key: Option<u64>,
+    ) -> Claim {
+        if except.is_none() && only.is_none() && key.is_none() {
+            return Claim::Any;
+        }
+        let except = except.filter(|_| self.regular > 1).and_then(|known| self.position(known));
+        let is_regular = |&member: &usize| self.loads.weight(member) > 0;
+        let bound = only.and_then(|known| self.position(known)).filter(is_regular);
+        let by_key = || key.and_then(|key| self.maglev().member_but(key, except));
+        match bound.filter(|&only| Some(only) != except).or_else(by_key) {
+            Some(only) => Claim::Only(only),
+            None => except.map_or(Claim::Any, Claim::But),
+        }
+    }
+
+    fn by_share(&self) -> Vec<(SocketAddr, u32)> {
+        self.members.iter().map(|member| (member.endpoint.address, member.share())).collect()
+    }
+
+    fn add(&mut self, member: Member<T>) {
+        let position =
+            *self.by_address.entry(member.endpoint.address).or_insert(self.members.len());
+        match self.members.get_mut(position) {
+            Some(known) => known.weight = known.weight.max(member.weight),
+            None => self.members.push(member),
+        }
+    }
+
+    /// What choosing looks at.
+    fn count(&mut self) {
+        let local = self.members.iter().take_while(|member| member.local).count();
+        for (position, member) in self.members.iter().enumerate() {
+            if position == local {
+                self.loads.end_of_zone();
+            }
+            let Endpoint { cell, key, .. } = &*member.endpoint;
+            match member.trial {
+                true => self.loads.push_trial(cell, *key),
+                false => self.loads.push(cell, *key, member.weight),
+            }
+            self.regular += usize::from(member.share() > 0);
+        }
+    }
+}
+
+impl<T> fmt::Debug for EndpointSet<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.members).finish()
+    }
+}
