@@ -96,7 +96,7 @@ pub enum Object {
     /// Some endpoints of a Service.
     EndpointSlice(Resource<EndpointSliceSpec>),
     /// How the endpoints of a Service are used.
-    BackendPolicy(Resource<BackendPolicySpec>),
+    BackendPolicy(Box<Resource<BackendPolicySpec>>),
     /// What clients of a Gateway may do.
     ClientPolicy(Resource<ClientPolicySpec>),
 }

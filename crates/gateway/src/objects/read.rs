@@ -132,7 +132,7 @@ const KINDS: [Kind; 10] = [
     Kind {
         name: "BackendPolicy",
         versions: SHEAVE,
-        read: |reader, raw| reader.read_spec(raw).map(Object::BackendPolicy),
+        read: |reader, raw| reader.read_spec(raw).map(Box::new).map(Object::BackendPolicy),
     },
     Kind {
         name: "ClientPolicy",

@@ -43,7 +43,7 @@ pub fn shorthand(flags: &Shorthand) -> Vec<Object> {
     objects.push(Object::HttpRoute(route(flags.listen.len())));
     objects.push(Object::Service(service()));
     objects.extend(slices(&flags.to).map(Object::EndpointSlice));
-    objects.push(Object::BackendPolicy(policy(flags)));
+    objects.push(Object::BackendPolicy(Box::new(policy(flags))));
     objects
 }
 

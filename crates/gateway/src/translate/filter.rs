@@ -214,7 +214,7 @@ impl Making<'_> {
             status: asked.status_code,
             scheme,
             hostname: asked.hostname.as_deref().map(Into::into),
-            port: asked.port.or(scheme.map(Scheme::port)),
+            port: asked.port.or_else(|| scheme.map(Scheme::port)),
             path: asked.path.as_ref().and_then(|path| self.path(path, field)),
         }
     }
