@@ -107,7 +107,7 @@ impl Picker {
         let member = match self.claim(set, wish) {
             Claim::Any => self.take_member(set, cap, &field(Bars::Nobody), wish),
             Claim::But(except) => self.take_member(set, cap, &field(Bars::One(except)), wish),
-            Claim::Only(member) => set.loads.take(member, cap).then_some(member),
+            Claim::Only(member) => self.take_bound(set, cap, &field(Bars::Nobody), wish, member),
         };
         member.map(|member| set.members()[member].endpoint.clone())
     }
@@ -120,14 +120,17 @@ impl Picker {
         wish: &Wish<'_, T>,
         barred: &dyn Fn(usize) -> bool,
     ) -> Option<Arc<Endpoint<T>>> {
-        let claim = self.claim(set, wish);
-        if let Claim::Only(member) = claim {
-            return if barred(member) { None } else { set.take(member, cap) };
-        }
-        let barred = |member| !claim.allows(member) || barred(member);
-        let field = Field::new(&set.loads, cap, Bars::Those(&barred));
-        let member = self.take_member(set, cap, &field, wish)?;
-        Some(set.members()[member].endpoint.clone())
+        let field = |bars| Field::new(&set.loads, cap, bars);
+        let member = match self.claim(set, wish) {
+            Claim::Only(member) => {
+                self.take_bound(set, cap, &field(Bars::Those(barred)), wish, member)
+            }
+            claim @ (Claim::Any | Claim::But(_)) => {
+                let barred = |member| !claim.allows(member) || barred(member);
+                self.take_member(set, cap, &field(Bars::Those(&barred)), wish)
+            }
+        };
+        member.map(|member| set.members()[member].endpoint.clone())
     }
 
     /// Which members may serve the request.
@@ -144,6 +147,24 @@ impl Picker {
     /// The key, if it leaves no choice.
     fn binding(&self, key: Option<u64>) -> Option<u64> {
         key.filter(|_| self.algorithm == Algorithm::Maglev)
+    }
+
+    /// A request that its key binds may be the one to try an endpoint: where all have keys, nobody else would.
+    fn take_bound<T>(
+        &self,
+        set: &EndpointSet<T>,
+        cap: Option<NonZeroU32>,
+        field: &Field<'_>,
+        wish: &Wish<'_, T>,
+        member: usize,
+    ) -> Option<usize> {
+        if set.loads.has_trials()
+            && wish.only.is_none()
+            && let Some(tried) = field.take_trial()
+        {
+            return Some(tried);
+        }
+        (!field.bars(member) && set.loads.take(member, cap)).then_some(member)
     }
 
     fn take_member<T>(

@@ -139,7 +139,7 @@ impl World {
 
     fn enter(&mut self, asks: Asks) {
         let free: Vec<usize> = (0..ENDPOINTS)
-            .filter(|&e| self.has_room(e) && self.may_use(asks, e))
+            .filter(|&e| self.has_room(e) && (self.may_use(asks, e) || self.may_try(asks, e)))
             .filter(|&e| !self.waiters.iter().any(|waiter| self.may_use(waiter.asks, e)))
             .collect();
         let room_to_wait = self.waiters.len() < self.limits.max_waiting as usize;
@@ -278,13 +278,29 @@ impl World {
     }
 
     fn may_use(&self, asks: Asks, endpoint: usize) -> bool {
-        let others = (0..ENDPOINTS).filter(|&e| self.is_regular(e)).count() > 1;
-        let except = asks.except.filter(|_| others);
-        let only = asks.only.filter(|&only| self.is_regular(only) && Some(only) != except);
-        match only.or_else(|| self.home(asks.key)) {
+        match self.bound(asks) {
             Some(only) => endpoint == only,
-            None => Some(endpoint) != except,
+            None => Some(endpoint) != self.except(asks),
         }
+    }
+
+    /// A key yields to a trial, for who comes while nobody waits but for an endpoint of its own.
+    fn may_try(&self, asks: Asks, endpoint: usize) -> bool {
+        let keyed = asks.only.is_none() && self.home(asks.key).is_some();
+        let alone = self.waiters.iter().all(|waiter| self.bound(waiter.asks).is_some());
+        keyed && alone && self.is_on_trial(endpoint)
+    }
+
+    /// The endpoint that it is to be kept from.
+    fn except(&self, asks: Asks) -> Option<usize> {
+        let others = (0..ENDPOINTS).filter(|&e| self.is_regular(e)).count() > 1;
+        asks.except.filter(|_| others)
+    }
+
+    /// The only endpoint that will do.
+    fn bound(&self, asks: Asks) -> Option<usize> {
+        let is_well = |&only: &usize| self.is_regular(only) && Some(only) != self.except(asks);
+        asks.only.filter(is_well).or_else(|| self.home(asks.key))
     }
 
     /// The endpoint that a key leaves no choice but.
