@@ -37,7 +37,7 @@ pub enum Change {
     },
     /// Its time is over: it is tried with one request at a time.
     Tried,
-    /// It serves again: it passed its trial, or the set has shrunk and cannot spare it.
+    /// It serves again: it passed its trial, or cannot be spared, in a panic or because the set has shrunk.
     Readmitted,
     /// Probes say that it is not fit to serve.
     ProbesFail,

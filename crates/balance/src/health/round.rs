@@ -14,6 +14,8 @@ pub(crate) struct Round<'a, T> {
     pub(crate) members: &'a [Member<T>],
     pub(crate) passive: &'a PassiveSettings,
     pub(crate) now: Time,
+    /// Health is ignored since the last round.
+    pub(crate) panic: bool,
     pub(crate) events: &'a mut Vec<Event>,
 }
 
@@ -33,7 +35,8 @@ impl<T> Round<'_, T> {
     fn conclude_trial(&mut self, case: &mut Case, endpoint: &Endpoint<T>) {
         if endpoint.health.failures() > 0 {
             self.eject(case, &endpoint.health, Cause::Trial);
-        } else if endpoint.health.is_proven() {
+        } else if endpoint.health.is_proven() || self.panic {
+            // In a panic it gets requests like any other: there is nothing left to try.
             self.readmit(case);
         } else {
             case.ejection.repeat_trial(endpoint.in_flight(), self.now);

@@ -60,7 +60,8 @@ impl Ward {
         let mut judgement = Judgement::default();
         match &settings.passive {
             Some(passive) => {
-                let mut round = Round { members, passive, now, events: &mut judgement.events };
+                let (panic, events) = (self.panic, &mut judgement.events);
+                let mut round = Round { members, passive, now, panic, events };
                 round.follow_up(&mut self.cases);
                 round.eject_failing(&mut self.cases);
                 if self.compares_at.is_none_or(|at| at <= now) {
