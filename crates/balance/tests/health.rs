@@ -146,10 +146,8 @@ impl World {
             }
             End::Refused { .. } | End::Unfinished => {}
         }
-        if let Some(passive) = &self.settings.passive {
-            let outcome = Outcome { started, head_after: None, end };
-            self.endpoints[endpoint].health.learn(&outcome, passive);
-        }
+        let outcome = Outcome { started, head_after: None, end };
+        self.endpoints[endpoint].health.learn(&outcome, &self.settings);
     }
 
     /// Sends the probes that are due.
@@ -375,10 +373,9 @@ fn requests_that_hung_in_an_ejected_endpoint_say_nothing_later() {
 #[test]
 fn a_worker_asks_for_a_judgement_when_one_is_due() {
     let world = World::new(passive());
-    let settings = PassiveSettings::default();
     let learn = |end| {
         let outcome = Outcome { started: world.now, head_after: None, end };
-        world.endpoints[0].health.learn(&outcome, &settings)
+        world.endpoints[0].health.learn(&outcome, &world.settings)
     };
     assert_eq!([End::Broken; 5].map(learn), [false, false, false, false, true]);
     assert!(!learn(End::Success), "nothing is new about who serves");

@@ -238,9 +238,7 @@ impl Slot {
         if current.settings.algorithm == Algorithm::PeakEwma {
             self.endpoint.learn(&outcome, clock::now());
         }
-        if let Some(passive) = &current.settings.health.passive
-            && self.endpoint.health.learn(&outcome, passive)
-        {
+        if self.endpoint.health.learn(&outcome, &current.settings.health) {
             worker.shared.bell.ring();
         }
     }

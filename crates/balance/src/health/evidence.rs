@@ -1,7 +1,7 @@
 //! Notes what workers see of an endpoint. Decides nothing.
 
 use crate::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use crate::health::settings::PassiveSettings;
+use crate::health::settings::HealthSettings;
 use crate::outcome::{Outcome, Testimony};
 use crate::time::Time;
 
@@ -21,16 +21,18 @@ pub struct Health {
 impl Health {
     /// What came of one attempt. `true`: the control thread had better judge now and not at its next round.
     ///
-    /// A success at a healthy endpoint reads three numbers and writes none.
-    pub fn learn(&self, outcome: &Outcome, settings: &PassiveSettings) -> bool {
+    /// To be told of every attempt, also of a backend that ejects nobody: it may be what acquits an endpoint that
+    /// another backend has ejected. A success at a healthy endpoint reads three numbers and writes none.
+    pub fn learn(&self, outcome: &Outcome, settings: &HealthSettings) -> bool {
         if outcome.started.as_nanos() < self.heed_from_nanos.load(Ordering::Relaxed) {
             return false;
         }
-        match outcome.end.testimony() {
+        let news = match outcome.end.testimony() {
             Testimony::For => self.served(),
             Testimony::Against => self.failed(settings),
             Testimony::Neither => false,
-        }
+        };
+        news && settings.passive.is_some()
     }
 
     /// Failures since the last success.
@@ -61,9 +63,10 @@ impl Health {
         on_trial
     }
 
-    fn failed(&self, settings: &PassiveSettings) -> bool {
+    fn failed(&self, settings: &HealthSettings) -> bool {
         let failures = self.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1);
-        failures == settings.consecutive_failures.get() || !self.is_proven()
+        let limit = settings.passive.map(|passive| passive.consecutive_failures.get());
+        limit == Some(failures) || !self.is_proven()
     }
 }
 
