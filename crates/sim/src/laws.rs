@@ -1,50 +1,129 @@
 //! What must hold in any world. Keeps its own account of who holds and who waits, and asks `balance` for nothing but
 //! the state it would show anybody.
 
-use std::collections::VecDeque;
+use std::num::NonZeroU32;
+use std::rc::Rc;
 use std::sync::Arc;
 
-use balance::{EndpointSet, Entry, Limits, Refusal};
+use balance::{Algorithm, EndpointSet, Limits};
 
-use crate::requests::Id;
 use crate::world::Endpoint;
+
+/// Who waits, and who may be given what.
+mod line;
+/// What a judgement may do.
+mod verdict;
+/// What is true when all is over.
+mod end;
+
+pub(crate) use end::{keys_stay, shares_match_weights};
+pub(crate) use line::{Grant, Line};
+pub(crate) use verdict::check_verdict;
 
 /// Endpoints and limits, as the queue has them or as a worker still sees them.
 #[derive(Clone)]
 pub(crate) struct View {
     pub(crate) set: Arc<EndpointSet<usize>>,
     pub(crate) limits: Limits,
+    algorithm: Algorithm,
+    /// By server.
+    parts: Rc<[Part]>,
 }
 
-/// Who waits for one backend, in order.
-#[derive(Default)]
-pub(crate) struct Line(VecDeque<Waiter>);
-
-struct Waiter {
-    id: Id,
-    except: Option<usize>,
+/// What a server is given, as far as a view goes.
+#[derive(Clone, Copy, Default)]
+struct Part {
+    weight: u32,
+    trial: bool,
+    /// It is ejected or found unfit, and nobody panics.
+    out: bool,
 }
 
-/// What was true when a slot was granted, to be held against the endpoint once the waiter shows it.
-pub(crate) struct Grant {
-    view: View,
-    except: Option<usize>,
-    /// What those who were passed over are kept from.
-    passed: Vec<Option<usize>>,
+/// What a request asks of choosing, by server.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Want {
+    pub(crate) except: Option<usize>,
+    pub(crate) only: Option<usize>,
+    pub(crate) key: Option<u64>,
+}
+
+/// What a want comes to in a view.
+enum Claim {
+    Any,
+    But(usize),
+    Only(usize),
+    /// One other than this; which, only the table knows.
+    NextTo(usize),
 }
 
 impl View {
-    /// Whether a request kept from `except` may use the endpoint.
-    fn may_use(&self, except: Option<usize>, endpoint: &Endpoint) -> bool {
-        let usable = |usable: &Endpoint| self.weight(usable) > 0;
-        let others = || self.set.members().iter().filter(|member| usable(&member.endpoint)).count();
-        usable(endpoint) && (except != Some(endpoint.data) || others() == 1)
+    /// `out` says of each server whether it must get nothing.
+    pub(crate) fn new(
+        set: Arc<EndpointSet<usize>>,
+        limits: Limits,
+        algorithm: Algorithm,
+        out: Vec<bool>,
+    ) -> Self {
+        let part = |out| Part { out, ..Part::default() };
+        let mut parts: Vec<_> = out.into_iter().map(part).collect();
+        for member in set.members() {
+            let part = &mut parts[member.endpoint.data];
+            (part.weight, part.trial) = (member.weight, member.trial);
+        }
+        Self { set, limits, algorithm, parts: parts.into() }
     }
 
-    fn weight(&self, endpoint: &Endpoint) -> u32 {
-        let mut members = self.set.members().iter();
-        let member = members.find(|member| std::ptr::eq(&*member.endpoint, endpoint));
-        member.map_or(0, |member| member.weight)
+    fn claim(&self, want: Want) -> Claim {
+        let usable = self.parts.iter().filter(|part| part.weight > 0).count();
+        let except = want.except.filter(|_| usable > 1);
+        let is_usable = |server: &usize| self.parts[*server].weight > 0;
+        if let Some(only) = want.only.filter(is_usable).filter(|&only| Some(only) != except) {
+            return Claim::Only(only);
+        }
+        let binds = self.algorithm == Algorithm::Maglev;
+        let owner = want.key.filter(|_| binds).and_then(|key| self.set.maglev().member(key));
+        let owner = owner.map(|member| self.set.members()[member].endpoint.data);
+        match (owner, except) {
+            (Some(owner), Some(except)) if owner == except => Claim::NextTo(except),
+            (Some(owner), _) => Claim::Only(owner),
+            (None, Some(except)) => Claim::But(except),
+            (None, None) => Claim::Any,
+        }
+    }
+
+    /// Whether a request may be given a slot of this endpoint, which it has taken.
+    fn allows(&self, want: Want, endpoint: &Endpoint) -> bool {
+        let server = endpoint.data;
+        let part = self.parts[server];
+        if part.out && !part.trial {
+            return false;
+        }
+        let claim = self.claim(want);
+        if part.trial {
+            return match claim {
+                Claim::Any => true,
+                Claim::But(except) | Claim::NextTo(except) => server != except,
+                Claim::Only(_) => want.only.is_none(),
+            };
+        }
+        part.weight > 0
+            && match claim {
+                Claim::Any => true,
+                Claim::But(except) | Claim::NextTo(except) => server != except,
+                Claim::Only(only) => server == only,
+            }
+    }
+
+    /// Whether a request that waits must be given a slot of this endpoint when there is one.
+    fn wants(&self, want: Want, endpoint: &Endpoint) -> bool {
+        let server = endpoint.data;
+        self.parts[server].weight > 0
+            && match self.claim(want) {
+                Claim::Any => true,
+                Claim::But(except) => server != except,
+                Claim::Only(only) => server == only,
+                Claim::NextTo(_) => false,
+            }
     }
 
     /// Requests in flight at each member.
@@ -66,12 +145,16 @@ impl View {
 
     /// A grant was given at this endpoint.
     pub(crate) fn granted_at(&self, endpoint: &Endpoint) {
-        assert!(self.weight(endpoint) > 0, "{endpoint:?} has left");
+        let part = self.parts[endpoint.data];
+        assert!(part.weight > 0 || part.trial, "{endpoint:?} has left");
         assert!(self.is_within_cap(endpoint), "{endpoint:?} is over the cap");
     }
 
+    /// A trial is one request at a time, whatever the cap.
     fn is_within_cap(&self, endpoint: &Endpoint) -> bool {
-        self.limits.cap.is_none_or(|cap| endpoint.in_flight() <= cap.get())
+        let alone = self.parts[endpoint.data].trial;
+        let cap = if alone { NonZeroU32::new(1) } else { self.limits.cap };
+        cap.is_none_or(|cap| endpoint.in_flight() <= cap.get())
     }
 
     /// The endpoints that have a weight and could take one more.
@@ -82,79 +165,9 @@ impl View {
         let members = self.set.members().iter().filter(|member| member.weight > 0);
         members.map(|member| &*member.endpoint).filter(move |endpoint| has_room(endpoint))
     }
-}
 
-impl Line {
-    pub(crate) fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// A request has asked for a slot. `seen` is what its worker knows, `current` what is in force.
-    pub(crate) fn entered(
-        &mut self,
-        (id, except): (Id, Option<usize>),
-        entry: &Entry<usize>,
-        seen: &View,
-        current: &View,
-    ) {
-        let waiting = self.len() as u32;
-        match entry {
-            Entry::Slot(endpoint) => {
-                let fits =
-                    |view: &View| view.may_use(except, endpoint) && view.is_within_cap(endpoint);
-                let by_sight = waiting == 0 && fits(seen);
-                assert!(by_sight || fits(current), "not an endpoint to use, or over the cap");
-                let wanted = self.0.iter().any(|waiter| current.may_use(waiter.except, endpoint));
-                assert!(!wanted, "barged in before somebody who waits");
-            }
-            Entry::Waiting(_) => {
-                assert!(waiting < current.limits.max_waiting, "waits beyond the limit");
-                self.0.push_back(Waiter { id, except });
-            }
-            Entry::Refused(refusal) => {
-                let decides = if waiting >= seen.limits.max_waiting { seen } else { current };
-                assert!(waiting >= decides.limits.max_waiting, "refused though it may wait");
-                let mut free = decides.free();
-                let served = waiting == 0 && free.any(|endpoint| decides.may_use(except, endpoint));
-                assert!(!served, "refused though there is a slot");
-                let weights = decides.set.members().iter().any(|member| member.weight > 0);
-                let nobody = decides.limits.max_waiting == 0 && !weights;
-                assert_eq!(*refusal == Refusal::NoEndpoint, nobody, "refused for a wrong reason");
-            }
-        }
-    }
-
-    /// Somebody has been woken, so it no longer waits.
-    pub(crate) fn granted(&mut self, id: Id, current: &View) -> Grant {
-        let position = self.0.iter().position(|waiter| waiter.id == id);
-        let position = position.expect("only who waits is granted a slot");
-        let passed = self.0.range(..position).map(|waiter| waiter.except).collect();
-        let waiter = self.0.remove(position).expect("it was found there");
-        Grant { view: current.clone(), except: waiter.except, passed }
-    }
-
-    pub(crate) fn gave_up(&mut self, id: Id) {
-        let position = self.0.iter().position(|waiter| waiter.id == id);
-        self.0.remove(position.expect("only who waits gives up"));
-    }
-
-    /// Nobody waits while a slot that it may use is free.
-    pub(crate) fn check(&self, current: &View) {
-        if self.0.is_empty() {
-            return;
-        }
-        for endpoint in current.free() {
-            let wanted = self.0.iter().any(|waiter| current.may_use(waiter.except, endpoint));
-            assert!(!wanted, "somebody waits while {endpoint:?} is free");
-        }
-    }
-}
-
-impl Grant {
-    /// The waiter shows which endpoint it was granted.
-    pub(crate) fn shown(&self, endpoint: &Endpoint) {
-        assert!(self.view.may_use(self.except, endpoint), "granted an endpoint not to use");
-        let passed = self.passed.iter().any(|&except| self.view.may_use(except, endpoint));
-        assert!(!passed, "somebody who may use it came first");
+    /// Whether anybody can be given anything.
+    fn is_usable(&self) -> bool {
+        self.parts.iter().any(|part| part.weight > 0 || part.trial)
     }
 }

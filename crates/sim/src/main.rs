@@ -15,6 +15,10 @@ mod dice;
 mod world;
 /// To whom it happens.
 mod requests;
+/// Where they end up.
+mod server;
+/// Who sends them there.
+mod balancer;
 /// What they ask for slots.
 mod backend;
 /// How they end.

@@ -1,21 +1,33 @@
-//! Says what world a seed draws: who serves, who asks how often, and what bounds recovery.
+//! Says what world a seed draws: who serves, who asks how often, how it is judged, and what bounds recovery.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use balance::health::HealthSettings;
+use balance::retry::RetrySettings;
 use balance::{Algorithm, Limits};
 
 use crate::dice::{Dice, LONGEST};
+
+/// Drawing the policies of a backend.
+mod policy;
+
+pub(crate) use policy::draw_limits;
 
 /// How many times slower than usual a slow endpoint is, at most.
 pub(crate) const SLOWEST: u32 = 10;
 
 #[derive(Debug)]
 pub(crate) struct Plan {
+    /// Sheaves side by side, which know nothing of one another.
+    pub(crate) balancers: usize,
+    /// Of each balancer.
     pub(crate) workers: usize,
     pub(crate) servers: Vec<ServerPlan>,
-    /// With two, both name all servers: a slot freed by one is what the other waits for.
+    /// Of each balancer. With two, both name all servers: a slot freed by one is what the other waits for.
     pub(crate) backends: Vec<BackendPlan>,
+    /// Between two rounds of judging.
+    pub(crate) tick: Duration,
     /// The mean time between faults.
     pub(crate) calm: Duration,
     /// How long there are faults.
@@ -29,6 +41,8 @@ pub(crate) struct ServerPlan {
     pub(crate) service: Duration,
     /// Service times are exponentially distributed; else constant.
     pub(crate) varies: bool,
+    /// How many requests it serves at a time; others wait.
+    pub(crate) threads: u32,
 }
 
 #[derive(Debug)]
@@ -37,12 +51,18 @@ pub(crate) struct BackendPlan {
     /// One for each server, none of them 0.
     pub(crate) weights: Vec<u32>,
     pub(crate) limits: Limits,
-    /// The mean time between arrivals.
+    pub(crate) health: HealthSettings,
+    pub(crate) retry: RetrySettings,
+    /// The mean time between arrivals, over all balancers.
     pub(crate) interval: Duration,
     /// How long a request waits for a slot at most.
     pub(crate) patience: Duration,
+    /// How long an attempt may take.
+    pub(crate) timeout: Duration,
     /// How many clients in a hundred go before they are served.
     pub(crate) leaving_percent: u32,
+    /// How many requests in a hundred are bound to one endpoint.
+    pub(crate) bound_percent: u32,
     /// How late a worker learns of a change, at most.
     pub(crate) lag: Duration,
 }
@@ -52,71 +72,99 @@ impl Plan {
     const REQUESTS: u32 = 4_000;
 
     pub(crate) fn draw(dice: &mut Dice) -> Self {
-        let usual = Duration::from_micros(u64::from(dice.between(200, 20_000)));
+        let usual = Duration::from_micros(u64::from(dice.between(2_000, 50_000)));
         let servers: Vec<_> =
             (0..dice.between(1, 12)).map(|_| ServerPlan::draw(dice, usual)).collect();
         let backends: Vec<_> =
             (0..dice.between(1, 2)).map(|_| BackendPlan::draw(dice, &servers)).collect();
         let interval: Duration = backends.iter().map(|backend| backend.interval).sum();
         let safety = interval * (Self::REQUESTS / backends.len().pow(2) as u32);
-        let workers = dice.between(1, 8) as usize;
-        Self { workers, servers, backends, calm: safety / dice.between(5, 100), safety }
+        Self {
+            balancers: dice.between(1, 3) as usize,
+            workers: dice.between(1, 8) as usize,
+            tick: usual * dice.between(1, 10),
+            calm: safety / dice.between(5, 100),
+            servers,
+            backends,
+            safety,
+        }
     }
 
-    fn slowest(servers: &[ServerPlan]) -> Duration {
-        servers.iter().map(|server| server.service).max().expect("a plan has servers")
+    /// The most time that a request, begun before the faults ended, can keep a thread of a server.
+    pub(crate) fn longest_service(&self) -> Duration {
+        slowest(&self.servers) * (SLOWEST * LONGEST)
     }
 
-    /// How long after the last fault it may still be felt: the longest service that can have begun before, then one
-    /// patience for whom that has kept waiting, then a usual service for the last of those.
+    /// How long a server pauses, or is cold after a start, at most.
+    pub(crate) fn longest_spell(&self) -> Duration {
+        slowest(&self.servers) * 100
+    }
+
+    /// How long after the last fault it may still be felt, step by step: servers finish what they have begun; who
+    /// waited has gone; who was ejected last is tried and starts slowly, while probes find it fit.
     pub(crate) fn recovery(&self) -> Duration {
-        let slowest = Self::slowest(&self.servers);
-        let patience = self.backends.iter().map(|backend| backend.patience).max();
-        slowest * (SLOWEST * LONGEST) + patience.unwrap_or_default() + slowest * 2
+        let most = |of: &dyn Fn(&BackendPlan) -> Duration| {
+            self.backends.iter().map(of).max().expect("a plan has backends")
+        };
+        let servers_finish = self.longest_service() + self.longest_spell();
+        let who_waited_has_gone = most(&|backend| backend.patience + backend.timeout * 2);
+        // A trial that told nothing is repeated after a second, and each endpoint needs a request that tries it.
+        let tries = 4 * self.servers.len() * self.balancers * self.backends.len();
+        let trials = self.easy_interval() * tries as u32 + Duration::from_secs(3);
+        servers_finish
+            + who_waited_has_gone
+            + most(&|backend| policy::longest_return(&backend.health) + backend.lag)
+            + trials
+            + self.tick * 10
     }
 
-    /// Between arrivals that, evenly spaced, must each find a free slot at once: the slots of the smallest backend are
-    /// enough for twice as many at the slowest server.
+    /// Between arrivals that, evenly spaced, must each find a free slot at once, even if all come to the same server:
+    /// it could serve twice as many.
     pub(crate) fn easy_interval(&self) -> Duration {
-        let slots = |backend: &BackendPlan| {
-            backend.limits.cap.map_or(8, NonZeroU32::get) * self.servers.len() as u32
-        };
-        let slots = self.backends.iter().map(slots).min().expect("a plan has backends");
-        Self::slowest(&self.servers) * 2 / slots
+        let caps = self.backends.iter().filter_map(|backend| backend.limits.cap);
+        let threads = self.servers.iter().map(|server| server.threads);
+        let slots = caps.map(NonZeroU32::get).chain(threads).min().expect("a plan has servers");
+        slowest(&self.servers) * 2 / slots
     }
 }
 
 impl ServerPlan {
     fn draw(dice: &mut Dice, usual: Duration) -> Self {
-        Self { service: usual * dice.between(50, 200) / 100, varies: dice.percent(70) }
+        Self {
+            service: usual * dice.between(50, 200) / 100,
+            varies: dice.percent(70),
+            threads: dice.between(1, 8),
+        }
     }
 }
 
 impl BackendPlan {
     fn draw(dice: &mut Dice, servers: &[ServerPlan]) -> Self {
         let limits = draw_limits(dice);
-        let slowest = Plan::slowest(servers);
-        let slots = limits.cap.map_or(4, NonZeroU32::get) * servers.len() as u32;
+        let slowest = slowest(servers);
+        let served = |server: &ServerPlan| {
+            limits.cap.map_or(server.threads, |cap| cap.get().min(server.threads))
+        };
+        let served_at_a_time: u32 = servers.iter().map(served).sum();
         // From a third of what can be served to three times as much.
-        let interval = slowest / slots * dice.between(33, 300) / 100;
+        let interval = slowest / served_at_a_time * dice.between(33, 300) / 100;
         Self {
-            algorithm: draw_algorithm(dice),
+            algorithm: policy::draw_algorithm(dice),
             weights: servers.iter().map(|_| dice.between(1, 5)).collect(),
             limits,
+            health: policy::draw_health(dice, slowest),
+            retry: policy::draw_retry(dice, slowest),
             interval,
             patience: slowest * dice.between(1, 30),
+            timeout: slowest * dice.between(5, 50),
             leaving_percent: dice.between(0, 30),
+            bound_percent: if dice.percent(30) { dice.between(0, 100) } else { 0 },
             lag: slowest * dice.between(0, 5),
         }
     }
 }
 
-fn draw_algorithm(dice: &mut Dice) -> Algorithm {
-    if dice.percent(50) { Algorithm::LeastLoad } else { Algorithm::RoundRobin }
-}
-
-pub(crate) fn draw_limits(dice: &mut Dice) -> Limits {
-    let cap = if dice.percent(85) { NonZeroU32::new(dice.between(1, 4)) } else { None };
-    let max_waiting = if dice.percent(85) { dice.between(1, 64) } else { 0 };
-    Limits { cap, max_waiting }
+/// The longest time that a server takes as a rule.
+fn slowest(servers: &[ServerPlan]) -> Duration {
+    servers.iter().map(|server| server.service).max().expect("a plan has servers")
 }

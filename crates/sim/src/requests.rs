@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use balance::Ticket;
+use balance::{Ticket, Time};
 
-use crate::laws::Grant;
+use crate::laws::{Grant, Want};
 use crate::world::Endpoint;
 
 /// Which request; its place may serve another later, under another generation.
@@ -14,12 +14,27 @@ pub(crate) struct Id {
     generation: u32,
 }
 
-pub(crate) struct Request {
+/// An attempt as a server sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Job {
+    pub(crate) id: Id,
+    pub(crate) attempt: u32,
+}
+
+/// A backend of one of the balancers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) balancer: usize,
     pub(crate) backend: usize,
+}
+
+pub(crate) struct Request {
+    pub(crate) place: Place,
     pub(crate) worker: usize,
     pub(crate) stage: Stage,
-    /// The endpoint that it has failed at.
-    pub(crate) except: Option<Arc<Endpoint>>,
+    pub(crate) want: Want,
+    /// So many have begun.
+    pub(crate) attempts: u32,
     pub(crate) client_gone: bool,
 }
 
@@ -28,8 +43,8 @@ pub(crate) enum Stage {
     Asks,
     /// In the queue; a `Grant` once somebody has woken it.
     Waits(Arc<Ticket<usize>>, Option<Grant>),
-    /// At an endpoint.
-    Runs(Arc<Endpoint>),
+    /// At an endpoint, since then.
+    Runs(Arc<Endpoint>, Time),
 }
 
 #[derive(Default)]
@@ -59,6 +74,13 @@ impl Requests {
         self.find(id).expect("the request is under way")
     }
 
+    /// Whether the attempt has not ended.
+    pub(crate) fn runs(&mut self, job: Job) -> bool {
+        self.find(job.id).is_some_and(|request| {
+            request.attempts == job.attempt && matches!(request.stage, Stage::Runs(..))
+        })
+    }
+
     pub(crate) fn remove(&mut self, id: Id) {
         let (generation, request) = &mut self.places[id.place as usize];
         assert_eq!(*generation, id.generation);
@@ -71,7 +93,7 @@ impl Requests {
         let requests = self.places.iter().filter_map(|(_, request)| request.as_ref());
         let holds = |request: &&Request| match request.stage {
             Stage::Asks | Stage::Waits(_, None) => false,
-            Stage::Waits(_, Some(_)) | Stage::Runs(_) => true,
+            Stage::Waits(_, Some(_)) | Stage::Runs(..) => true,
         };
         requests.filter(holds).count()
     }

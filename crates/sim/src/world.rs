@@ -4,19 +4,25 @@
 //! served at once (*calm*), then nobody comes any more and every count must return to zero.
 
 use std::fmt;
-use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
-use balance::{EndpointSet, Entry, Ledger, Member, Time};
+use balance::health::ProbeResult;
+use balance::{End, Time};
 
 use crate::agenda::Agenda;
 use crate::backend::Backend;
+use crate::balancer::Balancer;
 use crate::dice::Dice;
-use crate::laws::View;
+use crate::laws;
 use crate::plan::{self, Plan};
-use crate::requests::{Id, Request, Requests, Stage};
+use crate::requests::{Id, Job, Place, Requests};
+use crate::server::{Fault, Server};
 use crate::tally::Tally;
+
+/// The life of a request.
+mod life;
+/// What health does beside requests.
+mod rounds;
 
 pub(crate) type Endpoint = balance::Endpoint<usize>;
 
@@ -26,9 +32,8 @@ pub(crate) struct World {
     now: Time,
     phase: Phase,
     agenda: Agenda<Event>,
-    ledger: Ledger<usize>,
     servers: Vec<Server>,
-    backends: Vec<Backend>,
+    balancers: Vec<Balancer>,
     requests: Requests,
     tally: Tally,
     traced: bool,
@@ -42,67 +47,77 @@ enum Phase {
     End,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Event {
-    /// A request of the safety phase, at a random time.
+    /// A request of the safety phase, at a random time, at any balancer.
     Arrive {
         backend: usize,
     },
-    /// A request of the later phases, evenly spaced, at one backend after the other.
+    /// A request of the later phases, evenly spaced, at one place after the other.
     ArriveInTurn {
-        backend: usize,
+        turn: usize,
     },
+    /// A request asks for a slot, again.
+    Ask(Id),
     /// A waiter that was granted a slot comes to take it.
     Wake(Id),
-    /// The endpoint has finished with the request.
-    Finish(Id),
+    /// The server has refused the connection.
+    Refuse(Job),
+    /// The server has finished with the request; it may have failed.
+    Finish {
+        server: usize,
+        job: Job,
+        end: End,
+    },
+    /// The attempt has taken too long.
+    TimeOut(Job),
     /// It has waited long enough.
     LosePatience(Id),
     ClientGoes(Id),
     /// A worker learns what is in force.
     Learn {
-        backend: usize,
+        place: Place,
         worker: usize,
+    },
+    /// A balancer looks at the health of all endpoints.
+    Tick {
+        balancer: usize,
+    },
+    Probed {
+        place: Place,
+        server: usize,
+        result: ProbeResult,
     },
     Fault,
     Enter(Phase),
-}
-
-struct Server {
-    slowdown: u32,
-    failing_percent: u32,
 }
 
 impl World {
     pub(crate) fn new(seed: u64, traced: bool) -> Self {
         let mut dice = Dice::new(seed);
         let plan = Plan::draw(&mut dice);
-        let mut world = Self {
+        Self {
             now: Time::ZERO,
             phase: Phase::Safety,
             agenda: Agenda::new(),
-            ledger: Ledger::new(),
             servers: plan.servers.iter().map(|_| Server::sound()).collect(),
-            backends: Vec::new(),
+            balancers: (0..plan.balancers).map(|_| Balancer::new(&plan, &mut dice)).collect(),
             requests: Requests::default(),
             tally: Tally::default(),
             plan,
             dice,
             traced,
-        };
-        for backend in 0..world.plan.backends.len() {
-            let view = world.sound_view(backend);
-            let backend = Backend::new(&world.plan, backend, view, &mut world.dice);
-            world.backends.push(backend);
         }
-        world
     }
 
     /// Lets everything happen. Panics if a law is broken.
     pub(crate) fn run(mut self) -> Tally {
         self.trace(format_args!("{:#?}", self.plan));
-        for backend in 0..self.backends.len() {
+        for backend in 0..self.plan.backends.len() {
             self.after(Duration::ZERO, Event::Arrive { backend });
+        }
+        for balancer in 0..self.balancers.len() {
+            self.after(self.plan.tick, Event::Tick { balancer });
         }
         self.after(self.plan.calm, Event::Fault);
         self.after(self.plan.safety, Event::Enter(Phase::Recovery));
@@ -110,187 +125,28 @@ impl World {
             self.now = at;
             self.trace(format_args!("{event:?}"));
             self.happen(event);
-            self.backends.iter().for_each(Backend::check);
+            self.balancers.iter().flat_map(|balancer| &balancer.backends).for_each(Backend::check);
         }
-        assert!(self.requests.is_empty(), "every request has ended");
-        let idle = self.ledger.live().iter().all(|endpoint| endpoint.in_flight() == 0);
-        assert!(idle, "every count is back at zero");
+        self.check_end();
         self.tally
     }
 
     fn happen(&mut self, event: Event) {
         match event {
             Event::Arrive { backend } => self.arrive(backend),
-            Event::ArriveInTurn { backend } => self.arrive_in_turn(backend),
+            Event::ArriveInTurn { turn } => self.arrive_in_turn(turn),
+            Event::Ask(id) => self.ask_again(id),
             Event::Wake(id) => self.wake(id),
-            Event::Finish(id) => self.finish(id),
+            Event::Refuse(job) => self.conclude(job, End::ConnectFailed),
+            Event::Finish { server, job, end } => self.finish(server, job, end),
+            Event::TimeOut(job) => self.conclude(job, End::TimedOut),
             Event::LosePatience(id) => self.lose_patience(id),
             Event::ClientGoes(id) => self.client_goes(id),
-            Event::Learn { backend, worker } => self.backends[backend].learn(worker),
+            Event::Learn { place, worker } => self.backend(place).learn(worker),
+            Event::Tick { balancer } => self.tick(balancer),
+            Event::Probed { place, server, result } => self.probed(place, server, result),
             Event::Fault => self.fault(),
             Event::Enter(phase) => self.enter_phase(phase),
-        }
-    }
-
-    fn arrive(&mut self, backend: usize) {
-        if self.phase == Phase::Safety {
-            let next = self.dice.exponential(self.plan.backends[backend].interval);
-            self.after(next, Event::Arrive { backend });
-            self.begin_request(backend);
-        }
-    }
-
-    fn arrive_in_turn(&mut self, backend: usize) {
-        if self.phase != Phase::End {
-            let backend_after = (backend + 1) % self.backends.len();
-            let next = Event::ArriveInTurn { backend: backend_after };
-            self.after(self.plan.easy_interval(), next);
-            self.begin_request(backend);
-        }
-    }
-
-    fn begin_request(&mut self, backend: usize) {
-        self.tally.arrived += 1;
-        let worker = self.dice.below(self.plan.workers);
-        let stage = Stage::Asks;
-        let request = Request { backend, worker, stage, except: None, client_gone: false };
-        let id = self.requests.add(request);
-        let plan = &self.plan.backends[backend];
-        if self.dice.percent(plan.leaving_percent) {
-            let stays = self.dice.exponential(plan.patience / 2);
-            self.after(stays, Event::ClientGoes(id));
-        }
-        self.ask(id);
-    }
-
-    /// A request asks for a slot.
-    fn ask(&mut self, id: Id) {
-        let Request { backend, worker, ref except, .. } = *self.requests.known(id);
-        let plan = &self.plan.backends[backend];
-        let entry = self.backends[backend].enter(id, worker, except.as_ref());
-        self.trace(format_args!("{id:?} asks: {entry:?}"));
-        let at_once = matches!(entry, Entry::Slot(_));
-        assert!(self.phase < Phase::Calm || at_once, "the traces of faults have not gone");
-        match entry {
-            Entry::Slot(endpoint) => self.start(id, endpoint),
-            Entry::Waiting(ticket) => {
-                self.requests.known(id).stage = Stage::Waits(ticket, None);
-                let patience = plan.patience;
-                self.after(patience, Event::LosePatience(id));
-            }
-            Entry::Refused(_) => {
-                self.tally.refused += 1;
-                self.requests.remove(id);
-            }
-        }
-    }
-
-    fn start(&mut self, id: Id, endpoint: Arc<Endpoint>) {
-        let server = &self.plan.servers[endpoint.data];
-        let varies = server.varies && self.phase == Phase::Safety;
-        let usual = if varies { self.dice.exponential(server.service) } else { server.service };
-        let service = usual * self.servers[endpoint.data].slowdown;
-        self.requests.known(id).stage = Stage::Runs(endpoint);
-        self.after(service, Event::Finish(id));
-    }
-
-    fn wake(&mut self, id: Id) {
-        // It may have taken its slot when it lost patience, or have gone.
-        if let Some(Request { stage: Stage::Waits(ticket, Some(grant)), .. }) =
-            self.requests.find(id)
-        {
-            let endpoint = ticket.granted().expect("who is woken has a slot");
-            grant.shown(&endpoint);
-            self.start(id, endpoint);
-        }
-    }
-
-    /// The slot comes back even if the client has gone: it is free when the endpoint has finished, not before.
-    fn finish(&mut self, id: Id) {
-        let request = self.requests.known(id);
-        let Stage::Runs(endpoint) = std::mem::replace(&mut request.stage, Stage::Asks) else {
-            panic!("only what runs finishes");
-        };
-        let failed = self.dice.percent(self.servers[endpoint.data].failing_percent);
-        let retried = failed && !request.client_gone && request.except.is_none();
-        if retried {
-            request.except = Some(endpoint.clone());
-        } else {
-            let end = if failed { &mut self.tally.failed } else { &mut self.tally.served };
-            *end += 1;
-        }
-        let backend = request.backend;
-        self.release(backend, &endpoint);
-        if retried {
-            self.ask(id);
-        } else {
-            self.requests.remove(id);
-        }
-    }
-
-    fn lose_patience(&mut self, id: Id) {
-        let Some(Request { backend, stage: Stage::Waits(ticket, grant), .. }) =
-            self.requests.find(id)
-        else {
-            return;
-        };
-        match self.backends[*backend].give_up(id, ticket) {
-            None => {
-                self.tally.out_of_patience += 1;
-                self.requests.remove(id);
-            }
-            // A slot at the last moment is as good as any.
-            Some(endpoint) => {
-                grant.as_ref().expect("it was woken").shown(&endpoint);
-                self.start(id, endpoint);
-            }
-        }
-    }
-
-    fn client_goes(&mut self, id: Id) {
-        let Some(request) = self.requests.find(id) else { return };
-        request.client_gone = true;
-        let Stage::Waits(ticket, grant) = &request.stage else { return };
-        let backend = request.backend;
-        if let Some(endpoint) = self.backends[backend].give_up(id, ticket) {
-            grant.as_ref().expect("it was woken").shown(&endpoint);
-            self.release(backend, &endpoint);
-        }
-        self.tally.client_gone += 1;
-        self.requests.remove(id);
-    }
-
-    /// A slot comes back through one backend; those who wait at the others may want it too.
-    fn release(&mut self, backend: usize, endpoint: &Endpoint) {
-        let woken = self.backends[backend].release(endpoint);
-        self.wake_up(backend, woken);
-        for other in (0..self.backends.len()).filter(|&other| other != backend) {
-            let woken = self.backends[other].dispatch();
-            self.wake_up(other, woken);
-        }
-    }
-
-    fn wake_up(&mut self, backend: usize, woken: impl IntoIterator<Item = Id>) {
-        for id in woken {
-            self.trace(format_args!("{id:?} is granted a slot"));
-            let Backend { line, current, .. } = &mut self.backends[backend];
-            let Stage::Waits(_, grant @ None) = &mut self.requests.known(id).stage else {
-                panic!("only who waits is granted a slot, and once");
-            };
-            *grant = Some(line.granted(id, current));
-            let late = Duration::from_micros(u64::from(self.dice.between(0, 100)));
-            self.after(late, Event::Wake(id));
-        }
-    }
-
-    fn replace(&mut self, backend: usize, view: View) {
-        self.trace(format_args!("backend {backend}: {:?}, {:?}", view.set, view.limits));
-        let woken = self.backends[backend].replace(view);
-        self.wake_up(backend, woken);
-        for worker in 0..self.plan.workers {
-            let lag = self.plan.backends[backend].lag;
-            let late = lag * self.dice.between(0, 100) / 100;
-            self.after(late, Event::Learn { backend, worker });
         }
     }
 
@@ -301,27 +157,36 @@ impl World {
         let next = self.dice.exponential(self.plan.calm);
         self.after(next, Event::Fault);
         self.check_counts();
-        let server = self.dice.below(self.servers.len());
-        let backend = self.dice.below(self.backends.len());
         match self.dice.below(4) {
-            0 => self.servers[server].slowdown = self.dice.between(1, plan::SLOWEST),
-            1 => self.servers[server].failing_percent = self.dice.between(0, 50),
-            2 => {
-                let weights = self.servers.iter().map(|_| {
-                    let joins = self.dice.percent(70);
-                    joins.then(|| self.dice.between(0, 5))
-                });
-                let weights: Vec<_> = weights.collect();
-                let limits = self.backends[backend].current.limits;
-                let set = self.set(&weights);
-                self.replace(backend, View { set, limits });
-            }
+            0 => self.reconfigure(),
             _ => {
-                let limits = plan::draw_limits(&mut self.dice);
-                let set = self.backends[backend].current.set.clone();
-                self.replace(backend, View { set, limits });
+                let server = self.dice.below(self.servers.len());
+                let fault = Fault::draw(&mut self.dice, self.now, self.plan.longest_spell());
+                self.trace(format_args!("server {server}: {fault:?}"));
+                self.servers[server].suffer(fault);
             }
         }
+    }
+
+    /// Somebody writes another configuration for one backend: other endpoints and weights, or other limits.
+    fn reconfigure(&mut self) {
+        let place = Place {
+            balancer: self.dice.below(self.balancers.len()),
+            backend: self.dice.below(self.plan.backends.len()),
+        };
+        let (mut set, mut limits) =
+            (self.backend(place).configured(), self.backend(place).limits());
+        if self.dice.percent(50) {
+            let weights = self.servers.iter().map(|_| {
+                let joins = self.dice.percent(70);
+                joins.then(|| self.dice.between(0, 5))
+            });
+            let weights: Vec<_> = weights.collect();
+            set = self.balancers[place.balancer].set(&weights);
+        } else {
+            limits = plan::draw_limits(&mut self.dice);
+        }
+        self.configure(place, set, limits);
     }
 
     fn enter_phase(&mut self, phase: Phase) {
@@ -330,18 +195,23 @@ impl World {
         match phase {
             Phase::Safety => {}
             Phase::Recovery => {
-                self.servers.iter_mut().for_each(|server| *server = Server::sound());
-                for backend in 0..self.backends.len() {
-                    let view = self.sound_view(backend);
-                    self.replace(backend, view);
+                self.servers.iter_mut().for_each(|server| server.suffer(Fault::None));
+                for place in self.places() {
+                    let plan = &self.plan.backends[place.backend];
+                    let weights: Vec<_> = plan.weights.iter().copied().map(Some).collect();
+                    let set = self.balancers[place.balancer].set(&weights);
+                    self.configure(place, set, plan.limits);
                 }
-                self.after(Duration::ZERO, Event::ArriveInTurn { backend: 0 });
+                self.after(Duration::ZERO, Event::ArriveInTurn { turn: 0 });
                 self.after(self.plan.recovery(), Event::Enter(Phase::Calm));
             }
             Phase::Calm => {
-                let waiting = self.backends.iter().all(|backend| backend.line.len() == 0);
-                assert!(waiting, "somebody still waits though all is well");
-                self.after(self.plan.easy_interval() * 200, Event::Enter(Phase::End));
+                for place in self.places() {
+                    let now = self.now;
+                    self.backend(place).check_recovery(now);
+                }
+                let rounds = 200 * self.places().len() as u32;
+                self.after(self.plan.easy_interval() * rounds, Event::Enter(Phase::End));
             }
             Phase::End => {}
         }
@@ -349,25 +219,36 @@ impl World {
 
     /// Every slot taken is held by somebody.
     fn check_counts(&self) {
-        let taken = self.ledger.live().iter().map(|endpoint| endpoint.in_flight()).sum::<u32>();
-        assert_eq!(taken as usize, self.requests.holding(), "a slot taken is a slot held");
+        let taken: usize = self.balancers.iter().map(Balancer::in_flight).sum();
+        let probing: usize = self.balancers.iter().map(|balancer| balancer.probing).sum();
+        assert_eq!(taken, self.requests.holding() + probing, "a slot taken is a slot held");
     }
 
-    fn sound_view(&mut self, backend: usize) -> View {
-        let plan = &self.plan.backends[backend];
-        let (weights, limits) =
-            (plan.weights.iter().copied().map(Some).collect::<Vec<_>>(), plan.limits);
-        View { set: self.set(&weights), limits }
+    fn check_end(&mut self) {
+        assert!(self.requests.is_empty(), "every request has ended");
+        assert!(self.servers.iter().all(Server::is_idle), "no server works for nobody");
+        let idle = self.balancers.iter().all(|balancer| balancer.in_flight() == 0);
+        assert!(idle, "every count is back at zero");
+        for place in self.places() {
+            let backend = &self.balancers[place.balancer].backends[place.backend];
+            let plan = &self.plan.backends[place.backend];
+            backend.check_budget(&plan.retry, self.now);
+            laws::shares_match_weights(plan, self.plan.workers, &backend.bill.served);
+        }
+        for plan in &self.plan.backends {
+            laws::keys_stay(plan.algorithm, self.servers.len(), &mut self.dice);
+        }
     }
 
-    /// The servers with a weight, under addresses that tell which is which.
-    fn set(&mut self, weights: &[Option<u32>]) -> Arc<EndpointSet<usize>> {
-        let member = |(server, weight): (usize, &Option<u32>)| {
-            let address = SocketAddr::from(([10, 0, 0, 1], server as u16));
-            let endpoint = self.ledger.endpoint(address, || server);
-            weight.map(|weight| Member::new(endpoint, weight))
-        };
-        Arc::new(EndpointSet::new(weights.iter().enumerate().filter_map(member).collect()))
+    /// Every backend of every balancer.
+    fn places(&self) -> Vec<Place> {
+        let backends = 0..self.plan.backends.len();
+        let of = |balancer| backends.clone().map(move |backend| Place { balancer, backend });
+        (0..self.balancers.len()).flat_map(of).collect()
+    }
+
+    fn backend(&mut self, place: Place) -> &mut Backend {
+        &mut self.balancers[place.balancer].backends[place.backend]
     }
 
     fn after(&mut self, duration: Duration, event: Event) {
@@ -379,11 +260,5 @@ impl World {
         if self.traced {
             println!("{:>12.3} ms  {line}", self.now.as_nanos() as f64 / 1e6);
         }
-    }
-}
-
-impl Server {
-    fn sound() -> Self {
-        Self { slowdown: 1, failing_percent: 0 }
     }
 }

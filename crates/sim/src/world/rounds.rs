@@ -1,0 +1,89 @@
+//! What a balancer's control thread does beside requests: judges, probes, puts in force.
+
+use std::sync::Arc;
+
+use balance::health::ProbeResult;
+use balance::{EndpointSet, Limits};
+
+use super::{Event, Phase, World};
+use crate::laws::View;
+use crate::requests::Place;
+
+impl World {
+    pub(super) fn tick(&mut self, balancer: usize) {
+        if self.phase == Phase::End {
+            return;
+        }
+        // Not in step with anything: else a probe may be in the way of every single trial.
+        let next = self.plan.tick * self.dice.between(50, 150) / 100;
+        self.after(next, Event::Tick { balancer });
+        for backend in 0..self.plan.backends.len() {
+            let place = Place { balancer, backend };
+            self.judge(place);
+            self.send_probes(place);
+        }
+    }
+
+    pub(super) fn judge(&mut self, place: Place) {
+        let now = self.now;
+        let balancer = &mut self.balancers[place.balancer];
+        let (events, view) = balancer.backends[place.backend].judge(&balancer.totals, now);
+        for event in events {
+            self.trace(format_args!("{place:?}: {event:?}"));
+            assert!(self.phase < Phase::Calm, "judged though all is well");
+        }
+        if let Some(view) = view {
+            self.replace(place, view);
+        }
+    }
+
+    pub(super) fn configure(&mut self, place: Place, set: Arc<EndpointSet<usize>>, limits: Limits) {
+        let now = self.now;
+        let balancer = &mut self.balancers[place.balancer];
+        let backend = &mut balancer.backends[place.backend];
+        let view = backend.configure(set, limits, &balancer.totals, now);
+        self.replace(place, view);
+    }
+
+    /// A probe takes a slot like a request; where there is none it says nothing.
+    fn send_probes(&mut self, place: Place) {
+        let now = self.now;
+        let balancer = &mut self.balancers[place.balancer];
+        let backend = &mut balancer.backends[place.backend];
+        let cap = backend.limits().cap;
+        for endpoint in backend.due_probes(&balancer.totals, now) {
+            if !endpoint.take(cap) {
+                backend.probed(&endpoint, ProbeResult::Unknown, now);
+                continue;
+            }
+            balancer.probing += 1;
+            let server = endpoint.data;
+            let result = self.servers[server].probe(now);
+            let takes = self.plan.servers[server].service / 2;
+            self.agenda.enter(now + takes, Event::Probed { place, server, result });
+        }
+    }
+
+    pub(super) fn probed(&mut self, place: Place, server: usize, result: ProbeResult) {
+        let now = self.now;
+        let balancer = &mut self.balancers[place.balancer];
+        balancer.probing -= 1;
+        let endpoint = balancer.endpoints[server].clone();
+        let event = balancer.backends[place.backend].probed(&endpoint, result, now);
+        self.trace(format_args!("{place:?}: {event:?}"));
+        self.release(place, &endpoint);
+        self.judge(place);
+    }
+
+    /// Puts a view in force; workers learn of it late, each in its time.
+    fn replace(&mut self, place: Place, view: View) {
+        self.trace(format_args!("{place:?}: {:?}, {:?}", view.set, view.limits));
+        let woken = self.backend(place).replace(view);
+        self.wake_up(place, woken);
+        for worker in 0..self.plan.workers {
+            let lag = self.plan.backends[place.backend].lag;
+            let late = lag * self.dice.between(0, 100) / 100;
+            self.after(late, Event::Learn { place, worker });
+        }
+    }
+}
