@@ -42,7 +42,7 @@ impl Endpoint {
 
     /// A server on this address, say that of one that has ended.
     pub async fn start_at(address: SocketAddr, behaviour: impl Into<Behaviour>) -> Result<Self> {
-        let socket = TcpSocket::new_v4()?;
+        let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
         socket.set_reuseaddr(true)?;
         socket.bind(address)?;
         let listener = socket.listen(1024)?;

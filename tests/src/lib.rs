@@ -12,6 +12,8 @@ pub mod random;
 pub mod client;
 /// A server with a behaviour, which keeps the truth that tests assert on.
 pub mod endpoint;
+/// A name server that says what a test tells it.
+pub mod names;
 /// Gateway API objects as JSON, which is YAML too.
 pub mod objects;
 /// A directory of configuration, edited as a careful person would.

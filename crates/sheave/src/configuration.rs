@@ -2,14 +2,16 @@
 //!
 //! It knows objects and the data plane; it must not know where objects come from.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use gateway::snapshot::{BackendKey, EndpointSpec, Snapshot};
+use gateway::snapshot::{Backend, BackendKey, EndpointSpec, Snapshot, Source};
 use gateway::{Endpoints, Object, Problem, Translation};
 use proxy::Proxy;
 use tokio::sync::watch;
 
+use crate::dns::Names;
 use crate::failure::bind_advice;
 use crate::files::Contents;
 use crate::report::{Reload, Report};
@@ -17,10 +19,10 @@ use crate::report::{Reload, Report};
 /// What is in force.
 pub(crate) struct Configuration {
     proxy: Arc<Proxy>,
+    names: Names,
     objects: Vec<Object>,
-    backends: Vec<BackendKey>,
-    /// Of each backend in its place.
-    endpoints: Vec<Vec<EndpointSpec>>,
+    /// With the endpoints that they have now.
+    backends: Vec<Backend>,
     report: watch::Sender<Report>,
 }
 
@@ -40,15 +42,14 @@ pub(crate) fn check(contents: Contents) -> Result<Checked, Vec<Problem>> {
 
 impl Configuration {
     /// Nothing is in force yet.
-    pub(crate) fn new(proxy: Arc<Proxy>, report: watch::Sender<Report>) -> Self {
-        let (objects, backends, endpoints) = (Vec::new(), Vec::new(), Vec::new());
-        Self { proxy, objects, backends, endpoints, report }
+    pub(crate) fn new(proxy: Arc<Proxy>, names: Names, report: watch::Sender<Report>) -> Self {
+        Self { proxy, names, objects: Vec::new(), backends: Vec::new(), report }
     }
 
     /// Puts the contents in force by the shortest way, or reports every error and leaves all as it is.
-    pub(crate) fn reload(&mut self, contents: Contents) {
+    pub(crate) async fn reload(&mut self, contents: Contents) {
         let had_problems = !self.report.borrow().problems.is_empty();
-        let reload = self.take(contents);
+        let reload = self.take(contents).await;
         self.report.send_modify(|report| report.count(reload));
         if had_problems && reload != Reload::Refused {
             tracing::info!("the configuration is mended");
@@ -56,15 +57,18 @@ impl Configuration {
     }
 
     /// Puts a new Snapshot in force; tells which addresses cannot be listened on.
-    pub(crate) fn apply(&mut self, checked: Checked) -> Vec<String> {
-        let Checked { objects, translation: Translation { snapshot, statuses, .. } } = checked;
+    pub(crate) async fn apply(&mut self, checked: Checked) -> Vec<String> {
+        let Checked { objects, translation: Translation { mut snapshot, statuses, .. } } = checked;
+        self.names.follow(hosts(&snapshot)).await;
+        for backend in &mut snapshot.backends {
+            resolve(backend, &self.names);
+        }
         let before = self.listening();
         let unbound: Vec<String> = self.proxy.apply(&snapshot).iter().map(with_advice).collect();
         self.tell_listeners(&before);
         tell_size(&snapshot);
         self.objects = objects;
-        (self.backends, self.endpoints) =
-            snapshot.backends.into_iter().map(|backend| (backend.key, backend.endpoints)).unzip();
+        self.backends = snapshot.backends;
         self.record(|report| {
             report.statuses = statuses.into();
             report.unbound = unbound.clone().into();
@@ -72,7 +76,21 @@ impl Configuration {
         unbound
     }
 
-    fn take(&mut self, contents: Contents) -> Reload {
+    /// Waits until DNS has something new for a backend, and takes it. May be dropped and called again.
+    pub(crate) async fn follow_names(&mut self) {
+        let changed = self.names.changed().await;
+        for backend in &mut self.backends {
+            match &backend.source {
+                Source::Dns { host, .. } if *host == changed => {}
+                Source::Dns { .. } | Source::Slices => continue,
+            }
+            resolve(backend, &self.names);
+            set_endpoints(&self.proxy, backend);
+        }
+        self.record(|_| {});
+    }
+
+    async fn take(&mut self, contents: Contents) -> Reload {
         if contents.problems.is_empty() && self.report.borrow().unbound.is_empty() {
             if contents.objects == self.objects {
                 self.report.send_modify(|report| report.problems = Arc::default());
@@ -84,7 +102,7 @@ impl Configuration {
         }
         match check(contents) {
             Ok(checked) => {
-                for sentence in self.apply(checked) {
+                for sentence in self.apply(checked).await {
                     tracing::error!("{sentence}");
                 }
                 Reload::Applied
@@ -99,19 +117,18 @@ impl Configuration {
     /// The short way: no translation, no new Snapshot.
     fn swap_endpoints(&mut self, objects: Vec<Object>) -> Reload {
         let changed = Endpoints::new(&objects);
-        let problems = changed.problems(&self.backends);
+        let keys: Vec<BackendKey> = self.backends.iter().map(|it| it.key.clone()).collect();
+        let problems = changed.problems(&keys);
         if !problems.is_empty() {
             self.refuse(problems);
             return Reload::Refused;
         }
-        for (key, endpoints) in self.backends.iter().zip(&mut self.endpoints) {
-            let before = std::mem::replace(endpoints, changed.of(key));
-            if *endpoints == before {
-                continue;
+        for backend in self.backends.iter_mut().filter(|it| it.source == Source::Slices) {
+            let endpoints = changed.of(&backend.key);
+            if endpoints != backend.endpoints {
+                backend.endpoints = endpoints;
+                set_endpoints(&self.proxy, backend);
             }
-            let known = self.proxy.set_endpoints(key, endpoints);
-            debug_assert!(known, "the data plane knows the backends of the Snapshot in force");
-            tracing::info!(backend = %key, endpoints = endpoints.len(), "endpoints changed");
         }
         self.objects = objects;
         self.record(|_| {});
@@ -158,6 +175,31 @@ impl Configuration {
             detail(report);
         });
     }
+}
+
+/// The names that backends stand for.
+fn hosts(snapshot: &Snapshot) -> BTreeSet<Arc<str>> {
+    let host = |backend: &Backend| match &backend.source {
+        Source::Dns { host, .. } => Some(host.clone()),
+        Source::Slices => None,
+    };
+    snapshot.backends.iter().filter_map(host).collect()
+}
+
+/// Fills in what is known of the backend's name.
+fn resolve(backend: &mut Backend, names: &Names) {
+    let Source::Dns { host, port } = &backend.source else { return };
+    let endpoint =
+        |address| EndpointSpec { address: SocketAddr::new(address, *port), weight: 1, zone: None };
+    backend.endpoints = names.addresses(host).into_iter().map(endpoint).collect();
+}
+
+/// The short way of one backend.
+fn set_endpoints(proxy: &Proxy, backend: &Backend) {
+    let known = proxy.set_endpoints(&backend.key, &backend.endpoints);
+    debug_assert!(known, "the data plane knows the backends of the Snapshot in force");
+    let endpoints = backend.endpoints.len();
+    tracing::info!(backend = %backend.key, endpoints, "endpoints changed");
 }
 
 fn tell_size(snapshot: &Snapshot) {

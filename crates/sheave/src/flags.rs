@@ -5,6 +5,7 @@ mod values;
 /// Objects that `--listen` and `--to` stand for.
 mod shorthand;
 
+use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -65,6 +66,11 @@ pub(crate) struct Serve {
 
     #[command(flatten)]
     pub(crate) shorthand: Shorthand,
+
+    /// Name server to ask for the addresses of ExternalName Services, as ADDRESS or ADDRESS:PORT [default: those of
+    /// /etc/resolv.conf].
+    #[arg(long, value_name = "ADDR", value_parser = values::name_server, help_heading = SOURCES)]
+    pub(crate) dns: Option<SocketAddr>,
 
     /// Address of the admin API (metrics, health, state), or `off`; port 0 takes any free port.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9900", help_heading = PROCESS)]

@@ -8,6 +8,8 @@ mod serve;
 mod check;
 /// Files as a source of objects.
 mod files;
+/// Names in DNS as endpoints.
+mod dns;
 /// From objects to what is in force.
 mod configuration;
 /// What is in force and what was refused.

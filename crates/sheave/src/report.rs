@@ -43,6 +43,10 @@ pub(crate) struct Report {
     pub(crate) statuses: Arc<[Status]>,
     /// How often each came, in the order of [`Reload::ALL`].
     pub(crate) reloads: [u64; Reload::ALL.len()],
+    /// Questions to DNS: answered, failed.
+    pub(crate) lookups: [u64; 2],
+    /// Names of which the last question failed.
+    pub(crate) names_failing: usize,
 }
 
 impl Reload {
@@ -70,6 +74,8 @@ impl Report {
             unbound: Arc::default(),
             statuses: Arc::default(),
             reloads: [0; Reload::ALL.len()],
+            lookups: [0; 2],
+            names_failing: 0,
         }
     }
 

@@ -20,6 +20,7 @@ use tokio::task;
 use crate::admin;
 use crate::check::counted;
 use crate::configuration::{self, Checked, Configuration};
+use crate::dns::Names;
 use crate::failure::Failure;
 use crate::files::{Contents, Files};
 use crate::flags::{AdminAddress, LoggedShare, Serve};
@@ -53,8 +54,9 @@ async fn serve(flags: Serve) -> Result<(), Failure> {
     let proxy = Arc::new(Proxy::start(settings(&flags)).context("cannot start the workers")?);
     let (report, reported) = watch::channel(Report::new());
     let admin = start_admin(flags.admin, &proxy, reported).await?;
-    let mut configuration = Configuration::new(proxy.clone(), report.clone());
-    begin(&mut configuration, checked)?;
+    let names = Names::new(flags.dns, report.clone());
+    let mut configuration = Configuration::new(proxy.clone(), names, report.clone());
+    begin(&mut configuration, checked).await?;
     report.send_modify(|report| report.phase = Phase::Ready);
     if let Some(path) = &flags.ready_file {
         write_ready_file(path, admin, &proxy)?;
@@ -63,12 +65,13 @@ async fn serve(flags: Serve) -> Result<(), Failure> {
     loop {
         tokio::select! {
             changed = sources.files.changed() => changed.context("cannot watch files")?,
+            () = configuration.follow_names() => continue,
             signal = signals.next() => match signal {
                 Request::Reread => sources.files.expire(),
                 Request::Stop => break,
             },
         }
-        configuration.reload(sources.load());
+        configuration.reload(sources.load()).await;
     }
     report.send_modify(|report| report.phase = Phase::Draining);
     drain(proxy, flags.drain_timeout, &mut signals).await
@@ -153,8 +156,8 @@ async fn start_admin(
 }
 
 /// The first configuration is served as a whole or not at all.
-fn begin(configuration: &mut Configuration, checked: Checked) -> Result<(), Failure> {
-    let unbound = configuration.apply(checked);
+async fn begin(configuration: &mut Configuration, checked: Checked) -> Result<(), Failure> {
+    let unbound = configuration.apply(checked).await;
     if unbound.is_empty() {
         return Ok(());
     }

@@ -75,6 +75,22 @@ pub(crate) static METRICS: &[Row<Process>] = &[
         }),
         "Configurations read since the start, by what became of them.",
     ),
+    Row::new(
+        "sheave_dns_lookups",
+        &["result"],
+        Read::Counts(|it, each| {
+            for (result, count) in ["answered", "failed"].into_iter().zip(it.report.lookups) {
+                each(result, count);
+            }
+        }),
+        "Questions to DNS for the addresses of a name, by what became of them.",
+    ),
+    Row::new(
+        "sheave_dns_names_failing",
+        &[],
+        Read::Gauge(|it| it.report.names_failing as f64),
+        "Names of which the last question failed; their last addresses are still used.",
+    ),
 ];
 
 /// What these are metrics of.

@@ -60,14 +60,15 @@ impl Scene {
         let settings = Settings { workers: NonZeroUsize::MIN, access_log: None, exemplars: false };
         let proxy = Arc::new(Proxy::start(settings).unwrap());
         let (sender, report) = watch::channel(Report::new());
-        Self { configuration: Configuration::new(proxy.clone(), sender), proxy, report }
+        let names = Names::new(None, sender.clone());
+        Self { configuration: Configuration::new(proxy.clone(), names, sender), proxy, report }
     }
 
     /// What becomes of the text, and the endpoints after it.
-    fn reload(&mut self, text: &str) -> (Reload, Vec<String>) {
+    async fn reload(&mut self, text: &str) -> (Reload, Vec<String>) {
         let (objects, problems) = gateway::parse(text, "test.yaml");
         let before = self.report.borrow().reloads;
-        self.configuration.reload(Contents { objects, problems });
+        self.configuration.reload(Contents { objects, problems }).await;
         let after = self.report.borrow().reloads;
         let counted = |reload: &Reload| after[*reload as usize] > before[*reload as usize];
         let reload = Reload::ALL.into_iter().find(counted).expect("each reload is counted");
@@ -93,29 +94,29 @@ fn ips(endpoints: &[&str]) -> Vec<String> {
     endpoints.iter().map(ToString::to_string).collect()
 }
 
-#[test]
-fn change_of_slices_alone_takes_the_short_way() {
+#[tokio::test]
+async fn change_of_slices_alone_takes_the_short_way() {
     let mut scene = Scene::new();
-    let first = scene.reload(&text(0, &["10.0.0.1"]));
+    let first = scene.reload(&text(0, &["10.0.0.1"])).await;
     assert_eq!(first, (Reload::Applied, ips(&["10.0.0.1"])));
     let address = scene.proxy.listeners()[0].address;
-    let second = scene.reload(&text(0, &["10.0.0.1", "10.0.0.2"]));
+    let second = scene.reload(&text(0, &["10.0.0.1", "10.0.0.2"])).await;
     assert_eq!(second, (Reload::Endpoints, ips(&["10.0.0.1", "10.0.0.2"])));
     assert_eq!(scene.generation(), 2);
     assert_eq!(scene.proxy.listeners()[0].address, address);
 }
 
-#[test]
-fn same_objects_change_nothing() {
+#[tokio::test]
+async fn same_objects_change_nothing() {
     let mut scene = Scene::new();
-    scene.reload(&text(0, &["10.0.0.1"]));
-    let again = scene.reload(&format!("# a comment\n{}", text(0, &["10.0.0.1"])));
+    scene.reload(&text(0, &["10.0.0.1"])).await;
+    let again = scene.reload(&format!("# a comment\n{}", text(0, &["10.0.0.1"]))).await;
     assert_eq!(again, (Reload::Unchanged, ips(&["10.0.0.1"])));
     assert_eq!(scene.generation(), 1);
 }
 
-#[test]
-fn whatever_has_an_error_changes_nothing_until_it_is_mended() {
+#[tokio::test]
+async fn whatever_has_an_error_changes_nothing_until_it_is_mended() {
     let good = text(0, &["10.0.0.1"]);
     for (bad, part) in [
         (good.replace("rules:", "rulez:"), "spec.rulez: unknown field"),
@@ -124,22 +125,22 @@ fn whatever_has_an_error_changes_nothing_until_it_is_mended() {
         (format!("{good}---\n{{"), "test.yaml"),
     ] {
         let mut scene = Scene::new();
-        scene.reload(&good);
-        assert_eq!(scene.reload(&bad), (Reload::Refused, ips(&["10.0.0.1"])), "{bad}");
+        scene.reload(&good).await;
+        assert_eq!(scene.reload(&bad).await, (Reload::Refused, ips(&["10.0.0.1"])), "{bad}");
         assert_eq!(scene.generation(), 1);
         let problems = scene.problems().join("\n");
         assert!(problems.contains(part), "{problems}");
-        assert_eq!(scene.reload(&good).0, Reload::Unchanged);
+        assert_eq!(scene.reload(&good).await.0, Reload::Unchanged);
         assert_eq!(scene.problems(), [""; 0]);
     }
 }
 
-#[test]
-fn address_in_use_is_told_and_tried_again_at_the_next_reload() {
+#[tokio::test]
+async fn address_in_use_is_told_and_tried_again_at_the_next_reload() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
     let mut scene = Scene::new();
-    assert_eq!(scene.reload(&text(port, &["10.0.0.1"])).0, Reload::Applied);
+    assert_eq!(scene.reload(&text(port, &["10.0.0.1"])).await.0, Reload::Applied);
     let unbound = scene.report.borrow().unbound.to_vec();
     assert_eq!(unbound.len(), 1);
     assert!(
@@ -147,7 +148,7 @@ fn address_in_use_is_told_and_tried_again_at_the_next_reload() {
     );
     assert!(unbound[0].ends_with("stop it, or choose another port"), "{unbound:?}");
     drop(taken);
-    assert_eq!(scene.reload(&text(port, &["10.0.0.1"])).0, Reload::Applied);
+    assert_eq!(scene.reload(&text(port, &["10.0.0.1"])).await.0, Reload::Applied);
     assert!(scene.report.borrow().unbound.is_empty());
     assert_eq!(scene.proxy.listeners()[0].address.port(), port);
 }

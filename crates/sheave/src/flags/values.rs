@@ -10,6 +10,8 @@ use gateway::objects;
 /// More threads than any machine of today has CPUs.
 const MAX_WORKERS: usize = 1024;
 
+const DNS_PORT: u16 = 53;
+
 /// `--listen`: where to accept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ListenUrl(pub(crate) SocketAddr);
@@ -121,6 +123,14 @@ pub(super) fn workers(text: &str) -> Result<NonZeroUsize, String> {
         Ok(workers) if workers.get() <= MAX_WORKERS => Ok(workers),
         Ok(_) | Err(_) => Err(format!("write a number from 1 to {MAX_WORKERS}")),
     }
+}
+
+/// `--dns`.
+pub(super) fn name_server(text: &str) -> Result<SocketAddr, String> {
+    if let Some(address) = ip(text) {
+        return Ok(SocketAddr::new(address, DNS_PORT));
+    }
+    text.parse().map_err(|_error| "write an IP address, as 10.0.0.10, or 10.0.0.10:53".to_owned())
 }
 
 /// `--max-in-flight`.

@@ -1,0 +1,137 @@
+//! A name server that says what a test tells it: UDP, one question a datagram, A and AAAA.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex};
+
+use tokio::net::UdpSocket;
+use tokio::task::JoinHandle;
+
+const A: u16 = 1;
+const AAAA: u16 = 28;
+const NO_ERROR: u8 = 0;
+const SERVER_FAILURE: u8 = 2;
+const NO_SUCH_NAME: u8 = 3;
+/// Of each answer: short, so that a test need not wait.
+const TTL_SECONDS: u32 = 1;
+const HEAD_BYTES: usize = 12;
+
+/// A name server on a free port; it dies when dropped.
+pub struct NameServer {
+    pub address: SocketAddr,
+    zone: Arc<Mutex<Zone>>,
+    serving: JoinHandle<io::Result<()>>,
+}
+
+#[derive(Default)]
+struct Zone {
+    names: HashMap<String, Vec<IpAddr>>,
+    is_failing: bool,
+    questions: usize,
+}
+
+impl NameServer {
+    pub async fn start() -> io::Result<Self> {
+        let socket = UdpSocket::bind("127.0.0.1:0").await?;
+        let address = socket.local_addr()?;
+        let zone = Arc::new(Mutex::new(Zone::default()));
+        let serving = tokio::spawn(serve(socket, zone.clone()));
+        Ok(Self { address, zone, serving })
+    }
+
+    /// From now on the name has these addresses.
+    pub fn set(&self, name: &str, addresses: &[IpAddr]) {
+        self.with(|zone| zone.names.insert(name.to_owned(), addresses.to_vec()));
+    }
+
+    /// From now on there is no such name.
+    pub fn remove(&self, name: &str) {
+        self.with(|zone| zone.names.remove(name));
+    }
+
+    /// From now on it answers that it has failed, or no longer.
+    pub fn fail(&self, is_failing: bool) {
+        self.with(|zone| zone.is_failing = is_failing);
+    }
+
+    /// Questions so far.
+    pub fn questions(&self) -> usize {
+        self.with(|zone| zone.questions)
+    }
+
+    fn with<T>(&self, change: impl FnOnce(&mut Zone) -> T) -> T {
+        change(&mut self.zone.lock().expect("no zone panics"))
+    }
+}
+
+impl Drop for NameServer {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+async fn serve(socket: UdpSocket, zone: Arc<Mutex<Zone>>) -> io::Result<()> {
+    let mut buffer = [0; 512];
+    loop {
+        let (length, client) = socket.recv_from(&mut buffer).await?;
+        let answer = answer(&buffer[..length], &mut zone.lock().expect("no zone panics"));
+        if let Some(answer) = answer {
+            socket.send_to(&answer, client).await?;
+        }
+    }
+}
+
+/// RFC 1035 §4.1. What is no question is not answered.
+fn answer(query: &[u8], zone: &mut Zone) -> Option<Vec<u8>> {
+    let (name, end) = name(query)?;
+    let kind = u16::from_be_bytes(query.get(end..end + 2)?.try_into().ok()?);
+    zone.questions += 1;
+    let (code, addresses) = match zone.names.get(&name) {
+        _ if zone.is_failing => (SERVER_FAILURE, Vec::new()),
+        None => (NO_SUCH_NAME, Vec::new()),
+        Some(addresses) => (NO_ERROR, addresses.iter().filter(|it| is(it, kind)).collect()),
+    };
+    let mut out = query[..2].to_vec();
+    // A response to a recursive query, from a server that recurses.
+    out.extend([0x81, 0x80 | code, 0, 1]);
+    out.extend(u16::try_from(addresses.len()).ok()?.to_be_bytes());
+    out.extend([0; 4]);
+    out.extend(&query[HEAD_BYTES..end + 4]);
+    for address in addresses {
+        // The name is that of the question.
+        out.extend([0xc0, 12]);
+        out.extend(kind.to_be_bytes());
+        out.extend([0, 1]);
+        out.extend(TTL_SECONDS.to_be_bytes());
+        let octets = match address {
+            IpAddr::V4(address) => address.octets().to_vec(),
+            IpAddr::V6(address) => address.octets().to_vec(),
+        };
+        out.extend(u16::try_from(octets.len()).ok()?.to_be_bytes());
+        out.extend(octets);
+    }
+    Some(out)
+}
+
+/// The name that is asked for, and where it ends.
+fn name(query: &[u8]) -> Option<(String, usize)> {
+    let mut labels = Vec::new();
+    let mut at = HEAD_BYTES;
+    loop {
+        let length = usize::from(*query.get(at)?);
+        if length == 0 {
+            return Some((labels.join("."), at + 1));
+        }
+        let label = query.get(at + 1..at + 1 + length)?;
+        labels.push(String::from_utf8_lossy(label).to_lowercase());
+        at += 1 + length;
+    }
+}
+
+fn is(address: &IpAddr, kind: u16) -> bool {
+    match address {
+        IpAddr::V4(_) => kind == A,
+        IpAddr::V6(_) => kind == AAAA,
+    }
+}

@@ -1,0 +1,145 @@
+//! ExternalName: endpoints come from DNS, follow its answers, and outlive its failures.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use anyhow::{Context, ensure};
+use serde_json::{Value, json};
+use tests::configuration::SERVICE;
+use tests::load::{Habit, Load};
+use tests::names::NameServer;
+use tests::{Behaviour, Configuration, Endpoint, Result, Sheave, eventually, objects};
+
+const NAME: &str = "app.test";
+
+/// Sheave in front of a name, and who says what the name means.
+struct Scene {
+    names: NameServer,
+    endpoints: Vec<Endpoint>,
+    sheave: Sheave,
+    _configuration: Configuration,
+}
+
+impl Scene {
+    /// Endpoints on these addresses, on one port; the name means the first.
+    async fn on(addresses: &[IpAddr]) -> Result<Self> {
+        let mut endpoints =
+            vec![Endpoint::start_at((addresses[0], 0).into(), Behaviour::ok()).await?];
+        let port = endpoints[0].address.port();
+        for address in &addresses[1..] {
+            endpoints.push(Endpoint::start_at((*address, port).into(), Behaviour::ok()).await?);
+        }
+        let names = NameServer::start().await?;
+        names.set(NAME, &addresses[..1]);
+        let configuration = Configuration::empty()?;
+        configuration.write("main.yaml", &external_name(port))?;
+        let server = names.address.to_string();
+        let sheave = Sheave::serve_with(&configuration, &["--dns", &server]).await?;
+        Ok(Self { names, endpoints, sheave, _configuration: configuration })
+    }
+
+    fn address(&self, place: usize) -> SocketAddr {
+        self.endpoints[place].address
+    }
+
+    async fn lookups(&self, result: &str) -> Result<f64> {
+        let samples = self.sheave.samples("sheave_dns_lookups_total").await?;
+        let mut samples = samples.into_iter().filter(|(labels, _)| labels.contains(result));
+        Ok(samples.next().context("the result is counted")?.1)
+    }
+
+    /// Waits until so many more questions have failed.
+    async fn until_failed(&self, more: f64) -> Result {
+        let wanted = self.lookups("failed").await? + more;
+        let observe = async || self.lookups("failed").await;
+        eventually("questions that failed", observe, |failed| *failed >= wanted).await?;
+        Ok(())
+    }
+}
+
+/// A listener, and every request to the name.
+fn external_name(port: u16) -> Vec<Value> {
+    let mut objects = objects::gateway();
+    let backend = json!({ "name": SERVICE, "port": port });
+    objects.push(objects::route_with(SERVICE, json!({ "rules": [{ "backendRefs": [backend] }] })));
+    objects.push(json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": { "name": SERVICE },
+        "spec": { "type": "ExternalName", "externalName": NAME },
+    }));
+    objects
+}
+
+fn local(last: u8) -> IpAddr {
+    [127, 0, 0, last].into()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_answer_moves_the_endpoints_when_the_old_one_expires() -> Result {
+    let scene = Scene::on(&[local(1), local(2)]).await?;
+    let load = Load::start(scene.sheave.address(), 2, Habit::GET);
+    scene.sheave.uses(&[scene.address(0)]).await?;
+    scene.names.set(NAME, &[local(1), local(2)]);
+    scene.sheave.uses(&[scene.address(0), scene.address(1)]).await?;
+    scene.names.set(NAME, &[local(2)]);
+    scene.sheave.uses(&[scene.address(1)]).await?;
+    load.stop().await.assert_all_served();
+    ensure!(scene.endpoints[1].counts().requests > 0, "the second endpoint was used");
+    Ok(())
+}
+
+#[tokio::test]
+async fn both_families_are_used() -> Result {
+    let v6 = IpAddr::V6(Ipv6Addr::LOCALHOST);
+    if std::net::TcpListener::bind((v6, 0)).is_err() {
+        eprintln!("this machine has no IPv6: nothing to see");
+        return Ok(());
+    }
+    let scene = Scene::on(&[local(1), v6]).await?;
+    scene.names.set(NAME, &[local(1), v6]);
+    scene.sheave.uses(&[scene.address(0), scene.address(1)]).await?;
+    scene.names.set(NAME, &[v6]);
+    scene.sheave.uses(&[scene.address(1)]).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_failure_of_dns_touches_traffic() -> Result {
+    let scene = Scene::on(&[local(1), local(2)]).await?;
+    let load = Load::start(scene.sheave.address(), 2, Habit::GET);
+    let (first, used) = (&[scene.address(0)][..], scene.sheave.lines());
+
+    scene.names.remove(NAME);
+    scene.until_failed(2.0).await?;
+    scene.sheave.uses(first).await?;
+    scene.names.fail(true);
+    scene.sheave.said(used, "cannot resolve").await?;
+    scene.until_failed(1.0).await?;
+    scene.sheave.uses(first).await?;
+    ensure!(scene.sheave.sum("sheave_dns_names_failing").await? > 0.5, "it is failing");
+
+    scene.names.fail(false);
+    scene.names.set(NAME, &[local(2)]);
+    scene.sheave.uses(&[scene.address(1)]).await?;
+    scene.sheave.said(used, "resolves again").await?;
+    load.stop().await.assert_all_served();
+    let log = scene.sheave.log();
+    let told = log.lines().filter(|line| line.contains("cannot resolve")).count();
+    ensure!(told == 2, "each change is told once, not each question: {log}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_name_server_that_is_gone_touches_nothing() -> Result {
+    let Scene { names, endpoints, sheave, _configuration } = Scene::on(&[local(1)]).await?;
+    ensure!(names.questions() > 0, "it was asked");
+    drop(names);
+    let failing = async || sheave.sum("sheave_dns_names_failing").await;
+    eventually("the name fails", failing, |failing| *failing > 0.5).await?;
+    sheave.uses(&[endpoints[0].address]).await?;
+    let load = Load::start(sheave.address(), 2, Habit::GET);
+    let asked = async || Ok(endpoints[0].counts().requests);
+    eventually("requests", asked, |requests| *requests > 20).await?;
+    load.stop().await.assert_all_served();
+    Ok(())
+}
