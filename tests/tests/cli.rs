@@ -203,6 +203,34 @@ async fn endpoints_may_be_names() -> Result {
 }
 
 #[tokio::test]
+async fn explain_tells_where_a_request_goes() -> Result {
+    let configuration = Configuration::of(&["10.0.0.1:80".parse()?])?;
+    let path = configuration.path().to_str().unwrap();
+    let explain = ["explain", path, "GET", "http://a.test/path"];
+    ends(&explain, 0, &["default/edge/http", "default/app/0", "10.0.0.1:80", "LeastLoad"]).await?;
+    ends_with_a_line(&["explain", path, "GET", "a.test"], &["http://a.test"]).await?;
+    ends_with_a_line(&["explain", path, "GET", "http://a.test:81/"], &["port 81"]).await?;
+    ends(&["explain", "/nowhere.yaml", "GET", "http://a.test/"], 1, &["no such file"]).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn top_prints_tables_without_a_terminal() -> Result {
+    let endpoint = Endpoint::start(Behaviour::ok()).await?;
+    let configuration = Configuration::of(&[endpoint.address])?;
+    let sheave = Sheave::serve(&configuration).await?;
+    let (admin, address) = (sheave.admin.to_string(), endpoint.address.to_string());
+    let top = ["top", "--admin", &admin, "--interval", "10ms", "--count", "2"];
+    let said = ends(&top, 0, &["BACKEND", "REQ/S", "default/app:80", &address]).await?;
+    ensure!(said.matches("BACKEND").count() == 2, "{said}");
+    ensure!(said.lines().all(|line| line.chars().count() <= 80), "{said}");
+
+    let free = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
+    ends_with_a_line(&["top", "--admin", &free], &[&free, "sheave serve"]).await?;
+    Ok(())
+}
+
+#[tokio::test]
 async fn help_helps() -> Result {
     let commands = ["serve", "check", "Examples", "Exit codes"];
     ends(&["--help"], 0, &commands).await?;

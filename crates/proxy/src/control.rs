@@ -79,6 +79,8 @@ pub struct BackendView {
     pub waiting: u32,
     /// Too few endpoints are usable, so that health is ignored.
     pub panicking: bool,
+    /// Attempts beyond a request's first, so far.
+    pub retries: u64,
     pub endpoints: Vec<EndpointView>,
 }
 
@@ -96,6 +98,8 @@ pub struct EndpointView {
     pub requests: u64,
     /// Of these, those that failed by its fault.
     pub failures: u64,
+    /// To the head of the response, as pickers see it; `None`: not known yet, or no longer.
+    pub latency: Option<Duration>,
 }
 
 impl Proxy {
@@ -286,6 +290,7 @@ fn view_backend(backend: &Backend) -> BackendView {
         key: backend.key.clone(),
         settings: current.settings.clone(),
         waiting: backend.waiting(),
+        retries: backend.counters.iter().map(|shard| shard.retries.value()).sum(),
         endpoints: members
             .map(|member| {
                 let standing = standings.get(&member.endpoint.address).copied();
@@ -305,5 +310,6 @@ fn view_endpoint(endpoint: &Endpoint, weight: u32, health: &'static str) -> Endp
         idle_connections: endpoint.data.idle_connections(),
         requests: shards.clone().map(|shard| shard.attempts.value()).sum(),
         failures: shards.map(|shard| shard.failures.value()).sum(),
+        latency: endpoint.latency(clock::now()),
     }
 }

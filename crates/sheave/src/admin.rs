@@ -29,6 +29,7 @@ use tokio::sync::watch;
 
 use crate::failure::{Failure, bind_advice};
 use crate::report::{Phase, Report};
+pub(crate) use api::{Backend, Backends, Endpoint};
 use exposition::Format;
 use metrics::Process;
 
@@ -108,7 +109,7 @@ async fn listeners(State(subject): State<Subject>) -> Json<api::Listeners> {
     Json(api::listeners(subject.proxy.listeners()))
 }
 
-async fn backends(State(subject): State<Subject>) -> Json<api::Backends> {
+async fn backends(State(subject): State<Subject>) -> Json<Backends> {
     Json(api::backends(subject.proxy.backends()))
 }
 

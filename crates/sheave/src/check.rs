@@ -23,11 +23,16 @@ pub(crate) fn run(paths: &[PathBuf]) -> Result<(), Failure> {
             Err(Failure::Input(Vec::new()))
         }
     };
-    print(&lines).context("cannot write to standard output")?;
+    print(&lines)?;
     result
 }
 
-fn print(lines: &[String]) -> io::Result<()> {
+/// Prints lines on standard output.
+pub(crate) fn print(lines: &[String]) -> Result<(), Failure> {
+    Ok(write(lines).context("cannot write to standard output")?)
+}
+
+fn write(lines: &[String]) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     for line in lines {
         match writeln!(stdout, "{line}") {

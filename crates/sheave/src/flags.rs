@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::top::Order;
 pub(crate) use values::{AdminAddress, ListenUrl, LoggedShare, ToAddress};
 
 /// Sheave balances requests, not connections, over the endpoints of a Service.
@@ -22,6 +23,8 @@ Examples:
   sheave serve --listen http://:8080 --to 10.0.0.1:80,10.0.0.2:80
   sheave serve --config /etc/sheave
   sheave check /etc/sheave
+  sheave explain /etc/sheave GET http://shop.example/cart
+  sheave top
 
 Exit codes: 0 fine, 1 the input is wrong, 2 Sheave failed.")]
 pub(crate) struct CommandLine {
@@ -41,6 +44,16 @@ pub(crate) enum Command {
     /// Each error is a line on standard output: file, document, object, field, message. The exit code is 1 if there is
     /// any.
     Check(Check),
+    /// Explain what would become of a request, and why.
+    ///
+    /// From files alone: which listener and rule would take it and why no other, what is changed on the way, which
+    /// backends and endpoints it may go to, and every setting that holds there, with who set it. Nothing is sent.
+    Explain(Explain),
+    /// Show what a running Sheave does, backend by backend.
+    ///
+    /// A table that is kept fresh: requests, failures and retries a second, requests in flight of the slots there are,
+    /// requests that wait, latency to the response's head, health. Without a terminal it is printed once.
+    Top(Top),
 }
 
 /// `sheave serve`.
@@ -142,6 +155,63 @@ pub(crate) struct Check {
     /// Files and directories, as for `sheave serve --config`.
     #[arg(required = true, value_name = "PATH")]
     pub(crate) paths: Vec<PathBuf>,
+}
+
+/// `sheave explain`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sheave explain /etc/sheave GET http://shop.example/cart
+  sheave explain gateway.yaml POST 'http://127.0.0.1:8080/search?q=a' -H 'Host: shop.example' -H 'X-Canary: yes'
+
+The URL's port chooses the listener.
+Exit codes: 0 explained, 1 the request or the files are wrong, or nobody listens there.")]
+pub(crate) struct Explain {
+    /// File or directory, as for `sheave serve --config`.
+    #[arg(value_name = "PATH")]
+    pub(crate) path: PathBuf,
+
+    /// The request's method, as GET.
+    #[arg(value_name = "METHOD")]
+    pub(crate) method: String,
+
+    /// What is asked for, as http://HOST:PORT/PATH?QUERY.
+    #[arg(value_name = "URL")]
+    pub(crate) url: String,
+
+    /// Header field of the request, as 'name: value'; repeatable. Host goes before the URL's host.
+    #[arg(short = 'H', long, value_name = "FIELD")]
+    pub(crate) header: Vec<String>,
+}
+
+/// `sheave top`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sheave top
+  sheave top --admin 10.0.0.7:9900 --sort failures
+  Ten tables, one every five seconds, for a file:
+    sheave top --interval 5s --count 10 > top.txt
+
+Keys: q quits; r, i, w, f, t, l and n sort by requests, in flight, waiting, failures, retries, latency and name.
+Exit codes: 0 fine, 1 nothing answers there.")]
+pub(crate) struct Top {
+    /// Address of the admin API.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9900", value_parser = values::admin_api)]
+    pub(crate) admin: SocketAddr,
+
+    /// Between two looks [default: 1s].
+    #[arg(long, value_name = "DURATION", value_parser = values::positive_duration)]
+    pub(crate) interval: Option<Duration>,
+
+    /// Plain tables to print before it ends [default: in a terminal none, one table is kept fresh; else 1, or with
+    /// --interval no end].
+    #[arg(long, value_name = "N")]
+    pub(crate) count: Option<NonZeroU32>,
+
+    /// What comes first.
+    #[arg(long, value_name = "COLUMN", value_enum, default_value_t = Order::Requests)]
+    pub(crate) sort: Order,
 }
 
 /// How events are written.

@@ -6,6 +6,10 @@ mod flags;
 mod serve;
 /// `sheave check`.
 mod check;
+/// `sheave explain`.
+mod explain;
+/// `sheave top`.
+mod top;
 /// Files as a source of objects.
 mod files;
 /// Names in DNS as endpoints.
@@ -43,6 +47,8 @@ fn main() -> ExitCode {
     let result = match command {
         Command::Serve(flags) => serve::run(*flags),
         Command::Check(flags) => check::run(&flags.paths),
+        Command::Explain(flags) => explain::run(&flags),
+        Command::Top(flags) => top::run(&flags),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

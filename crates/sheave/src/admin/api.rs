@@ -1,10 +1,11 @@
 //! State as JSON: the shapes of `/api/v1`, apart from the data plane's own types so that they can stay as they are.
 
+use std::borrow::Cow;
 use std::net::SocketAddr;
 
 use gateway::Problem;
 use proxy::{BackendView, EndpointView, ListenerView};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::exposition::seconds;
 use super::status::ObjectStatus;
@@ -22,38 +23,42 @@ struct Listener {
     connections: u64,
 }
 
-#[derive(Serialize)]
-pub(super) struct Backends {
-    backends: Vec<Backend>,
+/// What `sheave top` reads back.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Backends {
+    pub(crate) backends: Vec<Backend>,
 }
 
-#[derive(Serialize)]
-struct Backend {
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Backend {
     /// As metrics and logs name it.
-    name: String,
+    pub(crate) name: String,
     namespace: String,
     service: String,
     port: u16,
     algorithm: String,
-    max_in_flight_per_endpoint: Option<u32>,
+    pub(crate) max_in_flight_per_endpoint: Option<u32>,
     queue_max_requests: u32,
     queue_timeout_seconds: f64,
-    waiting: u32,
+    pub(crate) waiting: u32,
     /// Health is ignored, because too few endpoints are well.
     panicking: bool,
-    endpoints: Vec<Endpoint>,
+    pub(crate) retries: u64,
+    pub(crate) endpoints: Vec<Endpoint>,
 }
 
-#[derive(Serialize)]
-struct Endpoint {
-    address: SocketAddr,
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Endpoint {
+    pub(crate) address: SocketAddr,
     weight: u32,
     /// `serving`, `starting`, `ejected`, `trial` or `unfit`.
-    health: &'static str,
-    in_flight: u32,
+    pub(crate) health: Cow<'static, str>,
+    pub(crate) in_flight: u32,
     idle_connections: usize,
-    requests: u64,
-    failures: u64,
+    pub(crate) requests: u64,
+    pub(crate) failures: u64,
+    /// As pickers see it: to the head of the response, with peaks that fade. `null`: nothing is known yet.
+    pub(crate) latency_seconds: Option<f64>,
 }
 
 #[derive(Serialize)]
@@ -88,7 +93,7 @@ pub(super) fn backends(views: Vec<BackendView>) -> Backends {
 }
 
 fn backend(view: BackendView) -> Backend {
-    let BackendView { key, settings, waiting, panicking, endpoints } = view;
+    let BackendView { key, settings, waiting, panicking, retries, endpoints } = view;
     Backend {
         name: key.to_string(),
         namespace: key.namespace.to_string(),
@@ -100,14 +105,32 @@ fn backend(view: BackendView) -> Backend {
         queue_timeout_seconds: settings.queue_timeout.as_secs_f64(),
         waiting,
         panicking,
+        retries,
         endpoints: endpoints.into_iter().map(endpoint).collect(),
     }
 }
 
 fn endpoint(view: EndpointView) -> Endpoint {
-    let EndpointView { address, weight, health, in_flight, idle_connections, requests, failures } =
-        view;
-    Endpoint { address, weight, health, in_flight, idle_connections, requests, failures }
+    let EndpointView {
+        address,
+        weight,
+        health,
+        in_flight,
+        idle_connections,
+        requests,
+        failures,
+        latency,
+    } = view;
+    Endpoint {
+        address,
+        weight,
+        health: health.into(),
+        in_flight,
+        idle_connections,
+        requests,
+        failures,
+        latency_seconds: latency.map(|latency| latency.as_secs_f64()),
+    }
 }
 
 pub(super) fn config(report: &Report) -> Config {

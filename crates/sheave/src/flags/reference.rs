@@ -52,12 +52,12 @@ fn row(page: &mut String, argument: &Arg) {
     let value = names.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(" ");
     let takes_values = argument.get_action().takes_values();
     let repeats = argument.get_num_args().is_some_and(|count| count.max_values() > 1);
-    let flag = match (argument.get_long(), argument.get_short()) {
-        (Some(long), _) if takes_values => format!("`--{long} {value}`"),
-        (Some(long), _) => format!("`--{long}`"),
-        (None, Some(short)) => format!("`-{short} {value}`"),
-        (None, None) if repeats => format!("`{value}...`"),
-        (None, None) => format!("`{value}`"),
+    let short = argument.get_short().map(|short| format!("-{short}, ")).unwrap_or_default();
+    let flag = match argument.get_long() {
+        Some(long) if takes_values => format!("`{short}--{long} {value}`"),
+        Some(long) => format!("`{short}--{long}`"),
+        None if repeats => format!("`{value}...`"),
+        None => format!("`{value}`"),
     };
     let help = argument.get_long_help().or_else(|| argument.get_help()).unwrap().to_string();
     let (help, told) = match help.split_once(" [default: ") {

@@ -125,6 +125,14 @@ pub(super) fn workers(text: &str) -> Result<NonZeroUsize, String> {
     }
 }
 
+/// `--admin` of who asks.
+pub(super) fn admin_api(text: &str) -> Result<SocketAddr, String> {
+    match text.parse()? {
+        AdminAddress::At(address) => Ok(address),
+        AdminAddress::Off => Err("write an IP address and a port, as 127.0.0.1:9900".to_owned()),
+    }
+}
+
 /// `--dns`.
 pub(super) fn name_server(text: &str) -> Result<SocketAddr, String> {
     if let Some(address) = ip(text) {

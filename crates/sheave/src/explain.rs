@@ -1,0 +1,168 @@
+//! `sheave explain`: what would become of a request, and why; from files, without a running Sheave.
+
+/// The request, as it is typed.
+mod asked;
+/// Matches and filters in words.
+mod words;
+/// A backend's settings, and who set them.
+mod policy;
+
+use std::path::PathBuf;
+
+use gateway::matching::{Explanation, HostPattern, RouteTable, Verdict, Why};
+use gateway::snapshot::{Backend, Listener, Protocol, Rule, Snapshot, Source, Target};
+use gateway::{Object, Translation};
+
+use crate::check::print;
+use crate::configuration::{self, Checked};
+use crate::failure::Failure;
+use crate::files;
+use crate::flags::Explain;
+use asked::Asked;
+
+/// Rules that do not serve the request are listed up to so many, the nearest first.
+const MOST_OTHERS: usize = 20;
+
+/// Prints what would become of the request.
+pub(crate) fn run(flags: &Explain) -> Result<(), Failure> {
+    let asked = Asked::parse(&flags.method, &flags.url, &flags.header).map_err(Failure::input)?;
+    let paths: &[PathBuf] = std::slice::from_ref(&flags.path);
+    let checked = configuration::check(files::read(paths)).map_err(|problems| {
+        let mut lines: Vec<_> = problems.iter().map(ToString::to_string).collect();
+        lines.push("sheave: with these errors nothing would be in force".to_owned());
+        Failure::Input(lines)
+    })?;
+    print(&explain(&asked, &checked).map_err(Failure::input)?)
+}
+
+/// The lines to print, or why there is nothing to explain.
+fn explain(asked: &Asked, checked: &Checked) -> Result<Vec<String>, String> {
+    let Checked { objects, translation } = checked;
+    let listeners = asked.listeners(&translation.snapshot.listeners);
+    if listeners.is_empty() {
+        return Err(nobody_listens(asked, &translation.snapshot));
+    }
+    let mut lines = Vec::new();
+    for (listener, routes) in listeners {
+        if !lines.is_empty() {
+            lines.push(String::new());
+        }
+        let page = Page { objects, translation, lines: &mut lines };
+        page.listener(asked, listener, routes);
+    }
+    Ok(lines)
+}
+
+fn nobody_listens(asked: &Asked, snapshot: &Snapshot) -> String {
+    let http = snapshot.listeners.iter().filter(|it| matches!(it.protocol, Protocol::Http(_)));
+    let addresses: Vec<String> = http.map(|it| format!("{} ({})", it.address, it.name)).collect();
+    let asked = asked.port;
+    match addresses.as_slice() {
+        [] => "no listener in these files takes requests".to_owned(),
+        some => {
+            format!("no listener takes requests on port {asked}: there are {}", some.join(", "))
+        }
+    }
+}
+
+/// The explanation as it grows.
+struct Page<'p> {
+    objects: &'p [Object],
+    translation: &'p Translation,
+    lines: &'p mut Vec<String>,
+}
+
+impl Page<'_> {
+    fn listener(mut self, asked: &Asked, listener: &Listener, routes: &RouteTable) {
+        let Explanation { listener: hosts, verdicts } = routes.explain(&asked.request);
+        self.put("listener", format!("{} on {}", listener.name, listener.address));
+        match hosts {
+            None => self.put("", "no listener of this address is for this host"),
+            Some(HostPattern::Any) => {}
+            Some(hosts) => self.put("", format!("for {}", words::hosts(hosts))),
+        }
+        match verdicts.split_first() {
+            Some((chosen, others)) if chosen.why == Why::Chosen => {
+                self.rule(chosen);
+                self.others(others);
+            }
+            Some(_) | None => {
+                self.put("rule", "none: the answer is 404 (no_route)");
+                self.others(&verdicts);
+            }
+        }
+    }
+
+    fn rule(&mut self, verdict: &Verdict<'_>) {
+        let rule = verdict.rule;
+        self.put("rule", &rule.name);
+        self.put("", words::asked(verdict));
+        if let Some(filters) = &rule.filters {
+            let lines = words::filters(filters, &self.translation.snapshot);
+            self.list("filters", lines);
+        }
+        self.list("limits", words::limits(rule));
+        self.targets(rule);
+    }
+
+    fn targets(&mut self, rule: &Rule) {
+        let total: u64 = rule.targets.iter().map(|target| u64::from(target.weight)).sum();
+        for target in &rule.targets {
+            let weight = target.weight;
+            let share = f64::from(weight) * 100.0 / total.max(1) as f64;
+            let share = format!("weight {weight} of {total}: {share:.0} % of the rule's requests");
+            match target.target {
+                Target::Unresolved => {
+                    self.put("backend", "none: the answer is 500 (unresolved_backend)");
+                    self.put("", share);
+                }
+                Target::Backend(place) => {
+                    let backend = &self.translation.snapshot.backends[place];
+                    self.put("backend", &backend.key);
+                    self.put("", share);
+                    if let Some(filters) = &target.filters {
+                        let lines = words::filters(filters, &self.translation.snapshot);
+                        self.list("filters", lines);
+                    }
+                    self.backend(backend);
+                }
+            }
+        }
+    }
+
+    fn backend(&mut self, backend: &Backend) {
+        match &backend.source {
+            Source::Dns { host, port } => {
+                self.put("endpoints", format!("the addresses of {host} in DNS, port {port}"));
+            }
+            Source::Slices if backend.endpoints.is_empty() => {
+                self.put("endpoints", "none: the answer is 503 (no_endpoint)");
+            }
+            Source::Slices => self.list("endpoints", words::endpoints(&backend.endpoints)),
+        }
+        let policy = policy::of(self.objects, &self.translation.statuses, &backend.key);
+        self.list("policy", policy::lines(&backend.settings, policy.as_deref()));
+    }
+
+    fn others(&mut self, others: &[Verdict<'_>]) {
+        let mut lines: Vec<String> = others.iter().take(MOST_OTHERS).map(words::other).collect();
+        if others.len() > MOST_OTHERS {
+            lines.push(format!("and {} more", others.len() - MOST_OTHERS));
+        }
+        self.list("not", lines);
+    }
+
+    /// The head of the list beside its first line.
+    fn list(&mut self, head: &str, lines: Vec<String>) {
+        for (place, line) in lines.into_iter().enumerate() {
+            self.put(if place == 0 { head } else { "" }, line);
+        }
+    }
+
+    fn put(&mut self, head: &str, text: impl std::fmt::Display) {
+        self.lines.push(format!("{head:<11}{text}"));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,115 @@
+//! A backend's settings, each with who set it: a policy, or nobody.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use gateway::Object;
+use gateway::snapshot::{BackendKey, BackendSettings};
+use gateway::status::{ConditionType, Detail, Status, TargetStatus};
+
+/// `namespace/name` of the BackendPolicy that holds for the backend: one for its port goes before one for its Service.
+pub(super) fn of(objects: &[Object], statuses: &[Status], key: &BackendKey) -> Option<String> {
+    let port = port_name(objects, key).unwrap_or_default();
+    let policies = || statuses.iter().filter(|it| it.object.kind == "BackendPolicy");
+    let for_section = |section: Option<&str>| {
+        let holds = |status: &&Status| {
+            status.object.namespace == key.namespace && accepts(status, &key.service, section)
+        };
+        policies().find(holds).map(|it| format!("{}/{}", it.object.namespace, it.object.name))
+    };
+    for_section(Some(port)).or_else(|| for_section(None))
+}
+
+fn port_name<'o>(objects: &'o [Object], key: &BackendKey) -> Option<&'o str> {
+    objects.iter().find_map(|object| {
+        let Object::Service(service) = object else { return None };
+        let metadata = &service.metadata;
+        let named = *metadata.namespace == *key.namespace && *metadata.name == *key.service;
+        let port = service.spec.ports.iter().find(|port| port.port == key.port);
+        port.filter(|_| named).map(|port| port.name.as_str())
+    })
+}
+
+fn accepts(status: &Status, service: &str, section: Option<&str>) -> bool {
+    let Detail::Policy(targets) = &status.detail else { return false };
+    let accepted = |target: &TargetStatus| {
+        target.conditions.iter().any(|it| it.kind == ConditionType::Accepted && it.holds)
+    };
+    targets.iter().any(|target| {
+        target.name == service && target.section_name.as_deref() == section && accepted(target)
+    })
+}
+
+/// Each field as the policy writes it, its value, and whether it is the default.
+pub(super) fn lines(settings: &BackendSettings, policy: Option<&str>) -> Vec<String> {
+    let defaults = values(&BackendSettings::default());
+    let line = |((field, value), (_, default)): ((&str, String), (&str, String))| {
+        let by = match policy {
+            Some(policy) if value != default => format!("BackendPolicy {policy}"),
+            Some(_) | None => "default".to_owned(),
+        };
+        format!("{field:<26} {value:<18} {by}")
+    };
+    values(settings).into_iter().zip(defaults).map(line).collect()
+}
+
+fn values(settings: &BackendSettings) -> Vec<(&'static str, String)> {
+    // Taken apart, so that a new field is not forgotten.
+    let BackendSettings {
+        algorithm,
+        hash_key,
+        affinity,
+        prefers_same_zone,
+        max_in_flight_per_endpoint,
+        queue_max_requests,
+        queue_timeout,
+        overload_status,
+        overload_retry_after,
+        connect_timeout,
+        request_timeout,
+        per_attempt_timeout,
+        idle_timeout,
+        abandoned_timeout,
+        connection_max_age,
+        connection_max_requests,
+        connection_idle_timeout,
+        connection_max,
+        retry,
+        retry_statuses,
+        health,
+        probe,
+        proxy_protocol,
+    } = settings;
+    let duration = |duration: &Duration| format!("{duration:?}");
+    vec![
+        ("algorithm", format!("{algorithm:?}")),
+        ("hashOn", format!("{hash_key:?}")),
+        ("affinity", or_none(affinity.as_ref())),
+        ("preferSameZone", prefers_same_zone.to_string()),
+        ("maxInFlightPerEndpoint", or_none(max_in_flight_per_endpoint.as_ref())),
+        ("queue.maxRequests", queue_max_requests.to_string()),
+        ("queue.timeout", duration(queue_timeout)),
+        ("overload.status", overload_status.to_string()),
+        ("overload.retryAfter", duration(overload_retry_after)),
+        ("timeouts.connect", duration(connect_timeout)),
+        ("timeouts.request", or_none(request_timeout.as_ref())),
+        ("timeouts.perAttempt", or_none(per_attempt_timeout.as_ref())),
+        ("timeouts.idle", duration(idle_timeout)),
+        ("timeouts.abandoned", duration(abandoned_timeout)),
+        ("connections.maxAge", or_none(connection_max_age.as_ref())),
+        ("connections.maxRequests", or_none(connection_max_requests.as_ref())),
+        ("connections.idleTimeout", duration(connection_idle_timeout)),
+        ("connections.max", or_none(connection_max.as_ref())),
+        ("retry.attempts", retry.attempts.to_string()),
+        ("retry.statuses", format!("{retry_statuses:?}")),
+        ("health.active", or_none(health.active.as_ref().zip(probe.as_ref()))),
+        ("health.passive", or_none(health.passive.as_ref())),
+        ("health.slowStart", or_none(health.slow_start.as_ref())),
+        ("health.panicPercent", health.panic_percent.to_string()),
+        ("proxyProtocol", or_none(proxy_protocol.as_ref())),
+    ]
+}
+
+fn or_none<T: Debug>(value: Option<T>) -> String {
+    value.map_or_else(|| "none".to_owned(), |value| format!("{value:?}"))
+}

@@ -1,0 +1,111 @@
+//! What is said of a few requests.
+
+use super::*;
+use crate::files::Contents;
+
+const CONFIGURATION: &str = r#"
+apiVersion: gateway.networking.k8s.io/v1
+kind: GatewayClass
+metadata: {name: sheave}
+spec: {controllerName: sheave.dev/gateway}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: edge}
+spec:
+  gatewayClassName: sheave
+  addresses: [{type: IPAddress, value: 127.0.0.1}]
+  listeners: [{name: http, port: 8080, protocol: HTTP}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: shop}
+spec:
+  parentRefs: [{name: edge}]
+  hostnames: [shop.example]
+  rules:
+  - matches: [{path: {value: /cart}}]
+    backendRefs: [{name: cart, port: 80, weight: 3}, {name: gone, port: 80}]
+  - backendRefs: [{name: cart, port: 80}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: cart}
+spec: {ports: [{name: http, port: 80}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: gone}
+spec: {ports: [{name: http, port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: cart, labels: {kubernetes.io/service-name: cart}}
+addressType: IPv4
+ports: [{name: http, port: 9001}]
+endpoints: [{addresses: [10.0.0.1]}]
+---
+apiVersion: sheave.dev/v1alpha1
+kind: BackendPolicy
+metadata: {name: limits}
+spec:
+  targetRefs: [{group: "", kind: Service, name: cart}]
+  maxInFlightPerEndpoint: 4
+"#;
+
+fn explained(url: &str) -> Result<String, String> {
+    let (objects, problems) = gateway::parse(CONFIGURATION, "test.yaml");
+    let checked = configuration::check(Contents { objects, problems }).unwrap();
+    let asked = Asked::parse("GET", url, &[]).unwrap();
+    explain(&asked, &checked).map(|lines| lines.join("\n"))
+}
+
+/// The explanation holds all of these lines.
+fn says(url: &str, lines: &[&str]) {
+    let text = explained(url).unwrap();
+    for line in lines {
+        assert!(text.lines().any(|it| it.split_whitespace().eq(line.split_whitespace())), "{text}");
+    }
+}
+
+#[test]
+fn rule_backend_and_settings_are_told_with_their_reasons() {
+    says(
+        "http://shop.example:8080/cart/1",
+        &[
+            "listener default/edge/http on 127.0.0.1:8080",
+            "rule default/shop/0",
+            "matches host shop.example, path prefix /cart",
+            "backend default/cart:80",
+            "weight 3 of 4: 75 % of the rule's requests",
+            "endpoints 10.0.0.1:9001, weight 1",
+            "policy algorithm LeastLoad default",
+            "maxInFlightPerEndpoint 4 BackendPolicy default/limits",
+            "backend default/gone:80",
+            "endpoints none: the answer is 503 (no_endpoint)",
+            "not default/shop/1: it matches too, but the other goes before it (matches host \
+             shop.example, path prefix /)",
+        ],
+    );
+    says(
+        "http://shop.example:8080/other",
+        &[
+            "rule default/shop/1",
+            "not default/shop/0: the path is another (matches host shop.example, path prefix /cart)",
+        ],
+    );
+}
+
+#[test]
+fn a_request_that_nobody_takes_is_told_why() {
+    says(
+        "http://other.example:8080/",
+        &[
+            "rule none: the answer is 404 (no_route)",
+            "default/shop/1: the host is another (matches host shop.example, path prefix /)",
+        ],
+    );
+    let error = explained("http://shop.example:81/").unwrap_err();
+    assert!(error.contains("port 81") && error.contains("127.0.0.1:8080"), "{error}");
+    assert!(explained("http://shop.example/cart").is_ok(), "no port was written");
+}

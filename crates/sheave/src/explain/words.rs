@@ -1,0 +1,144 @@
+//! Matches, filters and endpoints in words, as a person would say them who has read the objects.
+
+use std::time::Duration;
+
+use gateway::matching::{
+    Conditions, FieldCondition, HostPattern, PathPattern, Unmet, ValuePattern, Verdict, Why,
+};
+use gateway::snapshot::{
+    Allowed, EndpointSpec, Filters, HeaderEdits, Mirror, PathRewrite, Redirect, Rule, Snapshot,
+};
+
+pub(super) fn hosts(pattern: &HostPattern) -> String {
+    match pattern {
+        HostPattern::Any => "every host".to_owned(),
+        HostPattern::Below(name) => format!("*.{name}"),
+        HostPattern::Exact(name) => name.to_string(),
+    }
+}
+
+/// What a way to a rule asks of a request.
+pub(super) fn asked(verdict: &Verdict<'_>) -> String {
+    let path = match &verdict.asked.path {
+        PathPattern::Exact(path) => format!("path {path}"),
+        PathPattern::Prefix(path) => format!("path prefix {path}"),
+        PathPattern::Regex(pattern) => format!("path regex {}", pattern.text()),
+    };
+    let Conditions { method, headers, query } = &verdict.asked.conditions;
+    let host = match verdict.hosts {
+        HostPattern::Any => None,
+        pattern => Some(format!("host {}", hosts(pattern))),
+    };
+    let method = method.as_ref().map(|method| format!("method {method}"));
+    let headers = headers.iter().map(|it| field("header", it));
+    let query = query.iter().map(|it| field("query", it));
+    let parts = host.into_iter().chain([path]).chain(method).chain(headers).chain(query);
+    format!("matches {}", parts.collect::<Vec<_>>().join(", "))
+}
+
+fn field(kind: &str, condition: &FieldCondition) -> String {
+    let FieldCondition { name, value } = condition;
+    match value {
+        ValuePattern::Exact(value) => format!("{kind} {name} = {value}"),
+        ValuePattern::Regex(pattern) => format!("{kind} {name} ~ {}", pattern.text()),
+    }
+}
+
+/// A rule that does not serve the request, and why.
+pub(super) fn other(verdict: &Verdict<'_>) -> String {
+    let why = match verdict.why {
+        Why::Chosen => "it is chosen".to_owned(),
+        Why::GoesAfter => "it matches too, but the other goes before it".to_owned(),
+        Why::Unmet(Unmet::Method(method)) => format!("the method is not {method}"),
+        Why::Unmet(Unmet::Header(name)) => format!("the header field {name} does not match"),
+        Why::Unmet(Unmet::QueryParam(name)) => format!("the query's {name} does not match"),
+        Why::OtherPath => "the path is another".to_owned(),
+        Why::OtherHost => "the host is another".to_owned(),
+        Why::OtherListener => "it is of another listener of this address".to_owned(),
+    };
+    format!("{}: {why} ({})", verdict.rule.name, asked(verdict))
+}
+
+/// What the rule itself says of time and retries.
+pub(super) fn limits(rule: &Rule) -> Vec<String> {
+    let limit = |what: &str, timeout: Option<Duration>| {
+        let timeout = match timeout? {
+            Duration::MAX => "no limit".to_owned(),
+            timeout => format!("{timeout:?}"),
+        };
+        Some(format!("{what} {timeout}"))
+    };
+    let retry = rule.retry.as_ref().map(|retry| {
+        format!("attempts {}, statuses that are tried again {:?}", retry.attempts, retry.statuses)
+    });
+    let request = limit("the whole request", rule.request_timeout);
+    let attempt = limit("each attempt", rule.attempt_timeout);
+    request.into_iter().chain(attempt).chain(retry).collect()
+}
+
+pub(super) fn endpoints(endpoints: &[EndpointSpec]) -> Vec<String> {
+    let endpoint = |EndpointSpec { address, weight, zone }: &EndpointSpec| {
+        let zone = zone.as_ref().map(|zone| format!(", zone {zone}")).unwrap_or_default();
+        format!("{address}, weight {weight}{zone}")
+    };
+    endpoints.iter().map(endpoint).collect()
+}
+
+/// What filters do, in the order in which they are applied.
+pub(super) fn filters(filters: &Filters, snapshot: &Snapshot) -> Vec<String> {
+    let Filters { cors, redirect, rewrite, request_headers, response_headers, mirrors } = filters;
+    let mut lines = Vec::new();
+    if let Some(cors) = cors {
+        let origins = match &cors.origins {
+            Allowed::Any => "every origin".to_owned(),
+            Allowed::These(origins) => format!("{} origins", origins.len()),
+        };
+        lines.push(format!("CORS for {origins}"));
+    }
+    lines.extend(redirect.as_ref().map(redirection));
+    if let Some(rewrite) = rewrite {
+        let host = rewrite.hostname.as_ref().map(|host| format!("host {host}"));
+        let path = rewrite.path.as_ref().map(path_rewrite);
+        let parts: Vec<_> = host.into_iter().chain(path).collect();
+        lines.push(format!("rewrite to {}", parts.join(", ")));
+    }
+    lines.extend(edits("request", request_headers));
+    lines.extend(edits("response", response_headers));
+    lines.extend(mirrors.iter().map(|mirror| mirrored(mirror, snapshot)));
+    lines
+}
+
+fn redirection(redirect: &Redirect) -> String {
+    let Redirect { status, scheme, hostname, port, path } = redirect;
+    let parts = [
+        scheme.map(|scheme| format!("scheme {}", scheme.text())),
+        hostname.as_ref().map(|host| format!("host {host}")),
+        port.map(|port| format!("port {port}")),
+        path.as_ref().map(path_rewrite),
+    ];
+    let parts: Vec<_> = parts.into_iter().flatten().collect();
+    format!("redirect with {status} to {}", parts.join(", "))
+}
+
+fn path_rewrite(rewrite: &PathRewrite) -> String {
+    match rewrite {
+        PathRewrite::Full(path) => format!("path {path}"),
+        PathRewrite::Prefix { replacement, .. } if replacement.is_empty() => {
+            "the path without the prefix".to_owned()
+        }
+        PathRewrite::Prefix { replacement, .. } => format!("path prefix {replacement}"),
+    }
+}
+
+fn edits(of: &str, edits: &HeaderEdits) -> Vec<String> {
+    let remove = edits.remove.iter().map(|name| format!("{of} header: remove {name}"));
+    let set = edits.set.iter().map(|it| format!("{of} header: set {}: {}", it.name, it.value));
+    let add = edits.add.iter().map(|it| format!("{of} header: add {}: {}", it.name, it.value));
+    remove.chain(set).chain(add).collect()
+}
+
+fn mirrored(mirror: &Mirror, snapshot: &Snapshot) -> String {
+    let share = mirror.share;
+    let key = &snapshot.backends[mirror.backend].key;
+    format!("mirror to {key}: {} of {} requests", share.numerator, share.denominator)
+}

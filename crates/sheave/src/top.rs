@@ -1,0 +1,116 @@
+//! `sheave top`: what a running Sheave does, as a table that is kept fresh; or as plain tables, without a terminal.
+
+/// Asking the admin API.
+mod fetch;
+/// From what was read to the lines of a table.
+mod table;
+/// The terminal.
+mod screen;
+
+use std::io::{self, IsTerminal};
+use std::net::SocketAddr;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Context;
+
+use crate::admin::Backends;
+use crate::check::print;
+use crate::failure::Failure;
+use crate::flags::Top;
+use screen::{Key, Screen};
+pub(crate) use table::Order;
+use table::Table;
+
+/// How wide a table is where nobody says how wide it may be.
+const PLAIN_WIDTH: usize = 80;
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Shows until it is told to stop, or so many tables as were asked for.
+pub(crate) fn run(flags: &Top) -> Result<(), Failure> {
+    let interval = flags.interval.unwrap_or(INTERVAL);
+    let first = fetch::backends(flags.admin).map_err(|why| unreachable(flags.admin, &why))?;
+    let watch = Watch { admin: flags.admin, before: first, order: flags.sort };
+    if flags.count.is_none() && io::stdout().is_terminal() && io::stdin().is_terminal() {
+        return watch.live(interval).context("the terminal").map_err(Failure::from);
+    }
+    // Who asks for an interval wants a table for each.
+    let endless = flags.count.is_none() && flags.interval.is_some();
+    let count = if endless { None } else { Some(flags.count.map_or(1, Into::into)) };
+    watch.plain(interval, count)
+}
+
+fn unreachable(admin: SocketAddr, why: &str) -> Failure {
+    Failure::input(format_args!(
+        "nothing to show of {admin}: {why}: is `sheave serve` running, with this address as --admin?"
+    ))
+}
+
+/// One look at the API after another: rates are differences.
+struct Watch {
+    admin: SocketAddr,
+    before: Backends,
+    order: Order,
+}
+
+impl Watch {
+    /// So many tables, or tables for ever, one below the other.
+    fn plain(mut self, interval: Duration, count: Option<u32>) -> Result<(), Failure> {
+        let mut left = count;
+        while left != Some(0) {
+            left = left.map(|left| left - 1);
+            let since = proxy::clock::now();
+            thread::sleep(interval);
+            let now = fetch::backends(self.admin).map_err(|why| unreachable(self.admin, &why))?;
+            let passed = proxy::clock::now().saturating_since(since);
+            let table = Table::of(&self.before, &now, passed);
+            let lines = table.lines(self.order, PLAIN_WIDTH);
+            print(&lines.into_iter().map(|line| line.text).collect::<Vec<_>>())?;
+            self.before = now;
+        }
+        Ok(())
+    }
+
+    /// A table in place of the last, until `q`.
+    fn live(mut self, interval: Duration) -> io::Result<()> {
+        let mut screen = Screen::enter()?;
+        let mut table = Table::of(&self.before, &self.before, interval);
+        let mut trouble = None;
+        let mut since = proxy::clock::now();
+        loop {
+            let title = self.title(&table, trouble.as_deref());
+            screen.draw(&title, |width| table.lines(self.order, width))?;
+            let passed = proxy::clock::now().saturating_since(since);
+            match screen.key(interval.saturating_sub(passed))? {
+                Some(Key::Quit) => return Ok(()),
+                Some(Key::Sort(order)) => self.order = order,
+                Some(Key::Other) => {}
+                None => {
+                    let passed = proxy::clock::now().saturating_since(since);
+                    since = proxy::clock::now();
+                    match fetch::backends(self.admin) {
+                        Ok(now) => {
+                            table = Table::of(&self.before, &now, passed);
+                            self.before = now;
+                            trouble = None;
+                        }
+                        Err(why) => trouble = Some(why),
+                    }
+                }
+            }
+        }
+    }
+
+    fn title(&self, table: &Table, trouble: Option<&str>) -> String {
+        match trouble {
+            Some(trouble) => format!("sheave {}: {trouble}", self.admin),
+            None => format!(
+                "sheave {}  {}  by {}  (q: quit, {})",
+                self.admin,
+                table.size(),
+                self.order.word(),
+                Order::KEYS
+            ),
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! The terminal: entered, drawn on, asked for keys, and left as it was found.
+
+use std::io::{self, Stdout, Write};
+use std::time::Duration;
+
+use crossterm::cursor::{Hide, MoveTo, Show};
+use crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use crossterm::style::{Attribute, Color, Print, SetAttribute, SetForegroundColor};
+use crossterm::terminal::{self, Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen};
+use crossterm::{execute, queue};
+
+use super::table::{Line, Order, Tone};
+
+/// The terminal while it is ours.
+pub(super) struct Screen {
+    stdout: Stdout,
+    /// See <https://no-color.org>.
+    is_coloured: bool,
+}
+
+/// What a person wants.
+pub(super) enum Key {
+    Quit,
+    Sort(Order),
+    /// To be drawn anew: another size, or a key of no meaning.
+    Other,
+}
+
+impl Screen {
+    pub(super) fn enter() -> io::Result<Self> {
+        terminal::enable_raw_mode()?;
+        // From here on what was done is undone when the screen is dropped.
+        let is_coloured = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        let mut screen = Self { stdout: io::stdout(), is_coloured };
+        execute!(screen.stdout, EnterAlternateScreen, Hide)?;
+        Ok(screen)
+    }
+
+    /// Draws a title and lines of at most the terminal's width, as many as fit.
+    pub(super) fn draw(
+        &mut self,
+        title: &str,
+        lines: impl FnOnce(usize) -> Vec<Line>,
+    ) -> io::Result<()> {
+        let (width, height) = terminal::size()?;
+        let (width, height) = (usize::from(width), usize::from(height));
+        let lines = lines(width);
+        let fitting = height.saturating_sub(1).min(lines.len());
+        queue!(self.stdout, MoveTo(0, 0))?;
+        self.line(title, width, Tone::Plain)?;
+        for line in &lines[..fitting] {
+            queue!(self.stdout, Print("\r\n"))?;
+            self.line(&line.text, width, line.tone)?;
+        }
+        queue!(self.stdout, Clear(ClearType::FromCursorDown))?;
+        self.stdout.flush()
+    }
+
+    /// The key that is pressed within this time.
+    pub(super) fn key(&self, patience: Duration) -> io::Result<Option<Key>> {
+        if !event::poll(patience)? {
+            return Ok(None);
+        }
+        let Event::Key(KeyEvent { code, modifiers, kind: KeyEventKind::Press, .. }) =
+            event::read()?
+        else {
+            return Ok(Some(Key::Other));
+        };
+        Ok(Some(match code {
+            KeyCode::Char('c') if modifiers.contains(KeyModifiers::CONTROL) => Key::Quit,
+            KeyCode::Char('q') | KeyCode::Esc => Key::Quit,
+            KeyCode::Char(key) => Order::of_key(key).map_or(Key::Other, Key::Sort),
+            _ => Key::Other,
+        }))
+    }
+
+    fn line(&mut self, text: &str, width: usize, tone: Tone) -> io::Result<()> {
+        match tone {
+            Tone::Heading => queue!(self.stdout, SetAttribute(Attribute::Reverse))?,
+            Tone::Backend => queue!(self.stdout, SetAttribute(Attribute::Bold))?,
+            Tone::Bad if self.is_coloured => {
+                queue!(self.stdout, SetForegroundColor(Color::Red))?;
+            }
+            Tone::Full if self.is_coloured => {
+                queue!(self.stdout, SetForegroundColor(Color::Yellow))?;
+            }
+            Tone::Plain | Tone::Bad | Tone::Full => {}
+        }
+        let text: String = text.chars().take(width).collect();
+        queue!(
+            self.stdout,
+            Print(text),
+            SetAttribute(Attribute::Reset),
+            SetForegroundColor(Color::Reset),
+            Clear(ClearType::UntilNewLine)
+        )
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        // Nobody is left to tell.
+        execute!(self.stdout, LeaveAlternateScreen, Show).ok();
+        terminal::disable_raw_mode().ok();
+    }
+}

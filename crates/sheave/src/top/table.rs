@@ -1,0 +1,268 @@
+//! From two looks at the backends to the lines of a table. Nothing here knows a terminal but its width.
+
+use std::cmp::Ordering;
+use std::collections::HashMap;
+use std::time::Duration;
+
+use clap::ValueEnum;
+
+use crate::admin::{Backend, Backends, Endpoint};
+use crate::check::counted;
+
+/// What comes first; of equals, names in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Order {
+    /// The most requests a second.
+    Requests,
+    /// The most in flight.
+    InFlight,
+    /// The most that wait.
+    Queue,
+    /// The most failures a second.
+    Failures,
+    /// The most retries a second.
+    Retries,
+    /// The slowest.
+    Latency,
+    /// Names.
+    Name,
+}
+
+impl Order {
+    pub(super) const KEYS: &str = "sort: r i w f t l n";
+
+    pub(super) fn of_key(key: char) -> Option<Self> {
+        Some(match key {
+            'r' => Self::Requests,
+            'i' => Self::InFlight,
+            'w' => Self::Queue,
+            'f' => Self::Failures,
+            't' => Self::Retries,
+            'l' => Self::Latency,
+            'n' => Self::Name,
+            _ => return None,
+        })
+    }
+
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Requests => "requests",
+            Self::InFlight => "in flight",
+            Self::Queue => "queue",
+            Self::Failures => "failures",
+            Self::Retries => "retries",
+            Self::Latency => "latency",
+            Self::Name => "name",
+        }
+    }
+}
+
+/// Backends with their endpoints, as they are and as fast as they went.
+#[derive(Debug, PartialEq)]
+pub(super) struct Table {
+    backends: Vec<(Row, Vec<Row>)>,
+}
+
+/// One backend or endpoint; `None` where there is no such thing, or it is not known.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Row {
+    name: String,
+    requests: f64,
+    in_flight: u64,
+    slots: Option<u64>,
+    waiting: Option<u64>,
+    failures: f64,
+    retries: Option<f64>,
+    latency_seconds: Option<f64>,
+    health: String,
+}
+
+/// A line, and what it is.
+#[derive(Debug, PartialEq)]
+pub(super) struct Line {
+    pub(super) text: String,
+    pub(super) tone: Tone,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tone {
+    Heading,
+    Plain,
+    /// A backend, above its endpoints.
+    Backend,
+    /// Nothing is left: a request would wait.
+    Full,
+    /// Something fails.
+    Bad,
+}
+
+impl Table {
+    /// What happened between two looks, this long apart.
+    pub(super) fn of(before: &Backends, now: &Backends, passed: Duration) -> Self {
+        let before: HashMap<&str, &Backend> =
+            before.backends.iter().map(|it| (it.name.as_str(), it)).collect();
+        let rates = Rates(passed.as_secs_f64());
+        let row = |now: &Backend| rates.backend(before.get(now.name.as_str()).copied(), now);
+        Self { backends: now.backends.iter().map(row).collect() }
+    }
+
+    pub(super) fn size(&self) -> String {
+        let endpoints = self.backends.iter().map(|(_, endpoints)| endpoints.len()).sum();
+        let backends = counted(self.backends.len(), "backend");
+        format!("{backends}, {}", counted(endpoints, "endpoint"))
+    }
+
+    /// A heading and a line for each, no longer than `width`, which is taken for 80 where it is less.
+    pub(super) fn lines(&self, order: Order, width: usize) -> Vec<Line> {
+        let name_width = width.max(80) - COLUMNS_WIDTH;
+        let mut backends: Vec<_> = self.backends.iter().collect();
+        backends.sort_by(|(a, _), (b, _)| compare(order, a, b));
+        let mut lines = vec![heading(name_width)];
+        for (backend, endpoints) in backends {
+            lines.push(backend.line(0, name_width, Tone::Backend));
+            let mut endpoints: Vec<_> = endpoints.iter().collect();
+            endpoints.sort_by(|a, b| compare(order, a, b));
+            lines.extend(endpoints.into_iter().map(|it| it.line(2, name_width, Tone::Plain)));
+        }
+        lines
+    }
+}
+
+/// From counters to numbers a second.
+struct Rates(f64);
+
+impl Rates {
+    fn backend(&self, before: Option<&Backend>, now: &Backend) -> (Row, Vec<Row>) {
+        let known: HashMap<_, _> = before.map_or_else(HashMap::new, |before| {
+            before.endpoints.iter().map(|it| (it.address, it)).collect()
+        });
+        let slots = now.max_in_flight_per_endpoint.map(u64::from);
+        let endpoint = |it: &Endpoint| self.endpoint(known.get(&it.address).copied(), it, slots);
+        let endpoints: Vec<Row> = now.endpoints.iter().map(endpoint).collect();
+        let slowest = endpoints.iter().filter_map(|it| it.latency_seconds);
+        let row = Row {
+            name: now.name.clone(),
+            requests: endpoints.iter().map(|it| it.requests).sum(),
+            in_flight: endpoints.iter().map(|it| it.in_flight).sum(),
+            slots: slots.map(|slots| slots * endpoints.len() as u64),
+            waiting: Some(u64::from(now.waiting)),
+            failures: endpoints.iter().map(|it| it.failures).sum(),
+            retries: Some(self.rate(before.map(|it| it.retries), now.retries)),
+            latency_seconds: slowest.max_by(f64::total_cmp),
+            health: String::new(),
+        };
+        (row, endpoints)
+    }
+
+    fn endpoint(&self, before: Option<&Endpoint>, now: &Endpoint, slots: Option<u64>) -> Row {
+        Row {
+            name: now.address.to_string(),
+            requests: self.rate(before.map(|it| it.requests), now.requests),
+            in_flight: u64::from(now.in_flight),
+            slots,
+            failures: self.rate(before.map(|it| it.failures), now.failures),
+            latency_seconds: now.latency_seconds,
+            health: now.health.to_string(),
+            ..Row::default()
+        }
+    }
+
+    /// A counter that has become less began anew; one that is new has no rate yet.
+    fn rate(&self, before: Option<u64>, now: u64) -> f64 {
+        let Some(before) = before else { return 0.0 };
+        now.checked_sub(before).unwrap_or(now) as f64 / self.0.max(f64::EPSILON)
+    }
+}
+
+fn compare(order: Order, a: &Row, b: &Row) -> Ordering {
+    let most = |of: fn(&Row) -> f64| of(b).total_cmp(&of(a));
+    let by_value = match order {
+        Order::Requests => most(|row| row.requests),
+        Order::InFlight => b.in_flight.cmp(&a.in_flight),
+        Order::Queue => b.waiting.cmp(&a.waiting),
+        Order::Failures => most(|row| row.failures),
+        Order::Retries => most(|row| row.retries.unwrap_or_default()),
+        Order::Latency => most(|row| row.latency_seconds.unwrap_or_default()),
+        Order::Name => Ordering::Equal,
+    };
+    by_value.then_with(|| a.name.cmp(&b.name))
+}
+
+/// All columns but the name.
+const COLUMNS_WIDTH: usize = 9 + 10 + 7 + 8 + 8 + 9 + 9;
+
+fn heading(name_width: usize) -> Line {
+    let text = format!(
+        "{:<name_width$}{:>9}{:>10}{:>7}{:>8}{:>8}{:>9}{:>9}",
+        "BACKEND", "REQ/S", "IN FLIGHT", "QUEUE", "FAIL/S", "RETRY/S", "LATENCY", "HEALTH"
+    );
+    Line { text, tone: Tone::Heading }
+}
+
+impl Row {
+    fn line(&self, indent: usize, name_width: usize, otherwise: Tone) -> Line {
+        let name = shortened(&self.name, name_width - indent);
+        let in_flight = match self.slots {
+            Some(slots) => format!("{}/{slots}", self.in_flight),
+            None => self.in_flight.to_string(),
+        };
+        let waiting = self.waiting.map(|waiting| waiting.to_string()).unwrap_or_default();
+        let retries = self.retries.map(rate).unwrap_or_default();
+        let latency = self.latency_seconds.map(latency).unwrap_or_default();
+        let text = format!(
+            "{:indent$}{name:<width$}{:>9}{in_flight:>10}{waiting:>7}{:>8}{retries:>8}{latency:>9}{:>9}",
+            "",
+            rate(self.requests),
+            rate(self.failures),
+            self.health,
+            width = name_width - indent,
+        );
+        Line { text, tone: self.tone(otherwise) }
+    }
+
+    fn tone(&self, otherwise: Tone) -> Tone {
+        let is_well = matches!(self.health.as_str(), "" | "serving");
+        if self.failures > 0.0 || !is_well {
+            Tone::Bad
+        } else if self.waiting > Some(0) || self.slots.is_some_and(|slots| self.in_flight >= slots)
+        {
+            Tone::Full
+        } else {
+            otherwise
+        }
+    }
+}
+
+/// Four digits at most, and no more behind the point than matter.
+fn rate(rate: f64) -> String {
+    match rate {
+        0.0 => "0".to_owned(),
+        ..100.0 => format!("{rate:.1}"),
+        ..10_000.0 => format!("{rate:.0}"),
+        ..1e6 => format!("{:.1}k", rate / 1e3),
+        _ => format!("{:.1}M", rate / 1e6),
+    }
+}
+
+fn latency(seconds: f64) -> String {
+    match seconds {
+        ..0.001 => format!("{:.0} us", seconds * 1e6),
+        ..0.01 => format!("{:.1} ms", seconds * 1e3),
+        ..1.0 => format!("{:.0} ms", seconds * 1e3),
+        _ => format!("{seconds:.1} s"),
+    }
+}
+
+/// What does not fit loses its middle: the beginning and the end tell names apart.
+fn shortened(name: &str, width: usize) -> String {
+    let characters: Vec<char> = name.chars().collect();
+    if characters.len() <= width {
+        return name.to_owned();
+    }
+    let (front, back) = ((width - 1) / 2, width / 2);
+    let (start, end) = (&characters[..front], &characters[characters.len() - back..]);
+    start.iter().chain(['…'].iter()).chain(end).collect()
+}
+
+#[cfg(test)]
+mod tests;
