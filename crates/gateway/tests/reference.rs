@@ -265,11 +265,13 @@ fn split_values(text: &str) -> (String, Vec<String>) {
     (parts.next().unwrap_or_default(), parts.collect())
 }
 
+/// `first` and the text, with `indent` before all lines but the one that `first` begins.
 fn wrapped(text: &str, first: &str, indent: &str) -> String {
+    let marker = &first[..first.len() - first.trim_start().len()];
     let mut lines = String::new();
-    let mut line = first.to_owned();
+    let mut line = marker.to_owned();
     let mut is_empty = true;
-    for word in text.split_whitespace() {
+    for word in first.split_whitespace().chain(text.split_whitespace()) {
         if !is_empty && line.len() + 1 + word.len() > COLUMNS {
             lines += &format!("{}\n", line.trim_end());
             line = indent.to_owned();
