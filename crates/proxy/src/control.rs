@@ -98,7 +98,7 @@ pub struct EndpointView {
     pub requests: u64,
     /// Of these, those that failed by its fault.
     pub failures: u64,
-    /// To the head of the response, as pickers see it; `None`: not known yet, or no longer.
+    /// To the head of the response, where PeakEwma learns it; `None`: not known yet, or no longer.
     pub latency: Option<Duration>,
 }
 

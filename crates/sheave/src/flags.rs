@@ -52,7 +52,8 @@ pub(crate) enum Command {
     /// Show what a running Sheave does, backend by backend.
     ///
     /// A table that is kept fresh: requests, failures and retries a second, requests in flight of the slots there are,
-    /// requests that wait, latency to the response's head, health. Without a terminal it is printed once.
+    /// requests that wait, latency to the response's head (learned by PeakEwma alone), health. Without a terminal it is
+    /// printed once.
     Top(Top),
 }
 

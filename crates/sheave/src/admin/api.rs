@@ -57,7 +57,7 @@ pub(crate) struct Endpoint {
     idle_connections: usize,
     pub(crate) requests: u64,
     pub(crate) failures: u64,
-    /// As pickers see it: to the head of the response, with peaks that fade. `null`: nothing is known yet.
+    /// To the head of the response, with peaks that fade, as PeakEwma learns it; `null`: by no other algorithm, or not yet.
     pub(crate) latency_seconds: Option<f64>,
 }
 
