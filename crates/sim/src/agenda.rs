@@ -26,6 +26,12 @@ impl<E> Agenda<E> {
         self.sequence += 1;
     }
 
+    /// The next entry, if its time has come.
+    pub(crate) fn next_until(&mut self, now: Time) -> Option<(Time, E)> {
+        self.entries.peek().filter(|entry| entry.at <= now)?;
+        self.next()
+    }
+
     pub(crate) fn next(&mut self) -> Option<(Time, E)> {
         self.entries.pop().map(|entry| (entry.at, entry.event))
     }

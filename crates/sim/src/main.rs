@@ -1,4 +1,4 @@
-//! The real `balance` in a virtual world: searches seeds for a failure, or replays one, traced.
+//! The real `balance` in a virtual world: searches seeds for a failure, replays one, traced, or compares pickers.
 #![expect(clippy::print_stdout, reason = "a command that reports what it finds")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,9 +27,12 @@ mod tally;
 mod agenda;
 /// What must hold all along.
 mod laws;
+/// Another world, plain and large: how long requests wait under each picker.
+mod study;
 
 const USAGE: &str = "usage: sim --seeds N   run seeds 0 to N - 1, stop at the first that fails
-       sim --seed N    run one, traced";
+       sim --seed N    run one, traced
+       sim --study     print how long requests wait under each picker";
 
 /// How many seeds between two signs of life.
 const PROGRESS: u64 = 1_000;
@@ -41,6 +44,10 @@ fn main() -> ExitCode {
         ["--seeds", number] if let Ok(seeds) = number.parse() => search(seeds),
         ["--seed", number] if let Ok(seed) = number.parse() => {
             println!("{}", World::new(seed, true).run());
+            ExitCode::SUCCESS
+        }
+        ["--study"] => {
+            study::print();
             ExitCode::SUCCESS
         }
         _ => {

@@ -1,0 +1,187 @@
+//! How long requests wait under each picker: one table, by load, number of endpoints, variance and fault.
+//!
+//! Each endpoint serves one request at a time and keeps the others in order; there is no cap, so that all waiting is
+//! the picker's doing. Times are in mean service times. The table is what `docs/internals/pickers.md` shows.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use balance::{
+    Admission, Algorithm, End, Endpoint, EndpointSet, Ledger, Limits, Member, Outcome, Picker,
+    Queue, Time, Wish, hash,
+};
+
+use crate::agenda::Agenda;
+use crate::dice::Dice;
+
+const ALGORITHMS: [Algorithm; 6] = [
+    Algorithm::LeastLoad,
+    Algorithm::PeakEwma,
+    Algorithm::RoundRobin,
+    Algorithm::Random,
+    Algorithm::ConsistentHash,
+    Algorithm::Maglev,
+];
+const ENDPOINTS: [usize; 6] = [3, 10, 30, 100, 300, 1000];
+const LOAD_PERCENTS: [u32; 6] = [50, 60, 70, 80, 90, 95];
+/// How many times slower the slow endpoint is, where there is one.
+const SLOWER: u32 = 5;
+const SERVICE: Duration = Duration::from_millis(10);
+const WORKERS: usize = 4;
+/// As many keys as there might be clients.
+const KEYS: usize = 10_000;
+const REQUESTS_AT_LEAST: usize = 100_000;
+/// The first of a hundred requests so many are not counted: the world begins empty.
+const WARMING_UP_PERCENT: usize = 20;
+
+/// How far service times differ from their mean.
+#[derive(Clone, Copy, Debug)]
+enum Variance {
+    /// Evenly between half and one and a half.
+    Low,
+    /// One request in twenty takes about twenty times as long as the others; the variance is that of ten exponentials.
+    High,
+}
+
+/// One row of the table.
+struct Scenario {
+    algorithm: Algorithm,
+    endpoints: usize,
+    load_percent: u32,
+    variance: Variance,
+    one_is_slow: bool,
+}
+
+/// Prints the table, a row for each combination.
+#[expect(clippy::print_stdout, reason = "the table is what it is for")]
+pub(crate) fn print() {
+    println!("picker,endpoints,load,variance,slow_endpoints,wait_p50,wait_p99,wait_mean");
+    for scenario in scenarios() {
+        let Scenario { algorithm, endpoints, load_percent, variance, one_is_slow } = scenario;
+        let mut waits = scenario.run();
+        waits.sort_by(f64::total_cmp);
+        let at = |percent: usize| waits[waits.len() * percent / 100];
+        let mean = waits.iter().sum::<f64>() / waits.len() as f64;
+        let load = f64::from(load_percent) / 100.0;
+        let (variance, slow) = (format!("{variance:?}").to_lowercase(), usize::from(one_is_slow));
+        let (middle, most) = (at(50), at(99));
+        println!(
+            "{algorithm:?},{endpoints},{load},{variance},{slow},{middle:.4},{most:.4},{mean:.4}"
+        );
+    }
+}
+
+fn scenarios() -> Vec<Scenario> {
+    let mut scenarios = Vec::new();
+    for one_is_slow in [false, true] {
+        for variance in [Variance::Low, Variance::High] {
+            for endpoints in ENDPOINTS {
+                for load_percent in LOAD_PERCENTS {
+                    scenarios.extend(ALGORITHMS.map(|algorithm| Scenario {
+                        algorithm,
+                        endpoints,
+                        load_percent,
+                        variance,
+                        one_is_slow,
+                    }));
+                }
+            }
+        }
+    }
+    scenarios
+}
+
+impl Scenario {
+    /// How long each request waited until its service began.
+    fn run(&self) -> Vec<f64> {
+        let requests = REQUESTS_AT_LEAST.max(self.endpoints * 300);
+        let mut dice = Dice::new(42);
+        let mut farm = Farm::new(self, &mut dice);
+        let mut waits = Vec::with_capacity(requests);
+        let mut now = Time::ZERO;
+        for _ in 0..requests {
+            now = now + dice.exponential(self.interval());
+            farm.settle(now);
+            waits.push(farm.send(self, now, &mut dice));
+        }
+        waits.split_off(requests * WARMING_UP_PERCENT / 100)
+    }
+
+    /// Between arrivals: the load is a share of what all endpoints, the slow one included, can serve.
+    fn interval(&self) -> Duration {
+        let slow = if self.one_is_slow { 1.0 - 1.0 / f64::from(SLOWER) } else { 0.0 };
+        let served_at_a_time = self.endpoints as f64 - slow;
+        SERVICE.div_f64(served_at_a_time * f64::from(self.load_percent) / 100.0)
+    }
+
+    fn service(&self, server: usize, dice: &mut Dice) -> Duration {
+        let usual = match self.variance {
+            Variance::Low => SERVICE * dice.between(500, 1500) / 1000,
+            Variance::High if dice.percent(5) => dice.exponential(SERVICE * 21 / 2),
+            Variance::High => dice.exponential(SERVICE / 2),
+        };
+        if self.one_is_slow && server == 0 { usual * SLOWER } else { usual }
+    }
+}
+
+/// A backend, and what its endpoints are doing.
+struct Farm {
+    set: EndpointSet<usize>,
+    pickers: Vec<Picker>,
+    admission: Admission,
+    queue: Queue<usize, ()>,
+    /// When each will have finished what it has now.
+    free_at: Vec<Time>,
+    departures: Agenda<Departure>,
+}
+
+struct Departure {
+    server: usize,
+    started: Time,
+}
+
+impl Farm {
+    fn new(scenario: &Scenario, dice: &mut Dice) -> Self {
+        let mut ledger = Ledger::new();
+        let member = |server: usize| {
+            let address = SocketAddr::from(([10, 0, 0, 1], server as u16));
+            Member::new(ledger.endpoint(address, || server), 1)
+        };
+        let set = EndpointSet::new((0..scenario.endpoints).map(member).collect());
+        set.prepare(scenario.algorithm);
+        let picker = |_| Picker::new(scenario.algorithm, dice.seed());
+        Self {
+            pickers: (0..WORKERS).map(picker).collect(),
+            admission: Admission::new(),
+            queue: Queue::new(EndpointSet::empty().into(), Limits::default()),
+            free_at: vec![Time::ZERO; scenario.endpoints],
+            departures: Agenda::new(),
+            set,
+        }
+    }
+
+    /// Whoever has finished by now is gone.
+    fn settle(&mut self, now: Time) {
+        while let Some((at, departure)) = self.departures.next_until(now) {
+            let endpoint: &Endpoint<usize> = &self.set.members()[departure.server].endpoint;
+            let head_after = Some(at.saturating_since(departure.started));
+            let outcome = Outcome { started: departure.started, head_after, end: End::Success };
+            endpoint.learn(&outcome, at);
+            self.admission.release(endpoint, || &mut self.queue);
+        }
+    }
+
+    /// Sends one request; gives how long it will wait.
+    fn send(&mut self, scenario: &Scenario, now: Time, dice: &mut Dice) -> f64 {
+        let key = hash::hash(&dice.below(KEYS).to_le_bytes());
+        let wish = Wish { key: Some(key), now, ..Wish::default() };
+        let picker = &mut self.pickers[dice.below(WORKERS)];
+        let endpoint = picker.take(&self.set, None, &wish).expect("there is no cap");
+        let server = endpoint.data;
+        let begins = now.max(self.free_at[server]);
+        let ends = begins + scenario.service(server, dice);
+        self.free_at[server] = ends;
+        self.departures.enter(ends, Departure { server, started: now });
+        begins.saturating_since(now).as_secs_f64() / SERVICE.as_secs_f64()
+    }
+}
