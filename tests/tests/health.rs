@@ -1,0 +1,215 @@
+//! Endpoints that fail, and what becomes of their requests.
+
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use serde_json::{Value, json};
+use tests::endpoint::Seen;
+use tests::load::{Habit, Load};
+use tests::scene::endpoints;
+use tests::{Behaviour, Endpoint, Result, Scene, Step, eventually, objects};
+
+const ONE_WORKER: &[&str] = &["--workers", "1"];
+const FAILURE: &str = "HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n";
+const UNAVAILABLE: &str = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n";
+
+/// Two endpoints, used in turn by a BackendPolicy with this `spec`; the second is well.
+async fn two(first: impl Into<Behaviour>, mut spec: Value) -> Result<Scene> {
+    spec["algorithm"] = "RoundRobin".into();
+    let servers = vec![Endpoint::start(first).await?, Endpoint::start(Behaviour::ok()).await?];
+    Scene::with(servers, &[objects::backend_policy("app", spec)], ONE_WORKER).await
+}
+
+/// How an endpoint stands, by the admin API.
+async fn standing(scene: &Scene, endpoint: usize) -> Result<String> {
+    let address = scene.endpoints[endpoint].address.to_string();
+    let views: Value =
+        serde_json::from_slice(&scene.sheave.admin_get("/api/v1/backends").await?.body)?;
+    let endpoints = views["backends"][0]["endpoints"].as_array().context("endpoints")?;
+    let view = endpoints.iter().find(|view| view["address"] == address.as_str());
+    Ok(view.context("the endpoint")?["health"].as_str().context("health")?.to_owned())
+}
+
+/// Sends requests until an endpoint stands like this.
+async fn drive_until(scene: &Scene, endpoint: usize, wanted: &str) -> Result {
+    let mut client = scene.client().await?;
+    let observe = async || {
+        client.get("/").await?;
+        standing(scene, endpoint).await
+    };
+    eventually(wanted, observe, |standing| standing == wanted).await?;
+    Ok(())
+}
+
+/// The statuses of so many requests.
+async fn statuses(scene: &Scene, method: &str, requests: usize) -> Result<Vec<u16>> {
+    let mut client = scene.client().await?;
+    let mut statuses = Vec::new();
+    for _ in 0..requests {
+        statuses.push(client.exchange(method, "/", &[], b"").await?.status());
+    }
+    Ok(statuses)
+}
+
+#[tokio::test]
+async fn one_that_fails_in_a_row_gets_nothing_more() -> Result {
+    let passive =
+        json!({ "consecutiveFailures": 3, "baseEjectionTime": "1h", "maxEjectionTime": "1h" });
+    let scene =
+        two(Behaviour::answering(FAILURE), json!({ "health": { "passive": passive } })).await?;
+    drive_until(&scene, 0, "ejected").await?;
+    let before = scene.endpoints[0].counts().requests;
+    ensure!(before >= 3, "{before} failures");
+    assert_eq!(statuses(&scene, "GET", 20).await?, [200; 20]);
+    assert_eq!(scene.endpoints[0].counts().requests, before);
+    assert_eq!(scene.sheave.sum("sheave_backend_ejections_total").await?, 1.0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn one_that_refuses_connections_is_ejected_and_nobody_notices() -> Result {
+    let passive =
+        json!({ "consecutiveFailures": 3, "baseEjectionTime": "1h", "maxEjectionTime": "1h" });
+    let mut scene = two(Behaviour::ok(), json!({ "health": { "passive": passive } })).await?;
+    let address = scene.endpoints[0].address;
+    scene.endpoints[0] = Endpoint::start(Behaviour::ok()).await?;
+    scene.endpoints[0].address = address;
+    for method in ["GET", "POST"] {
+        assert_eq!(statuses(&scene, method, 10).await?, [200; 10]);
+    }
+    drive_until(&scene, 0, "ejected").await
+}
+
+#[tokio::test]
+async fn an_ejected_one_is_tried_and_comes_back_when_it_serves() -> Result {
+    let passive = json!({ "consecutiveFailures": 2, "baseEjectionTime": "50ms" });
+    let mut scene =
+        two(Behaviour::answering(FAILURE), json!({ "health": { "passive": passive } })).await?;
+    drive_until(&scene, 0, "ejected").await?;
+    let address = scene.endpoints[0].address;
+    let failing = scene.endpoints.remove(0);
+    drop(failing);
+    let mut restarted = None;
+    let restart = async || {
+        restarted = Endpoint::start_at(address, Behaviour::ok()).await.ok();
+        Ok(restarted.is_some())
+    };
+    eventually("the address is free", restart, |restarted| *restarted).await?;
+    scene.endpoints.insert(0, restarted.context("it is there")?);
+    drive_until(&scene, 0, "serving").await?;
+    let before = scene.endpoints[0].counts().requests;
+    assert_eq!(statuses(&scene, "GET", 20).await?, [200; 20]);
+    assert_eq!(scene.endpoints[0].counts().requests - before, 10);
+    Ok(())
+}
+
+/// With no endpoint well, health is ignored: an answer that may be an error is better than none.
+#[tokio::test]
+async fn where_all_fail_all_are_used() -> Result {
+    let passive = json!({ "consecutiveFailures": 1, "baseEjectionTime": "1h", "maxEjectionPercent": 100, "maxEjectionTime": "1h" });
+    let policy = json!({ "algorithm": "RoundRobin", "health": { "passive": passive } });
+    let servers = endpoints(2, &Behaviour::answering(FAILURE)).await?;
+    let policies = [objects::backend_policy("app", policy)];
+    let scene = Scene::with(servers, &policies, ONE_WORKER).await?;
+    let mut client = scene.client().await?;
+    let panics = async || {
+        client.get("/").await?;
+        scene.sheave.sum("sheave_backend_panic").await
+    };
+    eventually("panic", panics, |panic| *panic == 1.0).await?;
+    assert_eq!(statuses(&scene, "GET", 10).await?, [500; 10]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn one_whose_probes_fail_gets_nothing_until_they_succeed() -> Result {
+    let active = json!({ "path": "/healthz", "interval": "10ms", "fall": 2, "rise": 2 });
+    let scene =
+        two(Behaviour::answering(UNAVAILABLE), json!({ "health": { "active": active } })).await?;
+    let unfit = async || standing(&scene, 0).await;
+    eventually("probes fail", unfit, |standing| standing == "unfit").await?;
+    assert_eq!(statuses(&scene, "GET", 20).await?, [200; 20]);
+    ensure!(scene.endpoints[0].seen().iter().all(|seen| seen.head.target() == "/healthz"));
+    Ok(())
+}
+
+/// A probe port that answers garbage says of all endpoints that they are ill, which is not believed.
+#[tokio::test]
+async fn a_probe_port_that_answers_garbage_hurts_nobody() -> Result {
+    let garbage = Endpoint::start(vec![Step::send("\0garbage\r\n\r\n"), Step::Close]).await?;
+    let port = garbage.address.port();
+    let active = json!({ "path": "/", "port": port, "interval": "5ms", "fall": 1 });
+    let policy = json!({ "health": { "active": active } });
+    let servers = endpoints(3, &Behaviour::ok()).await?;
+    let scene = Scene::with(servers, &[objects::backend_policy("app", policy)], &[]).await?;
+    let panics = async || scene.sheave.sum("sheave_backend_panic").await;
+    eventually("all look ill", panics, |panic| *panic == 1.0).await?;
+    assert_eq!(statuses(&scene, "GET", 50).await?, [200; 50]);
+    Ok(())
+}
+
+/// A probe takes a slot, and the connection that belongs to it.
+#[tokio::test]
+async fn probes_never_push_an_endpoint_over_its_cap() -> Result {
+    let active = json!({ "path": "/healthz", "interval": "2ms", "fall": 1, "timeout": "1s" });
+    let policy = json!({ "maxInFlightPerEndpoint": 1, "health": { "active": active } });
+    let work = vec![Step::ReadBody, Step::Wait(Duration::from_millis(1)), Step::send(FAILURE)];
+    let scene = Scene::governed(work, policy).await?;
+    let load = Load::start(scene.sheave.address(), 3, Habit::GET);
+    let both = |seen: &[Seen]| {
+        let probes = seen.iter().filter(|seen| seen.head.target() == "/healthz").count();
+        probes >= 20 && seen.len() - probes >= 20
+    };
+    let observe = async || Ok(scene.endpoint().seen());
+    let looked = eventually("requests and probes", observe, |seen| both(seen)).await;
+    load.stop().await;
+    looked?;
+    let counts = scene.endpoint().counts();
+    assert_eq!((counts.most_in_flight, counts.most_connections), (1, 1), "{counts:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_status_is_tried_again_if_the_policy_says_so() -> Result {
+    let retry = json!({ "statuses": [503], "backoffBase": "1ms", "budgetFloorPerSecond": 1000 });
+    let scene = two(Behaviour::answering(UNAVAILABLE), json!({ "retry": retry })).await?;
+    assert_eq!(statuses(&scene, "GET", 20).await?, [200; 20]);
+    let posts = statuses(&scene, "POST", 20).await?;
+    assert_eq!(posts.iter().filter(|status| **status == 503).count(), 10, "a POST is sent once");
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_attempt_that_takes_too_long_is_made_elsewhere() -> Result {
+    let policy = json!({ "timeouts": { "perAttempt": "50ms" } });
+    let scene = two(vec![Step::ReadBody, Step::Hold], policy).await?;
+    assert_eq!(statuses(&scene, "GET", 10).await?, [200; 10]);
+    let posts = statuses(&scene, "POST", 4).await?;
+    assert_eq!(posts.iter().filter(|status| **status == 504).count(), 2, "{posts:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn without_a_budget_nothing_is_tried_again() -> Result {
+    let policy = json!({ "retry": { "budgetPercent": 0, "budgetFloorPerSecond": 0 } });
+    let scene = two(vec![Step::ReadBody, Step::Close], policy).await?;
+    let statuses = statuses(&scene, "GET", 10).await?;
+    assert_eq!(statuses.iter().filter(|status| **status == 502).count(), 5, "{statuses:?}");
+    assert_eq!(scene.sheave.sum("sheave_backend_retries_refused_total").await?, 5.0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_newcomer_starts_slowly() -> Result {
+    let policy = json!({ "slowStart": { "window": "1h", "floorPercent": 10 } });
+    let mut scene = two(Behaviour::ok(), policy).await?;
+    assert_eq!(statuses(&scene, "GET", 20).await?, [200; 20]);
+    scene.endpoints.push(Endpoint::start(Behaviour::ok()).await?);
+    let addresses: Vec<_> = scene.endpoints.iter().map(|endpoint| endpoint.address).collect();
+    scene.configuration.set_endpoints(&addresses)?;
+    scene.sheave.uses(&addresses).await?;
+    assert_eq!(statuses(&scene, "GET", 210).await?, [200; 210]);
+    let got = scene.endpoints[2].counts().requests;
+    ensure!((9..=11).contains(&got), "{got} of 210 where 10 are due");
+    Ok(())
+}
