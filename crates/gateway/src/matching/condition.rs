@@ -77,7 +77,8 @@ impl Conditions {
 
     /// Whether a request meets them all.
     pub(super) fn meets(&self, request: &impl Request) -> bool {
-        self.unmet(request).is_none()
+        // Most rules ask for nothing more.
+        self.is_empty() || self.unmet(request).is_none()
     }
 
     /// The first that a request does not meet.

@@ -60,12 +60,21 @@ pub(crate) fn spawn(worker: &Rc<Worker>, stream: TcpStream, arrival: Arrival) {
     let presence = Presence::new(worker, &arrival.bound);
     let moved = arrival.moved;
     let client = Client::new(stream, arrival);
-    if moved {
-        worker.counters().moved_in.add(1);
+    worker.counters().moved_in.add(u64::from(moved));
+    if moved || is_ready_for_http(worker, &client) {
+        // Not by way of `receive`, through which each of its requests would have to wake.
         tokio::task::spawn_local(h1::serve(presence, client));
     } else {
         tokio::task::spawn_local(receive(presence, client));
     }
+}
+
+/// The connection is the client's from its first byte, and carries requests.
+fn is_ready_for_http(worker: &Worker, client: &Client) -> bool {
+    let live = worker.live();
+    let listener = client.listener(&live);
+    listener.is_some_and(|listener| matches!(listener.protocol, Protocol::Http(_)))
+        && introduction::due(worker, client).is_none()
 }
 
 /// Learns who the client is, then serves it in the listener's protocol.

@@ -14,13 +14,13 @@ pub(crate) async fn connect(
     endpoint: &Endpoint,
     worker: usize,
     header: &[u8],
-) -> Result<Connection, Failure> {
+) -> Result<Box<Connection>, Failure> {
     endpoint.data.counters[worker].connections.add(1);
     let mut stream = TcpStream::connect(endpoint.address).await.map_err(|error| why(&error))?;
     // Heads and small bodies leave in one write: there is nothing for Nagle's algorithm to gather.
     drop(stream.set_nodelay(true));
     stream.write_all(header).await.map_err(|error| why(&error))?;
-    let mut connection = Connection::new(stream, worker, clock::now());
+    let mut connection = Box::new(Connection::new(stream, worker, clock::now()));
     connection.written = header.len() as u64;
     Ok(connection)
 }

@@ -34,7 +34,7 @@ const INTERIM_RESPONSES: u32 = 16;
 pub(crate) struct Lease {
     /// Before the slot: when both are dropped it is closed first, so that whoever gets the slot next opens no connection
     /// beside it.
-    pub(crate) connection: Connection,
+    pub(crate) connection: Box<Connection>,
     pub(crate) slot: Slot,
     /// The endpoint took no more of the request's body: the connection cannot be used again.
     pub(crate) upload_broken: bool,
@@ -147,7 +147,7 @@ async fn connection(
     fresh: bool,
     terms: &Terms<'_>,
     now: Time,
-) -> Result<(Slot, Connection), Lost> {
+) -> Result<(Slot, Box<Connection>), Lost> {
     let wish = Wish {
         worker: worker.index,
         capped: terms.is_capped(),

@@ -48,9 +48,9 @@ pub(crate) struct EndpointData {
 /// On cache lines of its own: its lock is taken twice a request by one worker, and the next one's lies beside it.
 #[derive(Default)]
 #[repr(align(64))]
-struct Stack(Mutex<VecDeque<Connection>>);
+struct Stack(Mutex<VecDeque<Box<Connection>>>);
 
-/// An open connection to an endpoint.
+/// An open connection to an endpoint. Boxed, because it goes through many hands in each request.
 pub(crate) struct Connection {
     pub(crate) stream: TcpStream,
     /// Read from the endpoint and not yet used.
@@ -122,7 +122,7 @@ impl EndpointData {
         self.stacks.iter().map(|stack| lock(&stack.0).len()).sum()
     }
 
-    fn stack(&self, worker: usize, capped: bool) -> &Mutex<VecDeque<Connection>> {
+    fn stack(&self, worker: usize, capped: bool) -> &Mutex<VecDeque<Box<Connection>>> {
         &self.stacks[if capped { self.stacks.len() - 1 } else { worker }].0
     }
 }
@@ -130,7 +130,7 @@ impl EndpointData {
 /// Takes an idle connection that is open and may carry the request, if there is one.
 ///
 /// A capped endpoint's connection that may not is closed, so that the one opened in its stead stays under the cap.
-pub(crate) fn take(endpoint: &Endpoint, wish: &Wish<'_>) -> Option<Connection> {
+pub(crate) fn take(endpoint: &Endpoint, wish: &Wish<'_>) -> Option<Box<Connection>> {
     let stack = endpoint.data.stack(wish.worker, wish.capped);
     loop {
         let mut connection = pop(&mut lock(stack), wish)?;
@@ -161,7 +161,7 @@ pub(crate) fn take(endpoint: &Endpoint, wish: &Wish<'_>) -> Option<Connection> {
         }
         if foreign {
             let Some(adopted) = connection.adopt(wish.worker) else { continue };
-            connection = adopted;
+            connection = Box::new(adopted);
         }
         connection.idle_for = Some(age);
         return Some(connection);
@@ -169,7 +169,12 @@ pub(crate) fn take(endpoint: &Endpoint, wish: &Wish<'_>) -> Option<Connection> {
 }
 
 /// Lays the connection down for the next request.
-pub(crate) fn give_back(endpoint: &Endpoint, mut connection: Connection, capped: bool, now: Time) {
+pub(crate) fn give_back(
+    endpoint: &Endpoint,
+    mut connection: Box<Connection>,
+    capped: bool,
+    now: Time,
+) {
     connection.idle_since = now;
     connection.served += 1;
     if connection.served > 1 {
@@ -210,9 +215,10 @@ pub(crate) fn sweep(endpoint: &Endpoint, worker: usize, settings: &BackendSettin
 
 /// The connection used last, rather one that this worker watches already; of a capped endpoint the one that must go if
 /// there is none for this client.
-fn pop(stack: &mut VecDeque<Connection>, wish: &Wish<'_>) -> Option<Connection> {
-    let fits = |connection: &Connection| connection.announced == wish.announced;
-    let is_ours = |connection: &Connection| connection.worker == wish.worker && fits(connection);
+fn pop(stack: &mut VecDeque<Box<Connection>>, wish: &Wish<'_>) -> Option<Box<Connection>> {
+    let fits = |connection: &Box<Connection>| connection.announced == wish.announced;
+    let is_ours =
+        |connection: &Box<Connection>| connection.worker == wish.worker && fits(connection);
     let ours = stack.iter().rposition(is_ours);
     let any = || stack.iter().rposition(fits);
     let oldest = || (wish.capped && !stack.is_empty()).then_some(0);
