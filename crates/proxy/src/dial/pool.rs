@@ -216,11 +216,11 @@ pub(crate) fn sweep(endpoint: &Endpoint, worker: usize, settings: &BackendSettin
 /// The connection used last, rather one that this worker watches already; of a capped endpoint the one that must go if
 /// there is none for this client.
 fn pop(stack: &mut VecDeque<Box<Connection>>, wish: &Wish<'_>) -> Option<Box<Connection>> {
-    let fits = |connection: &Box<Connection>| connection.announced == wish.announced;
-    let is_ours =
-        |connection: &Box<Connection>| connection.worker == wish.worker && fits(connection);
-    let ours = stack.iter().rposition(is_ours);
-    let any = || stack.iter().rposition(fits);
+    let connections = || stack.iter().map(Box::as_ref);
+    let fits = |connection: &Connection| connection.announced == wish.announced;
+    let is_ours = |connection: &Connection| connection.worker == wish.worker && fits(connection);
+    let ours = connections().rposition(is_ours);
+    let any = || connections().rposition(fits);
     let oldest = || (wish.capped && !stack.is_empty()).then_some(0);
     stack.remove(ours.or_else(any).or_else(oldest)?)
 }
