@@ -78,9 +78,10 @@ class LoadGenerator:
         seconds: float,
         processes: Sequence[int] = (),
         spin: bool = True,
+        others: Sequence[str] = (),
     ) -> LoadReport:
-        """Requests over kept-alive connections for so long."""
-        extent = {"warmup_seconds": warmup_seconds, "seconds": seconds}
+        """Requests over kept-alive connections for so long; `others` are more targets, which connections take in turn."""
+        extent = {"warmup_seconds": warmup_seconds, "seconds": seconds, "others": list(others)}
         return self._load(target, request, connections, extent, processes, spin)
 
     def load_exactly(self, target: str, request: Request, *, connections: int, requests: int) -> LoadReport:
@@ -123,7 +124,7 @@ class LoadGenerator:
         target: str,
         request: Request,
         connections: int,
-        extent: dict[str, float],
+        extent: dict[str, Any],
         processes: Sequence[int],
         spin: bool,
     ) -> LoadReport:

@@ -16,7 +16,8 @@ GIB = 1 << 30
 # A proxy that waited for its CPU this share of the time was disturbed by something else.
 DISTURBED = 0.05
 
-Arms = dict[str, Running]
+# Most arms are one process.
+Arms = dict[str, list[Running]]
 
 
 def run(bench: Bench) -> dict[str, Figure]:
@@ -29,9 +30,13 @@ def run(bench: Bench) -> dict[str, Figure]:
             )
         )
         say(f"starting {', '.join(bench.settings['arms'])}")
-        arms = {name: running.enter_context(_start(bench, load, name)) for name in bench.settings["arms"]}
-        for name, arm in arms.items():
-            _check_forwarding(name, arm)
+        arms = {
+            name: [running.enter_context(_start(bench, load, name, run_name)) for run_name in _run_names(name, arm)]
+            for name, arm in bench.settings["arms"].items()
+        }
+        for name, copies in arms.items():
+            for copy in copies:
+                _check_forwarding(name, copy)
         _measure_cpu(bench, load, arms)
     with ExitStack() as running:
         load = running.enter_context(
@@ -42,11 +47,16 @@ def run(bench: Bench) -> dict[str, Figure]:
     return _figures(bench)
 
 
-def _start(bench: Bench, load: LoadGenerator, name: str, run_name: str | None = None) -> Running:
+def _run_names(name: str, arm: dict[str, Any]) -> list[str]:
+    return [name, *(f"{name}-{copy}" for copy in range(2, arm.get("copies", 1) + 1))]
+
+
+def _start(bench: Bench, load: LoadGenerator, name: str, run_name: str) -> Running:
     settings = dict(bench.settings["arms"][name])
     peer, cpus = balancer(settings.pop("balancer")), settings.pop("cpus")
     settings.pop("rounds", None)
-    folder = bench.logs / (run_name or name)
+    settings.pop("copies", None)
+    folder = bench.logs / run_name
     folder.mkdir()
     return peer.start(Task(endpoints=load.endpoints, **settings), Site.pinned(folder, cpus))
 
@@ -83,17 +93,18 @@ def _rounds(bench: Bench, case: dict[str, Any], name: str) -> int:
     return min(case.get("rounds", everyone), bench.settings["arms"][name].get("rounds", everyone))
 
 
-def _load(bench: Bench, load: LoadGenerator, arm: Running, case: dict[str, Any], seed: int) -> LoadReport:
+def _load(bench: Bench, load: LoadGenerator, arm: list[Running], case: dict[str, Any], seed: int) -> LoadReport:
     request = Request(**case.get("request", {}))
     extent = {
         "connections": case["connections"],
         "warmup_seconds": bench.setting("warmup_seconds"),
         "seconds": bench.setting("seconds"),
-        "processes": arm.child.processes(),
+        "processes": [process for copy in arm for process in copy.child.processes()],
     }
     if "rate" in case:
-        return load.pace(arm.address, request, rate=case["rate"], seed=seed, **extent)
-    return load.load(arm.address, request, spin=case.get("spin", True), **extent)
+        return load.pace(arm[0].address, request, rate=case["rate"], seed=seed, **extent)
+    others = [copy.address for copy in arm[1:]]
+    return load.load(arm[0].address, request, spin=case.get("spin", True), others=others, **extent)
 
 
 def _cpu_row(number: int, case: dict[str, Any], name: str, report: LoadReport) -> Row:

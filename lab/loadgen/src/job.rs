@@ -75,6 +75,9 @@ pub(crate) enum Job {
 #[derive(Deserialize)]
 pub(crate) struct LoadJob {
     pub(crate) target: SocketAddr,
+    /// More targets, which connections take in turn with the first.
+    #[serde(default)]
+    pub(crate) others: Vec<SocketAddr>,
     pub(crate) connections: usize,
     pub(crate) request: Request,
     #[serde(flatten)]

@@ -183,7 +183,9 @@ impl Load {
 
 fn connect(job: &LoadJob, index: usize, registry: &Registry) -> Result<Connection> {
     let began = Instant::now();
-    let exchange = Exchange::connect(job.target, registry, Side::Client.token(index))
-        .with_context(|| format!("cannot connect to {}", job.target))?;
+    let place = index % (job.others.len() + 1);
+    let target = place.checked_sub(1).map_or(job.target, |other| job.others[other]);
+    let exchange = Exchange::connect(target, registry, Side::Client.token(index))
+        .with_context(|| format!("cannot connect to {target}"))?;
     Ok(Connection { exchange, began })
 }
