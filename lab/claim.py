@@ -17,6 +17,8 @@ class Expectation:
     figure: str
     at_most: float = math.inf
     at_least: float = -math.inf
+    # Whether a quick run, short and without repetitions, can say anything of it.
+    quick: bool = True
 
     def __post_init__(self) -> None:
         if math.isinf(self.at_most) == math.isinf(self.at_least):
