@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use serde_json::{Value, json};
-use tests::endpoint::Seen;
 use tests::load::{Habit, Load};
 use tests::scene::endpoints;
 use tests::{Behaviour, Endpoint, Result, Scene, Step, eventually, objects};
@@ -151,17 +150,21 @@ async fn a_probe_port_that_answers_garbage_hurts_nobody() -> Result {
 /// A probe takes a slot, and the connection that belongs to it.
 #[tokio::test]
 async fn probes_never_push_an_endpoint_over_its_cap() -> Result {
-    let active = json!({ "path": "/healthz", "interval": "2ms", "fall": 1, "timeout": "1s" });
+    let active = json!({ "path": "/healthz", "interval": "2ms", "fall": 1 });
     let policy = json!({ "maxInFlightPerEndpoint": 1, "health": { "active": active } });
     let work = vec![Step::ReadBody, Step::Wait(Duration::from_millis(1)), Step::send(FAILURE)];
     let scene = Scene::governed(work, policy).await?;
-    let load = Load::start(scene.sheave.address(), 3, Habit::GET);
-    let both = |seen: &[Seen]| {
+    // Pauses leave slots to probes; failures are a reason to probe.
+    let load = Load::start(scene.sheave.address(), 2, Habit::GET.pausing(Duration::from_millis(5)));
+    let observe = async || {
+        let seen = scene.endpoint().seen();
         let probes = seen.iter().filter(|seen| seen.head.target() == "/healthz").count();
-        probes >= 20 && seen.len() - probes >= 20
+        Ok((probes, seen.len() - probes))
     };
-    let observe = async || Ok(scene.endpoint().seen());
-    let looked = eventually("requests and probes", observe, |seen| both(seen)).await;
+    let looked = eventually("requests and probes", observe, |(probes, requests)| {
+        *probes >= 5 && *requests >= 50
+    })
+    .await;
     load.stop().await;
     looked?;
     let counts = scene.endpoint().counts();
