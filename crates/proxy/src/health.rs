@@ -245,7 +245,7 @@ async fn examine(
     let Some(_slot) = ProbeSlot::take(backend, endpoint, current) else {
         return ProbeResult::Unknown;
     };
-    let asked = probe::ask(probe, endpoint.address);
+    let asked = probe::ask(probe, endpoint.address, settings.proxy_protocol);
     match tokio::time::timeout(active.timeout, asked).await {
         Ok(result) => result,
         Err(_) => ProbeResult::Bad,

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use balance::health::ProbeResult;
-use gateway::snapshot::Probe;
+use gateway::snapshot::{Probe, ProxyVersion};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -11,9 +11,15 @@ use crate::dial::connect;
 use crate::dial::h1::RESPONSE_LIMITS;
 use crate::h1::parse;
 use crate::head::{Method, ResponseHead};
+use crate::proxy_protocol::{self, Header};
 
-/// Sends the probe and judges the answer.
-pub(crate) async fn ask(probe: &Probe, endpoint: SocketAddr) -> ProbeResult {
+/// Sends the probe and judges the answer. An endpoint whose connections begin with a header (PROXY protocol) gets one that
+/// speaks for ourselves, where it is asked on the port that it serves on.
+pub(crate) async fn ask(
+    probe: &Probe,
+    endpoint: SocketAddr,
+    header: Option<ProxyVersion>,
+) -> ProbeResult {
     let port = match probe {
         Probe::Http { port, .. } | Probe::Tcp { port } => *port,
     };
@@ -26,10 +32,18 @@ pub(crate) async fn ask(probe: &Probe, endpoint: SocketAddr) -> ProbeResult {
     };
     let Probe::Http { target, host, statuses, .. } = probe else { return ProbeResult::Good };
     let host = host.as_deref().map_or_else(|| address.to_string(), str::to_owned);
-    let request = format!(
-        "GET {target} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: sheave-probe\r\nConnection: close\r\n\r\n"
+    let mut request = Vec::new();
+    if let (Some(version), None) = (header, port) {
+        proxy_protocol::write(version, &Header::Local, &mut request);
+    }
+    request.extend_from_slice(
+        format!(
+            "GET {target} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: sheave-probe\r\n\
+             Connection: close\r\n\r\n"
+        )
+        .as_bytes(),
     );
-    if stream.write_all(request.as_bytes()).await.is_err() {
+    if stream.write_all(&request).await.is_err() {
         return ProbeResult::Bad;
     }
     match read_status(&mut stream).await {

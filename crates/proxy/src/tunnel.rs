@@ -4,7 +4,6 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use balance::End;
 use tokio::io::AsyncWrite;
@@ -21,9 +20,6 @@ use crate::head::Framing;
 use crate::observe::access::Record;
 use crate::scratch::Scratch;
 use crate::worker::Worker;
-
-/// A tunnel through which nothing has gone for so long is closed.
-const IDLE: Duration = Duration::from_secs(3600);
 
 /// Passes the 101 on, then bytes both ways. The slot is held as long as the tunnel is open.
 pub(crate) async fn tunnel(
@@ -53,7 +49,7 @@ pub(crate) async fn tunnel(
         let progress = there.pump.progress.wrapping_add(back.pump.progress);
         if seen != progress {
             seen = progress;
-            ours.deadline.set(clock::now() + IDLE);
+            ours.deadline.set(clock::now() + terms.client.stream_idle_timeout);
         }
         ready!(ours.deadline.poll(cx));
         Poll::Ready(Err(Stop::SourceEnded))

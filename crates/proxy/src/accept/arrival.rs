@@ -12,7 +12,8 @@ use gateway::snapshot::Protocol;
 use tokio::net::TcpStream;
 
 use crate::accept::client::Client;
-use crate::accept::{h1, introduction};
+use crate::accept::h1;
+use crate::accept::introduction::{self, Introduction};
 use crate::live::Bound;
 use crate::observe::passage::Record;
 use crate::tcp;
@@ -60,45 +61,42 @@ pub(crate) fn spawn(worker: &Rc<Worker>, stream: TcpStream, arrival: Arrival) {
     let presence = Presence::new(worker, &arrival.bound);
     let moved = arrival.moved;
     let client = Client::new(stream, arrival);
-    worker.counters().moved_in.add(u64::from(moved));
-    if moved || is_ready_for_http(worker, &client) {
-        // Not by way of `receive`, through which each of its requests would have to wake.
-        tokio::task::spawn_local(h1::serve(presence, client));
-    } else {
-        tokio::task::spawn_local(receive(presence, client));
+    if moved {
+        worker.counters().moved_in.add(1);
+        return begin(presence, client);
+    }
+    match introduction::due(worker, &client) {
+        Some(introduction) => {
+            tokio::task::spawn_local(introduce(presence, client, introduction));
+        }
+        None => begin(presence, client),
     }
 }
 
-/// The connection is the client's from its first byte, and carries requests.
-fn is_ready_for_http(worker: &Worker, client: &Client) -> bool {
-    let live = worker.live();
-    let listener = client.listener(&live);
-    listener.is_some_and(|listener| matches!(listener.protocol, Protocol::Http(_)))
-        && introduction::due(worker, client).is_none()
-}
-
-/// Learns who the client is, then serves it in the listener's protocol.
-async fn receive(presence: Presence, mut client: Client) {
+/// Learns who the client is before anything else.
+async fn introduce(presence: Presence, mut client: Client, introduction: Introduction) {
     let worker = Rc::clone(&presence.worker);
-    if let Some(introduction) = introduction::due(&worker, &client) {
-        // Boxed, so that a connection that goes on for long does not keep the room.
-        let introduced = Box::pin(introduction::hear(&worker, &mut client, introduction)).await;
-        if let Err(failure) = introduced {
-            return Record::of_connection(&client).close_failed(&worker, failure);
+    match introduction::hear(&worker, &mut client, introduction).await {
+        Ok(()) => begin(presence, client),
+        Err(failure) => {
+            client.reset_on_close();
+            Record::of_connection(&client).close_failed(&worker, failure);
         }
     }
-    let live = worker.live();
-    let is_http = match client.listener(&live).map(|listener| &listener.protocol) {
-        Some(Protocol::Http(_)) => true,
-        Some(Protocol::Tcp(_)) => false,
+}
+
+/// Serves the client in the listener's protocol, in a task that does nothing else: each request wakes through all of it.
+fn begin(presence: Presence, client: Client) {
+    let live = presence.worker.live();
+    match client.listener(&live).map(|listener| &listener.protocol) {
+        Some(Protocol::Http(_)) => {
+            tokio::task::spawn_local(h1::serve(presence, client));
+        }
+        Some(Protocol::Tcp(_)) => {
+            tokio::task::spawn_local(tcp::serve(presence, client));
+        }
         // The address is not listened on any more, or not for connections.
-        Some(Protocol::Udp(_)) | None => return,
-    };
-    drop(live);
-    if is_http {
-        h1::serve(presence, client).await;
-    } else {
-        tcp::serve(presence, client).await;
+        Some(Protocol::Udp(_)) | None => {}
     }
 }
 
