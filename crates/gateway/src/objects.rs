@@ -73,7 +73,7 @@ pub use service::{
     AddressType, Conditions, EndpointSliceSpec, ServicePort, ServiceSpec, ServiceType,
     SliceEndpoint, SlicePort,
 };
-pub use shorthand::{Shorthand, shorthand};
+pub use shorthand::{Listen, ListenProtocol, Shorthand, shorthand};
 pub use stream_route::{StreamBackendRef, StreamRouteRule, StreamRouteSpec};
 
 /// An object that we understand.

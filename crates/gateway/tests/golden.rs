@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use gateway::matching::PlainRequest;
-use gateway::objects::{Shorthand, shorthand};
+use gateway::objects::{Listen, ListenProtocol, Shorthand, shorthand};
 use gateway::snapshot::{Backend, Filters, Listener, Protocol, Rule, Source, Target, Transport};
 use gateway::status::{Condition, Detail, Status};
 use gateway::{Snapshot, parse, translate};
@@ -80,7 +80,8 @@ fn output(input: &str, file: &str) -> String {
 /// What a listener and a backend are without any policy.
 fn defaults() -> (Listener, Backend) {
     let address = "127.0.0.1:0".parse().unwrap();
-    let flags = Shorthand { listen: vec![address], to: vec![address], ..Default::default() };
+    let listen = Listen { protocol: ListenProtocol::Http, address };
+    let flags = Shorthand { listen: vec![listen], to: vec![address], ..Default::default() };
     let mut snapshot = translate(&shorthand(&flags)).snapshot;
     (snapshot.listeners.remove(0), snapshot.backends.remove(0))
 }

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use gateway::matching::PlainRequest;
 use gateway::objects::{
-    AddressType, Conditions, Duration, EndpointSliceSpec, Object, Shorthand, SliceEndpoint,
-    SlicePort, shorthand,
+    AddressType, Conditions, Duration, EndpointSliceSpec, Listen, ListenProtocol, Object,
+    Shorthand, SliceEndpoint, SlicePort, shorthand,
 };
 use gateway::snapshot::{Listener, Protocol, Snapshot, Target};
 use gateway::{Endpoints, parse, translate};
@@ -71,7 +71,7 @@ fn slices() -> impl Strategy<Value = Vec<EndpointSliceSpec>> {
         conditions,
         ..Default::default()
     });
-    let port = (prop::sample::select(vec!["http", "other", ""]), prop::option::of(8080..8082_u16))
+    let port = (prop::sample::select(vec!["tcp", "other", ""]), prop::option::of(8080..8082_u16))
         .prop_map(|(name, port)| SlicePort { name: name.to_owned(), port, ..Default::default() });
     let kind = prop::sample::select(vec![AddressType::IPv4, AddressType::IPv6, AddressType::Fqdn]);
     let slice =
@@ -81,10 +81,14 @@ fn slices() -> impl Strategy<Value = Vec<EndpointSliceSpec>> {
     prop::collection::vec(slice, 0..4)
 }
 
+fn http(address: SocketAddr) -> Listen {
+    Listen { protocol: ListenProtocol::Http, address }
+}
+
 /// The objects of the flags, with these slices in place of their own.
 fn with_slices(slices: Vec<EndpointSliceSpec>) -> Vec<Object> {
     let address = "127.0.0.1:80".parse().unwrap();
-    let flags = Shorthand { listen: vec![address], to: vec![address], ..Default::default() };
+    let flags = Shorthand { listen: vec![http(address)], to: vec![address], ..Default::default() };
     let mut objects = shorthand(&flags);
     let place = objects.iter().position(|it| matches!(it, Object::EndpointSlice(_))).unwrap();
     let Object::EndpointSlice(template) = objects.remove(place) else { unreachable!() };
@@ -137,7 +141,7 @@ proptest! {
         let listen: std::collections::BTreeSet<_> = listen.iter().map(plain).collect();
         let to: std::collections::BTreeSet<_> = to.iter().map(plain).collect();
         let flags = Shorthand {
-            listen: listen.iter().copied().collect(),
+            listen: listen.iter().copied().map(http).collect(),
             to: to.iter().copied().collect(),
             max_in_flight,
             queue,

@@ -65,6 +65,8 @@ Examples:
     sheave serve --listen http://:8080 --to 10.0.0.1:80,10.0.0.2:80
   At most 4 requests at once for each, the rest waits up to 2 seconds:
     sheave serve --listen http://:8080 --to 10.0.0.1:80,10.0.0.2:80 --max-in-flight 4 --queue-timeout 2s
+  Connections, each to the database with the fewest:
+    sheave serve --listen tcp://:5432 --to 10.0.0.1:5432,10.0.0.2:5432
   A directory of Kubernetes objects, watched, with a hundredth of the requests logged:
     sheave serve --config /etc/sheave --access-log 0.01
 
@@ -119,8 +121,8 @@ pub(crate) struct Serve {
 /// Flags that stand for objects.
 #[derive(Debug, Default, Args)]
 pub(crate) struct Shorthand {
-    /// Where to accept requests, as http://ADDRESS:PORT; without ADDRESS: on all, with port 0: on any free port;
-    /// repeatable.
+    /// Where to accept: requests at http://ADDRESS:PORT, connections at tcp://, flows of datagrams at udp://. Without
+    /// ADDRESS: on all, with port 0: on any free port; repeatable.
     #[arg(long, value_name = "URL", help_heading = SOURCES)]
     pub(crate) listen: Vec<ListenUrl>,
 

@@ -8,7 +8,7 @@ use super::{
     AddressType, BackendPolicySpec, BackendRef, Conditions, Duration, EndpointSliceSpec,
     GatewayAddress, GatewayClassSpec, GatewaySpec, HttpRouteRule, HttpRouteSpec, Listener,
     Metadata, Object, ParentRef, Resource, ServiceKind, ServicePort, ServiceSpec, ServiceTarget,
-    SliceEndpoint, SlicePort,
+    SliceEndpoint, SlicePort, StreamBackendRef, StreamRouteRule, StreamRouteSpec,
 };
 use crate::problem::Origin;
 use crate::translate::{CONTROLLER, SERVICE_NAME_LABEL};
@@ -17,14 +17,15 @@ use crate::translate::{CONTROLLER, SERVICE_NAME_LABEL};
 const NAMESPACE: &str = "flags";
 const CLASS: &str = "sheave";
 const SERVICE: &str = "backend";
-const PORT_NAME: &str = "http";
 const PORT: u16 = 80;
+/// The ports of the Service: name and transport. Both lead to the same endpoints.
+const PORTS: [(&str, &str); 2] = [("tcp", "TCP"), ("udp", "UDP")];
 
 /// What the flags of `serve` ask for.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Shorthand {
     /// Where to accept; each address once.
-    pub listen: Vec<SocketAddr>,
+    pub listen: Vec<Listen>,
     /// The endpoints.
     pub to: Vec<SocketAddr>,
     /// Requests in flight at one endpoint, at most.
@@ -35,12 +36,35 @@ pub struct Shorthand {
     pub queue_timeout: Option<Duration>,
 }
 
+/// An address to accept on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listen {
+    /// What is spoken there.
+    pub protocol: ListenProtocol,
+    /// Where.
+    pub address: SocketAddr,
+}
+
+/// What is spoken at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListenProtocol {
+    /// Requests.
+    Http,
+    /// Connections, carried as they are.
+    Tcp,
+    /// Flows of datagrams.
+    Udp,
+}
+
 /// The objects that the flags stand for: everything that is accepted goes to the one Service.
 pub fn shorthand(flags: &Shorthand) -> Vec<Object> {
     let mut objects = vec![Object::GatewayClass(class())];
     objects
         .extend((1..).zip(&flags.listen).map(|(n, listen)| Object::Gateway(gateway(n, *listen))));
-    objects.push(Object::HttpRoute(route(flags.listen.len())));
+    let parents = |protocol| parents(&flags.listen, protocol);
+    objects.extend(parents(ListenProtocol::Http).map(http_route).map(Object::HttpRoute));
+    objects.extend(parents(ListenProtocol::Tcp).map(stream_route).map(Object::TcpRoute));
+    objects.extend(parents(ListenProtocol::Udp).map(stream_route).map(Object::UdpRoute));
     objects.push(Object::Service(service()));
     objects.extend(slices(&flags.to).map(Object::EndpointSlice));
     objects.push(Object::BackendPolicy(Box::new(policy(flags))));
@@ -60,17 +84,25 @@ fn class() -> Resource<GatewayClassSpec> {
 }
 
 /// A Gateway's addresses and ports multiply, so each address to listen on has a Gateway of its own.
-fn gateway(number: usize, listen: SocketAddr) -> Resource<GatewaySpec> {
+fn gateway(number: usize, listen: Listen) -> Resource<GatewaySpec> {
+    let protocol = match listen.protocol {
+        ListenProtocol::Http => "HTTP",
+        ListenProtocol::Tcp => "TCP",
+        ListenProtocol::Udp => "UDP",
+    };
     let listener = Listener {
-        name: PORT_NAME.to_owned(),
-        port: listen.port(),
-        protocol: "HTTP".to_owned(),
+        name: protocol.to_lowercase(),
+        port: listen.address.port(),
+        protocol: protocol.to_owned(),
         ..Default::default()
     };
     let spec = GatewaySpec {
         gateway_class_name: CLASS.to_owned(),
         listeners: vec![listener],
-        addresses: vec![GatewayAddress { kind: None, value: Some(listen.ip().to_string()) }],
+        addresses: vec![GatewayAddress {
+            kind: None,
+            value: Some(listen.address.ip().to_string()),
+        }],
         ..Default::default()
     };
     resource(&gateway_name(number), spec)
@@ -80,8 +112,15 @@ fn gateway_name(number: usize) -> String {
     format!("listen-{number}")
 }
 
-fn route(gateways: usize) -> Resource<HttpRouteSpec> {
+/// The Gateways where this is spoken, if there are any.
+fn parents(listen: &[Listen], protocol: ListenProtocol) -> Option<Vec<ParentRef>> {
+    let speak = (1..).zip(listen).filter(|(_, listen)| listen.protocol == protocol);
     let parent = |number| ParentRef { name: gateway_name(number), ..Default::default() };
+    let parents: Vec<_> = speak.map(|(number, _)| parent(number)).collect();
+    (!parents.is_empty()).then_some(parents)
+}
+
+fn http_route(parent_refs: Vec<ParentRef>) -> Resource<HttpRouteSpec> {
     let backend = BackendRef {
         group: None,
         kind: None,
@@ -92,17 +131,31 @@ fn route(gateways: usize) -> Resource<HttpRouteSpec> {
         filters: Vec::new(),
     };
     let rule = HttpRouteRule { backend_refs: vec![backend], ..Default::default() };
-    let spec = HttpRouteSpec {
-        parent_refs: (1..=gateways).map(parent).collect(),
-        rules: vec![rule],
-        ..Default::default()
+    resource("all", HttpRouteSpec { parent_refs, rules: vec![rule], ..Default::default() })
+}
+
+fn stream_route(parent_refs: Vec<ParentRef>) -> Resource<StreamRouteSpec> {
+    let backend = StreamBackendRef {
+        group: None,
+        kind: None,
+        namespace: None,
+        name: SERVICE.to_owned(),
+        port: Some(PORT),
+        weight: 1,
     };
-    resource("all", spec)
+    let rule = StreamRouteRule { name: None, backend_refs: vec![backend] };
+    resource("all", StreamRouteSpec { parent_refs, rules: vec![rule], ..Default::default() })
 }
 
 fn service() -> Resource<ServiceSpec> {
-    let port = ServicePort { name: PORT_NAME.to_owned(), port: PORT, ..Default::default() };
-    resource(SERVICE, ServiceSpec { ports: vec![port], ..Default::default() })
+    let port = |(name, transport): (&str, &str)| ServicePort {
+        name: name.to_owned(),
+        port: PORT,
+        protocol: Some(transport.to_owned()),
+        ..Default::default()
+    };
+    let ports = PORTS.map(port).into();
+    resource(SERVICE, ServiceSpec { ports, ..Default::default() })
 }
 
 /// A slice has one address type, and one number for each of its ports.
@@ -122,8 +175,13 @@ fn slices(to: &[SocketAddr]) -> impl Iterator<Item = Resource<EndpointSliceSpec>
 fn slice(v6: bool, port: u16, endpoints: Vec<SliceEndpoint>) -> Resource<EndpointSliceSpec> {
     let (address_type, family) =
         if v6 { (AddressType::IPv6, "ipv6") } else { (AddressType::IPv4, "ipv4") };
-    let ports =
-        vec![SlicePort { name: PORT_NAME.to_owned(), port: Some(port), ..Default::default() }];
+    let slice_port = |(name, transport): (&str, &str)| SlicePort {
+        name: name.to_owned(),
+        port: Some(port),
+        protocol: Some(transport.to_owned()),
+        ..Default::default()
+    };
+    let ports = PORTS.map(slice_port).into();
     let spec = EndpointSliceSpec { address_type, endpoints, ports };
     let mut slice = resource(&format!("{SERVICE}-{family}-{port}"), spec);
     slice.metadata.labels.insert(SERVICE_NAME_LABEL.to_owned(), SERVICE.to_owned());

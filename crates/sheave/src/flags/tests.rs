@@ -24,7 +24,7 @@ fn refused(arguments: &str, part: &str) {
 }
 
 fn listens(url: &str) -> Result<String, String> {
-    url.parse::<ListenUrl>().map(|url| url.0.to_string())
+    url.parse::<ListenUrl>().map(|url| format!("{:?} {}", url.0.protocol, url.0.address))
 }
 
 #[test]
@@ -91,14 +91,15 @@ fn nonsense_is_refused_with_what_to_do() {
 #[test]
 fn listen_urls_are_parsed_or_refused_with_what_to_write() {
     for (url, expected) in [
-        ("http://127.0.0.1:8080", Ok("127.0.0.1:8080")),
-        ("http://127.0.0.1:8080/", Ok("127.0.0.1:8080")),
-        ("http://:8080", Ok("[::]:8080")),
-        ("http://[::1]:0", Ok("[::1]:0")),
+        ("http://127.0.0.1:8080", Ok("Http 127.0.0.1:8080")),
+        ("http://127.0.0.1:8080/", Ok("Http 127.0.0.1:8080")),
+        ("http://:8080", Ok("Http [::]:8080")),
+        ("http://[::1]:0", Ok("Http [::1]:0")),
+        ("tcp://:5432", Ok("Tcp [::]:5432")),
+        ("udp://:53", Ok("Udp [::]:53")),
         ("127.0.0.1:8080", Err("write the protocol too: http://127.0.0.1:8080")),
         ("https://:443", Err("https:// is not supported yet: use http://")),
-        ("udp://:53", Err("udp:// is not supported yet: use http://")),
-        ("ftp://:21", Err("unknown protocol ftp: use http://")),
+        ("ftp://:21", Err("unknown protocol ftp: use http://, tcp:// or udp://")),
         ("http://127.0.0.1", Err("write the port too: 127.0.0.1:8080")),
         ("http://::1:80", Err("write an IPv6 address in brackets, as [::1]:8080")),
         ("http://:80000", Err("`80000` is not a port: write a number up to 65535")),

@@ -5,7 +5,7 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::str::FromStr;
 use std::time::Duration;
 
-use gateway::objects;
+use gateway::objects::{self, Listen, ListenProtocol};
 
 /// More threads than any machine of today has CPUs.
 const MAX_WORKERS: usize = 1024;
@@ -14,7 +14,7 @@ const DNS_PORT: u16 = 53;
 
 /// `--listen`: where to accept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ListenUrl(pub(crate) SocketAddr);
+pub(crate) struct ListenUrl(pub(crate) Listen);
 
 /// `--to`: an endpoint, or a name for several.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,19 +44,20 @@ impl FromStr for ListenUrl {
         let Some((scheme, rest)) = text.split_once("://") else {
             return Err(format!("write the protocol too: http://{text}"));
         };
-        match scheme {
-            "http" => {}
-            "https" | "tcp" | "udp" => {
-                return Err(format!("{scheme}:// is not supported yet: use http://"));
-            }
-            _ => return Err(format!("unknown protocol {scheme}: use http://")),
-        }
+        let protocol = match scheme {
+            "http" => ListenProtocol::Http,
+            "tcp" => ListenProtocol::Tcp,
+            "udp" => ListenProtocol::Udp,
+            "https" => return Err("https:// is not supported yet: use http://".to_owned()),
+            _ => return Err(format!("unknown protocol {scheme}: use http://, tcp:// or udp://")),
+        };
         let authority = rest.strip_suffix('/').unwrap_or(rest);
         let (host, port) = host_and_port(authority)?;
         match ip_or_all(host) {
-            Some(address) => Ok(Self(SocketAddr::new(address, port))),
+            Some(ip) => Ok(Self(Listen { protocol, address: SocketAddr::new(ip, port) })),
             None => Err(format!(
-                "{host} is not an IP address: write http://127.0.0.1:{port} or http://:{port}"
+                "{host} is not an IP address: write {scheme}://127.0.0.1:{port} or \
+                 {scheme}://:{port}"
             )),
         }
     }
