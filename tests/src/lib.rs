@@ -14,6 +14,8 @@ pub mod client;
 pub mod endpoint;
 /// A name server that says what a test tells it.
 pub mod names;
+/// Servers that know no HTTP.
+pub mod raw;
 /// Gateway API objects as JSON, which is YAML too.
 pub mod objects;
 /// A directory of configuration, edited as a careful person would.

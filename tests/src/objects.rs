@@ -6,6 +6,11 @@ use serde_json::{Value, json};
 
 /// What a configuration with one listener on a free port begins with: the class `sheave` and the Gateway `edge`.
 pub fn gateway() -> Vec<Value> {
+    gateway_at("127.0.0.1", "HTTP")
+}
+
+/// The same for another protocol and address.
+pub fn gateway_at(address: &str, protocol: &str) -> Vec<Value> {
     let class = json!({
         "apiVersion": "gateway.networking.k8s.io/v1",
         "kind": "GatewayClass",
@@ -18,8 +23,8 @@ pub fn gateway() -> Vec<Value> {
         "metadata": { "name": "edge" },
         "spec": {
             "gatewayClassName": "sheave",
-            "addresses": [{ "type": "IPAddress", "value": "127.0.0.1" }],
-            "listeners": [{ "name": "http", "protocol": "HTTP", "port": 0 }],
+            "addresses": [{ "type": "IPAddress", "value": address }],
+            "listeners": [{ "name": protocol.to_lowercase(), "protocol": protocol, "port": 0 }],
         },
     });
     vec![class, gateway]
@@ -45,6 +50,27 @@ pub fn route_with(name: &str, mut spec: Value) -> Value {
         "metadata": { "name": name },
         "spec": spec,
     })
+}
+
+/// Every connection or flow to this Service: a `TCPRoute` or a `UDPRoute`.
+pub fn stream_route(kind: &str, service: &str) -> Value {
+    json!({
+        "apiVersion": "gateway.networking.k8s.io/v1",
+        "kind": kind,
+        "metadata": { "name": service },
+        "spec": {
+            "parentRefs": [{ "name": "edge" }],
+            "rules": [{ "backendRefs": [{ "name": service, "port": 80 }] }],
+        },
+    })
+}
+
+/// The object with this transport in all its ports: a Service or an EndpointSlice for UDP.
+pub fn over(transport: &str, mut object: Value) -> Value {
+    let ports = if object["kind"] == "Service" { "/spec/ports" } else { "/ports" };
+    let ports = object.pointer_mut(ports).and_then(Value::as_array_mut).into_iter().flatten();
+    ports.for_each(|port| port["protocol"] = transport.into());
+    object
 }
 
 /// A Service with the port 80.

@@ -1,0 +1,272 @@
+//! Servers that know no HTTP: what a test does with the bytes of a connection, and an echo of datagrams.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use serde_json::Value;
+use socket2::SockRef;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::timeout;
+
+use crate::configuration::SERVICE;
+use crate::patience::within;
+use crate::payload::{self, Digest};
+use crate::{Configuration, Sheave, objects};
+
+/// A server of connections; it ends, with all of them, when dropped.
+pub struct RawServer {
+    pub address: SocketAddr,
+    counts: Arc<Counts>,
+    accepting: AbortHandle,
+}
+
+#[derive(Default)]
+struct Counts {
+    accepted: AtomicUsize,
+    open: AtomicUsize,
+    most_open: AtomicUsize,
+}
+
+impl RawServer {
+    /// A server on a free port that does this with each connection.
+    pub async fn start<F, S>(serve: F) -> Result<Self>
+    where
+        F: Fn(TcpStream) -> S + Send + 'static,
+        S: Future<Output = Result<()>> + Send + 'static,
+    {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        let counts = Arc::<Counts>::default();
+        let seen = counts.clone();
+        let accepting = tokio::spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                let open = Open::new(&seen);
+                let served = serve(stream);
+                connections.spawn(async move {
+                    // An error here is the other side's leaving.
+                    drop(served.await);
+                    drop(open);
+                });
+            }
+        });
+        Ok(Self { address, counts, accepting: accepting.abort_handle() })
+    }
+
+    /// A server that sends back whatever comes, and its own end when the other side has ended.
+    pub async fn echo() -> Result<Self> {
+        Self::start(|stream| async {
+            let (mut from, mut to) = stream.into_split();
+            tokio::io::copy(&mut from, &mut to).await?;
+            Ok(to.shutdown().await?)
+        })
+        .await
+    }
+
+    pub fn accepted(&self) -> usize {
+        self.counts.accepted.load(Ordering::SeqCst)
+    }
+
+    pub fn open(&self) -> usize {
+        self.counts.open.load(Ordering::SeqCst)
+    }
+
+    pub fn most_open(&self) -> usize {
+        self.counts.most_open.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for RawServer {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+/// A connection in the books.
+struct Open(Arc<Counts>);
+
+impl Open {
+    fn new(counts: &Arc<Counts>) -> Self {
+        counts.accepted.fetch_add(1, Ordering::SeqCst);
+        let open = counts.open.fetch_add(1, Ordering::SeqCst) + 1;
+        counts.most_open.fetch_max(open, Ordering::SeqCst);
+        Self(counts.clone())
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// A server of datagrams that sends each back with its own port before it; it ends when dropped.
+pub struct UdpEcho {
+    pub address: SocketAddr,
+    echoing: AbortHandle,
+}
+
+impl UdpEcho {
+    pub async fn start() -> Result<Self> {
+        let socket = UdpSocket::bind("127.0.0.1:0").await?;
+        let address = socket.local_addr()?;
+        let echoing = tokio::spawn(async move {
+            let mut room = vec![0; 64 * 1024];
+            loop {
+                let Ok((length, from)) = socket.recv_from(&mut room).await else { continue };
+                let answer = [&address.port().to_be_bytes(), &room[..length]].concat();
+                drop(socket.send_to(&answer, from).await);
+            }
+        });
+        Ok(Self { address, echoing: echoing.abort_handle() })
+    }
+}
+
+impl Drop for UdpEcho {
+    fn drop(&mut self) {
+        self.echoing.abort();
+    }
+}
+
+/// A client's socket for datagrams to this address, which hears that address alone.
+pub async fn udp_client(to: SocketAddr) -> Result<UdpSocket> {
+    let any = if to.is_ipv4() { "127.0.0.1:0" } else { "[::1]:0" };
+    let socket = UdpSocket::bind(any).await?;
+    socket.connect(to).await?;
+    Ok(socket)
+}
+
+/// The port of the [`UdpEcho`] that answers; `None`: nobody does for a while.
+pub async fn ask(socket: &UdpSocket, question: &[u8]) -> Result<Option<u16>> {
+    socket.send(question).await?;
+    let mut room = vec![0; 64 * 1024];
+    let Ok(answered) = timeout(Duration::from_millis(500), socket.recv(&mut room)).await else {
+        return Ok(None);
+    };
+    let answer = &room[..answered?];
+    ensure!(answer.len() >= 2 && answer[2..] == *question, "{} bytes came back", answer.len());
+    Ok(Some(u16::from_be_bytes([answer[0], answer[1]])))
+}
+
+/// Sheave in front of such servers: one listener, of TCP or UDP, on every address.
+pub struct RawScene {
+    pub sheave: Sheave,
+    pub configuration: Configuration,
+    transport: &'static str,
+}
+
+impl RawScene {
+    pub async fn tcp(to: &[SocketAddr], policies: &[Value], arguments: &[&str]) -> Result<Self> {
+        Self::start("TCP", to, policies, arguments).await
+    }
+
+    pub async fn udp(to: &[SocketAddr], policies: &[Value], arguments: &[&str]) -> Result<Self> {
+        Self::start("UDP", to, policies, arguments).await
+    }
+
+    async fn start(
+        transport: &'static str,
+        to: &[SocketAddr],
+        policies: &[Value],
+        arguments: &[&str],
+    ) -> Result<Self> {
+        let configuration = Configuration::empty()?;
+        let mut main = objects::gateway_at("::", transport);
+        main.push(objects::stream_route(&format!("{transport}Route"), SERVICE));
+        main.push(objects::over(transport, objects::service(SERVICE)));
+        main.extend_from_slice(policies);
+        configuration.write("main.yaml", &main)?;
+        write_endpoints(&configuration, transport, to)?;
+        let sheave = Sheave::serve_with(&configuration, arguments).await?;
+        Ok(Self { sheave, configuration, transport })
+    }
+
+    /// The listener, by this address of the machine.
+    pub fn at(&self, ip: &str) -> Result<SocketAddr> {
+        Ok(SocketAddr::new(ip.parse()?, self.sheave.address().port()))
+    }
+
+    pub async fn connect(&self) -> Result<TcpStream> {
+        Ok(TcpStream::connect(self.at("127.0.0.1")?).await?)
+    }
+
+    /// How a new connection ends that says nothing; a reset may come before it is known to be open.
+    pub async fn turned_away(&self) -> Result<End> {
+        match TcpStream::connect(self.at("127.0.0.1")?).await {
+            Ok(mut stream) => end(&mut stream).await,
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(End::Reset),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    pub fn set_endpoints(&self, to: &[SocketAddr]) -> Result<()> {
+        write_endpoints(&self.configuration, self.transport, to)
+    }
+}
+
+fn write_endpoints(
+    configuration: &Configuration,
+    transport: &str,
+    to: &[SocketAddr],
+) -> Result<()> {
+    let slices = objects::slices(SERVICE, to).into_iter();
+    let slices: Vec<_> = slices.map(|slice| objects::over(transport, slice)).collect();
+    Ok(configuration.write("endpoints.yaml", &slices)?)
+}
+
+/// Sends the pattern's first `length` bytes, and the end.
+pub async fn send_pattern(mut to: OwnedWriteHalf, length: u64) -> Result<()> {
+    for piece in payload::pieces(length) {
+        to.write_all(piece).await?;
+    }
+    Ok(to.shutdown().await?)
+}
+
+/// What comes until the other side has ended.
+pub async fn digest(mut from: OwnedReadHalf) -> Result<Digest> {
+    let mut digest = Digest::default();
+    let mut room = vec![0; 256 * 1024];
+    loop {
+        match from.read(&mut room).await? {
+            0 => return Ok(digest),
+            count => digest.add(&room[..count]),
+        }
+    }
+}
+
+/// What these bytes come back as.
+pub async fn echoed(stream: &mut TcpStream, bytes: &[u8]) -> Result<Vec<u8>> {
+    stream.write_all(bytes).await?;
+    let mut back = vec![0; bytes.len()];
+    within("an echo", stream.read_exact(&mut back)).await??;
+    Ok(back)
+}
+
+/// How the connection ends, after nothing more has come.
+pub async fn end(stream: &mut TcpStream) -> Result<End> {
+    let mut byte = [0];
+    match within("an end", stream.read(&mut byte)).await? {
+        Ok(0) => Ok(End::Orderly),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(End::Reset),
+        Ok(_) => anyhow::bail!("something came: {byte:?}"),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    Orderly,
+    Reset,
+}
+
+/// Ends the connection with a reset.
+pub fn reset(stream: TcpStream) -> Result<()> {
+    Ok(SockRef::from(&stream).set_linger(Some(Duration::ZERO))?)
+}

@@ -1,0 +1,362 @@
+//! TCP connections, carried as they are: balanced as requests are, whole, and ended as each side ends them.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use tests::endpoint::refusing_address;
+use tests::payload::{self, Digest};
+use tests::raw::{End, RawScene, RawServer, digest, echoed, end, reset, send_pattern};
+use tests::{Result, eventually, objects};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
+
+/// Small enough for a busy machine, large enough for every way that bytes can go.
+const LARGE: u64 = 64 * 1024 * 1024;
+
+fn backend_policy(spec: Value) -> Value {
+    objects::backend_policy("app", spec)
+}
+
+#[tokio::test]
+async fn a_client_that_has_ended_hears_the_answer() -> Result {
+    let server = RawServer::start(|mut stream| async move {
+        let mut question = Vec::new();
+        stream.read_to_end(&mut question).await?;
+        stream.write_all(&question.repeat(2)).await?;
+        Ok(())
+    });
+    let server = server.await?;
+    let scene = RawScene::tcp(&[server.address], &[], &[]).await?;
+    let mut client = scene.connect().await?;
+    client.write_all(b"question").await?;
+    client.shutdown().await?;
+    let mut answer = Vec::new();
+    client.read_to_end(&mut answer).await?;
+    ensure!(answer == b"questionquestion", "{answer:?}");
+    scene.sheave.idle().await
+}
+
+#[tokio::test]
+async fn an_endpoint_that_has_ended_hears_the_rest() -> Result {
+    let (heard, mut rest) = tokio::sync::mpsc::channel(1);
+    let server = RawServer::start(move |mut stream| {
+        let heard = heard.clone();
+        async move {
+            stream.write_all(b"greeting").await?;
+            stream.shutdown().await?;
+            let mut all = Vec::new();
+            stream.read_to_end(&mut all).await?;
+            Ok(heard.send(all).await?)
+        }
+    });
+    let server = server.await?;
+    let scene = RawScene::tcp(&[server.address], &[], &[]).await?;
+    let mut client = scene.connect().await?;
+    let mut greeting = Vec::new();
+    client.read_to_end(&mut greeting).await?;
+    ensure!(greeting == b"greeting", "{greeting:?}");
+    client.write_all(b"the rest").await?;
+    client.shutdown().await?;
+    ensure!(rest.recv().await.context("the rest")? == b"the rest");
+    scene.sheave.idle().await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_large_stream_arrives_whole_both_ways() -> Result {
+    let server = RawServer::echo().await?;
+    let scene = RawScene::tcp(&[server.address], &[], &["--access-log", "on"]).await?;
+    let (from, to) = scene.connect().await?.into_split();
+    let (sent, back) = tokio::join!(send_pattern(to, LARGE), digest(from));
+    sent?;
+    ensure!(back? == Digest::of_pattern(LARGE));
+    let line = scene.sheave.access_log(1).await?.remove(0);
+    ensure!(line["sheave.received_bytes"] == LARGE && line["sheave.sent_bytes"] == LARGE, "{line}");
+    ensure!(line["network.transport"] == "tcp" && line.get("error.type").is_none(), "{line}");
+    for metric in ["listener_received", "listener_sent", "backend_sent", "endpoint_received"] {
+        let bytes = scene.sheave.sum(&format!("sheave_{metric}_bytes_total")).await?;
+        ensure!(bytes == LARGE as f64, "{metric}: {bytes}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn who_reads_slowly_holds_up_who_sends() -> Result {
+    const CLIENTS: usize = 16;
+    let sent = Arc::new(AtomicU64::new(0));
+    let counted = sent.clone();
+    let server = RawServer::start(move |mut stream| {
+        let counted = counted.clone();
+        async move {
+            for piece in payload::pieces(LARGE) {
+                stream.write_all(piece).await?;
+                counted.fetch_add(piece.len() as u64, Ordering::SeqCst);
+            }
+            Ok(())
+        }
+    });
+    let server = server.await?;
+    let scene = RawScene::tcp(&[server.address], &[], &["--workers", "1"]).await?;
+    let before = scene.sheave.memory_bytes()?;
+    let mut clients = Vec::new();
+    for _ in 0..CLIENTS {
+        let socket = TcpSocket::new_v4()?;
+        socket.set_recv_buffer_size(16 * 1024)?;
+        clients.push(socket.connect(scene.at("127.0.0.1")?).await?);
+    }
+    let mut last = u64::MAX;
+    let progress = async || {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let now = sent.load(Ordering::SeqCst);
+        Ok((now, now == std::mem::replace(&mut last, now)))
+    };
+    let (stuck, _) =
+        eventually("back-pressure", progress, |(sent, same)| *sent > 0 && *same).await?;
+    ensure!(stuck < CLIENTS as u64 * LARGE / 2, "{stuck} bytes were taken from the endpoint");
+    let grown = scene.sheave.memory_bytes()?.saturating_sub(before);
+    // A buffer of 256 KiB each, and the worker's own.
+    ensure!(grown < 12 * 1024 * 1024, "{grown} bytes for {CLIENTS} connections");
+
+    let (from, _to) = clients.remove(0).into_split();
+    ensure!(digest(from).await? == Digest::of_pattern(LARGE), "nothing was lost meanwhile");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_never_exceed_the_cap_and_none_is_lost_in_the_queue() -> Result {
+    const CLIENTS: usize = 200;
+    let servers = [RawServer::echo().await?, RawServer::echo().await?];
+    let addresses = servers.each_ref().map(|server| server.address);
+    let policy = json!({ "maxInFlightPerEndpoint": 3, "queue": { "timeout": "1h" } });
+    let arguments = ["--workers", "4"];
+    let scene = RawScene::tcp(&addresses, &[backend_policy(policy)], &arguments).await?;
+    let address = scene.at("127.0.0.1")?;
+    let clients: JoinSet<_> = (0..CLIENTS)
+        .map(|number| async move {
+            let mut stream = TcpStream::connect(address).await?;
+            let bytes = number.to_string().into_bytes();
+            ensure!(echoed(&mut stream, &bytes).await? == bytes);
+            stream.shutdown().await?;
+            ensure!(end(&mut stream).await? == End::Orderly);
+            Ok(())
+        })
+        .collect();
+    for outcome in clients.join_all().await {
+        outcome?;
+    }
+    for server in &servers {
+        ensure!(server.most_open() <= 3, "{} at once", server.most_open());
+        ensure!(server.accepted() >= CLIENTS / 4, "{} connections", server.accepted());
+    }
+    scene.sheave.idle().await
+}
+
+#[tokio::test]
+async fn who_gets_no_slot_is_reset() -> Result {
+    let server = RawServer::echo().await?;
+    let policy = json!({
+        "maxInFlightPerEndpoint": 1,
+        "queue": { "maxRequests": 1, "timeout": "300ms" },
+    });
+    let scene = RawScene::tcp(&[server.address], &[backend_policy(policy)], &[]).await?;
+    let mut first = scene.connect().await?;
+    ensure!(echoed(&mut first, b"x").await? == b"x");
+    let begun = Instant::now();
+    let mut second = scene.connect().await?;
+    scene.sheave.waiting(1).await?;
+    ensure!(scene.turned_away().await? == End::Reset, "the queue is full");
+    ensure!(end(&mut second).await? == End::Reset, "the wait was too long");
+    ensure!(begun.elapsed() >= Duration::from_millis(300));
+    ensure!(echoed(&mut first, b"y").await? == b"y");
+    let failures = scene.sheave.samples("sheave_failures_total").await?;
+    for reason in ["queue_full", "queue_timeout"] {
+        let count = failures.iter().find(|(labels, _)| labels.contains(reason));
+        ensure!(count.is_some_and(|(_, count)| *count == 1.0), "{reason}: {count:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn who_leaves_the_queue_takes_nothing_with_it() -> Result {
+    let server = RawServer::echo().await?;
+    let policy = json!({ "maxInFlightPerEndpoint": 1, "queue": { "timeout": "1h" } });
+    let scene = RawScene::tcp(&[server.address], &[backend_policy(policy)], &[]).await?;
+    let mut first = scene.connect().await?;
+    ensure!(echoed(&mut first, b"x").await? == b"x");
+    let second = scene.connect().await?;
+    scene.sheave.waiting(1).await?;
+    let mut third = scene.connect().await?;
+    scene.sheave.waiting(2).await?;
+    reset(second)?;
+    scene.sheave.waiting(1).await?;
+    drop(first);
+    ensure!(echoed(&mut third, b"z").await? == b"z");
+    ensure!(server.accepted() == 2);
+    Ok(())
+}
+
+#[tokio::test]
+async fn where_an_endpoint_refuses_another_gets_every_byte() -> Result {
+    let server = RawServer::echo().await?;
+    let dead = refusing_address().await?;
+    let scene = RawScene::tcp(&[dead, server.address], &[], &[]).await?;
+    for number in 0..20_u8 {
+        let mut client = scene.connect().await?;
+        ensure!(echoed(&mut client, &[number; 100]).await? == [number; 100]);
+    }
+    ensure!(server.accepted() == 20);
+    ensure!(scene.sheave.sum("sheave_endpoint_failures_total").await? > 0.0);
+    ensure!(scene.sheave.sum("sheave_backend_retries_total").await? > 0.0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn without_an_endpoint_connections_are_reset() -> Result {
+    for to in [vec![], vec![refusing_address().await?]] {
+        let scene = RawScene::tcp(&to, &[], &[]).await?;
+        ensure!(scene.turned_away().await? == End::Reset, "{to:?}");
+        scene.sheave.idle().await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_reset_on_one_side_is_a_reset_on_the_other() -> Result {
+    let (ended, mut ends) = tokio::sync::mpsc::channel(1);
+    let server = RawServer::start(move |mut stream| {
+        let ended = ended.clone();
+        async move {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).await?;
+            stream.write_all(&byte).await?;
+            if byte == *b"r" {
+                return reset(stream);
+            }
+            Ok(ended.send(end(&mut stream).await?).await?)
+        }
+    });
+    let server = server.await?;
+    let scene = RawScene::tcp(&[server.address], &[], &[]).await?;
+    let mut client = scene.connect().await?;
+    ensure!(echoed(&mut client, b"r").await? == b"r");
+    ensure!(end(&mut client).await? == End::Reset);
+    let mut client = scene.connect().await?;
+    ensure!(echoed(&mut client, b"c").await? == b"c");
+    reset(client)?;
+    ensure!(ends.recv().await == Some(End::Reset));
+    scene.sheave.idle().await
+}
+
+#[tokio::test]
+async fn a_connection_in_which_nothing_moves_is_reset() -> Result {
+    let server = RawServer::echo().await?;
+    let policy = objects::client_policy(json!({ "timeouts": { "stream": "500ms" } }));
+    let scene = RawScene::tcp(&[server.address], &[policy], &[]).await?;
+    let mut client = scene.connect().await?;
+    for _ in 0..3 {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        ensure!(echoed(&mut client, b"x").await? == b"x");
+    }
+    let quiet = Instant::now();
+    ensure!(end(&mut client).await? == End::Reset);
+    ensure!(quiet.elapsed() >= Duration::from_millis(450), "{:?}", quiet.elapsed());
+    Ok(())
+}
+
+#[tokio::test]
+async fn connections_go_on_while_the_process_ends() -> Result {
+    let server = RawServer::echo().await?;
+    let mut scene = RawScene::tcp(&[server.address], &[], &["--drain-timeout", "1h"]).await?;
+    let mut client = scene.connect().await?;
+    ensure!(echoed(&mut client, b"x").await? == b"x");
+    scene.sheave.signal(Signal::TERM)?;
+    let refused = async || Ok(scene.connect().await.is_err());
+    eventually("no new connections", refused, |refused| *refused).await?;
+    ensure!(echoed(&mut client, b"y").await? == b"y");
+    client.shutdown().await?;
+    ensure!(end(&mut client).await? == End::Orderly);
+    ensure!(scene.sheave.ended().await?.code() == Some(0));
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_drain_timeout_cuts_connections() -> Result {
+    let server = RawServer::echo().await?;
+    let mut scene = RawScene::tcp(&[server.address], &[], &["--drain-timeout", "300ms"]).await?;
+    let mut client = scene.connect().await?;
+    ensure!(echoed(&mut client, b"x").await? == b"x");
+    scene.sheave.signal(Signal::TERM)?;
+    ensure!(scene.sheave.ended().await?.code() == Some(2), "connections were cut");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reloads_disturb_no_connection() -> Result {
+    let servers = [RawServer::echo().await?, RawServer::echo().await?, RawServer::echo().await?];
+    let addresses = servers.each_ref().map(|server| server.address);
+    let scene = RawScene::tcp(&addresses, &[], &["--workers", "2"]).await?;
+    let address = scene.at("127.0.0.1")?;
+    let (stop, stopped) = tokio::sync::watch::channel(false);
+    let clients: JoinSet<_> = (0..8).map(|_| talk(address, stopped.clone())).collect();
+    for round in 0..30 {
+        let some: Vec<_> = addresses.iter().copied().cycle().skip(round).take(2).collect();
+        scene.set_endpoints(&some)?;
+        scene.sheave.uses(&some).await?;
+    }
+    stop.send(true)?;
+    let mut rounds = 0;
+    for outcome in clients.join_all().await {
+        rounds += outcome?;
+    }
+    ensure!(rounds > 100, "{rounds}");
+    Ok(())
+}
+
+/// One long connection, and short ones beside it, until told to stop: how many.
+async fn talk(address: SocketAddr, stopped: tokio::sync::watch::Receiver<bool>) -> Result<u64> {
+    let mut long = TcpStream::connect(address).await?;
+    let mut rounds = 0;
+    while !*stopped.borrow() {
+        ensure!(echoed(&mut long, b"long").await? == b"long");
+        let mut short = TcpStream::connect(address).await?;
+        ensure!(echoed(&mut short, b"short").await? == b"short");
+        rounds += 1;
+    }
+    Ok(rounds)
+}
+
+#[tokio::test]
+async fn a_listener_on_every_address_shows_ipv4_as_such() -> Result {
+    let server = RawServer::echo().await?;
+    let scene = RawScene::tcp(&[server.address], &[], &["--access-log", "on"]).await?;
+    for (number, ip) in ["127.0.0.1", "::1"].into_iter().enumerate() {
+        let mut client = TcpStream::connect(scene.at(ip)?).await?;
+        ensure!(echoed(&mut client, b"x").await? == b"x");
+        drop(client);
+        let lines = scene.sheave.access_log(number + 1).await?;
+        ensure!(lines[number]["client.address"] == ip, "{}", lines[number]);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_listener_takes_no_more_connections_than_it_may() -> Result {
+    let server = RawServer::echo().await?;
+    let policy = objects::client_policy(json!({ "connections": { "max": 1 } }));
+    let scene = RawScene::tcp(&[server.address], &[policy], &[]).await?;
+    let mut first = scene.connect().await?;
+    ensure!(echoed(&mut first, b"x").await? == b"x");
+    let mut second = scene.connect().await?;
+    let mut byte = [0];
+    let closed = timeout(Duration::from_secs(20), second.read(&mut byte)).await?;
+    ensure!(!matches!(closed, Ok(count) if count > 0), "{closed:?}");
+    ensure!(scene.sheave.sum("sheave_listener_connections_refused_total").await? == 1.0);
+    ensure!(server.accepted() == 1);
+    Ok(())
+}

@@ -1,0 +1,181 @@
+//! UDP flows: a client's datagrams stay at one endpoint, answers come from the address that was asked, and everything has
+//! a bound.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
+use anyhow::ensure;
+use rustix::process::Signal;
+use serde_json::json;
+use tests::raw::{RawScene, UdpEcho, ask, udp_client};
+use tests::{Result, eventually, objects};
+use tokio::net::UdpSocket;
+
+/// An address on which nobody listens: the kernel says so to whoever sends there.
+async fn refusing_address() -> Result<SocketAddr> {
+    Ok(UdpSocket::bind("127.0.0.1:0").await?.local_addr()?)
+}
+
+async fn open(scene: &RawScene) -> Result<f64> {
+    scene.sheave.sum("sheave_listener_connections_open").await
+}
+
+#[tokio::test]
+async fn a_flow_stays_and_flows_are_balanced() -> Result {
+    let servers = [UdpEcho::start().await?, UdpEcho::start().await?, UdpEcho::start().await?];
+    let addresses = servers.each_ref().map(|server| server.address);
+    let scene = RawScene::udp(&addresses, &[], &["--workers", "2"]).await?;
+    let mut ports = Vec::new();
+    let mut clients = Vec::new();
+    for number in 0..12_u8 {
+        let client = udp_client(scene.at("127.0.0.1")?).await?;
+        let port = ask(&client, &[number]).await?;
+        for length in [0, 1, 1200, 9000, 60_000] {
+            ensure!(ask(&client, &vec![number; length]).await? == port, "{length} bytes");
+        }
+        ports.push(port);
+        clients.push(client);
+    }
+    for server in &servers {
+        let own = ports.iter().filter(|port| **port == Some(server.address.port())).count();
+        ensure!(own == 4, "{ports:?}");
+    }
+    ensure!(open(&scene).await? == 12.0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn answers_come_from_the_address_that_was_asked() -> Result {
+    let server = UdpEcho::start().await?;
+    let scene = RawScene::udp(&[server.address], &[], &["--access-log", "on"]).await?;
+    // A client's socket is connected, so that it hears nobody else.
+    for ip in ["127.0.0.1", "127.0.0.9", "::1"] {
+        let client = udp_client(scene.at(ip)?).await?;
+        ensure!(ask(&client, b"who").await? == Some(server.address.port()), "{ip}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_quiet_flow_ends_and_gives_back_what_it_held() -> Result {
+    let server = UdpEcho::start().await?;
+    let policies = [
+        objects::client_policy(json!({ "timeouts": { "flow": "300ms" } })),
+        objects::backend_policy(
+            "app",
+            json!({ "maxInFlightPerEndpoint": 1, "queue": { "maxRequests": 0 } }),
+        ),
+    ];
+    let scene = RawScene::udp(&[server.address], &policies, &["--access-log", "on"]).await?;
+    let first = udp_client(scene.at("127.0.0.1")?).await?;
+    let second = udp_client(scene.at("127.0.0.1")?).await?;
+    ensure!(ask(&first, b"x").await?.is_some());
+    second.send(b"lost").await?;
+    let dropped = async || scene.sheave.sum("sheave_listener_datagrams_dropped_total").await;
+    let refused = async || {
+        let failures = scene.sheave.samples("sheave_failures_total").await?;
+        Ok(failures.iter().any(|(labels, count)| labels.contains("queue_full") && *count > 0.0))
+    };
+    eventually("the second flow finds no slot", refused, |refused| *refused).await?;
+    eventually("the flow ends", async || open(&scene).await, |open| *open == 0.0).await?;
+    ensure!(ask(&second, b"y").await?.is_some(), "the slot is free again");
+    let lines = scene.sheave.access_log(2).await?;
+    let line = lines.iter().find(|line| line.get("error.type").is_none()).expect("the first flow");
+    ensure!(line["network.transport"] == "udp" && line["sheave.received_bytes"] == 1, "{line}");
+    ensure!(line["sheave.sent_bytes"] == 3, "{line}");
+    ensure!(dropped().await? <= 1.0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn there_are_no_more_flows_than_may_be() -> Result {
+    let server = UdpEcho::start().await?;
+    let policy = objects::client_policy(json!({ "connections": { "max": 2 } }));
+    let scene = RawScene::udp(&[server.address], &[policy], &[]).await?;
+    let mut clients = Vec::new();
+    for _ in 0..2 {
+        let client = udp_client(scene.at("127.0.0.1")?).await?;
+        ensure!(ask(&client, b"x").await?.is_some());
+        clients.push(client);
+    }
+    let third = udp_client(scene.at("127.0.0.1")?).await?;
+    ensure!(ask(&third, b"x").await?.is_none());
+    ensure!(scene.sheave.sum("sheave_listener_connections_refused_total").await? == 1.0);
+    ensure!(scene.sheave.sum("sheave_listener_datagrams_dropped_total").await? == 1.0);
+    ensure!(ask(&clients[0], b"y").await?.is_some());
+    Ok(())
+}
+
+#[tokio::test]
+async fn where_an_endpoint_refuses_another_gets_the_datagram() -> Result {
+    let server = UdpEcho::start().await?;
+    let addresses = [refusing_address().await?, server.address];
+    let scene = RawScene::udp(&addresses, &[], &[]).await?;
+    for number in 0..10 {
+        let client = udp_client(scene.at("127.0.0.1")?).await?;
+        ensure!(ask(&client, &[number]).await? == Some(server.address.port()), "{number}");
+    }
+    ensure!(scene.sheave.sum("sheave_endpoint_failures_total").await? > 0.0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn flows_leave_an_endpoint_that_has_left() -> Result {
+    let servers = [UdpEcho::start().await?, UdpEcho::start().await?];
+    let scene = RawScene::udp(&[servers[0].address], &[], &[]).await?;
+    let client = udp_client(scene.at("127.0.0.1")?).await?;
+    ensure!(ask(&client, b"x").await? == Some(servers[0].address.port()));
+    scene.set_endpoints(&[servers[1].address])?;
+    scene.sheave.uses(&[servers[1].address]).await?;
+    ensure!(ask(&client, b"y").await? == Some(servers[1].address.port()));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_listener_that_goes_ends_its_flows() -> Result {
+    let server = UdpEcho::start().await?;
+    let scene = RawScene::udp(&[server.address], &[], &[]).await?;
+    let client = udp_client(scene.at("127.0.0.1")?).await?;
+    ensure!(ask(&client, b"x").await?.is_some());
+    scene.configuration.write("main.yaml", &[])?;
+    let busy = async || scene.sheave.busy().await;
+    eventually("no flow is left", busy, |busy| *busy == 0).await?;
+    let free = async || Ok(UdpSocket::bind(scene.at("::")?).await.is_ok());
+    eventually("the address is free", free, |free| *free).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn flows_go_on_while_the_process_ends() -> Result {
+    let server = UdpEcho::start().await?;
+    let mut scene = RawScene::udp(&[server.address], &[], &["--drain-timeout", "6s"]).await?;
+    let client = udp_client(scene.at("127.0.0.1")?).await?;
+    ensure!(ask(&client, b"x").await?.is_some());
+    scene.sheave.signal(Signal::TERM)?;
+    scene.sheave.said(0, "draining").await?;
+    ensure!(ask(&client, b"y").await?.is_some());
+    let late = udp_client(scene.at("127.0.0.1")?).await?;
+    let none_new = async || Ok(ask(&late, b"z").await?.is_none());
+    eventually("no new flows", none_new, |none| *none).await?;
+    // It says no more, and so does not hold up the end.
+    ensure!(scene.sheave.ended().await?.code() == Some(0));
+    Ok(())
+}
+
+#[tokio::test]
+async fn many_flows_at_once_get_their_own_answers() -> Result {
+    let servers = [UdpEcho::start().await?, UdpEcho::start().await?];
+    let addresses = servers.each_ref().map(|server| server.address);
+    let scene = RawScene::udp(&addresses, &[], &["--workers", "2"]).await?;
+    let mut clients = Vec::new();
+    for _ in 0..200 {
+        clients.push(udp_client(scene.at("127.0.0.1")?).await?);
+    }
+    let mut answered = BTreeSet::new();
+    for (number, client) in clients.iter().enumerate() {
+        let question = number.to_string().into_bytes();
+        answered.extend(ask(client, &question).await?.map(|port| (number, port)));
+    }
+    ensure!(answered.len() == clients.len(), "{} of {}", answered.len(), clients.len());
+    Ok(())
+}
