@@ -8,12 +8,15 @@ use gateway::snapshot::{BackendSettings, ClientSettings};
 
 use crate::backend::Held;
 use crate::body::Pump;
+use crate::filter::Filtering;
 use crate::head::{RequestHead, ResponseHead};
 
 /// The memory of one request, used again by the next.
 pub(crate) struct Exchange {
     pub(crate) request: RequestHead,
     pub(crate) response: ResponseHead,
+    /// `None`: no route has been found yet, or it has no filters.
+    pub(crate) filtering: Option<Filtering>,
     /// From the client to the endpoint.
     pub(crate) upload: Pump,
     /// From the endpoint to the client.
@@ -55,6 +58,7 @@ impl Default for Exchange {
         Self {
             request: RequestHead::new(),
             response: ResponseHead::new(),
+            filtering: None,
             upload: Pump::new(),
             download: Pump::new(),
         }
@@ -66,6 +70,7 @@ impl Exchange {
     pub(crate) fn clear(&mut self) {
         self.request.clear();
         self.response.clear();
+        self.filtering = None;
         self.upload.clear();
         self.download.clear();
     }

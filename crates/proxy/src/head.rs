@@ -109,6 +109,9 @@ pub struct RequestHead {
     pub(crate) path: Span,
     pub(crate) authority: Span,
     pub(crate) host: Span,
+    /// What the endpoint is asked for, where that is not what the client asked for.
+    sent_target: Option<Span>,
+    sent_authority: Option<Span>,
 }
 
 impl RequestHead {
@@ -127,6 +130,8 @@ impl RequestHead {
             path: Span::default(),
             authority: Span::default(),
             host: Span::default(),
+            sent_target: None,
+            sent_authority: None,
         }
     }
 
@@ -141,7 +146,7 @@ impl RequestHead {
         self.fields.text(self.method_text)
     }
 
-    /// Path and query as they are sent on, or `*`.
+    /// Path and query as they were asked for, or `*`.
     pub fn target(&self) -> &[u8] {
         self.fields.text(self.target)
     }
@@ -151,12 +156,32 @@ impl RequestHead {
         self.fields.text(self.path)
     }
 
-    /// Host and port asked for: of an absolute target, else of Host, else empty. Host is written from it.
+    /// Host and port asked for: of an absolute target, else of Host, else empty.
     pub fn authority(&self) -> &[u8] {
         self.fields.text(self.authority)
     }
 
-    /// Adds a field that says the authority.
+    /// Path and query as they are sent on, or `*`.
+    pub fn sent_target(&self) -> &[u8] {
+        self.fields.text(self.sent_target.unwrap_or(self.target))
+    }
+
+    /// What Host is written from.
+    pub fn sent_authority(&self) -> &[u8] {
+        self.fields.text(self.sent_authority.unwrap_or(self.authority))
+    }
+
+    /// The endpoint is to be asked for this.
+    pub(crate) fn send_target(&mut self, target: &[u8]) {
+        self.sent_target = Some(self.fields.keep(target));
+    }
+
+    /// The endpoint is to be asked for something of this host.
+    pub(crate) fn send_authority(&mut self, authority: &[u8]) {
+        self.sent_authority = Some(self.fields.keep(authority));
+    }
+
+    /// Adds a field that says the authority that was asked for.
     pub(crate) fn add_authority(&mut self, known: Name) {
         self.fields.add_again(known, self.authority);
     }

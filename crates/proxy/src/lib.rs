@@ -17,6 +17,8 @@ mod retry;
 mod exchange;
 /// What a proxy says of a request's origin.
 mod forwarded;
+/// What filters do to a request and its response.
+mod filter;
 /// The response's way back.
 mod relay;
 /// What a failure means.

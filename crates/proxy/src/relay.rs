@@ -32,13 +32,19 @@ pub(crate) async fn relay(
     record: &mut Record,
 ) -> Result<After, Failure> {
     record.status = exchange.response.status;
+    // Of the response as the endpoint meant it.
+    let end = end(&exchange.response);
     prepare(worker, &mut exchange.response);
+    let Exchange { request, response, filtering, .. } = &mut *exchange;
+    if let Some(filtering) = filtering {
+        filtering.change_response(request, response);
+    }
     if exchange.response.upgrade {
         return tunnel::tunnel(worker, client, exchange, lease, terms, record).await;
     }
     let keep_alive = start(worker, client, exchange, terms);
     let result = stream(worker, client, exchange, &mut lease, terms).await;
-    let end = result.map_or_else(Failure::end, |()| end(&exchange.response));
+    let end = result.map_or_else(Failure::end, |()| end);
     lease.slot.conclude(worker, &terms.current, end, lease.head_after);
     let Err(failure) = result else {
         let whole = exchange.upload.is_read();
@@ -68,7 +74,7 @@ fn prepare(worker: &Worker, response: &mut ResponseHead) {
 
 /// Writes the head into the pump; says whether the client may send another request.
 fn start(worker: &Worker, client: &Client, exchange: &mut Exchange, terms: &Terms<'_>) -> bool {
-    let Exchange { request, response, upload, download } = exchange;
+    let Exchange { request, response, upload, download, .. } = exchange;
     let framing = match (response.framing, request.version) {
         (Framing::Chunked | Framing::UntilClose, Version::Http11) => Framing::Chunked,
         (Framing::Chunked | Framing::UntilClose, Version::Http10) => Framing::UntilClose,
@@ -210,6 +216,16 @@ async fn flush(
     .await
 }
 
+/// Answers with the head that `exchange` holds, and nothing after it: what a filter of the route has decided.
+pub(crate) async fn reply(
+    worker: &Worker,
+    client: &mut Client,
+    exchange: &mut Exchange,
+    record: &mut Record,
+) -> After {
+    send_own(worker, client, exchange, b"", record).await
+}
+
 /// Answers in the endpoint's place: says what failed, where a person and where a program look for it.
 pub(crate) async fn answer(
     worker: &Worker,
@@ -217,16 +233,57 @@ pub(crate) async fn answer(
     exchange: &mut Exchange,
     record: &mut Record,
 ) -> After {
-    let Some(failure) = record.failure else { return After::Cut };
-    if failure == Failure::ClientGone {
+    let Some(failure) = record.failure.filter(|failure| *failure != Failure::ClientGone) else {
         return After::Cut;
+    };
+    let Exchange { request, response, filtering, .. } = exchange;
+    describe(response, failure, record);
+    if let Some(filtering) = filtering {
+        filtering.allow_origin(request, response);
     }
+    let body = format!("{}\n", failure.details());
+    send_own(worker, client, exchange, body.as_bytes(), record).await
+}
+
+/// Makes the head that says what failed.
+fn describe(response: &mut ResponseHead, failure: Failure, record: &Record) {
+    let meaning = failure.meaning();
+    response.clear();
+    response.status = meaning.status;
+    if matches!(failure, Failure::QueueFull | Failure::QueueTimeout)
+        && let Some(backend) = &record.backend
+    {
+        let current = backend.current();
+        response.status = current.settings.overload_status;
+        let seconds = current.settings.overload_retry_after.as_millis().div_ceil(1000);
+        response.fields.add(Name::RetryAfter, seconds.to_string());
+    }
+    response.fields.append("Content-Type", "text/plain; charset=utf-8");
+    let (error, details) = (meaning.proxy_error, failure.details());
+    response
+        .fields
+        .add(Name::ProxyStatus, format!("{PSEUDONYM}; error={error}; details=\"{details}\""));
+}
+
+/// Sends the head that `exchange` holds as a response of our own.
+async fn send_own(
+    worker: &Worker,
+    client: &mut Client,
+    exchange: &mut Exchange,
+    body: &[u8],
+    record: &mut Record,
+) -> After {
     let live = worker.live();
     let Some(listener) = client.listener(&live) else { return After::Cut };
     let keep_alive = exchange.request.keep_alive
         && exchange.upload.is_read()
         && client.may_stay(worker, &listener.client);
-    write_answer(worker, exchange, failure, keep_alive, record);
+    record.status = exchange.response.status;
+    let fields = &mut exchange.response.fields;
+    if !fields.has(Name::Date) {
+        fields.add(Name::Date, worker.date());
+    }
+    write_own(exchange, body, keep_alive);
     let deadline = clock::now() + listener.client.body_timeout;
     match flush(client, exchange, deadline).await {
         Ok(()) if keep_alive => After::KeepAlive,
@@ -235,42 +292,17 @@ pub(crate) async fn answer(
     }
 }
 
-fn write_answer(
-    worker: &Worker,
-    exchange: &mut Exchange,
-    failure: Failure,
-    keep_alive: bool,
-    record: &mut Record,
-) {
+fn write_own(exchange: &mut Exchange, body: &[u8], keep_alive: bool) {
     let Exchange { request, response, download, .. } = exchange;
-    let meaning = failure.meaning();
-    let mut status = meaning.status;
-    response.clear();
-    if matches!(failure, Failure::QueueFull | Failure::QueueTimeout)
-        && let Some(backend) = &record.backend
-    {
-        let current = backend.current();
-        status = current.settings.overload_status;
-        let seconds = current.settings.overload_retry_after.as_millis().div_ceil(1000);
-        response.fields.add(Name::RetryAfter, seconds.to_string());
-    }
-    let details = failure.details();
-    let body = format!("{details}\n");
-    response.status = status;
-    response.fields.append("Content-Type", "text/plain; charset=utf-8");
-    response.fields.add(Name::Date, worker.date());
-    let error = meaning.proxy_error;
-    response
-        .fields
-        .add(Name::ProxyStatus, format!("{PSEUDONYM}; error={error}; details=\"{details}\""));
-    let (framing, length) = (Framing::Length(body.len() as u64), body.len() as u64);
-    let bodiless = request.method == Method::Head;
-    response.length_of_absent_body = bodiless.then_some(length);
-    let framing = if bodiless { Framing::None } else { framing };
+    let length = body.len() as u64;
+    // A 204 says by itself that nothing follows (RFC 9110 §8.6).
+    let has_length = response.status != 204;
+    let has_body = has_length && request.method != Method::Head;
+    response.length_of_absent_body = has_length.then_some(length);
+    let framing = if has_body { Framing::Length(length) } else { Framing::None };
     download.start(Framing::None, Framing::None);
     write::response_head(response, framing, request.version, keep_alive, false, &mut download.out);
-    if !bodiless {
-        download.out.extend_from_slice(body.as_bytes());
+    if has_body {
+        download.out.extend_from_slice(body);
     }
-    record.status = status;
 }

@@ -18,6 +18,7 @@ use crate::dial::h1 as endpoint_h1;
 use crate::dial::pool::Endpoint;
 use crate::exchange::{After, Exchange, Terms};
 use crate::failure::Failure;
+use crate::filter::Filtering;
 use crate::forwarded;
 use crate::head::{Framing, RequestHead};
 use crate::live::{LiveListener, Ours};
@@ -73,7 +74,12 @@ async fn forward(
     let rule = route(listener, &exchange.request)?;
     record.rule = Some(rule.index);
     record.live = Some(Rc::clone(&live));
-    let backend = choose_backend(worker, &live, rule)?;
+    let target = choose_target(worker, rule);
+    exchange.filtering = Filtering::new(rule, target, &exchange.request);
+    if answers_itself(client, exchange)? {
+        return Ok(relay::reply(worker, client, exchange, record).await);
+    }
+    let backend = backend_of(&live, rule, target)?;
     record.backend = Some(backend.clone());
     let terms = terms(listener, rule, &backend, record.started);
     prepare(worker, client, exchange, &terms)?;
@@ -116,23 +122,37 @@ pub(crate) fn choose_backend(
     live: &Rc<Ours>,
     rule: &Rule,
 ) -> Result<BackendRef, Failure> {
-    let target = match rule.targets.as_slice() {
-        [only] => only.target,
-        targets => {
-            let total: u64 = targets.iter().map(|target| u64::from(target.weight)).sum();
-            let mut ticket = worker.rng.borrow_mut().next_u64() % total.max(1);
-            let chosen = targets.iter().find(|target| {
-                let weight = u64::from(target.weight);
-                let here = ticket < weight;
-                ticket = ticket.saturating_sub(weight);
-                here
-            });
-            chosen.ok_or(Failure::Unresolved)?.target
-        }
+    backend_of(live, rule, choose_target(worker, rule))
+}
+
+/// One of the rule's targets, by weight.
+fn choose_target(worker: &Worker, rule: &Rule) -> Option<usize> {
+    let targets = match rule.targets.as_slice() {
+        [] => return None,
+        [_] => return Some(0),
+        targets => targets,
     };
-    match target {
-        Target::Backend(index) => Ok(BackendRef::new(Rc::clone(live), index)),
-        Target::Unresolved => Err(Failure::Unresolved),
+    let total: u64 = targets.iter().map(|target| u64::from(target.weight)).sum();
+    let mut ticket = worker.rng.borrow_mut().next_u64() % total.max(1);
+    targets.iter().position(|target| {
+        let weight = u64::from(target.weight);
+        let here = ticket < weight;
+        ticket = ticket.saturating_sub(weight);
+        here
+    })
+}
+
+/// A filter of the route answers in the endpoint's place: then the response's head is ready.
+fn answers_itself(client: &Client, exchange: &mut Exchange) -> Result<bool, Failure> {
+    let Exchange { request, response, filtering, .. } = exchange;
+    let Some(filtering) = filtering else { return Ok(false) };
+    filtering.answer(request, client.bound.address.port(), response)
+}
+
+fn backend_of(live: &Rc<Ours>, rule: &Rule, target: Option<usize>) -> Result<BackendRef, Failure> {
+    match target.map(|target| rule.targets[target].target) {
+        Some(Target::Backend(index)) => Ok(BackendRef::new(Rc::clone(live), index)),
+        Some(Target::Unresolved) | None => Err(Failure::Unresolved),
     }
 }
 
@@ -155,12 +175,15 @@ fn prepare(
     exchange: &mut Exchange,
     terms: &Terms<'_>,
 ) -> Result<(), Failure> {
-    let Exchange { request, upload, .. } = exchange;
+    let Exchange { request, filtering, upload, .. } = exchange;
     let most = terms.client.max_body_bytes.unwrap_or(u64::MAX);
     if matches!(request.framing, Framing::Length(length) if length > most) {
         return Err(Failure::BodyTooLarge);
     }
     forwarded::describe(request, &client.origin, terms.client, &mut worker.rng.borrow_mut());
+    if let Some(filtering) = filtering {
+        filtering.change_request(request);
+    }
     upload.allow(most);
     upload.keep(&worker.keep_budget);
     crate::h1::write::request_head(request, request.framing, request.upgrade, &mut upload.out);

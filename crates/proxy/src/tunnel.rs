@@ -30,7 +30,7 @@ pub(crate) async fn tunnel(
     terms: &Terms<'_>,
     record: &mut Record,
 ) -> Result<After, Failure> {
-    let Exchange { request, response, upload, download } = exchange;
+    let Exchange { request, response, upload, download, .. } = exchange;
     upload.start(Framing::UntilClose, Framing::UntilClose);
     download.start(Framing::UntilClose, Framing::UntilClose);
     write::response_head(response, Framing::None, request.version, true, true, &mut download.out);

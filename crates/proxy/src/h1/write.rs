@@ -10,8 +10,8 @@ use crate::head::{Fields, Framing, Name, RequestHead, ResponseHead, Version};
 /// `upgrade` may be true for a head that asks for one.
 pub fn request_head(head: &RequestHead, framing: Framing, upgrade: bool, out: &mut Vec<u8>) {
     debug_assert!(framing != Framing::UntilClose, "no request is delimited by its connection");
-    put(out, &[head.method_bytes(), b" ", head.target(), b" HTTP/1.1\r\n"]);
-    put(out, &[b"Host: ", head.authority(), b"\r\n"]);
+    put(out, &[head.method_bytes(), b" ", head.sent_target(), b" HTTP/1.1\r\n"]);
+    put(out, &[b"Host: ", head.sent_authority(), b"\r\n"]);
     head.fields.write_lines(|name| is_sent_on(name, framing), out);
     framing_field(framing, out);
     if head.te_trailers {

@@ -115,9 +115,15 @@ impl Fields {
 
     /// The first value of the field called so, in any case of letters.
     pub fn get(&self, name: &str) -> Option<&[u8]> {
-        self.iter()
-            .find(|(_, text, _)| text.eq_ignore_ascii_case(name.as_bytes()))
-            .map(|(_, _, value)| value)
+        self.find_span(name).map(|value| self.text(value))
+    }
+
+    /// Where the first value of the field called so stands, in any case of letters; there it stays, removed or not.
+    pub(crate) fn find_span(&self, name: &str) -> Option<Span> {
+        let is_named = |field: &&Field| {
+            !field.removed && field.name.in_bytes(&self.bytes).eq_ignore_ascii_case(name.as_bytes())
+        };
+        self.table.iter().find(is_named).map(|field| field.value)
     }
 
     pub fn remove(&mut self, name: Name) {

@@ -1,0 +1,79 @@
+//! What scripts from elsewhere may do (the Fetch standard, CORS protocol): the route says it, not the endpoint.
+
+use gateway::snapshot::{Allowed, Cors};
+
+use crate::head::{Fields, Method, RequestHead, ResponseHead};
+
+/// A browser asks whether it may send a request; of those that have an `Origin`.
+pub(super) fn is_preflight(request: &RequestHead) -> bool {
+    request.method == Method::Options && request.fields.get(REQUEST_METHOD).is_some()
+}
+
+const REQUEST_METHOD: &str = "access-control-request-method";
+const REQUEST_HEADERS: &str = "access-control-request-headers";
+
+/// Says what may be sent; to an origin that may send nothing, nothing.
+pub(super) fn answer_preflight(
+    cors: &Cors,
+    origin: &[u8],
+    request: &RequestHead,
+    response: &mut ResponseHead,
+) {
+    response.status = 204;
+    let fields = &mut response.fields;
+    if is_repeated(cors) {
+        fields.append(
+            "Vary",
+            "Origin, Access-Control-Request-Method, Access-Control-Request-Headers",
+        );
+    }
+    if !cors.allows(origin) {
+        return;
+    }
+    add_origin(cors, origin, fields);
+    for (name, allowed, asked) in [
+        ("Access-Control-Allow-Methods", &cors.methods, REQUEST_METHOD),
+        ("Access-Control-Allow-Headers", &cors.headers, REQUEST_HEADERS),
+    ] {
+        let asked = request.fields.get(asked).unwrap_or_default();
+        let value = match allowed {
+            Allowed::These(these) => these.as_bytes(),
+            // Where credentials come along, `*` is a name like any other.
+            Allowed::Any if cors.credentials => asked,
+            Allowed::Any => b"*",
+        };
+        if !value.is_empty() {
+            fields.append(name, value);
+        }
+    }
+    fields.append("Access-Control-Max-Age", cors.max_age.as_bytes());
+}
+
+/// Says whether a script of `origin` may read the response.
+pub(super) fn decorate(cors: &Cors, origin: Option<&[u8]>, response: &mut ResponseHead) {
+    let fields = &mut response.fields;
+    fields.remove_named(b"access-control-allow-origin");
+    fields.remove_named(b"access-control-allow-credentials");
+    fields.remove_named(b"access-control-expose-headers");
+    if is_repeated(cors) {
+        fields.append("Vary", "Origin");
+    }
+    let Some(origin) = origin.filter(|origin| cors.allows(origin)) else { return };
+    add_origin(cors, origin, fields);
+    if !cors.expose_headers.is_empty() {
+        fields.append("Access-Control-Expose-Headers", cors.expose_headers.as_bytes());
+    }
+}
+
+fn add_origin(cors: &Cors, origin: &[u8], fields: &mut Fields) {
+    let value = if is_repeated(cors) { origin } else { b"*" };
+    fields.append("Access-Control-Allow-Origin", value);
+    if cors.credentials {
+        fields.append("Access-Control-Allow-Credentials", "true");
+    }
+}
+
+/// The answer repeats the origin, so that it is good for that origin alone; else it is `*`.
+fn is_repeated(cors: &Cors) -> bool {
+    cors.credentials || cors.origins != Allowed::Any
+}

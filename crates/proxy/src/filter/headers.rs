@@ -1,0 +1,50 @@
+//! Changes in header fields.
+
+use gateway::snapshot::{HeaderEdits, HeaderField};
+
+use crate::head::{Fields, Name};
+
+/// Takes out, replaces and adds, in this order.
+pub(super) fn edit(fields: &mut Fields, edits: &HeaderEdits) {
+    for name in edits.remove.iter().filter(|name| may_change(name)) {
+        fields.remove_named(name.as_bytes());
+    }
+    for HeaderField { name, value } in edits.set.iter().filter(|field| may_change(&field.name)) {
+        fields.remove_named(name.as_bytes());
+        fields.append(&**name, &**value);
+    }
+    for HeaderField { name, value } in edits.add.iter().filter(|field| may_change(&field.name)) {
+        fields.append(&**name, &**value);
+    }
+}
+
+/// What delimits a message or belongs to a connection is ours to write, whatever a Snapshot says: an edit of it could
+/// make two requests of one.
+fn may_change(name: &str) -> bool {
+    match Name::recognise(name.as_bytes()) {
+        Name::Connection
+        | Name::KeepAlive
+        | Name::ProxyConnection
+        | Name::TransferEncoding
+        | Name::Te
+        | Name::Trailer
+        | Name::Upgrade
+        | Name::ContentLength
+        | Name::Host
+        | Name::Expect
+        | Name::ProxyAuthenticate
+        | Name::ProxyAuthorization
+        | Name::Http2Settings => false,
+        Name::Other
+        | Name::Via
+        | Name::Forwarded
+        | Name::XForwardedFor
+        | Name::XForwardedProto
+        | Name::XForwardedHost
+        | Name::XForwardedPort
+        | Name::XRequestId
+        | Name::Date
+        | Name::RetryAfter
+        | Name::ProxyStatus => true,
+    }
+}

@@ -1,0 +1,29 @@
+//! Answers that send a client elsewhere.
+
+use gateway::snapshot::{Redirect, Scheme, Url};
+
+use crate::failure::Failure;
+use crate::h1::BadRequest;
+use crate::head::{RequestHead, ResponseHead};
+
+/// Makes the head of the answer; `port` is the listener's.
+pub(super) fn answer(
+    redirect: &Redirect,
+    request: &RequestHead,
+    port: u16,
+    response: &mut ResponseHead,
+) -> Result<(), Failure> {
+    // HTTP/1.0 need not say a host, and without one there is nowhere to send the client.
+    if request.host().is_empty() && redirect.hostname.is_none() {
+        return Err(Failure::BadRequest(BadRequest::HostMissing));
+    }
+    let (path, query) = request.target().split_at(request.path().len());
+    // `*` is the whole server: it has no path.
+    let path = if path.starts_with(b"/") { path } else { b"/" };
+    let asked = Url { scheme: Scheme::Http, host: request.host(), port, path, query };
+    let mut location = Vec::new();
+    redirect.location(&asked, &mut location);
+    response.status = redirect.status;
+    response.fields.append("Location", location);
+    Ok(())
+}

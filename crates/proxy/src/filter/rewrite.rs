@@ -1,0 +1,21 @@
+//! What the endpoint is asked for in place of what the client asked for.
+
+use gateway::snapshot::Rewrite;
+
+use crate::head::RequestHead;
+
+/// Rewrites host and path; the query stays. `*`, which is no path, stays as well.
+pub(super) fn apply(rewrite: &Rewrite, request: &mut RequestHead) {
+    if let Some(hostname) = &rewrite.hostname {
+        request.send_authority(hostname.as_bytes());
+    }
+    let (path, query) = request.target().split_at(request.path().len());
+    if let Some(rewrite) = &rewrite.path
+        && path.starts_with(b"/")
+    {
+        let mut target = Vec::with_capacity(request.target().len());
+        rewrite.write(path, &mut target);
+        target.extend_from_slice(query);
+        request.send_target(&target);
+    }
+}

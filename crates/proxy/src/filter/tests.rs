@@ -1,0 +1,401 @@
+//! What filters make of heads, and that one request stays one request whatever they do.
+
+use std::sync::Arc;
+
+use gateway::snapshot::{
+    Allowed, HeaderEdits, HeaderField, OriginPattern, PathRewrite, Redirect, Rewrite, Scheme,
+};
+use proptest::prelude::*;
+
+use super::*;
+use crate::h1::{HeadLimits, parse, write};
+use crate::head::{Framing, Version};
+
+const LIMITS: HeadLimits = HeadLimits { head_bytes: 8192, fields: 64, target_bytes: 4096 };
+
+fn request(head: &str) -> RequestHead {
+    let mut request = RequestHead::new();
+    let length = parse::request(head.as_bytes(), &LIMITS, &mut request).expect("a good request");
+    assert_eq!(length, Some(head.len()), "{head}");
+    request
+}
+
+fn rule(filters: Filters) -> Arc<Rule> {
+    let filters = Some(Box::new(filters));
+    Arc::new(Rule {
+        index: 0,
+        name: "default/r/0".into(),
+        targets: Vec::new(),
+        filters,
+        request_timeout: None,
+        attempt_timeout: None,
+        retry: None,
+    })
+}
+
+/// The request as the endpoint gets it.
+fn changed(filters: Filters, head: &str) -> String {
+    let mut request = request(head);
+    let filtering = Filtering::new(&rule(filters), None, &request).expect("there are filters");
+    filtering.change_request(&mut request);
+    let mut out = Vec::new();
+    write::request_head(&request, request.framing, request.upgrade, &mut out);
+    String::from_utf8(out).unwrap()
+}
+
+/// The answer of our own, if there is one.
+fn answered(filters: Filters, head: &str) -> Result<Option<String>, Failure> {
+    let request = request(head);
+    let filtering = Filtering::new(&rule(filters), None, &request).expect("there are filters");
+    let mut response = ResponseHead::new();
+    let is_answer = filtering.answer(&request, 8080, &mut response)?;
+    Ok(is_answer.then(|| shown(&response)))
+}
+
+fn shown(response: &ResponseHead) -> String {
+    let mut out = Vec::new();
+    write::response_head(response, Framing::None, Version::Http11, true, false, &mut out);
+    String::from_utf8(out).unwrap()
+}
+
+fn edits(set: &[(&str, &str)], add: &[(&str, &str)], remove: &[&str]) -> HeaderEdits {
+    let fields = |list: &[(&str, &str)]| {
+        let field = |(name, value): &(&str, &str)| HeaderField {
+            name: (*name).into(),
+            value: (*value).into(),
+        };
+        list.iter().map(field).collect()
+    };
+    let remove = remove.iter().map(|name| (*name).into()).collect();
+    HeaderEdits { remove, set: fields(set), add: fields(add) }
+}
+
+#[test]
+fn fields_are_removed_then_set_then_added() {
+    let request_headers = edits(&[("a", "set"), ("b", "new")], &[("c", "more")], &["d", "a"]);
+    let filters = Filters { request_headers, ..Filters::default() };
+    let head = "GET / HTTP/1.1\r\nHost: x\r\nA: 1\r\nC: 2\r\na: 3\r\nD: 4\r\n\r\n";
+    assert_eq!(
+        changed(filters, head),
+        "GET / HTTP/1.1\r\nHost: x\r\nC: 2\r\na: set\r\nb: new\r\nc: more\r\n\r\n"
+    );
+}
+
+#[test]
+fn what_frames_a_message_no_filter_changes() {
+    let framing = [
+        ("content-length", "0"),
+        ("transfer-encoding", "chunked"),
+        ("connection", "close, x-kept"),
+        ("upgrade", "h2c"),
+        ("host", "evil"),
+        ("expect", "100-continue"),
+        ("te", "gzip"),
+        ("keep-alive", "1"),
+        ("trailer", "x"),
+    ];
+    let names = framing.map(|(name, _)| name);
+    let head = "POST / HTTP/1.1\r\nHost: x\r\nX-Kept: 1\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n";
+    for request_headers in [edits(&framing, &[], &[]), edits(&[], &framing, &names)] {
+        let filters = Filters { request_headers, ..Filters::default() };
+        assert_eq!(changed(filters, head), head);
+    }
+}
+
+#[test]
+fn the_targets_filters_come_after_the_rules() {
+    let with = |value| Filters {
+        request_headers: edits(&[("a", value)], &[], &[]),
+        rewrite: Some(Rewrite { hostname: Some(value.into()), path: None }),
+        ..Filters::default()
+    };
+    let mut rule = Arc::unwrap_or_clone(rule(with("rule")));
+    rule.targets.push(WeightedTarget {
+        target: gateway::snapshot::Target::Unresolved,
+        weight: 1,
+        filters: Some(Box::new(with("target"))),
+    });
+    let mut request = request("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+    let filtering = Filtering::new(&Arc::new(rule), Some(0), &request).unwrap();
+    filtering.change_request(&mut request);
+    assert_eq!(request.fields.get("a"), Some(b"target".as_slice()));
+    assert_eq!(request.sent_authority(), b"target");
+}
+
+fn path_rewrite(path: PathRewrite) -> Filters {
+    let rewrite = Some(Rewrite { hostname: None, path: Some(path) });
+    Filters { rewrite, ..Filters::default() }
+}
+
+/// The table of Gateway API's ReplacePrefixMatch: prefix, replacement, path, result.
+#[test]
+fn prefixes_are_replaced_as_gateway_api_says() {
+    for (prefix, replacement, path, result) in [
+        ("/foo", "/xyz", "/foo/bar", "/xyz/bar"),
+        ("/foo", "/xyz/", "/foo/bar", "/xyz/bar"),
+        ("/foo/", "/xyz", "/foo/bar", "/xyz/bar"),
+        ("/foo/", "/xyz/", "/foo/bar", "/xyz/bar"),
+        ("/foo", "/xyz", "/foo", "/xyz"),
+        ("/foo", "/xyz", "/foo/", "/xyz/"),
+        ("/foo", "", "/foo/bar", "/bar"),
+        ("/foo/", "", "/foo", "/"),
+        ("/foo", "/", "/foo/", "/"),
+        ("/foo", "/", "/foo", "/"),
+        ("/foo", "/", "/foo/bar", "/bar"),
+        ("/", "/xyz", "/", "/xyz/"),
+        ("/", "/xyz", "/a//b", "/xyz/a//b"),
+        ("/", "/", "/", "/"),
+    ] {
+        for query in ["", "?", "?a=/foo&b"] {
+            let sent = changed(prefix_rewrite(prefix, replacement), &get(path, query));
+            assert_eq!(sent, get(result, query), "{prefix} becomes {replacement:?}");
+        }
+    }
+}
+
+fn prefix_rewrite(prefix: &str, replacement: &str) -> Filters {
+    let length = prefix.trim_end_matches('/').len();
+    let replacement = replacement.trim_end_matches('/').into();
+    path_rewrite(PathRewrite::Prefix { length, replacement })
+}
+
+fn get(path: &str, query: &str) -> String {
+    format!("GET {path}{query} HTTP/1.1\r\nHost: x\r\n\r\n")
+}
+
+#[test]
+fn a_whole_path_is_replaced_and_the_query_stays() {
+    let filters = || path_rewrite(PathRewrite::Full("/new".into()));
+    for (line, sent) in [
+        ("GET /old/path?q=1", "GET /new?q=1"),
+        ("GET http://x?q", "GET /new?q"),
+        ("OPTIONS *", "OPTIONS *"),
+    ] {
+        let head = format!("{line} HTTP/1.1\r\nHost: x\r\n\r\n");
+        let expected = format!("{sent} HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert_eq!(changed(filters(), &head), expected);
+    }
+}
+
+#[test]
+fn a_host_is_replaced_with_its_port() {
+    let rewrite = Some(Rewrite { hostname: Some("inner.test".into()), path: None });
+    let sent =
+        changed(Filters { rewrite, ..Filters::default() }, "GET /a HTTP/1.1\r\nHost: x:81\r\n\r\n");
+    assert_eq!(sent, "GET /a HTTP/1.1\r\nHost: inner.test\r\n\r\n");
+}
+
+fn redirect() -> Redirect {
+    Redirect { status: 302, scheme: None, hostname: None, port: None, path: None }
+}
+
+fn location(redirect: Redirect, head: &str) -> String {
+    let filters = Filters { redirect: Some(redirect), ..Filters::default() };
+    let answer = answered(filters, head).expect("a host").expect("an answer");
+    let (_, rest) = answer.split_once("Location: ").expect("a location");
+    rest.split_once("\r\n").expect("the end of a line").0.to_owned()
+}
+
+#[test]
+fn a_redirect_says_where_to() {
+    let (https, http) = (Some(Scheme::Https), Some(Scheme::Http));
+    let prefix = Some(PathRewrite::Prefix { length: 2, replacement: "/b".into() });
+    let full = Some(PathRewrite::Full("/full".into()));
+    for (redirect, target, expected) in [
+        (redirect(), "/a?q", "http://x:8080/a?q"),
+        (Redirect { scheme: https, port: Some(443), ..redirect() }, "/a", "https://x/a"),
+        (Redirect { scheme: http, port: Some(80), ..redirect() }, "/a", "http://x/a"),
+        (Redirect { scheme: https, port: Some(80), ..redirect() }, "/", "https://x:80/"),
+        (Redirect { hostname: Some("y".into()), ..redirect() }, "/", "http://y:8080/"),
+        (Redirect { path: prefix.clone(), ..redirect() }, "/a?q", "http://x:8080/b?q"),
+        (Redirect { path: prefix, ..redirect() }, "/a/c", "http://x:8080/b/c"),
+        (Redirect { path: full, port: Some(80), ..redirect() }, "/a?q=1", "http://x/full?q=1"),
+    ] {
+        let head = format!("GET {target} HTTP/1.1\r\nHost: x:99\r\n\r\n");
+        assert_eq!(location(redirect, &head), expected);
+    }
+    let server = "OPTIONS * HTTP/1.1\r\nHost: [::1]\r\n\r\n";
+    assert_eq!(location(redirect(), server), "http://[::1]:8080/");
+}
+
+#[test]
+fn without_a_host_there_is_nowhere_to_go() {
+    let head = "GET /a HTTP/1.0\r\n\r\n";
+    let filters = Filters { redirect: Some(redirect()), ..Filters::default() };
+    assert!(matches!(answered(filters, head), Err(Failure::BadRequest(_))));
+    let elsewhere = Redirect { hostname: Some("y".into()), ..redirect() };
+    assert_eq!(location(elsewhere, head), "http://y:8080/a");
+}
+
+fn cors() -> Cors {
+    let below = OriginPattern::Below { start: "https://".into(), end: ".a.test".into() };
+    Cors {
+        origins: Allowed::These(vec![OriginPattern::Exact("https://a.test".into()), below]),
+        credentials: false,
+        methods: Allowed::These("GET, PUT".into()),
+        headers: Allowed::These("x-a".into()),
+        expose_headers: "x-b".into(),
+        max_age: "5".into(),
+    }
+}
+
+fn anybody() -> Cors {
+    let (methods, headers) = (Allowed::Any, Allowed::Any);
+    Cors { origins: Allowed::Any, methods, headers, ..cors() }
+}
+
+fn preflight(cors: Cors, origin: &str) -> String {
+    let filters = Filters { cors: Some(cors), redirect: Some(redirect()), ..Filters::default() };
+    let head = format!(
+        "OPTIONS /a HTTP/1.1\r\nHost: x\r\nOrigin: {origin}\r\n\
+         Access-Control-Request-Method: PATCH\r\nAccess-Control-Request-Headers: x-c\r\n\r\n"
+    );
+    answered(filters, &head).unwrap().expect("an answer")
+}
+
+#[test]
+fn preflights_are_answered() {
+    let vary = "Vary: Origin, Access-Control-Request-Method, Access-Control-Request-Headers\r\n";
+    for (cors, origin, expected) in [
+        (
+            cors(),
+            "https://b.a.test",
+            "Access-Control-Allow-Origin: https://b.a.test\r\n\
+             Access-Control-Allow-Methods: GET, PUT\r\n\
+             Access-Control-Allow-Headers: x-a\r\nAccess-Control-Max-Age: 5\r\n",
+        ),
+        (cors(), "http://a.test", ""),
+        (cors(), "https://evil.test/.a.test", ""),
+        (
+            Cors { credentials: true, ..anybody() },
+            "null",
+            "Access-Control-Allow-Origin: null\r\nAccess-Control-Allow-Credentials: true\r\n\
+             Access-Control-Allow-Methods: PATCH\r\nAccess-Control-Allow-Headers: x-c\r\n\
+             Access-Control-Max-Age: 5\r\n",
+        ),
+    ] {
+        let expected = format!("HTTP/1.1 204 No Content\r\n{vary}{expected}\r\n");
+        assert_eq!(preflight(cors, origin), expected);
+    }
+    assert_eq!(
+        preflight(anybody(), "https://c.test"),
+        "HTTP/1.1 204 No Content\r\nAccess-Control-Allow-Origin: *\r\n\
+         Access-Control-Allow-Methods: *\r\nAccess-Control-Allow-Headers: *\r\n\
+         Access-Control-Max-Age: 5\r\n\r\n"
+    );
+}
+
+#[test]
+fn what_is_no_preflight_is_not_answered() {
+    let filters = || Filters { cors: Some(cors()), ..Filters::default() };
+    for head in [
+        "OPTIONS / HTTP/1.1\r\nHost: x\r\nOrigin: https://a.test\r\n\r\n",
+        "OPTIONS / HTTP/1.1\r\nHost: x\r\nAccess-Control-Request-Method: PUT\r\n\r\n",
+        "PUT / HTTP/1.1\r\nHost: x\r\nOrigin: https://a.test\r\nAccess-Control-Request-Method: PUT\r\n\r\n",
+    ] {
+        assert_eq!(answered(filters(), head), Ok(None), "{head}");
+    }
+}
+
+#[test]
+fn the_route_says_who_may_read_and_not_the_endpoint() {
+    let shown = |cors: Cors, origin: &str| {
+        let mut request =
+            request(&format!("GET / HTTP/1.1\r\nHost: x\r\nOrigin: {origin}\r\n\r\n"));
+        let request_headers = edits(&[], &[], &["origin"]);
+        let filters = Filters { cors: Some(cors), request_headers, ..Filters::default() };
+        let filtering = Filtering::new(&rule(filters), None, &request).unwrap();
+        filtering.change_request(&mut request);
+        let mut response = ResponseHead::new();
+        response.status = 204;
+        response.fields.append("access-control-allow-origin", "https://endpoint.test");
+        response.fields.append("Access-Control-Expose-Headers", "x-secret");
+        filtering.change_response(&request, &mut response);
+        shown(&response)
+    };
+    let start = "HTTP/1.1 204 No Content\r\n";
+    assert_eq!(
+        shown(cors(), "https://a.test"),
+        format!(
+            "{start}Vary: Origin\r\nAccess-Control-Allow-Origin: https://a.test\r\n\
+             Access-Control-Expose-Headers: x-b\r\n\r\n"
+        )
+    );
+    assert_eq!(shown(cors(), "https://b.test"), format!("{start}Vary: Origin\r\n\r\n"));
+    let silent = Cors { expose_headers: "".into(), ..anybody() };
+    assert_eq!(
+        shown(silent, "https://b.test"),
+        format!("{start}Access-Control-Allow-Origin: *\r\n\r\n")
+    );
+}
+
+/// Names that matter, in a filter or in a request, and one that does not.
+fn a_name() -> impl Strategy<Value = &'static str> {
+    prop::sample::select(vec![
+        "content-length",
+        "transfer-encoding",
+        "connection",
+        "upgrade",
+        "te",
+        "host",
+        "expect",
+        "via",
+        "date",
+        "x-forwarded-for",
+        "x-other",
+    ])
+}
+
+fn some_fields() -> impl Strategy<Value = Vec<(&'static str, String)>> {
+    prop::collection::vec((a_name(), "[0-9a-z]{1,8}|chunked|close"), 0..4)
+}
+
+fn a_path() -> impl Strategy<Value = String> {
+    "(/[a-z%.~]{0,3}){1,4}".prop_filter("escapes are whole", |path| !path.contains('%'))
+}
+
+proptest! {
+    /// Whatever filters do, one request stays one request: of the same framing, and for what the filters say.
+    #[test]
+    fn a_changed_request_is_one_request(
+        set in some_fields(),
+        add in some_fields(),
+        remove in prop::collection::vec(a_name(), 0..4),
+        sent in prop::collection::vec(Just("x-other: 1\r\nVia: 1.0 a\r\n"), 0..3),
+        length in prop::option::of(0_u64..9),
+        prefix in a_path(),
+        rest in prop_oneof![Just(String::new()), a_path()],
+        replacement in prop_oneof![Just(String::new()), a_path()],
+        query in prop_oneof![Just(String::new()), "\\?[a-z=&/?]{0,9}"],
+    ) {
+        let framing = length.map(|length| format!("Content-Length: {length}\r\n"));
+        let head = format!(
+            "PUT {prefix}{rest}{query} HTTP/1.1\r\nHost: x\r\n{}{}\r\n",
+            sent.concat(),
+            framing.unwrap_or_default(),
+        );
+        let list = |fields: &[(&'static str, String)]| -> Vec<HeaderField> {
+            let field = |(name, value): &(&str, String)| HeaderField {
+                name: (*name).into(),
+                value: value.as_str().into(),
+            };
+            fields.iter().map(field).collect()
+        };
+        let remove = remove.into_iter().map(Into::into).collect();
+        let filters = Filters {
+            request_headers: HeaderEdits { remove, set: list(&set), add: list(&add) },
+            ..prefix_rewrite(&prefix, &replacement)
+        };
+        let out = changed(filters, &head);
+
+        let again = request(&out);
+        prop_assert_eq!(again.framing, request(&head).framing);
+        prop_assert_eq!(again.authority(), b"x");
+        prop_assert!(!again.upgrade && !again.expect_continue && again.keep_alive);
+        let kept = prefix.trim_end_matches('/').len();
+        let path = format!("{}{}", replacement.trim_end_matches('/'), &format!("{prefix}{rest}")[kept..]);
+        let path = if path.is_empty() { "/" } else { &path };
+        let target = format!("{path}{query}");
+        prop_assert_eq!(again.target(), target.as_bytes());
+    }
+}

@@ -1,0 +1,112 @@
+//! What scripts from elsewhere may do (the Fetch standard).
+
+use anyhow::ensure;
+use serde_json::{Value, json};
+use tests::{Behaviour, Endpoint, Response, Result, objects};
+
+use crate::site::{Site, filtered};
+
+fn cors(spec: Value) -> Value {
+    filtered(json!([{ "type": "CORS", "cors": spec }]))
+}
+
+fn strict() -> Value {
+    cors(json!({
+        "allowOrigins": ["https://a.test", "https://*.b.test:8443"],
+        "allowMethods": ["GET", "PUT"],
+        "allowHeaders": ["X-A"],
+        "exposeHeaders": ["X-B"],
+        "maxAge": 60,
+    }))
+}
+
+async fn preflight(site: &Site, origin: &str) -> Result<Response> {
+    let fields = [
+        ("Origin", origin),
+        ("Access-Control-Request-Method", "PUT"),
+        ("Access-Control-Request-Headers", "x-c"),
+    ];
+    Ok(site.client().await?.exchange("OPTIONS", "/a", &fields, b"").await?)
+}
+
+#[tokio::test]
+async fn preflights_never_reach_the_endpoint() -> Result {
+    let endpoint = Endpoint::start(Behaviour::ok()).await?;
+    let site = Site::of(strict(), &[("app", &endpoint)]).await?;
+    for (origin, allowed) in [
+        ("https://a.test", true),
+        ("https://x.y.b.test:8443", true),
+        ("https://b.test:8443", false),
+        ("http://a.test", false),
+        ("https://a.test.evil", false),
+        ("null", false),
+    ] {
+        let response = preflight(&site, origin).await?;
+        ensure!(response.status() == 204 && response.body.is_empty(), "{origin}: {response:?}");
+        ensure!(!response.head.has("content-length"), "RFC 9110 §8.6: {response:?}");
+        ensure!(response.head.lists("vary", "origin"), "{origin}: {response:?}");
+        let granted = response.field("access-control-allow-origin");
+        assert_eq!(granted.as_deref(), allowed.then_some(origin));
+        for (name, value) in [
+            ("access-control-allow-methods", "GET, PUT"),
+            ("access-control-allow-headers", "X-A"),
+            ("access-control-max-age", "60"),
+        ] {
+            assert_eq!(response.field(name).as_deref(), allowed.then_some(value), "{origin}");
+        }
+    }
+    assert_eq!(endpoint.counts().accepted, 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn responses_say_who_may_read_them() -> Result {
+    let answer = "HTTP/1.1 200 OK\r\nAccess-Control-Allow-Origin: *\r\nContent-Length: 2\r\n\r\nok";
+    let endpoint = Endpoint::start(Behaviour::answering(answer)).await?;
+    let site = Site::of(strict(), &[("app", &endpoint)]).await?;
+    let mut client = site.client().await?;
+    for (origin, allowed) in [("https://a.test", true), ("https://evil.test", false)] {
+        let response = client.exchange("PUT", "/", &[("Origin", origin)], b"x").await?;
+        assert_eq!((response.status(), response.text().as_str()), (200, "ok"));
+        let granted = response.head.all("access-control-allow-origin");
+        assert_eq!(granted, if allowed { vec![origin] } else { vec![] }, "the route's word counts");
+        let exposed = response.field("access-control-expose-headers");
+        assert_eq!(exposed.as_deref(), allowed.then_some("X-B"));
+        ensure!(response.head.lists("vary", "origin"), "{response:?}");
+    }
+    Ok(())
+}
+
+/// With credentials a browser takes no `*`: what was asked for is repeated.
+#[tokio::test]
+async fn anybody_with_credentials_is_named() -> Result {
+    let endpoint = Endpoint::start(Behaviour::ok()).await?;
+    let any = json!({
+        "allowOrigins": ["*"],
+        "allowMethods": ["*"],
+        "allowHeaders": ["*"],
+        "allowCredentials": true,
+    });
+    let site = Site::of(cors(any), &[("app", &endpoint)]).await?;
+    let response = preflight(&site, "https://c.test").await?;
+    for (name, value) in [
+        ("access-control-allow-origin", "https://c.test"),
+        ("access-control-allow-credentials", "true"),
+        ("access-control-allow-methods", "PUT"),
+        ("access-control-allow-headers", "x-c"),
+    ] {
+        assert_eq!(response.head.all(name), [value]);
+    }
+    Ok(())
+}
+
+/// A script that may read the endpoint's answers may read why there is none.
+#[tokio::test]
+async fn our_own_answers_can_be_read_too() -> Result {
+    let site = Site::with(strict(), &[], &[objects::service("app")]).await?;
+    let mut client = site.client().await?;
+    let response = client.exchange("GET", "/", &[("Origin", "https://a.test")], b"").await?;
+    assert_eq!(response.status(), 503, "the Service has no endpoint");
+    assert_eq!(response.head.all("access-control-allow-origin"), ["https://a.test"]);
+    Ok(())
+}

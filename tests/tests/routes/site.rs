@@ -1,0 +1,50 @@
+//! One route in front of some Services.
+
+use serde_json::{Value, json};
+use tests::{Client, Configuration, Endpoint, Result, Sheave, objects};
+
+/// Sheave with one listener and one route.
+pub(crate) struct Site {
+    pub(crate) sheave: Sheave,
+    _configuration: Configuration,
+}
+
+impl Site {
+    /// A route with these rules, and each Service with its only endpoint.
+    pub(crate) async fn of(rules: Value, services: &[(&str, &Endpoint)]) -> Result<Self> {
+        Self::with(rules, services, &[]).await
+    }
+
+    /// The same, with these policies.
+    pub(crate) async fn with(
+        rules: Value,
+        services: &[(&str, &Endpoint)],
+        policies: &[Value],
+    ) -> Result<Self> {
+        let mut all = objects::gateway();
+        all.push(objects::route_with("site", json!({ "rules": rules })));
+        for (name, endpoint) in services {
+            all.push(objects::service(name));
+            all.extend(objects::slices(name, &[endpoint.address]));
+        }
+        all.extend_from_slice(policies);
+        let configuration = Configuration::empty()?;
+        configuration.write("site.yaml", &all)?;
+        let sheave = Sheave::serve_with(&configuration, &["--workers", "1"]).await?;
+        Ok(Self { sheave, _configuration: configuration })
+    }
+
+    pub(crate) async fn client(&self) -> Result<Client> {
+        Ok(Client::connect(self.sheave.address()).await?)
+    }
+}
+
+/// The only rule: every request to the Service `app`, with these filters.
+pub(crate) fn filtered(filters: Value) -> Value {
+    json!([{ "filters": filters, "backendRefs": [to("app")] }])
+}
+
+/// A share of requests for this Service.
+pub(crate) fn to(service: &str) -> Value {
+    json!({ "name": service, "port": 80 })
+}
