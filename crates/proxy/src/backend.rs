@@ -288,11 +288,37 @@ pub(crate) fn enter(
     waker: impl FnOnce() -> Waker,
 ) -> Admitted {
     let current = backend.current();
+    enter_within(backend, worker, wish, &current, current.limits, waker)
+}
+
+/// Asks for a slot for one request that cannot wait.
+pub(crate) fn enter_at_once(
+    backend: &BackendRef,
+    worker: usize,
+    wish: &Wish<'_, EndpointData>,
+) -> Option<Slot> {
+    let current = backend.current();
+    let limits = Limits { max_waiting: 0, ..current.limits };
+    match enter_within(backend, worker, wish, &current, limits, || Waker::noop().clone()) {
+        Admitted::Slot(slot) => Some(slot),
+        // Where all others wait for one endpoint each, it was let into the line, and leaves it now.
+        Admitted::Queued(_) | Admitted::Refused(_) => None,
+    }
+}
+
+fn enter_within(
+    backend: &BackendRef,
+    worker: usize,
+    wish: &Wish<'_, EndpointData>,
+    current: &Current,
+    limits: Limits,
+    waker: impl FnOnce() -> Waker,
+) -> Admitted {
     let mut picker = lock(&backend.pickers[worker].0);
     let entry = backend.admission.enter(
         &mut picker,
         &current.set,
-        current.limits,
+        limits,
         wish,
         || lock(&backend.queue),
         waker,

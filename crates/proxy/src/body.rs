@@ -11,6 +11,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::sync::oneshot;
 
 use crate::buffer::{BUFFER_BYTES, Buffer};
 use crate::h1::{BadChunk, Chunk, ChunkedReader, write};
@@ -127,9 +128,16 @@ impl Pump {
         (self.body_bytes, self.written, self.progress) = (0, 0, 0);
     }
 
-    /// Keeps what is sent, so that `rewind` can send it again, as far as the budget goes.
-    pub(crate) fn keep(&mut self, budget: &Rc<KeepBudget>) {
-        self.kept = Some(Kept::new(budget));
+    /// Keeps what is sent, so that `rewind` can send it again, as far as the budget goes. Once all of it has been sent
+    /// and is kept, `listener` gets a copy.
+    pub(crate) fn keep(
+        &mut self,
+        budget: &Rc<KeepBudget>,
+        listener: Option<oneshot::Sender<Rc<[u8]>>>,
+    ) {
+        let mut kept = Kept::new(budget);
+        kept.listener = listener;
+        self.kept = Some(kept);
     }
 
     /// What was kept is of no use any more.
@@ -375,9 +383,13 @@ impl Pump {
         }
         let bytes = self.out.len();
         self.kept.take_if(|kept| bytes > REPLAY_BYTES || !kept.grow(bytes));
-        if self.kept.is_none() {
-            self.out.clear();
-            self.sent = 0;
+        match &mut self.kept {
+            Some(kept) if self.reading == Reading::Done => kept.complete(&self.out),
+            Some(_) => {}
+            None => {
+                self.out.clear();
+                self.sent = 0;
+            }
         }
         Poll::Ready(Ok(()))
     }

@@ -1,11 +1,11 @@
 //! What the filters of a route do to a request and its response.
 //!
 //! A rule without filters costs a request one look. Everything is an edit on top of a head (see [`crate::head`]); what
-//! is to be edited was decided when the route was translated.
+//! is to be edited was decided when the route was translated. Mirrors are in [`crate::mirror`].
 
 use std::sync::Arc;
 
-use gateway::snapshot::{Cors, Filters, Rule, WeightedTarget};
+use gateway::snapshot::{Cors, Filters, Mirror, Rule, WeightedTarget};
 
 use crate::failure::Failure;
 use crate::head::{RequestHead, ResponseHead, Span};
@@ -86,6 +86,11 @@ impl Filtering {
         if let Some(cors) = self.cors() {
             cors::decorate(cors, self.origin(request), response);
         }
+    }
+
+    /// Who else gets the request.
+    pub(crate) fn mirrors(&self) -> impl Iterator<Item = &Mirror> {
+        self.all().flat_map(|filters| &filters.mirrors)
     }
 
     /// The rule's filters, then the target's.

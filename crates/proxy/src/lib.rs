@@ -19,6 +19,8 @@ mod exchange;
 mod forwarded;
 /// What filters do to a request and its response.
 mod filter;
+/// Copies for somebody who only listens along.
+mod mirror;
 /// The response's way back.
 mod relay;
 /// What a failure means.

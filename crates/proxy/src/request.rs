@@ -22,6 +22,7 @@ use crate::filter::Filtering;
 use crate::forwarded;
 use crate::head::{Framing, RequestHead};
 use crate::live::{LiveListener, Ours};
+use crate::mirror;
 use crate::observe::access::Record;
 use crate::relay;
 use crate::retry::{Next, Retries};
@@ -82,7 +83,7 @@ async fn forward(
     let backend = backend_of(&live, rule, target)?;
     record.backend = Some(backend.clone());
     let terms = terms(listener, rule, &backend, record.started);
-    prepare(worker, client, exchange, &terms)?;
+    prepare(worker, &live, client, exchange, &terms)?;
 
     backend.budget.request(worker.index, record.started);
     let mut retries = Retries::new(rule, &backend);
@@ -170,7 +171,8 @@ fn terms<'l>(
 
 /// Makes the request ready to be sent: its head as the endpoint gets it, its body as it will come.
 fn prepare(
-    worker: &Worker,
+    worker: &Rc<Worker>,
+    live: &Rc<Ours>,
     client: &Client,
     exchange: &mut Exchange,
     terms: &Terms<'_>,
@@ -181,11 +183,13 @@ fn prepare(
         return Err(Failure::BodyTooLarge);
     }
     forwarded::describe(request, &client.origin, terms.client, &mut worker.rng.borrow_mut());
+    let mut listener = None;
     if let Some(filtering) = filtering {
         filtering.change_request(request);
+        listener = mirror::listen_along(worker, live, client, filtering, request);
     }
     upload.allow(most);
-    upload.keep(&worker.keep_budget);
+    upload.keep(&worker.keep_budget, listener);
     crate::h1::write::request_head(request, request.framing, request.upgrade, &mut upload.out);
     Ok(())
 }

@@ -3,6 +3,8 @@
 use std::cell::{Cell, RefCell, RefMut};
 use std::rc::Rc;
 
+use tokio::sync::oneshot;
+
 use crate::buffer::Stock;
 use crate::pipe::Pipe;
 
@@ -61,11 +63,21 @@ impl KeepBudget {
 pub(crate) struct Kept {
     bytes: usize,
     budget: Rc<KeepBudget>,
+    /// Who wants a copy of what is kept, once it is whole.
+    pub(crate) listener: Option<oneshot::Sender<Rc<[u8]>>>,
 }
 
 impl Kept {
     pub(crate) fn new(budget: &Rc<KeepBudget>) -> Self {
-        Self { bytes: 0, budget: Rc::clone(budget) }
+        Self { bytes: 0, budget: Rc::clone(budget), listener: None }
+    }
+
+    /// This is all that there is to keep.
+    pub(crate) fn complete(&mut self, whole: &[u8]) {
+        if let Some(listener) = self.listener.take() {
+            // Nobody listens any more when the worker ends.
+            drop(listener.send(whole.into()));
+        }
     }
 
     /// False: the budget does not allow so many bytes.

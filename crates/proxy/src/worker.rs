@@ -20,6 +20,7 @@ use crate::dial::pool;
 use crate::exchange::Exchange;
 use crate::health::Bell;
 use crate::live::{Bound, Live, Ours};
+use crate::mirror::Mirrors;
 use crate::observe::WorkerCounters;
 use crate::observe::access::Log;
 use crate::scratch::{KeepBudget, Scratch};
@@ -85,6 +86,7 @@ pub(crate) struct Worker {
     pub(crate) rng: RefCell<Rng>,
     pub(crate) log: Log,
     pub(crate) keep_budget: Rc<KeepBudget>,
+    pub(crate) mirrors: Mirrors,
     live: RefCell<Rc<Ours>>,
     #[allow(clippy::vec_box, reason = "a request takes an exchange by its box, without moving it")]
     exchanges: RefCell<Vec<Box<Exchange>>>,
@@ -166,6 +168,7 @@ impl Worker {
             rng: RefCell::new(Rng::new(seed(index))),
             log,
             keep_budget: KeepBudget::new(),
+            mirrors: Mirrors::default(),
             live,
             exchanges: RefCell::default(),
             sleepers: RefCell::default(),

@@ -12,3 +12,5 @@ mod redirect;
 mod rewrite;
 /// What scripts from elsewhere may do.
 mod cors;
+/// Somebody who listens along.
+mod mirror;

@@ -67,7 +67,7 @@ struct Carriage {
     keep: bool,
 }
 
-/// Pumps the body, and a second time from the start if all of it was kept; gives what arrived.
+/// Pumps the body, and a second time from the start if all of it was kept; gives what arrived, and the copy made of it.
 async fn carry(carriage: &Carriage) -> Result<Vec<Vec<u8>>, Stop> {
     let (mut sender, mut source) = pair().await;
     let (mut sink, receiver) = pair().await;
@@ -92,30 +92,37 @@ async fn carry(carriage: &Carriage) -> Result<Vec<Vec<u8>>, Stop> {
     let pump = async {
         let mut pump = Pump::new();
         pump.start(carriage.from, carriage.to);
+        let (listener, copy) = oneshot::channel();
         if carriage.keep {
-            pump.keep(&budget);
+            pump.keep(&budget, Some(listener));
         }
         let mut buffer = None;
         let mut source = Source { stream: &mut source, buffer: &mut buffer };
         poll_fn(|cx| pump.poll(cx, &mut source, &mut sink, &scratch)).await?;
         assert_eq!(pump.body_bytes, carriage.length as u64);
+        let mut copied = None;
         let mut sinks = vec![receiver];
         drop(sink);
         if carriage.keep && pump.rewind() {
+            copied = copy.await.ok();
             let (mut again, receiver) = pair().await;
             poll_fn(|cx| pump.poll(cx, &mut source, &mut again, &scratch)).await?;
             sinks.push(receiver);
         }
-        Ok(sinks)
+        Ok((sinks, copied))
     };
     // The receiver reads when all has been sent: these bodies fit into what sockets hold.
     let (_sender, sinks) = tokio::join!(send, pump);
+    let (sinks, copied) = sinks?;
     let mut arrived = Vec::new();
-    for mut sink in sinks? {
+    for mut sink in sinks {
         let mut all = Vec::new();
         sink.read_to_end(&mut all).await.unwrap();
         arrived.push(received(&all, carriage.to));
     }
+    // Who listens along gets what can be sent again.
+    assert_eq!(copied.is_some(), arrived.len() > 1);
+    arrived.extend(copied.map(|copied| received(&copied, carriage.to)));
     Ok(arrived)
 }
 

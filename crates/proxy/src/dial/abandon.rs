@@ -8,15 +8,20 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
 
-use tokio::io::AsyncWrite;
+use balance::Time;
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::time::{sleep_until, timeout_at};
 
+use crate::backend::Current;
 use crate::body::{Pump, Source};
 use crate::clock;
 use crate::dial::h1::{Lease, RESPONSE_LIMITS, poll_head};
 use crate::dial::pool;
 use crate::exchange::{Exchange, Terms};
+use crate::failure::Failure;
 use crate::h1::parse;
 use crate::head::{Framing, Method, ResponseHead};
+use crate::relay;
 use crate::worker::Worker;
 
 /// Bytes of a response that are read for nobody; beyond it the connection is closed.
@@ -33,9 +38,10 @@ pub(crate) fn abandon(
         return;
     }
     lease.slot.backend.counters[worker.index].abandoned.add(1);
-    let until = clock::instant(clock::now() + terms.backend().abandoned_timeout);
-    let mut rest = Rest {
+    let until = clock::now() + terms.backend().abandoned_timeout;
+    let rest = Rest {
         lease,
+        is_capped: terms.is_capped(),
         method: exchange.request.method,
         sent_whole: exchange.upload.is_done(),
         request_bytes: exchange.upload.written,
@@ -43,25 +49,13 @@ pub(crate) fn abandon(
         pump: std::mem::replace(&mut exchange.download, Pump::new()),
     };
     let worker = Rc::clone(worker);
-    tokio::task::spawn_local(async move {
-        let end = tokio::time::timeout_at(until, rest.finish(&worker)).await;
-        match end {
-            Ok(End::Reusable) => rest.lay_down(&worker),
-            // Closed by either side, or so late that the slot cannot wait for it.
-            Ok(End::Closed) | Err(_) => {}
-            Ok(End::TooMuch) => {
-                let Lease { slot, connection, .. } = rest.lease;
-                drop(connection);
-                tokio::time::sleep_until(until).await;
-                drop(slot);
-            }
-        }
-    });
+    tokio::task::spawn_local(async move { rest.see_out(&worker, until).await });
 }
 
-/// What is left of an abandoned request.
-struct Rest {
+/// What is left of a request that nobody waits for.
+pub(crate) struct Rest {
     lease: Lease,
+    is_capped: bool,
     method: Method,
     /// The endpoint has the whole request; if not, it is told that the rest will not come.
     sent_whole: bool,
@@ -77,6 +71,52 @@ enum End {
 }
 
 impl Rest {
+    /// All of a request, for which nobody waits from the start.
+    pub(crate) fn new(lease: Lease, method: Method, is_capped: bool) -> Self {
+        Self {
+            lease,
+            is_capped,
+            method,
+            sent_whole: false,
+            request_bytes: 0,
+            response: ResponseHead::new(),
+            pump: Pump::new(),
+        }
+    }
+
+    /// Sends the request and awaits the head of the response.
+    pub(crate) async fn ask(&mut self, worker: &Worker, request: &[u8]) -> Result<(), Failure> {
+        let stream = &mut self.lease.connection.stream;
+        if stream.write_all(request).await.is_err() {
+            return Err(Failure::EndpointClosed);
+        }
+        self.request_bytes = request.len() as u64;
+        self.sent_whole = true;
+        self.await_head(worker).await
+    }
+
+    /// The Outcome of the attempt, as far as it shows when the head has come.
+    pub(crate) fn conclude(&self, worker: &Worker, current: &Current, asked: Result<(), Failure>) {
+        let end = asked.map_or_else(Failure::end, |()| relay::end(&self.response));
+        self.lease.slot.conclude(worker, current, end, None);
+    }
+
+    /// Reads the response to its end and drops it, but not beyond `until`; then slot and connection are free.
+    pub(crate) async fn see_out(mut self, worker: &Worker, until: Time) {
+        let until = clock::instant(until);
+        match timeout_at(until, self.finish(worker)).await {
+            Ok(End::Reusable) => self.lay_down(worker),
+            Ok(End::TooMuch) if self.is_capped => {
+                let Lease { slot, connection, .. } = self.lease;
+                drop(connection);
+                sleep_until(until).await;
+                drop(slot);
+            }
+            // Closed by either side, or so late that the slot cannot wait for it.
+            Ok(End::TooMuch | End::Closed) | Err(_) => {}
+        }
+    }
+
     async fn finish(&mut self, worker: &Worker) -> End {
         let connection = &mut self.lease.connection;
         if !self.sent_whole
@@ -84,18 +124,24 @@ impl Rest {
         {
             return End::Closed;
         }
+        match self.await_head(worker).await {
+            Ok(()) => self.discard(worker).await,
+            Err(_) => End::Closed,
+        }
+    }
+
+    /// Reads the head of the final response, if it has not been read yet.
+    async fn await_head(&mut self, worker: &Worker) -> Result<(), Failure> {
         // Status 0: not even the head has come.
         while self.response.status == 0 || self.response.is_interim() {
             let (method, response) = (self.method, &mut self.response);
             let mut head =
                 |unread: &[u8]| parse::response(unread, &RESPONSE_LIMITS, method, response);
             let connection = &mut self.lease.connection;
-            if poll_fn(|cx| poll_head(cx, worker, connection, &mut head)).await.is_err() {
-                return End::Closed;
-            }
+            poll_fn(|cx| poll_head(cx, worker, connection, &mut head)).await?;
             self.pump.start(self.response.framing, Framing::None);
         }
-        self.discard(worker).await
+        Ok(())
     }
 
     async fn discard(&mut self, worker: &Worker) -> End {
@@ -124,7 +170,7 @@ impl Rest {
         let Lease { slot, mut connection, .. } = self.lease;
         connection.written += self.request_bytes;
         worker.scratch.stock.reclaim(&mut connection.buffer);
-        pool::give_back(&slot.endpoint, connection, true, clock::now());
+        pool::give_back(&slot.endpoint, connection, self.is_capped, clock::now());
         drop(slot);
     }
 }

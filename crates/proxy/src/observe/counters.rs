@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::failure::Failure;
+use crate::mirror::Fate;
 use crate::observe::{Distribution, Exemplars};
 
 /// A number that one thread adds to and any thread reads.
@@ -102,6 +103,8 @@ pub(crate) struct BackendCounters {
     /// Of TCP connections and UDP flows.
     pub(crate) received_bytes: Counter,
     pub(crate) sent_bytes: Counter,
+    /// By [`Fate`].
+    pub(crate) mirrors: [Counter; Fate::ALL.len()],
 }
 
 #[derive(Default)]

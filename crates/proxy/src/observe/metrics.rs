@@ -9,6 +9,7 @@ use crate::backend::Backend;
 use crate::dial::pool::Endpoint;
 use crate::failure::Failure;
 use crate::live::{LiveListener, Route};
+use crate::mirror::Fate;
 use crate::observe::{
     Counter, Distribution, Exemplars, Histogram, Metric, Read, Row, Sample, WorkerCounters,
 };
@@ -155,6 +156,16 @@ static OF_BACKENDS: &[Row<Backend>] = &[
         BACKEND,
         Read::Count(|it| total(&it.counters, |shard| &shard.received_bytes)),
         "Bytes of TCP connections and UDP flows received from endpoints.",
+    ),
+    Row::new(
+        "sheave_backend_mirrors",
+        &["backend", "outcome"],
+        Read::Counts(|it, each| {
+            for fate in Fate::ALL {
+                each(fate.word(), total(&it.counters, |shard| &shard.mirrors[fate as usize]));
+            }
+        }),
+        "Copies of requests that a route mirrors to the backend: answered and failed ones were sent, all others dropped.",
     ),
 ];
 
