@@ -3,7 +3,7 @@
 //! What health makes of the configured endpoints is [`crate::health`]'s; here is only what is in force.
 
 use std::rc::Rc;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use balance::{
 };
 use gateway::snapshot::{BackendKey, BackendSettings};
 
+use crate::affinity::Tokens;
 use crate::clock;
 use crate::dial::pool::{Endpoint, EndpointData, lock};
 use crate::health::Care;
@@ -48,6 +49,8 @@ pub(crate) struct Current {
     pub(crate) set: Arc<EndpointSet<EndpointData>>,
     pub(crate) settings: BackendSettings,
     pub(crate) limits: Limits,
+    /// Made when the first request needs them.
+    pub(crate) tokens: OnceLock<Tokens>,
 }
 
 impl Current {
@@ -57,7 +60,7 @@ impl Current {
         let cap = caps.into_iter().flatten().min();
         let limits = Limits { cap, max_waiting: settings.queue_max_requests };
         set.prepare(settings.algorithm);
-        Self { set, settings, limits }
+        Self { set, settings, limits, tokens: OnceLock::new() }
     }
 }
 

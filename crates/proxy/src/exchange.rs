@@ -6,6 +6,7 @@ use std::time::Duration;
 use balance::Time;
 use gateway::snapshot::{BackendSettings, ClientSettings};
 
+use crate::affinity::Bond;
 use crate::backend::Held;
 use crate::body::Pump;
 use crate::filter::Filtering;
@@ -36,6 +37,9 @@ pub(crate) enum After {
 pub(crate) struct Terms<'l> {
     pub(crate) client: &'l ClientSettings,
     pub(crate) current: Rc<Held>,
+    /// What the request has in common with those that are to meet at one endpoint.
+    pub(crate) key: Option<u64>,
+    pub(crate) bond: Option<Bond>,
     /// The request has to be over by then.
     pub(crate) deadline: Time,
     /// What an attempt may take, to the last byte of its response.

@@ -51,6 +51,11 @@ impl Origin {
         named
     }
 
+    /// The client's address: as trusted proxies name it, else the peer's.
+    pub(crate) fn client(&self, fields: &Fields, settings: &ClientSettings) -> IpAddr {
+        self.named_client(fields, settings).unwrap_or(self.address)
+    }
+
     /// What it says of others is believed.
     pub(crate) fn is_trusted(&self, settings: &ClientSettings) -> bool {
         is_trusted(self.address, settings)

@@ -8,6 +8,8 @@
 mod name;
 /// Fields as spans, and the edits on top.
 mod fields;
+/// Cookies, in requests and for responses.
+pub(crate) mod cookie;
 
 pub use fields::{Fields, list};
 pub use name::Name;

@@ -21,6 +21,10 @@ mod forwarded;
 mod filter;
 /// Copies for somebody who only listens along.
 mod mirror;
+/// What keeps a client at its endpoint.
+mod affinity;
+/// What of a request is hashed.
+mod hash_key;
 /// The response's way back.
 mod relay;
 /// What a failure means.

@@ -35,10 +35,7 @@ pub(crate) async fn relay(
     // Of the response as the endpoint meant it.
     let end = end(&exchange.response);
     prepare(worker, &mut exchange.response);
-    let Exchange { request, response, filtering, .. } = &mut *exchange;
-    if let Some(filtering) = filtering {
-        filtering.change_response(request, response);
-    }
+    change(worker, exchange, &lease, terms);
     if exchange.response.upgrade {
         return tunnel::tunnel(worker, client, exchange, lease, terms, record).await;
     }
@@ -69,6 +66,17 @@ fn prepare(worker: &Worker, response: &mut ResponseHead) {
     response.fields.add(Name::Via, VIA);
     if !response.fields.has(Name::Date) && !response.is_interim() {
         response.fields.add(Name::Date, worker.date());
+    }
+}
+
+/// Makes of the endpoint's response what filters and affinity ask for.
+fn change(worker: &Worker, exchange: &mut Exchange, lease: &Lease, terms: &Terms<'_>) {
+    let Exchange { request, response, filtering, .. } = exchange;
+    if let Some(filtering) = filtering {
+        filtering.change_response(request, response);
+    }
+    if let (Some(bond), Some(affinity)) = (&terms.bond, &terms.backend().affinity) {
+        bond.seal(worker, affinity, &lease.slot, response);
     }
 }
 

@@ -12,14 +12,16 @@ use balance::{Refusal, Time, Wish};
 use gateway::snapshot::{Protocol, Rule, Target};
 
 use crate::accept::client::{Client, Interrupt};
+use crate::affinity::Bond;
 use crate::backend::{self, Admitted, BackendRef, Slot};
 use crate::clock;
 use crate::dial::h1 as endpoint_h1;
-use crate::dial::pool::Endpoint;
+use crate::dial::pool::{Endpoint, EndpointData};
 use crate::exchange::{After, Exchange, Terms};
 use crate::failure::Failure;
 use crate::filter::Filtering;
 use crate::forwarded;
+use crate::hash_key;
 use crate::head::{Framing, RequestHead};
 use crate::live::{LiveListener, Ours};
 use crate::mirror;
@@ -82,7 +84,7 @@ async fn forward(
     }
     let backend = backend_of(&live, rule, target)?;
     record.backend = Some(backend.clone());
-    let terms = terms(listener, rule, &backend, record.started);
+    let terms = terms(listener, rule, &backend, client, &exchange.request, record.started);
     prepare(worker, &live, client, exchange, &terms)?;
 
     backend.budget.request(worker.index, record.started);
@@ -161,12 +163,22 @@ fn terms<'l>(
     listener: &'l LiveListener,
     rule: &Rule,
     backend: &BackendRef,
+    client: &Client,
+    request: &RequestHead,
     started: Time,
 ) -> Terms<'l> {
     let current = backend.hold();
     let most = rule.request_timeout.or(current.settings.request_timeout);
     let deadline = most.map_or(Time::MAX, |most| started + most);
-    Terms { client: &listener.client, current, deadline, attempt_timeout: rule.attempt_timeout }
+    let address = || client.origin.client(&request.fields, &listener.client);
+    Terms {
+        client: &listener.client,
+        key: hash_key::of_request(&current.settings, request, address),
+        bond: Bond::of_request(backend, &current, request, address),
+        current,
+        deadline,
+        attempt_timeout: rule.attempt_timeout,
+    }
 }
 
 /// Makes the request ready to be sent: its head as the endpoint gets it, its body as it will come.
@@ -205,9 +217,27 @@ async fn admit(
 ) -> Result<Slot, Failure> {
     // The first attempt begins with the request, as nearly as matters: no need to ask the clock again.
     let now = if except.is_some() { clock::now() } else { record.started };
-    let wish = Wish { except, now, ..Wish::default() };
+    let only = terms.bond.as_ref().and_then(Bond::endpoint);
+    let wish = Wish { except, only, key: terms.key, now };
+    let failure = match enter(worker, client, backend, &wish, terms, record).await {
+        Err(full @ (Failure::QueueFull | Failure::QueueTimeout)) if only.is_some() => full,
+        admitted => return admitted,
+    };
+    // Who is bound to a busy endpoint had better go elsewhere than nowhere.
+    let unbound = Wish { only: None, ..wish };
+    backend::enter_at_once(backend, worker.index, &unbound).ok_or(failure)
+}
+
+async fn enter(
+    worker: &Worker,
+    client: &mut Client,
+    backend: &BackendRef,
+    wish: &Wish<'_, EndpointData>,
+    terms: &Terms<'_>,
+    record: &mut Record,
+) -> Result<Slot, Failure> {
     let entered = poll_fn(|cx| {
-        Poll::Ready(backend::enter(backend, worker.index, &wish, || cx.waker().clone()))
+        Poll::Ready(backend::enter(backend, worker.index, wish, || cx.waker().clone()))
     });
     let place = match entered.await {
         Admitted::Slot(slot) => return Ok(slot),

@@ -14,3 +14,5 @@ mod rewrite;
 mod cors;
 /// Somebody who listens along.
 mod mirror;
+/// Clients that stay with their endpoint.
+mod affinity;

@@ -105,6 +105,18 @@ pub(crate) struct BackendCounters {
     pub(crate) sent_bytes: Counter,
     /// By [`Fate`].
     pub(crate) mirrors: [Counter; Fate::ALL.len()],
+    pub(crate) affinity: AffinityCounters,
+}
+
+/// Requests to a backend that keeps clients at their endpoints.
+#[derive(Default)]
+pub(crate) struct AffinityCounters {
+    /// They belonged nowhere before.
+    pub(crate) begun: Counter,
+    /// They came where they belong.
+    pub(crate) kept: Counter,
+    /// They came elsewhere.
+    pub(crate) broken: Counter,
 }
 
 #[derive(Default)]

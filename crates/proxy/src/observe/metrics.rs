@@ -167,6 +167,16 @@ static OF_BACKENDS: &[Row<Backend>] = &[
         }),
         "Copies of requests that a route mirrors to the backend: answered and failed ones were sent, all others dropped.",
     ),
+    Row::new(
+        "sheave_backend_affinity",
+        &["backend", "outcome"],
+        Read::Counts(|it, each| {
+            each("begun", total(&it.counters, |shard| &shard.affinity.begun));
+            each("kept", total(&it.counters, |shard| &shard.affinity.kept));
+            each("broken", total(&it.counters, |shard| &shard.affinity.broken));
+        }),
+        "Requests, answered by an endpoint, of clients that stay with theirs: new ones, at their own, at another.",
+    ),
 ];
 
 static OF_ENDPOINTS: &[Row<Endpoint>] = &[

@@ -1,0 +1,236 @@
+//! What keeps a client at its endpoint: a token that it brings along, or its address.
+//!
+//! A token names an endpoint without showing its address to who merely looks; it is the same at every replica and after
+//! every start. It is no secret: it opens nothing that a request without it could not reach. Affinity yields: where the
+//! endpoint cannot serve, the request goes elsewhere, and the client is told its new place.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use balance::hash::hash;
+use balance::{Member, Rng};
+use gateway::snapshot::Affinity;
+
+use crate::backend::{Backend, Current, Slot};
+use crate::dial::pool::{Endpoint, EndpointData};
+use crate::hash_key;
+use crate::head::{RequestHead, ResponseHead, cookie};
+use crate::worker::Worker;
+
+/// Tokens of other backends that a client may bring along: one cookie serves all that it meets under one name.
+const OTHERS: usize = 7;
+
+/// What names an endpoint of one backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Token {
+    /// Tells the tokens of backends apart.
+    backend: u32,
+    endpoint: u64,
+}
+
+impl Token {
+    fn new(backend: &Backend, endpoint: SocketAddr) -> Self {
+        let endpoint = hash(format!("{} {endpoint}", backend.name).as_bytes());
+        Self { backend: Self::part_of(backend), endpoint }
+    }
+
+    fn part_of(backend: &Backend) -> u32 {
+        (hash(backend.name.as_bytes()) >> 32) as u32
+    }
+
+    fn parse(text: &[u8]) -> Option<Self> {
+        let text = str::from_utf8(text).ok().filter(|text| text.is_ascii())?;
+        let (backend, endpoint) = text.split_at_checked(8).filter(|_| text.len() == 24)?;
+        Some(Self {
+            backend: u32::from_str_radix(backend, 16).ok()?,
+            endpoint: u64::from_str_radix(endpoint, 16).ok()?,
+        })
+    }
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:08x}{:016x}", self.backend, self.endpoint)
+    }
+}
+
+/// The tokens of a set's endpoints, each with its place among the members.
+pub(crate) struct Tokens(Vec<(Token, usize)>);
+
+impl Tokens {
+    fn new(backend: &Backend, members: &[Member<EndpointData>]) -> Self {
+        let members = members.iter().enumerate();
+        let token = |member: &Member<_>| Token::new(backend, member.endpoint.address);
+        let mut tokens: Vec<_> = members.map(|(place, member)| (token(member), place)).collect();
+        tokens.sort_unstable();
+        Self(tokens)
+    }
+
+    fn find(&self, token: Token) -> Option<usize> {
+        let found = self.0.binary_search_by_key(&token, |(token, _)| *token).ok()?;
+        Some(self.0[found].1)
+    }
+}
+
+/// Where a request belongs.
+pub(crate) struct Bond {
+    /// `None`: nowhere yet, or nowhere any more.
+    endpoint: Option<Arc<Endpoint>>,
+    /// Its client has been at this backend before.
+    is_old: bool,
+    /// What the client brings along for other backends.
+    others: Vec<Token>,
+}
+
+impl Bond {
+    /// `None`: nothing binds requests to this backend's endpoints.
+    pub(crate) fn of_request(
+        backend: &Backend,
+        current: &Current,
+        request: &RequestHead,
+        client: impl Fn() -> IpAddr,
+    ) -> Option<Self> {
+        let brought = match current.settings.affinity.as_ref()? {
+            Affinity::Cookie { name, .. } => cookie::find(&request.fields, name),
+            Affinity::Header(name) => request.fields.get(name),
+            Affinity::Source => {
+                let endpoint = endpoint_of(client(), current.set.members());
+                return Some(Self { endpoint, is_old: true, others: Vec::new() });
+            }
+        };
+        let brought = brought.unwrap_or_default().split(|byte| *byte == b'.').take(OTHERS + 1);
+        let is_ours = |token: &Token| token.backend == Token::part_of(backend);
+        let (ours, others): (Vec<_>, Vec<_>) = brought.filter_map(Token::parse).partition(is_ours);
+        let members = current.set.members();
+        let tokens = || current.tokens.get_or_init(|| Tokens::new(backend, members));
+        let place = ours.first().and_then(|token| tokens().find(*token));
+        let endpoint = place.map(|place| Arc::clone(&members[place].endpoint));
+        Some(Self { endpoint, is_old: !ours.is_empty(), others })
+    }
+
+    pub(crate) fn endpoint(&self) -> Option<&Arc<Endpoint>> {
+        self.endpoint.as_ref()
+    }
+
+    /// Counts what has become of it, and tells the client where it belongs from now on.
+    pub(crate) fn seal(
+        &self,
+        worker: &Worker,
+        affinity: &Affinity,
+        slot: &Slot,
+        response: &mut ResponseHead,
+    ) {
+        let kept = self.endpoint.as_ref().is_some_and(|it| Arc::ptr_eq(it, &slot.endpoint));
+        let counters = &slot.backend.counters[worker.index].affinity;
+        match (kept, self.is_old) {
+            (true, _) => counters.kept.add(1),
+            (false, true) => counters.broken.add(1),
+            (false, false) => counters.begun.add(1),
+        }
+        match affinity {
+            Affinity::Cookie { name, max_age } if !kept => {
+                let cookie = cookie::set(name, &self.tokens(slot), *max_age);
+                response.fields.append("Set-Cookie", cookie);
+            }
+            Affinity::Header(name) => {
+                response.fields.remove_named(name.as_bytes());
+                response.fields.append(&**name, self.tokens(slot));
+            }
+            Affinity::Cookie { .. } | Affinity::Source => {}
+        }
+    }
+
+    /// What the client is to bring along from now on.
+    fn tokens(&self, slot: &Slot) -> String {
+        let ours = Token::new(&slot.backend, slot.endpoint.address);
+        let all = std::iter::once(&ours).chain(self.others.iter().take(OTHERS));
+        all.map(Token::to_string).collect::<Vec<_>>().join(".")
+    }
+}
+
+/// The endpoint of an address, by weighted rendezvous: when one leaves, only its own clients go elsewhere.
+fn endpoint_of(client: IpAddr, members: &[Member<EndpointData>]) -> Option<Arc<Endpoint>> {
+    let client = hash_key::of_address(client);
+    let can_serve = members.iter().filter(|member| member.weight > 0 && !member.trial);
+    let rank = |member: &Member<EndpointData>| {
+        let endpoint = hash(member.endpoint.address.to_string().as_bytes());
+        // Between 0 and 1, neither of them.
+        let draw = Rng::new(client ^ endpoint).next_u64() >> 11;
+        let draw = (draw as f64 + 0.5) / 2f64.powi(53);
+        -draw.ln() / f64::from(member.weight)
+    };
+    let ranked = can_serve.map(|member| (rank(member), member));
+    let first = ranked.min_by(|(one, _), (other, _)| one.total_cmp(other));
+    first.map(|(_, member)| Arc::clone(&member.endpoint))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use balance::Ledger;
+
+    use super::*;
+
+    fn members(ports: &[u16], weight: u32) -> Vec<Member<EndpointData>> {
+        let mut ledger = Ledger::new();
+        let endpoint = |port: &u16| {
+            let address = SocketAddr::from(([10, 0, 0, 1], *port));
+            Member::new(ledger.endpoint(address, || EndpointData::new(1)), weight)
+        };
+        ports.iter().map(endpoint).collect()
+    }
+
+    fn places(members: &[Member<EndpointData>]) -> BTreeMap<u32, u16> {
+        let place = |client: u32| {
+            let endpoint = endpoint_of(IpAddr::V4(client.into()), members).unwrap();
+            (client, endpoint.address.port())
+        };
+        (0..10_000).map(place).collect()
+    }
+
+    #[test]
+    fn addresses_are_spread_by_weight() {
+        let mut members = members(&[1, 2, 3], 1);
+        members[0].weight = 2;
+        members.extend(self::members(&[4], 0));
+        let mut counts = [0; 5];
+        for port in places(&members).into_values() {
+            counts[usize::from(port)] += 1;
+        }
+        assert!((4_750..5_250).contains(&counts[1]), "{counts:?}");
+        assert!((2_250..2_750).contains(&counts[2]) && counts[4] == 0, "{counts:?}");
+    }
+
+    #[test]
+    fn when_an_endpoint_leaves_only_its_clients_move() {
+        let members = members(&[1, 2, 3, 4], 1);
+        let (before, after) = (places(&members), places(&members[..3]));
+        for (client, port) in before {
+            assert!(port == 4 || after[&client] == port, "client {client} left {port}");
+        }
+    }
+
+    #[test]
+    fn an_address_is_the_same_in_both_families() {
+        let members = members(&[1, 2, 3, 4, 5, 6, 7, 8], 1);
+        for last in 0..100 {
+            let four = std::net::Ipv4Addr::new(192, 0, 2, last);
+            let place = |address| endpoint_of(address, &members).unwrap().address;
+            assert_eq!(place(four.into()), place(four.to_ipv6_mapped().into()));
+        }
+    }
+
+    #[test]
+    fn tokens_are_read_as_they_are_written() {
+        for bits in [0, 1, 0xdead_beef, u64::MAX] {
+            let token = Token { backend: bits as u32, endpoint: bits };
+            assert_eq!(Token::parse(token.to_string().as_bytes()), Some(token));
+        }
+        let (long, odd) = ("0".repeat(25), format!("{}\u{e9}", "0".repeat(22)));
+        for bad in ["", "0", &long, "g00000000000000000000000", &odd] {
+            assert_eq!(Token::parse(bad.as_bytes()), None, "{bad}");
+        }
+    }
+}

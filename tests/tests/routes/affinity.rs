@@ -1,0 +1,271 @@
+//! Clients that stay with their endpoint, as long as it can serve.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+
+use anyhow::{Context, ensure};
+use serde_json::{Value, json};
+use tests::scene::{addresses, endpoints};
+use tests::{Behaviour, Client, Endpoint, Result, Scene, Sheave, eventually, objects};
+
+const ONE_WORKER: &[&str] = &["--workers", "1"];
+
+async fn scene(count: usize, policy: Value) -> Result<Scene> {
+    let policies = [objects::backend_policy("app", policy)];
+    Scene::with(endpoints(count, &Behaviour::ok()).await?, &policies, ONE_WORKER).await
+}
+
+/// How many requests each endpoint has had.
+fn counts(endpoints: &[Endpoint]) -> Vec<u64> {
+    endpoints.iter().map(|endpoint| endpoint.counts().requests).collect()
+}
+
+/// The endpoint that gets what `ask` asks for.
+async fn served(scene: &Scene, ask: impl AsyncFnOnce() -> Result) -> Result<usize> {
+    let before = counts(&scene.endpoints);
+    ask().await?;
+    let after = counts(&scene.endpoints);
+    let place = before.iter().zip(after).position(|(before, after)| *before < after);
+    place.context("nobody was asked")
+}
+
+/// Over all Services.
+async fn outcomes(sheave: &Sheave) -> Result<BTreeMap<String, f64>> {
+    let samples = sheave.samples("sheave_backend_affinity_total").await?;
+    let outcome = |labels: &str| labels.split('"').rev().nth(1).unwrap_or_default().to_owned();
+    let mut outcomes = BTreeMap::new();
+    for (labels, count) in samples {
+        *outcomes.entry(outcome(&labels)).or_default() += count;
+    }
+    Ok(outcomes)
+}
+
+fn cookie_policy() -> Value {
+    json!({ "affinity": { "type": "Cookie", "name": "pod", "maxAge": "1h" } })
+}
+
+/// The cookie `pod` of a first response, as the client repeats it.
+async fn first_cookie(client: &mut Client) -> Result<String> {
+    let response = client.get("/").await?;
+    let cookie = response.field("set-cookie").context("a cookie")?;
+    Ok(cookie.split(';').next().unwrap_or_default().to_owned())
+}
+
+#[tokio::test]
+async fn a_cookie_keeps_a_client_at_its_endpoint() -> Result {
+    let scene = scene(4, cookie_policy()).await?;
+    let mut places = BTreeSet::new();
+    for _ in 0..8 {
+        let mut client = scene.client().await?;
+        let response = client.get("/").await?;
+        let cookie = response.field("set-cookie").context("a cookie")?;
+        let (pair, attributes) = cookie.split_once("; ").context("attributes")?;
+        assert_eq!(attributes, "Path=/; Max-Age=3600; HttpOnly; SameSite=Lax");
+        for address in addresses(&scene.endpoints) {
+            ensure!(!pair.contains(&address.port().to_string()), "{pair} shows {address}");
+        }
+        let cookies = format!("theme=dark; {pair}; x=y");
+        let place = served(&scene, async || {
+            for _ in 0..10 {
+                let response = client.exchange("GET", "/", &[("Cookie", &cookies)], b"").await?;
+                ensure!(!response.head.has("set-cookie"), "it has one: {response:?}");
+            }
+            Ok(())
+        });
+        places.insert(place.await?);
+    }
+    ensure!(places.len() > 1, "clients are spread");
+    let wanted = [("begun", 8.0), ("broken", 0.0), ("kept", 80.0)];
+    assert_eq!(outcomes(&scene.sheave).await?, wanted.map(|(word, n)| (word.to_owned(), n)).into());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_cookie_is_good_at_every_replica() -> Result {
+    let scene = scene(8, cookie_policy()).await?;
+    let replica = Sheave::serve(&scene.configuration).await?;
+    for _ in 0..8 {
+        let mut client = scene.client().await?;
+        let mut pair = String::new();
+        let first = served(&scene, async || {
+            pair = first_cookie(&mut client).await?;
+            Ok(())
+        });
+        let first = first.await?;
+        let again = served(&scene, async || {
+            let mut client = Client::connect(replica.address()).await?;
+            client.exchange("GET", "/", &[("Cookie", &pair)], b"").await?;
+            Ok(())
+        });
+        assert_eq!(again.await?, first, "{pair}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_client_whose_endpoint_has_gone_gets_another() -> Result {
+    let scene = scene(3, cookie_policy()).await?;
+    let mut client = scene.client().await?;
+    let mut pair = String::new();
+    let place = served(&scene, async || {
+        pair = first_cookie(&mut client).await?;
+        Ok(())
+    });
+    let place = place.await?;
+    let mut left = addresses(&scene.endpoints);
+    left.remove(place);
+    scene.configuration.set_endpoints(&left)?;
+    scene.sheave.uses(&left).await?;
+    let response = client.exchange("GET", "/", &[("Cookie", &pair)], b"").await?;
+    ensure!(response.status() == 200, "{response:?}");
+    let other = response.field("set-cookie").context("another cookie")?;
+    ensure!(!other.starts_with(&pair), "{other}");
+    assert_eq!(outcomes(&scene.sheave).await?["broken"], 1.0);
+    for wrong in ["pod=", "pod=0123456789abcdef01234567", "pod=\u{fc}\"", "pod=...0"] {
+        let response = client.exchange("GET", "/", &[("Cookie", wrong)], b"").await?;
+        ensure!(response.status() == 200 && response.head.has("set-cookie"), "{wrong}");
+    }
+    Ok(())
+}
+
+/// One cookie serves all Services that a client meets: a share of requests for each takes none from the other.
+#[tokio::test]
+async fn a_client_has_a_place_in_each_service() -> Result {
+    let servers = endpoints(4, &Behaviour::ok()).await?;
+    let mut all = objects::gateway();
+    let refs = json!([{ "name": "one", "port": 80 }, { "name": "two", "port": 80 }]);
+    all.push(objects::route_with("both", json!({ "rules": [{ "backendRefs": refs }] })));
+    for (service, servers) in ["one", "two"].iter().zip(servers.chunks(2)) {
+        let cookie = json!({ "affinity": { "type": "Cookie" } });
+        all.extend([objects::service(service), objects::backend_policy(service, cookie)]);
+        all.extend(objects::slices(service, &addresses(servers)));
+    }
+    let configuration = tests::Configuration::empty()?;
+    configuration.write("both.yaml", &all)?;
+    let sheave = Sheave::serve_with(&configuration, ONE_WORKER).await?;
+    let mut client = Client::connect(sheave.address()).await?;
+    let mut pair = String::new();
+    for _ in 0..100 {
+        let response = client.exchange("GET", "/", &[("Cookie", &pair)], b"").await?;
+        if let Some(cookie) = response.field("set-cookie") {
+            pair = cookie.split(';').next().unwrap_or_default().to_owned();
+        }
+    }
+    let asked = counts(&servers).iter().filter(|count| **count > 0).count();
+    assert_eq!(asked, 2, "one endpoint of each: {:?}", counts(&servers));
+    let wanted = [("begun", 2.0), ("broken", 0.0), ("kept", 98.0)];
+    assert_eq!(outcomes(&sheave).await?, wanted.map(|(word, n)| (word.to_owned(), n)).into());
+    Ok(())
+}
+
+/// Its own endpoint is worth a wait, but no refusal.
+#[tokio::test]
+async fn a_client_whose_endpoint_is_busy_waits_and_then_goes_elsewhere() -> Result {
+    let mut policy = cookie_policy();
+    policy["maxInFlightPerEndpoint"] = json!(1);
+    policy["queue"] = json!({ "timeout": "300ms" });
+    let policies = [objects::backend_policy("app", policy)];
+    let servers = endpoints(2, &Behaviour::gated()).await?;
+    let scene = Scene::with(servers, &policies, ONE_WORKER).await?;
+    let mut client = scene.client().await?;
+    scene.endpoints.iter().for_each(|endpoint| endpoint.open_gate(1));
+    let pair = first_cookie(&mut client).await?;
+    let fields = [("Cookie", pair.as_str())];
+    let own = scene.endpoints.iter().position(|it| it.counts().requests == 1).context("one")?;
+    let (own, other) = (&scene.endpoints[own], &scene.endpoints[1 - own]);
+
+    let held = tests::client::request("GET", "/", &fields, b"");
+    client.send(&held).await?;
+    own.until("the request", |counts| counts.in_flight == 1).await?;
+    let mut second = scene.client().await?;
+    second.send(&held).await?;
+    scene.sheave.waiting(1).await?;
+    own.open_gate(2);
+    for client in [&mut client, &mut second] {
+        ensure!(!client.response("GET").await?.head.has("set-cookie"), "its own was free in time");
+    }
+
+    client.send(&held).await?;
+    own.until("the request", |counts| counts.in_flight == 1).await?;
+    let response = second.exchange("GET", "/", &fields, b"").await?;
+    ensure!(response.status() == 200 && response.head.has("set-cookie"), "{response:?}");
+    assert_eq!(other.counts().requests, 1);
+    own.open_gate(1);
+    ensure!(client.response("GET").await?.status() == 200);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_header_keeps_a_client_at_its_endpoint() -> Result {
+    let scene = scene(4, json!({ "affinity": { "type": "Header", "name": "X-Pod" } })).await?;
+    let mut client = scene.client().await?;
+    let first = client.get("/").await?.field("x-pod").context("a token")?;
+    for _ in 0..10 {
+        let response = client.exchange("GET", "/", &[("x-pod", &first)], b"").await?;
+        assert_eq!(response.head.all("x-pod"), [first.as_str()]);
+    }
+    ensure!(counts(&scene.endpoints).contains(&11), "{:?}", counts(&scene.endpoints));
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_address_keeps_a_client_at_its_endpoint() -> Result {
+    let scene = scene(4, json!({ "affinity": { "type": "Source" } })).await?;
+    let mut places = BTreeSet::new();
+    for last in 1..=16 {
+        let address = Ipv4Addr::new(127, 0, 0, last).into();
+        let ask = async || {
+            for _ in 0..2 {
+                let mut client = Client::connect_from(address, scene.sheave.address()).await?;
+                ensure!(client.get("/").await?.status() == 200);
+            }
+            Ok(())
+        };
+        let before = counts(&scene.endpoints);
+        let place = served(&scene, ask).await?;
+        assert_eq!(counts(&scene.endpoints)[place], before[place] + 2, "both came to one place");
+        places.insert(place);
+    }
+    ensure!(places.len() > 1, "addresses are spread");
+    let kept = async || Ok(outcomes(&scene.sheave).await?["kept"]);
+    eventually("all are kept", kept, |kept| *kept == 32.0).await?;
+    Ok(())
+}
+
+/// Requests that have the key in common meet at one endpoint; keys are spread.
+#[tokio::test]
+async fn keys_decide_where_an_algorithm_hashes() -> Result {
+    for algorithm in ["ConsistentHash", "Maglev"] {
+        for (kind, name) in [
+            ("Header", Some("x-key")),
+            ("Cookie", Some("key")),
+            ("QueryParam", Some("key")),
+            ("Path", None),
+            ("Host", None),
+        ] {
+            let hash_on = json!({ "type": kind, "name": name });
+            let scene = scene(4, json!({ "algorithm": algorithm, "hashOn": hash_on })).await?;
+            let mut client = scene.client().await?;
+            let mut places = BTreeSet::new();
+            for key in 0..16 {
+                let (header, cookie) = (key.to_string(), format!("a=b; key={key}"));
+                let (target, host) = (format!("/{key}?key={key}"), format!("{key}.test"));
+                let fields =
+                    [("X-Key", header.as_str()), ("Cookie", cookie.as_str()), ("Host", &host)];
+                let before = counts(&scene.endpoints);
+                let place = served(&scene, async || {
+                    for _ in 0..3 {
+                        client.exchange("GET", &target, &fields, b"").await?;
+                    }
+                    Ok(())
+                });
+                let place = place.await?;
+                let got = counts(&scene.endpoints)[place] - before[place];
+                assert_eq!(got, 3, "{algorithm} by {kind}: {key} is not kept together");
+                places.insert(place);
+            }
+            ensure!(places.len() > 1, "{algorithm} by {kind}: keys are not spread");
+        }
+    }
+    Ok(())
+}
