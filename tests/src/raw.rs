@@ -41,6 +41,23 @@ impl RawServer {
         F: Fn(TcpStream) -> S + Send + 'static,
         S: Future<Output = Result<()>> + Send + 'static,
     {
+        Self::start_keeping_books(move |stream, open| {
+            let served = serve(stream);
+            async move {
+                let result = served.await;
+                drop(open);
+                result
+            }
+        })
+        .await
+    }
+
+    /// As [`RawServer::start`], where a connection is open until the server says so.
+    async fn start_keeping_books<F, S>(serve: F) -> Result<Self>
+    where
+        F: Fn(TcpStream, Open) -> S + Send + 'static,
+        S: Future<Output = Result<()>> + Send + 'static,
+    {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         let counts = Arc::<Counts>::default();
@@ -48,13 +65,9 @@ impl RawServer {
         let accepting = tokio::spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
-                let open = Open::new(&seen);
-                let served = serve(stream);
-                connections.spawn(async move {
-                    // An error here is the other side's leaving.
-                    drop(served.await);
-                    drop(open);
-                });
+                let served = serve(stream, Open::new(&seen));
+                // An error here is the other side's leaving.
+                connections.spawn(async move { drop(served.await) });
             }
         });
         Ok(Self { address, counts, accepting: accepting.abort_handle() })
@@ -62,9 +75,11 @@ impl RawServer {
 
     /// A server that sends back whatever comes, and its own end when the other side has ended.
     pub async fn echo() -> Result<Self> {
-        Self::start(|stream| async {
+        Self::start_keeping_books(|stream, open| async move {
             let (mut from, mut to) = stream.into_split();
             tokio::io::copy(&mut from, &mut to).await?;
+            // Before the other side can know it.
+            drop(open);
             Ok(to.shutdown().await?)
         })
         .await
@@ -143,16 +158,20 @@ pub async fn udp_client(to: SocketAddr) -> Result<UdpSocket> {
     Ok(socket)
 }
 
-/// The port of the [`UdpEcho`] that answers; `None`: nobody does for a while.
-pub async fn ask(socket: &UdpSocket, question: &[u8]) -> Result<Option<u16>> {
+/// The port of the [`UdpEcho`] that answers.
+pub async fn ask(socket: &UdpSocket, question: &[u8]) -> Result<u16> {
     socket.send(question).await?;
     let mut room = vec![0; 64 * 1024];
-    let Ok(answered) = timeout(Duration::from_millis(500), socket.recv(&mut room)).await else {
-        return Ok(None);
-    };
-    let answer = &room[..answered?];
-    ensure!(answer.len() >= 2 && answer[2..] == *question, "{} bytes came back", answer.len());
-    Ok(Some(u16::from_be_bytes([answer[0], answer[1]])))
+    let length = within("an answer", socket.recv(&mut room)).await??;
+    let (port, echo) = room[..length].split_at(2);
+    ensure!(echo == question, "{} bytes came back", echo.len());
+    Ok(u16::from_be_bytes([port[0], port[1]]))
+}
+
+/// Nobody answers, for as long as anybody would need to.
+pub async fn is_ignored(socket: &UdpSocket, question: &[u8]) -> Result<bool> {
+    socket.send(question).await?;
+    Ok(timeout(Duration::from_millis(300), socket.recv(&mut [0; 16])).await.is_err())
 }
 
 /// Sheave in front of such servers: one listener, of TCP or UDP, on every address.
