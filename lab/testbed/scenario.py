@@ -36,6 +36,8 @@ class Scenario:
     # Without the gate a replica is published when it is started.
     gate: bool = True
     probe: Probe = PATIENT
+    # So many times the users of the other variants.
+    crowding: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -63,14 +63,15 @@ def _variants(bench: Bench) -> list[dict[str, Any]]:
 def _play(bench: Bench, node: Node, variant: dict[str, Any], repetition: int) -> None:
     folder = bench.logs / f"{variant['id']}-{repetition + 1}"
     folder.mkdir()
+    scenario = _scenario(variant)
     load = Load(
-        users=bench.setting("users"),
+        users=round(bench.setting("users") * scenario.crowding),
         millicores=bench.setting("millicores"),
         startup_millicores=bench.setting("startup_millicores"),
         seconds_before=bench.setting("seconds_before"),
         seconds_after=bench.setting("seconds_after"),
     )
-    played = play(node, _scenario(variant), load, folder, _watcher(bench, variant))
+    played = play(node, scenario, load, folder, _watcher(bench, variant))
     _keep_requests(played, folder)
     where = {"variant": variant["id"], "repetition": repetition + 1}
     bench.append("seconds.csv", [{**where, **_in_columns(row)} for row in recording.seconds(played)])
