@@ -7,6 +7,8 @@
 mod filter;
 /// Policies, with every default filled in.
 mod settings;
+/// With what we decrypt, and how we encrypt.
+mod tls;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -18,8 +20,12 @@ pub use filter::{
     Rewrite, Scheme, Share, Url,
 };
 pub use settings::{
-    Affinity, BackendSettings, ClientSettings, HashKey, Probe, ProxyProtocol, ProxyVersion,
-    RuleRetry,
+    Affinity, BackendSettings, ClientSettings, EndpointProtocol, HashKey, Probe, ProxyProtocol,
+    ProxyVersion, RuleRetry,
+};
+pub use tls::{
+    Carried, Certificate, ClientCertificates, EndpointTls, ListenerTls, PrivateKey, Roots,
+    SubjectName, TlsSite, TlsTerms,
 };
 
 use crate::matching::RouteTable;
@@ -44,8 +50,10 @@ pub struct Listener {
     pub name: Arc<str>,
     /// What clients may do.
     pub client: Arc<ClientSettings>,
-    /// What is spoken there, and what becomes of it.
+    /// What is spoken there, inside of TLS where there is TLS, and what becomes of it.
     pub protocol: Protocol,
+    /// What becomes of TLS connections, which all are then; `None`: there is no TLS.
+    pub tls: Option<Arc<ListenerTls>>,
 }
 
 /// What is spoken at a listener, and what becomes of it.

@@ -21,7 +21,7 @@ pub(crate) async fn ask(
     header: Option<ProxyVersion>,
 ) -> ProbeResult {
     let port = match probe {
-        Probe::Http { port, .. } | Probe::Tcp { port } => *port,
+        Probe::Http { port, .. } | Probe::Tcp { port } | Probe::Grpc { port, .. } => *port,
     };
     let address = SocketAddr::new(endpoint.ip(), port.map_or_else(|| endpoint.port(), Into::into));
     let mut stream = match TcpStream::connect(address).await {

@@ -2,12 +2,15 @@
 
 use std::num::{NonZeroU16, NonZeroU32};
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::time::Duration;
 
 use balance::Algorithm;
 use balance::health::HealthSettings;
 use balance::retry::RetrySettings;
 use ipnet::IpNet;
+
+use super::EndpointTls;
 
 /// BackendPolicy, with every default filled in.
 #[derive(Clone, Debug, PartialEq)]
@@ -58,6 +61,22 @@ pub struct BackendSettings {
     pub probe: Option<Probe>,
     /// Each new connection begins with a PROXY protocol header of this version; `None`: with none.
     pub proxy_protocol: Option<ProxyVersion>,
+    /// What is spoken to endpoints.
+    pub protocol: EndpointProtocol,
+    /// How connections to endpoints are encrypted; `None`: not at all.
+    pub tls: Option<Arc<EndpointTls>>,
+    /// Codes of gRPC statuses that are tried again, sorted; a rule may have its own.
+    pub retry_grpc_statuses: Box<[u8]>,
+}
+
+/// What is spoken to endpoints.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EndpointProtocol {
+    /// HTTP/1.1.
+    #[default]
+    Http1,
+    /// HTTP/2: known beforehand without TLS, agreed upon (ALPN) with it.
+    Http2,
 }
 
 /// What of a request decides where an algorithm hashes. A request that has none of it is placed by its client's address.
@@ -125,6 +144,15 @@ pub enum Probe {
         /// Where; `None`: the endpoint's own port.
         port: Option<NonZeroU16>,
     },
+    /// gRPC's health check: the answer must be that it serves.
+    Grpc {
+        /// What is asked for; empty: the server as a whole.
+        service: Box<str>,
+        /// `:authority`; `None`: the endpoint's address and port.
+        host: Option<Box<str>>,
+        /// Where; `None`: the endpoint's own port.
+        port: Option<NonZeroU16>,
+    },
 }
 
 /// A version of the PROXY protocol.
@@ -165,6 +193,8 @@ pub struct ClientSettings {
     pub stream_idle_timeout: Duration,
     /// No datagram passed in a UDP flow.
     pub flow_idle_timeout: Duration,
+    /// Requests at a time on one connection of HTTP/2, at most.
+    pub http2_max_concurrent_streams: u32,
 }
 
 /// Whether connections of clients begin with a PROXY protocol header, of either version. Who connects decides, never what

@@ -53,7 +53,7 @@ impl Addresses {
                 listener::Protocol::Tcp => Protocol::Tcp(None),
                 listener::Protocol::Udp => Protocol::Udp(None),
             };
-            self.listeners.push(Listener { address, name, client, protocol });
+            self.listeners.push(Listener { address, name, client, protocol, tls: None });
         }
         let made = &mut self.listeners[place];
         match &mut made.protocol {

@@ -11,7 +11,8 @@ use crate::objects::{
     ClientPolicySpec, HashOn, HashOnType, PassiveHealth, ProbeType,
 };
 use crate::snapshot::{
-    Affinity, BackendSettings, ClientSettings, HashKey, Probe, ProxyProtocol, ProxyVersion,
+    Affinity, BackendSettings, ClientSettings, EndpointProtocol, HashKey, Probe, ProxyProtocol,
+    ProxyVersion,
 };
 use crate::status::Reason;
 
@@ -21,6 +22,9 @@ const QUEUE_WHEN_CAPPED: u32 = 1024;
 const AFFINITY_NAME: &str = "sheave-endpoint";
 /// Statuses of a good answer to a probe where the policy gives none.
 const GOOD_STATUSES: (u16, u16) = (200, 399);
+
+/// Requests at a time on one connection of HTTP/2.
+const MAX_CONCURRENT_STREAMS: u32 = 128;
 
 /// Those of a Service without a policy.
 impl Default for BackendSettings {
@@ -75,6 +79,9 @@ pub(super) fn backend_settings(spec: &BackendPolicySpec) -> BackendSettings {
             objects::ProxyVersion::V1 => ProxyVersion::V1,
             objects::ProxyVersion::V2 => ProxyVersion::V2,
         }),
+        protocol: EndpointProtocol::Http1,
+        tls: None,
+        retry_grpc_statuses: Box::default(),
     }
 }
 
@@ -98,6 +105,7 @@ pub(super) fn client_settings(spec: &ClientPolicySpec) -> ClientSettings {
         },
         stream_idle_timeout: spec.timeouts.stream.0,
         flow_idle_timeout: spec.timeouts.flow.0,
+        http2_max_concurrent_streams: MAX_CONCURRENT_STREAMS,
     }
 }
 

@@ -79,6 +79,9 @@ fn values(settings: &BackendSettings) -> Vec<(&'static str, String)> {
         health,
         probe,
         proxy_protocol,
+        protocol,
+        tls,
+        retry_grpc_statuses,
     } = settings;
     let duration = |duration: &Duration| format!("{duration:?}");
     vec![
@@ -102,10 +105,13 @@ fn values(settings: &BackendSettings) -> Vec<(&'static str, String)> {
         ("connections.max", or_none(connection_max.as_ref())),
         ("retry.attempts", retry.attempts.to_string()),
         ("retry.statuses", format!("{retry_statuses:?}")),
+        ("retry.grpcStatuses", format!("{retry_grpc_statuses:?}")),
         ("health.active", or_none(health.active.as_ref().zip(probe.as_ref()))),
         ("health.passive", or_none(health.passive.as_ref())),
         ("health.slowStart", or_none(health.slow_start.as_ref())),
         ("health.panicPercent", health.panic_percent.to_string()),
+        ("protocol", format!("{protocol:?}")),
+        ("tls", or_none(tls.as_ref().map(|tls| &tls.server_name))),
         ("proxyProtocol", or_none(proxy_protocol.as_ref())),
     ]
 }
