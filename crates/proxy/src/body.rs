@@ -10,7 +10,6 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
 use crate::buffer::{BUFFER_BYTES, Buffer};
@@ -18,6 +17,7 @@ use crate::h1::{BadChunk, Chunk, ChunkedReader, write};
 use crate::head::{Fields, Framing};
 use crate::pipe::Pipe;
 use crate::scratch::{KeepBudget, Kept, Scratch};
+use crate::stream::Stream;
 
 /// A request's head and body are kept for another attempt up to this size.
 pub(crate) const REPLAY_BYTES: usize = 64 * 1024;
@@ -54,12 +54,16 @@ enum Reading {
     Length(u64),
     Chunked,
     UntilClose,
+    /// As far as the stream goes that carries nothing but this message.
+    Stream,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Writing {
     Raw,
     Chunked,
+    /// As it is, and the stream is told where the message ends.
+    Stream,
     /// The sink has gone: the body is read to its end and dropped.
     Discard,
 }
@@ -68,6 +72,10 @@ pub(crate) struct Pump {
     reading: Reading,
     writing: Writing,
     chunks: ChunkedReader,
+    /// What came after the body, for a sink that ends its messages itself.
+    trailers: Option<Box<Fields>>,
+    /// Such a sink has been told.
+    ended: bool,
     /// Serialised bytes, of which the first `sent` have been written.
     pub(crate) out: Vec<u8>,
     sent: usize,
@@ -85,7 +93,7 @@ pub(crate) struct Pump {
 
 /// A stream and what has been read from it already.
 pub(crate) struct Source<'a> {
-    pub(crate) stream: &'a mut TcpStream,
+    pub(crate) stream: &'a mut Stream,
     pub(crate) buffer: &'a mut Option<Buffer>,
 }
 
@@ -95,6 +103,8 @@ impl Pump {
             reading: Reading::Done,
             writing: Writing::Raw,
             chunks: ChunkedReader::new(),
+            trailers: None,
+            ended: false,
             out: Vec::new(),
             sent: 0,
             kept: None,
@@ -117,15 +127,23 @@ impl Pump {
                 Reading::Chunked
             }
             Framing::UntilClose => Reading::UntilClose,
+            Framing::Stream => Reading::Stream,
         };
-        self.writing = match to {
-            Framing::Chunked => Writing::Chunked,
-            Framing::None | Framing::Length(_) | Framing::UntilClose => Writing::Raw,
-        };
+        self.write_as(to);
         self.out.clear();
-        (self.kept, self.pipe) = (None, None);
+        (self.kept, self.pipe, self.trailers) = (None, None, None);
         (self.sent, self.allowed) = (0, u64::MAX);
         (self.body_bytes, self.written, self.progress) = (0, 0, 0);
+    }
+
+    /// The body is written as `to` and not as was said at the start; nothing has been written yet.
+    pub(crate) fn write_as(&mut self, to: Framing) {
+        self.ended = false;
+        self.writing = match to {
+            Framing::Chunked => Writing::Chunked,
+            Framing::Stream => Writing::Stream,
+            Framing::None | Framing::Length(_) | Framing::UntilClose => Writing::Raw,
+        };
     }
 
     /// Keeps what is sent, so that `rewind` can send it again, as far as the budget goes. Once all of it has been sent
@@ -161,7 +179,7 @@ impl Pump {
     /// Starts again from the first byte, if all that was sent is still here.
     pub(crate) fn rewind(&mut self) -> bool {
         if self.kept.is_some() {
-            (self.sent, self.written) = (0, 0);
+            (self.sent, self.written, self.ended) = (0, 0, false);
         }
         self.kept.is_some()
     }
@@ -173,7 +191,10 @@ impl Pump {
     }
 
     pub(crate) fn is_done(&self) -> bool {
-        self.reading == Reading::Done && self.sent == self.out.len() && self.pipe.is_none()
+        self.reading == Reading::Done
+            && self.sent == self.out.len()
+            && self.pipe.is_none()
+            && (self.writing != Writing::Stream || self.ended)
     }
 
     /// The whole body has been read (though perhaps not yet written).
@@ -186,7 +207,7 @@ impl Pump {
         &mut self,
         cx: &mut Context<'_>,
         source: &mut Source<'_>,
-        sink: &mut TcpStream,
+        sink: &mut Stream,
         scratch: &Scratch,
     ) -> Poll<Result<(), Stop>> {
         loop {
@@ -208,7 +229,7 @@ impl Pump {
             }
             if self.passes_through() {
                 scratch.stock.reclaim(source.buffer);
-                if self.is_large() {
+                if self.is_large() && source.stream.plain().is_some() && sink.plain().is_some() {
                     self.forget();
                     self.pipe = scratch.pipe();
                 }
@@ -260,7 +281,7 @@ impl Pump {
                     buffer.consume(count);
                     self.read(count)?;
                 }
-                Reading::UntilClose => {
+                Reading::UntilClose | Reading::Stream => {
                     let count = unread.len();
                     self.append(unread);
                     buffer.consume(count);
@@ -302,20 +323,31 @@ impl Pump {
         Ok(())
     }
 
+    /// The last byte of the body has been read, and the trailers.
     fn finish(&mut self) {
-        if self.writing == Writing::Chunked {
-            if self.reading == Reading::Chunked {
-                write::last_chunk(self.chunks.trailers(), &mut self.out);
-            } else {
-                write::last_chunk(&Fields::new(), &mut self.out);
-            }
+        if matches!(self.writing, Writing::Chunked | Writing::Stream) {
+            self.finish_with_trailers();
         }
         self.reading = Reading::Done;
     }
 
+    fn finish_with_trailers(&mut self) {
+        let none = Fields::new();
+        let trailers = match self.reading {
+            Reading::Chunked => self.chunks.trailers(),
+            Reading::Stream => self.trailers.as_deref().unwrap_or(&none),
+            Reading::Done | Reading::Length(_) | Reading::UntilClose => &none,
+        };
+        if self.writing == Writing::Chunked {
+            write::last_chunk(trailers, &mut self.out);
+        } else if self.reading == Reading::Chunked && trailers.iter().next().is_some() {
+            self.trailers = Some(Box::new(trailers.clone()));
+        }
+    }
+
     fn append(&mut self, data: &[u8]) {
         match self.writing {
-            Writing::Raw => self.out.extend_from_slice(data),
+            Writing::Raw | Writing::Stream => self.out.extend_from_slice(data),
             Writing::Chunked => {
                 write::chunk_header(data.len(), &mut self.out);
                 self.out.extend_from_slice(data);
@@ -327,7 +359,7 @@ impl Pump {
 
     /// So many bytes go out as they are that a second slice in the same write is cheaper than copying them.
     fn is_worth_a_slice(&self, buffer: &Buffer) -> bool {
-        let is_sent_on = self.writing == Writing::Raw && self.kept.is_none();
+        let is_sent_on = self.writing != Writing::Discard && self.kept.is_none();
         is_sent_on && self.passes_through() && buffer.len() > COPY_BYTES
     }
 
@@ -336,7 +368,7 @@ impl Pump {
         &mut self,
         cx: &mut Context<'_>,
         buffer: &mut Buffer,
-        sink: &mut TcpStream,
+        sink: &mut Stream,
     ) -> Poll<Result<(), Stop>> {
         while !buffer.is_empty() && self.reading != Reading::Done {
             self.waiting_for = Side::Sink;
@@ -360,7 +392,7 @@ impl Pump {
     fn left(&self) -> usize {
         match self.reading {
             Reading::Length(left) => usize::try_from(left).unwrap_or(usize::MAX),
-            Reading::UntilClose | Reading::Chunked => usize::MAX,
+            Reading::UntilClose | Reading::Chunked | Reading::Stream => usize::MAX,
             Reading::Done => 0,
         }
     }
@@ -368,18 +400,30 @@ impl Pump {
     pub(crate) fn poll_flush(
         &mut self,
         cx: &mut Context<'_>,
-        sink: &mut TcpStream,
+        sink: &mut Stream,
     ) -> Poll<Result<(), Stop>> {
         while self.sent < self.out.len() {
             self.waiting_for = Side::Sink;
-            let written = ready!(Pin::new(&mut *sink).poll_write(cx, &self.out[self.sent..]));
+            let rest = &self.out[self.sent..];
+            let is_last = self.ends_stream() && self.trailers.is_none();
+            let written = if is_last {
+                ready!(sink.poll_write_last(cx, rest))
+            } else {
+                ready!(Pin::new(&mut *sink).poll_write(cx, rest))
+            };
             match written {
                 Ok(count) if count > 0 => {
+                    self.ended = is_last && count == rest.len();
                     self.sent += count;
                     self.count_written(count);
                 }
                 _ => return Poll::Ready(Err(Stop::SinkFailed)),
             }
+        }
+        if self.ends_stream() && !self.ended {
+            self.waiting_for = Side::Sink;
+            sink.end(self.trailers.as_deref()).map_err(|_| Stop::SinkFailed)?;
+            self.ended = true;
         }
         let bytes = self.out.len();
         self.kept.take_if(|kept| bytes > REPLAY_BYTES || !kept.grow(bytes));
@@ -396,8 +440,9 @@ impl Pump {
 
     /// The bytes need no change, so they can go from socket to socket by way of the worker's large buffer.
     fn passes_through(&self) -> bool {
-        let plain_in = matches!(self.reading, Reading::Length(_) | Reading::UntilClose);
-        plain_in && matches!(self.writing, Writing::Raw | Writing::Discard)
+        let plain_in =
+            matches!(self.reading, Reading::Length(_) | Reading::UntilClose | Reading::Stream);
+        plain_in && self.writing != Writing::Chunked
     }
 
     /// So much is left that moving pages beats copying bytes.
@@ -411,7 +456,7 @@ impl Pump {
         &mut self,
         cx: &mut Context<'_>,
         source: &Source<'_>,
-        sink: &TcpStream,
+        sink: &Stream,
         scratch: &Scratch,
     ) -> Poll<Result<(), Stop>> {
         let is_buffered = source.buffer.as_ref().is_some_and(|buffer| !buffer.is_empty());
@@ -419,13 +464,19 @@ impl Pump {
             let moved = match self.reading {
                 _ if !pipe.is_empty() => {
                     self.waiting_for = Side::Sink;
-                    pipe.poll_empty(cx, sink).map_err(|_| Stop::SinkFailed)
+                    let socket = sink.plain().ok_or(Stop::SinkFailed)?;
+                    pipe.poll_empty(cx, socket).map_err(|_| Stop::SinkFailed)
                 }
                 Reading::Length(left) if !is_buffered => {
                     self.waiting_for = Side::Source;
-                    pipe.poll_fill(cx, source.stream, left).map_err(|_| Stop::SourceEnded)
+                    let socket = source.stream.plain().ok_or(Stop::SourceEnded)?;
+                    pipe.poll_fill(cx, socket, left).map_err(|_| Stop::SourceEnded)
                 }
-                Reading::Length(_) | Reading::Done | Reading::Chunked | Reading::UntilClose => {
+                Reading::Length(_)
+                | Reading::Done
+                | Reading::Chunked
+                | Reading::UntilClose
+                | Reading::Stream => {
                     scratch.give_back_pipe(pipe);
                     return Poll::Ready(Ok(()));
                 }
@@ -445,20 +496,20 @@ impl Pump {
     fn poll_copy(
         &mut self,
         cx: &mut Context<'_>,
-        source: &mut TcpStream,
-        sink: &mut TcpStream,
+        source: &mut Stream,
+        sink: &mut Stream,
         scratch: &Scratch,
     ) -> Poll<Result<(), Stop>> {
         let mut large = scratch.large();
         let most = large.len().min(self.left());
         let mut space = ReadBuf::new(&mut large[..most]);
-        let result = ready!(Pin::new(source).poll_read(cx, &mut space));
+        let result = ready!(Pin::new(&mut *source).poll_read(cx, &mut space));
         let data = space.filled();
         if result.is_err() {
             return Poll::Ready(Err(Stop::SourceEnded));
         }
         if data.is_empty() {
-            return Poll::Ready(self.source_closed());
+            return Poll::Ready(self.source_closed(source));
         }
         self.read(data.len())?;
         if self.kept.is_some() && self.out.len() + data.len() <= REPLAY_BYTES {
@@ -489,18 +540,27 @@ impl Pump {
     ) -> Poll<Result<(), Stop>> {
         let buffer = source.buffer.get_or_insert_with(|| scratch.stock.take());
         match ready!(buffer.poll_fill(cx, source.stream, BUFFER_BYTES)) {
-            Ok(0) => Poll::Ready(self.source_closed()),
+            Ok(0) => Poll::Ready(self.source_closed(source.stream)),
             Ok(_) => Poll::Ready(Ok(())),
             Err(_) => Poll::Ready(Err(Stop::SourceEnded)),
         }
     }
 
-    fn source_closed(&mut self) -> Result<(), Stop> {
-        if self.reading != Reading::UntilClose {
-            return Err(Stop::SourceEnded);
+    fn source_closed(&mut self, source: &mut Stream) -> Result<(), Stop> {
+        match self.reading {
+            Reading::UntilClose => {}
+            Reading::Stream => self.trailers = source.take_trailers(),
+            Reading::Done | Reading::Length(_) | Reading::Chunked => {
+                return Err(Stop::SourceEnded);
+            }
         }
         self.finish();
         Ok(())
+    }
+
+    /// What is left to be written is the message's last, and the sink is to know.
+    fn ends_stream(&self) -> bool {
+        self.writing == Writing::Stream && self.reading == Reading::Done
     }
 }
 

@@ -9,7 +9,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, ReadBuf};
-use tokio::net::TcpStream;
+
+use crate::stream::Stream;
 
 /// Enough for nearly every head, with the start of the body.
 pub(crate) const BUFFER_BYTES: usize = 16 * 1024;
@@ -55,7 +56,7 @@ impl Buffer {
     pub(crate) fn poll_fill(
         &mut self,
         cx: &mut Context<'_>,
-        stream: &mut TcpStream,
+        stream: &mut Stream,
         most: usize,
     ) -> Poll<io::Result<usize>> {
         self.make_room(most);

@@ -20,6 +20,7 @@ pub(crate) use fields::Span;
 pub enum Version {
     Http10,
     Http11,
+    Http2,
 }
 
 /// A request's method; the text of `Other` is in the head.
@@ -89,6 +90,8 @@ pub enum Framing {
     Chunked,
     /// Responses only: all that comes before the connection ends.
     UntilClose,
+    /// HTTP/2: the message has a stream to itself, and ends with it.
+    Stream,
 }
 
 /// The head of a request, checked: what a parser has filled in here can be sent on.

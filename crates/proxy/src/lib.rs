@@ -33,6 +33,8 @@ mod failure;
 mod dial;
 /// Bodies, streamed.
 mod body;
+/// The bytes of one peer, whatever carries them.
+mod stream;
 /// Pages from socket to socket.
 mod pipe;
 /// Connections that have left HTTP.

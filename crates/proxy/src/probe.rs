@@ -7,8 +7,8 @@ use gateway::snapshot::{Probe, ProxyVersion};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use crate::dial::attempt::RESPONSE_LIMITS;
 use crate::dial::connect;
-use crate::dial::h1::RESPONSE_LIMITS;
 use crate::h1::parse;
 use crate::head::{Method, ResponseHead};
 use crate::proxy_protocol::{self, Header};

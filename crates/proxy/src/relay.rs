@@ -11,14 +11,14 @@ use crate::accept::client::Client;
 use crate::body::{Side, Source, Stop};
 use crate::clock;
 use crate::dial::abandon;
-use crate::dial::h1::Lease;
+use crate::dial::attempt::Lease;
 use crate::dial::pool;
 use crate::exchange::{After, Exchange, Terms};
 use crate::failure::Failure;
 use crate::forwarded::{PSEUDONYM, VIA};
-use crate::h1::write;
 use crate::head::{Framing, Method, Name, ResponseHead, Version};
 use crate::observe::access::Record;
+use crate::stream::Manner;
 use crate::tunnel;
 use crate::worker::Worker;
 
@@ -39,7 +39,7 @@ pub(crate) async fn relay(
     if exchange.response.upgrade {
         return tunnel::tunnel(worker, client, exchange, lease, terms, record).await;
     }
-    let keep_alive = start(worker, client, exchange, terms);
+    let keep_alive = start(worker, client, exchange, &lease, terms)?;
     let result = stream(worker, client, exchange, &mut lease, terms).await;
     let end = result.map_or_else(Failure::end, |()| end);
     lease.slot.conclude(worker, &terms.current, end, lease.head_after);
@@ -81,12 +81,21 @@ fn change(worker: &Worker, exchange: &mut Exchange, lease: &Lease, terms: &Terms
 }
 
 /// Writes the head into the pump; says whether the client may send another request.
-fn start(worker: &Worker, client: &Client, exchange: &mut Exchange, terms: &Terms<'_>) -> bool {
+fn start(
+    worker: &Worker,
+    client: &mut Client,
+    exchange: &mut Exchange,
+    lease: &Lease,
+    terms: &Terms<'_>,
+) -> Result<bool, Failure> {
     let Exchange { request, response, upload, download, .. } = exchange;
     let framing = match (response.framing, request.version) {
-        (Framing::Chunked | Framing::UntilClose, Version::Http11) => Framing::Chunked,
-        (Framing::Chunked | Framing::UntilClose, Version::Http10) => Framing::UntilClose,
         (known @ (Framing::None | Framing::Length(_)), _) => known,
+        (Framing::Chunked | Framing::UntilClose | Framing::Stream, version) => match version {
+            Version::Http10 => Framing::UntilClose,
+            Version::Http11 => Framing::Chunked,
+            Version::Http2 => Framing::Stream,
+        },
     };
     // A client that was not told to go on may or may not send the body: what comes next is unknown.
     let expects = request.expect_continue && !upload.is_read();
@@ -94,9 +103,11 @@ fn start(worker: &Worker, client: &Client, exchange: &mut Exchange, terms: &Term
         && framing != Framing::UntilClose
         && !expects
         && client.may_stay(worker, terms.client);
-    download.start(response.framing, framing);
-    write::response_head(response, framing, request.version, keep_alive, false, &mut download.out);
-    keep_alive
+    let from = lease.connection.stream.framing(response.framing);
+    download.start(from, client.stream.framing(framing));
+    let manner = Manner { version: request.version, framing, keep_alive, upgrade: false };
+    client.stream.put_head(response, &manner, &mut download.out)?;
+    Ok(keep_alive)
 }
 
 /// Streams the response's body, and what is left of the request's.
@@ -204,7 +215,7 @@ pub(crate) async fn forward_interim(
     prepare(worker, &mut exchange.response);
     let Exchange { request, response, download, .. } = &mut *exchange;
     download.start(Framing::None, Framing::None);
-    write::response_head(response, Framing::None, request.version, true, false, &mut download.out);
+    client.stream.put_head(response, &Manner::without_body(request.version), &mut download.out)?;
     flush(client, exchange, terms.deadline.min(clock::now() + terms.client.body_timeout)).await
 }
 
@@ -291,7 +302,9 @@ async fn send_own(
     if !fields.has(Name::Date) {
         fields.add(Name::Date, worker.date());
     }
-    write_own(exchange, body, keep_alive);
+    if put_own(client, exchange, body, keep_alive).is_err() {
+        return After::Cut;
+    }
     let deadline = clock::now() + listener.client.body_timeout;
     match flush(client, exchange, deadline).await {
         Ok(()) if keep_alive => After::KeepAlive,
@@ -300,7 +313,12 @@ async fn send_own(
     }
 }
 
-fn write_own(exchange: &mut Exchange, body: &[u8], keep_alive: bool) {
+fn put_own(
+    client: &mut Client,
+    exchange: &mut Exchange,
+    body: &[u8],
+    keep_alive: bool,
+) -> Result<(), Failure> {
     let Exchange { request, response, download, .. } = exchange;
     let length = body.len() as u64;
     // A 204 says by itself that nothing follows (RFC 9110 §8.6).
@@ -308,9 +326,11 @@ fn write_own(exchange: &mut Exchange, body: &[u8], keep_alive: bool) {
     let has_body = has_length && request.method != Method::Head;
     response.length_of_absent_body = has_length.then_some(length);
     let framing = if has_body { Framing::Length(length) } else { Framing::None };
-    download.start(Framing::None, Framing::None);
-    write::response_head(response, framing, request.version, keep_alive, false, &mut download.out);
+    download.start(Framing::None, client.stream.framing(framing));
+    let manner = Manner { version: request.version, framing, keep_alive, upgrade: false };
+    client.stream.put_head(response, &manner, &mut download.out)?;
     if has_body {
         download.out.extend_from_slice(body);
     }
+    Ok(())
 }

@@ -15,7 +15,7 @@ use crate::accept::client::{Client, Interrupt};
 use crate::affinity::Bond;
 use crate::backend::{self, Admitted, BackendRef, Slot};
 use crate::clock;
-use crate::dial::h1 as endpoint_h1;
+use crate::dial::attempt;
 use crate::dial::pool::{Endpoint, EndpointData};
 use crate::exchange::{After, Exchange, Terms};
 use crate::failure::Failure;
@@ -37,7 +37,8 @@ pub(crate) async fn serve(
     exchange: &mut Exchange,
 ) -> After {
     let mut record = Record::new(clock::now());
-    exchange.upload.start(exchange.request.framing, exchange.request.framing);
+    let framing = exchange.request.framing;
+    exchange.upload.start(client.stream.framing(framing), framing);
     let after = match forward(worker, client, exchange, &mut record).await {
         Ok(after) => after,
         Err(failure) => {
@@ -99,7 +100,7 @@ async fn forward(
             Next::Again(slot) => (slot, true),
         };
         record.attempt(&slot);
-        next = match endpoint_h1::attempt(worker, client, exchange, slot, fresh, &terms).await {
+        next = match attempt::attempt(worker, client, exchange, slot, fresh, &terms).await {
             Err(lost) => retries.after(lost, worker, exchange, &terms)?,
             Ok(lease) if retries.wants_another(worker, exchange, &terms) => {
                 retries.instead_of(lease, worker, exchange, &terms)
@@ -202,7 +203,14 @@ fn prepare(
     }
     upload.allow(most);
     upload.keep(&worker.keep_budget, listener);
-    crate::h1::write::request_head(request, request.framing, request.upgrade, &mut upload.out);
+    let framing = match request.framing {
+        Framing::Stream => Framing::Chunked,
+        same @ (Framing::None | Framing::Length(_) | Framing::Chunked | Framing::UntilClose) => {
+            same
+        }
+    };
+    upload.write_as(framing);
+    crate::h1::write::request_head(request, framing, request.upgrade, &mut upload.out);
     Ok(())
 }
 

@@ -14,7 +14,7 @@ use crate::accept::client::{Client, Interrupt};
 use crate::backend::{BackendRef, Slot};
 use crate::clock;
 use crate::dial::abandon;
-use crate::dial::h1::{Lease, Lost, Retry};
+use crate::dial::attempt::{Lease, Lost, Retry};
 use crate::dial::pool::Endpoint;
 use crate::exchange::{Exchange, Terms};
 use crate::failure::Failure;

@@ -13,9 +13,6 @@ use std::time::Duration;
 
 use balance::End;
 use gateway::snapshot::{BackendSettings, Protocol};
-use socket2::SockRef;
-use tokio::io::Interest;
-use tokio::net::TcpStream;
 
 use crate::accept::arrival::Presence;
 use crate::accept::client::{Client, Interrupt};
@@ -26,12 +23,13 @@ use crate::dial::pool::Endpoint;
 use crate::failure::Failure;
 use crate::observe::passage::Record;
 use crate::passage::{self, Entered, Way};
+use crate::stream::Stream;
 use crate::worker::Worker;
 
 /// One way of a connection.
-mod stream;
+mod one_way;
 
-use stream::{Broken, Stream};
+use one_way::{Broken, OneWay};
 
 /// Carries the connection to an endpoint, and to its end.
 pub(crate) async fn serve(presence: Presence, mut client: Client) {
@@ -62,7 +60,7 @@ async fn carry(
     let (_slot, mut endpoint) = reached;
     let end = relay(worker, client, &mut endpoint, idle, record).await;
     if end.is_err() {
-        drop(SockRef::from(&endpoint).set_linger(Some(Duration::ZERO)));
+        endpoint.reset_on_close();
     }
     end
 }
@@ -74,7 +72,7 @@ async fn reach(
     client: &mut Client,
     backend: &BackendRef,
     record: &mut Record,
-) -> Result<(Slot, TcpStream), Failure> {
+) -> Result<(Slot, Stream), Failure> {
     let held = backend.hold();
     let settings = &held.settings;
     let mut except = None;
@@ -126,7 +124,7 @@ async fn open(
     client: &mut Client,
     slot: &Slot,
     settings: &BackendSettings,
-) -> Result<TcpStream, Failure> {
+) -> Result<Stream, Failure> {
     let header = client.announcement(settings);
     let connecting = connect(&slot.endpoint, worker.index, &header);
     match within(client, settings.connect_timeout, connecting).await {
@@ -146,7 +144,7 @@ async fn within<F: Future>(
 ) -> Result<F::Output, Interrupt> {
     client.deadline.set(clock::now() + patience);
     let mut future = pin!(future);
-    let mut broken = pin!(client.stream.ready(Interest::ERROR));
+    let mut broken = pin!(client.stream.broken());
     poll_fn(|cx| {
         if let Poll::Ready(output) = future.as_mut().poll(cx) {
             return Poll::Ready(Ok(output));
@@ -163,12 +161,12 @@ async fn within<F: Future>(
 async fn relay(
     worker: &Worker,
     client: &mut Client,
-    endpoint: &mut TcpStream,
+    endpoint: &mut Stream,
     idle: Duration,
     record: &mut Record,
 ) -> Result<(), Failure> {
-    let mut there = Stream::beginning_with(client.take_unread(worker));
-    let mut back = Stream::beginning_with(Vec::new());
+    let mut there = OneWay::beginning_with(client.take_unread(worker));
+    let mut back = OneWay::beginning_with(Vec::new());
     client.deadline.set(clock::now() + idle);
     poll_fn(|cx| {
         let up = there.poll(cx, &mut client.stream, endpoint, &worker.scratch);

@@ -7,18 +7,17 @@ use std::task::{Context, Poll, ready};
 
 use balance::End;
 use tokio::io::AsyncWrite;
-use tokio::net::TcpStream;
 
 use crate::accept::client::Client;
 use crate::body::{Pump, Source, Stop};
 use crate::clock;
-use crate::dial::h1::Lease;
+use crate::dial::attempt::Lease;
 use crate::exchange::{After, Exchange, Terms};
 use crate::failure::Failure;
-use crate::h1::write;
 use crate::head::Framing;
 use crate::observe::access::Record;
 use crate::scratch::Scratch;
+use crate::stream::{Manner, Stream};
 use crate::worker::Worker;
 
 /// Passes the 101 on, then bytes both ways. The slot is held as long as the tunnel is open.
@@ -33,7 +32,8 @@ pub(crate) async fn tunnel(
     let Exchange { request, response, upload, download, .. } = exchange;
     upload.start(Framing::UntilClose, Framing::UntilClose);
     download.start(Framing::UntilClose, Framing::UntilClose);
-    write::response_head(response, Framing::None, request.version, true, true, &mut download.out);
+    let manner = Manner { upgrade: true, ..Manner::without_body(request.version) };
+    client.stream.put_head(response, &manner, &mut download.out)?;
     let mut there = Direction { pump: upload, finished: false };
     let mut back = Direction { pump: download, finished: false };
     let (ours, theirs) = (client, &mut lease.connection);
@@ -75,7 +75,7 @@ impl Direction<'_> {
         &mut self,
         cx: &mut Context<'_>,
         source: &mut Source<'_>,
-        sink: &mut TcpStream,
+        sink: &mut Stream,
         scratch: &Scratch,
     ) -> Poll<Result<(), Stop>> {
         if self.finished {

@@ -116,7 +116,7 @@ impl Request {
         }
         text += &format!("Host: {}{}\r\n", self.host, self.port);
         match self.framing {
-            Framing::None | Framing::UntilClose => {}
+            Framing::None | Framing::UntilClose | Framing::Stream => {}
             Framing::Length(length) => text += &format!("content-length: {length}\r\n"),
             Framing::Chunked => text += "transfer-encoding: chunked\r\n",
         }

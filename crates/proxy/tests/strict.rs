@@ -136,6 +136,7 @@ fn body(framing: Framing) -> String {
         Framing::Length(length) => format!("length {length}"),
         Framing::Chunked => "chunked".into(),
         Framing::UntilClose => "close".into(),
+        Framing::Stream => "stream".into(),
     }
 }
 

@@ -16,6 +16,7 @@ use crate::accept::h1;
 use crate::accept::introduction::{self, Introduction};
 use crate::live::Bound;
 use crate::observe::passage::Record;
+use crate::stream::Stream;
 use crate::tcp;
 use crate::worker::{Command, Seat, Worker};
 
@@ -60,7 +61,7 @@ pub(crate) fn adopt(worker: &Rc<Worker>, handover: Handover) {
 pub(crate) fn spawn(worker: &Rc<Worker>, stream: TcpStream, arrival: Arrival) {
     let presence = Presence::new(worker, &arrival.bound);
     let moved = arrival.moved;
-    let client = Client::new(stream, arrival);
+    let client = Client::new(Stream::Tcp(stream), arrival);
     if moved {
         worker.counters().moved_in.add(1);
         return begin(presence, client);

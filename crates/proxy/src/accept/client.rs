@@ -9,8 +9,6 @@ use std::time::Duration;
 
 use balance::Time;
 use gateway::snapshot::{BackendSettings, ClientSettings};
-use socket2::SockRef;
-use tokio::net::TcpStream;
 
 use crate::accept::arrival::Arrival;
 use crate::buffer::{BUFFER_BYTES, Buffer};
@@ -19,11 +17,12 @@ use crate::deadline::Deadline;
 use crate::forwarded::Origin;
 use crate::live::{Bound, Live, LiveListener};
 use crate::proxy_protocol::{self, Addresses, Header};
+use crate::stream::Stream;
 use crate::worker::{Stage, Worker};
 
 /// A connection as its requests see it.
 pub(crate) struct Client {
-    pub(crate) stream: TcpStream,
+    pub(crate) stream: Stream,
     /// Read from the client and not yet used.
     pub(crate) buffer: Option<Buffer>,
     /// The one timer of whatever the connection waits for.
@@ -54,7 +53,7 @@ pub(crate) enum Interrupt {
 }
 
 impl Client {
-    pub(super) fn new(stream: TcpStream, arrival: Arrival) -> Self {
+    pub(super) fn new(stream: Stream, arrival: Arrival) -> Self {
         let Arrival { peer, destination, bound, accepted, .. } = arrival;
         let now = clock::now();
         Self {
@@ -117,8 +116,7 @@ impl Client {
 
     /// Closes the connection with a reset, so that what the client got does not look whole.
     pub(crate) fn reset_on_close(&self) {
-        // Where it cannot be set, the connection is closed all the same.
-        drop(SockRef::from(&self.stream).set_linger(Some(Duration::ZERO)));
+        self.stream.reset_on_close();
     }
 
     /// The listener the connection came by, or `None` if nobody listens there any more.

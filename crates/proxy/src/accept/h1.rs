@@ -16,6 +16,7 @@ use crate::exchange::{After, Exchange};
 use crate::failure::Failure;
 use crate::h1::{HeadLimits, parse};
 use crate::request;
+use crate::stream::Stream;
 use crate::worker::{Stage, Worker};
 
 /// After our last answer we read on for so long, so that the client gets the answer before a reset.
@@ -177,7 +178,8 @@ impl Client {
     /// Hands the connection, which has nothing unread, to another worker.
     fn move_on(self, mut presence: Presence, home: usize) {
         let Self { stream, peer, destination, bound, accepted, .. } = self;
+        let Stream::Tcp(socket) = stream;
         let arrival = Arrival { peer, destination, bound, accepted, moved: true };
-        hand_over(presence.move_to(home), stream, arrival);
+        hand_over(presence.move_to(home), socket, arrival);
     }
 }

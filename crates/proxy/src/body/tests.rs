@@ -8,12 +8,12 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 
-/// Two ends of a connection over loopback.
-async fn pair() -> (TcpStream, TcpStream) {
+/// Two ends of a connection over loopback: one to use, one as a peer has it.
+async fn pair() -> (TcpStream, Stream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (near, far) =
         tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
-    (near.unwrap(), far.unwrap().0)
+    (near.unwrap(), Stream::Tcp(far.unwrap().0))
 }
 
 fn body(length: usize) -> Vec<u8> {
@@ -70,7 +70,7 @@ struct Carriage {
 /// Pumps the body, and a second time from the start if all of it was kept; gives what arrived, and the copy made of it.
 async fn carry(carriage: &Carriage) -> Result<Vec<Vec<u8>>, Stop> {
     let (mut sender, mut source) = pair().await;
-    let (mut sink, receiver) = pair().await;
+    let (receiver, mut sink) = pair().await;
     let wire = framed(&body(carriage.length), carriage.from, carriage.chunk);
     let pieces = carriage.pieces.clone();
     let send = async move {
@@ -105,7 +105,7 @@ async fn carry(carriage: &Carriage) -> Result<Vec<Vec<u8>>, Stop> {
         drop(sink);
         if carriage.keep && pump.rewind() {
             copied = copy.await.ok();
-            let (mut again, receiver) = pair().await;
+            let (receiver, mut again) = pair().await;
             poll_fn(|cx| pump.poll(cx, &mut source, &mut again, &scratch)).await?;
             sinks.push(receiver);
         }
@@ -171,7 +171,7 @@ fn more_than_is_allowed_is_refused() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let result = runtime.block_on(async {
         let (mut sender, mut source) = pair().await;
-        let (mut sink, _receiver) = pair().await;
+        let (_receiver, mut sink) = pair().await;
         sender.write_all(b"5\r\nhello\r\n").await.unwrap();
         let mut pump = Pump::new();
         pump.start(Framing::Chunked, Framing::Chunked);
@@ -189,7 +189,7 @@ fn a_body_that_ends_early_is_noticed() {
     for (framing, wire) in [(Framing::Length(6), "hello"), (Framing::Chunked, "5\r\nhello\r\n")] {
         let result = runtime.block_on(async {
             let (mut sender, mut source) = pair().await;
-            let (mut sink, _receiver) = pair().await;
+            let (_receiver, mut sink) = pair().await;
             sender.write_all(wire.as_bytes()).await.unwrap();
             drop(sender);
             let mut pump = Pump::new();

@@ -15,7 +15,7 @@ use tokio::time::{sleep_until, timeout_at};
 use crate::backend::Current;
 use crate::body::{Pump, Source};
 use crate::clock;
-use crate::dial::h1::{Lease, RESPONSE_LIMITS, poll_head};
+use crate::dial::attempt::{Lease, RESPONSE_LIMITS, poll_head};
 use crate::dial::pool;
 use crate::exchange::{Exchange, Terms};
 use crate::failure::Failure;

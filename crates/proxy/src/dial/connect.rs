@@ -8,6 +8,7 @@ use tokio::net::TcpStream;
 use crate::clock;
 use crate::dial::pool::{Connection, Endpoint};
 use crate::failure::Failure;
+use crate::stream::Stream;
 
 /// Opens a connection to the endpoint, which begins with `header`; the caller bounds the time.
 pub(crate) async fn connect(
@@ -20,7 +21,7 @@ pub(crate) async fn connect(
     // Heads and small bodies leave in one write: there is nothing for Nagle's algorithm to gather.
     drop(stream.set_nodelay(true));
     stream.write_all(header).await.map_err(|error| why(&error))?;
-    let mut connection = Box::new(Connection::new(stream, worker, clock::now()));
+    let mut connection = Box::new(Connection::new(Stream::Tcp(stream), worker, clock::now()));
     connection.written = header.len() as u64;
     Ok(connection)
 }

@@ -4,7 +4,7 @@
 pub(crate) mod pool;
 /// Opening a connection.
 pub(crate) mod connect;
-/// One HTTP/1.1 attempt on one connection.
-pub(crate) mod h1;
+/// One attempt on one connection.
+pub(crate) mod attempt;
 /// What is done with a request whose client has gone.
 pub(crate) mod abandon;

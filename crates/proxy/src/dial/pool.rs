@@ -16,11 +16,11 @@ use std::time::Duration;
 use balance::Time;
 use gateway::snapshot::BackendSettings;
 use socket2::SockRef;
-use tokio::net::TcpStream;
 
 use crate::backend::Backend;
 use crate::buffer::Buffer;
 use crate::observe::EndpointCounters;
+use crate::stream::Stream;
 use crate::sys;
 
 /// Idle connections to one endpoint that one stack holds. What comes on top of it is closed: the old ones are those that
@@ -52,7 +52,7 @@ struct Stack(Mutex<VecDeque<Box<Connection>>>);
 
 /// An open connection to an endpoint. Boxed, because it goes through many hands in each request.
 pub(crate) struct Connection {
-    pub(crate) stream: TcpStream,
+    pub(crate) stream: Stream,
     /// Read from the endpoint and not yet used.
     pub(crate) buffer: Option<Buffer>,
     /// Bytes written since it was opened: with what the kernel says was acknowledged, it tells whether a request can
@@ -226,7 +226,7 @@ fn pop(stack: &mut VecDeque<Box<Connection>>, wish: &Wish<'_>) -> Option<Box<Con
 }
 
 impl Connection {
-    pub(crate) fn new(stream: TcpStream, worker: usize, now: Time) -> Self {
+    pub(crate) fn new(stream: Stream, worker: usize, now: Time) -> Self {
         Self {
             stream,
             buffer: None,
@@ -258,8 +258,9 @@ impl Connection {
         if !surely && self.stream.poll_read_ready(&mut cx).is_pending() {
             return true;
         }
+        let Some(socket) = self.stream.socket() else { return false };
         let mut byte = [std::mem::MaybeUninit::uninit()];
-        let seen = SockRef::from(&self.stream).peek(&mut byte);
+        let seen = SockRef::from(socket).peek(&mut byte);
         matches!(seen, Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
     }
 
@@ -269,12 +270,13 @@ impl Connection {
         if endpoint.idle.safe_age().saturating_sub(seen) >= LATE {
             return seen;
         }
-        sys::since_last_data(&self.stream).map_or(seen, |age| seen.max(age))
+        let silent = self.stream.socket().and_then(sys::since_last_data);
+        silent.map_or(seen, |age| seen.max(age))
     }
 
     /// Moves the connection to this worker's runtime.
     fn adopt(self, worker: usize) -> Option<Self> {
-        let stream = self.stream.into_std().and_then(TcpStream::from_std).ok()?;
+        let stream = self.stream.adopt()?;
         Some(Self { stream, worker, ..self })
     }
 }

@@ -55,7 +55,7 @@ pub fn response_head(
         match (keep_alive, client_version) {
             (false, _) => out.extend_from_slice(b"Connection: close\r\n"),
             (true, Version::Http10) => out.extend_from_slice(b"Connection: keep-alive\r\n"),
-            (true, Version::Http11) => {}
+            (true, Version::Http11 | Version::Http2) => {}
         }
     }
     out.extend_from_slice(b"\r\n");
@@ -104,7 +104,7 @@ fn is_sent_on(name: Name, framing: Framing) -> bool {
         | Name::ProxyAuthorization
         | Name::Http2Settings => false,
         // Announces what only a chunked body can have.
-        Name::Trailer => framing == Framing::Chunked,
+        Name::Trailer => matches!(framing, Framing::Chunked | Framing::Stream),
         Name::Other
         | Name::Expect
         | Name::Via
@@ -122,7 +122,7 @@ fn is_sent_on(name: Name, framing: Framing) -> bool {
 
 fn framing_field(framing: Framing, out: &mut Vec<u8>) {
     match framing {
-        Framing::None | Framing::UntilClose => {}
+        Framing::None | Framing::UntilClose | Framing::Stream => {}
         Framing::Chunked => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
         Framing::Length(length) => {
             out.extend_from_slice(b"Content-Length: ");

@@ -215,6 +215,7 @@ fn version(version: Version) -> &'static str {
     match version {
         Version::Http10 => "1.0",
         Version::Http11 => "1.1",
+        Version::Http2 => "2",
     }
 }
 

@@ -89,7 +89,7 @@ fn length(framing: Framing) -> Option<u64> {
         Framing::None => Some(0),
         Framing::Length(length) => Some(length),
         Framing::Chunked => None,
-        Framing::UntilClose => panic!("no request ends with the connection"),
+        Framing::UntilClose | Framing::Stream => panic!("no request of HTTP/1.1 ends so"),
     }
 }
 

@@ -12,6 +12,7 @@ use tokio::net::TcpStream;
 
 use crate::pipe::Pipe;
 use crate::scratch::Scratch;
+use crate::stream::Stream;
 
 /// So many bytes in large reads, one after the other, promise more: from then on pages are moved. The figure is
 /// that of bodies, see docs/decisions/0001.
@@ -34,7 +35,7 @@ enum State {
     Finished,
 }
 
-pub(super) struct Stream {
+pub(super) struct OneWay {
     state: State,
     /// Read and not yet written, from `sent` on.
     rest: Vec<u8>,
@@ -47,7 +48,7 @@ pub(super) struct Stream {
     pub(super) bytes: u64,
 }
 
-impl Stream {
+impl OneWay {
     /// A way whose first bytes have been read already.
     pub(super) fn beginning_with(rest: Vec<u8>) -> Self {
         Self { state: State::Flowing, rest, sent: 0, pipe: None, bulk: 0, bytes: 0 }
@@ -57,8 +58,8 @@ impl Stream {
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        source: &mut TcpStream,
-        sink: &mut TcpStream,
+        source: &mut Stream,
+        sink: &mut Stream,
         scratch: &Scratch,
     ) -> Poll<Result<(), Broken>> {
         loop {
@@ -75,13 +76,10 @@ impl Stream {
     }
 
     /// Writes what has been read.
-    fn poll_flush(
-        &mut self,
-        cx: &mut Context<'_>,
-        sink: &mut TcpStream,
-    ) -> Poll<Result<(), Broken>> {
+    fn poll_flush(&mut self, cx: &mut Context<'_>, sink: &mut Stream) -> Poll<Result<(), Broken>> {
         while let Some(pipe) = self.pipe.as_mut().filter(|pipe| !pipe.is_empty()) {
-            let moved = ready!(pipe.poll_empty(cx, sink)).map_err(|_| Broken::Sink)?;
+            let socket = sink.plain().ok_or(Broken::Sink)?;
+            let moved = ready!(pipe.poll_empty(cx, socket)).map_err(|_| Broken::Sink)?;
             self.bytes += moved as u64;
         }
         while self.sent < self.rest.len() {
@@ -99,15 +97,16 @@ impl Stream {
     fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
-        source: &mut TcpStream,
-        sink: &mut TcpStream,
+        source: &mut Stream,
+        sink: &mut Stream,
         scratch: &Scratch,
     ) -> Poll<Result<(), Broken>> {
         let emptied = self.pipe.take();
         if self.bulk >= BULK_BYTES
+            && let (Some(socket), Some(_)) = (source.plain(), sink.plain())
             && let Some(pipe) = emptied.or_else(|| scratch.pipe())
         {
-            return self.poll_splice(cx, source, pipe, scratch);
+            return self.poll_splice(cx, socket, pipe, scratch);
         }
         let mut large = scratch.large();
         let mut space = ReadBuf::new(&mut large);

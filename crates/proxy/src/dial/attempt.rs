@@ -1,4 +1,4 @@
-//! One HTTP/1.1 attempt on one connection: send the request, await the response's head.
+//! One attempt on one connection: send the request, await the response's head.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -325,5 +325,9 @@ fn is_unacknowledged(connection: &Connection, upload: &Pump) -> bool {
     // The SYN counts as a byte.
     let before = connection.written + 1;
     upload.written == 0
-        || sys::bytes_acked(&connection.stream).is_some_and(|acknowledged| acknowledged <= before)
+        || connection
+            .stream
+            .plain()
+            .and_then(sys::bytes_acked)
+            .is_some_and(|acknowledged| acknowledged <= before)
 }

@@ -1,0 +1,199 @@
+//! The bytes of one peer, whatever carries them.
+//!
+//! Clients and endpoints are read and written through this, so that bodies, tunnels and heads know nothing of what is
+//! below. What only a socket can do (splice, options) asks for the socket.
+
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::net::TcpStream;
+
+use crate::failure::Failure;
+use crate::h1::write;
+use crate::head::{Fields, Framing, ResponseHead, Version};
+
+/// What carries the bytes of one peer.
+pub(crate) enum Stream {
+    Tcp(TcpStream),
+}
+
+/// How a response's head is put to a client.
+pub(crate) struct Manner {
+    /// Of the request.
+    pub(crate) version: Version,
+    /// Of the body that follows.
+    pub(crate) framing: Framing,
+    /// The client may send another request.
+    pub(crate) keep_alive: bool,
+    /// What follows is not HTTP.
+    pub(crate) upgrade: bool,
+}
+
+impl Manner {
+    /// Nothing follows but another head.
+    pub(crate) fn without_body(version: Version) -> Self {
+        Self { version, framing: Framing::None, keep_alive: true, upgrade: false }
+    }
+}
+
+impl Stream {
+    /// Puts a response's head on its way: into `out`, where it is part of the bytes, else at once.
+    pub(crate) fn put_head(
+        &mut self,
+        head: &ResponseHead,
+        manner: &Manner,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Failure> {
+        match self {
+            Self::Tcp(_) => {
+                write::response_head(
+                    head,
+                    manner.framing,
+                    manner.version,
+                    manner.keep_alive,
+                    manner.upgrade,
+                    out,
+                );
+                Ok(())
+            }
+        }
+    }
+
+    /// Ready when a read would not wait; costs no system call while nothing has come.
+    pub(crate) fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Tcp(socket) => socket.poll_read_ready(cx),
+        }
+    }
+
+    /// How a body of which its head says `said` is delimited when it comes or goes by this.
+    pub(crate) fn framing(&self, said: Framing) -> Framing {
+        match self {
+            Self::Tcp(_) => said,
+        }
+    }
+
+    /// Writes the last bytes of a message, with its end if all of them go out.
+    pub(crate) fn poll_write_last(
+        &mut self,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self {
+            Self::Tcp(socket) => Pin::new(socket).poll_write(cx, bytes),
+        }
+    }
+
+    /// Ends the message, where that is not part of its bytes.
+    pub(crate) fn end(&mut self, trailers: Option<&Fields>) -> io::Result<()> {
+        match self {
+            Self::Tcp(_) => {
+                debug_assert!(trailers.is_none(), "they are written as bytes");
+                Ok(())
+            }
+        }
+    }
+
+    /// The trailers of a message whose end has been read.
+    pub(crate) fn take_trailers(&mut self) -> Option<Box<Fields>> {
+        match self {
+            Self::Tcp(_) => None,
+        }
+    }
+
+    /// The socket, if what is read and written is what goes over it.
+    pub(crate) fn plain(&self) -> Option<&TcpStream> {
+        match self {
+            Self::Tcp(socket) => Some(socket),
+        }
+    }
+
+    /// The socket, if it carries nothing but this.
+    pub(crate) fn socket(&self) -> Option<&TcpStream> {
+        match self {
+            Self::Tcp(socket) => Some(socket),
+        }
+    }
+
+    /// Closes with a reset, so that what the peer got does not look whole.
+    pub(crate) fn reset_on_close(&self) {
+        if let Some(socket) = self.socket() {
+            // Where it cannot be set, the connection is closed all the same.
+            drop(SockRef::from(socket).set_linger(Some(Duration::ZERO)));
+        }
+    }
+
+    /// Ready when the connection has broken, which a peer that has only finished sending has not done.
+    pub(crate) async fn broken(&self) {
+        if let Some(socket) = self.socket() {
+            drop(socket.ready(Interest::ERROR).await);
+        }
+    }
+
+    /// Watched by the runtime that calls, from now on.
+    pub(crate) fn adopt(self) -> Option<Self> {
+        match self {
+            Self::Tcp(socket) => {
+                let moved = socket.into_std().and_then(TcpStream::from_std);
+                moved.ok().map(Self::Tcp)
+            }
+        }
+    }
+
+    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
+        match self {
+            Self::Tcp(socket) => socket.local_addr(),
+        }
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        space: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(socket) => Pin::new(socket).poll_read(cx, space),
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Tcp(socket) => Pin::new(socket).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Tcp(socket) => Pin::new(socket).poll_write_vectored(cx, slices),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(socket) => Pin::new(socket).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(socket) => Pin::new(socket).poll_shutdown(cx),
+        }
+    }
+}
