@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::task::Waker;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use balance::outcome::{End, Outcome, Testimony};
 use balance::retry::RetryBudget;
 use balance::{
@@ -21,6 +20,7 @@ use crate::dial::pool::{Endpoint, EndpointData, lock};
 use crate::health::Care;
 use crate::live::{Live, Ours};
 use crate::observe::BackendCounters;
+use crate::published::{Edition, Published};
 use crate::worker::Worker;
 
 /// One Service's port, with the state that outlives Snapshots.
@@ -28,7 +28,7 @@ pub(crate) struct Backend {
     pub(crate) key: BackendKey,
     /// The key as metrics and logs write it.
     pub(crate) name: Arc<str>,
-    current: ArcSwap<Current>,
+    pub(crate) current: Published<Current>,
     admission: Admission,
     queue: Mutex<Queue<EndpointData, Waker>>,
     /// One per worker: a lock that nobody else takes.
@@ -65,25 +65,7 @@ impl Current {
 }
 
 /// A worker's own hold on a [`Current`], as [`Ours`] is on a `Live`.
-pub(crate) struct Held(Arc<Current>);
-
-impl Held {
-    pub(crate) fn new(current: &Arc<Current>) -> Rc<Self> {
-        Rc::new(Self(Arc::clone(current)))
-    }
-
-    pub(crate) fn is(&self, current: &Arc<Current>) -> bool {
-        Arc::ptr_eq(&self.0, current)
-    }
-}
-
-impl std::ops::Deref for Held {
-    type Target = Current;
-
-    fn deref(&self) -> &Current {
-        &self.0
-    }
-}
+pub(crate) type Held = Edition<Current>;
 
 impl Backend {
     pub(crate) fn new(
@@ -104,14 +86,15 @@ impl Backend {
             counters: (0..workers).map(|_| BackendCounters::default()).collect(),
             admission: Admission::new(),
             queue: Mutex::new(Queue::new(Arc::clone(&current.set), current.limits)),
-            current: ArcSwap::from_pointee(current),
+            current: Published::new(current),
             budget: RetryBudget::new(workers),
             care,
             key,
         }
     }
 
-    pub(crate) fn current(&self) -> arc_swap::Guard<Arc<Current>> {
+    /// What is in force now; requests [hold](BackendRef::hold) it, which costs less.
+    pub(crate) fn current(&self) -> Arc<Current> {
         self.current.load()
     }
 
@@ -199,7 +182,7 @@ impl BackendRef {
     pub(crate) fn apart(&self) -> Self {
         let backends = vec![Arc::clone(&self.live.backends[self.index])];
         let live = Live { backends, ..Live::default() };
-        Self { live: Rc::new(Ours::new(Arc::new(live))), index: 0 }
+        Self { live: Rc::new(Ours::new(&Published::new(live))), index: 0 }
     }
 }
 
@@ -290,7 +273,7 @@ pub(crate) fn enter(
     wish: &Wish<'_, EndpointData>,
     waker: impl FnOnce() -> Waker,
 ) -> Admitted {
-    let current = backend.current();
+    let current = backend.hold();
     enter_within(backend, worker, wish, &current, current.limits, waker)
 }
 
@@ -300,7 +283,7 @@ pub(crate) fn enter_at_once(
     worker: usize,
     wish: &Wish<'_, EndpointData>,
 ) -> Option<Slot> {
-    let current = backend.current();
+    let current = backend.hold();
     let limits = Limits { max_waiting: 0, ..current.limits };
     match enter_within(backend, worker, wish, &current, limits, || Waker::noop().clone()) {
         Admitted::Slot(slot) => Some(slot),

@@ -144,7 +144,7 @@ impl Proxy {
     /// Puts the Snapshot in force. What cannot be listened on is returned; all else is in force.
     pub fn apply(&self, snapshot: &Snapshot) -> Vec<ListenError> {
         let mut control = lock(&self.control);
-        let old = self.shared.live.load_full();
+        let old = self.shared.live.load();
         let mut errors = Vec::new();
         let mut live = Live {
             listeners: (0..old.listeners.len()).map(|_| None).collect(),
@@ -250,7 +250,7 @@ impl Proxy {
     /// connections had gone in time.
     pub fn drain(&self, timeout: Duration) -> bool {
         let started = clock::now();
-        let live = self.shared.live.load_full();
+        let live = self.shared.live.load();
         self.shared.enter(Stage::Draining);
         for listener in live.listeners.iter().flatten() {
             let place = listener.bound.place;

@@ -102,16 +102,14 @@ pub(crate) fn describe(
 }
 
 fn forget_claims(fields: &mut Fields) {
-    for name in [
+    fields.remove_all([
         Name::Forwarded,
         Name::XForwardedFor,
         Name::XForwardedProto,
         Name::XForwardedHost,
         Name::XForwardedPort,
         Name::XRequestId,
-    ] {
-        fields.remove(name);
-    }
+    ]);
 }
 
 /// One field with every hop so far: many servers read the first or the last field only.

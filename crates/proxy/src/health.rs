@@ -179,7 +179,7 @@ pub(crate) fn run(shared: &Arc<Shared>) -> io::Result<()> {
 async fn watch(shared: &Arc<Shared>) {
     let mut probes = JoinSet::new();
     while !shared.bell.stopped.load(Ordering::Acquire) {
-        let live = shared.live.load_full();
+        let live = shared.live.load();
         let mut any = false;
         for backend in &live.backends {
             any |= look_at(backend, &mut probes);
@@ -200,7 +200,7 @@ fn look_at(backend: &Arc<Backend>, probes: &mut JoinSet<()>) -> bool {
     }
     let mut cases = lock(&backend.care.cases);
     // Read under the lock: whoever puts something in force holds it.
-    let current = arc_swap::Guard::into_inner(backend.current());
+    let current = backend.current();
     let settings = &current.settings.health;
     let (changed, events) = cases.judge(settings);
     backend.care.tell(&backend.key, &events);

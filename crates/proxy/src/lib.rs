@@ -59,6 +59,8 @@ mod health;
 mod probe;
 /// A Snapshot at work.
 mod live;
+/// What is replaced whole and looked at all the time.
+mod published;
 /// One thread with its own runtime and connections.
 mod worker;
 /// Memory that requests borrow.

@@ -14,6 +14,7 @@ use gateway::{Snapshot, snapshot};
 use crate::backend::{Backend, Held};
 use crate::dial::pool::EndpointData;
 use crate::observe::{ListenerCounters, RouteCounters};
+use crate::published::{Edition, Published};
 
 /// What workers go by, from one request to the next.
 #[derive(Default)]
@@ -36,35 +37,36 @@ impl Live {
 
 /// A worker's own hold on a [`Live`]: its requests count their references here, where no other worker counts.
 pub(crate) struct Ours {
-    live: Arc<Live>,
+    live: Edition<Live>,
     /// Of each backend, what was in force when a request last asked.
     held: Box<[RefCell<Option<Rc<Held>>>]>,
 }
 
 impl Ours {
-    pub(crate) fn new(live: Arc<Live>) -> Self {
+    pub(crate) fn new(published: &Published<Live>) -> Self {
+        let live = published.edition();
         let held = live.backends.iter().map(|_| RefCell::default()).collect();
         Self { live, held }
     }
 
-    pub(crate) fn is(&self, live: &Arc<Live>) -> bool {
-        Arc::ptr_eq(&self.live, live)
+    pub(crate) fn is_current(&self, published: &Published<Live>) -> bool {
+        self.live.is_current(published)
     }
 
     /// What is in force now for the backend of this number.
     pub(crate) fn hold(&self, backend: usize) -> Rc<Held> {
-        let now = self.backends[backend].current();
+        let published = &self.backends[backend].current;
         let mut held = self.held[backend].borrow_mut();
         match &*held {
-            Some(known) if known.is(&now) => Rc::clone(known),
-            Some(_) | None => Rc::clone(held.insert(Held::new(&now))),
+            Some(known) if known.is_current(published) => Rc::clone(known),
+            Some(_) | None => Rc::clone(held.insert(Rc::new(published.edition()))),
         }
     }
 
     /// Lets go of what is in force no longer, so that endpoints which have left do not stay for want of requests.
     pub(crate) fn refresh(&self, backend: usize) {
-        let now = self.backends[backend].current();
-        self.held[backend].borrow_mut().take_if(|known| !known.is(&now));
+        let published = &self.backends[backend].current;
+        self.held[backend].borrow_mut().take_if(|known| !known.is_current(published));
     }
 }
 

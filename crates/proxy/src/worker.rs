@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::task::Waker;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use balance::Rng;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::sync::oneshot;
@@ -23,6 +22,7 @@ use crate::live::{Bound, Live, Ours};
 use crate::mirror::Mirrors;
 use crate::observe::WorkerCounters;
 use crate::observe::access::Log;
+use crate::published::Published;
 use crate::scratch::{KeepBudget, Scratch};
 use crate::udp;
 
@@ -37,7 +37,7 @@ const SMALL_RATE: u32 = 10;
 
 /// What all workers share.
 pub(crate) struct Shared {
-    pub(crate) live: ArcSwap<Live>,
+    pub(crate) live: Published<Live>,
     pub(crate) seats: Box<[Seat]>,
     /// Whether histograms keep the ids of traces.
     pub(crate) exemplars: bool,
@@ -118,7 +118,7 @@ impl Shared {
             commands,
         };
         Self {
-            live: ArcSwap::from_pointee(Live::default()),
+            live: Published::new(Live::default()),
             seats: commands.into_iter().map(seat).collect(),
             exemplars,
             bell: Bell::default(),
@@ -161,7 +161,7 @@ impl Seat {
 
 impl Worker {
     pub(crate) fn new(index: usize, shared: Arc<Shared>, log: Log) -> Self {
-        let live = RefCell::new(Rc::new(Ours::new(shared.live.load_full())));
+        let live = RefCell::new(Rc::new(Ours::new(&shared.live)));
         Self {
             index,
             scratch: Scratch::default(),
@@ -185,9 +185,8 @@ impl Worker {
     /// What is in force now.
     pub(crate) fn live(&self) -> Rc<Ours> {
         let mut ours = self.live.borrow_mut();
-        let current = self.shared.live.load();
-        if !ours.is(&current) {
-            *ours = Rc::new(Ours::new(Arc::clone(&current)));
+        if !ours.is_current(&self.shared.live) {
+            *ours = Rc::new(Ours::new(&self.shared.live));
         }
         Rc::clone(&ours)
     }

@@ -127,14 +127,20 @@ impl Fields {
     }
 
     pub fn remove(&mut self, name: Name) {
-        debug_assert!(name != Name::Other, "other fields are removed by their text");
-        if !self.has(name) {
+        self.remove_all([name]);
+    }
+
+    /// Removes every field of any of these names. Most heads have none of them, and then nothing is looked through.
+    pub(crate) fn remove_all<const COUNT: usize>(&mut self, names: [Name; COUNT]) {
+        debug_assert!(!names.contains(&Name::Other), "other fields are removed by their text");
+        let bits = names.iter().fold(0, |bits, name| bits | name.bit());
+        if self.present & bits == 0 {
             return;
         }
         for field in &mut self.table {
-            field.removed |= field.known == name;
+            field.removed |= field.known.bit() & bits != 0;
         }
-        self.present &= !name.bit();
+        self.present &= !bits;
     }
 
     /// Removes every field called so, in any case of letters.

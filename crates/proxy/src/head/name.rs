@@ -31,40 +31,52 @@ pub enum Name {
 }
 
 impl Name {
+    /// The name of a field, which is a token (RFC 9110 §5.1) in any case of letters.
+    ///
     /// Recognised by length first: most fields are compared with one or two names, many with none.
     pub fn recognise(name: &[u8]) -> Self {
-        let candidates: &[(&[u8], Self)] = match name.len() {
-            2 => &[(b"te", Self::Te)],
-            3 => &[(b"via", Self::Via)],
-            4 => &[(b"host", Self::Host), (b"date", Self::Date)],
-            6 => &[(b"expect", Self::Expect)],
-            7 => &[(b"upgrade", Self::Upgrade), (b"trailer", Self::Trailer)],
-            9 => &[(b"forwarded", Self::Forwarded)],
-            10 => &[(b"connection", Self::Connection), (b"keep-alive", Self::KeepAlive)],
-            11 => &[(b"retry-after", Self::RetryAfter)],
-            12 => &[(b"x-request-id", Self::XRequestId), (b"proxy-status", Self::ProxyStatus)],
-            14 => &[
-                (b"content-length", Self::ContentLength),
-                (b"http2-settings", Self::Http2Settings),
-            ],
-            15 => &[(b"x-forwarded-for", Self::XForwardedFor)],
-            16 => &[
-                (b"x-forwarded-host", Self::XForwardedHost),
-                (b"x-forwarded-port", Self::XForwardedPort),
-                (b"proxy-connection", Self::ProxyConnection),
-            ],
-            17 => &[
-                (b"x-forwarded-proto", Self::XForwardedProto),
-                (b"transfer-encoding", Self::TransferEncoding),
-            ],
-            18 => &[(b"proxy-authenticate", Self::ProxyAuthenticate)],
-            19 => &[(b"proxy-authorization", Self::ProxyAuthorization)],
-            _ => &[],
-        };
-        candidates
-            .iter()
-            .find(|(text, _)| text[0] == name[0] | 0x20 && name.eq_ignore_ascii_case(text))
-            .map_or(Self::Other, |&(_, known)| known)
+        match name.len() {
+            2 => one_of(name, [(b"te", Self::Te)]),
+            3 => one_of(name, [(b"via", Self::Via)]),
+            4 => one_of(name, [(b"host", Self::Host), (b"date", Self::Date)]),
+            6 => one_of(name, [(b"expect", Self::Expect)]),
+            7 => one_of(name, [(b"upgrade", Self::Upgrade), (b"trailer", Self::Trailer)]),
+            9 => one_of(name, [(b"forwarded", Self::Forwarded)]),
+            10 => {
+                one_of(name, [(b"connection", Self::Connection), (b"keep-alive", Self::KeepAlive)])
+            }
+            11 => one_of(name, [(b"retry-after", Self::RetryAfter)]),
+            12 => one_of(
+                name,
+                [(b"x-request-id", Self::XRequestId), (b"proxy-status", Self::ProxyStatus)],
+            ),
+            14 => one_of(
+                name,
+                [
+                    (b"content-length", Self::ContentLength),
+                    (b"http2-settings", Self::Http2Settings),
+                ],
+            ),
+            15 => one_of(name, [(b"x-forwarded-for", Self::XForwardedFor)]),
+            16 => one_of(
+                name,
+                [
+                    (b"x-forwarded-host", Self::XForwardedHost),
+                    (b"x-forwarded-port", Self::XForwardedPort),
+                    (b"proxy-connection", Self::ProxyConnection),
+                ],
+            ),
+            17 => one_of(
+                name,
+                [
+                    (b"x-forwarded-proto", Self::XForwardedProto),
+                    (b"transfer-encoding", Self::TransferEncoding),
+                ],
+            ),
+            18 => one_of(name, [(b"proxy-authenticate", Self::ProxyAuthenticate)]),
+            19 => one_of(name, [(b"proxy-authorization", Self::ProxyAuthorization)]),
+            _ => Self::Other,
+        }
     }
 
     /// As we write it; empty for [`Name::Other`], which has no name of its own.
@@ -101,6 +113,17 @@ impl Name {
     pub(super) fn bit(self) -> u32 {
         1 << self as u32
     }
+}
+
+/// Which of the names of this length it is. Their length is known to the compiler, so each takes a few instructions.
+fn one_of<const LENGTH: usize, const COUNT: usize>(
+    name: &[u8],
+    candidates: [(&[u8; LENGTH], Name); COUNT],
+) -> Name {
+    let Ok(name) = <[u8; LENGTH]>::try_from(name) else { return Name::Other };
+    // Of the bytes of a token this changes upper-case letters and `_` alone, and no candidate has that or DEL.
+    let lower = name.map(|byte| byte | 0x20);
+    candidates.iter().find(|(text, _)| **text == lower).map_or(Name::Other, |&(_, known)| known)
 }
 
 #[cfg(test)]
