@@ -19,6 +19,8 @@ from lab.testbed.recording import Recording
 from lab.testbed.scenario import REPLICAS, Load, Scenario, Watcher, play
 
 FAIR_SHARE = 0.5
+# Until the second replica comes these have the same work for the same replica: what they differ by is the machine's.
+ALIKE = ("one", "clusterip", "nodeport", "haproxy", "nginx", "envoy", "sheave")
 # Other programs that take more than this, in CPUs, may have disturbed a run.
 DISTURBING_CPUS = 0.25
 UNITS = {
@@ -160,6 +162,9 @@ def figures(rows: Sequence[Row]) -> dict[str, Figure]:
     for peer in ("haproxy", "nginx", "envoy"):
         if {"sheave", peer} <= set(variants):
             found[f"sheave.gain / {peer}.gain"] = paired_ratio(_gains(rows, "sheave"), _gains(rows, peer))
+    before = [row["rps_before"] for row in rows if row["variant"] in ALIKE]
+    if len(before) > 1:
+        found["machine.rps_before.spread"] = _spread(before)
     if {"one", "two"} <= set(variants):
         one, two = (_by_repetition(rows, variant, "rps_before") for variant in ("one", "two"))
         found["two / one"] = paired_ratio(two, one)
@@ -169,11 +174,11 @@ def figures(rows: Sequence[Row]) -> dict[str, Figure]:
 def _of_newcomer(rows: Sequence[Row], variant: str) -> dict[str, Figure]:
     """What became of the second replica; `worst` and `all` are over every repetition."""
     own = [row for row in rows if row["variant"] == variant]
-    rates = [row["rps_after"] for row in own]
     delays = [row["first_request_delay_ms"] for row in own]
     found = {
         f"{variant}.gain": Figure.of(list(_gains(rows, variant).values()), "ratio"),
-        f"{variant}.rps_after.spread": Figure.of([max(rates) / min(rates) - 1], "highest / lowest - 1"),
+        f"{variant}.rps_after.spread": _spread([row["rps_after"] for row in own]),
+        f"{variant}.share.spread": _spread([row["share"] for row in own]),
         f"{variant}.share.worst": Figure.of([max(row["share"] for row in own)], "share"),
         f"{variant}.failures.all": Figure.of([sum(row["failures"] for row in own)], "requests"),
     }
@@ -184,6 +189,11 @@ def _of_newcomer(rows: Sequence[Row], variant: str) -> dict[str, Figure]:
     if None not in delays:
         found[f"{variant}.first_request_delay_ms.worst"] = Figure.of([max(delays)], "ms")
     return found
+
+
+def _spread(values: Sequence[float]) -> Figure:
+    """How far the highest is above the lowest; 0 where all are 0."""
+    return Figure.of([max(values) / min(values) - 1 if min(values) else 0.0], "highest / lowest - 1")
 
 
 def _unfairness(row: Row) -> float:
