@@ -13,11 +13,17 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 
 use crate::buffer::{BUFFER_BYTES, Buffer};
+use crate::grpc::web::Translation;
 use crate::h1::{BadChunk, Chunk, ChunkedReader, write};
 use crate::head::{Fields, Framing};
 use crate::pipe::Pipe;
 use crate::scratch::{KeepBudget, Kept, Scratch};
 use crate::stream::Stream;
+
+/// Bodies that are translated from or to gRPC-Web.
+mod web;
+
+use web::Delimiting;
 
 /// A request's head and body are kept for another attempt up to this size.
 pub(crate) const REPLAY_BYTES: usize = 64 * 1024;
@@ -37,6 +43,8 @@ pub(crate) enum Stop {
     SourceBad(BadChunk),
     /// More bytes than the policy allows.
     TooLarge,
+    /// The body cannot be translated.
+    Untranslatable,
     /// The sink closed or failed.
     SinkFailed,
 }
@@ -64,6 +72,8 @@ enum Writing {
     Chunked,
     /// As it is, and the stream is told where the message ends.
     Stream,
+    /// Translated from or to gRPC-Web.
+    Web(Delimiting),
     /// The sink has gone: the body is read to its end and dropped.
     Discard,
 }
@@ -72,6 +82,8 @@ pub(crate) struct Pump {
     reading: Reading,
     writing: Writing,
     chunks: ChunkedReader,
+    /// Of a body that is written as `Web`.
+    translation: Option<Box<Translation>>,
     /// What came after the body, for a sink that ends its messages itself.
     trailers: Option<Box<Fields>>,
     /// Such a sink has been told.
@@ -103,6 +115,7 @@ impl Pump {
             reading: Reading::Done,
             writing: Writing::Raw,
             chunks: ChunkedReader::new(),
+            translation: None,
             trailers: None,
             ended: false,
             out: Vec::new(),
@@ -187,14 +200,20 @@ impl Pump {
     /// Forgets everything, and keeps the memory unless it is much.
     pub(crate) fn clear(&mut self) {
         self.start(Framing::None, Framing::None);
+        self.translation = None;
         self.out.shrink_to(REPLAY_BYTES);
+    }
+
+    /// What came after a body that was read to its end.
+    pub(crate) fn trailers(&self) -> Option<&Fields> {
+        self.trailers.as_deref()
     }
 
     pub(crate) fn is_done(&self) -> bool {
         self.reading == Reading::Done
             && self.sent == self.out.len()
             && self.pipe.is_none()
-            && (self.writing != Writing::Stream || self.ended)
+            && (!self.writes_stream() || self.ended)
     }
 
     /// The whole body has been read (though perhaps not yet written).
@@ -277,19 +296,19 @@ impl Pump {
                 Reading::Done => return Ok(()),
                 Reading::Length(_) => {
                     let count = unread.len().min(self.left());
-                    self.append(&unread[..count]);
+                    self.append(&unread[..count])?;
                     buffer.consume(count);
                     self.read(count)?;
                 }
                 Reading::UntilClose | Reading::Stream => {
                     let count = unread.len();
-                    self.append(unread);
+                    self.append(unread)?;
                     buffer.consume(count);
                     self.read(count)?;
                 }
                 Reading::Chunked => match self.chunks.next(unread).map_err(Stop::SourceBad)? {
                     Chunk::Data { skip, len } => {
-                        self.append(&unread[skip..skip + len]);
+                        self.append(&unread[skip..skip + len])?;
                         buffer.consume(skip + len);
                         self.read(len)?;
                     }
@@ -299,7 +318,7 @@ impl Pump {
                     }
                     Chunk::End { skip } => {
                         buffer.consume(skip);
-                        self.finish();
+                        self.finish()?;
                     }
                 },
             }
@@ -317,18 +336,21 @@ impl Pump {
         if let Reading::Length(left) = &mut self.reading {
             *left -= count as u64;
             if *left == 0 {
-                self.finish();
+                return self.finish();
             }
         }
         Ok(())
     }
 
     /// The last byte of the body has been read, and the trailers.
-    fn finish(&mut self) {
-        if matches!(self.writing, Writing::Chunked | Writing::Stream) {
-            self.finish_with_trailers();
+    fn finish(&mut self) -> Result<(), Stop> {
+        match self.writing {
+            Writing::Raw | Writing::Discard => {}
+            Writing::Chunked | Writing::Stream => self.finish_with_trailers(),
+            Writing::Web(delimiting) => self.finish_translation(delimiting)?,
         }
         self.reading = Reading::Done;
+        Ok(())
     }
 
     fn finish_with_trailers(&mut self) {
@@ -345,16 +367,14 @@ impl Pump {
         }
     }
 
-    fn append(&mut self, data: &[u8]) {
+    fn append(&mut self, data: &[u8]) -> Result<(), Stop> {
         match self.writing {
             Writing::Raw | Writing::Stream => self.out.extend_from_slice(data),
-            Writing::Chunked => {
-                write::chunk_header(data.len(), &mut self.out);
-                self.out.extend_from_slice(data);
-                write::chunk_end(&mut self.out);
-            }
+            Writing::Chunked => append_chunk(data, &mut self.out),
+            Writing::Web(delimiting) => self.append_translated(data, delimiting)?,
             Writing::Discard => {}
         }
+        Ok(())
     }
 
     /// So many bytes go out as they are that a second slice in the same write is cheaper than copying them.
@@ -405,7 +425,7 @@ impl Pump {
         while self.sent < self.out.len() {
             self.waiting_for = Side::Sink;
             let rest = &self.out[self.sent..];
-            let is_last = self.ends_stream() && self.trailers.is_none();
+            let is_last = self.ends_stream() && self.last_fields().is_none();
             let written = if is_last {
                 ready!(sink.poll_write_last(cx, rest))
             } else {
@@ -422,7 +442,9 @@ impl Pump {
         }
         if self.ends_stream() && !self.ended {
             self.waiting_for = Side::Sink;
-            sink.end(self.trailers.as_deref()).map_err(|_| Stop::SinkFailed)?;
+            if sink.end(self.last_fields()).is_err() {
+                return Poll::Ready(Err(Stop::SinkFailed));
+            }
             self.ended = true;
         }
         let bytes = self.out.len();
@@ -442,7 +464,7 @@ impl Pump {
     fn passes_through(&self) -> bool {
         let plain_in =
             matches!(self.reading, Reading::Length(_) | Reading::UntilClose | Reading::Stream);
-        plain_in && self.writing != Writing::Chunked
+        plain_in && !matches!(self.writing, Writing::Chunked | Writing::Web(_))
     }
 
     /// So much is left that moving pages beats copying bytes.
@@ -554,14 +576,28 @@ impl Pump {
                 return Err(Stop::SourceEnded);
             }
         }
-        self.finish();
-        Ok(())
+        self.finish()
     }
 
     /// What is left to be written is the message's last, and the sink is to know.
     fn ends_stream(&self) -> bool {
-        self.writing == Writing::Stream && self.reading == Reading::Done
+        self.writes_stream() && self.reading == Reading::Done
     }
+
+    fn writes_stream(&self) -> bool {
+        matches!(self.writing, Writing::Stream | Writing::Web(Delimiting::Stream))
+    }
+
+    /// What goes with the stream's end.
+    fn last_fields(&self) -> Option<&Fields> {
+        self.trailers.as_deref().filter(|_| self.writing == Writing::Stream)
+    }
+}
+
+fn append_chunk(data: &[u8], out: &mut Vec<u8>) {
+    write::chunk_header(data.len(), out);
+    out.extend_from_slice(data);
+    write::chunk_end(out);
 }
 
 #[cfg(test)]

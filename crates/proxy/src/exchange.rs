@@ -10,6 +10,7 @@ use crate::affinity::Bond;
 use crate::backend::Held;
 use crate::body::Pump;
 use crate::filter::Filtering;
+use crate::grpc::Call;
 use crate::head::{RequestHead, ResponseHead};
 
 /// The memory of one request, used again by the next.
@@ -18,6 +19,8 @@ pub(crate) struct Exchange {
     pub(crate) response: ResponseHead,
     /// `None`: no route has been found yet, or it has no filters.
     pub(crate) filtering: Option<Filtering>,
+    /// `None`: it is no call of gRPC, or nobody has had to look.
+    pub(crate) call: Option<Call>,
     /// From the client to the endpoint.
     pub(crate) upload: Pump,
     /// From the endpoint to the client.
@@ -63,6 +66,7 @@ impl Default for Exchange {
             request: RequestHead::new(),
             response: ResponseHead::new(),
             filtering: None,
+            call: None,
             upload: Pump::new(),
             download: Pump::new(),
         }
@@ -75,6 +79,7 @@ impl Exchange {
         self.request.clear();
         self.response.clear();
         self.filtering = None;
+        self.call = None;
         self.upload.clear();
         self.download.clear();
     }

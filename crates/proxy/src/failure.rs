@@ -2,6 +2,7 @@
 
 use balance::End;
 
+use crate::grpc::Code;
 use crate::h1::{BadChunk, BadRequest, BadResponse};
 use crate::proxy_protocol::BadHeader;
 
@@ -10,6 +11,7 @@ use crate::proxy_protocol::BadHeader;
 pub(crate) enum Failure {
     BadRequest(BadRequest),
     BadRequestBody(BadChunk),
+    BadWebText,
     BodyTooLarge,
     HeadTimeout,
     BodyTimeout,
@@ -47,9 +49,10 @@ pub(crate) struct Meaning {
 
 impl Failure {
     /// Every word, for the metrics; bad requests share one.
-    pub(crate) const ALL: [Self; 25] = [
+    pub(crate) const ALL: [Self; 26] = [
         Self::BadRequest(BadRequest::Target),
         Self::BadRequestBody(BadChunk::Size),
+        Self::BadWebText,
         Self::BodyTooLarge,
         Self::HeadTimeout,
         Self::BodyTimeout,
@@ -82,6 +85,7 @@ impl Failure {
             Self::BadRequestBody(why) => {
                 row(why.status(), "http_request_error", "bad_request_body")
             }
+            Self::BadWebText => row(400, "http_request_error", "bad_web_text"),
             Self::BadProxyHeader(_) => row(400, "http_request_error", "bad_proxy_header"),
             Self::ProxyHeaderTimeout => row(408, "http_request_error", "proxy_header_timeout"),
             Self::UntrustedProxy => row(403, "http_request_denied", "untrusted_proxy"),
@@ -119,6 +123,7 @@ impl Failure {
             Self::AttemptTimeout | Self::RequestTimeout | Self::EndpointIdle => End::TimedOut,
             Self::BadRequest(_)
             | Self::BadRequestBody(_)
+            | Self::BadWebText
             | Self::BodyTooLarge
             | Self::HeadTimeout
             | Self::BodyTimeout
@@ -136,11 +141,32 @@ impl Failure {
         }
     }
 
+    /// What a call of gRPC that fails so ends with.
+    pub(crate) fn code(self) -> Code {
+        if self.is_overload() {
+            return Code::ResourceExhausted;
+        }
+        if matches!(self, Self::AttemptTimeout | Self::RequestTimeout) {
+            return Code::DeadlineExceeded;
+        }
+        if self == Self::Unresolved {
+            // As Gateway API asks.
+            return Code::Unavailable;
+        }
+        Code::of_http(self.meaning().status)
+    }
+
+    /// The backend had no slot left for it.
+    pub(crate) fn is_overload(self) -> bool {
+        matches!(self, Self::QueueFull | Self::QueueTimeout)
+    }
+
     /// What is said of it to the client, in words.
     pub(crate) fn details(self) -> &'static str {
         match self {
             Self::BadRequest(why) => why.reason(),
             Self::BadRequestBody(why) => why.reason(),
+            Self::BadWebText => "request body is not base64, as gRPC-Web's text is",
             Self::BodyTooLarge => "request body too large",
             Self::HeadTimeout => "request head not complete in time",
             Self::BodyTimeout => "request body stalled",
@@ -190,10 +216,10 @@ mod tests {
     }
 
     #[test]
-    fn details_may_stand_between_quotes() {
+    fn details_need_no_escapes_between_quotes_or_as_grpc_message() {
         for failure in Failure::ALL {
             let details = failure.details();
-            let fits = |byte: u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
+            let fits = |byte: u8| matches!(byte, b' '..=b'~') && !b"\"\\%".contains(&byte);
             assert!(details.bytes().all(fits), "{details}");
         }
     }

@@ -11,9 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use balance::health::{
-    Change, Condition, Event, HealthSettings, ProbeResult, Standing, Totals, Ward,
-};
+use balance::health::{Change, Condition, Event, HealthSettings, Standing, Totals, Ward};
 use balance::{EndpointSet, Rng};
 use gateway::snapshot::BackendKey;
 use tokio::sync::Notify;
@@ -22,7 +20,7 @@ use tokio::task::JoinSet;
 use crate::backend::{Backend, Current};
 use crate::clock;
 use crate::dial::pool::{Endpoint, EndpointData, lock};
-use crate::probe;
+use crate::probe::{self, Finding};
 use crate::worker::Shared;
 
 /// How often health is judged when nobody asks for it: ejections end, slow starts go on, probes fall due.
@@ -83,7 +81,7 @@ impl Care {
             return put_in_force(Arc::clone(&cases.configured));
         }
         let (_, events) = cases.judge(settings);
-        self.tell(key, &events);
+        self.tell(key, &events, None);
         put_in_force(cases.effective())
     }
 
@@ -101,8 +99,8 @@ impl Care {
         lock(&self.cases).ward.is_panicking()
     }
 
-    /// One event of the log for each change.
-    fn tell(&self, key: &BackendKey, events: &[Event]) {
+    /// One event of the log for each change; `fault`: what the probe found that brought it about.
+    fn tell(&self, key: &BackendKey, events: &[Event], fault: Option<&str>) {
         for event in events {
             match event {
                 Event::PanicBegins => {
@@ -112,7 +110,7 @@ impl Care {
                 Event::Endpoint(endpoint, change) => {
                     let taken_out = matches!(change, Change::Ejected { .. });
                     self.ejections.fetch_add(u64::from(taken_out), Ordering::Relaxed);
-                    tracing::info!(backend = %key, %endpoint, ?change, "health of an endpoint");
+                    tracing::info!(backend = %key, %endpoint, ?change, fault, "health of an endpoint");
                 }
             }
         }
@@ -203,15 +201,15 @@ fn look_at(backend: &Arc<Backend>, probes: &mut JoinSet<()>) -> bool {
     let current = backend.current();
     let settings = &current.settings.health;
     let (changed, events) = cases.judge(settings);
-    backend.care.tell(&backend.key, &events);
+    backend.care.tell(&backend.key, &events, None);
     if changed {
         backend.replace(Current::new(cases.effective(), current.settings.clone()));
     }
     for endpoint in cases.due_probes(settings) {
         let (backend, current) = (Arc::clone(backend), Arc::clone(&current));
         probes.spawn(async move {
-            let result = examine(&backend, &endpoint, &current).await;
-            backend.care.hear(&backend.key, endpoint.address, result, &current.settings.health);
+            let finding = examine(&backend, &endpoint, &current).await;
+            backend.care.hear(&backend.key, endpoint.address, finding, &current.settings.health);
         });
     }
     true
@@ -222,33 +220,29 @@ impl Care {
         &self,
         key: &BackendKey,
         endpoint: SocketAddr,
-        result: ProbeResult,
+        finding: Finding,
         settings: &HealthSettings,
     ) {
         let mut cases = lock(&self.cases);
         let Cases { ward, rng, .. } = &mut *cases;
-        let event = ward.probed(endpoint, result, settings, clock::now(), rng);
-        self.tell(key, event.as_slice());
+        let event = ward.probed(endpoint, finding.result(), settings, clock::now(), rng);
+        self.tell(key, event.as_slice(), finding.fault());
     }
 }
 
 /// Probes an endpoint; at a capped one within a slot, so that no more is asked of it than it was said to bear.
-async fn examine(
-    backend: &Arc<Backend>,
-    endpoint: &Arc<Endpoint>,
-    current: &Current,
-) -> ProbeResult {
+async fn examine(backend: &Arc<Backend>, endpoint: &Arc<Endpoint>, current: &Current) -> Finding {
     let settings = &current.settings;
     let (Some(active), Some(probe)) = (&settings.health.active, &settings.probe) else {
-        return ProbeResult::Unknown;
+        return Finding::Unknown;
     };
     let Some(_slot) = ProbeSlot::take(backend, endpoint, current) else {
-        return ProbeResult::Unknown;
+        return Finding::Unknown;
     };
     let asked = probe::ask(probe, endpoint.address, settings.proxy_protocol);
     match tokio::time::timeout(active.timeout, asked).await {
-        Ok(result) => result,
-        Err(_) => ProbeResult::Bad,
+        Ok(finding) => finding,
+        Err(_) => Finding::Bad("no answer in time"),
     }
 }
 

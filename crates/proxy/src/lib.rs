@@ -21,6 +21,8 @@ mod forwarded;
 mod filter;
 /// Copies for somebody who only listens along.
 mod mirror;
+/// Requests that are calls of gRPC.
+mod grpc;
 /// What keeps a client at its endpoint.
 mod affinity;
 /// What of a request is hashed.

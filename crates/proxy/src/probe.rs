@@ -1,6 +1,7 @@
 //! Asks an endpoint whether it is well, by a connection of its own. Decides nothing; the caller bounds the time.
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 
 use balance::health::ProbeResult;
 use gateway::snapshot::{Probe, ProxyVersion};
@@ -9,9 +10,37 @@ use tokio::net::TcpStream;
 
 use crate::dial::attempt::RESPONSE_LIMITS;
 use crate::dial::connect;
+use crate::grpc::health::{self, Health, Question};
 use crate::h1::parse;
 use crate::head::{Method, ResponseHead};
 use crate::proxy_protocol::{self, Header};
+
+/// What a probe has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Finding {
+    Good,
+    /// And what is wrong, in words.
+    Bad(&'static str),
+    /// It says nothing.
+    Unknown,
+}
+
+impl Finding {
+    pub(crate) fn result(self) -> ProbeResult {
+        match self {
+            Self::Good => ProbeResult::Good,
+            Self::Bad(_) => ProbeResult::Bad,
+            Self::Unknown => ProbeResult::Unknown,
+        }
+    }
+
+    pub(crate) fn fault(self) -> Option<&'static str> {
+        match self {
+            Self::Bad(fault) => Some(fault),
+            Self::Good | Self::Unknown => None,
+        }
+    }
+}
 
 /// Sends the probe and judges the answer. An endpoint whose connections begin with a header (PROXY protocol) gets one that
 /// speaks for ourselves, where it is asked on the port that it serves on.
@@ -19,36 +48,66 @@ pub(crate) async fn ask(
     probe: &Probe,
     endpoint: SocketAddr,
     header: Option<ProxyVersion>,
-) -> ProbeResult {
+) -> Finding {
     let port = match probe {
         Probe::Http { port, .. } | Probe::Tcp { port } | Probe::Grpc { port, .. } => *port,
     };
     let address = SocketAddr::new(endpoint.ip(), port.map_or_else(|| endpoint.port(), Into::into));
-    let mut stream = match TcpStream::connect(address).await {
+    let stream = match TcpStream::connect(address).await {
         Ok(stream) => stream,
         // That we have no descriptors left says nothing of the endpoint.
-        Err(error) if connect::is_our_fault(&error) => return ProbeResult::Unknown,
-        Err(_) => return ProbeResult::Bad,
+        Err(error) if connect::is_our_fault(&error) => return Finding::Unknown,
+        Err(_) => return Finding::Bad("it refuses connections"),
     };
-    let Probe::Http { target, host, statuses, .. } = probe else { return ProbeResult::Good };
-    let host = host.as_deref().map_or_else(|| address.to_string(), str::to_owned);
-    let mut request = Vec::new();
+    let mut first = Vec::new();
     if let (Some(version), None) = (header, port) {
-        proxy_protocol::write(version, &Header::Local, &mut request);
+        proxy_protocol::write(version, &Header::Local, &mut first);
     }
-    request.extend_from_slice(
-        format!(
-            "GET {target} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: sheave-probe\r\n\
-             Connection: close\r\n\r\n"
-        )
-        .as_bytes(),
-    );
-    if stream.write_all(&request).await.is_err() {
-        return ProbeResult::Bad;
+    let host_or_address = |host: &Option<Box<str>>| {
+        host.as_deref().map_or_else(|| address.to_string(), str::to_owned)
+    };
+    match probe {
+        Probe::Tcp { .. } => Finding::Good,
+        Probe::Http { target, host, statuses, .. } => {
+            let host = host_or_address(host);
+            first.extend_from_slice(
+                format!(
+                    "GET {target} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: sheave-probe\r\n\
+                     Connection: close\r\n\r\n"
+                )
+                .as_bytes(),
+            );
+            ask_http(stream, &first, statuses).await
+        }
+        Probe::Grpc { service, host, .. } => {
+            ask_grpc(stream, &first, service, &host_or_address(host)).await
+        }
+    }
+}
+
+async fn ask_http(
+    mut stream: TcpStream,
+    request: &[u8],
+    statuses: &RangeInclusive<u16>,
+) -> Finding {
+    if stream.write_all(request).await.is_err() {
+        return Finding::Bad("the connection broke");
     }
     match read_status(&mut stream).await {
-        Some(status) if statuses.contains(&status) => ProbeResult::Good,
-        Some(_) | None => ProbeResult::Bad,
+        Some(status) if statuses.contains(&status) => Finding::Good,
+        Some(_) => Finding::Bad("the status is another"),
+        None => Finding::Bad("the answer is not HTTP"),
+    }
+}
+
+async fn ask_grpc(mut stream: TcpStream, first: &[u8], service: &str, authority: &str) -> Finding {
+    if stream.write_all(first).await.is_err() {
+        return Finding::Bad("the connection broke");
+    }
+    let question = Question { scheme: "http", authority, service };
+    match health::ask(stream, &question).await {
+        Health::Serving => Finding::Good,
+        other => Finding::Bad(other.word()),
     }
 }
 

@@ -6,6 +6,7 @@ use std::task::{Poll, ready};
 use std::time::Duration;
 
 use balance::{End, Time};
+use gateway::snapshot::BackendSettings;
 
 use crate::accept::client::Client;
 use crate::body::{Side, Source, Stop};
@@ -16,6 +17,7 @@ use crate::dial::pool;
 use crate::exchange::{After, Exchange, Terms};
 use crate::failure::Failure;
 use crate::forwarded::{PSEUDONYM, VIA};
+use crate::grpc::{self, Call, Status};
 use crate::head::{Framing, Method, Name, ResponseHead, Version};
 use crate::observe::access::Record;
 use crate::stream::Manner;
@@ -40,8 +42,8 @@ pub(crate) async fn relay(
         return tunnel::tunnel(worker, client, exchange, lease, terms, record).await;
     }
     let keep_alive = start(worker, client, exchange, &lease, terms)?;
-    let result = stream(worker, client, exchange, &mut lease, terms).await;
-    let end = result.map_or_else(Failure::end, |()| end);
+    let result = stream(worker, client, exchange, &mut lease, terms, record).await;
+    let end = result.map_or_else(Failure::end, |()| grpc::conclude(exchange, end));
     lease.slot.conclude(worker, &terms.current, end, lease.head_after);
     let Err(failure) = result else {
         let whole = exchange.upload.is_read();
@@ -88,7 +90,9 @@ fn start(
     lease: &Lease,
     terms: &Terms<'_>,
 ) -> Result<bool, Failure> {
-    let Exchange { request, response, upload, download, .. } = exchange;
+    let Exchange { request, response, call, upload, download, .. } = exchange;
+    let translation =
+        call.as_ref().and_then(|call| call.change_response(request.version, response));
     let framing = match (response.framing, request.version) {
         (known @ (Framing::None | Framing::Length(_)), _) => known,
         (Framing::Chunked | Framing::UntilClose | Framing::Stream, version) => match version {
@@ -105,6 +109,9 @@ fn start(
         && client.may_stay(worker, terms.client);
     let from = lease.connection.stream.framing(response.framing);
     download.start(from, client.stream.framing(framing));
+    if let Some(translation) = translation {
+        download.translate(translation);
+    }
     let manner = Manner { version: request.version, framing, keep_alive, upgrade: false };
     client.stream.put_head(response, &manner, &mut download.out)?;
     Ok(keep_alive)
@@ -117,10 +124,12 @@ async fn stream(
     exchange: &mut Exchange,
     lease: &mut Lease,
     terms: &Terms<'_>,
+    record: &mut Record,
 ) -> Result<(), Failure> {
-    let Exchange { upload, download, .. } = exchange;
+    let Exchange { call, upload, download, .. } = exchange;
     let until = lease.until;
-    let mut seen = u64::MAX;
+    let (mut seen, mut due) = (u64::MAX, until);
+    let mut long_from = if call.is_some() { clock::now() + grpc::LONG } else { Time::MAX };
     poll_fn(|cx| {
         lease.upload(cx, worker, client, upload)?;
         let connection = &mut lease.connection;
@@ -138,9 +147,16 @@ async fn stream(
             seen = progress;
             let most =
                 if slow_client { terms.client.body_timeout } else { terms.backend().idle_timeout };
-            client.deadline.set(until.min(clock::now() + most));
+            due = until.min(clock::now() + most);
+            client.deadline.set(due.min(long_from));
         }
         ready!(client.deadline.poll(cx));
+        if long_from <= due && clock::now() < due {
+            record.becomes_long(worker);
+            long_from = Time::MAX;
+            client.deadline.set(due);
+            ready!(client.deadline.poll(cx));
+        }
         Poll::Ready(Err(if clock::now() >= terms.deadline {
             Failure::RequestTimeout
         } else if clock::now() >= until {
@@ -161,6 +177,10 @@ pub(crate) fn end(response: &ResponseHead) -> End {
         seconds.trim().parse().ok().map(Duration::from_secs)
     };
     match response.status {
+        // Nothing but a call has a status in its head, and that only where nothing follows.
+        200 if response.version == Version::Http2 => {
+            Status::of(&response.fields).map_or(End::Success, Status::end)
+        }
         429 => End::Refused { retry_after: retry_after() },
         503 if response.fields.has(Name::RetryAfter) => End::Refused { retry_after: retry_after() },
         500.. => End::ServerError,
@@ -171,7 +191,9 @@ pub(crate) fn end(response: &ResponseHead) -> End {
 fn from_endpoint(stop: Stop) -> Failure {
     match stop {
         Stop::SinkFailed => Failure::ClientGone,
-        Stop::SourceEnded | Stop::SourceBad(_) | Stop::TooLarge => Failure::ResponseCut,
+        Stop::SourceEnded | Stop::SourceBad(_) | Stop::TooLarge | Stop::Untranslatable => {
+            Failure::ResponseCut
+        }
     }
 }
 
@@ -255,33 +277,43 @@ pub(crate) async fn answer(
     let Some(failure) = record.failure.filter(|failure| *failure != Failure::ClientGone) else {
         return After::Cut;
     };
-    let Exchange { request, response, filtering, .. } = exchange;
-    describe(response, failure, record);
+    let Exchange { request, response, filtering, call, .. } = exchange;
+    response.clear();
+    let overloaded = record.backend.as_ref().filter(|_| failure.is_overload());
+    let overloaded = overloaded.map(|backend| backend.current());
+    let overloaded = overloaded.as_ref().map(|current| &current.settings);
+    *call = call.or_else(|| Call::of(request));
+    let body = match call {
+        Some(call) => {
+            call.refuse(failure, overloaded.map(|it| it.overload_retry_after), response);
+            String::new()
+        }
+        None => describe(response, failure, overloaded),
+    };
+    let (error, details) = (failure.meaning().proxy_error, failure.details());
+    let status = format!("{PSEUDONYM}; error={error}; details=\"{details}\"");
+    response.fields.add(Name::ProxyStatus, status);
     if let Some(filtering) = filtering {
         filtering.allow_origin(request, response);
     }
-    let body = format!("{}\n", failure.details());
     send_own(worker, client, exchange, body.as_bytes(), record).await
 }
 
-/// Makes the head that says what failed.
-fn describe(response: &mut ResponseHead, failure: Failure, record: &Record) {
-    let meaning = failure.meaning();
-    response.clear();
-    response.status = meaning.status;
-    if matches!(failure, Failure::QueueFull | Failure::QueueTimeout)
-        && let Some(backend) = &record.backend
-    {
-        let current = backend.current();
-        response.status = current.settings.overload_status;
-        let seconds = current.settings.overload_retry_after.as_millis().div_ceil(1000);
+/// Makes the head that says what failed, and the body that says it again. `overloaded`: the policy of the backend that
+/// had no slot left.
+fn describe(
+    response: &mut ResponseHead,
+    failure: Failure,
+    overloaded: Option<&BackendSettings>,
+) -> String {
+    response.status = failure.meaning().status;
+    if let Some(settings) = overloaded {
+        response.status = settings.overload_status;
+        let seconds = settings.overload_retry_after.as_millis().div_ceil(1000);
         response.fields.add(Name::RetryAfter, seconds.to_string());
     }
     response.fields.append("Content-Type", "text/plain; charset=utf-8");
-    let (error, details) = (meaning.proxy_error, failure.details());
-    response
-        .fields
-        .add(Name::ProxyStatus, format!("{PSEUDONYM}; error={error}; details=\"{details}\""));
+    format!("{}\n", failure.details())
 }
 
 /// Sends the head that `exchange` holds as a response of our own.
@@ -321,8 +353,10 @@ fn put_own(
 ) -> Result<(), Failure> {
     let Exchange { request, response, download, .. } = exchange;
     let length = body.len() as u64;
-    // A 204 says by itself that nothing follows (RFC 9110 §8.6).
-    let has_length = response.status != 204;
+    // A 204 says by itself that nothing follows (RFC 9110 §8.6), as the end of a stream does. A status of gRPC in a head
+    // is one only where nothing follows.
+    let ends_stream = body.is_empty() && request.version == Version::Http2;
+    let has_length = response.status != 204 && !ends_stream;
     let has_body = has_length && request.method != Method::Head;
     response.length_of_absent_body = has_length.then_some(length);
     let framing = if has_body { Framing::Length(length) } else { Framing::None };

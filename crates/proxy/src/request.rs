@@ -21,6 +21,7 @@ use crate::exchange::{After, Exchange, Terms};
 use crate::failure::Failure;
 use crate::filter::Filtering;
 use crate::forwarded;
+use crate::grpc;
 use crate::hash_key;
 use crate::head::{Framing, RequestHead};
 use crate::live::{LiveListener, Ours};
@@ -85,8 +86,10 @@ async fn forward(
     }
     let backend = backend_of(&live, rule, target)?;
     record.backend = Some(backend.clone());
-    let terms = terms(listener, rule, &backend, client, &exchange.request, record.started);
+    let mut terms = terms(listener, rule, &backend, client, &exchange.request, record.started);
+    grpc::begin(exchange, &mut terms, record.started);
     prepare(worker, &live, client, exchange, &terms)?;
+    grpc::translate_upload(exchange);
 
     backend.budget.request(worker.index, record.started);
     let mut retries = Retries::new(rule, &backend);
@@ -100,6 +103,7 @@ async fn forward(
             Next::Again(slot) => (slot, true),
         };
         record.attempt(&slot);
+        grpc::say_what_is_left(exchange, record.started, slot.started);
         next = match attempt::attempt(worker, client, exchange, slot, fresh, &terms).await {
             Err(lost) => retries.after(lost, worker, exchange, &terms)?,
             Ok(lease) if retries.wants_another(worker, exchange, &terms) => {

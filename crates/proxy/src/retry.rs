@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gateway::snapshot::Rule;
+use gateway::snapshot::{BackendSettings, Rule};
 
 use crate::accept::client::{Client, Interrupt};
 use crate::backend::{BackendRef, Slot};
@@ -18,6 +18,7 @@ use crate::dial::attempt::{Lease, Lost, Retry};
 use crate::dial::pool::Endpoint;
 use crate::exchange::{Exchange, Terms};
 use crate::failure::Failure;
+use crate::grpc::{self, Pushback, Status};
 use crate::head::Framing;
 use crate::relay;
 use crate::worker::Worker;
@@ -77,12 +78,19 @@ impl<'r> Retries<'r> {
         exchange: &Exchange,
         terms: &Terms<'_>,
     ) -> bool {
+        let is_named = match grpc::ended_by_head(exchange) {
+            Some(status) => names_call(terms.backend(), status),
+            None => self.names(exchange, terms),
+        };
+        is_named && self.allows(worker, exchange, terms)
+    }
+
+    fn names(&self, exchange: &Exchange, terms: &Terms<'_>) -> bool {
         let own = self.rule.retry.as_ref().map(|retry| &retry.statuses);
         let statuses = own.unwrap_or_else(|| &terms.backend().retry_statuses);
         !statuses.is_empty()
             && statuses.binary_search(&exchange.response.status).is_ok()
             && exchange.request.method.is_idempotent()
-            && self.allows(worker, exchange, terms)
     }
 
     /// Gives up a response that is asked for again.
@@ -94,12 +102,16 @@ impl<'r> Retries<'r> {
         terms: &Terms<'_>,
     ) -> Next {
         let end = relay::end(&exchange.response);
+        let pushback = grpc::ended_by_head(exchange).map(|status| status.pushback);
         lease.slot.conclude(worker, &terms.current, end, lease.head_after);
         let endpoint = Arc::clone(&lease.slot.endpoint);
         exchange.download.start(exchange.response.framing, Framing::None);
         abandon::abandon(worker, lease, exchange, terms);
         exchange.upload.rewind();
-        self.pause = Some(self.backoff(worker, terms));
+        self.pause = Some(match pushback {
+            Some(Pushback::After(pause)) => pause,
+            Some(Pushback::Unsaid | Pushback::Never) | None => self.backoff(worker, terms),
+        });
         Next::Admit { except: Some(endpoint) }
     }
 
@@ -146,4 +158,15 @@ impl<'r> Retries<'r> {
         }
         settings.backoff(self.made, &mut worker.rng.borrow_mut())
     }
+}
+
+/// Whether a call that ended so is tried again. Every call is a POST: who names a status in the policy says that calls
+/// which end with it may be repeated. An endpoint that asks for a longer pause than we make is left to the client.
+fn names_call(settings: &BackendSettings, status: Status) -> bool {
+    let may = match status.pushback {
+        Pushback::Unsaid => true,
+        Pushback::After(pause) => pause <= settings.retry.backoff_max,
+        Pushback::Never => false,
+    };
+    may && settings.retry_grpc_statuses.binary_search(&status.code.number()).is_ok()
 }

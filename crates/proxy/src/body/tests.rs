@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use super::*;
 
 /// Two ends of a connection over loopback: one to use, one as a peer has it.
-async fn pair() -> (TcpStream, Stream) {
+pub(super) async fn pair() -> (TcpStream, Stream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (near, far) =
         tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
@@ -36,7 +36,7 @@ fn framed(body: &[u8], framing: Framing, chunk: usize) -> Vec<u8> {
 }
 
 /// What a receiver makes of it.
-fn received(wire: &[u8], framing: Framing) -> Vec<u8> {
+pub(super) fn received(wire: &[u8], framing: Framing) -> Vec<u8> {
     if framing != Framing::Chunked {
         return wire.to_vec();
     }

@@ -66,6 +66,7 @@ impl Lease {
             Stop::SourceEnded => Err(Failure::ClientGone),
             Stop::SourceBad(bad) => Err(Failure::BadRequestBody(bad)),
             Stop::TooLarge => Err(Failure::BodyTooLarge),
+            Stop::Untranslatable => Err(Failure::BadWebText),
             // It may have answered before it stopped reading.
             Stop::SinkFailed => {
                 self.upload_broken = true;
@@ -122,8 +123,10 @@ pub(crate) async fn attempt(
             return Err(lost(worker, lease, exchange, failure, terms));
         }
         if !exchange.response.is_interim() {
-            // How soon an endpoint leaves HTTP does not tell how busy it is.
-            if terms.backend().algorithm == Algorithm::PeakEwma && !exchange.response.upgrade {
+            // How soon an endpoint leaves HTTP, or begins to answer a stream of messages, does not tell how busy it is.
+            let streams =
+                exchange.response.upgrade || exchange.call.is_some() && !exchange.upload.is_read();
+            if terms.backend().algorithm == Algorithm::PeakEwma && !streams {
                 lease.head_after = Some(clock::now().saturating_since(lease.slot.started));
             }
             return Ok(lease);

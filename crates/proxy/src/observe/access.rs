@@ -17,6 +17,7 @@ use crate::backend::{BackendRef, Slot};
 use crate::clock;
 use crate::exchange::Exchange;
 use crate::failure::Failure;
+use crate::grpc::Call;
 use crate::head::{Method, Name, RequestHead, Version};
 use crate::live::{LiveListener, Ours, Route};
 use crate::observe::line::Line;
@@ -39,6 +40,8 @@ pub(crate) struct Record {
     pub(crate) failure: Option<Failure>,
     /// 0: nothing has been answered.
     pub(crate) status: u16,
+    /// Its response has gone on for long.
+    is_long: bool,
     endpoint: Option<std::net::SocketAddr>,
     attempts: u32,
     queued: Duration,
@@ -54,6 +57,7 @@ impl Record {
             backend: None,
             failure: None,
             status: 0,
+            is_long: false,
             endpoint: None,
             attempts: 0,
             queued: Duration::ZERO,
@@ -72,15 +76,30 @@ impl Record {
         backend.counters[worker.index].queued.add(wait);
     }
 
+    /// The call is a stream: it counts as one while it lasts.
+    pub(crate) fn becomes_long(&mut self, worker: &Worker) {
+        self.is_long = true;
+        if let Some(route) = self.route() {
+            route.counters[worker.index].streams.add(1);
+        }
+    }
+
     /// Counts the request, and logs it if it is to be logged.
     pub(crate) fn close(&self, worker: &Worker, client: &Client, exchange: &Exchange) {
         let duration = client.since.saturating_since(self.started);
         if let Some(route) = self.route() {
             let counters = &route.counters[worker.index];
             counters.responses[usize::from(self.status / 100).min(5)].add(1);
-            let bucket = counters.duration.add(duration);
-            if worker.shared.exemplars {
-                keep_exemplar(counters, bucket, duration, &exchange.request);
+            if let Some(call) = &exchange.call {
+                counters.calls[usize::from(call.code(self.failure).number())].add(1);
+            }
+            if self.is_long {
+                counters.streams_ended.add(1);
+            } else {
+                let bucket = counters.duration.add(duration);
+                if worker.shared.exemplars {
+                    keep_exemplar(counters, bucket, duration, &exchange.request);
+                }
             }
         }
         if let Some(failure) = self.failure {
@@ -117,6 +136,9 @@ impl Record {
         describe_client(line, client, listener, request);
         if !request.method_bytes().is_empty() {
             describe_request(line, request);
+        }
+        if let Some(call) = &exchange.call {
+            describe_call(line, request, call, self.failure);
         }
         line.number("http.request.body.size", exchange.upload.body_bytes);
         line.number("http.response.status_code", self.status);
@@ -209,6 +231,22 @@ fn describe_request(line: &mut Line<'_>, request: &RequestHead) {
         let ids = request.fields.values(Name::XRequestId);
         line.texts("http.request.header.x-request-id", ids);
     }
+}
+
+/// A call is `/service/method`.
+fn describe_call(
+    line: &mut Line<'_>,
+    request: &RequestHead,
+    call: &Call,
+    failure: Option<Failure>,
+) {
+    line.plain("rpc.system", "grpc");
+    let mut parts = request.path().splitn(3, |byte| *byte == b'/').skip(1);
+    if let (Some(service), Some(method)) = (parts.next(), parts.next()) {
+        line.text("rpc.service", service);
+        line.text("rpc.method", method);
+    }
+    line.number("rpc.grpc.status_code", call.code(failure).number());
 }
 
 fn version(version: Version) -> &'static str {

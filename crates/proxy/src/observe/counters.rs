@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::failure::Failure;
+use crate::grpc::Code;
 use crate::mirror::Fate;
 use crate::observe::{Distribution, Exemplars};
 
@@ -89,6 +90,11 @@ pub(crate) struct RouteCounters {
     pub(crate) duration: Histogram,
     /// Of `duration`.
     pub(crate) exemplars: Exemplars,
+    /// By [`Code::number`].
+    pub(crate) calls: [Counter; Code::ALL.len()],
+    /// Calls whose response has gone on for long, and those of them that have ended.
+    pub(crate) streams: Counter,
+    pub(crate) streams_ended: Counter,
     /// TCP connections and UDP flows that have ended.
     pub(crate) passages: Counter,
 }

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use crate::backend::Backend;
 use crate::dial::pool::Endpoint;
 use crate::failure::Failure;
+use crate::grpc::Code;
 use crate::live::{LiveListener, Route};
 use crate::mirror::Fate;
 use crate::observe::{
@@ -80,6 +81,35 @@ static OF_ROUTES: &[Row<Route>] = &[
             Distribution { exemplars, ..Histogram::sum(shards.map(|shard| &shard.duration)) }
         }),
         "From a request's head to the last byte of its response.",
+    ),
+    Row::new(
+        "sheave_grpc_calls",
+        &["route", "code"],
+        Read::Counts(|it, each| {
+            for code in Code::ALL {
+                let count = total(&it.counters, |shard| &shard.calls[usize::from(code.number())]);
+                // Most routes have no calls, and most calls few ways to end.
+                if count > 0 {
+                    each(code.word(), count);
+                }
+            }
+        }),
+        "Calls of gRPC by the code that they ended with; a code that no call has ended with is left out.",
+    ),
+    Row::new(
+        "sheave_grpc_streams",
+        ROUTE,
+        Read::Count(|it| total(&it.counters, |shard| &shard.streams)),
+        "Calls whose response went on for more than 10 s after its head; sheave_request_duration_seconds leaves them out.",
+    ),
+    Row::new(
+        "sheave_grpc_streams_open",
+        ROUTE,
+        Read::Gauge(|it| {
+            let ended = total(&it.counters, |shard| &shard.streams_ended);
+            total(&it.counters, |shard| &shard.streams).saturating_sub(ended) as f64
+        }),
+        "Such calls that go on now.",
     ),
     Row::new(
         "sheave_route_connections",

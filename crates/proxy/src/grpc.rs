@@ -1,0 +1,232 @@
+//! Calls of gRPC among the requests: how long their clients wait, how they end, and how we refuse one.
+//!
+//! A call is a request like any other, and takes the same way. It differs in where its status stands (in trailers, or in
+//! a head that nothing follows, while HTTP always says 200) and in the deadline that its client sends along. gRPC-Web,
+//! which browsers speak, becomes gRPC where the endpoint speaks HTTP/2. Nothing here knows what is in a message.
+
+use std::time::Duration;
+
+use balance::{End, Time};
+use gateway::snapshot::EndpointProtocol;
+
+use crate::exchange::{Exchange, Terms};
+use crate::failure::Failure;
+use crate::head::{Fields, Framing, RequestHead, ResponseHead, Version};
+
+/// How calls end.
+mod code;
+/// How long clients wait.
+mod timeout;
+/// What browsers speak.
+pub(crate) mod web;
+/// Asking an endpoint whether it serves.
+pub(crate) mod health;
+/// What is asked, and the answer, in bytes.
+mod message;
+
+pub(crate) use code::{Code, Pushback, Status};
+
+/// A call whose response goes on for so long after its head is a stream: how long it takes is not how fast it is.
+pub(crate) const LONG: Duration = Duration::from_secs(10);
+/// A call that waited here for less is sent on as it came.
+const HARDLY_WAITED: Duration = Duration::from_millis(1);
+
+/// What every kind of gRPC's content type begins with.
+const CONTENT_TYPE: &str = "application/grpc";
+
+/// A request that is a call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Call {
+    dialect: Dialect,
+    /// How long its client waits, from the head on; `None`: it does not say.
+    timeout: Option<Duration>,
+    /// How it ended, once that is known.
+    code: Option<Code>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Dialect {
+    Grpc,
+    Web,
+    WebText,
+}
+
+impl Dialect {
+    /// The dialect that a content type names, and what follows in it.
+    fn recognise(content_type: &[u8]) -> Option<(Self, &[u8])> {
+        let (start, rest) = content_type.split_at_checked(CONTENT_TYPE.len())?;
+        if !start.eq_ignore_ascii_case(CONTENT_TYPE.as_bytes()) {
+            return None;
+        }
+        let (dialect, rest) = [Self::WebText, Self::Web]
+            .into_iter()
+            .find_map(|dialect| {
+                let (infix, rest) = rest.split_at_checked(dialect.infix().len())?;
+                infix.eq_ignore_ascii_case(dialect.infix().as_bytes()).then_some((dialect, rest))
+            })
+            .unwrap_or((Self::Grpc, rest));
+        matches!(rest.first(), None | Some(b'+' | b';' | b' ')).then_some((dialect, rest))
+    }
+
+    /// What it adds to gRPC's content type.
+    fn infix(self) -> &'static str {
+        match self {
+            Self::Grpc => "",
+            Self::Web => "-web",
+            Self::WebText => "-web-text",
+        }
+    }
+}
+
+/// Looks whether the request is a call, where that matters: its client or its endpoint speaks HTTP/2.
+pub(crate) fn begin(exchange: &mut Exchange, terms: &mut Terms<'_>, started: Time) {
+    let endpoint = terms.backend().protocol;
+    if exchange.request.version != Version::Http2 && endpoint != EndpointProtocol::Http2 {
+        return;
+    }
+    let Some(call) = Call::of(&exchange.request) else { return };
+    // An endpoint that speaks HTTP/1.1 may know gRPC-Web itself, and gets it as it is.
+    if call.dialect != Dialect::Grpc && endpoint != EndpointProtocol::Http2 {
+        return;
+    }
+    if let Some(timeout) = call.timeout {
+        terms.deadline = terms.deadline.min(started + timeout);
+    }
+    call.change_request(&mut exchange.request);
+    exchange.call = Some(call);
+}
+
+/// Makes what is sent of the body what an endpoint understands.
+pub(crate) fn translate_upload(exchange: &mut Exchange) {
+    let Exchange { call: Some(call), upload, .. } = exchange else { return };
+    if call.dialect == Dialect::WebText && !upload.is_read() {
+        upload.translate(web::Translation::from_text());
+    }
+}
+
+/// Tells the endpoint how long the client still waits at `now`.
+///
+/// What the client said holds from when it said so. An endpoint that counts from when it hears it would work on for
+/// nobody after a wait in the queue, and so would whoever it calls in turn.
+pub(crate) fn say_what_is_left(exchange: &mut Exchange, started: Time, now: Time) {
+    let Exchange { call: Some(Call { timeout: Some(timeout), .. }), request, .. } = exchange else {
+        return;
+    };
+    let waited = now.saturating_since(started);
+    if waited >= HARDLY_WAITED {
+        request.fields.remove_named(b"grpc-timeout");
+        let left = timeout::write(timeout.saturating_sub(waited));
+        request.fields.append("grpc-timeout", left);
+    }
+}
+
+/// How a call has ended of which only the head came, and nothing follows.
+pub(crate) fn ended_by_head(exchange: &Exchange) -> Option<Status> {
+    let Exchange { call: Some(_), response, .. } = exchange else { return None };
+    is_empty(response.framing).then(|| Status::of(&response.fields)).flatten()
+}
+
+/// How an attempt has ended whose response was relayed whole; `end` is what the head says by itself.
+pub(crate) fn conclude(exchange: &mut Exchange, end: End) -> End {
+    let Exchange { call: Some(call), response, download, .. } = exchange else { return end };
+    let said = download.trailers().and_then(Status::of).or_else(|| Status::of(&response.fields));
+    let (code, end) = match said {
+        Some(status) => (status.code, status.end()),
+        None if response.status == 200 => (Code::Unknown, End::ServerError),
+        None => (Code::of_http(response.status), end),
+    };
+    call.code = Some(code);
+    end
+}
+
+impl Call {
+    /// The call that the request is.
+    pub(crate) fn of(request: &RequestHead) -> Option<Self> {
+        let (dialect, _) = Dialect::recognise(request.fields.get("content-type")?)?;
+        let timeout = request.fields.get("grpc-timeout").and_then(timeout::parse);
+        Some(Self { dialect, timeout, code: None })
+    }
+
+    /// How it ended: by its status, or by what we failed at.
+    pub(crate) fn code(&self, failure: Option<Failure>) -> Code {
+        self.code.or_else(|| failure.map(Failure::code)).unwrap_or(Code::Unknown)
+    }
+
+    /// Makes of a request in gRPC-Web one in gRPC.
+    fn change_request(&self, request: &mut RequestHead) {
+        if self.dialect == Dialect::Grpc {
+            return;
+        }
+        change_content_type(&mut request.fields, Dialect::Grpc);
+        request.te_trailers = true;
+        if self.dialect == Dialect::WebText && request.framing != Framing::None {
+            // How long it will be without base64 is not known beforehand.
+            request.framing = Framing::Stream;
+        }
+    }
+
+    /// Makes of a head in gRPC one in the client's dialect; the body is to be translated as the result says.
+    ///
+    /// A head that nothing follows keeps its status: gRPC-Web has that too.
+    pub(crate) fn change_response(
+        &self,
+        client: Version,
+        response: &mut ResponseHead,
+    ) -> Option<web::Translation> {
+        let is_empty = is_empty(response.framing);
+        if is_empty && client == Version::Http2 {
+            // The end of the stream says that nothing follows, as the endpoint's did: no length goes among the metadata.
+            response.framing = Framing::None;
+        }
+        if self.dialect == Dialect::Grpc
+            || !change_content_type(&mut response.fields, self.dialect)
+            || is_empty
+        {
+            return None;
+        }
+        response.framing = Framing::Stream;
+        Some(web::Translation::of_response(self.dialect == Dialect::WebText))
+    }
+
+    /// Makes the head that says what failed; nothing follows it. `pushback`: when to try again, if the client does.
+    pub(crate) fn refuse(
+        &mut self,
+        failure: Failure,
+        pushback: Option<Duration>,
+        response: &mut ResponseHead,
+    ) {
+        let code = failure.code();
+        self.code = Some(code);
+        response.status = 200;
+        let kind = match self.dialect {
+            Dialect::Grpc => "application/grpc",
+            Dialect::Web => "application/grpc-web+proto",
+            Dialect::WebText => "application/grpc-web-text+proto",
+        };
+        let fields = &mut response.fields;
+        fields.append("content-type", kind);
+        fields.append("grpc-status", code.number().to_string());
+        // Words of ours: nothing in them has to be percent-encoded.
+        fields.append("grpc-message", failure.details());
+        if let Some(pushback) = pushback {
+            fields.append("grpc-retry-pushback-ms", pushback.as_millis().to_string());
+        }
+    }
+}
+
+fn is_empty(framing: Framing) -> bool {
+    matches!(framing, Framing::None | Framing::Length(0))
+}
+
+/// Names another dialect; false: the content type is none of gRPC's.
+fn change_content_type(fields: &mut Fields, dialect: Dialect) -> bool {
+    let known = fields.get("content-type").and_then(Dialect::recognise);
+    let Some((_, rest)) = known else { return false };
+    let named = [CONTENT_TYPE.as_bytes(), dialect.infix().as_bytes(), rest].concat();
+    fields.remove_named(b"content-type");
+    fields.append("content-type", named);
+    true
+}
+
+#[cfg(test)]
+mod tests;

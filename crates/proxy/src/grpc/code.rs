@@ -1,0 +1,205 @@
+//! How a call ended: gRPC's codes, what each says of the endpoint, and what stands for them in HTTP.
+
+use std::time::Duration;
+
+use balance::End;
+
+use crate::head::Fields;
+
+/// How a call ended; the numbers are gRPC's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Code {
+    Ok,
+    Cancelled,
+    Unknown,
+    InvalidArgument,
+    DeadlineExceeded,
+    NotFound,
+    AlreadyExists,
+    PermissionDenied,
+    ResourceExhausted,
+    FailedPrecondition,
+    Aborted,
+    OutOfRange,
+    Unimplemented,
+    Internal,
+    Unavailable,
+    DataLoss,
+    Unauthenticated,
+}
+
+impl Code {
+    /// By number.
+    pub(crate) const ALL: [Self; 17] = [
+        Self::Ok,
+        Self::Cancelled,
+        Self::Unknown,
+        Self::InvalidArgument,
+        Self::DeadlineExceeded,
+        Self::NotFound,
+        Self::AlreadyExists,
+        Self::PermissionDenied,
+        Self::ResourceExhausted,
+        Self::FailedPrecondition,
+        Self::Aborted,
+        Self::OutOfRange,
+        Self::Unimplemented,
+        Self::Internal,
+        Self::Unavailable,
+        Self::DataLoss,
+        Self::Unauthenticated,
+    ];
+
+    /// The value of `grpc-status`. What is no code of gRPC's counts as unknown, as clients have it.
+    pub(crate) fn parse(text: &[u8]) -> Self {
+        let number = str::from_utf8(text).ok().and_then(|text| text.parse::<usize>().ok());
+        number.and_then(|number| Self::ALL.get(number).copied()).unwrap_or(Self::Unknown)
+    }
+
+    /// What a call ended with that got an answer of HTTP in place of a status, as gRPC's clients read it; with it goes
+    /// what only we answer.
+    pub(crate) fn of_http(status: u16) -> Self {
+        match status {
+            400 => Self::Internal,
+            401 => Self::Unauthenticated,
+            403 => Self::PermissionDenied,
+            404 | 405 | 501 | 505 => Self::Unimplemented,
+            408 => Self::DeadlineExceeded,
+            413 | 414 | 431 => Self::ResourceExhausted,
+            429 | 502..=504 => Self::Unavailable,
+            499 => Self::Cancelled,
+            _ => Self::Unknown,
+        }
+    }
+
+    pub(crate) fn number(self) -> u8 {
+        self as u8
+    }
+
+    /// The label in metrics, as gRPC writes it.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Ok => "OK",
+            Self::Cancelled => "CANCELLED",
+            Self::Unknown => "UNKNOWN",
+            Self::InvalidArgument => "INVALID_ARGUMENT",
+            Self::DeadlineExceeded => "DEADLINE_EXCEEDED",
+            Self::NotFound => "NOT_FOUND",
+            Self::AlreadyExists => "ALREADY_EXISTS",
+            Self::PermissionDenied => "PERMISSION_DENIED",
+            Self::ResourceExhausted => "RESOURCE_EXHAUSTED",
+            Self::FailedPrecondition => "FAILED_PRECONDITION",
+            Self::Aborted => "ABORTED",
+            Self::OutOfRange => "OUT_OF_RANGE",
+            Self::Unimplemented => "UNIMPLEMENTED",
+            Self::Internal => "INTERNAL",
+            Self::Unavailable => "UNAVAILABLE",
+            Self::DataLoss => "DATA_LOSS",
+            Self::Unauthenticated => "UNAUTHENTICATED",
+        }
+    }
+}
+
+/// How an endpoint says that a call has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Status {
+    pub(crate) code: Code,
+    pub(crate) pushback: Pushback,
+}
+
+/// What an endpoint says of the next attempt (gRFC A6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pushback {
+    /// Nothing.
+    Unsaid,
+    After(Duration),
+    /// Not at all.
+    Never,
+}
+
+impl Status {
+    /// What these fields say: trailers, or a head that nothing follows.
+    pub(crate) fn of(fields: &Fields) -> Option<Self> {
+        let code = Code::parse(fields.get("grpc-status")?);
+        let pushback = fields.get("grpc-retry-pushback-ms").map_or(Pushback::Unsaid, |text| {
+            let milliseconds = str::from_utf8(text).ok().and_then(|text| text.parse().ok());
+            // What is negative or no number asks for no further attempt.
+            milliseconds.map_or(Pushback::Never, |it| Pushback::After(Duration::from_millis(it)))
+        });
+        Some(Self { code, pushback })
+    }
+
+    /// What it says of the endpoint.
+    pub(crate) fn end(self) -> End {
+        match self.code {
+            // What an exception in a handler becomes is the endpoint's fault, as a 500 is.
+            Code::Unknown | Code::Internal | Code::Unavailable | Code::DataLoss => End::ServerError,
+            Code::ResourceExhausted => End::Refused {
+                retry_after: match self.pushback {
+                    Pushback::After(pause) => Some(pause),
+                    Pushback::Unsaid | Pushback::Never => None,
+                },
+            },
+            Code::DeadlineExceeded => End::TimedOut,
+            Code::Ok
+            | Code::Cancelled
+            | Code::InvalidArgument
+            | Code::NotFound
+            | Code::AlreadyExists
+            | Code::PermissionDenied
+            | Code::FailedPrecondition
+            | Code::Aborted
+            | Code::OutOfRange
+            | Code::Unimplemented
+            | Code::Unauthenticated => End::Success,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::time::Duration;
+
+    use balance::End;
+
+    use super::{Code, Pushback, Status};
+    use crate::head::Fields;
+
+    #[test]
+    fn codes_are_read_by_their_number() {
+        let mut words = HashSet::new();
+        for (number, code) in Code::ALL.into_iter().enumerate() {
+            assert_eq!(usize::from(code.number()), number);
+            assert_eq!(Code::parse(number.to_string().as_bytes()), code);
+            assert!(words.insert(code.word()), "{code:?}");
+        }
+        for text in ["17", "-1", "", "OK", "256", "\u{e4}", "99999999999999999999999"] {
+            assert_eq!(Code::parse(text.as_bytes()), Code::Unknown, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_status_says_how_its_endpoint_is() {
+        let status = |code: &str, pushback: Option<&str>| {
+            let mut fields = Fields::new();
+            fields.append("grpc-status", code);
+            if let Some(pushback) = pushback {
+                fields.append("grpc-retry-pushback-ms", pushback);
+            }
+            Status::of(&fields).unwrap()
+        };
+        assert_eq!(Status::of(&Fields::new()), None);
+        assert_eq!(status("0", None).end(), End::Success);
+        assert_eq!(status("12", None).end(), End::Success);
+        assert_eq!(status("14", None).end(), End::ServerError);
+        assert_eq!(status("99", None).end(), End::ServerError);
+        assert_eq!(status("4", None).end(), End::TimedOut);
+        assert_eq!(status("8", None).end(), End::Refused { retry_after: None });
+        let second = Some(Duration::from_secs(1));
+        assert_eq!(status("8", Some("1000")).end(), End::Refused { retry_after: second });
+        assert_eq!(status("8", Some("-1")).pushback, Pushback::Never);
+        assert_eq!(status("8", Some("soon")).pushback, Pushback::Never);
+    }
+}

@@ -1,0 +1,187 @@
+//! gRPC's health check (grpc.health.v1): one call, over a connection that speaks HTTP/2.
+//!
+//! Its two messages have one field each; they are written and read by hand. The caller bounds the time.
+
+use bytes::Bytes;
+use h2::client;
+use http::{HeaderMap, Request, Response, Uri};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::{Code, message};
+
+/// An answer takes a few bytes.
+const MOST_BYTES: usize = 4096;
+
+/// What is asked of whom.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Question<'a> {
+    pub(crate) scheme: &'static str,
+    pub(crate) authority: &'a str,
+    /// Empty: the server as a whole.
+    pub(crate) service: &'a str,
+}
+
+/// What an endpoint says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Health {
+    Serving,
+    NotServing,
+    /// It does not know this service.
+    ServiceUnknown,
+    /// It answers without an answer.
+    Unknown,
+    /// It has no health check.
+    Unimplemented,
+    /// It answers the call with another status.
+    Failed,
+    /// What it answers is not gRPC.
+    Malformed,
+    /// The connection broke, or never spoke HTTP/2.
+    Broken,
+}
+
+impl Health {
+    /// In the log.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Serving => "SERVING",
+            Self::NotServing => "NOT_SERVING",
+            Self::ServiceUnknown => "the service is unknown there",
+            Self::Unknown => "UNKNOWN",
+            Self::Unimplemented => "UNIMPLEMENTED: it does not serve grpc.health.v1.Health",
+            Self::Failed => "the call failed",
+            Self::Malformed => "the answer is not gRPC",
+            Self::Broken => "the connection broke, or does not speak HTTP/2",
+        }
+    }
+}
+
+/// Asks by a connection of its own, which is closed again.
+pub(crate) async fn ask(
+    io: impl AsyncRead + AsyncWrite + Unpin,
+    question: &Question<'_>,
+) -> Health {
+    let Ok((requests, connection)) = client::handshake(io).await else { return Health::Broken };
+    tokio::select! {
+        health = call(requests, question) => health.unwrap_or(Health::Broken),
+        _ = connection => Health::Broken,
+    }
+}
+
+async fn call(
+    requests: client::SendRequest<Bytes>,
+    question: &Question<'_>,
+) -> Result<Health, h2::Error> {
+    let Some(request) = request(question) else { return Ok(Health::Malformed) };
+    let (response, mut body) = requests.ready().await?.send_request(request, false)?;
+    body.send_data(message::framed(&message::question(question.service)), true)?;
+    let (head, mut body) = response.await?.into_parts();
+    let mut received = Vec::new();
+    while let Some(data) = body.data().await {
+        let data = data?;
+        if received.len() + data.len() > MOST_BYTES {
+            return Ok(Health::Malformed);
+        }
+        received.extend_from_slice(&data);
+        body.flow_control().release_capacity(data.len())?;
+    }
+    let trailers = body.trailers().await?;
+    Ok(judge(&Response::from_parts(head, ()), &received, trailers.as_ref()))
+}
+
+fn request(question: &Question<'_>) -> Option<Request<()>> {
+    let uri = Uri::builder()
+        .scheme(question.scheme)
+        .authority(question.authority)
+        .path_and_query("/grpc.health.v1.Health/Check")
+        .build();
+    Request::post(uri.ok()?)
+        .version(http::Version::HTTP_2)
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .header("user-agent", "sheave-probe")
+        .body(())
+        .ok()
+}
+
+fn judge(head: &Response<()>, body: &[u8], trailers: Option<&HeaderMap>) -> Health {
+    let status = trailers.and_then(status).or_else(|| status(head.headers()));
+    match status {
+        Some(Code::Ok) if head.status() == 200 => message::answer(body),
+        Some(Code::Unimplemented) => Health::Unimplemented,
+        Some(Code::NotFound) => Health::ServiceUnknown,
+        Some(_) => Health::Failed,
+        None => Health::Malformed,
+    }
+}
+
+fn status(fields: &HeaderMap) -> Option<Code> {
+    fields.get("grpc-status").map(|value| Code::parse(value.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use h2::server;
+    use tokio::io::{DuplexStream, duplex};
+
+    use super::*;
+
+    const QUESTION: Question<'_> =
+        Question { scheme: "http", authority: "10.0.0.1:50051", service: "a.B" };
+
+    /// Answers one call with this status in the trailers and this message, if there is one.
+    async fn answer(io: DuplexStream, status: &'static str, message: Option<&[u8]>) {
+        let mut connection = server::handshake(io).await.unwrap();
+        let (request, mut respond) = connection.accept().await.unwrap().unwrap();
+        assert_eq!(request.uri().path(), "/grpc.health.v1.Health/Check");
+        assert_eq!(request.uri().authority().unwrap(), "10.0.0.1:50051");
+        assert_eq!(request.headers()["content-type"], "application/grpc");
+        let mut body = request.into_body();
+        let asked = async {
+            assert_eq!(body.data().await.unwrap().unwrap(), message::framed(b"\x0a\x03a.B"));
+            let mut fields = HeaderMap::new();
+            fields.insert("grpc-status", status.parse().unwrap());
+            let mut head = Response::new(());
+            let Some(message) = message else {
+                *head.headers_mut() = fields;
+                respond.send_response(head, true).unwrap();
+                return;
+            };
+            let mut body = respond.send_response(head, false).unwrap();
+            body.send_data(message::framed(message), false).unwrap();
+            body.send_trailers(fields).unwrap();
+        };
+        // The connection moves as long as somebody looks at it; it ends when the client leaves.
+        tokio::join!(asked, async { while let Some(Ok(_)) = connection.accept().await {} });
+    }
+
+    fn check(status: &'static str, message: Option<&[u8]>) -> Health {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let (near, far) = duplex(64 * 1024);
+            tokio::join!(ask(near, &QUESTION), answer(far, status, message)).0
+        })
+    }
+
+    #[test]
+    fn an_endpoint_is_asked_whether_it_serves() {
+        assert_eq!(check("0", Some(b"\x08\x01")), Health::Serving);
+        assert_eq!(check("0", Some(b"\x08\x02")), Health::NotServing);
+        assert_eq!(check("12", None), Health::Unimplemented);
+        assert_eq!(check("5", None), Health::ServiceUnknown);
+        assert_eq!(check("14", Some(b"\x08\x01")), Health::Failed);
+        assert_eq!(check("0", Some(&[0x12; 5000])), Health::Malformed);
+    }
+
+    #[test]
+    fn who_speaks_another_protocol_does_not_serve() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let health = runtime.block_on(async {
+            let (near, mut far) = duplex(64 * 1024);
+            let answer = tokio::io::AsyncWriteExt::write_all(&mut far, b"HTTP/1.1 400 \r\n\r\n");
+            let (health, _) = tokio::join!(ask(near, &QUESTION), answer);
+            health
+        });
+        assert_eq!(health, Health::Broken);
+    }
+}

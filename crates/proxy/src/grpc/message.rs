@@ -1,0 +1,144 @@
+//! The messages of the health check, in Protocol Buffers, and how gRPC frames a message.
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use super::health::Health;
+
+/// A message as it goes over the wire: not compressed, with its length.
+pub(super) fn framed(message: &[u8]) -> Bytes {
+    let mut framed = BytesMut::with_capacity(5 + message.len());
+    framed.put_u8(0);
+    framed.put_u32(message.len() as u32);
+    framed.put_slice(message);
+    framed.freeze()
+}
+
+/// `HealthCheckRequest { string service = 1; }`. What is empty is left out.
+pub(super) fn question(service: &str) -> Vec<u8> {
+    let mut message = Vec::new();
+    if !service.is_empty() {
+        message.push(key(1, LENGTH_DELIMITED));
+        put_varint(service.len() as u64, &mut message);
+        message.extend_from_slice(service.as_bytes());
+    }
+    message
+}
+
+/// A frame that holds `HealthCheckResponse { ServingStatus status = 1; }`.
+pub(super) fn answer(body: &[u8]) -> Health {
+    let Some((&[compressed, a, b, c, d], message)) = body.split_first_chunk() else {
+        return Health::Malformed;
+    };
+    if compressed != 0 || u32::from_be_bytes([a, b, c, d]) as usize != message.len() {
+        return Health::Malformed;
+    }
+    match status(message) {
+        // What is 0 is left out, and means that nobody knows.
+        Some(0) => Health::Unknown,
+        Some(1) => Health::Serving,
+        Some(2) => Health::NotServing,
+        Some(3) => Health::ServiceUnknown,
+        Some(_) => Health::Unknown,
+        None => Health::Malformed,
+    }
+}
+
+const VARINT: u8 = 0;
+const FIXED_64: u8 = 1;
+const LENGTH_DELIMITED: u8 = 2;
+const FIXED_32: u8 = 5;
+
+const fn key(field: u8, wire_type: u8) -> u8 {
+    field << 3 | wire_type
+}
+
+/// The last value of the field 1; other fields are passed over. `None`: it is no message.
+fn status(mut message: &[u8]) -> Option<u64> {
+    let mut status = 0;
+    while !message.is_empty() {
+        let tag = take_varint(&mut message)?;
+        let skipped = match (tag & 7) as u8 {
+            VARINT => {
+                let value = take_varint(&mut message)?;
+                if tag == u64::from(key(1, VARINT)) {
+                    status = value;
+                }
+                0
+            }
+            FIXED_64 => 8,
+            LENGTH_DELIMITED => usize::try_from(take_varint(&mut message)?).ok()?,
+            FIXED_32 => 4,
+            _ => return None,
+        };
+        message = message.get(skipped..)?;
+    }
+    Some(status)
+}
+
+fn take_varint(message: &mut &[u8]) -> Option<u64> {
+    let mut value = 0;
+    for place in 0..10 {
+        let (byte, rest) = message.split_first()?;
+        *message = rest;
+        value |= u64::from(byte & 0x7f) << (7 * place);
+        if byte & 0x80 == 0 {
+            return Some(value);
+        }
+    }
+    None
+}
+
+fn put_varint(mut value: u64, message: &mut Vec<u8>) {
+    while value >= 0x80 {
+        message.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    message.push(value as u8);
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_question_names_the_service() {
+        assert_eq!(question(""), b"");
+        assert_eq!(question("a.B"), b"\x0a\x03a.B");
+        let long = "x".repeat(200);
+        assert_eq!(&question(&long)[..3], b"\x0a\xc8\x01");
+        assert_eq!(&framed(b"abc")[..], b"\0\0\0\0\x03abc");
+    }
+
+    #[test]
+    fn the_answer_is_the_first_field() {
+        for (message, health) in [
+            (&b"\x08\x01"[..], Health::Serving),
+            (b"\x08\x02", Health::NotServing),
+            (b"\x08\x03", Health::ServiceUnknown),
+            (b"", Health::Unknown),
+            (b"\x08\x00", Health::Unknown),
+            (b"\x08\x09", Health::Unknown),
+            (b"\x12\x01x\x08\x01", Health::Serving),
+            (b"\x08\x02\x15abcd\x19abcdefgh\x08\x01", Health::Serving),
+            (b"\x08", Health::Malformed),
+            (b"\x12\x05x", Health::Malformed),
+            (b"\x0b", Health::Malformed),
+            (b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", Health::Malformed),
+        ] {
+            assert_eq!(answer(&framed(message)), health, "{}", message.escape_ascii());
+        }
+        for body in [&b""[..], b"\0\0\0\0", b"\x01\0\0\0\x02\x08\x01", b"\0\0\0\0\x03\x08\x01"] {
+            assert_eq!(answer(body), Health::Malformed, "{}", body.escape_ascii());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+            let _any = answer(&framed(&bytes));
+            let _other = answer(&bytes);
+        }
+    }
+}

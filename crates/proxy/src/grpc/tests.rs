@@ -1,0 +1,192 @@
+//! What is a call, what becomes of its head, and how it ends.
+
+use std::time::Duration;
+
+use balance::{End, Time};
+
+use super::*;
+
+fn call(content_type: &str) -> Option<Call> {
+    let mut request = RequestHead::new();
+    request.fields.append("Content-Type", content_type);
+    Call::of(&request)
+}
+
+fn exchange(content_type: &str) -> Exchange {
+    let mut exchange = Exchange::default();
+    exchange.request.fields.append("content-type", content_type);
+    exchange.call = Call::of(&exchange.request);
+    exchange
+}
+
+fn text<'f>(fields: &'f Fields, name: &str) -> Option<&'f str> {
+    fields.get(name).map(|value| str::from_utf8(value).unwrap())
+}
+
+#[test]
+fn a_call_is_known_by_its_content_type() {
+    for (content_type, dialect) in [
+        ("application/grpc", Dialect::Grpc),
+        ("Application/GRPC+proto", Dialect::Grpc),
+        ("application/grpc; charset=utf-8", Dialect::Grpc),
+        ("application/grpc-web", Dialect::Web),
+        ("application/grpc-Web+proto", Dialect::Web),
+        ("application/grpc-web-text", Dialect::WebText),
+        ("application/grpc-web-text+json", Dialect::WebText),
+    ] {
+        assert_eq!(call(content_type).map(|call| call.dialect), Some(dialect), "{content_type}");
+    }
+    for other in ["", "application/json", "application/grp", "application/grpcs", "grpc"] {
+        assert!(call(other).is_none(), "{other}");
+    }
+    assert!(call("application/grpc-web-textual").is_none());
+    assert!(Call::of(&RequestHead::new()).is_none());
+}
+
+#[test]
+fn an_endpoint_hears_how_long_is_left() {
+    let left = |timeout: &str, waited: Duration| {
+        let mut exchange = exchange("application/grpc");
+        exchange.request.fields.append("grpc-timeout", timeout);
+        exchange.call = Call::of(&exchange.request);
+        let started = Time::ZERO + Duration::from_secs(5);
+        say_what_is_left(&mut exchange, started, started + waited);
+        assert_eq!(
+            exchange.request.fields.iter().filter(|field| field.1 == b"grpc-timeout").count(),
+            1
+        );
+        text(&exchange.request.fields, "grpc-timeout").unwrap().to_owned()
+    };
+    assert_eq!(left("300m", Duration::ZERO), "300m");
+    assert_eq!(left("300m", Duration::from_millis(100)), "200000u");
+    assert_eq!(left("300m", Duration::from_secs(1)), "1n");
+    assert_eq!(left("soon", Duration::from_secs(1)), "soon");
+}
+
+#[test]
+fn a_refusal_is_a_status_in_a_head() {
+    let refusal = |content_type: &str, failure: Failure, pushback: Option<Duration>| {
+        let mut response = ResponseHead::new();
+        call(content_type).unwrap().refuse(failure, pushback, &mut response);
+        assert_eq!(response.status, 200);
+        response.fields
+    };
+    let refused = refusal("application/grpc", Failure::QueueFull, Some(Duration::from_secs(2)));
+    assert_eq!(text(&refused, "content-type"), Some("application/grpc"));
+    assert_eq!(text(&refused, "grpc-status"), Some("8"));
+    assert_eq!(text(&refused, "grpc-retry-pushback-ms"), Some("2000"));
+    assert_eq!(text(&refused, "grpc-message"), Some(Failure::QueueFull.details()));
+    let web = refusal("application/grpc-web-text", Failure::RequestTimeout, None);
+    assert_eq!(text(&web, "content-type"), Some("application/grpc-web-text+proto"));
+    assert_eq!(text(&web, "grpc-status"), Some("4"));
+    assert_eq!(text(&web, "grpc-retry-pushback-ms"), None);
+}
+
+#[test]
+fn each_failure_has_a_code() {
+    for (failure, code) in [
+        (Failure::NoRoute, Code::Unimplemented),
+        (Failure::Unresolved, Code::Unavailable),
+        (Failure::NoEndpoint, Code::Unavailable),
+        (Failure::ConnectFailed, Code::Unavailable),
+        (Failure::ConnectTimeout, Code::Unavailable),
+        (Failure::EndpointClosed, Code::Unavailable),
+        (Failure::EndpointIdle, Code::Unavailable),
+        (Failure::OutOfDescriptors, Code::Unavailable),
+        (Failure::QueueFull, Code::ResourceExhausted),
+        (Failure::QueueTimeout, Code::ResourceExhausted),
+        (Failure::BodyTooLarge, Code::ResourceExhausted),
+        (Failure::AttemptTimeout, Code::DeadlineExceeded),
+        (Failure::RequestTimeout, Code::DeadlineExceeded),
+        (Failure::BadWebText, Code::Internal),
+        (Failure::ClientGone, Code::Cancelled),
+    ] {
+        assert_eq!(failure.code(), code, "{failure:?}");
+    }
+}
+
+#[test]
+fn a_call_ends_as_its_status_says() {
+    let concluded = |status: u16, head: Option<&str>| {
+        let mut exchange = exchange("application/grpc");
+        exchange.response.status = status;
+        if let Some(code) = head {
+            exchange.response.fields.append("grpc-status", code);
+        }
+        let end = conclude(&mut exchange, End::Success);
+        (end, exchange.call.unwrap().code(None))
+    };
+    assert_eq!(concluded(200, Some("0")), (End::Success, Code::Ok));
+    assert_eq!(concluded(200, Some("14")), (End::ServerError, Code::Unavailable));
+    assert_eq!(concluded(200, None), (End::ServerError, Code::Unknown));
+    assert_eq!(concluded(404, None), (End::Success, Code::Unimplemented));
+    let mut other = Exchange::default();
+    assert_eq!(conclude(&mut other, End::Success), End::Success);
+}
+
+#[test]
+fn a_call_of_which_only_the_head_came_has_ended() {
+    let mut exchange = exchange("application/grpc");
+    exchange.response.fields.append("grpc-status", "14");
+    exchange.response.framing = Framing::None;
+    assert_eq!(ended_by_head(&exchange).map(|status| status.code), Some(Code::Unavailable));
+    exchange.response.framing = Framing::Length(0);
+    assert!(ended_by_head(&exchange).is_some());
+    exchange.response.framing = Framing::Stream;
+    assert_eq!(ended_by_head(&exchange), None);
+}
+
+#[test]
+fn heads_of_the_web_become_those_of_grpc_and_back() {
+    let mut exchange = exchange("application/grpc-web-text+proto");
+    let call = exchange.call.unwrap();
+    exchange.request.framing = Framing::Length(8);
+    call.change_request(&mut exchange.request);
+    assert_eq!(text(&exchange.request.fields, "content-type"), Some("application/grpc+proto"));
+    assert!(exchange.request.te_trailers);
+    assert_eq!(exchange.request.framing, Framing::Stream);
+
+    let mut response = ResponseHead::new();
+    response.fields.append("Content-Type", "application/grpc+proto");
+    response.framing = Framing::Stream;
+    assert!(call.change_response(Version::Http11, &mut response).is_some());
+    assert_eq!(text(&response.fields, "content-type"), Some("application/grpc-web-text+proto"));
+
+    let mut only_head = ResponseHead::new();
+    only_head.fields.append("content-type", "application/grpc");
+    assert!(call.change_response(Version::Http11, &mut only_head).is_none());
+    assert_eq!(text(&only_head.fields, "content-type"), Some("application/grpc-web-text"));
+
+    let mut page = ResponseHead::new();
+    page.fields.append("content-type", "text/html");
+    page.framing = Framing::Stream;
+    assert!(call.change_response(Version::Http11, &mut page).is_none());
+    assert_eq!(text(&page.fields, "content-type"), Some("text/html"));
+}
+
+#[test]
+fn no_length_is_added_to_a_head_that_nothing_follows() {
+    let call = call("application/grpc").unwrap();
+    for (client, framing) in
+        [(Version::Http2, Framing::None), (Version::Http11, Framing::Length(0))]
+    {
+        let mut response = ResponseHead::new();
+        response.framing = Framing::Length(0);
+        assert!(call.change_response(client, &mut response).is_none());
+        assert_eq!(response.framing, framing);
+    }
+}
+
+#[test]
+fn heads_of_grpc_stay_as_they_are() {
+    let mut exchange = exchange("application/grpc+proto");
+    let call = exchange.call.unwrap();
+    exchange.request.framing = Framing::Length(8);
+    call.change_request(&mut exchange.request);
+    assert_eq!(exchange.request.framing, Framing::Length(8));
+    let mut response = ResponseHead::new();
+    response.fields.append("content-type", "application/grpc+proto");
+    response.framing = Framing::Stream;
+    assert!(call.change_response(Version::Http11, &mut response).is_none());
+    assert_eq!(text(&response.fields, "content-type"), Some("application/grpc+proto"));
+}

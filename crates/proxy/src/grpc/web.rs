@@ -1,0 +1,216 @@
+//! gRPC-Web's bodies: what browsers can send and read, translated from and to gRPC's.
+//!
+//! A message is framed as in gRPC. As scripts cannot read trailers, they come as a last frame; and in the text dialect
+//! all of it is base64, in pieces each of which may end with padding.
+
+use crate::head::Fields;
+
+/// Marks the frame that holds the trailers.
+const TRAILERS: u8 = 0x80;
+const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+/// The body is not base64.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NotBase64;
+
+/// One body on its way, piece by piece.
+#[derive(Clone, Debug)]
+pub(crate) struct Translation {
+    way: Way,
+    /// What the last piece has become.
+    pub(crate) out: Vec<u8>,
+}
+
+#[derive(Clone, Debug)]
+enum Way {
+    /// From text, with what has come of four letters.
+    FromText {
+        letters: [u8; 4],
+        count: usize,
+    },
+    ToBinary,
+    ToText,
+}
+
+impl Translation {
+    /// Of a request in the text dialect.
+    pub(crate) fn from_text() -> Self {
+        Self { way: Way::FromText { letters: [0; 4], count: 0 }, out: Vec::new() }
+    }
+
+    /// Of a response, for a client of the binary or the text dialect.
+    pub(crate) fn of_response(as_text: bool) -> Self {
+        Self { way: if as_text { Way::ToText } else { Way::ToBinary }, out: Vec::new() }
+    }
+
+    /// Translates a piece into `out`.
+    pub(crate) fn translate(&mut self, piece: &[u8]) -> Result<(), NotBase64> {
+        self.out.clear();
+        match &mut self.way {
+            Way::ToBinary => self.out.extend_from_slice(piece),
+            Way::ToText => encode(piece, &mut self.out),
+            Way::FromText { letters, count } => {
+                for letter in piece.iter().filter(|letter| !letter.is_ascii_whitespace()) {
+                    letters[*count] = *letter;
+                    *count += 1;
+                    if *count == letters.len() {
+                        *count = 0;
+                        decode(*letters, &mut self.out)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts into `out` what comes after the last piece.
+    pub(crate) fn finish(&mut self, trailers: Option<&Fields>) -> Result<(), NotBase64> {
+        self.out.clear();
+        match &self.way {
+            Way::FromText { count: 0, .. } => {}
+            Way::FromText { .. } => return Err(NotBase64),
+            Way::ToBinary => trailer_frame(trailers, &mut self.out),
+            Way::ToText => {
+                let mut frame = Vec::new();
+                trailer_frame(trailers, &mut frame);
+                encode(&frame, &mut self.out);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Names in lower case, as HTTP/2 has them.
+fn trailer_frame(trailers: Option<&Fields>, out: &mut Vec<u8>) {
+    let start = out.len();
+    out.extend_from_slice(&[TRAILERS, 0, 0, 0, 0]);
+    for (_, name, value) in trailers.iter().flat_map(|fields| fields.iter()) {
+        out.extend(name.iter().map(u8::to_ascii_lowercase));
+        out.extend_from_slice(b": ");
+        out.extend_from_slice(value);
+        out.extend_from_slice(b"\r\n");
+    }
+    // Heads are bounded far below 4 GiB.
+    let length = (out.len() - start - 5) as u32;
+    out[start + 1..start + 5].copy_from_slice(&length.to_be_bytes());
+}
+
+/// With padding, so that nothing has to wait for the next piece.
+fn encode(bytes: &[u8], out: &mut Vec<u8>) {
+    for chunk in bytes.chunks(3) {
+        let bits = chunk.iter().fold(0, |bits, byte| bits << 8 | u32::from(*byte));
+        let bits = bits << (8 * (3 - chunk.len()));
+        for place in 0..4 {
+            let letter = ALPHABET[(bits >> (18 - 6 * place)) as usize & 63];
+            out.push(if place <= chunk.len() { letter } else { b'=' });
+        }
+    }
+}
+
+/// Each four letters stand for themselves: padding may come in the middle, where a piece ended.
+fn decode(letters: [u8; 4], out: &mut Vec<u8>) -> Result<(), NotBase64> {
+    let padding = letters.iter().rev().take_while(|letter| **letter == b'=').count();
+    if padding > 2 {
+        return Err(NotBase64);
+    }
+    let mut bits = 0;
+    for letter in &letters[..4 - padding] {
+        bits = bits << 6 | u32::from(sextet(*letter)?);
+    }
+    bits <<= 6 * padding;
+    out.extend_from_slice(&bits.to_be_bytes()[1..4 - padding]);
+    Ok(())
+}
+
+fn sextet(letter: u8) -> Result<u8, NotBase64> {
+    match letter {
+        b'A'..=b'Z' => Ok(letter - b'A'),
+        b'a'..=b'z' => Ok(letter - b'a' + 26),
+        b'0'..=b'9' => Ok(letter - b'0' + 52),
+        b'+' => Ok(62),
+        b'/' => Ok(63),
+        _ => Err(NotBase64),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn decoded<'p>(pieces: impl Iterator<Item = &'p [u8]>) -> Result<Vec<u8>, NotBase64> {
+        let (mut translation, mut all) = (Translation::from_text(), Vec::new());
+        for piece in pieces {
+            translation.translate(piece)?;
+            all.extend_from_slice(&translation.out);
+        }
+        translation.finish(None)?;
+        Ok(all)
+    }
+
+    fn encoded(bytes: &[u8]) -> Vec<u8> {
+        let mut text = Vec::new();
+        encode(bytes, &mut text);
+        text
+    }
+
+    #[test]
+    fn base64_is_that_of_rfc_4648() {
+        for (bytes, text) in [
+            ("", ""),
+            ("f", "Zg=="),
+            ("fo", "Zm8="),
+            ("foo", "Zm9v"),
+            ("foob", "Zm9vYg=="),
+            ("fooba", "Zm9vYmE="),
+            ("foobar", "Zm9vYmFy"),
+        ] {
+            assert_eq!(encoded(bytes.as_bytes()), text.as_bytes());
+            assert_eq!(decoded([text.as_bytes()].into_iter()), Ok(bytes.as_bytes().to_vec()));
+        }
+    }
+
+    #[test]
+    fn what_is_no_base64_is_refused() {
+        for text in ["Zg=", "Zg", "Z", "Z===", "====", "Zm9v!mFy", "Z=9v", "Zm9v=Zm9", "Zm\u{e4}v"]
+        {
+            assert_eq!(decoded([text.as_bytes()].into_iter()), Err(NotBase64), "{text}");
+        }
+    }
+
+    #[test]
+    fn trailers_are_the_last_frame() {
+        let mut trailers = Fields::new();
+        trailers.append("Grpc-Status", "0");
+        trailers.append("x", "");
+        let mut translation = Translation::of_response(false);
+        translation.translate(b"message").unwrap();
+        assert_eq!(translation.out, b"message");
+        translation.finish(Some(&trailers)).unwrap();
+        assert_eq!(translation.out, b"\x80\0\0\0\x15grpc-status: 0\r\nx: \r\n");
+        let mut text = Translation::of_response(true);
+        text.finish(Some(&trailers)).unwrap();
+        assert_eq!(decoded([text.out.as_slice()].into_iter()), Ok(translation.out));
+        let mut none = Translation::of_response(false);
+        none.finish(None).unwrap();
+        assert_eq!(none.out, b"\x80\0\0\0\0");
+    }
+
+    proptest! {
+        #[test]
+        fn text_is_read_however_it_was_cut(
+            pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..50), 0..8),
+            cut in 1..7usize,
+        ) {
+            // Each piece of the sender has its own padding, and the pieces that arrive are others.
+            let text: Vec<u8> = pieces.iter().flat_map(|piece| encoded(piece)).collect();
+            prop_assert_eq!(decoded(text.chunks(cut)), Ok(pieces.concat()));
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+            let _either = decoded(bytes.chunks(3));
+        }
+    }
+}
