@@ -21,6 +21,7 @@ use crate::health::Care;
 use crate::live::{Live, Ours};
 use crate::observe::BackendCounters;
 use crate::published::{Edition, Published};
+use crate::tls::Trust;
 use crate::worker::Worker;
 
 /// One Service's port, with the state that outlives Snapshots.
@@ -48,19 +49,30 @@ struct OwnPicker(Mutex<Picker>);
 pub(crate) struct Current {
     pub(crate) set: Arc<EndpointSet<EndpointData>>,
     pub(crate) settings: BackendSettings,
+    /// With what connections are secured; `None`: they are not.
+    pub(crate) trust: Option<Arc<Trust>>,
     pub(crate) limits: Limits,
     /// Made when the first request needs them.
     pub(crate) tokens: OnceLock<Tokens>,
 }
 
 impl Current {
-    pub(crate) fn new(set: Arc<EndpointSet<EndpointData>>, settings: BackendSettings) -> Self {
+    pub(crate) fn new(
+        set: Arc<EndpointSet<EndpointData>>,
+        settings: BackendSettings,
+        trust: Option<Arc<Trust>>,
+    ) -> Self {
         // Over HTTP/1.1 a connection carries one request at a time, so a limit of connections is a limit of requests.
         let caps = [settings.max_in_flight_per_endpoint, settings.connection_max];
         let cap = caps.into_iter().flatten().min();
         let limits = Limits { cap, max_waiting: settings.queue_max_requests };
         set.prepare(settings.algorithm);
-        Self { set, settings, limits, tokens: OnceLock::new() }
+        Self { set, settings, trust, limits, tokens: OnceLock::new() }
+    }
+
+    /// All but the endpoints.
+    pub(crate) fn policy(&self) -> (BackendSettings, Option<Arc<Trust>>) {
+        (self.settings.clone(), self.trust.clone())
     }
 }
 
@@ -72,11 +84,12 @@ impl Backend {
         key: BackendKey,
         configured: EndpointSet<EndpointData>,
         settings: BackendSettings,
+        trust: Option<Arc<Trust>>,
         workers: usize,
     ) -> Self {
         let care = Care::new();
         let set = care.admit(&key, configured, &settings.health, |set| set);
-        let current = Current::new(set, settings);
+        let current = Current::new(set, settings, trust);
         let picker = |worker| {
             OwnPicker(Mutex::new(Picker::new(current.settings.algorithm, seed(&key, worker))))
         };
@@ -107,10 +120,11 @@ impl Backend {
         &self,
         configured: EndpointSet<EndpointData>,
         settings: BackendSettings,
+        trust: Option<Arc<Trust>>,
     ) {
         let health = settings.health;
         self.care.admit(&self.key, configured, &health, |set| {
-            self.replace(Current::new(set, settings));
+            self.replace(Current::new(set, settings, trust));
         });
     }
 
@@ -129,8 +143,8 @@ impl Backend {
 
     /// No rule names the backend any more: it has no endpoints, and who waits is woken by its timeout.
     pub(crate) fn retire(&self) {
-        let settings = self.current().settings.clone();
-        self.configure(EndpointSet::empty(), settings);
+        let (settings, trust) = self.current().policy();
+        self.configure(EndpointSet::empty(), settings, trust);
     }
 
     /// Gives free slots to those who wait.

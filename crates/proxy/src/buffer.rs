@@ -30,6 +30,11 @@ impl Buffer {
         Self { bytes: vec![0; bytes], start: 0, end: 0 }
     }
 
+    /// One that holds what has been read elsewhere.
+    pub(crate) fn holding(bytes: Vec<u8>) -> Self {
+        Self { start: 0, end: bytes.len(), bytes }
+    }
+
     pub(crate) fn unread(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
     }

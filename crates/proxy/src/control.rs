@@ -19,6 +19,7 @@ use crate::dial::pool::{Endpoint, lock};
 use crate::health;
 use crate::live::{Bound, Estate, Live, LiveListener};
 use crate::observe::{self, access};
+use crate::tls::Servers;
 use crate::worker::{self, Command, Shared, Stage, Worker};
 
 /// How often a drain looks whether the last connection has gone.
@@ -49,6 +50,7 @@ pub struct Proxy {
 
 struct Control {
     estate: Estate,
+    servers: Servers,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -137,7 +139,8 @@ impl Proxy {
                 tracing::error!(%error, "nobody watches the health of endpoints");
             }
         })?);
-        let control = Mutex::new(Control { estate: Estate::new(count), threads });
+        let control =
+            Mutex::new(Control { estate: Estate::new(count), servers: Servers::new(), threads });
         Ok(Self { shared, control })
     }
 
@@ -152,7 +155,8 @@ impl Proxy {
             backends: control.estate.backends(snapshot),
         };
         let mut sockets = Vec::new();
-        for asked in &snapshot.listeners {
+        let sites = control.servers.sites(snapshot.listeners.iter().map(|it| it.tls.as_deref()));
+        for (asked, tls) in snapshot.listeners.iter().zip(sites) {
             let mut known = old.listeners.iter().flatten();
             let bound = match known.find(|known| known.bound.is_for(asked)) {
                 Some(known) => Arc::clone(&known.bound),
@@ -174,6 +178,7 @@ impl Proxy {
                 bound,
                 client: Arc::clone(&asked.client),
                 protocol: asked.protocol.clone(),
+                tls,
             });
         }
         self.swap(&old, live, sockets);

@@ -5,6 +5,7 @@ use balance::End;
 use crate::grpc::Code;
 use crate::h1::{BadChunk, BadRequest, BadResponse};
 use crate::proxy_protocol::BadHeader;
+use crate::tls::{Unsecured, Untrusted};
 
 /// Why a request did not get its endpoint's complete response, or a connection or flow came to no orderly end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +36,9 @@ pub(crate) enum Failure {
     UntrustedProxy,
     EndpointReset,
     StreamIdle,
+    Unsecured(Unsecured),
+    Misdirected,
+    Untrusted(Untrusted),
 }
 
 /// One row of the table.
@@ -49,7 +53,7 @@ pub(crate) struct Meaning {
 
 impl Failure {
     /// Every word, for the metrics; bad requests share one.
-    pub(crate) const ALL: [Self; 26] = [
+    pub(crate) const ALL: [Self; 29] = [
         Self::BadRequest(BadRequest::Target),
         Self::BadRequestBody(BadChunk::Size),
         Self::BadWebText,
@@ -76,6 +80,9 @@ impl Failure {
         Self::UntrustedProxy,
         Self::EndpointReset,
         Self::StreamIdle,
+        Self::Unsecured(Unsecured::Protocol),
+        Self::Misdirected,
+        Self::Untrusted(Untrusted::Certificate),
     ];
 
     pub(crate) fn meaning(self) -> Meaning {
@@ -91,6 +98,9 @@ impl Failure {
             Self::UntrustedProxy => row(403, "http_request_denied", "untrusted_proxy"),
             Self::EndpointReset => row(502, "connection_terminated", "endpoint_reset"),
             Self::StreamIdle => row(504, "connection_read_timeout", "stream_idle"),
+            Self::Unsecured(_) => row(400, "http_request_error", "client_tls"),
+            Self::Misdirected => row(421, "http_request_error", "misdirected"),
+            Self::Untrusted(why) => row(why.status(), why.proxy_error(), "endpoint_tls"),
             Self::BodyTooLarge => row(413, "http_request_error", "body_too_large"),
             Self::HeadTimeout => row(408, "http_request_error", "head_timeout"),
             Self::BodyTimeout => row(408, "http_request_error", "body_timeout"),
@@ -115,7 +125,7 @@ impl Failure {
     /// What it says of the endpoint that an attempt was made at.
     pub(crate) fn end(self) -> End {
         match self {
-            Self::ConnectFailed | Self::ConnectTimeout => End::ConnectFailed,
+            Self::ConnectFailed | Self::ConnectTimeout | Self::Untrusted(_) => End::ConnectFailed,
             Self::EndpointClosed
             | Self::EndpointReset
             | Self::BadResponse(_)
@@ -136,6 +146,8 @@ impl Failure {
             | Self::BadProxyHeader(_)
             | Self::ProxyHeaderTimeout
             | Self::UntrustedProxy
+            | Self::Unsecured(_)
+            | Self::Misdirected
             | Self::StreamIdle
             | Self::OutOfDescriptors => End::Unfinished,
         }
@@ -190,6 +202,9 @@ impl Failure {
             Self::UntrustedProxy => "only trusted proxies may connect",
             Self::EndpointReset => "endpoint reset the connection",
             Self::StreamIdle => "nothing moved for too long",
+            Self::Unsecured(why) => why.reason(),
+            Self::Misdirected => "another listener has that host: use a connection of its own",
+            Self::Untrusted(why) => why.reason(),
         }
     }
 

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use gateway::snapshot::{Cors, Filters, Mirror, Rule, WeightedTarget};
+use gateway::snapshot::{Cors, Filters, Mirror, Rule, Scheme, WeightedTarget};
 
 use crate::failure::Failure;
 use crate::head::{RequestHead, ResponseHead, Span};
@@ -47,6 +47,7 @@ impl Filtering {
     pub(crate) fn answer(
         &self,
         request: &RequestHead,
+        scheme: Scheme,
         port: u16,
         response: &mut ResponseHead,
     ) -> Result<bool, Failure> {
@@ -58,7 +59,7 @@ impl Filtering {
             return Ok(true);
         }
         let Some(redirect) = &filters.redirect else { return Ok(false) };
-        redirect::answer(redirect, request, port, response)?;
+        redirect::answer(redirect, request, scheme, port, response)?;
         self.change_response(request, response);
         Ok(true)
     }

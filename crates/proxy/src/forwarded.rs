@@ -5,7 +5,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use balance::Rng;
-use gateway::snapshot::ClientSettings;
+use gateway::snapshot::{ClientSettings, Scheme};
 
 use crate::head::{Fields, Name, RequestHead, list};
 
@@ -18,13 +18,15 @@ pub(crate) const VIA: &str = "1.1 sheave";
 pub(crate) struct Origin {
     address: IpAddr,
     text: Box<str>,
+    /// By which it came to us.
+    pub(crate) scheme: Scheme,
 }
 
 impl Origin {
-    pub(crate) fn new(peer: SocketAddr) -> Self {
+    pub(crate) fn new(peer: SocketAddr, scheme: Scheme) -> Self {
         // A client that reaches a socket of both families by IPv4 has an IPv4 address.
         let address = peer.ip().to_canonical();
-        Self { address, text: address.to_string().into() }
+        Self { address, text: address.to_string().into(), scheme }
     }
 
     /// The client's address.
@@ -86,7 +88,7 @@ pub(crate) fn describe(
     }
     append_forwarded_for(&mut request.fields, origin);
     if !request.fields.has(Name::XForwardedProto) {
-        request.fields.add(Name::XForwardedProto, "http");
+        request.fields.add(Name::XForwardedProto, origin.scheme.text());
     }
     if !request.fields.has(Name::XForwardedHost) {
         request.add_authority(Name::XForwardedHost);
@@ -127,9 +129,10 @@ fn append_forwarded_for(fields: &mut Fields, origin: &Origin) {
 }
 
 fn forwarded_element(origin: &Origin) -> String {
+    let scheme = origin.scheme.text();
     match origin.address {
-        IpAddr::V4(address) => format!("for={address};proto=http"),
-        IpAddr::V6(address) => format!("for=\"[{address}]\";proto=http"),
+        IpAddr::V4(address) => format!("for={address};proto={scheme}"),
+        IpAddr::V6(address) => format!("for=\"[{address}]\";proto={scheme}"),
     }
 }
 
@@ -177,7 +180,7 @@ mod tests {
     fn described(head: &str, client: &str, trusted: &[&str]) -> Vec<String> {
         let mut request = request(head);
         let settings = trusting(trusted);
-        let origin = Origin::new(client.parse().unwrap());
+        let origin = Origin::new(client.parse().unwrap(), Scheme::Http);
         describe(&mut request, &origin, &settings, &mut Rng::new(1));
         let fields = request.fields.iter().filter(|(name, ..)| *name != Name::Host);
         fields
@@ -191,7 +194,7 @@ mod tests {
     fn the_client_is_the_last_that_no_trusted_proxy_is() {
         let named = |head: &str, peer: &str| {
             let request = request(head);
-            let origin = Origin::new(peer.parse().unwrap());
+            let origin = Origin::new(peer.parse().unwrap(), Scheme::Http);
             let address = origin.named_client(&request.fields, &trusting(&["10.0.0.0/8"]));
             address.map(|address| address.to_string())
         };

@@ -21,6 +21,7 @@ use crate::backend::{Backend, Current};
 use crate::clock;
 use crate::dial::pool::{Endpoint, EndpointData, lock};
 use crate::probe::{self, Finding};
+use crate::tls::Security;
 use crate::worker::Shared;
 
 /// How often health is judged when nobody asks for it: ejections end, slow starts go on, probes fall due.
@@ -203,7 +204,8 @@ fn look_at(backend: &Arc<Backend>, probes: &mut JoinSet<()>) -> bool {
     let (changed, events) = cases.judge(settings);
     backend.care.tell(&backend.key, &events, None);
     if changed {
-        backend.replace(Current::new(cases.effective(), current.settings.clone()));
+        let (settings, trust) = current.policy();
+        backend.replace(Current::new(cases.effective(), settings, trust));
     }
     for endpoint in cases.due_probes(settings) {
         let (backend, current) = (Arc::clone(backend), Arc::clone(&current));
@@ -239,7 +241,8 @@ async fn examine(backend: &Arc<Backend>, endpoint: &Arc<Endpoint>, current: &Cur
     let Some(_slot) = ProbeSlot::take(backend, endpoint, current) else {
         return Finding::Unknown;
     };
-    let asked = probe::ask(probe, endpoint.address, settings.proxy_protocol);
+    let security = Security::of_requests(current.trust.as_ref());
+    let asked = probe::ask(probe, endpoint.address, settings.proxy_protocol, security);
     match tokio::time::timeout(active.timeout, asked).await {
         Ok(finding) => finding,
         Err(_) => Finding::Bad("no answer in time"),

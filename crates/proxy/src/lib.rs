@@ -37,6 +37,8 @@ mod dial;
 mod body;
 /// The bytes of one peer, whatever carries them.
 mod stream;
+/// TLS, with clients and with endpoints.
+mod tls;
 /// Pages from socket to socket.
 mod pipe;
 /// Connections that have left HTTP.

@@ -8,13 +8,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use balance::{EndpointSet, Ledger, Member};
-use gateway::snapshot::{BackendKey, ClientSettings, EndpointSpec, Protocol, Rule, Transport};
+use gateway::snapshot::{
+    BackendKey, Carried, ClientSettings, EndpointSpec, Protocol, Rule, Transport,
+};
 use gateway::{Snapshot, snapshot};
 
 use crate::backend::{Backend, Held};
 use crate::dial::pool::EndpointData;
 use crate::observe::{ListenerCounters, RouteCounters};
 use crate::published::{Edition, Published};
+use crate::tls::{Greeting, Sites, Trusts};
 
 /// What workers go by, from one request to the next.
 #[derive(Default)]
@@ -83,6 +86,24 @@ pub(crate) struct LiveListener {
     pub(crate) bound: Arc<Bound>,
     pub(crate) client: Arc<ClientSettings>,
     pub(crate) protocol: Protocol,
+    /// What becomes of TLS, which all connections begin with then.
+    pub(crate) tls: Option<Arc<Sites>>,
+}
+
+impl LiveListener {
+    /// The rule of a connection that carries no requests.
+    pub(crate) fn connection_rule(&self, greeting: Option<&Greeting>) -> Option<&Arc<Rule>> {
+        if let (Some(sites), Some(greeting)) = (&self.tls, greeting) {
+            return match &sites.find(greeting.server_name.as_deref())?.carries {
+                Carried::Connections(rule) => rule.as_ref(),
+                Carried::Requests => None,
+            };
+        }
+        match &self.protocol {
+            Protocol::Tcp(rule) => rule.as_ref(),
+            Protocol::Http(_) | Protocol::Udp(_) => None,
+        }
+    }
 }
 
 /// An address that is listened on.
@@ -146,12 +167,14 @@ pub(crate) struct Estate {
     udp: Ledger<EndpointData>,
     backends: BTreeMap<BackendKey, Arc<Backend>>,
     routes: BTreeMap<Arc<str>, Arc<Route>>,
+    trusts: Trusts,
 }
 
 impl Estate {
     pub(crate) fn new(workers: usize) -> Self {
         let (backends, routes) = (BTreeMap::new(), BTreeMap::new());
-        Self { workers, tcp: Ledger::new(), udp: Ledger::new(), backends, routes }
+        let (tcp, udp) = (Ledger::new(), Ledger::new());
+        Self { workers, tcp, udp, backends, routes, trusts: Trusts::new() }
     }
 
     /// The Snapshot's backends, with the state of those that were there before.
@@ -189,8 +212,8 @@ impl Estate {
     /// The short way: new endpoints for one backend. False if there is no such backend.
     pub(crate) fn set_endpoints(&mut self, key: &BackendKey, endpoints: &[EndpointSpec]) -> bool {
         let Some(backend) = self.backends.get(key).map(Arc::clone) else { return false };
-        let settings = backend.current().settings.clone();
-        backend.configure(self.endpoints(key.transport, endpoints), settings);
+        let (settings, trust) = backend.current().policy();
+        backend.configure(self.endpoints(key.transport, endpoints), settings, trust);
         self.tell_sharers();
         true
     }
@@ -199,9 +222,11 @@ impl Estate {
         let configured = self.endpoints(asked.key.transport, &asked.endpoints);
         let settings = asked.settings.clone();
         let Some(known) = self.backends.get(&asked.key) else {
-            return Arc::new(Backend::new(asked.key.clone(), configured, settings, self.workers));
+            let (key, trust) = (asked.key.clone(), self.trusts.of(&settings, None));
+            return Arc::new(Backend::new(key, configured, settings, trust, self.workers));
         };
-        known.configure(configured, settings);
+        let trust = self.trusts.of(&settings, known.current().trust.as_ref());
+        known.configure(configured, settings, trust);
         Arc::clone(known)
     }
 

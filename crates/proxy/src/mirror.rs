@@ -25,6 +25,7 @@ use crate::failure::Failure;
 use crate::filter::Filtering;
 use crate::head::{Method, RequestHead};
 use crate::live::Ours;
+use crate::tls::Security;
 use crate::worker::Worker;
 
 /// Copies that a worker may have under way.
@@ -197,6 +198,7 @@ async fn open(
         worker: worker.index,
         capped: current.limits.cap.is_some(),
         announced: addressee.announced,
+        trust: current.trust.as_ref(),
         replayable: false,
         settings: &current.settings,
         now,
@@ -205,9 +207,11 @@ async fn open(
         return Ok(connection);
     }
     let patience = clock::instant(now + current.settings.connect_timeout);
-    let connecting = connect(&slot.endpoint, worker.index, &addressee.header);
+    let security = Security::of_requests(wish.trust);
+    let connecting = connect(&slot.endpoint, worker.index, &addressee.header, security);
     let opened = timeout_at(patience, connecting).await;
     let mut connection = opened.unwrap_or(Err(Failure::ConnectTimeout))?;
     connection.announced = addressee.announced;
+    connection.trust = wish.trust.cloned();
     Ok(connection)
 }

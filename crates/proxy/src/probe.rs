@@ -14,6 +14,8 @@ use crate::grpc::health::{self, Health, Question};
 use crate::h1::parse;
 use crate::head::{Method, ResponseHead};
 use crate::proxy_protocol::{self, Header};
+use crate::stream::Stream;
+use crate::tls::Security;
 
 /// What a probe has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,11 +45,13 @@ impl Finding {
 }
 
 /// Sends the probe and judges the answer. An endpoint whose connections begin with a header (PROXY protocol) gets one that
-/// speaks for ourselves, where it is asked on the port that it serves on.
+/// speaks for ourselves, and is asked as its backend's connections are secured, both where it is asked on the port that it
+/// serves on.
 pub(crate) async fn ask(
     probe: &Probe,
     endpoint: SocketAddr,
     header: Option<ProxyVersion>,
+    security: Security<'_>,
 ) -> Finding {
     let port = match probe {
         Probe::Http { port, .. } | Probe::Tcp { port } | Probe::Grpc { port, .. } => *port,
@@ -59,38 +63,63 @@ pub(crate) async fn ask(
         Err(error) if connect::is_our_fault(&error) => return Finding::Unknown,
         Err(_) => return Finding::Bad("it refuses connections"),
     };
-    let mut first = Vec::new();
-    if let (Some(version), None) = (header, port) {
-        proxy_protocol::write(version, &Header::Local, &mut first);
-    }
     let host_or_address = |host: &Option<Box<str>>| {
         host.as_deref().map_or_else(|| address.to_string(), str::to_owned)
     };
+    // On a port of its own it is asked without ado.
+    let (header, security) = match port {
+        Some(_) => (None, Security::Plain),
+        None => (header, security),
+    };
     match probe {
         Probe::Tcp { .. } => Finding::Good,
-        Probe::Http { target, host, statuses, .. } => {
-            let host = host_or_address(host);
-            first.extend_from_slice(
-                format!(
-                    "GET {target} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: sheave-probe\r\n\
-                     Connection: close\r\n\r\n"
-                )
-                .as_bytes(),
-            );
-            ask_http(stream, &first, statuses).await
+        Probe::Http { target, host, statuses, .. } => match begin(stream, header, security).await {
+            Ok(stream) => ask_http(stream, target, &host_or_address(host), statuses).await,
+            Err(finding) => finding,
+        },
+        Probe::Grpc { service, host, .. } => match begin(stream, header, security).await {
+            Ok(stream) => ask_grpc(stream, service, &host_or_address(host)).await,
+            Err(finding) => finding,
+        },
+    }
+}
+
+/// Begins the connection as the backend's connections begin.
+async fn begin(
+    mut socket: TcpStream,
+    header: Option<ProxyVersion>,
+    security: Security<'_>,
+) -> Result<Stream, Finding> {
+    if let Some(version) = header {
+        let mut introduction = Vec::new();
+        proxy_protocol::write(version, &Header::Local, &mut introduction);
+        socket
+            .write_all(&introduction)
+            .await
+            .map_err(|_lost| Finding::Bad("the connection broke"))?;
+    }
+    match security {
+        Security::Plain => Ok(Stream::Tcp(socket)),
+        Security::Tls(secret) => {
+            let secured = connect::secure(socket, secret).await;
+            secured.map_err(|failure| Finding::Bad(failure.details()))
         }
-        Probe::Grpc { service, host, .. } => {
-            ask_grpc(stream, &first, service, &host_or_address(host)).await
-        }
+        // Nothing can be asked, which is not the endpoint's fault.
+        Security::Impossible => Err(Finding::Unknown),
     }
 }
 
 async fn ask_http(
-    mut stream: TcpStream,
-    request: &[u8],
+    mut stream: Stream,
+    target: &str,
+    host: &str,
     statuses: &RangeInclusive<u16>,
 ) -> Finding {
-    if stream.write_all(request).await.is_err() {
+    let request = format!(
+        "GET {target} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: sheave-probe\r\n\
+         Connection: close\r\n\r\n"
+    );
+    if stream.write_all(request.as_bytes()).await.is_err() {
         return Finding::Bad("the connection broke");
     }
     match read_status(&mut stream).await {
@@ -100,19 +129,19 @@ async fn ask_http(
     }
 }
 
-async fn ask_grpc(mut stream: TcpStream, first: &[u8], service: &str, authority: &str) -> Finding {
-    if stream.write_all(first).await.is_err() {
-        return Finding::Bad("the connection broke");
-    }
-    let question = Question { scheme: "http", authority, service };
-    match health::ask(stream, &question).await {
+async fn ask_grpc(stream: Stream, service: &str, authority: &str) -> Finding {
+    let scheme = match stream {
+        Stream::Tcp(_) => "http",
+        Stream::Tls(_) => "https",
+    };
+    match health::ask(stream, &Question { scheme, authority, service }).await {
         Health::Serving => Finding::Good,
         other => Finding::Bad(other.word()),
     }
 }
 
 /// The status of a well-formed final response.
-async fn read_status(stream: &mut TcpStream) -> Option<u16> {
+async fn read_status(stream: &mut Stream) -> Option<u16> {
     let (mut read, mut start, mut head) = (Vec::new(), 0, ResponseHead::new());
     loop {
         match parse::response(&read[start..], &RESPONSE_LIMITS, Method::Get, &mut head) {

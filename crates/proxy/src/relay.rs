@@ -200,7 +200,7 @@ fn from_endpoint(stop: Stop) -> Failure {
 /// The endpoint has finished: its connection waits for the next request, if it can carry one, and the slot is free.
 fn lay_down(worker: &Worker, lease: Lease, exchange: &Exchange, terms: &Terms<'_>, now: Time) {
     let Lease { slot, mut connection, upload_broken, .. } = lease;
-    connection.written += exchange.upload.written;
+    connection.count_written(exchange.upload.written);
     worker.scratch.stock.reclaim(&mut connection.buffer);
     // What is left is nothing that we asked for.
     let unasked = connection.buffer.is_some();

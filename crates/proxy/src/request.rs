@@ -76,7 +76,7 @@ async fn forward(
 ) -> Result<After, Failure> {
     let live = worker.live();
     let listener = client.listener(&live).ok_or(Failure::NoRoute)?;
-    let rule = route(listener, &exchange.request)?;
+    let rule = route(listener, client, &exchange.request)?;
     record.rule = Some(rule.index);
     record.live = Some(Rc::clone(&live));
     let target = choose_target(worker, rule);
@@ -117,7 +117,16 @@ async fn forward(
 }
 
 /// The rule that serves the request.
-fn route<'l>(listener: &'l LiveListener, request: &RequestHead) -> Result<&'l Arc<Rule>, Failure> {
+fn route<'l>(
+    listener: &'l LiveListener,
+    client: &Client,
+    request: &RequestHead,
+) -> Result<&'l Arc<Rule>, Failure> {
+    if let (Some(sites), Some(greeting)) = (&listener.tls, &client.greeting)
+        && sites.is_misdirected(greeting.server_name.as_deref(), request.host())
+    {
+        return Err(Failure::Misdirected);
+    }
     match &listener.protocol {
         Protocol::Http(routes) => routes.find(request).ok_or(Failure::NoRoute),
         Protocol::Tcp(_) | Protocol::Udp(_) => Err(Failure::NoRoute),
@@ -154,7 +163,7 @@ fn choose_target(worker: &Worker, rule: &Rule) -> Option<usize> {
 fn answers_itself(client: &Client, exchange: &mut Exchange) -> Result<bool, Failure> {
     let Exchange { request, response, filtering, .. } = exchange;
     let Some(filtering) = filtering else { return Ok(false) };
-    filtering.answer(request, client.bound.address.port(), response)
+    filtering.answer(request, client.origin.scheme, client.bound.address.port(), response)
 }
 
 fn backend_of(live: &Rc<Ours>, rule: &Rule, target: Option<usize>) -> Result<BackendRef, Failure> {

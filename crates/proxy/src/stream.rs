@@ -4,6 +4,7 @@
 //! below. What only a socket can do (splice, options) asks for the socket.
 
 use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -16,10 +17,29 @@ use tokio::net::TcpStream;
 use crate::failure::Failure;
 use crate::h1::write;
 use crate::head::{Fields, Framing, ResponseHead, Version};
+use crate::tls::{Session, TlsStream};
 
 /// What carries the bytes of one peer.
 pub(crate) enum Stream {
     Tcp(TcpStream),
+    Tls(Box<TlsStream>),
+}
+
+/// A stream that no runtime watches: on its way to another worker.
+pub(crate) struct Detached {
+    socket: std::net::TcpStream,
+    tls: Option<Box<Session>>,
+}
+
+impl Detached {
+    /// Watched by the runtime that calls, from now on.
+    pub(crate) fn attach(self) -> io::Result<Stream> {
+        let socket = TcpStream::from_std(self.socket)?;
+        Ok(match self.tls {
+            None => Stream::Tcp(socket),
+            Some(session) => Stream::Tls(Box::new(TlsStream::new(socket, session))),
+        })
+    }
 }
 
 /// How a response's head is put to a client.
@@ -50,7 +70,7 @@ impl Stream {
         out: &mut Vec<u8>,
     ) -> Result<(), Failure> {
         match self {
-            Self::Tcp(_) => {
+            Self::Tcp(_) | Self::Tls(_) => {
                 write::response_head(
                     head,
                     manner.framing,
@@ -68,13 +88,14 @@ impl Stream {
     pub(crate) fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Tcp(socket) => socket.poll_read_ready(cx),
+            Self::Tls(tls) => tls.poll_read_ready(cx),
         }
     }
 
     /// How a body of which its head says `said` is delimited when it comes or goes by this.
     pub(crate) fn framing(&self, said: Framing) -> Framing {
         match self {
-            Self::Tcp(_) => said,
+            Self::Tcp(_) | Self::Tls(_) => said,
         }
     }
 
@@ -86,13 +107,14 @@ impl Stream {
     ) -> Poll<io::Result<usize>> {
         match self {
             Self::Tcp(socket) => Pin::new(socket).poll_write(cx, bytes),
+            Self::Tls(tls) => Pin::new(&mut **tls).poll_write(cx, bytes),
         }
     }
 
     /// Ends the message, where that is not part of its bytes.
     pub(crate) fn end(&mut self, trailers: Option<&Fields>) -> io::Result<()> {
         match self {
-            Self::Tcp(_) => {
+            Self::Tcp(_) | Self::Tls(_) => {
                 debug_assert!(trailers.is_none(), "they are written as bytes");
                 Ok(())
             }
@@ -102,7 +124,7 @@ impl Stream {
     /// The trailers of a message whose end has been read.
     pub(crate) fn take_trailers(&mut self) -> Option<Box<Fields>> {
         match self {
-            Self::Tcp(_) => None,
+            Self::Tcp(_) | Self::Tls(_) => None,
         }
     }
 
@@ -110,6 +132,7 @@ impl Stream {
     pub(crate) fn plain(&self) -> Option<&TcpStream> {
         match self {
             Self::Tcp(socket) => Some(socket),
+            Self::Tls(_) => None,
         }
     }
 
@@ -117,6 +140,19 @@ impl Stream {
     pub(crate) fn socket(&self) -> Option<&TcpStream> {
         match self {
             Self::Tcp(socket) => Some(socket),
+            Self::Tls(tls) => Some(&tls.socket),
+        }
+    }
+
+    /// Whether the peer has neither ended the connection nor sent anything that nobody asked for, as the kernel says.
+    pub(crate) fn is_quiet(&mut self) -> bool {
+        match self {
+            Self::Tcp(socket) => {
+                let mut byte = [MaybeUninit::uninit()];
+                let seen = SockRef::from(&*socket).peek(&mut byte);
+                matches!(seen, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+            }
+            Self::Tls(tls) => tls.is_quiet(),
         }
     }
 
@@ -135,19 +171,32 @@ impl Stream {
         }
     }
 
+    /// What was plain until now goes by the session from now on.
+    pub(crate) fn secured(self, session: Box<Session>) -> Self {
+        match self {
+            Self::Tcp(socket) => Self::Tls(Box::new(TlsStream::new(socket, session))),
+            secured @ Self::Tls(_) => secured,
+        }
+    }
+
+    /// Taken from the runtime that watches it; nothing waits to be written.
+    pub(crate) fn detach(self) -> Option<Detached> {
+        let (socket, tls) = match self {
+            Self::Tcp(socket) => (socket, None),
+            Self::Tls(tls) => (tls.socket, Some(tls.session)),
+        };
+        Some(Detached { socket: socket.into_std().ok()?, tls })
+    }
+
     /// Watched by the runtime that calls, from now on.
     pub(crate) fn adopt(self) -> Option<Self> {
-        match self {
-            Self::Tcp(socket) => {
-                let moved = socket.into_std().and_then(TcpStream::from_std);
-                moved.ok().map(Self::Tcp)
-            }
-        }
+        self.detach()?.attach().ok()
     }
 
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
         match self {
             Self::Tcp(socket) => socket.local_addr(),
+            Self::Tls(tls) => tls.socket.local_addr(),
         }
     }
 }
@@ -160,6 +209,7 @@ impl AsyncRead for Stream {
     ) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Tcp(socket) => Pin::new(socket).poll_read(cx, space),
+            Self::Tls(tls) => Pin::new(&mut **tls).poll_read(cx, space),
         }
     }
 }
@@ -172,6 +222,7 @@ impl AsyncWrite for Stream {
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Tcp(socket) => Pin::new(socket).poll_write(cx, bytes),
+            Self::Tls(tls) => Pin::new(&mut **tls).poll_write(cx, bytes),
         }
     }
 
@@ -182,18 +233,21 @@ impl AsyncWrite for Stream {
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Tcp(socket) => Pin::new(socket).poll_write_vectored(cx, slices),
+            Self::Tls(tls) => Pin::new(&mut **tls).poll_write_vectored(cx, slices),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Tcp(socket) => Pin::new(socket).poll_flush(cx),
+            Self::Tls(tls) => Pin::new(&mut **tls).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Tcp(socket) => Pin::new(socket).poll_shutdown(cx),
+            Self::Tls(tls) => Pin::new(&mut **tls).poll_shutdown(cx),
         }
     }
 }

@@ -12,11 +12,11 @@ use std::task::Poll;
 use std::time::Duration;
 
 use balance::End;
-use gateway::snapshot::{BackendSettings, Protocol};
+use gateway::snapshot::BackendSettings;
 
 use crate::accept::arrival::Presence;
 use crate::accept::client::{Client, Interrupt};
-use crate::backend::{BackendRef, Slot};
+use crate::backend::{BackendRef, Current, Slot};
 use crate::clock;
 use crate::dial::connect::connect;
 use crate::dial::pool::Endpoint;
@@ -24,6 +24,7 @@ use crate::failure::Failure;
 use crate::observe::passage::Record;
 use crate::passage::{self, Entered, Way};
 use crate::stream::Stream;
+use crate::tls::Security;
 use crate::worker::Worker;
 
 /// One way of a connection.
@@ -49,7 +50,7 @@ async fn carry(
 ) -> Result<(), Failure> {
     let live = worker.live();
     let listener = client.listener(&live).ok_or(Failure::NoRoute)?;
-    let Protocol::Tcp(Some(rule)) = &listener.protocol else { return Err(Failure::NoRoute) };
+    let rule = listener.connection_rule(client.greeting.as_deref()).ok_or(Failure::NoRoute)?;
     let idle = listener.client.stream_idle_timeout;
     let way = Way::by(worker, &live, rule)?;
     record.goes(&way);
@@ -81,7 +82,7 @@ async fn reach(
         let slot = admit(worker, client, backend, except.as_ref(), settings, record).await?;
         record.attempt(&slot);
         attempts += 1;
-        let failure = match open(worker, client, &slot, settings).await {
+        let failure = match open(worker, client, &slot, &held).await {
             Ok(stream) => {
                 slot.conclude(worker, &held, End::Success, None);
                 return Ok((slot, stream));
@@ -123,10 +124,12 @@ async fn open(
     worker: &Worker,
     client: &mut Client,
     slot: &Slot,
-    settings: &BackendSettings,
+    current: &Current,
 ) -> Result<Stream, Failure> {
+    let settings = &current.settings;
     let header = client.announcement(settings);
-    let connecting = connect(&slot.endpoint, worker.index, &header);
+    let security = Security::of_connections(current.trust.as_ref());
+    let connecting = connect(&slot.endpoint, worker.index, &header, security);
     match within(client, settings.connect_timeout, connecting).await {
         Ok(connected) => connected.map(|connection| connection.stream),
         Err(Interrupt::ClientGone) => Err(Failure::ClientGone),

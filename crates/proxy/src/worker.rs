@@ -13,6 +13,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::sync::oneshot;
 
 use crate::accept::arrival::{self, Handover};
+use crate::accept::handshake::Line;
 use crate::accept::listen::{self, Listening};
 use crate::clock;
 use crate::dial::pool;
@@ -87,6 +88,7 @@ pub(crate) struct Worker {
     pub(crate) log: Log,
     pub(crate) keep_budget: Rc<KeepBudget>,
     pub(crate) mirrors: Mirrors,
+    pub(crate) handshakes: Line,
     live: RefCell<Rc<Ours>>,
     #[allow(clippy::vec_box, reason = "a request takes an exchange by its box, without moving it")]
     exchanges: RefCell<Vec<Box<Exchange>>>,
@@ -169,6 +171,7 @@ impl Worker {
             log,
             keep_budget: KeepBudget::new(),
             mirrors: Mirrors::default(),
+            handshakes: Line::new(),
             live,
             exchanges: RefCell::default(),
             sleepers: RefCell::default(),

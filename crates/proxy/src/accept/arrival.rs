@@ -1,6 +1,7 @@
 //! How a connection comes to the worker that serves it, and who takes it from there.
 //!
-//! A connection travels as a bare descriptor: it is registered with the runtime that serves it and with no other.
+//! A connection travels as a bare descriptor, with its TLS session if it has one: it is registered with the runtime that
+//! serves it and with no other.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -9,15 +10,16 @@ use std::sync::atomic::Ordering;
 
 use balance::Time;
 use gateway::snapshot::Protocol;
-use tokio::net::TcpStream;
 
 use crate::accept::client::Client;
 use crate::accept::h1;
+use crate::accept::handshake;
 use crate::accept::introduction::{self, Introduction};
 use crate::live::Bound;
 use crate::observe::passage::Record;
-use crate::stream::Stream;
+use crate::stream::{Detached, Stream};
 use crate::tcp;
+use crate::tls::Greeting;
 use crate::worker::{Command, Seat, Worker};
 
 /// How a connection came here.
@@ -26,6 +28,8 @@ pub(crate) struct Arrival {
     /// Where a proxy before us says that the client has connected to.
     pub(crate) destination: Option<SocketAddr>,
     pub(crate) bound: Arc<Bound>,
+    /// What its TLS has told; `None`: nothing yet, or there is none.
+    pub(crate) greeting: Option<Box<Greeting>>,
     pub(crate) accepted: Time,
     /// It comes from another worker, between two requests.
     pub(crate) moved: bool,
@@ -33,15 +37,15 @@ pub(crate) struct Arrival {
 
 /// A connection on its way to another worker: registered with none.
 pub(crate) struct Handover {
-    stream: std::net::TcpStream,
+    stream: Detached,
     arrival: Arrival,
 }
 
 /// Sends the connection to the worker of that seat, which counts it already.
-pub(crate) fn hand_over(seat: &Seat, stream: TcpStream, arrival: Arrival) {
-    match stream.into_std() {
-        Ok(stream) => seat.tell(Command::Adopt(Handover { stream, arrival })),
-        Err(_) => {
+pub(crate) fn hand_over(seat: &Seat, stream: Stream, arrival: Arrival) {
+    match stream.detach() {
+        Some(stream) => seat.tell(Command::Adopt(Handover { stream, arrival })),
+        None => {
             seat.connections.fetch_sub(1, Ordering::AcqRel);
             arrival.bound.leave();
         }
@@ -51,17 +55,17 @@ pub(crate) fn hand_over(seat: &Seat, stream: TcpStream, arrival: Arrival) {
 /// Takes in what another worker has sent.
 pub(crate) fn adopt(worker: &Rc<Worker>, handover: Handover) {
     let Handover { stream, arrival } = handover;
-    match TcpStream::from_std(stream) {
+    match stream.attach() {
         Ok(stream) => spawn(worker, stream, arrival),
         Err(_) => drop(Presence::new(worker, &arrival.bound)),
     }
 }
 
 /// Serves the connection on this worker from now on.
-pub(crate) fn spawn(worker: &Rc<Worker>, stream: TcpStream, arrival: Arrival) {
+pub(crate) fn spawn(worker: &Rc<Worker>, stream: Stream, arrival: Arrival) {
     let presence = Presence::new(worker, &arrival.bound);
     let moved = arrival.moved;
-    let client = Client::new(Stream::Tcp(stream), arrival);
+    let client = Client::new(stream, arrival);
     if moved {
         worker.counters().moved_in.add(1);
         return begin(presence, client);
@@ -89,7 +93,12 @@ async fn introduce(presence: Presence, mut client: Client, introduction: Introdu
 /// Serves the client in the listener's protocol, in a task that does nothing else: each request wakes through all of it.
 fn begin(presence: Presence, client: Client) {
     let live = presence.worker.live();
-    match client.listener(&live).map(|listener| &listener.protocol) {
+    let listener = client.listener(&live);
+    if listener.is_some_and(|listener| listener.tls.is_some()) && client.greeting.is_none() {
+        tokio::task::spawn_local(handshake::serve(presence, client));
+        return;
+    }
+    match listener.map(|listener| &listener.protocol) {
         Some(Protocol::Http(_)) => {
             tokio::task::spawn_local(h1::serve(presence, client));
         }

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use balance::Time;
-use gateway::snapshot::{BackendSettings, ClientSettings};
+use gateway::snapshot::{BackendSettings, ClientSettings, Scheme};
 
 use crate::accept::arrival::Arrival;
 use crate::buffer::{BUFFER_BYTES, Buffer};
@@ -18,6 +18,7 @@ use crate::forwarded::Origin;
 use crate::live::{Bound, Live, LiveListener};
 use crate::proxy_protocol::{self, Addresses, Header};
 use crate::stream::Stream;
+use crate::tls::{Greeting, Session};
 use crate::worker::{Stage, Worker};
 
 /// A connection as its requests see it.
@@ -28,6 +29,8 @@ pub(crate) struct Client {
     /// The one timer of whatever the connection waits for.
     pub(crate) deadline: Deadline,
     pub(crate) bound: Arc<Bound>,
+    /// `None`: the connection began without TLS.
+    pub(crate) greeting: Option<Box<Greeting>>,
     pub(crate) origin: Origin,
     pub(crate) peer: SocketAddr,
     /// Where a proxy before us says that the client has connected to.
@@ -54,14 +57,16 @@ pub(crate) enum Interrupt {
 
 impl Client {
     pub(super) fn new(stream: Stream, arrival: Arrival) -> Self {
-        let Arrival { peer, destination, bound, accepted, .. } = arrival;
+        let Arrival { peer, destination, bound, greeting, accepted, .. } = arrival;
         let now = clock::now();
+        let scheme = if greeting.is_some() { Scheme::Https } else { Scheme::Http };
         Self {
             stream,
             buffer: None,
             deadline: Deadline::new(now + Duration::from_secs(60)),
             bound,
-            origin: Origin::new(peer),
+            greeting,
+            origin: Origin::new(peer, scheme),
             peer,
             destination,
             accepted,
@@ -73,9 +78,15 @@ impl Client {
 
     /// A proxy before us has said who the client is.
     pub(super) fn introduced(&mut self, addresses: Addresses) {
-        self.origin = Origin::new(addresses.client);
+        self.origin = Origin::new(addresses.client, self.origin.scheme);
         self.peer = addresses.client;
         self.destination = Some(addresses.destination);
+    }
+
+    /// What was plain until now goes by the session from now on.
+    pub(super) fn secured(self, session: Box<Session>) -> Self {
+        let origin = Origin::new(self.peer, Scheme::Https);
+        Self { stream: self.stream.secured(session), origin, ..self }
     }
 
     /// What a new connection to an endpoint begins with by this policy: nothing, or who the client is.

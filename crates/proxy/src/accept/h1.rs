@@ -16,7 +16,6 @@ use crate::exchange::{After, Exchange};
 use crate::failure::Failure;
 use crate::h1::{HeadLimits, parse};
 use crate::request;
-use crate::stream::Stream;
 use crate::worker::{Stage, Worker};
 
 /// After our last answer we read on for so long, so that the client gets the answer before a reset.
@@ -156,7 +155,7 @@ impl Client {
 
     /// Says that nothing more comes, and reads on for a moment: a close with unread bytes would be a reset, and a reset
     /// can overtake our last answer.
-    async fn linger(&mut self, worker: &Worker) {
+    pub(super) async fn linger(&mut self, worker: &Worker) {
         let shut = poll_fn(|cx| Pin::new(&mut self.stream).poll_shutdown(cx)).await;
         if shut.is_err() {
             return;
@@ -177,9 +176,8 @@ impl Client {
 
     /// Hands the connection, which has nothing unread, to another worker.
     fn move_on(self, mut presence: Presence, home: usize) {
-        let Self { stream, peer, destination, bound, accepted, .. } = self;
-        let Stream::Tcp(socket) = stream;
-        let arrival = Arrival { peer, destination, bound, accepted, moved: true };
-        hand_over(presence.move_to(home), socket, arrival);
+        let Self { stream, peer, destination, bound, greeting, accepted, .. } = self;
+        let arrival = Arrival { peer, destination, bound, greeting, accepted, moved: true };
+        hand_over(presence.move_to(home), stream, arrival);
     }
 }

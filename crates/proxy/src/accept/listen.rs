@@ -20,6 +20,7 @@ use tokio::sync::oneshot;
 use crate::accept::arrival::{self, Arrival};
 use crate::clock;
 use crate::live::Bound;
+use crate::stream::Stream;
 use crate::worker::Worker;
 
 /// Connections that the kernel may hold for us; it lowers this to `net.core.somaxconn`.
@@ -144,9 +145,11 @@ fn welcome(worker: &Rc<Worker>, bound: &Arc<Bound>, stream: TcpStream, peer: Soc
         peer,
         destination: None,
         bound: Arc::clone(bound),
+        greeting: None,
         accepted: clock::now(),
         moved: false,
     };
+    let stream = Stream::Tcp(stream);
     if home == worker.index {
         arrival::spawn(worker, stream, arrival);
     } else {

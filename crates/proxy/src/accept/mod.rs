@@ -6,6 +6,8 @@ pub(crate) mod listen;
 pub(crate) mod arrival;
 /// Who the client is, where a proxy before us says so.
 mod introduction;
+/// The TLS handshake of a client.
+pub(crate) mod handshake;
 /// A client's connection as its requests see it.
 pub(crate) mod client;
 /// A client's HTTP/1.1 connection.

@@ -168,7 +168,7 @@ impl Rest {
 
     fn lay_down(self, worker: &Worker) {
         let Lease { slot, mut connection, .. } = self.lease;
-        connection.written += self.request_bytes;
+        connection.count_written(self.request_bytes);
         worker.scratch.stock.reclaim(&mut connection.buffer);
         pool::give_back(&slot.endpoint, connection, self.is_capped, clock::now());
         drop(slot);

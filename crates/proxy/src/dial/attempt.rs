@@ -22,6 +22,7 @@ use crate::h1::{BadResponse, HeadLimits, parse};
 use crate::head::RequestHead;
 use crate::relay;
 use crate::sys;
+use crate::tls::Security;
 use crate::worker::Worker;
 
 /// What a response's head may take.
@@ -155,6 +156,7 @@ async fn connection(
         worker: worker.index,
         capped: terms.is_capped(),
         announced: terms.backend().proxy_protocol.map(|_| client.peer),
+        trust: terms.current.trust.as_ref(),
         replayable: is_replayable(&exchange.request),
         settings: terms.backend(),
         now,
@@ -164,13 +166,15 @@ async fn connection(
     }
     let patience = now + terms.backend().connect_timeout;
     let header = client.announcement(terms.backend());
-    let connecting = connect(&slot.endpoint, worker.index, &header);
+    let security = Security::of_requests(wish.trust);
+    let connecting = connect(&slot.endpoint, worker.index, &header, security);
     let (failure, may_go_elsewhere) = match client
         .until(worker, patience.min(terms.deadline), connecting)
         .await
     {
         Ok(Ok(mut connection)) => {
             connection.announced = wish.announced;
+            connection.trust = wish.trust.cloned();
             return Ok((slot, connection));
         }
         Ok(Err(failure)) => (failure, true),
@@ -330,7 +334,7 @@ fn is_unacknowledged(connection: &Connection, upload: &Pump) -> bool {
     upload.written == 0
         || connection
             .stream
-            .plain()
+            .socket()
             .and_then(sys::bytes_acked)
             .is_some_and(|acknowledged| acknowledged <= before)
 }

@@ -1,6 +1,8 @@
 //! Opening a connection.
 
+use std::future::poll_fn;
 use std::io;
+use std::sync::Arc;
 
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -9,21 +11,57 @@ use crate::clock;
 use crate::dial::pool::{Connection, Endpoint};
 use crate::failure::Failure;
 use crate::stream::Stream;
+use crate::tls::{Secret, Security, Session, TlsStream, Untrusted};
 
 /// Opens a connection to the endpoint, which begins with `header`; the caller bounds the time.
 pub(crate) async fn connect(
     endpoint: &Endpoint,
     worker: usize,
     header: &[u8],
+    security: Security<'_>,
 ) -> Result<Box<Connection>, Failure> {
+    let secret = match security {
+        Security::Plain => None,
+        Security::Tls(secret) => Some(secret),
+        Security::Impossible => return Err(Failure::Untrusted(Untrusted::Unusable)),
+    };
     endpoint.data.counters[worker].connections.add(1);
     let mut stream = TcpStream::connect(endpoint.address).await.map_err(|error| why(&error))?;
     // Heads and small bodies leave in one write: there is nothing for Nagle's algorithm to gather.
     drop(stream.set_nodelay(true));
     stream.write_all(header).await.map_err(|error| why(&error))?;
-    let mut connection = Box::new(Connection::new(Stream::Tcp(stream), worker, clock::now()));
-    connection.written = header.len() as u64;
-    Ok(connection)
+    let stream = match secret {
+        None => Stream::Tcp(stream),
+        // Boxed, so that connections without it do not keep the room that it takes.
+        Some(secret) => Box::pin(secure(stream, secret)).await?,
+    };
+    Ok(Box::new(Connection::new(stream, header.len() as u64, worker, clock::now())))
+}
+
+/// Makes sure that it is the endpoint that we speak with, and that nobody else listens.
+pub(crate) async fn secure(socket: TcpStream, secret: &Secret) -> Result<Stream, Failure> {
+    let Secret { config, name } = secret;
+    let untrusted = |error: rustls::Error| Failure::Untrusted(Untrusted::from(&error));
+    let session = Session::client(Arc::clone(config), name.clone()).map_err(untrusted)?;
+    let mut tls = TlsStream::new(socket, Box::new(session));
+    loop {
+        let shaken = tls.session.shake();
+        // An alert too.
+        let pushed = poll_fn(|cx| tls.poll_push(cx)).await;
+        shaken.map_err(untrusted)?;
+        pushed.map_err(|error| why(&error))?;
+        if !tls.session.settled().is_handshaking() {
+            break;
+        }
+        let heard = poll_fn(|cx| tls.poll_hear(cx, 0)).await;
+        heard.map_err(|_ended| Failure::Untrusted(Untrusted::Protocol))?;
+    }
+    // HTTP/1.1 is what is spoken where nothing is agreed upon.
+    let asks_for_h2 = config.alpn_protocols.iter().any(|protocol| protocol == b"h2");
+    if asks_for_h2 && tls.session.settled().alpn_protocol() != Some(b"h2") {
+        return Err(Failure::Untrusted(Untrusted::Protocol));
+    }
+    Ok(Stream::Tls(Box::new(tls)))
 }
 
 fn why(error: &io::Error) -> Failure {

@@ -7,21 +7,20 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
 use balance::Time;
 use gateway::snapshot::BackendSettings;
-use socket2::SockRef;
 
 use crate::backend::Backend;
 use crate::buffer::Buffer;
 use crate::observe::EndpointCounters;
 use crate::stream::Stream;
 use crate::sys;
+use crate::tls::Trust;
 
 /// Idle connections to one endpoint that one stack holds. What comes on top of it is closed: the old ones are those that
 /// tell how long the endpoint keeps connections.
@@ -55,6 +54,8 @@ pub(crate) struct Connection {
     pub(crate) stream: Stream,
     /// Read from the endpoint and not yet used.
     pub(crate) buffer: Option<Buffer>,
+    /// Bytes written before anything was sealed.
+    unsealed: u64,
     /// Bytes written since it was opened: with what the kernel says was acknowledged, it tells whether a request can
     /// have reached the endpoint.
     pub(crate) written: u64,
@@ -64,6 +65,8 @@ pub(crate) struct Connection {
     pub(crate) idle_for: Option<Duration>,
     /// The client whose address it began with (PROXY protocol), and whose requests alone it may carry.
     pub(crate) announced: Option<SocketAddr>,
+    /// What it is secured by, which is what its requests have to ask for.
+    pub(crate) trust: Option<Arc<Trust>>,
     /// The worker whose runtime watches it.
     worker: usize,
     opened: Time,
@@ -77,6 +80,8 @@ pub(crate) struct Wish<'a> {
     pub(crate) capped: bool,
     /// Whose address a connection must have begun with.
     pub(crate) announced: Option<SocketAddr>,
+    /// By what it must be secured.
+    pub(crate) trust: Option<&'a Arc<Trust>>,
     /// A retry can repair the loss of a race with the endpoint's closing.
     pub(crate) replayable: bool,
     pub(crate) settings: &'a BackendSettings,
@@ -102,7 +107,7 @@ impl EndpointData {
     }
 
     /// The backends other than `backend` that name this endpoint.
-    pub(crate) fn other_sharers(&self, backend: &Backend) -> Vec<std::sync::Arc<Backend>> {
+    pub(crate) fn other_sharers(&self, backend: &Backend) -> Vec<Arc<Backend>> {
         if !self.is_shared.load(Ordering::Acquire) {
             return Vec::new();
         }
@@ -134,8 +139,8 @@ pub(crate) fn take(endpoint: &Endpoint, wish: &Wish<'_>) -> Option<Box<Connectio
     let stack = endpoint.data.stack(wish.worker, wish.capped);
     loop {
         let mut connection = pop(&mut lock(stack), wish)?;
-        if connection.announced != wish.announced {
-            // Another client's.
+        if !connection.fits(wish) {
+            // Another client's, or another backend's.
             return None;
         }
         if connection.is_spent(wish.settings, wish.now) {
@@ -196,7 +201,7 @@ pub(crate) fn sweep(endpoint: &Endpoint, worker: usize, settings: &BackendSettin
         let mut stack = lock(endpoint.data.stack(worker, capped));
         // The kernel is asked about the one that has been idle longest, and about those that others watch.
         let mut is_oldest = true;
-        stack.retain(|connection| {
+        stack.retain_mut(|connection| {
             if connection.is_spent(settings, now) {
                 return false;
             }
@@ -214,30 +219,48 @@ pub(crate) fn sweep(endpoint: &Endpoint, worker: usize, settings: &BackendSettin
 }
 
 /// The connection used last, rather one that this worker watches already; of a capped endpoint the one that must go if
-/// there is none for this client.
+/// there is none that fits.
 fn pop(stack: &mut VecDeque<Box<Connection>>, wish: &Wish<'_>) -> Option<Box<Connection>> {
     let connections = || stack.iter().map(Box::as_ref);
-    let fits = |connection: &Connection| connection.announced == wish.announced;
-    let is_ours = |connection: &Connection| connection.worker == wish.worker && fits(connection);
+    let is_ours = |it: &Connection| it.worker == wish.worker && it.fits(wish);
     let ours = connections().rposition(is_ours);
-    let any = || connections().rposition(fits);
+    let any = || connections().rposition(|it: &Connection| it.fits(wish));
     let oldest = || (wish.capped && !stack.is_empty()).then_some(0);
     stack.remove(ours.or_else(any).or_else(oldest)?)
 }
 
 impl Connection {
-    pub(crate) fn new(stream: Stream, worker: usize, now: Time) -> Self {
-        Self {
+    /// One that began with so many bytes of our own, before anything was sealed.
+    pub(crate) fn new(stream: Stream, unsealed: u64, worker: usize, now: Time) -> Self {
+        let mut connection = Self {
             stream,
             buffer: None,
-            written: 0,
+            unsealed,
+            written: unsealed,
             served: 0,
             idle_for: None,
             announced: None,
+            trust: None,
             worker,
             opened: now,
             idle_since: now,
-        }
+        };
+        connection.count_written(0);
+        connection
+    }
+
+    /// So many bytes of a request have been written to the stream.
+    pub(crate) fn count_written(&mut self, bytes: u64) {
+        self.written = match &self.stream {
+            Stream::Tcp(_) => self.written + bytes,
+            Stream::Tls(tls) => self.unsealed + tls.session.written,
+        };
+    }
+
+    /// It speaks for the client it has to, and is secured as it has to be.
+    fn fits(&self, wish: &Wish<'_>) -> bool {
+        let address = |trust: Option<&Arc<Trust>>| trust.map(Arc::as_ptr);
+        self.announced == wish.announced && address(self.trust.as_ref()) == address(wish.trust)
     }
 
     /// Too old, too much used or too long idle by the backend's policy.
@@ -253,15 +276,12 @@ impl Connection {
     /// Nothing has come from the endpoint: neither its end of the connection nor bytes nobody asked for.
     ///
     /// As of the last look of the runtime; `surely` asks the kernel, which costs a system call.
-    fn is_open(&self, surely: bool) -> bool {
+    fn is_open(&mut self, surely: bool) -> bool {
         let mut cx = Context::from_waker(Waker::noop());
         if !surely && self.stream.poll_read_ready(&mut cx).is_pending() {
             return true;
         }
-        let Some(socket) = self.stream.socket() else { return false };
-        let mut byte = [std::mem::MaybeUninit::uninit()];
-        let seen = SockRef::from(socket).peek(&mut byte);
-        matches!(seen, Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
+        self.stream.is_quiet()
     }
 
     /// How long the endpoint has been silent, when it matters that we may have read its last response late: on a

@@ -6,10 +6,11 @@ use crate::failure::Failure;
 use crate::h1::BadRequest;
 use crate::head::{RequestHead, ResponseHead};
 
-/// Makes the head of the answer; `port` is the listener's.
+/// Makes the head of the answer to what was asked for by `scheme` at the listener's `port`.
 pub(super) fn answer(
     redirect: &Redirect,
     request: &RequestHead,
+    scheme: Scheme,
     port: u16,
     response: &mut ResponseHead,
 ) -> Result<(), Failure> {
@@ -20,7 +21,7 @@ pub(super) fn answer(
     let (path, query) = request.target().split_at(request.path().len());
     // `*` is the whole server: it has no path.
     let path = if path.starts_with(b"/") { path } else { b"/" };
-    let asked = Url { scheme: Scheme::Http, host: request.host(), port, path, query };
+    let asked = Url { scheme, host: request.host(), port, path, query };
     let mut location = Vec::new();
     redirect.location(&asked, &mut location);
     response.status = redirect.status;

@@ -48,7 +48,7 @@ fn answered(filters: Filters, head: &str) -> Result<Option<String>, Failure> {
     let request = request(head);
     let filtering = Filtering::new(&rule(filters), None, &request).expect("there are filters");
     let mut response = ResponseHead::new();
-    let is_answer = filtering.answer(&request, 8080, &mut response)?;
+    let is_answer = filtering.answer(&request, Scheme::Http, 8080, &mut response)?;
     Ok(is_answer.then(|| shown(&response)))
 }
 

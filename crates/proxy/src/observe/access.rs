@@ -135,6 +135,7 @@ impl Record {
         line.number("duration_seconds", duration.as_secs_f64());
         describe_client(line, client, listener, request);
         if !request.method_bytes().is_empty() {
+            line.plain("url.scheme", client.origin.scheme.text());
             describe_request(line, request);
         }
         if let Some(call) = &exchange.call {
@@ -193,6 +194,9 @@ fn describe_client(
     }
     line.plain("network.peer.address", client.origin.text());
     line.number("network.peer.port", client.peer.port());
+    if let Some(version) = client.greeting.as_ref().and_then(|greeting| greeting.version) {
+        line.plain("tls.protocol.version", version);
+    }
 }
 
 /// What is asked for.

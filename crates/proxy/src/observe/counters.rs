@@ -10,6 +10,7 @@ use crate::failure::Failure;
 use crate::grpc::Code;
 use crate::mirror::Fate;
 use crate::observe::{Distribution, Exemplars};
+use crate::tls::Unsecured;
 
 /// A number that one thread adds to and any thread reads.
 #[derive(Default)]
@@ -80,6 +81,33 @@ pub(crate) struct ListenerCounters {
     pub(crate) received_bytes: Counter,
     pub(crate) sent_bytes: Counter,
     pub(crate) datagrams_dropped: Counter,
+    pub(crate) handshakes: HandshakeCounters,
+}
+
+/// TLS handshakes of clients.
+#[derive(Default)]
+pub(crate) struct HandshakeCounters {
+    pub(crate) begun: Counter,
+    pub(crate) full: Counter,
+    pub(crate) resumed: Counter,
+    /// None of our handshakes: the connection is passed through.
+    pub(crate) passed_through: Counter,
+    /// By [`Unsecured`].
+    pub(crate) failed: [Counter; Unsecured::ALL.len()],
+}
+
+impl HandshakeCounters {
+    /// Those that have come to an end, by what came of them.
+    pub(crate) fn ended(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let failed = Unsecured::ALL.iter().zip(&self.failed);
+        let succeeded = [
+            ("full", &self.full),
+            ("resumed", &self.resumed),
+            ("passed_through", &self.passed_through),
+        ];
+        let all = succeeded.into_iter().chain(failed.map(|(why, count)| (why.word(), count)));
+        all.map(|(word, count)| (word, count.value()))
+    }
 }
 
 #[derive(Default)]

@@ -3,6 +3,7 @@
 //! Labels have bounded values: listeners, routes, backends and endpoints come from the configuration, the rest from
 //! closed sets; never a path, a host or a client.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use crate::backend::Backend;
@@ -12,7 +13,8 @@ use crate::grpc::Code;
 use crate::live::{LiveListener, Route};
 use crate::mirror::Fate;
 use crate::observe::{
-    Counter, Distribution, Exemplars, Histogram, Metric, Read, Row, Sample, WorkerCounters,
+    Counter, Distribution, Exemplars, HandshakeCounters, Histogram, Metric, Read, Row, Sample,
+    WorkerCounters,
 };
 use crate::worker::Shared;
 
@@ -58,6 +60,31 @@ static OF_LISTENERS: &[Row<LiveListener>] = &[
         LISTENER,
         Read::Count(|it| total(&it.bound.counters, |shard| &shard.datagrams_dropped)),
         "Datagrams dropped, for want of an endpoint, of a free flow or of room in a socket.",
+    ),
+    Row::new(
+        "sheave_tls_handshakes",
+        &["listener", "outcome"],
+        Read::Counts(|it, each| {
+            // Listeners without TLS have none.
+            let shards = it.tls.iter().flat_map(|_| &it.bound.counters);
+            let mut outcomes = BTreeMap::new();
+            for (outcome, count) in shards.flat_map(|shard| shard.handshakes.ended()) {
+                *outcomes.entry(outcome).or_default() += count;
+            }
+            outcomes.into_iter().for_each(|(outcome, count)| each(outcome, count));
+        }),
+        "TLS handshakes of clients: full and resumed ones, connections passed through, and why others failed.",
+    ),
+    Row::new(
+        "sheave_tls_handshakes_open",
+        LISTENER,
+        Read::Gauge(|it| {
+            let shards = it.bound.counters.iter().map(|shard| &shard.handshakes);
+            let ended = |shard: &HandshakeCounters| shard.ended().map(|(_, count)| count).sum();
+            let open = shards.map(|shard| shard.begun.value().saturating_sub(ended(shard)));
+            open.sum::<u64>() as f64
+        }),
+        "TLS handshakes of clients that have not come to an end yet.",
     ),
 ];
 

@@ -1,0 +1,86 @@
+//! Keys with their certificates, and which of them a client is shown.
+
+use std::sync::Arc;
+
+use gateway::snapshot::{Certificate, PrivateKey};
+use rustls::client::verify_server_name;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::{
+    CertificateDer, PrivateKeyDer, PrivatePkcs1KeyDer, PrivatePkcs8KeyDer, PrivateSec1KeyDer,
+    ServerName,
+};
+use rustls::server::{ClientHello, ParsedCertificate, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use rustls::{Error, SignatureScheme};
+
+/// Makes a key ready to sign.
+pub(super) fn certified_key(
+    certificate: &Certificate,
+    provider: &CryptoProvider,
+) -> Result<CertifiedKey, Error> {
+    let chain = certificate.chain.iter().map(|der| CertificateDer::from(der.to_vec())).collect();
+    let der = certificate.key.der().to_vec();
+    let key = match certificate.key {
+        PrivateKey::Pkcs8(_) => PrivateKeyDer::from(PrivatePkcs8KeyDer::from(der)),
+        PrivateKey::Pkcs1(_) => PrivatePkcs1KeyDer::from(der).into(),
+        PrivateKey::Sec1(_) => PrivateSec1KeyDer::from(der).into(),
+    };
+    CertifiedKey::from_der(chain, key, provider)
+}
+
+/// The certificates of one site, of which a client is shown the one that fits it.
+#[derive(Debug)]
+pub(super) struct Certificates(Vec<Arc<CertifiedKey>>);
+
+impl Certificates {
+    /// Those of `certificates` that can be used; an error if none can.
+    pub(super) fn new(
+        certificates: &[Arc<Certificate>],
+        provider: &CryptoProvider,
+    ) -> Result<Self, Error> {
+        let mut usable = Vec::new();
+        let mut result = Err(Error::NoCertificatesPresented);
+        for certificate in certificates {
+            match certified_key(certificate, provider) {
+                Ok(key) => usable.push(Arc::new(key)),
+                Err(error) => {
+                    let name = &*certificate.name;
+                    tracing::error!(certificate = name, %error, "the certificate cannot be used");
+                    result = Err(error);
+                }
+            }
+        }
+        if usable.is_empty() { result } else { Ok(Self(usable)) }
+    }
+
+    /// The first that fits the name and what the client can verify; else the first that it can verify; else the first.
+    fn choose(
+        &self,
+        name: Option<&str>,
+        schemes: &[SignatureScheme],
+    ) -> Option<&Arc<CertifiedKey>> {
+        let [only] = self.0.as_slice() else {
+            let name = name.and_then(|name| ServerName::try_from(name).ok());
+            let mut verifiable =
+                self.0.iter().filter(|key| key.key.choose_scheme(schemes).is_some());
+            let fits =
+                |key: &&Arc<CertifiedKey>| name.as_ref().is_some_and(|name| is_for(key, name));
+            let first = verifiable.clone().next().or_else(|| self.0.first());
+            return verifiable.find(fits).or(first);
+        };
+        Some(only)
+    }
+}
+
+fn is_for(key: &CertifiedKey, name: &ServerName<'_>) -> bool {
+    let certificate = key.cert.first().map(ParsedCertificate::try_from);
+    certificate.is_some_and(|parsed| {
+        parsed.is_ok_and(|certificate| verify_server_name(&certificate, name).is_ok())
+    })
+}
+
+impl ResolvesServerCert for Certificates {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.choose(hello.server_name(), hello.signature_schemes()).map(Arc::clone)
+    }
+}

@@ -1,0 +1,80 @@
+//! Whom clients have to be.
+
+use std::sync::Arc;
+
+use gateway::snapshot::ClientCertificates;
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
+use rustls::{DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
+
+use crate::tls::authorities;
+
+/// Asks clients for certificates, as `asked` says.
+pub(super) fn verifier(
+    asked: &ClientCertificates,
+    provider: &Arc<CryptoProvider>,
+) -> Result<Arc<dyn ClientCertVerifier>, Error> {
+    let roots = Arc::new(authorities(&asked.roots)?);
+    let strict = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(provider))
+        .build()
+        .map_err(why)?;
+    Ok(if asked.required { strict } else { Arc::new(Lenient(strict)) })
+}
+
+fn why(error: VerifierBuilderError) -> Error {
+    match error {
+        VerifierBuilderError::InvalidCrl(error) => error.into(),
+        other => Error::General(other.to_string()),
+    }
+}
+
+/// Takes a client without a certificate, and one whose certificate nobody vouches for: what Gateway API calls
+/// AllowInsecureFallback.
+#[derive(Debug)]
+struct Lenient(Arc<dyn ClientCertVerifier>);
+
+impl ClientCertVerifier for Lenient {
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.0.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        // Nothing that we do rests on it.
+        Ok(ClientCertVerified::assertion())
+    }
+
+    // That it has the key of what it shows is part of the handshake itself.
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+}

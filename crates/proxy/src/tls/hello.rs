@@ -1,0 +1,60 @@
+//! What a client says first: read before it is known who answers, if we do at all.
+
+use rustls::Error;
+use rustls::server::Acceptor;
+
+/// What a ClientHello may take, its records included.
+pub(crate) const MOST_HELLO_BYTES: usize = 16 * 1024;
+/// The head of a record: type, version, length.
+const RECORD_HEAD: usize = 5;
+
+/// What a client says first.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Hello {
+    /// There is more to come.
+    Unfinished,
+    /// It asks for this name, in lower case.
+    Greets(Option<Box<str>>),
+    /// No TLS, but HTTP without it.
+    PlainHttp,
+    /// It cannot be answered but with these bytes.
+    Bad(Error, Vec<u8>),
+}
+
+impl Hello {
+    /// Looks at all that a client has said so far.
+    pub(crate) fn parse(said: &[u8]) -> Self {
+        // A method begins with a letter, a record of TLS with its type, which is none.
+        if said.first().is_some_and(u8::is_ascii_alphabetic) {
+            return Self::PlainHttp;
+        }
+        if !has_record(said) {
+            return Self::Unfinished;
+        }
+        let (mut acceptor, mut left) = (Acceptor::default(), said);
+        while !left.is_empty() {
+            if acceptor.read_tls(&mut left).is_err() {
+                return Self::Bad(Error::PeerSentOversizedRecord, Vec::new());
+            }
+        }
+        match acceptor.accept() {
+            Ok(Some(accepted)) => {
+                Self::Greets(accepted.client_hello().server_name().map(Into::into))
+            }
+            Ok(None) => Self::Unfinished,
+            Err((error, mut alert)) => {
+                let mut answer = Vec::new();
+                alert.write_all(&mut answer).expect("a Vec takes everything");
+                Self::Bad(error, answer)
+            }
+        }
+    }
+}
+
+/// The first record is here: a hello that comes in small pieces is not looked at with each of them.
+fn has_record(said: &[u8]) -> bool {
+    let length = said.get(RECORD_HEAD - 2..RECORD_HEAD);
+    length
+        .and_then(|length| length.try_into().ok())
+        .is_some_and(|length| said.len() >= RECORD_HEAD + usize::from(u16::from_be_bytes(length)))
+}

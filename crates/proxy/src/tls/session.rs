@@ -1,0 +1,280 @@
+//! One TLS session without its socket: ciphertext in, plaintext out, and back.
+//!
+//! It stands on the unbuffered interface of rustls, so that all memory is ours. A session in which nothing moves holds
+//! its keys and no buffer, and goes to another worker together with its socket; what tokio-rustls offers keeps 4 KiB for
+//! each idle connection and a stream that cannot leave the runtime it was made in.
+
+use std::sync::Arc;
+
+use rustls::client::UnbufferedClientConnection;
+use rustls::pki_types::ServerName;
+use rustls::server::UnbufferedServerConnection;
+use rustls::unbuffered::{
+    ConnectionState, EncodeError, EncodeTlsData, EncryptError, InsufficientSizeError,
+    UnbufferedStatus, WriteTraffic,
+};
+use rustls::{ClientConfig, CommonState, Error, ServerConfig};
+use tokio::io::ReadBuf;
+
+/// Plaintext in a record, at most (RFC 8446 §5.1).
+const RECORD_BYTES: usize = 16 * 1024;
+/// What a record adds to its plaintext, at most: header, explicit nonce, type and tag.
+const RECORD_OVERHEAD: usize = 5 + 8 + 1 + 16;
+
+pub(crate) struct Session {
+    side: Side,
+    pub(super) incoming: Incoming,
+    /// Decrypted, and more than the reader had room for.
+    pub(super) plain: Plain,
+    /// Ciphertext that is to be written, of which the first `sent` bytes have been.
+    pub(super) outgoing: Vec<u8>,
+    pub(super) sent: usize,
+    /// Ciphertext that the kernel has taken so far.
+    pub(crate) written: u64,
+    /// The peer has said that nothing more comes.
+    pub(super) ended: bool,
+}
+
+enum Side {
+    Client(UnbufferedClientConnection),
+    Server(UnbufferedServerConnection),
+}
+
+/// Ciphertext that has come, of which the first `used` bytes have been decrypted.
+#[derive(Default)]
+pub(super) struct Incoming {
+    pub(super) bytes: Vec<u8>,
+    used: usize,
+}
+
+/// Plaintext, of which the first `read` bytes have been read.
+#[derive(Default)]
+pub(super) struct Plain {
+    bytes: Vec<u8>,
+    read: usize,
+}
+
+/// What is to be done as soon as the session may send.
+enum Task<'t> {
+    Nothing,
+    Seal(&'t [u8]),
+    SealEnd,
+}
+
+/// What one look at what has come calls for.
+enum Next {
+    Look,
+    Wait,
+}
+
+impl Session {
+    pub(crate) fn client(
+        config: Arc<ClientConfig>,
+        name: ServerName<'static>,
+    ) -> Result<Self, Error> {
+        UnbufferedClientConnection::new(config, name).map(|side| Self::new(Side::Client(side)))
+    }
+
+    pub(crate) fn server(config: Arc<ServerConfig>) -> Result<Self, Error> {
+        UnbufferedServerConnection::new(config).map(|side| Self::new(Side::Server(side)))
+    }
+
+    fn new(side: Side) -> Self {
+        let (incoming, plain) = (Incoming::default(), Plain::default());
+        Self { side, incoming, plain, outgoing: Vec::new(), sent: 0, written: 0, ended: false }
+    }
+
+    /// What the handshake has settled so far.
+    pub(crate) fn settled(&self) -> &CommonState {
+        match &self.side {
+            Side::Client(side) => side,
+            Side::Server(side) => side,
+        }
+    }
+
+    /// These bytes have come.
+    pub(crate) fn hear(&mut self, ciphertext: &[u8]) {
+        self.incoming.bytes.extend_from_slice(ciphertext);
+    }
+
+    /// Takes in all that has come. Plaintext goes to `space`, and what does not fit is kept.
+    pub(super) fn open(&mut self, space: &mut ReadBuf<'_>) -> Result<(), Error> {
+        let result = self.advance(space, Task::Nothing);
+        self.incoming.compact();
+        result
+    }
+
+    /// Goes on with the handshake, as far as what has come allows.
+    pub(crate) fn shake(&mut self) -> Result<(), Error> {
+        self.open(&mut ReadBuf::new(&mut []))
+    }
+
+    /// Encrypts `plaintext`.
+    pub(super) fn seal(&mut self, plaintext: &[u8]) -> Result<(), Error> {
+        self.advance(&mut ReadBuf::new(&mut []), Task::Seal(plaintext))
+    }
+
+    /// Says that nothing more comes.
+    pub(super) fn seal_end(&mut self) -> Result<(), Error> {
+        self.advance(&mut ReadBuf::new(&mut []), Task::SealEnd)
+    }
+
+    /// Looks at what has come until there is nothing left to do. After an error the alert that says it is in `outgoing`.
+    fn advance(&mut self, space: &mut ReadBuf<'_>, mut task: Task<'_>) -> Result<(), Error> {
+        let Self { side, incoming, plain, outgoing, ended, .. } = self;
+        let mut hands = Hands { space, plain, outgoing, ended };
+        let mut result = Ok(());
+        loop {
+            let bytes = &mut incoming.bytes[incoming.used..];
+            let (used, looked) = match side {
+                Side::Client(side) => hands.look(side.process_tls_records(bytes), &mut task),
+                Side::Server(side) => hands.look(side.process_tls_records(bytes), &mut task),
+            };
+            incoming.used += used;
+            match looked {
+                Ok(Next::Look) => {}
+                Ok(Next::Wait) => break,
+                // Once more, for the alert.
+                Err(error) if result.is_ok() => result = Err(error),
+                Err(_) => break,
+            }
+        }
+        match task {
+            Task::Seal(_) => result.and(Err(Error::HandshakeNotComplete)),
+            Task::Nothing | Task::SealEnd => result,
+        }
+    }
+}
+
+/// Where things go while a session looks at what has come.
+struct Hands<'a, 'b, 's> {
+    space: &'a mut ReadBuf<'b>,
+    plain: &'s mut Plain,
+    outgoing: &'s mut Vec<u8>,
+    ended: &'s mut bool,
+}
+
+impl Hands<'_, '_, '_> {
+    /// Does what the session asks for; says how many of the bytes that have come are used.
+    fn look<Data>(
+        &mut self,
+        status: UnbufferedStatus<'_, '_, Data>,
+        task: &mut Task<'_>,
+    ) -> (usize, Result<Next, Error>) {
+        let UnbufferedStatus { mut discard, state } = status;
+        let next = match state {
+            Ok(ConnectionState::ReadTraffic(mut traffic)) => {
+                while let Some(record) = traffic.next_record() {
+                    match record {
+                        Ok(record) => {
+                            discard += record.discard;
+                            self.plain.take(record.payload, self.space);
+                        }
+                        Err(error) => return (discard, Err(error)),
+                    }
+                }
+                Ok(Next::Look)
+            }
+            Ok(ConnectionState::EncodeTlsData(mut message)) => {
+                encode(&mut message, self.outgoing);
+                Ok(Next::Look)
+            }
+            // It is in `outgoing`, which is written before anything that comes later.
+            Ok(ConnectionState::TransmitTlsData(sent)) => {
+                sent.done();
+                Ok(Next::Look)
+            }
+            Ok(ConnectionState::PeerClosed) => {
+                *self.ended = true;
+                Ok(Next::Look)
+            }
+            Ok(ConnectionState::WriteTraffic(mut traffic)) => {
+                match std::mem::replace(task, Task::Nothing) {
+                    Task::Nothing => Ok(Next::Wait),
+                    Task::Seal(plaintext) => {
+                        seal(&mut traffic, plaintext, self.outgoing).map(|()| Next::Wait)
+                    }
+                    Task::SealEnd => append(self.outgoing, RECORD_OVERHEAD + 2, |space| {
+                        traffic.queue_close_notify(space)
+                    })
+                    .map(|()| Next::Wait),
+                }
+            }
+            // We never offer to read before the handshake is over; all else waits for the peer.
+            Ok(_) => Ok(Next::Wait),
+            Err(error) => Err(error),
+        };
+        (discard, next)
+    }
+}
+
+fn encode<Data>(message: &mut EncodeTlsData<'_, Data>, outgoing: &mut Vec<u8>) {
+    let Err(EncodeError::InsufficientSize(InsufficientSizeError { required_size })) =
+        message.encode(&mut [])
+    else {
+        return;
+    };
+    let end = outgoing.len();
+    outgoing.resize(end + required_size, 0);
+    message.encode(&mut outgoing[end..]).expect("there is as much room as was asked for");
+}
+
+fn seal<Data>(
+    traffic: &mut WriteTraffic<'_, Data>,
+    plaintext: &[u8],
+    outgoing: &mut Vec<u8>,
+) -> Result<(), Error> {
+    let records = plaintext.len() / RECORD_BYTES + 1;
+    let guess = plaintext.len() + records * RECORD_OVERHEAD;
+    append(outgoing, guess, |space| traffic.encrypt(plaintext, space))
+}
+
+/// Appends what `write` writes, which is hardly more than `guess` bytes.
+fn append(
+    outgoing: &mut Vec<u8>,
+    guess: usize,
+    mut write: impl FnMut(&mut [u8]) -> Result<usize, EncryptError>,
+) -> Result<(), Error> {
+    let end = outgoing.len();
+    outgoing.resize(end + guess, 0);
+    let mut written = write(&mut outgoing[end..]);
+    if let Err(EncryptError::InsufficientSize(InsufficientSizeError { required_size })) = written {
+        outgoing.resize(end + required_size, 0);
+        written = write(&mut outgoing[end..]);
+    }
+    outgoing.truncate(end + *written.as_ref().unwrap_or(&0));
+    written.map(drop).map_err(|_exhausted| Error::EncryptError)
+}
+
+impl Incoming {
+    /// Keeps only the memory that what is left needs.
+    fn compact(&mut self) {
+        let left = &self.bytes[self.used..];
+        // No allocation where nothing is left.
+        self.bytes = left.to_vec();
+        self.used = 0;
+    }
+}
+
+impl Plain {
+    pub(super) fn is_empty(&self) -> bool {
+        self.read == self.bytes.len()
+    }
+
+    fn take(&mut self, payload: &[u8], space: &mut ReadBuf<'_>) {
+        let fits = payload.len().min(space.remaining());
+        space.put_slice(&payload[..fits]);
+        self.bytes.extend_from_slice(&payload[fits..]);
+    }
+
+    /// Puts what is left into `space`, as far as there is room.
+    pub(super) fn read(&mut self, space: &mut ReadBuf<'_>) {
+        let left = &self.bytes[self.read..];
+        let fits = left.len().min(space.remaining());
+        space.put_slice(&left[..fits]);
+        self.read += fits;
+        if self.is_empty() {
+            *self = Self::default();
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! A TLS session over a socket.
+//!
+//! What is reported as written is with the kernel, as it is without TLS: nobody has to flush. Sealed bytes that the
+//! kernel did not take are kept, and the last byte of what they hold is not reported before they have left, so that
+//! whoever writes comes back.
+
+use std::future::Future;
+use std::io::{self, IoSlice};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, ready};
+
+use rustls::Error;
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+use crate::tls::session::Session;
+
+/// Plaintext that is sealed for one write: full records, and what a slow peer makes us keep.
+const SEAL_BYTES: usize = 64 * 1024;
+/// What is read at once, at least: most handshakes and heads.
+const READ_LEAST: usize = 4 * 1024;
+/// And at most.
+const READ_MOST: usize = 64 * 1024;
+/// Room for the frames of records, so that a record is read whole where its plaintext has room.
+const FRAMES: usize = 256;
+
+pub(crate) struct TlsStream {
+    pub(crate) socket: TcpStream,
+    pub(crate) session: Box<Session>,
+    /// Plaintext in `session.outgoing` of which the writer has not been told that it is written.
+    untold: usize,
+    said_end: bool,
+}
+
+impl TlsStream {
+    pub(crate) fn new(socket: TcpStream, session: Box<Session>) -> Self {
+        Self { socket, session, untold: 0, said_end: false }
+    }
+
+    /// Ready when there is plaintext, or something has come that may be.
+    pub(crate) fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if !self.session.plain.is_empty() || self.session.ended {
+            return Poll::Ready(Ok(()));
+        }
+        self.socket.poll_read_ready(cx)
+    }
+
+    /// Whether the peer has neither ended the connection nor sent anything but what TLS itself needs. Asks the kernel,
+    /// whoever watches the socket.
+    pub(crate) fn is_quiet(&mut self) -> bool {
+        let mut bytes = [0; READ_LEAST];
+        while self.session.plain.is_empty() && !self.session.ended {
+            let socket = SockRef::from(&self.socket);
+            match io::Read::read(&mut &*socket, &mut bytes) {
+                Ok(count) if count > 0 => self.session.hear(&bytes[..count]),
+                Ok(_) => return false,
+                Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
+            }
+            if self.session.shake().is_err() {
+                return false;
+            }
+        }
+        false
+    }
+
+    /// Reads ciphertext once; an error where the connection ends without saying so, for what came may not be whole.
+    pub(crate) fn poll_hear(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<()>> {
+        let bytes = &mut self.session.incoming.bytes;
+        bytes.reserve_exact(most.clamp(READ_LEAST, READ_MOST) + FRAMES);
+        match ready!(pin!(self.socket.read_buf(bytes)).poll(cx))? {
+            0 => Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
+            _ => Poll::Ready(Ok(())),
+        }
+    }
+
+    /// Writes what is sealed. Ready when all of it is with the kernel.
+    pub(crate) fn poll_push(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Session { outgoing, sent, written, .. } = &mut *self.session;
+        while *sent < outgoing.len() {
+            match ready!(Pin::new(&mut self.socket).poll_write(cx, &outgoing[*sent..]))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                count => {
+                    *sent += count;
+                    *written += count as u64;
+                }
+            }
+        }
+        // Its memory goes with it.
+        (*outgoing, *sent) = (Vec::new(), 0);
+        Poll::Ready(Ok(()))
+    }
+
+    /// The kernel takes no more: what the writer hears, who has given `of` bytes of which `written` are with the kernel.
+    fn tell_so_far(&mut self, written: usize, of: usize) -> Poll<io::Result<usize>> {
+        let sealed = written + self.untold;
+        let told = if self.untold == 0 { written } else { sealed.min(of).saturating_sub(1) };
+        self.untold = sealed - told;
+        if told == 0 { Poll::Pending } else { Poll::Ready(Ok(told)) }
+    }
+
+    fn seal(&mut self, plaintext: &[u8]) -> io::Result<()> {
+        self.untold = plaintext.len();
+        self.session.seal(plaintext).map_err(broken)
+    }
+}
+
+fn broken(error: Error) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}
+
+impl AsyncRead for TlsStream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        space: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let before = space.filled().len();
+        loop {
+            this.session.plain.read(space);
+            if space.filled().len() > before || this.session.ended || space.remaining() == 0 {
+                return Poll::Ready(Ok(()));
+            }
+            ready!(this.poll_hear(cx, space.remaining()))?;
+            let opened = this.session.open(space);
+            // An alert, or keys that the peer wants renewed; if it has to wait, it goes before what is written next.
+            let pushed = this.poll_push(cx);
+            opened.map_err(broken)?;
+            if let Poll::Ready(failed @ Err(_)) = pushed {
+                return Poll::Ready(failed);
+            }
+        }
+    }
+}
+
+impl AsyncWrite for TlsStream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let mut written = 0;
+        loop {
+            let pushed = match this.poll_push(cx) {
+                Poll::Ready(Ok(())) => this.socket.poll_write_ready(cx),
+                waits_or_failed => waits_or_failed,
+            };
+            match pushed {
+                Poll::Ready(result) => result?,
+                Poll::Pending => return this.tell_so_far(written, bytes.len()),
+            }
+            let now_told = this.untold.min(bytes.len() - written);
+            this.untold -= now_told;
+            written += now_told;
+            if written == bytes.len() || this.untold > 0 {
+                return Poll::Ready(Ok(written));
+            }
+            let rest = &bytes[written..];
+            this.seal(&rest[..rest.len().min(SEAL_BYTES)])?;
+        }
+    }
+
+    /// Short slices leave in one record: a frame's head with what it heads.
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let filled = || slices.iter().filter(|slice| !slice.is_empty());
+        let first = filled().next().map_or(&[][..], |slice| slice);
+        if first.len() >= SEAL_BYTES || filled().count() < 2 {
+            return self.poll_write(cx, first);
+        }
+        let mut gathered = Vec::new();
+        for slice in filled() {
+            let room = SEAL_BYTES - gathered.len();
+            gathered.extend_from_slice(&slice[..slice.len().min(room)]);
+        }
+        self.poll_write(cx, &gathered)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.get_mut().poll_push(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if !std::mem::replace(&mut this.said_end, true) {
+            this.session.seal_end().map_err(broken)?;
+        }
+        ready!(this.poll_push(cx))?;
+        Pin::new(&mut this.socket).poll_shutdown(cx)
+    }
+}
