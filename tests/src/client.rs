@@ -1,21 +1,27 @@
 //! A client that may send slowly, abort, pipeline or be wrong; it reads responses strictly.
 
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use socket2::SockRef;
-use tokio::io::AsyncWriteExt;
-use tokio::net::tcp::OwnedWriteHalf;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, split};
 use tokio::net::{TcpSocket, TcpStream};
+use tokio_rustls::client::TlsStream;
 
 use crate::payload::{self, Digest};
+use crate::tls::Terms;
 use crate::wire::{Body, Broken, Head, Left, Reader};
 
 /// One connection.
 pub struct Client {
     pub reader: Reader,
-    pub writer: OwnedWriteHalf,
+    pub writer: Writer,
+    /// A second descriptor of the socket, which may lie beneath TLS.
+    socket: OwnedFd,
 }
+
+pub type Writer = Box<dyn AsyncWrite + Send + Unpin>;
 
 /// A whole response.
 #[derive(Clone, Debug)]
@@ -65,15 +71,36 @@ impl Client {
         Ok(Self::over(socket.connect(address).await?))
     }
 
+    /// Connects to this host by TLS.
+    pub async fn connect_tls(
+        address: SocketAddr,
+        host: &str,
+        terms: &Terms,
+    ) -> crate::Result<Self> {
+        Ok(Self::over_tls(terms.connect(address, host).await?))
+    }
+
+    pub fn over_tls(stream: TlsStream<TcpStream>) -> Self {
+        let socket = second(stream.get_ref().0);
+        Self::of(stream, socket)
+    }
+
     fn over(stream: TcpStream) -> Self {
         // Without it a head and a body sent one after the other may wait 40 ms for each other.
         stream.set_nodelay(true).expect("a connected socket takes options");
-        let (read, write) = stream.into_split();
-        Self { reader: Reader::new(read), writer: write }
+        let socket = second(&stream);
+        Self::of(stream, socket)
+    }
+
+    fn of(stream: impl AsyncRead + AsyncWrite + Send + 'static, socket: OwnedFd) -> Self {
+        let (read, write) = split(stream);
+        Self { reader: Reader::new(read), writer: Box::new(write), socket }
     }
 
     pub fn local_address(&self) -> SocketAddr {
-        self.writer.local_addr().expect("a connected socket has an address")
+        let address = SockRef::from(&self.socket).local_addr();
+        let address = address.expect("a connected socket has an address").as_socket();
+        address.expect("it is an internet socket")
     }
 
     pub async fn get(&mut self, target: &str) -> Result<Response, Broken> {
@@ -159,10 +186,8 @@ impl Client {
 
     /// Ends the connection with a reset.
     pub fn reset(self) {
-        let stream: &TcpStream = self.reader.half().as_ref();
-        SockRef::from(stream).set_linger(Some(Duration::ZERO)).expect("linger can be set");
-        // Dropping the writer would send a FIN first.
-        self.writer.forget();
+        let socket = SockRef::from(&self.socket);
+        socket.set_linger(Some(Duration::ZERO)).expect("linger can be set");
     }
 }
 
@@ -182,11 +207,15 @@ pub fn request(method: &str, target: &str, fields: &[(&str, &str)], body: &[u8])
     [bytes.as_bytes(), body].concat()
 }
 
-pub async fn send_pattern(writer: &mut OwnedWriteHalf, length: u64) -> Result<(), Broken> {
+pub async fn send_pattern(writer: &mut Writer, length: u64) -> Result<(), Broken> {
     for piece in payload::pieces(length) {
         writer.write_all(piece).await?;
     }
     Ok(())
+}
+
+fn second(stream: &TcpStream) -> OwnedFd {
+    rustix::io::dup(stream).expect("a descriptor is free")
 }
 
 fn check_status_line(head: &Head) -> Result<(), Broken> {

@@ -30,8 +30,16 @@ impl Configuration {
 
     /// As [`Configuration::of`], with these objects too: policies, mostly.
     pub fn with(endpoints: &[SocketAddr], more: &[Value]) -> io::Result<Self> {
+        Self::behind(objects::gateway(), endpoints, more)
+    }
+
+    /// As [`Configuration::with`], behind this Gateway.
+    pub fn behind(
+        mut objects: Vec<Value>,
+        endpoints: &[SocketAddr],
+        more: &[Value],
+    ) -> io::Result<Self> {
         let configuration = Self::empty()?;
-        let mut objects = objects::gateway();
         objects.extend([objects::route(SERVICE), objects::service(SERVICE)]);
         objects.extend_from_slice(more);
         configuration.write("main.yaml", &objects)?;

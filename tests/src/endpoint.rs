@@ -4,6 +4,7 @@
 //! gone, so what it counts is what a real worker would have had to do.
 
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -109,6 +110,7 @@ struct Connection {
     entry: ledger::Entry,
     reader: Reader,
     writer: OwnedWriteHalf,
+    socket: OwnedFd,
     behaviour: Arc<Behaviour>,
     random: Random,
 }
@@ -126,8 +128,9 @@ impl Connection {
         stream.set_nodelay(true).expect("a connected socket takes options");
         let entry = ledger.connected(&stream);
         let random = Random::new(behaviour.seed ^ entry.number());
+        let socket = rustix::io::dup(&stream).expect("a descriptor is free");
         let (read, write) = stream.into_split();
-        Self { entry, reader: Reader::new(read), writer: write, behaviour, random }
+        Self { entry, reader: Reader::new(read), writer: write, socket, behaviour, random }
     }
 
     async fn serve(mut self) -> Result<(), Broken> {
@@ -282,12 +285,10 @@ impl Connection {
     }
 
     fn reset(self) {
-        let Self { entry, reader, writer, .. } = self;
-        let stream: &TcpStream = reader.half().as_ref();
-        SockRef::from(stream).set_linger(Some(Duration::ZERO)).expect("linger can be set");
+        let socket = SockRef::from(&self.socket);
+        socket.set_linger(Some(Duration::ZERO)).expect("linger can be set");
         // Dropping the writer would send a FIN first.
-        writer.forget();
-        drop(entry);
+        self.writer.forget();
     }
 }
 

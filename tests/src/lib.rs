@@ -8,10 +8,20 @@ pub mod wire;
 pub mod payload;
 /// Numbers that look random and repeat with the seed.
 pub mod random;
+/// Certificates, and who signs them.
+pub mod certificates;
+/// TLS by rustls.
+pub mod tls;
 /// A client that may send slowly, abort, pipeline or be wrong.
 pub mod client;
 /// A server with a behaviour, which keeps the truth that tests assert on.
 pub mod endpoint;
+/// HTTP/2 by the crate `h2`.
+pub mod http2;
+/// HTTP/2 frame by frame, for what no library would send.
+pub mod frames;
+/// gRPC, as far as tests look at it.
+pub mod grpc;
 /// A name server that says what a test tells it.
 pub mod names;
 /// Servers that know no HTTP.

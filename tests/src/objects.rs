@@ -30,6 +30,24 @@ pub fn gateway_at(address: &str, protocol: &str) -> Vec<Value> {
     vec![class, gateway]
 }
 
+/// A Gateway that decrypts, with the certificates in these Secrets.
+pub fn https_gateway(secrets: &[&str]) -> Vec<Value> {
+    let references: Vec<Value> = secrets.iter().map(|name| json!({ "name": name })).collect();
+    gateway_with(json!([{
+        "name": "https",
+        "protocol": "HTTPS",
+        "port": 0,
+        "tls": { "mode": "Terminate", "certificateRefs": references },
+    }]))
+}
+
+/// A Gateway with these listeners.
+pub fn gateway_with(listeners: Value) -> Vec<Value> {
+    let mut objects = gateway();
+    objects[1]["spec"]["listeners"] = listeners;
+    objects
+}
+
 /// Every request to this Service.
 pub fn route(service: &str) -> Value {
     route_with(service, json!({ "rules": [{ "backendRefs": [{ "name": service, "port": 80 }] }] }))
@@ -61,6 +79,55 @@ pub fn stream_route(kind: &str, service: &str) -> Value {
         "spec": {
             "parentRefs": [{ "name": "edge" }],
             "rules": [{ "backendRefs": [{ "name": service, "port": 80 }] }],
+        },
+    })
+}
+
+/// A `TLSRoute`: every connection for this host to this Service.
+pub fn tls_route(host: &str, service: &str) -> Value {
+    json!({
+        "apiVersion": "gateway.networking.k8s.io/v1",
+        "kind": "TLSRoute",
+        "metadata": { "name": service },
+        "spec": {
+            "parentRefs": [{ "name": "edge" }],
+            "hostnames": [host],
+            "rules": [{ "backendRefs": [{ "name": service, "port": 80 }] }],
+        },
+    })
+}
+
+/// A `GRPCRoute`: every call to this Service, whose endpoints speak HTTP/2 in the clear.
+pub fn grpc_route(service: &str) -> Value {
+    grpc_route_with(service, json!([{ "backendRefs": [{ "name": service, "port": 80 }] }]))
+}
+
+/// A `GRPCRoute` of the Gateway `edge` with these rules.
+pub fn grpc_route_with(name: &str, rules: Value) -> Value {
+    json!({
+        "apiVersion": "gateway.networking.k8s.io/v1",
+        "kind": "GRPCRoute",
+        "metadata": { "name": name },
+        "spec": { "parentRefs": [{ "name": "edge" }], "rules": rules },
+    })
+}
+
+/// The Service with this protocol in its port.
+pub fn speaking(protocol: &str, mut service: Value) -> Value {
+    service["spec"]["ports"][0]["appProtocol"] = protocol.into();
+    service
+}
+
+/// TLS to the endpoints of this Service: whom they have to be, by the authority in the ConfigMap `ca`.
+pub fn backend_tls_policy(service: &str, mut validation: Value) -> Value {
+    validation["caCertificateRefs"] = json!([{ "group": "", "kind": "ConfigMap", "name": "ca" }]);
+    json!({
+        "apiVersion": "gateway.networking.k8s.io/v1",
+        "kind": "BackendTLSPolicy",
+        "metadata": { "name": service },
+        "spec": {
+            "targetRefs": [{ "group": "", "kind": "Service", "name": service }],
+            "validation": validation,
         },
     })
 }

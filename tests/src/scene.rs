@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use anyhow::Result;
 use serde_json::Value;
 
+use crate::certificates::Identity;
 use crate::configuration::SERVICE;
 use crate::{Behaviour, Client, Configuration, Endpoint, Sheave, objects};
 
@@ -40,6 +41,21 @@ impl Scene {
         arguments: &[&str],
     ) -> Result<Self> {
         let configuration = Configuration::with(&addresses(&endpoints), policies)?;
+        let sheave = Sheave::serve_with(&configuration, arguments).await?;
+        Ok(Self { sheave, configuration, endpoints })
+    }
+
+    /// One endpoint with this behaviour, behind a listener that decrypts. The certificate has a file of its own,
+    /// `certificate.yaml`.
+    pub async fn secure(
+        behaviour: impl Into<Behaviour>,
+        identity: &Identity,
+        arguments: &[&str],
+    ) -> Result<Self> {
+        let endpoints = vec![Endpoint::start(behaviour).await?];
+        let gateway = objects::https_gateway(&["certificate"]);
+        let configuration = Configuration::behind(gateway, &addresses(&endpoints), &[])?;
+        configuration.write("certificate.yaml", &[identity.secret("certificate")])?;
         let sheave = Sheave::serve_with(&configuration, arguments).await?;
         Ok(Self { sheave, configuration, endpoints })
     }

@@ -6,8 +6,7 @@ use std::io;
 use std::time::Duration;
 
 use thiserror::Error;
-use tokio::io::AsyncReadExt;
-use tokio::net::tcp::OwnedReadHalf;
+use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::time::timeout;
 
 use crate::payload::Digest;
@@ -139,18 +138,14 @@ pub struct Body {
 
 /// One direction of a connection, and the bytes of it that were read too early.
 pub struct Reader {
-    half: OwnedReadHalf,
+    half: Box<dyn AsyncRead + Send + Unpin>,
     buffer: Vec<u8>,
     trailers: Vec<(String, String)>,
 }
 
 impl Reader {
-    pub fn new(half: OwnedReadHalf) -> Self {
-        Self { half, buffer: Vec::new(), trailers: Vec::new() }
-    }
-
-    pub fn half(&self) -> &OwnedReadHalf {
-        &self.half
+    pub fn new(half: impl AsyncRead + Send + Unpin + 'static) -> Self {
+        Self { half: Box::new(half), buffer: Vec::new(), trailers: Vec::new() }
     }
 
     /// The next start line and fields.

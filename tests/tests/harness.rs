@@ -77,7 +77,7 @@ async fn large_bodies_are_echoed_in_both_framings() -> Result {
     let endpoint = Endpoint::start(vec![Step::Echo]).await?;
     let mut client = Client::connect(endpoint.address).await?;
     client.send(format!("POST / HTTP/1.1\r\nContent-Length: {LENGTH}\r\n\r\n")).await?;
-    let Client { reader, writer } = &mut client;
+    let Client { reader, writer, .. } = &mut client;
     let (sent, received) = tokio::join!(tests::client::send_pattern(writer, LENGTH), async {
         let head = reader.head().await?;
         reader.digest(head.response_body("POST")?).await

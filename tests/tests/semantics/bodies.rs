@@ -44,7 +44,7 @@ async fn large_bodies_arrive_whole_both_ways_at_once() -> Result {
     let scene = Scene::of(vec![Step::Echo]).await?;
     let mut client = scene.client().await?;
     client.send("POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n").await?;
-    let Client { reader, writer } = &mut client;
+    let Client { reader, writer, .. } = &mut client;
     let send = async {
         use tokio::io::AsyncWriteExt;
         for piece in tests::payload::pieces(LARGE / 2) {
@@ -111,7 +111,7 @@ async fn an_endpoint_that_does_not_read_stops_the_client_and_fills_no_memory() -
     client
         .send(format!("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {LARGE}\r\n\r\n"))
         .await?;
-    let Client { reader, writer } = &mut client;
+    let Client { reader, writer, .. } = &mut client;
     let sending = client::send_pattern(writer, LARGE);
     tokio::pin!(sending);
     tokio::select! {

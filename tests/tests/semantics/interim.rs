@@ -112,7 +112,7 @@ async fn an_upgrade_becomes_a_tunnel() -> Result {
         assert_eq!(client.reader.exactly(message.len()).await?, message.as_bytes());
     }
     let long: Vec<u8> = tests::payload::pieces(3_000_000).flatten().copied().collect();
-    let Client { reader, writer } = &mut client;
+    let Client { reader, writer, .. } = &mut client;
     let (sent, received) =
         tokio::join!(tests::client::send_pattern(writer, 3_000_000), reader.exactly(long.len()));
     sent?;

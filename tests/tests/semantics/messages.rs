@@ -236,7 +236,7 @@ async fn an_early_answer_with_the_body_read_later_is_whole() -> Result {
         .send(format!("POST / HTTP/1.1\r\nHost: test\r\nContent-Length: {LENGTH}\r\n\r\n"))
         .await?;
     let (sent, response) = {
-        let tests::Client { reader, writer } = &mut client;
+        let tests::Client { reader, writer, .. } = &mut client;
         tokio::join!(client::send_pattern(writer, LENGTH), async {
             let head = reader.head().await?;
             reader.body(head.response_body("POST")?).await

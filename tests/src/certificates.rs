@@ -1,0 +1,120 @@
+//! Certificates as a test needs them: an authority, and whom it vouches for.
+
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, SanType};
+use rustls::RootCertStore;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use serde_json::{Value, json};
+
+/// Who signs certificates.
+pub struct Authority {
+    pub pem: String,
+    der: CertificateDer<'static>,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+/// A certificate with its key.
+#[derive(Debug)]
+pub struct Identity {
+    pub certificate_pem: String,
+    pub key_pem: String,
+    certificate: CertificateDer<'static>,
+    key: PrivateKeyDer<'static>,
+}
+
+impl Authority {
+    /// An authority of its own: nobody trusts it unless told to.
+    pub fn new() -> Self {
+        let mut params = params(&[]);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().expect("keys can be made");
+        // Else all authorities have one name, and a chain could be tried with the wrong one.
+        params.distinguished_name.push(DnType::CommonName, key_name(&key));
+        let certificate = params.self_signed(&key).expect("the parameters are in order");
+        let der = certificate.der().clone();
+        Self { pem: certificate.pem(), der, issuer: Issuer::new(params, key) }
+    }
+
+    /// Vouches for whoever has these names: host names, wildcards, IP addresses.
+    pub fn vouch(&self, names: &[&str]) -> Identity {
+        self.sign(&params(names))
+    }
+
+    /// Vouches for whoever has this URI, as a workload has by SPIFFE.
+    pub fn vouch_for_uri(&self, uri: &str) -> Identity {
+        let mut params = params(&[]);
+        params.subject_alt_names = vec![SanType::URI(uri.try_into().expect("ASCII"))];
+        self.sign(&params)
+    }
+
+    /// Vouches as [`Authority::vouch`], for a time that has passed.
+    pub fn vouch_in_the_past(&self, names: &[&str]) -> Identity {
+        let mut params = params(names);
+        params.not_after = rcgen::date_time_ymd(2001, 1, 1);
+        self.sign(&params)
+    }
+
+    fn sign(&self, params: &CertificateParams) -> Identity {
+        let key = KeyPair::generate().expect("keys can be made");
+        let certificate = params.signed_by(&key, &self.issuer).expect("the parameters are right");
+        Identity {
+            certificate_pem: certificate.pem(),
+            key_pem: key.serialize_pem(),
+            certificate: certificate.der().clone(),
+            key: PrivateKeyDer::try_from(key.serialize_der()).expect("PKCS #8"),
+        }
+    }
+
+    /// The authority alone is trusted.
+    pub fn roots(&self) -> RootCertStore {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.der.clone()).expect("an authority can be trusted");
+        roots
+    }
+
+    /// The ConfigMap that names it.
+    pub fn config_map(&self, name: &str) -> Value {
+        json!({
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": { "name": name },
+            "data": { "ca.crt": self.pem },
+        })
+    }
+}
+
+impl Default for Authority {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Identity {
+    /// The Secret that holds it.
+    pub fn secret(&self, name: &str) -> Value {
+        json!({
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": { "name": name },
+            "type": "kubernetes.io/tls",
+            "stringData": { "tls.crt": self.certificate_pem, "tls.key": self.key_pem },
+        })
+    }
+
+    pub fn chain(&self) -> Vec<CertificateDer<'static>> {
+        vec![self.certificate.clone()]
+    }
+
+    pub fn key(&self) -> PrivateKeyDer<'static> {
+        self.key.clone_key()
+    }
+}
+
+fn params(names: &[&str]) -> CertificateParams {
+    let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    CertificateParams::new(names).expect("names are ASCII")
+}
+
+fn key_name(key: &KeyPair) -> String {
+    let bytes = &key.public_key_raw()[1..9];
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

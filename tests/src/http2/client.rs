@@ -1,0 +1,153 @@
+//! A client of one connection.
+
+use std::future::poll_fn;
+use std::net::SocketAddr;
+
+use anyhow::{Context, Result};
+use bytes::Bytes;
+use h2::client::{Builder, ResponseFuture, SendRequest};
+use h2::{PingPong, SendStream};
+use http::{HeaderMap, Request, Response};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+
+use super::{Body, get, post, read, send};
+use crate::patience::within;
+use crate::tls::Terms;
+
+/// One connection, with any number of requests at once; it is closed when dropped.
+pub struct Client {
+    requests: SendRequest<Bytes>,
+    pub pings: PingPong,
+    driver: JoinHandle<Result<(), h2::Error>>,
+}
+
+/// A whole response.
+#[derive(Clone, Debug)]
+pub struct Exchange {
+    /// The 1xx responses that came before it.
+    pub informational: Vec<Response<()>>,
+    pub head: Response<()>,
+    pub body: Bytes,
+    pub trailers: HeaderMap,
+}
+
+impl Client {
+    /// In the clear, without asking whether the server speaks HTTP/2.
+    pub async fn connect(address: SocketAddr) -> Result<Self> {
+        Self::connect_with(address, &Builder::new()).await
+    }
+
+    /// The same, with these settings.
+    pub async fn connect_with(address: SocketAddr, settings: &Builder) -> Result<Self> {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        Self::over(stream, settings).await
+    }
+
+    /// Over TLS, to the host `test`.
+    pub async fn connect_tls(address: SocketAddr, terms: &Terms) -> Result<Self> {
+        let stream = terms.clone().offering(&["h2"]).connect(address, "test").await?;
+        Self::over(stream, &Builder::new()).await
+    }
+
+    /// Over anything.
+    pub async fn over(
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        settings: &Builder,
+    ) -> Result<Self> {
+        let (requests, mut connection) = settings.handshake(stream).await?;
+        let pings = connection.ping_pong().context("it was not taken before")?;
+        Ok(Self { requests, pings, driver: tokio::spawn(connection) })
+    }
+
+    pub async fn get(&self, path: &str) -> Result<Exchange> {
+        self.exchange(get(path), Bytes::new()).await
+    }
+
+    pub async fn post(&self, path: &str, body: impl Into<Bytes>) -> Result<Exchange> {
+        self.exchange(post(path), body.into()).await
+    }
+
+    /// Sends a request and reads its response, which may begin before the request has ended.
+    pub async fn exchange(&self, request: Request<()>, body: Bytes) -> Result<Exchange> {
+        let exchange = async {
+            let (response, mut sending) = self.begin(request, body.is_empty()).await?;
+            let sent = async {
+                if !body.is_empty() {
+                    send(&mut sending, body).await?;
+                    sending.send_data(Bytes::new(), true)?;
+                }
+                Ok(())
+            };
+            // Who has answered may be done with the request before its end.
+            let (_sent, response): (Result<(), h2::Error>, _) =
+                tokio::join!(sent, Self::response(response));
+            Ok(response?)
+        };
+        within("an exchange", exchange).await?
+    }
+
+    /// Sends the head of a request, as soon as the server allows another stream.
+    pub async fn begin(
+        &self,
+        request: Request<()>,
+        ends: bool,
+    ) -> Result<(ResponseFuture, SendStream<Bytes>), h2::Error> {
+        let mut requests = self.requests.clone().ready().await?;
+        requests.send_request(request, ends)
+    }
+
+    /// The whole response.
+    pub async fn response(mut response: ResponseFuture) -> Result<Exchange, h2::Error> {
+        let mut informational = Vec::new();
+        while let Some(head) = poll_fn(|context| response.poll_informational(context)).await {
+            informational.push(head?);
+        }
+        let (head, mut stream) = response.await?.into_parts();
+        let Body { bytes: body, trailers } = read(&mut stream).await?;
+        Ok(Exchange { informational, head: Response::from_parts(head, ()), body, trailers })
+    }
+
+    /// How many streams the server allows at once, as far as is known.
+    pub fn most_streams(&self) -> usize {
+        self.requests.current_max_send_streams()
+    }
+
+    /// Whether the server takes an extended CONNECT (RFC 8441), once its settings have come.
+    pub fn may_connect(&self) -> bool {
+        self.requests.is_extended_connect_protocol_enabled()
+    }
+
+    /// Waits for the end of the connection, and says what h2 says of it.
+    pub async fn ended(mut self) -> Result<Result<(), h2::Error>> {
+        Ok(within("the end of the connection", &mut self.driver).await??)
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+impl Exchange {
+    pub fn status(&self) -> u16 {
+        self.head.status().as_u16()
+    }
+
+    /// The value of the field with this name, where it is text.
+    pub fn field(&self, name: &str) -> Option<&str> {
+        self.head.headers().get(name)?.to_str().ok()
+    }
+
+    /// The value of the trailer with this name, where it is text.
+    pub fn trailer(&self, name: &str) -> Option<&str> {
+        self.trailers.get(name)?.to_str().ok()
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+}

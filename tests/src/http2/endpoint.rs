@@ -1,0 +1,282 @@
+//! A server whose behaviour is a function, and which keeps the truth that tests assert on.
+
+use std::future::{Future, poll_fn};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use anyhow::{Context, Result};
+use bytes::Bytes;
+use h2::RecvStream;
+use h2::server::{Builder, Connection, SendResponse};
+use http::{HeaderMap, Request, Response};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::timeout;
+
+use super::{Body, read, send, status};
+use crate::patience::PATIENCE;
+
+/// A running server; it ends, with all its connections, when dropped.
+pub struct Endpoint {
+    pub address: SocketAddr,
+    books: Arc<Books>,
+    accepting: AbortHandle,
+}
+
+/// What is said of each connection.
+#[derive(Clone)]
+pub struct Manner {
+    pub settings: Builder,
+    /// After so many requests a connection takes no more: GOAWAY, and those that run are finished.
+    pub requests: Option<u64>,
+}
+
+/// Sums over all that the server has seen.
+#[derive(Clone, Debug, Default)]
+pub struct Counts {
+    pub requests: u64,
+    /// Streams that are being served.
+    pub in_flight: usize,
+    pub most_in_flight: usize,
+    /// Streams that ended without a whole answer: by a reset, or with their connection.
+    pub unanswered: u64,
+    /// Connections that were accepted and have not ended.
+    pub connections: usize,
+    pub accepted: u64,
+    /// The heads of the requests, in order.
+    pub heads: Vec<Request<()>>,
+}
+
+/// A request, and the way to answer it.
+pub struct Call {
+    /// Its number at this endpoint, from 1.
+    pub number: u64,
+    pub head: Request<()>,
+    pub body: RecvStream,
+    pub respond: SendResponse<Bytes>,
+    running: Running,
+}
+
+type Answer = Pin<Box<dyn Future<Output = Result<(), h2::Error>> + Send>>;
+type Serve = Arc<dyn Fn(Call) -> Answer + Send + Sync>;
+
+#[derive(Default)]
+struct Books {
+    counts: Mutex<Counts>,
+    changed: watch::Sender<()>,
+}
+
+impl Default for Manner {
+    fn default() -> Self {
+        Self { settings: Builder::new(), requests: None }
+    }
+}
+
+impl Endpoint {
+    /// Answers `ok` to whatever comes.
+    pub async fn ok() -> Result<Self> {
+        Self::start(|call| async { call.answer("ok").await }).await
+    }
+
+    /// Serves each request by this function, until it returns.
+    pub async fn start<F, A>(serve: F) -> Result<Self>
+    where
+        F: Fn(Call) -> A + Send + Sync + 'static,
+        A: Future<Output = Result<(), h2::Error>> + Send + 'static,
+    {
+        Self::with(Manner::default(), serve).await
+    }
+
+    /// The same, with this manner.
+    pub async fn with<F, A>(manner: Manner, serve: F) -> Result<Self>
+    where
+        F: Fn(Call) -> A + Send + Sync + 'static,
+        A: Future<Output = Result<(), h2::Error>> + Send + 'static,
+    {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        let books = Arc::<Books>::default();
+        let serve: Serve = Arc::new(move |call| Box::pin(serve(call)));
+        let accepting = tokio::spawn(accept(listener, manner, serve, books.clone()));
+        Ok(Self { address, books, accepting: accepting.abort_handle() })
+    }
+
+    pub fn counts(&self) -> Counts {
+        self.books.lock().clone()
+    }
+
+    /// The only request so far.
+    pub fn only(&self) -> Request<()> {
+        let mut heads = self.counts().heads;
+        assert_eq!(heads.len(), 1, "one request was expected: {heads:#?}");
+        heads.remove(0)
+    }
+
+    /// Waits until the counts are as wanted.
+    pub async fn until(&self, what: &str, wanted: impl Fn(&Counts) -> bool) -> Result<Counts> {
+        let mut changes = self.books.changed.subscribe();
+        let changed = async {
+            while !wanted(&self.counts()) {
+                changes.changed().await.expect("the books are kept for as long as the endpoint");
+            }
+            self.counts()
+        };
+        let outcome = timeout(PATIENCE, changed).await;
+        outcome.with_context(|| format!("{what}: not after {PATIENCE:?}: {:?}", self.counts()))
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+impl Call {
+    /// 200 with this body.
+    pub async fn answer(self, body: impl Into<Bytes>) -> Result<(), h2::Error> {
+        self.answer_with(status(200), body, HeaderMap::new()).await
+    }
+
+    /// This head, this body, and these trailers if there are any.
+    pub async fn answer_with(
+        mut self,
+        head: Response<()>,
+        body: impl Into<Bytes>,
+        trailers: HeaderMap,
+    ) -> Result<(), h2::Error> {
+        let mut sending = self.respond.send_response(head, false)?;
+        send(&mut sending, body.into()).await?;
+        self.running.finish();
+        if trailers.is_empty() {
+            sending.send_data(Bytes::new(), true)
+        } else {
+            sending.send_trailers(trailers)
+        }
+    }
+
+    /// This head and nothing else.
+    pub fn end_with(mut self, head: Response<()>) -> Result<(), h2::Error> {
+        self.running.finish();
+        self.respond.send_response(head, true)?;
+        Ok(())
+    }
+
+    /// Sends back what comes, while it comes, trailers and all.
+    pub async fn echo(mut self) -> Result<(), h2::Error> {
+        let mut sending = self.respond.send_response(status(200), false)?;
+        while let Some(piece) = self.body.data().await {
+            let piece = piece?;
+            self.body.flow_control().release_capacity(piece.len())?;
+            send(&mut sending, piece).await?;
+        }
+        let trailers = self.body.trailers().await?.unwrap_or_default();
+        self.running.finish();
+        sending.send_trailers(trailers)
+    }
+
+    /// All of the request's body.
+    pub async fn read(&mut self) -> Result<Body, h2::Error> {
+        read(&mut self.body).await
+    }
+
+    /// Refuses to serve it, for this reason.
+    pub fn reset(mut self, reason: h2::Reason) {
+        self.respond.send_reset(reason);
+    }
+
+    /// Answers nothing until the other side gives up: why it did.
+    pub async fn given_up(&mut self) -> Result<h2::Reason, h2::Error> {
+        poll_fn(|context| self.respond.poll_reset(context)).await
+    }
+}
+
+async fn accept(listener: TcpListener, manner: Manner, serve: Serve, books: Arc<Books>) {
+    // Aborting this task drops the set, which aborts the connections.
+    let mut connections = JoinSet::new();
+    while let Ok((stream, _)) = listener.accept().await {
+        stream.set_nodelay(true).expect("a connected socket takes options");
+        books.change(|counts| {
+            counts.accepted += 1;
+            counts.connections += 1;
+        });
+        let (manner, serve, books) = (manner.clone(), serve.clone(), books.clone());
+        connections.spawn(async move {
+            // An error is the other side's leaving.
+            drop(converse(stream, &manner, &serve, &books).await);
+            books.change(|counts| counts.connections -= 1);
+        });
+        while connections.try_join_next().is_some() {}
+    }
+}
+
+async fn converse(
+    stream: TcpStream,
+    manner: &Manner,
+    serve: &Serve,
+    books: &Arc<Books>,
+) -> Result<(), h2::Error> {
+    let mut connection: Connection<TcpStream, Bytes> = manner.settings.handshake(stream).await?;
+    let mut streams = JoinSet::new();
+    let mut served = 0;
+    while let Some(accepted) = connection.accept().await {
+        let (request, respond) = accepted?;
+        let (parts, body) = request.into_parts();
+        let head = Request::from_parts(parts, ());
+        let (number, running) = books.begin(&head);
+        streams.spawn(serve(Call { number, head, body, respond, running }));
+        served += 1;
+        if manner.requests == Some(served) {
+            connection.graceful_shutdown();
+        }
+        while streams.try_join_next().is_some() {}
+    }
+    Ok(())
+}
+
+impl Books {
+    fn change<T>(&self, change: impl FnOnce(&mut Counts) -> T) -> T {
+        let result = change(&mut self.lock());
+        self.changed.send_replace(());
+        result
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().expect("nobody panics with the books in hand")
+    }
+
+    fn begin(self: &Arc<Self>, head: &Request<()>) -> (u64, Running) {
+        let number = self.change(|counts| {
+            counts.requests += 1;
+            counts.in_flight += 1;
+            counts.most_in_flight = counts.most_in_flight.max(counts.in_flight);
+            counts.heads.push(head.clone());
+            counts.requests
+        });
+        (number, Running { books: self.clone(), finished: false })
+    }
+}
+
+/// A stream that is being served.
+struct Running {
+    books: Arc<Books>,
+    finished: bool,
+}
+
+impl Running {
+    /// Before the last of the answer is sent: whoever has it may count on the stream's being over.
+    fn finish(mut self) {
+        self.finished = true;
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.books.change(|counts| {
+            counts.in_flight -= 1;
+            counts.unanswered += u64::from(!self.finished);
+        });
+    }
+}

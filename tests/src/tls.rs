@@ -1,0 +1,210 @@
+//! TLS by rustls: clients with all that a test may want to vary, and a front that decrypts for any server.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use anyhow::Result;
+use rustls::client::Resumption;
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::pki_types::ServerName;
+use rustls::server::WebPkiClientVerifier;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::version::{TLS12, TLS13};
+use rustls::{
+    ClientConfig, ClientConnection, ConfigBuilder, ProtocolVersion, ServerConfig, ServerConnection,
+    SupportedProtocolVersion, WantsVerifier,
+};
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+use crate::certificates::{Authority, Identity};
+use crate::patience::within;
+
+/// What a client brings to a handshake.
+#[derive(Clone)]
+pub struct Terms {
+    config: ClientConfig,
+}
+
+impl Terms {
+    /// Trusts this authority, speaks TLS 1.2 and 1.3, names no protocol, and resumes nothing.
+    pub fn trusting(authority: &Authority) -> Self {
+        Self::speaking(&[&TLS12, &TLS13], authority)
+    }
+
+    /// The same with these versions.
+    pub fn speaking(versions: &[&'static SupportedProtocolVersion], authority: &Authority) -> Self {
+        let builder = ClientConfig::builder_with_provider(provider());
+        let builder = builder.with_protocol_versions(versions).expect("the provider has them");
+        let mut config = builder.with_root_certificates(authority.roots()).with_no_client_auth();
+        config.resumption = Resumption::disabled();
+        Self { config }
+    }
+
+    /// Shows this certificate to who asks for one.
+    pub fn showing(mut self, identity: &Identity) -> Self {
+        let key = aws_lc_rs::sign::any_supported_type(&identity.key()).expect("a usual key");
+        let certified = CertifiedKey::new(identity.chain(), key);
+        self.config.client_auth_cert_resolver = Arc::new(SingleCertAndKey::from(certified));
+        self
+    }
+
+    /// Offers these protocols, the first rather than the second.
+    pub fn offering(mut self, protocols: &[&str]) -> Self {
+        self.config.alpn_protocols = named(protocols);
+        self
+    }
+
+    /// Keeps what lets a later handshake be short.
+    pub fn resuming(mut self) -> Self {
+        self.config.resumption = Resumption::in_memory_sessions(256);
+        self
+    }
+
+    /// Asks for no host by name.
+    pub fn nameless(mut self) -> Self {
+        self.config.enable_sni = false;
+        self
+    }
+
+    /// What a client says first to this host, in bytes: all that a flood needs, for the work is the server's.
+    pub fn hello(&self, host: &str) -> Result<Vec<u8>> {
+        let name = ServerName::try_from(host.to_owned())?;
+        let mut session = ClientConnection::new(Arc::new(self.config.clone()), name)?;
+        let mut bytes = Vec::new();
+        session.write_tls(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// A connection to this host at this address.
+    pub async fn connect(&self, address: SocketAddr, host: &str) -> Result<TlsStream<TcpStream>> {
+        let tcp = TcpStream::connect(address).await?;
+        tcp.set_nodelay(true)?;
+        let name = ServerName::try_from(host.to_owned())?;
+        let connector = TlsConnector::from(Arc::new(self.config.clone()));
+        Ok(within("a handshake", connector.connect(name, tcp)).await??)
+    }
+}
+
+/// Decrypts for a server that knows nothing of TLS; it ends, with its connections, when dropped.
+pub struct Front {
+    pub address: SocketAddr,
+    seen: Arc<Mutex<Vec<Handshake>>>,
+    accepting: AbortHandle,
+}
+
+/// What a finished handshake told the server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Handshake {
+    pub server_name: Option<String>,
+    pub protocol: Option<String>,
+    pub version: Option<ProtocolVersion>,
+    pub client_certificates: usize,
+}
+
+impl Front {
+    /// In front of this server, with these protocols to choose from.
+    pub async fn of(server: SocketAddr, identity: &Identity, protocols: &[&str]) -> Result<Self> {
+        let config = server_versions()?.with_no_client_auth();
+        let config = config.with_single_cert(identity.chain(), identity.key())?;
+        Self::with(server, config, protocols).await
+    }
+
+    /// The same, for those clients alone that show a certificate of this authority.
+    pub async fn guarded(
+        server: SocketAddr,
+        identity: &Identity,
+        protocols: &[&str],
+        clients: &Authority,
+    ) -> Result<Self> {
+        let roots = Arc::new(clients.roots());
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider()).build()?;
+        let config = server_versions()?.with_client_cert_verifier(verifier);
+        let config = config.with_single_cert(identity.chain(), identity.key())?;
+        Self::with(server, config, protocols).await
+    }
+
+    async fn with(
+        server: SocketAddr,
+        mut config: ServerConfig,
+        protocols: &[&str],
+    ) -> Result<Self> {
+        config.alpn_protocols = named(protocols);
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        let seen = Arc::<Mutex<Vec<Handshake>>>::default();
+        let accepting = accept(listener, TlsAcceptor::from(Arc::new(config)), server, seen.clone());
+        Ok(Self { address, seen, accepting: tokio::spawn(accepting).abort_handle() })
+    }
+
+    /// The handshakes that succeeded, in order.
+    pub fn seen(&self) -> Vec<Handshake> {
+        self.seen.lock().expect("nobody panics with it").clone()
+    }
+}
+
+impl Drop for Front {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+async fn accept(
+    listener: TcpListener,
+    acceptor: TlsAcceptor,
+    server: SocketAddr,
+    seen: Arc<Mutex<Vec<Handshake>>>,
+) {
+    // Aborting this task drops the set, which aborts the connections.
+    let mut connections = JoinSet::new();
+    while let Ok((tcp, _)) = listener.accept().await {
+        let (acceptor, seen) = (acceptor.clone(), seen.clone());
+        connections.spawn(async move {
+            // An error is the other side's leaving, or a handshake that failed: the client has been told.
+            drop(decrypt(tcp, &acceptor, server, &seen).await);
+        });
+        while connections.try_join_next().is_some() {}
+    }
+}
+
+async fn decrypt(
+    tcp: TcpStream,
+    acceptor: &TlsAcceptor,
+    server: SocketAddr,
+    seen: &Mutex<Vec<Handshake>>,
+) -> Result<()> {
+    tcp.set_nodelay(true)?;
+    let mut tls = acceptor.accept(tcp).await?;
+    seen.lock().expect("nobody panics with it").push(Handshake::of(tls.get_ref().1));
+    let mut plain = TcpStream::connect(server).await?;
+    plain.set_nodelay(true)?;
+    copy_bidirectional(&mut tls, &mut plain).await?;
+    Ok(())
+}
+
+impl Handshake {
+    fn of(session: &ServerConnection) -> Self {
+        let text = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
+        Self {
+            server_name: session.server_name().map(str::to_owned),
+            protocol: session.alpn_protocol().map(text),
+            version: session.protocol_version(),
+            client_certificates: session.peer_certificates().map_or(0, <[_]>::len),
+        }
+    }
+}
+
+fn server_versions() -> Result<ConfigBuilder<ServerConfig, WantsVerifier>> {
+    Ok(ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?)
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(aws_lc_rs::default_provider())
+}
+
+fn named(protocols: &[&str]) -> Vec<Vec<u8>> {
+    protocols.iter().map(|name| name.as_bytes().to_vec()).collect()
+}
