@@ -317,8 +317,8 @@ async fn a_client_may_end_its_sending_and_still_read() -> Result {
     let scene = Scene::of(Behaviour::gated()).await?;
     let mut client = scene.client().await?;
     client.send("GET / HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n").await?;
-    client.finish_sending().await?;
     scene.endpoint().until("the request", |counts| counts.in_flight == 1).await?;
+    client.finish_sending().await?;
     scene.endpoint().open_gate(1);
     match client.response("GET").await {
         Ok(response) => assert_eq!(response.text(), "ok"),
