@@ -7,6 +7,8 @@ use rustls::server::Acceptor;
 pub(crate) const MOST_HELLO_BYTES: usize = 16 * 1024;
 /// The head of a record: type, version, length.
 const RECORD_HEAD: usize = 5;
+/// The type of the first one.
+const HANDSHAKE: u8 = 22;
 
 /// What a client says first.
 #[derive(Debug, PartialEq)]
@@ -28,7 +30,7 @@ impl Hello {
         if said.first().is_some_and(u8::is_ascii_alphabetic) {
             return Self::PlainHttp;
         }
-        if !has_record(said) {
+        if said.is_empty() || said[0] == HANDSHAKE && !has_record(said) {
             return Self::Unfinished;
         }
         let (mut acceptor, mut left) = (Acceptor::default(), said);

@@ -1,0 +1,327 @@
+//! TLS from outside: a client, a listener, a connection to an endpoint that is a listener too, and a plain server last.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use gateway::Snapshot;
+use gateway::matching::{Conditions, HostPattern, Match, PathPattern, RouteTable};
+use gateway::snapshot::{
+    Backend, BackendKey, BackendSettings, Carried, Certificate, ClientSettings, EndpointSpec,
+    EndpointTls, Listener, ListenerTls, PrivateKey, Protocol, Roots, Rule, Source, Target, TlsSite,
+    TlsTerms, Transport, WeightedTarget,
+};
+use proxy::observe::Value;
+use proxy::{Proxy, Settings};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rustls::crypto::aws_lc_rs;
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+
+/// Nothing here takes as long.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Clients reach `outer`, which sends requests to `inner` by TLS, and that to a plain server.
+struct Scene {
+    proxy: Proxy,
+    outer: SocketAddr,
+    client: Arc<ClientConfig>,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let authority = Authority::new();
+        let proxy = Proxy::start(Settings {
+            workers: NonZeroUsize::new(2).unwrap(),
+            access_log: None,
+            exemplars: false,
+        })
+        .unwrap();
+        let server = serve_plainly();
+        let unknown = SocketAddr::from(([127, 0, 0, 1], 9));
+        proxy.apply(&snapshot(&authority, server, unknown));
+        let inner = address(&proxy, "inner");
+        proxy.apply(&snapshot(&authority, server, inner));
+        let mut roots = RootCertStore::empty();
+        roots.add((&*authority.der).into()).unwrap();
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let client = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        Self { outer: address(&proxy, "outer"), proxy, client: Arc::new(client) }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let socket = TcpStream::connect(self.outer).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket
+    }
+
+    fn greet(&self, name: &str) -> StreamOwned<ClientConnection, TcpStream> {
+        let name = name.to_owned().try_into().unwrap();
+        let session = ClientConnection::new(Arc::clone(&self.client), name).unwrap();
+        StreamOwned::new(session, self.connect())
+    }
+
+    /// How many handshakes at a listener came to what.
+    fn handshakes(&self, listener: &str) -> BTreeMap<String, u64> {
+        let mut handshakes = BTreeMap::new();
+        self.proxy.collect(&mut |sample| {
+            if let ("sheave_tls_handshakes", [name, outcome], Value::Count(count)) =
+                (sample.metric.name, sample.labels, &sample.value)
+                && *name == listener
+                && *count > 0
+            {
+                handshakes.insert((*outcome).to_owned(), *count);
+            }
+        });
+        handshakes
+    }
+}
+
+fn address(proxy: &Proxy, name: &str) -> SocketAddr {
+    let listeners = proxy.listeners();
+    listeners.iter().find(|listener| &*listener.name == name).unwrap().address
+}
+
+struct Authority {
+    der: Vec<u8>,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        let der = params.self_signed(&key).unwrap().der().to_vec();
+        Self { der, issuer: Issuer::new(params, key) }
+    }
+
+    fn terms(&self, names: &[&str]) -> Arc<TlsTerms> {
+        let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+        let key = KeyPair::generate().unwrap();
+        let signed = CertificateParams::new(names).unwrap().signed_by(&key, &self.issuer).unwrap();
+        let certificate = Certificate {
+            name: "Secret test".into(),
+            chain: vec![(**signed.der()).into()],
+            key: PrivateKey::Pkcs8(key.serialize_der().into()),
+        };
+        Arc::new(TlsTerms { certificates: vec![Arc::new(certificate)], clients: None })
+    }
+}
+
+fn snapshot(authority: &Authority, server: SocketAddr, inner: SocketAddr) -> Snapshot {
+    let to_inner = EndpointTls {
+        server_name: "inner.example".into(),
+        subject_names: Vec::new(),
+        roots: Roots::Given(vec![authority.der.clone().into()]),
+        client: None,
+    };
+    let secured = BackendSettings { tls: Some(Arc::new(to_inner)), ..BackendSettings::default() };
+    let backends = vec![
+        backend("plain", server, BackendSettings::default()),
+        backend("secured", inner, secured),
+        backend("passed", inner, BackendSettings::default()),
+    ];
+    let rules: Vec<_> = (0..backends.len()).map(rule).collect();
+    let requests = |name: &str, names: &[&str]| TlsSite {
+        hosts: if name.is_empty() { HostPattern::Any } else { HostPattern::parse(name).unwrap() },
+        terminate: Some(authority.terms(names)),
+        carries: Carried::Requests,
+    };
+    let outer_sites = vec![
+        requests("requests.example", &["requests.example", "other.example"]),
+        requests("other.example", &["other.example"]),
+        TlsSite {
+            hosts: HostPattern::parse("passed.example").unwrap(),
+            terminate: None,
+            carries: Carried::Connections(Some(Arc::clone(&rules[2]))),
+        },
+        TlsSite {
+            hosts: HostPattern::parse("ended.example").unwrap(),
+            terminate: Some(authority.terms(&["ended.example"])),
+            carries: Carried::Connections(Some(Arc::clone(&rules[0]))),
+        },
+    ];
+    let inner_sites = vec![requests("", &["inner.example", "passed.example"])];
+    let listeners = vec![
+        listener("outer", &rules[1], outer_sites),
+        // An address of its own for its port of any number.
+        Listener {
+            address: ([127, 0, 0, 2], 0).into(),
+            ..listener("inner", &rules[0], inner_sites)
+        },
+    ];
+    Snapshot { listeners, rules, backends }
+}
+
+fn listener(name: &str, rule: &Arc<Rule>, sites: Vec<TlsSite>) -> Listener {
+    let mut routes = RouteTable::default();
+    let asked =
+        Match { path: PathPattern::prefix("/").unwrap(), conditions: Conditions::default() };
+    routes.add_rule(&HostPattern::Any, &HostPattern::Any, &Arc::new(asked), rule);
+    Listener {
+        address: ([127, 0, 0, 1], 0).into(),
+        name: name.into(),
+        client: Arc::new(ClientSettings::default()),
+        protocol: Protocol::Http(routes),
+        tls: Some(Arc::new(ListenerTls { sites })),
+    }
+}
+
+fn rule(index: usize) -> Arc<Rule> {
+    let target = WeightedTarget { target: Target::Backend(index), weight: 1, filters: None };
+    Arc::new(Rule {
+        index,
+        name: format!("rule-{index}").into(),
+        targets: vec![target],
+        filters: None,
+        request_timeout: None,
+        attempt_timeout: None,
+        retry: None,
+    })
+}
+
+fn backend(name: &str, address: SocketAddr, settings: BackendSettings) -> Backend {
+    let key = BackendKey {
+        namespace: "default".into(),
+        service: name.into(),
+        port: 80,
+        transport: Transport::Tcp,
+    };
+    let endpoints = vec![EndpointSpec { address, weight: 1, zone: None }];
+    Backend { key, source: Source::Slices, endpoints, settings }
+}
+
+/// A server that answers each request with its head.
+fn serve_plainly() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for socket in listener.incoming() {
+            let mut socket = socket.unwrap();
+            thread::spawn(move || {
+                while let Some(head) = read_head(&mut socket) {
+                    let length = head.len();
+                    let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n");
+                    socket.write_all((answer + &head).as_bytes()).unwrap();
+                }
+            });
+        }
+    });
+    address
+}
+
+/// All up to the first empty line; `None`: the peer has ended.
+fn read_head(source: &mut impl Read) -> Option<String> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        if source.read(&mut byte).ok()? == 0 {
+            return None;
+        }
+        head.push(byte[0]);
+    }
+    Some(String::from_utf8(head).unwrap())
+}
+
+/// One request, and its answer's head and body.
+fn ask(stream: &mut (impl Read + Write), host: &str) -> (String, String) {
+    stream.write_all(format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes()).unwrap();
+    let head = read_head(stream).unwrap().to_lowercase();
+    let length = head.split("content-length: ").nth(1).unwrap().split("\r\n").next().unwrap();
+    let mut body = vec![0; length.parse().unwrap()];
+    stream.read_exact(&mut body).unwrap();
+    (head, String::from_utf8(body).unwrap().to_lowercase())
+}
+
+#[test]
+fn requests_go_encrypted_to_us_and_from_us() {
+    let scene = Scene::new();
+    let mut stream = scene.greet("requests.example");
+    for _ in 0..3 {
+        let (head, body) = ask(&mut stream, "requests.example");
+        assert!(head.starts_with("http/1.1 200"), "{head}");
+        assert!(body.contains("x-forwarded-proto: https"), "{body}");
+        assert_eq!(body.matches("via: 1.1 sheave").count(), 2, "{body}");
+    }
+    for listener in ["outer", "inner"] {
+        assert_eq!(scene.handshakes(listener), [("full".to_owned(), 1)].into());
+    }
+}
+
+#[test]
+fn a_client_that_comes_again_is_known() {
+    let scene = Scene::new();
+    for _ in 0..8 {
+        // By turns on both workers.
+        ask(&mut scene.greet("requests.example"), "requests.example");
+    }
+    let expected = [("full".to_owned(), 1), ("resumed".to_owned(), 7)];
+    assert_eq!(scene.handshakes("outer"), expected.into());
+}
+
+#[test]
+fn a_connection_is_passed_through_as_it_is() {
+    let scene = Scene::new();
+    let (head, body) = ask(&mut scene.greet("passed.example"), "passed.example");
+    assert!(head.starts_with("http/1.1 200"), "{head}");
+    assert_eq!(body.matches("via: 1.1 sheave").count(), 1, "{body}");
+    assert_eq!(scene.handshakes("outer")["passed_through"], 1);
+}
+
+#[test]
+fn a_connection_is_decrypted_and_carried() {
+    let scene = Scene::new();
+    let (_, body) = ask(&mut scene.greet("ended.example"), "ended.example");
+    assert_eq!(body, "get / http/1.1\r\nhost: ended.example\r\n\r\n");
+}
+
+#[test]
+fn a_request_for_another_site_is_refused() {
+    let scene = Scene::new();
+    let mut stream = scene.greet("requests.example");
+    let (head, _) = ask(&mut stream, "other.example");
+    assert!(head.starts_with("http/1.1 421"), "{head}");
+    let (head, _) = ask(&mut stream, "requests.example");
+    assert!(head.starts_with("http/1.1 200"), "{head}");
+}
+
+#[test]
+fn a_client_without_tls_is_told_so() {
+    let scene = Scene::new();
+    let mut socket = scene.connect();
+    let (head, body) = ask(&mut socket, "requests.example");
+    assert!(head.starts_with("http/1.1 400"), "{head}");
+    assert_eq!(body, "this port speaks tls: use https\n");
+    assert_eq!(socket.read(&mut [0]).unwrap(), 0);
+    assert_eq!(scene.handshakes("outer"), [("plain_http".to_owned(), 1)].into());
+}
+
+#[test]
+fn a_name_that_nobody_has_is_refused() {
+    let scene = Scene::new();
+    let mut stream = scene.greet("nobody.example");
+    let error = stream.write_all(b"x").unwrap_err();
+    assert!(error.to_string().contains("UnrecognisedName"), "{error}");
+    // It is counted before it is closed.
+    stream.sock.read_to_end(&mut Vec::new()).unwrap();
+    assert_eq!(scene.handshakes("outer"), [("unknown_name".to_owned(), 1)].into());
+}
+
+#[test]
+fn what_is_no_tls_is_refused() {
+    let scene = Scene::new();
+    let mut socket = scene.connect();
+    socket.write_all(&[0xff; 100]).unwrap();
+    let mut answer = Vec::new();
+    socket.read_to_end(&mut answer).unwrap();
+    assert_eq!(scene.handshakes("outer"), [("protocol".to_owned(), 1)].into());
+}
