@@ -1,4 +1,4 @@
-//! The data plane: sockets, HTTP/1.1, connection pools, the life of a request.
+//! The data plane: sockets, HTTP/1.1 and HTTP/2, connection pools, the life of a request.
 //!
 //! [`Proxy`] is its handle on the control side. It is told everything by a [`gateway::Snapshot`] (and endpoint sets
 //! within it), and never waits for whoever makes them. It must not know where objects come from.
@@ -53,6 +53,8 @@ mod udp;
 pub mod head;
 /// HTTP/1.1: bytes to heads and chunks, and back.
 pub mod h1;
+/// HTTP/2: heads and streams as its library gives and takes them.
+mod h2;
 /// Who the client of a connection is, by the word of the proxy before us.
 pub mod proxy_protocol;
 /// A backend as workers share it.

@@ -131,7 +131,7 @@ async fn ask_http(
 
 async fn ask_grpc(stream: Stream, service: &str, authority: &str) -> Finding {
     let scheme = match stream {
-        Stream::Tcp(_) => "http",
+        Stream::Tcp(_) | Stream::H2(_) => "http",
         Stream::Tls(_) => "https",
     };
     match health::ask(stream, &Question { scheme, authority, service }).await {

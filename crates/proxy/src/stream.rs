@@ -16,6 +16,7 @@ use tokio::net::TcpStream;
 
 use crate::failure::Failure;
 use crate::h1::write;
+use crate::h2::Message;
 use crate::head::{Fields, Framing, ResponseHead, Version};
 use crate::tls::{Session, TlsStream};
 
@@ -23,6 +24,8 @@ use crate::tls::{Session, TlsStream};
 pub(crate) enum Stream {
     Tcp(TcpStream),
     Tls(Box<TlsStream>),
+    /// One request and its response, on a stream of HTTP/2.
+    H2(Box<Message>),
 }
 
 /// A stream that no runtime watches: on its way to another worker.
@@ -81,6 +84,7 @@ impl Stream {
                 );
                 Ok(())
             }
+            Self::H2(message) => message.put_head(head, manner),
         }
     }
 
@@ -89,6 +93,8 @@ impl Stream {
         match self {
             Self::Tcp(socket) => socket.poll_read_ready(cx),
             Self::Tls(tls) => tls.poll_read_ready(cx),
+            // To try costs no system call either.
+            Self::H2(_) => Poll::Ready(Ok(())),
         }
     }
 
@@ -96,6 +102,8 @@ impl Stream {
     pub(crate) fn framing(&self, said: Framing) -> Framing {
         match self {
             Self::Tcp(_) | Self::Tls(_) => said,
+            Self::H2(_) if said == Framing::None => Framing::None,
+            Self::H2(_) => Framing::Stream,
         }
     }
 
@@ -108,6 +116,7 @@ impl Stream {
         match self {
             Self::Tcp(socket) => Pin::new(socket).poll_write(cx, bytes),
             Self::Tls(tls) => Pin::new(&mut **tls).poll_write(cx, bytes),
+            Self::H2(message) => message.poll_write(cx, &[IoSlice::new(bytes)], true),
         }
     }
 
@@ -118,6 +127,7 @@ impl Stream {
                 debug_assert!(trailers.is_none(), "they are written as bytes");
                 Ok(())
             }
+            Self::H2(message) => message.end(trailers),
         }
     }
 
@@ -125,6 +135,7 @@ impl Stream {
     pub(crate) fn take_trailers(&mut self) -> Option<Box<Fields>> {
         match self {
             Self::Tcp(_) | Self::Tls(_) => None,
+            Self::H2(message) => message.take_trailers(),
         }
     }
 
@@ -132,7 +143,7 @@ impl Stream {
     pub(crate) fn plain(&self) -> Option<&TcpStream> {
         match self {
             Self::Tcp(socket) => Some(socket),
-            Self::Tls(_) => None,
+            Self::Tls(_) | Self::H2(_) => None,
         }
     }
 
@@ -141,6 +152,7 @@ impl Stream {
         match self {
             Self::Tcp(socket) => Some(socket),
             Self::Tls(tls) => Some(&tls.socket),
+            Self::H2(_) => None,
         }
     }
 
@@ -153,6 +165,8 @@ impl Stream {
                 matches!(seen, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
             }
             Self::Tls(tls) => tls.is_quiet(),
+            // It carries one request and is never kept.
+            Self::H2(_) => false,
         }
     }
 
@@ -175,7 +189,7 @@ impl Stream {
     pub(crate) fn secured(self, session: Box<Session>) -> Self {
         match self {
             Self::Tcp(socket) => Self::Tls(Box::new(TlsStream::new(socket, session))),
-            secured @ Self::Tls(_) => secured,
+            other @ (Self::Tls(_) | Self::H2(_)) => other,
         }
     }
 
@@ -184,6 +198,8 @@ impl Stream {
         let (socket, tls) = match self {
             Self::Tcp(socket) => (socket, None),
             Self::Tls(tls) => (tls.socket, Some(tls.session)),
+            // It belongs to a connection that stays where it is.
+            Self::H2(_) => return None,
         };
         Some(Detached { socket: socket.into_std().ok()?, tls })
     }
@@ -197,6 +213,7 @@ impl Stream {
         match self {
             Self::Tcp(socket) => socket.local_addr(),
             Self::Tls(tls) => tls.socket.local_addr(),
+            Self::H2(_) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 }
@@ -210,6 +227,7 @@ impl AsyncRead for Stream {
         match self.get_mut() {
             Self::Tcp(socket) => Pin::new(socket).poll_read(cx, space),
             Self::Tls(tls) => Pin::new(&mut **tls).poll_read(cx, space),
+            Self::H2(message) => message.poll_read(cx, space),
         }
     }
 }
@@ -223,6 +241,7 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Self::Tcp(socket) => Pin::new(socket).poll_write(cx, bytes),
             Self::Tls(tls) => Pin::new(&mut **tls).poll_write(cx, bytes),
+            Self::H2(message) => message.poll_write(cx, &[IoSlice::new(bytes)], false),
         }
     }
 
@@ -234,6 +253,7 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Self::Tcp(socket) => Pin::new(socket).poll_write_vectored(cx, slices),
             Self::Tls(tls) => Pin::new(&mut **tls).poll_write_vectored(cx, slices),
+            Self::H2(message) => message.poll_write(cx, slices, false),
         }
     }
 
@@ -241,6 +261,7 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Self::Tcp(socket) => Pin::new(socket).poll_flush(cx),
             Self::Tls(tls) => Pin::new(&mut **tls).poll_flush(cx),
+            Self::H2(_) => Poll::Ready(Ok(())),
         }
     }
 
@@ -248,6 +269,7 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Self::Tcp(socket) => Pin::new(socket).poll_shutdown(cx),
             Self::Tls(tls) => Pin::new(&mut **tls).poll_shutdown(cx),
+            Self::H2(message) => Poll::Ready(message.end(None)),
         }
     }
 }

@@ -45,6 +45,8 @@ pub enum BadFraming {
     EncodingNotChunked,
     EncodingUnknown,
     TooManyOptions,
+    ConnectionField,
+    LengthWithoutBody,
 }
 
 impl BadFraming {
@@ -57,6 +59,8 @@ impl BadFraming {
             Self::EncodingNotChunked => "transfer-encoding does not end in one chunked",
             Self::EncodingUnknown => "transfer-encoding other than chunked",
             Self::TooManyOptions => "too many connection options",
+            Self::ConnectionField => "field of the connection in HTTP/2",
+            Self::LengthWithoutBody => "content-length of a message that has no body",
         }
     }
 
@@ -67,7 +71,9 @@ impl BadFraming {
             | Self::LengthNotANumber
             | Self::EncodingInHttp10
             | Self::EncodingNotChunked
-            | Self::TooManyOptions => 400,
+            | Self::TooManyOptions
+            | Self::ConnectionField
+            | Self::LengthWithoutBody => 400,
             Self::EncodingUnknown => 501,
         }
     }
@@ -85,6 +91,7 @@ pub enum BadRequest {
     TargetTooLong,
     HostMissing,
     HostRepeated,
+    HostDiffers,
     Host,
     Expectation,
 }
@@ -100,6 +107,7 @@ impl BadRequest {
             Self::TargetTooLong => "request target too long",
             Self::HostMissing => "no host",
             Self::HostRepeated => "more than one host",
+            Self::HostDiffers => "host is not the authority asked for",
             Self::Host => "malformed host",
             Self::Expectation => "expectation other than 100-continue",
         }
@@ -110,7 +118,11 @@ impl BadRequest {
         match self {
             Self::Syntax(bad) => bad.status(),
             Self::Framing(bad) => bad.status(),
-            Self::Target | Self::HostMissing | Self::HostRepeated | Self::Host => 400,
+            Self::Target
+            | Self::HostMissing
+            | Self::HostRepeated
+            | Self::HostDiffers
+            | Self::Host => 400,
             Self::TargetTooLong => 414,
             Self::Expectation => 417,
             Self::Connect => 501,

@@ -8,14 +8,14 @@ use super::syntax::is_token;
 
 /// What Content-Length and Transfer-Encoding declare between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Declared {
+pub(crate) enum Declared {
     Nothing,
     Length(u64),
     Chunked,
 }
 
 impl Declared {
-    pub(super) fn length(self) -> Option<u64> {
+    pub(crate) fn length(self) -> Option<u64> {
         match self {
             Self::Length(length) => Some(length),
             Self::Nothing | Self::Chunked => None,
@@ -23,7 +23,7 @@ impl Declared {
     }
 }
 
-pub(super) fn declared(fields: &Fields, version: Version) -> Result<Declared, BadFraming> {
+pub(crate) fn declared(fields: &Fields, version: Version) -> Result<Declared, BadFraming> {
     let encoded = fields.has(Name::TransferEncoding);
     match (fields.has(Name::ContentLength), encoded) {
         (false, false) => Ok(Declared::Nothing),

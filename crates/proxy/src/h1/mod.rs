@@ -8,9 +8,9 @@ pub mod bad;
 /// Which bytes may stand where.
 mod syntax;
 /// How long the body is, and what Connection says: the same for both directions.
-mod framing;
+pub(crate) mod framing;
 /// Request targets, authorities and Host.
-mod target;
+pub(crate) mod target;
 /// Heads from bytes.
 pub mod parse;
 /// Chunked bodies from bytes.

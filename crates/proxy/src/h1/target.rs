@@ -71,7 +71,7 @@ fn after_scheme(target: &[u8]) -> Option<&[u8]> {
 }
 
 /// Length of the path, if path and query hold nothing but what they may.
-fn path_len(origin: &[u8]) -> Option<usize> {
+pub(crate) fn path_len(origin: &[u8]) -> Option<usize> {
     let path_len = memchr::memchr(b'?', origin).unwrap_or(origin.len());
     let (path, query) = origin.split_at(path_len);
     (is_path(path) && is_query(query)).then_some(path_len)
@@ -94,7 +94,7 @@ fn host_field(head: &RequestHead) -> Result<(Span, Span), BadRequest> {
 }
 
 /// Length of the host in `host [":" port]`; `None` if it is anything else, such as one with user information.
-fn host_len(authority: &[u8]) -> Option<usize> {
+pub(crate) fn host_len(authority: &[u8]) -> Option<usize> {
     let (host_len, host_is_good) = if authority.starts_with(b"[") {
         let end = memchr::memchr(b']', authority)?;
         (end + 1, is_ipv6(&authority[1..end]))

@@ -90,7 +90,7 @@ pub fn last_chunk(trailers: &Fields, out: &mut Vec<u8>) {
 }
 
 /// The fields of RFC 9110 §7.6.1 end here; those of framing, and Host, are written elsewhere.
-fn is_sent_on(name: Name, framing: Framing) -> bool {
+pub(crate) fn is_sent_on(name: Name, framing: Framing) -> bool {
     match name {
         Name::Connection
         | Name::KeepAlive

@@ -37,8 +37,12 @@ impl Span {
         Self::new(self.start as usize, len)
     }
 
+    pub(crate) fn range(self) -> Range<usize> {
+        self.start as usize..(self.start + self.len) as usize
+    }
+
     pub(crate) fn in_bytes(self, bytes: &[u8]) -> &[u8] {
-        &bytes[self.start as usize..(self.start + self.len) as usize]
+        &bytes[self.range()]
     }
 
     pub(crate) fn before(self, bytes: &[u8]) -> &[u8] {
@@ -85,6 +89,19 @@ impl Fields {
         self.table.iter().filter(|field| !field.removed).map(|field| {
             (field.known, field.name.in_bytes(&self.bytes), field.value.in_bytes(&self.bytes))
         })
+    }
+
+    /// What `iter` gives, but where in `bytes` the value stands.
+    pub(crate) fn iter_ranges(&self) -> impl Iterator<Item = (Name, &[u8], Range<usize>)> {
+        self.table
+            .iter()
+            .filter(|field| !field.removed)
+            .map(|field| (field.known, field.name.in_bytes(&self.bytes), field.value.range()))
+    }
+
+    /// All that was received or appended, of which fields are stretches.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
     }
 
     /// The values of every field of this name, in their order. Not for `Name::Other`.
@@ -187,14 +204,34 @@ impl Fields {
         self.add_line(known, known.text().as_bytes(), value);
     }
 
+    /// Adds a field whose value comes in pieces, with `between` between them.
+    pub(crate) fn append_pieces<'v>(
+        &mut self,
+        name: &[u8],
+        mut pieces: impl Iterator<Item = &'v [u8]>,
+        between: &[u8],
+    ) {
+        let known = Name::recognise(name);
+        let name = self.keep(name);
+        self.bytes.extend_from_slice(b": ");
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(pieces.next().unwrap_or_default());
+        for piece in pieces {
+            self.bytes.extend_from_slice(between);
+            self.bytes.extend_from_slice(piece);
+        }
+        let value = Span::new(start, self.bytes.len() - start);
+        self.bytes.extend_from_slice(b"\r\n");
+        self.enter(known, name, value);
+    }
+
     /// Adds a field whose value stands elsewhere in the head.
     pub(crate) fn add_again(&mut self, known: Name, value: Span) {
         let name = self.keep(known.text().as_bytes());
         self.bytes.extend_from_slice(b": ");
         let start = self.bytes.len();
-        let value = value.start as usize..(value.start + value.len) as usize;
-        let value_again = Span::new(start, value.len());
-        self.bytes.extend_from_within(value);
+        let value_again = Span::new(start, value.len as usize);
+        self.bytes.extend_from_within(value.range());
         self.bytes.extend_from_slice(b"\r\n");
         self.enter(known, name, value_again);
     }

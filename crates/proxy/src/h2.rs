@@ -1,0 +1,16 @@
+//! HTTP/2: what the `h2` crate gives and takes, as the rest of the data plane knows it, and back.
+//!
+//! Frames, HPACK and windows are that crate's. Here a head becomes a table of spans like any other, and is held to the
+//! same rules as one that came by HTTP/1.1, for it may leave as such.
+
+/// Fields and trailers, both ways.
+mod fields;
+/// Heads of requests, both ways.
+pub(crate) mod request;
+/// Heads of responses, both ways.
+pub(crate) mod response;
+/// A stream as its request sees it.
+mod message;
+
+pub(crate) use message::Message;
+pub(crate) use request::WebSocketKey;

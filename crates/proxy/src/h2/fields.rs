@@ -1,0 +1,164 @@
+//! Fields of HTTP/2 to spans, and spans to fields; no decision about what they mean.
+
+use bytes::Bytes;
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+
+use crate::h1::{BadFraming, BadSyntax};
+use crate::head::{Fields, Name};
+
+/// What a line takes in HTTP/1.1 beside its name and value.
+const LINE_BYTES: usize = b": \r\n".len();
+
+/// How large the fields of a message may be.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FieldLimits {
+    /// As lines of HTTP/1.1.
+    pub(super) bytes: usize,
+    pub(super) count: usize,
+}
+
+/// Appends the fields of a head. Cookies become one field (RFC 9113 §8.2.3).
+pub(super) fn read(
+    map: &HeaderMap,
+    limits: FieldLimits,
+    fields: &mut Fields,
+) -> Result<(), BadSyntax> {
+    if map.len() > limits.count {
+        return Err(BadSyntax::TooManyFields);
+    }
+    let bytes =
+        |(name, value): (&HeaderName, &HeaderValue)| name.as_str().len() + value.len() + LINE_BYTES;
+    if map.iter().map(bytes).sum::<usize>() > limits.bytes {
+        return Err(BadSyntax::TooLarge);
+    }
+    let mut seen_cookie = false;
+    for (name, value) in map {
+        check_value(value)?;
+        if *name != header::COOKIE {
+            fields.append(name, value);
+        } else if !std::mem::replace(&mut seen_cookie, true) {
+            let crumbs = map.get_all(header::COOKIE).iter().map(HeaderValue::as_bytes);
+            fields.append_pieces(b"cookie", crumbs, b"; ");
+        }
+    }
+    Ok(())
+}
+
+/// RFC 9113 §8.2.1: no blank at either end. Which bytes may stand between, `http` has seen to.
+fn check_value(value: &HeaderValue) -> Result<(), BadSyntax> {
+    let is_blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
+    let value = value.as_bytes();
+    if is_blank(value.first()) || is_blank(value.last()) {
+        return Err(BadSyntax::FieldValue);
+    }
+    Ok(())
+}
+
+/// RFC 9113 §8.2.2: nothing that belongs to a connection of HTTP/1.1.
+pub(super) fn check_connection(fields: &Fields) -> Result<(), BadFraming> {
+    let of_connection = [
+        Name::Connection,
+        Name::KeepAlive,
+        Name::ProxyConnection,
+        Name::TransferEncoding,
+        Name::Upgrade,
+    ];
+    let other_than_trailers = |value: &[u8]| !value.eq_ignore_ascii_case(b"trailers");
+    let te_is_bad = fields.values(Name::Te).any(other_than_trailers);
+    if te_is_bad || of_connection.into_iter().any(|name| fields.has(name)) {
+        return Err(BadFraming::ConnectionField);
+    }
+    Ok(())
+}
+
+/// The fields that `is_sent_on`, with room for `more`. Their values share one copy of the head's bytes.
+pub(super) fn write(
+    fields: &Fields,
+    more: usize,
+    is_sent_on: impl Fn(Name, &[u8]) -> bool,
+) -> Result<HeaderMap, BadSyntax> {
+    let bytes = Bytes::copy_from_slice(fields.bytes());
+    let mut map = HeaderMap::with_capacity(fields.iter().count() + more);
+    for (known, text, value) in fields.iter_ranges() {
+        if !is_sent_on(known, text) {
+            continue;
+        }
+        let value = HeaderValue::from_maybe_shared(bytes.slice(value));
+        map.append(name(known, text)?, value.map_err(|_invalid| BadSyntax::FieldValue)?);
+    }
+    Ok(map)
+}
+
+/// The library's own name, without a look at the text where we know it.
+fn name(known: Name, text: &[u8]) -> Result<HeaderName, BadSyntax> {
+    Ok(match known {
+        Name::Via => header::VIA,
+        Name::Date => header::DATE,
+        Name::Forwarded => header::FORWARDED,
+        Name::RetryAfter => header::RETRY_AFTER,
+        Name::XForwardedFor => const { HeaderName::from_static("x-forwarded-for") },
+        Name::XForwardedProto => const { HeaderName::from_static("x-forwarded-proto") },
+        Name::XForwardedHost => const { HeaderName::from_static("x-forwarded-host") },
+        Name::XRequestId => const { HeaderName::from_static("x-request-id") },
+        Name::Other
+        | Name::Connection
+        | Name::KeepAlive
+        | Name::ProxyConnection
+        | Name::TransferEncoding
+        | Name::Te
+        | Name::Trailer
+        | Name::Upgrade
+        | Name::ContentLength
+        | Name::Host
+        | Name::Expect
+        | Name::XForwardedPort
+        | Name::ProxyAuthenticate
+        | Name::ProxyAuthorization
+        | Name::ProxyStatus
+        | Name::Http2Settings => {
+            HeaderName::from_bytes(text).map_err(|_invalid| BadSyntax::FieldName)?
+        }
+    })
+}
+
+/// The trailers of a message; `None`: it has none that may be sent on.
+///
+/// A trailer may not say what a head says (RFC 9110 §6.5.1), so a name that we treat specially is left out.
+pub(crate) fn read_trailers(map: &HeaderMap) -> Option<Box<Fields>> {
+    let mut fields = Fields::new();
+    for (name, value) in map {
+        if Name::recognise(name.as_str().as_bytes()) == Name::Other {
+            fields.append(name, value.as_bytes().trim_ascii());
+        }
+    }
+    let has_any = fields.iter().next().is_some();
+    has_any.then(|| Box::new(fields))
+}
+
+/// Trailers as they are sent; `None`: there is nothing to send. Leaves out what `read_trailers` does.
+pub(crate) fn write_trailers(fields: &Fields) -> Option<HeaderMap> {
+    // A trailer that cannot be said in HTTP/2 ends here: the message is whole without it.
+    let map = write(fields, 0, |name, _| name == Name::Other).ok()?;
+    (!map.is_empty()).then_some(map)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trailers_come_back_as_they_went_but_for_what_heads_say() {
+        let mut fields = Fields::new();
+        for (name, value) in [("Grpc-Status", "0"), ("Via", "1.1 a"), ("grpc-message", "")] {
+            fields.append(name, value);
+        }
+        let map = write_trailers(&fields).unwrap();
+        assert_eq!(map.len(), 2);
+        assert_eq!(map["grpc-status"], "0");
+        let back = read_trailers(&map).unwrap();
+        assert_eq!(back.get("grpc-status"), Some(b"0".as_slice()));
+        assert_eq!(back.get("grpc-message"), Some(b"".as_slice()));
+        assert!(read_trailers(&HeaderMap::new()).is_none());
+        assert!(write_trailers(&Fields::new()).is_none());
+    }
+}

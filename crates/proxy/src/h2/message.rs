@@ -1,0 +1,288 @@
+//! A stream of HTTP/2 as its request sees it: bytes to read and bytes to write, each way within its window.
+//!
+//! Received bytes open their window again only when they have been taken, and no more is handed over for sending than the
+//! peer's window has room for: so whoever is slow slows down the other side and fills no memory here. A message that is
+//! dropped before its end resets its stream.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use ::h2::client::ResponseFuture;
+use ::h2::server::SendResponse;
+use ::h2::{Error, Reason, RecvStream, SendStream};
+use bytes::{Buf, Bytes};
+use tokio::io::ReadBuf;
+
+use crate::dial::attempt::RESPONSE_LIMITS;
+use crate::failure::Failure;
+use crate::head::{Fields, Framing, RequestHead, ResponseHead};
+use crate::stream::Manner;
+
+use super::fields::{read_trailers, write_trailers};
+use super::response;
+
+/// One request and its response.
+pub(crate) struct Message {
+    reading: Reading,
+    writing: Writing,
+    /// Received and not yet taken.
+    data: Bytes,
+    trailers: Option<Box<Fields>>,
+    /// What the peer is told if this is dropped before its end.
+    unfinished: Reason,
+    /// The peer, or its connection, has ended the stream before its time.
+    broken: Option<Broken>,
+}
+
+/// How a stream was ended before its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Broken {
+    /// The peer reset it.
+    Reset(Reason),
+    /// The peer has said that it has done nothing of the request, and will not.
+    Unprocessed,
+    /// What the peer sent made no sense.
+    Malformed,
+    /// Its connection has ended.
+    Closed,
+}
+
+enum Reading {
+    /// The response of an endpoint.
+    Head(ResponseFuture),
+    Body(RecvStream),
+    Ended,
+}
+
+enum Writing {
+    /// The response to a client.
+    Head(SendResponse<Bytes>),
+    Body(SendStream<Bytes>),
+    Ended,
+}
+
+impl Message {
+    /// A client's request, whose head has been read.
+    pub(crate) fn from_client(body: RecvStream, response: SendResponse<Bytes>) -> Self {
+        let reading = if body.is_end_stream() { Reading::Ended } else { Reading::Body(body) };
+        // Nothing else tells the client that what it got is not whole.
+        Self::new(reading, Writing::Head(response), Reason::INTERNAL_ERROR)
+    }
+
+    /// A request to an endpoint, whose head has been sent.
+    pub(crate) fn to_endpoint(response: ResponseFuture, body: SendStream<Bytes>) -> Self {
+        Self::new(Reading::Head(response), Writing::Body(body), Reason::CANCEL)
+    }
+
+    fn new(reading: Reading, writing: Writing, unfinished: Reason) -> Self {
+        let (data, trailers, broken) = (Bytes::new(), None, None);
+        Self { reading, writing, data, trailers, unfinished, broken }
+    }
+
+    /// How the stream was ended before its time, as far as that has been seen.
+    pub(crate) fn broken(&self) -> Option<Broken> {
+        self.broken
+    }
+
+    /// Ready when the peer wants no answer any more.
+    pub(crate) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let reset = match &mut self.writing {
+            Writing::Head(response) => ready!(response.poll_reset(cx)),
+            Writing::Body(body) => ready!(body.poll_reset(cx)),
+            Writing::Ended => return Poll::Pending,
+        };
+        self.broken = Some(reset.map_or_else(|error| Broken::by(&error), Broken::Reset));
+        Poll::Ready(())
+    }
+
+    /// Sends a response's head: an interim one, or the one, which ends the stream if nothing is to follow.
+    pub(crate) fn put_head(&mut self, head: &ResponseHead, manner: &Manner) -> Result<(), Failure> {
+        let said = response::write(head, manner).map_err(Failure::BadResponse)?;
+        let Writing::Head(response) = &mut self.writing else { return Err(Failure::ClientGone) };
+        if head.is_interim() {
+            return response.send_informational(said).map_err(|_reset| Failure::ClientGone);
+        }
+        let has_body = !matches!(manner.framing, Framing::None | Framing::Length(0));
+        let is_whole = !manner.upgrade && !has_body;
+        let body = response.send_response(said, is_whole).map_err(|_reset| Failure::ClientGone)?;
+        self.writing = if is_whole { Writing::Ended } else { Writing::Body(body) };
+        Ok(())
+    }
+
+    /// Ready when `head` is the head of a response to `request`, interim or final.
+    pub(crate) fn poll_response(
+        &mut self,
+        cx: &mut Context<'_>,
+        request: &RequestHead,
+        head: &mut ResponseHead,
+    ) -> Poll<Result<(), Failure>> {
+        let Reading::Head(response) = &mut self.reading else {
+            return Poll::Ready(Err(Failure::EndpointClosed));
+        };
+        let (parts, body) = match response.poll_informational(cx) {
+            Poll::Ready(Some(Ok(interim))) => (interim.into_parts().0, None),
+            Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(self.lost(&error))),
+            Poll::Ready(None) | Poll::Pending => match ready!(Pin::new(response).poll(cx)) {
+                Ok(response) => {
+                    let (parts, body) = response.into_parts();
+                    (parts, Some(body))
+                }
+                Err(error) => return Poll::Ready(Err(self.lost(&error))),
+            },
+        };
+        let is_whole = body.as_ref().is_some_and(RecvStream::is_end_stream);
+        if let Some(body) = body {
+            self.reading = if is_whole { Reading::Ended } else { Reading::Body(body) };
+        }
+        let read = response::read(&parts, is_whole, &RESPONSE_LIMITS, request, head);
+        Poll::Ready(read.map_err(Failure::BadResponse))
+    }
+
+    fn lost(&mut self, error: &Error) -> Failure {
+        self.broken = Some(Broken::by(error));
+        Failure::EndpointClosed
+    }
+
+    pub(crate) fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        space: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.data.is_empty() {
+            let Some(data) = ready!(self.poll_data(cx))? else { return Poll::Ready(Ok(())) };
+            self.data = data;
+        }
+        let count = space.remaining().min(self.data.len());
+        space.put_slice(&self.data[..count]);
+        self.data.advance(count);
+        if let Reading::Body(body) = &mut self.reading {
+            // Fails for a stream that has been reset, which the next read tells.
+            drop(body.flow_control().release_capacity(count));
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// What comes next of the body; `None`: it has ended, and the trailers are there.
+    fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Bytes>>> {
+        let Reading::Body(body) = &mut self.reading else { return Poll::Ready(Ok(None)) };
+        let outcome = loop {
+            match ready!(body.poll_data(cx)) {
+                Some(Ok(data)) if data.is_empty() => {}
+                Some(Ok(data)) => return Poll::Ready(Ok(Some(data))),
+                Some(Err(error)) => break Err(error),
+                None => break ready!(body.poll_trailers(cx)),
+            }
+        };
+        self.reading = Reading::Ended;
+        Poll::Ready(match outcome {
+            Ok(trailers) => {
+                self.trailers = trailers.as_ref().and_then(read_trailers);
+                Ok(None)
+            }
+            Err(error) => Err(self.fail(error)),
+        })
+    }
+
+    /// The trailers of a message whose end has been read.
+    pub(crate) fn take_trailers(&mut self) -> Option<Box<Fields>> {
+        self.trailers.take()
+    }
+
+    /// Sends what the peer has room for; the stream's end with it if `is_last` and all of it goes.
+    pub(crate) fn poll_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+        is_last: bool,
+    ) -> Poll<io::Result<usize>> {
+        let Writing::Body(body) = &mut self.writing else {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        };
+        let wanted = slices.iter().map(|slice| slice.len()).sum();
+        let sent = ready!(poll_room(cx, body, wanted)).and_then(|room| {
+            let count = wanted.min(room);
+            let ends = is_last && count == wanted;
+            body.send_data(first(slices, count), ends)?;
+            Ok((count, ends))
+        });
+        Poll::Ready(match sent {
+            Ok((count, ends)) => {
+                if ends {
+                    self.writing = Writing::Ended;
+                }
+                Ok(count)
+            }
+            Err(error) => Err(self.fail(error)),
+        })
+    }
+
+    /// Ends the message, with its trailers.
+    pub(crate) fn end(&mut self, trailers: Option<&Fields>) -> io::Result<()> {
+        let Writing::Body(body) = &mut self.writing else { return Ok(()) };
+        let ended = match trailers.and_then(write_trailers) {
+            Some(trailers) => body.send_trailers(trailers),
+            None => body.send_data(Bytes::new(), true),
+        };
+        self.writing = Writing::Ended;
+        ended.map_err(|error| self.fail(error))
+    }
+
+    fn fail(&mut self, error: Error) -> io::Error {
+        self.broken = Some(Broken::by(&error));
+        io::Error::other(error)
+    }
+}
+
+impl Broken {
+    fn by(error: &Error) -> Self {
+        match error.reason() {
+            Some(Reason::REFUSED_STREAM) if error.is_remote() => Self::Unprocessed,
+            // Streams that a GOAWAY does not name fail by it; others go on.
+            Some(_) if error.is_remote() && error.is_go_away() => Self::Unprocessed,
+            Some(reason) if error.is_remote() => Self::Reset(reason),
+            Some(_) if error.is_library() => Self::Malformed,
+            Some(_) | None => Self::Closed,
+        }
+    }
+}
+
+impl Drop for Message {
+    fn drop(&mut self) {
+        match &mut self.writing {
+            Writing::Head(response) => response.send_reset(self.unfinished),
+            Writing::Body(body) => body.send_reset(self.unfinished),
+            // What is left to be read is reset by the library.
+            Writing::Ended => {}
+        }
+    }
+}
+
+/// How many of `wanted` bytes the peer has room for, at least one.
+///
+/// Room is asked for only when there are bytes to fill it: what one stream has been given, others cannot use.
+fn poll_room(
+    cx: &mut Context<'_>,
+    body: &mut SendStream<Bytes>,
+    wanted: usize,
+) -> Poll<Result<usize, Error>> {
+    body.reserve_capacity(wanted);
+    while body.capacity() == 0 {
+        match ready!(body.poll_capacity(cx)) {
+            Some(Ok(_)) => {}
+            Some(Err(error)) => return Poll::Ready(Err(error)),
+            None => return Poll::Ready(Err(Reason::STREAM_CLOSED.into())),
+        }
+    }
+    Poll::Ready(Ok(body.capacity()))
+}
+
+/// A copy of the first `count` bytes.
+fn first(slices: &[IoSlice<'_>], count: usize) -> Bytes {
+    let mut bytes = Vec::with_capacity(count);
+    for slice in slices {
+        let left = count - bytes.len();
+        bytes.extend_from_slice(&slice[..left.min(slice.len())]);
+    }
+    bytes.into()
+}
