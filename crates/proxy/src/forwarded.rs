@@ -7,12 +7,18 @@ use std::net::{IpAddr, SocketAddr};
 use balance::Rng;
 use gateway::snapshot::{ClientSettings, Scheme};
 
-use crate::head::{Fields, Name, RequestHead, list};
+use crate::head::{Fields, Name, RequestHead, Version, list};
 
 /// How we call ourselves in `Via` and `Proxy-Status` (RFC 9110 §7.6.3, RFC 9209 §2).
 pub(crate) const PSEUDONYM: &str = "sheave";
-/// The `Via` element of a message that came by HTTP/1.1.
-pub(crate) const VIA: &str = "1.1 sheave";
+
+/// The `Via` element of a message that came by this version.
+pub(crate) fn via(version: Version) -> &'static str {
+    match version {
+        Version::Http10 | Version::Http11 => "1.1 sheave",
+        Version::Http2 => "2 sheave",
+    }
+}
 
 /// Where a request comes from.
 pub(crate) struct Origin {
@@ -100,7 +106,7 @@ pub(crate) fn describe(
     if !request.fields.has(Name::XRequestId) {
         request.fields.add(Name::XRequestId, request_id(rng));
     }
-    request.fields.add(Name::Via, VIA);
+    request.fields.add(Name::Via, via(request.version));
 }
 
 fn forget_claims(fields: &mut Fields) {

@@ -16,7 +16,7 @@ use crate::dial::attempt::Lease;
 use crate::dial::pool;
 use crate::exchange::{After, Exchange, Terms};
 use crate::failure::Failure;
-use crate::forwarded::{PSEUDONYM, VIA};
+use crate::forwarded::{PSEUDONYM, via};
 use crate::grpc::{self, Call, Status};
 use crate::head::{Framing, Method, Name, ResponseHead, Version};
 use crate::observe::access::Record;
@@ -65,7 +65,7 @@ pub(crate) async fn relay(
 
 /// Adds what a proxy adds to a response.
 fn prepare(worker: &Worker, response: &mut ResponseHead) {
-    response.fields.add(Name::Via, VIA);
+    response.fields.add(Name::Via, via(response.version));
     if !response.fields.has(Name::Date) && !response.is_interim() {
         response.fields.add(Name::Date, worker.date());
     }

@@ -2,16 +2,23 @@
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::rc::Rc;
+use std::time::Duration;
 
+use balance::Time;
 use tokio::sync::oneshot;
 
 use crate::buffer::Stock;
+use crate::deadline::Deadline;
 use crate::pipe::Pipe;
 
 /// The buffer by way of which large bodies are copied. See docs/decisions/0001.
 const LARGE_BYTES: usize = 256 * 1024;
 /// Pipes that a worker keeps when nobody uses them.
 const PIPES: usize = 64;
+/// Timers that a worker keeps when nobody uses them.
+const DEADLINES: usize = 256;
+/// For when a timer is armed before anybody says when it is to fire.
+const FAR: Duration = Duration::from_secs(60);
 /// What a worker's requests may keep for another attempt, all together.
 const KEEP_BYTES: usize = 32 * 1024 * 1024;
 
@@ -21,6 +28,7 @@ pub(crate) struct Scratch {
     pub(crate) stock: Stock,
     large: RefCell<Vec<u8>>,
     pipes: RefCell<Vec<Pipe>>,
+    deadlines: RefCell<Vec<Deadline>>,
 }
 
 impl Scratch {
@@ -30,6 +38,23 @@ impl Scratch {
             large.resize(LARGE_BYTES, 0);
         }
         large
+    }
+
+    /// A timer for what has begun at `since`.
+    ///
+    /// One that was used before is armed already, for an earlier moment: that saves what arming costs.
+    pub(crate) fn deadline(&self, since: Time) -> Deadline {
+        let at = since + FAR;
+        let mut deadline = self.deadlines.borrow_mut().pop().unwrap_or_else(|| Deadline::new(at));
+        deadline.set(at);
+        deadline
+    }
+
+    pub(crate) fn give_back_deadline(&self, deadline: Deadline) {
+        let mut deadlines = self.deadlines.borrow_mut();
+        if deadlines.len() < DEADLINES {
+            deadlines.push(deadline);
+        }
     }
 
     /// An empty pipe, if there are descriptors for one.

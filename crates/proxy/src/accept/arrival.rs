@@ -29,7 +29,7 @@ pub(crate) struct Arrival {
     pub(crate) destination: Option<SocketAddr>,
     pub(crate) bound: Arc<Bound>,
     /// What its TLS has told; `None`: nothing yet, or there is none.
-    pub(crate) greeting: Option<Box<Greeting>>,
+    pub(crate) greeting: Option<Arc<Greeting>>,
     pub(crate) accepted: Time,
     /// It comes from another worker, between two requests.
     pub(crate) moved: bool,

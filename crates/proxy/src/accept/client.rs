@@ -3,6 +3,7 @@
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::pin::pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -11,6 +12,7 @@ use balance::Time;
 use gateway::snapshot::{BackendSettings, ClientSettings, Scheme};
 
 use crate::accept::arrival::Arrival;
+use crate::accept::h2::Carrier;
 use crate::buffer::{BUFFER_BYTES, Buffer};
 use crate::clock;
 use crate::deadline::Deadline;
@@ -30,8 +32,8 @@ pub(crate) struct Client {
     pub(crate) deadline: Deadline,
     pub(crate) bound: Arc<Bound>,
     /// `None`: the connection began without TLS.
-    pub(crate) greeting: Option<Box<Greeting>>,
-    pub(crate) origin: Origin,
+    pub(crate) greeting: Option<Arc<Greeting>>,
+    pub(crate) origin: Rc<Origin>,
     pub(crate) peer: SocketAddr,
     /// Where a proxy before us says that the client has connected to.
     pub(super) destination: Option<SocketAddr>,
@@ -66,7 +68,7 @@ impl Client {
             deadline: Deadline::new(now + Duration::from_secs(60)),
             bound,
             greeting,
-            origin: Origin::new(peer, scheme),
+            origin: Rc::new(Origin::new(peer, scheme)),
             peer,
             destination,
             accepted,
@@ -76,16 +78,41 @@ impl Client {
         }
     }
 
+    /// A request that has a stream of its client's connection to itself.
+    pub(super) fn of_stream(carrier: &Carrier, worker: &Worker, stream: Stream) -> Self {
+        let since = carrier.begun();
+        Self {
+            stream,
+            buffer: None,
+            deadline: worker.scratch.deadline(since),
+            bound: Arc::clone(&carrier.bound),
+            greeting: carrier.greeting.clone(),
+            origin: Rc::clone(&carrier.origin),
+            peer: carrier.peer,
+            destination: carrier.destination,
+            accepted: carrier.accepted,
+            since,
+            seen_tick: u32::MAX,
+            has_served: false,
+        }
+    }
+
+    /// A stream's end: what can be used again goes back.
+    pub(super) fn part(mut self, worker: &Worker) {
+        worker.scratch.stock.reclaim(&mut self.buffer);
+        worker.scratch.give_back_deadline(self.deadline);
+    }
+
     /// A proxy before us has said who the client is.
     pub(super) fn introduced(&mut self, addresses: Addresses) {
-        self.origin = Origin::new(addresses.client, self.origin.scheme);
+        self.origin = Rc::new(Origin::new(addresses.client, self.origin.scheme));
         self.peer = addresses.client;
         self.destination = Some(addresses.destination);
     }
 
     /// What was plain until now goes by the session from now on.
     pub(super) fn secured(self, session: Box<Session>) -> Self {
-        let origin = Origin::new(self.peer, Scheme::Https);
+        let origin = Rc::new(Origin::new(self.peer, Scheme::Https));
         Self { stream: self.stream.secured(session), origin, ..self }
     }
 
@@ -147,6 +174,9 @@ impl Client {
     /// A half-closed connection counts as closed, as in most proxies: a client that has gone looks just the same.
     /// What a client sends ahead is kept, up to a buffer of it.
     pub(crate) fn poll_gone(&mut self, cx: &mut Context<'_>, worker: &Worker) -> Poll<()> {
+        if let Stream::H2(message) = &mut self.stream {
+            return message.poll_gone(cx);
+        }
         loop {
             if self.buffer.as_ref().is_some_and(|buffer| buffer.len() >= BUFFER_BYTES / 2) {
                 return Poll::Pending;

@@ -10,11 +10,12 @@ use tokio::io::AsyncWrite;
 
 use crate::accept::arrival::{Arrival, Presence, hand_over};
 use crate::accept::client::{Client, Filled};
-use crate::buffer::BUFFER_BYTES;
+use crate::accept::h2;
+use crate::buffer::{BUFFER_BYTES, Buffer};
 use crate::clock;
 use crate::exchange::{After, Exchange};
 use crate::failure::Failure;
-use crate::h1::{HeadLimits, parse};
+use crate::h1::{BadRequest, HeadLimits, parse};
 use crate::request;
 use crate::worker::{Stage, Worker};
 
@@ -40,6 +41,7 @@ pub(crate) async fn serve(presence: Presence, mut client: Client) {
         End::Close => client.linger(&worker).await,
         End::Cut => {}
         End::MoveTo(home) => client.move_on(presence, home),
+        End::Http2 => Box::pin(h2::serve(presence, client)).await,
     }
 }
 
@@ -50,6 +52,8 @@ enum End {
     /// At once: the client has gone, or must notice that its response is not whole.
     Cut,
     MoveTo(usize),
+    /// It goes on in HTTP/2: the client has begun it as only that begins.
+    Http2,
 }
 
 async fn serve_all(worker: &Rc<Worker>, client: &mut Client) -> End {
@@ -61,27 +65,42 @@ async fn serve_all(worker: &Rc<Worker>, client: &mut Client) -> End {
         }
         let mut exchange = worker.exchange();
         // Boxed, so that a connection between two requests does not keep the room that a request takes.
-        let after = Box::pin(client.serve_one(worker, &mut exchange)).await;
+        let end = Box::pin(client.serve_one(worker, &mut exchange)).await;
         worker.give_back(exchange);
         worker.scratch.stock.reclaim(&mut client.buffer);
-        match after {
-            After::KeepAlive => {}
-            After::Close => return End::Close,
-            After::Cut => return End::Cut,
+        if let Some(end) = end {
+            return end;
         }
     }
 }
 
 impl Client {
-    async fn serve_one(&mut self, worker: &Rc<Worker>, exchange: &mut Exchange) -> After {
-        match self.read_head(worker, exchange).await {
-            Ok(true) => {}
-            Ok(false) => return After::Cut,
-            Err(failure) => return request::refuse(worker, self, exchange, failure).await,
+    /// How the connection ends with this request, if it does.
+    async fn serve_one(&mut self, worker: &Rc<Worker>, exchange: &mut Exchange) -> Option<End> {
+        let after = match self.read_head(worker, exchange).await {
+            Ok(true) => {
+                worker.count_request(&mut self.seen_tick);
+                self.has_served = true;
+                request::serve(worker, self, exchange).await
+            }
+            Ok(false) => After::Cut,
+            Err(Failure::BadRequest(BadRequest::Version)) if self.begins_http2() => {
+                return Some(End::Http2);
+            }
+            Err(failure) => request::refuse(worker, self, exchange, failure).await,
+        };
+        match after {
+            After::KeepAlive => None,
+            After::Close => Some(End::Close),
+            After::Cut => Some(End::Cut),
         }
-        worker.count_request(&mut self.seen_tick);
-        self.has_served = true;
-        request::serve(worker, self, exchange).await
+    }
+
+    /// Prior knowledge (RFC 9113 §3.3): its first line is no request of ours to understand.
+    fn begins_http2(&self) -> bool {
+        let unread = self.buffer.as_ref().map_or(&[][..], Buffer::unread);
+        let count = unread.len().min(h2::PREFACE.len());
+        !self.has_served && unread[..count] == h2::PREFACE[..count]
     }
 
     /// Waits for the first byte of a request.
@@ -119,11 +138,7 @@ impl Client {
         let live = worker.live();
         let Some(listener) = self.listener(&live) else { return Ok(false) };
         let settings = &listener.client;
-        let limits = HeadLimits {
-            head_bytes: settings.max_head_bytes as usize,
-            fields: usize::from(settings.max_header_fields),
-            target_bytes: settings.max_target_bytes as usize,
-        };
+        let limits = HeadLimits::of(settings);
         let mut buffer = self.buffer.take().unwrap_or_else(|| worker.scratch.stock.take());
         let mut is_first = true;
         let result = loop {

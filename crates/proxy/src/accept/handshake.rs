@@ -17,7 +17,7 @@ use tokio::sync::Semaphore;
 
 use crate::accept::arrival::Presence;
 use crate::accept::client::Client;
-use crate::accept::h1;
+use crate::accept::{h1, h2};
 use crate::buffer::Buffer;
 use crate::clock;
 use crate::deadline::Deadline;
@@ -97,9 +97,18 @@ fn count(counters: &HandshakeCounters, client: &Client) {
 
 fn begin(presence: Presence, client: Client, inside: Inside) {
     match inside {
+        Inside::Requests if speaks_http2(&client) => {
+            tokio::task::spawn_local(h2::serve(presence, client))
+        }
         Inside::Requests => tokio::task::spawn_local(h1::serve(presence, client)),
         Inside::Connections => tokio::task::spawn_local(tcp::serve(presence, client)),
     };
+}
+
+/// Whether that was agreed on (ALPN).
+fn speaks_http2(client: &Client) -> bool {
+    let Stream::Tls(tls) = &client.stream else { return false };
+    tls.session.settled().alpn_protocol() == Some(b"h2")
 }
 
 /// Ends a connection that is not secured.
@@ -142,7 +151,7 @@ async fn secure(worker: &Rc<Worker>, mut client: Client) -> (Client, Result<Insi
     };
     let result = shake(worker, tls, deadline).await;
     let version = tls::version_word(tls.session.settled().protocol_version());
-    if let Some(greeting) = &mut client.greeting {
+    if let Some(greeting) = client.greeting.as_mut().and_then(Arc::get_mut) {
         greeting.version = version;
     }
     client.since = clock::now();
@@ -169,7 +178,7 @@ async fn greet(worker: &Rc<Worker>, client: &mut Client) -> Result<Begun, Unsecu
             Hello::Unfinished => hear(worker, client, &mut said).await?,
         }
     };
-    let greeting = client.greeting.insert(Box::new(Greeting { server_name, version: None }));
+    let greeting = client.greeting.insert(Arc::new(Greeting { server_name, version: None }));
     let live = worker.live();
     let sites =
         live.listener(&client.bound).and_then(|it| it.tls.as_ref()).ok_or(Unsecured::Gone)?;

@@ -10,5 +10,7 @@ mod introduction;
 pub(crate) mod handshake;
 /// A client's connection as its requests see it.
 pub(crate) mod client;
+/// A client's HTTP/2 connection.
+pub(crate) mod h2;
 /// A client's HTTP/1.1 connection.
 pub(crate) mod h1;

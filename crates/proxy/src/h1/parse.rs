@@ -2,6 +2,8 @@
 
 use std::mem::MaybeUninit;
 
+use gateway::snapshot::ClientSettings;
+
 use crate::head::{Fields, Framing, Method, Name, RequestHead, ResponseHead, Span, Version, list};
 
 use super::bad::{BadRequest, BadResponse, BadSyntax};
@@ -17,6 +19,17 @@ pub struct HeadLimits {
     /// At most `MAX_FIELDS`.
     pub fields: usize,
     pub target_bytes: usize,
+}
+
+impl HeadLimits {
+    /// What a listener's policy allows its clients.
+    pub(crate) fn of(settings: &ClientSettings) -> Self {
+        Self {
+            head_bytes: settings.max_head_bytes as usize,
+            fields: usize::from(settings.max_header_fields),
+            target_bytes: settings.max_target_bytes as usize,
+        }
+    }
 }
 
 /// What `HeadLimits::fields` may be at most: the table for parsing lies on the stack.

@@ -6,6 +6,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::accept::h2::Fault;
 use crate::failure::Failure;
 use crate::grpc::Code;
 use crate::mirror::Fate;
@@ -175,6 +176,9 @@ pub(crate) struct WorkerCounters {
     pub(crate) moved_in: Counter,
     pub(crate) replay_refused: Counter,
     pub(crate) log_dropped: Counter,
+    /// By [`Fault`].
+    pub(crate) http2_ended: [Counter; Fault::ALL.len()],
+    pub(crate) http2_streams_reset: Counter,
 }
 
 impl WorkerCounters {
@@ -185,6 +189,8 @@ impl WorkerCounters {
             moved_in: Counter::default(),
             replay_refused: Counter::default(),
             log_dropped: Counter::default(),
+            http2_ended: std::array::from_fn(|_| Counter::default()),
+            http2_streams_reset: Counter::default(),
         }
     }
 }

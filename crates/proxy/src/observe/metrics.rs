@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
+use crate::accept::h2::Fault;
 use crate::backend::Backend;
 use crate::dial::pool::Endpoint;
 use crate::failure::Failure;
@@ -148,16 +149,36 @@ static OF_ROUTES: &[Row<Route>] = &[
 
 const STATUS_CLASSES: [&str; 6] = ["0xx", "1xx", "2xx", "3xx", "4xx", "5xx"];
 
-static OF_ALL: &[Row<Shared>] = &[Row::new(
-    "sheave_failures",
-    &["reason"],
-    Read::Counts(|it, each| {
-        for (index, failure) in Failure::ALL.iter().enumerate() {
-            each(failure.meaning().word, total(&it.seats, |seat| &seat.counters.failures[index]));
-        }
-    }),
-    "Requests that did not get their endpoint's complete response, and connections and flows that failed, by reason.",
-)];
+static OF_ALL: &[Row<Shared>] = &[
+    Row::new(
+        "sheave_failures",
+        &["reason"],
+        Read::Counts(|it, each| {
+            for (index, failure) in Failure::ALL.iter().enumerate() {
+                let word = failure.meaning().word;
+                each(word, total(&it.seats, |seat| &seat.counters.failures[index]));
+            }
+        }),
+        "Requests that did not get their endpoint's complete response, and connections and flows that failed, by reason.",
+    ),
+    Row::new(
+        "sheave_http2_connections_ended",
+        &["reason"],
+        Read::Counts(|it, each| {
+            for fault in Fault::ALL {
+                let count = total(&it.seats, |seat| &seat.counters.http2_ended[fault as usize]);
+                each(fault.word(), count);
+            }
+        }),
+        "HTTP/2 connections of clients that were ended for what the client did, by reason.",
+    ),
+    Row::new(
+        "sheave_http2_streams_reset",
+        &[],
+        Read::Count(|it| total(&it.seats, |seat| &seat.counters.http2_streams_reset)),
+        "Requests that clients gave up over HTTP/2.",
+    ),
+];
 
 static OF_BACKENDS: &[Row<Backend>] = &[
     Row::new(

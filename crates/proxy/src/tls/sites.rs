@@ -16,7 +16,7 @@ use crate::tls::provider;
 use crate::tls::resumption::Resumptions;
 
 /// What we speak within TLS, what we like best first (ALPN).
-const REQUEST_PROTOCOLS: [&[u8]; 1] = [b"http/1.1"];
+const REQUEST_PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
 /// The connections of a listener.
 pub(crate) struct Sites(Vec<Site>);

@@ -1,0 +1,246 @@
+//! What a client's frames are worth: counts those that make work for nothing against those that do not.
+//!
+//! It sees the bytes before the library does, frame by frame, and nothing in them but what each frame is. So floods are
+//! ended by one account, whichever frames they are made of, before the library has worked through them.
+
+use balance::Time;
+
+use super::fault::Fault;
+use crate::clock;
+
+/// What begins a connection in place of a frame (RFC 9113 §3.4).
+pub(in crate::accept) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// What begins each frame (RFC 9113 §4.1).
+const HEADER_BYTES: usize = 9;
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const WINDOW_UPDATE: u8 = 8;
+const CONTINUATION: u8 = 9;
+const END_HEADERS: u8 = 4;
+
+/// Streams that may be reset, or idle frames sent, at once and each second, beyond what is earned.
+///
+/// An application that gives up all its calls at a time is no attacker.
+pub(super) const BURST: u32 = 1000;
+const PER_SECOND: u32 = 100;
+/// A stream that is opened earns half a reset: who resets more than every other stream does it for a while only.
+const RESET_PRICE: u32 = 2;
+/// So many bytes that we send earn one idle frame: gRPC pings while it receives, to learn how wide the way is.
+const BYTES_PER_FRAME: usize = 128;
+
+/// What a connection's client has sent so far.
+pub(super) struct Meter {
+    /// Of the frame that is coming in: what is left, or its header as far as it is there.
+    left: usize,
+    header: [u8; HEADER_BYTES],
+    header_bytes: usize,
+    kind: u8,
+    /// A head has begun and has further frames.
+    head_is_open: bool,
+    resets: Allowance,
+    idle_frames: Allowance,
+    /// Streams that the client has reset.
+    pub(super) streams_reset: u64,
+    /// Bytes that have come.
+    pub(super) heard: u64,
+    fault: Option<Fault>,
+}
+
+/// What may be spent, which grows with what is earned, and slowly by itself.
+struct Allowance {
+    left: u32,
+    most: u32,
+    per_second: u32,
+    since: Time,
+}
+
+impl Allowance {
+    fn new(price: u32, now: Time) -> Self {
+        let (most, per_second) = (BURST * price, PER_SECOND * price);
+        Self { left: most, most, per_second, since: now }
+    }
+
+    fn earn(&mut self, count: u32) {
+        self.left = self.left.saturating_add(count).min(self.most);
+    }
+
+    /// False: there is not so much left.
+    fn spend(&mut self, count: u32) -> bool {
+        if self.left < count {
+            let now = clock::now();
+            let grown = now.saturating_since(self.since).as_millis() * u128::from(self.per_second);
+            self.earn(u32::try_from(grown / 1000).unwrap_or(u32::MAX));
+            self.since = now;
+        }
+        let left = self.left.checked_sub(count);
+        self.left = left.unwrap_or(0);
+        left.is_some()
+    }
+}
+
+impl Meter {
+    pub(super) fn new(now: Time) -> Self {
+        Self {
+            left: PREFACE.len(),
+            header: [0; HEADER_BYTES],
+            header_bytes: 0,
+            kind: DATA,
+            head_is_open: false,
+            resets: Allowance::new(RESET_PRICE, now),
+            idle_frames: Allowance::new(1, now),
+            streams_reset: 0,
+            heard: 0,
+            fault: None,
+        }
+    }
+
+    /// The client has sent this.
+    pub(super) fn hear(&mut self, mut bytes: &[u8]) {
+        self.heard += bytes.len() as u64;
+        while !bytes.is_empty() {
+            if self.left > 0 {
+                let count = self.left.min(bytes.len());
+                self.left -= count;
+                bytes = &bytes[count..];
+                continue;
+            }
+            let count = (HEADER_BYTES - self.header_bytes).min(bytes.len());
+            let (header, rest) = bytes.split_at(count);
+            self.header[self.header_bytes..self.header_bytes + count].copy_from_slice(header);
+            self.header_bytes += count;
+            bytes = rest;
+            if self.header_bytes == HEADER_BYTES {
+                self.header_bytes = 0;
+                self.begin_frame();
+            }
+        }
+    }
+
+    fn begin_frame(&mut self) {
+        let [high, middle, low, kind, flags, ..] = self.header;
+        self.left = u32::from_be_bytes([0, high, middle, low]) as usize;
+        self.kind = kind;
+        match kind {
+            HEADERS => {
+                self.head_is_open = flags & END_HEADERS == 0;
+                self.resets.earn(1);
+                self.idle_frames.earn(1);
+            }
+            CONTINUATION => self.head_is_open = flags & END_HEADERS == 0,
+            DATA => self.idle_frames.earn(u32::from(self.left > 0)),
+            WINDOW_UPDATE => {}
+            RST_STREAM => {
+                self.streams_reset += 1;
+                let allowed = self.resets.spend(RESET_PRICE);
+                self.fault = self.fault.or((!allowed).then_some(Fault::Resets));
+            }
+            // PING, SETTINGS, PRIORITY, and what nobody knows.
+            _ => {
+                let allowed = self.idle_frames.spend(1);
+                self.fault = self.fault.or((!allowed).then_some(Fault::Control));
+            }
+        }
+    }
+
+    /// We have sent so many bytes.
+    pub(super) fn sent(&mut self, bytes: usize) {
+        self.idle_frames.earn(u32::try_from(bytes / BYTES_PER_FRAME).unwrap_or(u32::MAX));
+    }
+
+    /// What the client has done that nobody has reason to: nothing more is read from it.
+    pub(super) fn fault(&self) -> Option<Fault> {
+        self.fault
+    }
+
+    /// A head has begun, and not all of it has come.
+    pub(super) fn is_amid_head(&self) -> bool {
+        self.head_is_open || (self.left > 0 && matches!(self.kind, HEADERS | CONTINUATION))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PING: u8 = 6;
+
+    fn meter() -> Meter {
+        let mut meter = Meter::new(clock::now());
+        meter.hear(PREFACE);
+        meter
+    }
+
+    fn frame(kind: u8, flags: u8, length: u8) -> Vec<u8> {
+        let mut frame = vec![0, 0, length, kind, flags, 0, 0, 0, 1];
+        frame.extend(std::iter::repeat_n(0, length.into()));
+        frame
+    }
+
+    #[test]
+    fn frames_are_told_apart_however_they_come() {
+        let frames = [
+            frame(HEADERS, END_HEADERS, 20),
+            frame(RST_STREAM, 0, 4),
+            frame(DATA, 0, 200),
+            frame(RST_STREAM, 0, 4),
+        ];
+        for piece in [1, 2, 7, 100, 1000] {
+            let mut meter = meter();
+            frames.concat().chunks(piece).for_each(|bytes| meter.hear(bytes));
+            assert_eq!(meter.streams_reset, 2, "in pieces of {piece}");
+            assert!(!meter.is_amid_head());
+        }
+    }
+
+    #[test]
+    fn a_head_is_open_until_its_last_frame_is_whole() {
+        let mut meter = meter();
+        meter.hear(&frame(HEADERS, 0, 5));
+        assert!(meter.is_amid_head());
+        let last = frame(CONTINUATION, END_HEADERS, 5);
+        meter.hear(&last[..last.len() - 1]);
+        assert!(meter.is_amid_head());
+        meter.hear(&last[last.len() - 1..]);
+        assert!(!meter.is_amid_head());
+    }
+
+    #[test]
+    fn who_resets_every_stream_is_stopped() {
+        let mut meter = meter();
+        let pair = [frame(HEADERS, END_HEADERS, 5), frame(RST_STREAM, 0, 4)].concat();
+        let pairs = (0..10 * BURST).take_while(|_| {
+            meter.hear(&pair);
+            meter.fault().is_none()
+        });
+        let pairs = pairs.count() as u32;
+        assert!((BURST..5 * BURST).contains(&pairs), "{pairs}");
+        assert_eq!(meter.fault(), Some(Fault::Resets));
+    }
+
+    #[test]
+    fn who_resets_every_other_stream_is_not() {
+        let mut meter = meter();
+        for _ in 0..10 * BURST {
+            meter.hear(&frame(HEADERS, END_HEADERS, 5).repeat(2));
+            meter.hear(&frame(RST_STREAM, 0, 4));
+        }
+        assert_eq!(meter.fault(), None);
+    }
+
+    #[test]
+    fn pings_are_free_for_who_receives_much() {
+        let mut meter = meter();
+        for _ in 0..10 * BURST {
+            meter.sent(4096);
+            meter.hear(&frame(PING, 0, 8));
+        }
+        assert_eq!(meter.fault(), None);
+        for _ in 0..5 * BURST {
+            meter.sent(17);
+            meter.hear(&frame(PING, 0, 8));
+        }
+        assert_eq!(meter.fault(), Some(Fault::Control));
+    }
+}
