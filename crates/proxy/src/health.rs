@@ -21,7 +21,6 @@ use crate::backend::{Backend, Current};
 use crate::clock;
 use crate::dial::pool::{Endpoint, EndpointData, lock};
 use crate::probe::{self, Finding};
-use crate::tls::Security;
 use crate::worker::Shared;
 
 /// How often health is judged when nobody asks for it: ejections end, slow starts go on, probes fall due.
@@ -241,8 +240,7 @@ async fn examine(backend: &Arc<Backend>, endpoint: &Arc<Endpoint>, current: &Cur
     let Some(_slot) = ProbeSlot::take(backend, endpoint, current) else {
         return Finding::Unknown;
     };
-    let security = Security::of_requests(current.trust.as_ref());
-    let asked = probe::ask(probe, endpoint.address, settings.proxy_protocol, security);
+    let asked = probe::ask(probe, endpoint.address, current);
     match tokio::time::timeout(active.timeout, asked).await {
         Ok(finding) => finding,
         Err(_) => Finding::Bad("no answer in time"),

@@ -4,10 +4,12 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
 use balance::health::ProbeResult;
-use gateway::snapshot::{Probe, ProxyVersion};
+use gateway::snapshot::{EndpointProtocol, Probe, ProxyVersion};
+use http::{Request, Uri};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use crate::backend::Current;
 use crate::dial::attempt::RESPONSE_LIMITS;
 use crate::dial::connect;
 use crate::grpc::health::{self, Health, Question};
@@ -45,14 +47,9 @@ impl Finding {
 }
 
 /// Sends the probe and judges the answer. An endpoint whose connections begin with a header (PROXY protocol) gets one that
-/// speaks for ourselves, and is asked as its backend's connections are secured, both where it is asked on the port that it
-/// serves on.
-pub(crate) async fn ask(
-    probe: &Probe,
-    endpoint: SocketAddr,
-    header: Option<ProxyVersion>,
-    security: Security<'_>,
-) -> Finding {
+/// speaks for ourselves; it is asked in the protocol of its backend and as its connections are secured. All of this holds
+/// where it is asked on the port that it serves on.
+pub(crate) async fn ask(probe: &Probe, endpoint: SocketAddr, current: &Current) -> Finding {
     let port = match probe {
         Probe::Http { port, .. } | Probe::Tcp { port } | Probe::Grpc { port, .. } => *port,
     };
@@ -67,14 +64,25 @@ pub(crate) async fn ask(
         host.as_deref().map_or_else(|| address.to_string(), str::to_owned)
     };
     // On a port of its own it is asked without ado.
-    let (header, security) = match port {
-        Some(_) => (None, Security::Plain),
-        None => (header, security),
+    let settings = &current.settings;
+    let (header, security, protocol) = match port {
+        Some(_) => (None, Security::Plain, EndpointProtocol::Http1),
+        None => {
+            let security = Security::of_requests(current.trust.as_ref());
+            (settings.proxy_protocol, security, settings.protocol)
+        }
     };
     match probe {
         Probe::Tcp { .. } => Finding::Good,
         Probe::Http { target, host, statuses, .. } => match begin(stream, header, security).await {
-            Ok(stream) => ask_http(stream, target, &host_or_address(host), statuses).await,
+            Ok(stream) => {
+                let host = host_or_address(host);
+                let status = match protocol {
+                    EndpointProtocol::Http1 => over_http1(stream, target, &host).await,
+                    EndpointProtocol::Http2 => over_http2(stream, target, &host).await,
+                };
+                judge(status, statuses)
+            }
             Err(finding) => finding,
         },
         Probe::Grpc { service, host, .. } => match begin(stream, header, security).await {
@@ -109,31 +117,52 @@ async fn begin(
     }
 }
 
-async fn ask_http(
-    mut stream: Stream,
-    target: &str,
-    host: &str,
-    statuses: &RangeInclusive<u16>,
-) -> Finding {
+fn judge(status: Option<u16>, statuses: &RangeInclusive<u16>) -> Finding {
+    match status {
+        Some(status) if statuses.contains(&status) => Finding::Good,
+        Some(_) => Finding::Bad("the status is another"),
+        None => Finding::Bad("the answer is not in the protocol of the backend"),
+    }
+}
+
+/// The status that a GET is answered with.
+async fn over_http1(mut stream: Stream, target: &str, host: &str) -> Option<u16> {
     let request = format!(
         "GET {target} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: sheave-probe\r\n\
          Connection: close\r\n\r\n"
     );
-    if stream.write_all(request.as_bytes()).await.is_err() {
-        return Finding::Bad("the connection broke");
+    stream.write_all(request.as_bytes()).await.ok()?;
+    read_status(&mut stream).await
+}
+
+/// The status that a GET is answered with.
+async fn over_http2(stream: Stream, target: &str, host: &str) -> Option<u16> {
+    let uri = Uri::builder().scheme(scheme(&stream)).authority(host).path_and_query(target);
+    let request = Request::get(uri.build().ok()?)
+        .version(http::Version::HTTP_2)
+        .header("user-agent", "sheave-probe")
+        .body(())
+        .ok()?;
+    let (requests, connection) = h2::client::handshake(stream).await.ok()?;
+    let answered = async {
+        let (response, _) = requests.ready().await?.send_request(request, true)?;
+        Ok::<_, h2::Error>(response.await?.status().as_u16())
+    };
+    tokio::select! {
+        status = answered => status.ok(),
+        _ = connection => None,
     }
-    match read_status(&mut stream).await {
-        Some(status) if statuses.contains(&status) => Finding::Good,
-        Some(_) => Finding::Bad("the status is another"),
-        None => Finding::Bad("the answer is not HTTP"),
+}
+
+fn scheme(stream: &Stream) -> &'static str {
+    match stream {
+        Stream::Tcp(_) | Stream::H2(_) => "http",
+        Stream::Tls(_) => "https",
     }
 }
 
 async fn ask_grpc(stream: Stream, service: &str, authority: &str) -> Finding {
-    let scheme = match stream {
-        Stream::Tcp(_) | Stream::H2(_) => "http",
-        Stream::Tls(_) => "https",
-    };
+    let scheme = scheme(&stream);
     match health::ask(stream, &Question { scheme, authority, service }).await {
         Health::Serving => Finding::Good,
         other => Finding::Bad(other.word()),
@@ -154,5 +183,40 @@ async fn read_status(stream: &mut Stream) -> Option<u16> {
             },
             Err(_) => return None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn an_endpoint_is_asked_in_its_protocol() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+        let status = runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let ask = async {
+                let stream = Stream::Tcp(TcpStream::connect(address).await.unwrap());
+                over_http2(stream, "/healthz?deep", "a.test").await
+            };
+            let answer = async {
+                let (socket, _) = listener.accept().await.unwrap();
+                let mut connection = h2::server::handshake(socket).await.unwrap();
+                let (request, mut respond) = connection.accept().await.unwrap().unwrap();
+                assert_eq!(request.uri(), "http://a.test/healthz?deep");
+                let mut head = http::Response::new(());
+                *head.status_mut() = http::StatusCode::NO_CONTENT;
+                respond.send_response(head, true).unwrap();
+                while let Some(Ok(_)) = connection.accept().await {}
+            };
+            tokio::join!(ask, answer).0
+        });
+        assert_eq!(status, Some(204));
+        assert_eq!(judge(status, &(200..=299)), Finding::Good);
+        assert_eq!(judge(status, &(200..=200)).result(), ProbeResult::Bad);
+        assert_eq!(judge(None, &(200..=200)).result(), ProbeResult::Bad);
     }
 }
