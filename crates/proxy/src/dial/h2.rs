@@ -147,7 +147,7 @@ impl Order {
         }
         let head = self.head.take().expect("a call is over once it has its stream");
         // The link has just said that it takes one.
-        let message = link.send(head, self.is_whole).map_err(|_| Failure::EndpointClosed)?;
+        let message = link.send(head, self.is_whole).map_err(|_gone| Failure::EndpointClosed)?;
         let stream = Stream::H2(Box::new(message));
         Ok(Box::new(Connection::on_link(stream, berth, worker, now)))
     }
