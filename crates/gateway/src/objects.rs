@@ -18,6 +18,8 @@ mod duration;
 mod metadata;
 /// `GatewayClass` and `Gateway`.
 mod gateway;
+/// What a Gateway says of TLS.
+mod gateway_tls;
 /// What routes of every kind have.
 mod route;
 /// `HTTPRoute`.
@@ -26,12 +28,20 @@ mod http_route;
 mod http_match;
 /// What an HTTPRoute changes on the way.
 mod http_filter;
+/// `GRPCRoute`.
+mod grpc_route;
 /// `TCPRoute` and `UDPRoute`.
 mod stream_route;
+/// `TLSRoute`.
+mod tls_route;
 /// `ReferenceGrant`.
 mod reference_grant;
 /// `Service` and `EndpointSlice`.
 mod service;
+/// `Secret` and `ConfigMap`.
+mod secret;
+/// `BackendTLSPolicy`.
+mod backend_tls_policy;
 /// `BackendPolicy`.
 mod backend_policy;
 /// What a BackendPolicy says of health and retries.
@@ -41,20 +51,31 @@ mod client_policy;
 /// Objects from a few flags.
 mod shorthand;
 
-pub use backend_health::{ActiveHealth, BackendRetry, Health, PassiveHealth, ProbeType, SlowStart};
+pub use backend_health::{
+    ActiveHealth, BackendRetry, GrpcStatus, Health, PassiveHealth, ProbeType, SlowStart,
+};
 pub use backend_policy::{
     Affinity, AffinityType, Algorithm, BackendConnections, BackendPolicySpec, BackendProtocol,
     BackendTimeouts, HashOn, HashOnType, Overload, ProxyVersion, Queue, ServiceKind, ServiceTarget,
 };
+pub use backend_tls_policy::{
+    BackendTlsPolicySpec, BackendTlsTarget, BackendValidation, LocalRef, SubjectAltName,
+    SubjectAltNameType,
+};
 pub use client_policy::{
-    ClientConnections, ClientLimits, ClientPolicySpec, ClientTimeouts, GatewayKind, GatewayTarget,
-    ProxyProtocol,
+    ClientConnections, ClientHttp2, ClientLimits, ClientPolicySpec, ClientTimeouts, GatewayKind,
+    GatewayTarget, ProxyProtocol,
 };
 pub use duration::Duration;
 pub use gateway::{
     AllowedNamespaces, AllowedRoutes, FromNamespaces, GatewayAddress, GatewayClassSpec,
     GatewaySpec, Listener, RouteKind,
 };
+pub use gateway_tls::{
+    BackendTls, FrontendTls, FrontendTlsConfig, FrontendTlsPort, FrontendValidation,
+    FrontendValidationMode, GatewayTls, ListenerTls, ObjectRef, TlsMode,
+};
+pub use grpc_route::{GrpcMethodMatch, GrpcRouteMatch, GrpcRouteRule, GrpcRouteSpec};
 pub use http_filter::{
     CorsFilter, Fraction, HeaderModifier, HttpFilter, HttpFilterType, HttpHeader, MirrorRef,
     PathModifier, PathModifierType, RedirectScheme, RequestMirror, RequestRedirect, UrlRewrite,
@@ -69,12 +90,14 @@ pub use reference_grant::{GrantFrom, GrantTo, ReferenceGrantSpec};
 pub use route::{ParentRef, ServiceRef};
 pub use scalar::{CorsOrigin, FieldName, Hostname, Ignored, Network, Unserved};
 pub use schema::schema;
+pub use secret::{ConfigMapSpec, Encoded, Plain, SecretSpec};
 pub use service::{
     AddressType, Conditions, EndpointSliceSpec, ServicePort, ServiceSpec, ServiceType,
     SliceEndpoint, SlicePort,
 };
 pub use shorthand::{Listen, ListenProtocol, Shorthand, shorthand};
 pub use stream_route::{StreamBackendRef, StreamRouteRule, StreamRouteSpec};
+pub use tls_route::TlsRouteSpec;
 
 /// An object that we understand.
 #[derive(Clone, Debug, PartialEq)]
@@ -85,6 +108,10 @@ pub enum Object {
     Gateway(Resource<GatewaySpec>),
     /// Which requests go to which Services.
     HttpRoute(Resource<HttpRouteSpec>),
+    /// Which calls of gRPC go to which Services.
+    GrpcRoute(Resource<GrpcRouteSpec>),
+    /// Where TLS connections go, by name.
+    TlsRoute(Resource<TlsRouteSpec>),
     /// Where connections go.
     TcpRoute(Resource<StreamRouteSpec>),
     /// Where flows of datagrams go.
@@ -95,6 +122,12 @@ pub enum Object {
     Service(Resource<ServiceSpec>),
     /// Some endpoints of a Service.
     EndpointSlice(Resource<EndpointSliceSpec>),
+    /// Certificates and keys.
+    Secret(Resource<SecretSpec>),
+    /// Certificates of authorities.
+    ConfigMap(Resource<ConfigMapSpec>),
+    /// How connections to the endpoints of a Service are encrypted.
+    BackendTlsPolicy(Resource<BackendTlsPolicySpec>),
     /// How the endpoints of a Service are used.
     BackendPolicy(Box<Resource<BackendPolicySpec>>),
     /// What clients of a Gateway may do.

@@ -35,7 +35,7 @@ pub enum Detail {
     Gateway(Vec<Condition>, Vec<ListenerStatus>),
     /// Of a route of any kind, for each parent of ours.
     Route(Vec<ParentStatus>),
-    /// Of a policy, for each target.
+    /// Of a policy, for each target; of a BackendTLSPolicy, for each Gateway of ours that leads to one of its targets.
     Policy(Vec<TargetStatus>),
 }
 
@@ -61,12 +61,14 @@ pub struct ParentStatus {
     pub conditions: Vec<Condition>,
 }
 
-/// What became of a policy at one target.
+/// What became of a policy at one target, or on the way from one Gateway.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TargetStatus {
-    /// The target's kind.
+    /// The target's kind, or that of Gateways.
     pub kind: &'static str,
-    /// Its name, in the policy's namespace.
+    /// Its namespace; that of the policy if it is a target.
+    pub namespace: String,
+    /// Its name.
     pub name: String,
     /// Which part of it.
     pub section_name: Option<String>,
@@ -100,6 +102,8 @@ pub enum ConditionType {
     Conflicted,
     /// Some of its rules were left out.
     PartiallyInvalid,
+    /// Clients are let in without a certificate that is believed.
+    InsecureFrontendValidationMode,
 }
 
 /// Why something holds or does not; the names are Gateway API's.
@@ -108,10 +112,15 @@ pub enum ConditionType {
 pub enum Reason {
     Accepted,
     BackendNotFound,
+    ConfigurationChanged,
     Conflicted,
     HostnameConflict,
     IncompatibleFilters,
     Invalid,
+    InvalidCACertificateKind,
+    InvalidCACertificateRef,
+    InvalidCertificateRef,
+    InvalidClientCertificateRef,
     InvalidKind,
     InvalidParameters,
     InvalidRouteKinds,
@@ -119,6 +128,7 @@ pub enum Reason {
     NoConflicts,
     NoMatchingListenerHostname,
     NoMatchingParent,
+    NoValidCACertificate,
     NotAllowedByListeners,
     Programmed,
     ProtocolConflict,

@@ -5,8 +5,16 @@
 
 /// Objects by name and age.
 mod index;
+/// From PEM to certificates.
+mod certificate;
+/// References to certificates.
+mod reference;
 /// Gateways: where to accept, and which listener is whose.
 mod listener;
+/// The TLS of listeners.
+mod listener_tls;
+/// What becomes of Gateways.
+mod gateway_status;
 /// Listeners that claim the same.
 mod conflict;
 /// The addresses that we accept on.
@@ -15,20 +23,26 @@ mod address;
 mod attach;
 /// Routes that wait for places in a Snapshot.
 mod draft;
-/// HTTPRoutes.
+/// HTTPRoutes and GRPCRoutes.
 mod route;
-/// The rules of HTTPRoutes: where they lead.
+/// Their rules: where they lead.
 mod rule;
 /// What the rules of HTTPRoutes ask for.
 mod matches;
-/// The filters of HTTPRoutes.
+/// What the rules of GRPCRoutes ask for.
+mod grpc_match;
+/// The filters of both.
 mod filter;
-/// TCPRoutes and UDPRoutes.
+/// TLSRoutes, TCPRoutes and UDPRoutes.
 mod stream_route;
 /// Services and EndpointSlices: what references lead to.
 mod backend;
 /// What may be referred to from other namespaces.
 mod grant;
+/// BackendTLSPolicies: how connections to endpoints are encrypted.
+mod backend_tls;
+/// What is spoken to endpoints.
+mod speech;
 /// Policies: what applies to whom.
 mod policy;
 /// What policies say, with every default filled in.
@@ -38,6 +52,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 pub use backend::{Endpoints, SERVICE_NAME_LABEL};
+pub use certificate::Dated;
 pub use listener::CONTROLLER;
 
 use crate::objects::{Object, Resource};
@@ -56,6 +71,8 @@ pub struct Translation {
     pub statuses: Vec<Status>,
     /// Everything that is wrong, in the order of files and documents.
     pub problems: Vec<Problem>,
+    /// The certificates that are in use, each once: when they hold is for who knows what time it is.
+    pub dated: BTreeSet<Dated>,
 }
 
 /// What these objects ask for.
@@ -63,13 +80,17 @@ pub fn translate(objects: &[Object]) -> Translation {
     let mut report = Report::default();
     let index = Index::new(objects, &mut report);
     let client_policies = policy::client_policies(&index, &mut report);
-    let backend_policies = policy::backend_policies(&index, &mut report);
+    let tls_policies = backend_tls::backend_tls_policies(&index, &mut report);
+    let backend_policies = policy::backend_policies(&index, &tls_policies, &mut report);
 
     let mut gateways = listener::gateways(&index, &mut report);
     let mut routes = route::drafts(&index, &mut gateways, &mut report);
     routes.extend(stream_route::drafts(&index, &mut gateways, &mut report));
     let mut addresses = address::addresses(&gateways, &client_policies, &mut report);
-    listener::statuses(&gateways, &mut report);
+    gateway_status::statuses(&gateways, &mut report);
+    let users = speech::users(&routes);
+    users.report_clients(&tls_policies, &gateways, &mut report);
+    tls_policies.statuses(&users.ancestors, &gateways, &mut report);
 
     let keys = backend_keys(&routes);
     let endpoints = Endpoints::of_index(&index);
@@ -78,7 +99,10 @@ pub fn translate(objects: &[Object]) -> Translation {
         key: key.clone(),
         source: backend::source(&index, key),
         endpoints: endpoints.of(key),
-        settings: backend_policies.settings(&index, key),
+        settings: {
+            let speech = users.speech(key, &index, &tls_policies, &gateways);
+            backend_policies.settings(&index, key, speech)
+        },
     };
     let mut snapshot =
         Snapshot { backends: keys.iter().map(backend).collect(), ..Default::default() };
@@ -91,7 +115,8 @@ pub fn translate(objects: &[Object]) -> Translation {
     }
     snapshot.listeners = addresses.into_listeners();
     report.problems.sort_by(|a, b| a.origin.cmp(&b.origin));
-    Translation { snapshot, statuses: report.statuses, problems: report.problems }
+    let Report { statuses, problems, dated } = report;
+    Translation { snapshot, statuses, problems, dated }
 }
 
 /// Every backend that a rule names, sorted, each once.
@@ -105,6 +130,7 @@ fn backend_keys(routes: &[RouteDraft]) -> Vec<BackendKey> {
 struct Report {
     statuses: Vec<Status>,
     problems: Vec<Problem>,
+    dated: BTreeSet<Dated>,
 }
 
 /// A reason against something: where, and in words for programs and for people.
@@ -130,6 +156,13 @@ impl Report {
         message: impl Into<String>,
     ) {
         self.problems.push(object.problem(kind, field, message));
+    }
+
+    /// A problem that several may come upon.
+    fn once(&mut self, problem: Problem) {
+        if !self.problems.contains(&problem) {
+            self.problems.push(problem);
+        }
     }
 
     fn fault<S>(&mut self, kind: &str, object: &Resource<S>, fault: &Fault) {

@@ -1,6 +1,7 @@
 //! Every `testdata/NAME.in.yaml` comes to what `testdata/NAME.out.yaml` says; `UPDATE_EXPECT=1` rewrites the latter.
 //!
-//! A comment `# request: HOST PATH` in a case asks where such a request goes.
+//! A comment `# request: HOST PATH` in a case asks where such a request goes, `# name: NAME` what becomes of a TLS
+//! connection that asks for a name, and of one that asks for none.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fmt::{Debug, Write};
@@ -9,7 +10,10 @@ use std::path::{Path, PathBuf};
 
 use gateway::matching::PlainRequest;
 use gateway::objects::{Listen, ListenProtocol, Shorthand, shorthand};
-use gateway::snapshot::{Backend, Filters, Listener, Protocol, Rule, Source, Target, Transport};
+use gateway::snapshot::{
+    Backend, BackendSettings, Carried, ClientCertificates, EndpointTls, Filters, Listener,
+    Protocol, Roots, Rule, Source, Target, TlsSite, Transport,
+};
 use gateway::status::{Condition, Detail, Status};
 use gateway::{Snapshot, parse, translate};
 
@@ -59,6 +63,8 @@ fn output(input: &str, file: &str) -> String {
         described(&it.name, &address, &it.client, &defaults.0.client)
     };
     section(&mut out, "listeners", snapshot.listeners.iter().map(listener));
+    section(&mut out, "tls", snapshot.listeners.iter().flat_map(|it| sites(it, snapshot)));
+    section(&mut out, "names", input.lines().flat_map(|line| names(line, snapshot)));
     section(&mut out, "rules", snapshot.rules.iter().filter_map(|rule| special(rule, snapshot)));
     section(&mut out, "requests", input.lines().filter_map(|line| request(line, snapshot)));
     let backend = |it: &Backend| {
@@ -70,7 +76,11 @@ fn output(input: &str, file: &str) -> String {
             Source::Slices => format!("[{}]", endpoints.collect::<Vec<_>>().join(", ")),
             Source::Dns { host, port } => format!("DNS {host}:{port}"),
         };
-        described(&it.key, &from, &it.settings, &defaults.1.settings)
+        let tls = it.settings.tls.as_deref();
+        let from = tls.map_or_else(|| from.clone(), |tls| format!("{from} {}", endpoint_tls(tls)));
+        // In words, for it holds whole certificates.
+        let settings = BackendSettings { tls: None, ..it.settings.clone() };
+        described(&it.key, &from, &settings, &defaults.1.settings)
     };
     section(&mut out, "backends", snapshot.backends.iter().map(backend));
     section(&mut out, "statuses", translation.statuses.iter().flat_map(status));
@@ -117,6 +127,53 @@ fn described<S: Debug>(
     let special: Vec<_> =
         parts(&settings).into_iter().filter(|part| !usual.contains(part)).collect();
     quoted(&format!("{name} {what} {}", special.join(", ")).trim_end())
+}
+
+/// What becomes of TLS at a listener, the most specific hosts first.
+fn sites(listener: &Listener, snapshot: &Snapshot) -> Vec<String> {
+    let sites = listener.tls.iter().flat_map(|tls| &tls.sites);
+    sites.map(|it| quoted(&format!("{} {}", listener.address, site(it, snapshot)))).collect()
+}
+
+fn site(site: &TlsSite, snapshot: &Snapshot) -> String {
+    let terms = site.terminate.as_ref().map_or_else(
+        || "passed through".to_owned(),
+        |terms| {
+            let names: Vec<_> = terms.certificates.iter().map(|it| &*it.name).collect();
+            let clients = terms.clients.as_ref().map(|ClientCertificates { roots, required }| {
+                format!(", clients of {} authorities required={required}", roots.len())
+            });
+            format!("by {}{}", names.join(" and "), clients.unwrap_or_default())
+        },
+    );
+    let carries = match &site.carries {
+        Carried::Requests => "requests".to_owned(),
+        Carried::Connections(None) => "closed".to_owned(),
+        Carried::Connections(Some(rule)) => shares(rule, snapshot),
+    };
+    format!("{:?}: {terms}; {carries}", site.hosts)
+}
+
+fn names(line: &str, snapshot: &Snapshot) -> Vec<String> {
+    let Some(name) = line.strip_prefix("# name: ") else { return Vec::new() };
+    let asked = (name != "none").then_some(name.as_bytes());
+    let listeners = snapshot.listeners.iter().filter_map(|it| Some((it.address, it.tls.as_ref()?)));
+    let answer = |(address, tls): (_, &std::sync::Arc<gateway::snapshot::ListenerTls>)| {
+        let found = tls.find(asked).map(|it| site(it, snapshot));
+        quoted(&format!("{name} at {address} -> {}", found.as_deref().unwrap_or("refused")))
+    };
+    listeners.map(answer).collect()
+}
+
+fn endpoint_tls(tls: &EndpointTls) -> String {
+    let EndpointTls { server_name, subject_names, roots, client } = tls;
+    let roots = match roots {
+        Roots::System => "the system".to_owned(),
+        Roots::Given(roots) => format!("{} authorities", roots.len()),
+    };
+    let client = client.as_ref().map(|client| format!(" shown {}", client.name));
+    let client = client.unwrap_or_default();
+    format!("TLS to {server_name} {subject_names:?} believing {roots}{client}")
 }
 
 /// What is not plain in a rule.

@@ -10,7 +10,7 @@ use gateway::objects::{
     AddressType, Conditions, Duration, EndpointSliceSpec, Listen, ListenProtocol, Object,
     Shorthand, SliceEndpoint, SlicePort, shorthand,
 };
-use gateway::snapshot::{Listener, Protocol, Snapshot, Target};
+use gateway::snapshot::{Carried, Listener, Protocol, Snapshot, Target};
 use gateway::{Endpoints, parse, translate};
 use proptest::prelude::*;
 
@@ -31,6 +31,17 @@ fn assert_valid(snapshot: &Snapshot) {
     addresses.dedup();
     assert_eq!(addresses.len(), snapshot.listeners.len(), "an address occurs twice");
     assert!(snapshot.backends.is_sorted_by(|a, b| a.key < b.key), "backends are not sorted");
+    for (listener, tls) in snapshot.listeners.iter().filter_map(|it| Some((it, it.tls.as_ref()?))) {
+        assert!(!tls.sites.is_empty());
+        for site in &tls.sites {
+            assert!(site.terminate.as_ref().is_none_or(|terms| !terms.certificates.is_empty()));
+            match (&site.carries, &listener.protocol) {
+                (Carried::Requests, Protocol::Http(_)) => assert!(site.terminate.is_some()),
+                (Carried::Connections(_), Protocol::Http(_) | Protocol::Tcp(None)) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
     for (index, rule) in snapshot.rules.iter().enumerate() {
         assert_eq!(rule.index, index);
         assert!(rule.targets.iter().all(|share| share.weight > 0));

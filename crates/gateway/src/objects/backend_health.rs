@@ -33,7 +33,7 @@ pub struct ActiveHealth {
     /// What an HTTP probe asks for: a path, and perhaps a query.
     #[schemars(length(min = 1, max = 1024), extend("format" = "target"))]
     pub path: Option<String>,
-    /// `Host` of an HTTP probe; not given: the endpoint's address and port.
+    /// `Host` of an HTTP or gRPC probe; not given: the endpoint's address and port.
     #[schemars(extend("format" = "host"))]
     pub host: Option<String>,
     /// The lowest status of a good answer to an HTTP probe; not given: 200.
@@ -42,6 +42,9 @@ pub struct ActiveHealth {
     /// The highest status of a good answer to an HTTP probe; not given: 399.
     #[schemars(range(min = 100, max = 599))]
     pub max_status: Option<u16>,
+    /// The service that a gRPC probe asks for; not given: the server as a whole.
+    #[schemars(length(min = 1, max = 1024))]
+    pub service: Option<String>,
     /// The port; not given: the endpoint's own.
     #[schemars(range(min = 1, max = 65535))]
     pub port: Option<u16>,
@@ -67,7 +70,7 @@ pub enum ProbeType {
     /// A connection, which is closed at once.
     #[serde(rename = "TCP")]
     Tcp,
-    /// gRPC's health check, which is not supported yet.
+    /// gRPC's health check (`grpc.health.v1.Health/Check`), which must say `SERVING`.
     #[serde(rename = "GRPC")]
     Grpc,
 }
@@ -125,6 +128,10 @@ pub struct BackendRetry {
     /// Statuses of responses that are tried again as well, if the request is idempotent.
     #[schemars(length(max = 32), inner(range(min = 400, max = 599)))]
     pub statuses: Vec<u16>,
+    /// Statuses of gRPC calls that are tried again as well. One that comes before any message of the answer alone can be:
+    /// the client has seen nothing of it then.
+    #[schemars(length(max = 16))]
+    pub grpc_statuses: Vec<GrpcStatus>,
     /// The first retry waits a random time up to this, each further one up to twice as long.
     pub backoff_base: Duration,
     /// The longest wait before a retry.
@@ -135,6 +142,45 @@ pub struct BackendRetry {
     /// Retries that are allowed on top, each second.
     #[schemars(range(min = 0, max = 10_000))]
     pub budget_floor_per_second: u32,
+}
+
+/// A status of a gRPC call other than OK.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+#[repr(u8)]
+pub enum GrpcStatus {
+    /// The caller gave up.
+    Cancelled = 1,
+    /// Nobody knows why.
+    Unknown = 2,
+    /// The request makes no sense.
+    InvalidArgument = 3,
+    /// It took too long.
+    DeadlineExceeded = 4,
+    /// There is no such thing.
+    NotFound = 5,
+    /// There is such a thing already.
+    AlreadyExists = 6,
+    /// The caller may not.
+    PermissionDenied = 7,
+    /// There is no more of something.
+    ResourceExhausted = 8,
+    /// Things are not as the call needs them.
+    FailedPrecondition = 9,
+    /// Somebody else was faster.
+    Aborted = 10,
+    /// It is beyond the end.
+    OutOfRange = 11,
+    /// The server does not know the method.
+    Unimplemented = 12,
+    /// The server is broken.
+    Internal = 13,
+    /// The server cannot serve now.
+    Unavailable = 14,
+    /// Data is lost.
+    DataLoss = 15,
+    /// The caller has not said who it is.
+    Unauthenticated = 16,
 }
 
 impl Default for Health {
@@ -153,6 +199,7 @@ impl Default for ActiveHealth {
             host: None,
             min_status: None,
             max_status: None,
+            service: None,
             port: None,
             interval: Duration(interval),
             timeout: Duration(timeout),
@@ -193,6 +240,7 @@ impl Default for BackendRetry {
         Self {
             attempts: defaults.attempts.get(),
             statuses: Vec::new(),
+            grpc_statuses: Vec::new(),
             backoff_base: Duration(defaults.backoff_base),
             backoff_max: Duration(defaults.backoff_max),
             budget_percent: defaults.budget_percent,

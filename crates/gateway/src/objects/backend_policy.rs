@@ -50,7 +50,8 @@ pub struct BackendPolicySpec {
     pub health: Health,
     /// An endpoint that starts or returns comes to its full share slowly; not given: at once.
     pub slow_start: Option<SlowStart>,
-    /// What is spoken to endpoints; not given: what the port's `appProtocol` says, or HTTP/1.1.
+    /// What is spoken to endpoints; not given: what the port's `appProtocol` says, else HTTP/2 where a GRPCRoute leads to
+    /// them, else HTTP/1.1. Whether it is encrypted, a BackendTLSPolicy says.
     pub protocol: Option<BackendProtocol>,
     /// Each connection to an endpoint begins with a PROXY protocol header of this version, which says the client's
     /// address; not given: with none. A connection then serves one client only.
@@ -161,10 +162,10 @@ pub enum BackendProtocol {
     /// HTTP/1.1.
     #[serde(rename = "HTTP1")]
     Http1,
-    /// HTTP/2 without TLS, which is not supported yet.
+    /// HTTP/2 without TLS.
     #[serde(rename = "H2C")]
     H2c,
-    /// HTTP/2, which is not supported yet.
+    /// HTTP/2 with TLS, for which there must be a BackendTLSPolicy.
     H2,
     /// HTTP/3, which is not supported yet.
     H3,

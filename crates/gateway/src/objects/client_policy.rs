@@ -27,6 +27,9 @@ pub struct ClientPolicySpec {
     /// How long a client may take.
     #[serde(default)]
     pub timeouts: ClientTimeouts,
+    /// Connections that speak HTTP/2.
+    #[serde(default)]
+    pub http2: ClientHttp2,
     /// Addresses and CIDR blocks of the proxies in front, whose `X-Forwarded-*`, `Forwarded` and `X-Request-Id` are
     /// believed; from others they are replaced.
     #[serde(default)]
@@ -123,6 +126,21 @@ pub struct ClientTimeouts {
     pub flow: Duration,
 }
 
+/// Connections that speak HTTP/2.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct ClientHttp2 {
+    /// Requests at a time on one connection, at most. Clients are told, and keep to it.
+    #[schemars(range(min = 1, max = 10_000))]
+    pub max_concurrent_streams: u32,
+}
+
+impl Default for ClientHttp2 {
+    fn default() -> Self {
+        Self { max_concurrent_streams: 128 }
+    }
+}
+
 impl Default for ClientConnections {
     fn default() -> Self {
         Self { max: 100_000, max_age: None, idle_timeout: Duration::from_secs(60) }
@@ -154,6 +172,7 @@ impl ClientPolicySpec {
             connections: ClientConnections::default(),
             limits: ClientLimits::default(),
             timeouts: ClientTimeouts::default(),
+            http2: ClientHttp2::default(),
             trusted_proxies: Vec::new(),
             proxy_protocol: ProxyProtocol::Off,
         }

@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::gateway_tls::{GatewayTls, ListenerTls};
 use super::scalar::{Hostname, Ignored, Unserved};
 
 /// Who serves the Gateways of this class.
@@ -37,7 +38,7 @@ pub struct GatewaySpec {
     /// Which ListenerSets may attach.
     pub allowed_listeners: Option<Unserved>,
     /// TLS of the whole Gateway.
-    pub tls: Option<Unserved>,
+    pub tls: Option<GatewayTls>,
     /// Which routes attach without naming the Gateway.
     pub default_scope: Option<Unserved>,
 }
@@ -54,11 +55,11 @@ pub struct Listener {
     /// The port. 0, an extension of ours for files, takes any free one.
     #[schemars(range(min = 0, max = 65535))]
     pub port: u16,
-    /// `HTTP`; what else Gateway API knows is refused in the listener's status.
+    /// `HTTP`, `HTTPS`, `TLS`, `TCP` or `UDP`; what else there may be is refused in the listener's status.
     #[schemars(length(min = 1, max = 255))]
     pub protocol: String,
-    /// Certificates.
-    pub tls: Option<Unserved>,
+    /// How connections are decrypted, where `protocol` is `HTTPS` or `TLS`.
+    pub tls: Option<ListenerTls>,
     /// Who may attach.
     #[serde(default)]
     pub allowed_routes: AllowedRoutes,

@@ -14,11 +14,10 @@ use super::schema::{self, schema};
 use crate::problem::{self, Origin, Problem};
 
 /// Kinds that a cluster's dump naturally holds and that mean nothing to us.
-const IGNORED_KINDS: [&str; 36] = [
+const IGNORED_KINDS: [&str; 34] = [
     "APIService",
     "ClusterRole",
     "ClusterRoleBinding",
-    "ConfigMap",
     "ControllerRevision",
     "CronJob",
     "CustomResourceDefinition",
@@ -46,7 +45,6 @@ const IGNORED_KINDS: [&str; 36] = [
     "ResourceQuota",
     "Role",
     "RoleBinding",
-    "Secret",
     "ServiceAccount",
     "StatefulSet",
     "StorageClass",
@@ -54,13 +52,12 @@ const IGNORED_KINDS: [&str; 36] = [
 ];
 
 /// Kinds that ask for something we do not serve yet.
-const UNSERVED_KINDS: [&str; 5] =
-    ["BackendTLSPolicy", "GRPCRoute", "Ingress", "ListenerSet", "TLSRoute"];
+const UNSERVED_KINDS: [&str; 2] = ["Ingress", "ListenerSet"];
 
 /// Reads a stream of YAML documents: every object that is well formed, and every fault of the others.
 ///
 /// `file` is what the stream is called in problems. An empty document is skipped, a `List` is unfolded, and kinds that
-/// a cluster's dump holds without asking us for anything (Deployment, Pod, ConfigMap, …) are left out.
+/// a cluster's dump holds without asking us for anything (Deployment, Pod, …) are left out.
 pub fn parse(text: &str, file: &str) -> (Vec<Object>, Vec<Problem>) {
     let file = Arc::from(file);
     let mut reader = Reader::default();
@@ -83,12 +80,15 @@ struct Kind {
 }
 
 const GATEWAY_API: &[&str] = &["gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1beta1"];
-/// Kinds that have grown up later have left `v1alpha2` behind; what is written in it means the same.
-const GATEWAY_API_STREAMS: &[&str] =
-    &["gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1alpha2"];
+/// Kinds that have grown up later have left these behind; what is written in them means the same.
+const GATEWAY_API_LATER: &[&str] = &[
+    "gateway.networking.k8s.io/v1",
+    "gateway.networking.k8s.io/v1alpha2",
+    "gateway.networking.k8s.io/v1alpha3",
+];
 const SHEAVE: &[&str] = &["sheave.dev/v1alpha1"];
 
-const KINDS: [Kind; 10] = [
+const KINDS: [Kind; 15] = [
     Kind {
         name: "GatewayClass",
         versions: GATEWAY_API,
@@ -105,13 +105,23 @@ const KINDS: [Kind; 10] = [
         read: |reader, raw| reader.read_spec(raw).map(Object::HttpRoute),
     },
     Kind {
+        name: "GRPCRoute",
+        versions: GATEWAY_API_LATER,
+        read: |reader, raw| reader.read_spec(raw).map(Object::GrpcRoute),
+    },
+    Kind {
+        name: "TLSRoute",
+        versions: GATEWAY_API_LATER,
+        read: |reader, raw| reader.read_spec(raw).map(Object::TlsRoute),
+    },
+    Kind {
         name: "TCPRoute",
-        versions: GATEWAY_API_STREAMS,
+        versions: GATEWAY_API_LATER,
         read: |reader, raw| reader.read_spec(raw).map(Object::TcpRoute),
     },
     Kind {
         name: "UDPRoute",
-        versions: GATEWAY_API_STREAMS,
+        versions: GATEWAY_API_LATER,
         read: |reader, raw| reader.read_spec(raw).map(Object::UdpRoute),
     },
     Kind {
@@ -128,6 +138,21 @@ const KINDS: [Kind; 10] = [
         name: "EndpointSlice",
         versions: &["discovery.k8s.io/v1"],
         read: |reader, raw| reader.read_flat(raw).map(Object::EndpointSlice),
+    },
+    Kind {
+        name: "Secret",
+        versions: &["v1"],
+        read: |reader, raw| reader.read_flat(raw).map(Object::Secret),
+    },
+    Kind {
+        name: "ConfigMap",
+        versions: &["v1"],
+        read: |reader, raw| reader.read_flat(raw).map(Object::ConfigMap),
+    },
+    Kind {
+        name: "BackendTLSPolicy",
+        versions: GATEWAY_API_LATER,
+        read: |reader, raw| reader.read_spec(raw).map(Object::BackendTlsPolicy),
     },
     Kind {
         name: "BackendPolicy",

@@ -9,6 +9,7 @@ use serde::de::{Deserialize, Deserializer, Error, IgnoredAny};
 use serde::{Serialize, Serializer};
 
 use super::duration::Duration;
+use super::secret::decode_base64;
 use crate::matching::HostPattern;
 
 /// A CIDR block, or an address that stands for the block of itself.
@@ -67,6 +68,10 @@ pub(super) fn fault(format: &str, text: &str) -> Option<String> {
         "field-value" if !is_field_value(text) => {
             "must hold visible characters, and spaces and tabs between them (RFC 9110)"
         }
+        "base64" if decode_base64(text).is_none() => "must be base64 (RFC 4648)",
+        "absolute-uri" if !is_absolute_uri(text) => {
+            "must be a URI with its scheme, as in spiffe://cluster.local/ns/shop/sa/cart (RFC 3986)"
+        }
         "timestamp" if !is_timestamp(text) => "must be a time in UTC, as in 2026-01-31T12:00:00Z",
         _ => return None,
     };
@@ -100,6 +105,17 @@ fn is_target(text: &str) -> bool {
     let is_inner =
         |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~%!$&'()*+,;=:@?".contains(&byte);
     text.starts_with('/') && text.bytes().all(is_inner)
+}
+
+/// A scheme, a colon, and something after it.
+fn is_absolute_uri(text: &str) -> bool {
+    let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
+    text.split_once(':').is_some_and(|(scheme, rest)| {
+        scheme.starts_with(|char: char| char.is_ascii_alphabetic())
+            && scheme.bytes().all(is_inner)
+            && !rest.is_empty()
+            && rest.bytes().all(|byte| byte.is_ascii_graphic())
+    })
 }
 
 /// A token (RFC 9110 §5.6.2).
@@ -240,6 +256,10 @@ mod tests {
             ("origin", "https://*.example.com:8443", ""),
             ("origin", "https://www.example.com/", "origin"),
             ("origin", "www.example.com", "origin"),
+            ("base64", "aHVudGVyMg==", ""),
+            ("base64", "hunter2", "base64"),
+            ("absolute-uri", "spiffe://a/b", ""),
+            ("absolute-uri", "a/b", "scheme"),
             ("field-name", "X-User", ""),
             ("field-name", "X User", "1 to 256"),
             ("field-value", "a b", ""),

@@ -122,7 +122,9 @@ fn fault(value: &Value, schema: &Value) -> Option<String> {
     if let Some(expected) = schema["type"].as_str()
         && !is_type(value, expected)
     {
-        return Some(format!("must be {}, is {}", with_article(expected), description(value)));
+        let is_secret = schema["writeOnly"] == json!(true);
+        let found = if is_secret { "something else".to_owned() } else { description(value) };
+        return Some(format!("must be {}, is {found}", with_article(expected)));
     }
     if let Some(allowed) = schema["enum"].as_array()
         && !allowed.contains(value)

@@ -14,12 +14,37 @@ pub struct ListenerTls {
     pub sites: Vec<TlsSite>,
 }
 
+impl ListenerTls {
+    /// Sorts the sites.
+    pub(crate) fn new(mut sites: Vec<TlsSite>) -> Self {
+        sites.sort_by(|a, b| specificity(&b.hosts).cmp(&specificity(&a.hosts)));
+        Self { sites }
+    }
+
+    /// What becomes of a connection that asks for a name, in lower case and without a dot at its end, or for none.
+    pub fn find(&self, name: Option<&[u8]>) -> Option<&TlsSite> {
+        self.sites.iter().find(|site| match name {
+            Some(name) => site.hosts.matches(name),
+            None => site.hosts == HostPattern::Any,
+        })
+    }
+}
+
+/// A name goes before all names below one, and a longer one before a shorter one.
+fn specificity(hosts: &HostPattern) -> (u8, usize) {
+    match hosts {
+        HostPattern::Any => (0, 0),
+        HostPattern::Below(name) => (1, name.len()),
+        HostPattern::Exact(name) => (2, name.len()),
+    }
+}
+
 /// The connections for some names.
 #[derive(Clone, Debug)]
 pub struct TlsSite {
     /// The names. One that is `Any` also takes connections that ask for none.
     pub hosts: HostPattern,
-    /// With what they are decrypted; `None`: they are passed through as they are.
+    /// With what they are decrypted; `None`: they are passed through as they are, whatever the backend's TLS would be.
     pub terminate: Option<Arc<TlsTerms>>,
     /// What is in them.
     pub carries: Carried,
@@ -85,7 +110,7 @@ impl fmt::Debug for PrivateKey {
 pub struct ClientCertificates {
     /// Who may have issued it: certificates of authorities in DER. At least one.
     pub roots: Vec<Box<[u8]>>,
-    /// Whether a client without a valid one is refused.
+    /// Whether a client without a valid one is refused; if not, it is let in whatever it shows.
     pub required: bool,
 }
 
@@ -116,6 +141,6 @@ pub enum SubjectName {
 pub enum Roots {
     /// The authorities that the machine trusts.
     System,
-    /// These, in DER. At least one.
+    /// These, in DER; none: no endpoint is believed, and each connection fails.
     Given(Vec<Box<[u8]>>),
 }

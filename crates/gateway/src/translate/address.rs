@@ -7,13 +7,16 @@ use std::sync::Arc;
 use super::Report;
 use super::attach::Attachment;
 use super::listener::{self, OurGateway, OurListener, label};
+use super::listener_tls::Terms;
 use super::policy::ClientPolicies;
-use crate::matching::{Match, RouteTable};
-use crate::snapshot::{Listener, Protocol, Rule, Transport};
+use crate::matching::{HostPattern, Match, RouteTable};
+use crate::snapshot::{Carried, Listener, ListenerTls, Protocol, Rule, TlsSite, Transport};
 
 /// The listeners of a Snapshot while rules are added to them.
 pub(super) struct Addresses {
     listeners: Vec<Listener>,
+    /// Those of each listener; none: there is no TLS.
+    sites: Vec<Vec<TlsSite>>,
     places: BTreeMap<(SocketAddr, Transport), usize>,
 }
 
@@ -23,7 +26,7 @@ pub(super) fn addresses(
     policies: &ClientPolicies<'_>,
     report: &mut Report,
 ) -> Addresses {
-    let mut made = Addresses { listeners: Vec::new(), places: BTreeMap::new() };
+    let mut made = Addresses { listeners: Vec::new(), sites: Vec::new(), places: BTreeMap::new() };
     for gateway in gateways {
         for listener in gateway.listeners.iter().filter(|listener| listener.is_served()) {
             for address in sockets(gateway, listener) {
@@ -48,18 +51,21 @@ impl Addresses {
         let place = *self.places.entry((address, transport)).or_insert(self.listeners.len());
         if place == self.listeners.len() {
             let (name, client) = (label(gateway.object, listener.spec).into(), Arc::clone(client));
-            let protocol = match listener.protocol {
-                listener::Protocol::Http => Protocol::Http(RouteTable::default()),
-                listener::Protocol::Tcp => Protocol::Tcp(None),
-                listener::Protocol::Udp => Protocol::Udp(None),
-            };
+            let protocol = empty(listener.protocol);
             self.listeners.push(Listener { address, name, client, protocol, tls: None });
+            self.sites.push(Vec::new());
         }
         let made = &mut self.listeners[place];
-        match &mut made.protocol {
-            Protocol::Http(routes) => routes.add_listener(&listener.hosts),
-            Protocol::Tcp(_) | Protocol::Udp(_) => {}
+        if listener.protocol == listener::Protocol::Https {
+            make_http(&mut made.protocol);
         }
+        match &mut made.protocol {
+            Protocol::Http(routes) if listener.protocol != listener::Protocol::Tls => {
+                routes.add_listener(&listener.hosts);
+            }
+            Protocol::Http(_) | Protocol::Tcp(_) | Protocol::Udp(_) => {}
+        }
+        self.sites[place].extend(site(listener, &listener.hosts, None));
         if made.client != *client {
             policies.report_shared_address(gateway.object, &listener.spec.name, made, report);
         }
@@ -78,6 +84,10 @@ impl Addresses {
             let listener = &gateway.listeners[attachment.listener];
             for address in sockets(gateway, listener) {
                 let place = self.places[&(address, listener.protocol.transport())];
+                if listener.protocol == listener::Protocol::Tls {
+                    add_sites(&mut self.sites[place], listener, &attachment.hosts, rule);
+                    continue;
+                }
                 match &mut self.listeners[place].protocol {
                     Protocol::Http(routes) => {
                         add_matches(routes, listener, attachment, matches, rule)
@@ -91,7 +101,63 @@ impl Addresses {
     }
 
     pub(super) fn into_listeners(self) -> Vec<Listener> {
-        self.listeners
+        let with_tls = |(listener, sites): (Listener, Vec<TlsSite>)| {
+            let tls = (!sites.is_empty()).then(|| Arc::new(ListenerTls::new(sites)));
+            Listener { tls, ..listener }
+        };
+        self.listeners.into_iter().zip(self.sites).map(with_tls).collect()
+    }
+}
+
+/// What is spoken at an address, before there are rules.
+fn empty(protocol: listener::Protocol) -> Protocol {
+    match protocol {
+        listener::Protocol::Http | listener::Protocol::Https => {
+            Protocol::Http(RouteTable::default())
+        }
+        listener::Protocol::Tls | listener::Protocol::Tcp => Protocol::Tcp(None),
+        listener::Protocol::Udp => Protocol::Udp(None),
+    }
+}
+
+/// Where TLS alone was, requests come too.
+fn make_http(protocol: &mut Protocol) {
+    match protocol {
+        Protocol::Http(_) => {}
+        Protocol::Tcp(_) | Protocol::Udp(_) => *protocol = Protocol::Http(RouteTable::default()),
+    }
+}
+
+/// What becomes of TLS connections for some hosts of a listener; none if it has no TLS.
+fn site(
+    listener: &OurListener<'_>,
+    hosts: &HostPattern,
+    rule: Option<&Arc<Rule>>,
+) -> Option<TlsSite> {
+    let terminate = match listener.terms.as_ref()? {
+        Terms::Terminate(terms) => Some(Arc::clone(terms)),
+        Terms::Passthrough => None,
+    };
+    let carries = match listener.protocol {
+        listener::Protocol::Https => Carried::Requests,
+        listener::Protocol::Http
+        | listener::Protocol::Tls
+        | listener::Protocol::Tcp
+        | listener::Protocol::Udp => Carried::Connections(rule.cloned()),
+    };
+    Some(TlsSite { hosts: hosts.clone(), terminate, carries })
+}
+
+/// Adds a rule for connections to hosts, in place of what closes them.
+fn add_sites(
+    sites: &mut Vec<TlsSite>,
+    listener: &OurListener<'_>,
+    hosts: &[HostPattern],
+    rule: &Arc<Rule>,
+) {
+    for hosts in hosts {
+        sites.retain(|site| site.hosts != *hosts);
+        sites.extend(site(listener, hosts, Some(rule)));
     }
 }
 

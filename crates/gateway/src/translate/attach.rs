@@ -7,6 +7,7 @@ use super::listener::{OurGateway, OurListener, is_gateway_api};
 use super::{Fault, Report};
 use crate::matching::HostPattern;
 use crate::objects::{Hostname, ParentRef, Resource};
+use crate::snapshot::Scheme;
 use crate::status::Reason;
 
 /// A route that asks to attach.
@@ -26,6 +27,8 @@ pub(super) struct Attachment {
     pub(super) listener: usize,
     /// The listener's port.
     pub(super) port: u16,
+    /// What a URL of requests at the listener begins with.
+    pub(super) scheme: Scheme,
     /// The hosts that both the listener and the route ask for.
     pub(super) hosts: Vec<HostPattern>,
 }
@@ -124,7 +127,8 @@ impl<'a, S> Asking<'a, S> {
 
     fn at_listener(&self, gateway: usize, place: usize, listener: &OurListener<'_>) -> Attachment {
         let hosts = common_hosts(&listener.hosts, self.hostnames);
-        Attachment { gateway, listener: place, port: listener.spec.port, hosts }
+        let (port, scheme) = (listener.spec.port, listener.protocol.scheme());
+        Attachment { gateway, listener: place, port, scheme, hosts }
     }
 }
 

@@ -8,8 +8,8 @@ use super::grant::permits;
 use super::index::{Index, Name};
 use super::{Fault, Report};
 use crate::objects::{
-    AddressType, EndpointSliceSpec, Object, Resource, ServicePort, ServiceRef, ServiceSpec,
-    ServiceType, SliceEndpoint, SlicePort,
+    AddressType, BackendTlsTarget, EndpointSliceSpec, Object, Resource, ServicePort, ServiceRef,
+    ServiceSpec, ServiceType, SliceEndpoint, SlicePort,
 };
 use crate::problem::Problem;
 use crate::snapshot::{BackendKey, EndpointSpec, Source, Transport};
@@ -103,7 +103,7 @@ pub(super) fn resolve(
     }
     let (namespace, name) = (reference.namespace.unwrap_or(referrer.namespace), reference.name);
     if namespace != referrer.namespace
-        && !permits(index, referrer.kind, referrer.namespace, (namespace, name))
+        && !permits(index, (referrer.kind, referrer.namespace), ("Service", namespace, name))
     {
         let message = format!(
             "no ReferenceGrant of namespace {namespace} lets {}s of {} use this Service",
@@ -132,10 +132,10 @@ pub(super) fn resolve(
         let message = format!("Service {namespace}/{name} has no {protocol} port {number}");
         return fault(Reason::BackendNotFound, "port", message);
     }
-    if referrer.kind == "HTTPRoute"
-        && let Some(protocol) = port.and_then(unserved_protocol)
+    if ["HTTPRoute", "GRPCRoute"].contains(&referrer.kind)
+        && let Some(port) = port
+        && let Some(message) = protocol_fault(index, (namespace, name), port)
     {
-        let message = format!("port {number} has appProtocol {protocol}, which is not supported");
         return fault(Reason::UnsupportedProtocol, "port", message);
     }
     Ok(BackendKey { namespace: namespace.into(), service: name.into(), port: number, transport })
@@ -170,7 +170,11 @@ pub(super) fn check_slices(
 }
 
 /// The port of a Service that a route names.
-fn find_port(service: &ServiceSpec, number: u16, transport: Transport) -> Option<&ServicePort> {
+pub(super) fn find_port(
+    service: &ServiceSpec,
+    number: u16,
+    transport: Transport,
+) -> Option<&ServicePort> {
     let is_meant =
         |port: &&ServicePort| port.port == number && is_of(transport, port.protocol.as_deref());
     service.ports.iter().find(is_meant)
@@ -188,18 +192,30 @@ fn is_of(transport: Transport, protocol: Option<&str>) -> bool {
     protocol.unwrap_or("TCP") == protocol_name(transport)
 }
 
-/// Protocols that would need something else than HTTP/1.1 without TLS; what we do not know is taken for HTTP.
-fn unserved_protocol(port: &ServicePort) -> Option<&str> {
-    const UNSERVED: [&str; 7] = [
-        "kubernetes.io/h2c",
-        "kubernetes.io/wss",
-        "sheave.dev/h3",
-        "https",
-        "http2",
-        "h2c",
-        "grpc",
-    ];
-    port.app_protocol.as_deref().filter(|protocol| UNSERVED.contains(protocol))
+/// Why requests cannot go to a port that says what it speaks. What we do not know is taken for HTTP; what is encrypted
+/// needs a policy that says whom to believe.
+fn protocol_fault(index: &Index<'_>, service: Name<'_>, port: &ServicePort) -> Option<String> {
+    let (number, protocol) = (port.port, port.app_protocol.as_deref()?);
+    match protocol {
+        "sheave.dev/h3" => {
+            Some(format!("port {number} has appProtocol {protocol}, which is not supported"))
+        }
+        "https" | "kubernetes.io/wss" if !is_encrypted(index, service, port) => Some(format!(
+            "port {number} has appProtocol {protocol}, which needs a BackendTLSPolicy"
+        )),
+        _ => None,
+    }
+}
+
+/// Whether a BackendTLSPolicy is for a port.
+fn is_encrypted(index: &Index<'_>, (namespace, name): Name<'_>, port: &ServicePort) -> bool {
+    let is_meant = |target: &BackendTlsTarget| {
+        let section = target.section_name.as_ref();
+        target.name == name && section.is_none_or(|section| *section == port.name)
+    };
+    let policies = index.backend_tls_policies.values();
+    let mut here = policies.filter(|policy| policy.metadata.namespace == namespace);
+    here.any(|policy| policy.spec.target_refs.iter().any(is_meant))
 }
 
 fn service_of(slice: &Resource<EndpointSliceSpec>) -> Option<Name<'_>> {

@@ -20,12 +20,18 @@ struct Claim {
 }
 
 impl Claim {
-    /// Listeners of one address, port and transport must speak the same and differ in hostname.
+    /// Listeners of one address, port and transport must speak the same and differ in hostname. HTTPS and TLS can be told
+    /// apart by hostname too, for both begin with the name that the client asks for.
     fn clash(&self, other: &Self) -> Option<Reason> {
-        if self.protocol != other.protocol {
-            return Some(Reason::ProtocolConflict);
+        let (same_protocol, same_hosts) =
+            (self.protocol == other.protocol, self.hosts == other.hosts);
+        let both_encrypted = self.protocol.is_encrypted() && other.protocol.is_encrypted();
+        match (same_protocol, same_hosts) {
+            (true, true) => Some(Reason::HostnameConflict),
+            (true, false) => None,
+            (false, false) if both_encrypted => None,
+            (false, true | false) => Some(Reason::ProtocolConflict),
         }
-        (self.hosts == other.hosts).then_some(Reason::HostnameConflict)
     }
 }
 

@@ -13,6 +13,8 @@ use crate::snapshot::{
 pub(super) struct RouteDraft {
     pub(super) rules: Vec<RuleDraft>,
     pub(super) attachments: Vec<Attachment>,
+    /// Its requests are calls of gRPC.
+    pub(super) is_grpc: bool,
 }
 
 /// A rule whose backends are known by name.

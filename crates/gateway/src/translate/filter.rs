@@ -1,4 +1,4 @@
-//! The filters of HTTPRoutes: what they come to, and which of them cannot be.
+//! The filters of HTTPRoutes and GRPCRoutes: what they come to, and which of them cannot be.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -59,6 +59,9 @@ impl Making<'_> {
             let is_again = filters[..n].iter().any(|earlier| earlier.kind == filter.kind);
             if is_again && filter.kind != HttpFilterType::RequestMirror {
                 self.refuse(&field, "type", "occurs twice");
+            }
+            if self.referrer.kind == "GRPCRoute" && !is_for_calls(filter.kind) {
+                self.refuse(&field, "type", format!("{:?} is not for calls", filter.kind));
             }
             self.check_parts(filter, &field);
             self.add(filter, &field, &mut draft);
@@ -269,6 +272,20 @@ impl Making<'_> {
                 Some(PathRewrite::Prefix { length, replacement })
             }
         }
+    }
+}
+
+/// Whether GRPCRoutes have a filter.
+const fn is_for_calls(kind: HttpFilterType) -> bool {
+    match kind {
+        HttpFilterType::RequestHeaderModifier
+        | HttpFilterType::ResponseHeaderModifier
+        | HttpFilterType::RequestMirror
+        | HttpFilterType::ExtensionRef => true,
+        HttpFilterType::RequestRedirect
+        | HttpFilterType::UrlRewrite
+        | HttpFilterType::Cors
+        | HttpFilterType::ExternalAuth => false,
     }
 }
 

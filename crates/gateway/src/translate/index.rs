@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use super::Report;
 use crate::objects::{
-    BackendPolicySpec, ClientPolicySpec, EndpointSliceSpec, GatewayClassSpec, GatewaySpec,
-    HttpRouteSpec, Object, ReferenceGrantSpec, Resource, ServiceSpec, StreamRouteSpec,
+    BackendPolicySpec, BackendTlsPolicySpec, ClientPolicySpec, ConfigMapSpec, EndpointSliceSpec,
+    GatewayClassSpec, GatewaySpec, GrpcRouteSpec, HttpRouteSpec, Object, ReferenceGrantSpec,
+    Resource, SecretSpec, ServiceSpec, StreamRouteSpec, TlsRouteSpec,
 };
 
 /// A namespace and a name.
@@ -21,11 +22,16 @@ pub(super) struct Index<'a> {
     pub(super) classes: ByName<'a, GatewayClassSpec>,
     pub(super) gateways: ByName<'a, GatewaySpec>,
     pub(super) routes: ByName<'a, HttpRouteSpec>,
+    pub(super) grpc_routes: ByName<'a, GrpcRouteSpec>,
+    pub(super) tls_routes: ByName<'a, TlsRouteSpec>,
     pub(super) tcp_routes: ByName<'a, StreamRouteSpec>,
     pub(super) udp_routes: ByName<'a, StreamRouteSpec>,
     pub(super) grants: ByName<'a, ReferenceGrantSpec>,
     pub(super) services: ByName<'a, ServiceSpec>,
     pub(super) slices: ByName<'a, EndpointSliceSpec>,
+    pub(super) secrets: ByName<'a, SecretSpec>,
+    pub(super) config_maps: ByName<'a, ConfigMapSpec>,
+    pub(super) backend_tls_policies: ByName<'a, BackendTlsPolicySpec>,
     pub(super) backend_policies: ByName<'a, BackendPolicySpec>,
     pub(super) client_policies: ByName<'a, ClientPolicySpec>,
 }
@@ -42,6 +48,12 @@ impl<'a> Index<'a> {
                 }
                 Object::Gateway(it) => add(&mut index.gateways, "Gateway", name(it), it, report),
                 Object::HttpRoute(it) => add(&mut index.routes, "HTTPRoute", name(it), it, report),
+                Object::GrpcRoute(it) => {
+                    add(&mut index.grpc_routes, "GRPCRoute", name(it), it, report)
+                }
+                Object::TlsRoute(it) => {
+                    add(&mut index.tls_routes, "TLSRoute", name(it), it, report)
+                }
                 Object::TcpRoute(it) => {
                     add(&mut index.tcp_routes, "TCPRoute", name(it), it, report)
                 }
@@ -54,6 +66,13 @@ impl<'a> Index<'a> {
                 Object::Service(it) => add(&mut index.services, "Service", name(it), it, report),
                 Object::EndpointSlice(it) => {
                     add(&mut index.slices, "EndpointSlice", name(it), it, report);
+                }
+                Object::Secret(it) => add(&mut index.secrets, "Secret", name(it), it, report),
+                Object::ConfigMap(it) => {
+                    add(&mut index.config_maps, "ConfigMap", name(it), it, report);
+                }
+                Object::BackendTlsPolicy(it) => {
+                    add(&mut index.backend_tls_policies, "BackendTLSPolicy", name(it), it, report);
                 }
                 Object::BackendPolicy(it) => {
                     add(&mut index.backend_policies, "BackendPolicy", name(it), it, report);

@@ -1,16 +1,18 @@
 //! Gateways: where to accept, which listener is whose, and which of them cannot be served.
 
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
 
 use super::conflict::find_conflicts;
 use super::index::{Index, by_age};
-use super::{Fault, Report, condition};
+use super::listener_tls::{self, Terms};
+use super::{Fault, Report};
 use crate::matching::HostPattern;
 use crate::objects::{
     self, FromNamespaces, GatewayAddress, GatewayClassSpec, GatewaySpec, Resource,
 };
-use crate::snapshot::Transport;
-use crate::status::{Condition, ConditionType, Detail, ListenerStatus, Reason};
+use crate::snapshot::{Certificate, Scheme, Transport};
+use crate::status::{Condition, ConditionType, Detail, Reason};
 
 /// The controller of the GatewayClasses that are ours.
 pub const CONTROLLER: &str = "sheave.dev/gateway";
@@ -21,8 +23,10 @@ pub(super) struct OurGateway<'a> {
     pub(super) listeners: Vec<OurListener<'a>>,
     /// None if the Gateway as a whole is not served.
     pub(super) addresses: Vec<IpAddr>,
+    /// What endpoints that ask are shown; none, or why it cannot be.
+    pub(super) client_certificate: Option<Result<Arc<Certificate>, Fault>>,
     /// Why the Gateway as a whole is not served.
-    fault: Option<Fault>,
+    pub(super) fault: Option<Fault>,
 }
 
 /// A listener of a Gateway of ours.
@@ -31,20 +35,25 @@ pub(super) struct OurListener<'a> {
     /// Of one that is not served, HTTP.
     pub(super) protocol: Protocol,
     pub(super) hosts: HostPattern,
+    /// None if there is no TLS, or none that can be served.
+    pub(super) terms: Option<Terms>,
     /// How many routes have attached; also to one that is not served, as Gateway API wants it.
     pub(super) attached_routes: usize,
     /// Why it is not served.
-    fault: Option<Fault>,
+    pub(super) fault: Option<Fault>,
     /// Who else claims the same.
     pub(super) conflict: Option<Fault>,
-    /// Kinds of routes that it asks for and that we do not know.
-    kinds_fault: Option<Fault>,
+    /// What it refers to and cannot have: kinds of routes that we do not know, certificates.
+    pub(super) unresolved: Vec<Fault>,
 }
 
 /// What a listener speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Protocol {
     Http,
+    Https,
+    /// Connections inside of TLS, or TLS that is passed through.
+    Tls,
     Tcp,
     Udp,
 }
@@ -53,26 +62,50 @@ impl Protocol {
     fn parse(name: &str) -> Option<Self> {
         match name {
             "HTTP" => Some(Self::Http),
+            "HTTPS" => Some(Self::Https),
+            "TLS" => Some(Self::Tls),
             "TCP" => Some(Self::Tcp),
             "UDP" => Some(Self::Udp),
             _ => None,
         }
     }
 
-    /// The kind of routes that can attach.
-    const fn route_kind(self) -> &'static str {
+    /// The kinds of routes that can attach.
+    const fn route_kinds(self) -> &'static [&'static str] {
         match self {
-            Self::Http => "HTTPRoute",
-            Self::Tcp => "TCPRoute",
-            Self::Udp => "UDPRoute",
+            Self::Http | Self::Https => &["HTTPRoute", "GRPCRoute"],
+            Self::Tls => &["TLSRoute"],
+            Self::Tcp => &["TCPRoute"],
+            Self::Udp => &["UDPRoute"],
         }
     }
 
     pub(super) const fn transport(self) -> Transport {
         match self {
-            Self::Http | Self::Tcp => Transport::Tcp,
+            Self::Http | Self::Https | Self::Tls | Self::Tcp => Transport::Tcp,
             Self::Udp => Transport::Udp,
         }
+    }
+
+    /// Whether clients begin with TLS, and so with the name that they ask for.
+    pub(super) const fn is_encrypted(self) -> bool {
+        match self {
+            Self::Https | Self::Tls => true,
+            Self::Http | Self::Tcp | Self::Udp => false,
+        }
+    }
+
+    /// Whether there is a host to choose by.
+    const fn has_hosts(self) -> bool {
+        match self {
+            Self::Http | Self::Https | Self::Tls => true,
+            Self::Tcp | Self::Udp => false,
+        }
+    }
+
+    /// What a URL of requests there begins with.
+    pub(super) const fn scheme(self) -> Scheme {
+        if self.is_encrypted() { Scheme::Https } else { Scheme::Http }
     }
 }
 
@@ -99,14 +132,16 @@ impl OurListener<'_> {
         is_allowed && self.supported_kinds().contains(&route_kind)
     }
 
-    fn supported_kinds(&self) -> Vec<&'static str> {
-        let (kinds, ours) = (&self.spec.allowed_routes.kinds, self.protocol.route_kind());
-        let is_asked_for = kinds.is_empty() || kinds.iter().any(|kind| is_kind(kind, ours));
-        if is_asked_for { vec![ours] } else { Vec::new() }
+    pub(super) fn supported_kinds(&self) -> Vec<&'static str> {
+        let kinds = &self.spec.allowed_routes.kinds;
+        let is_asked_for =
+            |ours: &&str| kinds.is_empty() || kinds.iter().any(|kind| is_kind(kind, ours));
+        self.protocol.route_kinds().iter().copied().filter(is_asked_for).collect()
     }
 
     pub(super) const fn is_served(&self) -> bool {
-        self.fault.is_none() && self.conflict.is_none()
+        let can_decrypt = !self.protocol.is_encrypted() || self.terms.is_some();
+        self.fault.is_none() && self.conflict.is_none() && can_decrypt
     }
 }
 
@@ -128,7 +163,7 @@ pub(super) fn gateways<'a>(index: &Index<'a>, report: &mut Report) -> Vec<OurGat
     for object in by_age(&index.gateways) {
         let class = &object.spec.gateway_class_name;
         match index.classes.get(&("", &**class)) {
-            Some(class) if is_ours(class) => gateways.push(our_gateway(object, report)),
+            Some(class) if is_ours(class) => gateways.push(our_gateway(index, object, report)),
             Some(_) => {}
             None => {
                 let message = format!("there is no GatewayClass {class}");
@@ -154,12 +189,15 @@ fn report_class(class: &Resource<GatewayClassSpec>, report: &mut Report) {
     report.status("GatewayClass", class, Detail::GatewayClass(vec![condition]));
 }
 
-fn our_gateway<'a>(object: &'a Resource<GatewaySpec>, report: &mut Report) -> OurGateway<'a> {
+fn our_gateway<'a>(
+    index: &Index<'_>,
+    object: &'a Resource<GatewaySpec>,
+    report: &mut Report,
+) -> OurGateway<'a> {
     let spec = &object.spec;
     let unserved = [
         (&spec.infrastructure, "spec.infrastructure"),
         (&spec.allowed_listeners, "spec.allowedListeners"),
-        (&spec.tls, "spec.tls"),
         (&spec.default_scope, "spec.defaultScope"),
     ];
     for (_, field) in unserved.iter().filter(|(value, _)| value.is_some()) {
@@ -173,9 +211,10 @@ fn our_gateway<'a>(object: &'a Resource<GatewaySpec>, report: &mut Report) -> Ou
         }
     };
     let listeners =
-        (0..).zip(&spec.listeners).map(|(n, spec)| our_listener(object, n, spec, report));
+        (0..).zip(&spec.listeners).map(|(n, spec)| our_listener(index, object, n, spec, report));
     let listeners = listeners.collect();
-    OurGateway { object, listeners, addresses, fault }
+    let client_certificate = listener_tls::client_certificate(index, object, report);
+    OurGateway { object, listeners, addresses, client_certificate, fault }
 }
 
 /// None asked for is every address of the machine, of IPv4 and IPv6.
@@ -205,26 +244,37 @@ fn parse_address(place: usize, asked: &GatewayAddress) -> Result<IpAddr, Fault> 
 }
 
 fn our_listener<'a>(
+    index: &Index<'_>,
     gateway: &Resource<GatewaySpec>,
     place: usize,
     spec: &'a objects::Listener,
     report: &mut Report,
 ) -> OurListener<'a> {
-    let protocol = Protocol::parse(&spec.protocol);
+    let known = Protocol::parse(&spec.protocol);
+    let protocol = known.unwrap_or(Protocol::Http);
     // What has no requests has no hosts, whatever is written.
-    let hostname = spec.hostname.as_ref().filter(|_| protocol == Some(Protocol::Http));
-    let listener = OurListener {
+    let hostname = spec.hostname.as_ref().filter(|_| known.is_some_and(Protocol::has_hosts));
+    let mut tls = listener_tls::Made::default();
+    if protocol.is_encrypted() {
+        let is_https = protocol == Protocol::Https;
+        let making = listener_tls::Making { index, gateway, place, listener: spec, is_https };
+        tls = making.make(report);
+    }
+    let mut listener = OurListener {
         spec,
-        protocol: protocol.unwrap_or(Protocol::Http),
+        protocol,
         hosts: hostname.map_or(HostPattern::Any, |hostname| hostname.0.clone()),
+        terms: tls.terms,
         attached_routes: 0,
-        fault: listener_fault(gateway, place, spec),
+        fault: listener_fault(gateway, place, spec).or(tls.fault),
         conflict: None,
-        kinds_fault: kinds_fault(place, spec, protocol.unwrap_or(Protocol::Http)),
+        unresolved: kinds_fault(place, spec, protocol).into_iter().collect(),
     };
-    for fault in listener.fault.iter().chain(&listener.kinds_fault) {
+    for fault in listener.fault.iter().chain(&listener.unresolved) {
         report.fault("Gateway", gateway, fault);
     }
+    // They are reported already.
+    listener.unresolved.splice(0..0, tls.unresolved);
     listener
 }
 
@@ -239,12 +289,13 @@ fn listener_fault(
     if gateway.spec.listeners[..place].iter().any(|earlier| earlier.name == spec.name) {
         return fault(Reason::Invalid, "name", "another listener of the Gateway has this name");
     }
-    if Protocol::parse(&spec.protocol).is_none() {
-        let message = format!("{} is not supported, only HTTP, TCP and UDP", spec.protocol);
+    let Some(protocol) = Protocol::parse(&spec.protocol) else {
+        let message =
+            format!("{} is not supported, only HTTP, HTTPS, TLS, TCP and UDP", spec.protocol);
         return fault(Reason::UnsupportedProtocol, "protocol", &message);
-    }
-    if spec.tls.is_some() {
-        return fault(Reason::UnsupportedValue, "tls", "is not supported");
+    };
+    if spec.tls.is_some() && !protocol.is_encrypted() {
+        return fault(Reason::UnsupportedValue, "tls", "is only for the protocols HTTPS and TLS");
     }
     if spec.allowed_routes.namespaces.from == FromNamespaces::Selector {
         let message = "Selector is not supported, only Same, All and None";
@@ -254,69 +305,16 @@ fn listener_fault(
 }
 
 fn kinds_fault(place: usize, spec: &objects::Listener, protocol: Protocol) -> Option<Fault> {
-    let ours = protocol.route_kind();
+    let ours = protocol.route_kinds();
+    let is_known = |kind: &objects::RouteKind| ours.iter().any(|name| is_kind(kind, name));
     let mut kinds = (0..).zip(&spec.allowed_routes.kinds);
-    let (n, kind): (usize, _) = kinds.find(|(_, kind)| !is_kind(kind, ours))?;
+    let (n, kind): (usize, _) = kinds.find(|(_, kind)| !is_known(kind))?;
     let field = format!("spec.listeners[{place}].allowedRoutes.kinds[{n}]");
-    let message = format!("{} is not supported, only {ours}", kind.kind);
+    let message = format!("{} is not supported, only {}", kind.kind, ours.join(" and "));
     Some(Fault::new(Reason::InvalidRouteKinds, field, message))
 }
 
 /// `namespace/gateway/listener`.
 pub(super) fn label(gateway: &Resource<GatewaySpec>, listener: &objects::Listener) -> String {
     format!("{}/{}/{}", gateway.metadata.namespace, gateway.metadata.name, listener.name)
-}
-
-/// What became of each Gateway.
-pub(super) fn statuses(gateways: &[OurGateway<'_>], report: &mut Report) {
-    for gateway in gateways {
-        let listeners = gateway.listeners.iter().map(|it| listener_status(gateway, it)).collect();
-        let detail = Detail::Gateway(gateway_conditions(gateway), listeners);
-        report.status("Gateway", gateway.object, detail);
-    }
-}
-
-fn gateway_conditions(gateway: &OurGateway<'_>) -> Vec<Condition> {
-    use ConditionType::{Accepted, Programmed};
-    if let Some(Fault { reason, message, .. }) = &gateway.fault {
-        let programmed = Condition::no(Programmed, Reason::Invalid, message.clone());
-        return vec![Condition::no(Accepted, *reason, message.clone()), programmed];
-    }
-    let is_bad = |listener: &&OurListener<'_>| !listener.is_served();
-    let bad: Vec<_> = gateway.listeners.iter().filter(is_bad).map(|it| &*it.spec.name).collect();
-    if bad.is_empty() {
-        return vec![
-            Condition::yes(Accepted, Reason::Accepted),
-            Condition::yes(Programmed, Reason::Programmed),
-        ];
-    }
-    let some_served = bad.len() < gateway.listeners.len();
-    let message = format!("listeners that are not served: {}", bad.join(", "));
-    let programmed = if some_served { Reason::Programmed } else { Reason::Invalid };
-    let condition =
-        |kind, reason| Condition { kind, holds: some_served, reason, message: message.clone() };
-    vec![condition(Accepted, Reason::ListenersNotValid), condition(Programmed, programmed)]
-}
-
-fn listener_status(gateway: &OurGateway<'_>, listener: &OurListener<'_>) -> ListenerStatus {
-    use ConditionType::{Accepted, Conflicted, Programmed, ResolvedRefs};
-    let refusal = listener.fault.as_ref().or(listener.conflict.as_ref());
-    let accepted = condition(Accepted, Reason::Accepted, refusal);
-    let invalid = refusal.or(gateway.fault.as_ref());
-    let programmed = condition(Programmed, Reason::Programmed, invalid.map(programmed).as_ref());
-    let resolved = condition(ResolvedRefs, Reason::ResolvedRefs, listener.kinds_fault.as_ref());
-    let mut conflicted = condition(Conflicted, Reason::NoConflicts, listener.conflict.as_ref());
-    // The one condition that holds when something is wrong.
-    conflicted.holds = !conflicted.holds;
-    ListenerStatus {
-        name: listener.spec.name.clone(),
-        supported_kinds: listener.supported_kinds(),
-        attached_routes: listener.attached_routes,
-        conditions: vec![accepted, programmed, resolved, conflicted],
-    }
-}
-
-/// Not programmed has one reason, whatever the fault.
-fn programmed(fault: &Fault) -> Fault {
-    Fault { reason: Reason::Invalid, ..fault.clone() }
 }

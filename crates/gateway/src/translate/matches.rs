@@ -48,7 +48,7 @@ fn path(wanted: &HttpRouteMatch, field: &str, faults: &mut Vec<Fault>) -> Option
 }
 
 /// Of two for one name the first counts, as Gateway API says. None if any has a fault.
-fn conditions<'a>(
+pub(super) fn conditions<'a>(
     wanted: impl Iterator<Item = (Box<str>, ValueMatchType, &'a str)>,
     field: &str,
     faults: &mut Vec<Fault>,

@@ -3,31 +3,34 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::backend_tls::BackendTlsPolicies;
 use super::index::{Index, by_age};
 use super::listener::CONTROLLER;
 use super::settings::{backend_faults, backend_settings, client_faults, client_settings};
+use super::speech::Speech;
 use super::{Fault, Report, condition};
 use crate::objects::{
-    BackendPolicySpec, ClientPolicySpec, GatewaySpec, GatewayTarget, Resource, ServiceTarget,
+    BackendPolicySpec, BackendProtocol, ClientPolicySpec, GatewaySpec, GatewayTarget, Resource,
+    ServiceTarget,
 };
 use crate::snapshot::{BackendKey, BackendSettings, ClientSettings, Listener};
 use crate::status::{ConditionType, Detail, Reason, TargetStatus};
 
 /// What a policy is for: a namespace, a name, and a part.
-type Target<'a> = (&'a str, &'a str, Option<&'a str>);
+pub(super) type Target<'a> = (&'a str, &'a str, Option<&'a str>);
 
 /// The policies of one kind by target.
-struct Attached<'a, S>(BTreeMap<Target<'a>, &'a Resource<S>>);
+pub(super) struct Attached<'a, S>(pub(super) BTreeMap<Target<'a>, &'a Resource<S>>);
 
 /// A target as a policy names it.
-struct Reference<'a> {
-    name: &'a str,
-    section: Option<&'a str>,
+pub(super) struct Reference<'a> {
+    pub(super) name: &'a str,
+    pub(super) section: Option<&'a str>,
 }
 
 impl<'a, S> Attached<'a, S> {
     /// The policy of the part, or else that of the whole.
-    fn find(&self, (namespace, name, section): Target<'_>) -> Option<&'a Resource<S>> {
+    pub(super) fn find(&self, (namespace, name, section): Target<'_>) -> Option<&'a Resource<S>> {
         let whole = || self.0.get(&(namespace, name, None));
         self.0.get(&(namespace, name, section)).or_else(whole).copied()
     }
@@ -45,12 +48,18 @@ pub(super) struct ClientPolicies<'a> {
 }
 
 /// Every BackendPolicy at its targets.
-pub(super) fn backend_policies<'a>(index: &Index<'a>, report: &mut Report) -> BackendPolicies<'a> {
+pub(super) fn backend_policies<'a>(
+    index: &Index<'a>,
+    tls: &BackendTlsPolicies<'_>,
+    report: &mut Report,
+) -> BackendPolicies<'a> {
     let mut attached = Attached(BTreeMap::new());
     for policy in by_age(&index.backend_policies) {
         let targets = policy.spec.target_refs.iter().map(service_reference);
         let kinds = ("BackendPolicy", "Service");
-        let attaching = Attaching { kinds, policy, faults: backend_faults(&policy.spec) };
+        let mut faults = backend_faults(&policy.spec);
+        faults.extend(protocol_fault(policy, tls));
+        let attaching = Attaching { kinds, policy, faults };
         attaching.attach(targets, &mut attached, report, |reference| {
             find_service(index, &policy.metadata.namespace, reference)
         });
@@ -76,7 +85,12 @@ pub(super) fn client_policies<'a>(index: &Index<'a>, report: &mut Report) -> Cli
 
 impl BackendPolicies<'_> {
     /// How a backend is used: by the policy of its port, of its Service, or by the defaults.
-    pub(super) fn settings(&self, index: &Index<'_>, key: &BackendKey) -> BackendSettings {
+    pub(super) fn settings(
+        &self,
+        index: &Index<'_>,
+        key: &BackendKey,
+        speech: Speech,
+    ) -> BackendSettings {
         let service = index.services.get(&(&*key.namespace, &*key.service)).map(|it| &it.spec);
         let mut ports = service.into_iter().flat_map(|service| &service.ports);
         let port = ports.find(|port| port.port == key.port).map(|port| &*port.name);
@@ -87,6 +101,8 @@ impl BackendPolicies<'_> {
             settings.prefers_same_zone =
                 wish.is_some_and(|wish| ["PreferSameZone", "PreferClose"].contains(&wish));
         }
+        let speech = speech.with(policy.and_then(|policy| policy.protocol), key);
+        (settings.protocol, settings.tls) = (speech.protocol, speech.tls);
         settings
     }
 }
@@ -172,6 +188,7 @@ impl<'a, S> Attaching<'a, S> {
             let accepted = condition(ConditionType::Accepted, Reason::Accepted, fault.as_ref());
             statuses.push(TargetStatus {
                 kind: target_kind,
+                namespace: policy.metadata.namespace.clone(),
                 name: reference.name.to_owned(),
                 section_name: reference.section.map(str::to_owned),
                 conditions: vec![accepted],
@@ -187,6 +204,33 @@ fn with_field(fault: &Fault) -> Fault {
     Fault { message, ..fault.clone() }
 }
 
+/// Whether what is to be spoken is encrypted, a BackendTLSPolicy says; the two must agree.
+fn protocol_fault(
+    policy: &Resource<BackendPolicySpec>,
+    tls: &BackendTlsPolicies<'_>,
+) -> Option<Fault> {
+    let namespace = &policy.metadata.namespace;
+    let is_encrypted = |target: &ServiceTarget| {
+        tls.covers(namespace, &target.name, target.section_name.as_deref())
+    };
+    let mut targets = policy.spec.target_refs.iter();
+    let message = match policy.spec.protocol? {
+        BackendProtocol::H2 => {
+            let target = targets.find(|target| !is_encrypted(target))?;
+            format!(
+                "H2 needs a BackendTLSPolicy for Service {}: without TLS it is H2C",
+                target.name
+            )
+        }
+        BackendProtocol::H2c => {
+            let target = targets.find(|target| is_encrypted(target))?;
+            format!("there is a BackendTLSPolicy for Service {}: with TLS it is H2", target.name)
+        }
+        BackendProtocol::Http1 | BackendProtocol::H3 => return None,
+    };
+    Some(Fault::new(Reason::Invalid, "spec.protocol", message))
+}
+
 fn service_reference(target: &ServiceTarget) -> Reference<'_> {
     Reference { name: &target.name, section: target.section_name.as_deref() }
 }
@@ -195,7 +239,7 @@ fn gateway_reference(target: &GatewayTarget) -> Reference<'_> {
     Reference { name: &target.name, section: target.section_name.as_deref() }
 }
 
-fn find_service(
+pub(super) fn find_service(
     index: &Index<'_>,
     namespace: &str,
     reference: &Reference<'_>,

@@ -1,33 +1,48 @@
-//! HTTPRoutes: what becomes of each.
+//! HTTPRoutes and GRPCRoutes: what becomes of each.
 
 use super::Report;
-use super::attach::{Asking, settle};
+use super::attach::{Asking, Attachment, settle};
 use super::draft::RouteDraft;
 use super::index::{Index, by_age};
 use super::listener::OurGateway;
-use super::rule::rules;
-use crate::objects::{HttpRouteSpec, Resource};
+use super::rule::{Rules, grpc_rules, http_rules};
+use crate::objects::Resource;
 use crate::status::{Detail, ParentStatus};
 
-/// The routes that attach to Gateways of ours, in Gateway API's order among equals.
+/// The routes that attach to Gateways of ours, in Gateway API's order among equals of a kind.
 pub(super) fn drafts(
     index: &Index<'_>,
     gateways: &mut [OurGateway<'_>],
     report: &mut Report,
 ) -> Vec<RouteDraft> {
-    let routes = by_age(&index.routes);
-    routes.into_iter().filter_map(|route| draft(index, route, gateways, report)).collect()
+    let mut drafts = Vec::new();
+    for route in by_age(&index.routes) {
+        let (parents, hostnames) = (&*route.spec.parent_refs, &*route.spec.hostnames);
+        let asking = Asking { kind: "HTTPRoute", route, parents, hostnames };
+        drafts.extend(draft(index, &asking, gateways, report, |route, attached, report| {
+            http_rules(index, route, attached, report)
+        }));
+    }
+    for route in by_age(&index.grpc_routes) {
+        let (parents, hostnames) = (&*route.spec.parent_refs, &*route.spec.hostnames);
+        let asking = Asking { kind: "GRPCRoute", route, parents, hostnames };
+        let draft = draft(index, &asking, gateways, report, |route, attached, report| {
+            grpc_rules(index, route, attached, report)
+        });
+        drafts.extend(draft.map(|draft| RouteDraft { is_grpc: true, ..draft }));
+    }
+    drafts
 }
 
-fn draft(
+fn draft<S>(
     index: &Index<'_>,
-    route: &Resource<HttpRouteSpec>,
+    asking: &Asking<'_, S>,
     gateways: &mut [OurGateway<'_>],
     report: &mut Report,
+    rules: impl Fn(&Resource<S>, &[&Attachment], &mut Report) -> Rules,
 ) -> Option<RouteDraft> {
-    let spec = &route.spec;
-    let (kind, parents, hostnames) = ("HTTPRoute", &*spec.parent_refs, &*spec.hostnames);
-    let parents = Asking { kind, route, parents, hostnames }.parents(index, gateways, report);
+    let Asking { kind, route, .. } = *asking;
+    let parents = asking.parents(index, gateways, report);
     if parents.is_empty() {
         return None;
     }
@@ -35,7 +50,7 @@ fn draft(
         report.fault(kind, route, fault);
     }
     let attached = parents.iter().filter_map(|parent| parent.attached.as_ref().ok());
-    let rules = rules(index, route, &attached.flatten().collect::<Vec<_>>(), report);
+    let rules = rules(route, &attached.flatten().collect::<Vec<_>>(), report);
     let mut attachments = Vec::new();
     let mut statuses = Vec::new();
     for parent in parents {
@@ -49,6 +64,6 @@ fn draft(
     }
     report.status(kind, route, Detail::Route(statuses));
     settle(&mut attachments, gateways);
-    let rules = rules.drafts;
-    Some(RouteDraft { rules, attachments }).filter(|it| !it.attachments.is_empty())
+    let draft = RouteDraft { rules: rules.drafts, attachments, is_grpc: false };
+    Some(draft).filter(|it| !it.attachments.is_empty())
 }

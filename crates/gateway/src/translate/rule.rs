@@ -1,4 +1,4 @@
-//! The rules of HTTPRoutes: where they lead, and which of them are left out.
+//! The rules of HTTPRoutes and GRPCRoutes: where they lead, and which of them are left out.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use super::backend::{Referrer, resolve};
 use super::draft::{FiltersDraft, RuleDraft, TargetDraft};
 use super::filter::{self, Standing};
 use super::index::Index;
-use super::matches::matches;
 use super::settings::sorted;
-use super::{Fault, Report, condition};
+use super::{Fault, Report, condition, grpc_match, matches};
 use crate::matching::{Match, PathPattern};
 use crate::objects::{
-    self, HttpRouteRetry, HttpRouteRule, HttpRouteSpec, HttpRouteTimeouts, Resource,
+    self, BackendRef, GrpcRouteRule, GrpcRouteSpec, HttpFilter, HttpRouteRetry, HttpRouteRule,
+    HttpRouteSpec, HttpRouteTimeouts, Resource,
 };
-use crate::snapshot::{PathRewrite, Redirect, RuleRetry, Scheme, Transport};
+use crate::snapshot::{PathRewrite, Redirect, RuleRetry, Transport};
 use crate::status::{Condition, ConditionType, Reason};
 
 /// What the rules of a route come to.
@@ -29,20 +29,94 @@ pub(super) struct Rules {
     unresolved: Vec<Fault>,
 }
 
-/// What the rules of a route come to where it has attached, with every reason against them.
-pub(super) fn rules(
+/// What the rules of an HTTPRoute come to where it has attached, with every reason against them.
+pub(super) fn http_rules(
     index: &Index<'_>,
     route: &Resource<HttpRouteSpec>,
     attached: &[&Attachment],
     report: &mut Report,
 ) -> Rules {
-    let mut rules = Rules::default();
     if route.spec.use_default_gateways.is_some() {
         report.problem("HTTPRoute", route, "spec.useDefaultGateways", "is not supported");
     }
-    for (n, rule) in route.spec.rules.iter().enumerate() {
-        let mut made = Made::new(index, route, n);
-        let draft = made.rule(rule, attached);
+    let asked = (0..).zip(&route.spec.rules).map(|(n, rule)| Asked::of_http(rule, n)).collect();
+    rules(index, "HTTPRoute", route, asked, attached, report)
+}
+
+/// The same of a GRPCRoute.
+pub(super) fn grpc_rules(
+    index: &Index<'_>,
+    route: &Resource<GrpcRouteSpec>,
+    attached: &[&Attachment],
+    report: &mut Report,
+) -> Rules {
+    if route.spec.use_default_gateways.is_some() {
+        report.problem("GRPCRoute", route, "spec.useDefaultGateways", "is not supported");
+    }
+    let asked = (0..).zip(&route.spec.rules).map(|(n, rule)| Asked::of_grpc(rule, n)).collect();
+    rules(index, "GRPCRoute", route, asked, attached, report)
+}
+
+/// A rule as both kinds have it.
+#[derive(Default)]
+struct Asked<'a> {
+    name: Option<&'a str>,
+    /// What it matches, and what is wrong with that.
+    matches: (Vec<Arc<Match>>, Vec<Fault>),
+    filters: &'a [HttpFilter],
+    backend_refs: &'a [BackendRef],
+    wants_session_persistence: bool,
+    timeouts: Option<&'a HttpRouteTimeouts>,
+    retry: Option<&'a HttpRouteRetry>,
+}
+
+impl<'a> Asked<'a> {
+    fn of_http(rule: &'a HttpRouteRule, number: usize) -> Self {
+        Self {
+            name: rule.name.as_deref(),
+            matches: matches::matches(rule, &field(number)),
+            filters: &rule.filters,
+            backend_refs: &rule.backend_refs,
+            wants_session_persistence: rule.session_persistence.is_some(),
+            timeouts: rule.timeouts.as_ref(),
+            retry: rule.retry.as_ref(),
+        }
+    }
+
+    fn of_grpc(rule: &'a GrpcRouteRule, number: usize) -> Self {
+        Self {
+            name: rule.name.as_deref(),
+            matches: grpc_match::matches(rule, &field(number)),
+            filters: &rule.filters,
+            backend_refs: &rule.backend_refs,
+            wants_session_persistence: rule.session_persistence.is_some(),
+            ..Self::default()
+        }
+    }
+}
+
+fn field(number: usize) -> String {
+    format!("spec.rules[{number}]")
+}
+
+fn rules<S>(
+    index: &Index<'_>,
+    kind: &'static str,
+    route: &Resource<S>,
+    asked: Vec<Asked<'_>>,
+    attached: &[&Attachment],
+    report: &mut Report,
+) -> Rules {
+    let mut rules = Rules::default();
+    let mut names: Vec<&str> = Vec::new();
+    for (number, mut rule) in asked.into_iter().enumerate() {
+        let (matches, faults) = std::mem::take(&mut rule.matches);
+        let mut made = Made { index, kind, route, number, faults, unresolved: Vec::new() };
+        if rule.name.is_some_and(|name| names.contains(&name)) {
+            made.refuse("name", "another rule of the route has this name");
+        }
+        names.extend(rule.name);
+        let draft = made.rule(&rule, matches, attached);
         if made.faults.is_empty() {
             rules.drafts.push(draft);
             rules.unresolved.append(&mut made.unresolved);
@@ -50,7 +124,7 @@ pub(super) fn rules(
         rules.dropped.append(&mut made.faults);
     }
     for fault in rules.dropped.iter().chain(&rules.unresolved) {
-        report.fault("HTTPRoute", route, fault);
+        report.fault(kind, route, fault);
     }
     rules
 }
@@ -88,9 +162,10 @@ impl Rules {
 }
 
 /// A rule in the making.
-struct Made<'a> {
+struct Made<'a, S> {
     index: &'a Index<'a>,
-    route: &'a Resource<HttpRouteSpec>,
+    kind: &'static str,
+    route: &'a Resource<S>,
     /// Which rule of the route.
     number: usize,
     /// Why it is left out.
@@ -98,13 +173,9 @@ struct Made<'a> {
     unresolved: Vec<Fault>,
 }
 
-impl<'a> Made<'a> {
-    fn new(index: &'a Index<'_>, route: &'a Resource<HttpRouteSpec>, number: usize) -> Self {
-        Self { index, route, number, faults: Vec::new(), unresolved: Vec::new() }
-    }
-
+impl<'a, S> Made<'a, S> {
     fn field(&self) -> String {
-        format!("spec.rules[{}]", self.number)
+        field(self.number)
     }
 
     fn refuse(&mut self, part: &str, message: impl Into<String>) {
@@ -112,18 +183,21 @@ impl<'a> Made<'a> {
         self.faults.push(Fault::new(Reason::UnsupportedValue, field, message));
     }
 
-    fn rule(&mut self, rule: &HttpRouteRule, attached: &[&Attachment]) -> RuleDraft {
-        let (matches, mut faults) = matches(rule, &self.field());
-        self.faults.append(&mut faults);
-        let filters = self.filters(&rule.filters, "", Standing::Rule, &matches);
+    fn rule(
+        &mut self,
+        rule: &Asked<'_>,
+        matches: Vec<Arc<Match>>,
+        attached: &[&Attachment],
+    ) -> RuleDraft {
+        let filters = self.filters(rule.filters, "", Standing::Rule, &matches);
         if let Some(redirect) = &filters.made.redirect {
             self.check_redirect(rule, redirect, &matches, attached);
         }
-        if rule.session_persistence.is_some() {
+        if rule.wants_session_persistence {
             let message = "is not supported: `affinity` of a BackendPolicy is";
             self.refuse("sessionPersistence", message);
         }
-        let (request_timeout, attempt_timeout) = self.timeouts(rule.timeouts.as_ref());
+        let (request_timeout, attempt_timeout) = self.timeouts(rule.timeouts);
         let targets = match filters.made.redirect {
             Some(_) => Vec::new(),
             None => self.targets(rule, &matches),
@@ -135,25 +209,20 @@ impl<'a> Made<'a> {
             filters,
             request_timeout,
             attempt_timeout,
-            retry: rule.retry.as_ref().map(retry),
+            retry: rule.retry.map(retry),
         }
     }
 
     /// `namespace/route/rule`.
-    fn name(&mut self, rule: &HttpRouteRule) -> Arc<str> {
-        let earlier = &self.route.spec.rules[..self.number];
-        if rule.name.is_some() && earlier.iter().any(|other| other.name == rule.name) {
-            self.refuse("name", "another rule of the route has this name");
-        }
+    fn name(&self, rule: &Asked<'_>) -> Arc<str> {
         let number = self.number.to_string();
-        let name = rule.name.as_ref().unwrap_or(&number);
-        let metadata = &self.route.metadata;
+        let (metadata, name) = (&self.route.metadata, rule.name.unwrap_or(&number));
         format!("{}/{}/{name}", metadata.namespace, metadata.name).into()
     }
 
     fn filters(
         &mut self,
-        filters: &[objects::HttpFilter],
+        filters: &[HttpFilter],
         part: &str,
         standing: Standing,
         matches: &[Arc<Match>],
@@ -172,11 +241,11 @@ impl<'a> Made<'a> {
     }
 
     fn referrer(&self) -> Referrer<'a> {
-        Referrer { kind: "HTTPRoute", namespace: &self.route.metadata.namespace }
+        Referrer { kind: self.kind, namespace: &self.route.metadata.namespace }
     }
 
     /// Where the requests of a rule go. One that can go nowhere is answered with 500, as Gateway API asks.
-    fn targets(&mut self, rule: &HttpRouteRule, matches: &[Arc<Match>]) -> Vec<TargetDraft> {
+    fn targets(&mut self, rule: &Asked<'_>, matches: &[Arc<Match>]) -> Vec<TargetDraft> {
         let mut targets = Vec::new();
         for (n, reference) in rule.backend_refs.iter().enumerate() {
             let part = format!(".backendRefs[{n}]");
@@ -215,7 +284,7 @@ impl<'a> Made<'a> {
     /// A redirect has no backends, and must not lead to where it comes from.
     fn check_redirect(
         &mut self,
-        rule: &HttpRouteRule,
+        rule: &Asked<'_>,
         redirect: &Redirect,
         matches: &[Arc<Match>],
         attached: &[&Attachment],
@@ -231,9 +300,9 @@ impl<'a> Made<'a> {
     }
 }
 
-/// Whether a redirect of a listener without TLS gives some client the very URL that it asked for.
+/// Whether a redirect gives some client the very URL that it asked for.
 fn is_loop(redirect: &Redirect, matches: &[Arc<Match>], attachment: &Attachment) -> bool {
-    let same_scheme = redirect.scheme.unwrap_or(Scheme::Http) == Scheme::Http;
+    let same_scheme = redirect.scheme.unwrap_or(attachment.scheme) == attachment.scheme;
     let same_port = redirect.port.unwrap_or(attachment.port) == attachment.port;
     let same_host = redirect.hostname.as_ref().is_none_or(|host| {
         let host = crate::matching::HostPattern::Exact(host.clone());

@@ -8,7 +8,7 @@ use balance::retry::RetrySettings;
 use super::Fault;
 use crate::objects::{
     self, ActiveHealth, AffinityType, BackendPolicySpec, BackendProtocol, BackendRetry,
-    ClientPolicySpec, HashOn, HashOnType, PassiveHealth, ProbeType,
+    ClientPolicySpec, GrpcStatus, HashOn, HashOnType, PassiveHealth, ProbeType,
 };
 use crate::snapshot::{
     Affinity, BackendSettings, ClientSettings, EndpointProtocol, HashKey, Probe, ProxyProtocol,
@@ -22,9 +22,6 @@ const QUEUE_WHEN_CAPPED: u32 = 1024;
 const AFFINITY_NAME: &str = "sheave-endpoint";
 /// Statuses of a good answer to a probe where the policy gives none.
 const GOOD_STATUSES: (u16, u16) = (200, 399);
-
-/// Requests at a time on one connection of HTTP/2.
-const MAX_CONCURRENT_STREAMS: u32 = 128;
 
 /// Those of a Service without a policy.
 impl Default for BackendSettings {
@@ -44,7 +41,7 @@ impl Default for ClientSettings {
 pub(super) fn backend_settings(spec: &BackendPolicySpec) -> BackendSettings {
     let cap = spec.max_in_flight_per_endpoint.and_then(NonZeroU32::new);
     let default_queue = if cap.is_some() { QUEUE_WHEN_CAPPED } else { 0 };
-    let probe = spec.health.active.as_ref().and_then(probe);
+    let probe = spec.health.active.as_ref().map(probe);
     BackendSettings {
         algorithm: match spec.algorithm {
             objects::Algorithm::LeastLoad => balance::Algorithm::LeastLoad,
@@ -73,7 +70,7 @@ pub(super) fn backend_settings(spec: &BackendPolicySpec) -> BackendSettings {
         connection_max: spec.connections.max.and_then(NonZeroU32::new),
         retry: retry(&spec.retry),
         retry_statuses: sorted(&spec.retry.statuses),
-        health: health(spec, probe.is_some()),
+        health: health(spec),
         probe,
         proxy_protocol: spec.proxy_protocol.map(|version| match version {
             objects::ProxyVersion::V1 => ProxyVersion::V1,
@@ -81,7 +78,7 @@ pub(super) fn backend_settings(spec: &BackendPolicySpec) -> BackendSettings {
         }),
         protocol: EndpointProtocol::Http1,
         tls: None,
-        retry_grpc_statuses: Box::default(),
+        retry_grpc_statuses: sorted(&grpc_codes(&spec.retry.grpc_statuses)),
     }
 }
 
@@ -105,7 +102,7 @@ pub(super) fn client_settings(spec: &ClientPolicySpec) -> ClientSettings {
         },
         stream_idle_timeout: spec.timeouts.stream.0,
         flow_idle_timeout: spec.timeouts.flow.0,
-        http2_max_concurrent_streams: MAX_CONCURRENT_STREAMS,
+        http2_max_concurrent_streams: spec.http2.max_concurrent_streams,
     }
 }
 
@@ -142,10 +139,10 @@ pub(super) fn backend_faults(spec: &BackendPolicySpec) -> Vec<Fault> {
         faults.when(is_late, "health.passive.baseEjectionTime", message);
     }
     let unserved = match spec.protocol {
-        None | Some(BackendProtocol::Http1) => false,
-        Some(BackendProtocol::H2c | BackendProtocol::H2 | BackendProtocol::H3) => true,
+        None | Some(BackendProtocol::Http1 | BackendProtocol::H2c | BackendProtocol::H2) => false,
+        Some(BackendProtocol::H3) => true,
     };
-    faults.when(unserved, "protocol", "is not supported yet, only HTTP1");
+    faults.when(unserved, "protocol", "H3 is not supported yet, only HTTP1, H2C and H2");
     faults.0
 }
 
@@ -171,21 +168,24 @@ impl Faults {
 }
 
 fn probe_faults(active: &ActiveHealth, faults: &mut Faults) {
-    let is_http = active.kind == ProbeType::Http;
+    let (is_http, is_grpc) = match active.kind {
+        ProbeType::Http => (true, false),
+        ProbeType::Tcp => (false, false),
+        ProbeType::Grpc => (false, true),
+    };
     let parts = [
-        (active.path.is_some(), "path"),
-        (active.host.is_some(), "host"),
-        (active.min_status.is_some(), "minStatus"),
-        (active.max_status.is_some(), "maxStatus"),
+        (active.path.is_some() && !is_http, "path", "HTTP"),
+        (active.min_status.is_some() && !is_http, "minStatus", "HTTP"),
+        (active.max_status.is_some() && !is_http, "maxStatus", "HTTP"),
+        (active.host.is_some() && !is_http && !is_grpc, "host", "HTTP and GRPC"),
+        (active.service.is_some() && !is_grpc, "service", "GRPC"),
     ];
-    for (is_there, part) in parts {
+    for (is_surplus, part, of) in parts {
         let field = format!("health.active.{part}");
-        faults.when(is_there && !is_http, &field, "is only for type HTTP");
+        faults.when(is_surplus, &field, &format!("is only for type {of}"));
     }
     let (least, most) = good_statuses(active);
     faults.when(least > most, "health.active.minStatus", "must not be above `maxStatus`");
-    let is_grpc = active.kind == ProbeType::Grpc;
-    faults.when(is_grpc, "health.active.type", "GRPC is not supported yet, only HTTP and TCP");
 }
 
 fn good_statuses(active: &ActiveHealth) -> (u16, u16) {
@@ -234,15 +234,21 @@ fn retry(asked: &BackendRetry) -> RetrySettings {
     }
 }
 
-pub(super) fn sorted(statuses: &[u16]) -> Box<[u16]> {
+/// As they stand in `grpc-status`.
+fn grpc_codes(statuses: &[GrpcStatus]) -> Vec<u8> {
+    statuses.iter().map(|status| *status as u8).collect()
+}
+
+/// Each once.
+pub(super) fn sorted<T: Ord + Clone>(statuses: &[T]) -> Box<[T]> {
     let mut statuses = statuses.to_vec();
     statuses.sort_unstable();
     statuses.dedup();
     statuses.into()
 }
 
-fn health(spec: &BackendPolicySpec, has_probe: bool) -> HealthSettings {
-    let active = spec.health.active.as_ref().filter(|_| has_probe);
+fn health(spec: &BackendPolicySpec) -> HealthSettings {
+    let active = spec.health.active.as_ref();
     HealthSettings {
         passive: spec.health.passive.as_ref().map(passive),
         active: active.map(|active| ActiveSettings {
@@ -274,18 +280,22 @@ fn passive(asked: &PassiveHealth) -> PassiveSettings {
     }
 }
 
-fn probe(active: &ActiveHealth) -> Option<Probe> {
+fn probe(active: &ActiveHealth) -> Probe {
     let port = active.port.and_then(NonZeroU16::new);
     let (least, most) = good_statuses(active);
     match active.kind {
-        ProbeType::Http => Some(Probe::Http {
+        ProbeType::Http => Probe::Http {
             target: active.path.as_deref().unwrap_or("/").into(),
             host: active.host.as_deref().map(Into::into),
             port,
             statuses: least..=most,
-        }),
-        ProbeType::Tcp => Some(Probe::Tcp { port }),
-        ProbeType::Grpc => None,
+        },
+        ProbeType::Tcp => Probe::Tcp { port },
+        ProbeType::Grpc => Probe::Grpc {
+            service: active.service.as_deref().unwrap_or_default().into(),
+            host: active.host.as_deref().map(Into::into),
+            port,
+        },
     }
 }
 

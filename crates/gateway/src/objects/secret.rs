@@ -1,0 +1,129 @@
+//! `Secret` and `ConfigMap` (v1): certificates and keys, as far as other objects refer to them.
+//!
+//! Nobody gets to see what a Secret holds, neither by `Debug` nor in a message.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use data_encoding::BASE64;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde::de::{Deserializer, Error};
+
+use super::scalar::Ignored;
+
+/// Values that nobody gets to see.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct SecretSpec {
+    /// What it holds, as `kubernetes.io/tls`. The names of its values alone decide here.
+    #[serde(rename = "type")]
+    pub kind: Option<Ignored>,
+    /// Values by name, in base64.
+    #[schemars(extend("writeOnly" = true))]
+    pub data: BTreeMap<String, Encoded>,
+    /// Values by name, as they are; they go before those of `data`.
+    #[schemars(extend("writeOnly" = true))]
+    pub string_data: BTreeMap<String, Plain>,
+    /// For the API server.
+    pub immutable: Option<Ignored>,
+}
+
+/// Values that anybody may see.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct ConfigMapSpec {
+    /// Values by name.
+    pub data: BTreeMap<String, String>,
+    /// Values by name that are no text.
+    pub binary_data: Option<Ignored>,
+    /// For the API server.
+    pub immutable: Option<Ignored>,
+}
+
+/// A secret value that is written in base64.
+#[derive(Clone, PartialEq, Eq, JsonSchema)]
+#[schemars(transparent, extend("format" = "base64", "writeOnly" = true))]
+pub struct Encoded(#[schemars(with = "String")] pub Vec<u8>);
+
+/// A secret value that is written as it is.
+#[derive(Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(extend("writeOnly" = true))]
+pub struct Plain(pub String);
+
+impl SecretSpec {
+    /// A value by its name.
+    pub fn value(&self, name: &str) -> Option<&[u8]> {
+        let plain = self.string_data.get(name).map(|value| value.0.as_bytes());
+        plain.or_else(|| self.data.get(name).map(|value| &*value.0))
+    }
+}
+
+/// RFC 4648 §4; white space, as YAML's blocks bring it, does not count.
+pub(super) fn decode_base64(text: &str) -> Option<Vec<u8>> {
+    let dense: Vec<u8> = text.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
+    BASE64.decode(&dense).ok()
+}
+
+impl<'de> Deserialize<'de> for Encoded {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        decode_base64(&text).map(Self).ok_or_else(|| D::Error::custom("not base64"))
+    }
+}
+
+impl fmt::Debug for Encoded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Encoded")
+    }
+}
+
+impl fmt::Debug for Plain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Plain")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::parse;
+
+    const SECRET: &str = "
+apiVersion: v1
+kind: Secret
+metadata: {name: key}
+type: kubernetes.io/tls
+data: {both: ZGF0YQ==, encoded: \"aHVu\\ndGVyMg==\"}
+stringData: {both: text}
+";
+
+    #[test]
+    fn plain_values_go_before_encoded_ones() {
+        let (objects, problems) = parse(SECRET, "secret.yaml");
+        assert_eq!(problems, []);
+        let [crate::Object::Secret(secret)] = &objects[..] else { panic!("{objects:?}") };
+        assert_eq!(secret.spec.value("both"), Some(&b"text"[..]));
+        assert_eq!(secret.spec.value("encoded"), Some(&b"hunter2"[..]));
+        assert_eq!(secret.spec.value("other"), None);
+    }
+
+    #[test]
+    fn no_message_shows_a_value() {
+        let cases = [
+            ("data: {both: ZGF0YQ==", "data: {both: hunter2!"),
+            ("data: {both: ZGF0YQ==", "data: {both: 73313"),
+            ("stringData: {both: text}", "stringData: hunter2!"),
+            ("stringData: {both: text}", "stringData: {both: [hunter2!]}"),
+        ];
+        for (before, after) in cases {
+            let (objects, problems) = parse(&SECRET.replace(before, after), "secret.yaml");
+            let said = format!("{objects:?} {problems:?}");
+            assert_eq!(problems.len(), 1, "{said}");
+            assert!(!said.contains("hunter2!") && !said.contains("73313"), "{said}");
+        }
+        let (objects, _) = parse(SECRET, "secret.yaml");
+        let said = format!("{objects:?}");
+        assert!(!said.contains("text") && !said.contains("ZGF0"), "{said}");
+    }
+}

@@ -1,0 +1,192 @@
+//! From PEM to certificates: what is read here has a key that belongs to it, and TLS can use it.
+//!
+//! It must not know who refers to it, nor what time it is: [`Dated`] says when it holds, for who knows.
+
+use std::sync::Arc;
+
+use rustls::crypto::aws_lc_rs::default_provider;
+use rustls::sign::CertifiedKey;
+use rustls::{CertificateError, Error, InconsistentKeys, RootCertStore};
+use rustls_pki_types::pem::{self, PemObject};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use x509_cert::der::Decode;
+
+use crate::objects::{ConfigMapSpec, Resource, SecretSpec};
+use crate::problem::Problem;
+use crate::snapshot::{Certificate, PrivateKey};
+
+/// The names of values that Kubernetes agreed upon.
+const CHAIN: &str = "tls.crt";
+const KEY: &str = "tls.key";
+const AUTHORITIES: &str = "ca.crt";
+
+/// A certificate of a Secret that somebody refers to, and when it holds.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Dated {
+    /// What is wrong with it once it does not hold; the message is still to be written.
+    place: Problem,
+    /// Seconds since 1970.
+    not_before: u64,
+    /// Seconds since 1970.
+    not_after: u64,
+}
+
+/// What is wrong with a value of a Secret or ConfigMap.
+#[derive(Clone, Debug)]
+pub(super) struct BadValue {
+    /// Where, as in `data.tls.crt`.
+    pub(super) field: String,
+    pub(super) message: String,
+}
+
+impl Dated {
+    /// When the certificate of a Secret holds. `None` if that cannot be read.
+    fn of(secret: &Resource<SecretSpec>, leaf: &[u8]) -> Option<Self> {
+        let certificate = x509_cert::Certificate::from_der(leaf).ok()?;
+        let validity = certificate.tbs_certificate().validity();
+        Some(Self {
+            place: secret.problem("Secret", format!("data.{CHAIN}"), ""),
+            not_before: validity.not_before.to_unix_duration().as_secs(),
+            not_after: validity.not_after.to_unix_duration().as_secs(),
+        })
+    }
+
+    /// Which certificate it is, as `Secret namespace/name`.
+    pub fn name(&self) -> &str {
+        &self.place.object
+    }
+
+    /// Until when it holds, in seconds since 1970.
+    pub const fn not_after(&self) -> u64 {
+        self.not_after
+    }
+
+    /// What is wrong at a time, in seconds since 1970.
+    pub fn problem(&self, now: u64) -> Option<Problem> {
+        let message = if now > self.not_after {
+            format!("the certificate expired {} ago", span(now - self.not_after))
+        } else if now < self.not_before {
+            format!("the certificate is not valid for another {}", span(self.not_before - now))
+        } else {
+            return None;
+        };
+        Some(Problem { message, ..self.place.clone() })
+    }
+}
+
+/// Roughly, as a person would say it.
+fn span(seconds: u64) -> String {
+    const UNITS: [(u64, &str); 3] = [(86_400, "day"), (3600, "hour"), (60, "minute")];
+    let unit = UNITS.iter().find(|(length, _)| seconds >= *length);
+    let (count, name) = unit.map_or((seconds, "second"), |(length, name)| (seconds / length, name));
+    format!("{count} {name}{}", if count == 1 { "" } else { "s" })
+}
+
+/// The certificate of a Secret and its key, which belong together, and when they hold.
+pub(super) fn of_secret(
+    secret: &Resource<SecretSpec>,
+) -> Result<(Arc<Certificate>, Option<Dated>), BadValue> {
+    let chain = certificates(value(secret, CHAIN)?).map_err(|message| bad(CHAIN, message))?;
+    let key = PrivateKeyDer::from_pem_slice(value(secret, KEY)?)
+        .map_err(|error| bad(KEY, pem_fault(&error, "a private key")))?;
+    let made = Certificate {
+        name: format!("Secret {}/{}", secret.metadata.namespace, secret.metadata.name).into(),
+        chain: chain.iter().map(|der| der.as_ref().into()).collect(),
+        key: owned(&key)?,
+    };
+    CertifiedKey::from_der(chain, key, &default_provider()).map_err(|error| refused(&error))?;
+    let dated = Dated::of(secret, &made.chain[0]);
+    Ok((Arc::new(made), dated))
+}
+
+/// The certificates of authorities of a ConfigMap.
+pub(super) fn authorities_of_map(
+    map: &Resource<ConfigMapSpec>,
+) -> Result<Vec<Box<[u8]>>, BadValue> {
+    let pem = map.spec.data.get(AUTHORITIES).ok_or_else(|| missing(AUTHORITIES))?;
+    authorities(pem.as_bytes())
+}
+
+/// The certificates of authorities of a Secret.
+pub(super) fn authorities_of_secret(
+    secret: &Resource<SecretSpec>,
+) -> Result<Vec<Box<[u8]>>, BadValue> {
+    authorities(value(secret, AUTHORITIES)?)
+}
+
+fn authorities(pem: &[u8]) -> Result<Vec<Box<[u8]>>, BadValue> {
+    let certificates = certificates(pem).map_err(|message| bad(AUTHORITIES, message))?;
+    let mut store = RootCertStore::empty();
+    for certificate in &certificates {
+        let added = store.add(certificate.clone());
+        added.map_err(|error| bad(AUTHORITIES, unusable(&error)))?;
+    }
+    Ok(certificates.iter().map(|der| der.as_ref().into()).collect())
+}
+
+fn value<'s>(secret: &'s Resource<SecretSpec>, name: &str) -> Result<&'s [u8], BadValue> {
+    secret.spec.value(name).ok_or_else(|| missing(name))
+}
+
+fn missing(name: &str) -> BadValue {
+    bad(name, "is missing")
+}
+
+fn bad(name: &str, message: impl Into<String>) -> BadValue {
+    BadValue { field: format!("data.{name}"), message: message.into() }
+}
+
+fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+    let certificates: Vec<_> = CertificateDer::pem_slice_iter(pem)
+        .collect::<Result<_, _>>()
+        .map_err(|error| pem_fault(&error, "a certificate"))?;
+    if certificates.is_empty() {
+        return Err(pem_fault(&pem::Error::NoItemsFound, "a certificate"));
+    }
+    Ok(certificates)
+}
+
+/// Never with a piece of the text: it may be one of a key.
+fn pem_fault(error: &pem::Error, wanted: &str) -> String {
+    match error {
+        pem::Error::NoItemsFound => format!("holds no PEM of {wanted}"),
+        pem::Error::MissingSectionEnd { .. } => "is PEM without its END line".to_owned(),
+        pem::Error::Base64Decode(_) => "is PEM whose base64 is broken".to_owned(),
+        _ => "is no PEM".to_owned(),
+    }
+}
+
+fn owned(key: &PrivateKeyDer<'_>) -> Result<PrivateKey, BadValue> {
+    match key {
+        PrivateKeyDer::Pkcs8(der) => Ok(PrivateKey::Pkcs8(der.secret_pkcs8_der().into())),
+        PrivateKeyDer::Pkcs1(der) => Ok(PrivateKey::Pkcs1(der.secret_pkcs1_der().into())),
+        PrivateKeyDer::Sec1(der) => Ok(PrivateKey::Sec1(der.secret_sec1_der().into())),
+        _ => Err(bad(KEY, "is a key of an unknown kind")),
+    }
+}
+
+/// Why TLS cannot use a chain and a key that could both be read.
+fn refused(error: &Error) -> BadValue {
+    match error {
+        Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
+            bad(KEY, format!("is not the key of the certificate in {CHAIN}"))
+        }
+        Error::InvalidCertificate(_) => bad(CHAIN, unusable(error)),
+        _ => bad(KEY, unusable(error)),
+    }
+}
+
+/// What rustls says, as a person would.
+fn unusable(error: &Error) -> String {
+    match error {
+        Error::InvalidCertificate(CertificateError::BadEncoding) => {
+            "is PEM of something that is no certificate".to_owned()
+        }
+        Error::InvalidCertificate(why) => format!("cannot be used: {why}"),
+        Error::General(why) => format!("cannot be used: {why}"),
+        other => format!("cannot be used: {other}"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,75 @@
+//! What is read, and what is refused with which words. The golden files have the faults as objects show them.
+
+use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+
+use super::*;
+use crate::objects::{Metadata, Plain};
+
+/// 2026-01-01.
+const NOW: u64 = 1_767_225_600;
+const DAY: u64 = 86_400;
+
+fn secret(values: &[(&str, &str)]) -> Resource<SecretSpec> {
+    let value = |(name, value): &(&str, &str)| ((*name).to_owned(), Plain((*value).to_owned()));
+    Resource {
+        origin: crate::Origin::default(),
+        metadata: Metadata::named("default", "shop"),
+        spec: SecretSpec { string_data: values.iter().map(value).collect(), ..Default::default() },
+    }
+}
+
+/// PEM of a certificate for these years, and of its key.
+fn made(from: i32, to: i32) -> (String, String) {
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::new(["shop.example".to_owned()]).unwrap();
+    params.not_before = date_time_ymd(from, 1, 1);
+    params.not_after = date_time_ymd(to, 1, 1);
+    (params.self_signed(&key).unwrap().pem(), key.serialize_pem())
+}
+
+fn read(chain: &str, key: &str) -> Result<(Arc<Certificate>, Option<Dated>), String> {
+    let read = of_secret(&secret(&[(CHAIN, chain), (KEY, key)]));
+    read.map_err(|bad| format!("{} {}", bad.field, bad.message))
+}
+
+#[test]
+fn a_chain_is_read_whole_whatever_stands_between() {
+    let (leaf, key) = made(2020, 2030);
+    let (issuer, _) = made(2020, 2030);
+    let chain = format!("subject=shop\n{leaf}\nissuer\n{issuer}");
+    let (certificate, _) = read(&chain, &format!("comment\n{key}")).unwrap();
+    assert_eq!(certificate.chain.len(), 2);
+    assert_eq!(&*certificate.name, "Secret default/shop");
+    assert!(matches!(certificate.key, PrivateKey::Pkcs8(_)));
+    // The key belongs to the first of them.
+    let error = read(&format!("{issuer}{leaf}"), &key).unwrap_err();
+    assert_eq!(error, "data.tls.key is not the key of the certificate in tls.crt");
+}
+
+#[test]
+fn dates_are_told_to_who_knows_the_time() {
+    let problem = |from, to, now| {
+        let (chain, key) = made(from, to);
+        let (_, dated) = read(&chain, &key).unwrap();
+        dated.unwrap().problem(now).map(|problem| problem.to_string())
+    };
+    assert_eq!(problem(2025, 2027, NOW), None);
+    let expired = problem(2025, 2026, NOW + 3 * DAY).unwrap();
+    let place = ": Secret default/shop: data.tls.crt: ";
+    assert_eq!(expired, format!("{place}the certificate expired 3 days ago"));
+    let early = problem(2026, 2027, NOW - 3600).unwrap();
+    assert_eq!(early, format!("{place}the certificate is not valid for another 1 hour"));
+}
+
+#[test]
+fn nothing_of_a_key_is_told() {
+    let (chain, key) = made(2020, 2030);
+    let cut = &key[..key.len() - 20];
+    for (chain, key) in [(cut, cut), (&chain, cut), (&key, &key), (&chain, "-----BEGIN A")] {
+        let error = read(chain, key).unwrap_err();
+        let lines = || chain.lines().chain(key.lines()).filter(|line| line.len() > 20);
+        assert!(lines().all(|line| !error.contains(line)), "{error}");
+    }
+    let (certificate, _) = read(&chain, &key).unwrap();
+    assert!(format!("{certificate:?}").contains("key: PrivateKey }"), "{certificate:?}");
+}

@@ -1,0 +1,137 @@
+//! What is spoken to the endpoints of a backend: by which protocol, and how it is encrypted.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::Report;
+use super::backend::find_port;
+use super::backend_tls::{Ancestors, BackendTlsPolicies};
+use super::draft::{RouteDraft, RuleDraft};
+use super::index::Index;
+use super::listener::OurGateway;
+use crate::objects::{BackendProtocol, ServicePort};
+use crate::snapshot::{BackendKey, Certificate, EndpointProtocol, EndpointTls, Roots};
+
+/// Who leads to backends, and what for.
+pub(super) struct Users {
+    pub(super) ancestors: Ancestors,
+    /// Backends that calls of gRPC go to.
+    grpc: BTreeSet<BackendKey>,
+}
+
+/// What is spoken to a backend's endpoints, as far as policies of theirs do not say it.
+pub(super) struct Speech {
+    pub(super) protocol: EndpointProtocol,
+    pub(super) tls: Option<Arc<EndpointTls>>,
+}
+
+/// Who leads to each backend.
+pub(super) fn users(routes: &[RouteDraft]) -> Users {
+    let mut users = Users { ancestors: Ancestors::new(), grpc: BTreeSet::new() };
+    for route in routes {
+        for key in route.rules.iter().flat_map(RuleDraft::keys) {
+            let gateways = route.attachments.iter().map(|it| it.gateway);
+            users.ancestors.entry(key.clone()).or_default().extend(gateways);
+            if route.is_grpc {
+                users.grpc.insert(key.clone());
+            }
+        }
+    }
+    users
+}
+
+impl Users {
+    /// What is spoken to a backend: what its port says, else HTTP/2 to those that calls of gRPC go to.
+    pub(super) fn speech(
+        &self,
+        key: &BackendKey,
+        index: &Index<'_>,
+        policies: &BackendTlsPolicies<'_>,
+        gateways: &[OurGateway<'_>],
+    ) -> Speech {
+        let service = index.services.get(&(&*key.namespace, &*key.service));
+        let port = service.and_then(|it| find_port(&it.spec, key.port, key.transport));
+        let protocol = match port.and_then(port_protocol) {
+            Some(protocol) => protocol,
+            None if self.grpc.contains(key) => EndpointProtocol::Http2,
+            None => EndpointProtocol::Http1,
+        };
+        let client = self.client(key, gateways).map(|(_, certificate)| certificate);
+        let tls = policies.find(key, port.map(|port| &*port.name), client);
+        Speech { protocol, tls }
+    }
+
+    /// Connections to an endpoint are shared, so that they show the certificate of one Gateway: the oldest that has one.
+    fn client(
+        &self,
+        key: &BackendKey,
+        gateways: &[OurGateway<'_>],
+    ) -> Option<(usize, Arc<Certificate>)> {
+        let certificate = |place: &usize| {
+            let certificate = gateways[*place].client_certificate.as_ref()?.as_ref().ok()?;
+            Some((*place, Arc::clone(certificate)))
+        };
+        self.ancestors.get(key)?.iter().find_map(certificate)
+    }
+
+    /// Reports each Gateway whose certificate is not shown to endpoints that an older one shows its own to.
+    pub(super) fn report_clients(
+        &self,
+        policies: &BackendTlsPolicies<'_>,
+        gateways: &[OurGateway<'_>],
+        report: &mut Report,
+    ) {
+        for (key, places) in &self.ancestors {
+            let Some((first, shown)) = self.client(key, gateways) else { continue };
+            if !policies.covers(&key.namespace, &key.service, None) {
+                continue;
+            }
+            for gateway in places.iter().filter(|place| **place != first).map(|it| &gateways[*it]) {
+                if let Some(Ok(own)) = &gateway.client_certificate
+                    && **own != *shown
+                {
+                    let metadata = &gateways[first].object.metadata;
+                    let (namespace, name) = (&metadata.namespace, &metadata.name);
+                    let message = format!(
+                        "is not shown to {key}: Gateway {namespace}/{name} is older and shows its own there"
+                    );
+                    let field = "spec.tls.backend.clientCertificateRef";
+                    report.problem("Gateway", gateway.object, field, message);
+                }
+            }
+        }
+    }
+}
+
+/// What a port says, by the names that Kubernetes agreed upon and those that Istio brought; others mean nothing.
+fn port_protocol(port: &ServicePort) -> Option<EndpointProtocol> {
+    match port.app_protocol.as_deref()? {
+        "kubernetes.io/h2c" | "h2c" | "http2" | "grpc" => Some(EndpointProtocol::Http2),
+        "kubernetes.io/ws" | "kubernetes.io/wss" | "http" => Some(EndpointProtocol::Http1),
+        _ => None,
+    }
+}
+
+impl Speech {
+    /// What a BackendPolicy says goes first. TLS without a policy that says whom to believe believes nobody.
+    pub(super) fn with(mut self, asked: Option<BackendProtocol>, key: &BackendKey) -> Self {
+        match asked {
+            None => {}
+            Some(BackendProtocol::Http1) => self.protocol = EndpointProtocol::Http1,
+            Some(BackendProtocol::H2c) => self.protocol = EndpointProtocol::Http2,
+            Some(BackendProtocol::H2) => {
+                self.protocol = EndpointProtocol::Http2;
+                self.tls.get_or_insert_with(|| believing_nobody(key));
+            }
+            // It is refused where the policy is read.
+            Some(BackendProtocol::H3) => {}
+        }
+        self
+    }
+}
+
+fn believing_nobody(key: &BackendKey) -> Arc<EndpointTls> {
+    let server_name = format!("{}.{}.svc", key.service, key.namespace).into();
+    let roots = Roots::Given(Vec::new());
+    Arc::new(EndpointTls { server_name, subject_names: Vec::new(), roots, client: None })
+}
