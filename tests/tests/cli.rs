@@ -69,7 +69,7 @@ async fn nonsense_is_answered_with_what_to_do() -> Result {
         (&["serve"], &["--config", "--listen"]),
         (&["serve", "--to", "127.0.0.1:1"], &["--listen"]),
         (&["serve", "--listen", "http://:0"], &["--to"]),
-        (&["serve", "--listen", "https://:0", "--to", "127.0.0.1:1"], &["not supported yet"]),
+        (&["serve", "--listen", "https://:0", "--to", "127.0.0.1:1", "--cert", "a"], &["--key"]),
         (&["serve", "--listen", "http://:0", "--to", "nonsense"], &["--to", "nonsense"]),
         (
             &["serve", "--listen", "http://:0", "--to", "127.0.0.1:1", "--max-in-flight", "0"],

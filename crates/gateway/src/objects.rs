@@ -95,7 +95,7 @@ pub use service::{
     AddressType, Conditions, EndpointSliceSpec, ServicePort, ServiceSpec, ServiceType,
     SliceEndpoint, SlicePort,
 };
-pub use shorthand::{Listen, ListenProtocol, Shorthand, shorthand};
+pub use shorthand::{Listen, ListenProtocol, Shorthand, certificate, shorthand};
 pub use stream_route::{StreamBackendRef, StreamRouteRule, StreamRouteSpec};
 pub use tls_route::TlsRouteSpec;
 

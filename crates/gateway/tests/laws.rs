@@ -153,6 +153,7 @@ proptest! {
         let to: std::collections::BTreeSet<_> = to.iter().map(plain).collect();
         let flags = Shorthand {
             listen: listen.iter().copied().map(http).collect(),
+            certificates: 0,
             to: to.iter().copied().collect(),
             max_in_flight,
             queue,

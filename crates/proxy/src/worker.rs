@@ -16,7 +16,6 @@ use crate::accept::arrival::{self, Handover};
 use crate::accept::handshake::Line;
 use crate::accept::listen::{self, Listening};
 use crate::clock;
-use crate::dial::h2::trunk;
 use crate::dial::pool;
 use crate::exchange::Exchange;
 use crate::health::Bell;
@@ -320,7 +319,6 @@ impl Worker {
             let current = backend.current();
             for member in current.set.members() {
                 pool::sweep(&member.endpoint, self.index, &current.settings, now);
-                trunk::sweep(&member.endpoint, self.index, &current.settings, now);
             }
         }
     }

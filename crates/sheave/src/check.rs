@@ -12,7 +12,11 @@ use crate::files;
 /// Prints every error and their count, or the number of objects.
 pub(crate) fn run(paths: &[PathBuf]) -> Result<(), Failure> {
     let mut lines = Vec::new();
-    let result = match configuration::check(files::read(paths)) {
+    let checked = configuration::check(files::read(paths)).and_then(|checked| {
+        let expired = checked.expired(proxy::clock::wall());
+        if expired.is_empty() { Ok(checked) } else { Err(expired) }
+    });
+    let result = match checked {
         Ok(checked) => {
             lines.push(format!("{}, fine", counted(checked.objects.len(), "object")));
             Ok(())

@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use gateway::snapshot::{Backend, BackendKey, EndpointSpec, Snapshot, Source};
 use gateway::{Endpoints, Object, Problem, Translation};
@@ -40,6 +41,16 @@ pub(crate) fn check(contents: Contents) -> Result<Checked, Vec<Problem>> {
     if problems.is_empty() { Ok(Checked { objects, translation }) } else { Err(problems) }
 }
 
+impl Checked {
+    /// A problem for each certificate that does not hold at this time. Nobody else is taken down by it: what to make of
+    /// it is for the client to decide.
+    pub(crate) fn expired(&self, now: SystemTime) -> Vec<Problem> {
+        // A clock before 1970 is wrong, and finds that no certificate holds yet.
+        let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        self.translation.dated.iter().filter_map(|dated| dated.problem(now)).collect()
+    }
+}
+
 impl Configuration {
     /// Nothing is in force yet.
     pub(crate) fn new(proxy: Arc<Proxy>, names: Names, report: watch::Sender<Report>) -> Self {
@@ -58,7 +69,11 @@ impl Configuration {
 
     /// Puts a new Snapshot in force; tells which addresses cannot be listened on.
     pub(crate) async fn apply(&mut self, checked: Checked) -> Vec<String> {
-        let Checked { objects, translation: Translation { mut snapshot, statuses, .. } } = checked;
+        for problem in checked.expired(proxy::clock::wall()) {
+            tracing::warn!(file = %problem.origin.file, object = problem.object, "{}", problem.message);
+        }
+        let Checked { objects, translation } = checked;
+        let Translation { mut snapshot, statuses, dated, .. } = translation;
         self.names.follow(hosts(&snapshot)).await;
         for backend in &mut snapshot.backends {
             resolve(backend, &self.names);
@@ -71,6 +86,7 @@ impl Configuration {
         self.backends = snapshot.backends;
         self.record(|report| {
             report.statuses = statuses.into();
+            report.certificates = dated.into_iter().collect();
             report.unbound = unbound.clone().into();
         });
         unbound

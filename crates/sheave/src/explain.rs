@@ -74,8 +74,13 @@ struct Page<'p> {
 
 impl Page<'_> {
     fn listener(mut self, asked: &Asked, listener: &Listener, routes: &RouteTable) {
-        let Explanation { listener: hosts, verdicts } = routes.explain(&asked.request);
         self.put("listener", format!("{} on {}", listener.name, listener.address));
+        let (lines, goes_on) = words::tls(listener.tls.as_deref(), asked);
+        self.list("tls", lines);
+        if !goes_on {
+            return;
+        }
+        let Explanation { listener: hosts, verdicts } = routes.explain(&asked.request);
         match hosts {
             None => self.put("", "no listener of this address is for this host"),
             Some(HostPattern::Any) => {}

@@ -65,6 +65,8 @@ Examples:
     sheave serve --listen http://:8080 --to 10.0.0.1:80,10.0.0.2:80
   At most 4 requests at once for each, the rest waits up to 2 seconds:
     sheave serve --listen http://:8080 --to 10.0.0.1:80,10.0.0.2:80 --max-in-flight 4 --queue-timeout 2s
+  HTTPS with a certificate that is read again when it is renewed (without one: self-signed):
+    sheave serve --listen https://:443 --cert tls.crt --key tls.key --to 10.0.0.1:80,10.0.0.2:80
   Connections, each to the database with the fewest:
     sheave serve --listen tcp://:5432 --to 10.0.0.1:5432,10.0.0.2:5432
   A directory of Kubernetes objects, watched, with a hundredth of the requests logged:
@@ -121,10 +123,19 @@ pub(crate) struct Serve {
 /// Flags that stand for objects.
 #[derive(Debug, Default, Args)]
 pub(crate) struct Shorthand {
-    /// Where to accept: requests at http://ADDRESS:PORT, connections at tcp://, flows of datagrams at udp://. Without
-    /// ADDRESS: on all, with port 0: on any free port; repeatable.
+    /// Where to accept: requests at http://ADDRESS:PORT, with TLS at https://, connections at tcp://, flows of datagrams
+    /// at udp://. Without ADDRESS: on all, with port 0: on any free port; repeatable.
     #[arg(long, value_name = "URL", help_heading = SOURCES)]
     pub(crate) listen: Vec<ListenUrl>,
+
+    /// Certificate of https, PEM with its chain; repeatable, each with its --key. Clients get the first that suits the
+    /// name they ask for, else the first. The files are watched [default: one that is self-signed].
+    #[arg(long, value_name = "FILE", help_heading = SOURCES)]
+    pub(crate) cert: Vec<PathBuf>,
+
+    /// Key of a certificate, PEM; repeatable, in the order of --cert.
+    #[arg(long, value_name = "FILE", help_heading = SOURCES)]
+    pub(crate) key: Vec<PathBuf>,
 
     /// Endpoints to balance over, as ADDRESS:PORT or NAME:PORT. A name is resolved once, at the start, and all its
     /// addresses are endpoints.
@@ -233,7 +244,17 @@ const OBSERVE: &str = "Logs and metrics";
 impl Serve {
     /// What is wrong with the flags taken together: one sentence, which says what to do.
     pub(crate) fn conflict(&self) -> Option<&'static str> {
-        let Shorthand { listen, to, max_in_flight, queue, queue_timeout } = &self.shorthand;
+        let Shorthand { listen, cert, key, to, max_in_flight, queue, queue_timeout } =
+            &self.shorthand;
+        if cert.len() != key.len() {
+            return Some("give a --key for each --cert, in the same order");
+        }
+        if !cert.is_empty() && !self.shorthand.listens_to_https() {
+            return Some(
+                "--cert and --key are for https: add --listen https://:443, or write a Secret into \
+                 a file of --config",
+            );
+        }
         let limited = max_in_flight.is_some() || queue.is_some() || queue_timeout.is_some();
         match (listen.is_empty(), to.is_empty()) {
             (true, true) if limited => Some(

@@ -12,6 +12,8 @@ mod explain;
 mod top;
 /// Files as a source of objects.
 mod files;
+/// The certificate where none is given.
+mod self_signed;
 /// Names in DNS as endpoints.
 mod dns;
 /// From objects to what is in force.

@@ -5,6 +5,7 @@ use std::time::SystemTime;
 
 use gateway::Problem;
 use gateway::status::Status;
+use gateway::translate::Dated;
 
 /// Where the process is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +42,8 @@ pub(crate) struct Report {
     pub(crate) unbound: Arc<[String]>,
     /// What became of each object in force.
     pub(crate) statuses: Arc<[Status]>,
+    /// Certificates in use.
+    pub(crate) certificates: Arc<[Dated]>,
     /// How often each came, in the order of [`Reload::ALL`].
     pub(crate) reloads: [u64; Reload::ALL.len()],
     /// Questions to DNS: answered, failed.
@@ -73,6 +76,7 @@ impl Report {
             problems: Arc::default(),
             unbound: Arc::default(),
             statuses: Arc::default(),
+            certificates: Arc::default(),
             reloads: [0; Reload::ALL.len()],
             lookups: [0; 2],
             names_failing: 0,

@@ -22,12 +22,13 @@ use crate::check::counted;
 use crate::configuration::{self, Checked, Configuration};
 use crate::dns::Names;
 use crate::failure::Failure;
-use crate::files::{Contents, Files};
+use crate::files::{CertificateFiles, Contents, Files};
 use crate::flags::{AdminAddress, LoggedShare, Serve};
 use crate::log;
 use crate::process;
 use crate::ready;
 use crate::report::{Phase, Report};
+use crate::self_signed;
 
 /// Runs until a signal ends it.
 pub(crate) fn run(flags: Serve) -> Result<(), Failure> {
@@ -64,10 +65,10 @@ async fn serve(flags: Serve) -> Result<(), Failure> {
 
     loop {
         tokio::select! {
-            changed = sources.files.changed() => changed.context("cannot watch files")?,
+            changed = sources.changed() => changed.context("cannot watch files")?,
             () = configuration.follow_names() => continue,
             signal = signals.next() => match signal {
-                Request::Reread => sources.files.expire(),
+                Request::Reread => sources.expire(),
                 Request::Stop => break,
             },
         }
@@ -82,20 +83,41 @@ struct Sources {
     /// What the flags stand for.
     objects: Vec<Object>,
     files: Files,
+    /// Those of `--cert` and `--key`.
+    certificates: CertificateFiles,
 }
 
 impl Sources {
     fn new(flags: &Serve) -> Result<Self, Failure> {
-        let objects = flags.shorthand.objects()?;
-        let files = Files::new(flags.config.clone())
-            .context("cannot watch files; `sysctl fs.inotify` shows the limits")?;
-        Ok(Self { objects, files })
+        let mut objects = flags.shorthand.objects()?;
+        if flags.shorthand.needs_certificate() {
+            objects.push(self_signed::secret(proxy::clock::wall())?);
+        }
+        let limits = "cannot watch files; `sysctl fs.inotify` shows the limits";
+        let files = Files::new(flags.config.clone()).context(limits)?;
+        let certificates = CertificateFiles::new(flags.shorthand.pairs()).context(limits)?;
+        Ok(Self { objects, files, certificates })
     }
 
     fn load(&mut self) -> Contents {
-        let mut contents = self.files.load();
-        contents.objects.splice(0..0, self.objects.iter().cloned());
+        let (mut contents, certificates) = (self.files.load(), self.certificates.load());
+        let objects = self.objects.iter().cloned().chain(certificates.objects);
+        contents.objects.splice(0..0, objects);
+        contents.problems.splice(0..0, certificates.problems);
         contents
+    }
+
+    /// Waits until there is something to load. May be dropped and called again.
+    async fn changed(&mut self) -> io::Result<()> {
+        tokio::select! {
+            changed = self.files.changed() => changed,
+            changed = self.certificates.changed() => changed,
+        }
+    }
+
+    fn expire(&mut self) {
+        self.files.expire();
+        self.certificates.expire();
     }
 }
 

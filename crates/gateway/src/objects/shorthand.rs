@@ -5,10 +5,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::{
-    AddressType, BackendPolicySpec, BackendRef, Conditions, Duration, EndpointSliceSpec,
+    AddressType, BackendPolicySpec, BackendRef, Conditions, Duration, Encoded, EndpointSliceSpec,
     GatewayAddress, GatewayClassSpec, GatewaySpec, HttpRouteRule, HttpRouteSpec, Listener,
-    Metadata, Object, ParentRef, Resource, ServiceKind, ServicePort, ServiceSpec, ServiceTarget,
-    SliceEndpoint, SlicePort, StreamBackendRef, StreamRouteRule, StreamRouteSpec,
+    ListenerTls, Metadata, Object, ObjectRef, ParentRef, Resource, SecretSpec, ServiceKind,
+    ServicePort, ServiceSpec, ServiceTarget, SliceEndpoint, SlicePort, StreamBackendRef,
+    StreamRouteRule, StreamRouteSpec,
 };
 use crate::problem::Origin;
 use crate::translate::{CONTROLLER, SERVICE_NAME_LABEL};
@@ -26,6 +27,8 @@ const PORTS: [(&str, &str); 2] = [("tcp", "TCP"), ("udp", "UDP")];
 pub struct Shorthand {
     /// Where to accept; each address once.
     pub listen: Vec<Listen>,
+    /// How many certificates there are for HTTPS: [`certificate`] makes each.
+    pub certificates: usize,
     /// The endpoints.
     pub to: Vec<SocketAddr>,
     /// Requests in flight at one endpoint, at most.
@@ -50,6 +53,8 @@ pub struct Listen {
 pub enum ListenProtocol {
     /// Requests.
     Http,
+    /// Requests inside of TLS.
+    Https,
     /// Connections, carried as they are.
     Tcp,
     /// Flows of datagrams.
@@ -59,16 +64,29 @@ pub enum ListenProtocol {
 /// The objects that the flags stand for: everything that is accepted goes to the one Service.
 pub fn shorthand(flags: &Shorthand) -> Vec<Object> {
     let mut objects = vec![Object::GatewayClass(class())];
-    objects
-        .extend((1..).zip(&flags.listen).map(|(n, listen)| Object::Gateway(gateway(n, *listen))));
-    let parents = |protocol| parents(&flags.listen, protocol);
-    objects.extend(parents(ListenProtocol::Http).map(http_route).map(Object::HttpRoute));
-    objects.extend(parents(ListenProtocol::Tcp).map(stream_route).map(Object::TcpRoute));
-    objects.extend(parents(ListenProtocol::Udp).map(stream_route).map(Object::UdpRoute));
+    let gateway = |(n, listen): (usize, &Listen)| gateway(n, *listen, flags.certificates);
+    objects.extend((1..).zip(&flags.listen).map(gateway).map(Object::Gateway));
+    let parents = |protocols: &[ListenProtocol]| parents(&flags.listen, protocols);
+    let requests = parents(&[ListenProtocol::Http, ListenProtocol::Https]);
+    objects.extend(requests.map(http_route).map(Object::HttpRoute));
+    objects.extend(parents(&[ListenProtocol::Tcp]).map(stream_route).map(Object::TcpRoute));
+    objects.extend(parents(&[ListenProtocol::Udp]).map(stream_route).map(Object::UdpRoute));
     objects.push(Object::Service(service()));
     objects.extend(slices(&flags.to).map(Object::EndpointSlice));
     objects.push(Object::BackendPolicy(Box::new(policy(flags))));
     objects
+}
+
+/// The Secret of a certificate for HTTPS, counted from 1: PEM of the chain and of its key, which were read at `origin`.
+pub fn certificate(number: usize, origin: Origin, chain: Vec<u8>, key: Vec<u8>) -> Object {
+    let values = [("tls.crt", chain), ("tls.key", key)];
+    let data = values.map(|(name, value)| (name.to_owned(), Encoded(value))).into();
+    let spec = SecretSpec { data, ..Default::default() };
+    Object::Secret(Resource { origin, ..resource(&certificate_name(number), spec) })
+}
+
+fn certificate_name(number: usize) -> String {
+    format!("certificate-{number}")
 }
 
 fn resource<S>(name: &str, spec: S) -> Resource<S> {
@@ -84,9 +102,10 @@ fn class() -> Resource<GatewayClassSpec> {
 }
 
 /// A Gateway's addresses and ports multiply, so each address to listen on has a Gateway of its own.
-fn gateway(number: usize, listen: Listen) -> Resource<GatewaySpec> {
+fn gateway(number: usize, listen: Listen, certificates: usize) -> Resource<GatewaySpec> {
     let protocol = match listen.protocol {
         ListenProtocol::Http => "HTTP",
+        ListenProtocol::Https => "HTTPS",
         ListenProtocol::Tcp => "TCP",
         ListenProtocol::Udp => "UDP",
     };
@@ -94,6 +113,7 @@ fn gateway(number: usize, listen: Listen) -> Resource<GatewaySpec> {
         name: protocol.to_lowercase(),
         port: listen.address.port(),
         protocol: protocol.to_owned(),
+        tls: (listen.protocol == ListenProtocol::Https).then(|| tls(certificates)),
         ..Default::default()
     };
     let spec = GatewaySpec {
@@ -108,13 +128,21 @@ fn gateway(number: usize, listen: Listen) -> Resource<GatewaySpec> {
     resource(&gateway_name(number), spec)
 }
 
+fn tls(certificates: usize) -> ListenerTls {
+    let reference = |number| ObjectRef { name: certificate_name(number), ..Default::default() };
+    ListenerTls {
+        certificate_refs: (1..=certificates).map(reference).collect(),
+        ..Default::default()
+    }
+}
+
 fn gateway_name(number: usize) -> String {
     format!("listen-{number}")
 }
 
-/// The Gateways where this is spoken, if there are any.
-fn parents(listen: &[Listen], protocol: ListenProtocol) -> Option<Vec<ParentRef>> {
-    let speak = (1..).zip(listen).filter(|(_, listen)| listen.protocol == protocol);
+/// The Gateways where one of these is spoken, if there are any.
+fn parents(listen: &[Listen], protocols: &[ListenProtocol]) -> Option<Vec<ParentRef>> {
+    let speak = (1..).zip(listen).filter(|(_, listen)| protocols.contains(&listen.protocol));
     let parent = |number| ParentRef { name: gateway_name(number), ..Default::default() };
     let parents: Vec<_> = speak.map(|(number, _)| parent(number)).collect();
     (!parents.is_empty()).then_some(parents)

@@ -76,6 +76,16 @@ pub(crate) static METRICS: &[Row<Process>] = &[
         "Configurations read since the start, by what became of them.",
     ),
     Row::new(
+        "sheave_certificate_expiry_timestamp_seconds",
+        &["certificate"],
+        Read::Gauges(|it, each| {
+            for dated in it.report.certificates.iter() {
+                each(dated.name(), dated.not_after() as f64);
+            }
+        }),
+        "Until when a certificate that is in use holds, in seconds since 1970.",
+    ),
+    Row::new(
         "sheave_dns_lookups",
         &["result"],
         Read::Counts(|it, each| {

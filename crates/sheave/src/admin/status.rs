@@ -77,6 +77,7 @@ fn target(status: &TargetStatus, conditions: Value) -> Value {
     json!({
         "ancestorRef": {
             "kind": status.kind,
+            "namespace": status.namespace,
             "name": status.name,
             "sectionName": status.section_name,
         },

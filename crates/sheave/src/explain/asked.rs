@@ -1,5 +1,7 @@
 //! The request to explain, from what a person types.
 
+use std::net::IpAddr;
+
 use gateway::matching::{PlainRequest, RouteTable};
 use gateway::snapshot::{Listener, Protocol};
 
@@ -9,6 +11,10 @@ pub(super) struct Asked {
     pub(super) request: PlainRequest,
     /// Where it would be sent.
     pub(super) port: u16,
+    /// Whether it would be sent inside of TLS.
+    pub(super) is_https: bool,
+    /// The name that TLS would ask for; an address is none.
+    pub(super) server_name: Option<String>,
     /// Whether the port was written.
     is_port_given: bool,
 }
@@ -21,9 +27,9 @@ impl Asked {
         }
         let (scheme, rest) =
             url.split_once("://").ok_or_else(|| format!("write the scheme too: http://{url}"))?;
-        let usual_port = match scheme {
-            "http" => 80,
-            "https" => 443,
+        let (is_https, usual_port) = match scheme {
+            "http" => (false, 80),
+            "https" => (true, 443),
             _ => return Err(format!("{scheme} is not a scheme of requests: use http or https")),
         };
         let rest = rest.split('#').next().unwrap_or_default();
@@ -42,8 +48,12 @@ impl Asked {
         if let Some((_, value)) = named {
             request.host = host_and_port(value)?.0.to_owned();
         }
+        let is_address = host.starts_with('[') || host.parse::<IpAddr>().is_ok();
+        let name = host.trim_end_matches('.').to_ascii_lowercase();
+        let server_name = (!is_address).then_some(name);
         let is_port_given = port.is_some();
-        Ok(Self { request, port: port.unwrap_or(usual_port), is_port_given })
+        let port = port.unwrap_or(usual_port);
+        Ok(Self { request, port, is_https, server_name, is_port_given })
     }
 
     /// Who would get it: listeners of its port; where no port was written and none has the usual one, all.

@@ -97,6 +97,30 @@ fn rule_backend_and_settings_are_told_with_their_reasons() {
 }
 
 #[test]
+fn what_tls_makes_of_a_connection_is_told() {
+    let example = include_str!("../../../../examples/tls-passthrough.yaml");
+    let told = |url: &str| {
+        let (objects, problems) = gateway::parse(example, "example.yaml");
+        let checked = configuration::check(Contents { objects, problems }).unwrap();
+        let lines = explain(&Asked::parse("GET", url, &[]).unwrap(), &checked).unwrap();
+        lines.join("\n")
+    };
+    for (url, part) in [
+        ("https://shop.example:8443/", "tls        Secret default/shop"),
+        ("https://shop.example:8443/", "rule       default/web/0"),
+        ("https://orders.db.example:8443/", "passed through as it is, for orders.db.example"),
+        ("https://queue.shop.example:8443/", "carried on as a connection, for queue.shop.example"),
+        ("https://other.example:8443/", "the connection is refused"),
+        ("https://127.0.0.1:8443/", "the connection is refused"),
+        ("http://shop.example:8443/", "the URL must begin with https://"),
+    ] {
+        assert!(told(url).contains(part), "{url}: {}", told(url));
+    }
+    let error = explained("https://shop.example:8080/").unwrap();
+    assert!(error.contains("the URL must begin with http://"), "{error}");
+}
+
+#[test]
 fn a_request_that_nobody_takes_is_told_why() {
     says(
         "http://other.example:8080/",

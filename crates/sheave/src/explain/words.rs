@@ -6,14 +6,47 @@ use gateway::matching::{
     Conditions, FieldCondition, HostPattern, PathPattern, Unmet, ValuePattern, Verdict, Why,
 };
 use gateway::snapshot::{
-    Allowed, EndpointSpec, Filters, HeaderEdits, Mirror, PathRewrite, Redirect, Rule, Snapshot,
+    Allowed, Carried, EndpointSpec, Filters, HeaderEdits, ListenerTls, Mirror, PathRewrite,
+    Redirect, Rule, Snapshot,
 };
+
+use super::asked::Asked;
 
 pub(super) fn hosts(pattern: &HostPattern) -> String {
     match pattern {
         HostPattern::Any => "every host".to_owned(),
         HostPattern::Below(name) => format!("*.{name}"),
         HostPattern::Exact(name) => name.to_string(),
+    }
+}
+
+/// What TLS makes of a connection, and whether requests come out of it.
+pub(super) fn tls(tls: Option<&ListenerTls>, asked: &Asked) -> (Vec<String>, bool) {
+    let name = asked.server_name.as_deref();
+    let line = |text: &str, goes_on| (vec![text.to_owned()], goes_on);
+    let site = match (tls, asked.is_https) {
+        (None, false) => return (Vec::new(), true),
+        (None, true) => return line("none here: the URL must begin with http://", false),
+        (Some(_), false) => return line("needed here: the URL must begin with https://", false),
+        (Some(tls), true) => tls.find(name.map(str::as_bytes)),
+    };
+    let Some(site) = site else {
+        return line("no certificate is for this name: the connection is refused", false);
+    };
+    let Some(terms) = &site.terminate else {
+        return line(&format!("passed through as it is, for {}", hosts(&site.hosts)), false);
+    };
+    let mut lines: Vec<_> = terms.certificates.iter().map(|it| it.name.to_string()).collect();
+    lines.extend(terms.clients.as_ref().map(|clients| match clients.required {
+        true => "clients must show a certificate".to_owned(),
+        false => "clients are asked for a certificate, and let in whatever they show".to_owned(),
+    }));
+    match site.carries {
+        Carried::Requests => (lines, true),
+        Carried::Connections(_) => {
+            lines.push(format!("carried on as a connection, for {}", hosts(&site.hosts)));
+            (lines, false)
+        }
     }
 }
 

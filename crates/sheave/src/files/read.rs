@@ -83,7 +83,7 @@ fn read_text(path: &Path) -> io::Result<String> {
 }
 
 /// A problem of a file as a whole.
-fn of_file(path: &Path, message: String) -> Problem {
+pub(super) fn of_file(path: &Path, message: String) -> Problem {
     let origin = Origin { file: Arc::from(path.to_string_lossy()), document: 0 };
     Problem { origin, object: String::new(), field: String::new(), message }
 }

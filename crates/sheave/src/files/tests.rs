@@ -3,6 +3,8 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::time::Duration;
 
 use gateway::Object;
 use tempfile::TempDir;

@@ -1,14 +1,35 @@
 //! The objects that `--listen` and `--to` stand for, names resolved.
 
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
 
+use gateway::objects::ListenProtocol;
 use gateway::{Object, objects};
 
 use super::{Shorthand, ToAddress};
 use crate::failure::Failure;
+use crate::files::Pair;
 
 impl Shorthand {
-    /// The objects; none without `--listen`.
+    /// The files of each certificate.
+    pub(crate) fn pairs(&self) -> Vec<Pair> {
+        let pair = |(certificate, key): (&PathBuf, &PathBuf)| Pair {
+            certificate: certificate.clone(),
+            key: key.clone(),
+        };
+        self.cert.iter().zip(&self.key).map(pair).collect()
+    }
+
+    /// Whether there is a listener that needs a certificate, and none for it.
+    pub(crate) fn needs_certificate(&self) -> bool {
+        self.cert.is_empty() && self.listens_to_https()
+    }
+
+    pub(crate) fn listens_to_https(&self) -> bool {
+        self.listen.iter().any(|url| url.0.protocol == ListenProtocol::Https)
+    }
+
+    /// The objects, but for the Secrets of certificates; none without `--listen`.
     pub(crate) fn objects(&self) -> Result<Vec<Object>, Failure> {
         if self.listen.is_empty() {
             return Ok(Vec::new());
@@ -21,6 +42,8 @@ impl Shorthand {
         to.dedup();
         Ok(objects::shorthand(&objects::Shorthand {
             listen: self.listen.iter().map(|url| url.0).collect(),
+            // One that is self-signed where none is given.
+            certificates: self.cert.len().max(1),
             to,
             max_in_flight: self.max_in_flight.map(Into::into),
             queue: self.queue,

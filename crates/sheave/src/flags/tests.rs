@@ -69,6 +69,10 @@ fn shorthand_is_read() {
 #[test]
 fn nonsense_is_refused_with_what_to_do() {
     refused("", "nothing to serve: name files with --config");
+    let to = "--to 127.0.0.1:1";
+    let without = format!("--listen https://:443 {to} --cert a --cert b --key c");
+    refused(&without, "give a --key for each --cert");
+    refused(&format!("--listen http://:80 {to} --cert a --key b"), "add --listen https://");
     refused("--listen http://:80", "--listen needs endpoints to send requests to: add --to");
     refused("--listen http://:80 --config x", "--listen needs endpoints");
     refused("--to 127.0.0.1:1", "add --listen http://127.0.0.1:8080");
@@ -98,8 +102,8 @@ fn listen_urls_are_parsed_or_refused_with_what_to_write() {
         ("tcp://:5432", Ok("Tcp [::]:5432")),
         ("udp://:53", Ok("Udp [::]:53")),
         ("127.0.0.1:8080", Err("write the protocol too: http://127.0.0.1:8080")),
-        ("https://:443", Err("https:// is not supported yet: use http://")),
-        ("ftp://:21", Err("unknown protocol ftp: use http://, tcp:// or udp://")),
+        ("https://:443", Ok("Https [::]:443")),
+        ("ftp://:21", Err("unknown protocol ftp: use http://, https://, tcp:// or udp://")),
         ("http://127.0.0.1", Err("write the port too: 127.0.0.1:8080")),
         ("http://::1:80", Err("write an IPv6 address in brackets, as [::1]:8080")),
         ("http://:80000", Err("`80000` is not a port: write a number up to 65535")),

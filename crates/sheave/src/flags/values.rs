@@ -46,10 +46,13 @@ impl FromStr for ListenUrl {
         };
         let protocol = match scheme {
             "http" => ListenProtocol::Http,
+            "https" => ListenProtocol::Https,
             "tcp" => ListenProtocol::Tcp,
             "udp" => ListenProtocol::Udp,
-            "https" => return Err("https:// is not supported yet: use http://".to_owned()),
-            _ => return Err(format!("unknown protocol {scheme}: use http://, tcp:// or udp://")),
+            _ => {
+                let known = "use http://, https://, tcp:// or udp://";
+                return Err(format!("unknown protocol {scheme}: {known}"));
+            }
         };
         let authority = rest.strip_suffix('/').unwrap_or(rest);
         let (host, port) = host_and_port(authority)?;

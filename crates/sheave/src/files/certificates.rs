@@ -1,0 +1,94 @@
+//! Certificates and keys in files of their own, as `--cert` and `--key` name them: they become Secrets.
+//!
+//! They are watched as files of objects are, links included, so that what renews certificates need tell nobody.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use gateway::{Object, Origin, objects};
+
+use super::read::{Contents, of_file, why};
+use super::track::{Look, Tracked};
+
+/// A chain of a hundred certificates takes a quarter of it.
+const MAX_FILE_BYTES: u64 = 1024 * 1024;
+
+/// The files of a certificate and of its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Pair {
+    pub(crate) certificate: PathBuf,
+    pub(crate) key: PathBuf,
+}
+
+/// Pairs of files, watched.
+#[derive(Debug)]
+pub(crate) struct CertificateFiles {
+    pairs: Vec<Pair>,
+    tracked: Tracked,
+    /// What they held when they were last read.
+    held: BTreeMap<PathBuf, Vec<u8>>,
+}
+
+impl CertificateFiles {
+    /// Watches the files; reads nothing yet. Needs a running tokio runtime.
+    pub(crate) fn new(pairs: Vec<Pair>) -> io::Result<Self> {
+        let paths = pairs.iter().flat_map(|pair| [pair.certificate.clone(), pair.key.clone()]);
+        Ok(Self { tracked: Tracked::new(paths.collect())?, pairs, held: BTreeMap::new() })
+    }
+
+    /// Lets the next [`CertificateFiles::load`] read everything.
+    pub(crate) fn expire(&mut self) {
+        self.tracked.expire();
+    }
+
+    /// A Secret for each pair. A file that is being written stands for what it held before.
+    pub(crate) fn load(&mut self) -> Contents {
+        let mut contents = Contents::default();
+        let Look { stale, begun, .. } = self.tracked.look();
+        let paths = self.pairs.iter().flat_map(|pair| [&pair.certificate, &pair.key]);
+        for path in paths {
+            let is_held = self.held.contains_key(path);
+            if is_held && (begun.contains(path) || !stale.contains(path)) {
+                continue;
+            }
+            match read(path) {
+                Ok(pem) => drop(self.held.insert(path.clone(), pem)),
+                Err(error) => {
+                    self.held.remove(path);
+                    contents.problems.push(of_file(path, why(&error)));
+                }
+            }
+        }
+        let secrets = (1..).zip(&self.pairs).filter_map(|(number, pair)| self.secret(number, pair));
+        contents.objects.extend(secrets);
+        contents
+    }
+
+    /// Waits until there is something to load. May be dropped and called again: nothing is lost.
+    pub(crate) async fn changed(&mut self) -> io::Result<()> {
+        self.tracked.changed().await
+    }
+
+    /// None if one of its files could not be read.
+    fn secret(&self, number: usize, pair: &Pair) -> Option<Object> {
+        let (certificate, key) = (self.held.get(&pair.certificate)?, self.held.get(&pair.key)?);
+        let file = format!("{} and {}", pair.certificate.display(), pair.key.display());
+        let origin = Origin { file: Arc::from(file), document: 0 };
+        Some(objects::certificate(number, origin, certificate.clone(), key.clone()))
+    }
+}
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut pem = Vec::new();
+    let read = File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut pem)?;
+    if read as u64 > MAX_FILE_BYTES {
+        return Err(io::Error::other("larger than 1 MiB: this is no certificate or key"));
+    }
+    Ok(pem)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,71 @@
+//! The certificate of `--listen https://` where none is given: made at the start, for this machine, believed by nobody.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context;
+use gateway::{Object, Origin, objects};
+use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair};
+use rustix::system::uname;
+use time::OffsetDateTime;
+
+/// What browsers allow for.
+const VALID: Duration = Duration::from_secs(397 * 24 * 3600);
+
+/// Clocks of clients may be slow.
+const BACKDATED: Duration = Duration::from_secs(24 * 3600);
+
+/// A Secret with a certificate for the names of this machine as it sees itself.
+pub(crate) fn secret(now: SystemTime) -> anyhow::Result<Object> {
+    let names = names();
+    let key = KeyPair::generate().context("cannot make a key")?;
+    let mut params = CertificateParams::new(names.clone()).context("cannot name this machine")?;
+    params.not_before = OffsetDateTime::from(now - BACKDATED);
+    params.not_after = OffsetDateTime::from(now + VALID);
+    params.distinguished_name.push(DnType::CommonName, "sheave, self-signed");
+    params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
+    let certificate = params.self_signed(&key).context("cannot sign a certificate")?;
+    tracing::warn!(
+        names = names.join(" "),
+        "no --cert is given: the certificate of https is self-signed, and clients will not believe it"
+    );
+    let origin = Origin { file: Arc::from("self-signed"), document: 0 };
+    let (chain, key) = (certificate.pem().into_bytes(), key.serialize_pem().into_bytes());
+    Ok(objects::certificate(1, origin, chain, key))
+}
+
+/// The host name, if it is one that a certificate can hold, and what is always this machine.
+fn names() -> Vec<String> {
+    let host = uname().nodename().to_string_lossy().to_lowercase();
+    let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.';
+    let host = (!host.is_empty() && host.bytes().all(is_inner)).then_some(host);
+    let always = ["localhost", "127.0.0.1", "::1"].map(str::to_owned);
+    let others = host.into_iter().filter(|host| !always.contains(host));
+    others.chain(always.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use gateway::objects::{Listen, ListenProtocol, Shorthand, shorthand};
+
+    use super::*;
+
+    #[test]
+    fn it_serves_https_and_holds_for_a_year() {
+        let now = proxy::clock::wall();
+        let address = "127.0.0.1:0".parse().unwrap();
+        let listen = vec![Listen { protocol: ListenProtocol::Https, address }];
+        let flags = Shorthand { listen, to: vec![address], certificates: 1, ..Default::default() };
+        let mut objects = shorthand(&flags);
+        objects.push(secret(now).unwrap());
+        let translation = gateway::translate(&objects);
+        // Nobody serves on port 0, which says nothing of the certificate.
+        assert_eq!(translation.problems, []);
+        assert!(translation.snapshot.listeners[0].tls.is_some());
+        let day = 24 * 3600;
+        let seconds = now.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+        let [dated] = &translation.dated.into_iter().collect::<Vec<_>>()[..] else { panic!() };
+        assert_eq!(dated.problem(seconds + 390 * day), None);
+        assert!(dated.problem(seconds + 400 * day).is_some());
+    }
+}

@@ -1,0 +1,165 @@
+//! Certificates of files: what is wrong with one is said, and what renews one need tell nobody.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, ensure};
+use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+use serde_json::json;
+use tests::configuration::Scratch;
+use tests::sheave::run;
+use tests::{Configuration, Result, Sheave, eventually};
+
+const EXPIRY: &str = "sheave_certificate_expiry_timestamp_seconds";
+
+/// PEM of a self-signed certificate that holds until this year, and of its key.
+fn made(until: i32) -> Result<(String, String)> {
+    let key = KeyPair::generate()?;
+    let mut params = CertificateParams::new(["shop.example".to_owned()])?;
+    params.not_before = date_time_ymd(2001, 1, 1);
+    params.not_after = date_time_ymd(until, 1, 1);
+    Ok((params.self_signed(&key)?.pem(), key.serialize_pem()))
+}
+
+/// Seconds from 1970 to the beginning of a year.
+fn beginning_of(year: i32) -> f64 {
+    date_time_ymd(year, 1, 1).unix_timestamp() as f64
+}
+
+/// A directory with a certificate, as the kubelet mounts a Secret: what the links lead through is replaced as a whole.
+struct Mount(Scratch);
+
+impl Mount {
+    fn new(certificate: &str, key: &str) -> Result<Self> {
+        let mount = Self(Scratch::new()?);
+        mount.renew("first", certificate, key)?;
+        for name in ["tls.crt", "tls.key"] {
+            symlink(Path::new("..data").join(name), mount.path(name))?;
+        }
+        Ok(mount)
+    }
+
+    fn renew(&self, version: &str, certificate: &str, key: &str) -> Result {
+        fs::create_dir(self.path(version))?;
+        fs::write(self.path(version).join("tls.crt"), certificate)?;
+        fs::write(self.path(version).join("tls.key"), key)?;
+        symlink(version, self.path("..new"))?;
+        Ok(fs::rename(self.path("..new"), self.path("..data"))?)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// The flags of `serve` that use it.
+    fn flags(&self) -> Result<Vec<String>> {
+        let path = |name| self.path(name).to_str().map(str::to_owned).context("a path in UTF-8");
+        let (certificate, key) = (path("tls.crt")?, path("tls.key")?);
+        let flags = ["--listen", "https://127.0.0.1:0", "--to", "127.0.0.1:1", "--cert"];
+        let flags = flags.map(str::to_owned).into_iter();
+        Ok(flags.chain([certificate, "--key".to_owned(), key]).collect())
+    }
+}
+
+async fn holds_until(sheave: &Sheave, year: i32) -> Result {
+    let observe = async || sheave.samples(EXPIRY).await;
+    let wanted = |seen: &Vec<(String, f64)>| matches!(&seen[..], [(_, expiry)] if *expiry == beginning_of(year));
+    eventually("the certificate in use", observe, wanted).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_renewed_certificate_is_taken_and_a_broken_one_is_not() -> Result {
+    let (certificate, key) = made(2098)?;
+    let mount = Mount::new(&certificate, &key)?;
+    let sheave = Sheave::start(mount.flags()?).await?;
+    holds_until(&sheave, 2098).await?;
+
+    let (renewed, renewed_key) = made(2099)?;
+    mount.renew("second", &renewed, &renewed_key)?;
+    holds_until(&sheave, 2099).await?;
+
+    // The key of the one before.
+    let (third, _) = made(2097)?;
+    mount.renew("third", &third, &renewed_key)?;
+    sheave.said(0, "data.tls.key").await?;
+    ensure!(sheave.log().contains("is not the key of the certificate"), "{}", sheave.log());
+    holds_until(&sheave, 2099).await?;
+    ensure!(!sheave.log().contains("PRIVATE KEY"), "{}", sheave.log());
+
+    let (fourth, fourth_key) = made(2096)?;
+    mount.renew("fourth", &fourth, &fourth_key)?;
+    holds_until(&sheave, 2096).await
+}
+
+#[tokio::test]
+async fn what_is_wrong_at_the_start_is_one_line_with_the_files() -> Result {
+    let ((certificate, _), (_, key)) = (made(2098)?, made(2098)?);
+    let mount = Mount::new(&certificate, &key)?;
+    let flags = mount.flags()?;
+    let flags: Vec<&str> = ["serve"].into_iter().chain(flags.iter().map(String::as_str)).collect();
+    let output = run(&flags).await?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(output.status.code() == Some(1), "{}: {said}", output.status);
+    for part in ["/tls.crt and ", "/tls.key: ", "is not the key of the certificate in tls.crt"] {
+        ensure!(said.contains(part), "nothing of {part:?} in:\n{said}");
+    }
+    fs::remove_file(mount.path("tls.key"))?;
+    let said = run(&flags).await?.stderr;
+    let said = String::from_utf8_lossy(&said).into_owned();
+    ensure!(said.contains("tls.key: no such file or directory"), "{said}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn without_a_certificate_there_is_one_of_its_own() -> Result {
+    let flags = ["--listen", "https://127.0.0.1:0", "--to", "127.0.0.1:1"];
+    let sheave = Sheave::start(flags).await?;
+    ensure!(sheave.log().contains("self-signed"), "{}", sheave.log());
+    ensure!(sheave.samples(EXPIRY).await?.len() == 1);
+    Ok(())
+}
+
+/// `sheave check` with a Secret that a listener uses.
+async fn check(certificate: &str, key: &str) -> Result<(Option<i32>, String)> {
+    let configuration = Configuration::of(&[])?;
+    let values = json!({ "tls.crt": certificate, "tls.key": key });
+    let metadata = json!({ "name": "shop" });
+    let secret =
+        json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": values });
+    let listener = json!({
+        "name": "https", "port": 0, "protocol": "HTTPS",
+        "tls": { "certificateRefs": [{ "name": "shop" }] },
+    });
+    let gateway = json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+        "metadata": { "name": "encrypted" },
+        "spec": { "gatewayClassName": "sheave", "listeners": [listener] },
+    });
+    configuration.write("tls.yaml", &[secret, gateway])?;
+    let path = configuration.path().to_str().context("a path in UTF-8")?;
+    let output = run(&["check", path]).await?;
+    Ok((output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned()))
+}
+
+#[tokio::test]
+async fn check_says_what_is_wrong_with_a_certificate() -> Result {
+    let (certificate, key) = made(2098)?;
+    let (code, said) = check(&certificate, &key).await?;
+    ensure!(code == Some(0), "{said}");
+
+    let (expired, expired_key) = made(2002)?;
+    let (code, said) = check(&expired, &expired_key).await?;
+    let line = "tls.yaml: document 1: Secret default/shop: data.tls.crt: the certificate expired";
+    ensure!(code == Some(1) && said.contains(line), "{said}");
+
+    let (code, said) = check(&certificate, &expired_key).await?;
+    let line = "document 1: Secret default/shop: data.tls.key: is not the key of the certificate";
+    ensure!(code == Some(1) && said.contains(line), "{said}");
+
+    let (code, said) = check("no PEM at all", &key).await?;
+    let line = "document 1: Secret default/shop: data.tls.crt: holds no PEM of a certificate";
+    ensure!(code == Some(1) && said.contains(line), "{said}");
+    Ok(())
+}
