@@ -91,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     extent.add_argument(
         "--full", dest="extent", action="store_const", const="full", help="at the size of whoever is reproduced"
     )
-    command.add_argument("--only", metavar="VARIANT,...", help="these variants of the experiment alone")
+    command.add_argument("--only", metavar="PART,...", help="these variants or cases of the experiment alone")
     command.add_argument("--json", metavar="FILE", type=Path, help="write claims, environment and raw data here")
     command.set_defaults(command=_run, extent="usual")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -32,12 +33,26 @@ class Experiment:
     def title(self) -> str:
         return self.settings["title"]
 
+    @property
+    def _parts(self) -> list[dict[str, Any]]:
+        """What can be run alone: variants, unless the experiment says that it is its cases."""
+        return self.settings.get(self.settings.get("parts", "variants"), [])
+
+    def balancers(self, parts: Sequence[str]) -> list[str]:
+        """Those that some parts are about, in the order in which they are pinned."""
+        wanted: set[str] = set()
+        for part in self._parts:
+            if part["id"] in parts:
+                arms = (self.settings["arms"][arm]["balancer"] for arm in part.get("arms", ()))
+                wanted |= {part["entry"]} if "entry" in part else set(arms)
+        return [name for name in self.settings["balancers"] if name in wanted]
+
     def parts(self, names: list[str]) -> tuple[str, ...]:
-        """These variants, or an error that lists those there are."""
-        known = [variant["id"] for variant in self.settings.get("variants", ())]
+        """These parts, or an error that lists those there are."""
+        known = [part["id"] for part in self._parts]
         if unknown := [name for name in names if name not in known]:
             there_are = f"there are: {', '.join(known)}" if known else "it is run as a whole"
-            raise Unknown(f"{self.name} has no variant '{unknown[0]}'; {there_are}")
+            raise Unknown(f"{self.name} has no part '{unknown[0]}'; {there_are}")
         return tuple(names)
 
     def check_extent(self, extent: str) -> None:

@@ -23,6 +23,8 @@ class Request:
     answer_bytes: int = 100
     # A connection for each request.
     close: bool = False
+    # A unary gRPC call, over HTTP/2 alone.
+    grpc: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,9 +81,13 @@ class LoadGenerator:
         processes: Sequence[int] = (),
         spin: bool = True,
         others: Sequence[str] = (),
+        streams: int | None = None,
     ) -> LoadReport:
-        """Requests over kept-alive connections for so long; `others` are more targets, which connections take in turn."""
-        extent = {"warmup_seconds": warmup_seconds, "seconds": seconds, "others": list(others)}
+        """Requests over kept-alive connections for so long; `others` are more targets, which connections take in turn.
+
+        With `streams` each connection is one of HTTP/2, and has so many requests under way at any time.
+        """
+        extent = {"warmup_seconds": warmup_seconds, "seconds": seconds, "others": list(others), "streams": streams}
         return self._load(target, request, connections, extent, processes, spin)
 
     def load_exactly(self, target: str, request: Request, *, connections: int, requests: int) -> LoadReport:
@@ -112,6 +118,34 @@ class LoadGenerator:
                 "seed": seed,
                 "connections": connections,
                 "request": asdict(request),
+                "warmup_seconds": warmup_seconds,
+                "seconds": seconds,
+                "processes": list(processes),
+            }
+        )
+        return LoadReport(**self._answer())
+
+    def shake(
+        self,
+        target: str,
+        *,
+        host: str,
+        resume: bool,
+        ask: bool,
+        connections: int,
+        warmup_seconds: float,
+        seconds: float,
+        processes: Sequence[int] = (),
+    ) -> LoadReport:
+        """TLS handshakes, by connections that do nothing else, unless they are to `ask`; they are the report's requests."""
+        self._ask(
+            {
+                "do": "shake",
+                "target": target,
+                "host": host,
+                "resume": resume,
+                "ask": ask,
+                "connections": connections,
                 "warmup_seconds": warmup_seconds,
                 "seconds": seconds,
                 "processes": list(processes),

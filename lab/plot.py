@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from lab import costs, timeline
+from lab.article002 import pictures, rows
 from lab.experiment import Experiment
 
 
@@ -12,6 +13,8 @@ def draw(folder: Path, experiment: Experiment) -> Path:
     """The pictures that a run's data ask for; returns plot.svg, the one of everything."""
     if (folder / "seconds.csv").is_file():
         return timeline.draw(folder, titles(experiment))
+    if (folder / rows.PER_SECOND).is_file():
+        return pictures.draw(folder, titles(experiment))
     return costs.draw(folder, experiment.title)
 
 

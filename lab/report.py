@@ -14,6 +14,8 @@ from lab.paths import CACHE, Missing
 from lab.results import read_rows
 
 SUBJECT = "article-000"
+GRPC = "article-002"
+GRPC_SOURCE = "»Load balancing gRPC in K8s without service mesh«"
 SOURCE = "»Fixing Kubernetes Load Balancing with HTTP/3«, April 10, 2026"
 # The article as it is told here, in words, and the columns of the comparison.
 COMPARED = ("clusterip", "haproxy", "nginx", "envoy", "sheave")
@@ -40,13 +42,18 @@ pre { font-size: 0.8em; overflow-x: auto; background: #f6f6f6; padding: 1em; }
 
 
 def newest() -> Path:
-    """The folder of the newest run: of all that are committed or in the cache."""
-    found = experiment.find(SUBJECT)
-    folders = [path.parent for path in (*found.folder.glob("runs/*/raw.csv"), *CACHE.glob(f"lab/{SUBJECT}/*/raw.csv"))]
+    """The folder of the newest run, or an error that says how to make one."""
+    if folder := _newest_of(SUBJECT):
+        return folder
+    raise Missing(f"no run of {SUBJECT} is there: run `make lab EXP={SUBJECT}`")
+
+
+def _newest_of(name: str) -> Path | None:
+    """Of all runs that are committed or in the cache."""
+    found = experiment.find(name)
+    folders = [path.parent for path in (*found.folder.glob("runs/*/raw.csv"), *CACHE.glob(f"lab/{name}/*/raw.csv"))]
     whole = [folder for folder in folders if (folder / "summary.md").is_file()]
-    if not whole:
-        raise Missing(f"no run of {SUBJECT} is there: run `make lab EXP={SUBJECT}`")
-    return max(whole, key=lambda folder: (folder / "summary.md").stat().st_mtime)
+    return max(whole, key=lambda folder: (folder / "summary.md").stat().st_mtime, default=None)
 
 
 def write(folder: Path) -> Path:
@@ -81,11 +88,35 @@ used.</blockquote>
 {_svg(folder / "plot.svg")}
 {_svg(folder / "rates.svg")}
 {sections}
-<h2>The machine</h2>
-{_notes(folder)}
-<pre>{escape((folder / "environment.txt").read_text())}</pre>
+{_machine(folder)}
+{_grpc()}
 </html>
 """
+
+
+def _machine(folder: Path) -> str:
+    return f"""<h2>The machine</h2>
+{_notes(folder)}
+<pre>{escape((folder / "environment.txt").read_text())}</pre>"""
+
+
+def _grpc() -> str:
+    """The newest run of article 002, if there is one."""
+    folder, found = _newest_of(GRPC), experiment.find(GRPC)
+    if folder is None:
+        return f"<p><small>There is more once `make lab EXP={GRPC}` has run.</small></p>"
+    plot.draw(folder, found)
+    figures = found.module().figures(read_rows(folder / "raw.csv"))
+    claims = [claim.check(figures) for claim in found.expectations if claim.figure in figures]
+    return f"""<h1>A gRPC client with one connection</h1>
+<p>The servers and clients of {escape(GRPC_SOURCE)}, in Go, on the same testbed: a call takes 100 ms, and has a deadline
+of 300 ms.</p>
+<blockquote>gRPC uses a single TCP connection and multiplexes requests on top of that connection. This means that the
+layer 4 load balancer provided by K8s doesn’t work well for gRPC.</blockquote>
+{_claims(claims)}
+{_svg(folder / "plot.svg")}
+{_svg(folder / "servers.svg")}
+{_machine(folder)}"""
 
 
 def _comparison(figures: dict[str, Figure]) -> str:

@@ -76,12 +76,8 @@ def prepare(experiment: Experiment, names: Iterable[str]) -> dict[str, str]:
 
 def _balancers(experiment: Experiment, extent: Extent, only: tuple[str, ...]) -> list[str]:
     """Those that the run is about: all, or the entries of the variants that are asked for."""
-    settings = experiment.settings
-    wanted = only or settings.get(f"{extent}_variants")
-    if not wanted:
-        return list(settings["balancers"])
-    entries = {variant["entry"] for variant in settings["variants"] if variant["id"] in wanted}
-    return [name for name in settings["balancers"] if name in entries]
+    wanted = only or experiment.settings.get(f"{extent}_variants")
+    return experiment.balancers(wanted) if wanted else list(experiment.settings["balancers"])
 
 
 def _run_to_the_end(function, bench: Bench) -> dict[str, Figure]:

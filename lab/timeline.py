@@ -64,20 +64,20 @@ def smoothed(values: Sequence[float]) -> list[float]:
 
 def draw(folder: Path, titles: dict[str, str]) -> Path:
     """The pictures of all variants, beside their data; returns the one with every replica's requests."""
-    _prepare()
+    prepare()
     runs = read(folder)
     variants = [variant for variant in titles if variant in runs]
     if pair := [variant for variant in PAIR if variant in variants][1:]:
-        _save(_overview(runs, [PAIR[0], *pair], titles), folder / "pair.png")
-    _save(_rates(runs, variants, titles), folder / "rates.svg")
-    return _save(_overview(runs, variants, titles), folder / "plot.svg")
+        save(_overview(runs, [PAIR[0], *pair], titles), folder / "pair.png")
+    save(_rates(runs, variants, titles), folder / "rates.svg")
+    return save(_overview(runs, variants, titles), folder / "plot.svg")
 
 
 def draw_details(folder: Path, titles: dict[str, str], out: Path) -> None:
     """A picture of each variant, in a folder of its own."""
-    _prepare()
+    prepare()
     for variant, runs in read(folder).items():
-        _save(_details(typical(runs), titles[variant]), out / f"{variant}.svg")
+        save(_details(typical(runs), titles[variant]), out / f"{variant}.svg")
 
 
 def read(folder: Path) -> dict[str, list[Run]]:
@@ -97,7 +97,8 @@ def typical(runs: Sequence[Run]) -> Run:
     return ordered[len(ordered) // 2]
 
 
-def _prepare() -> None:
+def prepare() -> None:
+    """How every picture of a run over time is drawn."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -245,7 +246,8 @@ def _name(panel: Any, title: str, *, legend: bool = False) -> None:
         panel.legend(frameon=False, fontsize=8, loc="best")
 
 
-def _save(figure: Any, path: Path) -> Path:
+def save(figure: Any, path: Path) -> Path:
+    """Writes a picture and forgets it."""
     from matplotlib import pyplot
 
     figure.savefig(path, dpi=144, metadata={"Date": None} if path.suffix == ".svg" else None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import queue
 import sys
@@ -79,3 +80,15 @@ def hypercorn(address: str) -> Sequence[object]:
     argv = [sys.executable, "-m", "hypercorn", "lab.article.app:app", "--worker-class", "trio", "--workers", "0"]
     # Hypercorn's own backlog of 100 would make clients that connect all at once wait for the kernel's retransmission.
     return [*argv, "--bind", address, "--backlog", "1024"]
+
+
+def answers(address: str, timeout_seconds: float) -> bool:
+    """What a probe with httpGet on / finds out."""
+    client = http.client.HTTPConnection(address, timeout=timeout_seconds)
+    try:
+        client.request("GET", "/", headers={"User-Agent": "kube-probe/1.31", "Connection": "close"})
+        return 200 <= client.getresponse().status < 400
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        client.close()

@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol, Self, cast
+from typing import Literal, Protocol, Self, cast
 
 from lab import network
+from lab.certificate import Certificate
 from lab.child import Child, wait_until
 from lab.paths import Missing
 
@@ -35,6 +36,12 @@ class Task:
 
     endpoints: tuple[str, ...]
     workers: int = 1
+    # What endpoints speak. Clients choose for themselves: every balancer here takes HTTP/1.1 and HTTP/2 at one address.
+    speaks: Literal["http1", "http2", "grpc"] = "http1"
+    # Clients come by TLS.
+    certificate: Certificate | None = None
+    # Requests that a client may have under way on one HTTP/2 connection, where that is not the balancer's to say.
+    client_streams: int | None = None
     # Requests that one endpoint may have in flight; the rest wait in a queue.
     cap: int | None = None
     # Routes by host and path, one of which is asked for; without it one route takes everything.

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.balancers import Running, Site, Task, Unsupported, listening, replace_file
+from lab.certificate import Certificate
 from lab.paths import CACHE, Missing
 
 REQUIREMENT = Path(__file__).with_name("envoy-requirements.txt")
@@ -72,7 +73,7 @@ def _listener(task: Task, address: str) -> dict[str, Any]:
     manager = {
         "@type": _type("envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"),
         "stat_prefix": "lab",
-        "codec_type": "HTTP1",
+        "codec_type": "AUTO",
         # As the others do: X-Forwarded-For of the client, who is not believed to have set it before.
         "use_remote_address": True,
         # The guide for benchmarks: both cost every request.
@@ -88,14 +89,37 @@ def _listener(task: Task, address: str) -> dict[str, Any]:
         ],
         # As long as the others; the default is an hour.
         "common_http_protocol_options": {"idle_timeout": "60s"},
+        "http2_protocol_options": _http2(task.client_streams),
         "route_config": {
             "virtual_hosts": [{"name": "lab", "domains": ["*"], "routes": [_route(task)]}],
         },
     }
+    chain: dict[str, Any] = {"filters": [{"name": "http", "typed_config": manager}]}
+    if task.certificate:
+        chain["transport_socket"] = _tls(task.certificate)
+    return {"name": "lab", "address": _socket_address(address), "filter_chains": [chain]}
+
+
+def _http2(streams: int | None) -> dict[str, Any]:
+    """The windows that the guide for edge proxies gives; as many streams as it gives, or as are asked for."""
     return {
-        "name": "lab",
-        "address": _socket_address(address),
-        "filter_chains": [{"filters": [{"name": "http", "typed_config": manager}]}],
+        "max_concurrent_streams": streams or 100,
+        "initial_stream_window_size": 64 * 1024,
+        "initial_connection_window_size": 1024 * 1024,
+    }
+
+
+def _tls(certificate: Certificate) -> dict[str, Any]:
+    files = {
+        "certificate_chain": {"filename": str(certificate.chain)},
+        "private_key": {"filename": str(certificate.key)},
+    }
+    return {
+        "name": "envoy.transport_sockets.tls",
+        "typed_config": {
+            "@type": _type("envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext"),
+            "common_tls_context": {"tls_certificates": [files], "alpn_protocols": ["h2", "http/1.1"]},
+        },
     }
 
 
@@ -132,7 +156,7 @@ def _cluster(task: Task, endpoints: Path) -> dict[str, Any]:
             HTTP_OPTIONS: {
                 "@type": _type(HTTP_OPTIONS),
                 "common_http_protocol_options": {"idle_timeout": "60s"},
-                "explicit_http_config": {"http_protocol_options": {}},
+                "explicit_http_config": _speech(task),
             }
         },
     }
@@ -143,6 +167,13 @@ def _cluster(task: Task, endpoints: Path) -> dict[str, Any]:
             "max_ejection_percent": 50,
         }
     return cluster
+
+
+def _speech(task: Task) -> dict[str, Any]:
+    if task.speaks == "http1":
+        return {"http_protocol_options": {}}
+    # How many streams a connection to an endpoint may have is the endpoint's to say.
+    return {"http2_protocol_options": {"initial_connection_window_size": 1024 * 1024}}
 
 
 def _least_request(task: Task) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""HAProxy, configured as its manual advises a proxy of HTTP/1.1 with keep-alive on both sides."""
+"""HAProxy, configured as its manual advises a proxy with keep-alive on both sides."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ global
     no strict-limits
     # Endpoints come and go by the runtime API; a reload would close the clients' connections.
     stats socket unix@{socket} level admin
+{streams}
 
 defaults
     mode http
@@ -38,7 +39,8 @@ defaults
     timeout queue 5s
 
 frontend lab
-    bind {address}
+    # A client that begins with HTTP/2 is understood.
+    bind {address}{tls}
     default_backend endpoints
 
 backend endpoints
@@ -47,6 +49,11 @@ backend endpoints
 {guard}
 {servers}
 """
+
+# The manual's default is 100. What endpoints allow holds beside it.
+STREAMS = """\
+    tune.h2.fe.max-concurrent-streams {streams}
+    tune.h2.be.max-concurrent-streams {streams}"""
 
 # `observe` needs the check, which also decides when a server comes back.
 GUARD = """\
@@ -77,7 +84,10 @@ def start(task: Task, site: Site) -> Running:
             workers=task.workers,
             socket=socket_path,
             splice="option splice-auto" if task.splice else "# Bodies are copied.",
+            streams=STREAMS.format(streams=task.client_streams) if task.client_streams else "    # HTTP/2 is as it is.",
             address=address,
+            # The key lies where it is looked for.
+            tls=f" ssl crt {task.certificate.chain} alpn h2,http/1.1" if task.certificate else "",
             connect_timeout_ms=task.guard.connect_timeout_ms if task.guard else 5000,
             guard=GUARD.format(retries=task.guard.attempts - 1) if task.guard else "    # Servers are not watched.",
             servers="\n".join(f"    server {server}" for server in servers),
@@ -91,7 +101,8 @@ def _server(endpoint: str, task: Task) -> str:
     """What a server line says, and `add server` as well. A server is named by its address."""
     limit = f" maxconn {task.cap}" if task.cap else ""
     guard = GUARDED_SERVER.format(failures=task.guard.failures) if task.guard else ""
-    return f"{endpoint} {endpoint}{limit}{guard}"
+    speech = "" if task.speaks == "http1" else " proto h2"
+    return f"{endpoint} {endpoint}{speech}{limit}{guard}"
 
 
 class Endpoints:

@@ -1,4 +1,4 @@
-"""nginx, configured as its documentation advises a proxy of HTTP/1.1 with keep-alive on both sides."""
+"""nginx, configured as its documentation advises a proxy with keep-alive on both sides."""
 
 from __future__ import annotations
 
@@ -55,18 +55,36 @@ http {{
 
     server {{
         # A queue for each worker, so that none wakes in vain.
-        listen {address} reuseport backlog=4096;
+        listen {address}{ssl} reuseport backlog=4096;
+        # Beside HTTP/1.1.
+        http2 on;
+        http2_max_concurrent_streams {streams};
+{certificate}
         location / {{
-            proxy_pass http://endpoints;
-            # Both lines are what the documentation of `keepalive` asks for.
-            proxy_http_version 1.1;
-            proxy_set_header Connection "";
-            proxy_set_header Host $host;
-            proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
+{proxy}
         }}
     }}
 }}
 """
+
+PROXY = """\
+            proxy_pass http://endpoints;
+            proxy_http_version {version};
+            # What the documentation of `keepalive` asks for; over HTTP/2 it is left out.
+            proxy_set_header Connection "";
+            proxy_set_header Host $host;
+            proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;"""
+GRPC = """\
+            grpc_pass grpc://endpoints;
+            grpc_set_header X-Forwarded-For $proxy_add_x_forwarded_for;"""
+CERTIFICATE = """\
+        ssl_certificate {chain};
+        ssl_certificate_key {key};
+        # What the documentation advises for handshakes: sessions are kept, by tickets and for all workers.
+        ssl_session_cache shared:lab:10m;
+        ssl_session_timeout 10m;"""
+# nginx's default.
+STREAMS = 128
 
 
 def prepare() -> str:
@@ -89,6 +107,10 @@ def start(task: Task, site: Site) -> Running:
                 workers=task.workers,
                 folder=site.folder,
                 address=address,
+                ssl=" ssl" if task.certificate else "",
+                streams=task.client_streams or STREAMS,
+                certificate=_certificate(task),
+                proxy=_proxy(task),
                 servers="\n".join(f"        server {endpoint};" for endpoint in endpoints),
             )
         )
@@ -102,6 +124,18 @@ def start(task: Task, site: Site) -> Running:
     argv = [*_program(), "-c", path, "-p", site.folder, "-e", "stderr"]
     child = site.start("nginx", argv, listening(address))
     return Running(address, child, set_endpoints)
+
+
+def _proxy(task: Task) -> str:
+    if task.speaks == "grpc":
+        return GRPC
+    return PROXY.format(version="1.1" if task.speaks == "http1" else "2")
+
+
+def _certificate(task: Task) -> str:
+    if task.certificate is None:
+        return "        # Without TLS."
+    return CERTIFICATE.format(chain=task.certificate.chain, key=task.certificate.key)
 
 
 def _program() -> list[str | Path]:

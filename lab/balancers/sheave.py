@@ -8,8 +8,10 @@ import subprocess
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from textwrap import indent
 
 from lab.balancers import Running, Site, Task, replace_file
+from lab.certificate import Certificate
 from lab.paths import binary
 
 GATEWAY = """\
@@ -31,9 +33,9 @@ spec:
     value: {host}
   listeners:
   - name: http
-    protocol: HTTP
+    protocol: {protocol}
     port: {port}
----
+{tls}---
 apiVersion: sheave.dev/v1alpha1
 kind: ClientPolicy
 metadata:
@@ -48,7 +50,7 @@ spec:
   timeouts:
     head: 10s
     body: 30s
----
+{streams}---
 apiVersion: v1
 kind: Service
 metadata:
@@ -57,7 +59,7 @@ spec:
   ports:
   - name: http
     port: 80
----
+{speech}---
 apiVersion: sheave.dev/v1alpha1
 kind: BackendPolicy
 metadata:
@@ -71,6 +73,36 @@ spec:
     connect: {connect_timeout_ms}ms
     request: 60s
 {cap}{guard}
+"""
+
+TLS = """\
+    tls:
+      certificateRefs:
+      - name: lab
+"""
+
+SECRET = """\
+---
+apiVersion: v1
+kind: Secret
+metadata:
+  name: lab
+type: kubernetes.io/tls
+stringData:
+  tls.crt: |
+{chain}
+  tls.key: |
+{key}
+"""
+
+STREAMS = """\
+  http2:
+    maxConcurrentStreams: {streams}
+"""
+
+# Of the Service's port.
+HTTP2 = """\
+    appProtocol: kubernetes.io/h2c
 """
 
 CAP = """\
@@ -126,6 +158,22 @@ spec:
       port: 80
 """
 
+# Its backends speak HTTP/2 without being told.
+GRPC_ROUTE = """\
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: GRPCRoute
+metadata:
+  name: route-0
+spec:
+  parentRefs:
+  - name: lab
+  rules:
+  - backendRefs:
+    - name: endpoints
+      port: 80
+"""
+
 # Routes are spread over hosts and paths. This one, h43.lab.example/p57, is among them however few there are.
 HOSTS = 100
 WANTED_ROUTE = 5743
@@ -154,15 +202,28 @@ def _write_config(task: Task, site: Site) -> Path:
     gateway = GATEWAY.format(
         host=site.host,
         port=site.port,
+        protocol="HTTPS" if task.certificate else "HTTP",
+        tls=TLS if task.certificate else "",
+        streams=STREAMS.format(streams=task.client_streams) if task.client_streams else "",
+        speech=HTTP2 if task.speaks == "http2" else "",
         algorithm=task.algorithm or "LeastLoad",
         connect_timeout_ms=task.guard.connect_timeout_ms if task.guard else 5000,
         cap=cap,
         guard=GUARD.format(attempts=task.guard.attempts, failures=task.guard.failures) if task.guard else "",
     )
     (config / "gateway.yaml").write_text(gateway)
-    (config / "routes.yaml").write_text(_routes(task.routes))
+    if task.certificate:
+        (config / "secret.yaml").write_text(_secret(task.certificate))
+    (config / "routes.yaml").write_text(GRPC_ROUTE if task.speaks == "grpc" else _routes(task.routes))
     _write_endpoints(config / "endpoints.yaml", task.endpoints)
     return config
+
+
+def _secret(certificate: Certificate) -> str:
+    return SECRET.format(
+        chain=indent(certificate.chain.read_text().strip(), " " * 4),
+        key=indent(certificate.key.read_text().strip(), " " * 4),
+    )
 
 
 def _write_endpoints(path: Path, endpoints: Sequence[str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -14,7 +13,8 @@ from typing import Any
 
 from lab.balancers import Running, Site, Task, Unsupported, listening, replace_file
 from lab.bench import say
-from lab.paths import CACHE, Missing
+from lab.golang import go
+from lab.paths import CACHE
 
 VERSION = "3.4.1"
 MODULE = f"github.com/traefik/traefik/v3@v{VERSION}"
@@ -33,33 +33,25 @@ def prepare() -> str:
 
 def _build() -> None:
     """There is no package of it, and `go install` refuses modules that replace others: so from a copy of its source."""
-    if not shutil.which("go"):
-        raise Missing("go is not there: Traefik is built from its source. Install Go 1.23 or newer")
     say(f"building Traefik {VERSION}: some ten minutes of a CPU, once")
     FOLDER.mkdir(parents=True, exist_ok=True)
-    module = json.loads(_go(["mod", "download", "-json", MODULE], cwd=FOLDER))
+    module = json.loads(go(["mod", "download", "-json", MODULE], cwd=FOLDER))
     source = FOLDER / "source"
     shutil.rmtree(source, ignore_errors=True)
     # The module cache is read-only, a copy that is built in must not be.
     subprocess.run(["cp", "--recursive", "--no-preserve=mode", module["Dir"], source], check=True)
     fresh = FOLDER / "traefik.fresh"
     flags = ["-trimpath", "-ldflags", f"-s -w -X {NAMED}={VERSION}"]
-    _go(["build", *flags, "-o", str(fresh), "./cmd/traefik"], cwd=source)
+    go(["build", *flags, "-o", str(fresh), "./cmd/traefik"], cwd=source)
     fresh.replace(PROGRAM)
     shutil.rmtree(source)
-
-
-def _go(words: list[str], cwd: Path) -> str:
-    environment = {**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local"}
-    done = subprocess.run(["nice", "go", *words], cwd=cwd, env=environment, check=False, capture_output=True, text=True)
-    if done.returncode != 0:
-        raise Missing(f"cannot build Traefik: {done.stderr.strip()[-2000:]}")
-    return done.stdout
 
 
 def start(task: Task, site: Site) -> Running:
     if task.routes is not None or task.cap is not None or task.splice or task.guard or task.algorithm:
         raise Unsupported("traefik.py writes no routes and no guard; Traefik has neither a cap on endpoints nor splicing")
+    if task.speaks != "http1" or task.certificate or task.client_streams:
+        raise Unsupported("traefik.py writes neither TLS nor HTTP/2")
     address = site.choose_address()
     # A folder of its own: Traefik watches all that is in it.
     watched = site.folder / "watched"

@@ -7,6 +7,8 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from lab.balancers import Running, Site, Task, balancer
@@ -16,7 +18,7 @@ from lab.testbed.cgroups import Group
 from lab.testbed.hosts import Host
 from lab.testbed.kube_proxy import KubeProxy, Service
 from lab.testbed.occupancy import occupy
-from lab.testbed.pods import Pod, Probe
+from lab.testbed.pods import Application, Limits, Pod, Probe
 
 # Addresses as k3s gives them. The client is a pod of another node, whose packets come in over a link.
 POD_SUBNET = "10.42.0.0/24"
@@ -89,32 +91,40 @@ class Cluster:
         self._top = top
         self._kube_proxy = kube_proxy
         self._published: list[str] = []
+        self._others: dict[str, Child] = {}
         conntrack.forget()
         kube_proxy.set_endpoints(())
         self._client = Host("client", CLIENT, top.child("client"), folder)
         hosts.connect(self._client, NODE, CLIENT_SUBNET)
 
-    def start_pod(self, *, millicores: int, startup_millicores: int, probe: Probe) -> Pod:
+    def start_pod(self, application: Application, limits: Limits, probe: Probe) -> Pod:
         number = len(self.pods) + 1
         name = f"app-{number}"
         host = Host(name, f"10.42.0.{10 + number}", self._top.child(name), self._folder)
         hosts.plug_in(host, NODE_IN_POD_SUBNET)
-        pod = Pod(host, self._folder, millicores=millicores, startup_millicores=startup_millicores, probe=probe)
+        pod = Pod(host, self._folder, application, limits, probe)
         self.pods.append(pod)
         return pod
 
-    def start_balancer(self, name: str) -> str:
-        """A balancer on the node, before the endpoints that are published; returns its address."""
+    def start_balancer(self, name: str, task: Task | None = None) -> str:
+        """A balancer on the node, before the endpoints that are published; returns its address.
+
+        A task without endpoints says what else it is to do.
+        """
         folder = self._folder / name
         folder.mkdir()
-        group = self._top.child("balancer").create()
-
-        def launch(argv: Sequence[object], log: Path) -> Child:
-            return Child(group.entering(argv), log)
-
-        site = Site(folder, launch, NODE, BALANCER_PORT)
-        self.balancer = balancer(name).start(Task(endpoints=tuple(self._published)), site)
+        site = Site(folder, partial(self._launch, "balancer"), NODE, BALANCER_PORT)
+        self.balancer = balancer(name).start(replace(task or Task(()), endpoints=tuple(self._published)), site)
         return self.balancer.address
+
+    def start_on_node(self, name: str, argv: Sequence[object]) -> Child:
+        """Some other process of the node, in a group of its own, which ends with the cluster."""
+        child = self._launch(name, argv, self._folder / f"{name}.log")
+        self._others[name] = child
+        return child
+
+    def _launch(self, name: str, argv: Sequence[object], log: Path) -> Child:
+        return Child(self._top.child(name).create().entering(argv), log)
 
     def start_client(self, argv: Sequence[object]) -> Child:
         return self._client.start(argv, self._folder / "client.log", piped=True)
@@ -133,13 +143,17 @@ class Cluster:
 
     def check(self) -> None:
         """Raises if something that has to run has ended."""
-        for child in (*(pod.child for pod in self.pods), *([self.balancer.child] if self.balancer else [])):
+        balancer = [self.balancer.child] if self.balancer else []
+        for child in (*(pod.child for pod in self.pods), *balancer, *self._others.values()):
             child.check()
 
     def remove(self) -> None:
         if self.balancer:
             self.balancer.child.stop()
             self._top.child("balancer").remove()
+        for name, child in self._others.items():
+            child.stop()
+            self._top.child(name).remove()
         for pod in self.pods:
             pod.remove()
         self._client.remove()

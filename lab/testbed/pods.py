@@ -1,18 +1,27 @@
-"""Pods: the article's application on a host of its own, with a CPU quota, and the probe that says when it is ready."""
+"""Pods: an application on a host of its own, a quota for its CPU if it has one, and the probe that finds it ready."""
 
 from __future__ import annotations
 
-import http.client
 import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.article.crowd import hypercorn
 from lab.child import Child
 from lab.paths import REPOSITORY
 from lab.testbed.hosts import Host
 
 PORT = 5080
+
+
+@dataclass(frozen=True)
+class Application:
+    """What pods run."""
+
+    # The command that serves at an address.
+    command: Callable[[str], Sequence[object]]
+    # Whether it answers at an address, within so many seconds: what a probe asks.
+    answers: Callable[[str, float], bool]
 
 
 @dataclass(frozen=True)
@@ -24,20 +33,29 @@ class Probe:
     failure_threshold: int
 
 
+@dataclass(frozen=True)
+class Limits:
+    """How much CPU a pod may have, in thousandths of one; None is as much as there is."""
+
+    # A replica may start with more than its limit, where its start is not the subject.
+    startup_millicores: int | None = None
+    millicores: int | None = None
+
+
 class Pod:
     """One replica. Its CPU is limited from the start, or only once it is ready."""
 
-    def __init__(self, host: Host, folder: Path, *, millicores: int, startup_millicores: int, probe: Probe) -> None:
+    def __init__(self, host: Host, folder: Path, application: Application, limits: Limits, probe: Probe) -> None:
         self.name = host.name
         self.address = f"{host.address}:{PORT}"
         self._host = host
-        self._millicores = millicores
+        self._limits = limits
         self._arrivals = folder / f"{self.name}-arrivals.txt"
         self._arrivals.touch()
-        host.group.limit(startup_millicores)
+        host.group.limit(limits.startup_millicores)
         env = {"REPLICA": self.name, "ARRIVALS": str(self._arrivals), "PYTHONPATH": str(REPOSITORY)}
-        self.child: Child = host.start(hypercorn(self.address), folder / f"{self.name}.log", env=env)
-        self._prober = Prober(self.address, probe)
+        self.child: Child = host.start(application.command(self.address), folder / f"{self.name}.log", env=env)
+        self._prober = Prober(lambda: application.answers(self.address, probe.timeout_seconds), probe)
 
     @property
     def ready(self) -> bool:
@@ -45,7 +63,7 @@ class Pod:
 
     def settle(self) -> None:
         """From here on it has the CPU that its limit says."""
-        self._host.group.limit(self._millicores)
+        self._host.group.limit(self._limits.millicores)
 
     def cpu_seconds(self) -> float:
         return self._host.group.cpu_seconds()
@@ -62,9 +80,9 @@ class Pod:
 class Prober:
     """Asks from the node, as the kubelet does, until it is stopped."""
 
-    def __init__(self, address: str, probe: Probe) -> None:
+    def __init__(self, answers: Callable[[], bool], probe: Probe) -> None:
         self.ready = False
-        self._address = address
+        self._answers = answers
         self._probe = probe
         self._stopped = threading.Event()
         # A thread inherits the namespace of the one that makes it.
@@ -77,22 +95,10 @@ class Prober:
     def _run(self) -> None:
         failures = 0
         while not self._stopped.is_set():
-            if answers(self._address, self._probe.timeout_seconds):
+            if self._answers():
                 self.ready, failures = True, 0
             else:
                 failures += 1
                 # One that was never ready is asked again at once: when it is there matters to the experiment.
                 self.ready = self.ready and failures < self._probe.failure_threshold
             self._stopped.wait(self._probe.period_seconds if self.ready or failures == 0 else 0.1)
-
-
-def answers(address: str, timeout_seconds: float) -> bool:
-    """What a probe with httpGet on / finds out."""
-    client = http.client.HTTPConnection(address, timeout=timeout_seconds)
-    try:
-        client.request("GET", "/", headers={"User-Agent": "kube-probe/1.31", "Connection": "close"})
-        return 200 <= client.getresponse().status < 400
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        client.close()

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.article.crowd import Crowd, locust
+from lab.article.crowd import Crowd, answers, hypercorn, locust
 from lab.child import ChildFailed, wait_until
 from lab.testbed import conntrack
 from lab.testbed.cluster import NODE, SERVICE, Cluster, Node
-from lab.testbed.pods import Pod, Probe
+from lab.testbed.other_work import OtherWork
+from lab.testbed.pods import Application, Limits, Pod, Probe
 from lab.testbed.recording import Recording, Sample
 
+APPLICATION = Application(hypercorn, answers)
 # A probe that a saturated replica still passes: the article's is not known, and is no part of its claim.
 PATIENT = Probe(period_seconds=5, timeout_seconds=60, failure_threshold=3)
 REPLICAS = ("app-1", "app-2")
@@ -87,14 +88,14 @@ class _Play:
         self._recording.answers, self._recording.users = crowd.answers, crowd.joined
 
     def run(self) -> Recording:
-        recording, idle = self._recording, _Idle(self._node)
+        recording, others = self._recording, OtherWork(self._node)
         self._seconds_until(recording.began + self._load.seconds_before)
         if self._scenario.scale:
             self._scale()
             self._wait_for_newcomer()
             self._seconds_until((recording.published or 0) + self._load.seconds_after)
         recording.ended = time.time()
-        recording.other_work = idle.other_work()
+        recording.other_work = others.cpus()
         self._crowd.stop()
         recording.arrivals = {pod.name: pod.arrivals() for pod in self._cluster.pods}
         return recording
@@ -151,32 +152,11 @@ class _Play:
         )
 
 
-class _Idle:
-    """What the machine does beside the lab, from when this is made."""
-
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._before = (time.monotonic(), _machine_cpu_seconds() - node.cpu_seconds())
-
-    def other_work(self) -> float:
-        """In CPUs, on average."""
-        began, before = self._before
-        used = _machine_cpu_seconds() - self._node.cpu_seconds() - before
-        return max(0.0, used / (time.monotonic() - began))
-
-
-def _machine_cpu_seconds() -> float:
-    """User, nice, system, interrupts: everything but idle and waiting."""
-    with open("/proc/stat") as lines:
-        ticks = [int(word) for word in lines.readline().split()[1:]]
-    return (sum(ticks[:3]) + sum(ticks[5:7])) / os.sysconf("SC_CLK_TCK")
-
-
 def _start_pod(cluster: Cluster, scenario: Scenario, load: Load) -> Pod:
     # The first pods of a run are there before the load; only a newcomer can be published too early.
     hurried = scenario.gate or len(cluster.pods) < scenario.replicas
     startup = load.startup_millicores if hurried else load.millicores
-    return cluster.start_pod(millicores=load.millicores, startup_millicores=startup, probe=scenario.probe)
+    return cluster.start_pod(APPLICATION, Limits(startup, load.millicores), scenario.probe)
 
 
 def _entry(cluster: Cluster, scenario: Scenario) -> str:

@@ -1,14 +1,15 @@
 """Balancers' files, and what each relies on: knowing when a process listens, and files that change as a whole."""
 
 import os
+import shutil
 import socket
 import sys
 import tempfile
 import unittest
 from pathlib import Path
 
-from lab import network
-from lab.balancers import Guard, Site, Task, Unsupported, balancer, envoy, haproxy, replace_file
+from lab import certificate, network
+from lab.balancers import Guard, Site, Task, Unsupported, balancer, envoy, haproxy, nginx, replace_file, sheave
 from lab.child import Child
 
 
@@ -61,6 +62,43 @@ class GuardTest(unittest.TestCase):
         self.assertEqual(haproxy._server("127.0.0.1:1", task), "127.0.0.1:1 127.0.0.1:1 maxconn 4")
         self.assertNotIn("retry_policy", envoy._route(task)["route"])
         self.assertNotIn("outlier_detection", envoy._cluster(task, Path("endpoints.json")))
+
+
+class Http2Test(unittest.TestCase):
+    """Each is told what endpoints speak, and what a client may have under way, in its own words."""
+
+    task = Task(("127.0.0.1:1",), speaks="grpc", client_streams=5000)
+
+    def test_haproxy_speaks_http2_to_its_servers(self) -> None:
+        self.assertEqual(haproxy._server("127.0.0.1:1", self.task), "127.0.0.1:1 127.0.0.1:1 proto h2")
+
+    def test_nginx_has_a_directive_for_calls(self) -> None:
+        self.assertIn("grpc_pass grpc://endpoints;", nginx._proxy(self.task))
+        self.assertIn("proxy_http_version 2;", nginx._proxy(Task((), speaks="http2")))
+
+    def test_envoy_takes_as_many_streams_as_asked_for(self) -> None:
+        self.assertEqual(envoy._http2(self.task.client_streams)["max_concurrent_streams"], 5000)
+        self.assertIn("http2_protocol_options", envoy._speech(self.task))
+
+    def test_sheave_is_told_by_objects(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            config = sheave._write_config(self.task, Site.pinned(Path(folder), ()))
+            self.assertIn("kind: GRPCRoute", (config / "routes.yaml").read_text())
+            self.assertIn("maxConcurrentStreams: 5000", (config / "gateway.yaml").read_text())
+            self.assertFalse((config / "secret.yaml").exists())
+
+
+class CertificateTest(unittest.TestCase):
+    def test_sheave_gets_it_as_a_secret(self) -> None:
+        if not shutil.which("openssl"):
+            self.skipTest("openssl is not there")
+        with tempfile.TemporaryDirectory() as folder:
+            made = certificate.make(Path(folder))
+            # HAProxy looks for the key there.
+            self.assertEqual(made.key.name, f"{made.chain.name}.key")
+            config = sheave._write_config(Task((), certificate=made), Site.pinned(Path(folder), ()))
+            self.assertIn("    -----BEGIN PRIVATE KEY-----", (config / "secret.yaml").read_text())
+            self.assertIn("protocol: HTTPS", (config / "gateway.yaml").read_text())
 
 
 class UnsupportedTest(unittest.TestCase):

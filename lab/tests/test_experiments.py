@@ -40,6 +40,17 @@ class ExperimentTest(unittest.TestCase):
             self.assertIn(arm["balancer"], settings["balancers"], name)
 
 
+    def test_parts_of_an_experiment_name_the_balancers_they_need(self) -> None:
+        for name, part, balancers in (
+            ("proxy-cost", "routes", ["sheave"]),
+            ("proxy-cost", "get-64-KiB", ["sheave", "haproxy", "nginx", "envoy"]),
+            ("article-000", "clusterip", []),
+            ("article-000", "nginx", ["nginx"]),
+        ):
+            with self.subTest(part):
+                self.assertEqual(experiment.find(name).balancers([part]), balancers)
+
+
 class CommandLineTest(unittest.TestCase):
     def test_list_names_each_experiment_with_its_title(self) -> None:
         done = lab("list")
@@ -53,8 +64,9 @@ class CommandLineTest(unittest.TestCase):
 
     def test_unknown_variant_balancer_or_size_is_a_sentence_and_exit_code_1(self) -> None:
         for arguments, sentence in {
-            ("article-000", "--only", "nonsense"): "article-000 has no variant 'nonsense'; there are: one, two, clusterip",
-            ("proxy-cost", "--only", "sheave"): "proxy-cost has no variant 'sheave'; it is run as a whole",
+            ("article-000", "--only", "nonsense"): "article-000 has no part 'nonsense'; there are: one, two, clusterip",
+            ("proxy-cost", "--only", "sheave"): "proxy-cost has no part 'sheave'; there are: get-64, get-512",
+            ("bad-endpoints", "--only", "slow"): "bad-endpoints has no part 'slow'; it is run as a whole",
             ("proxy-cost", "--full"): "proxy-cost has no full size",
         }.items():
             with self.subTest(arguments):

@@ -12,7 +12,7 @@ use balance::retry::RetryBudget;
 use balance::{
     Admission, Algorithm, EndpointSet, Entry, Limits, Picker, Queue, Refusal, Ticket, Time, Wish,
 };
-use gateway::snapshot::{BackendKey, BackendSettings};
+use gateway::snapshot::{BackendKey, BackendSettings, EndpointProtocol};
 
 use crate::affinity::Tokens;
 use crate::clock;
@@ -63,7 +63,11 @@ impl Current {
         trust: Option<Arc<Trust>>,
     ) -> Self {
         // Over HTTP/1.1 a connection carries one request at a time, so a limit of connections is a limit of requests.
-        let caps = [settings.max_in_flight_per_endpoint, settings.connection_max];
+        let most_connections = match settings.protocol {
+            EndpointProtocol::Http1 => settings.connection_max,
+            EndpointProtocol::Http2 => None,
+        };
+        let caps = [settings.max_in_flight_per_endpoint, most_connections];
         let cap = caps.into_iter().flatten().min();
         let limits = Limits { cap, max_waiting: settings.queue_max_requests };
         set.prepare(settings.algorithm);

@@ -39,6 +39,9 @@ pub(crate) enum Failure {
     Unsecured(Unsecured),
     Misdirected,
     Untrusted(Untrusted),
+    NotHttp2,
+    StreamRefused,
+    NoUpgrade,
 }
 
 /// One row of the table.
@@ -53,7 +56,7 @@ pub(crate) struct Meaning {
 
 impl Failure {
     /// Every word, for the metrics; bad requests share one.
-    pub(crate) const ALL: [Self; 29] = [
+    pub(crate) const ALL: [Self; 32] = [
         Self::BadRequest(BadRequest::Target),
         Self::BadRequestBody(BadChunk::Size),
         Self::BadWebText,
@@ -83,6 +86,9 @@ impl Failure {
         Self::Unsecured(Unsecured::Protocol),
         Self::Misdirected,
         Self::Untrusted(Untrusted::Certificate),
+        Self::NotHttp2,
+        Self::StreamRefused,
+        Self::NoUpgrade,
     ];
 
     pub(crate) fn meaning(self) -> Meaning {
@@ -118,6 +124,9 @@ impl Failure {
             Self::RequestTimeout => row(504, "http_response_timeout", "request_timeout"),
             Self::EndpointIdle => row(504, "connection_read_timeout", "endpoint_idle"),
             Self::ResponseCut => row(502, "http_response_incomplete", "response_cut"),
+            Self::NotHttp2 => row(502, "http_protocol_error", "not_http2"),
+            Self::StreamRefused => row(503, "destination_unavailable", "stream_refused"),
+            Self::NoUpgrade => row(502, "http_upgrade_failed", "no_upgrade"),
             Self::OutOfDescriptors => row(503, "proxy_internal_error", "out_of_descriptors"),
         }
     }
@@ -125,7 +134,10 @@ impl Failure {
     /// What it says of the endpoint that an attempt was made at.
     pub(crate) fn end(self) -> End {
         match self {
-            Self::ConnectFailed | Self::ConnectTimeout | Self::Untrusted(_) => End::ConnectFailed,
+            Self::ConnectFailed | Self::ConnectTimeout | Self::Untrusted(_) | Self::NotHttp2 => {
+                End::ConnectFailed
+            }
+            Self::StreamRefused => End::Refused { retry_after: None },
             Self::EndpointClosed
             | Self::EndpointReset
             | Self::BadResponse(_)
@@ -149,6 +161,7 @@ impl Failure {
             | Self::Unsecured(_)
             | Self::Misdirected
             | Self::StreamIdle
+            | Self::NoUpgrade
             | Self::OutOfDescriptors => End::Unfinished,
         }
     }
@@ -205,6 +218,9 @@ impl Failure {
             Self::Unsecured(why) => why.reason(),
             Self::Misdirected => "another listener has that host: use a connection of its own",
             Self::Untrusted(why) => why.reason(),
+            Self::NotHttp2 => "endpoint does not speak HTTP/2",
+            Self::StreamRefused => "endpoint refused the request unprocessed",
+            Self::NoUpgrade => "endpoint takes no such upgrade over HTTP/2",
         }
     }
 

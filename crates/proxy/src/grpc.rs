@@ -154,11 +154,12 @@ impl Call {
 
     /// Makes of a request in gRPC-Web one in gRPC.
     fn change_request(&self, request: &mut RequestHead) {
+        // Its status is in trailers: some servers refuse a call that does not say so.
+        request.te_trailers = true;
         if self.dialect == Dialect::Grpc {
             return;
         }
         change_content_type(&mut request.fields, Dialect::Grpc);
-        request.te_trailers = true;
         if self.dialect == Dialect::WebText && request.framing != Framing::None {
             // How long it will be without base64 is not known beforehand.
             request.framing = Framing::Stream;

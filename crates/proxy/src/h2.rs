@@ -12,5 +12,5 @@ pub(crate) mod response;
 /// A stream as its request sees it.
 mod message;
 
-pub(crate) use message::Message;
+pub(crate) use message::{Broken, Message};
 pub(crate) use request::WebSocketKey;

@@ -5,12 +5,13 @@
 //! and nobody waits; a worker has a bounded number of copies under way; the answer is read and dropped, for so long and
 //! no longer. What is not sent is counted.
 
+use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
 use balance::{Time, Wish};
-use gateway::snapshot::Mirror;
+use gateway::snapshot::{EndpointProtocol, Mirror};
 use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 
@@ -20,10 +21,12 @@ use crate::clock;
 use crate::dial::abandon::Rest;
 use crate::dial::attempt::Lease;
 use crate::dial::connect::connect;
+use crate::dial::h2::{Asked, Call, Order};
 use crate::dial::pool::{self, Connection};
 use crate::failure::Failure;
 use crate::filter::Filtering;
-use crate::head::{Method, RequestHead};
+use crate::h1::{Chunk, ChunkedReader, write};
+use crate::head::{Framing, RequestHead};
 use crate::live::Ours;
 use crate::tls::Security;
 use crate::worker::Worker;
@@ -94,6 +97,62 @@ impl Addressee {
     }
 }
 
+/// How a request stands in what is kept of it.
+#[derive(Clone, Copy)]
+pub(crate) struct Form {
+    /// Bytes of the head; none where the head is not sent as bytes.
+    pub(crate) head_bytes: usize,
+    /// Of the body that follows.
+    pub(crate) framing: Framing,
+}
+
+/// What all copies of one request are made of.
+struct Original {
+    request: RequestHead,
+    form: Form,
+}
+
+impl Original {
+    fn body<'k>(&self, kept: &'k [u8]) -> &'k [u8] {
+        &kept[self.form.head_bytes..]
+    }
+
+    /// All of it, as HTTP/1.1 has it.
+    fn in_http1(&self, kept: &[u8]) -> Vec<u8> {
+        let body = self.body(kept);
+        let framing = match self.form.framing {
+            Framing::Stream => Framing::Length(body.len() as u64),
+            // Whether it says that there is none.
+            Framing::None => self.request.framing,
+            same @ (Framing::Length(_) | Framing::Chunked | Framing::UntilClose) => same,
+        };
+        let mut copy = Vec::new();
+        write::request_head(&self.request, framing, false, &mut copy);
+        copy.extend_from_slice(body);
+        copy
+    }
+
+    /// The body alone.
+    fn bare_body<'k>(&self, kept: &'k [u8]) -> Cow<'k, [u8]> {
+        match self.form.framing {
+            Framing::Chunked => Cow::Owned(without_chunks(self.body(kept))),
+            Framing::None | Framing::Length(_) | Framing::UntilClose | Framing::Stream => {
+                Cow::Borrowed(self.body(kept))
+            }
+        }
+    }
+}
+
+/// The data of a chunked body, which we have written and so is well-formed.
+fn without_chunks(mut body: &[u8]) -> Vec<u8> {
+    let (mut chunks, mut data) = (ChunkedReader::new(), Vec::new());
+    while let Ok(Chunk::Data { skip, len }) = chunks.next(body) {
+        data.extend_from_slice(&body[skip..skip + len]);
+        body = &body[skip + len..];
+    }
+    data
+}
+
 /// Asks for copies of the request to be sent, once all of it is at hand. Gives who wants to have it then.
 ///
 /// A request that asks to leave HTTP is not copied: it would hold a connection for nothing.
@@ -103,6 +162,7 @@ pub(crate) fn listen_along(
     client: &Client,
     filtering: &Filtering,
     request: &RequestHead,
+    form: Form,
 ) -> Option<oneshot::Sender<Rc<[u8]>>> {
     let is_of_share = |mirror: &&Mirror| mirror.share.takes(worker.rng.borrow_mut().next_u64());
     let chosen = filtering.mirrors().filter(is_of_share);
@@ -111,25 +171,21 @@ pub(crate) fn listen_along(
     if addressees.is_empty() || request.upgrade {
         return None;
     }
-    let (whole, request_bytes) = oneshot::channel();
-    tokio::task::spawn_local(send_all(
-        Rc::clone(worker),
-        addressees,
-        request.method,
-        request_bytes,
-    ));
+    let (whole, kept) = oneshot::channel();
+    let original = Original { request: request.clone(), form };
+    tokio::task::spawn_local(send_all(Rc::clone(worker), addressees, original, kept));
     Some(whole)
 }
 
 async fn send_all(
     worker: Rc<Worker>,
     addressees: Vec<Addressee>,
-    method: Method,
-    request: oneshot::Receiver<Rc<[u8]>>,
+    original: Original,
+    kept: oneshot::Receiver<Rc<[u8]>>,
 ) {
-    let request = request.await.ok();
+    let (original, kept) = (Rc::new(original), kept.await.ok());
     for addressee in addressees {
-        let Some(request) = &request else {
+        let Some(kept) = &kept else {
             addressee.count(&worker, Fate::NotWhole);
             continue;
         };
@@ -137,9 +193,9 @@ async fn send_all(
             addressee.count(&worker, Fate::TooMany);
             continue;
         };
-        let (worker, request) = (Rc::clone(&worker), Rc::clone(request));
+        let (worker, original, kept) = (Rc::clone(&worker), Rc::clone(&original), Rc::clone(kept));
         tokio::task::spawn_local(async move {
-            let fate = send(&worker, &addressee, method, &request).await;
+            let fate = send(&worker, &addressee, &original, &kept).await;
             addressee.count(&worker, fate);
             drop(permit);
         });
@@ -147,7 +203,7 @@ async fn send_all(
 }
 
 /// Sends one copy and sees its answer out.
-async fn send(worker: &Worker, addressee: &Addressee, method: Method, request: &[u8]) -> Fate {
+async fn send(worker: &Worker, addressee: &Addressee, original: &Original, kept: &[u8]) -> Fate {
     let backend = &addressee.backend;
     let now = clock::now();
     let wish = Wish { now, ..Wish::default() };
@@ -161,16 +217,28 @@ async fn send(worker: &Worker, addressee: &Addressee, method: Method, request: &
     let current = backend.hold();
     let most = current.settings.request_timeout.unwrap_or(PATIENCE);
     let until = now + most.min(PATIENCE);
-    let connection = match open(worker, addressee, &current, &slot, now).await {
-        Ok(connection) => connection,
+    let opened = match current.settings.protocol {
+        EndpointProtocol::Http1 => {
+            let opened = open(worker, addressee, &current, &slot, now).await;
+            opened.map(|connection| (connection, Cow::Owned(original.in_http1(kept))))
+        }
+        EndpointProtocol::Http2 => {
+            let body = original.bare_body(kept);
+            let opened =
+                open_stream(worker, addressee, &current, &slot, original, &body, now).await;
+            opened.map(|connection| (connection, body))
+        }
+    };
+    let (connection, unsent) = match opened {
+        Ok(opened) => opened,
         Err(failure) => {
             slot.conclude(worker, &current, failure.end(), None);
             return Fate::Failed;
         }
     };
     let lease = Lease { connection, slot, upload_broken: false, head_after: None, until };
-    let mut rest = Rest::new(lease, method, current.limits.cap.is_some());
-    let asked = timeout_at(clock::instant(until), rest.ask(worker, request)).await;
+    let mut rest = Rest::new(lease, original.request.method, current.limits.cap.is_some());
+    let asked = timeout_at(clock::instant(until), rest.ask(worker, &unsent)).await;
     let asked = asked.unwrap_or(Err(Failure::AttemptTimeout));
     rest.conclude(worker, &current, asked);
     match asked {
@@ -214,4 +282,37 @@ async fn open(
     connection.announced = addressee.announced;
     connection.trust = wish.trust.cloned();
     Ok(connection)
+}
+
+/// A stream on which the head has been sent.
+async fn open_stream(
+    worker: &Worker,
+    addressee: &Addressee,
+    current: &Current,
+    slot: &Slot,
+    original: &Original,
+    body: &[u8],
+    now: Time,
+) -> Result<Box<Connection>, Failure> {
+    let request = &original.request;
+    let framing = match body.len() {
+        0 => Framing::None,
+        length => Framing::Length(length as u64),
+    };
+    let mut call = Call {
+        worker: worker.index,
+        endpoint: &slot.endpoint,
+        current,
+        announced: addressee.announced,
+        header: addressee.header.clone(),
+        fresh: true,
+        now,
+        order: Order::new(request, framing, &slot.endpoint, current)?,
+    };
+    let waiting = match call.ask(None)? {
+        Asked::Opened(connection) => return Ok(connection),
+        Asked::Wait(waiting) => waiting,
+    };
+    let patience = clock::instant(now + current.settings.connect_timeout);
+    timeout_at(patience, call.wait(waiting)).await.unwrap_or(Err(Failure::ConnectTimeout))
 }

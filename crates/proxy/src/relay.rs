@@ -52,6 +52,7 @@ pub(crate) async fn relay(
         lay_down(worker, lease, exchange, terms, now);
         return Ok(if keep_alive && whole { After::KeepAlive } else { After::Close });
     };
+    lease.doubt(failure);
     let sent_nothing = exchange.download.written == 0;
     if failure != Failure::ResponseCut {
         abandon::abandon(worker, lease, exchange, terms);
@@ -208,7 +209,8 @@ fn lay_down(worker: &Worker, lease: Lease, exchange: &Exchange, terms: &Terms<'_
         && exchange.response.framing != Framing::UntilClose
         && exchange.upload.is_done()
         && !upload_broken
-        && !unasked;
+        && !unasked
+        && connection.berth.is_none();
     if reusable {
         pool::give_back(&slot.endpoint, connection, terms.is_capped(), now);
     } else {

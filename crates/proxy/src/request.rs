@@ -9,23 +9,26 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use balance::{Refusal, Time, Wish};
-use gateway::snapshot::{Protocol, Rule, Target};
+use gateway::snapshot::{EndpointProtocol, Protocol, Rule, Target};
 
 use crate::accept::client::{Client, Interrupt};
 use crate::affinity::Bond;
 use crate::backend::{self, Admitted, BackendRef, Slot};
+use crate::body::Pump;
 use crate::clock;
 use crate::dial::attempt;
+use crate::dial::h2::{self, websocket};
 use crate::dial::pool::{Endpoint, EndpointData};
 use crate::exchange::{After, Exchange, Terms};
 use crate::failure::Failure;
 use crate::filter::Filtering;
 use crate::forwarded;
 use crate::grpc;
+use crate::h1::write;
 use crate::hash_key;
 use crate::head::{Framing, RequestHead};
 use crate::live::{LiveListener, Ours};
-use crate::mirror;
+use crate::mirror::{self, Form};
 use crate::observe::access::Record;
 use crate::relay;
 use crate::retry::{Next, Retries};
@@ -209,22 +212,41 @@ fn prepare(
         return Err(Failure::BodyTooLarge);
     }
     forwarded::describe(request, &client.origin, terms.client, &mut worker.rng.borrow_mut());
-    let mut listener = None;
     if let Some(filtering) = filtering {
         filtering.change_request(request);
-        listener = mirror::listen_along(worker, live, client, filtering, request);
     }
+    let form = put(request, terms.backend().protocol, upload);
+    let listener = filtering
+        .as_ref()
+        .and_then(|filtering| mirror::listen_along(worker, live, client, filtering, request, form));
     upload.allow(most);
     upload.keep(&worker.keep_budget, listener);
+    Ok(())
+}
+
+/// Puts on its way what is sent as bytes: of HTTP/1.1 the head too.
+fn put(request: &mut RequestHead, protocol: EndpointProtocol, upload: &mut Pump) -> Form {
+    let framing = match protocol {
+        EndpointProtocol::Http1 => put_http1(request, upload),
+        EndpointProtocol::Http2 => {
+            // An offer that need not be taken (RFC 9110 §7.8).
+            request.upgrade &= websocket::is_asked_for(request);
+            h2::framing(request.framing)
+        }
+    };
+    upload.write_as(framing);
+    Form { head_bytes: upload.out.len(), framing }
+}
+
+fn put_http1(request: &RequestHead, upload: &mut Pump) -> Framing {
     let framing = match request.framing {
         Framing::Stream => Framing::Chunked,
         same @ (Framing::None | Framing::Length(_) | Framing::Chunked | Framing::UntilClose) => {
             same
         }
     };
-    upload.write_as(framing);
-    crate::h1::write::request_head(request, framing, request.upgrade, &mut upload.out);
-    Ok(())
+    write::request_head(request, framing, request.upgrade, &mut upload.out);
+    framing
 }
 
 /// A slot at one of the backend's endpoints, at once or after a wait in the queue.

@@ -12,7 +12,7 @@ from typing import Any
 from lab.bench import Bench, Progress, Row
 from lab.demo.table import Table
 from lab.figure import Figure, paired_ratio
-from lab.testbed import cluster, recording
+from lab.testbed import cluster, other_work, recording
 from lab.testbed.cluster import Node
 from lab.testbed.pods import Probe
 from lab.testbed.recording import Recording
@@ -21,8 +21,6 @@ from lab.testbed.scenario import REPLICAS, Load, Scenario, Watcher, play
 FAIR_SHARE = 0.5
 # Until the second replica comes these have the same work for the same replica: what they differ by is the machine's.
 ALIKE = ("one", "clusterip", "nodeport", "haproxy", "nginx", "envoy", "sheave")
-# Other programs that take more than this, in CPUs, may have disturbed a run.
-DISTURBING_CPUS = 0.25
 UNITS = {
     "rps_before": "requests per second",
     "rps_after": "requests per second",
@@ -52,7 +50,7 @@ def run(bench: Bench) -> dict[str, Figure]:
             for variant in order.sample(variants, len(variants)) if not bench.quick else variants:
                 _play(bench, node, variant, repetition)
                 progress.step(f"repetition {repetition + 1}, {variant['id']}")
-    _note_disturbance(bench)
+    other_work.note(bench, bench.rows)
     return figures(bench.rows)
 
 
@@ -137,16 +135,6 @@ class _Narrator:
         if moment is not None and text not in self._told:
             self._told.add(text)
             self._table.event(text)
-
-
-def _note_disturbance(bench: Bench) -> None:
-    disturbed = [row for row in bench.rows if row["other_work_cpus"] > DISTURBING_CPUS]
-    if disturbed:
-        most = max(row["other_work_cpus"] for row in disturbed)
-        bench.note(
-            f"The machine was loaded: in {len(disturbed)} of {len(bench.rows)} runs other programs took more than"
-            f" {DISTURBING_CPUS:g} CPUs (most: {most:.2f})."
-        )
 
 
 def figures(rows: Sequence[Row]) -> dict[str, Figure]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import http.client
 import random
+import ssl
 from contextlib import ExitStack
 from typing import Any
 
+from lab import certificate
 from lab.balancers import Running, Site, Task, balancer
 from lab.bench import Bench, Progress, Row, say
+from lab.certificate import Certificate
 from lab.figure import Figure, paired_ratio
 from lab.load import LoadGenerator, LoadReport, Request
 
@@ -18,9 +21,28 @@ DISTURBED = 0.05
 
 # Most arms are one process.
 Arms = dict[str, list[Running]]
+UNITS = {
+    "request": "CPU µs per request",
+    "handshake": "CPU µs per handshake",
+    "GiB": "CPU seconds per GiB",
+}
 
 
 def run(bench: Bench) -> dict[str, Figure]:
+    _measure_requests(bench, _cases(bench))
+    if not bench.only:
+        _measure_idle_connections(bench)
+    _note_disturbance(bench)
+    return _figures(bench)
+
+
+def _cases(bench: Bench) -> list[dict[str, Any]]:
+    return [case for case in bench.settings["cases"] if not bench.only or case["id"] in bench.only]
+
+
+def _measure_requests(bench: Bench, cases: list[dict[str, Any]]) -> None:
+    own = certificate.make(bench.logs)
+    wanted = {name: arm for name, arm in bench.settings["arms"].items() if any(name in case["arms"] for case in cases)}
     with ExitStack() as running:
         load = running.enter_context(
             LoadGenerator(
@@ -29,42 +51,46 @@ def run(bench: Bench) -> dict[str, Figure]:
                 endpoints=bench.settings["endpoints"],
             )
         )
-        say(f"starting {', '.join(bench.settings['arms'])}")
+        say(f"starting {', '.join(wanted)}")
         arms = {
-            name: [running.enter_context(_start(bench, load, name, run_name)) for run_name in _run_names(name, arm)]
-            for name, arm in bench.settings["arms"].items()
+            name: [running.enter_context(_start(bench, load, name, copy, own)) for copy in _run_names(name, arm)]
+            for name, arm in wanted.items()
         }
         for name, copies in arms.items():
             for copy in copies:
-                _check_forwarding(name, copy)
-        _measure_cpu(bench, load, arms)
-    with ExitStack() as running:
-        load = running.enter_context(
-            LoadGenerator(bench.logs / "loadgen.log", cpus=bench.settings["load_cpus"], endpoints=1)
-        )
+                _check_forwarding(name, wanted[name], copy)
+        _measure_cpu(bench, load, arms, cases)
+
+
+def _measure_idle_connections(bench: Bench) -> None:
+    with LoadGenerator(bench.logs / "loadgen.log", cpus=bench.settings["load_cpus"], endpoints=1) as load:
         _measure_memory(bench, load)
-    _note_disturbance(bench)
-    return _figures(bench)
 
 
 def _run_names(name: str, arm: dict[str, Any]) -> list[str]:
     return [name, *(f"{name}-{copy}" for copy in range(2, arm.get("copies", 1) + 1))]
 
 
-def _start(bench: Bench, load: LoadGenerator, name: str, run_name: str) -> Running:
+def _start(
+    bench: Bench, load: LoadGenerator, name: str, run_name: str, own: Certificate | None = None
+) -> Running:
     settings = dict(bench.settings["arms"][name])
     peer, cpus = balancer(settings.pop("balancer")), settings.pop("cpus")
     settings.pop("rounds", None)
     settings.pop("copies", None)
+    if settings.pop("tls", False):
+        settings["certificate"] = own
     folder = bench.logs / run_name
     folder.mkdir()
     return peer.start(Task(endpoints=load.endpoints, **settings), Site.pinned(folder, cpus))
 
 
-def _check_forwarding(name: str, arm: Running) -> None:
+def _check_forwarding(name: str, settings: dict[str, Any], arm: Running) -> None:
     """Every arm does the same work: the endpoint is told who the client is."""
-    host, _, port = arm.address.rpartition(":")
-    client = http.client.HTTPConnection(host, int(port), timeout=10)
+    if settings.get("speaks") == "grpc":
+        # Not every balancer takes anything but a call there, and each call is checked.
+        return
+    client = _client(arm.address, tls="tls" in settings)
     # A host and path that every arm routes, and that asks for the head as the endpoint sees it.
     client.request("GET", "/p57/echo", headers={"Host": "h43.lab.example"})
     answer = client.getresponse()
@@ -74,15 +100,24 @@ def _check_forwarding(name: str, arm: Running) -> None:
         raise RuntimeError(f"{name} answers {answer.status} and forwards this head:\n{head}")
 
 
-def _measure_cpu(bench: Bench, load: LoadGenerator, arms: Arms) -> None:
-    cases, rounds = bench.settings["cases"], bench.setting("rounds")
+def _client(address: str, *, tls: bool) -> http.client.HTTPConnection:
+    host, _, port = address.rpartition(":")
+    if not tls:
+        return http.client.HTTPConnection(host, int(port), timeout=10)
+    # Nobody knows who signed the certificate, nor is the address in it.
+    trusting = ssl._create_unverified_context()
+    return http.client.HTTPSConnection(host, int(port), timeout=10, context=trusting)
+
+
+def _measure_cpu(bench: Bench, load: LoadGenerator, arms: Arms, cases: list[dict[str, Any]]) -> None:
+    rounds = bench.setting("rounds")
     order = random.Random(bench.settings["seed"])
     progress = Progress(sum(min(rounds, _rounds(bench, case, name)) for case in cases for name in case["arms"]))
     for number in range(rounds):
         for case in order.sample(cases, len(cases)):
             for name in order.sample(case["arms"], len(case["arms"])):
                 if number < _rounds(bench, case, name):
-                    report = _load(bench, load, arms[name], case, seed=number)
+                    report = _load(bench, load, name, arms[name], case, seed=number)
                     bench.record(_cpu_row(number, case, name, report))
                     progress.step(f"round {number + 1}, {case['id']}, {name}")
 
@@ -93,7 +128,9 @@ def _rounds(bench: Bench, case: dict[str, Any], name: str) -> int:
     return min(case.get("rounds", everyone), bench.settings["arms"][name].get("rounds", everyone))
 
 
-def _load(bench: Bench, load: LoadGenerator, arm: list[Running], case: dict[str, Any], seed: int) -> LoadReport:
+def _load(
+    bench: Bench, load: LoadGenerator, name: str, arm: list[Running], case: dict[str, Any], seed: int
+) -> LoadReport:
     request = Request(**case.get("request", {}))
     extent = {
         "connections": case["connections"],
@@ -103,23 +140,26 @@ def _load(bench: Bench, load: LoadGenerator, arm: list[Running], case: dict[str,
     }
     if "rate" in case:
         return load.pace(arm[0].address, request, rate=case["rate"], seed=seed, **extent)
-    others = [copy.address for copy in arm[1:]]
-    return load.load(arm[0].address, request, spin=case.get("spin", True), others=others, **extent)
+    if "resume" in case:
+        ask = name in case.get("asking", ())
+        return load.shake(arm[0].address, host=certificate.HOST, resume=case["resume"], ask=ask, **extent)
+    others, streams = [copy.address for copy in arm[1:]], case.get("streams")
+    return load.load(arm[0].address, request, spin=case.get("spin", True), others=others, streams=streams, **extent)
 
 
 def _cpu_row(number: int, case: dict[str, Any], name: str, report: LoadReport) -> Row:
     request = Request(**case.get("request", {}))
     if case["per"] == "GiB":
         amount = report.requests * max(request.body_bytes, request.answer_bytes) / GIB
-        cost, unit = report.cpu_ns / 1e9 / amount, "CPU seconds per GiB"
+        cost = report.cpu_ns / 1e9 / amount
     else:
-        cost, unit = report.cpu_ns / 1e3 / report.requests, "CPU µs per request"
+        cost = report.cpu_ns / 1e3 / report.requests
     return {
         "round": number,
         "case": case["id"],
         "arm": name,
         "cost": round(cost, 4),
-        "unit": unit,
+        "unit": UNITS[case["per"]],
         "requests": report.requests,
         "errors": report.errors,
         "first_error": report.first_error or "",
@@ -184,7 +224,7 @@ def _note_disturbance(bench: Bench) -> None:
 
 def _figures(bench: Bench) -> dict[str, Figure]:
     figures: dict[str, Figure] = {}
-    for case in bench.settings["cases"]:
+    for case in _cases(bench):
         costs = {name: _costs(bench, case["id"], name) for name in case["arms"]}
         medians = {name: Figure.of(list(cost.values()), _unit(bench, case["id"])) for name, cost in costs.items()}
         best = min(case["against"], key=lambda name: medians[name].value)
@@ -194,7 +234,11 @@ def _figures(bench: Bench) -> dict[str, Figure]:
         figures |= {f"{case['id']}.{name}": median for name, median in medians.items()}
         if "rate" in case:
             figures |= _latencies(bench, case)
-    for name in bench.settings["idle"]["arms"]:
+        if case["per"] == "handshake":
+            rates = {name: [1e6 / each for each in cost.values()] for name, cost in costs.items()}
+            unit = "handshakes per CPU second"
+            figures |= {f"{case['id']}: rate.{name}": Figure.of(rate, unit) for name, rate in rates.items()}
+    for name in bench.settings["idle"]["arms"] if not bench.only else ():
         figures[f"idle.{name}"] = Figure.of(list(_costs(bench, "idle", name).values()), _unit(bench, "idle"))
     for peer in bench.settings["balancers"]:
         figures[f"errors.{peer}"] = Figure.of([_errors(bench, peer)], "requests")

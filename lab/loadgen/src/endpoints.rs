@@ -1,8 +1,11 @@
-//! The endpoints: as little server as a proxy can be measured against.
+//! The endpoints: as little server as a proxy can be measured against. They speak HTTP/1.1 and HTTP/2 at the
+//! same address, each with who begins with it.
 
-use std::io::{self, Write as _};
+mod http1;
+mod http2;
+
+use std::io;
 use std::net::{SocketAddr, TcpStream as StdStream};
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
@@ -10,9 +13,11 @@ use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Registry};
 use slab::Slab;
 
+use self::http1::Http1;
+use self::http2::Http2;
 use crate::Side;
 use crate::defect::{Defect, deafen};
-use crate::http::{Fault, Incoming, RequestHead, Wanted};
+use crate::http::{Fault, Wanted};
 use crate::job::Arguments;
 use crate::service::{Pending, Service};
 
@@ -32,16 +37,18 @@ pub(crate) struct Endpoints {
 }
 
 struct Connection {
-    socket: TcpStream,
     endpoint: usize,
     serial: u64,
-    incoming: Incoming<RequestHead>,
-    answer: Option<Answer>,
+    speech: Speech,
 }
 
-struct Answer {
-    bytes: Rc<[u8]>,
-    sent: usize,
+enum Speech {
+    /// The client has yet to begin.
+    Unheard(TcpStream),
+    Http1(Http1),
+    Http2(Box<Http2>),
+    /// It went to another place just now.
+    Moved,
 }
 
 impl Endpoints {
@@ -106,11 +113,9 @@ impl Endpoints {
             let interest = Interest::READABLE | Interest::WRITABLE;
             registry.register(&mut socket, Side::Endpoint.token(place.key()), interest)?;
             place.insert(Connection {
-                socket,
                 endpoint,
                 serial: self.next_serial,
-                incoming: Incoming::new(),
-                answer: None,
+                speech: Speech::Unheard(socket),
             });
             self.next_serial += 1;
         }
@@ -125,91 +130,100 @@ impl Endpoints {
     }
 
     fn try_to_serve(&mut self, index: usize, scratch: &mut [u8]) -> Result<(), Fault> {
-        self.write_answer(index)?;
-        let connection = &mut self.connections[index];
-        if connection.answer.is_some() {
-            return Ok(());
-        }
-        match connection.incoming.read(&connection.socket, scratch)? {
-            Some(head) => self.answer_or_wait(index, head.wanted),
-            None => Ok(()),
+        self.connections[index].listen()?;
+        loop {
+            let request = match &mut self.connections[index].speech {
+                Speech::Unheard(_) | Speech::Moved => return Ok(()),
+                Speech::Http1(http1) => http1.next_request(scratch)?,
+                Speech::Http2(http2) => http2.next_request(scratch)?,
+            };
+            let Some((stream, wanted)) = request else { return Ok(()) };
+            self.answer_or_wait(index, stream, wanted)?;
+            if stream == 0 {
+                // Over HTTP/1.1 the next request comes once the answer is there, with an event of its own.
+                return Ok(());
+            }
         }
     }
 
-    fn answer_or_wait(&mut self, index: usize, wanted: Wanted) -> Result<(), Fault> {
+    fn answer_or_wait(&mut self, index: usize, stream: u32, wanted: Wanted) -> Result<(), Fault> {
         let &Connection { endpoint, serial, .. } = &self.connections[index];
         if self.service.fails(endpoint) {
-            return self.send(index, response("500 Internal Server Error", b"broken").into());
+            return self.connections[index].speech.refuse(stream);
         }
         if self.service.takes_no_time() {
-            return self.answer(index, &wanted);
+            return self.answer(index, stream, &wanted);
         }
-        let pending = Pending { connection: index, serial, wanted };
+        let pending = Pending { connection: index, serial, stream, wanted };
         self.service.arrive(endpoint, pending, Instant::now());
         Ok(())
     }
 
     /// Sends the answers whose time has come.
     pub(crate) fn answer_due(&mut self, now: Instant) {
-        while let Some(Pending { connection, serial, wanted }) = self.service.finish_one(now) {
+        while let Some(pending) = self.service.finish_one(now) {
+            let Pending { connection, serial, stream, wanted } = pending;
             let lives = self.connections.get(connection).is_some_and(|c| c.serial == serial);
-            if lives && self.answer(connection, &wanted).is_err() {
+            if lives && self.answer(connection, stream, &wanted).is_err() {
                 self.connections.remove(connection);
             }
         }
     }
 
-    fn answer(&mut self, index: usize, wanted: &Wanted) -> Result<(), Fault> {
-        let bytes = match wanted {
-            Wanted::Bytes(length) => self.answers.of_length(*length),
-            Wanted::Echo(head) => response("200 OK", head).into(),
-        };
-        self.served[self.connections[index].endpoint] += 1;
-        self.send(index, bytes)
-    }
-
-    fn send(&mut self, index: usize, bytes: Rc<[u8]>) -> Result<(), Fault> {
-        self.connections[index].answer = Some(Answer { bytes, sent: 0 });
-        self.write_answer(index)
-    }
-
-    fn write_answer(&mut self, index: usize) -> Result<(), Fault> {
+    fn answer(&mut self, index: usize, stream: u32, wanted: &Wanted) -> Result<(), Fault> {
         let connection = &mut self.connections[index];
-        let Some(answer) = &mut connection.answer else { return Ok(()) };
-        while answer.sent < answer.bytes.len() {
-            match connection.socket.write(&answer.bytes[answer.sent..]) {
-                Ok(count) => answer.sent += count,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) => return Err(Fault::Io(error)),
-            }
+        self.served[connection.endpoint] += 1;
+        connection.speech.answer(stream, wanted, &mut self.answers)
+    }
+}
+
+impl Connection {
+    /// Finds out what the client speaks, once it says something.
+    fn listen(&mut self) -> Result<(), Fault> {
+        let Speech::Unheard(socket) = &self.speech else { return Ok(()) };
+        let mut beginning = [0; 3];
+        match socket.peek(&mut beginning) {
+            // Closed without a word, which reading finds out.
+            Ok(0) => {}
+            Ok(count) if count < beginning.len() => return Ok(()),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            Err(error) => return Err(Fault::Io(error)),
         }
-        connection.answer = None;
+        let Speech::Unheard(socket) = std::mem::replace(&mut self.speech, Speech::Moved) else {
+            return Ok(());
+        };
+        self.speech = match &beginning {
+            b"PRI" => Speech::Http2(Box::new(Http2::new(socket))),
+            _ => Speech::Http1(Http1::new(socket)),
+        };
         Ok(())
     }
 }
 
-/// Whole responses, made once for each length. An experiment asks for one or two.
-#[derive(Default)]
-struct Answers(Vec<(usize, Rc<[u8]>)>);
-
-impl Answers {
-    fn of_length(&mut self, length: usize) -> Rc<[u8]> {
-        if let Some((_, bytes)) = self.0.iter().find(|(known, _)| *known == length) {
-            return Rc::clone(bytes);
+impl Speech {
+    fn answer(&mut self, stream: u32, wanted: &Wanted, answers: &mut Answers) -> Result<(), Fault> {
+        match self {
+            Self::Unheard(_) | Self::Moved => Ok(()),
+            Self::Http1(http1) => http1.send(answers.http1.of(wanted)),
+            Self::Http2(http2) => http2.send(stream, answers.http2.of(wanted)?),
         }
-        let bytes: Rc<[u8]> = response("200 OK", &vec![b'x'; length]).into();
-        self.0.push((length, Rc::clone(&bytes)));
-        bytes
+    }
+
+    fn refuse(&mut self, stream: u32) -> Result<(), Fault> {
+        match self {
+            Self::Unheard(_) | Self::Moved => Ok(()),
+            Self::Http1(http1) => {
+                http1.send(http1::response("500 Internal Server Error", b"broken"))
+            }
+            Self::Http2(http2) => http2.send(stream, http2::failure()),
+        }
     }
 }
 
-fn response(status: &str, body: &[u8]) -> Vec<u8> {
-    let mut bytes = format!(
-        "HTTP/1.1 {status}\r\nServer: endpoint\r\nDate: Thu, 01 Jan 1970 00:00:00 GMT\r\n\
-         Content-Type: text/plain\r\nContent-Length: {}\r\n\r\n",
-        body.len()
-    )
-    .into_bytes();
-    bytes.extend_from_slice(body);
-    bytes
+/// Whole answers, made once for each length. An experiment asks for one or two.
+#[derive(Default)]
+struct Answers {
+    http1: http1::Answers,
+    http2: http2::Answers,
 }

@@ -20,6 +20,15 @@ pub(crate) enum Fault {
     Surplus,
     Status(u16),
     Length(u64),
+    Frame,
+    Reset(u32),
+    GoAway(u32),
+    /// What a gRPC call ended with, if that is not 0.
+    Call(String),
+    Tls(rustls::Error),
+    NotResumed,
+    /// Over HTTP/2 the lab sends bodies of one frame.
+    TooLong(usize),
 }
 
 impl fmt::Display for Fault {
@@ -32,6 +41,13 @@ impl fmt::Display for Fault {
             Self::Surplus => write!(out, "there are bytes after the end of a message"),
             Self::Status(status) => write!(out, "status {status}"),
             Self::Length(bytes) => write!(out, "a body of {bytes} bytes"),
+            Self::Frame => write!(out, "a frame is malformed"),
+            Self::Reset(code) => write!(out, "a stream was reset with code {code}"),
+            Self::GoAway(code) => write!(out, "the connection is to end, with code {code}"),
+            Self::Call(status) => write!(out, "gRPC status {status}"),
+            Self::Tls(error) => write!(out, "{error}"),
+            Self::NotResumed => write!(out, "a session was not resumed"),
+            Self::TooLong(bytes) => write!(out, "a body of {bytes} bytes over HTTP/2"),
         }
     }
 }
@@ -54,6 +70,8 @@ pub(crate) enum Wanted {
     Bytes(usize),
     /// `…/echo`: the request's head as it arrived.
     Echo(Vec<u8>),
+    /// The same path in a gRPC call: a message of N bytes.
+    Call(usize),
 }
 
 impl Head for RequestHead {
@@ -78,7 +96,7 @@ impl Head for RequestHead {
     }
 }
 
-fn bytes_in_path(path: &str) -> usize {
+pub(crate) fn bytes_in_path(path: &str) -> usize {
     path.rsplit_once("/b/").and_then(|(_, number)| number.parse().ok()).unwrap_or(100)
 }
 

@@ -8,7 +8,10 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
 
 use crate::defect::Defect;
+use crate::http2::{Message, field};
 use crate::service::ServiceTime;
+
+const GRPC_PREFIX_BYTES: u64 = 5;
 
 const USAGE: &str = "usage: loadgen [--endpoints N] [--delay-us N] [--exponential] [--at-once N] [--seed N]
                [--defect ENDPOINT=KIND]...
@@ -68,6 +71,7 @@ pub(crate) enum Job {
     Load(LoadJob),
     Pace(PaceJob),
     Hold(HoldJob),
+    Shake(ShakeJob),
     Release,
 }
 
@@ -79,6 +83,9 @@ pub(crate) struct LoadJob {
     #[serde(default)]
     pub(crate) others: Vec<SocketAddr>,
     pub(crate) connections: usize,
+    /// HTTP/2, with so many requests under way on each connection. Without it, HTTP/1.1.
+    #[serde(default)]
+    pub(crate) streams: Option<usize>,
     pub(crate) request: Request,
     #[serde(flatten)]
     pub(crate) extent: Extent,
@@ -86,6 +93,34 @@ pub(crate) struct LoadJob {
     #[serde(default = "yes")]
     pub(crate) spin: bool,
     /// The proxy's processes, whose CPU time is read at both ends of the window.
+    #[serde(default)]
+    pub(crate) processes: Vec<u32>,
+}
+
+impl LoadJob {
+    /// Where a connection goes, by its number.
+    pub(crate) fn target_of(&self, index: usize) -> SocketAddr {
+        let place = index % (self.others.len() + 1);
+        place.checked_sub(1).map_or(self.target, |other| self.others[other])
+    }
+}
+
+/// A closed loop of TLS handshakes: in each of so many places a connection that ends once it could be used.
+#[derive(Deserialize)]
+pub(crate) struct ShakeJob {
+    pub(crate) target: SocketAddr,
+    /// The name that is asked for.
+    pub(crate) host: String,
+    pub(crate) connections: usize,
+    /// Each but the first of a place resumes the session of the one before.
+    pub(crate) resume: bool,
+    /// A request goes with each, for servers that send tickets with their first answer.
+    #[serde(default)]
+    pub(crate) ask: bool,
+    #[serde(flatten)]
+    pub(crate) extent: Extent,
+    #[serde(default = "yes")]
+    pub(crate) spin: bool,
     #[serde(default)]
     pub(crate) processes: Vec<u32>,
 }
@@ -120,7 +155,7 @@ pub(crate) struct HoldJob {
 }
 
 /// How long a load lasts.
-#[derive(Deserialize)]
+#[derive(Clone, Copy, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum Extent {
     /// Exactly so many requests, all of them counted.
@@ -143,6 +178,9 @@ pub(crate) struct Request {
     /// proxy has closed.
     #[serde(default)]
     pub(crate) close: bool,
+    /// A unary gRPC call: messages in the place of bodies, and a status in the trailers. Over HTTP/2 alone.
+    #[serde(default)]
+    pub(crate) grpc: bool,
 }
 
 impl Request {
@@ -164,6 +202,49 @@ impl Request {
         bytes.resize(bytes.len() + body_bytes, b'x');
         bytes
     }
+}
+
+impl Request {
+    /// The same over HTTP/2.
+    pub(crate) fn to_message(&self) -> Message {
+        let Self { method, host, path, body_bytes, grpc, .. } = self;
+        let mut head = vec![
+            field(":method", method),
+            field(":scheme", "http"),
+            field(":authority", host),
+            field(":path", path),
+            field("user-agent", "sheave-lab/1"),
+        ];
+        if *grpc {
+            head.extend([field("content-type", "application/grpc"), field("te", "trailers")]);
+        } else {
+            head.push(field("accept", "*/*"));
+        }
+        let body = match (*grpc, method.as_str()) {
+            (true, _) => grpc_message(*body_bytes),
+            (false, "GET") => Vec::new(),
+            (false, _) => {
+                head.push(field("content-type", "application/octet-stream"));
+                head.push(field("content-length", &body_bytes.to_string()));
+                vec![b'x'; *body_bytes]
+            }
+        };
+        Message { head, body, trailers: Vec::new() }
+    }
+
+    /// How long the body of every answer must be.
+    pub(crate) fn expected_bytes(&self) -> u64 {
+        self.answer_bytes + if self.grpc { GRPC_PREFIX_BYTES } else { 0 }
+    }
+}
+
+/// A message as gRPC frames it: not compressed, then its length.
+pub(crate) fn grpc_message(bytes: usize) -> Vec<u8> {
+    let length = u32::try_from(bytes).expect("a message of the lab is small");
+    let mut message = vec![0];
+    message.extend_from_slice(&length.to_be_bytes());
+    message.resize(message.len() + bytes, b'x');
+    message
 }
 
 /// The first line of output.

@@ -7,14 +7,18 @@
 // What is asked and what is reported; then the two sides of the wire; then what both rest on.
 mod job;
 mod load;
+mod multiplex;
+mod shake;
 mod pace;
 mod hold;
+mod course;
 mod window;
 mod exchange;
 mod endpoints;
 mod service;
 mod defect;
 mod http;
+mod http2;
 mod random;
 mod latency;
 mod process;
@@ -25,13 +29,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use mio::unix::SourceFd;
-use mio::{Events, Interest, Poll, Token};
+use mio::{Events, Interest, Poll, Registry, Token};
 
 use crate::endpoints::Endpoints;
 use crate::hold::Hold;
-use crate::job::{Arguments, Job, Ready, Report};
+use crate::job::{Arguments, Job, LoadJob, Ready, Report};
 use crate::load::Load;
+use crate::multiplex::Multiplex;
 use crate::pace::Pace;
+use crate::shake::Shake;
 
 /// Discarded bytes are counted in here, never read back. As large as the largest body of the lab.
 pub(crate) const SCRATCH_BYTES: usize = 1 << 20;
@@ -65,6 +71,8 @@ impl Side {
 enum Activity {
     Idle,
     Loading(Box<Load>),
+    Multiplexing(Box<Multiplex>),
+    Shaking(Box<Shake>),
     Pacing(Box<Pace>),
     Holding(Box<Hold>),
 }
@@ -124,8 +132,10 @@ impl Loop {
         let soon = || self.endpoints.next_due().min(Duration::from_millis(1));
         match &self.activity {
             Activity::Loading(load) if load.spins() => Some(Duration::ZERO),
+            Activity::Multiplexing(load) if load.spins() => Some(Duration::ZERO),
+            Activity::Shaking(shake) if shake.spins() => Some(Duration::ZERO),
             Activity::Pacing(pace) if pace.spins() => Some(Duration::ZERO),
-            Activity::Loading(_) => Some(soon()),
+            Activity::Loading(_) | Activity::Multiplexing(_) | Activity::Shaking(_) => Some(soon()),
             Activity::Pacing(pace) => Some(soon().min(pace.next_due(Instant::now()))),
             Activity::Idle | Activity::Holding(_) => Some(self.endpoints.next_due()),
         }
@@ -137,6 +147,10 @@ impl Loop {
             Activity::Loading(load) => {
                 load.advance(index, self.poll.registry(), &mut self.scratch)?
             }
+            Activity::Multiplexing(load) => {
+                load.advance(index, self.poll.registry(), &mut self.scratch)?
+            }
+            Activity::Shaking(shake) => shake.advance(index, self.poll.registry())?,
             Activity::Pacing(pace) => {
                 pace.advance(index, self.poll.registry(), &mut self.scratch)?
             }
@@ -155,6 +169,8 @@ impl Loop {
         let (report, counts) = match &mut self.activity {
             Activity::Idle | Activity::Holding(_) => return Ok(()),
             Activity::Loading(load) => (load.tick(now, served)?, load.counts()),
+            Activity::Multiplexing(load) => (load.tick(now, served)?, load.counts()),
+            Activity::Shaking(shake) => (shake.tick(now, served)?, shake.counts()),
             Activity::Pacing(pace) => {
                 (pace.tick(now, served, registry, &mut self.scratch)?, pace.counts())
             }
@@ -186,9 +202,10 @@ impl Loop {
     fn start(&mut self, job: Job) -> Result<()> {
         let registry = self.poll.registry();
         match job {
-            Job::Load(job) => {
-                let load = Load::start(job, self.endpoints.served(), registry)?;
-                self.activity = Activity::Loading(Box::new(load));
+            Job::Load(job) => self.activity = load(job, self.endpoints.served(), registry)?,
+            Job::Shake(job) => {
+                let shake = Shake::start(job, self.endpoints.served(), registry)?;
+                self.activity = Activity::Shaking(Box::new(shake));
             }
             Job::Pace(job) => {
                 self.activity = Activity::Pacing(Box::new(Pace::start(job, registry)?));
@@ -205,6 +222,15 @@ impl Loop {
         }
         Ok(())
     }
+}
+
+fn load(job: LoadJob, served: &[u64], registry: &Registry) -> Result<Activity> {
+    Ok(match job.streams {
+        None => Activity::Loading(Box::new(Load::start(job, served, registry)?)),
+        Some(streams) => {
+            Activity::Multiplexing(Box::new(Multiplex::start(job, streams, served, registry)?))
+        }
+    })
 }
 
 fn emit(line: &impl serde::Serialize) -> Result<()> {

@@ -23,6 +23,8 @@ pub(crate) struct Pending {
     pub(crate) connection: usize,
     /// Tells a connection from an earlier one that had its place.
     pub(crate) serial: u64,
+    /// 0 over HTTP/1.1.
+    pub(crate) stream: u32,
     pub(crate) wanted: Wanted,
 }
 
@@ -144,7 +146,7 @@ mod tests {
     }
 
     fn request(connection: usize) -> Pending {
-        Pending { connection, serial: 0, wanted: Wanted::Bytes(0) }
+        Pending { connection, serial: 0, stream: 0, wanted: Wanted::Bytes(0) }
     }
 
     fn finished(service: &mut Service, now: Instant) -> Vec<usize> {

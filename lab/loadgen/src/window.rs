@@ -86,4 +86,8 @@ impl Errors {
         self.count += 1;
         self.first.get_or_insert_with(|| what.to_string());
     }
+
+    pub(crate) fn first_in_words(&self) -> &str {
+        self.first.as_deref().unwrap_or("none")
+    }
 }

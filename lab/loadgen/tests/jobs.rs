@@ -1,10 +1,14 @@
 //! Jobs from outside: lines in, lines out, with the program's own endpoints as the target.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpListener;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Arc, mpsc};
 
+use rustls::crypto::aws_lc_rs::default_provider;
+use rustls::pki_types::PrivateKeyDer;
+use rustls::{HandshakeKind, ServerConfig, ServerConnection};
 use serde_json::{Value, json};
 
 struct Loadgen {
@@ -65,6 +69,10 @@ fn exactly(requests: u64) -> Value {
     json!({"do": "load", "connections": 4, "requests": requests})
 }
 
+fn multiplexed(requests: u64) -> Value {
+    json!({"do": "load", "connections": 2, "streams": 8, "requests": requests})
+}
+
 fn paced() -> Value {
     json!({
         "do": "pace", "rate": 400.0, "seed": 1, "connections": 64,
@@ -109,6 +117,79 @@ fn answer_of_another_length_is_an_error() {
         (&report["requests"], &report["first_error"]),
         (&json!(0), &json!("a body of 100 bytes"))
     );
+}
+
+#[test]
+fn streams_of_http2_send_exactly_what_was_asked_for() {
+    let report = Loadgen::start("--endpoints 2").run(1, multiplexed(5000), json!({}));
+    assert_eq!((&report["requests"], &report["errors"]), (&json!(5000), &json!(0)), "{report}");
+    assert_eq!(report["served"], json!([0, 5000]));
+}
+
+#[test]
+fn bodies_over_http2_keep_to_the_window() {
+    // 16 of them are more than a connection may send at once.
+    let request =
+        json!({"method": "POST", "body_bytes": 16384, "path": "/b/16384", "answer_bytes": 16384});
+    let report = Loadgen::start("").run(0, multiplexed(500), request);
+    assert_eq!((&report["requests"], &report["errors"]), (&json!(500), &json!(0)), "{report}");
+}
+
+#[test]
+fn grpc_calls_are_judged_by_their_status_and_message() {
+    let call = json!({"method": "POST", "body_bytes": 10, "grpc": true});
+    let mut loadgen = Loadgen::start("--endpoints 2 --delay-us 1000");
+    let report = loadgen.run(0, multiplexed(100), call);
+    assert_eq!((&report["requests"], &report["errors"]), (&json!(100), &json!(0)), "{report}");
+    let mut job = multiplexed(0);
+    job["requests"] = Value::Null;
+    job["warmup_seconds"] = json!(0.0);
+    job["seconds"] = json!(0.05);
+    let call = json!({"method": "POST", "grpc": true, "answer_bytes": 99});
+    let report = loadgen.run(1, job, call);
+    assert_eq!(report["first_error"], "a body of 105 bytes");
+    assert_eq!(report["requests"], 0);
+}
+
+#[test]
+fn handshakes_are_counted_by_kind() {
+    for resume in [false, true] {
+        let (target, kinds) = tls_server();
+        let job = json!({"do": "shake", "host": "lab.example", "connections": 2, "resume": resume, "requests": 20});
+        let report = Loadgen::start("").run_at(&target, job, json!({}));
+        assert_eq!((&report["requests"], &report["errors"]), (&json!(20), &json!(0)), "{report}");
+        let resumed = kinds.try_iter().filter(|kind| *kind == HandshakeKind::Resumed).count();
+        assert_eq!(resumed, if resume { 20 } else { 0 });
+    }
+}
+
+/// A server that resumes sessions; its address, and what each of its handshakes was.
+fn tls_server() -> (String, mpsc::Receiver<HandshakeKind>) {
+    let own = rcgen::generate_simple_self_signed(["lab.example".to_owned()]).unwrap();
+    let key = PrivateKeyDer::try_from(own.signing_key.serialize_der()).unwrap();
+    let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![own.cert.der().clone()], key)
+        .unwrap();
+    let config = Arc::new(config);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let target = listener.local_addr().unwrap().to_string();
+    let (said, kinds) = mpsc::channel();
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let mut tls = ServerConnection::new(Arc::clone(&config)).unwrap();
+            let mut client = client.unwrap();
+            let mut stream = rustls::Stream::new(&mut tls, &mut client);
+            // Nothing but its end.
+            assert_eq!(stream.read(&mut [0; 16]).unwrap_or(0), 0);
+            if said.send(tls.handshake_kind().unwrap()).is_err() {
+                return;
+            }
+        }
+    });
+    (target, kinds)
 }
 
 #[test]

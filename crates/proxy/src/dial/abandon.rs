@@ -15,12 +15,11 @@ use tokio::time::{sleep_until, timeout_at};
 use crate::backend::Current;
 use crate::body::{Pump, Source};
 use crate::clock;
-use crate::dial::attempt::{Lease, RESPONSE_LIMITS, poll_head};
+use crate::dial::attempt::{Lease, poll_head};
 use crate::dial::pool;
 use crate::exchange::{Exchange, Terms};
 use crate::failure::Failure;
-use crate::h1::parse;
-use crate::head::{Framing, Method, ResponseHead};
+use crate::head::{Framing, Method, RequestHead, ResponseHead};
 use crate::relay;
 use crate::worker::Worker;
 
@@ -34,7 +33,9 @@ pub(crate) fn abandon(
     exchange: &mut Exchange,
     terms: &Terms<'_>,
 ) {
-    if !terms.is_capped() || exchange.upload.written == 0 {
+    // To reset a stream tells the endpoint that nobody waits.
+    let is_told = lease.connection.berth.is_some();
+    if !terms.is_capped() || is_told || exchange.upload.written == 0 {
         return;
     }
     lease.slot.backend.counters[worker.index].abandoned.add(1);
@@ -42,7 +43,7 @@ pub(crate) fn abandon(
     let rest = Rest {
         lease,
         is_capped: terms.is_capped(),
-        method: exchange.request.method,
+        request: asking(exchange.request.method),
         sent_whole: exchange.upload.is_done(),
         request_bytes: exchange.upload.written,
         response: std::mem::take(&mut exchange.response),
@@ -55,13 +56,21 @@ pub(crate) fn abandon(
 /// What is left of a request that nobody waits for.
 pub(crate) struct Rest {
     lease: Lease,
+    /// The slot is held until the endpoint has finished.
     is_capped: bool,
-    method: Method,
+    /// As much of it as its response is read by.
+    request: RequestHead,
     /// The endpoint has the whole request; if not, it is told that the rest will not come.
     sent_whole: bool,
     request_bytes: u64,
     response: ResponseHead,
     pump: Pump,
+}
+
+fn asking(method: Method) -> RequestHead {
+    let mut request = RequestHead::new();
+    request.method = method;
+    request
 }
 
 enum End {
@@ -74,9 +83,9 @@ impl Rest {
     /// All of a request, for which nobody waits from the start.
     pub(crate) fn new(lease: Lease, method: Method, is_capped: bool) -> Self {
         Self {
+            is_capped: is_capped && lease.connection.berth.is_none(),
             lease,
-            is_capped,
-            method,
+            request: asking(method),
             sent_whole: false,
             request_bytes: 0,
             response: ResponseHead::new(),
@@ -84,10 +93,12 @@ impl Rest {
         }
     }
 
-    /// Sends the request and awaits the head of the response.
+    /// Sends what has not been sent of the request yet, and awaits the head of the response.
     pub(crate) async fn ask(&mut self, worker: &Worker, request: &[u8]) -> Result<(), Failure> {
         let stream = &mut self.lease.connection.stream;
-        if stream.write_all(request).await.is_err() {
+        let is_sent = request.is_empty()
+            || (stream.write_all(request).await.is_ok() && stream.end(None).is_ok());
+        if !is_sent {
             return Err(Failure::EndpointClosed);
         }
         self.request_bytes = request.len() as u64;
@@ -134,12 +145,11 @@ impl Rest {
     async fn await_head(&mut self, worker: &Worker) -> Result<(), Failure> {
         // Status 0: not even the head has come.
         while self.response.status == 0 || self.response.is_interim() {
-            let (method, response) = (self.method, &mut self.response);
-            let mut head =
-                |unread: &[u8]| parse::response(unread, &RESPONSE_LIMITS, method, response);
-            let connection = &mut self.lease.connection;
-            poll_fn(|cx| poll_head(cx, worker, connection, &mut head)).await?;
-            self.pump.start(self.response.framing, Framing::None);
+            let Self { lease, request, response, .. } = self;
+            let connection = &mut lease.connection;
+            poll_fn(|cx| poll_head(cx, worker, connection, request, response)).await?;
+            let from = connection.stream.framing(response.framing);
+            self.pump.start(from, Framing::None);
         }
         Ok(())
     }
@@ -163,7 +173,10 @@ impl Rest {
 
     fn is_reusable(&self) -> bool {
         let unasked = self.lease.connection.buffer.as_ref().is_some_and(|left| !left.is_empty());
-        self.response.keep_alive && self.response.framing != Framing::UntilClose && !unasked
+        self.response.keep_alive
+            && self.response.framing != Framing::UntilClose
+            && !unasked
+            && self.lease.connection.berth.is_none()
     }
 
     fn lay_down(self, worker: &Worker) {

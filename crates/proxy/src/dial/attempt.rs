@@ -1,12 +1,13 @@
 //! One attempt on one connection: send the request, await the response's head.
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use balance::{Algorithm, End, Time};
+use gateway::snapshot::EndpointProtocol;
 
 use crate::accept::client::{Client, Interrupt};
 use crate::backend::Slot;
@@ -15,12 +16,14 @@ use crate::buffer::BUFFER_BYTES;
 use crate::clock;
 use crate::dial::abandon;
 use crate::dial::connect::connect;
+use crate::dial::h2;
 use crate::dial::pool::{self, Connection, Endpoint, Wish};
 use crate::exchange::{Exchange, Terms};
 use crate::failure::Failure;
 use crate::h1::{BadResponse, HeadLimits, parse};
-use crate::head::RequestHead;
+use crate::head::{RequestHead, ResponseHead};
 use crate::relay;
+use crate::stream::Stream;
 use crate::sys;
 use crate::tls::Security;
 use crate::worker::Worker;
@@ -73,6 +76,17 @@ impl Lease {
                 self.upload_broken = true;
                 Ok(())
             }
+        }
+    }
+}
+
+impl Lease {
+    /// The endpoint did not answer in time, which may be because its connection has gone without a word.
+    pub(crate) fn doubt(&self, failure: Failure) {
+        if failure.end() == End::TimedOut
+            && let Some(berth) = &self.connection.berth
+        {
+            berth.suspect();
         }
     }
 }
@@ -142,7 +156,7 @@ pub(crate) async fn attempt(
     Err(lost(worker, lease, exchange, failure, terms))
 }
 
-/// An idle connection that may carry the request, or a fresh one.
+/// A connection for the request alone: an idle one that may carry it, or a fresh one, or a stream on one.
 async fn connection(
     worker: &Worker,
     client: &mut Client,
@@ -152,6 +166,12 @@ async fn connection(
     terms: &Terms<'_>,
     now: Time,
 ) -> Result<(Slot, Box<Connection>), Lost> {
+    match terms.backend().protocol {
+        EndpointProtocol::Http1 => {}
+        EndpointProtocol::Http2 => {
+            return h2::connection(worker, client, exchange, slot, fresh, terms, now).await;
+        }
+    }
     let wish = Wish {
         worker: worker.index,
         capped: terms.is_capped(),
@@ -164,30 +184,47 @@ async fn connection(
     if !fresh && let Some(connection) = pool::take(&slot.endpoint, &wish) {
         return Ok((slot, connection));
     }
-    let patience = now + terms.backend().connect_timeout;
     let header = client.announcement(terms.backend());
     let security = Security::of_requests(wish.trust);
     let connecting = connect(&slot.endpoint, worker.index, &header, security);
-    let (failure, may_go_elsewhere) = match client
-        .until(worker, patience.min(terms.deadline), connecting)
-        .await
-    {
-        Ok(Ok(mut connection)) => {
+    match in_time(worker, client, terms, now, connecting).await {
+        Ok(mut connection) => {
             connection.announced = wish.announced;
             connection.trust = wish.trust.cloned();
-            return Ok((slot, connection));
+            Ok((slot, connection))
         }
-        Ok(Err(failure)) => (failure, true),
-        Err(Interrupt::ClientGone) => (Failure::ClientGone, false),
-        Err(Interrupt::Deadline) if patience > terms.deadline => (Failure::RequestTimeout, false),
-        Err(Interrupt::Deadline) => (Failure::ConnectTimeout, true),
-    };
-    slot.conclude(worker, &terms.current, failure.end(), None);
-    if !may_go_elsewhere {
-        return Err(Lost::for_good(failure));
+        Err(failure) => Err(unsent(worker, slot, failure, terms)),
     }
-    // Not a byte has been sent, so any request may go elsewhere.
-    Err(Lost { failure, retry: Retry::Elsewhere(Arc::clone(&slot.endpoint)) })
+}
+
+/// Awaits a connection as long as the policies allow and the client is there.
+pub(super) async fn in_time(
+    worker: &Worker,
+    client: &mut Client,
+    terms: &Terms<'_>,
+    now: Time,
+    connecting: impl Future<Output = Result<Box<Connection>, Failure>>,
+) -> Result<Box<Connection>, Failure> {
+    let patience = now + terms.backend().connect_timeout;
+    match client.until(worker, patience.min(terms.deadline), connecting).await {
+        Ok(connected) => connected,
+        Err(Interrupt::ClientGone) => Err(Failure::ClientGone),
+        Err(Interrupt::Deadline) if patience > terms.deadline => Err(Failure::RequestTimeout),
+        Err(Interrupt::Deadline) => Err(Failure::ConnectTimeout),
+    }
+}
+
+/// Not a byte of the request has been sent, so any may go elsewhere, if that is of use.
+pub(super) fn unsent(worker: &Worker, slot: Slot, failure: Failure, terms: &Terms<'_>) -> Lost {
+    slot.conclude(worker, &terms.current, failure.end(), None);
+    let is_of_use = !matches!(
+        failure,
+        Failure::ClientGone | Failure::RequestTimeout | Failure::BadRequest(_) | Failure::NoUpgrade
+    );
+    if !is_of_use {
+        return Lost::for_good(failure);
+    }
+    Lost { failure, retry: Retry::Elsewhere(Arc::clone(&slot.endpoint)) }
 }
 
 /// Losing the race with an endpoint that closes an idle connection can be repaired by sending the request again.
@@ -215,9 +252,7 @@ async fn await_head(
     poll_fn(|cx| {
         let Exchange { request, response, upload, .. } = &mut *exchange;
         lease.upload(cx, worker, client, upload)?;
-        let head =
-            |unread: &[u8]| parse::response(unread, &RESPONSE_LIMITS, request.method, response);
-        if let Poll::Ready(read) = poll_head(cx, worker, &mut lease.connection, head) {
+        if let Poll::Ready(read) = poll_head(cx, worker, &mut lease.connection, request, response) {
             return Poll::Ready(read);
         }
         let reads_client = !upload.is_read() && upload.waiting_for == Side::Source;
@@ -239,16 +274,20 @@ async fn await_head(
     .await
 }
 
-/// Reads until `parse` finds a whole head.
+/// Reads until a whole head is in `response`, interim or final.
 pub(crate) fn poll_head(
     cx: &mut Context<'_>,
     worker: &Worker,
     connection: &mut Connection,
-    mut parse: impl FnMut(&[u8]) -> Result<Option<usize>, BadResponse>,
+    request: &RequestHead,
+    response: &mut ResponseHead,
 ) -> Poll<Result<(), Failure>> {
+    if let Stream::H2(message) = &mut connection.stream {
+        return h2::poll_response(cx, message, request, response);
+    }
     loop {
         if let Some(buffer) = connection.buffer.as_mut().filter(|buffer| !buffer.is_empty()) {
-            match parse(buffer.unread()) {
+            match parse::response(buffer.unread(), &RESPONSE_LIMITS, request.method, response) {
                 Ok(Some(length)) => {
                     buffer.consume(length);
                     return Poll::Ready(Ok(()));
@@ -299,6 +338,9 @@ fn lost(
     failure: Failure,
     terms: &Terms<'_>,
 ) -> Lost {
+    if lease.connection.berth.is_some() {
+        return h2::lost(worker, lease, exchange, failure, terms);
+    }
     let has_answered = lease.connection.buffer.as_ref().is_some_and(|buffer| !buffer.is_empty());
     // To close an idle connection is an endpoint's right.
     let stale =

@@ -13,13 +13,24 @@ use crate::failure::Failure;
 use crate::stream::Stream;
 use crate::tls::{Secret, Security, Session, TlsStream, Untrusted};
 
-/// Opens a connection to the endpoint, which begins with `header`; the caller bounds the time.
+/// Opens a connection for HTTP/1.1 to the endpoint, which begins with `header`; the caller bounds the time.
 pub(crate) async fn connect(
     endpoint: &Endpoint,
     worker: usize,
     header: &[u8],
     security: Security<'_>,
 ) -> Result<Box<Connection>, Failure> {
+    let stream = open(endpoint, worker, header, security).await?;
+    Ok(Box::new(Connection::new(stream, header.len() as u64, worker, clock::now())))
+}
+
+/// Opens a connection to the endpoint, which begins with `header`; the caller bounds the time.
+pub(crate) async fn open(
+    endpoint: &Endpoint,
+    worker: usize,
+    header: &[u8],
+    security: Security<'_>,
+) -> Result<Stream, Failure> {
     let secret = match security {
         Security::Plain => None,
         Security::Tls(secret) => Some(secret),
@@ -30,12 +41,11 @@ pub(crate) async fn connect(
     // Heads and small bodies leave in one write: there is nothing for Nagle's algorithm to gather.
     drop(stream.set_nodelay(true));
     stream.write_all(header).await.map_err(|error| why(&error))?;
-    let stream = match secret {
-        None => Stream::Tcp(stream),
+    match secret {
+        None => Ok(Stream::Tcp(stream)),
         // Boxed, so that connections without it do not keep the room that it takes.
-        Some(secret) => Box::pin(secure(stream, secret)).await?,
-    };
-    Ok(Box::new(Connection::new(stream, header.len() as u64, worker, clock::now())))
+        Some(secret) => Box::pin(secure(stream, secret)).await,
+    }
 }
 
 /// Makes sure that it is the endpoint that we speak with, and that nobody else listens.

@@ -17,6 +17,8 @@ use gateway::snapshot::BackendSettings;
 
 use crate::backend::Backend;
 use crate::buffer::Buffer;
+use crate::dial::h2::link::Berth;
+use crate::dial::h2::trunk::Links;
 use crate::observe::EndpointCounters;
 use crate::stream::Stream;
 use crate::sys;
@@ -37,6 +39,8 @@ const LATE: Duration = Duration::from_secs(1);
 pub(crate) struct EndpointData {
     /// One stack per worker, then the one that is shared.
     stacks: Box<[Stack]>,
+    /// Connections of HTTP/2, which many requests share. One per worker.
+    pub(crate) links: Box<[Links]>,
     /// One per worker.
     pub(crate) counters: Box<[EndpointCounters]>,
     /// The backends that name this endpoint: a slot freed by one may be what another waits for.
@@ -49,7 +53,7 @@ pub(crate) struct EndpointData {
 #[repr(align(64))]
 struct Stack(Mutex<VecDeque<Box<Connection>>>);
 
-/// An open connection to an endpoint. Boxed, because it goes through many hands in each request.
+/// An open connection to an endpoint, or a stream on one. Boxed, because it goes through many hands in each request.
 pub(crate) struct Connection {
     pub(crate) stream: Stream,
     /// Read from the endpoint and not yet used.
@@ -67,6 +71,9 @@ pub(crate) struct Connection {
     pub(crate) announced: Option<SocketAddr>,
     /// What it is secured by, which is what its requests have to ask for.
     pub(crate) trust: Option<Arc<Trust>>,
+    /// Its place on the link that carries it, if it is a stream: then it ends with its request. Behind the stream, so that
+    /// the place is free when the stream has been dropped.
+    pub(crate) berth: Option<Berth>,
     /// The worker whose runtime watches it.
     worker: usize,
     opened: Time,
@@ -94,6 +101,7 @@ impl EndpointData {
     pub(crate) fn new(workers: usize) -> Self {
         Self {
             stacks: (0..=workers).map(|_| Stack::default()).collect(),
+            links: (0..workers).map(|_| Links::default()).collect(),
             counters: (0..workers).map(|_| EndpointCounters::default()).collect(),
             sharers: Mutex::default(),
             is_shared: AtomicBool::new(false),
@@ -121,6 +129,16 @@ impl EndpointData {
     pub(crate) fn close_one(&self) {
         let connection = lock(self.stack(0, true)).pop_front();
         drop(connection);
+    }
+
+    /// Connections of HTTP/2, over all workers.
+    pub(crate) fn open_links(&self) -> u32 {
+        self.links.iter().map(|links| links.tally.links.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Streams on them.
+    pub(crate) fn open_streams(&self) -> u32 {
+        self.links.iter().map(|links| links.tally.streams.load(Ordering::Relaxed)).sum()
     }
 
     pub(crate) fn idle_connections(&self) -> usize {
@@ -241,6 +259,7 @@ impl Connection {
             idle_for: None,
             announced: None,
             trust: None,
+            berth: None,
             worker,
             opened: now,
             idle_since: now,
@@ -261,6 +280,11 @@ impl Connection {
     fn fits(&self, wish: &Wish<'_>) -> bool {
         let address = |trust: Option<&Arc<Trust>>| trust.map(Arc::as_ptr);
         self.announced == wish.announced && address(self.trust.as_ref()) == address(wish.trust)
+    }
+
+    /// A stream that carries one request.
+    pub(crate) fn on_link(stream: Stream, berth: Berth, worker: usize, now: Time) -> Self {
+        Self { berth: Some(berth), ..Self::new(stream, 0, worker, now) }
     }
 
     /// Too old, too much used or too long idle by the backend's policy.

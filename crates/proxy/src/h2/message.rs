@@ -40,7 +40,9 @@ pub(crate) struct Message {
 pub(crate) enum Broken {
     /// The peer reset it.
     Reset(Reason),
-    /// The peer has said that it has done nothing of the request, and will not.
+    /// The peer would not have it, and has done nothing of the request.
+    Refused,
+    /// The connection takes no more; the peer has done nothing of the request.
     Unprocessed,
     /// What the peer sent made no sense.
     Malformed,
@@ -237,9 +239,9 @@ impl Message {
 impl Broken {
     fn by(error: &Error) -> Self {
         match error.reason() {
-            Some(Reason::REFUSED_STREAM) if error.is_remote() => Self::Unprocessed,
             // Streams that a GOAWAY does not name fail by it; others go on.
             Some(_) if error.is_remote() && error.is_go_away() => Self::Unprocessed,
+            Some(Reason::REFUSED_STREAM) if error.is_remote() => Self::Refused,
             Some(reason) if error.is_remote() => Self::Reset(reason),
             Some(_) if error.is_library() => Self::Malformed,
             Some(_) | None => Self::Closed,

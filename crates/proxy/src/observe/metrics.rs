@@ -289,6 +289,30 @@ static OF_ENDPOINTS: &[Row<Endpoint>] = &[
         "Idle connections to the endpoint that are kept for the next request.",
     ),
     Row::new(
+        "sheave_endpoint_http2_connections_open",
+        ENDPOINT,
+        Read::Gauge(|it| f64::from(it.data.open_links())),
+        "HTTP/2 connections open to the endpoint now.",
+    ),
+    Row::new(
+        "sheave_endpoint_http2_streams_open",
+        ENDPOINT,
+        Read::Gauge(|it| f64::from(it.data.open_streams())),
+        "Streams open on HTTP/2 connections to the endpoint now.",
+    ),
+    Row::new(
+        "sheave_endpoint_http2_goaways",
+        ENDPOINT,
+        Read::Count(|it| total(&it.data.counters, |shard| &shard.goaways)),
+        "HTTP/2 connections to which the endpoint let no more requests (GOAWAY).",
+    ),
+    Row::new(
+        "sheave_endpoint_http2_streams_refused",
+        ENDPOINT,
+        Read::Count(|it| total(&it.data.counters, |shard| &shard.streams_refused)),
+        "Requests that the endpoint gave back unprocessed (REFUSED_STREAM, or beyond a GOAWAY); they are tried again.",
+    ),
+    Row::new(
         "sheave_endpoint_sent_bytes",
         ENDPOINT,
         Read::Count(|it| total(&it.data.counters, |shard| &shard.sent_bytes)),

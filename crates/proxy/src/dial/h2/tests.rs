@@ -1,0 +1,313 @@
+//! Streams to endpoints that are `h2`'s own server, over loopback.
+
+use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::num::NonZeroU32;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use balance::{EndpointSet, Ledger};
+use bytes::Bytes;
+use gateway::snapshot::{BackendSettings, EndpointProtocol};
+use h2::Reason;
+use h2::server::{self, SendResponse};
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::spawn_local;
+
+use super::trunk::sweep;
+use super::{Asked, Call, Order, is_unprocessed, poll_response};
+use crate::backend::Current;
+use crate::clock;
+use crate::dial::pool::{Connection, Endpoint, EndpointData};
+use crate::failure::Failure;
+use crate::head::{Name, RequestHead, ResponseHead};
+use crate::stream::Stream;
+
+type Incoming = server::Connection<TcpStream, Bytes>;
+
+/// An endpoint, and us.
+struct Scene {
+    endpoint: Arc<Endpoint>,
+    current: Rc<Current>,
+    /// Connections that the endpoint has had, and has.
+    accepted: Rc<Cell<u32>>,
+    open: Rc<Cell<u32>>,
+}
+
+fn run(scene: impl Future<Output = ()>) {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().build_local(tokio::runtime::LocalOptions::default());
+    runtime.unwrap().block_on(async {
+        tokio::time::timeout(Duration::from_secs(60), scene).await.expect("it comes to an end");
+    });
+}
+
+fn settings() -> BackendSettings {
+    BackendSettings { protocol: EndpointProtocol::Http2, ..BackendSettings::default() }
+}
+
+fn in_force(settings: BackendSettings) -> Rc<Current> {
+    Rc::new(Current::new(Arc::new(EndpointSet::empty()), settings, None))
+}
+
+impl Scene {
+    /// An endpoint that lets `most` streams be open at a time and treats each request with `answer`.
+    async fn new(most: u32, answer: fn(SendResponse<Bytes>, &mut Incoming)) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (accepted, open) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+        let scene = Self {
+            endpoint: Ledger::new().endpoint(address, || EndpointData::new(1)),
+            current: in_force(settings()),
+            accepted: Rc::clone(&accepted),
+            open: Rc::clone(&open),
+        };
+        spawn_local(async move {
+            loop {
+                let (socket, _) = listener.accept().await.unwrap();
+                accepted.set(accepted.get() + 1);
+                let open = Rc::clone(&open);
+                open.set(open.get() + 1);
+                spawn_local(async move {
+                    serve(socket, most, answer).await;
+                    open.set(open.get() - 1);
+                });
+            }
+        });
+        scene
+    }
+
+    fn ask(&self) -> impl Future<Output = Result<Box<Connection>, Failure>> + use<> {
+        self.ask_for(&request())
+    }
+
+    fn ask_for(
+        &self,
+        request: &RequestHead,
+    ) -> impl Future<Output = Result<Box<Connection>, Failure>> + use<> {
+        let (endpoint, current) = (Arc::clone(&self.endpoint), Rc::clone(&self.current));
+        let order = Order::new(request, request.framing, &endpoint, &current);
+        async move {
+            let mut call = Call {
+                worker: 0,
+                endpoint: &endpoint,
+                current: &current,
+                announced: None,
+                header: Vec::new(),
+                fresh: false,
+                now: clock::now(),
+                order: order?,
+            };
+            match call.ask(None)? {
+                Asked::Opened(connection) => Ok(connection),
+                Asked::Wait(waiting) => call.wait(waiting).await,
+            }
+        }
+    }
+
+    fn goaways(&self) -> u64 {
+        self.endpoint.data.counters[0].goaways.value()
+    }
+
+    /// Until the endpoint has no connection left.
+    async fn all_closed(&self) {
+        while self.open.get() > 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+async fn serve(socket: TcpStream, most: u32, answer: fn(SendResponse<Bytes>, &mut Incoming)) {
+    let shaken = server::Builder::new().max_concurrent_streams(most).handshake(socket).await;
+    let Ok(mut connection) = shaken else { return };
+    while let Some(Ok((_, respond))) = connection.accept().await {
+        answer(respond, &mut connection);
+    }
+}
+
+fn ok(mut respond: SendResponse<Bytes>, _: &mut Incoming) {
+    respond.send_response(http::Response::new(()), true).unwrap();
+}
+
+/// Says OK, and GOAWAY behind it.
+fn ok_and_leave(respond: SendResponse<Bytes>, connection: &mut Incoming) {
+    ok(respond, connection);
+    connection.graceful_shutdown();
+}
+
+fn refuse(mut respond: SendResponse<Bytes>, _: &mut Incoming) {
+    respond.send_reset(Reason::REFUSED_STREAM);
+}
+
+fn request() -> RequestHead {
+    let limits = crate::h1::HeadLimits { head_bytes: 4096, fields: 16, target_bytes: 100 };
+    let mut head = RequestHead::new();
+    let text = b"GET /a HTTP/1.1\r\nHost: a.example\r\n\r\n";
+    crate::h1::parse::request(text, &limits, &mut head).unwrap().unwrap();
+    head
+}
+
+/// The status of the response, or why there is none, and whether the request is known to be unprocessed.
+async fn outcome(connection: &mut Connection) -> (Result<u16, Failure>, bool) {
+    let (request, mut response) = (request(), ResponseHead::new());
+    let Stream::H2(message) = &mut connection.stream else { panic!("a stream") };
+    let read = poll_fn(|cx| poll_response(cx, message, &request, &mut response)).await;
+    (read.map(|()| response.status), is_unprocessed(&connection.stream))
+}
+
+#[test]
+fn streams_share_one_connection() {
+    run(async {
+        let scene = Scene::new(100, ok).await;
+        let asked: Vec<_> = (0..10).map(|_| spawn_local(scene.ask())).collect();
+        for asked in asked {
+            let mut connection = asked.await.unwrap().unwrap();
+            assert_eq!(outcome(&mut connection).await, (Ok(200), false));
+        }
+        assert_eq!(scene.accepted.get(), 1);
+        assert_eq!((scene.endpoint.data.open_links(), scene.endpoint.data.open_streams()), (1, 0));
+    });
+}
+
+#[test]
+fn another_connection_is_opened_when_all_are_full() {
+    run(async {
+        let scene = Scene::new(2, ok).await;
+        let asked: Vec<_> = (0..5).map(|_| spawn_local(scene.ask())).collect();
+        let mut streams = Vec::new();
+        for asked in asked {
+            streams.push(asked.await.unwrap().unwrap());
+        }
+        assert_eq!(scene.accepted.get(), 3);
+        assert_eq!((scene.endpoint.data.open_links(), scene.endpoint.data.open_streams()), (3, 5));
+    });
+}
+
+#[test]
+fn who_finds_all_full_waits_for_a_stream_to_end() {
+    run(async {
+        let mut scene = Scene::new(1, ok).await;
+        let connection_max = NonZeroU32::new(1);
+        scene.current = in_force(BackendSettings { connection_max, ..settings() });
+        let first = scene.ask().await.unwrap();
+        let second = spawn_local(scene.ask());
+        tokio::task::yield_now().await;
+        assert!(!second.is_finished());
+        drop(first);
+        let mut second = second.await.unwrap().unwrap();
+        assert_eq!(outcome(&mut second).await, (Ok(200), false));
+        assert_eq!(scene.accepted.get(), 1);
+    });
+}
+
+#[test]
+fn after_goaway_requests_take_another_connection() {
+    run(async {
+        let scene = Scene::new(100, ok_and_leave).await;
+        for _ in 0..3 {
+            let mut connection = scene.ask().await.unwrap();
+            assert_eq!(outcome(&mut connection).await, (Ok(200), false));
+            drop(connection);
+            scene.all_closed().await;
+        }
+        assert_eq!((scene.accepted.get(), scene.goaways()), (3, 2));
+    });
+}
+
+#[test]
+fn a_refused_stream_is_known_to_be_unprocessed() {
+    run(async {
+        let scene = Scene::new(100, refuse).await;
+        let mut connection = scene.ask().await.unwrap();
+        assert_eq!(outcome(&mut connection).await, (Err(Failure::StreamRefused), true));
+    });
+}
+
+#[test]
+fn all_who_wait_learn_that_nobody_listens() {
+    run(async {
+        let mut scene = Scene::new(1, ok).await;
+        let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        scene.endpoint = Ledger::new().endpoint(nobody, || EndpointData::new(1));
+        let asked: Vec<_> = (0..3).map(|_| spawn_local(scene.ask())).collect();
+        for asked in asked {
+            assert_eq!(asked.await.unwrap().err(), Some(Failure::ConnectFailed));
+        }
+        assert_eq!(scene.endpoint.data.counters[0].connections.value(), 1);
+    });
+}
+
+#[test]
+fn an_endpoint_of_http1_is_told_apart() {
+    run(async {
+        let mut scene = Scene::new(1, ok).await;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        scene.endpoint = Ledger::new().endpoint(address, || EndpointData::new(1));
+        let asked = spawn_local(scene.ask());
+        let (mut socket, _) = listener.accept().await.unwrap();
+        socket.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n").await.unwrap();
+        assert_eq!(asked.await.unwrap().err(), Some(Failure::NotHttp2));
+    });
+}
+
+#[test]
+fn connections_end_when_nobody_uses_them() {
+    run(async {
+        let scene = Scene::new(100, ok).await;
+        drop(scene.ask().await.unwrap());
+        let now = clock::now();
+        let settings = &scene.current.settings;
+        sweep(&scene.endpoint, 0, settings, now);
+        assert_eq!(scene.endpoint.data.open_links(), 1);
+        sweep(&scene.endpoint, 0, settings, now + settings.connection_idle_timeout);
+        scene.all_closed().await;
+        assert_eq!((scene.endpoint.data.open_links(), scene.goaways()), (0, 0));
+    });
+}
+
+#[test]
+fn connections_end_with_their_endpoint() {
+    run(async {
+        let scene = Scene::new(100, ok).await;
+        let mut connection = scene.ask().await.unwrap();
+        let Scene { endpoint, open, .. } = scene;
+        drop(endpoint);
+        assert_eq!(outcome(&mut connection).await, (Ok(200), false), "what runs is finished");
+        drop(connection);
+        while open.get() > 0 {
+            tokio::task::yield_now().await;
+        }
+    });
+}
+
+#[test]
+fn connections_end_by_age_and_by_use() {
+    run(async {
+        let mut scene = Scene::new(100, ok).await;
+        let connection_max_requests = NonZeroU32::new(2);
+        scene.current = in_force(BackendSettings { connection_max_requests, ..settings() });
+        for _ in 0..4 {
+            let mut connection = scene.ask().await.unwrap();
+            assert_eq!(outcome(&mut connection).await, (Ok(200), false));
+        }
+        assert_eq!(scene.accepted.get(), 2);
+        let connection_max_age = Some(Duration::ZERO);
+        let settings = BackendSettings { connection_max_age, ..settings() };
+        sweep(&scene.endpoint, 0, &settings, clock::now());
+        scene.all_closed().await;
+    });
+}
+
+#[test]
+fn an_upgrade_needs_an_endpoint_that_takes_it() {
+    run(async {
+        let scene = Scene::new(100, ok).await;
+        let mut head = request();
+        head.upgrade = true;
+        head.fields.add(Name::Upgrade, "websocket");
+        assert_eq!(scene.ask_for(&head).await.err(), Some(Failure::NoUpgrade));
+    });
+}

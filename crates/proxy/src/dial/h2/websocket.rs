@@ -1,0 +1,57 @@
+//! WebSocket over a stream (RFC 8441), for clients that know the upgrade of HTTP/1.1.
+//!
+//! What crosses HTTP/2 has no handshake: neither key nor answer to it. The client's key is answered here, in the place of
+//! the endpoint, once that has agreed.
+
+use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
+use data_encoding::BASE64;
+
+use crate::head::{Name, RequestHead, ResponseHead};
+
+/// The one protocol that can be asked for so.
+const PROTOCOL: &str = "websocket";
+/// What is hashed with the key (RFC 6455 §1.3).
+const MAGIC: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+
+/// Whether what the request asks for can be asked for over HTTP/2.
+pub(crate) fn is_asked_for(request: &RequestHead) -> bool {
+    request
+        .fields
+        .first(Name::Upgrade)
+        .is_some_and(|to| to.eq_ignore_ascii_case(PROTOCOL.as_bytes()))
+}
+
+/// Answers the key of a client in the place of the endpoint, if that has agreed.
+pub(crate) fn answer_key(request: &RequestHead, response: &mut ResponseHead) {
+    if response.upgrade
+        && let Some(key) = request.fields.get("sec-websocket-key")
+    {
+        response.fields.append("Sec-WebSocket-Accept", answer(key));
+    }
+}
+
+/// The answer to a key (RFC 6455 §4.2.2).
+fn answer(key: &[u8]) -> String {
+    BASE64.encode(digest(&SHA1_FOR_LEGACY_USE_ONLY, &[key, MAGIC].concat()).as_ref())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_answered_as_rfc_6455_shows() {
+        assert_eq!(answer(b"dGhlIHNhbXBsZSBub25jZQ=="), "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+    }
+
+    #[test]
+    fn only_consent_is_answered() {
+        let (mut request, mut response) = (RequestHead::new(), ResponseHead::new());
+        request.fields.append("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==");
+        answer_key(&request, &mut response);
+        assert_eq!(response.fields.get("sec-websocket-accept"), None);
+        response.upgrade = true;
+        answer_key(&request, &mut response);
+        assert!(response.fields.get("sec-websocket-accept").is_some());
+    }
+}

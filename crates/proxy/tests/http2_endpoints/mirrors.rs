@@ -1,0 +1,118 @@
+//! Copies of requests: each endpoint gets one in its own protocol, whatever the first one speaks.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use gateway::snapshot::{Backend, BackendSettings, Filters, Mirror, Share};
+use h2::server;
+
+use crate::scene::{Scene, backend, in_http2};
+
+/// Nothing here takes as long.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// An endpoint that speaks HTTP/2 and tells what it is asked.
+fn in_h2(heard: Sender<String>) -> SocketAddr {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        runtime.block_on(async {
+            let (socket, _) = listener.accept().await.unwrap();
+            let mut connection = server::handshake(socket).await.unwrap();
+            while let Some(Ok((request, mut respond))) = connection.accept().await {
+                let heard = heard.clone();
+                tokio::spawn(async move {
+                    let (head, mut body) = request.into_parts();
+                    let mut text = format!("{} {} ", head.method, head.uri.path());
+                    while let Some(Ok(data)) = body.data().await {
+                        text.push_str(str::from_utf8(&data).unwrap());
+                    }
+                    heard.send(text).unwrap();
+                    respond.send_response(http::Response::new(()), true).unwrap();
+                });
+            }
+        });
+    });
+    address
+}
+
+/// An endpoint that speaks HTTP/1.1 and tells what it is asked.
+fn in_h1(heard: Sender<String>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        let (mut socket, _) = listener.accept().unwrap();
+        let mut text = Vec::new();
+        let mut read = [0; 4096];
+        // The body of every request here ends so.
+        while !text.ends_with(b"hello") && !text.ends_with(b"hello\r\n0\r\n\r\n") {
+            let count = socket.read(&mut read).unwrap();
+            assert!(count > 0, "{}", text.escape_ascii());
+            text.extend_from_slice(&read[..count]);
+        }
+        heard.send(String::from_utf8(text).unwrap()).unwrap();
+        socket.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap();
+        // Until the proxy has gone.
+        drop(socket.read(&mut read));
+    });
+    address
+}
+
+/// What two endpoints are asked when the first one's requests are mirrored to the second.
+fn heard(
+    endpoints: [fn(Sender<String>) -> SocketAddr; 2],
+    settings: [BackendSettings; 2],
+    request: (&str, &str),
+) -> [String; 2] {
+    let ears: [(Sender<String>, Receiver<String>); 2] = [channel(), channel()];
+    let names = ["first", "mirror"];
+    let backends: Vec<Backend> = (0..2)
+        .map(|at| backend(names[at], endpoints[at](ears[at].0.clone()), settings[at].clone()))
+        .collect();
+    let mirrors = vec![Mirror { backend: 1, share: Share::ALL }];
+    let scene = Scene::with(backends, Some(Filters { mirrors, ..Filters::default() }));
+    let answer = scene.ask("POST /a", request.0, request.1);
+    assert!(answer.starts_with("http/1.1 20"), "{answer}");
+    ears.map(|(_, heard)| heard.recv_timeout(PATIENCE).unwrap())
+}
+
+const WITH_LENGTH: (&str, &str) = ("Content-Length: 5\r\n", "hello");
+const CHUNKED: (&str, &str) = ("Transfer-Encoding: chunked\r\n", "5\r\nhello\r\n0\r\n\r\n");
+
+#[test]
+fn from_http1_to_http2() {
+    for request in [WITH_LENGTH, CHUNKED] {
+        let settings = [BackendSettings::default(), in_http2()];
+        let [first, mirror] = heard([in_h1, in_h2], settings, request);
+        assert!(first.starts_with("POST /a HTTP/1.1\r\n"), "{first}");
+        assert_eq!(mirror, "POST /a hello");
+    }
+}
+
+#[test]
+fn from_http2_to_http1() {
+    for request in [WITH_LENGTH, CHUNKED] {
+        let settings = [in_http2(), BackendSettings::default()];
+        let [first, mirror] = heard([in_h2, in_h1], settings, request);
+        assert_eq!(first, "POST /a hello");
+        assert!(mirror.starts_with("POST /a HTTP/1.1\r\n"), "{mirror}");
+        assert!(mirror.contains("\r\nContent-Length: 5\r\n"), "{mirror}");
+    }
+}
+
+#[test]
+fn from_http2_to_http2() {
+    let [first, mirror] = heard([in_h2, in_h2], [in_http2(), in_http2()], CHUNKED);
+    assert_eq!((first.as_str(), mirror.as_str()), ("POST /a hello", "POST /a hello"));
+}
+
+#[test]
+fn from_http1_to_http1() {
+    let settings = [BackendSettings::default(), BackendSettings::default()];
+    let [first, mirror] = heard([in_h1, in_h1], settings, CHUNKED);
+    assert_eq!(first, mirror);
+}

@@ -1,0 +1,84 @@
+"""What the runs come to, by variant; `worst`, `lowest`, `highest` and `all` are over every repetition."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from lab.article002 import calls as reading
+from lab.article002.rows import REPLICAS
+from lab.bench import Row
+from lab.figure import Figure, paired_ratio
+
+UNITS = {"p50_ms": "ms", "p99_ms": "ms", "failed": "calls"}
+
+
+def figures(rows: Sequence[Row]) -> dict[str, Figure]:
+    """What the runs come to, for as many variants as there are."""
+    found: dict[str, Figure] = {}
+    for variant in dict.fromkeys(row["variant"] for row in rows):
+        own = [row for row in rows if row["variant"] == variant]
+        of_kind = {"bursts": _of_bursts, "shares": _of_shares, "newcomer": _of_newcomer}[own[0]["kind"]]
+        found |= of_kind(variant, own)
+    direct = _largest_by_repetition(rows, "single")
+    for variant in dict.fromkeys(row["variant"] for row in rows if row["largest"] is not None):
+        if direct and variant != "single":
+            ratio = paired_ratio(_largest_by_repetition(rows, variant), direct)
+            found[f"{variant}.largest / single.largest"] = ratio
+    return found
+
+
+def _largest_by_repetition(rows: Sequence[Row], variant: str) -> dict[int, float]:
+    own = (row for row in rows if row["variant"] == variant)
+    return {row["repetition"]: row["largest"] for row in own if row["largest"] is not None}
+
+
+def _of_bursts(variant: str, rows: list[Row]) -> dict[str, Figure]:
+    found: dict[str, Figure] = {}
+    for size in dict.fromkeys(row["calls_at_once"] for row in rows if row["calls_at_once"]):
+        own = [row for row in rows if row["calls_at_once"] == size]
+        shares = [100 * row["failed"] / row["calls"] for row in own]
+        found[f"{variant}.failed at {size}"] = Figure.of(shares, "% of calls")
+        found[f"{variant}.p50 at {size}"] = Figure.of([row["p50_ms"] for row in own], "ms")
+    if largest := list(_largest_by_repetition(rows, variant).values()):
+        found[f"{variant}.largest"] = Figure.of(largest, "calls at once")
+    return found
+
+
+def _of_shares(variant: str, rows: list[Row]) -> dict[str, Figure]:
+    shares = [max(_counts(row)) / max(1, sum(_counts(row))) for row in rows]
+    return {
+        **_of_steady(variant, rows),
+        f"{variant}.spread.worst": Figure.of([max(reading.spread(_counts(row)) for row in rows)], "of the mean"),
+        f"{variant}.share": Figure.of(shares, "share of the busiest"),
+        f"{variant}.share.lowest": Figure.of([min(shares)], "share of the busiest"),
+        f"{variant}.share.highest": Figure.of([max(shares)], "share of the busiest"),
+    }
+
+
+def _of_newcomer(variant: str, rows: list[Row]) -> dict[str, Figure]:
+    found = _of_steady(variant, rows)
+    firsts = [row["first_call_ms"] for row in rows]
+    # A server that got no call has no median of when.
+    if all(map(math.isfinite, firsts)):
+        found[f"{variant}.first_call_ms"] = Figure.of(firsts, "ms")
+    found[f"{variant}.first_call_ms.worst"] = Figure.of([max(firsts)], "ms")
+    if None not in (row["share_lowest"] for row in rows):
+        worst = max(abs(row[edge] * len(REPLICAS) - 1) for row in rows for edge in ("share_lowest", "share_highest"))
+        found[f"{variant}.unfairness.worst"] = Figure.of([worst], "share of a fair share")
+    return found
+
+
+def _of_steady(variant: str, rows: list[Row]) -> dict[str, Figure]:
+    found = {f"{variant}.{name}": Figure.of([row[name] for row in rows], unit) for name, unit in UNITS.items()}
+    busiest = [row["busiest"] for row in rows]
+    if all(map(math.isfinite, busiest)):
+        found[f"{variant}.busiest"] = Figure.of(busiest, "share of a second's calls")
+    found[f"{variant}.failures.all"] = Figure.of([sum(row["failed"] for row in rows)], "calls")
+    if questions := [row["dns_questions"] for row in rows if row["dns_questions"] is not None]:
+        found[f"{variant}.dns_questions"] = Figure.of(questions, "questions")
+    return found
+
+
+def _counts(row: Row) -> list[int]:
+    return [row[f"calls.{name}"] for name in REPLICAS]

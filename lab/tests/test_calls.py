@@ -1,0 +1,80 @@
+"""What gRPC calls come to: shares, windows, and the search for the most calls at once."""
+
+import math
+import unittest
+
+from lab import experiment
+from lab.article002 import calls, rows
+from lab.article002.calls import Call
+from lab.article002.figures import figures
+from lab.bench import Row
+
+
+def call(sent: float, replica: str = "app-1", code: str = "OK", seconds: float = 0.1) -> Call:
+    return Call(sent, seconds, replica if code == "OK" else "", code)
+
+
+class CallsTest(unittest.TestCase):
+    def test_lines_of_the_client_are_read(self) -> None:
+        lines = ["12.500000,0.100800,app-2,OK\n", "12.600000,0.300000,,DeadlineExceeded\n"]
+        self.assertEqual(
+            calls.read(lines), [Call(12.5, 0.1008, "app-2", "OK"), Call(12.6, 0.3, "", "DeadlineExceeded")]
+        )
+
+    def test_server_without_a_call_counts_in_the_spread(self) -> None:
+        pinned = [call(at) for at in range(9)]
+        counts = calls.by_replica(pinned, rows.REPLICAS)
+        self.assertEqual(counts, {"app-1": 9, "app-2": 0, "app-3": 0})
+        self.assertEqual(calls.spread(counts.values()), 3.0)
+        self.assertEqual(calls.spread([0, 0]), math.inf)
+
+    def test_servers_that_take_turns_are_busy_one_at_a_time(self) -> None:
+        turns = [call(at / 10, rows.REPLICAS[at // 10 % 3]) for at in range(60)]
+        self.assertEqual(calls.busiest(turns), 1.0)
+        together = [call(at / 10, rows.REPLICAS[at % 3]) for at in range(60)]
+        self.assertLess(calls.busiest(together), 0.45)
+
+    def test_newcomer_has_its_first_call_and_its_share_of_each_window(self) -> None:
+        made = [call(at / 10, rows.REPLICAS[at % 3]) for at in range(300)]
+        arrival = calls.arrival(made, "app-3", published=9.95)
+        self.assertAlmostEqual(arrival.first_call_ms, 150)
+        self.assertAlmostEqual(arrival.lowest_share or 0, 1 / 3, delta=0.02)
+        self.assertEqual(calls.arrival(made, "app-4", published=9.95).first_call_ms, math.inf)
+
+    def test_run_too_short_for_a_window_has_no_share(self) -> None:
+        self.assertIsNone(calls.arrival([call(at / 10) for at in range(80)], "app-1", published=1).lowest_share)
+
+    def test_search_finds_the_largest_clean_burst(self) -> None:
+        for limit in (50, 99, 777, 4321, 20_000):
+            with self.subTest(limit):
+                found = calls.largest(limit.__ge__, lowest=50, highest=20_000, precision=1.05)
+                self.assertTrue(limit / 1.06 <= found <= limit, found)
+        self.assertEqual(calls.largest(lambda _: False, lowest=50, highest=20_000, precision=1.05), 0)
+
+
+class FiguresTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.found = experiment.find("article-002")
+
+    def rows(self) -> list[Row]:
+        made = [call(at / 10, rows.REPLICAS[at % 3]) for at in range(200)]
+        numbers = {"largest": 1000, "busiest": 0.9, "first_call_ms": 10.0, "share_lowest": 0.33, "share_highest": 0.34}
+        return [
+            rows.EMPTY
+            | {"variant": variant["id"], "kind": variant["kind"], "repetition": 1, "calls_at_once": 200}
+            | rows.summary(made)
+            | (numbers if variant["kind"] == "newcomer" or name == "largest" else {"busiest": 0.9})
+            for variant in self.found.settings["variants"]
+            for name in (("size", "largest") if variant["kind"] == "bursts" else ("all",))
+        ]
+
+    def test_each_claim_has_its_figure(self) -> None:
+        known = figures(self.rows())
+        for claim in self.found.expectations:
+            self.assertIn(claim.figure, known, claim.id)
+
+    def test_server_that_got_no_call_refutes_the_claim(self) -> None:
+        pinned = [row | {"first_call_ms": math.inf} for row in self.rows()]
+        known = figures(pinned)
+        claim = next(claim for claim in self.found.expectations if claim.id == "first-call")
+        self.assertFalse(claim.check(known).holds)
