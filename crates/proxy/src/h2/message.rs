@@ -72,9 +72,14 @@ impl Message {
         Self::new(reading, Writing::Head(response), Reason::INTERNAL_ERROR)
     }
 
-    /// A request to an endpoint, whose head has been sent.
-    pub(crate) fn to_endpoint(response: ResponseFuture, body: SendStream<Bytes>) -> Self {
-        Self::new(Reading::Head(response), Writing::Body(body), Reason::CANCEL)
+    /// A request to an endpoint, whose head has been sent, and is all of it if `is_whole`.
+    pub(crate) fn to_endpoint(
+        response: ResponseFuture,
+        body: SendStream<Bytes>,
+        is_whole: bool,
+    ) -> Self {
+        let writing = if is_whole { Writing::Ended } else { Writing::Body(body) };
+        Self::new(Reading::Head(response), writing, Reason::CANCEL)
     }
 
     fn new(reading: Reading, writing: Writing, unfinished: Reason) -> Self {

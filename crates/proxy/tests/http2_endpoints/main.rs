@@ -1,8 +1,10 @@
-//! Endpoints that speak HTTP/2, seen by clients that speak HTTP/1.1.
+//! Endpoints that speak HTTP/2, seen by clients of HTTP/1.1; those of HTTP/2 are in `streams`.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 /// A proxy and endpoints.
 mod scene;
+/// Clients that speak HTTP/2 too.
+mod streams;
 /// Copies of requests, from either protocol to either.
 mod mirrors;
 

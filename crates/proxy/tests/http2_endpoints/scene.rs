@@ -23,11 +23,11 @@ use proxy::{Proxy, Settings};
 use tokio::net::TcpListener;
 
 /// Nothing here takes as long.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Clients reach a proxy that sends requests to the first backend.
 pub(crate) struct Scene {
-    address: SocketAddr,
+    pub(crate) address: SocketAddr,
     _proxy: Proxy,
 }
 
@@ -117,6 +117,9 @@ pub(crate) fn serve() -> SocketAddr {
     address
 }
 
+/// Requests whose bodies were reset, of all endpoints.
+static RESETS: AtomicU32 = AtomicU32::new(0);
+
 async fn serve_connection(socket: tokio::net::TcpStream) {
     let shaken = server::Builder::new().enable_connect_protocol().handshake(socket).await;
     let mut connection: server::Connection<_, Bytes> = shaken.unwrap();
@@ -140,6 +143,18 @@ async fn answer(request: Request<RecvStream>, mut respond: SendResponse<Bytes>) 
             let hints = Response::builder().status(103).header("link", "</a.css>");
             respond.send_informational(hints.body(()).unwrap()).unwrap();
             echo(request, respond).await;
+        }
+        "/resets" => {
+            let resets = RESETS.load(Ordering::Relaxed);
+            let head = Response::builder().header("x-resets", resets).body(()).unwrap();
+            respond.send_response(head, true).unwrap();
+        }
+        "/break" => {
+            let mut body = respond.send_response(Response::new(()), false).unwrap();
+            body.send_data("half".into(), false).unwrap();
+            // The client says that it has got it.
+            request.into_body().data().await.unwrap().unwrap();
+            body.send_reset(Reason::INTERNAL_ERROR);
         }
         "/reset" => respond.send_reset(Reason::INTERNAL_ERROR),
         "/refuse-first" if ASKED.fetch_add(1, Ordering::Relaxed) == 0 => {
@@ -165,7 +180,11 @@ async fn echo(request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
         return;
     }
     let mut body = request.into_body();
-    while let Some(Ok(data)) = body.data().await {
+    while let Some(data) = body.data().await {
+        let Ok(data) = data else {
+            RESETS.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
         body.flow_control().release_capacity(data.len()).unwrap();
         back.send_data(data, false).unwrap();
     }

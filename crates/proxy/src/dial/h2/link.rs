@@ -224,7 +224,7 @@ impl Link {
         is_whole: bool,
     ) -> Result<Message, h2::Error> {
         let (response, body) = self.requests.clone().send_request(head, is_whole)?;
-        Ok(Message::to_endpoint(response, body))
+        Ok(Message::to_endpoint(response, body, is_whole))
     }
 
     /// A place for one more stream.
