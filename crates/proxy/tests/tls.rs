@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -27,6 +27,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Clients reach `outer`, which sends requests to `inner` by TLS, and that to a plain server.
 struct Scene {
+    authority: Authority,
+    server: SocketAddr,
     proxy: Proxy,
     outer: SocketAddr,
     client: Arc<ClientConfig>,
@@ -34,18 +36,22 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
-        let authority = Authority::new();
+        Self::to(&BackendSettings::default())
+    }
+
+    /// `inner` is used as these settings say.
+    fn to(settings: &BackendSettings) -> Self {
+        let (authority, server) = (Authority::new(), serve_plainly());
         let proxy = Proxy::start(Settings {
             workers: NonZeroUsize::new(2).unwrap(),
             access_log: None,
             exemplars: false,
         })
         .unwrap();
-        let server = serve_plainly();
         let unknown = SocketAddr::from(([127, 0, 0, 1], 9));
-        proxy.apply(&snapshot(&authority, server, unknown));
+        proxy.apply(&snapshot(&authority, settings, server, unknown));
         let inner = address(&proxy, "inner");
-        proxy.apply(&snapshot(&authority, server, inner));
+        proxy.apply(&snapshot(&authority, settings, server, inner));
         let mut roots = RootCertStore::empty();
         roots.add((&*authority.der).into()).unwrap();
         let provider = Arc::new(aws_lc_rs::default_provider());
@@ -54,7 +60,15 @@ impl Scene {
             .unwrap()
             .with_root_certificates(roots)
             .with_no_client_auth();
-        Self { outer: address(&proxy, "outer"), proxy, client: Arc::new(client) }
+        let (outer, client) = (address(&proxy, "outer"), Arc::new(client));
+        Self { authority, server, proxy, outer, client }
+    }
+
+    /// Other certificates for every name.
+    fn renew(&self) {
+        let inner = address(&self.proxy, "inner");
+        let settings = BackendSettings::default();
+        self.proxy.apply(&snapshot(&self.authority, &settings, self.server, inner));
     }
 
     fn connect(&self) -> TcpStream {
@@ -117,14 +131,19 @@ impl Authority {
     }
 }
 
-fn snapshot(authority: &Authority, server: SocketAddr, inner: SocketAddr) -> Snapshot {
+fn snapshot(
+    authority: &Authority,
+    settings: &BackendSettings,
+    server: SocketAddr,
+    inner: SocketAddr,
+) -> Snapshot {
     let to_inner = EndpointTls {
         server_name: "inner.example".into(),
         subject_names: Vec::new(),
         roots: Roots::Given(vec![authority.der.clone().into()]),
         client: None,
     };
-    let secured = BackendSettings { tls: Some(Arc::new(to_inner)), ..BackendSettings::default() };
+    let secured = BackendSettings { tls: Some(Arc::new(to_inner)), ..settings.clone() };
     let backends = vec![
         backend("plain", server, BackendSettings::default()),
         backend("secured", inner, secured),
@@ -324,4 +343,41 @@ fn what_is_no_tls_is_refused() {
     let mut answer = Vec::new();
     socket.read_to_end(&mut answer).unwrap();
     assert_eq!(scene.handshakes("outer"), [("protocol".to_owned(), 1)].into());
+}
+
+#[test]
+fn a_slot_takes_its_connection_from_worker_to_worker() {
+    let settings = BackendSettings {
+        max_in_flight_per_endpoint: NonZeroU32::new(1),
+        queue_max_requests: 64,
+        ..BackendSettings::default()
+    };
+    let scene = Scene::to(&settings);
+    // By turns on both workers.
+    let mut clients: Vec<_> = (0..4).map(|_| scene.greet("requests.example")).collect();
+    for _ in 0..5 {
+        for client in &mut clients {
+            let (head, _) = ask(client, "requests.example");
+            assert!(head.starts_with("http/1.1 200"), "{head}");
+        }
+    }
+    assert_eq!(scene.handshakes("inner"), [("full".to_owned(), 1)].into());
+}
+
+#[test]
+fn certificates_change_and_nobody_notices() {
+    let scene = Scene::new();
+    let mut kept = scene.greet("requests.example");
+    for _ in 0..50 {
+        let mut before = scene.greet("requests.example");
+        before.write_all(b"GET / HT").unwrap();
+        scene.renew();
+        before.write_all(b"TP/1.1\r\nHost: requests.example\r\n\r\n").unwrap();
+        assert!(read_head(&mut before).unwrap().starts_with("HTTP/1.1 200"));
+        for client in [&mut kept, &mut scene.greet("requests.example")] {
+            let (head, _) = ask(client, "requests.example");
+            assert!(head.starts_with("http/1.1 200"), "{head}");
+        }
+    }
+    assert_eq!(scene.handshakes("outer").keys().collect::<Vec<_>>(), ["full", "resumed"]);
 }
