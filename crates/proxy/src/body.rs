@@ -523,7 +523,7 @@ impl Pump {
         scratch: &Scratch,
     ) -> Poll<Result<(), Stop>> {
         let mut large = scratch.large();
-        let most = large.len().min(self.left());
+        let most = large.len().min(self.left()).min(sink.most_at_once());
         let mut space = ReadBuf::new(&mut large[..most]);
         let result = ready!(Pin::new(&mut *source).poll_read(cx, &mut space));
         let data = space.filled();

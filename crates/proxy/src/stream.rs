@@ -20,6 +20,9 @@ use crate::h2::Message;
 use crate::head::{Fields, Framing, ResponseHead, Version};
 use crate::tls::{Session, TlsStream};
 
+/// Of what is read from one stream of many, so much may have to be kept until its window opens.
+const H2_BYTES: usize = 64 * 1024;
+
 /// What carries the bytes of one peer.
 pub(crate) enum Stream {
     Tcp(TcpStream),
@@ -117,6 +120,14 @@ impl Stream {
             Self::Tcp(socket) => Pin::new(socket).poll_write(cx, bytes),
             Self::Tls(tls) => Pin::new(&mut **tls).poll_write(cx, bytes),
             Self::H2(message) => message.poll_write(cx, &[IoSlice::new(bytes)], true),
+        }
+    }
+
+    /// How much is worth reading before it is written: what is read and not taken has to be kept.
+    pub(crate) fn most_at_once(&self) -> usize {
+        match self {
+            Self::Tcp(_) | Self::Tls(_) => usize::MAX,
+            Self::H2(_) => H2_BYTES,
         }
     }
 

@@ -207,6 +207,7 @@ impl Message {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         };
         let wanted = slices.iter().map(|slice| slice.len()).sum();
+        debug_assert!(wanted > 0, "there would be nothing to wait for");
         let sent = ready!(poll_room(cx, body, wanted)).and_then(|room| {
             let count = wanted.min(room);
             let ends = is_last && count == wanted;
@@ -293,3 +294,6 @@ fn first(slices: &[IoSlice<'_>], count: usize) -> Bytes {
     }
     bytes.into()
 }
+
+#[cfg(test)]
+mod tests;

@@ -171,7 +171,9 @@ pub(crate) fn write(
     let uri = http::Uri::builder()
         .scheme(scheme)
         .authority(authority.map_err(|_invalid| BadRequest::Host)?)
-        .path_and_query(PathAndQuery::try_from(head.sent_target()).map_err(|_| BadRequest::Target)?)
+        .path_and_query(
+            PathAndQuery::try_from(head.sent_target()).map_err(|_invalid| BadRequest::Target)?,
+        )
         .build();
     let is_sent_on = |name: Name, text: &[u8]| {
         write::is_sent_on(name, framing)
@@ -192,7 +194,7 @@ pub(crate) fn write(
         request.extensions_mut().insert(::h2::ext::Protocol::from_static(WEBSOCKET));
         http::Method::CONNECT
     } else {
-        http::Method::from_bytes(head.method_bytes()).map_err(|_| BadSyntax::StartLine)?
+        http::Method::from_bytes(head.method_bytes()).map_err(|_invalid| BadSyntax::StartLine)?
     };
     Ok(request)
 }

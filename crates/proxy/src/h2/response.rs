@@ -83,7 +83,8 @@ pub(crate) fn write(
     }
     let status = if manner.upgrade { 200 } else { head.status };
     let mut response = http::Response::new(());
-    *response.status_mut() = StatusCode::from_u16(status).map_err(|_| BadResponse::Status)?;
+    *response.status_mut() =
+        StatusCode::from_u16(status).map_err(|_invalid| BadResponse::Status)?;
     *response.headers_mut() = headers;
     *response.version_mut() = http::Version::HTTP_2;
     Ok(response)

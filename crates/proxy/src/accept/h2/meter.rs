@@ -133,13 +133,15 @@ impl Meter {
             WINDOW_UPDATE => {}
             RST_STREAM => {
                 self.streams_reset += 1;
-                let allowed = self.resets.spend(RESET_PRICE);
-                self.fault = self.fault.or((!allowed).then_some(Fault::Resets));
+                if !self.resets.spend(RESET_PRICE) {
+                    self.fault.get_or_insert(Fault::Resets);
+                }
             }
             // PING, SETTINGS, PRIORITY, and what nobody knows.
             _ => {
-                let allowed = self.idle_frames.spend(1);
-                self.fault = self.fault.or((!allowed).then_some(Fault::Control));
+                if !self.idle_frames.spend(1) {
+                    self.fault.get_or_insert(Fault::Control);
+                }
             }
         }
     }

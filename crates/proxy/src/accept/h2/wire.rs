@@ -1,16 +1,18 @@
 //! What the library reads and writes: the client's bytes, by way of the meter.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use balance::Time;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::meter::Meter;
 use crate::stream::Stream;
+
+/// What a client may still send when all has been sent to it.
+const LINGER_BYTES: usize = 1024 * 1024;
 
 /// A client's connection under the frames.
 pub(super) struct Wire {
@@ -18,29 +20,18 @@ pub(super) struct Wire {
     /// Read before it was known that this is HTTP/2, and how much of it the library has had.
     ahead: Vec<u8>,
     taken: usize,
-    gauge: Rc<Gauge>,
-}
-
-/// What wire and connection know of each other.
-pub(super) struct Gauge {
-    pub(super) meter: RefCell<Meter>,
-    /// All has been sent: what still comes is read and dropped until the client has closed too.
-    pub(super) is_closing: Cell<bool>,
-}
-
-impl Gauge {
-    pub(super) fn new(now: Time) -> Self {
-        Self { meter: RefCell::new(Meter::new(now)), is_closing: Cell::new(false) }
-    }
+    meter: Rc<RefCell<Meter>>,
+    /// All has been sent: what still comes is dropped, and not more than this of it.
+    dropping: Option<usize>,
 }
 
 impl Wire {
-    pub(super) fn new(stream: Stream, ahead: Vec<u8>, gauge: Rc<Gauge>) -> Self {
-        Self { stream, ahead, taken: 0, gauge }
+    pub(super) fn new(stream: Stream, ahead: Vec<u8>, meter: Rc<RefCell<Meter>>) -> Self {
+        Self { stream, ahead, taken: 0, meter, dropping: None }
     }
 
     fn sent(&self, count: io::Result<usize>) -> io::Result<usize> {
-        count.inspect(|count| self.gauge.meter.borrow_mut().sent(*count))
+        count.inspect(|count| self.meter.borrow_mut().sent(*count))
     }
 }
 
@@ -51,8 +42,8 @@ impl AsyncRead for Wire {
         space: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        if this.gauge.meter.borrow().fault().is_some() {
-            // Who polls the connection ends it.
+        if this.meter.borrow().fault().is_some() {
+            // Who polls the connection sees that too, and ends it.
             return Poll::Pending;
         }
         let before = space.filled().len();
@@ -67,7 +58,7 @@ impl AsyncRead for Wire {
                 this.ahead = Vec::new();
             }
         }
-        this.gauge.meter.borrow_mut().hear(&space.filled()[before..]);
+        this.meter.borrow_mut().hear(&space.filled()[before..]);
         Poll::Ready(Ok(()))
     }
 }
@@ -104,18 +95,23 @@ impl AsyncWrite for Wire {
     /// Says that nothing more comes, and waits for the client to say so too: a close with unread bytes would be a reset,
     /// and a reset can overtake our last frames. The connection bounds the time.
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Self { stream, gauge, .. } = self.get_mut();
-        if !gauge.is_closing.get() {
-            ready!(Pin::new(&mut *stream).poll_shutdown(cx))?;
-            gauge.is_closing.set(true);
-        }
+        let Self { stream, dropping, .. } = self.get_mut();
+        let left = match dropping {
+            Some(left) => left,
+            None => {
+                ready!(Pin::new(&mut *stream).poll_shutdown(cx))?;
+                dropping.insert(LINGER_BYTES)
+            }
+        };
         let mut dropped = [0; 4096];
-        loop {
+        while *left > 0 {
             let mut space = ReadBuf::new(&mut dropped);
             ready!(Pin::new(&mut *stream).poll_read(cx, &mut space))?;
             if space.filled().is_empty() {
-                return Poll::Ready(Ok(()));
+                break;
             }
+            *left = left.saturating_sub(space.filled().len());
         }
+        Poll::Ready(Ok(()))
     }
 }

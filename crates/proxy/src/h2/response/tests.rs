@@ -5,9 +5,12 @@ use proptest::prelude::*;
 use super::*;
 use crate::h1::{BadSyntax, parse, write};
 
+/// Fields by name and value.
+type Pairs<'p> = &'p [(&'p str, &'p str)];
+
 const LIMITS: HeadLimits = HeadLimits { head_bytes: 4096, fields: 32, target_bytes: 0 };
 
-fn parts(status: u16, fields: &[(&str, &str)]) -> Parts {
+fn parts(status: u16, fields: Pairs<'_>) -> Parts {
     let mut response = http::Response::builder().status(status);
     for (name, value) in fields {
         response = response.header(*name, *value);
@@ -38,7 +41,7 @@ fn as_http1(parts: &Parts, is_whole: bool, request: &RequestHead) -> Result<Stri
 fn heads_are_read_as_http1_says_them() {
     let (get, head, upgrade) =
         (request(Method::Get, false), request(Method::Head, false), request(Method::Get, true));
-    let cases: &[(u16, &[(&str, &str)], bool, &RequestHead, &str)] = &[
+    let cases: &[(u16, Pairs<'_>, bool, &RequestHead, &str)] = &[
         (200, &[("x", "1")], false, &get, "HTTP/1.1 200 OK|x: 1|Transfer-Encoding: chunked||"),
         (200, &[], true, &get, "HTTP/1.1 200 OK|Content-Length: 0||"),
         (200, &[("content-length", "5")], false, &get, "HTTP/1.1 200 OK|Content-Length: 5||"),
@@ -70,7 +73,7 @@ fn heads_are_read_as_http1_says_them() {
 
 #[test]
 fn what_could_mean_two_things_is_refused() {
-    let cases: &[(u16, &[(&str, &str)], bool, BadResponse)] = &[
+    let cases: &[(u16, Pairs<'_>, bool, BadResponse)] = &[
         (101, &[], false, BadResponse::Upgrade),
         (100, &[("content-length", "0")], false, BadResponse::InterimWithBody),
         (200, &[("content-length", "5")], true, BadFraming::LengthWithoutBody.into()),
