@@ -15,6 +15,7 @@ use std::time::Duration;
 use balance::Rng;
 use gateway::snapshot::ClientSettings;
 use h2::server::Builder;
+use memchr::memmem;
 use tokio::io::AsyncWriteExt;
 
 use crate::accept::arrival::Presence;
@@ -77,7 +78,10 @@ async fn hear_preface(worker: &Worker, client: &mut Client) -> Result<(), Option
     let result = loop {
         let count = buffer.len().min(PREFACE.len());
         if buffer.unread()[..count] != PREFACE[..count] {
-            answer_plainly(client).await;
+            // Whoever speaks neither is not told in words that it does not know.
+            if memmem::find(buffer.unread(), b" HTTP/1.").is_some() {
+                answer_plainly(client).await;
+            }
             break Err(Some(Fault::Preface));
         }
         if count == PREFACE.len() {

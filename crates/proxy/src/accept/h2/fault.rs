@@ -9,13 +9,13 @@ pub(crate) enum Fault {
     Preface,
     /// A head was begun and not completed in time.
     SlowHead,
-    /// Heads of too many or too long fields, or one that did not end.
+    /// A head that did not end.
     Fields,
     /// More streams were reset than anybody has reason to.
     Resets,
     /// More frames that only keep us busy than anybody has reason to send.
     Control,
-    /// Other work for nothing, by the library's count: empty frames, malformed requests.
+    /// Other work for nothing, by the library's count: heads that unfold, empty frames, malformed requests.
     Excess,
     /// HTTP/2 was not spoken as its rules are.
     Protocol,
@@ -50,24 +50,15 @@ impl Fault {
         }
     }
 
-    /// What the library found fault with; `None`: the client has only left.
-    pub(super) fn found(error: &Error) -> Option<Self> {
+    /// What the library found fault with, perhaps amid a head; `None`: the client has only left.
+    pub(super) fn found(error: &Error, amid_head: bool) -> Option<Self> {
         if !error.is_library() {
             return None;
         }
         Some(match error.reason() {
-            // Several kinds of excess share one reason; the text that goes with it tells them apart.
-            Some(Reason::ENHANCE_YOUR_CALM) => {
-                let text = error.to_string();
-                let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
-                if says(&["too_many_continuations", "header_list_way_too_large"]) {
-                    Self::Fields
-                } else if says(&["too_many_resets"]) {
-                    Self::Resets
-                } else {
-                    Self::Excess
-                }
-            }
+            // The library does not tell what there was too much of; amid a head it can only be fields.
+            Some(Reason::ENHANCE_YOUR_CALM) if amid_head => Self::Fields,
+            Some(Reason::ENHANCE_YOUR_CALM) => Self::Excess,
             Some(_) | None => Self::Protocol,
         })
     }

@@ -98,7 +98,8 @@ impl Talk {
                     continue;
                 }
                 Poll::Ready(Some(Err(error))) => {
-                    return Poll::Ready(self.fault.or_else(|| Fault::found(&error)));
+                    let amid_head = self.meter.borrow().is_amid_head();
+                    return Poll::Ready(self.fault.or_else(|| Fault::found(&error, amid_head)));
                 }
                 Poll::Ready(None) => return Poll::Ready(self.fault),
                 Poll::Pending => {}
