@@ -7,7 +7,7 @@ use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
 
 use crate::http::{Fault, Incoming, ResponseHead};
-use crate::job::Request;
+use crate::request::Request;
 
 /// What is said over every connection of a job, and what must come back.
 pub(crate) struct Script {

@@ -1,21 +1,24 @@
 //! As much HTTP/2 as the lab needs, for both sides: whole messages whose body fits into one frame, within
 //! the flow control that the other side keeps. Compression of heads is a library's.
 
+pub(crate) mod message;
+mod frame;
+
 use std::collections::VecDeque;
 use std::io::{self, Read as _, Write as _};
-use std::ops::Range;
 use std::rc::Rc;
 
 use httlib_hpack::{Decoder, Encoder};
 use mio::net::TcpStream;
 
+use self::frame::*;
+use self::message::{Event, Field, Fields, Message};
 use crate::http::Fault;
 
 /// The largest body: a frame of the size that everybody must accept.
 pub(crate) const MAX_BODY_BYTES: usize = 16_384;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-const FRAME_HEAD_BYTES: usize = 9;
 const READ_BYTES: usize = 64 * 1024;
 /// What we let the other side send: so much that it never waits for us.
 const OUR_WINDOW: u32 = 1 << 30;
@@ -23,66 +26,6 @@ const INITIAL_WINDOW: u32 = 65_535;
 /// As real servers allow: nginx 128, Go 250, Envoy and Apache 100.
 const OUR_STREAMS: u32 = 128;
 const OUR_TABLE_BYTES: u32 = 4096;
-
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
-const PING: u8 = 6;
-const GOAWAY: u8 = 7;
-const WINDOW_UPDATE: u8 = 8;
-const CONTINUATION: u8 = 9;
-
-const END_STREAM: u8 = 0x1;
-const ACK: u8 = 0x1;
-const END_HEADERS: u8 = 0x4;
-const PADDED: u8 = 0x8;
-const PRIORITY: u8 = 0x20;
-
-const HEADER_TABLE_SIZE: u16 = 1;
-const ENABLE_PUSH: u16 = 2;
-const MAX_CONCURRENT_STREAMS: u16 = 3;
-const INITIAL_WINDOW_SIZE: u16 = 4;
-
-/// Name and value.
-pub(crate) type Field = (Vec<u8>, Vec<u8>);
-
-pub(crate) fn field(name: &str, value: &str) -> Field {
-    (name.into(), value.into())
-}
-
-/// A request or a response; its stream ends with its last part.
-pub(crate) struct Message {
-    pub(crate) head: Vec<Field>,
-    pub(crate) body: Vec<u8>,
-    pub(crate) trailers: Vec<Field>,
-}
-
-/// What came from the other side.
-pub(crate) enum Event {
-    Head { stream: u32, fields: Fields, last: bool },
-    Data { stream: u32, bytes: u64, last: bool },
-    Reset { stream: u32, code: u32 },
-    GoAway { code: u32 },
-}
-
-/// A head or trailers as they were decoded.
-pub(crate) struct Fields(Vec<(Vec<u8>, Vec<u8>, u8)>);
-
-impl Fields {
-    pub(crate) fn value(&self, name: &str) -> Option<&[u8]> {
-        let found = self.0.iter().find(|(own, ..)| own == name.as_bytes());
-        found.map(|(_, value, _)| value.as_slice())
-    }
-
-    /// A line for each, as HTTP/1.1 would have it.
-    pub(crate) fn to_text(&self) -> Vec<u8> {
-        let line = |(name, value, _): &(Vec<u8>, Vec<u8>, u8)| {
-            [name, ": ".as_bytes(), value, b"\r\n"].concat()
-        };
-        self.0.iter().flat_map(line).collect()
-    }
-}
 
 /// One connection, of a client or of a server.
 pub(crate) struct Wire {
@@ -109,13 +52,6 @@ pub(crate) struct Wire {
     window: i64,
     /// Messages that wait for the window.
     held_back: VecDeque<(u32, Rc<Message>)>,
-}
-
-struct Frame {
-    kind: u8,
-    flags: u8,
-    stream: u32,
-    payload: Range<usize>,
 }
 
 impl Wire {
@@ -153,12 +89,7 @@ impl Wire {
     }
 
     fn introduce(&mut self, settings: &[(u16, u32)]) {
-        let payload: Vec<u8> = settings
-            .iter()
-            .flat_map(|(name, value)| {
-                name.to_be_bytes().into_iter().chain(value.to_be_bytes()).collect::<Vec<u8>>()
-            })
-            .collect();
+        let payload = settings.iter().flat_map(frame::setting).collect::<Vec<u8>>();
         self.put(SETTINGS, 0, 0, &payload);
         self.put(WINDOW_UPDATE, 0, 0, &(OUR_WINDOW - INITIAL_WINDOW).to_be_bytes());
     }
@@ -208,11 +139,7 @@ impl Wire {
     }
 
     fn put(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
-        let length = u32::try_from(payload.len()).expect("a payload of the lab is small");
-        self.outbox.extend_from_slice(&length.to_be_bytes()[1..]);
-        self.outbox.extend_from_slice(&[kind, flags]);
-        self.outbox.extend_from_slice(&stream.to_be_bytes());
-        self.outbox.extend_from_slice(payload);
+        frame::write(&mut self.outbox, kind, flags, stream, payload);
     }
 
     /// Writes as much as the socket takes.
@@ -266,51 +193,43 @@ impl Wire {
     }
 
     fn next_frame(&mut self) -> Option<Frame> {
-        let waiting = &self.inbox[self.taken..];
-        if waiting.len() < self.preface_bytes + FRAME_HEAD_BYTES {
-            return None;
-        }
-        let head = &waiting[self.preface_bytes..][..FRAME_HEAD_BYTES];
-        let length = number([0, head[0], head[1], head[2]]) as usize;
-        let begin = self.taken + self.preface_bytes + FRAME_HEAD_BYTES;
-        if self.inbox.len() < begin + length {
-            return None;
-        }
-        let stream = number([head[5], head[6], head[7], head[8]]) & 0x7fff_ffff;
-        let frame = Frame { kind: head[3], flags: head[4], stream, payload: begin..begin + length };
+        let begin = self.taken + self.preface_bytes;
+        let frame = Frame::read(&self.inbox, begin)?;
         self.taken = frame.payload.end;
         self.preface_bytes = 0;
         Some(frame)
     }
 
     fn take(&mut self, frame: Frame) -> Result<Option<Event>, Fault> {
-        let Frame { kind, flags, stream, payload } = frame;
-        match kind {
+        let last = frame.has(END_STREAM);
+        match frame.kind {
             HEADERS => {
-                let content = self.content(flags, payload)?;
-                let block = self.inbox[content].to_vec();
-                self.take_block(stream, flags & END_STREAM != 0, block, flags)
+                let block = self.inbox[frame.content(&self.inbox)?].to_vec();
+                self.take_block(&frame, frame.stream, last, block)
             }
             CONTINUATION => {
                 let (stream, last, mut block) = self.partial.take().ok_or(Fault::Frame)?;
-                block.extend_from_slice(&self.inbox[payload]);
-                self.take_block(stream, last, block, flags)
+                block.extend_from_slice(&self.inbox[frame.payload.clone()]);
+                self.take_block(&frame, stream, last, block)
             }
             DATA => {
-                self.give_back(payload.len() as u32);
-                let bytes = self.content(flags, payload)?.len() as u64;
-                Ok(Some(Event::Data { stream, bytes, last: flags & END_STREAM != 0 }))
+                let bytes = frame.content(&self.inbox)?.len() as u64;
+                self.give_back(frame.payload.len() as u32);
+                Ok(Some(Event::Data { stream: frame.stream, bytes, last }))
             }
-            RST_STREAM => Ok(Some(Event::Reset { stream, code: self.first_number(payload, 0)? })),
-            GOAWAY => Ok(Some(Event::GoAway { code: self.first_number(payload, 4)? })),
-            SETTINGS if flags & ACK == 0 => self.take_settings(payload).map(|()| None),
-            PING if flags & ACK == 0 => {
-                let text = self.inbox[payload].to_vec();
+            RST_STREAM => {
+                let code = frame.number(&self.inbox, 0)?;
+                Ok(Some(Event::Reset { stream: frame.stream, code }))
+            }
+            GOAWAY => Ok(Some(Event::GoAway { code: frame.number(&self.inbox, 4)? })),
+            SETTINGS if !frame.has(ACK) => self.take_settings(&frame).map(|()| None),
+            PING if !frame.has(ACK) => {
+                let text = self.inbox[frame.payload].to_vec();
                 self.put(PING, ACK, 0, &text);
                 Ok(None)
             }
-            WINDOW_UPDATE if stream == 0 => {
-                self.window += i64::from(self.first_number(payload, 0)?);
+            WINDOW_UPDATE if frame.stream == 0 => {
+                self.window += i64::from(frame.number(&self.inbox, 0)?);
                 self.send_held_back();
                 Ok(None)
             }
@@ -319,28 +238,14 @@ impl Wire {
         }
     }
 
-    /// The payload without padding and priority.
-    fn content(&self, flags: u8, payload: Range<usize>) -> Result<Range<usize>, Fault> {
-        let Range { mut start, mut end } = payload;
-        if flags & PADDED != 0 {
-            let padding = self.inbox.get(start).ok_or(Fault::Frame)?;
-            end = end.saturating_sub(usize::from(*padding));
-            start += 1;
-        }
-        if flags & PRIORITY != 0 {
-            start += 5;
-        }
-        if start <= end { Ok(start..end) } else { Err(Fault::Frame) }
-    }
-
     fn take_block(
         &mut self,
+        frame: &Frame,
         stream: u32,
         last: bool,
         mut block: Vec<u8>,
-        flags: u8,
     ) -> Result<Option<Event>, Fault> {
-        if flags & END_HEADERS == 0 {
+        if !frame.has(END_HEADERS) {
             self.partial = Some((stream, last, block));
             return Ok(None);
         }
@@ -349,10 +254,8 @@ impl Wire {
         Ok(Some(Event::Head { stream, fields: Fields(fields), last }))
     }
 
-    fn take_settings(&mut self, payload: Range<usize>) -> Result<(), Fault> {
-        for setting in self.inbox[payload].chunks_exact(6) {
-            let name = u16::from_be_bytes([setting[0], setting[1]]);
-            let value = number([setting[2], setting[3], setting[4], setting[5]]);
+    fn take_settings(&mut self, frame: &Frame) -> Result<(), Fault> {
+        for (name, value) in frame.settings(&self.inbox) {
             if name == HEADER_TABLE_SIZE && value < OUR_TABLE_BYTES {
                 self.table_bytes = Some(value);
             }
@@ -372,15 +275,6 @@ impl Wire {
             self.put(WINDOW_UPDATE, 0, 0, &received.to_be_bytes());
         }
     }
-
-    fn first_number(&self, payload: Range<usize>, offset: usize) -> Result<u32, Fault> {
-        let bytes = self.inbox[payload].get(offset..offset + 4).ok_or(Fault::Frame)?;
-        Ok(number([bytes[0], bytes[1], bytes[2], bytes[3]]))
-    }
-}
-
-fn number(bytes: [u8; 4]) -> u32 {
-    u32::from_be_bytes(bytes)
 }
 
 /// A socket that is still connecting says `NotConnected`.

@@ -6,6 +6,7 @@
 
 // What is asked and what is reported; then the two sides of the wire; then what both rest on.
 mod job;
+mod request;
 mod load;
 mod multiplex;
 mod shake;

@@ -10,7 +10,8 @@ use mio::{Interest, Registry};
 use crate::Side;
 use crate::course::Course;
 use crate::http::Fault;
-use crate::http2::{Event, Fields, MAX_BODY_BYTES, Message, Wire};
+use crate::http2::message::{Event, Fields, Message};
+use crate::http2::{MAX_BODY_BYTES, Wire};
 use crate::job::{LoadJob, LoadReport};
 
 pub(crate) struct Multiplex {

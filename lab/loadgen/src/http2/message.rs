@@ -1,0 +1,41 @@
+//! Messages as their senders and receivers see them: heads, bodies, trailers.
+
+/// Name and value.
+pub(crate) type Field = (Vec<u8>, Vec<u8>);
+
+pub(crate) fn field(name: &str, value: &str) -> Field {
+    (name.into(), value.into())
+}
+
+/// A request or a response; its stream ends with its last part.
+pub(crate) struct Message {
+    pub(crate) head: Vec<Field>,
+    pub(crate) body: Vec<u8>,
+    pub(crate) trailers: Vec<Field>,
+}
+
+/// What came from the other side.
+pub(crate) enum Event {
+    Head { stream: u32, fields: Fields, last: bool },
+    Data { stream: u32, bytes: u64, last: bool },
+    Reset { stream: u32, code: u32 },
+    GoAway { code: u32 },
+}
+
+/// A head or trailers as they were decoded.
+pub(crate) struct Fields(pub(crate) Vec<(Vec<u8>, Vec<u8>, u8)>);
+
+impl Fields {
+    pub(crate) fn value(&self, name: &str) -> Option<&[u8]> {
+        let found = self.0.iter().find(|(own, ..)| own == name.as_bytes());
+        found.map(|(_, value, _)| value.as_slice())
+    }
+
+    /// A line for each, as HTTP/1.1 would have it.
+    pub(crate) fn to_text(&self) -> Vec<u8> {
+        let line = |(name, value, _): &(Vec<u8>, Vec<u8>, u8)| {
+            [name, ": ".as_bytes(), value, b"\r\n"].concat()
+        };
+        self.0.iter().flat_map(line).collect()
+    }
+}

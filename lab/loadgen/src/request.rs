@@ -1,0 +1,110 @@
+//! What every request of a job says, in the words of each protocol.
+
+use serde::Deserialize;
+
+use crate::http2::message::{Message, field};
+
+/// Before each message of a call: whether it is compressed, and its length.
+const GRPC_PREFIX_BYTES: u64 = 5;
+
+/// What every request of a job says.
+#[derive(Deserialize)]
+pub(crate) struct Request {
+    pub(crate) method: String,
+    pub(crate) host: String,
+    pub(crate) path: String,
+    #[serde(default)]
+    pub(crate) body_bytes: usize,
+    /// The length that every answer must have.
+    pub(crate) answer_bytes: u64,
+    /// A connection for each request: it says `Connection: close`, and its answer is complete when the
+    /// proxy has closed.
+    #[serde(default)]
+    pub(crate) close: bool,
+    /// A unary gRPC call: messages in the place of bodies, and a status in the trailers. Over HTTP/2 alone.
+    #[serde(default)]
+    pub(crate) grpc: bool,
+}
+
+impl Request {
+    /// The request as it goes over the wire.
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let Self { method, host, path, body_bytes, close, .. } = self;
+        let mut text = format!(
+            "{method} {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: sheave-lab/1\r\nAccept: */*\r\n"
+        );
+        if method != "GET" {
+            text.push_str("Content-Type: application/octet-stream\r\n");
+            text.push_str(&format!("Content-Length: {body_bytes}\r\n"));
+        }
+        if *close {
+            text.push_str("Connection: close\r\n");
+        }
+        text.push_str("\r\n");
+        let mut bytes = text.into_bytes();
+        bytes.resize(bytes.len() + body_bytes, b'x');
+        bytes
+    }
+
+    /// The same over HTTP/2.
+    pub(crate) fn to_message(&self) -> Message {
+        let Self { method, host, path, body_bytes, grpc, .. } = self;
+        let mut head = vec![
+            field(":method", method),
+            field(":scheme", "http"),
+            field(":authority", host),
+            field(":path", path),
+            field("user-agent", "sheave-lab/1"),
+        ];
+        if *grpc {
+            head.extend([field("content-type", "application/grpc"), field("te", "trailers")]);
+        } else {
+            head.push(field("accept", "*/*"));
+        }
+        let body = match (*grpc, method.as_str()) {
+            (true, _) => grpc_message(*body_bytes),
+            (false, "GET") => Vec::new(),
+            (false, _) => {
+                head.push(field("content-type", "application/octet-stream"));
+                head.push(field("content-length", &body_bytes.to_string()));
+                vec![b'x'; *body_bytes]
+            }
+        };
+        Message { head, body, trailers: Vec::new() }
+    }
+
+    /// How long the body of every answer must be.
+    pub(crate) fn expected_bytes(&self) -> u64 {
+        self.answer_bytes + if self.grpc { GRPC_PREFIX_BYTES } else { 0 }
+    }
+}
+
+/// A message as gRPC frames it: not compressed, then its length.
+pub(crate) fn grpc_message(bytes: usize) -> Vec<u8> {
+    let length = u32::try_from(bytes).expect("a message of the lab is small");
+    let mut message = vec![0];
+    message.extend_from_slice(&length.to_be_bytes());
+    message.resize(message.len() + bytes, b'x');
+    message
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn request_that_closes_says_so() {
+        let text =
+            r#"{"method": "GET", "host": "h", "path": "/", "answer_bytes": 0, "close": true}"#;
+        let request: Request = serde_json::from_str(text).unwrap();
+        assert!(request.to_bytes().ends_with(b"\r\nConnection: close\r\n\r\n"));
+    }
+
+    #[test]
+    fn call_has_a_message_and_its_prefix() {
+        let text = r#"{"method": "POST", "host": "h", "path": "/", "body_bytes": 3, "answer_bytes": 7, "grpc": true}"#;
+        let request: Request = serde_json::from_str(text).unwrap();
+        assert_eq!(request.to_message().body, b"\0\0\0\0\x03xxx");
+        assert_eq!(request.expected_bytes(), 12);
+    }
+}
