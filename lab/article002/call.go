@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/resolver/dns"
@@ -35,7 +36,7 @@ type result struct {
 	sent    time.Time
 	took    time.Duration
 	replica string
-	code    string
+	err     error
 }
 
 // call makes calls and writes a line of CSV for each: when it was sent, seconds, who answered, gRPC's code.
@@ -110,7 +111,7 @@ func (c *caller) one(due time.Time) result {
 	ctx, cancel := context.WithDeadline(context.Background(), due.Add(c.deadline))
 	defer cancel()
 	replica, err := c.say(ctx)
-	return result{sent: due, took: time.Since(due), replica: replica, code: status.Code(err).String()}
+	return result{sent: due, took: time.Since(due), replica: replica, err: err}
 }
 
 func (c *caller) say(ctx context.Context) (string, error) {
@@ -138,9 +139,15 @@ func say(ctx context.Context, connection *grpc.ClientConn, options ...grpc.CallO
 
 func write(results []result) error {
 	out := bufio.NewWriter(os.Stdout)
+	told := map[codes.Code]bool{codes.OK: true}
 	for _, r := range results {
-		sent := float64(r.sent.UnixMicro()) / 1e6
-		fmt.Fprintf(out, "%.6f,%.6f,%s,%s\n", sent, r.took.Seconds(), r.replica, r.code)
+		sent, code := float64(r.sent.UnixMicro())/1e6, status.Code(r.err)
+		fmt.Fprintf(out, "%.6f,%.6f,%s,%s\n", sent, r.took.Seconds(), r.replica, code)
+		if !told[code] {
+			// For the log: what there is to know of the first failure of each kind.
+			fmt.Fprintln(os.Stderr, r.err)
+			told[code] = true
+		}
 	}
 	return out.Flush()
 }

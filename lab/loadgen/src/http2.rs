@@ -11,7 +11,11 @@ use std::rc::Rc;
 use httlib_hpack::{Decoder, Encoder};
 use mio::net::TcpStream;
 
-use self::frame::*;
+use self::frame::{
+    ACK, CONTINUATION, DATA, ENABLE_PUSH, END_HEADERS, END_STREAM, Frame, GOAWAY,
+    HEADER_TABLE_SIZE, HEADERS, INITIAL_WINDOW_SIZE, MAX_CONCURRENT_STREAMS, PING, RST_STREAM,
+    SETTINGS, WINDOW_UPDATE, setting, write_frame,
+};
 use self::message::{Event, Field, Fields, Message};
 use crate::http::Fault;
 
@@ -89,7 +93,7 @@ impl Wire {
     }
 
     fn introduce(&mut self, settings: &[(u16, u32)]) {
-        let payload = settings.iter().flat_map(frame::setting).collect::<Vec<u8>>();
+        let payload = settings.iter().flat_map(setting).collect::<Vec<u8>>();
         self.put(SETTINGS, 0, 0, &payload);
         self.put(WINDOW_UPDATE, 0, 0, &(OUR_WINDOW - INITIAL_WINDOW).to_be_bytes());
     }
@@ -139,7 +143,7 @@ impl Wire {
     }
 
     fn put(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
-        frame::write(&mut self.outbox, kind, flags, stream, payload);
+        write_frame(&mut self.outbox, kind, flags, stream, payload);
     }
 
     /// Writes as much as the socket takes.

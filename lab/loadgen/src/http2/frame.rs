@@ -20,8 +20,8 @@ pub(super) const CONTINUATION: u8 = 9;
 pub(super) const END_STREAM: u8 = 0x1;
 pub(super) const ACK: u8 = 0x1;
 pub(super) const END_HEADERS: u8 = 0x4;
-pub(super) const PADDED: u8 = 0x8;
-pub(super) const PRIORITY: u8 = 0x20;
+const PADDED: u8 = 0x8;
+const PRIORITY: u8 = 0x20;
 
 pub(super) const HEADER_TABLE_SIZE: u16 = 1;
 pub(super) const ENABLE_PUSH: u16 = 2;
@@ -81,7 +81,7 @@ impl Frame {
     }
 }
 
-pub(super) fn write(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
+pub(super) fn write_frame(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
     let length = u32::try_from(payload.len()).expect("a payload of the lab is small");
     out.extend_from_slice(&length.to_be_bytes()[1..]);
     out.extend_from_slice(&[kind, flags]);
@@ -104,7 +104,7 @@ mod tests {
     #[test]
     fn frame_is_read_as_it_was_written() {
         let mut bytes = Vec::new();
-        write(&mut bytes, SETTINGS, ACK, 7, &setting(&(INITIAL_WINDOW_SIZE, 70_000)));
+        write_frame(&mut bytes, SETTINGS, ACK, 7, &setting(&(INITIAL_WINDOW_SIZE, 70_000)));
         let frame = Frame::read(&bytes, 0).unwrap();
         assert_eq!((frame.kind, frame.stream, frame.has(ACK)), (SETTINGS, 7, true));
         assert_eq!(frame.settings(&bytes).collect::<Vec<_>>(), [(INITIAL_WINDOW_SIZE, 70_000)]);
@@ -114,10 +114,10 @@ mod tests {
     #[test]
     fn padding_is_no_content() {
         let mut bytes = Vec::new();
-        write(&mut bytes, DATA, PADDED, 1, b"\x02body\0\0");
+        write_frame(&mut bytes, DATA, PADDED, 1, b"\x02body\0\0");
         let frame = Frame::read(&bytes, 0).unwrap();
         assert_eq!(&bytes[frame.content(&bytes).unwrap()], b"body");
-        write(&mut bytes, HEADERS, PADDED, 1, b"\x09x");
+        write_frame(&mut bytes, HEADERS, PADDED, 1, b"\x09x");
         let frame = Frame::read(&bytes, frame.payload.end).unwrap();
         assert!(frame.content(&bytes).is_err());
     }
