@@ -33,6 +33,8 @@ pub(crate) struct Session {
     pub(crate) written: u64,
     /// The peer has said that nothing more comes.
     pub(super) ended: bool,
+    /// Why nothing more can be said or heard.
+    failed: Option<Error>,
 }
 
 enum Side {
@@ -81,7 +83,16 @@ impl Session {
 
     fn new(side: Side) -> Self {
         let (incoming, plain) = (Incoming::default(), Plain::default());
-        Self { side, incoming, plain, outgoing: Vec::new(), sent: 0, written: 0, ended: false }
+        Self {
+            side,
+            incoming,
+            plain,
+            outgoing: Vec::new(),
+            sent: 0,
+            written: 0,
+            ended: false,
+            failed: None,
+        }
     }
 
     /// What the handshake has settled so far.
@@ -121,27 +132,50 @@ impl Session {
 
     /// Looks at what has come until there is nothing left to do. After an error the alert that says it is in `outgoing`.
     fn advance(&mut self, space: &mut ReadBuf<'_>, mut task: Task<'_>) -> Result<(), Error> {
-        let Self { side, incoming, plain, outgoing, ended, .. } = self;
-        let mut hands = Hands { space, plain, outgoing, ended };
-        let mut result = Ok(());
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
         loop {
-            let bytes = &mut incoming.bytes[incoming.used..];
-            let (used, looked) = match side {
-                Side::Client(side) => hands.look(side.process_tls_records(bytes), &mut task),
-                Side::Server(side) => hands.look(side.process_tls_records(bytes), &mut task),
-            };
-            incoming.used += used;
+            let mut bytes = std::mem::take(&mut self.incoming.bytes);
+            let (used, looked) = self.look(&mut bytes[self.incoming.used..], space, &mut task);
+            self.incoming.bytes = bytes;
+            self.incoming.used += used;
             match looked {
                 Ok(Next::Look) => {}
                 Ok(Next::Wait) => break,
-                // Once more, for the alert.
-                Err(error) if result.is_ok() => result = Err(error),
-                Err(_) => break,
+                Err(error) => {
+                    self.fail(&error);
+                    return Err(error);
+                }
             }
         }
         match task {
-            Task::Seal(_) => result.and(Err(Error::HandshakeNotComplete)),
-            Task::Nothing | Task::SealEnd => result,
+            Task::Seal(_) => Err(Error::HandshakeNotComplete),
+            Task::Nothing | Task::SealEnd => Ok(()),
+        }
+    }
+
+    /// Nothing that has come is looked at any more: what rustls remembers of it does not fit it after an error, and it
+    /// panics. Only the alert is fetched.
+    fn fail(&mut self, error: &Error) {
+        self.failed = Some(error.clone());
+        let space = &mut ReadBuf::new(&mut []);
+        while self.settled().wants_write()
+            && self.look(&mut [], space, &mut Task::Nothing).1.is_ok()
+        {}
+    }
+
+    fn look(
+        &mut self,
+        bytes: &mut [u8],
+        space: &mut ReadBuf<'_>,
+        task: &mut Task<'_>,
+    ) -> (usize, Result<Next, Error>) {
+        let Self { side, plain, outgoing, ended, .. } = self;
+        let mut hands = Hands { space, plain, outgoing, ended };
+        match side {
+            Side::Client(side) => hands.look(side.process_tls_records(bytes), task),
+            Side::Server(side) => hands.look(side.process_tls_records(bytes), task),
         }
     }
 }

@@ -291,6 +291,36 @@ fn endpoints_are_whom_they_have_to_be() {
 }
 
 #[test]
+fn a_handshake_fails_however_its_bytes_come() {
+    let (ours, others) = (Authority::new(), Authority::new());
+    let sites =
+        sites(&mut Servers::new(), vec![site("", &[&ours.certificate(&["a.example.com"])])]);
+    let trust = others.trust("a.example.com", &[], None);
+    let mut parts = 1;
+    loop {
+        let mut client = client_session(&trust);
+        let mut server = Session::server(config(&sites, "a.example.com")).unwrap();
+        client.shake().unwrap();
+        server.hear(&std::mem::take(&mut client.outgoing));
+        server.shake().unwrap();
+        let flight = std::mem::take(&mut server.outgoing);
+        let heard = flight.chunks(flight.len().div_ceil(parts)).find_map(|part| {
+            client.hear(part);
+            client.shake().err()
+        });
+        let error = heard.expect("nobody vouches for it");
+        assert_eq!(Untrusted::from(&error), Untrusted::Certificate);
+        assert!(!client.outgoing.is_empty(), "there is an alert");
+        assert_eq!(client.shake(), Err(error.clone()));
+        assert_eq!((client.seal(b"x"), client.seal_end()), (Err(error.clone()), Err(error)));
+        if parts == flight.len() {
+            break;
+        }
+        parts = (parts * 2).min(flight.len());
+    }
+}
+
+#[test]
 fn what_has_to_be_secured_and_cannot_is_impossible() {
     let authority = Authority::new();
     let trust = authority.trust("not a name", &[], None);
