@@ -283,7 +283,11 @@ pub(crate) fn poll_head(
     response: &mut ResponseHead,
 ) -> Poll<Result<(), Failure>> {
     if let Stream::H2(message) = &mut connection.stream {
-        return h2::poll_response(cx, message, request, response);
+        let read = ready!(h2::poll_response(cx, message, request, response));
+        if let (Ok(()), Some(berth)) = (read, &connection.berth) {
+            berth.heard();
+        }
+        return Poll::Ready(read);
     }
     loop {
         if let Some(buffer) = connection.buffer.as_mut().filter(|buffer| !buffer.is_empty()) {

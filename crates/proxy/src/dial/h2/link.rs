@@ -5,8 +5,9 @@
 //! by the backend's policy; then whoever holds it lets go of it, and it ends with the last of its streams.
 //!
 //! Who has gone without a word is noticed in bounded time: the kernel asks after 30 s of silence and gives up bytes that
-//! are not acknowledged for as long; an endpoint whose kernel is well and which is not is asked by PING as soon as a
-//! response does not come in time. Nobody is asked regularly: gRPC servers close connections that are (`too_many_pings`).
+//! are not acknowledged for as long; an endpoint whose kernel is well and which is not is asked by PING when a response
+//! does not come in time, and nothing else has come meanwhile. That is done as often as servers of gRPC allow, which close
+//! the connection otherwise (`too_many_pings`).
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -22,7 +23,7 @@ use h2::client::{Builder, Connection, SendRequest};
 use h2::{Ping, PingPong};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::sync::Notify;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::clock;
 use crate::dial::attempt::RESPONSE_LIMITS;
@@ -38,6 +39,9 @@ const STREAM_WINDOW: u32 = 256 * 1024;
 const LINK_WINDOW: u32 = 64 * 1024 * 1024;
 /// Bodies come in frames of this size at most: a large body takes a quarter of the frames that the usual 16 KiB need.
 const FRAME: u32 = 64 * 1024;
+/// What small frames that clients have not taken may cost beside their bytes, 256 each at most, before the link is given
+/// up: a million of them. A slow client can have many that way, and all on the link would suffer for it.
+const SMALL_FRAMES: usize = 256 * 1024 * 1024;
 /// What of one request may wait to be written.
 const SEND_BUFFER: usize = 256 * 1024;
 /// Requests that we gave up lately: what still comes for them is dropped without a word.
@@ -51,6 +55,8 @@ const ASK_AGAIN: Duration = Duration::from_secs(10);
 const ASK_TIMES: u32 = 3;
 /// An endpoint that does not answer a PING for so long has gone.
 const PONG: Duration = Duration::from_secs(10);
+/// One that does is not asked again for so long: what grpc-go allows.
+const BETWEEN_PINGS: Duration = Duration::from_secs(300);
 
 /// One HTTP/2 connection to an endpoint.
 pub(super) struct Link {
@@ -71,7 +77,9 @@ pub(super) struct State {
     streams: AtomicU32,
     /// As many as the endpoint lets be open at a time.
     most: AtomicU32,
-    /// `None` while a PING is out.
+    /// Heads of responses that have come.
+    heard: AtomicU32,
+    /// `None` while a PING is out, and for some time after.
     pings: Mutex<Option<PingPong>>,
     gone: Notify,
     /// Who waits for a place on any link of the trunk.
@@ -122,6 +130,7 @@ pub(super) async fn begin(
     let state = State {
         streams: AtomicU32::new(0),
         most: AtomicU32::new(most(&connection)),
+        heard: AtomicU32::new(0),
         pings: Mutex::new(connection.ping_pong()),
         gone: Notify::new(),
         room,
@@ -143,6 +152,7 @@ fn builder() -> Builder {
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(LINK_WINDOW)
         .max_frame_size(FRAME)
+        .data_frame_budget(SMALL_FRAMES)
         .max_header_list_size(u32::try_from(head).unwrap_or(u32::MAX))
         .max_send_buffer_size(SEND_BUFFER)
         // None before the endpoint's settings have come: `begin` waits for that.
@@ -232,7 +242,8 @@ impl Link {
         let was_idle = self.state.streams.fetch_add(1, Ordering::Relaxed) == 0 && self.served > 0;
         self.state.tally.streams.fetch_add(1, Ordering::Relaxed);
         self.served = self.served.saturating_add(1);
-        Berth { state: Arc::clone(&self.state), was_idle, fresh }
+        let heard_before = self.state.heard.load(Ordering::Relaxed);
+        Berth { state: Arc::clone(&self.state), was_idle, fresh, heard_before }
     }
 }
 
@@ -269,16 +280,29 @@ pub(crate) struct Berth {
     pub(crate) was_idle: bool,
     /// The request had been lost on another connection just before.
     pub(crate) fresh: bool,
+    /// Heads that had come on the link when this stream began.
+    heard_before: u32,
 }
 
 impl Berth {
+    /// The head of a response has come.
+    pub(crate) fn heard(&self) {
+        self.state.heard.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// The endpoint did not answer in time: asks whether it is there at all, and gives the link up if not.
     pub(crate) fn suspect(&self) {
+        if self.state.heard.load(Ordering::Relaxed) != self.heard_before {
+            return;
+        }
         let Some(mut pings) = lock(&self.state.pings).take() else { return };
         let state = Arc::clone(&self.state);
         tokio::task::spawn_local(async move {
             match timeout(PONG, pings.ping(Ping::opaque())).await {
-                Ok(Ok(_)) => *lock(&state.pings) = Some(pings),
+                Ok(Ok(_)) => {
+                    sleep(BETWEEN_PINGS).await;
+                    *lock(&state.pings) = Some(pings);
+                }
                 // It has ended meanwhile.
                 Ok(Err(_)) => {}
                 Err(_) => state.gone.notify_one(),
