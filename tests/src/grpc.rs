@@ -70,14 +70,14 @@ impl Reply {
     pub fn of(exchange: Exchange) -> Result<Self> {
         ensure!(exchange.status() == 200, "every answer to a call is 200: {exchange:?}");
         let trailers_only = exchange.trailers.is_empty();
-        let code = exchange.trailer("grpc-status").or(exchange.field("grpc-status"));
+        let code = exchange.trailer("grpc-status").or_else(|| exchange.field("grpc-status"));
         let code = code.with_context(|| format!("a status: {exchange:?}"))?.parse()?;
         Ok(Self { messages: messages(exchange.body.clone())?, exchange, code, trailers_only })
     }
 
     /// The value of the field or trailer with this name.
     pub fn said(&self, name: &str) -> Option<&str> {
-        self.exchange.trailer(name).or(self.exchange.field(name))
+        self.exchange.trailer(name).or_else(|| self.exchange.field(name))
     }
 }
 

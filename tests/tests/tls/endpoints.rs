@@ -1,0 +1,136 @@
+//! Endpoints that are spoken to by TLS: whom we trust, whom we ask for, and what we show.
+
+use anyhow::ensure;
+use serde_json::{Value, json};
+use tests::certificates::Authority;
+use tests::raw::RawServer;
+use tests::tls::Front;
+use tests::{Behaviour, Client, Configuration, Endpoint, Response, Result, Sheave, http2, objects};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+/// What a GET comes to, when this front is the only endpoint and has to be as `validation` says, by this authority.
+async fn get(front: &Front, authority: &Authority, validation: Value) -> Result<Response> {
+    get_with(front, authority, validation, objects::gateway(), &[]).await
+}
+
+async fn get_with(
+    front: &Front,
+    authority: &Authority,
+    validation: Value,
+    gateway: Vec<Value>,
+    more: &[Value],
+) -> Result<Response> {
+    let policy = objects::backend_tls_policy("app", validation);
+    let more = [&[authority.config_map("ca"), policy], more].concat();
+    let configuration = Configuration::behind(gateway, &[front.address], &more)?;
+    let sheave = Sheave::serve(&configuration).await?;
+    Ok(Client::connect(sheave.address()).await?.get("/").await?)
+}
+
+fn refused(response: &Response) -> Result {
+    let status = response.field("proxy-status").unwrap_or_default();
+    ensure!(response.status() == 502, "{response:?}");
+    ensure!(status.contains("error=tls_certificate_error"), "{status}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_endpoint_is_known_by_its_authority_and_its_name() -> Result {
+    let authority = Authority::new();
+    let endpoint = Endpoint::start(Behaviour::ok()).await?;
+    let front = Front::of(endpoint.address, &authority.vouch(&["inner.test"]), &[]).await?;
+    let response = get(&front, &authority, json!({ "hostname": "inner.test" })).await?;
+    ensure!(response.text() == "ok", "{response:?}");
+    let seen = front.seen();
+    ensure!(seen[0].server_name.as_deref() == Some("inner.test"), "{seen:?}");
+    ensure!(seen[0].client_certificates == 0, "{seen:?}");
+
+    let stranger = Authority::new();
+    refused(&get(&front, &stranger, json!({ "hostname": "inner.test" })).await?)?;
+    refused(&get(&front, &authority, json!({ "hostname": "other.test" })).await?)?;
+    assert_eq!(endpoint.counts().requests, 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_expired_certificate_is_refused() -> Result {
+    let authority = Authority::new();
+    let endpoint = Endpoint::start(Behaviour::ok()).await?;
+    let expired = authority.vouch_in_the_past(&["inner.test"]);
+    let front = Front::of(endpoint.address, &expired, &[]).await?;
+    refused(&get(&front, &authority, json!({ "hostname": "inner.test" })).await?)
+}
+
+/// With alternative names the hostname is only asked for; the certificate has to have one of the names.
+#[tokio::test]
+async fn an_endpoint_may_be_known_by_alternative_names() -> Result {
+    let authority = Authority::new();
+    let endpoint = Endpoint::start(Behaviour::ok()).await?;
+    let uri = "spiffe://cluster.test/app";
+    let workload = Front::of(endpoint.address, &authority.vouch_for_uri(uri), &[]).await?;
+    let host = Front::of(endpoint.address, &authority.vouch(&["pod.test"]), &[]).await?;
+    let names = json!([
+        { "type": "Hostname", "hostname": "pod.test" },
+        { "type": "URI", "uri": uri },
+    ]);
+    let validation = json!({ "hostname": "inner.test", "subjectAltNames": names });
+    for front in [&workload, &host] {
+        let response = get(front, &authority, validation.clone()).await?;
+        ensure!(response.status() == 200, "{response:?}");
+        ensure!(front.seen()[0].server_name.as_deref() == Some("inner.test"));
+    }
+    let named = Front::of(endpoint.address, &authority.vouch(&["inner.test"]), &[]).await?;
+    refused(&get(&named, &authority, validation).await?)
+}
+
+#[tokio::test]
+async fn we_show_the_gateways_certificate_to_who_asks() -> Result {
+    let authority = Authority::new();
+    let endpoint = Endpoint::start(Behaviour::ok()).await?;
+    let identity = authority.vouch(&["inner.test"]);
+    let front = Front::guarded(endpoint.address, &identity, &[], &authority).await?;
+    let validation = json!({ "hostname": "inner.test" });
+    let response = get(&front, &authority, validation.clone()).await?;
+    ensure!(response.status() == 502, "without a certificate: {response:?}");
+
+    let mut gateway = objects::gateway();
+    let reference = json!({ "group": "", "kind": "Secret", "name": "gateway" });
+    gateway[1]["spec"]["tls"] = json!({ "backend": { "clientCertificateRef": reference } });
+    let secret = authority.vouch(&["gateway.test"]).secret("gateway");
+    let response = get_with(&front, &authority, validation, gateway, &[secret]).await?;
+    ensure!(response.status() == 200, "{response:?}");
+    assert_eq!(front.seen()[0].client_certificates, 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_endpoint_without_tls_is_our_502() -> Result {
+    let authority = Authority::new();
+    let endpoint = RawServer::start(|mut stream| async move {
+        stream.read_exact(&mut [0]).await?;
+        Ok(stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await?)
+    })
+    .await?;
+    let policy = objects::backend_tls_policy("app", json!({ "hostname": "inner.test" }));
+    let more = [authority.config_map("ca"), policy];
+    let configuration = Configuration::with(&[endpoint.address], &more)?;
+    let sheave = Sheave::serve(&configuration).await?;
+    let response = Client::connect(sheave.address()).await?.get("/").await?;
+    let status = response.field("proxy-status").unwrap_or_default();
+    ensure!(response.status() == 502 && status.contains("error=tls_"), "{response:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn http2_is_spoken_to_endpoints_by_tls() -> Result {
+    let authority = Authority::new();
+    let endpoint = http2::Endpoint::ok().await?;
+    let front = Front::of(endpoint.address, &authority.vouch(&["inner.test"]), &["h2"]).await?;
+    let h2 = objects::backend_policy("app", json!({ "protocol": "H2" }));
+    let validation = json!({ "hostname": "inner.test" });
+    let response = get_with(&front, &authority, validation, objects::gateway(), &[h2]).await?;
+    ensure!(response.text() == "ok", "{response:?}");
+    assert_eq!(front.seen()[0].protocol.as_deref(), Some("h2"));
+    assert_eq!(endpoint.only().uri().scheme_str(), Some("https"));
+    Ok(())
+}

@@ -1,0 +1,140 @@
+//! What client and listener agree on: version, protocol, certificate; and what spares the next handshake.
+
+use anyhow::ensure;
+use rustls::version::{TLS12, TLS13};
+use rustls::{HandshakeKind, SupportedProtocolVersion};
+use serde_json::json;
+use tests::certificates::Authority;
+use tests::tls::Terms;
+use tests::{Behaviour, Client, Configuration, Endpoint, Result, Scene, Sheave, http2, objects};
+
+const VERSIONS: [&SupportedProtocolVersion; 2] = [&TLS12, &TLS13];
+
+async fn scene(authority: &Authority) -> Result<Scene> {
+    Scene::secure(Behaviour::ok(), &authority.vouch(&["test"]), &["--workers", "2"]).await
+}
+
+#[tokio::test]
+async fn both_versions_are_spoken() -> Result {
+    let authority = Authority::new();
+    let scene = scene(&authority).await?;
+    for version in VERSIONS {
+        let terms = Terms::speaking(&[version], &authority);
+        let stream = terms.connect(scene.sheave.address(), "test").await?;
+        ensure!(stream.get_ref().1.protocol_version() == Some(version.version));
+        ensure!(Client::over_tls(stream).get("/").await?.text() == "ok");
+    }
+    let scheme = scene.endpoint().seen()[0].head.field("x-forwarded-proto");
+    ensure!(scheme.as_deref() == Some("https"), "{scheme:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_protocol_is_agreed_on_by_alpn() -> Result {
+    let authority = Authority::new();
+    let scene = scene(&authority).await?;
+    let address = scene.sheave.address();
+    let cases: [(&[&str], Option<&str>); 4] = [
+        (&["h2", "http/1.1"], Some("h2")),
+        (&["http/1.1"], Some("http/1.1")),
+        (&["h2"], Some("h2")),
+        (&[], None),
+    ];
+    for (offered, agreed) in cases {
+        let stream = Terms::trusting(&authority).offering(offered).connect(address, "test").await?;
+        let protocol = stream.get_ref().1.alpn_protocol().map(<[u8]>::to_vec);
+        ensure!(protocol.as_deref() == agreed.map(str::as_bytes), "{offered:?}: {protocol:?}");
+        if agreed == Some("h2") {
+            let client = http2::Client::over(stream, &h2::client::Builder::new()).await?;
+            ensure!(client.get("/").await?.text() == "ok");
+        } else {
+            ensure!(Client::over_tls(stream).get("/").await?.text() == "ok");
+        }
+    }
+    let strangers = Terms::trusting(&authority).offering(&["spdy/3"]);
+    ensure!(strangers.connect(address, "test").await.is_err(), "there is nothing to agree on");
+    Ok(())
+}
+
+/// Of several certificates the client gets the one for the name that it asks for, else the first.
+#[tokio::test]
+async fn the_certificate_fits_the_name() -> Result {
+    let authority = Authority::new();
+    let endpoint = Endpoint::start(Behaviour::ok()).await?;
+    let gateway = objects::https_gateway(&["first", "wildcard", "exact"]);
+    let secrets = [
+        authority.vouch(&["first.test"]).secret("first"),
+        authority.vouch(&["*.b.test"]).secret("wildcard"),
+        authority.vouch(&["a.test", "a.b.test"]).secret("exact"),
+    ];
+    let configuration = Configuration::behind(gateway, &[endpoint.address], &secrets)?;
+    let sheave = Sheave::serve(&configuration).await?;
+    let terms = Terms::trusting(&authority);
+    // That the certificate names the host is what the client checks.
+    for host in ["first.test", "a.test", "x.b.test", "a.b.test"] {
+        let mut client = Client::connect_tls(sheave.address(), host, &terms).await?;
+        ensure!(client.get("/").await?.status() == 200, "{host}");
+    }
+    for host in ["c.test", "x.y.b.test"] {
+        ensure!(terms.connect(sheave.address(), host).await.is_err(), "{host} is nobody here");
+    }
+    let nameless = terms.nameless();
+    let mut client = Client::connect_tls(sheave.address(), "first.test", &nameless).await?;
+    ensure!(client.get("/").await?.status() == 200);
+    Ok(())
+}
+
+/// Listeners of one address: the name decides between them, and who asks for none of theirs is refused.
+#[tokio::test]
+async fn listeners_share_an_address_by_name() -> Result {
+    let authority = Authority::new();
+    let endpoint = Endpoint::start(Behaviour::ok()).await?;
+    let listener = |name: &str, host: &str| {
+        json!({
+            "name": name, "protocol": "HTTPS", "port": 0, "hostname": host,
+            "tls": { "certificateRefs": [{ "name": name }] },
+        })
+    };
+    let gateway = objects::gateway_with(json!([
+        listener("exact", "a.test"),
+        listener("wildcard", "*.b.test"),
+    ]));
+    let secrets = [
+        authority.vouch(&["a.test"]).secret("exact"),
+        authority.vouch(&["*.b.test"]).secret("wildcard"),
+    ];
+    let configuration = Configuration::behind(gateway, &[endpoint.address], &secrets)?;
+    let sheave = Sheave::serve(&configuration).await?;
+    let address = sheave.listeners[0].1;
+    let terms = Terms::trusting(&authority);
+    for host in ["a.test", "x.b.test"] {
+        let mut client = Client::connect_tls(address, host, &terms).await?;
+        ensure!(client.exchange("GET", "/", &[("Host", host)], b"").await?.status() == 200);
+    }
+    ensure!(terms.connect(address, "c.test").await.is_err());
+    Ok(())
+}
+
+/// Tickets are made with keys that all workers have.
+#[tokio::test]
+async fn sessions_are_resumed_by_any_worker() -> Result {
+    let authority = Authority::new();
+    let scene = scene(&authority).await?;
+    for version in VERSIONS {
+        let terms = Terms::speaking(&[version], &authority).resuming();
+        let mut clients = Vec::new();
+        for number in 0..8 {
+            let stream = terms.connect(scene.sheave.address(), "test").await?;
+            let kind = stream.get_ref().1.handshake_kind();
+            let resumed = kind == Some(HandshakeKind::Resumed);
+            ensure!(resumed == (number > 0), "{version:?}, connection {number}: {kind:?}");
+            // Kept open, so that connections are spread over the workers; the answer brings the tickets.
+            let mut client = Client::over_tls(stream);
+            ensure!(client.get("/").await?.status() == 200);
+            clients.push(client);
+        }
+    }
+    let workers = scene.sheave.samples("sheave_worker_requests_total").await?;
+    ensure!(workers.iter().all(|(_, requests)| *requests > 0.0), "{workers:?}");
+    Ok(())
+}

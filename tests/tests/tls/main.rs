@@ -1,0 +1,14 @@
+//! TLS in front and behind, over real sockets.
+
+/// What client and listener agree on: version, protocol, certificate.
+mod handshakes;
+/// Clients that show certificates.
+mod clients;
+/// Certificates that change under load.
+mod rotation;
+/// Endpoints that are spoken to by TLS.
+mod endpoints;
+/// Connections that are passed on by their name.
+mod passing;
+/// Who speaks plainly where TLS is expected.
+mod plain;

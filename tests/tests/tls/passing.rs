@@ -1,0 +1,74 @@
+//! Connections that are led by the name in their handshake: passed on as they are, or decrypted and passed on.
+
+use std::net::SocketAddr;
+
+use anyhow::ensure;
+use serde_json::{Value, json};
+use tests::certificates::Authority;
+use tests::tls::{Front, Terms};
+use tests::{Behaviour, Client, Configuration, Endpoint, Result, Sheave, eventually, objects};
+
+/// A Gateway with one listener of this mode, in front of these Services by host, each with one endpoint.
+async fn serve(
+    mode: Value,
+    services: &[(&str, &str, SocketAddr)],
+    more: &[Value],
+) -> Result<(Sheave, Configuration)> {
+    let listener = json!({ "name": "tls", "protocol": "TLS", "port": 0, "tls": mode });
+    let mut all = objects::gateway_with(json!([listener]));
+    for (host, service, endpoint) in services {
+        all.extend([objects::tls_route(host, service), objects::service(service)]);
+        all.extend(objects::slices(service, &[*endpoint]));
+    }
+    all.extend_from_slice(more);
+    let configuration = Configuration::empty()?;
+    configuration.write("main.yaml", &all)?;
+    let sheave = Sheave::serve(&configuration).await?;
+    Ok((sheave, configuration))
+}
+
+#[tokio::test]
+async fn connections_pass_as_they_are_by_their_name() -> Result {
+    let authority = Authority::new();
+    let endpoint = Endpoint::start(Behaviour::ok()).await?;
+    let exact = Front::of(endpoint.address, &authority.vouch(&["a.test"]), &["h2"]).await?;
+    let wildcard = Front::of(endpoint.address, &authority.vouch(&["*.b.test"]), &[]).await?;
+    let services = [("a.test", "exact", exact.address), ("*.b.test", "wildcard", wildcard.address)];
+    let (sheave, _configuration) = serve(json!({ "mode": "Passthrough" }), &services, &[]).await?;
+    let address = sheave.address();
+
+    // The protocol and the certificate are the endpoint's: Sheave has neither.
+    let terms = Terms::trusting(&authority);
+    let stream = terms.clone().offering(&["h2"]).connect(address, "a.test").await?;
+    ensure!(stream.get_ref().1.alpn_protocol() == Some(b"h2".as_slice()));
+    ensure!(Client::over_tls(stream).get("/").await?.text() == "ok");
+    let mut client = Client::connect_tls(address, "x.b.test", &terms).await?;
+    ensure!(client.get("/").await?.text() == "ok");
+    assert_eq!((exact.seen().len(), wildcard.seen().len()), (1, 1));
+
+    ensure!(terms.connect(address, "c.test").await.is_err(), "a name that nobody has");
+    ensure!(terms.nameless().connect(address, "a.test").await.is_err(), "no name at all");
+    assert_eq!(endpoint.counts().requests, 2);
+    Ok(())
+}
+
+#[tokio::test]
+async fn connections_are_decrypted_and_passed_on() -> Result {
+    let authority = Authority::new();
+    let endpoint = Endpoint::start(Behaviour::ok()).await?;
+    let mode = json!({ "mode": "Terminate", "certificateRefs": [{ "name": "certificate" }] });
+    let secret = authority.vouch(&["a.test"]).secret("certificate");
+    let services = [("a.test", "app", endpoint.address)];
+    let (sheave, _configuration) = serve(mode, &services, &[secret]).await?;
+    let mut client =
+        Client::connect_tls(sheave.address(), "a.test", &Terms::trusting(&authority)).await?;
+    ensure!(client.get("/as/it/is").await?.text() == "ok");
+    // What is inside is not looked at: nothing is added to it.
+    let head = endpoint.only().head;
+    ensure!(head.start == "GET /as/it/is HTTP/1.1" && !head.has("x-forwarded-for"), "{head:?}");
+
+    client.finish_sending().await?;
+    let open = async || sheave.sum("sheave_listener_connections_open").await;
+    eventually("its end", open, |open| *open == 0.0).await?;
+    Ok(())
+}
