@@ -1,0 +1,141 @@
+//! Endpoints that speak HTTP/2, and what they may refuse: what they have not begun goes elsewhere.
+
+use anyhow::{Context, ensure};
+use h2::Reason;
+use h2::server::Builder;
+use tests::frames::{self, Frame, Wire};
+use tests::http2::{Call, Endpoint, Manner};
+use tests::{Result, http2, within};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+
+use crate::site::Site;
+
+/// A stream that was refused was not begun, so even a POST may be sent again (RFC 9113 §8.7).
+#[tokio::test]
+async fn a_refused_stream_is_tried_again() -> Result {
+    let endpoint = Endpoint::start(|call: Call| async move {
+        if call.number == 1 {
+            call.reset(Reason::REFUSED_STREAM);
+            return Ok(());
+        }
+        call.answer("ok").await
+    })
+    .await?;
+    let site = Site::of_http2(&[endpoint.address], &[]).await?;
+    let response = site.client().await?.post("/", "body").await?;
+    ensure!(response.text() == "ok", "{response:?}");
+    assert_eq!(endpoint.counts().requests, 2);
+    Ok(())
+}
+
+/// One that was begun and then lost is not: the client is told.
+#[tokio::test]
+async fn a_stream_that_was_begun_is_not_tried_again_with_a_post() -> Result {
+    let endpoint = Endpoint::start(|mut call: Call| async move {
+        call.read().await?;
+        call.reset(Reason::INTERNAL_ERROR);
+        Ok(())
+    })
+    .await?;
+    let site = Site::of_http2(&[endpoint.address], &[]).await?;
+    let response = site.client().await?.post("/", "body").await?;
+    ensure!(response.status() == 502, "{response:?}");
+    assert_eq!(endpoint.counts().requests, 1);
+    Ok(())
+}
+
+/// Endpoints that end each connection after a few requests, as grpc-go does by age: nothing is lost.
+#[tokio::test]
+async fn a_goaway_of_the_endpoint_loses_nothing() -> Result {
+    let manner = Manner { requests: Some(10), ..Manner::default() };
+    let endpoint = Endpoint::with(manner, |call| async { call.answer("ok").await }).await?;
+    let site = Site::of_http2(&[endpoint.address], &[]).await?;
+    let client = site.client().await?;
+    for number in 0..200 {
+        let response = client.post("/", "body").await?;
+        ensure!(response.status() == 200, "{number}: {response:?}");
+    }
+    let counts = endpoint.counts();
+    ensure!(counts.accepted >= 20, "{}", counts.accepted);
+    Ok(())
+}
+
+/// A GOAWAY names the last stream that was begun: what came later is sent again, on another connection.
+#[tokio::test]
+async fn what_a_goaway_leaves_out_is_sent_again() -> Result {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let site = Site::of_http2(&[listener.local_addr()?], &[]).await?;
+    let client = site.client().await?;
+    let asking = tokio::spawn(async move { client.post("/", "body").await });
+
+    let mut first = Wire::accept(&listener).await?;
+    first.reader.next(frames::HEADERS).await?.context("the request")?;
+    first.write(&Frame::goaway(0, frames::NO_ERROR)).await?;
+    let mut second = Wire::accept(&listener).await?;
+    let head = second.reader.next(frames::HEADERS).await?.context("the request again")?;
+    let answer = Frame::new(frames::HEADERS, frames::END_HEADERS | frames::END_STREAM, 0, [0x88]);
+    second.write(&Frame { stream: head.stream, ..answer }).await?;
+    let response = within("an answer", asking).await???;
+    ensure!(response.status() == 200, "{response:?}");
+    Ok(())
+}
+
+/// An endpoint that takes so many streams at once and no more gets another connection for those beyond.
+#[tokio::test]
+async fn streams_beyond_what_an_endpoint_takes_have_another_connection() -> Result {
+    let mut settings = Builder::new();
+    settings.max_concurrent_streams(2);
+    let gate = std::sync::Arc::new(Semaphore::new(0));
+    let serve = {
+        let gate = gate.clone();
+        move |call: Call| {
+            let gate = gate.clone();
+            async move {
+                gate.acquire().await.expect("it is never closed").forget();
+                call.answer("ok").await
+            }
+        }
+    };
+    let endpoint = Endpoint::with(Manner { settings, requests: None }, serve).await?;
+    let site = Site::of_http2(&[endpoint.address], &[]).await?;
+    let client = site.client().await?;
+    // The settings are known after the first answer.
+    gate.add_permits(1);
+    ensure!(client.get("/").await?.status() == 200);
+    let mut responses = Vec::new();
+    for _ in 0..6 {
+        responses.push(client.begin(http2::get("/"), true).await?.0);
+    }
+    let counts = endpoint.until("all of them", |counts| counts.in_flight == 6).await?;
+    ensure!(counts.accepted >= 3, "{}", counts.accepted);
+    gate.add_permits(6);
+    for response in responses {
+        ensure!(within("an answer", http2::Client::response(response)).await??.status() == 200);
+    }
+    Ok(())
+}
+
+/// The client's leaving is the endpoint's to know: the stream is reset, the connection stays.
+#[tokio::test]
+async fn a_client_that_leaves_resets_its_stream_alone() -> Result {
+    let endpoint = Endpoint::start(|mut call: Call| async move {
+        if call.head.uri().path() == "/slow" {
+            let reason = call.given_up().await?;
+            assert_eq!(reason, Reason::CANCEL);
+            return Ok(());
+        }
+        call.answer("ok").await
+    })
+    .await?;
+    let site = Site::of_http2(&[endpoint.address], &[]).await?;
+    let client = site.client().await?;
+    ensure!(client.get("/").await?.status() == 200);
+    let (response, _) = client.begin(http2::get("/slow"), true).await?;
+    endpoint.until("the request", |counts| counts.in_flight == 1).await?;
+    drop(response);
+    endpoint.until("its end", |counts| counts.in_flight == 0).await?;
+    ensure!(client.get("/").await?.status() == 200);
+    assert_eq!(endpoint.counts().accepted, 1);
+    site.sheave.idle().await
+}
