@@ -1,0 +1,100 @@
+//! Servers that fail, and those that say so when asked.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, ensure};
+use serde_json::{Value, json};
+use tests::http2::{Call, Client, Endpoint};
+use tests::{Result, eventually, grpc, objects};
+
+use crate::site::{METHOD, Site};
+
+/// A call is tried again where it failed with a status that the policy names, and nowhere else.
+#[tokio::test]
+async fn calls_are_tried_again_by_their_status() -> Result {
+    for (code, attempts) in [(grpc::UNAVAILABLE, 3), (grpc::UNIMPLEMENTED, 1)] {
+        let server = Endpoint::start(move |call: Call| async move {
+            if call.number < 3 { call.fail(code).await } else { call.reply(b"at last").await }
+        })
+        .await?;
+        let spec = json!({ "retry": { "attempts": 3, "grpcStatuses": ["UNAVAILABLE"] } });
+        let site = Site::of(&[&server], &[objects::backend_policy("app", spec)]).await?;
+        let reply = site.client().await?.call(METHOD, b"hello").await?;
+        let expected = if attempts == 3 { grpc::OK } else { code };
+        ensure!(reply.code == expected, "{reply:?}");
+        assert_eq!(server.counts().requests, attempts);
+    }
+    Ok(())
+}
+
+/// A server as `grpc.health.v1` describes it: it says whether it serves.
+async fn with_health(serving: Arc<AtomicBool>) -> Result<Endpoint> {
+    Endpoint::start(move |mut call: Call| {
+        let serving = serving.load(Ordering::Relaxed);
+        async move {
+            if call.head.uri().path() != "/grpc.health.v1.Health/Check" {
+                return call.reply(b"").await;
+            }
+            // HealthCheckRequest { service = 1: "test.Echo" } and HealthCheckResponse { status = 1 }.
+            let asked = grpc::messages(call.read().await?.bytes).expect("whole messages");
+            assert_eq!(asked, [[b"\x0a\x09", &b"test.Echo"[..]].concat()]);
+            call.reply(&[8, if serving { 1 } else { 2 }]).await
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_server_that_says_it_is_ill_gets_no_calls() -> Result {
+    let well = Arc::new(AtomicBool::new(true));
+    let servers =
+        [with_health(well.clone()).await?, with_health(Arc::new(AtomicBool::new(true))).await?];
+    let active = json!({
+        "type": "GRPC", "service": "test.Echo", "timeout": "10s",
+        "interval": "10ms", "fall": 1, "rise": 1,
+    });
+    let policy = objects::backend_policy("app", json!({ "health": { "active": active } }));
+    let site = Site::of(&servers.each_ref(), &[policy]).await?;
+    let client = site.client().await?;
+
+    // Nobody calls meanwhile: who serves calls well is not asked.
+    well.store(false, Ordering::Relaxed);
+    standing(&site, &servers[0], "unfit").await?;
+    call(&client, 10).await?;
+    assert_eq!((calls(&servers[0]), calls(&servers[1])), (0, 10));
+
+    well.store(true, Ordering::Relaxed);
+    standing(&site, &servers[0], "serving").await?;
+    call(&client, 10).await?;
+    assert_eq!((calls(&servers[0]), calls(&servers[1])), (5, 15));
+    Ok(())
+}
+
+async fn call(client: &Client, times: usize) -> Result {
+    for _ in 0..times {
+        let reply = client.call(METHOD, b"").await?;
+        ensure!(reply.code == grpc::OK, "{reply:?}");
+    }
+    Ok(())
+}
+
+/// The calls that a server got, without questions how it is.
+fn calls(server: &Endpoint) -> usize {
+    let heads = server.counts().heads;
+    heads.iter().filter(|head| head.uri().path() == METHOD).count()
+}
+
+/// Waits until Sheave thinks so of the server.
+async fn standing(site: &Site, server: &Endpoint, wanted: &str) -> Result {
+    let address = server.address.to_string();
+    let observe = async || {
+        let response = site.sheave.admin_get("/api/v1/backends").await?;
+        let views: Value = serde_json::from_slice(&response.body)?;
+        let endpoints = views["backends"][0]["endpoints"].as_array().context("endpoints")?;
+        let view = endpoints.iter().find(|view| view["address"] == address.as_str());
+        Ok(view.context("the server")?["health"].as_str().map(str::to_owned))
+    };
+    eventually(wanted, observe, |health| health.as_deref() == Some(wanted)).await?;
+    Ok(())
+}

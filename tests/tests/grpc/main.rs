@@ -1,0 +1,12 @@
+//! gRPC: what a call promises, over real sockets.
+
+/// Sheave in front of servers of gRPC.
+mod site;
+/// Calls as they are, and where they go.
+mod calls;
+/// What Sheave answers itself, and when.
+mod refusals;
+/// Servers that fail, and those that say so when asked.
+mod failing;
+/// Browsers, which cannot speak it.
+mod web;

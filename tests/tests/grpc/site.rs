@@ -1,0 +1,45 @@
+//! Sheave in front of servers of gRPC.
+
+use serde_json::{Value, json};
+use tests::http2::Endpoint;
+use tests::{Configuration, Result, Sheave, http2, objects};
+
+/// A method that exists.
+pub(crate) const METHOD: &str = "/test.Echo/Say";
+
+/// Sheave with one plain listener and one GRPCRoute, every call to the Service `app`.
+pub(crate) struct Site {
+    pub(crate) sheave: Sheave,
+    _configuration: Configuration,
+}
+
+impl Site {
+    pub(crate) async fn of(endpoints: &[&Endpoint], policies: &[Value]) -> Result<Self> {
+        let rules = json!([{ "backendRefs": [{ "name": "app", "port": 80 }] }]);
+        Self::with(rules, &[("app", endpoints)], policies).await
+    }
+
+    /// These rules in front of these Services.
+    pub(crate) async fn with(
+        rules: Value,
+        services: &[(&str, &[&Endpoint])],
+        policies: &[Value],
+    ) -> Result<Self> {
+        let mut all = objects::gateway();
+        all.push(objects::grpc_route_with("calls", rules));
+        for (name, endpoints) in services {
+            let addresses: Vec<_> = endpoints.iter().map(|endpoint| endpoint.address).collect();
+            all.push(objects::service(name));
+            all.extend(objects::slices(name, &addresses));
+        }
+        all.extend_from_slice(policies);
+        let configuration = Configuration::empty()?;
+        configuration.write("site.yaml", &all)?;
+        let sheave = Sheave::serve_with(&configuration, &["--workers", "2"]).await?;
+        Ok(Self { sheave, _configuration: configuration })
+    }
+
+    pub(crate) async fn client(&self) -> Result<http2::Client> {
+        http2::Client::connect(self.sheave.address()).await
+    }
+}
