@@ -1,7 +1,7 @@
 # Commands for people and for CI. Recipes call; what has a life of its own is in scripts/ or lab/.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check sim lab report fuzz gen fmt clean cost-check
+.PHONY: help demo test check conformance sim lab report fuzz gen fmt clean cost-check
 
 # Where rustup puts cargo, which a shell started before the installation does not know.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
@@ -21,6 +21,10 @@ test: ## every test: unit, property, golden, models of threads, simulated seeds,
 check: ## format, lints, documentation, dependencies, then `make test`: green means ready to commit
 	@scripts/setup check
 	@scripts/check
+
+conformance: ## h2spec, and grpc-go's interop suite in the clear and over TLS; needs Go
+	@scripts/setup conformance
+	@scripts/conformance
 
 sim: ## search for a failure (SEEDS=100000), or replay one traced (SEED=42)
 	@scripts/setup test

@@ -1,0 +1,106 @@
+//! grpc-go's client of the interop suite, through Sheave to its server: each case as it would be without Sheave.
+
+use std::fs;
+use std::net::SocketAddr;
+
+use anyhow::{Context, ensure};
+use tests::certificates::Authority;
+use tests::configuration::Scratch;
+use tests::{Configuration, Result, Sheave, eventually, objects};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::process::Child;
+
+use crate::tools;
+
+/// Unary calls, the kinds of streams, metadata, statuses, deadlines and cancellation; and many calls in a row.
+const CASES: &[&str] = &[
+    "empty_unary",
+    "large_unary",
+    "client_streaming",
+    "server_streaming",
+    "ping_pong",
+    "empty_stream",
+    "timeout_on_sleeping_server",
+    "cancel_after_begin",
+    "cancel_after_first_response",
+    "status_code_and_message",
+    "special_status_message",
+    "custom_metadata",
+    "unimplemented_method",
+    "unimplemented_service",
+    "rpc_soak",
+    "channel_soak",
+];
+
+/// How long the soaks may take: what they show is that nothing fails, not how quick this machine is.
+const PATIENT: &[&str] =
+    &["--soak_per_iteration_max_acceptable_latency_ms=20000", "--soak_overall_timeout_seconds=200"];
+
+#[tokio::test]
+#[ignore = "needs grpc-go: make conformance"]
+async fn every_case_passes_in_the_clear() -> Result {
+    let server = Server::start().await?;
+    let configuration = Configuration::empty()?;
+    configuration.write("main.yaml", &[objects::gateway(), calls(&server)].concat())?;
+    let sheave = Sheave::serve(&configuration).await?;
+    every_case(sheave.address(), &[]).await
+}
+
+#[tokio::test]
+#[ignore = "needs grpc-go: make conformance"]
+async fn every_case_passes_over_tls() -> Result {
+    let server = Server::start().await?;
+    let authority = Authority::new();
+    let configuration = Configuration::empty()?;
+    let gateway = objects::https_gateway(&["certificate"]);
+    let secret = authority.vouch(&["interop.test"]).secret("certificate");
+    configuration.write("main.yaml", &[gateway, calls(&server), vec![secret]].concat())?;
+    let sheave = Sheave::serve(&configuration).await?;
+
+    let folder = Scratch::new()?;
+    let trusted = folder.path().join("ca.pem");
+    fs::write(&trusted, &authority.pem)?;
+    let trusted = format!("--ca_file={}", trusted.display());
+    let host = "--server_host_override=interop.test";
+    every_case(sheave.address(), &["--use_tls", "--use_test_ca", &trusted, host]).await
+}
+
+/// A route of all calls to the server, which speaks HTTP/2 in the clear.
+fn calls(server: &Server) -> Vec<serde_json::Value> {
+    let mut all = vec![objects::grpc_route("interop"), objects::service("interop")];
+    all.extend(objects::slices("interop", &[server.address]));
+    all
+}
+
+async fn every_case(address: SocketAddr, arguments: &[&str]) -> Result {
+    let port = format!("--server_port={}", address.port());
+    for case in CASES {
+        let case = format!("--test_case={case}");
+        let mut all = vec!["--server_host=127.0.0.1", &port, &case];
+        all.extend(PATIENT);
+        all.extend(arguments);
+        let output = tools::run("interop-client", all).await?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{case}: {said}");
+    }
+    Ok(())
+}
+
+/// grpc-go's server of the suite; it is killed when dropped.
+struct Server {
+    address: SocketAddr,
+    _child: Child,
+}
+
+impl Server {
+    async fn start() -> Result<Self> {
+        // The server cannot say which free port it took. One that was free a moment ago is as good as that gets.
+        let address = TcpListener::bind("127.0.0.1:0").await?.local_addr()?;
+        let mut command = tools::program("interop-server")?;
+        let child = command.arg(format!("--port={}", address.port())).spawn()?;
+        let listens = async || Ok(TcpStream::connect(address).await.is_ok());
+        let listens = eventually("the interop server", listens, |listens| *listens).await;
+        listens.context("it does not listen")?;
+        Ok(Self { address, _child: child })
+    }
+}
