@@ -1,0 +1,143 @@
+//! Who is let in, what is shown, and what is resumed.
+
+use rcgen::KeyPair;
+use rustls::HandshakeKind;
+
+use super::*;
+
+fn shown(client: &Session) -> &[u8] {
+    &client.settled().peer_certificates().unwrap()[0]
+}
+
+#[test]
+fn the_name_that_is_asked_for_decides_what_is_shown() {
+    let authority = Authority::new();
+    let exact = authority.certificate(&["a.example.com"]);
+    let wildcard = authority.certificate(&["*.example.com"]);
+    let default = authority.certificate(&["b.example.org"]);
+    let sites = sites(
+        &mut Servers::new(),
+        vec![
+            site("a.example.com", &[&exact]),
+            site("*.example.com", &[&wildcard]),
+            site("", &[&default]),
+        ],
+    );
+    for (name, certificate) in
+        [("a.example.com", &exact), ("b.example.com", &wildcard), ("b.example.org", &default)]
+    {
+        let (client, _) = meet(&authority.trust(name, &[], None), config(&sites, name));
+        assert_eq!(shown(&client), &*certificate.chain[0], "{name}");
+        assert_eq!(client.settled().alpn_protocol(), Some(&b"http/1.1"[..]));
+    }
+    assert!(sites.find(None).is_some());
+}
+
+#[test]
+fn of_several_certificates_the_first_that_fits_is_shown() {
+    let authority = Authority::new();
+    let first = authority.certificate(&["a.example.com"]);
+    let rsa = KeyPair::generate_for(&rcgen::PKCS_RSA_SHA256).unwrap();
+    let second = authority.certificate_of(rsa, &["b.example.com"]);
+    let sites = sites(&mut Servers::new(), vec![site("", &[&first, &second])]);
+    for (name, certificate) in [("a.example.com", &first), ("b.example.com", &second)] {
+        let (client, _) = meet(&authority.trust(name, &[], None), config(&sites, name));
+        assert_eq!(shown(&client), &*certificate.chain[0], "{name}");
+    }
+}
+
+#[test]
+fn one_bad_site_leaves_the_others_alone() {
+    let authority = Authority::new();
+    let good = authority.certificate(&["a.example.com"]);
+    let mixed = Certificate { key: good.key.clone(), ..(*authority.certificate(&["b"])).clone() };
+    let sites = sites(
+        &mut Servers::new(),
+        vec![site("a.example.com", &[&good]), site("b.example.com", &[&Arc::new(mixed)])],
+    );
+    meet(&authority.trust("a.example.com", &[], None), config(&sites, "a.example.com"));
+    let bad = sites.find(Some("b.example.com")).unwrap();
+    assert!(matches!(bad.treatment, Treatment::Refuse));
+    assert!(sites.find(Some("c.example.com")).is_none() && sites.find(None).is_none());
+}
+
+#[test]
+fn a_request_for_another_site_is_misdirected() {
+    let authority = Authority::new();
+    let certificate = authority.certificate(&["*.example.com"]);
+    let sites = sites(
+        &mut Servers::new(),
+        vec![site("a.example.com", &[&certificate]), site("*.example.com", &[&certificate])],
+    );
+    for (name, host, misdirected) in [
+        ("a.example.com", "A.example.com", false),
+        ("a.example.com", "b.example.com", true),
+        ("b.example.com", "c.example.com", false),
+        ("b.example.com", "a.example.com.", true),
+        // Nobody's: there is no route, which is all there is to say.
+        ("a.example.com", "example.org", false),
+    ] {
+        assert_eq!(sites.is_misdirected(Some(name), host.as_bytes()), misdirected, "{name} {host}");
+    }
+}
+
+#[test]
+fn clients_show_what_is_asked_of_them() {
+    let (ours, others) = (Authority::new(), Authority::new());
+    let server = ours.certificate(&["a.example.com"]);
+    let (known, stranger) = (ours.certificate(&["client"]), others.certificate(&["client"]));
+    let attempt = |client: Option<&Arc<Certificate>>, required: bool| {
+        let site = site_for("", &[&server], Some(ours.clients(required)));
+        let sites = sites(&mut Servers::new(), vec![site]);
+        let mut session = Session::server(config(&sites, "a.example.com")).unwrap();
+        let trust = ours.trust("a.example.com", &[], client);
+        shake(&mut client_session(&trust), &mut session).1.map_err(|error| Unsecured::from(&error))
+    };
+    assert_eq!(attempt(Some(&known), true), Ok(()));
+    assert_eq!(attempt(None, true), Err(Unsecured::ClientCertificate));
+    assert_eq!(attempt(Some(&stranger), true), Err(Unsecured::ClientCertificate));
+    for client in [Some(&known), None, Some(&stranger)] {
+        assert_eq!(attempt(client, false), Ok(()));
+    }
+}
+
+#[test]
+fn a_session_is_resumed_after_certificates_have_changed() {
+    let authority = Authority::new();
+    let mut servers = Servers::new();
+    let trust = authority.trust("a.example.com", &[], None);
+    for kind in [HandshakeKind::Full, HandshakeKind::Resumed, HandshakeKind::Resumed] {
+        let certificate = authority.certificate(&["a.example.com"]);
+        let sites = sites(&mut servers, vec![site("", &[&certificate])]);
+        let (client, _) = meet(&trust, config(&sites, "a.example.com"));
+        assert_eq!(client.settled().handshake_kind(), Some(kind));
+    }
+}
+
+#[test]
+fn what_has_not_changed_is_used_again() {
+    let authority = Authority::new();
+    let certificate = authority.certificate(&["a.example.com"]);
+    let mut servers = Servers::new();
+    let mut put = || {
+        let again = Arc::new(Certificate::clone(&certificate));
+        config(&sites(&mut servers, vec![site("", &[&again])]), "a.example.com")
+    };
+    assert!(Arc::ptr_eq(&put(), &put()));
+}
+
+#[test]
+fn a_ticket_does_not_stand_for_a_client_certificate() {
+    let authority = Authority::new();
+    let certificate = authority.certificate(&["a.example.com"]);
+    let open = site("a.example.com", &[&certificate]);
+    let closed = site_for("a.example.com", &[&certificate], Some(authority.clients(true)));
+    let mut servers = Servers::new();
+    let [open, closed] = [open, closed].map(|site| ListenerTls { sites: vec![site] });
+    let listeners = servers.sites([Some(&open), Some(&closed)].into_iter());
+    let [open, closed] = [0, 1].map(|at: usize| listeners[at].clone().unwrap());
+    let trust = authority.trust("a.example.com", &[], None);
+    meet(&trust, config(&open, "a.example.com"));
+    let mut session = Session::server(config(&closed, "a.example.com")).unwrap();
+    assert!(shake(&mut client_session(&trust), &mut session).1.is_err());
+}

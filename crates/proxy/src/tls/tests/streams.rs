@@ -1,0 +1,119 @@
+//! Sessions over sockets: bytes arrive as they were sent, and nothing is kept.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::Poll;
+
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::*;
+
+/// Both ends of a connection, the handshake done.
+async fn connected() -> (TlsStream, TlsStream) {
+    let authority = Authority::new();
+    let certificate = authority.certificate(&["a.example.com"]);
+    let sites = sites(&mut Servers::new(), vec![site("", &[&certificate])]);
+    let trust = authority.trust("a.example.com", &[], None);
+    let (mut client, mut server) = meet(&trust, config(&sites, "a.example.com"));
+    // What the handshake has left to be read, tickets, has been read.
+    client.shake().unwrap();
+    server.shake().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (theirs, ours) =
+        tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
+    (
+        TlsStream::new(theirs.unwrap(), Box::new(client)),
+        TlsStream::new(ours.unwrap().0, Box::new(server)),
+    )
+}
+
+#[tokio::test]
+async fn bytes_arrive_as_they_were_sent() {
+    for count in [1, 100, 16 * 1024, 64 * 1024 + 1, 3 * 1024 * 1024] {
+        let (mut client, mut server) = connected().await;
+        let sent = bytes(count);
+        let mut received = Vec::new();
+        let send = async {
+            client.write_all(&sent).await.unwrap();
+            client.shutdown().await.unwrap();
+        };
+        let (_, read) = tokio::join!(send, server.read_to_end(&mut received));
+        assert_eq!(read.unwrap(), count);
+        assert!(received == sent, "{count}");
+        assert!(client.session.outgoing.capacity() == 0 && server.session.plain.is_empty());
+        assert_eq!(server.session.incoming.bytes.capacity(), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_small_reader_gets_all_of_a_large_record() {
+    let (mut client, mut server) = connected().await;
+    let sent = bytes(16 * 1024);
+    client.write_all(&sent).await.unwrap();
+    let mut received = Vec::new();
+    while received.len() < sent.len() {
+        let mut part = [0; 1000];
+        let count = server.read(&mut part).await.unwrap();
+        received.extend_from_slice(&part[..count]);
+    }
+    assert!(received == sent);
+    // Nothing is left that a look would find.
+    let ready = poll_fn(|cx| Poll::Ready(server.poll_read_ready(cx).is_ready()));
+    assert!(!ready.await || server.is_quiet());
+}
+
+#[tokio::test]
+async fn what_is_reported_as_written_is_with_the_kernel() {
+    let (mut client, mut server) = connected().await;
+    let sent = bytes(8 * 1024 * 1024);
+    let mut written = 0;
+    // Until the kernel takes no more: nobody reads.
+    while written < sent.len() {
+        let once =
+            poll_fn(|cx| Poll::Ready(Pin::new(&mut client).poll_write(cx, &sent[written..])));
+        match once.await {
+            Poll::Ready(count) => written += count.unwrap(),
+            Poll::Pending => break,
+        }
+    }
+    assert!(written > 0 && written < sent.len());
+    let (rest, mut received) = (&sent[written..], vec![0; sent.len()]);
+    let (wrote, read) = tokio::join!(client.write_all(rest), server.read_exact(&mut received));
+    wrote.unwrap();
+    read.unwrap();
+    assert!(received == sent);
+}
+
+#[tokio::test]
+async fn slices_leave_together() {
+    let (mut client, mut server) = connected().await;
+    let (head, body) = (bytes(100), bytes(5000));
+    let slices = [&head, &body].map(|part| std::io::IoSlice::new(part));
+    let count = poll_fn(|cx| Pin::new(&mut client).poll_write_vectored(cx, &slices)).await.unwrap();
+    assert_eq!(count, 5100);
+    let mut received = [0; 5100];
+    assert_eq!(server.read(&mut received).await.unwrap(), 5100);
+    assert!(received[..100] == head && received[100..] == body);
+}
+
+#[tokio::test]
+async fn an_end_without_a_word_is_an_error() {
+    let (client, mut server) = connected().await;
+    drop(client);
+    let error = server.read(&mut [0; 10]).await.unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof);
+}
+
+#[tokio::test]
+async fn an_idle_connection_is_open_until_something_comes() {
+    let (mut client, mut server) = connected().await;
+    assert!(client.is_quiet() && server.is_quiet());
+    client.write_all(b"x").await.unwrap();
+    server.socket.readable().await.unwrap();
+    assert!(!server.is_quiet());
+    let (mut client, mut server) = connected().await;
+    client.shutdown().await.unwrap();
+    server.socket.readable().await.unwrap();
+    assert!(!server.is_quiet());
+}
