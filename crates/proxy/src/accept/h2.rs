@@ -153,7 +153,7 @@ fn builder(settings: &ClientSettings) -> Builder {
         .max_concurrent_streams(settings.http2_max_concurrent_streams)
         .max_send_buffer_size(SEND_BUFFER)
         // The meter ends such a connection first, and knows who may.
-        .max_pending_accept_reset_streams(2 * BURST as usize)
+        .max_pending_accept_reset_streams(4 * BURST as usize)
         // Requests that were answered before they had come: what still comes of them is dropped without a word.
         .max_concurrent_reset_streams(ANSWERED_EARLY)
         .enable_connect_protocol();

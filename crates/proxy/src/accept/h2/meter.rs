@@ -96,10 +96,11 @@ impl Meter {
         }
     }
 
-    /// The client has sent this.
-    pub(super) fn hear(&mut self, mut bytes: &[u8]) {
-        self.heard += bytes.len() as u64;
-        while !bytes.is_empty() {
+    /// The client has sent this. How much of it is worth going on with: all, as long as there is no fault.
+    pub(super) fn hear(&mut self, heard: &[u8]) -> usize {
+        self.heard += heard.len() as u64;
+        let mut bytes = heard;
+        while !bytes.is_empty() && self.fault.is_none() {
             if self.left > 0 {
                 let count = self.left.min(bytes.len());
                 self.left -= count;
@@ -116,6 +117,7 @@ impl Meter {
                 self.begin_frame();
             }
         }
+        heard.len() - bytes.len()
     }
 
     fn begin_frame(&mut self) {
@@ -190,7 +192,9 @@ mod tests {
         ];
         for piece in [1, 2, 7, 100, 1000] {
             let mut meter = meter();
-            frames.concat().chunks(piece).for_each(|bytes| meter.hear(bytes));
+            frames.concat().chunks(piece).for_each(|bytes| {
+                assert_eq!(meter.hear(bytes), bytes.len());
+            });
             assert_eq!(meter.streams_reset, 2, "in pieces of {piece}");
             assert!(!meter.is_amid_head());
         }
@@ -219,6 +223,7 @@ mod tests {
         let pairs = pairs.count() as u32;
         assert!((BURST..5 * BURST).contains(&pairs), "{pairs}");
         assert_eq!(meter.fault(), Some(Fault::Resets));
+        assert_eq!(meter.hear(&pair), 0, "nothing is passed on any more");
     }
 
     #[test]

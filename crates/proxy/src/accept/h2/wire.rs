@@ -58,7 +58,8 @@ impl AsyncRead for Wire {
                 this.ahead = Vec::new();
             }
         }
-        this.meter.borrow_mut().hear(&space.filled()[before..]);
+        let passed_on = this.meter.borrow_mut().hear(&space.filled()[before..]);
+        space.set_filled(before + passed_on);
         Poll::Ready(Ok(()))
     }
 }
