@@ -1,5 +1,6 @@
 //! TLS: with what we decrypt at a listener, and how we encrypt to endpoints. All PEM is decoded and checked by now.
 
+use std::cmp::Reverse;
 use std::fmt;
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ pub struct ListenerTls {
 impl ListenerTls {
     /// Sorts the sites.
     pub(crate) fn new(mut sites: Vec<TlsSite>) -> Self {
-        sites.sort_by(|a, b| specificity(&b.hosts).cmp(&specificity(&a.hosts)));
+        sites.sort_by_key(|site| Reverse(specificity(&site.hosts)));
         Self { sites }
     }
 

@@ -148,12 +148,17 @@ fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
 
 /// Never with a piece of the text: it may be one of a key.
 fn pem_fault(error: &pem::Error, wanted: &str) -> String {
-    match error {
-        pem::Error::NoItemsFound => format!("holds no PEM of {wanted}"),
-        pem::Error::MissingSectionEnd { .. } => "is PEM without its END line".to_owned(),
-        pem::Error::Base64Decode(_) => "is PEM whose base64 is broken".to_owned(),
-        _ => "is no PEM".to_owned(),
+    if let pem::Error::NoItemsFound = error {
+        return format!("holds no PEM of {wanted}");
     }
+    let message = if let pem::Error::MissingSectionEnd { .. } = error {
+        "is PEM without its END line"
+    } else if let pem::Error::Base64Decode(_) = error {
+        "is PEM whose base64 is broken"
+    } else {
+        "is no PEM"
+    };
+    message.to_owned()
 }
 
 fn owned(key: &PrivateKeyDer<'_>) -> Result<PrivateKey, BadValue> {
@@ -167,25 +172,26 @@ fn owned(key: &PrivateKeyDer<'_>) -> Result<PrivateKey, BadValue> {
 
 /// Why TLS cannot use a chain and a key that could both be read.
 fn refused(error: &Error) -> BadValue {
-    match error {
-        Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
-            bad(KEY, format!("is not the key of the certificate in {CHAIN}"))
-        }
-        Error::InvalidCertificate(_) => bad(CHAIN, unusable(error)),
-        _ => bad(KEY, unusable(error)),
+    if let Error::InconsistentKeys(InconsistentKeys::KeyMismatch) = error {
+        return bad(KEY, format!("is not the key of the certificate in {CHAIN}"));
     }
+    let is_of_chain = matches!(error, Error::InvalidCertificate(_));
+    bad(if is_of_chain { CHAIN } else { KEY }, unusable(error))
 }
 
 /// What rustls says, as a person would.
 fn unusable(error: &Error) -> String {
-    match error {
-        Error::InvalidCertificate(CertificateError::BadEncoding) => {
-            "is PEM of something that is no certificate".to_owned()
-        }
-        Error::InvalidCertificate(why) => format!("cannot be used: {why}"),
-        Error::General(why) => format!("cannot be used: {why}"),
-        other => format!("cannot be used: {other}"),
+    if let Error::InvalidCertificate(CertificateError::BadEncoding) = error {
+        return "is PEM of something that is no certificate".to_owned();
     }
+    let why = if let Error::InvalidCertificate(why) = error {
+        why.to_string()
+    } else if let Error::General(why) = error {
+        why.clone()
+    } else {
+        error.to_string()
+    };
+    format!("cannot be used: {why}")
 }
 
 #[cfg(test)]
