@@ -3,11 +3,14 @@
 //! A message is framed as in gRPC. As scripts cannot read trailers, they come as a last frame; and in the text dialect
 //! all of it is base64, in pieces each of which may end with padding.
 
+use data_encoding::BASE64;
+
 use crate::head::Fields;
 
 /// Marks the frame that holds the trailers.
 const TRAILERS: u8 = 0x80;
-const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+/// Letters that stand for bytes only together.
+const GROUP: usize = 4;
 
 /// The body is not base64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,11 +26,8 @@ pub(crate) struct Translation {
 
 #[derive(Clone, Debug)]
 enum Way {
-    /// From text, with what has come of four letters.
-    FromText {
-        letters: [u8; 4],
-        count: usize,
-    },
+    /// From text, with the letters that have come of a group.
+    FromText(Vec<u8>),
     ToBinary,
     ToText,
 }
@@ -35,7 +35,7 @@ enum Way {
 impl Translation {
     /// Of a request in the text dialect.
     pub(crate) fn from_text() -> Self {
-        Self { way: Way::FromText { letters: [0; 4], count: 0 }, out: Vec::new() }
+        Self { way: Way::FromText(Vec::new()), out: Vec::new() }
     }
 
     /// Of a response, for a client of the binary or the text dialect.
@@ -49,15 +49,11 @@ impl Translation {
         match &mut self.way {
             Way::ToBinary => self.out.extend_from_slice(piece),
             Way::ToText => encode(piece, &mut self.out),
-            Way::FromText { letters, count } => {
-                for letter in piece.iter().filter(|letter| !letter.is_ascii_whitespace()) {
-                    letters[*count] = *letter;
-                    *count += 1;
-                    if *count == letters.len() {
-                        *count = 0;
-                        decode(*letters, &mut self.out)?;
-                    }
-                }
+            Way::FromText(letters) => {
+                letters.extend_from_slice(piece);
+                let whole = letters.len() / GROUP * GROUP;
+                decode(&letters[..whole], &mut self.out)?;
+                letters.drain(..whole);
             }
         }
         Ok(())
@@ -67,8 +63,8 @@ impl Translation {
     pub(crate) fn finish(&mut self, trailers: Option<&Fields>) -> Result<(), NotBase64> {
         self.out.clear();
         match &self.way {
-            Way::FromText { count: 0, .. } => {}
-            Way::FromText { .. } => return Err(NotBase64),
+            Way::FromText(letters) if letters.is_empty() => {}
+            Way::FromText(_) => return Err(NotBase64),
             Way::ToBinary => trailer_frame(trailers, &mut self.out),
             Way::ToText => {
                 let mut frame = Vec::new();
@@ -97,40 +93,19 @@ fn trailer_frame(trailers: Option<&Fields>, out: &mut Vec<u8>) {
 
 /// With padding, so that nothing has to wait for the next piece.
 fn encode(bytes: &[u8], out: &mut Vec<u8>) {
-    for chunk in bytes.chunks(3) {
-        let bits = chunk.iter().fold(0, |bits, byte| bits << 8 | u32::from(*byte));
-        let bits = bits << (8 * (3 - chunk.len()));
-        for place in 0..4 {
-            let letter = ALPHABET[(bits >> (18 - 6 * place)) as usize & 63];
-            out.push(if place <= chunk.len() { letter } else { b'=' });
-        }
-    }
+    let start = out.len();
+    out.resize(start + BASE64.encode_len(bytes.len()), 0);
+    BASE64.encode_mut(bytes, &mut out[start..]);
 }
 
-/// Each four letters stand for themselves: padding may come in the middle, where a piece ended.
-fn decode(letters: [u8; 4], out: &mut Vec<u8>) -> Result<(), NotBase64> {
-    let padding = letters.iter().rev().take_while(|letter| **letter == b'=').count();
-    if padding > 2 {
-        return Err(NotBase64);
-    }
-    let mut bits = 0;
-    for letter in &letters[..4 - padding] {
-        bits = bits << 6 | u32::from(sextet(*letter)?);
-    }
-    bits <<= 6 * padding;
-    out.extend_from_slice(&bits.to_be_bytes()[1..4 - padding]);
+/// Whole groups. Padding may come in the middle, where a piece of the sender ended.
+fn decode(letters: &[u8], out: &mut Vec<u8>) -> Result<(), NotBase64> {
+    let start = out.len();
+    let most = BASE64.decode_len(letters.len()).map_err(|_partial| NotBase64)?;
+    out.resize(start + most, 0);
+    let length = BASE64.decode_mut(letters, &mut out[start..]).map_err(|_partial| NotBase64)?;
+    out.truncate(start + length);
     Ok(())
-}
-
-fn sextet(letter: u8) -> Result<u8, NotBase64> {
-    match letter {
-        b'A'..=b'Z' => Ok(letter - b'A'),
-        b'a'..=b'z' => Ok(letter - b'a' + 26),
-        b'0'..=b'9' => Ok(letter - b'0' + 52),
-        b'+' => Ok(62),
-        b'/' => Ok(63),
-        _ => Err(NotBase64),
-    }
 }
 
 #[cfg(test)]
