@@ -3,11 +3,11 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use balance::Time;
+use balance::{End, Time};
 use gateway::snapshot::{BackendSettings, ClientSettings};
 
 use crate::affinity::Bond;
-use crate::backend::Held;
+use crate::backend::{Held, Slot};
 use crate::body::Pump;
 use crate::filter::Filtering;
 use crate::grpc::Call;
@@ -43,6 +43,8 @@ pub(crate) struct Terms<'l> {
     /// What the request has in common with those that are to meet at one endpoint.
     pub(crate) key: Option<u64>,
     pub(crate) bond: Option<Bond>,
+    /// When the request came.
+    pub(crate) started: Time,
     /// The request has to be over by then.
     pub(crate) deadline: Time,
     /// What an attempt may take, to the last byte of its response.
@@ -52,6 +54,16 @@ pub(crate) struct Terms<'l> {
 impl Terms<'_> {
     pub(crate) fn backend(&self) -> &BackendSettings {
         &self.current.settings
+    }
+
+    /// What an attempt that ended so says of its endpoint.
+    ///
+    /// One that got a request with less time left than the request had waited before says nothing by letting it pass: a
+    /// long queue would take out the endpoints that it waits for.
+    pub(crate) fn judge(&self, end: End, slot: &Slot) -> End {
+        let waited = slot.started.saturating_since(self.started);
+        let had = self.deadline.saturating_since(slot.started);
+        if end == End::TimedOut && had < waited { End::Unfinished } else { end }
     }
 
     /// Slots are counted and queued for: an endpoint's connections belong to its slots.

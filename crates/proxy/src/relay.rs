@@ -44,6 +44,7 @@ pub(crate) async fn relay(
     let keep_alive = start(worker, client, exchange, &lease, terms)?;
     let result = stream(worker, client, exchange, &mut lease, terms, record).await;
     let end = result.map_or_else(Failure::end, |()| grpc::conclude(exchange, end));
+    let end = terms.judge(end, &lease.slot);
     lease.slot.conclude(worker, &terms.current, end, lease.head_after);
     let Err(failure) = result else {
         let whole = exchange.upload.is_read();

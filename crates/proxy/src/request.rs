@@ -193,6 +193,7 @@ fn terms<'l>(
         key: hash_key::of_request(&current.settings, request, address),
         bond: Bond::of_request(backend, &current, request, address),
         current,
+        started,
         deadline,
         attempt_timeout: rule.attempt_timeout,
     }

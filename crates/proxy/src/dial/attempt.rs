@@ -349,7 +349,7 @@ fn lost(
     // To close an idle connection is an endpoint's right.
     let stale =
         failure == Failure::EndpointClosed && lease.connection.idle_for.is_some() && !has_answered;
-    let end = if stale { End::Unfinished } else { failure.end() };
+    let end = if stale { End::Unfinished } else { terms.judge(failure.end(), &lease.slot) };
     lease.slot.conclude(worker, &terms.current, end, None);
     if failure != Failure::EndpointClosed {
         let again = matches!(failure, Failure::AttemptTimeout | Failure::BadResponse(_))

@@ -234,7 +234,7 @@ pub(super) fn lost(
         connection.berth.as_ref().map_or((false, true), |berth| (berth.was_idle, berth.fresh));
     // To end a connection is an endpoint's right, if it says for what, or if nothing is under way.
     let stale = failure == Failure::EndpointClosed && (unprocessed || was_idle);
-    let end = if stale { End::Unfinished } else { failure.end() };
+    let end = if stale { End::Unfinished } else { terms.judge(failure.end(), &slot) };
     slot.conclude(worker, &terms.current, end, None);
     slot.endpoint.data.counters[worker.index].streams_refused.add(u64::from(unprocessed));
     drop(connection);
