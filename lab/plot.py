@@ -13,7 +13,7 @@ def draw(folder: Path, experiment: Experiment) -> Path:
     """The pictures that a run's data ask for; returns plot.svg, the one of everything."""
     if (folder / "seconds.csv").is_file():
         return timeline.draw(folder, titles(experiment))
-    if (folder / rows.PER_SECOND).is_file():
+    if rows.recorded(folder / "raw.csv"):
         return pictures.draw(folder, titles(experiment))
     return costs.draw(folder, experiment.title)
 

@@ -7,6 +7,7 @@ from html import escape
 from pathlib import Path
 
 from lab import experiment, plot, timeline
+from lab.article002.pictures import SERVERS
 from lab.claim import Claim
 from lab.experiment import Experiment
 from lab.figure import Figure
@@ -115,7 +116,7 @@ of 300 ms.</p>
 layer 4 load balancer provided by K8s doesn’t work well for gRPC.</blockquote>
 {_claims(claims)}
 {_svg(folder / "plot.svg")}
-{_svg(folder / "servers.svg")}
+{_svg(folder / SERVERS) if (folder / SERVERS).is_file() else ""}
 {_machine(folder)}"""
 
 

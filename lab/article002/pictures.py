@@ -16,13 +16,15 @@ COLOURS = dict(zip(REPLICAS, ("#31688e", "#f08a24", "#6aa84f"), strict=True))
 DARK, RED = "#333333", "#c0392b"
 LINES = ("#333333", "#c0392b", "#2a9d8f", "#8e6bbf", "#d4a017", "#1f5fbf")
 COLUMNS = 3
+SERVERS = "servers.svg"
 
 
 def draw(folder: Path, titles: dict[str, str]) -> Path:
-    """Both pictures, beside their data; returns the one of everything."""
+    """The pictures, beside their data; returns the one of everything. Bursts alone have no seconds."""
     prepare()
-    rows, seconds = read_rows(folder / "raw.csv"), read_rows(folder / PER_SECOND)
-    save(_each_second(rows, seconds, titles), folder / "servers.svg")
+    rows = read_rows(folder / "raw.csv")
+    if (folder / PER_SECOND).is_file():
+        save(_each_second(rows, read_rows(folder / PER_SECOND), titles), folder / SERVERS)
     return save(_overview(rows, titles), folder / "plot.svg")
 
 
@@ -36,7 +38,8 @@ def _overview(rows: Sequence[Row], titles: dict[str, str]) -> Any:
     _sizes(panels[0][1], bursts, titles, colours, "p50_ms", "median latency, ms (failed calls too)")
     _largest(panels[1][0], bursts, titles, colours)
     _shares(panels[1][1], _by_variant(rows, titles, "shares"), titles)
-    panels[0][0].legend(frameon=False, fontsize=8, loc="upper left")
+    if bursts:
+        panels[0][0].legend(frameon=False, fontsize=8, loc="upper left")
     figure.tight_layout()
     return figure
 
@@ -56,6 +59,9 @@ def _sizes(
     label: str,
 ) -> None:
     """By calls at once: every repetition a dot, a line through the medians."""
+    if not bursts:
+        panel.set_axis_off()
+        return
     for variant, rows in bursts.items():
         by_size: dict[int, list[float]] = {}
         for row in rows:
@@ -99,6 +105,9 @@ def _largest(
 
 def _shares(panel: Any, variants: dict[str, list[Row]], titles: dict[str, str]) -> None:
     """Of the repetition in which the servers were the least alike."""
+    if not variants:
+        panel.set_axis_off()
+        return
     for height, rows in enumerate(variants.values()):
         worst = max(rows, key=lambda row: max(row[f"calls.{name}"] for name in REPLICAS))
         left = 0

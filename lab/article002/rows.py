@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from lab.article002 import calls as reading
 from lab.article002.calls import Call
@@ -19,6 +20,12 @@ EMPTY: Row = dict.fromkeys(
         "published_second", "first_call_ms", "share_lowest", "share_highest", "largest", "other_work_cpus",
     )
 )  # fmt: skip
+
+
+def recorded(path: Path) -> bool:
+    """Whether this file of data has these lines."""
+    with path.open() as lines:
+        return lines.readline().strip() == ",".join(EMPTY)
 
 
 def summary(calls: Sequence[Call]) -> Row:
