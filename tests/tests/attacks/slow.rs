@@ -1,0 +1,87 @@
+//! Who sends less than anybody needs: heads and bodies that do not come, windows that do not open.
+
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use serde_json::json;
+use tests::frames::{self, Frame, Wire};
+use tests::{Result, Step, eventually};
+use tokio::time::Instant;
+
+use crate::target::Target;
+
+/// Connections that were ended for what the client did, or did not do.
+const ENDED: &str = "sheave_http2_connections_ended_total";
+
+/// A head that does not end is given up in its time, and with it the connection: its state is lost.
+#[tokio::test]
+async fn a_slow_head_is_given_up() -> Result {
+    let target = Target::guarded(json!({ "timeouts": { "head": "200ms" } })).await?;
+    let mut wire = target.connect().await?;
+    let begun = Instant::now();
+    let head = frames::block(&frames::fields("GET"));
+    wire.write(&Frame::new(frames::HEADERS, frames::END_STREAM, 1, head)).await?;
+    while wire.reader.frame().await?.is_some() {}
+    ensure!(begun.elapsed() >= Duration::from_millis(200), "{:?}", begun.elapsed());
+    target.counted(ENDED, "slow_head").await?;
+    target.is_well().await
+}
+
+/// A connection on which nothing was ever said is given up as well.
+#[tokio::test]
+async fn half_a_preface_is_given_up() -> Result {
+    let target = Target::guarded(json!({ "timeouts": { "head": "200ms" } })).await?;
+    let mut client = target.scene.client().await?;
+    client.send("PRI * HTTP/2.0\r\n").await?;
+    // Whatever is said to it, it ends.
+    drop(client.response("GET").await);
+    target.counted(ENDED, "preface").await?;
+    target.is_well().await
+}
+
+/// A body that stops is given up: the stream is, and the slot; the connection goes on.
+#[tokio::test]
+async fn a_slow_body_is_given_up() -> Result {
+    let target = Target::guarded(json!({ "timeouts": { "body": "200ms" } })).await?;
+    let mut wire = target.connect().await?;
+    wire.write(&Frame::post(1)).await?;
+    wire.write(&Frame::new(frames::DATA, 0, 1, b"half")).await?;
+    let answer = of_stream(&mut wire, 1).await?.context("an answer")?;
+    // 408 is no entry of the static table; a reset would do as well.
+    ensure!(answer.kind == frames::RST_STREAM || answer.payload.first() != Some(&0x88));
+    target.scene.sheave.idle().await?;
+    target.counted("sheave_failures_total", "body_timeout").await?;
+    wire.write(&Frame::get(3)).await?;
+    let answer = of_stream(&mut wire, 3).await?.context("an answer")?;
+    ensure!(answer.payload.first() == Some(&0x88), "{answer:?}");
+    target.is_well().await
+}
+
+/// The first HEADERS or RST_STREAM of this stream.
+async fn of_stream(wire: &mut Wire, stream: u32) -> Result<Option<Frame>> {
+    while let Some(frame) = wire.reader.frame().await? {
+        if frame.stream == stream && [frames::HEADERS, frames::RST_STREAM].contains(&frame.kind) {
+            return Ok(Some(frame));
+        }
+    }
+    Ok(None)
+}
+
+/// CVE-2019-9517: large answers are asked for and the window stays shut. We keep next to nothing of them, and give up.
+#[tokio::test]
+async fn a_window_that_stays_shut_costs_little() -> Result {
+    const STREAMS: u32 = 100;
+    let spec = json!({ "timeouts": { "body": "2s" } });
+    let target = Target::before(vec![Step::AnswerPattern(10_000_000)], spec).await?;
+    // SETTINGS_INITIAL_WINDOW_SIZE: no stream may send a byte.
+    let mut wire = Wire::connect(target.scene.sheave.address(), &[(4, 0)]).await?;
+    for number in 0..STREAMS {
+        wire.write(&Frame::get(2 * number + 1)).await?;
+    }
+    let endpoint = target.scene.endpoint();
+    endpoint.until("all of them", |counts| counts.requests > u64::from(STREAMS)).await?;
+    let busy = async || target.scene.sheave.busy().await;
+    eventually("they are given up", busy, |busy| *busy == 0).await?;
+    target.counted("sheave_failures_total", "body_timeout").await?;
+    target.is_well().await
+}
