@@ -48,6 +48,8 @@ def say(step: str) -> None:
 
 
 if __name__ == "__main__":
+    # Tests that run in the background of a shell inherit that it is ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         main(Path(sys.argv[1]))
     except Occupied as error:
