@@ -39,7 +39,7 @@ pub(super) use carrier::Carrier;
 pub(crate) use fault::Fault;
 pub(super) use meter::PREFACE;
 
-use meter::{BURST, Meter};
+use meter::{Meter, most_resets};
 use talk::Talk;
 use wire::Wire;
 
@@ -124,10 +124,11 @@ fn settings<T>(
 async fn talk(worker: &Rc<Worker>, mut client: Client) -> Option<Fault> {
     let builder = settings(worker, &client, builder)?;
     let max_age = settings(worker, &client, |settings| settings.connection_max_age)?;
+    let streams = settings(worker, &client, |settings| settings.http2_max_concurrent_streams)?;
     let ahead = client.take_unread(worker);
     let (carrier, stream, mut deadline) = Carrier::new(worker, client);
     let leave_at = max_age.map(|age| carrier.accepted + jitter(age, &mut worker.rng.borrow_mut()));
-    let meter = Rc::new(RefCell::new(Meter::new(clock::now())));
+    let meter = Rc::new(RefCell::new(Meter::new(streams, clock::now())));
     let wire = Wire::new(stream, ahead, Rc::clone(&meter));
     let mut handshake = pin!(builder.handshake(wire));
     // The preface is there; only our own settings may have to wait for room.
@@ -153,7 +154,9 @@ fn builder(settings: &ClientSettings) -> Builder {
         .max_concurrent_streams(settings.http2_max_concurrent_streams)
         .max_send_buffer_size(SEND_BUFFER)
         // The meter ends such a connection first, and knows who may.
-        .max_pending_accept_reset_streams(4 * BURST as usize)
+        .max_pending_accept_reset_streams(
+            4 * most_resets(settings.http2_max_concurrent_streams) as usize,
+        )
         // Requests that were answered before they had come: what still comes of them is dropped without a word.
         .max_concurrent_reset_streams(ANSWERED_EARLY)
         .enable_connect_protocol();

@@ -20,11 +20,8 @@ const WINDOW_UPDATE: u8 = 8;
 const CONTINUATION: u8 = 9;
 const END_HEADERS: u8 = 4;
 
-/// Streams that may be reset, or idle frames sent, at once and each second, beyond what is earned.
-///
-/// An application that gives up all its calls at a time is no attacker.
-pub(super) const BURST: u32 = 1000;
-const PER_SECOND: u32 = 100;
+/// Streams that may be reset, or idle frames sent, at once, beyond what is earned; a tenth of it each second.
+const BURST: u32 = 1000;
 /// A stream that is opened earns half a reset: who resets more than every other stream does it for a while only.
 const RESET_PRICE: u32 = 2;
 /// So many bytes that we send earn one idle frame: gRPC pings while it receives, to learn how wide the way is.
@@ -57,9 +54,8 @@ struct Allowance {
 }
 
 impl Allowance {
-    fn new(price: u32, now: Time) -> Self {
-        let (most, per_second) = (BURST * price, PER_SECOND * price);
-        Self { left: most, most, per_second, since: now }
+    fn new(most: u32, now: Time) -> Self {
+        Self { left: most, most, per_second: most / 10, since: now }
     }
 
     fn earn(&mut self, count: u32) {
@@ -80,16 +76,23 @@ impl Allowance {
     }
 }
 
+/// How many streams a client may reset at once of which `open` may be open: an application whose calls all reach their
+/// deadline together is no attacker.
+pub(super) fn most_resets(open: u32) -> u32 {
+    BURST.max(open)
+}
+
 impl Meter {
-    pub(super) fn new(now: Time) -> Self {
+    /// Of a connection that may have so many streams open.
+    pub(super) fn new(open: u32, now: Time) -> Self {
         Self {
             left: PREFACE.len(),
             header: [0; HEADER_BYTES],
             header_bytes: 0,
             kind: DATA,
             head_is_open: false,
-            resets: Allowance::new(RESET_PRICE, now),
-            idle_frames: Allowance::new(1, now),
+            resets: Allowance::new(most_resets(open).saturating_mul(RESET_PRICE), now),
+            idle_frames: Allowance::new(BURST, now),
             streams_reset: 0,
             heard: 0,
             fault: None,
@@ -171,7 +174,11 @@ mod tests {
     const PING: u8 = 6;
 
     fn meter() -> Meter {
-        let mut meter = Meter::new(clock::now());
+        of_streams(100)
+    }
+
+    fn of_streams(open: u32) -> Meter {
+        let mut meter = Meter::new(open, clock::now());
         meter.hear(PREFACE);
         meter
     }
@@ -224,6 +231,16 @@ mod tests {
         assert!((BURST..5 * BURST).contains(&pairs), "{pairs}");
         assert_eq!(meter.fault(), Some(Fault::Resets));
         assert_eq!(meter.hear(&pair), 0, "nothing is passed on any more");
+    }
+
+    #[test]
+    fn all_that_may_be_open_may_be_reset_at_once() {
+        let open = 8 * BURST;
+        let mut meter = of_streams(open);
+        for frames in [frame(HEADERS, END_HEADERS, 5), frame(RST_STREAM, 0, 4)] {
+            (0..open).for_each(|_| assert_eq!(meter.hear(&frames), frames.len()));
+        }
+        assert_eq!(meter.fault(), None);
     }
 
     #[test]
