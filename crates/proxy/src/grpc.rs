@@ -9,6 +9,7 @@ use std::time::Duration;
 use balance::{End, Time};
 use gateway::snapshot::EndpointProtocol;
 
+use crate::clock;
 use crate::exchange::{Exchange, Terms};
 use crate::failure::Failure;
 use crate::head::{Fields, Framing, RequestHead, ResponseHead, Version};
@@ -25,6 +26,9 @@ pub(crate) mod health;
 mod message;
 
 pub(crate) use code::{Code, Pushback, Status};
+
+/// How late a timer may fire: one tick of the runtime's, and one of the endpoint's.
+const TIMER_EXACTNESS: Duration = Duration::from_millis(2);
 
 /// A call whose response goes on for so long after its head is a stream: how long it takes is not how fast it is.
 pub(crate) const LONG: Duration = Duration::from_secs(10);
@@ -124,6 +128,16 @@ pub(crate) fn say_what_is_left(exchange: &mut Exchange, started: Time, now: Time
 pub(crate) fn ended_by_head(exchange: &Exchange) -> Option<Status> {
     let Exchange { call: Some(_), response, .. } = exchange else { return None };
     is_empty(response.framing).then(|| Status::of(&response.fields)).flatten()
+}
+
+/// What an attempt at a call has come to. The endpoint was told how long the client waits, and may give up in the moment
+/// before our own timer fires: then the client's time is over, and nobody has failed.
+pub(crate) fn judge(failure: Failure, exchange: &Exchange, terms: &Terms<'_>) -> Failure {
+    let gave_up = failure == Failure::EndpointReset && exchange.call.is_some();
+    if gave_up && clock::now() + TIMER_EXACTNESS >= terms.deadline {
+        return Failure::RequestTimeout;
+    }
+    failure
 }
 
 /// How an attempt has ended whose response was relayed whole; `end` is what the head says by itself.

@@ -20,6 +20,7 @@ use crate::dial::h2;
 use crate::dial::pool::{self, Connection, Endpoint, Wish};
 use crate::exchange::{Exchange, Terms};
 use crate::failure::Failure;
+use crate::grpc;
 use crate::h1::{BadResponse, HeadLimits, parse};
 use crate::head::{RequestHead, ResponseHead};
 use crate::relay;
@@ -131,6 +132,7 @@ pub(crate) async fn attempt(
     let mut limits = Limits { started, attempt: patience, terms };
     for _ in 0..INTERIM_RESPONSES {
         if let Err(failure) = await_head(worker, client, exchange, &mut lease, &limits).await {
+            let failure = grpc::judge(failure, exchange, terms);
             return Err(lost(worker, lease, exchange, failure, terms));
         }
         if exchange.response.upgrade && !exchange.request.upgrade {
