@@ -127,7 +127,7 @@ pub(crate) fn say_what_is_left(exchange: &mut Exchange, started: Time, now: Time
 /// How a call has ended of which only the head came, and nothing follows.
 pub(crate) fn ended_by_head(exchange: &Exchange) -> Option<Status> {
     let Exchange { call: Some(_), response, .. } = exchange else { return None };
-    is_empty(response.framing).then(|| Status::of(&response.fields)).flatten()
+    response.framing.is_empty().then(|| Status::of(&response.fields)).flatten()
 }
 
 /// What an attempt at a call has come to. The endpoint was told how long the client waits, and may give up in the moment
@@ -188,7 +188,7 @@ impl Call {
         client: Version,
         response: &mut ResponseHead,
     ) -> Option<web::Translation> {
-        let is_empty = is_empty(response.framing);
+        let is_empty = response.framing.is_empty();
         if is_empty && client == Version::Http2 {
             // The end of the stream says that nothing follows, as the endpoint's did: no length goes among the metadata.
             response.framing = Framing::None;
@@ -227,10 +227,6 @@ impl Call {
             fields.append("grpc-retry-pushback-ms", pushback.as_millis().to_string());
         }
     }
-}
-
-fn is_empty(framing: Framing) -> bool {
-    matches!(framing, Framing::None | Framing::Length(0))
 }
 
 /// Names another dialect; false: the content type is none of gRPC's.

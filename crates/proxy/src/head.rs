@@ -94,6 +94,13 @@ pub enum Framing {
     Stream,
 }
 
+impl Framing {
+    /// No byte of a body follows, be it that there is none or that it is empty.
+    pub fn is_empty(self) -> bool {
+        matches!(self, Self::None | Self::Length(0))
+    }
+}
+
 /// The head of a request, checked: what a parser has filled in here can be sent on.
 #[derive(Clone, Debug)]
 pub struct RequestHead {

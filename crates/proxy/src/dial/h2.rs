@@ -65,7 +65,7 @@ impl Order {
     ) -> Result<Self, Failure> {
         let scheme = if current.trust.is_some() { Scheme::HTTPS } else { Scheme::HTTP };
         let head = request::write(request, framing, scheme, endpoint.address);
-        let is_whole = !request.upgrade && !has_body(framing);
+        let is_whole = !request.upgrade && framing.is_empty();
         Ok(Self {
             head: Some(head.map_err(Failure::BadRequest)?),
             is_whole,
@@ -76,11 +76,7 @@ impl Order {
 
 /// How a body of which its head says `said` goes by a stream.
 pub(crate) fn framing(said: Framing) -> Framing {
-    if has_body(said) { Framing::Stream } else { Framing::None }
-}
-
-fn has_body(said: Framing) -> bool {
-    !matches!(said, Framing::None | Framing::Length(0))
+    if said.is_empty() { Framing::None } else { Framing::Stream }
 }
 
 /// What came of asking for a stream.

@@ -125,7 +125,7 @@ fn read_request_fields(head: &mut RequestHead) -> Result<(), BadRequest> {
         Declared::Length(length) => Framing::Length(length),
         Declared::Chunked => Framing::Chunked,
     };
-    let has_body = !matches!(head.framing, Framing::None | Framing::Length(0));
+    let has_body = !head.framing.is_empty();
     let is_http11 = head.version == Version::Http11;
 
     let connection = framing::connection(&mut head.fields)?;

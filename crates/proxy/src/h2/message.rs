@@ -16,7 +16,7 @@ use tokio::io::ReadBuf;
 
 use crate::dial::attempt::RESPONSE_LIMITS;
 use crate::failure::Failure;
-use crate::head::{Fields, Framing, RequestHead, ResponseHead};
+use crate::head::{Fields, RequestHead, ResponseHead};
 use crate::stream::Manner;
 
 use super::fields::{read_trailers, write_trailers};
@@ -110,7 +110,7 @@ impl Message {
         if head.is_interim() {
             return response.send_informational(said).map_err(|_reset| Failure::ClientGone);
         }
-        let has_body = !matches!(manner.framing, Framing::None | Framing::Length(0));
+        let has_body = !manner.framing.is_empty();
         let is_whole = !manner.upgrade && !has_body;
         let body = response.send_response(said, is_whole).map_err(|_reset| Failure::ClientGone)?;
         self.writing = if is_whole { Writing::Ended } else { Writing::Body(body) };

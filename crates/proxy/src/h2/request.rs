@@ -147,7 +147,7 @@ fn read_expectation(head: &mut RequestHead) -> Result<(), BadRequest> {
     if !head.fields.values(Name::Expect).all(is_known) {
         return Err(BadRequest::Expectation);
     }
-    head.expect_continue = !matches!(head.framing, Framing::None | Framing::Length(0));
+    head.expect_continue = !head.framing.is_empty();
     if !head.expect_continue {
         head.fields.remove(Name::Expect);
     }

@@ -8,7 +8,7 @@ use http::{Request, Response};
 use tokio::task::{spawn_local, yield_now};
 
 use super::*;
-use crate::head::Version;
+use crate::head::{Framing, Version};
 
 /// A client's request as it comes here, and the client's side of it.
 struct Scene {
