@@ -2,7 +2,8 @@
 
 use gateway::snapshot::{HeaderEdits, HeaderField};
 
-use crate::head::{Fields, Name};
+use crate::h1::write::is_sent_on;
+use crate::head::{Fields, Framing, Name};
 
 /// Takes out, replaces and adds, in this order.
 pub(super) fn edit(fields: &mut Fields, edits: &HeaderEdits) {
@@ -21,30 +22,7 @@ pub(super) fn edit(fields: &mut Fields, edits: &HeaderEdits) {
 /// What delimits a message or belongs to a connection is ours to write, whatever a Snapshot says: an edit of it could
 /// make two requests of one.
 fn may_change(name: &str) -> bool {
-    match Name::recognise(name.as_bytes()) {
-        Name::Connection
-        | Name::KeepAlive
-        | Name::ProxyConnection
-        | Name::TransferEncoding
-        | Name::Te
-        | Name::Trailer
-        | Name::Upgrade
-        | Name::ContentLength
-        | Name::Host
-        | Name::Expect
-        | Name::ProxyAuthenticate
-        | Name::ProxyAuthorization
-        | Name::Http2Settings => false,
-        Name::Other
-        | Name::Via
-        | Name::Forwarded
-        | Name::XForwardedFor
-        | Name::XForwardedProto
-        | Name::XForwardedHost
-        | Name::XForwardedPort
-        | Name::XRequestId
-        | Name::Date
-        | Name::RetryAfter
-        | Name::ProxyStatus => true,
-    }
+    let name = Name::recognise(name.as_bytes());
+    // Whether a body is waited for is settled with each side.
+    name != Name::Expect && is_sent_on(name, Framing::None)
 }
