@@ -122,9 +122,9 @@ fn settings<T>(
 
 /// Agrees on HTTP/2, and serves requests. Why the connection was ended; `None`: it has come to its end.
 async fn talk(worker: &Rc<Worker>, mut client: Client) -> Option<Fault> {
-    let builder = settings(worker, &client, builder)?;
-    let max_age = settings(worker, &client, |settings| settings.connection_max_age)?;
-    let streams = settings(worker, &client, |settings| settings.http2_max_concurrent_streams)?;
+    let (builder, max_age, streams) = settings(worker, &client, |settings| {
+        (builder(settings), settings.connection_max_age, settings.http2_max_concurrent_streams)
+    })?;
     let ahead = client.take_unread(worker);
     let (carrier, stream, mut deadline) = Carrier::new(worker, client);
     let leave_at = max_age.map(|age| carrier.accepted + jitter(age, &mut worker.rng.borrow_mut()));
