@@ -1,9 +1,11 @@
-//! What the kernel offers and no safe interface carries.
+//! What the kernel offers and no safe interface carries, and what the compiler cannot know of threads.
 #![allow(unsafe_code, reason = "the one file of this crate that may")]
 
 use std::io;
-use std::mem::MaybeUninit;
+use std::mem::{ManuallyDrop, MaybeUninit};
+use std::ops::{Deref, DerefMut};
 use std::os::fd::AsRawFd;
+use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 // Where things stand in `struct tcp_info` (linux/tcp.h): eight bytes of flags, then `u32`s, then `u64`s (since 4.1).
@@ -69,11 +71,67 @@ fn tcp_info(socket: &impl AsRawFd) -> Option<[u8; INFO_BYTES]> {
     Some(info.map(|byte| unsafe { byte.assume_init() }))
 }
 
+thread_local! {
+    /// Who we are: to ask the standard library each time takes ten times as long.
+    static HERE: ThreadId = thread::current().id();
+}
+
+/// What no thread but the one that made it touches, though others may hold it: who else tries panics, and who else drops
+/// it leaks it.
+///
+/// So what belongs to one worker (QUIC's streams) can stand beside what goes from worker to worker, at the price of a
+/// comparison; a lock would take two locked instructions.
+pub(crate) struct Tied<T> {
+    thread: ThreadId,
+    value: ManuallyDrop<T>,
+}
+
+// SAFETY: `is_here` stands before each access to the value, and before its drop: no other thread gets at it.
+unsafe impl<T> Send for Tied<T> {}
+// SAFETY: the same holds for who has a reference.
+unsafe impl<T> Sync for Tied<T> {}
+
+impl<T> Tied<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self { thread: HERE.with(|here| *here), value: ManuallyDrop::new(value) }
+    }
+
+    fn is_here(&self) -> bool {
+        HERE.with(|here| *here == self.thread)
+    }
+}
+
+impl<T> Deref for Tied<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        assert!(self.is_here(), "it is used by the thread that made it");
+        &self.value
+    }
+}
+
+impl<T> DerefMut for Tied<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        assert!(self.is_here(), "it is used by the thread that made it");
+        &mut self.value
+    }
+}
+
+impl<T> Drop for Tied<T> {
+    fn drop(&mut self) {
+        if self.is_here() {
+            // SAFETY: it is dropped here alone, and nobody sees it afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.value) }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
+    use std::rc::Rc;
 
     #[test]
     fn counts_what_the_peer_has_acknowledged() {
@@ -103,5 +161,23 @@ mod tests {
         while since_last_data(&ours).unwrap() <= first + Duration::from_millis(20) {
             std::thread::yield_now();
         }
+    }
+
+    #[test]
+    fn what_is_tied_is_used_at_home_alone() {
+        let value = Rc::new(1);
+        let tied = Tied::new(Rc::clone(&value));
+        let (tied, elsewhere) = thread::spawn(move || {
+            let used = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| **tied));
+            (tied, used.is_ok())
+        })
+        .join()
+        .unwrap();
+        assert!(!elsewhere);
+        assert_eq!(**tied, 1);
+        thread::spawn(move || drop(tied)).join().unwrap();
+        assert_eq!(Rc::strong_count(&value), 2, "it is leaked");
+        drop(Tied::new(Rc::clone(&value)));
+        assert_eq!(Rc::strong_count(&value), 2);
     }
 }
