@@ -24,18 +24,32 @@ mod tests;
 
 use std::sync::Arc;
 
+use quinn_proto::crypto::rustls::QuicServerConfig;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
-use rustls::{Error, ProtocolVersion, RootCertStore};
+use rustls::server::ResolvesServerCertUsingSni;
+use rustls::version::TLS13;
+use rustls::{Error, ProtocolVersion, RootCertStore, ServerConfig};
 
 pub(crate) use hello::{Hello, MOST_HELLO_BYTES};
 pub(crate) use session::Session;
-pub(crate) use sites::{Servers, Sites, Treatment};
+pub(crate) use sites::{Decryption, Servers, Sites, Treatment};
 pub(crate) use stream::TlsStream;
 pub(crate) use trust::{Secret, Security, Trust, Trusts};
 
 /// The cryptography of everything here.
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(aws_lc_rs::default_provider())
+}
+
+/// What of QUIC's own cryptography is the same with everybody, and known to everybody (RFC 9001 §5.2).
+pub(crate) fn quic_protocol() -> Arc<QuicServerConfig> {
+    let config = ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&TLS13])
+        .expect("the provider has TLS 1.3")
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::new(ResolvesServerCertUsingSni::new()));
+    let config = QuicServerConfig::try_from(config);
+    Arc::new(config.expect("the provider has the cipher of QUIC's first packets"))
 }
 
 /// Certificates of authorities in DER.
@@ -53,6 +67,13 @@ pub(crate) struct Greeting {
     pub(crate) server_name: Option<Box<str>>,
     /// As logs write it; `None`: it is passed through, and not ours to know.
     pub(crate) version: Option<&'static str>,
+}
+
+impl Greeting {
+    /// Of who asks for no name over QUIC, which has one version of TLS.
+    pub(crate) fn of_quic() -> Self {
+        Self { server_name: None, version: version_word(Some(ProtocolVersion::TLSv1_3)) }
+    }
 }
 
 /// How `version` is written in logs.

@@ -188,12 +188,12 @@ async fn greet(worker: &Rc<Worker>, client: &mut Client) -> Result<Begun, Unsecu
             client.buffer = Some(Buffer::holding(said));
             return Ok(Begun::PassThrough);
         }
-        Some((Treatment::Decrypt(config), carries)) => {
+        Some((Treatment::Decrypt(decryption), carries)) => {
             let inside = match carries {
                 Carried::Requests => Inside::Requests,
                 Carried::Connections(_) => Inside::Connections,
             };
-            let session = Session::server(Arc::clone(config));
+            let session = Session::server(Arc::clone(&decryption.over_tcp));
             let mut session = session.map_err(|_unusable| Unsecured::Unusable)?;
             session.hear(&said);
             return Ok(Begun::Decrypt(Box::new(session), inside));

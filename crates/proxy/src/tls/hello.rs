@@ -24,6 +24,14 @@ pub(crate) enum Hello {
 }
 
 impl Hello {
+    /// Looks at a ClientHello that comes without records, as QUIC carries it.
+    pub(crate) fn of_message(hello: &[u8]) -> Self {
+        let Ok(length) = u16::try_from(hello.len()) else { return Self::Unfinished };
+        let [high, low] = length.to_be_bytes();
+        // The version is that which a first record bears (RFC 8446 §5.1).
+        Self::parse(&[&[HANDSHAKE, 3, 1, high, low], hello].concat())
+    }
+
     /// Looks at all that a client has said so far.
     pub(crate) fn parse(said: &[u8]) -> Self {
         // A method begins with a letter, a record of TLS with its type, which is none.

@@ -17,6 +17,8 @@ use crate::tls::resumption::Resumptions;
 
 /// What we speak within TLS, what we like best first (ALPN).
 const REQUEST_PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
+/// What we speak over QUIC.
+const QUIC_PROTOCOL: &[u8] = b"h3";
 
 /// The connections of a listener.
 pub(crate) struct Sites(Vec<Site>);
@@ -32,9 +34,26 @@ pub(crate) struct Site {
 #[derive(Clone)]
 pub(crate) enum Treatment {
     PassThrough,
-    Decrypt(Arc<ServerConfig>),
+    Decrypt(Decryption),
     /// The configuration cannot be used, as the log has said.
     Refuse,
+}
+
+/// With what connections are decrypted.
+#[derive(Clone)]
+pub(crate) struct Decryption {
+    pub(crate) over_tcp: Arc<ServerConfig>,
+    /// `None`: what they carry we carry over TCP alone.
+    pub(crate) over_quic: Option<OverQuic>,
+}
+
+/// With what connections over QUIC are decrypted.
+#[derive(Clone)]
+pub(crate) struct OverQuic {
+    pub(crate) usual: Arc<ServerConfig>,
+    /// Hears clients that come back before their handshake is over (0-RTT), each ticket once: it remembers sessions, as
+    /// tickets that all is sealed in could be used again and again (RFC 8446 §8.1).
+    pub(crate) early: Arc<ServerConfig>,
 }
 
 impl Sites {
@@ -120,7 +139,7 @@ impl Servers {
 
     fn make(&mut self, terms: &TlsTerms, carries_requests: bool, before: &Self) -> Treatment {
         match self.configure(terms, carries_requests, before) {
-            Ok(config) => Treatment::Decrypt(Arc::new(config)),
+            Ok(decryption) => Treatment::Decrypt(decryption),
             Err(error) => {
                 let certificates: Vec<_> = terms.certificates.iter().map(|it| &*it.name).collect();
                 tracing::error!(?certificates, %error, "connections for these certificates are refused");
@@ -134,7 +153,7 @@ impl Servers {
         terms: &TlsTerms,
         carries_requests: bool,
         before: &Self,
-    ) -> Result<ServerConfig, Error> {
+    ) -> Result<Decryption, Error> {
         let builder = ServerConfig::builder_with_provider(Arc::clone(&self.provider))
             .with_safe_default_protocol_versions()?;
         let builder = match &terms.clients {
@@ -145,11 +164,18 @@ impl Servers {
         };
         let certificates = Certificates::new(&terms.certificates, &self.provider)?;
         let mut config = builder.with_cert_resolver(Arc::new(certificates));
+        let no_tickets = Arc::clone(&config.ticketer);
         let resumption = self.resumptions.of(terms.clients.as_ref(), &before.resumptions)?;
         (config.ticketer, config.session_storage) = (resumption.tickets, resumption.sessions);
-        if carries_requests {
-            config.alpn_protocols = REQUEST_PROTOCOLS.map(<[u8]>::to_vec).to_vec();
+        if !carries_requests {
+            return Ok(Decryption { over_tcp: Arc::new(config), over_quic: None });
         }
-        Ok(config)
+        let mut usual = config.clone();
+        usual.alpn_protocols = vec![QUIC_PROTOCOL.to_vec()];
+        let mut early = usual.clone();
+        (early.ticketer, early.max_early_data_size) = (no_tickets, u32::MAX);
+        config.alpn_protocols = REQUEST_PROTOCOLS.map(<[u8]>::to_vec).to_vec();
+        let over_quic = OverQuic { usual: Arc::new(usual), early: Arc::new(early) };
+        Ok(Decryption { over_tcp: Arc::new(config), over_quic: Some(over_quic) })
     }
 }

@@ -103,7 +103,7 @@ fn sites(servers: &mut Servers, sites: Vec<TlsSite>) -> Arc<Sites> {
 
 fn config(sites: &Sites, name: &str) -> Arc<ServerConfig> {
     match &sites.find(Some(name)).unwrap().treatment {
-        Treatment::Decrypt(config) => Arc::clone(config),
+        Treatment::Decrypt(decryption) => Arc::clone(&decryption.over_tcp),
         Treatment::PassThrough | Treatment::Refuse => panic!("{name} is not decrypted"),
     }
 }
