@@ -1,7 +1,7 @@
 //! The only caller of the system clock.
 #![allow(clippy::disallowed_methods, reason = "this is where time comes from")]
 
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use balance::Time;
 use rustix::time::{ClockId, clock_gettime};
@@ -21,6 +21,11 @@ pub fn now() -> Time {
 #[must_use]
 pub fn wall() -> SystemTime {
     SystemTime::now()
+}
+
+/// Monotonic time as the library of QUIC takes it.
+pub(crate) fn quic_now() -> Instant {
+    Instant::now()
 }
 
 /// `time` as tokio's timers want it.

@@ -53,6 +53,9 @@ mod udp;
 pub mod head;
 /// HTTP/1.1: bytes to heads and chunks, and back.
 pub mod h1;
+/// QUIC: connections and streams.
+#[allow(dead_code, unused_imports, reason = "HTTP/3 is what will call it")]
+mod quic;
 /// HTTP/2: heads and streams as its library gives and takes them.
 mod h2;
 /// Who the client of a connection is, by the word of the proxy before us.

@@ -13,6 +13,9 @@ const LAST_DATA_RECV: usize = 8 + 11 * 4;
 const BYTES_ACKED: usize = 8 + 24 * 4 + 2 * 8;
 const INFO_BYTES: usize = BYTES_ACKED + 8;
 
+/// As asm-generic/socket.h numbers it (since 4.5).
+const SO_ATTACH_REUSEPORT_CBPF: libc::c_int = 51;
+
 /// Bytes of ours that the peer's kernel has acknowledged on this connection, the SYN included.
 ///
 /// `None` where the kernel does not say.
@@ -36,13 +39,44 @@ pub(crate) fn let_fragment(socket: &impl AsRawFd) -> io::Result<()> {
     set_option(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DONT)
 }
 
+/// The sockets that share the address of this one get each datagram by the worker in its connection id, of `workers`.
+///
+/// An id begins with the second byte of a datagram, or at `long_id` where the first has its highest bit set; the
+/// worker's octet is at `worker_at` in it. What is too short for that goes to the first socket.
+pub(crate) fn steer_by_worker(
+    socket: &impl AsRawFd,
+    long_id: usize,
+    worker_at: usize,
+    workers: usize,
+) -> io::Result<()> {
+    const LONG_HEADER: u32 = 0x80;
+    let load = libc::BPF_LD | libc::BPF_B | libc::BPF_ABS;
+    let step = |code: u32, if_set: u8, if_not: u8, operand: u32| libc::sock_filter {
+        code: code as u16,
+        jt: if_set,
+        jf: if_not,
+        k: operand,
+    };
+    let mut program = [
+        step(load, 0, 0, 0),
+        step(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, 0, 2, LONG_HEADER),
+        step(load, 0, 0, (long_id + worker_at) as u32),
+        step(libc::BPF_JMP | libc::BPF_JA, 0, 0, 1),
+        step(load, 0, 0, (1 + worker_at) as u32),
+        step(libc::BPF_ALU | libc::BPF_MOD | libc::BPF_K, 0, 0, workers as u32),
+        step(libc::BPF_RET | libc::BPF_A, 0, 0, 0),
+    ];
+    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    set_option(socket, libc::SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, program)
+}
+
 /// Datagrams are read one by one, not several of a sender as one.
 pub(crate) fn read_each_datagram(socket: &impl AsRawFd) {
     // A kernel that does not know how to join them does not.
     drop(set_option(socket, libc::SOL_UDP, libc::UDP_GRO, 0));
 }
 
-fn set_option(socket: &impl AsRawFd, level: i32, option: i32, value: i32) -> io::Result<()> {
+fn set_option<T>(socket: &impl AsRawFd, level: i32, option: i32, value: T) -> io::Result<()> {
     let length = size_of_val(&value) as libc::socklen_t;
     // SAFETY: the kernel reads `length` bytes of `value`, which is as large.
     let result = unsafe {

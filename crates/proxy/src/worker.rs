@@ -25,6 +25,7 @@ use crate::mirror::Mirrors;
 use crate::observe::WorkerCounters;
 use crate::observe::access::Log;
 use crate::published::Published;
+use crate::quic;
 use crate::scratch::{KeepBudget, Scratch};
 use crate::udp;
 
@@ -34,6 +35,8 @@ const EXCHANGES: usize = 256;
 const TICK: Duration = Duration::from_millis(100);
 /// Idle connections to endpoints are looked over once in so many ticks.
 const SWEEP_TICKS: u32 = 10;
+/// How often other tasks have a turn after the last command.
+const GOODBYE_TURNS: u32 = 16;
 /// Requests in a tick below which a worker's surplus is not worth a move.
 const SMALL_RATE: u32 = 10;
 
@@ -45,6 +48,7 @@ pub(crate) struct Shared {
     pub(crate) exemplars: bool,
     /// Calls the thread that watches health.
     pub(crate) bell: Bell,
+    pub(crate) quic_keys: quic::Keys,
     stage: AtomicU8,
 }
 
@@ -53,6 +57,8 @@ pub(crate) struct Seat {
     pub(crate) counters: WorkerCounters,
     /// Client connections that it has or is about to get.
     pub(crate) connections: AtomicU32,
+    /// Datagrams that are on their way to it from other workers.
+    pub(crate) letters: AtomicU32,
     /// Requests that it served in its last tick.
     rate: AtomicU32,
     commands: UnboundedSender<Command>,
@@ -64,6 +70,14 @@ pub(crate) enum Command {
     Unlisten {
         place: usize,
     },
+    /// Takes in connections over QUIC.
+    ListenQuic(Arc<Bound>, Arc<quic::Group>, quic::Serve),
+    /// Takes in no more of them.
+    UnlistenQuic {
+        place: usize,
+    },
+    /// Has come to another worker.
+    Datagram(Arc<quic::Group>, quic::Datagram),
     Adopt(Handover),
     /// The stage has changed, or a listener has gone: every connection looks.
     LookUp,
@@ -90,6 +104,10 @@ pub(crate) struct Worker {
     pub(crate) keep_budget: Rc<KeepBudget>,
     pub(crate) mirrors: Mirrors,
     pub(crate) handshakes: Line,
+    /// Connections to endpoints over QUIC.
+    pub(crate) quic: quic::Dialer,
+    /// Connections of clients over QUIC.
+    pub(crate) ports: quic::Ports,
     live: RefCell<Rc<Ours>>,
     #[allow(clippy::vec_box, reason = "a request takes an exchange by its box, without moving it")]
     exchanges: RefCell<Vec<Box<Exchange>>>,
@@ -117,6 +135,7 @@ impl Shared {
         let seat = |commands| Seat {
             counters: WorkerCounters::new(),
             connections: AtomicU32::new(0),
+            letters: AtomicU32::new(0),
             rate: AtomicU32::new(0),
             commands,
         };
@@ -125,6 +144,7 @@ impl Shared {
             seats: commands.into_iter().map(seat).collect(),
             exemplars,
             bell: Bell::default(),
+            quic_keys: quic::Keys::new(),
             stage: AtomicU8::new(Stage::Serving as u8),
         }
     }
@@ -173,6 +193,8 @@ impl Worker {
             keep_budget: KeepBudget::new(),
             mirrors: Mirrors::default(),
             handshakes: Line::new(),
+            quic: quic::Dialer::new(&shared.quic_keys),
+            ports: quic::Ports::default(),
             live,
             exchanges: RefCell::default(),
             sleepers: RefCell::default(),
@@ -290,11 +312,26 @@ impl Worker {
             Command::Unlisten { place } => {
                 self.listeners.borrow_mut().retain(|(listening, _)| *listening != place);
             }
+            Command::ListenQuic(bound, group, serve) => self.ports.open(self, &bound, &group, serve),
+            Command::UnlistenQuic { place } => self.ports.close(place),
+            Command::Datagram(group, datagram) => {
+                self.seat().letters.fetch_sub(1, Ordering::Relaxed);
+                self.ports.deliver(&group, datagram);
+            }
             Command::Adopt(handover) => arrival::adopt(self, handover),
             Command::LookUp => self.wake_all(),
             Command::Stop => return false,
         }
         true
+    }
+
+    /// Ends connections over QUIC: a socket that closes tells nobody.
+    async fn say_goodbye(&self) {
+        self.ports.end();
+        self.quic.end();
+        for _ in 0..GOODBYE_TURNS {
+            tokio::task::yield_now().await;
+        }
     }
 
     /// Looks at the load of the last tick and says how many connections to give away.
@@ -353,6 +390,7 @@ pub(crate) fn run(worker: Worker, mut commands: UnboundedReceiver<Command>) -> i
             }
         }
         worker.log.flush(worker.counters());
+        worker.say_goodbye().await;
     });
     Ok(())
 }

@@ -113,7 +113,7 @@ fn begin(presence: Presence, client: Client) {
 /// The connection in the counts of its listener and worker, for as long as it is here.
 pub(crate) struct Presence {
     pub(crate) worker: Rc<Worker>,
-    bound: Arc<Bound>,
+    pub(crate) bound: Arc<Bound>,
     moved_on: bool,
 }
 

@@ -76,13 +76,14 @@ fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// Without the permission to share the address, which for UDP means that datagrams go to any one of those who do.
-fn bind_udp(address: SocketAddr) -> io::Result<UdpSocket> {
+pub(crate) fn bind_udp(address: SocketAddr) -> io::Result<UdpSocket> {
     let socket = socket(address, Type::DGRAM)?;
     socket.bind(&address.into())?;
     Ok(socket.into())
 }
 
-fn socket(address: SocketAddr, kind: Type) -> io::Result<Socket> {
+/// A socket that does not wait, for both families where the address is unspecified.
+pub(crate) fn socket(address: SocketAddr, kind: Type) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), kind, None)?;
     if address.is_ipv6() {
         socket.set_only_v6(!address.ip().is_unspecified())?;

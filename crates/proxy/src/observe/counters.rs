@@ -11,6 +11,7 @@ use crate::failure::Failure;
 use crate::grpc::Code;
 use crate::mirror::Fate;
 use crate::observe::{Distribution, Exemplars};
+use crate::quic::Dropped;
 use crate::tls::Unsecured;
 
 /// A number that one thread adds to and any thread reads.
@@ -83,6 +84,21 @@ pub(crate) struct ListenerCounters {
     pub(crate) sent_bytes: Counter,
     pub(crate) datagrams_dropped: Counter,
     pub(crate) handshakes: HandshakeCounters,
+    pub(crate) quic: QuicCounters,
+}
+
+/// QUIC with clients.
+#[derive(Default)]
+pub(crate) struct QuicCounters {
+    pub(crate) connections: Counter,
+    /// Datagrams.
+    pub(crate) received: Counter,
+    pub(crate) sent: Counter,
+    /// By [`Dropped`].
+    pub(crate) dropped: [Counter; Dropped::ALL.len()],
+    /// To the worker whose they were.
+    pub(crate) handed_over: Counter,
+    pub(crate) retries: Counter,
 }
 
 /// TLS handshakes of clients.

@@ -14,9 +14,10 @@ use crate::grpc::Code;
 use crate::live::{LiveListener, Route};
 use crate::mirror::Fate;
 use crate::observe::{
-    Counter, Distribution, Exemplars, HandshakeCounters, Histogram, Metric, Read, Row, Sample,
-    WorkerCounters,
+    Counter, Distribution, Exemplars, HandshakeCounters, Histogram, ListenerCounters, Metric, Read,
+    Row, Sample, WorkerCounters,
 };
+use crate::quic::Dropped;
 use crate::worker::Shared;
 
 const LISTENER: &[&str] = &["listener"];
@@ -86,6 +87,47 @@ static OF_LISTENERS: &[Row<LiveListener>] = &[
             open.sum::<u64>() as f64
         }),
         "TLS handshakes of clients that have not come to an end yet.",
+    ),
+    Row::new(
+        "sheave_quic_connections",
+        LISTENER,
+        Read::Count(|it| total(&it.bound.counters, |shard| &shard.quic.connections)),
+        "Connections of QUIC that were begun; sheave_listener_connections counts them too.",
+    ),
+    Row::new(
+        "sheave_quic_retries",
+        LISTENER,
+        Read::Count(|it| total(&it.bound.counters, |shard| &shard.quic.retries)),
+        "Clients that were asked to show that they are where they say, because many handshakes were under way.",
+    ),
+    Row::new(
+        "sheave_quic_datagrams_received",
+        LISTENER,
+        Read::Count(|it| total(&it.bound.counters, |shard| &shard.quic.received)),
+        "Datagrams received for QUIC.",
+    ),
+    Row::new(
+        "sheave_quic_datagrams_sent",
+        LISTENER,
+        Read::Count(|it| total(&it.bound.counters, |shard| &shard.quic.sent)),
+        "Datagrams sent for QUIC.",
+    ),
+    Row::new(
+        "sheave_quic_datagrams_handed_over",
+        LISTENER,
+        Read::Count(|it| total(&it.bound.counters, |shard| &shard.quic.handed_over)),
+        "Datagrams that came to another worker than their connection's, and were handed over.",
+    ),
+    Row::new(
+        "sheave_quic_datagrams_dropped",
+        &["listener", "reason"],
+        Read::Counts(|it, each| {
+            for why in Dropped::ALL {
+                let count = |shard: &ListenerCounters| shard.quic.dropped[why as usize].value();
+                each(why.word(), it.bound.counters.iter().map(count).sum());
+            }
+        }),
+        "Datagrams for QUIC that were dropped: of no known connection, or beyond what may wait; and answers not sent.",
     ),
 ];
 

@@ -20,7 +20,7 @@ pub use row::{Distribution, Each, Exemplar, Kind, Metric, Read, Row, Sample, Val
 
 pub(crate) use counters::{
     BackendCounters, Counter, EndpointCounters, HandshakeCounters, Histogram, ListenerCounters,
-    RouteCounters, WorkerCounters,
+    QuicCounters, RouteCounters, WorkerCounters,
 };
 pub(crate) use exemplar::{Exemplars, sampled_trace};
 pub(crate) use metrics::collect;

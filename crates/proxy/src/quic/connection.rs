@@ -1,0 +1,270 @@
+//! A connection as its tasks see it.
+//!
+//! What a task asks for is done in the connection's state at once; the port's task, which is told that there is something
+//! to say, says it when the tasks that are ready have had their turn. A task that has to wait is remembered until then:
+//! for each thing that can be waited for, the last one that asked.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Instant;
+
+use bytes::Bytes;
+use quinn_proto::{ConnectionHandle, Dir, StreamId, VarInt};
+
+use crate::accept::arrival::Presence;
+use crate::clock;
+use crate::quic::agenda::Agenda;
+use crate::quic::{Closed, RecvStream, SendStream};
+use crate::tls::Greeting;
+
+/// A connection. It lives until one side closes it, whether anybody holds it or not.
+#[derive(Clone)]
+pub(crate) struct Connection(pub(super) Rc<Inner>);
+
+/// What the port and the connection's tasks share.
+pub(super) struct Inner {
+    pub(super) handle: ConnectionHandle,
+    pub(super) state: RefCell<State>,
+    pub(super) greeting: OnceCell<Arc<Greeting>>,
+    agenda: Rc<Agenda>,
+    /// It is on the agenda.
+    pub(super) noted: Cell<bool>,
+    /// Something has come for it that nobody knows of yet.
+    pub(super) heard: Cell<bool>,
+    /// The port has let go of it: its handle may be another's by now.
+    pub(super) forgotten: Cell<bool>,
+}
+
+/// What QUIC knows of the connection, and who waits for what.
+pub(super) struct State {
+    pub(super) proto: quinn_proto::Connection,
+    pub(super) established: bool,
+    /// As far as is known the other side allows another stream with both directions.
+    pub(super) may_open: bool,
+    pub(super) closed: Option<Closed>,
+    /// The end of its handshake has been counted.
+    pub(super) concluded: bool,
+    /// For when the port's timers have it.
+    pub(super) alarm: Option<Instant>,
+    /// By when its handshake has to be over.
+    pub(super) handshake_until: Option<Instant>,
+    /// When the other side is to be asked for a sign of life.
+    pub(super) ping_at: Option<Instant>,
+    /// A client's, in the counts of its listener and worker: until somebody serves it, or it is over.
+    pub(super) presence: Option<Presence>,
+    pub(super) sleepers: Sleepers,
+}
+
+/// The tasks that wait for something of the connection.
+#[derive(Default)]
+pub(super) struct Sleepers {
+    pub(super) established: Option<Waker>,
+    /// For the other side's next stream, by its direction.
+    pub(super) opened: [Option<Waker>; 2],
+    /// Until another stream with both directions may be opened.
+    pub(super) room: Option<Waker>,
+    pub(super) closed: Option<Waker>,
+    pub(super) readers: BTreeMap<StreamId, Waker>,
+    pub(super) writers: BTreeMap<StreamId, Waker>,
+}
+
+impl Sleepers {
+    pub(super) fn wake_all(&mut self) {
+        let Self { established, opened, room, closed, readers, writers } = std::mem::take(self);
+        let [bi, uni] = opened;
+        [established, bi, uni, room, closed].into_iter().flatten().for_each(Waker::wake);
+        readers.into_values().chain(writers.into_values()).for_each(Waker::wake);
+    }
+}
+
+/// Remembers the task in `place`.
+pub(super) fn sleep<T>(place: &mut Option<Waker>, cx: &Context<'_>) -> Poll<T> {
+    match place {
+        Some(waker) => waker.clone_from(cx.waker()),
+        None => *place = Some(cx.waker().clone()),
+    }
+    Poll::Pending
+}
+
+/// Wakes the task in `place`.
+pub(super) fn wake(place: &mut Option<Waker>) {
+    if let Some(waker) = place.take() {
+        waker.wake();
+    }
+}
+
+impl Inner {
+    pub(super) fn new(
+        handle: ConnectionHandle,
+        proto: quinn_proto::Connection,
+        agenda: &Rc<Agenda>,
+    ) -> Rc<Self> {
+        let state = State {
+            proto,
+            established: false,
+            may_open: true,
+            closed: None,
+            concluded: false,
+            alarm: None,
+            handshake_until: None,
+            ping_at: None,
+            presence: None,
+            sleepers: Sleepers::default(),
+        };
+        Rc::new(Self {
+            handle,
+            state: RefCell::new(state),
+            greeting: OnceCell::new(),
+            agenda: Rc::clone(agenda),
+            noted: Cell::new(false),
+            heard: Cell::new(false),
+            forgotten: Cell::new(false),
+        })
+    }
+
+    /// It has something to say, or its timers have changed.
+    pub(super) fn note(&self) {
+        if !self.noted.get() && !self.forgotten.get() {
+            self.noted.set(true);
+            self.agenda.note(self.handle);
+        }
+    }
+}
+
+impl State {
+    /// The connection is over: nobody has to wait for it any more.
+    pub(super) fn end(&mut self, why: Closed) {
+        if self.closed.is_none() {
+            self.closed = Some(why);
+        }
+        self.sleepers.wake_all();
+    }
+}
+
+impl Connection {
+    /// Ready when the handshake is complete.
+    pub(crate) fn poll_established(&self, cx: &mut Context<'_>) -> Poll<Result<(), Closed>> {
+        let state = &mut *self.0.state.borrow_mut();
+        match state.closed {
+            Some(closed) => Poll::Ready(Err(closed)),
+            None if state.established => Poll::Ready(Ok(())),
+            None => sleep(&mut state.sleepers.established, cx),
+        }
+    }
+
+    /// The next stream with both directions that the other side has opened.
+    pub(crate) fn poll_accept_bi(
+        &self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(SendStream, RecvStream), Closed>> {
+        let id = ready!(self.poll_accept(cx, Dir::Bi))?;
+        Poll::Ready(Ok((SendStream::new(self, id), RecvStream::new(self, id))))
+    }
+
+    /// The next stream with one direction that the other side has opened.
+    pub(crate) fn poll_accept_uni(&self, cx: &mut Context<'_>) -> Poll<Result<RecvStream, Closed>> {
+        let id = ready!(self.poll_accept(cx, Dir::Uni))?;
+        Poll::Ready(Ok(RecvStream::new(self, id)))
+    }
+
+    fn poll_accept(&self, cx: &mut Context<'_>, direction: Dir) -> Poll<Result<StreamId, Closed>> {
+        let state = &mut *self.0.state.borrow_mut();
+        if let Some(closed) = state.closed {
+            return Poll::Ready(Err(closed));
+        }
+        match state.proto.streams().accept(direction) {
+            Some(id) => Poll::Ready(Ok(id)),
+            None => sleep(&mut state.sleepers.opened[direction as usize], cx),
+        }
+    }
+
+    /// A new stream with both directions; `None`: the other side allows no more now, or the connection is over.
+    pub(crate) fn open_bi(&self) -> Option<(SendStream, RecvStream)> {
+        let opened = {
+            let state = &mut *self.0.state.borrow_mut();
+            let opened = state.proto.streams().open(Dir::Bi);
+            state.may_open = opened.is_some();
+            opened
+        };
+        let id = opened?;
+        Some((SendStream::new(self, id), RecvStream::new(self, id)))
+    }
+
+    /// A new stream on which we alone speak; `None`: the other side allows no more now, or the connection is over.
+    pub(crate) fn open_uni(&self) -> Option<SendStream> {
+        let id = self.0.state.borrow_mut().proto.streams().open(Dir::Uni)?;
+        Some(SendStream::new(self, id))
+    }
+
+    /// Waits until the other side allows more streams with both directions: for who has just been refused one.
+    pub(crate) fn poll_can_open_bi(&self, cx: &mut Context<'_>) -> Poll<Result<(), Closed>> {
+        let state = &mut *self.0.state.borrow_mut();
+        match state.closed {
+            Some(closed) => Poll::Ready(Err(closed)),
+            None if state.may_open => Poll::Ready(Ok(())),
+            None => sleep(&mut state.sleepers.room, cx),
+        }
+    }
+
+    /// Closes the connection with a code of the protocol that it carries. What was written and not yet sent is lost.
+    pub(crate) fn close(&self, code: u64, reason: &'static str) {
+        let state = &mut *self.0.state.borrow_mut();
+        if state.closed.is_none() {
+            let code = VarInt::from_u64(code).unwrap_or(VarInt::MAX);
+            let reason = Bytes::from_static(reason.as_bytes());
+            state.proto.close(clock::quic_now(), code, reason);
+            state.end(Closed::ByUs);
+            self.0.note();
+        }
+    }
+
+    /// Ready when the connection is over.
+    pub(crate) fn poll_closed(&self, cx: &mut Context<'_>) -> Poll<Closed> {
+        let state = &mut *self.0.state.borrow_mut();
+        match state.closed {
+            Some(closed) => Poll::Ready(closed),
+            None => sleep(&mut state.sleepers.closed, cx),
+        }
+    }
+
+    /// Why it is over, if it is.
+    pub(crate) fn closed(&self) -> Option<Closed> {
+        self.0.state.borrow().closed
+    }
+
+    /// Where the other side is now: a client may move.
+    pub(crate) fn peer(&self) -> SocketAddr {
+        self.0.state.borrow().proto.remote_address()
+    }
+
+    /// Our address as the other side knows it, where the kernel tells.
+    pub(crate) fn local_ip(&self) -> Option<IpAddr> {
+        self.0.state.borrow().proto.local_ip()
+    }
+
+    /// What the client's TLS has told; of an endpoint's connection: nothing.
+    pub(crate) fn greeting(&self) -> &Arc<Greeting> {
+        self.0.greeting.get_or_init(|| Arc::new(Greeting::of_quic()))
+    }
+
+    /// The handshake is not complete: what comes may be a copy of what has come before (0-RTT, RFC 9001 §9.2).
+    pub(crate) fn is_early(&self) -> bool {
+        self.0.state.borrow().proto.is_handshaking()
+    }
+
+    /// From now on the other side may have as many streams with both directions open at a time.
+    pub(crate) fn set_max_concurrent_bi(&self, most: u32) {
+        self.0.state.borrow_mut().proto.set_max_concurrent_streams(Dir::Bi, most.into());
+        self.0.note();
+    }
+
+    /// Asks the other side for a sign of life.
+    pub(crate) fn ping(&self) {
+        self.0.state.borrow_mut().proto.ping();
+        self.0.note();
+    }
+}

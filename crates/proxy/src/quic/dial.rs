@@ -1,0 +1,112 @@
+//! Connections to endpoints.
+//!
+//! Each has a socket of its own, connected to its endpoint: so the kernel sorts what comes, and tells when nobody is
+//! there. Those of one worker share their buffers.
+
+use std::cell::RefCell;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::time::Duration;
+
+use quinn_proto::crypto::rustls::QuicClientConfig;
+use quinn_proto::{ClientConfig, Endpoint, EndpointConfig};
+
+use crate::clock;
+use crate::failure::Failure;
+use crate::quic::agenda::Agenda;
+use crate::quic::port::{Port, Role};
+use crate::quic::session::VERSION;
+use crate::quic::socket::{Buffers, Socket};
+use crate::quic::{Connection, transport};
+use crate::tls::Untrusted;
+
+/// Endpoints open no streams with both directions (RFC 9114 §6.1).
+const BI_STREAMS: u32 = 0;
+
+/// Opens connections from one worker.
+#[derive(Clone)]
+pub(crate) struct Dialer {
+    pub(super) buffers: Rc<Buffers>,
+    config: Arc<EndpointConfig>,
+    ports: Rc<RefCell<Vec<Weak<Agenda>>>>,
+}
+
+/// What holds for a connection to an endpoint.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LinkSettings {
+    /// After so long without a word from the endpoint the connection is over.
+    pub(crate) idle_timeout: Duration,
+    /// How often the endpoint is asked for a sign of life; `None`: never.
+    pub(crate) keep_alive: Option<Duration>,
+}
+
+impl Dialer {
+    pub(crate) fn new(keys: &crate::quic::Keys) -> Self {
+        let mut config = EndpointConfig::new(Arc::clone(&keys.reset));
+        config.supported_versions(vec![VERSION]);
+        Self { buffers: Buffers::new(), config: Arc::new(config), ports: Rc::default() }
+    }
+
+    /// Begins a connection to the endpoint there, which has to be who has this name.
+    ///
+    /// The caller bounds the time until it is established, and closes it beyond that.
+    pub(crate) fn dial(
+        &self,
+        address: SocketAddr,
+        server_name: &str,
+        crypto: &Arc<QuicClientConfig>,
+        settings: LinkSettings,
+    ) -> Result<Connection, Failure> {
+        let socket = connect(address).and_then(Socket::new).map_err(|error| why(&error))?;
+        let whole = socket.keeps_datagrams_whole();
+        let mut endpoint = Endpoint::new(Arc::clone(&self.config), None, whole, None);
+        let terms = transport::Terms {
+            bi_streams: BI_STREAMS,
+            idle_timeout: settings.idle_timeout,
+            keep_alive: settings.keep_alive,
+        };
+        let mut config = ClientConfig::new(Arc::<QuicClientConfig>::clone(crypto));
+        config.transport_config(terms.config());
+        let (handle, connection) = endpoint
+            .connect(clock::quic_now(), config, address, server_name)
+            .map_err(|_unusable| Failure::Untrusted(Untrusted::Unusable))?;
+        let agenda = Rc::new(Agenda::new(None));
+        let buffers = Rc::clone(&self.buffers);
+        let mut port = Port::new(endpoint, socket, Rc::clone(&agenda), buffers, Role::Client);
+        let connection = Connection(port.add(handle, connection));
+        self.remember(&agenda);
+        tokio::task::spawn_local(port.run());
+        Ok(connection)
+    }
+
+    fn remember(&self, agenda: &Rc<Agenda>) {
+        let ports = &mut *self.ports.borrow_mut();
+        ports.retain(|port| port.strong_count() > 0);
+        ports.push(Rc::downgrade(agenda));
+    }
+
+    /// Closes all connections at once.
+    pub(crate) fn end(&self) {
+        self.ports.borrow().iter().filter_map(Weak::upgrade).for_each(|agenda| agenda.end());
+    }
+}
+
+fn connect(address: SocketAddr) -> io::Result<UdpSocket> {
+    let ours: IpAddr = match address {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind((ours, 0))?;
+    socket.set_nonblocking(true)?;
+    socket.connect(address)?;
+    Ok(socket)
+}
+
+fn why(error: &io::Error) -> Failure {
+    match error.raw_os_error() {
+        Some(libc::EMFILE | libc::ENFILE) => Failure::OutOfDescriptors,
+        _ => Failure::ConnectFailed,
+    }
+}

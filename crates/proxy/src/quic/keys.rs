@@ -1,0 +1,32 @@
+//! Keys that all workers share, so that any of them knows what another has given out. Made anew with each start.
+
+use std::sync::Arc;
+
+use aws_lc_rs::{hkdf, hmac, rand};
+use quinn_proto::crypto::{HandshakeTokenKey, HmacKey};
+
+/// Keys that all workers share.
+#[derive(Clone)]
+pub(crate) struct Keys {
+    /// For tokens by which a connection is given up that nobody knows any more (RFC 9000 §10.3).
+    pub(super) reset: Arc<dyn HmacKey>,
+    /// For tokens by which a client shows that it is where it says (RFC 9000 §8.1).
+    pub(super) token: Arc<dyn HandshakeTokenKey>,
+}
+
+impl Keys {
+    pub(crate) fn new() -> Self {
+        let token = hkdf::Salt::new(hkdf::HKDF_SHA256, &[]).extract(&random::<64>());
+        Self {
+            reset: Arc::new(hmac::Key::new(hmac::HMAC_SHA256, &random::<64>())),
+            token: Arc::new(token),
+        }
+    }
+}
+
+/// Bytes that nobody can guess.
+pub(super) fn random<const COUNT: usize>() -> [u8; COUNT] {
+    let mut bytes = [0; COUNT];
+    rand::fill(&mut bytes).expect("the library's generator seeds itself from the kernel");
+    bytes
+}

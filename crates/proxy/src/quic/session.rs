@@ -1,0 +1,277 @@
+//! TLS within QUIC, on our side of a client's connection: who answers is decided by what the client says first.
+//!
+//! What a client says is kept until its ClientHello is whole, which may take several datagrams. The name in it finds the
+//! site, as over TCP, and from there on the session is that site's.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use quinn_proto::crypto::rustls::QuicServerConfig;
+use quinn_proto::crypto::{
+    self, ExportKeyingMaterialError, HeaderKey, KeyPair, Keys, PacketKey, UnsupportedVersion,
+};
+use quinn_proto::transport_parameters::TransportParameters;
+use quinn_proto::{ConnectionId, Side, TransportError, TransportErrorCode};
+use rustls::HandshakeKind;
+use rustls::quic::{DirectionalKeys, KeyChange, Secrets, ServerConnection, Version};
+
+use crate::live::Bound;
+use crate::quic::closed::description;
+use crate::tls::{Decryption, Hello, MOST_HELLO_BYTES, Treatment, quic_protocol};
+use crate::worker::Shared;
+
+/// The version of QUIC that we speak (RFC 9000).
+pub(super) const VERSION: u32 = 1;
+/// What a ClientHello begins with: its type, and its length in three bytes (RFC 8446 §4).
+const CLIENT_HELLO: u8 = 1;
+const HELLO_HEAD: usize = 4;
+/// Said of what the rules of TLS do not tell us to say more of.
+const NO_REASON: &str = "";
+
+/// Answers clients of one listener.
+pub(super) struct Answerer {
+    shared: Arc<Shared>,
+    bound: Arc<Bound>,
+    /// What is the same whatever the site: the keys that anybody can know.
+    protocol: Arc<QuicServerConfig>,
+}
+
+impl Answerer {
+    pub(super) fn new(shared: &Arc<Shared>, bound: &Arc<Bound>) -> Self {
+        Self { shared: Arc::clone(shared), bound: Arc::clone(bound), protocol: quic_protocol() }
+    }
+
+    /// Whose connection it is for who asks for `name`, as of now; else the alert for which it is refused.
+    fn site(&self, name: Option<&str>) -> Result<Arc<rustls::ServerConfig>, u8> {
+        let live = self.shared.live.load();
+        let listener = live.listener(&self.bound).ok_or(description::INTERNAL_ERROR)?;
+        let sites = listener.tls.as_ref().ok_or(description::INTERNAL_ERROR)?;
+        let site = sites.find(name).ok_or(description::UNRECOGNIZED_NAME)?;
+        match &site.treatment {
+            Treatment::Decrypt(Decryption { over_quic: Some(config), .. }) => {
+                Ok(Arc::clone(&config.usual))
+            }
+            // What is carried as it is we cannot carry over QUIC.
+            Treatment::Decrypt(Decryption { over_quic: None, .. }) | Treatment::PassThrough => {
+                Err(description::UNRECOGNIZED_NAME)
+            }
+            Treatment::Refuse => Err(description::INTERNAL_ERROR),
+        }
+    }
+}
+
+impl crypto::ServerConfig for Answerer {
+    fn initial_keys(&self, version: u32, id: &ConnectionId) -> Result<Keys, UnsupportedVersion> {
+        self.protocol.initial_keys(version, id)
+    }
+
+    fn retry_tag(&self, version: u32, id: &ConnectionId, packet: &[u8]) -> [u8; 16] {
+        self.protocol.retry_tag(version, id, packet)
+    }
+
+    fn start_session(
+        self: Arc<Self>,
+        _version: u32,
+        parameters: &TransportParameters,
+    ) -> Box<dyn crypto::Session> {
+        let stage = Stage::Hearing { said: Vec::new(), parameters: *parameters };
+        Box::new(Session { answerer: self, stage })
+    }
+}
+
+/// What a handshake has settled.
+pub(super) struct Settled {
+    pub(super) server_name: Option<Box<str>>,
+    pub(super) resumed: bool,
+}
+
+struct Session {
+    answerer: Arc<Answerer>,
+    stage: Stage,
+}
+
+enum Stage {
+    /// The ClientHello is not whole yet.
+    Hearing {
+        said: Vec<u8>,
+        parameters: TransportParameters,
+    },
+    Talking(Box<Talk>),
+}
+
+/// A handshake with a site.
+struct Talk {
+    tls: ServerConnection,
+    /// The port has been told whom the client asks for.
+    announced: bool,
+    next: Option<Secrets>,
+}
+
+impl Session {
+    fn talk(&self) -> Option<&Talk> {
+        match &self.stage {
+            Stage::Talking(talk) => Some(talk),
+            Stage::Hearing { .. } => None,
+        }
+    }
+
+    /// Finds who answers, once the ClientHello is whole. What was said so far.
+    fn answer(&mut self) -> Result<Option<Vec<u8>>, TransportError> {
+        let Stage::Hearing { said, parameters } = &mut self.stage else { return Ok(None) };
+        let Some(name) = greeted(said)? else { return Ok(None) };
+        let config = self.answerer.site(name.as_deref()).map_err(refusal)?;
+        let mut encoded = Vec::new();
+        parameters.write(&mut encoded);
+        let tls = ServerConnection::new(config, Version::V1, encoded)
+            .map_err(|_unusable| refusal(description::INTERNAL_ERROR))?;
+        let said = std::mem::take(said);
+        self.stage = Stage::Talking(Box::new(Talk { tls, announced: false, next: None }));
+        Ok(Some(said))
+    }
+}
+
+/// The name that a client asks for; `None`: its ClientHello is not whole.
+fn greeted(said: &[u8]) -> Result<Option<Option<Box<str>>>, TransportError> {
+    let Some((&[kind, a, b, c], _)) = said.split_first_chunk::<HELLO_HEAD>() else {
+        return Ok(None);
+    };
+    if kind != CLIENT_HELLO {
+        return Err(refusal(description::UNEXPECTED_MESSAGE));
+    }
+    let length = HELLO_HEAD + u32::from_be_bytes([0, a, b, c]) as usize;
+    if length > MOST_HELLO_BYTES {
+        return Err(refusal(description::DECODE_ERROR));
+    }
+    let Some(hello) = said.get(..length) else { return Ok(None) };
+    match Hello::of_message(hello) {
+        Hello::Greets(name) => Ok(Some(name)),
+        // An alert's last byte says which.
+        Hello::Bad(_, alert) => {
+            Err(refusal(alert.last().copied().unwrap_or(description::DECODE_ERROR)))
+        }
+        Hello::Unfinished | Hello::PlainHttp => Err(refusal(description::DECODE_ERROR)),
+    }
+}
+
+fn refusal(alert: u8) -> TransportError {
+    let code = TransportErrorCode::crypto(alert);
+    TransportError { code, frame: None, reason: NO_REASON.to_owned() }
+}
+
+impl crypto::Session for Session {
+    fn initial_keys(&self, id: &ConnectionId, _side: Side) -> Keys {
+        let keys = crypto::ServerConfig::initial_keys(&*self.answerer, VERSION, id);
+        keys.unwrap_or_else(|_| unreachable!("a session is begun for the version that we speak"))
+    }
+
+    fn handshake_data(&self) -> Option<Box<dyn Any>> {
+        let tls = &self.talk()?.tls;
+        Some(Box::new(Settled {
+            server_name: tls.server_name().map(Into::into),
+            resumed: tls.handshake_kind() == Some(HandshakeKind::Resumed),
+        }))
+    }
+
+    fn peer_identity(&self) -> Option<Box<dyn Any>> {
+        None
+    }
+
+    fn early_crypto(&self) -> Option<(Box<dyn HeaderKey>, Box<dyn PacketKey>)> {
+        let DirectionalKeys { header, packet } = self.talk()?.tls.zero_rtt_keys()?;
+        Some((Box::new(header), Box::new(packet)))
+    }
+
+    fn early_data_accepted(&self) -> Option<bool> {
+        None
+    }
+
+    fn is_handshaking(&self) -> bool {
+        self.talk().is_none_or(|talk| talk.tls.is_handshaking())
+    }
+
+    fn read_handshake(&mut self, bytes: &[u8]) -> Result<bool, TransportError> {
+        if let Stage::Hearing { said, .. } = &mut self.stage {
+            said.extend_from_slice(bytes);
+        }
+        let said = self.answer()?;
+        let Stage::Talking(talk) = &mut self.stage else { return Ok(false) };
+        talk.hear(said.as_deref().unwrap_or(bytes))?;
+        Ok(!std::mem::replace(&mut talk.announced, true))
+    }
+
+    fn transport_parameters(&self) -> Result<Option<TransportParameters>, TransportError> {
+        let encoded = self.talk().and_then(|talk| talk.tls.quic_transport_parameters());
+        let Some(mut encoded) = encoded else { return Ok(None) };
+        Ok(Some(TransportParameters::read(Side::Server, &mut encoded)?))
+    }
+
+    fn write_handshake(&mut self, out: &mut Vec<u8>) -> Option<Keys> {
+        let Stage::Talking(talk) = &mut self.stage else { return None };
+        let keys = match talk.tls.write_hs(out)? {
+            KeyChange::Handshake { keys } => keys,
+            KeyChange::OneRtt { keys, next } => {
+                talk.next = Some(next);
+                keys
+            }
+        };
+        let (local, remote) = (keys.local, keys.remote);
+        Some(Keys {
+            header: KeyPair { local: Box::new(local.header), remote: Box::new(remote.header) },
+            packet: KeyPair { local: Box::new(local.packet), remote: Box::new(remote.packet) },
+        })
+    }
+
+    fn next_1rtt_keys(&mut self) -> Option<KeyPair<Box<dyn PacketKey>>> {
+        let Stage::Talking(talk) = &mut self.stage else { return None };
+        let keys = talk.next.as_mut()?.next_packet_keys();
+        Some(KeyPair { local: Box::new(keys.local), remote: Box::new(keys.remote) })
+    }
+
+    /// Servers send Retry packets, and get none.
+    fn is_valid_retry(&self, _id: &ConnectionId, _header: &[u8], _payload: &[u8]) -> bool {
+        false
+    }
+
+    /// Nothing that is carried here asks for keys of its own.
+    fn export_keying_material(
+        &self,
+        _output: &mut [u8],
+        _label: &[u8],
+        _context: &[u8],
+    ) -> Result<(), ExportKeyingMaterialError> {
+        Err(ExportKeyingMaterialError)
+    }
+}
+
+impl Talk {
+    fn hear(&mut self, bytes: &[u8]) -> Result<(), TransportError> {
+        self.tls.read_hs(bytes).map_err(|error| match self.tls.alert() {
+            Some(alert) => TransportError {
+                code: TransportErrorCode::crypto(alert.into()),
+                frame: None,
+                reason: error.to_string(),
+            },
+            None => TransportErrorCode::PROTOCOL_VIOLATION.into(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn code(error: &TransportError) -> u64 {
+        error.code.into()
+    }
+
+    #[test]
+    fn what_is_no_client_hello_is_refused_before_it_is_kept() {
+        assert_eq!(greeted(&[1, 0, 0]).unwrap(), None);
+        let refused = greeted(&[2, 0, 0, 1]).unwrap_err();
+        assert_eq!(code(&refused), 0x100 + 10);
+        let long = greeted(&[1, 1, 0, 0]).unwrap_err();
+        assert_eq!(code(&long), 0x100 + 50);
+        let empty = greeted(&[1, 0, 0, 0]).unwrap_err();
+        assert_eq!(code(&empty), 0x100 + 50);
+    }
+}

@@ -1,0 +1,277 @@
+//! The two directions of a stream.
+//!
+//! What is written goes to the state of the connection, as far as the windows of the other side and the path allow, and
+//! leaves with what else there is to say. The window of the other side is opened as fast as is read here: whoever reads
+//! no more than it can pass on is sent no more.
+
+use std::collections::BTreeMap;
+use std::io::IoSlice;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use bytes::{Bytes, BytesMut};
+use quinn_proto::{FinishError, ReadError, StreamId, VarInt, WriteError};
+
+use crate::quic::connection::{Inner, State};
+use crate::quic::{Closed, Connection};
+
+/// Writes of several pieces that are not longer than this are copied once, and kept as one.
+const GATHERED: usize = 4096;
+/// For what a stream is reset whose task has gone: H3_REQUEST_CANCELLED (RFC 9114 §8.1).
+const CANCELLED: u64 = 0x10c;
+/// For what we stop reading a stream that nobody reads: H3_NO_ERROR.
+const NO_ERROR: u64 = 0x100;
+
+/// Why a stream gives or takes no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StreamEnd {
+    /// The other side has given up what it was sending, for this.
+    Reset(u64),
+    /// The other side does not want what we are sending, for this.
+    Stopped(u64),
+    /// The connection is over.
+    Connection(Closed),
+}
+
+/// What we send. Reset with H3_REQUEST_CANCELLED when dropped before its end.
+pub(crate) struct SendStream {
+    connection: Rc<Inner>,
+    id: StreamId,
+    /// It is finished, reset, or stopped.
+    over: bool,
+}
+
+/// What we receive. Stopped with H3_NO_ERROR when dropped before its end.
+///
+/// Of each direction one task is remembered, the last that asked for anything.
+pub(crate) struct RecvStream {
+    connection: Rc<Inner>,
+    id: StreamId,
+    over: bool,
+}
+
+impl SendStream {
+    pub(super) fn new(connection: &Connection, id: StreamId) -> Self {
+        Self { connection: Rc::clone(&connection.0), id, over: false }
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        self.id.into()
+    }
+
+    /// Writes as much of the slices as there is room for.
+    pub(crate) fn poll_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<Result<usize, StreamEnd>> {
+        let id = self.id;
+        self.poll_with(cx, |state| write_slices(&mut state.proto.send_stream(id), slices))
+    }
+
+    /// Writes as much as there is room for, without copying it. What is left is what was not written.
+    pub(crate) fn poll_write_bytes(
+        &mut self,
+        cx: &mut Context<'_>,
+        bytes: &mut Bytes,
+    ) -> Poll<Result<usize, StreamEnd>> {
+        let id = self.id;
+        self.poll_with(cx, |state| {
+            let chunks = std::slice::from_mut(bytes);
+            state.proto.send_stream(id).write_chunks(chunks).map(|written| written.bytes)
+        })
+    }
+
+    fn poll_with(
+        &mut self,
+        cx: &Context<'_>,
+        write: impl FnOnce(&mut State) -> Result<usize, WriteError>,
+    ) -> Poll<Result<usize, StreamEnd>> {
+        let state = &mut *self.connection.state.borrow_mut();
+        if let Some(closed) = state.closed {
+            return Poll::Ready(Err(StreamEnd::Connection(closed)));
+        }
+        match write(state) {
+            Ok(count) => {
+                self.connection.note();
+                Poll::Ready(Ok(count))
+            }
+            Err(WriteError::Blocked) => {
+                // The other side is told that we would have more.
+                self.connection.note();
+                remember(&mut state.sleepers.writers, self.id, cx);
+                Poll::Pending
+            }
+            Err(WriteError::Stopped(code)) => {
+                self.over = true;
+                give_up(state, self.id, code);
+                self.connection.note();
+                Poll::Ready(Err(StreamEnd::Stopped(code.into_inner())))
+            }
+            // Whoever has ended a stream itself does not write on it.
+            Err(WriteError::ClosedStream) => Poll::Ready(Err(StreamEnd::Stopped(CANCELLED))),
+        }
+    }
+
+    /// That was all.
+    pub(crate) fn finish(&mut self) {
+        if std::mem::replace(&mut self.over, true) {
+            return;
+        }
+        let state = &mut *self.connection.state.borrow_mut();
+        if let Err(FinishError::Stopped(code)) = state.proto.send_stream(self.id).finish() {
+            give_up(state, self.id, code);
+        }
+        self.connection.note();
+    }
+
+    /// What has been written, and would have been, is given up.
+    pub(crate) fn reset(&mut self, code: u64) {
+        if std::mem::replace(&mut self.over, true) {
+            return;
+        }
+        give_up(&mut self.connection.state.borrow_mut(), self.id, varint(code));
+        self.connection.note();
+    }
+
+    /// Ready when the other side wants no more of it, with the code that it gives.
+    pub(crate) fn poll_stopped(&mut self, cx: &mut Context<'_>) -> Poll<Result<u64, Closed>> {
+        let state = &mut *self.connection.state.borrow_mut();
+        if let Some(closed) = state.closed {
+            return Poll::Ready(Err(closed));
+        }
+        // A stream that is not known any more has come to its end, and is not stopped.
+        if let Ok(Some(code)) = state.proto.send_stream(self.id).stopped() {
+            self.over = true;
+            give_up(state, self.id, code);
+            self.connection.note();
+            return Poll::Ready(Ok(code.into_inner()));
+        }
+        remember(&mut state.sleepers.writers, self.id, cx);
+        Poll::Pending
+    }
+
+    /// Streams with a higher number go first; 0 is where they begin.
+    pub(crate) fn set_priority(&mut self, priority: i32) {
+        let state = &mut *self.connection.state.borrow_mut();
+        // What is over goes nowhere.
+        state.proto.send_stream(self.id).set_priority(priority).unwrap_or_default();
+    }
+}
+
+impl Drop for SendStream {
+    fn drop(&mut self) {
+        self.reset(CANCELLED);
+        self.connection.state.borrow_mut().sleepers.writers.remove(&self.id);
+    }
+}
+
+impl RecvStream {
+    pub(super) fn new(connection: &Connection, id: StreamId) -> Self {
+        Self { connection: Rc::clone(&connection.0), id, over: false }
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        self.id.into()
+    }
+
+    /// The next bytes; `None`: that was all. What has come before the connection's end can be read still.
+    pub(crate) fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<Bytes>, StreamEnd>> {
+        let state = &mut *self.connection.state.borrow_mut();
+        if self.over {
+            return Poll::Ready(Ok(None));
+        }
+        let mut stream = state.proto.recv_stream(self.id);
+        let Ok(mut chunks) = stream.read(true) else {
+            let closed = state.closed.unwrap_or(Closed::Transport);
+            return Poll::Ready(Err(StreamEnd::Connection(closed)));
+        };
+        let read = chunks.next(usize::MAX);
+        if chunks.finalize().should_transmit() {
+            self.connection.note();
+        }
+        match read {
+            Ok(Some(chunk)) => Poll::Ready(Ok(Some(chunk.bytes))),
+            Ok(None) => {
+                self.over = true;
+                Poll::Ready(Ok(None))
+            }
+            Err(ReadError::Reset(code)) => {
+                self.over = true;
+                Poll::Ready(Err(StreamEnd::Reset(code.into_inner())))
+            }
+            Err(ReadError::Blocked) => match state.closed {
+                Some(closed) => Poll::Ready(Err(StreamEnd::Connection(closed))),
+                None => {
+                    remember(&mut state.sleepers.readers, self.id, cx);
+                    Poll::Pending
+                }
+            },
+        }
+    }
+
+    /// Asks the other side to send no more.
+    pub(crate) fn stop(&mut self, code: u64) {
+        if std::mem::replace(&mut self.over, true) {
+            return;
+        }
+        let state = &mut *self.connection.state.borrow_mut();
+        // What has come to its end already needs no stopping.
+        state.proto.recv_stream(self.id).stop(varint(code)).unwrap_or_default();
+        self.connection.note();
+    }
+}
+
+impl Drop for RecvStream {
+    fn drop(&mut self) {
+        self.stop(NO_ERROR);
+        self.connection.state.borrow_mut().sleepers.readers.remove(&self.id);
+    }
+}
+
+/// Resets what we send, as the other side has asked or as we please. A stream that is over already stays as it is.
+fn give_up(state: &mut State, id: StreamId, code: VarInt) {
+    state.proto.send_stream(id).reset(code).unwrap_or_default();
+}
+
+fn remember(sleepers: &mut BTreeMap<StreamId, Waker>, id: StreamId, cx: &Context<'_>) {
+    match sleepers.get_mut(&id) {
+        Some(waker) => waker.clone_from(cx.waker()),
+        None => drop(sleepers.insert(id, cx.waker().clone())),
+    }
+}
+
+fn varint(code: u64) -> VarInt {
+    VarInt::from_u64(code).unwrap_or(VarInt::MAX)
+}
+
+/// Each piece costs an allocation, so that small ones are put together first.
+fn write_slices(
+    stream: &mut quinn_proto::SendStream<'_>,
+    slices: &[IoSlice<'_>],
+) -> Result<usize, WriteError> {
+    let total: usize = slices.iter().map(|slice| slice.len()).sum();
+    if slices.len() > 1 && total <= GATHERED {
+        let mut gathered = BytesMut::with_capacity(total);
+        slices.iter().for_each(|slice| gathered.extend_from_slice(slice));
+        let written = stream.write_chunks(&mut [gathered.freeze()])?;
+        return Ok(written.bytes);
+    }
+    let mut written = 0;
+    for slice in slices {
+        match stream.write(slice) {
+            Ok(count) => {
+                written += count;
+                if count < slice.len() {
+                    break;
+                }
+            }
+            Err(_) if written > 0 => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(written)
+}

@@ -1,0 +1,238 @@
+//! Connections with others who speak QUIC, over loopback.
+
+/// Clients.
+mod clients;
+/// What nobody has asked for.
+mod defence;
+/// Endpoints.
+mod endpoints;
+
+use std::future::{Future, poll_fn};
+use std::io::IoSlice;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use gateway::matching::{HostPattern, RouteTable};
+use gateway::snapshot::{
+    Carried, Certificate, ClientSettings, ListenerTls, PrivateKey, Protocol, TlsSite, TlsTerms,
+    Transport,
+};
+use quinn::crypto::rustls::QuicClientConfig;
+use rcgen::{CertificateParams, KeyPair, SanType};
+use rustls::pki_types::CertificateDer;
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::accept::arrival::Presence;
+use crate::live::{Bound, Live, LiveListener};
+use crate::observe::QuicCounters;
+use crate::observe::access::Log;
+use crate::tls::Servers;
+use crate::worker::{self, Command, Shared, Worker};
+
+/// The place of the one listener.
+const PLACE: usize = 0;
+/// What the server closes a connection with when it is asked to.
+const GOODBYE: u64 = 0x42;
+
+/// Runs a test that comes to an end.
+fn run(scene: impl Future<Output = ()>) {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().build_local(tokio::runtime::LocalOptions::default());
+    runtime.unwrap().block_on(async {
+        tokio::time::timeout(Duration::from_secs(60), scene).await.expect("it comes to an end");
+    });
+}
+
+/// A certificate that is its own authority.
+struct Identity {
+    certificate: Arc<Certificate>,
+}
+
+impl Identity {
+    /// For `name`, and as many more as make it long.
+    fn new(name: &str, more: usize) -> Self {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        let others = (0..more).map(|number| format!("name-{number}.of.many.example.com"));
+        let others = others.map(|name| SanType::DnsName(name.as_str().try_into().unwrap()));
+        params.subject_alt_names.extend(others);
+        let signed = params.self_signed(&key).unwrap();
+        let certificate = Certificate {
+            name: name.into(),
+            chain: vec![(**signed.der()).into()],
+            key: PrivateKey::Pkcs8(key.serialize_der().into()),
+        };
+        Self { certificate: Arc::new(certificate) }
+    }
+
+    fn der(&self) -> CertificateDer<'static> {
+        self.certificate.chain[0].to_vec().into()
+    }
+
+    /// What a client believes who believes this, and what it speaks.
+    fn believer(&self, protocol: &[u8]) -> rustls::ClientConfig {
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(self.der()).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let builder = rustls::ClientConfig::builder_with_provider(provider);
+        let builder = builder.with_protocol_versions(&[&rustls::version::TLS13]).unwrap();
+        let mut config = builder.with_root_certificates(roots).with_no_client_auth();
+        config.alpn_protocols = vec![protocol.to_vec()];
+        config
+    }
+}
+
+/// Workers that take in connections, and say again what they hear.
+struct Scene {
+    shared: Arc<Shared>,
+    bound: Arc<Bound>,
+    group: Arc<Group>,
+    address: SocketAddr,
+    identity: Identity,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Scene {
+    fn new(workers: usize) -> Self {
+        Self::with(
+            workers,
+            ClientSettings::default(),
+            Identity::new("a.example.com", 0),
+            Group::bind,
+        )
+    }
+
+    fn with(
+        workers: usize,
+        client: ClientSettings,
+        identity: Identity,
+        bind: fn(SocketAddr, usize) -> std::io::Result<Arc<Group>>,
+    ) -> Self {
+        let free = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = free.local_addr().unwrap();
+        drop(free);
+        let (senders, commands): (Vec<_>, Vec<_>) =
+            (0..workers).map(|_| mpsc::unbounded_channel()).unzip();
+        let shared = Arc::new(Shared::new(senders, false));
+        let bound = Arc::new(Bound::new(PLACE, Transport::Tcp, address, address, workers));
+        let listener = listener(&bound, client, &identity);
+        shared.live.store(Arc::new(Live { listeners: vec![Some(listener)], ..Live::default() }));
+        let threads = commands.into_iter().enumerate().map(|(index, commands)| {
+            let shared = Arc::clone(&shared);
+            std::thread::spawn(move || {
+                let worker = Worker::new(index, shared, Log::new(0.0, None));
+                worker::run(worker, commands).unwrap();
+            })
+        });
+        let threads = threads.collect();
+        let group = bind(address, workers).unwrap();
+        let scene = Self { shared, bound, group, address, identity, threads };
+        scene.listen();
+        scene
+    }
+
+    fn listen(&self) {
+        for seat in &self.shared.seats {
+            let (bound, group) = (Arc::clone(&self.bound), Arc::clone(&self.group));
+            seat.tell(Command::ListenQuic(bound, group, serve));
+        }
+    }
+
+    /// A client that believes us.
+    fn client(&self) -> quinn::Endpoint {
+        let config = self.identity.believer(b"h3");
+        let config = QuicClientConfig::try_from(config).unwrap();
+        let mut endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
+        endpoint.set_default_client_config(quinn::ClientConfig::new(Arc::new(config)));
+        endpoint
+    }
+
+    async fn connect(&self) -> (quinn::Endpoint, quinn::Connection) {
+        let client = self.client();
+        let connection = client.connect(self.address, "a.example.com").unwrap().await.unwrap();
+        (client, connection)
+    }
+
+    /// Of all workers.
+    fn count(&self, of: impl Fn(&QuicCounters) -> u64) -> u64 {
+        self.bound.counters.iter().map(|shard| of(&shard.quic)).sum()
+    }
+
+    fn handshakes(&self, outcome: &str) -> u64 {
+        let ended = self.bound.counters.iter().flat_map(|shard| shard.handshakes.ended());
+        ended.filter(|(word, _)| *word == outcome).map(|(_, count)| count).sum()
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        self.shared.seats.iter().for_each(|seat| seat.tell(Command::Stop));
+        self.threads.drain(..).for_each(|thread| thread.join().unwrap());
+    }
+}
+
+fn listener(bound: &Arc<Bound>, client: ClientSettings, identity: &Identity) -> LiveListener {
+    let terms = TlsTerms { certificates: vec![Arc::clone(&identity.certificate)], clients: None };
+    let site = TlsSite {
+        hosts: HostPattern::parse("a.example.com").unwrap(),
+        terminate: Some(Arc::new(terms)),
+        carries: Carried::Requests,
+    };
+    let tls = ListenerTls { sites: vec![site] };
+    LiveListener {
+        name: "test".into(),
+        bound: Arc::clone(bound),
+        client: Arc::new(client),
+        protocol: Protocol::Http(RouteTable::default()),
+        tls: Servers::new().sites([Some(&tls)].into_iter()).remove(0),
+    }
+}
+
+/// Says on each stream what it hears there; on one that begins with `!`, closes the connection.
+fn serve(presence: Presence, connection: Connection) {
+    tokio::task::spawn_local(async move {
+        while let Ok((send, recv)) = poll_fn(|cx| connection.poll_accept_bi(cx)).await {
+            tokio::task::spawn_local(echo(connection.clone(), send, recv));
+        }
+        drop(presence);
+    });
+}
+
+async fn echo(connection: Connection, mut send: SendStream, mut recv: RecvStream) {
+    while let Ok(Some(mut bytes)) = poll_fn(|cx| recv.poll_read(cx)).await {
+        if bytes.first() == Some(&b'!') {
+            return connection.close(GOODBYE, "as you wish");
+        }
+        while !bytes.is_empty() {
+            if poll_fn(|cx| send.poll_write_bytes(cx, &mut bytes)).await.is_err() {
+                return;
+            }
+        }
+    }
+    send.finish();
+}
+
+/// Writes all of it.
+async fn write(send: &mut SendStream, mut bytes: &[u8]) -> Result<(), StreamEnd> {
+    while !bytes.is_empty() {
+        let count = poll_fn(|cx| send.poll_write(cx, &[IoSlice::new(bytes)])).await?;
+        bytes = &bytes[count..];
+    }
+    Ok(())
+}
+
+/// Reads to the end.
+async fn read(recv: &mut RecvStream) -> Result<Vec<u8>, StreamEnd> {
+    let mut all = Vec::new();
+    while let Some(bytes) = poll_fn(|cx| recv.poll_read(cx)).await? {
+        all.extend_from_slice(&bytes);
+    }
+    Ok(all)
+}
+
+fn bytes(count: usize) -> Vec<u8> {
+    (0..count).map(|at| (at % 251) as u8).collect()
+}

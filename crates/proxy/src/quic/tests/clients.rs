@@ -1,0 +1,202 @@
+//! Clients that are not ours.
+
+use quinn::{ConnectionError, VarInt};
+
+use super::*;
+
+/// What comes back for what is sent on one stream.
+async fn ask(connection: &quinn::Connection, body: &[u8]) -> Vec<u8> {
+    let (mut send, mut recv) = connection.open_bi().await.unwrap();
+    let write = async {
+        send.write_all(body).await.unwrap();
+        send.finish().unwrap();
+    };
+    let (_, answer) = tokio::join!(write, recv.read_to_end(usize::MAX));
+    answer.unwrap()
+}
+
+#[test]
+fn what_is_said_on_a_stream_comes_back() {
+    run(async {
+        let scene = Scene::new(1);
+        let (_client, connection) = scene.connect().await;
+        assert_eq!(ask(&connection, b"hello").await, b"hello");
+        assert_eq!(scene.handshakes("full"), 1);
+        assert_eq!(scene.bound.open(), 1);
+    });
+}
+
+#[test]
+fn more_than_the_windows_flows_both_ways() {
+    run(async {
+        let scene = Scene::new(1);
+        let (_client, connection) = scene.connect().await;
+        let body = bytes(12 * 1024 * 1024);
+        assert!(ask(&connection, &body).await == body);
+    });
+}
+
+#[test]
+fn many_streams_go_on_at_a_time() {
+    run(async {
+        let scene = Scene::new(1);
+        let (_client, connection) = scene.connect().await;
+        let asked = (0..500u32).map(|number| {
+            let connection = connection.clone();
+            tokio::spawn(async move {
+                let body = number.to_be_bytes();
+                assert_eq!(ask(&connection, &body).await, body);
+            })
+        });
+        for asked in asked.collect::<Vec<_>>() {
+            asked.await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_client_that_comes_back_is_known() {
+    run(async {
+        let scene = Scene::new(1);
+        let client = scene.client();
+        for _ in 0..2 {
+            let connection = client.connect(scene.address, "a.example.com").unwrap();
+            let connection = connection.await.unwrap();
+            // By the time of an answer the tickets have come too.
+            ask(&connection, b"hello").await;
+        }
+        assert_eq!((scene.handshakes("full"), scene.handshakes("resumed")), (1, 1));
+    });
+}
+
+#[test]
+fn a_client_that_moves_stays_connected() {
+    run(async {
+        let scene = Scene::new(2);
+        let (client, connection) = scene.connect().await;
+        for _ in 0..20 {
+            client.rebind(std::net::UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
+            assert_eq!(ask(&connection, b"still here").await, b"still here");
+        }
+        // The kernel knows whose it is.
+        assert_eq!(scene.count(|quic| quic.handed_over.value()), 0);
+    });
+}
+
+#[test]
+fn workers_hand_over_what_the_kernel_does_not_sort() {
+    run(async {
+        let (client, identity) = (ClientSettings::default(), Identity::new("a.example.com", 0));
+        let scene = Scene::with(2, client, identity, Group::bind_unsorted);
+        let (client, connection) = scene.connect().await;
+        for _ in 0..40 {
+            client.rebind(std::net::UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
+            assert_eq!(ask(&connection, b"still here").await, b"still here");
+        }
+        assert!(scene.count(|quic| quic.handed_over.value()) > 0);
+        assert_eq!(scene.count(|quic| quic.connections.value()), 1);
+    });
+}
+
+#[test]
+fn a_closed_connection_says_why() {
+    run(async {
+        let scene = Scene::new(1);
+        let (_client, connection) = scene.connect().await;
+        let (mut send, _recv) = connection.open_bi().await.unwrap();
+        send.write_all(b"!").await.unwrap();
+        let ConnectionError::ApplicationClosed(closed) = connection.closed().await else {
+            panic!("not by the server");
+        };
+        assert_eq!(closed.error_code, VarInt::from_u64(GOODBYE).unwrap());
+        assert_eq!(&*closed.reason, b"as you wish");
+    });
+}
+
+#[test]
+fn a_stream_that_is_dropped_is_told_of() {
+    run(async {
+        let scene = Scene::new(1);
+        let (_client, connection) = scene.connect().await;
+        let (mut send, mut recv) = connection.open_bi().await.unwrap();
+        send.write_all(b"hello").await.unwrap();
+        // The server stops as it cannot say it again.
+        recv.stop(VarInt::from_u32(7)).unwrap();
+        assert_eq!(send.stopped().await.unwrap(), Some(VarInt::from_u32(0x100)));
+    });
+}
+
+#[test]
+fn a_name_that_nobody_has_is_refused() {
+    run(async {
+        let scene = Scene::new(1);
+        let client = scene.client();
+        let refused = client.connect(scene.address, "b.example.com").unwrap().await;
+        let Err(ConnectionError::ConnectionClosed(closed)) = refused else {
+            panic!("not refused: {refused:?}");
+        };
+        assert_eq!(u64::from(closed.error_code), 0x100 + 112);
+        assert_eq!(scene.handshakes("unknown_name"), 1);
+        assert_eq!(scene.bound.open(), 0);
+    });
+}
+
+#[test]
+fn a_client_that_speaks_something_else_is_refused() {
+    run(async {
+        let scene = Scene::new(1);
+        let config = QuicClientConfig::try_from(scene.identity.believer(b"doq")).unwrap();
+        let config = quinn::ClientConfig::new(Arc::new(config));
+        let client = scene.client();
+        let refused = client.connect_with(config, scene.address, "a.example.com").unwrap().await;
+        assert!(matches!(refused, Err(ConnectionError::ConnectionClosed(_))), "{refused:?}");
+        assert_eq!(scene.handshakes("nothing_in_common"), 1);
+    });
+}
+
+#[test]
+fn a_listener_takes_no_more_connections_than_it_may() {
+    run(async {
+        let settings = ClientSettings { max_connections: 1, ..ClientSettings::default() };
+        let identity = Identity::new("a.example.com", 0);
+        let scene = Scene::with(1, settings, identity, Group::bind);
+        let (_client, first) = scene.connect().await;
+        let client = scene.client();
+        let refused = client.connect(scene.address, "a.example.com").unwrap().await;
+        assert!(matches!(refused, Err(ConnectionError::ConnectionClosed(_))), "{refused:?}");
+        assert_eq!(ask(&first, b"hello").await, b"hello");
+        assert_eq!(scene.bound.counters[0].refused.value(), 1);
+    });
+}
+
+#[test]
+fn the_end_of_a_worker_is_said_to_clients() {
+    run(async {
+        let scene = Scene::new(1);
+        let (_client, connection) = scene.connect().await;
+        assert_eq!(ask(&connection, b"hello").await, b"hello");
+        drop(scene);
+        let closed = connection.closed().await;
+        assert!(matches!(closed, ConnectionError::ApplicationClosed(_)), "{closed:?}");
+    });
+}
+
+#[test]
+fn a_listener_that_has_gone_takes_nobody_in_and_can_come_back() {
+    run(async {
+        let scene = Scene::new(1);
+        let (_client, connection) = scene.connect().await;
+        let seat = &scene.shared.seats[0];
+        seat.tell(Command::UnlistenQuic { place: PLACE });
+        // Heard after that, as it goes by the same worker.
+        assert_eq!(ask(&connection, b"still here").await, b"still here");
+        let client = scene.client();
+        let refused = client.connect(scene.address, "a.example.com").unwrap().await;
+        assert!(matches!(refused, Err(ConnectionError::ConnectionClosed(_))), "{refused:?}");
+        scene.listen();
+        // So is this.
+        assert_eq!(ask(&connection, b"still here").await, b"still here");
+        let again = client.connect(scene.address, "a.example.com").unwrap().await.unwrap();
+        assert_eq!(ask(&again, b"hello").await, b"hello");
+    });
+}

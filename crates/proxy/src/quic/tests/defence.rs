@@ -1,0 +1,115 @@
+//! What nobody has asked for: garbage, floods, and those who are not where they say.
+
+use std::net::UdpSocket;
+
+use quinn_proto::{ClientConfig, Endpoint, EndpointConfig};
+
+use super::*;
+use crate::clock;
+
+/// How long a socket has to be silent for us to believe that nothing comes any more.
+const SILENCE: Duration = Duration::from_millis(300);
+
+/// What the handshakes of as many clients begin with.
+fn first_datagrams(scene: &Scene, count: usize) -> Vec<Vec<u8>> {
+    let config = scene.identity.believer(b"h3");
+    let config = QuicClientConfig::try_from(config).unwrap();
+    let config = ClientConfig::new(Arc::new(config));
+    let mut endpoint = Endpoint::new(Arc::new(EndpointConfig::default()), None, true, None);
+    let first = |_| {
+        let now = clock::quic_now();
+        let connected = endpoint.connect(now, config.clone(), scene.address, "a.example.com");
+        let (_, mut connection) = connected.unwrap();
+        let mut datagram = Vec::new();
+        drop(connection.poll_transmit(now, 1, &mut datagram).unwrap());
+        datagram
+    };
+    (0..count).map(first).collect()
+}
+
+/// All that comes, until it is silent.
+fn hear_out(socket: &UdpSocket) -> Vec<Vec<u8>> {
+    socket.set_read_timeout(Some(SILENCE)).unwrap();
+    let (mut heard, mut room) = (Vec::new(), [0; 65_536]);
+    while let Ok(count) = socket.recv(&mut room) {
+        heard.push(room[..count].to_vec());
+    }
+    heard
+}
+
+#[test]
+fn garbage_is_dropped_and_counted_and_disturbs_nobody() {
+    run(async {
+        let scene = Scene::new(1);
+        let (_client, connection) = scene.connect().await;
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let initial = first_datagrams(&scene, 1).remove(0);
+        let mut sent = 0;
+        for length in [0, 1, 5, 6, 7, 20, 21, 40, 200, 1199] {
+            socket.send_to(&initial[..length], scene.address).unwrap();
+            socket.send_to(&vec![0x55; length], scene.address).unwrap();
+            socket.send_to(&vec![0xff; length], scene.address).unwrap();
+            sent += 3;
+        }
+        // What comes after it is heard after it.
+        for _ in 0..3 {
+            let (mut send, mut recv) = connection.open_bi().await.unwrap();
+            send.write_all(b"still here").await.unwrap();
+            send.finish().unwrap();
+            assert_eq!(recv.read_to_end(64).await.unwrap(), b"still here");
+        }
+        let dropped = scene.count(|quic| quic.dropped[Dropped::Unknown as usize].value());
+        assert!((sent - 3..=sent).contains(&dropped), "{dropped} of {sent}");
+        assert_eq!(scene.count(|quic| quic.connections.value()), 1);
+    });
+}
+
+#[test]
+fn an_unknown_version_is_answered_with_ours() {
+    let scene = Scene::new(1);
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let mut initial = first_datagrams(&scene, 1).remove(0);
+    initial[1..5].copy_from_slice(&[0x1a, 0x2a, 0x3a, 0x4a]);
+    socket.send_to(&initial, scene.address).unwrap();
+    let heard = hear_out(&socket);
+    let [answer] = heard.as_slice() else { panic!("{} answers", heard.len()) };
+    assert_eq!(answer[1..5], [0; 4]);
+    assert!(answer.ends_with(&[0, 0, 0, 1]), "{answer:?}");
+    // Too short to be answered.
+    socket.send_to(&initial[..1199], scene.address).unwrap();
+    assert!(hear_out(&socket).is_empty());
+}
+
+#[test]
+fn who_has_not_shown_where_it_is_gets_three_times_what_it_sends_at_most() {
+    let identity = Identity::new("a.example.com", 200);
+    let scene = Scene::with(1, ClientSettings::default(), identity, Group::bind);
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let initial = first_datagrams(&scene, 1).remove(0);
+    socket.send_to(&initial, scene.address).unwrap();
+    let heard: usize = hear_out(&socket).iter().map(Vec::len).sum();
+    assert!(heard > initial.len(), "{heard} bytes");
+    assert!(heard <= 3 * initial.len(), "{heard} bytes for {}", initial.len());
+}
+
+#[test]
+fn in_a_flood_clients_show_first_where_they_are() {
+    run(async {
+        let scene = Scene::new(1);
+        let (_before, connection) = scene.connect().await;
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        for (number, datagram) in first_datagrams(&scene, 400).iter().enumerate() {
+            socket.send_to(datagram, scene.address).unwrap();
+            // Not more at a time than the socket's buffer holds.
+            if number % 50 == 0 {
+                let (mut send, mut recv) = connection.open_bi().await.unwrap();
+                send.write_all(b"hello").await.unwrap();
+                send.finish().unwrap();
+                assert_eq!(recv.read_to_end(64).await.unwrap(), b"hello");
+            }
+        }
+        let (_client, after) = scene.connect().await;
+        assert!(after.close_reason().is_none());
+        assert!(scene.count(|quic| quic.retries.value()) > 0);
+    });
+}

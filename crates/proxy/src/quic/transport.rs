@@ -1,0 +1,56 @@
+//! What we tell the other side that it may do, and how we send.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quinn_proto::{IdleTimeout, TransportConfig, VarInt};
+
+/// What may be sent to us on one stream before it has been passed on: as over HTTP/2.
+const STREAM_WINDOW: u32 = 256 * 1024;
+/// What may be sent to us on one connection.
+const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
+/// Streams on which the other side alone speaks: its control stream, two of QPACK, and some that mean nothing.
+const UNI_STREAMS: u32 = 16;
+/// Bytes of a handshake that may come out of order.
+const CRYPTO_BUFFER: usize = 16 * 1024;
+/// What of a connection may have been written and not been acknowledged: follows what the path carries, between these.
+const LEAST_UNACKNOWLEDGED: u64 = 256 * 1024;
+const MOST_UNACKNOWLEDGED: u64 = 4 * 1024 * 1024;
+/// The sizes of datagrams in which connections begin; more is tried out (RFC 8899).
+const FIRST_DATAGRAM: u16 = 1200;
+
+/// What differs from connection to connection.
+pub(super) struct Terms {
+    /// Streams with both directions that the other side may have open at a time.
+    pub(super) bi_streams: u32,
+    /// After so long without a word from the other side the connection is over.
+    pub(super) idle_timeout: Duration,
+    /// How often the other side is asked for a sign of life, if it is.
+    pub(super) keep_alive: Option<Duration>,
+}
+
+impl Terms {
+    pub(super) fn config(&self) -> Arc<TransportConfig> {
+        let mut config = TransportConfig::default();
+        // A century is for ever.
+        let idle = IdleTimeout::try_from(self.idle_timeout).unwrap_or(VarInt::MAX.into());
+        config
+            .max_concurrent_bidi_streams(self.bi_streams.into())
+            .max_concurrent_uni_streams(UNI_STREAMS.into())
+            .max_idle_timeout(Some(idle))
+            .keep_alive_interval(self.keep_alive)
+            .stream_receive_window(STREAM_WINDOW.into())
+            .receive_window(CONNECTION_WINDOW.into())
+            .send_window(LEAST_UNACKNOWLEDGED)
+            .crypto_buffer_size(CRYPTO_BUFFER)
+            .initial_mtu(FIRST_DATAGRAM)
+            .datagram_receive_buffer_size(None);
+        Arc::new(config)
+    }
+}
+
+/// What may have been written and not been acknowledged, where the path carries `window` bytes at a time: twice that, so
+/// that there is always more to send, and a client that reads slowly does not make us keep what it cannot get yet.
+pub(super) fn most_unacknowledged(window: u64) -> u64 {
+    window.saturating_mul(2).clamp(LEAST_UNACKNOWLEDGED, MOST_UNACKNOWLEDGED)
+}
