@@ -1,7 +1,7 @@
 //! HTTP/2: what the `h2` crate gives and takes, as the rest of the data plane knows it, and back.
 //!
-//! Frames, HPACK and windows are that crate's. Here a head becomes a table of spans like any other, and is held to the
-//! same rules as one that came by HTTP/1.1, for it may leave as such.
+//! Frames, HPACK and windows are that crate's. Here a head becomes a table of spans like any other; what it means,
+//! `binary` decides.
 
 /// Fields and trailers, both ways.
 mod fields;
@@ -13,4 +13,3 @@ pub(crate) mod response;
 mod message;
 
 pub(crate) use message::{Broken, Message};
-pub(crate) use request::WebSocketKey;

@@ -56,6 +56,8 @@ pub mod h1;
 /// QUIC: connections and streams.
 #[allow(dead_code, unused_imports, reason = "HTTP/3 is what will call it")]
 mod quic;
+/// Heads as HTTP/2 and HTTP/3 both say them.
+mod binary;
 /// HTTP/2: heads and streams as its library gives and takes them.
 mod h2;
 /// Who the client of a connection is, by the word of the proxy before us.

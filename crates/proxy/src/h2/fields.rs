@@ -3,70 +3,29 @@
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
-use crate::h1::{BadFraming, BadSyntax};
+use crate::binary::fields::{Allowance, check_value, is_trailer};
+use crate::h1::{BadSyntax, HeadLimits};
 use crate::head::{Fields, Name};
-
-/// What a line takes in HTTP/1.1 beside its name and value.
-const LINE_BYTES: usize = b": \r\n".len();
-
-/// How large the fields of a message may be.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct FieldLimits {
-    /// As lines of HTTP/1.1.
-    pub(super) bytes: usize,
-    pub(super) count: usize,
-}
 
 /// Appends the fields of a head. Cookies become one field (RFC 9113 §8.2.3).
 pub(super) fn read(
     map: &HeaderMap,
-    limits: FieldLimits,
+    limits: &HeadLimits,
     fields: &mut Fields,
 ) -> Result<(), BadSyntax> {
-    if map.len() > limits.count {
-        return Err(BadSyntax::TooManyFields);
-    }
-    let bytes =
-        |(name, value): (&HeaderName, &HeaderValue)| name.as_str().len() + value.len() + LINE_BYTES;
-    if map.iter().map(bytes).sum::<usize>() > limits.bytes {
-        return Err(BadSyntax::TooLarge);
+    let mut allowance = Allowance::new(limits);
+    for (name, value) in map {
+        allowance.take(name.as_str().as_bytes(), value.as_bytes())?;
     }
     let mut seen_cookie = false;
     for (name, value) in map {
-        check_value(value)?;
+        check_value(value.as_bytes())?;
         if *name != header::COOKIE {
             fields.append(name, value);
         } else if !std::mem::replace(&mut seen_cookie, true) {
             let crumbs = map.get_all(header::COOKIE).iter().map(HeaderValue::as_bytes);
             fields.append_pieces(b"cookie", crumbs, b"; ");
         }
-    }
-    Ok(())
-}
-
-/// RFC 9113 §8.2.1: no blank at either end. Which bytes may stand between, `http` has seen to.
-fn check_value(value: &HeaderValue) -> Result<(), BadSyntax> {
-    let is_blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
-    let value = value.as_bytes();
-    if is_blank(value.first()) || is_blank(value.last()) {
-        return Err(BadSyntax::FieldValue);
-    }
-    Ok(())
-}
-
-/// RFC 9113 §8.2.2: nothing that belongs to a connection of HTTP/1.1.
-pub(super) fn check_connection(fields: &Fields) -> Result<(), BadFraming> {
-    let of_connection = [
-        Name::Connection,
-        Name::KeepAlive,
-        Name::ProxyConnection,
-        Name::TransferEncoding,
-        Name::Upgrade,
-    ];
-    let other_than_trailers = |value: &[u8]| !value.eq_ignore_ascii_case(b"trailers");
-    let te_is_bad = fields.values(Name::Te).any(other_than_trailers);
-    if te_is_bad || of_connection.into_iter().any(|name| fields.has(name)) {
-        return Err(BadFraming::ConnectionField);
     }
     Ok(())
 }
@@ -122,12 +81,10 @@ fn name(known: Name, text: &[u8]) -> Result<HeaderName, BadSyntax> {
 }
 
 /// The trailers of a message; `None`: it has none that may be sent on.
-///
-/// A trailer may not say what a head says (RFC 9110 §6.5.1), so a name that we treat specially is left out.
 pub(crate) fn read_trailers(map: &HeaderMap) -> Option<Box<Fields>> {
     let mut fields = Fields::new();
     for (name, value) in map {
-        if Name::recognise(name.as_str().as_bytes()) == Name::Other {
+        if is_trailer(Name::recognise(name.as_str().as_bytes())) {
             fields.append(name, value.as_bytes().trim_ascii());
         }
     }
@@ -138,7 +95,7 @@ pub(crate) fn read_trailers(map: &HeaderMap) -> Option<Box<Fields>> {
 /// Trailers as they are sent; `None`: there is nothing to send. Leaves out what `read_trailers` does.
 pub(crate) fn write_trailers(fields: &Fields) -> Option<HeaderMap> {
     // A trailer that cannot be said in HTTP/2 ends here: the message is whole without it.
-    let map = write(fields, 0, |name, _| name == Name::Other).ok()?;
+    let map = write(fields, 0, |name, _| is_trailer(name)).ok()?;
     (!map.is_empty()).then_some(map)
 }
 

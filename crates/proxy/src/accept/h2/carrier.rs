@@ -12,13 +12,14 @@ use h2::RecvStream;
 use h2::server::SendResponse;
 
 use crate::accept::client::Client;
+use crate::binary::WebSocketKey;
 use crate::clock;
 use crate::deadline::Deadline;
 use crate::exchange::Exchange;
 use crate::failure::Failure;
 use crate::forwarded::Origin;
 use crate::h1::HeadLimits;
-use crate::h2::{Message, WebSocketKey, request as head};
+use crate::h2::{Message, request as head};
 use crate::live::Bound;
 use crate::request;
 use crate::stream::Stream;

@@ -3,6 +3,8 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::h1::{BadFraming, write};
+use crate::head::Name;
 
 /// Fields by name and value.
 type Pairs<'p> = &'p [(&'p str, &'p str)];

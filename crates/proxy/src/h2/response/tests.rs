@@ -3,7 +3,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::h1::{BadSyntax, parse, write};
+use crate::h1::{BadFraming, BadSyntax, parse, write};
+use crate::head::{Framing, Method, Name};
 
 /// Fields by name and value.
 type Pairs<'p> = &'p [(&'p str, &'p str)];

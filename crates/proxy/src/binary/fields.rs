@@ -1,0 +1,60 @@
+//! Which fields a message may have that has a stream to itself, and how many.
+
+use crate::h1::{BadFraming, BadSyntax, HeadLimits};
+use crate::head::{Fields, Name};
+
+/// What a line takes in HTTP/1.1 beside its name and value.
+const LINE_BYTES: usize = b": \r\n".len();
+
+/// How large the fields of a message may still be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Allowance {
+    /// As lines of HTTP/1.1.
+    bytes: usize,
+    count: usize,
+}
+
+impl Allowance {
+    pub(crate) fn new(limits: &HeadLimits) -> Self {
+        Self { bytes: limits.head_bytes, count: limits.fields }
+    }
+
+    /// Takes what one more field needs.
+    pub(crate) fn take(&mut self, name: &[u8], value: &[u8]) -> Result<(), BadSyntax> {
+        self.count = self.count.checked_sub(1).ok_or(BadSyntax::TooManyFields)?;
+        let bytes = name.len() + value.len() + LINE_BYTES;
+        self.bytes = self.bytes.checked_sub(bytes).ok_or(BadSyntax::TooLarge)?;
+        Ok(())
+    }
+}
+
+/// RFC 9113 §8.2.1: no blank at either end. Which bytes may stand between, others have seen to.
+pub(crate) fn check_value(value: &[u8]) -> Result<(), BadSyntax> {
+    let is_blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
+    if is_blank(value.first()) || is_blank(value.last()) {
+        return Err(BadSyntax::FieldValue);
+    }
+    Ok(())
+}
+
+/// RFC 9113 §8.2.2, RFC 9114 §4.2: nothing that belongs to a connection of HTTP/1.1.
+pub(super) fn check_connection(fields: &Fields) -> Result<(), BadFraming> {
+    let of_connection = [
+        Name::Connection,
+        Name::KeepAlive,
+        Name::ProxyConnection,
+        Name::TransferEncoding,
+        Name::Upgrade,
+    ];
+    let other_than_trailers = |value: &[u8]| !value.eq_ignore_ascii_case(b"trailers");
+    let te_is_bad = fields.values(Name::Te).any(other_than_trailers);
+    if te_is_bad || of_connection.into_iter().any(|name| fields.has(name)) {
+        return Err(BadFraming::ConnectionField);
+    }
+    Ok(())
+}
+
+/// A trailer may not say what a head says (RFC 9110 §6.5.1), so a name that we treat specially is left out.
+pub(crate) fn is_trailer(name: Name) -> bool {
+    name == Name::Other
+}

@@ -1,0 +1,76 @@
+//! What the head of a response means (RFC 9113 §8.3.2, RFC 9114 §4.3.2), and what is said of one that is sent.
+
+use crate::h1::framing::{self, Declared};
+use crate::h1::{BadFraming, BadResponse, write};
+use crate::head::{Framing, Method, Name, RequestHead, ResponseHead};
+use crate::stream::Manner;
+
+use super::fields;
+
+/// Answers the key that opens a WebSocket over HTTP/1.1; who has streams has no need of it.
+const WEBSOCKET_ACCEPT: &str = "sec-websocket-accept";
+
+/// Completes a head whose version, status and fields are there, and which answers `request`. `is_whole`: no body
+/// follows.
+///
+/// The 2xx of an extended CONNECT is read as the 101 of an upgrade.
+pub(crate) fn complete(
+    is_whole: bool,
+    request: &RequestHead,
+    head: &mut ResponseHead,
+) -> Result<(), BadResponse> {
+    head.keep_alive = true;
+    fields::check_connection(&head.fields)?;
+    let declared = framing::declared(&head.fields, head.version)?;
+    match head.status {
+        // RFC 9113 §8.6, RFC 9114 §4.5.
+        101 => return Err(BadResponse::Upgrade),
+        100..200 if declared != Declared::Nothing => return Err(BadResponse::InterimWithBody),
+        100..200 | 204 => {}
+        200..300 if request.upgrade => switch_protocol(request, head),
+        304 => head.length_of_absent_body = declared.length(),
+        _ if request.method == Method::Head => head.length_of_absent_body = declared.length(),
+        _ => head.framing = read_framing(declared, is_whole)?,
+    }
+    Ok(())
+}
+
+fn switch_protocol(request: &RequestHead, head: &mut ResponseHead) {
+    head.status = 101;
+    head.upgrade = true;
+    for protocol in request.fields.values(Name::Upgrade) {
+        head.fields.add(Name::Upgrade, protocol);
+    }
+}
+
+fn read_framing(declared: Declared, is_whole: bool) -> Result<Framing, BadFraming> {
+    match (declared, is_whole) {
+        (Declared::Length(0), _) => Ok(Framing::Length(0)),
+        (Declared::Length(_), true) => Err(BadFraming::LengthWithoutBody),
+        (Declared::Length(length), false) => Ok(Framing::Length(length)),
+        (Declared::Nothing | Declared::Chunked, true) => Ok(Framing::Length(0)),
+        (Declared::Nothing | Declared::Chunked, false) => Ok(Framing::Stream),
+    }
+}
+
+/// What is sent as `:status`. The 101 of an upgrade is the 200 of its extended CONNECT.
+pub(crate) fn status(head: &ResponseHead, manner: &Manner) -> u16 {
+    if manner.upgrade { 200 } else { head.status }
+}
+
+/// What is sent as Content-Length, which is never copied.
+pub(crate) fn content_length(head: &ResponseHead, manner: &Manner) -> Option<u64> {
+    match manner.framing {
+        Framing::Length(length) => Some(length),
+        Framing::None => head.length_of_absent_body,
+        Framing::Chunked | Framing::UntilClose | Framing::Stream => None,
+    }
+}
+
+/// Which fields are sent on.
+pub(crate) fn is_sent_on(manner: &Manner) -> impl Fn(Name, &[u8]) -> bool + use<'_> {
+    move |name, text| {
+        write::is_sent_on(name, manner.framing)
+            && !(manner.upgrade && text.eq_ignore_ascii_case(WEBSOCKET_ACCEPT.as_bytes()))
+    }
+}
