@@ -17,6 +17,7 @@ pub(crate) fn via(version: Version) -> &'static str {
     match version {
         Version::Http10 | Version::Http11 => "1.1 sheave",
         Version::Http2 => "2 sheave",
+        Version::Http3 => "3 sheave",
     }
 }
 

@@ -82,10 +82,10 @@ impl Dialect {
     }
 }
 
-/// Looks whether the request is a call, where that matters: its client or its endpoint speaks HTTP/2.
+/// Looks whether the request is a call, where that matters: its client or its endpoint speaks HTTP/2 or HTTP/3.
 pub(crate) fn begin(exchange: &mut Exchange, terms: &mut Terms<'_>, started: Time) {
     let endpoint = terms.backend().protocol;
-    if exchange.request.version != Version::Http2 && endpoint != EndpointProtocol::Http2 {
+    if !exchange.request.version.has_streams() && endpoint != EndpointProtocol::Http2 {
         return;
     }
     let Some(call) = Call::of(&exchange.request) else { return };
@@ -189,7 +189,7 @@ impl Call {
         response: &mut ResponseHead,
     ) -> Option<web::Translation> {
         let is_empty = response.framing.is_empty();
-        if is_empty && client == Version::Http2 {
+        if is_empty && client.has_streams() {
             // The end of the stream says that nothing follows, as the endpoint's did: no length goes among the metadata.
             response.framing = Framing::None;
         }

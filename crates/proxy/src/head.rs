@@ -21,6 +21,17 @@ pub enum Version {
     Http10,
     Http11,
     Http2,
+    Http3,
+}
+
+impl Version {
+    /// A message has a stream to itself, and ends with it.
+    pub fn has_streams(self) -> bool {
+        match self {
+            Self::Http10 | Self::Http11 => false,
+            Self::Http2 | Self::Http3 => true,
+        }
+    }
 }
 
 /// A request's method; the text of `Other` is in the head.
@@ -90,7 +101,7 @@ pub enum Framing {
     Chunked,
     /// Responses only: all that comes before the connection ends.
     UntilClose,
-    /// HTTP/2: the message has a stream to itself, and ends with it.
+    /// HTTP/2 and HTTP/3: the message has a stream to itself, and ends with it.
     Stream,
 }
 

@@ -100,7 +100,7 @@ fn start(
         (Framing::Chunked | Framing::UntilClose | Framing::Stream, version) => match version {
             Version::Http10 => Framing::UntilClose,
             Version::Http11 => Framing::Chunked,
-            Version::Http2 => Framing::Stream,
+            Version::Http2 | Version::Http3 => Framing::Stream,
         },
     };
     // A client that was not told to go on may or may not send the body: what comes next is unknown.
@@ -180,7 +180,7 @@ pub(crate) fn end(response: &ResponseHead) -> End {
     };
     match response.status {
         // Nothing but a call has a status in its head, and that only where nothing follows.
-        200 if response.version == Version::Http2 => {
+        200 if response.version.has_streams() => {
             Status::of(&response.fields).map_or(End::Success, Status::end)
         }
         429 => End::Refused { retry_after: retry_after() },
@@ -358,7 +358,7 @@ fn put_own(
     let length = body.len() as u64;
     // A 204 says by itself that nothing follows (RFC 9110 §8.6), as the end of a stream does. A status of gRPC in a head
     // is one only where nothing follows.
-    let ends_stream = body.is_empty() && request.version == Version::Http2;
+    let ends_stream = body.is_empty() && request.version.has_streams();
     let has_length = response.status != 204 && !ends_stream;
     let has_body = has_length && request.method != Method::Head;
     response.length_of_absent_body = has_length.then_some(length);

@@ -59,7 +59,7 @@ impl BadFraming {
             Self::EncodingNotChunked => "transfer-encoding does not end in one chunked",
             Self::EncodingUnknown => "transfer-encoding other than chunked",
             Self::TooManyOptions => "too many connection options",
-            Self::ConnectionField => "field of the connection in HTTP/2",
+            Self::ConnectionField => "field of a connection of HTTP/1.1",
             Self::LengthWithoutBody => "content-length of a message that has no body",
         }
     }

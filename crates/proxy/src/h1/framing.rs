@@ -95,7 +95,7 @@ impl Connection {
     /// Whether the sender means to use the connection again (RFC 9112 §9.3).
     pub(super) fn persists(self, version: Version) -> bool {
         match version {
-            Version::Http11 | Version::Http2 => !self.close,
+            Version::Http11 | Version::Http2 | Version::Http3 => !self.close,
             Version::Http10 => self.keep_alive && !self.close,
         }
     }

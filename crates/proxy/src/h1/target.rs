@@ -87,7 +87,7 @@ fn host_field(head: &RequestHead) -> Result<(Span, Span), BadRequest> {
         }
         (Some(_), Some(_)) => Err(BadRequest::HostRepeated),
         (None, _) => match head.version {
-            Version::Http11 | Version::Http2 => Err(BadRequest::HostMissing),
+            Version::Http11 | Version::Http2 | Version::Http3 => Err(BadRequest::HostMissing),
             Version::Http10 => Ok((Span::default(), Span::default())),
         },
     }

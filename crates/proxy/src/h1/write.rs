@@ -55,7 +55,7 @@ pub fn response_head(
         match (keep_alive, client_version) {
             (false, _) => out.extend_from_slice(b"Connection: close\r\n"),
             (true, Version::Http10) => out.extend_from_slice(b"Connection: keep-alive\r\n"),
-            (true, Version::Http11 | Version::Http2) => {}
+            (true, Version::Http11 | Version::Http2 | Version::Http3) => {}
         }
     }
     out.extend_from_slice(b"\r\n");
