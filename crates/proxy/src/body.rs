@@ -442,7 +442,7 @@ impl Pump {
         }
         if self.ends_stream() && !self.ended {
             self.waiting_for = Side::Sink;
-            if sink.end(self.last_fields()).is_err() {
+            if ready!(sink.poll_end(cx, self.last_fields())).is_err() {
                 return Poll::Ready(Err(Stop::SinkFailed));
             }
             self.ended = true;

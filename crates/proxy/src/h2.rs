@@ -12,4 +12,4 @@ pub(crate) mod response;
 /// A stream as its request sees it.
 mod message;
 
-pub(crate) use message::{Broken, Message};
+pub(crate) use message::Message;

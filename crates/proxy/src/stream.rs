@@ -31,6 +31,21 @@ pub(crate) enum Stream {
     H2(Box<Message>),
 }
 
+/// How a stream of many was ended before its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Broken {
+    /// The peer reset it.
+    Reset,
+    /// The peer would not have it, and has done nothing of the request.
+    Refused,
+    /// The connection takes no more; the peer has done nothing of the request.
+    Unprocessed,
+    /// What the peer sent made no sense.
+    Malformed,
+    /// Its connection has ended.
+    Closed,
+}
+
 /// A stream that no runtime watches: on its way to another worker.
 pub(crate) struct Detached {
     socket: std::net::TcpStream,
@@ -132,13 +147,25 @@ impl Stream {
     }
 
     /// Ends the message, where that is not part of its bytes.
-    pub(crate) fn end(&mut self, trailers: Option<&Fields>) -> io::Result<()> {
+    pub(crate) fn poll_end(
+        &mut self,
+        cx: &mut Context<'_>,
+        trailers: Option<&Fields>,
+    ) -> Poll<io::Result<()>> {
         match self {
             Self::Tcp(_) | Self::Tls(_) => {
                 debug_assert!(trailers.is_none(), "they are written as bytes");
-                Ok(())
+                Poll::Ready(Ok(()))
             }
-            Self::H2(message) => message.end(trailers),
+            Self::H2(message) => Poll::Ready(message.end(trailers)),
+        }
+    }
+
+    /// How the one message that this carries was ended before its time, as far as that has been seen.
+    pub(crate) fn message_broken(&self) -> Option<Broken> {
+        match self {
+            Self::Tcp(_) | Self::Tls(_) => None,
+            Self::H2(message) => message.broken(),
         }
     }
 

@@ -97,7 +97,8 @@ impl Rest {
     pub(crate) async fn ask(&mut self, worker: &Worker, request: &[u8]) -> Result<(), Failure> {
         let stream = &mut self.lease.connection.stream;
         let is_sent = request.is_empty()
-            || (stream.write_all(request).await.is_ok() && stream.end(None).is_ok());
+            || (stream.write_all(request).await.is_ok()
+                && poll_fn(|cx| stream.poll_end(cx, None)).await.is_ok());
         if !is_sent {
             return Err(Failure::EndpointClosed);
         }

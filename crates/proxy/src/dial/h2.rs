@@ -18,9 +18,9 @@ use crate::dial::pool::{Connection, Endpoint};
 use crate::exchange::{Exchange, Terms};
 use crate::failure::Failure;
 use crate::h1::BadResponse;
-use crate::h2::{Broken, Message, request};
+use crate::h2::{Message, request};
 use crate::head::{Framing, RequestHead, ResponseHead};
-use crate::stream::Stream;
+use crate::stream::{Broken, Stream};
 use crate::worker::Worker;
 
 /// The connections to an endpoint.
@@ -199,20 +199,15 @@ pub(super) fn poll_response(
 fn failure_by(broken: Broken) -> Failure {
     match broken {
         Broken::Refused => Failure::StreamRefused,
-        Broken::Reset(_) => Failure::EndpointReset,
-        Broken::Malformed => Failure::BadResponse(BadResponse::Http2),
+        Broken::Reset => Failure::EndpointReset,
+        Broken::Malformed => Failure::BadResponse(BadResponse::Rules),
         Broken::Unprocessed | Broken::Closed => Failure::EndpointClosed,
     }
 }
 
 /// The endpoint has said that it has done nothing of the request.
 fn is_unprocessed(stream: &Stream) -> bool {
-    match stream {
-        Stream::H2(message) => {
-            matches!(message.broken(), Some(Broken::Refused | Broken::Unprocessed))
-        }
-        Stream::Tcp(_) | Stream::Tls(_) => false,
-    }
+    matches!(stream.message_broken(), Some(Broken::Refused | Broken::Unprocessed))
 }
 
 /// Says whether the request may be sent again. Its stream has ended or is reset, and its slot is free.

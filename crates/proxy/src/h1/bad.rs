@@ -155,7 +155,7 @@ pub enum BadResponse {
     TooManyInterim,
     Upgrade,
     UpgradeNotAsked,
-    Http2,
+    Rules,
 }
 
 impl BadResponse {
@@ -169,7 +169,7 @@ impl BadResponse {
             Self::TooManyInterim => "too many interim responses",
             Self::UpgradeNotAsked => "switching protocols though nobody asked for it",
             Self::Upgrade => "switching protocols without naming one",
-            Self::Http2 => "response that breaks the rules of HTTP/2",
+            Self::Rules => "response that breaks the rules of its protocol",
         }
     }
 }

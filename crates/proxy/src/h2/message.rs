@@ -17,7 +17,7 @@ use tokio::io::ReadBuf;
 use crate::dial::attempt::RESPONSE_LIMITS;
 use crate::failure::Failure;
 use crate::head::{Fields, RequestHead, ResponseHead};
-use crate::stream::Manner;
+use crate::stream::{Broken, Manner};
 
 use super::fields::{read_trailers, write_trailers};
 use super::response;
@@ -33,21 +33,6 @@ pub(crate) struct Message {
     unfinished: Reason,
     /// The peer, or its connection, has ended the stream before its time.
     broken: Option<Broken>,
-}
-
-/// How a stream was ended before its time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Broken {
-    /// The peer reset it.
-    Reset(Reason),
-    /// The peer would not have it, and has done nothing of the request.
-    Refused,
-    /// The connection takes no more; the peer has done nothing of the request.
-    Unprocessed,
-    /// What the peer sent made no sense.
-    Malformed,
-    /// Its connection has ended.
-    Closed,
 }
 
 enum Reading {
@@ -99,7 +84,7 @@ impl Message {
             Writing::Body(body) => ready!(body.poll_reset(cx)),
             Writing::Ended => return Poll::Pending,
         };
-        self.broken = Some(reset.map_or_else(|error| Broken::by(&error), Broken::Reset));
+        self.broken = Some(reset.map_or_else(|error| broken_by(&error), |_reason| Broken::Reset));
         Poll::Ready(())
     }
 
@@ -147,7 +132,7 @@ impl Message {
     }
 
     fn lost(&mut self, error: &Error) -> Failure {
-        self.broken = Some(Broken::by(error));
+        self.broken = Some(broken_by(error));
         Failure::EndpointClosed
     }
 
@@ -237,21 +222,19 @@ impl Message {
     }
 
     fn fail(&mut self, error: Error) -> io::Error {
-        self.broken = Some(Broken::by(&error));
+        self.broken = Some(broken_by(&error));
         io::Error::other(error)
     }
 }
 
-impl Broken {
-    fn by(error: &Error) -> Self {
-        match error.reason() {
-            // Streams that a GOAWAY does not name fail by it; others go on.
-            Some(_) if error.is_remote() && error.is_go_away() => Self::Unprocessed,
-            Some(Reason::REFUSED_STREAM) if error.is_remote() => Self::Refused,
-            Some(reason) if error.is_remote() => Self::Reset(reason),
-            Some(_) if error.is_library() => Self::Malformed,
-            Some(_) | None => Self::Closed,
-        }
+fn broken_by(error: &Error) -> Broken {
+    match error.reason() {
+        // Streams that a GOAWAY does not name fail by it; others go on.
+        Some(_) if error.is_remote() && error.is_go_away() => Broken::Unprocessed,
+        Some(Reason::REFUSED_STREAM) if error.is_remote() => Broken::Refused,
+        Some(_) if error.is_remote() => Broken::Reset,
+        Some(_) if error.is_library() => Broken::Malformed,
+        Some(_) | None => Broken::Closed,
     }
 }
 

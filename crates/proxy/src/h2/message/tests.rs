@@ -142,6 +142,6 @@ fn a_client_that_resets_has_gone() {
         assert!(gone.is_pending());
         body.send_reset(Reason::CANCEL);
         poll_fn(|cx| message.poll_gone(cx)).await;
-        assert_eq!(message.broken(), Some(Broken::Reset(Reason::CANCEL)));
+        assert_eq!(message.broken(), Some(Broken::Reset));
     });
 }
