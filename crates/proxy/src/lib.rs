@@ -60,6 +60,8 @@ mod quic;
 mod binary;
 /// HTTP/2: heads and streams as its library gives and takes them.
 mod h2;
+/// HTTP/3: frames and field sections.
+pub mod h3;
 /// Who the client of a connection is, by the word of the proxy before us.
 pub mod proxy_protocol;
 /// A backend as workers share it.

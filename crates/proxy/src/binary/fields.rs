@@ -22,6 +22,11 @@ impl Allowance {
     /// Takes what one more field needs.
     pub(crate) fn take(&mut self, name: &[u8], value: &[u8]) -> Result<(), BadSyntax> {
         self.count = self.count.checked_sub(1).ok_or(BadSyntax::TooManyFields)?;
+        self.take_bytes(name, value)
+    }
+
+    /// Takes what one more line needs that is no field.
+    pub(crate) fn take_bytes(&mut self, name: &[u8], value: &[u8]) -> Result<(), BadSyntax> {
         let bytes = name.len() + value.len() + LINE_BYTES;
         self.bytes = self.bytes.checked_sub(bytes).ok_or(BadSyntax::TooLarge)?;
         Ok(())

@@ -6,7 +6,7 @@
 /// Why bytes were refused, and with which status.
 pub mod bad;
 /// Which bytes may stand where.
-mod syntax;
+pub(crate) mod syntax;
 /// How long the body is, and what Connection says: the same for both directions.
 pub(crate) mod framing;
 /// Request targets, authorities and Host.

@@ -4,6 +4,7 @@ const TOKEN: u8 = 1;
 const PATH: u8 = 2;
 const QUERY: u8 = 4;
 const HOST: u8 = 8;
+const FIELD_VALUE: u8 = 16;
 
 /// The classes that each byte is in.
 static CLASSES: [u8; 256] = {
@@ -19,6 +20,9 @@ static CLASSES: [u8; 256] = {
     while byte < 256 {
         if (byte as u8).is_ascii_alphanumeric() {
             classes[byte] = TOKEN | PATH | QUERY | HOST;
+        }
+        if byte as u8 == b'\t' || !(byte as u8).is_ascii_control() {
+            classes[byte] |= FIELD_VALUE;
         }
         byte += 1;
     }
@@ -38,8 +42,13 @@ fn all(bytes: &[u8], class: u8) -> bool {
 }
 
 /// RFC 9110 §5.6.2.
-pub(super) fn is_token(bytes: &[u8]) -> bool {
+pub(crate) fn is_token(bytes: &[u8]) -> bool {
     !bytes.is_empty() && all(bytes, TOKEN)
+}
+
+/// RFC 9110 §5.5, but for the blanks at its ends.
+pub(crate) fn is_field_value(bytes: &[u8]) -> bool {
+    all(bytes, FIELD_VALUE)
 }
 
 pub(super) fn is_path(bytes: &[u8]) -> bool {

@@ -148,18 +148,21 @@ fn put(out: &mut Vec<u8>, parts: &[&[u8]]) {
     }
 }
 
-fn decimal(mut number: u64, out: &mut Vec<u8>) {
-    let mut digits = [0; 20];
-    let mut start = digits.len();
+fn decimal(number: u64, out: &mut Vec<u8>) {
+    out.extend_from_slice(digits(number, &mut [0; 20]));
+}
+
+/// The decimal digits of a number, in `space`.
+pub(crate) fn digits(mut number: u64, space: &mut [u8; 20]) -> &[u8] {
+    let mut start = space.len();
     loop {
         start -= 1;
-        digits[start] = b'0' + (number % 10) as u8;
+        space[start] = b'0' + (number % 10) as u8;
         number /= 10;
         if number == 0 {
-            break;
+            return &space[start..];
         }
     }
-    out.extend_from_slice(&digits[start..]);
 }
 
 #[cfg(test)]

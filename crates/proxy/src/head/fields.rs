@@ -225,6 +225,33 @@ impl Fields {
         self.enter(known, name, value);
     }
 
+    /// Makes one field of all that are called so, which the head does not treat specially, with `between` between them.
+    pub(crate) fn join(&mut self, name: &[u8], between: &[u8]) {
+        let is_named = |field: &&Field| {
+            !field.removed && field.name.in_bytes(&self.bytes).eq_ignore_ascii_case(name)
+        };
+        let values: Vec<_> = self.table.iter().filter(is_named).map(|field| field.value).collect();
+        self.remove_named(name);
+        let name = self.keep(name);
+        self.bytes.extend_from_slice(b": ");
+        let start = self.bytes.len();
+        for (nth, value) in values.into_iter().enumerate() {
+            if nth > 0 {
+                self.bytes.extend_from_slice(between);
+            }
+            self.bytes.extend_from_within(value.range());
+        }
+        let value = Span::new(start, self.bytes.len() - start);
+        self.bytes.extend_from_slice(b"\r\n");
+        self.enter(Name::Other, name, value);
+    }
+
+    /// Removes all but those of which `is_kept` says so by their name.
+    pub(crate) fn retain(&mut self, is_kept: impl Fn(Name) -> bool) {
+        self.table.retain(|field| is_kept(field.known));
+        self.present = self.table.iter().fold(0, |bits, field| bits | field.known.bit());
+    }
+
     /// Adds a field whose value stands elsewhere in the head.
     pub(crate) fn add_again(&mut self, known: Name, value: Span) {
         let name = self.keep(known.text().as_bytes());
@@ -279,6 +306,16 @@ impl Fields {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(text);
         Span::new(start, text.len())
+    }
+
+    /// Takes over the text that `append` appends.
+    pub(crate) fn keep_with<E>(
+        &mut self,
+        append: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
+    ) -> Result<Span, E> {
+        let start = self.bytes.len();
+        append(&mut self.bytes)?;
+        Ok(Span::new(start, self.bytes.len() - start))
     }
 
     /// Enters a field whose name and value lie in the bytes already.

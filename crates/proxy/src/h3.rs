@@ -1,0 +1,35 @@
+//! HTTP/3: frames and field sections to heads and bodies, and back (RFC 9114, RFC 9204).
+//!
+//! Streams are `quic`'s; what a head means, `binary` decides. A head becomes a table of spans without a detour: its names
+//! and values are unfolded where the spans point. There is no dynamic table, in neither direction, so no request ever
+//! waits for another and nothing is kept between two.
+
+/// The words in which streams and connections are ended.
+pub mod code;
+/// Numbers of one to eight bytes.
+mod varint;
+/// Frames from bytes, and to bytes.
+pub mod frame;
+/// Field sections from bytes, and to bytes.
+pub mod qpack;
+/// Fields and trailers, both ways.
+pub mod fields;
+/// Heads of requests, both ways.
+pub mod request;
+/// Heads of responses, both ways.
+pub mod response;
+/// What each side says of itself.
+pub mod settings;
+/// Which response a client needs first.
+pub mod priority;
+/// What a peer says of the connection as a whole.
+pub mod control;
+
+pub use code::Code;
+
+/// Who is at the other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    Client,
+    Endpoint,
+}

@@ -1,0 +1,297 @@
+//! Frames (RFC 9114 §7): from the bytes of a stream, in whatever pieces they come, and to bytes.
+//!
+//! What passes through (DATA) is never copied or gathered; what makes sense as a whole only is gathered up to a limit; what
+//! nobody knows is skipped as it comes. Which frame may come where is decided here, but for the order of heads and bodies.
+
+use bytes::{Buf, Bytes};
+
+use super::varint::{self, Encoded};
+use super::{Code, Peer};
+
+const DATA: u64 = 0x0;
+const HEADERS: u64 = 0x1;
+const SETTINGS: u64 = 0x4;
+const GOAWAY: u64 = 0x7;
+
+/// What a frame is (RFC 9114 §11.2.1, RFC 9218 §7.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Data,
+    Headers,
+    CancelPush,
+    Settings,
+    PushPromise,
+    GoAway,
+    MaxPushId,
+    PriorityUpdate,
+    PushPriorityUpdate,
+    /// Something in HTTP/2 and nothing in HTTP/3.
+    Reserved,
+    Unknown,
+}
+
+impl Kind {
+    fn of(number: u64) -> Self {
+        match number {
+            DATA => Self::Data,
+            HEADERS => Self::Headers,
+            0x3 => Self::CancelPush,
+            SETTINGS => Self::Settings,
+            0x5 => Self::PushPromise,
+            GOAWAY => Self::GoAway,
+            0xd => Self::MaxPushId,
+            0xf0700 => Self::PriorityUpdate,
+            0xf0701 => Self::PushPriorityUpdate,
+            0x2 | 0x6 | 0x8 | 0x9 => Self::Reserved,
+            _ => Self::Unknown,
+        }
+    }
+}
+
+/// The stream on which frames come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// One request, or its response.
+    Message,
+    Control,
+}
+
+/// What is done with a frame.
+enum Way {
+    Pass,
+    Gather,
+    Skip,
+}
+
+impl Place {
+    /// RFC 9114 §7.2, table 1, for frames of `peer`. Nobody was ever allowed to push.
+    fn admit(self, peer: Peer, kind: Kind, is_first: bool) -> Result<Way, Code> {
+        match (self, kind) {
+            (Self::Control, Kind::Settings) if is_first => Ok(Way::Gather),
+            (Self::Control, _) if is_first => Err(Code::MISSING_SETTINGS),
+            (Self::Message | Self::Control, Kind::Unknown) => Ok(Way::Skip),
+            (Self::Message, Kind::Data) => Ok(Way::Pass),
+            (Self::Message, Kind::Headers) => Ok(Way::Gather),
+            (Self::Control, Kind::GoAway | Kind::CancelPush) => Ok(Way::Gather),
+            (Self::Control, Kind::MaxPushId | Kind::PriorityUpdate | Kind::PushPriorityUpdate)
+                if peer == Peer::Client =>
+            {
+                Ok(Way::Gather)
+            }
+            (Self::Message, Kind::PushPromise) if peer == Peer::Endpoint => Err(Code::ID_ERROR),
+            (
+                Self::Message | Self::Control,
+                Kind::Data
+                | Kind::Headers
+                | Kind::CancelPush
+                | Kind::Settings
+                | Kind::PushPromise
+                | Kind::GoAway
+                | Kind::MaxPushId
+                | Kind::PriorityUpdate
+                | Kind::PushPriorityUpdate
+                | Kind::Reserved,
+            ) => Err(Code::FRAME_UNEXPECTED),
+        }
+    }
+}
+
+/// What comes of the bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// Some of what a DATA frame holds, which may be nothing.
+    Data(Bytes),
+    /// All that another frame holds.
+    Whole(Kind, Bytes),
+    /// A field section beyond the limit has begun, and is skipped.
+    TooLarge,
+}
+
+/// Takes the frames of one stream apart.
+pub struct Frames {
+    place: Place,
+    peer: Peer,
+    /// The most that is gathered.
+    most: usize,
+    has_begun: bool,
+    /// The part of a frame's header that has come, if another is to come.
+    header: Vec<u8>,
+    within: Within,
+}
+
+/// In what the next byte lies.
+enum Within {
+    Header,
+    Data { left: u64 },
+    Gathered { kind: Kind, left: usize, payload: Vec<u8> },
+    Skipped { left: u64 },
+}
+
+impl Frames {
+    /// Those that `peer` sends, and of what they hold `most` bytes at a time.
+    pub fn new(place: Place, peer: Peer, most: usize) -> Self {
+        let (has_begun, header) = (false, Vec::new());
+        Self { place, peer, most, has_begun, header, within: Within::Header }
+    }
+
+    /// The stream may end here.
+    pub fn is_between(&self) -> bool {
+        matches!(self.within, Within::Header) && self.header.is_empty()
+    }
+
+    /// The next piece; `None`: all of `input` is taken, and more is needed.
+    pub fn next(&mut self, input: &mut Bytes) -> Result<Option<Piece>, Code> {
+        loop {
+            match &mut self.within {
+                Within::Header => {
+                    let Some((number, length)) = self.read_header(input) else { return Ok(None) };
+                    let begun = self.begin(Kind::of(number), length)?;
+                    if begun.is_some() {
+                        return Ok(begun);
+                    }
+                }
+                Within::Data { .. } if input.is_empty() => return Ok(None),
+                Within::Data { left } => {
+                    let data = input.split_to(at_hand(*left, input));
+                    *left -= data.len() as u64;
+                    if *left == 0 {
+                        self.within = Within::Header;
+                    }
+                    return Ok(Some(Piece::Data(data)));
+                }
+                Within::Gathered { kind, left, payload } => {
+                    let count = input.len().min(*left);
+                    *left -= count;
+                    if *left > 0 {
+                        payload.extend_from_slice(&input.split_to(count));
+                        return Ok(None);
+                    }
+                    let last = input.split_to(count);
+                    let payload = std::mem::take(payload);
+                    let whole = if payload.is_empty() {
+                        last
+                    } else {
+                        [&payload[..], &last].concat().into()
+                    };
+                    let piece = Piece::Whole(*kind, whole);
+                    self.within = Within::Header;
+                    return Ok(Some(piece));
+                }
+                Within::Skipped { left } => {
+                    let count = at_hand(*left, input);
+                    input.advance(count);
+                    *left -= count as u64;
+                    if *left > 0 {
+                        return Ok(None);
+                    }
+                    self.within = Within::Header;
+                }
+            }
+        }
+    }
+
+    /// Type and length of the next frame.
+    fn read_header(&mut self, input: &mut Bytes) -> Option<(u64, u64)> {
+        if self.header.is_empty()
+            && let Some((number, length, taken)) = header(input)
+        {
+            input.advance(taken);
+            return Some((number, length));
+        }
+        while !input.is_empty() {
+            self.header.push(input.get_u8());
+            if let Some((number, length, _)) = header(&self.header) {
+                self.header.clear();
+                return Some((number, length));
+            }
+        }
+        None
+    }
+
+    fn begin(&mut self, kind: Kind, length: u64) -> Result<Option<Piece>, Code> {
+        let is_first = !std::mem::replace(&mut self.has_begun, true);
+        match self.place.admit(self.peer, kind, is_first)? {
+            Way::Pass if length == 0 => return Ok(Some(Piece::Data(Bytes::new()))),
+            Way::Pass => self.within = Within::Data { left: length },
+            Way::Skip => self.within = Within::Skipped { left: length },
+            Way::Gather => match usize::try_from(length) {
+                Ok(left) if left <= self.most => {
+                    self.within = Within::Gathered { kind, left, payload: Vec::new() };
+                }
+                Ok(_) | Err(_) if kind == Kind::Headers => {
+                    self.within = Within::Skipped { left: length };
+                    return Ok(Some(Piece::TooLarge));
+                }
+                Ok(_) | Err(_) => return Err(Code::EXCESSIVE_LOAD),
+            },
+        }
+        Ok(None)
+    }
+}
+
+/// Type, length, and how many bytes they take.
+fn header(bytes: &[u8]) -> Option<(u64, u64, usize)> {
+    let (number, taken) = varint::read(bytes)?;
+    let (length, more) = varint::read(&bytes[taken..])?;
+    Some((number, length, taken + more))
+}
+
+/// How many of `left` bytes are there.
+fn at_hand(left: u64, input: &Bytes) -> usize {
+    usize::try_from(left).map_or(input.len(), |left| left.min(input.len()))
+}
+
+/// Writes HEADERS with the section that `section` appends.
+pub fn write_headers(out: &mut Vec<u8>, section: impl FnOnce(&mut Vec<u8>)) {
+    write(HEADERS, out, section);
+}
+
+pub(super) fn write_settings(out: &mut Vec<u8>, settings: impl FnOnce(&mut Vec<u8>)) {
+    write(SETTINGS, out, settings);
+}
+
+pub(super) fn write_goaway(id: u64, out: &mut Vec<u8>) {
+    write(GOAWAY, out, |out| varint::write(id, out));
+}
+
+fn write(kind: u64, out: &mut Vec<u8>, payload: impl FnOnce(&mut Vec<u8>)) {
+    varint::write(kind, out);
+    // Nearly every length takes two bytes or less.
+    let place = out.len();
+    out.extend_from_slice(&[0; 2]);
+    payload(out);
+    let length = out.len() - place - 2;
+    if let Ok(length @ 0..0x4000) = u16::try_from(length) {
+        out[place..place + 2].copy_from_slice(&(0x4000 | length).to_be_bytes());
+    } else {
+        let length = Encoded::new(length as u64);
+        out.splice(place..place + 2, length.as_bytes().iter().copied());
+    }
+}
+
+/// What comes before the bytes of a DATA frame.
+#[derive(Clone, Copy)]
+pub(super) struct DataHeader {
+    bytes: [u8; 9],
+    len: usize,
+}
+
+impl DataHeader {
+    /// Of a frame of so many bytes; of none, there is no frame.
+    pub(super) fn new(length: u64) -> Self {
+        let mut header = Self { bytes: [DATA as u8; 9], len: 0 };
+        if length > 0 {
+            let length = Encoded::new(length);
+            header.len = 1 + length.as_bytes().len();
+            header.bytes[1..header.len].copy_from_slice(length.as_bytes());
+        }
+        header
+    }
+
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+#[cfg(test)]
+mod tests;

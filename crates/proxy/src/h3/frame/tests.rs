@@ -1,0 +1,160 @@
+//! What becomes of frames: a table of what is refused, and that pieces make no difference.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const MOST: usize = 64;
+
+/// What comes of the bytes, however they come in; data in one piece.
+fn read(place: Place, peer: Peer, pieces: &[&[u8]]) -> (Vec<Piece>, Result<bool, Code>) {
+    let mut frames = Frames::new(place, peer, MOST);
+    let mut found = Vec::new();
+    for piece in pieces {
+        let mut input = Bytes::copy_from_slice(piece);
+        loop {
+            match frames.next(&mut input) {
+                Ok(Some(Piece::Data(more))) => add_data(&mut found, &more),
+                Ok(Some(piece)) => found.push(piece),
+                Ok(None) => break,
+                Err(code) => return (found, Err(code)),
+            }
+        }
+        assert!(input.is_empty(), "all is taken");
+    }
+    (found, Ok(frames.is_between()))
+}
+
+fn add_data(found: &mut Vec<Piece>, more: &Bytes) {
+    match found.last_mut() {
+        Some(Piece::Data(data)) => *data = [&data[..], more].concat().into(),
+        _ => found.push(Piece::Data(more.clone())),
+    }
+}
+
+/// A frame of this type with so many bytes.
+fn frame(kind: u64, length: usize) -> Vec<u8> {
+    let mut out = Vec::new();
+    write(kind, &mut out, |out| out.resize(out.len() + length, 7));
+    out
+}
+
+fn whole(kind: Kind, length: usize) -> Piece {
+    Piece::Whole(kind, vec![7; length].into())
+}
+
+#[test]
+fn a_message_is_heads_and_data() {
+    let bytes =
+        [frame(HEADERS, 3), frame(0x21, 100), frame(DATA, 5), frame(DATA, 0), frame(DATA, 200)]
+            .concat();
+    let bytes = [bytes, frame(HEADERS, 64), frame(HEADERS, 65), frame(HEADERS, 0)].concat();
+    let expected = vec![
+        whole(Kind::Headers, 3),
+        Piece::Data(vec![7; 205].into()),
+        whole(Kind::Headers, 64),
+        Piece::TooLarge,
+        whole(Kind::Headers, 0),
+    ];
+    assert_eq!(read(Place::Message, Peer::Client, &[&bytes]), (expected, Ok(true)));
+}
+
+#[test]
+fn a_stream_may_end_between_two_frames_alone() {
+    let bytes = [frame(HEADERS, 3), frame(DATA, 70)].concat();
+    for length in 0..=bytes.len() {
+        let (_, ended) = read(Place::Message, Peer::Client, &[&bytes[..length]]);
+        let is_between = [0, 6, bytes.len()].contains(&length);
+        assert_eq!(ended, Ok(is_between), "{length}");
+    }
+}
+
+/// RFC 9114 §7.2, RFC 9218 §7.2.
+#[test]
+fn frames_come_where_they_may() {
+    let settings = frame(SETTINGS, 0);
+    let unexpected = Err(Code::FRAME_UNEXPECTED);
+    let fine = Ok(true);
+    // On a client's request, an endpoint's response, and their control streams.
+    let cases = [
+        (DATA, [fine, fine, unexpected, unexpected]),
+        (HEADERS, [fine, fine, unexpected, unexpected]),
+        (0x2, [unexpected; 4]),
+        (0x3, [unexpected, unexpected, fine, fine]),
+        (SETTINGS, [unexpected; 4]),
+        (0x5, [unexpected, Err(Code::ID_ERROR), unexpected, unexpected]),
+        (0x6, [unexpected; 4]),
+        (GOAWAY, [unexpected, unexpected, fine, fine]),
+        (0x8, [unexpected; 4]),
+        (0x9, [unexpected; 4]),
+        (0xd, [unexpected, unexpected, fine, unexpected]),
+        (0x21, [fine; 4]),
+        (0xf0700, [unexpected, unexpected, fine, unexpected]),
+        (0xf0701, [unexpected, unexpected, fine, unexpected]),
+        (varint::MAX, [fine; 4]),
+    ];
+    let places = [
+        (Place::Message, Peer::Client),
+        (Place::Message, Peer::Endpoint),
+        (Place::Control, Peer::Client),
+        (Place::Control, Peer::Endpoint),
+    ];
+    for (kind, expected) in cases {
+        for ((place, peer), expected) in places.into_iter().zip(expected) {
+            let before = if place == Place::Control { &settings[..] } else { &[] };
+            let (_, ended) = read(place, peer, &[before, &frame(kind, 1)]);
+            assert_eq!(ended, expected, "{kind:x} in {place:?} of {peer:?}");
+        }
+    }
+}
+
+#[test]
+fn settings_come_first() {
+    for kind in [DATA, HEADERS, GOAWAY, 0x21] {
+        let (_, ended) = read(Place::Control, Peer::Client, &[&frame(kind, 1)]);
+        assert_eq!(ended, Err(Code::MISSING_SETTINGS), "{kind:x}");
+    }
+}
+
+#[test]
+fn no_more_is_gathered_than_the_limit() {
+    let (_, ended) = read(Place::Control, Peer::Client, &[&frame(SETTINGS, MOST + 1)]);
+    assert_eq!(ended, Err(Code::EXCESSIVE_LOAD));
+    let endless =
+        [vec![0x1], Encoded::new(varint::MAX).as_bytes().to_vec(), vec![7; 1000]].concat();
+    assert_eq!(read(Place::Message, Peer::Client, &[&endless]), (vec![Piece::TooLarge], Ok(false)));
+}
+
+#[test]
+fn lengths_take_as_many_bytes_as_they_need() {
+    for length in [0, 63, 64, 16_383, 16_384, 70_000] {
+        let out = frame(DATA, length);
+        let (kind, said, taken) = header(&out).unwrap();
+        assert_eq!((kind, said, out.len()), (DATA, length as u64, taken + length));
+        let begun = DataHeader::new(length as u64);
+        let read = header(begun.as_bytes()).map(|(_, said, _)| said);
+        assert_eq!(read, (length > 0).then_some(length as u64));
+    }
+}
+
+proptest! {
+    #[test]
+    fn pieces_make_no_difference(
+        frames in prop::collection::vec(
+            (prop::sample::select(vec![DATA, DATA, HEADERS, 0x21, 0x3, varint::MAX]), 0_usize..100),
+            0..8,
+        ),
+        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
+        lost in 0_usize..10,
+    ) {
+        let mut bytes: Vec<u8> =
+            frames.iter().flat_map(|(kind, length)| frame(*kind, *length)).collect();
+        bytes.truncate(bytes.len().saturating_sub(lost));
+        let mut cuts: Vec<_> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
+        cuts.extend([0, bytes.len()]);
+        cuts.sort_unstable();
+        let pieces: Vec<_> = cuts.windows(2).map(|cut| &bytes[cut[0]..cut[1]]).collect();
+        let whole = read(Place::Message, Peer::Client, &[&bytes]);
+        prop_assert_eq!(read(Place::Message, Peer::Client, &pieces), whole);
+    }
+}

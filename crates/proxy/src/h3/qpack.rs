@@ -1,0 +1,144 @@
+//! Field sections (RFC 9204) without a dynamic table: to field lines, and from them. What a field means is no business of
+//! this.
+//!
+//! We say that we keep no table, and use none of a peer that would: so each section stands for itself, and one that refers
+//! to anything but the static table is `Corrupt`.
+
+/// Integers that begin within a byte.
+mod integer;
+/// Text in fewer bits.
+mod huffman;
+/// Fields that have a number.
+mod table;
+/// What comes beside the sections.
+pub mod instructions;
+
+use super::Code;
+use table::Found;
+
+/// Bytes that are no field section, or one of a dynamic table. Its connection cannot go on (RFC 9204 §2.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Corrupt;
+
+impl From<Corrupt> for Code {
+    fn from(_: Corrupt) -> Self {
+        Self::DECOMPRESSION_FAILED
+    }
+}
+
+/// One field, as it stands in its section.
+#[derive(Clone, Copy, Debug)]
+pub struct Line<'s> {
+    pub name: Text<'s>,
+    pub value: Text<'s>,
+}
+
+/// A name or a value, folded or not.
+#[derive(Clone, Copy, Debug)]
+pub struct Text<'s> {
+    bytes: &'s [u8],
+    is_folded: bool,
+}
+
+impl Text<'_> {
+    /// Appends the text itself: at most 8/5 of the bytes it takes in the section, if it is not of the static table.
+    pub fn append_to(&self, out: &mut Vec<u8>) -> Result<(), Corrupt> {
+        if self.is_folded {
+            return huffman::decode(self.bytes, out).ok_or(Corrupt);
+        }
+        out.extend_from_slice(self.bytes);
+        Ok(())
+    }
+}
+
+/// Reads the lines of a section, one after the other.
+#[derive(Debug)]
+pub struct Section<'s> {
+    rest: &'s [u8],
+}
+
+impl<'s> Section<'s> {
+    pub fn new(bytes: &'s [u8]) -> Result<Self, Corrupt> {
+        let mut section = Self { rest: bytes };
+        let required_inserts = section.integer(8)?;
+        let is_negative = section.rest.first().is_some_and(|byte| byte & 0x80 != 0);
+        section.integer(7)?;
+        // RFC 9204 §4.5.1.2: where nothing is required, a base before the first entry cannot be.
+        if required_inserts > 0 || is_negative {
+            return Err(Corrupt);
+        }
+        Ok(section)
+    }
+
+    /// The next line; `None`: that was all. RFC 9204 §4.5.2 to §4.5.6.
+    pub fn next_line(&mut self) -> Result<Option<Line<'s>>, Corrupt> {
+        let Some(&first) = self.rest.first() else { return Ok(None) };
+        let plain = |text: &'static str| Text { bytes: text.as_bytes(), is_folded: false };
+        let line = match first {
+            // With a number in the static table.
+            0b1100_0000.. => {
+                let (name, value) = self.entry(6)?;
+                Line { name: plain(name), value: plain(value) }
+            }
+            // With the name of such.
+            0b0101_0000..0b0110_0000 | 0b0111_0000..0b1000_0000 => {
+                let (name, _) = self.entry(4)?;
+                Line { name: plain(name), value: self.text(7)? }
+            }
+            // With a name of its own.
+            0b0010_0000..0b0100_0000 => Line { name: self.text(3)?, value: self.text(7)? },
+            // In the dynamic table.
+            0b1000_0000..0b1100_0000
+            | 0b0100_0000..0b0101_0000
+            | 0b0110_0000..0b0111_0000
+            | 0b0000_0000..0b0010_0000 => return Err(Corrupt),
+        };
+        Ok(Some(line))
+    }
+
+    fn integer(&mut self, bits: u32) -> Result<u64, Corrupt> {
+        integer::read(bits, &mut self.rest).ok_or(Corrupt)
+    }
+
+    fn entry(&mut self, bits: u32) -> Result<(&'static str, &'static str), Corrupt> {
+        let number = self.integer(bits)?;
+        table::entry(number).ok_or(Corrupt)
+    }
+
+    /// A text whose length has so many bits in the first byte, behind the one that says whether it is folded.
+    fn text(&mut self, bits: u32) -> Result<Text<'s>, Corrupt> {
+        let is_folded = self.rest.first().is_some_and(|byte| byte >> bits & 1 == 1);
+        let length = usize::try_from(self.integer(bits)?).map_err(|_beyond_memory| Corrupt)?;
+        let (bytes, rest) = self.rest.split_at_checked(length).ok_or(Corrupt)?;
+        self.rest = rest;
+        Ok(Text { bytes, is_folded })
+    }
+}
+
+/// Begins a section that needs no dynamic table.
+pub fn begin(out: &mut Vec<u8>) {
+    out.extend_from_slice(&[0, 0]);
+}
+
+/// Appends a line to a section. The name may be in any case of letters, and is sent in lower case.
+pub fn write(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+    match table::find(name, value) {
+        Found::Whole(number) => return integer::write(6, 0b1100_0000, number, out),
+        Found::Name(number) => integer::write(4, 0b0101_0000, number, out),
+        Found::Nothing => {
+            integer::write(3, 0b0010_0000, name.len() as u64, out);
+            out.extend(name.iter().map(u8::to_ascii_lowercase));
+        }
+    }
+    let folded_len = huffman::encoded_len(value);
+    if folded_len < value.len() {
+        integer::write(7, 0b1000_0000, folded_len as u64, out);
+        huffman::encode(value, out);
+    } else {
+        integer::write(7, 0, value.len() as u64, out);
+        out.extend_from_slice(value);
+    }
+}
+
+#[cfg(test)]
+mod tests;

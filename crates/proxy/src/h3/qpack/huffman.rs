@@ -1,0 +1,271 @@
+//! Text in fewer bits: the Huffman code of RFC 7541 §5.2 and appendix B, which RFC 9204 uses too.
+//!
+//! The code is canonical: codes of one length count up in the order of their symbols, and the next length goes on from
+//! there. So the lengths are all there is to write down, and a code is found by its length, without a tree.
+
+/// The bytes, and the one beyond them, which is in no text: their end.
+const SYMBOLS: usize = 257;
+/// The longest code.
+const LONGEST: usize = 30;
+
+/// How many bits each symbol takes (RFC 7541, appendix B).
+#[rustfmt::skip]
+const LENGTHS: [u8; SYMBOLS] = [
+    13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28,
+    28, 28, 28, 28, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 28,
+    6, 10, 10, 12, 13, 6, 8, 11, 10, 10, 8, 11, 8, 6, 6, 6,
+    5, 5, 5, 6, 6, 6, 6, 6, 6, 6, 7, 8, 15, 6, 12, 10,
+    13, 6, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7,
+    7, 7, 7, 7, 7, 7, 7, 7, 8, 7, 8, 13, 19, 13, 14, 6,
+    15, 5, 6, 5, 6, 5, 6, 6, 6, 5, 7, 7, 6, 6, 6, 5,
+    6, 7, 6, 5, 5, 6, 7, 7, 7, 7, 7, 15, 11, 14, 13, 28,
+    20, 22, 20, 20, 22, 22, 22, 23, 22, 23, 23, 23, 23, 23, 24, 23,
+    24, 24, 22, 23, 24, 23, 23, 23, 23, 21, 22, 23, 22, 23, 23, 24,
+    22, 21, 20, 22, 22, 23, 23, 21, 23, 22, 22, 24, 21, 22, 23, 23,
+    21, 21, 22, 21, 23, 22, 23, 23, 20, 22, 22, 22, 23, 22, 22, 23,
+    26, 26, 20, 19, 22, 23, 22, 25, 26, 26, 26, 27, 27, 26, 24, 25,
+    19, 21, 26, 27, 27, 26, 27, 24, 21, 21, 26, 26, 28, 27, 27, 27,
+    20, 24, 20, 21, 22, 21, 21, 23, 22, 22, 25, 25, 24, 24, 26, 23,
+    26, 27, 26, 26, 27, 27, 27, 27, 27, 28, 27, 27, 27, 27, 27, 26,
+    30,
+];
+
+/// The symbols by their codes.
+const SORTED: [u16; SYMBOLS] = {
+    let mut sorted = [0; SYMBOLS];
+    let mut place = 0;
+    let mut length = 1;
+    while length <= LONGEST {
+        let mut symbol = 0;
+        while symbol < SYMBOLS {
+            if LENGTHS[symbol] as usize == length {
+                sorted[place] = symbol as u16;
+                place += 1;
+            }
+            symbol += 1;
+        }
+        length += 1;
+    }
+    sorted
+};
+
+/// The codes of one length.
+#[derive(Clone, Copy)]
+struct Codes {
+    first: u32,
+    count: u32,
+    /// Where their symbols begin in `SORTED`.
+    place: usize,
+}
+
+const BY_LENGTH: [Codes; LONGEST + 1] = {
+    let mut by_length = [Codes { first: 0, count: 0, place: 0 }; LONGEST + 1];
+    let (mut first, mut place, mut length) = (0, 0, 1);
+    while length <= LONGEST {
+        let (mut symbol, mut count) = (0, 0);
+        while symbol < SYMBOLS {
+            count += (LENGTHS[symbol] as usize == length) as u32;
+            symbol += 1;
+        }
+        by_length[length] = Codes { first, count, place };
+        place += count as usize;
+        first = (first + count) << 1;
+        length += 1;
+    }
+    by_length
+};
+
+/// The code of each symbol.
+const CODES: [u32; SYMBOLS] = {
+    let mut codes = [0; SYMBOLS];
+    let mut length = 1;
+    while length <= LONGEST {
+        let Codes { first, count, place } = BY_LENGTH[length];
+        let mut nth = 0;
+        while nth < count {
+            codes[SORTED[place + nth as usize] as usize] = first + nth;
+            nth += 1;
+        }
+        length += 1;
+    }
+    codes
+};
+
+/// For each eight bits the symbol whose code they begin with and its length, or 0 where a code is longer.
+static SHORT: [(u8, u8); 256] = {
+    let mut short = [(0, 0); 256];
+    let mut symbol = 0;
+    while symbol < 256 {
+        let length = LENGTHS[symbol];
+        if length <= 8 {
+            let first = CODES[symbol] << (8 - length);
+            let mut rest = 0;
+            while rest < 1 << (8 - length) {
+                short[(first + rest) as usize] = (symbol as u8, length);
+                rest += 1;
+            }
+        }
+        symbol += 1;
+    }
+    short
+};
+
+/// Appends the text that `bytes` stand for; `None`: they stand for none.
+pub(super) fn decode(bytes: &[u8], out: &mut Vec<u8>) -> Option<()> {
+    out.reserve(bytes.len() * 8 / 5);
+    let mut bytes = bytes.iter();
+    // What comes next, from the highest bit on, and how much of it.
+    let (mut bits, mut count) = (0_u64, 0);
+    loop {
+        while count <= 56
+            && let Some(&byte) = bytes.next()
+        {
+            bits |= u64::from(byte) << (56 - count);
+            count += 8;
+        }
+        let (symbol, length) = first_symbol(bits);
+        if length > count {
+            return is_padding(bits, count).then_some(());
+        }
+        // The end's symbol is no byte.
+        out.push(u8::try_from(symbol).ok()?);
+        bits <<= length;
+        count -= length;
+    }
+}
+
+/// The symbol whose code `bits` begin with, and its length.
+fn first_symbol(bits: u64) -> (u16, u32) {
+    let (symbol, length) = SHORT[(bits >> 56) as usize];
+    if length > 0 {
+        return (u16::from(symbol), u32::from(length));
+    }
+    let longer = (9..=LONGEST).find_map(|length| {
+        let codes = BY_LENGTH[length];
+        let nth = (bits >> (64 - length)) as u32 - codes.first;
+        (nth < codes.count).then(|| (SORTED[codes.place + nth as usize], length as u32))
+    });
+    longer.expect("every thirty bits begin with a code")
+}
+
+/// What is left of the last byte is the beginning of the end's code, which is all ones.
+fn is_padding(bits: u64, count: u32) -> bool {
+    count < 8 && bits.leading_ones() == count
+}
+
+/// How many bytes `encode` appends.
+pub(super) fn encoded_len(text: &[u8]) -> usize {
+    let bits: usize = text.iter().map(|&byte| usize::from(LENGTHS[usize::from(byte)])).sum();
+    bits.div_ceil(8)
+}
+
+pub(super) fn encode(text: &[u8], out: &mut Vec<u8>) {
+    // What is not yet a whole byte, in the lowest bits.
+    let (mut bits, mut count) = (0_u64, 0);
+    for &byte in text {
+        let length = u32::from(LENGTHS[usize::from(byte)]);
+        bits = bits << length | u64::from(CODES[usize::from(byte)]);
+        count += length;
+        while count >= 8 {
+            count -= 8;
+            out.push((bits >> count) as u8);
+        }
+    }
+    if count > 0 {
+        out.push((bits << (8 - count)) as u8 | 0xff >> count);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn decoded(bytes: &[u8]) -> Option<Vec<u8>> {
+        let mut out = Vec::new();
+        decode(bytes, &mut out).map(|()| out)
+    }
+
+    /// RFC 7541, appendix B.
+    #[test]
+    fn codes_follow_from_their_lengths() {
+        let cases = [
+            (b'0', 0x0),
+            (b'a', 0x3),
+            (b' ', 0x14),
+            (b':', 0x5c),
+            (b'&', 0xf8),
+            (b'!', 0x3f8),
+            (b'<', 0x7ffc),
+            (b'\\', 0x7fff0),
+            (0x80, 0xfffe6),
+            (0xff, 0x3ff_ffee),
+            (b'\n', 0x3fff_fffc),
+            (0x16, 0x3fff_fffe),
+        ];
+        for (byte, code) in cases {
+            assert_eq!(CODES[usize::from(byte)], code, "{byte}");
+        }
+        assert_eq!(CODES[SYMBOLS - 1], 0x3fff_ffff);
+    }
+
+    /// RFC 7541 §C.4 and §C.6.
+    #[test]
+    fn the_examples_are_read_and_written() {
+        let cases: &[(&str, &[u8])] = &[
+            (
+                "www.example.com",
+                &[0xf1, 0xe3, 0xc2, 0xe5, 0xf2, 0x3a, 0x6b, 0xa0, 0xab, 0x90, 0xf4, 0xff],
+            ),
+            ("no-cache", &[0xa8, 0xeb, 0x10, 0x64, 0x9c, 0xbf]),
+            ("302", &[0x64, 0x02]),
+            ("private", &[0xae, 0xc3, 0x77, 0x1a, 0x4b]),
+        ];
+        for (text, bytes) in cases {
+            let mut out = Vec::new();
+            encode(text.as_bytes(), &mut out);
+            assert_eq!(out, *bytes, "{text}");
+            assert_eq!(decoded(bytes).as_deref(), Some(text.as_bytes()));
+        }
+    }
+
+    #[test]
+    fn what_stands_for_no_text_is_refused() {
+        let cases: &[&[u8]] = &[
+            // More than seven bits of padding.
+            &[0xff],
+            &[0x64, 0x02, 0xff],
+            // Padding that is not all ones: after `0`, three bits.
+            &[0b0000_0000],
+            &[0b0000_0110],
+            // The end's symbol, alone and in a text.
+            &[0xff, 0xff, 0xff, 0xff],
+            &[0b0000_0111, 0xff, 0xff, 0xff, 0xff],
+        ];
+        for bytes in cases {
+            assert_eq!(decoded(bytes), None, "{bytes:x?}");
+        }
+        assert_eq!(decoded(&[0b0000_0111]).as_deref(), Some(&b"0"[..]));
+        assert_eq!(decoded(&[]).as_deref(), Some(&b""[..]));
+    }
+
+    proptest! {
+        #[test]
+        fn text_comes_back(text in prop::collection::vec(any::<u8>(), 0..100)) {
+            let mut out = Vec::new();
+            encode(&text, &mut out);
+            prop_assert_eq!(out.len(), encoded_len(&text));
+            prop_assert_eq!(decoded(&out), Some(text));
+        }
+
+        #[test]
+        fn what_is_read_is_what_would_be_written(bytes in prop::collection::vec(any::<u8>(), 0..20)) {
+            if let Some(text) = decoded(&bytes) {
+                let mut out = Vec::new();
+                encode(&text, &mut out);
+                prop_assert_eq!(out, bytes);
+            }
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! What comes on the streams beside the sections (RFC 9204 §4.3, §4.4), where no dynamic table is kept: hardly anything
+//! may.
+
+use super::super::Code;
+
+/// Sets the capacity of the dynamic table to 0, which it is.
+const NO_CAPACITY: u8 = 0x20;
+/// More bytes than any integer takes.
+const INTEGER_BYTES: u8 = 10;
+
+/// Looks at what a peer's encoder says: an entry has no place.
+pub fn check_encoder(bytes: &[u8]) -> Result<(), Code> {
+    if bytes.iter().all(|&byte| byte == NO_CAPACITY) {
+        return Ok(());
+    }
+    Err(Code::ENCODER_STREAM_ERROR)
+}
+
+/// What a peer's decoder says: that it has dropped streams, and nothing else, for it has never heard of an entry.
+#[derive(Debug, Default)]
+pub struct DecoderStream {
+    /// How many bytes of an instruction have come, if another is to come.
+    amid: u8,
+}
+
+impl DecoderStream {
+    pub fn check(&mut self, bytes: &[u8]) -> Result<(), Code> {
+        for &byte in bytes {
+            let goes_on = match self.amid {
+                0 if byte & 0xc0 != 0x40 => return Err(Code::DECODER_STREAM_ERROR),
+                0 => byte & 0x3f == 0x3f,
+                INTEGER_BYTES.. => return Err(Code::DECODER_STREAM_ERROR),
+                1.. => byte & 0x80 != 0,
+            };
+            self.amid = if goes_on { self.amid + 1 } else { 0 };
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_encoder_says_nothing() {
+        assert_eq!(check_encoder(&[]), Ok(()));
+        assert_eq!(check_encoder(&[0x20, 0x20]), Ok(()));
+        for byte in [0x00, 0x21, 0x3f, 0x40, 0x80, 0xc0] {
+            assert_eq!(check_encoder(&[0x20, byte]), Err(Code::ENCODER_STREAM_ERROR));
+        }
+    }
+
+    #[test]
+    fn a_decoder_says_what_it_has_dropped() {
+        let check = |pieces: &[&[u8]]| {
+            let mut stream = DecoderStream::default();
+            pieces.iter().try_for_each(|piece| stream.check(piece))
+        };
+        assert_eq!(check(&[&[0x44, 0x7f, 0x00, 0x48]]), Ok(()));
+        assert_eq!(check(&[&[0x7f], &[0x80], &[0x01, 0x40]]), Ok(()));
+        let bad: &[&[&[u8]]] = &[&[&[0x80]], &[&[0x44, 0x01]], &[&[0x00]], &[&[0x7f], &[0x80; 10]]];
+        for pieces in bad {
+            assert_eq!(check(pieces), Err(Code::DECODER_STREAM_ERROR), "{pieces:x?}");
+        }
+    }
+}

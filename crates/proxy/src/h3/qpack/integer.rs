@@ -1,0 +1,91 @@
+//! Integers that begin within a byte (RFC 7541 §5.1), of up to 62 bits (RFC 9204 §4.1.1).
+
+/// Takes the integer at the start of `input`, for which the first byte has `bits`. `None`: it is not whole, or too large.
+pub(super) fn read(bits: u32, input: &mut &[u8]) -> Option<u64> {
+    let (&first, mut rest) = input.split_first()?;
+    let full = (1 << bits) - 1;
+    let mut number = u64::from(first) & full;
+    if number == full {
+        let mut shift = 0;
+        loop {
+            let (&byte, after) = rest.split_first()?;
+            rest = after;
+            // Below 64 bits, whatever comes: 63 of this byte, and less of those before.
+            number += u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                break;
+            }
+            shift += 7;
+            if shift > 56 {
+                return None;
+            }
+        }
+    }
+    *input = rest;
+    (number < 1 << 62).then_some(number)
+}
+
+/// Appends an integer for which the first byte has `bits`, below those of `mark`.
+pub(super) fn write(bits: u32, mark: u8, number: u64, out: &mut Vec<u8>) {
+    let full = (1 << bits) - 1;
+    if number < full {
+        return out.push(mark | number as u8);
+    }
+    out.push(mark | full as u8);
+    let mut rest = number - full;
+    while rest >= 0x80 {
+        out.push(rest as u8 | 0x80);
+        rest >>= 7;
+    }
+    out.push(rest as u8);
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// RFC 7541 §C.1.
+    #[test]
+    fn the_examples_are_read_and_written() {
+        let cases: &[(u32, u64, &[u8])] =
+            &[(5, 10, &[0x0a]), (5, 1337, &[0x1f, 0x9a, 0x0a]), (8, 42, &[0x2a])];
+        for (bits, number, bytes) in cases {
+            let mut out = Vec::new();
+            write(*bits, 0, *number, &mut out);
+            assert_eq!(out, *bytes);
+            assert_eq!(read(*bits, &mut &bytes[..]), Some(*number));
+        }
+    }
+
+    #[test]
+    fn what_is_not_whole_or_too_large_is_none() {
+        let cases: &[&[u8]] = &[
+            &[],
+            &[0x7f],
+            &[0x7f, 0x80],
+            // 2^62 and more.
+            &[0x7f, 0x81, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x3f],
+            &[0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f],
+            // Zeros without an end.
+            &[0x7f, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x00],
+        ];
+        for bytes in cases {
+            assert_eq!(read(7, &mut &bytes[..]), None, "{bytes:x?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn integers_come_back(bits in 3_u32..=8, number in 0_u64..1 << 62) {
+            for number in [number, number >> 40, number >> 54] {
+                let mut out = Vec::new();
+                write(bits, 0, number, &mut out);
+                let mut input = &out[..];
+                prop_assert_eq!(read(bits, &mut input), Some(number));
+                prop_assert!(input.is_empty());
+            }
+        }
+    }
+}

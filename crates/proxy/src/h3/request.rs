@@ -1,0 +1,74 @@
+//! Heads of requests: as HTTP/3 says them (RFC 9114 §4.3.1) to spans, and back.
+
+use std::net::SocketAddr;
+
+use crate::binary::WebSocketKey;
+use crate::binary::request::{self, Said, WEBSOCKET};
+use crate::h1::syntax::is_token;
+use crate::h1::write::digits;
+use crate::h1::{BadRequest, HeadLimits};
+use crate::head::{Fields, Framing, Name, RequestHead, Version};
+
+use super::fields::{self, Pseudo, Unfit};
+use super::qpack;
+
+/// Reads a head. `is_whole`: no body follows. `key` is asked for a key if a WebSocket is to be opened.
+pub fn read(
+    section: &[u8],
+    is_whole: bool,
+    limits: &HeadLimits,
+    key: impl FnOnce() -> WebSocketKey,
+    head: &mut RequestHead,
+) -> Result<(), Unfit<BadRequest>> {
+    head.clear();
+    head.version = Version::Http3;
+    let pseudo = fields::read(section, limits, &mut head.fields)?;
+    let said = said(&pseudo, &head.fields).ok_or(Unfit::Malformed)?;
+    request::complete(&said, is_whole, limits, key, head).map_err(Unfit::Bad)
+}
+
+/// What the pseudo-fields say; `None`: one is missing, or where it may not be.
+fn said(pseudo: &Pseudo, fields: &Fields) -> Option<Said> {
+    let Pseudo { method, scheme, authority, path, protocol, status } = *pseudo;
+    let method = method.filter(|method| is_token(fields.text(*method)))?;
+    let is_connect = fields.text(method) == b"CONNECT";
+    let is_extended = is_connect && protocol.is_some();
+    let names_nobody = authority.is_some_and(|authority| authority.is_empty())
+        || fields.values(Name::Host).any(<[u8]>::is_empty);
+    if status.is_some() || protocol.is_some() != is_extended || names_nobody {
+        return None;
+    }
+    if is_connect && !is_extended {
+        let is_good = scheme.is_none() && path.is_none() && authority.is_some();
+        return is_good.then(|| Said { method, authority, ..Said::default() });
+    }
+    scheme.filter(|scheme| !scheme.is_empty())?;
+    let target = path.filter(|path| !path.is_empty())?;
+    Some(Said { method, target, authority, protocol })
+}
+
+/// Appends the section of a head for an endpoint.
+///
+/// `otherwise` is the authority of a request that names none, as one of HTTP/1.0 may be. A head that asks for an upgrade
+/// to a WebSocket becomes an extended CONNECT, which the endpoint must have said that it takes.
+pub fn write(head: &RequestHead, framing: Framing, otherwise: SocketAddr, section: &mut Vec<u8>) {
+    qpack::begin(section);
+    let method = if head.upgrade { b"CONNECT".as_slice() } else { head.method_bytes() };
+    qpack::write(b":method", method, section);
+    qpack::write(b":scheme", b"https", section);
+    qpack::write(b":authority", &request::authority(head, otherwise), section);
+    qpack::write(b":path", head.sent_target(), section);
+    if head.upgrade {
+        qpack::write(b":protocol", WEBSOCKET.as_bytes(), section);
+    }
+    fields::write(&head.fields, request::is_sent_on(head, framing), section);
+    if let Framing::Length(length) = framing {
+        qpack::write(b"content-length", digits(length, &mut [0; 20]), section);
+    }
+    if head.te_trailers {
+        qpack::write(b"te", b"trailers", section);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,51 @@
+//! Heads of responses: as HTTP/3 says them (RFC 9114 §4.3.2) to spans, and back.
+
+use crate::binary::response;
+use crate::h1::write::digits;
+use crate::h1::{BadResponse, HeadLimits};
+use crate::head::{Fields, RequestHead, ResponseHead, Version};
+use crate::stream::Manner;
+
+use super::fields::{self, Pseudo, Unfit};
+use super::qpack;
+
+/// Reads a head that answers `request`. `is_whole`: no body follows.
+pub fn read(
+    section: &[u8],
+    is_whole: bool,
+    limits: &HeadLimits,
+    request: &RequestHead,
+    head: &mut ResponseHead,
+) -> Result<(), Unfit<BadResponse>> {
+    head.clear();
+    head.version = Version::Http3;
+    let pseudo = fields::read(section, limits, &mut head.fields)?;
+    head.status = status(&pseudo, &head.fields).ok_or(Unfit::Malformed)?;
+    response::complete(is_whole, request, head).map_err(Unfit::Bad)
+}
+
+/// The status, which is the one pseudo-field that there may be.
+fn status(pseudo: &Pseudo, fields: &Fields) -> Option<u16> {
+    let Pseudo { status, method, scheme, authority, path, protocol } = *pseudo;
+    let others = [method, scheme, authority, path, protocol];
+    let &[hundreds @ b'1'..=b'9', tens, ones] = fields.text(status?) else { return None };
+    let is_good = tens.is_ascii_digit() && ones.is_ascii_digit();
+    let digit = |digit: u8| u16::from(digit - b'0');
+    (is_good && others.iter().all(Option::is_none))
+        .then(|| 100 * digit(hundreds) + 10 * digit(tens) + digit(ones))
+}
+
+/// Appends the section of a head for a client.
+pub(crate) fn write(head: &ResponseHead, manner: &Manner, section: &mut Vec<u8>) {
+    let mut space = [0; 20];
+    qpack::begin(section);
+    let status = response::status(head, manner);
+    qpack::write(b":status", digits(u64::from(status), &mut space), section);
+    fields::write(&head.fields, response::is_sent_on(manner), section);
+    if let Some(length) = response::content_length(head, manner) {
+        qpack::write(b"content-length", digits(length, &mut space), section);
+    }
+}
+
+#[cfg(test)]
+mod tests;

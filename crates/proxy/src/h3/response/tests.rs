@@ -1,0 +1,162 @@
+//! What becomes of responses, and that what is written comes back.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::h1::{BadFraming, BadSyntax, parse, write};
+use crate::head::{Framing, Method, Name};
+
+/// Fields by name and value, the pseudo-fields among them.
+type Pairs<'p> = &'p [(&'p str, &'p str)];
+
+const LIMITS: HeadLimits = HeadLimits { head_bytes: 4096, fields: 32, target_bytes: 0 };
+
+fn section(pairs: Pairs<'_>) -> Vec<u8> {
+    let mut section = Vec::new();
+    qpack::begin(&mut section);
+    for (name, value) in pairs {
+        qpack::write(name.as_bytes(), value.as_bytes(), &mut section);
+    }
+    section
+}
+
+fn request(method: Method, upgrade: bool) -> RequestHead {
+    let mut request = RequestHead::new();
+    (request.method, request.upgrade) = (method, upgrade);
+    if upgrade {
+        request.fields.append("Upgrade", "websocket");
+    }
+    request
+}
+
+/// The response as an HTTP/1.1 client gets it.
+fn as_http1(
+    pairs: Pairs<'_>,
+    is_whole: bool,
+    request: &RequestHead,
+) -> Result<String, Unfit<BadResponse>> {
+    let mut head = ResponseHead::new();
+    read(&section(pairs), is_whole, &LIMITS, request, &mut head)?;
+    let framing = if head.framing == Framing::Stream { Framing::Chunked } else { head.framing };
+    let mut out = Vec::new();
+    write::response_head(&head, framing, Version::Http11, true, head.upgrade, &mut out);
+    Ok(String::from_utf8(out).unwrap().replace("\r\n", "|"))
+}
+
+#[test]
+fn heads_are_read_as_http1_says_them() {
+    let (get, head, upgrade) =
+        (request(Method::Get, false), request(Method::Head, false), request(Method::Get, true));
+    let length = ("content-length", "5");
+    let cases: &[(&str, Pairs<'_>, bool, &RequestHead, &str)] = &[
+        ("200", &[("x", "1")], false, &get, "HTTP/1.1 200 OK|x: 1|Transfer-Encoding: chunked||"),
+        ("200", &[], true, &get, "HTTP/1.1 200 OK|Content-Length: 0||"),
+        ("200", &[length], false, &get, "HTTP/1.1 200 OK|Content-Length: 5||"),
+        ("200", &[length], true, &head, "HTTP/1.1 200 OK|Content-Length: 5||"),
+        ("200", &[], true, &head, "HTTP/1.1 200 OK||"),
+        ("204", &[], true, &get, "HTTP/1.1 204 No Content||"),
+        ("304", &[length], true, &get, "HTTP/1.1 304 Not Modified|Content-Length: 5||"),
+        ("103", &[("link", "</a>")], false, &get, "HTTP/1.1 103 Early Hints|link: </a>||"),
+        ("999", &[], true, &get, "HTTP/1.1 999 |Content-Length: 0||"),
+        (
+            "200",
+            &[],
+            false,
+            &upgrade,
+            "HTTP/1.1 101 Switching Protocols|Connection: upgrade|Upgrade: websocket||",
+        ),
+        ("403", &[], true, &upgrade, "HTTP/1.1 403 Forbidden|Content-Length: 0||"),
+    ];
+    for (status, fields, is_whole, request, expected) in cases {
+        let read = as_http1(&[&[(":status", *status)], *fields].concat(), *is_whole, request);
+        assert_eq!(read.as_deref(), Ok(*expected), "{status} {fields:?}");
+    }
+}
+
+#[test]
+fn what_breaks_the_rules_or_could_mean_two_things_is_refused() {
+    let ok = (":status", "200");
+    let cases: &[(Pairs<'_>, bool, Unfit<BadResponse>)] = &[
+        (&[], true, Unfit::Malformed),
+        (&[(":status", "")], true, Unfit::Malformed),
+        (&[(":status", "20")], true, Unfit::Malformed),
+        (&[(":status", "2000")], true, Unfit::Malformed),
+        (&[(":status", "099")], true, Unfit::Malformed),
+        (&[(":status", "2x0")], true, Unfit::Malformed),
+        (&[ok, (":path", "/")], true, Unfit::Malformed),
+        (&[ok, ok], true, Unfit::Malformed),
+        (&[(":status", "101")], false, Unfit::Bad(BadResponse::Upgrade)),
+        (
+            &[(":status", "100"), ("content-length", "0")],
+            false,
+            Unfit::Bad(BadResponse::InterimWithBody),
+        ),
+        (&[ok, ("content-length", "5")], true, Unfit::Bad(BadFraming::LengthWithoutBody.into())),
+        (&[ok, ("content-length", "x")], false, Unfit::Bad(BadFraming::LengthNotANumber.into())),
+        (&[ok, ("connection", "close")], false, Unfit::Bad(BadFraming::ConnectionField.into())),
+        (&[ok, ("x", "1 ")], false, Unfit::Bad(BadSyntax::FieldValue.into())),
+    ];
+    for (pairs, is_whole, expected) in cases {
+        let read = as_http1(pairs, *is_whole, &request(Method::Get, false));
+        assert_eq!(read, Err(*expected), "{pairs:?}");
+    }
+    let many = [&[ok][..], &[("x", "1"); 33]].concat();
+    let read = as_http1(&many, false, &request(Method::Get, false));
+    assert_eq!(read, Err(Unfit::Bad(BadSyntax::TooManyFields.into())));
+}
+
+#[test]
+fn switching_protocols_is_ok_in_http3() {
+    let mut head = ResponseHead::new();
+    head.status = 101;
+    for (name, value) in [("Upgrade", "websocket"), ("Sec-WebSocket-Accept", "a"), ("X", "1")] {
+        head.fields.append(name, value);
+    }
+    let manner = Manner { upgrade: true, ..Manner::without_body(Version::Http3) };
+    let mut written = Vec::new();
+    write(&head, &manner, &mut written);
+    assert_eq!(written, section(&[(":status", "200"), ("x", "1")]));
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_comes_back(
+        status in 200_u16..1000,
+        fields in prop::collection::vec(("[xX]-[a-zA-Z0-9-]{1,8}", "([!-~]([ -~]{0,12}[!-~])?)?"), 0..5),
+        length in prop::option::of(0_u64..100),
+    ) {
+        let mut text = format!("HTTP/1.1 {status} \r\n");
+        for (name, value) in &fields {
+            text += &format!("{name}: {value}\r\n");
+        }
+        match length {
+            Some(length) => text += &format!("Content-Length: {length}\r\n\r\n"),
+            None => text += "Transfer-Encoding: chunked\r\n\r\n",
+        }
+        let mut head = ResponseHead::new();
+        let read_len = parse::response(text.as_bytes(), &LIMITS, Method::Get, &mut head);
+        prop_assert_eq!(read_len, Ok(Some(text.len())));
+        if head.framing == Framing::Chunked {
+            head.framing = Framing::Stream;
+        }
+        let manner = Manner {
+            version: Version::Http3,
+            framing: head.framing,
+            keep_alive: true,
+            upgrade: false,
+        };
+        let mut written = Vec::new();
+        write(&head, &manner, &mut written);
+        let mut back = ResponseHead::new();
+        let is_whole = head.framing == Framing::None;
+        read(&written, is_whole, &LIMITS, &request(Method::Get, false), &mut back).unwrap();
+        prop_assert_eq!(back.status, head.status);
+        prop_assert_eq!(back.framing, head.framing);
+        prop_assert_eq!(back.length_of_absent_body, head.length_of_absent_body);
+        let others = |head: &ResponseHead| -> Vec<_> {
+            let others = head.fields.iter().filter(|(name, ..)| *name == Name::Other);
+            others.map(|(_, text, value)| (text.to_ascii_lowercase(), value.to_vec())).collect()
+        };
+        prop_assert_eq!(others(&back), others(&head));
+    }
+}
