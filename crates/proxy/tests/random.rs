@@ -10,6 +10,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use proxy::h1::write;
+use proxy::h3::qpack;
 use proxy::head::{Fields, Framing, Method, RequestHead, Version};
 
 proptest! {
@@ -47,6 +48,76 @@ proptest! {
     ) {
         laws::proxy_header(&bytes, len.index(bytes.len() + 1));
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn frames_keep_the_laws(frames in vec(frame(), 0..8), lost in 0..5_usize, step in 1..20_usize) {
+        let mut bytes = frames.concat();
+        bytes.truncate(bytes.len().saturating_sub(lost));
+        laws::h3::frames(&bytes, step);
+        // Behind the settings that a control stream begins with.
+        laws::h3::frames(&[&[0x4, 0x2, 0x8, 0x1], &bytes[..]].concat(), step);
+    }
+
+    #[test]
+    fn field_sections_keep_the_laws(
+        lines in vec(line(), 0..8),
+        spoilt in prop::option::weighted(0.3, (any::<Index>(), any::<u8>())),
+    ) {
+        let mut section = Vec::new();
+        qpack::begin(&mut section);
+        for (name, value) in &lines {
+            qpack::write(name.as_bytes(), value.as_bytes(), &mut section);
+        }
+        if let Some((place, byte)) = spoilt {
+            let place = place.index(section.len());
+            section[place] = byte;
+        }
+        laws::h3::section(&section);
+    }
+}
+
+/// A frame of few bytes, of which some types mean something.
+fn frame() -> impl Strategy<Value = Vec<u8>> {
+    let kind = select(vec![0x0, 0x1, 0x1, 0x3, 0x4, 0x7, 0xd, 0x21, 0x40]);
+    (kind, vec(any::<u8>(), 0..40)).prop_map(|(kind, payload)| {
+        let kind = if kind == 0x40 { vec![0x80, 0x0f, 0x07, 0x00] } else { vec![kind] };
+        [kind, vec![payload.len() as u8], payload].concat()
+    })
+}
+
+/// A field that a message may have, or should not.
+fn line() -> impl Strategy<Value = (String, String)> {
+    let pseudo = select(vec![
+        (":method", "GET"),
+        (":method", "POST"),
+        (":method", "CONNECT"),
+        (":protocol", "websocket"),
+        (":scheme", "https"),
+        (":authority", "a.example"),
+        (":path", "/a?b"),
+        (":status", "200"),
+        (":status", "103"),
+    ]);
+    let known = select(vec![
+        ("content-length", "0"),
+        ("content-length", "7"),
+        ("cookie", "a=1"),
+        ("host", "a.example"),
+        ("te", "trailers"),
+        ("expect", "100-continue"),
+        ("sec-websocket-key", "a"),
+        ("connection", "close"),
+    ]);
+    let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+    prop_oneof![
+        6 => pseudo.prop_map(owned),
+        2 => known.prop_map(owned),
+        1 => ("[a-z:-]{1,10}", "[ -~\t]{0,20}"),
+    ]
 }
 
 proptest! {

@@ -4,6 +4,9 @@
 #![allow(dead_code, reason = "each test uses what it needs")]
 #![allow(unreachable_pub, reason = "the fuzz targets are built from this file too")]
 
+/// Frames and field sections of HTTP/3.
+pub mod h3;
+
 use gateway::snapshot::ProxyVersion;
 use proxy::h1::{BadChunk, Chunk, ChunkedReader, HeadLimits, parse, write};
 use proxy::head::{Fields, Method, RequestHead, ResponseHead, Version};

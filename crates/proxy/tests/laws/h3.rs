@@ -1,0 +1,167 @@
+//! The same of HTTP/3: however frames come in, and whatever field sections say.
+
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use proxy::h1::{parse, write};
+use proxy::h3::control::{Control, Said};
+use proxy::h3::fields::{read_trailers, write_trailers};
+use proxy::h3::frame::{Frames, Piece, Place};
+use proxy::h3::qpack::instructions::DecoderStream;
+use proxy::h3::qpack::{self, Corrupt, Section};
+use proxy::h3::{Code, Peer, request, response};
+use proxy::head::{Framing, Method, RequestHead, ResponseHead};
+
+use super::LIMITS;
+
+/// The most that is gathered of a frame.
+const MOST: usize = 256;
+const ROOMY: parse::HeadLimits =
+    parse::HeadLimits { head_bytes: 8192, fields: 64, target_bytes: 1024 };
+
+/// However the frames of a stream come in, the same comes of them, and no byte of a body is lost.
+pub fn frames(bytes: &[u8], step: usize) {
+    for peer in [Peer::Client, Peer::Endpoint] {
+        let whole = pieces(bytes, bytes.len(), peer);
+        assert_eq!(pieces(bytes, step, peer), whole, "in steps of {step}");
+        let whole = said(bytes, bytes.len(), peer);
+        assert_eq!(said(bytes, step, peer), whole, "in steps of {step}");
+    }
+    let check = |step: usize| {
+        let mut stream = DecoderStream::default();
+        bytes.chunks(step.max(1)).try_for_each(|chunk| stream.check(chunk))
+    };
+    assert_eq!(check(step), check(bytes.len()));
+}
+
+/// Pieces of a message, data in one, and whether the stream may end there.
+fn pieces(bytes: &[u8], step: usize, peer: Peer) -> (Vec<Piece>, Result<bool, Code>) {
+    let mut frames = Frames::new(Place::Message, peer, MOST);
+    let mut found: Vec<Piece> = Vec::new();
+    for chunk in bytes.chunks(step.max(1)) {
+        let mut input = Bytes::copy_from_slice(chunk);
+        loop {
+            match frames.next(&mut input) {
+                Ok(Some(Piece::Data(more))) => match found.last_mut() {
+                    Some(Piece::Data(data)) => *data = [&data[..], &more].concat().into(),
+                    _ => found.push(Piece::Data(more)),
+                },
+                Ok(Some(piece)) => {
+                    assert!(
+                        matches!(&piece, Piece::Whole(_, payload) if payload.len() <= MOST)
+                            || piece == Piece::TooLarge
+                    );
+                    found.push(piece);
+                }
+                Ok(None) => break,
+                Err(code) => return (found, Err(code)),
+            }
+        }
+        assert!(input.is_empty(), "all is taken");
+    }
+    (found, Ok(frames.is_between()))
+}
+
+fn said(bytes: &[u8], step: usize, peer: Peer) -> (Vec<Said>, Result<(), Code>) {
+    let mut control = Control::new(peer);
+    let mut found = Vec::new();
+    for chunk in bytes.chunks(step.max(1)) {
+        let mut input = Bytes::copy_from_slice(chunk);
+        loop {
+            match control.next(&mut input) {
+                Ok(Some(said)) => found.push(said),
+                Ok(None) => break,
+                Err(code) => return (found, Err(code)),
+            }
+        }
+    }
+    (found, Ok(()))
+}
+
+/// What is read of a section is read again when it is written; and a head that it gives is one in HTTP/1.1 too.
+pub fn section(bytes: &[u8]) {
+    if let Ok(lines) = lines(bytes) {
+        let mut written = Vec::new();
+        qpack::begin(&mut written);
+        for (name, value) in &lines {
+            qpack::write(name, value, &mut written);
+        }
+        let lower = |(name, value): (Vec<u8>, _)| (name.to_ascii_lowercase(), value);
+        let lines: Vec<_> = lines.into_iter().map(lower).collect();
+        assert_eq!(self::lines(&written), Ok(lines));
+    }
+    for is_whole in [false, true] {
+        request_head(bytes, is_whole);
+        response_head(bytes, is_whole);
+    }
+    if let Ok(Some(trailers)) = read_trailers(bytes, &LIMITS) {
+        let mut written = Vec::new();
+        write_trailers(&trailers, &mut written);
+        let again = read_trailers(&written, &ROOMY).unwrap().unwrap();
+        assert_eq!(super::named(&again), super::named(&trailers));
+    }
+}
+
+/// Names and values, of which there may be many.
+fn lines(bytes: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Corrupt> {
+    let mut section = Section::new(bytes)?;
+    let mut lines = Vec::new();
+    while let Some(line) = section.next_line()? {
+        let (mut name, mut value) = (Vec::new(), Vec::new());
+        line.name.append_to(&mut name)?;
+        line.value.append_to(&mut value)?;
+        lines.push((name, value));
+    }
+    Ok(lines)
+}
+
+fn request_head(bytes: &[u8], is_whole: bool) {
+    let key = || *b"dGhlIHNhbXBsZSBub25jZQ==";
+    let mut head = RequestHead::new();
+    if request::read(bytes, is_whole, &LIMITS, key, &mut head).is_err() {
+        return;
+    }
+    let somewhere = SocketAddr::from(([10, 0, 0, 1], 80));
+    let mut written = Vec::new();
+    request::write(&head, head.framing, somewhere, &mut written);
+    let mut again = RequestHead::new();
+    request::read(&written, is_whole, &ROOMY, key, &mut again).unwrap();
+    assert_same(&head, &again);
+
+    let framing = in_http1(head.framing);
+    let mut text = Vec::new();
+    write::request_head(&head, framing, head.upgrade, &mut text);
+    assert_eq!(parse::request(&text, &ROOMY, &mut again), Ok(Some(text.len())), "{head:?}");
+    assert_same(&head, &again);
+    assert_eq!(framing, again.framing);
+}
+
+fn assert_same(head: &RequestHead, again: &RequestHead) {
+    assert_eq!(head.method_bytes(), again.method_bytes());
+    assert_eq!(head.target(), again.target());
+    assert_eq!(head.path(), again.path());
+    assert_eq!(head.authority(), again.authority());
+    assert_eq!(head.host(), again.host());
+    assert_eq!(head.upgrade, again.upgrade);
+    assert_eq!(head.te_trailers, again.te_trailers);
+    assert_eq!(head.expect_continue, again.expect_continue);
+}
+
+fn response_head(bytes: &[u8], is_whole: bool) {
+    let mut head = ResponseHead::new();
+    if response::read(bytes, is_whole, &LIMITS, &RequestHead::new(), &mut head).is_err() {
+        return;
+    }
+    let framing = in_http1(head.framing);
+    let mut text = Vec::new();
+    write::response_head(&head, framing, head.version, true, head.upgrade, &mut text);
+    let mut again = ResponseHead::new();
+    assert_eq!(parse::response(&text, &ROOMY, Method::Get, &mut again), Ok(Some(text.len())));
+    assert_eq!(head.status, again.status);
+    assert_eq!(framing, again.framing);
+}
+
+/// How a body goes by HTTP/1.1.
+fn in_http1(framing: Framing) -> Framing {
+    if framing == Framing::Stream { Framing::Chunked } else { framing }
+}

@@ -1,0 +1,9 @@
+//! Streams of HTTP/3, requests and those of control, all at once and in steps.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    fuzz::laws::h3::frames(bytes, 1);
+    fuzz::laws::h3::frames(bytes, 1 + fuzz::below(32, bytes));
+});

@@ -1,0 +1,6 @@
+//! Field sections of QPACK, and the heads that they give.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| fuzz::laws::h3::section(bytes));
