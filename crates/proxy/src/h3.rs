@@ -24,8 +24,20 @@ pub mod settings;
 pub mod priority;
 /// What a peer says of the connection as a whole.
 pub mod control;
+/// What messages and conversation of a connection know of each other.
+mod ties;
+/// A stream as its request sees it.
+mod message;
+/// The connection as a whole.
+mod conversation;
+#[cfg(test)]
+mod scene;
 
 pub use code::Code;
+
+pub(crate) use conversation::{Conversation, Event};
+pub(crate) use message::Message;
+pub(crate) use ties::Ties;
 
 /// Who is at the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

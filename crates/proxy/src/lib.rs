@@ -60,7 +60,8 @@ mod quic;
 mod binary;
 /// HTTP/2: heads and streams as its library gives and takes them.
 mod h2;
-/// HTTP/3: frames and field sections.
+/// HTTP/3: frames, field sections, and streams as requests see them.
+#[allow(dead_code, unused_imports, reason = "listeners and links are what will call it")]
 pub mod h3;
 /// Who the client of a connection is, by the word of the proxy before us.
 pub mod proxy_protocol;

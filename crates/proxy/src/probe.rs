@@ -157,7 +157,7 @@ async fn over_http2(stream: Stream, target: &str, host: &str) -> Option<u16> {
 fn scheme(stream: &Stream) -> &'static str {
     match stream {
         Stream::Tcp(_) | Stream::H2(_) => "http",
-        Stream::Tls(_) => "https",
+        Stream::Tls(_) | Stream::H3(_) => "https",
     }
 }
 

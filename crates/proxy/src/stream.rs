@@ -16,19 +16,23 @@ use tokio::net::TcpStream;
 
 use crate::failure::Failure;
 use crate::h1::write;
-use crate::h2::Message;
+use crate::h2;
+use crate::h3;
 use crate::head::{Fields, Framing, ResponseHead, Version};
+use crate::sys::Tied;
 use crate::tls::{Session, TlsStream};
 
 /// Of what is read from one stream of many, so much may have to be kept until its window opens.
-const H2_BYTES: usize = 64 * 1024;
+const MESSAGE_BYTES: usize = 64 * 1024;
 
 /// What carries the bytes of one peer.
 pub(crate) enum Stream {
     Tcp(TcpStream),
     Tls(Box<TlsStream>),
     /// One request and its response, on a stream of HTTP/2.
-    H2(Box<Message>),
+    H2(Box<h2::Message>),
+    /// The same of HTTP/3, which stays with its worker.
+    H3(Box<Tied<h3::Message>>),
 }
 
 /// How a stream of many was ended before its time.
@@ -82,6 +86,12 @@ impl Manner {
     }
 }
 
+impl From<h3::Message> for Stream {
+    fn from(message: h3::Message) -> Self {
+        Self::H3(Box::new(Tied::new(message)))
+    }
+}
+
 impl Stream {
     /// Puts a response's head on its way: into `out`, where it is part of the bytes, else at once.
     pub(crate) fn put_head(
@@ -103,6 +113,7 @@ impl Stream {
                 Ok(())
             }
             Self::H2(message) => message.put_head(head, manner),
+            Self::H3(message) => message.put_head(head, manner, out),
         }
     }
 
@@ -112,7 +123,7 @@ impl Stream {
             Self::Tcp(socket) => socket.poll_read_ready(cx),
             Self::Tls(tls) => tls.poll_read_ready(cx),
             // To try costs no system call either.
-            Self::H2(_) => Poll::Ready(Ok(())),
+            Self::H2(_) | Self::H3(_) => Poll::Ready(Ok(())),
         }
     }
 
@@ -120,8 +131,8 @@ impl Stream {
     pub(crate) fn framing(&self, said: Framing) -> Framing {
         match self {
             Self::Tcp(_) | Self::Tls(_) => said,
-            Self::H2(_) if said == Framing::None => Framing::None,
-            Self::H2(_) => Framing::Stream,
+            Self::H2(_) | Self::H3(_) if said == Framing::None => Framing::None,
+            Self::H2(_) | Self::H3(_) => Framing::Stream,
         }
     }
 
@@ -135,6 +146,7 @@ impl Stream {
             Self::Tcp(socket) => Pin::new(socket).poll_write(cx, bytes),
             Self::Tls(tls) => Pin::new(&mut **tls).poll_write(cx, bytes),
             Self::H2(message) => message.poll_write(cx, &[IoSlice::new(bytes)], true),
+            Self::H3(message) => message.poll_write(cx, &[IoSlice::new(bytes)], true),
         }
     }
 
@@ -142,7 +154,7 @@ impl Stream {
     pub(crate) fn most_at_once(&self) -> usize {
         match self {
             Self::Tcp(_) | Self::Tls(_) => usize::MAX,
-            Self::H2(_) => H2_BYTES,
+            Self::H2(_) | Self::H3(_) => MESSAGE_BYTES,
         }
     }
 
@@ -158,6 +170,7 @@ impl Stream {
                 Poll::Ready(Ok(()))
             }
             Self::H2(message) => Poll::Ready(message.end(trailers)),
+            Self::H3(message) => message.poll_end(cx, trailers),
         }
     }
 
@@ -166,6 +179,7 @@ impl Stream {
         match self {
             Self::Tcp(_) | Self::Tls(_) => None,
             Self::H2(message) => message.broken(),
+            Self::H3(message) => message.broken(),
         }
     }
 
@@ -174,6 +188,7 @@ impl Stream {
         match self {
             Self::Tcp(_) | Self::Tls(_) => None,
             Self::H2(message) => message.take_trailers(),
+            Self::H3(message) => message.take_trailers(),
         }
     }
 
@@ -181,7 +196,7 @@ impl Stream {
     pub(crate) fn plain(&self) -> Option<&TcpStream> {
         match self {
             Self::Tcp(socket) => Some(socket),
-            Self::Tls(_) | Self::H2(_) => None,
+            Self::Tls(_) | Self::H2(_) | Self::H3(_) => None,
         }
     }
 
@@ -190,7 +205,7 @@ impl Stream {
         match self {
             Self::Tcp(socket) => Some(socket),
             Self::Tls(tls) => Some(&tls.socket),
-            Self::H2(_) => None,
+            Self::H2(_) | Self::H3(_) => None,
         }
     }
 
@@ -204,7 +219,7 @@ impl Stream {
             }
             Self::Tls(tls) => tls.is_quiet(),
             // It carries one request and is never kept.
-            Self::H2(_) => false,
+            Self::H2(_) | Self::H3(_) => false,
         }
     }
 
@@ -227,7 +242,7 @@ impl Stream {
     pub(crate) fn secured(self, session: Box<Session>) -> Self {
         match self {
             Self::Tcp(socket) => Self::Tls(Box::new(TlsStream::new(socket, session))),
-            other @ (Self::Tls(_) | Self::H2(_)) => other,
+            other @ (Self::Tls(_) | Self::H2(_) | Self::H3(_)) => other,
         }
     }
 
@@ -237,7 +252,7 @@ impl Stream {
             Self::Tcp(socket) => (socket, None),
             Self::Tls(tls) => (tls.socket, Some(tls.session)),
             // It belongs to a connection that stays where it is.
-            Self::H2(_) => return None,
+            Self::H2(_) | Self::H3(_) => return None,
         };
         Some(Detached { socket: socket.into_std().ok()?, tls })
     }
@@ -251,7 +266,7 @@ impl Stream {
         match self {
             Self::Tcp(socket) => socket.local_addr(),
             Self::Tls(tls) => tls.socket.local_addr(),
-            Self::H2(_) => Err(io::ErrorKind::Unsupported.into()),
+            Self::H2(_) | Self::H3(_) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 }
@@ -266,6 +281,7 @@ impl AsyncRead for Stream {
             Self::Tcp(socket) => Pin::new(socket).poll_read(cx, space),
             Self::Tls(tls) => Pin::new(&mut **tls).poll_read(cx, space),
             Self::H2(message) => message.poll_read(cx, space),
+            Self::H3(message) => message.poll_read(cx, space),
         }
     }
 }
@@ -280,6 +296,7 @@ impl AsyncWrite for Stream {
             Self::Tcp(socket) => Pin::new(socket).poll_write(cx, bytes),
             Self::Tls(tls) => Pin::new(&mut **tls).poll_write(cx, bytes),
             Self::H2(message) => message.poll_write(cx, &[IoSlice::new(bytes)], false),
+            Self::H3(message) => message.poll_write(cx, &[IoSlice::new(bytes)], false),
         }
     }
 
@@ -292,6 +309,7 @@ impl AsyncWrite for Stream {
             Self::Tcp(socket) => Pin::new(socket).poll_write_vectored(cx, slices),
             Self::Tls(tls) => Pin::new(&mut **tls).poll_write_vectored(cx, slices),
             Self::H2(message) => message.poll_write(cx, slices, false),
+            Self::H3(message) => message.poll_write(cx, slices, false),
         }
     }
 
@@ -303,7 +321,7 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Self::Tcp(socket) => Pin::new(socket).poll_flush(cx),
             Self::Tls(tls) => Pin::new(&mut **tls).poll_flush(cx),
-            Self::H2(_) => Poll::Ready(Ok(())),
+            Self::H2(_) | Self::H3(_) => Poll::Ready(Ok(())),
         }
     }
 
@@ -312,6 +330,7 @@ impl AsyncWrite for Stream {
             Self::Tcp(socket) => Pin::new(socket).poll_shutdown(cx),
             Self::Tls(tls) => Pin::new(&mut **tls).poll_shutdown(cx),
             Self::H2(message) => Poll::Ready(message.end(None)),
+            Self::H3(message) => message.poll_end(cx, None),
         }
     }
 }

@@ -174,8 +174,10 @@ impl Client {
     /// A half-closed connection counts as closed, as in most proxies: a client that has gone looks just the same.
     /// What a client sends ahead is kept, up to a buffer of it.
     pub(crate) fn poll_gone(&mut self, cx: &mut Context<'_>, worker: &Worker) -> Poll<()> {
-        if let Stream::H2(message) = &mut self.stream {
-            return message.poll_gone(cx);
+        match &mut self.stream {
+            Stream::Tcp(_) | Stream::Tls(_) => {}
+            Stream::H2(message) => return message.poll_gone(cx),
+            Stream::H3(message) => return message.poll_gone(cx),
         }
         loop {
             if self.buffer.as_ref().is_some_and(|buffer| buffer.len() >= BUFFER_BYTES / 2) {

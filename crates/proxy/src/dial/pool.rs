@@ -271,7 +271,7 @@ impl Connection {
     /// So many bytes of a request have been written to the stream.
     pub(crate) fn count_written(&mut self, bytes: u64) {
         self.written = match &self.stream {
-            Stream::Tcp(_) | Stream::H2(_) => self.written + bytes,
+            Stream::Tcp(_) | Stream::H2(_) | Stream::H3(_) => self.written + bytes,
             Stream::Tls(tls) => self.unsealed + tls.session.written,
         };
     }

@@ -1,0 +1,126 @@
+//! Conversations with somebody who says what may and what may not be said.
+
+use std::future::poll_fn;
+
+use super::*;
+use crate::h3::scene::{connect, framed, run};
+
+/// SETTINGS, behind what begins a control stream.
+const CONTROL_STREAM: &[u8] = &[0x0, 0x4, 0x2, 0x8, 0x1];
+
+async fn next(conversation: &mut Conversation) -> Result<Event, Code> {
+    poll_fn(|cx| conversation.poll(cx)).await
+}
+
+/// What ends the connection when each of these streams is opened, and ended if so.
+async fn fault(peer: Peer, streams: &[(&[u8], bool)]) -> Code {
+    let (ours, theirs) = connect().await;
+    let mut conversation = Conversation::new(&ours, peer, 1000);
+    let mut open = Vec::new();
+    for (bytes, is_ended) in streams {
+        let mut stream = theirs.open_uni().await.unwrap();
+        stream.write_all(bytes).await.unwrap();
+        if *is_ended {
+            stream.finish().unwrap();
+        }
+        open.push(stream);
+    }
+    let code = loop {
+        if let Err(code) = next(&mut conversation).await {
+            break code;
+        }
+    };
+    let quinn::ConnectionError::ApplicationClosed(close) = theirs.closed().await else {
+        panic!("the application closes");
+    };
+    assert_eq!(close.error_code.into_inner(), code.0);
+    code
+}
+
+#[test]
+fn each_side_says_what_it_is_like() {
+    run(async {
+        let (ours, theirs) = connect().await;
+        let mut conversation = Conversation::new(&ours, Peer::Client, 70_000);
+        let mut control = theirs.open_uni().await.unwrap();
+        control.write_all(CONTROL_STREAM).await.unwrap();
+        let settings = Settings { connect_protocol: true };
+        assert_eq!(next(&mut conversation).await, Ok(Event::Settings(settings)));
+        control.write_all(&framed(0x7, &[0x0])).await.unwrap();
+        assert_eq!(next(&mut conversation).await, Ok(Event::GoAway(0)));
+
+        conversation.send_goaway(8);
+        control.write_all(&framed(0x7, &[0x0])).await.unwrap();
+        assert_eq!(next(&mut conversation).await, Ok(Event::GoAway(0)));
+        let mut stream = theirs.accept_uni().await.unwrap();
+        let mut said = vec![0; 1];
+        stream.read_exact(&mut said).await.unwrap();
+        assert_eq!(said, [0x0], "a control stream");
+        let mut reader = Control::new(Peer::Endpoint);
+        let mut heard = Vec::new();
+        while heard.len() < 2 {
+            let mut chunk = stream.read_chunk(1000, true).await.unwrap().unwrap().bytes;
+            while let Some(said) = reader.next(&mut chunk).unwrap() {
+                heard.push(said);
+            }
+        }
+        assert_eq!(heard, [Said::Settings(settings), Said::GoAway(8)]);
+    });
+}
+
+#[test]
+fn what_breaks_the_rules_ends_the_connection() {
+    let duplicate: &[_] = &[(CONTROL_STREAM, false), (CONTROL_STREAM, false)];
+    let cases: &[(Peer, &[(&[u8], bool)], Code)] = &[
+        (Peer::Client, &[(CONTROL_STREAM, true)], Code::CLOSED_CRITICAL_STREAM),
+        (Peer::Client, &[(&[0x2], true)], Code::CLOSED_CRITICAL_STREAM),
+        (Peer::Client, &[(&[0x3], true)], Code::CLOSED_CRITICAL_STREAM),
+        (Peer::Client, duplicate, Code::STREAM_CREATION_ERROR),
+        (Peer::Client, &[(&[0x2], false), (&[0x2], false)], Code::STREAM_CREATION_ERROR),
+        (Peer::Client, &[(&[0x1], false)], Code::STREAM_CREATION_ERROR),
+        (Peer::Endpoint, &[(&[0x1], false)], Code::ID_ERROR),
+        (Peer::Client, &[(&[0x0, 0x7, 0x1, 0x0], false)], Code::MISSING_SETTINGS),
+        (Peer::Client, &[(&[0x0, 0x4, 0x2, 0x2, 0x0], false)], Code::SETTINGS_ERROR),
+        (Peer::Client, &[(&[0x2, 0x21], false)], Code::ENCODER_STREAM_ERROR),
+        (Peer::Client, &[(&[0x3, 0x80], false)], Code::DECODER_STREAM_ERROR),
+    ];
+    run(async {
+        for (peer, streams, expected) in cases {
+            assert_eq!(fault(*peer, streams).await, *expected, "{peer:?} {streams:x?}");
+        }
+    });
+}
+
+#[test]
+fn streams_that_nobody_knows_are_stopped_and_do_no_harm() {
+    run(async {
+        let (ours, theirs) = connect().await;
+        let mut conversation = Conversation::new(&ours, Peer::Client, 1000);
+        let mut unknown = theirs.open_uni().await.unwrap();
+        unknown.write_all(&[0x40, 0x21, 1, 2, 3]).await.unwrap();
+        let mut nameless = theirs.open_uni().await.unwrap();
+        nameless.write_all(&[0x40]).await.unwrap();
+        nameless.reset(0_u32.into()).unwrap();
+        let stopped = async { unknown.stopped().await.unwrap().unwrap().into_inner() };
+        tokio::select! {
+            code = stopped => assert_eq!(code, Code::STREAM_CREATION_ERROR.0),
+            event = next(&mut conversation) => panic!("{event:?}"),
+        }
+        let mut control = theirs.open_uni().await.unwrap();
+        control.write_all(CONTROL_STREAM).await.unwrap();
+        assert!(matches!(next(&mut conversation).await, Ok(Event::Settings(_))));
+    });
+}
+
+#[test]
+fn an_offence_in_a_message_ends_the_connection() {
+    run(async {
+        let (ours, theirs) = connect().await;
+        let mut conversation = Conversation::new(&ours, Peer::Client, 1000);
+        let ties = Rc::clone(conversation.ties());
+        let offend = async { ties.offend(Code::DECOMPRESSION_FAILED) };
+        let (ended, ()) = tokio::join!(next(&mut conversation), offend);
+        assert_eq!(ended, Err(Code::DECOMPRESSION_FAILED));
+        assert!(matches!(theirs.closed().await, quinn::ConnectionError::ApplicationClosed(_)));
+    });
+}
