@@ -21,11 +21,12 @@ pub(crate) enum Fault {
     Status(u16),
     Length(u64),
     Frame,
-    Reset(u32),
-    GoAway(u32),
+    Reset(u64),
+    GoAway(u64),
     /// What a gRPC call ended with, if that is not 0.
     Call(String),
     Tls(rustls::Error),
+    Quic(quinn_proto::ConnectionError),
     NotResumed,
     /// Over HTTP/2 the lab sends bodies of one frame.
     TooLong(usize),
@@ -46,6 +47,7 @@ impl fmt::Display for Fault {
             Self::GoAway(code) => write!(out, "the connection is to end, with code {code}"),
             Self::Call(status) => write!(out, "gRPC status {status}"),
             Self::Tls(error) => write!(out, "{error}"),
+            Self::Quic(error) => write!(out, "{error}"),
             Self::NotResumed => write!(out, "a session was not resumed"),
             Self::TooLong(bytes) => write!(out, "a body of {bytes} bytes over HTTP/2"),
         }

@@ -1,7 +1,6 @@
 //! As much HTTP/2 as the lab needs, for both sides: whole messages whose body fits into one frame, within
 //! the flow control that the other side keeps. Compression of heads is a library's.
 
-pub(crate) mod message;
 mod frame;
 
 use std::collections::VecDeque;
@@ -16,8 +15,8 @@ use self::frame::{
     HEADER_TABLE_SIZE, HEADERS, INITIAL_WINDOW_SIZE, MAX_CONCURRENT_STREAMS, PING, RST_STREAM,
     SETTINGS, WINDOW_UPDATE, setting, write_frame,
 };
-use self::message::{Event, Field, Fields, Message};
 use crate::http::Fault;
+use crate::message::{Event, Field, Fields, Message};
 
 /// The largest body: a frame of the size that everybody must accept.
 pub(crate) const MAX_BODY_BYTES: usize = 16_384;
@@ -222,10 +221,13 @@ impl Wire {
                 Ok(Some(Event::Data { stream: frame.stream, bytes, last }))
             }
             RST_STREAM => {
-                let code = frame.number(&self.inbox, 0)?;
+                let code = u64::from(frame.number(&self.inbox, 0)?);
                 Ok(Some(Event::Reset { stream: frame.stream, code }))
             }
-            GOAWAY => Ok(Some(Event::GoAway { code: frame.number(&self.inbox, 4)? })),
+            GOAWAY => {
+                let code = u64::from(frame.number(&self.inbox, 4)?);
+                Ok(Some(Event::GoAway { code }))
+            }
             SETTINGS if !frame.has(ACK) => self.take_settings(&frame).map(|()| None),
             PING if !frame.has(ACK) => {
                 let text = self.inbox[frame.payload].to_vec();

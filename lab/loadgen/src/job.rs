@@ -84,6 +84,9 @@ pub(crate) struct LoadJob {
     /// HTTP/2, with so many requests under way on each connection. Without it, HTTP/1.1.
     #[serde(default)]
     pub(crate) streams: Option<usize>,
+    /// HTTP/3 in its place.
+    #[serde(default)]
+    pub(crate) http3: bool,
     pub(crate) request: Request,
     #[serde(flatten)]
     pub(crate) extent: Extent,
@@ -103,7 +106,7 @@ impl LoadJob {
     }
 }
 
-/// A closed loop of TLS handshakes: in each of so many places a connection that ends once it could be used.
+/// A closed loop of handshakes: in each of so many places a connection that ends once it could be used.
 #[derive(Deserialize)]
 pub(crate) struct ShakeJob {
     pub(crate) target: SocketAddr,
@@ -115,6 +118,9 @@ pub(crate) struct ShakeJob {
     /// A request goes with each, for servers that send tickets with their first answer.
     #[serde(default)]
     pub(crate) ask: bool,
+    /// Of QUIC rather than of TLS over TCP; there, sessions are not resumed and nothing is asked.
+    #[serde(default)]
+    pub(crate) http3: bool,
     #[serde(flatten)]
     pub(crate) extent: Extent,
     #[serde(default = "yes")]

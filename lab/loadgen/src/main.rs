@@ -19,7 +19,11 @@ mod endpoints;
 mod service;
 mod defect;
 mod http;
+mod message;
 mod http2;
+mod http3;
+mod quic;
+mod tls;
 mod random;
 mod latency;
 mod process;
@@ -151,7 +155,9 @@ impl Loop {
             Activity::Multiplexing(load) => {
                 load.advance(index, self.poll.registry(), &mut self.scratch)?
             }
-            Activity::Shaking(shake) => shake.advance(index, self.poll.registry())?,
+            Activity::Shaking(shake) => {
+                shake.advance(index, self.poll.registry(), &mut self.scratch)?
+            }
             Activity::Pacing(pace) => {
                 pace.advance(index, self.poll.registry(), &mut self.scratch)?
             }
@@ -170,8 +176,12 @@ impl Loop {
         let (report, counts) = match &mut self.activity {
             Activity::Idle | Activity::Holding(_) => return Ok(()),
             Activity::Loading(load) => (load.tick(now, served)?, load.counts()),
-            Activity::Multiplexing(load) => (load.tick(now, served)?, load.counts()),
-            Activity::Shaking(shake) => (shake.tick(now, served)?, shake.counts()),
+            Activity::Multiplexing(load) => {
+                (load.tick(now, served, registry, &mut self.scratch)?, load.counts())
+            }
+            Activity::Shaking(shake) => {
+                (shake.tick(now, served, registry, &mut self.scratch)?, shake.counts())
+            }
             Activity::Pacing(pace) => {
                 (pace.tick(now, served, registry, &mut self.scratch)?, pace.counts())
             }

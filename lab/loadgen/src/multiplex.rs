@@ -1,22 +1,21 @@
-//! A closed loop over HTTP/2: so many connections, on each so many requests under way at any time.
+//! A closed loop over HTTP/2 or HTTP/3: so many connections, on each so many requests under way at any time.
 
-use std::rc::Rc;
+mod wire;
+
 use std::time::Instant;
 
-use anyhow::{Context as _, Result, bail};
-use mio::net::TcpStream;
-use mio::{Interest, Registry};
+use anyhow::{Result, bail};
+use mio::Registry;
 
-use crate::Side;
+use self::wire::{Speech, Wire};
 use crate::course::Course;
 use crate::http::Fault;
-use crate::http2::message::{Event, Fields, Message};
-use crate::http2::{MAX_BODY_BYTES, Wire};
 use crate::job::{LoadJob, LoadReport};
+use crate::message::{Event, Fields};
 
 pub(crate) struct Multiplex {
     job: LoadJob,
-    message: Rc<Message>,
+    speech: Speech,
     expected: Expected,
     sessions: Vec<Session>,
     course: Course,
@@ -32,7 +31,6 @@ struct Expected {
 struct Session {
     wire: Wire,
     calls: Vec<Call>,
-    next_stream: u32,
 }
 
 /// One request under way.
@@ -54,18 +52,15 @@ impl Multiplex {
         if job.request.close {
             bail!("a connection for each request has no streams");
         }
-        let message = Rc::new(job.request.to_message());
-        if message.body.len() > MAX_BODY_BYTES {
-            bail!("{}", Fault::TooLong(message.body.len()));
-        }
+        let speech = Speech::of(&job)?;
         let sessions = (0..job.connections)
-            .map(|index| Session::open(&job, index, streams, &message, registry))
+            .map(|index| Session::open(&speech, &job, index, streams, registry))
             .collect::<Result<Vec<_>>>()?;
         let issued = job.connections * streams;
         let course = Course::begin(job.extent, job.processes.clone(), issued, served)?;
         let expected =
             Expected { body_bytes: job.request.expected_bytes(), grpc: job.request.grpc };
-        Ok(Self { message, expected, sessions, course, job })
+        Ok(Self { speech, expected, sessions, course, job })
     }
 
     pub(crate) fn spins(&self) -> bool {
@@ -86,14 +81,15 @@ impl Multiplex {
         let Err(fault) = self.try_to_advance(index, scratch) else { return Ok(()) };
         let lost = self.sessions[index].calls.len();
         let again = (0..lost).filter(|_| self.course.failed(&fault)).count();
-        self.sessions[index] = Session::open(&self.job, index, again, &self.message, registry)?;
+        self.sessions[index] = Session::open(&self.speech, &self.job, index, again, registry)?;
         Ok(())
     }
 
     fn try_to_advance(&mut self, index: usize, scratch: &mut [u8]) -> Result<(), Fault> {
         let session = &mut self.sessions[index];
+        // Timers may have something to say.
         session.wire.flush()?;
-        while session.wire.fill(scratch)? {
+        loop {
             while let Some(event) = session.wire.next_event()? {
                 let Some((call, reset)) = session.take(event)? else { continue };
                 let verdict = reset.map_or_else(|| self.expected.judge(&call), Err);
@@ -105,15 +101,29 @@ impl Multiplex {
                     Err(fault) => self.course.failed(&fault),
                 };
                 if again {
-                    session.begin(&self.message);
+                    session.begin();
                 }
             }
             session.wire.flush()?;
+            if !session.wire.fill(scratch)? {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 
-    pub(crate) fn tick(&mut self, now: Instant, served: &[u64]) -> Result<Option<LoadReport>> {
+    /// Lets timers of connections fire, and moves the course on.
+    pub(crate) fn tick(
+        &mut self,
+        now: Instant,
+        served: &[u64],
+        registry: &Registry,
+        scratch: &mut [u8],
+    ) -> Result<Option<LoadReport>> {
+        for index in 0..self.sessions.len() {
+            if self.sessions[index].wire.is_due(now) {
+                self.advance(index, registry, scratch)?;
+            }
+        }
         let sessions = &self.sessions;
         self.course.tick(now, served, || sessions.iter().all(|session| session.calls.is_empty()))
     }
@@ -137,34 +147,28 @@ impl Expected {
 impl Session {
     /// Begins to connect, with so many requests to send.
     fn open(
+        speech: &Speech,
         job: &LoadJob,
         index: usize,
         requests: usize,
-        message: &Rc<Message>,
         registry: &Registry,
     ) -> Result<Self> {
-        let target = job.target_of(index);
-        let mut socket =
-            TcpStream::connect(target).with_context(|| format!("cannot connect to {target}"))?;
-        socket.set_nodelay(true)?;
-        let interest = Interest::READABLE | Interest::WRITABLE;
-        registry.register(&mut socket, Side::Client.token(index), interest)?;
-        let wire = Wire::of_client(socket);
-        let mut session = Self { wire, calls: Vec::with_capacity(requests), next_stream: 1 };
-        (0..requests).for_each(|_| session.begin(message));
+        let wire = speech.connect(job, index, registry)?;
+        let mut session = Self { wire, calls: Vec::with_capacity(requests) };
+        for _ in 0..requests {
+            session.begin();
+        }
         Ok(session)
     }
 
-    fn begin(&mut self, message: &Rc<Message>) {
-        self.wire.send(self.next_stream, Rc::clone(message));
+    fn begin(&mut self) {
         self.calls.push(Call {
-            stream: self.next_stream,
+            stream: self.wire.begin(),
             began: Instant::now(),
             status: None,
             body_bytes: 0,
             grpc_status: None,
         });
-        self.next_stream += 2;
     }
 
     /// The request that has ended with this, and the fault if it was reset.

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use crate::http2::message::{Message, field};
+use crate::message::{Message, field};
 
 /// Before each message of a call: whether it is compressed, and its length.
 const GRPC_PREFIX_BYTES: u64 = 5;
@@ -46,12 +46,12 @@ impl Request {
         bytes
     }
 
-    /// The same over HTTP/2.
-    pub(crate) fn to_message(&self) -> Message {
+    /// The same over HTTP/2 and HTTP/3.
+    pub(crate) fn to_message(&self, scheme: &str) -> Message {
         let Self { method, host, path, body_bytes, grpc, .. } = self;
         let mut head = vec![
             field(":method", method),
-            field(":scheme", "http"),
+            field(":scheme", scheme),
             field(":authority", host),
             field(":path", path),
             field("user-agent", "sheave-lab/1"),
@@ -104,7 +104,7 @@ mod tests {
     fn call_has_a_message_and_its_prefix() {
         let text = r#"{"method": "POST", "host": "h", "path": "/", "body_bytes": 3, "answer_bytes": 7, "grpc": true}"#;
         let request: Request = serde_json::from_str(text).unwrap();
-        assert_eq!(request.to_message().body, b"\0\0\0\0\x03xxx");
+        assert_eq!(request.to_message("http").body, b"\0\0\0\0\x03xxx");
         assert_eq!(request.expected_bytes(), 12);
     }
 }

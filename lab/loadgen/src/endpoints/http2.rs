@@ -5,8 +5,8 @@ use std::rc::Rc;
 use mio::net::TcpStream;
 
 use crate::http::{Fault, Wanted, bytes_in_path};
-use crate::http2::message::{Event, Fields, Message, field};
 use crate::http2::{MAX_BODY_BYTES, Wire};
+use crate::message::{Event, Fields, Message, field};
 use crate::request::grpc_message;
 
 pub(super) struct Http2 {

@@ -1,4 +1,5 @@
-//! Messages as their senders and receivers see them: heads, bodies, trailers.
+//! Messages as their senders and receivers see them, whatever speaks them: heads, bodies, trailers. A stream is the
+//! number that its connection has for it.
 
 /// Name and value.
 pub(crate) type Field = (Vec<u8>, Vec<u8>);
@@ -18,8 +19,8 @@ pub(crate) struct Message {
 pub(crate) enum Event {
     Head { stream: u32, fields: Fields, last: bool },
     Data { stream: u32, bytes: u64, last: bool },
-    Reset { stream: u32, code: u32 },
-    GoAway { code: u32 },
+    Reset { stream: u32, code: u64 },
+    GoAway { code: u64 },
 }
 
 /// A head or trailers as they were decoded.

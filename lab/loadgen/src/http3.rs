@@ -1,0 +1,208 @@
+//! As much HTTP/3 as the lab needs, for the client's side: the same request on every stream, and of each answer its
+//! status and its length.
+
+mod answer;
+mod fields;
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::time::Instant;
+
+use quinn_proto::coding::Codec as _;
+use quinn_proto::{Dir, Event as Happening, ReadError, StreamEvent, StreamId, VarInt};
+
+use self::answer::{Answer, Part};
+use crate::http::Fault;
+use crate::message::{Event, Fields, Message};
+use crate::quic::Quic;
+
+/// Kinds of frames (RFC 9114 §7.2).
+const DATA: u32 = 0;
+const HEADERS: u32 = 1;
+const SETTINGS: u32 = 4;
+/// What a stream that goes one way begins with (RFC 9114 §6.2).
+const CONTROL: u32 = 0;
+
+/// The bytes of a stream that says this and nothing else.
+pub(crate) fn request(message: &Message) -> Rc<[u8]> {
+    let mut bytes = Vec::new();
+    put_frame(&mut bytes, HEADERS, &fields::encode(&message.head));
+    if !message.body.is_empty() {
+        put_frame(&mut bytes, DATA, &message.body);
+    }
+    bytes.into()
+}
+
+fn put_frame(bytes: &mut Vec<u8>, kind: u32, payload: &[u8]) {
+    VarInt::from_u32(kind).encode(bytes);
+    VarInt::try_from(payload.len()).expect("a payload of the lab is small").encode(bytes);
+    bytes.extend_from_slice(payload);
+}
+
+/// One connection of a client. Streams have the numbers of their requests, from 0.
+pub(crate) struct Wire {
+    quic: Quic,
+    request: Rc<[u8]>,
+    connected: bool,
+    /// Requests that are to be sent, and those of them that have a stream.
+    begun: u32,
+    opened: u32,
+    /// Streams on which part of the request is still to be sent, and how much has been.
+    unsent: Vec<(StreamId, usize)>,
+    answers: Vec<(StreamId, Answer)>,
+    events: VecDeque<Event>,
+}
+
+impl Wire {
+    pub(crate) fn new(quic: Quic, request: Rc<[u8]>) -> Self {
+        Self {
+            quic,
+            request,
+            connected: false,
+            begun: 0,
+            opened: 0,
+            unsent: Vec::new(),
+            answers: Vec::new(),
+            events: VecDeque::new(),
+        }
+    }
+
+    /// Begins a request, or lets it wait until the server allows one more stream.
+    pub(crate) fn begin(&mut self) -> u32 {
+        let number = self.begun;
+        self.begun += 1;
+        self.open_streams();
+        number
+    }
+
+    fn open_streams(&mut self) {
+        while self.connected && self.opened < self.begun {
+            let Some(stream) = self.quic.connection().streams().open(Dir::Bi) else { return };
+            self.opened += 1;
+            self.answers.push((stream, Answer::default()));
+            self.unsent.push((stream, 0));
+            self.write(stream);
+        }
+    }
+
+    /// Sends as much of the request as flow control allows.
+    fn write(&mut self, stream: StreamId) {
+        let Some(place) = self.unsent.iter().position(|(own, _)| *own == stream) else { return };
+        let sent = &mut self.unsent[place].1;
+        let mut writer = self.quic.connection().send_stream(stream);
+        while *sent < self.request.len() {
+            match writer.write(&self.request[*sent..]) {
+                Ok(count) => *sent += count,
+                Err(quinn_proto::WriteError::Blocked) => return,
+                // The server wants no more of it. What it answers is what counts.
+                Err(_) => break,
+            }
+        }
+        writer.finish().ok();
+        self.unsent.swap_remove(place);
+    }
+
+    /// Lets timers fire that are due, and writes as much as the socket takes.
+    pub(crate) fn flush(&mut self) -> Result<(), Fault> {
+        self.quic.flush()
+    }
+
+    /// Reads once; false if the socket had nothing.
+    pub(crate) fn fill(&mut self, scratch: &mut [u8]) -> Result<bool, Fault> {
+        self.quic.fill(scratch)
+    }
+
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        self.quic.is_due(now)
+    }
+
+    /// The next thing that has come. What concerns the connection alone is dealt with here.
+    pub(crate) fn next_event(&mut self) -> Result<Option<Event>, Fault> {
+        loop {
+            if let Some(event) = self.events.pop_front() {
+                return Ok(Some(event));
+            }
+            let Some(happening) = self.quic.next_event() else { return Ok(None) };
+            self.take(happening)?;
+        }
+    }
+
+    fn take(&mut self, happening: Happening) -> Result<(), Fault> {
+        match happening {
+            Happening::Connected => self.introduce()?,
+            Happening::ConnectionLost { reason } => return Err(Fault::Quic(reason)),
+            Happening::Stream(StreamEvent::Available { dir: Dir::Bi }) => self.open_streams(),
+            Happening::Stream(StreamEvent::Writable { id }) => self.write(id),
+            Happening::Stream(StreamEvent::Readable { id }) => self.read(id)?,
+            Happening::Stream(StreamEvent::Opened { dir }) => {
+                while let Some(stream) = self.quic.connection().streams().accept(dir) {
+                    self.read(stream)?;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The control stream: settings are what they are by default, so there is no dynamic table.
+    fn introduce(&mut self) -> Result<(), Fault> {
+        let stream = self.quic.connection().streams().open(Dir::Uni).ok_or(Fault::Frame)?;
+        let mut bytes = Vec::new();
+        VarInt::from_u32(CONTROL).encode(&mut bytes);
+        put_frame(&mut bytes, SETTINGS, &[]);
+        let written = self.quic.connection().send_stream(stream).write(&bytes);
+        if written != Ok(bytes.len()) {
+            return Err(Fault::Frame);
+        }
+        self.connected = true;
+        self.open_streams();
+        Ok(())
+    }
+
+    fn read(&mut self, stream: StreamId) -> Result<(), Fault> {
+        let place = self.answers.iter().position(|(own, _)| *own == stream);
+        let number = stream.index() as u32;
+        let mut reader = self.quic.connection().recv_stream(stream);
+        let Ok(mut chunks) = reader.read(true) else { return Ok(()) };
+        let end = loop {
+            let chunk = match chunks.next(usize::MAX) {
+                Ok(Some(chunk)) => chunk,
+                Ok(None) => break Some(End::Finished),
+                Err(ReadError::Blocked) => break None,
+                Err(ReadError::Reset(code)) => break Some(End::Reset(code.into_inner())),
+            };
+            // What servers say of settings and tables is of no use to us.
+            let Some(place) = place else { continue };
+            let tell = |part| self.events.push_back(event(number, part));
+            self.answers[place].1.take(&chunk.bytes, tell)?;
+        };
+        // The server may send as much again, as the next datagram tells it.
+        drop(chunks);
+        let (Some(place), Some(end)) = (place, end) else { return Ok(()) };
+        let (_, answer) = self.answers.swap_remove(place);
+        self.events.push_back(match end {
+            End::Reset(code) => Event::Reset { stream: number, code },
+            End::Finished if answer.is_whole() => {
+                Event::Data { stream: number, bytes: 0, last: true }
+            }
+            End::Finished => return Err(Fault::Frame),
+        });
+        Ok(())
+    }
+}
+
+/// How a stream of the server's ends.
+enum End {
+    Finished,
+    Reset(u64),
+}
+
+fn event(stream: u32, part: Part) -> Event {
+    match part {
+        Part::Data(bytes) => Event::Data { stream, bytes, last: false },
+        Part::Head(status) => {
+            let fields = Fields(vec![(b":status".to_vec(), status.to_string().into_bytes(), 0)]);
+            Event::Head { stream, fields, last: false }
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! QUIC, as far as a client of the lab needs it: one connection over a UDP socket of its own, as real clients have,
+//! whose state machine is a library's and whose sockets and timers are the loop's.
+
+use std::io::{self, IoSliceMut};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result};
+use bytes::{Bytes, BytesMut};
+use mio::net::UdpSocket;
+use mio::{Interest, Registry, Token};
+use quinn_proto::crypto::rustls::QuicClientConfig;
+use quinn_proto::{
+    ClientConfig, Connection, ConnectionHandle, DatagramEvent, Endpoint, EndpointConfig, Event,
+    TransportConfig, VarInt,
+};
+use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
+use rustls::client::Resumption;
+
+use crate::http::Fault;
+use crate::tls;
+
+/// Datagrams of one call to the kernel, as many as it joins, are no longer than this.
+const BATCH_BYTES: usize = 64 * 1024;
+/// Batches of one call.
+const BATCHES: usize = 8;
+/// What the kernel splits for us may be no longer than one datagram.
+const MAX_SEGMENTS: usize = 44;
+/// A burst of a server must not be lost for want of room: the loop has other work too.
+const SOCKET_BYTES: usize = 8 << 20;
+/// What we let the other side send: so much that it never waits for us.
+const OUR_WINDOW: VarInt = VarInt::from_u32(1 << 30);
+/// The application's code for an end without a fault (RFC 9114 §8.1).
+const NO_ERROR: VarInt = VarInt::from_u32(0x100);
+
+/// What all connections of a job are made with.
+pub(crate) struct Dialer {
+    client: ClientConfig,
+    endpoint: Arc<EndpointConfig>,
+}
+
+impl Dialer {
+    pub(crate) fn new() -> Result<Self> {
+        let mut tls = tls::client_config(&Arc::new(tls::provider()))?;
+        tls.alpn_protocols = vec![b"h3".to_vec()];
+        tls.resumption = Resumption::disabled();
+        let mut client = ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls)?));
+        let mut transport = TransportConfig::default();
+        transport.stream_receive_window(OUR_WINDOW).receive_window(OUR_WINDOW);
+        client.transport_config(Arc::new(transport));
+        // Datagrams are of at most 1472 bytes, as on Ethernet: the loopback's 64 KiB would be nobody's network.
+        Ok(Self { client, endpoint: Arc::new(EndpointConfig::default()) })
+    }
+
+    /// Begins to connect.
+    pub(crate) fn connect(
+        &self,
+        target: SocketAddr,
+        host: &str,
+        registry: &Registry,
+        token: Token,
+    ) -> Result<Quic> {
+        let any =
+            SocketAddr::new(if target.is_ipv4() { [0, 0, 0, 0].into() } else { [0; 16].into() }, 0);
+        let mut socket = UdpSocket::bind(any).context("cannot bind a UDP socket")?;
+        // Only a client that is asked to can be told that nobody listens.
+        socket.connect(target)?;
+        enlarge(&socket)?;
+        let state = UdpSocketState::new((&socket).into())?;
+        registry.register(&mut socket, token, Interest::READABLE | Interest::WRITABLE)?;
+        let mut endpoint = Endpoint::new(Arc::clone(&self.endpoint), None, true, None);
+        let (handle, connection) =
+            endpoint.connect(Instant::now(), self.client.clone(), target, host)?;
+        let outbox = Vec::new();
+        Ok(Quic {
+            socket,
+            state,
+            endpoint,
+            handle,
+            connection,
+            outbox,
+            unsent: None,
+            due: None,
+            drained: false,
+        })
+    }
+}
+
+/// Beyond what the machine allows everybody, where we may.
+fn enlarge(socket: &UdpSocket) -> Result<()> {
+    use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_recv_buffer_size_force};
+    if set_socket_recv_buffer_size_force(socket, SOCKET_BYTES).is_err() {
+        set_socket_recv_buffer_size(socket, SOCKET_BYTES)?;
+    }
+    Ok(())
+}
+
+/// One connection.
+pub(crate) struct Quic {
+    socket: UdpSocket,
+    state: UdpSocketState,
+    endpoint: Endpoint,
+    handle: ConnectionHandle,
+    connection: Connection,
+    outbox: Vec<u8>,
+    /// What the outbox holds, if the socket would not take it.
+    unsent: Option<quinn_proto::Transmit>,
+    /// When a timer fires; set anew by each flush.
+    due: Option<Instant>,
+    /// The last read had all that was there; another one would find nothing.
+    drained: bool,
+}
+
+impl Quic {
+    /// The streams of the connection. Whoever has used them flushes.
+    pub(crate) fn connection(&mut self) -> &mut Connection {
+        &mut self.connection
+    }
+
+    /// The server has said that it has all of the handshake.
+    pub(crate) fn is_confirmed(&self) -> bool {
+        self.connection.stats().frame_rx.handshake_done > 0
+    }
+
+    /// What has happened, without what concerns datagrams alone.
+    pub(crate) fn next_event(&mut self) -> Option<Event> {
+        self.connection.poll()
+    }
+
+    /// Lets timers fire that are due, and writes as much as the socket takes.
+    pub(crate) fn flush(&mut self) -> Result<(), Fault> {
+        self.fire(Instant::now());
+        loop {
+            if let Some(transmit) = self.unsent.take()
+                && !self.send(&transmit)?
+            {
+                self.unsent = Some(transmit);
+                return Ok(());
+            }
+            self.outbox.clear();
+            let segments = self.state.max_gso_segments().min(MAX_SEGMENTS);
+            self.unsent = self.connection.poll_transmit(Instant::now(), segments, &mut self.outbox);
+            if self.unsent.is_none() {
+                self.due = self.connection.poll_timeout();
+                return Ok(());
+            }
+        }
+    }
+
+    fn send(&self, transmit: &quinn_proto::Transmit) -> Result<bool, Fault> {
+        let datagrams = Transmit {
+            destination: transmit.destination,
+            ecn: transmit.ecn.and_then(|ecn| quinn_udp::EcnCodepoint::from_bits(ecn as u8)),
+            contents: &self.outbox[..transmit.size],
+            segment_size: transmit.segment_size,
+            src_ip: None,
+        };
+        match self.state.try_send((&self.socket).into(), &datagrams) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            // A probe for a larger path than this one is; its loss is the answer.
+            Err(error) if quinn_udp::is_msg_size_err(&error) => Ok(true),
+            Err(error) => Err(Fault::Io(error)),
+        }
+    }
+
+    /// Reads once; false if the socket had nothing. A read of fewer batches than asked for has drained it.
+    pub(crate) fn fill(&mut self, scratch: &mut [u8]) -> Result<bool, Fault> {
+        if std::mem::take(&mut self.drained) {
+            return Ok(false);
+        }
+        let mut batches =
+            scratch.chunks_mut(BATCH_BYTES).take(BATCHES).map(IoSliceMut::new).collect::<Vec<_>>();
+        let mut metas = [RecvMeta::default(); BATCHES];
+        let count = match self.state.recv((&self.socket).into(), &mut batches, &mut metas) {
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(error) => return Err(Fault::Io(error)),
+        };
+        self.drained = count < batches.len();
+        let now = Instant::now();
+        for (batch, meta) in batches.iter().zip(&metas).take(count) {
+            batch[..meta.len]
+                .chunks(meta.stride)
+                .for_each(|datagram| self.take(now, meta, datagram));
+        }
+        self.settle();
+        Ok(true)
+    }
+
+    fn take(&mut self, now: Instant, meta: &RecvMeta, datagram: &[u8]) {
+        let ecn = meta.ecn.and_then(|ecn| quinn_proto::EcnCodepoint::from_bits(ecn as u8));
+        let datagram = BytesMut::from(datagram);
+        let mut answer = Vec::new();
+        let event = self.endpoint.handle(now, meta.addr, meta.dst_ip, ecn, datagram, &mut answer);
+        // What belongs to no connection of ours is not answered.
+        if let Some(DatagramEvent::ConnectionEvent(_, event)) = event {
+            self.connection.handle_event(event);
+        }
+    }
+
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        self.due.is_some_and(|due| due <= now)
+    }
+
+    fn fire(&mut self, now: Instant) {
+        if self.is_due(now) {
+            self.due = None;
+            self.connection.handle_timeout(now);
+            self.settle();
+        }
+    }
+
+    /// What the connection wants of its endpoint, and the other way round.
+    fn settle(&mut self) {
+        while let Some(event) = self.connection.poll_endpoint_events() {
+            if let Some(event) = self.endpoint.handle_event(self.handle, event) {
+                self.connection.handle_event(event);
+            }
+        }
+    }
+}
+
+impl Drop for Quic {
+    /// Says good-bye, as clients do; whether it arrives is nobody's business any more.
+    fn drop(&mut self) {
+        self.connection.close(Instant::now(), NO_ERROR, Bytes::new());
+        self.flush().ok();
+    }
+}
