@@ -1,4 +1,4 @@
-"""A certificate that nobody trusts, for what is to be measured with TLS."""
+"""Certificates that nobody trusts who is not told to, for what is to be measured with TLS."""
 
 from __future__ import annotations
 
@@ -10,6 +10,14 @@ from pathlib import Path
 from lab.paths import Missing
 
 HOST = "lab.example"
+EC = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+# A certificate that is not its own authority's: some clients refuse one that is.
+LEAF = f"""\
+subjectAltName=DNS:{HOST}
+basicConstraints=critical,CA:FALSE
+keyUsage=critical,digitalSignature
+extendedKeyUsage=serverAuth
+"""
 
 
 @dataclass(frozen=True)
@@ -18,16 +26,25 @@ class Certificate:
 
     chain: Path
     key: Path
+    # Who has signed it.
+    authority: Path
 
 
 def make(folder: Path) -> Certificate:
-    """One with an ECDSA key on P-256, valid for a day, for `HOST`."""
+    """One with an ECDSA key on P-256, valid for a day, for `HOST`, and an authority that has signed nothing else."""
     if not shutil.which("openssl"):
         raise Missing("openssl is not there. Run: sudo apt-get install openssl")
-    made = Certificate(folder / "lab.pem", folder / "lab.pem.key")
-    argv = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    argv += ["-days", "1", "-subj", f"/CN={HOST}", "-addext", f"subjectAltName=DNS:{HOST}", "-out", str(made.chain)]
-    done = subprocess.run([*argv, "-keyout", str(made.key)], check=False, capture_output=True, text=True)
+    made = Certificate(folder / "lab.pem", folder / "lab.pem.key", folder / "authority.pem")
+    signing_key, request, extensions = (folder / name for name in ("authority.key", "lab.csr", "lab.ext"))
+    extensions.write_text(LEAF)
+    _openssl("req", "-x509", *EC, "-days", "1", "-subj", "/CN=lab", "-out", made.authority, "-keyout", signing_key)
+    _openssl("req", *EC, "-subj", f"/CN={HOST}", "-out", request, "-keyout", made.key)
+    signing = ("-CA", made.authority, "-CAkey", signing_key, "-set_serial", "1", "-days", "1", "-extfile", extensions)
+    _openssl("x509", "-req", "-in", request, *signing, "-out", made.chain)
+    return made
+
+
+def _openssl(*words: str | Path) -> None:
+    done = subprocess.run(["openssl", *words], check=False, capture_output=True, text=True)
     if done.returncode != 0:
         raise Missing(f"openssl makes no certificate: {done.stderr.strip()}")
-    return made

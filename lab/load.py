@@ -82,13 +82,14 @@ class LoadGenerator:
         spin: bool = True,
         others: Sequence[str] = (),
         streams: int | None = None,
+        http3: bool = False,
     ) -> LoadReport:
         """Requests over kept-alive connections for so long; `others` are more targets, which connections take in turn.
 
-        With `streams` each connection is one of HTTP/2, and has so many requests under way at any time.
+        With `streams` each connection is one of HTTP/2 or HTTP/3, and has so many requests under way at any time.
         """
-        extent = {"warmup_seconds": warmup_seconds, "seconds": seconds, "others": list(others), "streams": streams}
-        return self._load(target, request, connections, extent, processes, spin)
+        extent = {"warmup_seconds": warmup_seconds, "seconds": seconds, "others": list(others)}
+        return self._load(target, request, connections, {**extent, "streams": streams, "http3": http3}, processes, spin)
 
     def load_exactly(self, target: str, request: Request, *, connections: int, requests: int) -> LoadReport:
         """So many requests, and not one more."""
@@ -136,8 +137,11 @@ class LoadGenerator:
         warmup_seconds: float,
         seconds: float,
         processes: Sequence[int] = (),
+        http3: bool = False,
     ) -> LoadReport:
-        """TLS handshakes, by connections that do nothing else, unless they are to `ask`; they are the report's requests."""
+        """Handshakes of TLS or QUIC, by connections that do nothing else, unless they are to `ask`; they are the
+        report's requests.
+        """
         self._ask(
             {
                 "do": "shake",
@@ -145,6 +149,7 @@ class LoadGenerator:
                 "host": host,
                 "resume": resume,
                 "ask": ask,
+                "http3": http3,
                 "connections": connections,
                 "warmup_seconds": warmup_seconds,
                 "seconds": seconds,

@@ -37,9 +37,14 @@ class Task:
     endpoints: tuple[str, ...]
     workers: int = 1
     # What endpoints speak. Clients choose for themselves: every balancer here takes HTTP/1.1 and HTTP/2 at one address.
-    speaks: Literal["http1", "http2", "grpc"] = "http1"
+    # Endpoints of HTTP/3 have the certificate that is named with `trusted`.
+    speaks: Literal["http1", "http2", "grpc", "http3"] = "http1"
     # Clients come by TLS.
     certificate: Certificate | None = None
+    # Then they may come by HTTP/3 too, at the UDP port of the same number.
+    http3: bool = False
+    # Who vouches for endpoints that are spoken to by TLS; their name is the certificate's.
+    trusted: Certificate | None = None
     # Requests that a client may have under way on one HTTP/2 connection, where that is not the balancer's to say.
     client_streams: int | None = None
     # Requests that one endpoint may have in flight; the rest wait in a queue.

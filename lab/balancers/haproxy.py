@@ -21,6 +21,7 @@ global
     # Endpoints come and go by the runtime API; a reload would close the clients' connections.
     stats socket unix@{socket} level admin
 {streams}
+{quic}
 
 defaults
     mode http
@@ -41,6 +42,7 @@ defaults
 frontend lab
     # A client that begins with HTTP/2 is understood.
     bind {address}{tls}
+{bind_quic}
     default_backend endpoints
 
 backend endpoints
@@ -54,6 +56,10 @@ backend endpoints
 STREAMS = """\
     tune.h2.fe.max-concurrent-streams {streams}
     tune.h2.be.max-concurrent-streams {streams}"""
+
+# Of the tuning of QUIC the manual advises to leave pacing out where latency is low and bandwidth high: it costs CPU.
+QUIC = "    tune.quic.disable-tx-pacing"
+BIND_QUIC = "    bind quic4@{address} ssl crt {chain} alpn h3"
 
 # `observe` needs the check, which also decides when a server comes back.
 GUARD = """\
@@ -74,6 +80,8 @@ def prepare() -> str:
 def start(task: Task, site: Site) -> Running:
     if task.routes is not None or task.algorithm is not None:
         raise Unsupported("haproxy.py writes no routes, and knows one algorithm")
+    if task.speaks == "http3":
+        raise Unsupported("HAProxy 3.2 speaks no HTTP/3 to its servers")
     address = site.choose_address()
     path = site.folder / "haproxy.cfg"
     # A socket's path may have some hundred bytes; the folder's own may have more.
@@ -85,6 +93,8 @@ def start(task: Task, site: Site) -> Running:
             socket=socket_path,
             splice="option splice-auto" if task.splice else "# Bodies are copied.",
             streams=STREAMS.format(streams=task.client_streams) if task.client_streams else "    # HTTP/2 is as it is.",
+            quic=QUIC if task.http3 else "    # No QUIC.",
+            bind_quic=_bind_quic(task, address),
             address=address,
             # The key lies where it is looked for.
             tls=f" ssl crt {task.certificate.chain} alpn h2,http/1.1" if task.certificate else "",
@@ -95,6 +105,12 @@ def start(task: Task, site: Site) -> Running:
     )
     child = site.start("haproxy", [*_program(), "-db", "-f", path], listening(address))
     return Running(address, child, Endpoints(socket_path, task).set)
+
+
+def _bind_quic(task: Task, address: str) -> str:
+    if not task.http3 or task.certificate is None:
+        return "    # No HTTP/3."
+    return BIND_QUIC.format(address=address, chain=task.certificate.chain)
 
 
 def _server(endpoint: str, task: Task) -> str:

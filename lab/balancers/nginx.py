@@ -56,6 +56,7 @@ http {{
     server {{
         # A queue for each worker, so that none wakes in vain.
         listen {address}{ssl} reuseport backlog=4096;
+{quic}
         # Beside HTTP/1.1.
         http2 on;
         http2_max_concurrent_streams {streams};
@@ -83,6 +84,13 @@ CERTIFICATE = """\
         # What the documentation advises for handshakes: sessions are kept, by tickets and for all workers.
         ssl_session_cache shared:lab:10m;
         ssl_session_timeout 10m;"""
+# As the documentation of the module configures it: a queue for each worker, and many datagrams for each call to the
+# kernel, which is off by default. Neither Retry nor early data, which are off by default too.
+QUIC = """\
+        listen {address} quic reuseport;
+        quic_gso on;
+        quic_retry off;
+        ssl_early_data off;"""
 # nginx's default.
 STREAMS = 128
 
@@ -96,6 +104,8 @@ def prepare() -> str:
 def start(task: Task, site: Site) -> Running:
     if task.routes is not None or task.cap is not None or task.splice or task.guard or task.algorithm:
         raise Unsupported("nginx.py writes no routes and no guard; nginx has no queue for a cap and no splicing")
+    if task.speaks == "http3":
+        raise Unsupported("nginx speaks no HTTP/3 to endpoints")
     address = site.choose_address()
     path = site.folder / "nginx.conf"
 
@@ -108,6 +118,7 @@ def start(task: Task, site: Site) -> Running:
                 folder=site.folder,
                 address=address,
                 ssl=" ssl" if task.certificate else "",
+                quic=QUIC.format(address=address) if task.http3 else "        # No HTTP/3.",
                 streams=task.client_streams or STREAMS,
                 certificate=_certificate(task),
                 proxy=_proxy(task),

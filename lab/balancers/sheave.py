@@ -11,7 +11,7 @@ from pathlib import Path
 from textwrap import indent
 
 from lab.balancers import Running, Site, Task, replace_file
-from lab.certificate import Certificate
+from lab.certificate import HOST, Certificate
 from lab.paths import binary
 
 GATEWAY = """\
@@ -50,7 +50,7 @@ spec:
   timeouts:
     head: 10s
     body: 30s
-{streams}---
+{streams}{http3}---
 apiVersion: v1
 kind: Service
 metadata:
@@ -100,9 +100,44 @@ STREAMS = """\
     maxConcurrentStreams: {streams}
 """
 
+HTTP3 = """\
+  http3:
+    enabled: true
+"""
+
 # Of the Service's port.
 HTTP2 = """\
     appProtocol: kubernetes.io/h2c
+"""
+HTTP3_ENDPOINTS = """\
+    appProtocol: sheave.dev/h3
+"""
+
+TRUST = """\
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: BackendTLSPolicy
+metadata:
+  name: endpoints
+spec:
+  targetRefs:
+  - group: ""
+    kind: Service
+    name: endpoints
+  validation:
+    hostname: {host}
+    caCertificateRefs:
+    - group: ""
+      kind: ConfigMap
+      name: trusted
+---
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: trusted
+data:
+  ca.crt: |
+{authority}
 """
 
 CAP = """\
@@ -205,7 +240,8 @@ def _write_config(task: Task, site: Site) -> Path:
         protocol="HTTPS" if task.certificate else "HTTP",
         tls=TLS if task.certificate else "",
         streams=STREAMS.format(streams=task.client_streams) if task.client_streams else "",
-        speech=HTTP2 if task.speaks == "http2" else "",
+        http3=HTTP3 if task.http3 else "",
+        speech={"http2": HTTP2, "http3": HTTP3_ENDPOINTS}.get(task.speaks, ""),
         algorithm=task.algorithm or "LeastLoad",
         connect_timeout_ms=task.guard.connect_timeout_ms if task.guard else 5000,
         cap=cap,
@@ -214,6 +250,8 @@ def _write_config(task: Task, site: Site) -> Path:
     (config / "gateway.yaml").write_text(gateway)
     if task.certificate:
         (config / "secret.yaml").write_text(_secret(task.certificate))
+    if task.trusted:
+        (config / "trust.yaml").write_text(_trust(task.trusted))
     (config / "routes.yaml").write_text(GRPC_ROUTE if task.speaks == "grpc" else _routes(task.routes))
     _write_endpoints(config / "endpoints.yaml", task.endpoints)
     return config
@@ -224,6 +262,10 @@ def _secret(certificate: Certificate) -> str:
         chain=indent(certificate.chain.read_text().strip(), " " * 4),
         key=indent(certificate.key.read_text().strip(), " " * 4),
     )
+
+
+def _trust(certificate: Certificate) -> str:
+    return TRUST.format(host=HOST, authority=indent(certificate.authority.read_text().strip(), " " * 4))
 
 
 def _write_endpoints(path: Path, endpoints: Sequence[str]) -> None:

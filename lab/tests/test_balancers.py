@@ -88,6 +88,37 @@ class Http2Test(unittest.TestCase):
             self.assertFalse((config / "secret.yaml").exists())
 
 
+class Http3Test(unittest.TestCase):
+    """Each listens at the UDP port too, in its own words, or says that it cannot."""
+
+    def setUp(self) -> None:
+        if not shutil.which("openssl"):
+            self.skipTest("openssl is not there")
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        self.certificate = certificate.make(self.folder)
+
+    def test_haproxy_binds_the_port_a_second_time(self) -> None:
+        task = Task((), certificate=self.certificate, http3=True)
+        self.assertIn("bind quic4@1.2.3.4:5 ssl crt", haproxy._bind_quic(task, "1.2.3.4:5"))
+        self.assertNotIn("bind", haproxy._bind_quic(Task((), certificate=self.certificate), "1.2.3.4:5"))
+
+    def test_sheave_is_told_by_a_policy_and_checks_endpoints(self) -> None:
+        task = Task((), certificate=self.certificate, http3=True, speaks="http3", trusted=self.certificate)
+        config = sheave._write_config(task, Site.pinned(self.folder, ()))
+        gateway, trust = ((config / name).read_text() for name in ("gateway.yaml", "trust.yaml"))
+        self.assertIn("  http3:\n    enabled: true\n", gateway)
+        self.assertIn("    appProtocol: sheave.dev/h3\n", gateway)
+        self.assertIn("kind: BackendTLSPolicy", trust)
+        self.assertIn("    hostname: lab.example\n", trust)
+
+    def test_who_speaks_none_to_endpoints_says_so(self) -> None:
+        for name in ("haproxy", "nginx", "envoy", "traefik"):
+            with self.subTest(name), self.assertRaises(Unsupported):
+                balancer(name).start(Task((), speaks="http3"), Site.pinned(self.folder, ()))
+
+
 class CertificateTest(unittest.TestCase):
     def test_sheave_gets_it_as_a_secret(self) -> None:
         if not shutil.which("openssl"):

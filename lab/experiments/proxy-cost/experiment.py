@@ -140,6 +140,7 @@ def _load(
     }
     if "rate" in case:
         return load.pace(arm[0].address, request, rate=case["rate"], seed=seed, **extent)
+    extent["http3"] = case.get("http3", False)
     if "resume" in case:
         ask = name in case.get("asking", ())
         return load.shake(arm[0].address, host=certificate.HOST, resume=case["resume"], ask=ask, **extent)
@@ -238,11 +239,17 @@ def _figures(bench: Bench) -> dict[str, Figure]:
             rates = {name: [1e6 / each for each in cost.values()] for name, cost in costs.items()}
             unit = "handshakes per CPU second"
             figures |= {f"{case['id']}: rate.{name}": Figure.of(rate, unit) for name, rate in rates.items()}
+            figures[f"{case['id']}: rate"] = _ratio_of_rates(costs[ours], costs[best])
     for name in bench.settings["idle"]["arms"] if not bench.only else ():
         figures[f"idle.{name}"] = Figure.of(list(_costs(bench, "idle", name).values()), _unit(bench, "idle"))
     for peer in bench.settings["balancers"]:
         figures[f"errors.{peer}"] = Figure.of([_errors(bench, peer)], "requests")
     return figures
+
+
+def _ratio_of_rates(ours: dict[int, float], theirs: dict[int, float]) -> Figure:
+    """How many times as many in the same CPU time."""
+    return paired_ratio(theirs, ours)
 
 
 def _latencies(bench: Bench, case: dict[str, Any]) -> dict[str, Figure]:
