@@ -1,4 +1,4 @@
-"""Drives one HAProxy in turn with the lab's load generator and with wrk, on the same CPU."""
+"""Drives one HAProxy in turn with the lab's load generator and with wrk, or curl over HTTP/3, on the same CPU."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import random
 import re
 import shutil
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
+from lab import certificate
 from lab.balancers import Running, Site, Task, balancer
 from lab.bench import Bench, Progress, Row
+from lab.debian import Suite
 from lab.figure import Figure, paired_ratio
 from lab.load import LoadGenerator, LoadReport, Request
 from lab.paths import Missing
 
-ARMS = ("loadgen", "wrk")
+CURL = ("curl", "usr/bin/curl")
 
 
 def run(bench: Bench) -> dict[str, Figure]:
@@ -23,29 +26,51 @@ def run(bench: Bench) -> dict[str, Figure]:
         raise Missing("wrk is not there. Run: sudo apt-get install wrk")
     settings, logs = bench.settings, bench.logs
     with LoadGenerator(logs / "loadgen.log", cpus=settings["load_cpus"], endpoints=settings["endpoints"]) as load:
-        task = Task(endpoints=load.endpoints)
-        with balancer("haproxy").start(task, Site.pinned(logs, settings["proxy_cpus"])) as proxy:
-            _measure(bench, load, proxy)
+        plain = Task(endpoints=load.endpoints)
+        secure = Task(endpoints=load.endpoints, certificate=certificate.make(logs), http3=True)
+        with _start(bench, "plain", plain) as proxy, _start(bench, "secure", secure) as secure_proxy:
+            _measure(bench, load, proxy, secure_proxy)
     return _figures(bench)
 
 
-def _measure(bench: Bench, load: LoadGenerator, proxy: Running) -> None:
+def _start(bench: Bench, name: str, task: Task) -> Running:
+    folder = bench.logs / name
+    folder.mkdir()
+    return balancer("haproxy").start(task, Site.pinned(folder, bench.settings["proxy_cpus"]))
+
+
+def _measure(bench: Bench, load: LoadGenerator, proxy: Running, secure_proxy: Running) -> None:
     cases, pace, rounds = bench.settings["cases"], bench.settings["pace"], bench.setting("rounds")
     order = random.Random(bench.settings["seed"])
-    progress = Progress(rounds * (len(cases) * len(ARMS) + 1))
+    progress = Progress(rounds * (sum(len(_arms(case)) for case in cases) + 1))
     for number in range(rounds):
         for case in order.sample(cases, len(cases)):
-            for arm in order.sample(ARMS, len(ARMS)):
-                counts = _by_loadgen(bench, load, proxy, case) if arm == "loadgen" else _by_wrk(bench, proxy, case)
-                bench.record(_row(number, case["id"], arm, counts))
+            target = secure_proxy if case.get("http3") else proxy
+            for arm in order.sample(_arms(case), len(_arms(case))):
+                bench.record(_row(number, case["id"], arm, _by(arm, bench, load, target, case)))
                 progress.step(f"round {number + 1}, {case['id']}, {arm}")
         bench.record(_row(number, pace["id"], "loadgen", _by_pace(bench, load, proxy, number)))
         progress.step(f"round {number + 1}, {pace['id']}")
 
 
+def _arms(case: dict[str, Any]) -> tuple[str, str]:
+    """Ours, and what it is held against."""
+    return ("loadgen", "curl" if case.get("http3") else "wrk")
+
+
+def _by(arm: str, bench: Bench, load: LoadGenerator, proxy: Running, case: dict[str, Any]) -> Row:
+    match arm:
+        case "loadgen":
+            return _by_loadgen(bench, load, proxy, case)
+        case "curl":
+            return _by_curl(bench, proxy, case)
+    return _by_wrk(bench, proxy, case)
+
+
 def _by_loadgen(bench: Bench, load: LoadGenerator, proxy: Running, case: dict[str, Any]) -> Row:
     request = Request(**case.get("request", {}))
-    return _counts(load.load(proxy.address, request, connections=case["connections"], **_extent(bench, proxy)))
+    options = {name: case[name] for name in ("connections", "streams", "http3") if name in case}
+    return _counts(load.load(proxy.address, request, **options, **_extent(bench, proxy)))
 
 
 def _by_pace(bench: Bench, load: LoadGenerator, proxy: Running, number: int) -> Row:
@@ -80,6 +105,27 @@ def _by_wrk(bench: Bench, proxy: Running, case: dict[str, Any]) -> Row:
     return {**counted, "seconds": float(total.group(2)), "cpu_ns": cpu_ns}
 
 
+def _by_curl(bench: Bench, proxy: Running, case: dict[str, Any]) -> Row:
+    """So many requests over one connection, with as many under way. Each answer is told, and has to be right."""
+    requests, streams = bench.setting("curl_requests"), case["streams"]
+    argv = ["taskset", "--cpu-list", ",".join(map(str, bench.settings["load_cpus"])), *Suite("forky").program(*CURL)]
+    argv += ["--http3-only", "--insecure", "--silent", "--show-error", "--parallel", "--parallel-max", str(streams)]
+    argv += ["--output", "/dev/null", "--write-out", "%{http_version} %{http_code} %{size_download}\\n"]
+    before, began = _cpu_ns(proxy), time.monotonic()
+    done = subprocess.run(
+        [*argv, f"https://{proxy.address}/b/100?[1-{requests}]"], check=False, capture_output=True, text=True
+    )
+    seconds, cpu_ns = time.monotonic() - began, _cpu_ns(proxy) - before
+    right = done.stdout.splitlines().count("3 200 100")
+    return {
+        "requests": requests,
+        "served": right,
+        "errors": requests - right,
+        "seconds": seconds,
+        "cpu_ns": cpu_ns,
+    }
+
+
 def _cpu_ns(proxy: Running) -> int:
     tasks = (task for pid in proxy.child.processes() for task in Path(f"/proc/{pid}/task").glob("*/schedstat"))
     return sum(int(task.read_text().split()[0]) for task in tasks)
@@ -92,12 +138,12 @@ def _row(number: int, case: str, arm: str, counts: Row) -> Row:
 
 def _figures(bench: Bench) -> dict[str, Figure]:
     figures: dict[str, Figure] = {}
-    for case in (case["id"] for case in bench.settings["cases"]):
-        costs = [_by_round(bench, case, arm, lambda row: row["cost"]) for arm in ARMS]
-        rates = [_by_round(bench, case, arm, lambda row: row["requests"] / row["seconds"]) for arm in ARMS]
+    for case, arms in ((case["id"], _arms(case)) for case in bench.settings["cases"]):
+        costs = [_by_round(bench, case, arm, lambda row: row["cost"]) for arm in arms]
+        rates = [_by_round(bench, case, arm, lambda row: row["requests"] / row["seconds"]) for arm in arms]
         figures[f"{case}.cost"] = paired_ratio(*costs)
         figures[f"{case}.throughput"] = paired_ratio(*rates)
-        for arm, cost, rate in zip(ARMS, costs, rates, strict=True):
+        for arm, cost, rate in zip(arms, costs, rates, strict=True):
             figures[f"{case}.cost.{arm}"] = Figure.of(list(cost.values()), "CPU µs per request")
             figures[f"{case}.throughput.{arm}"] = Figure.of(list(rate.values()), "requests per second")
     pace = bench.settings["pace"]
