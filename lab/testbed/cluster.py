@@ -18,7 +18,7 @@ from lab.testbed.cgroups import Group
 from lab.testbed.hosts import Host
 from lab.testbed.kube_proxy import KubeProxy, Service
 from lab.testbed.occupancy import occupy
-from lab.testbed.pods import Application, Limits, Pod, Probe
+from lab.testbed.pods import PORT, SECURE_PORT, Application, Limits, Pod, Probe
 
 # Addresses as k3s gives them. The client is a pod of another node, whose packets come in over a link.
 POD_SUBNET = "10.42.0.0/24"
@@ -26,7 +26,11 @@ NODE_IN_POD_SUBNET = "10.42.0.1"
 CLIENT_SUBNET = "10.42.1.0/24"
 NODE = "10.42.1.1"
 CLIENT = "10.42.1.2"
-SERVICE = Service("default/app:http", "10.43.0.80", 80, 30080, cluster_subnet="10.42.0.0/16")
+SERVICE = Service("default/app:http", "10.43.0.80", 80, 30080, PORT, cluster_subnet="10.42.0.0/16")
+# The same Service's other ports, of which only applications with TLS have something behind them.
+HTTPS = replace(SERVICE, name="default/app:https", port=443, node_port=30443, target_port=SECURE_PORT)
+QUIC = replace(HTTPS, name="default/app:quic", transport="udp")
+SERVICES = (SERVICE, HTTPS, QUIC)
 BALANCER_PORT = 8080
 TOOLS = {
     "ip": "iproute2",
@@ -58,7 +62,7 @@ class Node:
     def __init__(self, top: Group) -> None:
         self._top = top
         hosts.make_bridge(NODE_IN_POD_SUBNET, POD_SUBNET)
-        self._kube_proxy = KubeProxy(SERVICE)
+        self._kube_proxy = KubeProxy(SERVICES)
 
     @classmethod
     @contextmanager
@@ -87,6 +91,8 @@ class Cluster:
     def __init__(self, top: Group, kube_proxy: KubeProxy, folder: Path) -> None:
         self.pods: list[Pod] = []
         self.balancer: Running | None = None
+        # What a balancer is told of each pod.
+        self._balanced_port = PORT
         self._folder = folder
         self._top = top
         self._kube_proxy = kube_proxy
@@ -114,8 +120,17 @@ class Cluster:
         folder = self._folder / name
         folder.mkdir()
         site = Site(folder, partial(self._launch, "balancer"), NODE, BALANCER_PORT)
-        self.balancer = balancer(name).start(replace(task or Task(()), endpoints=tuple(self._published)), site)
+        task = task or Task(())
+        self._balanced_port = SECURE_PORT if task.speaks == "http3" else PORT
+        self.balancer = balancer(name).start(replace(task, endpoints=tuple(self._endpoints())), site)
         return self.balancer.address
+
+    def balancer_cpu_seconds(self) -> float:
+        """None of it if there is no balancer."""
+        return self._top.child("balancer").cpu_seconds() if self.balancer else 0.0
+
+    def _endpoints(self) -> list[str]:
+        return [f"{pod}:{self._balanced_port}" for pod in self._published]
 
     def start_on_node(self, name: str, argv: Sequence[object]) -> Child:
         """Some other process of the node, in a group of its own, which ends with the cluster."""
@@ -131,14 +146,14 @@ class Cluster:
 
     def publish(self, pods: Sequence[Pod], before: Callable[[], None] = lambda: None) -> bool:
         """Makes these pods the endpoints of everything that balances; says whether that changes anything."""
-        endpoints = [pod.address for pod in pods]
-        if endpoints == self._published:
+        published = [pod.ip for pod in pods]
+        if published == self._published:
             return False
         before()
-        self._published = endpoints
+        self._published = published
         if self.balancer:
-            self.balancer.set_endpoints(endpoints)
-        self._kube_proxy.set_endpoints(endpoints)
+            self.balancer.set_endpoints(self._endpoints())
+        self._kube_proxy.set_endpoints(published)
         return True
 
     def check(self) -> None:

@@ -5,20 +5,32 @@ from __future__ import annotations
 import re
 import subprocess
 from collections import Counter
+from typing import Literal
 
 from lab.child import ChildFailed
 
-# The second source is who answers, whatever address was asked.
-ANSWERS = re.compile(r"\bESTABLISHED\b.*\bsrc=.*\bsrc=(\S+)")
+Transport = Literal["tcp", "udp"]
+
+# The second source is who answers, whatever address was asked. UDP has no connections: a flow counts when both sides
+# have sent more than once.
+ANSWERS = {
+    "tcp": re.compile(r"\bESTABLISHED\b.*\bsrc=.*\bsrc=(\S+)"),
+    "udp": re.compile(r"^udp\b.*\bsrc=.*\bsrc=(\S+).*\[ASSURED\]"),
+}
 
 
-def established(listing: str) -> Counter[str]:
+def established(listing: str, transport: Transport = "tcp") -> Counter[str]:
     """Open connections by the address that really answers, from what `conntrack -L` prints."""
-    return Counter(found.group(1) for line in listing.splitlines() if (found := ANSWERS.search(line)))
+    return Counter(found.group(1) for line in listing.splitlines() if (found := ANSWERS[transport].search(line)))
 
 
-def of_node() -> Counter[str]:
-    return established(_conntrack("-L", "-p", "tcp"))
+def of_node(transport: Transport = "tcp") -> Counter[str]:
+    return established(entries(transport), transport)
+
+
+def entries(transport: Transport) -> str:
+    """All that is remembered, a line each."""
+    return _conntrack("-L", "-p", transport)
 
 
 def forget() -> None:

@@ -1,4 +1,4 @@
-"""The rules that kube-proxy writes in its iptables mode, for one Service, and how it replaces them.
+"""The rules that kube-proxy writes in its iptables mode, for one Service's ports, and how it replaces them.
 
 Names of chains are hashed as kube-proxy hashes them, so that what `iptables-save` shows on a cluster can be compared.
 """
@@ -10,6 +10,7 @@ import hashlib
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from lab.child import ChildFailed
 
@@ -52,6 +53,12 @@ ALWAYS = {
     ),
 }
 
+# What is not for a ClusterIP may be for a NodePort.
+LAST = (
+    '-A KUBE-SERVICES -m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this'
+    ' chain" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS'
+)
+
 
 @dataclass(frozen=True)
 class Service:
@@ -62,39 +69,55 @@ class Service:
     address: str
     port: int
     node_port: int
+    # Of the pods.
+    target_port: int
     # Who comes from elsewhere is masqueraded.
     cluster_subnet: str
+    transport: Literal["tcp", "udp"] = "tcp"
+
+    @property
+    def match(self) -> str:
+        """What a packet's protocol is matched with."""
+        return f"-m {self.transport} -p {self.transport}"
 
 
 class KubeProxy:
-    """Writes a Service's rules into the namespace of this process."""
+    """Writes the rules of a Service's ports into the namespace of this process."""
 
-    def __init__(self, service: Service) -> None:
-        self.service = service
+    def __init__(self, services: Sequence[Service]) -> None:
+        self._services = services
         self._chains: frozenset[str] = frozenset()
         _restore(_tables(JUMPS, stale=()))
 
-    def set_endpoints(self, endpoints: Sequence[str]) -> None:
-        """Replaces all rules at once. Connections that exist keep the endpoint they have."""
-        chains = _chains(self.service, endpoints)
-        _restore(_tables(rules(self.service, endpoints), sorted(self._chains - chains)))
+    def set_endpoints(self, pods: Sequence[str]) -> None:
+        """Replaces all rules at once. Connections that exist keep the endpoint they have, and so do flows of UDP: of
+        those, kube-proxy makes conntrack forget what leads to an endpoint that is no longer one, and nothing else.
+        """
+        chains = _chains(self._services, pods)
+        _restore(_tables(rules(self._services, pods), sorted(self._chains - chains)))
         self._chains = chains
 
 
-def rules(service: Service, endpoints: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """By table, the rules for these endpoints, in kube-proxy's order."""
-    dispatch = _dispatch(service, endpoints) if endpoints else ()
-    refuse = () if endpoints else _refuse(service)
-    return {"filter": (*refuse, *ALWAYS["filter"]), "nat": (*ALWAYS["nat"], *dispatch)}
+def rules(services: Sequence[Service], pods: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """By table, the rules for these pods, by their addresses, in kube-proxy's order."""
+    if not pods:
+        refused = tuple(rule for service in services for rule in _refuse(service))
+        return {"filter": (*refused, *ALWAYS["filter"]), "nat": ALWAYS["nat"]}
+    dispatched = tuple(rule for service in services for rule in _dispatch(service, _endpoints(service, pods)))
+    return {"filter": ALWAYS["filter"], "nat": (*ALWAYS["nat"], *dispatched, LAST)}
+
+
+def _endpoints(service: Service, pods: Sequence[str]) -> list[str]:
+    return [f"{pod}:{service.target_port}" for pod in pods]
 
 
 def _dispatch(service: Service, endpoints: Sequence[str]) -> tuple[str, ...]:
     chain, external = _service_chain(service, "SVC"), _service_chain(service, "EXT")
     name = f"-m comment --comment {service.name}"
-    address = f'-m comment --comment "{service.name} cluster IP" -m tcp -p tcp -d {service.address}'
+    address = f'-m comment --comment "{service.name} cluster IP" {service.match} -d {service.address}'
     written = [
         f"-A KUBE-SERVICES {address} --dport {service.port} -j {chain}",
-        f"-A KUBE-NODEPORTS {name} -m tcp -p tcp --dport {service.node_port} -j {external}",
+        f"-A KUBE-NODEPORTS {name} {service.match} --dport {service.node_port} -j {external}",
         f'-A {external} -m comment --comment "masquerade traffic for {service.name} external destinations"'
         " -j KUBE-MARK-MASQ",
         f"-A {external} -j {chain}",
@@ -107,19 +130,15 @@ def _dispatch(service: Service, endpoints: Sequence[str]) -> tuple[str, ...]:
         target = _endpoint_chain(service, endpoint)
         written.append(f'-A {chain} -m comment --comment "{service.name} -> {endpoint}"{chance} -j {target}')
         written.append(f"-A {target} {name} -s {endpoint.partition(':')[0]} -j KUBE-MARK-MASQ")
-        written.append(f"-A {target} {name} -m tcp -p tcp -j DNAT --to-destination {endpoint}")
-    written.append(
-        '-A KUBE-SERVICES -m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this'
-        ' chain" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS'
-    )
+        written.append(f"-A {target} {name} {service.match} -j DNAT --to-destination {endpoint}")
     return tuple(written)
 
 
 def _refuse(service: Service) -> tuple[str, ...]:
     comment = f'-m comment --comment "{service.name} has no endpoints"'
     return (
-        f"-A KUBE-SERVICES {comment} -m tcp -p tcp -d {service.address} --dport {service.port} -j REJECT",
-        f"-A KUBE-EXTERNAL-SERVICES {comment} -m addrtype --dst-type LOCAL -m tcp -p tcp"
+        f"-A KUBE-SERVICES {comment} {service.match} -d {service.address} --dport {service.port} -j REJECT",
+        f"-A KUBE-EXTERNAL-SERVICES {comment} -m addrtype --dst-type LOCAL {service.match}"
         f" --dport {service.node_port} -j REJECT",
     )
 
@@ -143,18 +162,22 @@ def _restore(text: str) -> None:
         raise ChildFailed(f"iptables-restore refuses kube-proxy's rules: {done.stderr.strip()}")
 
 
-def _chains(service: Service, endpoints: Sequence[str]) -> frozenset[str]:
+def _chains(services: Sequence[Service], pods: Sequence[str]) -> frozenset[str]:
     """The Service's own chains, of which one without endpoints has none."""
-    own = (_service_chain(service, "SVC"), _service_chain(service, "EXT"))
-    return frozenset((*own, *(_endpoint_chain(service, endpoint) for endpoint in endpoints)) if endpoints else ())
+    if not pods:
+        return frozenset()
+    own = {_service_chain(service, kind) for service in services for kind in ("SVC", "EXT")}
+    return frozenset(
+        own | {_endpoint_chain(service, one) for service in services for one in _endpoints(service, pods)}
+    )
 
 
 def _service_chain(service: Service, kind: str) -> str:
-    return f"KUBE-{kind}-{_hash(f'{service.name}tcp')}"
+    return f"KUBE-{kind}-{_hash(f'{service.name}{service.transport}')}"
 
 
 def _endpoint_chain(service: Service, endpoint: str) -> str:
-    return f"KUBE-SEP-{_hash(f'{service.name}tcp{endpoint}')}"
+    return f"KUBE-SEP-{_hash(f'{service.name}{service.transport}{endpoint}')}"
 
 
 def _hash(text: str) -> str:

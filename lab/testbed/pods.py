@@ -12,6 +12,8 @@ from lab.paths import REPOSITORY
 from lab.testbed.hosts import Host
 
 PORT = 5080
+# By TLS over TCP and by QUIC over UDP, of applications that have them.
+SECURE_PORT = 5443
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class Pod:
 
     def __init__(self, host: Host, folder: Path, application: Application, limits: Limits, probe: Probe) -> None:
         self.name = host.name
+        self.ip = host.address
         self.address = f"{host.address}:{PORT}"
         self._host = host
         self._limits = limits

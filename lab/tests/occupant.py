@@ -28,7 +28,7 @@ def main(folder: Path) -> None:
         say("occupied")
         hosts.make_bridge(cluster.NODE_IN_POD_SUBNET, cluster.POD_SUBNET)
         say("bridge")
-        KubeProxy(cluster.SERVICE).set_endpoints(["10.42.0.11:5080", "10.42.0.12:5080"])
+        KubeProxy(cluster.SERVICES).set_endpoints(["10.42.0.11", "10.42.0.12"])
         say("rules")
         client = Host("client", cluster.CLIENT, top.child("client"), folder)
         hosts.connect(client, cluster.NODE, cluster.CLIENT_SUBNET)

@@ -5,11 +5,12 @@ import unittest
 from lab.testbed.conntrack import established
 from lab.testbed.kube_proxy import Service, _hash, rules
 
-SERVICE = Service("default/app:http", "10.43.0.80", 80, 30080, cluster_subnet="10.42.0.0/16")
+SERVICE = Service("default/app:http", "10.43.0.80", 80, 30080, 5080, cluster_subnet="10.42.0.0/16")
+QUIC = Service("default/app:quic", "10.43.0.80", 443, 30443, 5443, cluster_subnet="10.42.0.0/16", transport="udp")
 
 
-def nat(*endpoints: str) -> list[str]:
-    return list(rules(SERVICE, endpoints)["nat"])
+def nat(*pods: str) -> list[str]:
+    return list(rules([SERVICE], pods)["nat"])
 
 
 class RulesTest(unittest.TestCase):
@@ -18,18 +19,26 @@ class RulesTest(unittest.TestCase):
         self.assertEqual(_hash("kube-system/kube-dns:dnsudp"), "TCOU7JCQXEZGVUNU")
 
     def test_each_endpoint_is_as_likely_as_any_other(self) -> None:
-        drawn = [rule for rule in nat("a:1", "b:1", "c:1") if "statistic" in rule]
+        drawn = [rule for rule in nat("a", "b", "c") if "statistic" in rule]
         chances = [rule.split("--probability ")[1].split()[0] for rule in drawn]
         self.assertEqual(chances, ["0.3333333333", "0.5000000000"])
 
     def test_endpoint_that_asks_itself_is_masqueraded(self) -> None:
-        self.assertTrue(any(" -s 10.42.0.11 -j KUBE-MARK-MASQ" in rule for rule in nat("10.42.0.11:5080")))
+        self.assertTrue(any(" -s 10.42.0.11 -j KUBE-MARK-MASQ" in rule for rule in nat("10.42.0.11")))
 
     def test_node_port_is_looked_at_last(self) -> None:
-        self.assertIn("--dst-type LOCAL -j KUBE-NODEPORTS", nat("a:1")[-1])
+        self.assertIn("--dst-type LOCAL -j KUBE-NODEPORTS", nat("a")[-1])
+        several = rules([SERVICE, QUIC], ["a"])["nat"]
+        self.assertEqual(sum("-j KUBE-NODEPORTS" in rule for rule in several), 1)
+
+    def test_port_of_udp_has_rules_of_its_own(self) -> None:
+        several = rules([SERVICE, QUIC], ["10.42.0.11"])["nat"]
+        leading = [rule for rule in several if "-j DNAT" in rule]
+        self.assertTrue(leading[0].endswith("-m tcp -p tcp -j DNAT --to-destination 10.42.0.11:5080"))
+        self.assertTrue(leading[1].endswith("-m udp -p udp -j DNAT --to-destination 10.42.0.11:5443"))
 
     def test_service_without_endpoints_is_refused(self) -> None:
-        tables = rules(SERVICE, ())
+        tables = rules([SERVICE], ())
         self.assertEqual(sum("-j REJECT" in rule for rule in tables["filter"]), 2)
         self.assertFalse(any("DNAT" in rule for rule in tables["nat"]))
 
@@ -43,3 +52,12 @@ class ConntrackTest(unittest.TestCase):
             " src=10.42.0.12 dst=10.42.1.2 sport=5080 dport=5 [ASSURED] mark=0 use=1\n"
         )
         self.assertEqual(established(listing), {"10.42.0.11": 1})
+
+    def test_flow_counts_once_both_sides_go_on(self) -> None:
+        listing = (
+            "udp      17 119 src=10.42.1.2 dst=10.43.0.80 sport=4 dport=443"
+            " src=10.42.0.11 dst=10.42.1.2 sport=5443 dport=4 [ASSURED] mark=0 use=1\n"
+            "udp      17 29 src=10.42.1.2 dst=10.43.0.80 sport=5 dport=443 [UNREPLIED]"
+            " src=10.42.0.12 dst=10.42.1.2 sport=5443 dport=5 mark=0 use=1\n"
+        )
+        self.assertEqual(established(listing, "udp"), {"10.42.0.11": 1})
