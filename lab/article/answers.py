@@ -16,6 +16,8 @@ class Answer:
     seconds: float
     replica: str | None
     failure: str | None
+    # Of HTTP, by which the answer came, where the client says so.
+    version: str | None = None
 
     @property
     def came(self) -> float:

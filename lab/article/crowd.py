@@ -23,10 +23,12 @@ SPAWNED_PER_SECOND = 100
 Line = dict[str, Any]
 
 
-def locust(address: str, users: int, kind: str) -> list[object]:
-    """The command that sends so many users of one kind to an address."""
-    argv: list[object] = [sys.executable, "-m", "locust", "--locustfile", USERS, "--headless", "--only-summary"]
-    argv += ["--host", f"http://{address}", "--users", str(users), "--spawn-rate", str(min(users, SPAWNED_PER_SECOND))]
+def locust(
+    host: str, users: int, kind: str, *, python: str | Path = sys.executable, file: Path = USERS
+) -> list[object]:
+    """The command that sends so many users of one kind to a host, which is the beginning of a URL."""
+    argv: list[object] = [python, "-m", "locust", "--locustfile", file, "--headless", "--only-summary"]
+    argv += ["--host", host, "--users", str(users), "--spawn-rate", str(min(users, SPAWNED_PER_SECOND))]
     return [*argv, "--loglevel", "WARNING", "--stop-timeout", str(STOP_SECONDS), kind]
 
 

@@ -58,7 +58,7 @@ class Demo:
         config.write_gateway(self._config)
         self._publish(first)
         address = self._start_sheave()
-        argv = locust(address, USERS, "KeepAliveUser")
+        argv = locust(f"http://{address}", USERS, "KeepAliveUser")
         self._crowd = Crowd(self._running.enter_context(Child(argv, self._folder / "locust.log", piped=True)))
         self._watch()
 

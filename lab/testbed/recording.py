@@ -28,6 +28,7 @@ class Sample:
     time: float
     cpu_seconds: Mapping[str, float]
     connections: Mapping[str, int]
+    balancer_cpu_seconds: float = 0.0
 
 
 @dataclass
@@ -90,6 +91,8 @@ def summary(recording: Recording) -> Row:
         "published_second": _since(recording.began, recording.published),
         "withdrawn_second": _since(recording.began, recording.withdrawn),
         "other_work_cpus": round(recording.other_work, 3),
+        **_cpu_of_requests(recording),
+        "http3_share": round(version_share(recording.answers, "3"), 4),
     }
     if recording.published is None:
         return row
@@ -105,6 +108,29 @@ def summary(recording: Recording) -> Row:
         **_first_request(recording, recording.published),
         "newcomer_requests": sum(time >= recording.published for time in recording.arrivals[newcomer]),
     }
+
+
+def _cpu_of_requests(recording: Recording) -> Row:
+    """What an answer cost the replicas and the balancer, between the first sample and the last."""
+    if len(recording.samples) < 2:
+        return {"replica_cpu_ms": None, "balancer_cpu_ms": None}
+    first, last = recording.samples[0], recording.samples[-1]
+    answers = sum(first.time <= answer.came < last.time and answer.replica is not None for answer in recording.answers)
+    # A replica that came meanwhile has its start in this; that is not what a request costs.
+    old = recording.replicas[0]
+    own = sum(first.time <= a.came < last.time and a.replica == old for a in recording.answers)
+    balancer = last.balancer_cpu_seconds - first.balancer_cpu_seconds
+    replica = last.cpu_seconds.get(old, 0.0) - first.cpu_seconds.get(old, 0.0)
+    return {
+        "replica_cpu_ms": round(1000 * replica / own, 3) if own else None,
+        "balancer_cpu_ms": round(1000 * balancer / answers, 4) if answers else None,
+    }
+
+
+def version_share(answers: Sequence[Answer], version: str) -> float:
+    """Of the answers whose version of HTTP the client knows, those of this one."""
+    known = [answer.version for answer in answers if answer.version is not None]
+    return known.count(version) / len(known) if known else 0.0
 
 
 def _first_request(recording: Recording, published: float) -> Row:

@@ -7,11 +7,16 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
+from lab import certificate
+from lab.article import http3
 from lab.article.crowd import Crowd, answers, hypercorn, locust
+from lab.balancers import Task
+from lab.certificate import Certificate
 from lab.child import ChildFailed, wait_until
 from lab.testbed import conntrack
-from lab.testbed.cluster import NODE, SERVICE, Cluster, Node
+from lab.testbed.cluster import HTTPS, NODE, SERVICE, Cluster, Node
 from lab.testbed.other_work import OtherWork
 from lab.testbed.pods import Application, Limits, Pod, Probe
 from lab.testbed.recording import Recording, Sample
@@ -20,6 +25,9 @@ APPLICATION = Application(hypercorn, answers)
 # A probe that a saturated replica still passes: the article's is not known, and is no part of its claim.
 PATIENT = Probe(period_seconds=5, timeout_seconds=60, failure_threshold=3)
 REPLICAS = ("app-1", "app-2")
+# What leads to replicas without a balancer.
+CLUSTER_ENTRIES = ("clusterip", "nodeport")
+QUIC_USERS = ("Http3User", "DiscoveringUser")
 # Nothing but the replica's own start: with the CPU of its limit alone that takes ten seconds and more.
 READY_SECONDS = 120
 
@@ -29,7 +37,7 @@ class Scenario:
     """What differs from one variant of an experiment to the next."""
 
     id: str
-    # clusterip, nodeport, or the name of a balancer.
+    # One of CLUSTER_ENTRIES, or the name of a balancer.
     entry: str
     users: str = "KeepAliveUser"
     replicas: int = 1
@@ -37,8 +45,25 @@ class Scenario:
     # Without the gate a replica is published when it is started.
     gate: bool = True
     probe: Probe = PATIENT
-    # So many times the users of the other variants.
+    # So many times the users of the other variants, and the CPU of each replica.
     crowding: float = 1.0
+    wealth: float = 1.0
+    # What a balancer speaks to replicas.
+    speaks: Literal["http1", "http3"] = "http1"
+    # The UDP port that replicas with HTTP/3 name to their clients: whether a client can reach it is another matter.
+    told_port: int = HTTPS.port
+
+    @property
+    def secure(self) -> bool:
+        """Whether clients come by TLS."""
+        return self.users in http3.KINDS
+
+    @property
+    def transport(self) -> conntrack.Transport:
+        """Of the connections that end at replicas."""
+        by_balancer = self.entry not in CLUSTER_ENTRIES
+        quic = self.speaks == "http3" if by_balancer else self.users in QUIC_USERS
+        return "udp" if quic else "tcp"
 
 
 @dataclass(frozen=True)
@@ -61,30 +86,77 @@ def play(node: Node, scenario: Scenario, load: Load, folder: Path, watch: Watche
     """Runs it from an empty cluster to an empty cluster."""
     with ExitStack() as running:
         cluster = running.enter_context(node.cluster(folder))
+        stage = _Stage(cluster, scenario, load, folder)
         for _ in range(scenario.replicas):
-            _start_pod(cluster, scenario, load)
+            stage.start_pod()
         for pod in cluster.pods:
             wait_until(lambda pod=pod: pod.ready, pod.child, pod.name, READY_SECONDS)
             pod.settle()
         cluster.publish(cluster.pods)
-        address = _entry(cluster, scenario)
-        crowd = Crowd(cluster.start_client(locust(address, load.users, scenario.users)))
-        return _Play(node, cluster, scenario, load, crowd, watch).run()
+        crowd = Crowd(cluster.start_client(stage.users(stage.entry())))
+        recording = _Play(node, stage, crowd, watch).run()
+        (folder / "conntrack.txt").write_text(conntrack.entries(scenario.transport))
+        return recording
+
+
+class _Stage:
+    """What a scenario is played on: replicas of its application, its entry, its users."""
+
+    def __init__(self, cluster: Cluster, scenario: Scenario, load: Load, folder: Path) -> None:
+        self.cluster = cluster
+        self.scenario = scenario
+        self.load = load
+        self._certificate: Certificate | None = None
+        self._application = APPLICATION
+        if scenario.secure or scenario.speaks == "http3":
+            self._certificate = certificate.make(folder)
+            self._application = http3.application(folder, self._certificate, scenario.told_port)
+
+    def start_pod(self) -> Pod:
+        # The first pods of a run are there before the load; only a newcomer can be published too early.
+        hurried = self.scenario.gate or len(self.cluster.pods) < self.scenario.replicas
+        startup = self.load.startup_millicores if hurried else self.load.millicores
+        limits = Limits(startup, self.load.millicores)
+        return self.cluster.start_pod(self._application, limits, self.scenario.probe)
+
+    def entry(self) -> str:
+        """The address that users are given."""
+        service = HTTPS if self.scenario.secure else SERVICE
+        match self.scenario.entry:
+            case "clusterip":
+                return f"{service.address}:{service.port}"
+            case "nodeport":
+                return f"{NODE}:{service.node_port}"
+            case name:
+                return self.cluster.start_balancer(name, self._task())
+
+    def _task(self) -> Task:
+        secure, speaks = self.scenario.secure, self.scenario.speaks
+        return Task(
+            (),
+            certificate=self._certificate if secure else None,
+            http3=secure,
+            speaks=speaks,
+            trusted=self._certificate if speaks == "http3" else None,
+        )
+
+    def users(self, address: str) -> list[object]:
+        """The command that is the load."""
+        count, kind = self.load.users, self.scenario.users
+        return http3.locust(address, count, kind) if self.scenario.secure else locust(f"http://{address}", count, kind)
 
 
 class _Play:
     """The time from the first user to the last answer."""
 
-    def __init__(
-        self, node: Node, cluster: Cluster, scenario: Scenario, load: Load, crowd: Crowd, watch: Watcher
-    ) -> None:
+    def __init__(self, node: Node, stage: _Stage, crowd: Crowd, watch: Watcher) -> None:
         self._node = node
-        self._cluster = cluster
-        self._scenario = scenario
-        self._load = load
+        self._stage = stage
+        self._cluster, self._scenario, self._load = stage.cluster, stage.scenario, stage.load
         self._crowd = crowd
         self._watch = watch
-        self._recording = Recording(REPLICAS[: scenario.replicas + scenario.scale], began=time.time())
+        count = self._scenario.replicas + self._scenario.scale
+        self._recording = Recording(REPLICAS[:count], began=time.time())
         self._recording.answers, self._recording.users = crowd.answers, crowd.joined
 
     def run(self) -> Recording:
@@ -102,7 +174,7 @@ class _Play:
 
     def _scale(self) -> None:
         self._recording.started = time.time()
-        newcomer = _start_pod(self._cluster, self._scenario, self._load)
+        newcomer = self._stage.start_pod()
         if not self._scenario.gate:
             # As if it had no probe: Kubernetes publishes a pod whose container runs.
             newcomer.settle()
@@ -142,26 +214,12 @@ class _Play:
             recording.published = now
 
     def _sample(self, now: float) -> None:
-        connections = conntrack.of_node()
+        connections = conntrack.of_node(self._scenario.transport)
         self._recording.samples.append(
             Sample(
                 now,
                 {pod.name: pod.cpu_seconds() for pod in self._cluster.pods},
-                {pod.name: connections[pod.address.partition(":")[0]] for pod in self._cluster.pods},
+                {pod.name: connections[pod.ip] for pod in self._cluster.pods},
+                self._cluster.balancer_cpu_seconds(),
             )
         )
-
-
-def _start_pod(cluster: Cluster, scenario: Scenario, load: Load) -> Pod:
-    # The first pods of a run are there before the load; only a newcomer can be published too early.
-    hurried = scenario.gate or len(cluster.pods) < scenario.replicas
-    startup = load.startup_millicores if hurried else load.millicores
-    return cluster.start_pod(APPLICATION, Limits(startup, load.millicores), scenario.probe)
-
-
-def _entry(cluster: Cluster, scenario: Scenario) -> str:
-    if scenario.entry == "clusterip":
-        return f"{SERVICE.address}:{SERVICE.port}"
-    if scenario.entry == "nodeport":
-        return f"{NODE}:{SERVICE.node_port}"
-    return cluster.start_balancer(scenario.entry)

@@ -3,7 +3,7 @@
 import unittest
 
 from lab.article.answers import Answer
-from lab.testbed.recording import Recording, Sample, seconds, summary, window_shares
+from lab.testbed.recording import Recording, Sample, seconds, summary, version_share, window_shares
 from lab.timeline import smoothed
 
 
@@ -47,6 +47,23 @@ class SummaryTest(unittest.TestCase):
 
     def test_window_that_is_cut_short_is_left_out(self) -> None:
         self.assertEqual(len(window_shares(recorded(10.0).answers, "app-2", 105.0, 124.0)), 1)
+
+
+class RequestsTest(unittest.TestCase):
+    def test_versions_count_where_clients_know_them(self) -> None:
+        answers = [Answer(0, 1, "a", None, version) for version in ("2", "3", "3", "3", None)]
+        self.assertEqual(version_share(answers, "3"), 0.75)
+        self.assertEqual(version_share([Answer(0, 1, "a", None)], "3"), 0.0)
+
+    def test_cpu_is_of_the_old_replica_and_of_the_balancer_by_their_own_requests(self) -> None:
+        recording = recorded(newcomer_from=10.0)
+        recording.samples = [
+            Sample(100.0, {"app-1": 1.0}, {}, 2.0),
+            Sample(110.0, {"app-1": 3.0, "app-2": 9.0}, {}, 2.9),
+        ]
+        row = summary(recording)
+        # 900 answers came within that time, all of the old replica.
+        self.assertEqual((row["replica_cpu_ms"], row["balancer_cpu_ms"]), (2.222, 1.0))
 
 
 class SecondsTest(unittest.TestCase):

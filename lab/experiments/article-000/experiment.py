@@ -19,6 +19,8 @@ from lab.testbed.recording import Recording
 from lab.testbed.scenario import REPLICAS, Load, Scenario, Watcher, play
 
 FAIR_SHARE = 0.5
+SHOWN_ENTRIES = 20
+THROUGH_SHEAVE = ("sheave-h3-h1", "sheave-alt-svc", "sheave-h3-h3", "sheave-h1-h3", "sheave-h2-h3")
 # Until the second replica comes these have the same work for the same replica: what they differ by is the machine's.
 ALIKE = ("one", "clusterip", "nodeport", "haproxy", "nginx", "envoy", "sheave")
 UNITS = {
@@ -35,6 +37,9 @@ UNITS = {
     "first_request_delay_ms": "ms",
     "failures": "requests",
     "withdrawn_second": "s",
+    "http3_share": "share of requests",
+    "replica_cpu_ms": "CPU ms per request",
+    "balancer_cpu_ms": "CPU ms per request",
 }
 
 obstacle = cluster.obstacle
@@ -66,13 +71,14 @@ def _play(bench: Bench, node: Node, variant: dict[str, Any], repetition: int) ->
     scenario = _scenario(variant)
     load = Load(
         users=round(bench.setting("users") * scenario.crowding),
-        millicores=bench.setting("millicores"),
+        millicores=round(bench.setting("millicores") * scenario.wealth),
         startup_millicores=bench.setting("startup_millicores"),
         seconds_before=bench.setting("seconds_before"),
         seconds_after=bench.setting("seconds_after"),
     )
     played = play(node, scenario, load, folder, _watcher(bench, variant))
     _keep_requests(played, folder)
+    _show_conntrack(bench, variant["id"], folder)
     where = {"variant": variant["id"], "repetition": repetition + 1}
     bench.append("seconds.csv", [{**where, **_in_columns(row)} for row in recording.seconds(played)])
     bench.record({**where, "users": load.users, "millicores": load.millicores, **_filled(recording.summary(played))})
@@ -84,6 +90,15 @@ def _keep_requests(played: Recording, folder: Path) -> None:
         writer = csv.writer(out)
         writer.writerow(["sent", "seconds", "replica", "failure"])
         writer.writerows((f"{a.sent:.4f}", f"{a.seconds:.4f}", a.replica, a.failure) for a in played.answers)
+
+
+def _show_conntrack(bench: Bench, variant: str, folder: Path) -> None:
+    """Some of what the kernel remembered at the end, for those who want to see it."""
+    entries = (folder / "conntrack.txt").read_text().splitlines()
+    shown = bench.folder / f"conntrack-{variant}.txt"
+    if variant in bench.settings["conntrack_variants"] and not shown.exists():
+        head = f"{len(entries)} entries; the first {min(len(entries), SHOWN_ENTRIES)} of them:"
+        shown.write_text("\n".join([head, *entries[:SHOWN_ENTRIES]]) + "\n")
 
 
 def _scenario(variant: dict[str, Any]) -> Scenario:
@@ -153,6 +168,7 @@ def figures(rows: Sequence[Row]) -> dict[str, Figure]:
     before = [row["rps_before"] for row in rows if row["variant"] in ALIKE]
     if len(before) > 1:
         found["machine.rps_before.spread"] = _spread(before)
+    found |= _of_http3(found)
     if {"one", "two"} <= set(variants):
         one, two = (_by_repetition(rows, variant, "rps_before") for variant in ("one", "two"))
         found["two / one"] = paired_ratio(two, one)
@@ -177,6 +193,16 @@ def _of_newcomer(rows: Sequence[Row], variant: str) -> dict[str, Figure]:
     if None not in delays:
         found[f"{variant}.first_request_delay_ms.worst"] = Figure.of([max(delays)], "ms")
     return found
+
+
+def _of_http3(found: dict[str, Figure]) -> dict[str, Figure]:
+    """The worst of all variants that go through Sheave with HTTP/3 on a side of it."""
+    worst: dict[str, Figure] = {}
+    for name in ("first_request_delay_ms.worst", "unfairness.worst", "failures.all"):
+        own = [found[key] for variant in THROUGH_SHEAVE if (key := f"{variant}.{name}") in found]
+        if own:
+            worst[f"sheave-http3.{name}"] = Figure.of([max(figure.value for figure in own)], own[0].unit)
+    return worst
 
 
 def _spread(values: Sequence[float]) -> Figure:
