@@ -22,7 +22,7 @@ check: ## format, lints, documentation, dependencies, then `make test`: green me
 	@scripts/setup check
 	@scripts/check
 
-conformance: ## h2spec, and grpc-go's interop suite in the clear and over TLS; needs Go
+conformance: ## h2spec, grpc-go's interop suite, and others' clients and servers of HTTP/3; needs Go
 	@scripts/setup conformance
 	@scripts/conformance
 

@@ -1,6 +1,10 @@
 //! Certificates as a test needs them: an authority, and whom it vouches for.
 
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, SanType};
+use aws_lc_rs::digest::{SHA256, digest};
+use data_encoding::BASE64;
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, PublicKeyData, SanType,
+};
 use rustls::RootCertStore;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
@@ -17,6 +21,7 @@ pub struct Authority {
 pub struct Identity {
     pub certificate_pem: String,
     pub key_pem: String,
+    public_key: Vec<u8>,
     certificate: CertificateDer<'static>,
     key: PrivateKeyDer<'static>,
 }
@@ -59,6 +64,7 @@ impl Authority {
         Identity {
             certificate_pem: certificate.pem(),
             key_pem: key.serialize_pem(),
+            public_key: key.subject_public_key_info(),
             certificate: certificate.der().clone(),
             key: PrivateKeyDer::try_from(key.serialize_der()).expect("PKCS #8"),
         }
@@ -106,6 +112,11 @@ impl Identity {
 
     pub fn key(&self) -> PrivateKeyDer<'static> {
         self.key.clone_key()
+    }
+
+    /// The public key as browsers are told of it: its SHA-256.
+    pub fn pin(&self) -> String {
+        BASE64.encode(digest(&SHA256, &self.public_key).as_ref())
     }
 }
 

@@ -1,0 +1,57 @@
+"""Launchers by which tests call programs that the project does not build: those of Debian's next suite, this machine's
+browser, and Python with the packages of each environment. A program that is not there gets none.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from lab.debian import Suite
+from lab.paths import CACHE, Missing
+
+SUITE = Suite("forky")
+# The first of these that the machine has.
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser")
+
+
+def main(folder: Path) -> None:
+    """Writes each of them into a folder."""
+    programs: dict[str, Callable[[], Sequence[str | Path]]] = {
+        "curl": lambda: SUITE.program("curl", "usr/bin/curl"),
+        "nginx": lambda: SUITE.program("nginx", "usr/sbin/nginx"),
+        "browser": _browser,
+        "python-pinned": lambda: _python(CACHE / "venv-http3"),
+        "python-current": lambda: _python(CACHE / "conformance" / "venv"),
+    }
+    for name, command in programs.items():
+        launcher = folder / name
+        launcher.unlink(missing_ok=True)
+        try:
+            words = command()
+        except Missing as error:
+            print(f"conformance: no {name}: {error}", file=sys.stderr)
+            continue
+        launcher.write_text(f'#!/bin/sh\nexec {shlex.join(map(str, words))} "$@"\n')
+        launcher.chmod(0o755)
+
+
+def _browser() -> Sequence[str | Path]:
+    for name in BROWSERS:
+        if found := shutil.which(name):
+            return [found]
+    raise Missing(f"none of {', '.join(BROWSERS)} is there")
+
+
+def _python(environment: Path) -> Sequence[str | Path]:
+    python = environment / "bin" / "python"
+    if not python.is_file():
+        raise Missing(f"{python} is not there: run scripts/setup conformance")
+    return [python]
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

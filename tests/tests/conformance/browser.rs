@@ -1,0 +1,67 @@
+//! Chromium, which tells by what each of its requests went.
+
+use std::fs;
+
+use anyhow::{Context, ensure};
+use serde_json::{Value, json};
+use tests::{Behaviour, Result};
+
+use crate::http3::Site;
+use crate::tools;
+
+/// What a browser does on a machine that is nobody's, for a page whose time passes as fast as it can.
+const USUAL: &[&str] = &[
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--enable-quic",
+    "--virtual-time-budget=20000",
+];
+
+/// By what the page came, and what it asked for afterwards.
+async fn went_by(site: &Site, forced_port: &str) -> Result<Value> {
+    let known = format!("--ignore-certificate-errors-spki-list={}", site.identity.pin());
+    let forced = format!("--origin-to-force-quic-on=127.0.0.1:{forced_port}");
+    let profile = format!("--user-data-dir={}", site.folder.path().join("profile").display());
+    let url = site.url("/");
+    let own = [known.as_str(), &forced, &profile, "--dump-dom", &url];
+    let said = tools::said("browser", USUAL.iter().copied().chain(own)).await?;
+    let begin = said.rfind("<body>").context("no body")? + "<body>".len();
+    let end = said.rfind("</body>").context("no end of the body")?;
+    serde_json::from_str(said[begin..end].trim()).with_context(|| said.clone())
+}
+
+fn page() -> Result<Behaviour> {
+    let page = fs::read_to_string(tools::folder().join("page.html"))?;
+    let length = page.len();
+    let head =
+        format!("HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: {length}\r\n\r\n");
+    Ok(Behaviour::answering(&format!("{head}{page}")))
+}
+
+#[tokio::test]
+#[ignore = "needs a browser: make conformance"]
+async fn a_browser_comes_by_http3_at_once() -> Result {
+    if !tools::is_there("browser")? {
+        return Ok(());
+    }
+    let site = Site::of(page()?).await?;
+    let went = went_by(&site, &site.port()).await?;
+    ensure!(went == json!({ "page": ["h3"], "again": vec!["h3"; 20] }), "{went}");
+    Ok(())
+}
+
+/// To force another port makes the browser take this host's certificate over QUIC, and nothing else.
+#[tokio::test]
+#[ignore = "needs a browser: make conformance"]
+async fn a_browser_goes_on_to_http3_by_alt_svc() -> Result {
+    if !tools::is_there("browser")? {
+        return Ok(());
+    }
+    let site = Site::of(page()?).await?;
+    let went = went_by(&site, "1").await?;
+    let again = went["again"].as_array().context("a list")?;
+    ensure!(went["page"] == json!(["h2"]) && again.len() == 20, "{went}");
+    ensure!(again.last() == Some(&json!("h3")), "{went}");
+    Ok(())
+}

@@ -1,0 +1,95 @@
+//! curl, whose HTTP/3 is by ngtcp2 and nghttp3: at once, and by `Alt-Svc`.
+
+use std::ffi::OsStr;
+use std::fs;
+
+use anyhow::{Context, ensure};
+use tests::payload::{Digest, pieces};
+use tests::{Behaviour, Result, Step};
+
+use crate::http3::Site;
+use crate::tools;
+
+const BODY_BYTES: u64 = 16 << 20;
+const MANY: usize = 500;
+
+/// What curl says with these arguments.
+async fn curl(site: &Site, arguments: &[&str]) -> Result<String> {
+    let usual = ["--silent", "--show-error", "--max-time", "60", "--cacert"].map(OsStr::new);
+    let authority = [site.authority.as_os_str()];
+    let all = usual.into_iter().chain(authority).chain(arguments.iter().map(OsStr::new));
+    tools::said("curl", all).await
+}
+
+#[tokio::test]
+#[ignore = "needs curl: make conformance"]
+async fn curl_gets_and_asks_for_heads_alone() -> Result {
+    if !tools::is_there("curl")? {
+        return Ok(());
+    }
+    let site = Site::of(Behaviour::ok()).await?;
+    let url = site.url("/path?query");
+    let said = curl(&site, &["--http3-only", "--write-out", " %{http_version}", &url]).await?;
+    ensure!(said == "ok 3", "{said}");
+    let said = curl(&site, &["--http3-only", "--head", &url]).await?;
+    ensure!(said.starts_with("HTTP/3 200"), "{said}");
+    let seen = site.endpoint.seen();
+    assert_eq!(seen.iter().map(|seen| seen.head.method()).collect::<Vec<_>>(), ["GET", "HEAD"]);
+    assert_eq!(seen[0].head.target(), "/path?query");
+    Ok(())
+}
+
+#[tokio::test]
+#[ignore = "needs curl: make conformance"]
+async fn large_bodies_go_both_ways() -> Result {
+    if !tools::is_there("curl")? {
+        return Ok(());
+    }
+    let site = Site::of(vec![Step::Echo]).await?;
+    let (sent, came) = (site.file("sent"), site.file("came"));
+    fs::write(&sent, pieces(BODY_BYTES).collect::<Vec<_>>().concat())?;
+    let body = format!("@{}", sent.display());
+    let out = came.to_str().context("a path in UTF-8")?;
+    let arguments = ["--http3-only", "--data-binary", &body, "--output", out, &site.url("/")];
+    curl(&site, &arguments).await?;
+    ensure!(Digest::of(&fs::read(came)?) == Digest::of_pattern(BODY_BYTES), "another body came");
+    Ok(())
+}
+
+#[tokio::test]
+#[ignore = "needs curl: make conformance"]
+async fn many_requests_share_a_connection() -> Result {
+    if !tools::is_there("curl")? {
+        return Ok(());
+    }
+    let site = Site::of(Behaviour::ok()).await?;
+    let all = format!("{}[1-{MANY}]", site.url("/"));
+    let arguments =
+        ["--http3-only", "--parallel", "--parallel-max", "100", "--output", "/dev/null"];
+    let told = ["--write-out", "%{http_version} %{http_code} %{size_download}\n", &all];
+    let said = curl(&site, &[&arguments[..], &told].concat()).await?;
+    ensure!(said.lines().count() == MANY && said.lines().all(|line| line == "3 200 2"), "{said}");
+    assert_eq!(site.endpoint.counts().requests, MANY as u64);
+    Ok(())
+}
+
+#[tokio::test]
+#[ignore = "needs curl: make conformance"]
+async fn alt_svc_leads_to_http3() -> Result {
+    if !tools::is_there("curl")? {
+        return Ok(());
+    }
+    let site = Site::of(Behaviour::ok()).await?;
+    let kept = site.file("alt-svc");
+    let kept = kept.to_str().context("a path in UTF-8")?;
+    // Of an address curl keeps nothing.
+    let url = format!("https://localhost:{}/", site.port());
+    let address = format!("localhost:{}:127.0.0.1", site.port());
+    let arguments =
+        ["--alt-svc", kept, "--resolve", &address, "--write-out", " %{http_version}", &url];
+    let said = curl(&site, &arguments).await?;
+    ensure!(said == "ok 2", "{said}");
+    let said = curl(&site, &arguments).await?;
+    ensure!(said == "ok 3", "{said}: {}", fs::read_to_string(kept)?);
+    Ok(())
+}

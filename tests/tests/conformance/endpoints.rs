@@ -1,0 +1,151 @@
+//! Hypercorn (which is aioquic) and nginx as endpoints that are spoken to by HTTP/3, from clients of every version.
+
+use std::fs;
+use std::net::SocketAddr;
+
+use anyhow::{Context, ensure};
+use serde_json::json;
+use tests::certificates::Authority;
+use tests::configuration::{SERVICE, Scratch};
+use tests::payload::{Digest, pieces};
+use tests::{Client, Configuration, Result, Sheave, eventually, objects};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::process::{Child, Command};
+use tokio::task::JoinSet;
+
+use crate::tools;
+
+/// Whom the endpoint has to be.
+const NAME: &str = "endpoint.test";
+const LARGE_BYTES: u64 = 4 << 20;
+const CLIENTS: usize = 50;
+const REQUESTS: usize = 20;
+
+/// Where a server is to be, and its files.
+struct Place {
+    address: SocketAddr,
+    authority: Authority,
+    folder: Scratch,
+}
+
+impl Place {
+    /// A server cannot say what port it has chosen, so it gets one that was free a moment ago.
+    async fn new() -> Result<Self> {
+        let address = TcpListener::bind("127.0.0.1:0").await?.local_addr()?;
+        let (authority, folder) = (Authority::new(), Scratch::new()?);
+        let identity = authority.vouch(&[NAME]);
+        fs::write(folder.path().join("chain.pem"), &identity.certificate_pem)?;
+        fs::write(folder.path().join("key.pem"), &identity.key_pem)?;
+        Ok(Self { address, authority, folder })
+    }
+
+    async fn start(self, command: &mut Command) -> Result<Server> {
+        let child = command.spawn()?;
+        let listens = async || Ok(TcpStream::connect(self.address).await.is_ok());
+        let listens = eventually("the endpoint", listens, |listens| *listens).await;
+        listens.context("it does not listen")?;
+        Ok(Server { place: self, _child: child })
+    }
+}
+
+/// A server that is killed when dropped.
+struct Server {
+    place: Place,
+    _child: Child,
+}
+
+impl Server {
+    async fn hypercorn(python: &str) -> Result<Self> {
+        let place = Place::new().await?;
+        let folder = place.folder.path().display();
+        let address = place.address;
+        let config = format!(
+            "worker_class = \"asyncio\"\nworkers = 0\nbind = \"{address}\"\nquic_bind = \"{address}\"\n\
+             certfile = \"{folder}/chain.pem\"\nkeyfile = \"{folder}/key.pem\"\n"
+        );
+        let path = place.folder.path().join("hypercorn.toml");
+        fs::write(&path, config)?;
+        let mut command = tools::program(python)?;
+        command.args(["-m", "hypercorn", "--config"]).arg(path).arg("application:application");
+        place.start(command.current_dir(tools::folder())).await
+    }
+
+    async fn nginx() -> Result<Self> {
+        let place = Place::new().await?;
+        let folder = place.folder.path().to_owned();
+        fs::write(folder.join("large"), pieces(LARGE_BYTES).collect::<Vec<_>>().concat())?;
+        let config = fs::read_to_string(tools::folder().join("nginx.conf"))?;
+        let config = config.replace("ADDRESS", &place.address.to_string());
+        let config = config.replace("FOLDER", &folder.display().to_string());
+        fs::write(folder.join("nginx.conf"), config)?;
+        let mut command = tools::program("nginx")?;
+        command.args(["-e", "stderr", "-c"]).arg(folder.join("nginx.conf"));
+        place.start(command.arg("-p").arg(folder)).await
+    }
+
+    /// Sheave before it, in the clear to clients.
+    async fn fronted(&self) -> Result<(Sheave, Configuration)> {
+        let configuration = Configuration::empty()?;
+        let mut all = objects::gateway();
+        let service = objects::speaking("sheave.dev/h3", objects::service(SERVICE));
+        all.extend([objects::route(SERVICE), service, self.place.authority.config_map("ca")]);
+        all.push(objects::backend_tls_policy(SERVICE, json!({ "hostname": NAME })));
+        all.extend(objects::slices(SERVICE, &[self.place.address]));
+        configuration.write("main.yaml", &all)?;
+        Ok((Sheave::serve(&configuration).await?, configuration))
+    }
+}
+
+/// So many clients of HTTP/1.1 at once, each with some requests in a row; every answer has to be this.
+async fn many(address: SocketAddr, expected: &'static str) -> Result {
+    let mut clients = JoinSet::new();
+    for _ in 0..CLIENTS {
+        clients.spawn(async move {
+            let mut client = Client::connect(address).await?;
+            for _ in 0..REQUESTS {
+                let response = client.get("/version").await?;
+                ensure!(response.status() == 200 && response.text() == expected, "{response:?}");
+            }
+            anyhow::Ok(())
+        });
+    }
+    while let Some(done) = clients.join_next().await {
+        done??;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+#[ignore = "needs Hypercorn: make conformance"]
+async fn hypercorn_is_spoken_to_by_http3() -> Result {
+    for python in ["python-pinned", "python-current"] {
+        if !tools::is_there(python)? {
+            continue;
+        }
+        let server = Server::hypercorn(python).await?;
+        let (sheave, _configuration) = server.fronted().await?;
+        many(sheave.address(), "HTTP/3").await.context(python)?;
+
+        let mut client = Client::connect(sheave.address()).await?;
+        let response = client.get("/bytes/1000000").await?;
+        ensure!(response.body.len() == 1_000_000, "{python}: {} bytes", response.body.len());
+        let body = pieces(LARGE_BYTES).collect::<Vec<_>>().concat();
+        let response = client.post("/", &body).await?;
+        ensure!(Digest::of(&response.body) == Digest::of_pattern(LARGE_BYTES), "{python}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+#[ignore = "needs nginx: make conformance"]
+async fn nginx_is_spoken_to_by_http3() -> Result {
+    if !tools::is_there("nginx")? {
+        return Ok(());
+    }
+    let server = Server::nginx().await?;
+    let (sheave, _configuration) = server.fronted().await?;
+    many(sheave.address(), "HTTP/3.0").await?;
+    let response = Client::connect(sheave.address()).await?.get("/large").await?;
+    ensure!(Digest::of(&response.body) == Digest::of_pattern(LARGE_BYTES), "another body came");
+    Ok(())
+}
