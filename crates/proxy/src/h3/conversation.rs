@@ -29,7 +29,7 @@ pub(crate) enum Event {
     GoAway(u64),
 }
 
-/// What is said of one connection.
+/// What is said of one connection. It lives as long as that: its streams may not end before.
 pub(crate) struct Conversation {
     connection: Connection,
     peer: Peer,
