@@ -20,8 +20,8 @@ use crate::backend::{self, BackendRef, Current, Slot};
 use crate::clock;
 use crate::dial::abandon::Rest;
 use crate::dial::attempt::Lease;
+use crate::dial::call::{Asked, Call, Order};
 use crate::dial::connect::connect;
-use crate::dial::h2::{Asked, Call, Order};
 use crate::dial::pool::{self, Connection};
 use crate::failure::Failure;
 use crate::filter::Filtering;
@@ -299,7 +299,7 @@ async fn open_stream(
         0 => Framing::None,
         length => Framing::Length(length as u64),
     };
-    let mut call = Call {
+    let call = Call {
         worker: worker.index,
         endpoint: &slot.endpoint,
         current,
@@ -307,7 +307,7 @@ async fn open_stream(
         header: addressee.header.clone(),
         fresh: true,
         now,
-        order: Order::new(request, framing, &slot.endpoint, current)?,
+        order: Order { request, framing },
     };
     let waiting = match call.ask(None)? {
         Asked::Opened(connection) => return Ok(connection),

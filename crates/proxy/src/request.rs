@@ -17,8 +17,8 @@ use crate::backend::{self, Admitted, BackendRef, Slot};
 use crate::body::Pump;
 use crate::clock;
 use crate::dial::attempt;
-use crate::dial::h2::{self, websocket};
 use crate::dial::pool::{Endpoint, EndpointData};
+use crate::dial::{call, websocket};
 use crate::exchange::{After, Exchange, Terms};
 use crate::failure::Failure;
 use crate::filter::Filtering;
@@ -232,7 +232,7 @@ fn put(request: &mut RequestHead, protocol: EndpointProtocol, upload: &mut Pump)
         EndpointProtocol::Http2 => {
             // An offer that need not be taken (RFC 9110 §7.8).
             request.upgrade &= websocket::is_asked_for(request);
-            h2::framing(request.framing)
+            call::framing(request.framing)
         }
     };
     upload.write_as(framing);

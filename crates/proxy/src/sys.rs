@@ -193,7 +193,7 @@ mod tests {
         assert!(first < Duration::from_secs(5), "{first:?}");
         // It grows while nobody reads: what counts is when it came.
         while since_last_data(&ours).unwrap() <= first + Duration::from_millis(20) {
-            std::thread::yield_now();
+            thread::yield_now();
         }
     }
 

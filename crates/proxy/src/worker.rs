@@ -16,8 +16,7 @@ use crate::accept::arrival::{self, Handover};
 use crate::accept::handshake::Line;
 use crate::accept::listen::{self, Listening};
 use crate::clock;
-use crate::dial::h2::trunk;
-use crate::dial::pool;
+use crate::dial::{h2, pool};
 use crate::exchange::Exchange;
 use crate::health::Bell;
 use crate::live::{Bound, Live, Ours};
@@ -357,7 +356,7 @@ impl Worker {
             let current = backend.current();
             for member in current.set.members() {
                 pool::sweep(&member.endpoint, self.index, &current.settings, now);
-                trunk::sweep(&member.endpoint, self.index, &current.settings, now);
+                h2::sweep(&member.endpoint, self.index, &current.settings, now);
             }
         }
     }

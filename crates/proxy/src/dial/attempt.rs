@@ -15,8 +15,8 @@ use crate::body::{Pump, Side, Source, Stop};
 use crate::buffer::BUFFER_BYTES;
 use crate::clock;
 use crate::dial::abandon;
+use crate::dial::call;
 use crate::dial::connect::connect;
-use crate::dial::h2;
 use crate::dial::pool::{self, Connection, Endpoint, Wish};
 use crate::exchange::{Exchange, Terms};
 use crate::failure::Failure;
@@ -24,7 +24,6 @@ use crate::grpc;
 use crate::h1::{BadResponse, HeadLimits, parse};
 use crate::head::{RequestHead, ResponseHead};
 use crate::relay;
-use crate::stream::Stream;
 use crate::sys;
 use crate::tls::Security;
 use crate::worker::Worker;
@@ -171,7 +170,7 @@ async fn connection(
     match terms.backend().protocol {
         EndpointProtocol::Http1 => {}
         EndpointProtocol::Http2 => {
-            return h2::connection(worker, client, exchange, slot, fresh, terms, now).await;
+            return call::connection(worker, client, exchange, slot, fresh, terms, now).await;
         }
     }
     let wish = Wish {
@@ -284,12 +283,8 @@ pub(crate) fn poll_head(
     request: &RequestHead,
     response: &mut ResponseHead,
 ) -> Poll<Result<(), Failure>> {
-    if let Stream::H2(message) = &mut connection.stream {
-        let read = ready!(h2::poll_response(cx, message, request, response));
-        if let (Ok(()), Some(berth)) = (read, &connection.berth) {
-            berth.heard();
-        }
-        return Poll::Ready(read);
+    if connection.berth.is_some() {
+        return call::poll_response(cx, connection, request, response);
     }
     loop {
         if let Some(buffer) = connection.buffer.as_mut().filter(|buffer| !buffer.is_empty()) {
@@ -345,7 +340,7 @@ fn lost(
     terms: &Terms<'_>,
 ) -> Lost {
     if lease.connection.berth.is_some() {
-        return h2::lost(worker, lease, exchange, failure, terms);
+        return call::lost(worker, lease, exchange, failure, terms);
     }
     let has_answered = lease.connection.buffer.as_ref().is_some_and(|buffer| !buffer.is_empty());
     // To close an idle connection is an endpoint's right.

@@ -1,104 +1,271 @@
-//! Requests to endpoints that speak HTTP/2: each is a stream on one of few connections.
+//! HTTP/2 connections to endpoints.
 //!
-//! Beyond how a stream is had, and what its loss means, an attempt is the same as over HTTP/1.1. A stream carries one
-//! request and is never kept; the connections are, by `trunk`. A request that is given up resets its stream, which tells
-//! the endpoint, so its slot is free at once.
+//! A link begins when the endpoint has said its settings, so that it is known how many streams it bears and whether it
+//! speaks HTTP/2 at all before any request depends on it. It is opened by a task of its own, since whoever asked first may
+//! leave first.
+//!
+//! Who has gone without a word is noticed in bounded time: the kernel asks after 30 s of silence and gives up bytes that
+//! are not acknowledged for as long; an endpoint whose kernel is well and which is not is asked by PING when a response
+//! does not come in time, and nothing else has come meanwhile. That is done as often as servers of gRPC allow, which close
+//! the connection otherwise (`too_many_pings`).
 
+use std::future::{pending, poll_fn};
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::pin::Pin;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
-use balance::{End, Time};
-use http::uri::Scheme;
+use balance::Time;
+use bytes::Bytes;
+use gateway::snapshot::BackendSettings;
+use h2::client::{Builder, Connection as Http2, SendRequest};
+use h2::{Ping, PingPong};
+use socket2::{SockRef, TcpKeepalive};
+use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
 
-use crate::accept::client::Client;
-use crate::backend::{Current, Slot};
-use crate::dial::attempt::{self, Lease, Lost, Retry};
-use crate::dial::pool::{Connection, Endpoint};
-use crate::exchange::{Exchange, Terms};
+use crate::dial::attempt::RESPONSE_LIMITS;
+use crate::dial::call::{Asked, Call, Order};
+use crate::dial::connect;
+use crate::dial::link::{self, BETWEEN_PINGS, Berth, Condition, Open, PONG, State, Tally, Wear};
+use crate::dial::pool::{Connection, Endpoint, lock};
+use crate::dial::trunk::{self, Kind, Trunk, Waiting};
 use crate::failure::Failure;
-use crate::h1::BadResponse;
 use crate::h2::{Message, request};
-use crate::head::{Framing, RequestHead, ResponseHead};
-use crate::stream::{Broken, Stream};
-use crate::worker::Worker;
+use crate::stream::Stream;
+use crate::tls::{Security, Trust};
 
-/// The connections to an endpoint.
-pub(crate) mod trunk;
-/// One connection.
-pub(crate) mod link;
-/// WebSocket over a stream.
-pub(crate) mod websocket;
+/// What an endpoint may send of one response before the client has taken it: at 1 ms from us it is 2 Gbit/s.
+const STREAM_WINDOW: u32 = 256 * 1024;
+/// What it may send on one link before clients have taken it: the responses of 256 clients that take nothing at all do
+/// not hold up the others.
+const LINK_WINDOW: u32 = 64 * 1024 * 1024;
+/// Bodies come in frames of this size at most: a large body takes a quarter of the frames that the usual 16 KiB need.
+const FRAME: u32 = 64 * 1024;
+/// What small frames that clients have not taken may cost beside their bytes, 256 each at most, before the link is given
+/// up: a million of them. A slow client can have many that way, and all on the link would suffer for it.
+const SMALL_FRAMES: usize = 256 * 1024 * 1024;
+/// What of one request may wait to be written.
+const SEND_BUFFER: usize = 256 * 1024;
+/// Requests that we gave up lately: what still comes for them is dropped without a word.
+const GIVEN_UP: usize = 1024;
+/// What a field takes of the limit of a head beside its text (RFC 9113 §6.5.2).
+const FIELD_OVERHEAD: usize = 32;
 
-use link::{Berth, Link};
-use trunk::{Dial, Kind, Waiting};
+/// Silence after which the kernel asks whether the endpoint is still there, and how often it asks.
+const SILENCE: Duration = Duration::from_secs(30);
+const ASK_AGAIN: Duration = Duration::from_secs(10);
+const ASK_TIMES: u32 = 3;
 
-/// One request for which a stream is to be opened.
-pub(crate) struct Call<'a> {
-    pub(crate) worker: usize,
-    pub(crate) endpoint: &'a Arc<Endpoint>,
-    pub(crate) current: &'a Current,
-    /// The client whose address a connection must begin with (PROXY protocol), and how it says so.
-    pub(crate) announced: Option<SocketAddr>,
-    pub(crate) header: Vec<u8>,
-    /// The request was lost on another connection just now.
-    pub(crate) fresh: bool,
-    pub(crate) now: Time,
-    pub(crate) order: Order,
+/// One HTTP/2 connection to an endpoint.
+pub(crate) struct Link {
+    /// Clones of it send: it would wait for the streams that it has begun itself, by the wakers of their tasks.
+    requests: SendRequest<Bytes>,
+    wear: Wear,
 }
 
-/// What is sent first: the head, which may be all.
-pub(crate) struct Order {
-    /// `None` once it has been sent.
-    head: Option<http::Request<()>>,
-    is_whole: bool,
-    /// It asks to leave HTTP.
-    upgrade: bool,
+/// Moves the bytes of a link.
+pub(super) struct Driver {
+    connection: Http2<Stream, Bytes>,
+    pings: Option<PingPong>,
+    state: Arc<State>,
+    _open: Open,
 }
 
-impl Order {
-    pub(crate) fn new(
-        request: &RequestHead,
-        framing: Framing,
-        endpoint: &Endpoint,
-        current: &Current,
-    ) -> Result<Self, Failure> {
-        let scheme = if current.trust.is_some() { Scheme::HTTPS } else { Scheme::HTTP };
-        let head = request::write(request, framing, scheme, endpoint.address);
-        let is_whole = !request.upgrade && framing.is_empty();
-        Ok(Self {
-            head: Some(head.map_err(Failure::BadRequest)?),
-            is_whole,
-            upgrade: request.upgrade,
-        })
+/// Agrees with the endpoint on HTTP/2; the caller bounds the time.
+pub(super) async fn begin(
+    stream: Stream,
+    room: Arc<Notify>,
+    tally: Arc<Tally>,
+) -> Result<(Link, Driver), Failure> {
+    watch(&stream);
+    let (requests, mut connection) =
+        builder().handshake(stream).await.map_err(|error| why(&error))?;
+    poll_fn(|cx| match Pin::new(&mut connection).poll(cx) {
+        _ if connection.max_concurrent_send_streams() > 0 => Poll::Ready(Ok(())),
+        Poll::Ready(Err(error)) => Poll::Ready(Err(why(&error))),
+        Poll::Ready(Ok(())) => Poll::Ready(Err(Failure::NotHttp2)),
+        Poll::Pending => Poll::Pending,
+    })
+    .await?;
+    let pings = connection.ping_pong();
+    let state = State::new(most(&connection), room, tally);
+    let link = Link { requests, wear: Wear::new(Arc::clone(&state)) };
+    let driver = Driver { connection, pings, _open: Open::new(&state), state };
+    Ok((link, driver))
+}
+
+/// The settings that we say, and h2's own.
+fn builder() -> Builder {
+    let head = RESPONSE_LIMITS.head_bytes + RESPONSE_LIMITS.fields * FIELD_OVERHEAD;
+    let mut builder = Builder::new();
+    builder
+        .enable_push(false)
+        .initial_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(LINK_WINDOW)
+        .max_frame_size(FRAME)
+        .data_frame_budget(SMALL_FRAMES)
+        .max_header_list_size(u32::try_from(head).unwrap_or(u32::MAX))
+        .max_send_buffer_size(SEND_BUFFER)
+        // None before the endpoint's settings have come: `begin` waits for that.
+        .initial_max_send_streams(0)
+        .max_concurrent_reset_streams(GIVEN_UP)
+        // A count over the whole life of a link, which may be long; nothing is kept for what it counts.
+        .max_local_error_reset_streams(None);
+    builder
+}
+
+/// Lets the kernel notice when the endpoint has gone.
+fn watch(stream: &Stream) {
+    let Some(socket) = stream.socket() else { return };
+    let socket = SockRef::from(socket);
+    let keepalive =
+        TcpKeepalive::new().with_time(SILENCE).with_interval(ASK_AGAIN).with_retries(ASK_TIMES);
+    // Without it a dead endpoint is noticed later, by PING.
+    drop(socket.set_tcp_keepalive(&keepalive));
+    drop(socket.set_tcp_user_timeout(Some(SILENCE)));
+}
+
+fn why(error: &h2::Error) -> Failure {
+    if error.is_io() { Failure::ConnectFailed } else { Failure::NotHttp2 }
+}
+
+fn most(connection: &Http2<Stream, Bytes>) -> u32 {
+    u32::try_from(connection.max_concurrent_send_streams()).unwrap_or(u32::MAX)
+}
+
+impl link::Link for Link {
+    fn wear(&mut self) -> &mut Wear {
+        &mut self.wear
+    }
+
+    fn standing(&mut self) -> Condition {
+        let mut cx = Context::from_waker(Waker::noop());
+        match self.requests.poll_ready(&mut cx) {
+            Poll::Ready(Ok(())) => Condition::Usable,
+            Poll::Pending => Condition::Full,
+            Poll::Ready(Err(error)) => {
+                Condition::Over { said_goaway: error.is_go_away() && error.is_remote() }
+            }
+        }
+    }
+
+    fn has_room(&mut self) -> bool {
+        self.wear.state.has_room()
     }
 }
 
-/// How a body of which its head says `said` goes by a stream.
-pub(crate) fn framing(said: Framing) -> Framing {
-    if said.is_empty() { Framing::None } else { Framing::Stream }
+impl Link {
+    /// Sends the head of a request on a stream of its own.
+    fn send(&mut self, call: &Call<'_>) -> Result<(Stream, Berth), Failure> {
+        let Order { request, framing } = call.order;
+        // What opens a WebSocket is a CONNECT that not everybody takes (RFC 8441).
+        if request.upgrade && !self.requests.is_extended_connect_protocol_enabled() {
+            return Err(Failure::NoUpgrade);
+        }
+        let head = request::write(request, framing, call.scheme(), call.endpoint.address);
+        let head = head.map_err(Failure::BadRequest)?;
+        let is_whole = call.order.is_whole();
+        let berth = self.wear.berth(call.fresh);
+        // The link has just said that it takes one.
+        let sent = self.requests.clone().send_request(head, is_whole);
+        let (response, body) = sent.map_err(|_gone| Failure::EndpointClosed)?;
+        let message = Message::to_endpoint(response, body, is_whole);
+        Ok((Stream::H2(Box::new(message)), berth))
+    }
 }
 
-/// What came of asking for a stream.
-pub(crate) enum Asked {
-    Opened(Box<Connection>),
-    /// Every link is full, and another is being opened if there may be one.
-    Wait(Waiting),
+impl Driver {
+    /// Runs until the link has ended.
+    async fn run(mut self) {
+        let Self { connection, pings, state, .. } = &mut self;
+        let moving = poll_fn(|cx| {
+            let ended = Pin::new(&mut *connection).poll(cx);
+            let most = most(connection);
+            if state.most.swap(most, Ordering::Relaxed) < most {
+                state.room.notify_waiters();
+            }
+            ended
+        });
+        tokio::select! {
+            // How it ended is told to its streams.
+            _ = moving => {}
+            () = gone(state, pings.take()) => {}
+        }
+    }
+}
+
+/// Ready when the endpoint, doubted, has not answered a PING.
+async fn gone(state: &State, pings: Option<PingPong>) {
+    let Some(mut pings) = pings else { return pending().await };
+    loop {
+        state.doubt.notified().await;
+        match timeout(PONG, pings.ping(Ping::opaque())).await {
+            Ok(Ok(_)) => sleep(BETWEEN_PINGS).await,
+            // It has ended meanwhile.
+            Ok(Err(_)) => return pending().await,
+            Err(_) => return,
+        }
+    }
+}
+
+/// A link that is to be opened.
+struct Dial {
+    endpoint: Arc<Endpoint>,
+    worker: usize,
+    announced: Option<SocketAddr>,
+    trust: Option<Arc<Trust>>,
+    /// What it begins with.
+    header: Vec<u8>,
+    patience: Duration,
+}
+
+impl Dial {
+    /// Opens the link, tells who waits for it, and moves its bytes as long as it lives.
+    async fn run(self) {
+        let opened = timeout(self.patience, self.open()).await;
+        let (opened, driver) = match opened.unwrap_or(Err(Failure::ConnectTimeout)) {
+            Ok((link, driver)) => (Ok(link), Some(driver)),
+            Err(failure) => (Err(failure), None),
+        };
+        trunk::of(&mut self.links().trunks(), self.kind()).dialed(opened);
+        // An endpoint that has left is not kept by its links, but they by it.
+        drop(self);
+        if let Some(driver) = driver {
+            driver.run().await;
+        }
+    }
+
+    async fn open(&self) -> Result<(Link, Driver), Failure> {
+        let security = Security::of_requests(self.trust.as_ref());
+        let stream = connect::open(&self.endpoint, self.worker, &self.header, security).await?;
+        let room = trunk::of(&mut self.links().trunks(), self.kind()).room();
+        begin(stream, room, Arc::clone(&self.links().tally)).await
+    }
+
+    fn links(&self) -> &Links {
+        &self.endpoint.data.links[self.worker]
+    }
+
+    fn kind(&self) -> Kind<'_> {
+        Kind { announced: self.announced, trust: self.trust.as_ref() }
+    }
 }
 
 impl Call<'_> {
-    /// Asks for a stream; `waiting` tells since when.
-    pub(crate) fn ask(&mut self, waiting: Option<&Waiting>) -> Result<Asked, Failure> {
+    /// Asks for a stream of HTTP/2; `waiting` tells since when.
+    pub(crate) fn ask(&self, waiting: Option<&Waiting>) -> Result<Asked, Failure> {
         let settings = &self.current.settings;
-        let kind = Kind { announced: self.announced, trust: self.current.trust.as_ref() };
         let links = &self.endpoint.data.links[self.worker];
-        let counters = &self.endpoint.data.counters[self.worker];
+        let counters = &self.endpoint.data.counters[self.worker].http2;
         let mut trunks = links.trunks();
-        let trunk = trunk::of(&mut trunks, kind);
+        let trunk = trunk::of(&mut trunks, self.kind());
         if let Some(link) = trunk.usable(settings, counters, self.now) {
-            let berth = link.berth(self.fresh);
-            let sent = self.order.send(link, berth, self.worker, self.now);
-            return sent.map(Asked::Opened);
+            let (stream, berth) = link.send(self)?;
+            let connection = Connection::on_link(stream, berth, self.worker, self.now);
+            return Ok(Asked::Opened(Box::new(connection)));
         }
         if let Some(failure) = trunk.failure_since(waiting) {
             return Err(failure);
@@ -118,7 +285,7 @@ impl Call<'_> {
     }
 
     /// Waits for a stream that could not be had at once; the caller bounds the time.
-    pub(crate) async fn wait(mut self, mut waiting: Waiting) -> Result<Box<Connection>, Failure> {
+    pub(crate) async fn wait(self, mut waiting: Waiting) -> Result<Box<Connection>, Failure> {
         loop {
             waiting.wait().await;
             match self.ask(Some(&waiting))? {
@@ -129,120 +296,27 @@ impl Call<'_> {
     }
 }
 
-impl Order {
-    /// Sends the head on a stream of its own.
-    fn send(
-        &mut self,
-        link: &mut Link,
-        berth: Berth,
-        worker: usize,
-        now: Time,
-    ) -> Result<Box<Connection>, Failure> {
-        if self.upgrade && !link.takes_websockets() {
-            return Err(Failure::NoUpgrade);
-        }
-        let head = self.head.take().expect("a call is over once it has its stream");
-        // The link has just said that it takes one.
-        let message = link.send(head, self.is_whole).map_err(|_gone| Failure::EndpointClosed)?;
-        let stream = Stream::H2(Box::new(message));
-        Ok(Box::new(Connection::on_link(stream, berth, worker, now)))
+/// The links to one endpoint from one worker. On cache lines of its own: the next worker's lie beside it.
+#[derive(Default)]
+#[repr(align(64))]
+pub(crate) struct Links {
+    /// By what they are opened with: one, hardly ever two.
+    trunks: Mutex<Vec<Trunk<Link>>>,
+    pub(crate) tally: Arc<Tally>,
+}
+
+impl Links {
+    /// Nobody is in the way but who reads metrics.
+    fn trunks(&self) -> MutexGuard<'_, Vec<Trunk<Link>>> {
+        lock(&self.trunks)
     }
 }
 
-/// A stream for the request of `exchange`, on which its head has been sent.
-pub(super) async fn connection(
-    worker: &Worker,
-    client: &mut Client,
-    exchange: &Exchange,
-    slot: Slot,
-    fresh: bool,
-    terms: &Terms<'_>,
-    now: Time,
-) -> Result<(Slot, Box<Connection>), Lost> {
-    let (current, request) = (&*terms.current, &exchange.request);
-    let order = Order::new(request, request.framing, &slot.endpoint, current);
-    let asked = order.and_then(|order| {
-        let announced = current.settings.proxy_protocol.map(|_| client.peer);
-        let header = client.announcement(&current.settings);
-        let endpoint = &slot.endpoint;
-        let worker = worker.index;
-        let mut call = Call { worker, endpoint, current, announced, header, fresh, now, order };
-        call.ask(None).map(|asked| (call, asked))
-    });
-    let opened = match asked {
-        Ok((_, Asked::Opened(connection))) => Ok(connection),
-        Ok((call, Asked::Wait(waiting))) => {
-            attempt::in_time(worker, client, terms, now, Box::pin(call.wait(waiting))).await
-        }
-        Err(failure) => Err(failure),
-    };
-    match opened {
-        Ok(connection) => Ok((slot, connection)),
-        Err(failure) => Err(attempt::unsent(worker, slot, failure, terms)),
-    }
-}
-
-/// Ready when `response` is the head of the endpoint's response, interim or final.
-pub(super) fn poll_response(
-    cx: &mut Context<'_>,
-    message: &mut Message,
-    request: &RequestHead,
-    response: &mut ResponseHead,
-) -> Poll<Result<(), Failure>> {
-    if let Err(failure) = ready!(message.poll_response(cx, request, response)) {
-        return Poll::Ready(Err(message.broken().map_or(failure, failure_by)));
-    }
-    websocket::answer_key(request, response);
-    Poll::Ready(Ok(()))
-}
-
-fn failure_by(broken: Broken) -> Failure {
-    match broken {
-        Broken::Refused => Failure::StreamRefused,
-        Broken::Reset => Failure::EndpointReset,
-        Broken::Malformed => Failure::BadResponse(BadResponse::Rules),
-        Broken::Unprocessed | Broken::Closed => Failure::EndpointClosed,
-    }
-}
-
-/// The endpoint has said that it has done nothing of the request.
-fn is_unprocessed(stream: &Stream) -> bool {
-    matches!(stream.message_broken(), Some(Broken::Refused | Broken::Unprocessed))
-}
-
-/// Says whether the request may be sent again. Its stream has ended or is reset, and its slot is free.
-pub(super) fn lost(
-    worker: &Worker,
-    lease: Lease,
-    exchange: &Exchange,
-    failure: Failure,
-    terms: &Terms<'_>,
-) -> Lost {
-    lease.doubt(failure);
-    let Lease { connection, slot, .. } = lease;
-    let unprocessed = is_unprocessed(&connection.stream);
-    let (was_idle, fresh) =
-        connection.berth.as_ref().map_or((false, true), |berth| (berth.was_idle, berth.fresh));
-    // To end a connection is an endpoint's right, if it says for what, or if nothing is under way.
-    let stale = failure == Failure::EndpointClosed && (unprocessed || was_idle);
-    let end = if stale { End::Unfinished } else { terms.judge(failure.end(), &slot) };
-    slot.conclude(worker, &terms.current, end, None);
-    slot.endpoint.data.counters[worker.index].streams_refused.add(u64::from(unprocessed));
-    drop(connection);
-    let is_the_endpoints = matches!(
-        failure,
-        Failure::EndpointClosed
-            | Failure::EndpointReset
-            | Failure::AttemptTimeout
-            | Failure::BadResponse(_)
-    );
-    let repeatable = unprocessed || (is_the_endpoints && exchange.request.method.is_idempotent());
-    let retry = match () {
-        () if !repeatable => Retry::Never,
-        () if stale && !fresh => Retry::SameEndpoint(slot),
-        () => Retry::Elsewhere(Arc::clone(&slot.endpoint)),
-    };
-    Lost { failure, retry }
+/// Lets go of links that are spent, or that nobody has used for long.
+pub(crate) fn sweep(endpoint: &Endpoint, worker: usize, settings: &BackendSettings, now: Time) {
+    let counters = &endpoint.data.counters[worker].http2;
+    let mut trunks = endpoint.data.links[worker].trunks();
+    trunk::look_over(&mut trunks, settings, counters, now);
 }
 
 #[cfg(test)]

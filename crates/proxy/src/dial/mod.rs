@@ -4,8 +4,16 @@
 pub(crate) mod pool;
 /// Opening a connection.
 pub(crate) mod connect;
-/// Requests over HTTP/2: streams on few connections.
+/// Requests that share connections.
+pub(crate) mod call;
+/// The connections that they share, whatever the protocol.
+pub(crate) mod trunk;
+/// One of them.
+pub(crate) mod link;
+/// HTTP/2.
 pub(crate) mod h2;
+/// WebSocket over a stream.
+pub(crate) mod websocket;
 /// One attempt on one connection.
 pub(crate) mod attempt;
 /// What is done with a request whose client has gone.

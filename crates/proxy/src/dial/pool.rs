@@ -17,8 +17,8 @@ use gateway::snapshot::BackendSettings;
 
 use crate::backend::Backend;
 use crate::buffer::Buffer;
-use crate::dial::h2::link::Berth;
-use crate::dial::h2::trunk::Links;
+use crate::dial::h2;
+use crate::dial::link::{Berth, Tally};
 use crate::observe::EndpointCounters;
 use crate::stream::Stream;
 use crate::sys;
@@ -40,7 +40,7 @@ pub(crate) struct EndpointData {
     /// One stack per worker, then the one that is shared.
     stacks: Box<[Stack]>,
     /// Connections of HTTP/2, which many requests share. One per worker.
-    pub(crate) links: Box<[Links]>,
+    pub(crate) links: Box<[h2::Links]>,
     /// One per worker.
     pub(crate) counters: Box<[EndpointCounters]>,
     /// The backends that name this endpoint: a slot freed by one may be what another waits for.
@@ -101,7 +101,7 @@ impl EndpointData {
     pub(crate) fn new(workers: usize) -> Self {
         Self {
             stacks: (0..=workers).map(|_| Stack::default()).collect(),
-            links: (0..workers).map(|_| Links::default()).collect(),
+            links: (0..workers).map(|_| h2::Links::default()).collect(),
             counters: (0..workers).map(|_| EndpointCounters::default()).collect(),
             sharers: Mutex::default(),
             is_shared: AtomicBool::new(false),
@@ -131,14 +131,9 @@ impl EndpointData {
         drop(connection);
     }
 
-    /// Connections of HTTP/2, over all workers.
-    pub(crate) fn open_links(&self) -> u32 {
-        self.links.iter().map(|links| links.tally.links.load(Ordering::Relaxed)).sum()
-    }
-
-    /// Streams on them.
-    pub(crate) fn open_streams(&self) -> u32 {
-        self.links.iter().map(|links| links.tally.streams.load(Ordering::Relaxed)).sum()
+    /// What is open by HTTP/2, of each worker.
+    pub(crate) fn over_http2(&self) -> impl Iterator<Item = &Tally> {
+        self.links.iter().map(|links| &*links.tally)
     }
 
     pub(crate) fn idle_connections(&self) -> usize {

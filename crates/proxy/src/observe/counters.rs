@@ -178,13 +178,19 @@ pub(crate) struct EndpointCounters {
     /// Attempts that say nothing of the endpoint: it was busy, or the client left.
     pub(crate) untold: Counter,
     pub(crate) connections: Counter,
-    /// Connections of HTTP/2 that the endpoint ended in an orderly way.
-    pub(crate) goaways: Counter,
-    /// Requests that it gave back unprocessed.
-    pub(crate) streams_refused: Counter,
+    pub(crate) http2: LinkCounters,
     /// Of TCP connections and UDP flows.
     pub(crate) received_bytes: Counter,
     pub(crate) sent_bytes: Counter,
+}
+
+/// Connections that carry many requests at a time.
+#[derive(Default)]
+pub(crate) struct LinkCounters {
+    /// Those that the endpoint ended in an orderly way.
+    pub(crate) goaways: Counter,
+    /// Requests that it gave back unprocessed.
+    pub(crate) streams_refused: Counter,
 }
 
 /// What belongs to no route or backend.

@@ -4,10 +4,11 @@
 //! closed sets; never a path, a host or a client.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::accept::h2::Fault;
 use crate::backend::Backend;
+use crate::dial::link::Tally;
 use crate::dial::pool::Endpoint;
 use crate::failure::Failure;
 use crate::grpc::Code;
@@ -333,25 +334,25 @@ static OF_ENDPOINTS: &[Row<Endpoint>] = &[
     Row::new(
         "sheave_endpoint_http2_connections_open",
         ENDPOINT,
-        Read::Gauge(|it| f64::from(it.data.open_links())),
+        Read::Gauge(|it| open(it.data.over_http2(), |tally| &tally.links)),
         "HTTP/2 connections open to the endpoint now.",
     ),
     Row::new(
         "sheave_endpoint_http2_streams_open",
         ENDPOINT,
-        Read::Gauge(|it| f64::from(it.data.open_streams())),
+        Read::Gauge(|it| open(it.data.over_http2(), |tally| &tally.streams)),
         "Streams open on HTTP/2 connections to the endpoint now.",
     ),
     Row::new(
         "sheave_endpoint_http2_goaways",
         ENDPOINT,
-        Read::Count(|it| total(&it.data.counters, |shard| &shard.goaways)),
+        Read::Count(|it| total(&it.data.counters, |shard| &shard.http2.goaways)),
         "HTTP/2 connections to which the endpoint let no more requests (GOAWAY).",
     ),
     Row::new(
         "sheave_endpoint_http2_streams_refused",
         ENDPOINT,
-        Read::Count(|it| total(&it.data.counters, |shard| &shard.streams_refused)),
+        Read::Count(|it| total(&it.data.counters, |shard| &shard.http2.streams_refused)),
         "Requests that the endpoint gave back unprocessed (REFUSED_STREAM, or beyond a GOAWAY); they are tried again.",
     ),
     Row::new(
@@ -441,6 +442,11 @@ fn visit<T, const LABELS: usize>(
             row.visit(subject, &labels.each_ref().map(String::as_str), sink);
         }
     }
+}
+
+/// Over all workers.
+fn open<'t>(tallies: impl Iterator<Item = &'t Tally>, pick: fn(&Tally) -> &AtomicU32) -> f64 {
+    f64::from(tallies.map(|tally| pick(tally).load(Ordering::Relaxed)).sum::<u32>())
 }
 
 fn total<S>(shards: &[S], pick: impl Fn(&S) -> &Counter) -> u64 {

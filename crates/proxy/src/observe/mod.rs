@@ -19,8 +19,8 @@ pub use metrics::metrics;
 pub use row::{Distribution, Each, Exemplar, Kind, Metric, Read, Row, Sample, Value};
 
 pub(crate) use counters::{
-    BackendCounters, Counter, EndpointCounters, HandshakeCounters, Histogram, ListenerCounters,
-    QuicCounters, RouteCounters, WorkerCounters,
+    BackendCounters, Counter, EndpointCounters, HandshakeCounters, Histogram, LinkCounters,
+    ListenerCounters, QuicCounters, RouteCounters, WorkerCounters,
 };
 pub(crate) use exemplar::{Exemplars, sampled_trace};
 pub(crate) use metrics::collect;

@@ -5,6 +5,7 @@ use std::future::{Future, poll_fn};
 use std::num::NonZeroU32;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use balance::{EndpointSet, Ledger};
@@ -16,14 +17,14 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::spawn_local;
 
-use super::trunk::sweep;
-use super::{Asked, Call, Order, is_unprocessed, poll_response};
+use super::sweep;
 use crate::backend::Current;
 use crate::clock;
+use crate::dial::call::{Asked, Call, Order, is_unprocessed, poll_response};
+use crate::dial::link::Tally;
 use crate::dial::pool::{Connection, Endpoint, EndpointData};
 use crate::failure::Failure;
 use crate::head::{Name, RequestHead, ResponseHead};
-use crate::stream::Stream;
 
 type Incoming = server::Connection<TcpStream, Bytes>;
 
@@ -80,17 +81,17 @@ impl Scene {
     }
 
     fn ask(&self) -> impl Future<Output = Result<Box<Connection>, Failure>> + use<> {
-        self.ask_for(&request())
+        self.ask_for(request())
     }
 
     fn ask_for(
         &self,
-        request: &RequestHead,
+        request: RequestHead,
     ) -> impl Future<Output = Result<Box<Connection>, Failure>> + use<> {
         let (endpoint, current) = (Arc::clone(&self.endpoint), Rc::clone(&self.current));
-        let order = Order::new(request, request.framing, &endpoint, &current);
         async move {
-            let mut call = Call {
+            let order = Order { request: &request, framing: request.framing };
+            let call = Call {
                 worker: 0,
                 endpoint: &endpoint,
                 current: &current,
@@ -98,7 +99,7 @@ impl Scene {
                 header: Vec::new(),
                 fresh: false,
                 now: clock::now(),
-                order: order?,
+                order,
             };
             match call.ask(None)? {
                 Asked::Opened(connection) => Ok(connection),
@@ -107,8 +108,14 @@ impl Scene {
         }
     }
 
+    /// Links and streams.
+    fn open(&self) -> (u32, u32) {
+        let Tally { links, streams } = &*self.endpoint.data.links[0].tally;
+        (links.load(Ordering::Relaxed), streams.load(Ordering::Relaxed))
+    }
+
     fn goaways(&self) -> u64 {
-        self.endpoint.data.counters[0].goaways.value()
+        self.endpoint.data.counters[0].http2.goaways.value()
     }
 
     /// Until the endpoint has no connection left.
@@ -152,9 +159,8 @@ fn request() -> RequestHead {
 /// The status of the response, or why there is none, and whether the request is known to be unprocessed.
 async fn outcome(connection: &mut Connection) -> (Result<u16, Failure>, bool) {
     let (request, mut response) = (request(), ResponseHead::new());
-    let Stream::H2(message) = &mut connection.stream else { panic!("a stream") };
-    let read = poll_fn(|cx| poll_response(cx, message, &request, &mut response)).await;
-    (read.map(|()| response.status), is_unprocessed(&connection.stream))
+    let read = poll_fn(|cx| poll_response(cx, connection, &request, &mut response)).await;
+    (read.map(|()| response.status), is_unprocessed(connection))
 }
 
 #[test]
@@ -167,7 +173,7 @@ fn streams_share_one_connection() {
             assert_eq!(outcome(&mut connection).await, (Ok(200), false));
         }
         assert_eq!(scene.accepted.get(), 1);
-        assert_eq!((scene.endpoint.data.open_links(), scene.endpoint.data.open_streams()), (1, 0));
+        assert_eq!(scene.open(), (1, 0));
     });
 }
 
@@ -181,7 +187,7 @@ fn another_connection_is_opened_when_all_are_full() {
             streams.push(asked.await.unwrap().unwrap());
         }
         assert_eq!(scene.accepted.get(), 3);
-        assert_eq!((scene.endpoint.data.open_links(), scene.endpoint.data.open_streams()), (3, 5));
+        assert_eq!(scene.open(), (3, 5));
     });
 }
 
@@ -261,10 +267,10 @@ fn connections_end_when_nobody_uses_them() {
         let now = clock::now();
         let settings = &scene.current.settings;
         sweep(&scene.endpoint, 0, settings, now);
-        assert_eq!(scene.endpoint.data.open_links(), 1);
+        assert_eq!(scene.open().0, 1);
         sweep(&scene.endpoint, 0, settings, now + settings.connection_idle_timeout);
         scene.all_closed().await;
-        assert_eq!((scene.endpoint.data.open_links(), scene.goaways()), (0, 0));
+        assert_eq!((scene.open().0, scene.goaways()), (0, 0));
     });
 }
 
@@ -308,6 +314,6 @@ fn an_upgrade_needs_an_endpoint_that_takes_it() {
         let mut head = request();
         head.upgrade = true;
         head.fields.add(Name::Upgrade, "websocket");
-        assert_eq!(scene.ask_for(&head).await.err(), Some(Failure::NoUpgrade));
+        assert_eq!(scene.ask_for(head).await.err(), Some(Failure::NoUpgrade));
     });
 }

@@ -13,7 +13,7 @@ const PROTOCOL: &str = "websocket";
 /// What is hashed with the key (RFC 6455 §1.3).
 const MAGIC: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
-/// Whether what the request asks for can be asked for over HTTP/2.
+/// Whether what the request asks for can be asked for by a stream.
 pub(crate) fn is_asked_for(request: &RequestHead) -> bool {
     request
         .fields

@@ -1,41 +1,28 @@
-//! The HTTP/2 connections to an endpoint from one worker: when another is opened, and which carries a request.
+//! The links to an endpoint from one worker: when another is opened, and which carries a request.
 //!
 //! As few as may be: another link is opened only when all are full, one at a time, and whoever needs it meanwhile waits
-//! for the same. It is opened by a task of its own, since whoever asked first may leave first.
+//! for the same.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::sync::Arc;
 
 use balance::Time;
 use gateway::snapshot::BackendSettings;
 use tokio::sync::Notify;
-use tokio::time::timeout;
 
-use super::link::{self, Condition, Driver, Link, Tally};
-use crate::dial::connect;
-use crate::dial::pool::{Endpoint, lock};
+use crate::dial::link::{Condition, Link};
 use crate::failure::Failure;
-use crate::observe::EndpointCounters;
-use crate::tls::{Security, Trust};
+use crate::observe::LinkCounters;
+use crate::tls::Trust;
 
 /// Links of one kind to one endpoint, from one worker, where the policy sets no other limit.
 const LINKS: usize = 64;
 
-/// The links to one endpoint from one worker. On cache lines of its own: the next worker's lie beside it.
-#[derive(Default)]
-#[repr(align(64))]
-pub(crate) struct Links {
-    /// By what they are opened with: one, hardly ever two.
-    trunks: Mutex<Vec<Trunk>>,
-    pub(crate) tally: Arc<Tally>,
-}
-
 /// Links that are opened alike.
-pub(super) struct Trunk {
+pub(super) struct Trunk<L> {
     announced: Option<SocketAddr>,
     trust: Option<Arc<Trust>>,
-    links: Vec<Link>,
+    links: Vec<L>,
     dialing: bool,
     /// How often a link was to be opened so far, and what was in the way the last time.
     dials: u64,
@@ -65,15 +52,8 @@ impl Waiting {
     }
 }
 
-impl Links {
-    /// Nobody is in the way but who reads metrics.
-    pub(super) fn trunks(&self) -> MutexGuard<'_, Vec<Trunk>> {
-        lock(&self.trunks)
-    }
-}
-
 /// The trunk of this kind, a new one if there is none.
-pub(super) fn of<'t>(trunks: &'t mut Vec<Trunk>, kind: Kind<'_>) -> &'t mut Trunk {
+pub(super) fn of<'t, L: Link>(trunks: &'t mut Vec<Trunk<L>>, kind: Kind<'_>) -> &'t mut Trunk<L> {
     let place = trunks.iter().position(|trunk| trunk.is_of(kind)).unwrap_or_else(|| {
         trunks.push(Trunk::new(kind));
         trunks.len() - 1
@@ -81,7 +61,7 @@ pub(super) fn of<'t>(trunks: &'t mut Vec<Trunk>, kind: Kind<'_>) -> &'t mut Trun
     &mut trunks[place]
 }
 
-impl Trunk {
+impl<L: Link> Trunk<L> {
     fn new(kind: Kind<'_>) -> Self {
         Self {
             announced: kind.announced,
@@ -103,9 +83,9 @@ impl Trunk {
     pub(super) fn usable(
         &mut self,
         settings: &BackendSettings,
-        counters: &EndpointCounters,
+        counters: &LinkCounters,
         now: Time,
-    ) -> Option<&mut Link> {
+    ) -> Option<&mut L> {
         let mut place = 0;
         while let Some(link) = self.links.get_mut(place) {
             match link.condition(settings, now) {
@@ -118,12 +98,12 @@ impl Trunk {
     }
 
     /// Its streams go on; it ends with the last of them.
-    fn let_go(&mut self, place: usize, said_goaway: bool, counters: &EndpointCounters) {
+    fn let_go(&mut self, place: usize, said_goaway: bool, counters: &LinkCounters) {
         counters.goaways.add(u64::from(said_goaway));
         drop(self.links.remove(place));
     }
 
-    fn look_over(&mut self, settings: &BackendSettings, counters: &EndpointCounters, now: Time) {
+    fn look_over(&mut self, settings: &BackendSettings, counters: &LinkCounters, now: Time) {
         let mut place = 0;
         while let Some(link) = self.links.get_mut(place) {
             match link.look_over(settings, now) {
@@ -151,7 +131,13 @@ impl Trunk {
         wanted
     }
 
-    fn dialed(&mut self, opened: Result<Link, Failure>) {
+    /// Where who waits for a link that is being opened is told.
+    pub(super) fn room(&self) -> Arc<Notify> {
+        Arc::clone(&self.room)
+    }
+
+    /// What was to be opened is there, or is not to be had.
+    pub(super) fn dialed(&mut self, opened: Result<L, Failure>) {
         self.dialing = false;
         self.dials += 1;
         self.failure = opened.map(|link| self.links.push(link)).err();
@@ -165,53 +151,13 @@ fn most_links(settings: &BackendSettings, workers: usize) -> usize {
     settings.connection_max.map_or(LINKS, share).min(LINKS)
 }
 
-/// A link that is to be opened.
-pub(super) struct Dial {
-    pub(super) endpoint: Arc<Endpoint>,
-    pub(super) worker: usize,
-    pub(super) announced: Option<SocketAddr>,
-    pub(super) trust: Option<Arc<Trust>>,
-    /// What it begins with.
-    pub(super) header: Vec<u8>,
-    pub(super) patience: Duration,
-}
-
-impl Dial {
-    /// Opens the link, tells who waits for it, and moves its bytes as long as it lives.
-    pub(super) async fn run(self) {
-        let opened = timeout(self.patience, self.open()).await;
-        let (opened, driver) = match opened.unwrap_or(Err(Failure::ConnectTimeout)) {
-            Ok((link, driver)) => (Ok(link), Some(driver)),
-            Err(failure) => (Err(failure), None),
-        };
-        of(&mut self.links().trunks(), self.kind()).dialed(opened);
-        // An endpoint that has left is not kept by its links, but they by it.
-        drop(self);
-        if let Some(driver) = driver {
-            driver.run().await;
-        }
-    }
-
-    async fn open(&self) -> Result<(Link, Driver), Failure> {
-        let security = Security::of_requests(self.trust.as_ref());
-        let stream = connect::open(&self.endpoint, self.worker, &self.header, security).await?;
-        let room = Arc::clone(&of(&mut self.links().trunks(), self.kind()).room);
-        link::begin(stream, room, Arc::clone(&self.links().tally)).await
-    }
-
-    fn links(&self) -> &Links {
-        &self.endpoint.data.links[self.worker]
-    }
-
-    fn kind(&self) -> Kind<'_> {
-        Kind { announced: self.announced, trust: self.trust.as_ref() }
-    }
-}
-
 /// Lets go of links that are spent, or that nobody has used for long.
-pub(crate) fn sweep(endpoint: &Endpoint, worker: usize, settings: &BackendSettings, now: Time) {
-    let counters = &endpoint.data.counters[worker];
-    let mut trunks = endpoint.data.links[worker].trunks();
+pub(super) fn look_over<L: Link>(
+    trunks: &mut Vec<Trunk<L>>,
+    settings: &BackendSettings,
+    counters: &LinkCounters,
+    now: Time,
+) {
     trunks.iter_mut().for_each(|trunk| trunk.look_over(settings, counters, now));
     trunks.retain(|trunk| trunk.dialing || !trunk.links.is_empty());
 }

@@ -1,0 +1,181 @@
+//! Requests that share connections: each is a stream of HTTP/2, on one of few links.
+//!
+//! Beyond how a stream is had, and what its loss means, an attempt is the same as over HTTP/1.1. A stream carries one
+//! request and is never kept; the links are, in a trunk. A request that is given up resets its stream, which tells the
+//! endpoint, so its slot is free at once.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use balance::{End, Time};
+use http::uri::Scheme;
+
+use crate::accept::client::Client;
+use crate::backend::{Current, Slot};
+use crate::dial::attempt::{self, Lease, Lost, Retry};
+use crate::dial::pool::{Connection, Endpoint};
+use crate::dial::trunk::{Kind, Waiting};
+use crate::dial::websocket;
+use crate::exchange::{Exchange, Terms};
+use crate::failure::Failure;
+use crate::h1::BadResponse;
+use crate::head::{Framing, RequestHead, ResponseHead};
+use crate::stream::{Broken, Stream};
+use crate::worker::Worker;
+
+/// One request for which a stream is to be opened.
+pub(crate) struct Call<'a> {
+    pub(crate) worker: usize,
+    pub(crate) endpoint: &'a Arc<Endpoint>,
+    pub(crate) current: &'a Current,
+    /// The client whose address a connection must begin with (PROXY protocol), and how it says so.
+    pub(crate) announced: Option<SocketAddr>,
+    pub(crate) header: Vec<u8>,
+    /// The request was lost on another connection just now.
+    pub(crate) fresh: bool,
+    pub(crate) now: Time,
+    pub(crate) order: Order<'a>,
+}
+
+/// What is sent first: the head, which may be all.
+#[derive(Clone, Copy)]
+pub(crate) struct Order<'a> {
+    pub(crate) request: &'a RequestHead,
+    /// Of the body that follows.
+    pub(crate) framing: Framing,
+}
+
+impl Order<'_> {
+    pub(super) fn is_whole(&self) -> bool {
+        !self.request.upgrade && self.framing.is_empty()
+    }
+}
+
+/// How a body of which its head says `said` goes by a stream.
+pub(crate) fn framing(said: Framing) -> Framing {
+    if said.is_empty() { Framing::None } else { Framing::Stream }
+}
+
+/// What came of asking for a stream.
+pub(crate) enum Asked {
+    Opened(Box<Connection>),
+    /// Every link is full, and another is being opened if there may be one.
+    Wait(Waiting),
+}
+
+impl Call<'_> {
+    pub(super) fn kind(&self) -> Kind<'_> {
+        Kind { announced: self.announced, trust: self.current.trust.as_ref() }
+    }
+
+    pub(super) fn scheme(&self) -> Scheme {
+        if self.current.trust.is_some() { Scheme::HTTPS } else { Scheme::HTTP }
+    }
+}
+
+/// A stream for the request of `exchange`, on which its head has been sent.
+pub(super) async fn connection(
+    worker: &Worker,
+    client: &mut Client,
+    exchange: &Exchange,
+    slot: Slot,
+    fresh: bool,
+    terms: &Terms<'_>,
+    now: Time,
+) -> Result<(Slot, Box<Connection>), Lost> {
+    let current = &*terms.current;
+    let call = Call {
+        worker: worker.index,
+        endpoint: &slot.endpoint,
+        current,
+        announced: current.settings.proxy_protocol.map(|_| client.peer),
+        header: client.announcement(&current.settings),
+        fresh,
+        now,
+        order: Order { request: &exchange.request, framing: exchange.request.framing },
+    };
+    let opened = match call.ask(None) {
+        Ok(Asked::Opened(connection)) => Ok(connection),
+        Ok(Asked::Wait(waiting)) => {
+            attempt::in_time(worker, client, terms, now, Box::pin(call.wait(waiting))).await
+        }
+        Err(failure) => Err(failure),
+    };
+    match opened {
+        Ok(connection) => Ok((slot, connection)),
+        Err(failure) => Err(attempt::unsent(worker, slot, failure, terms)),
+    }
+}
+
+/// Ready when `response` is the head of the endpoint's response on a stream, interim or final.
+pub(crate) fn poll_response(
+    cx: &mut Context<'_>,
+    connection: &mut Connection,
+    request: &RequestHead,
+    response: &mut ResponseHead,
+) -> Poll<Result<(), Failure>> {
+    let Connection { stream, berth, .. } = connection;
+    let read = match stream {
+        Stream::H2(message) => message.poll_response(cx, request, response),
+        Stream::H3(message) => message.poll_response(cx, request, response),
+        Stream::Tcp(_) | Stream::Tls(_) => unreachable!("a head that comes as bytes is parsed"),
+    };
+    if let Err(failure) = ready!(read) {
+        return Poll::Ready(Err(stream.message_broken().map_or(failure, failure_by)));
+    }
+    if let Some(berth) = berth {
+        berth.heard();
+    }
+    websocket::answer_key(request, response);
+    Poll::Ready(Ok(()))
+}
+
+fn failure_by(broken: Broken) -> Failure {
+    match broken {
+        Broken::Refused => Failure::StreamRefused,
+        Broken::Reset => Failure::EndpointReset,
+        Broken::Malformed => Failure::BadResponse(BadResponse::Rules),
+        Broken::Unprocessed | Broken::Closed => Failure::EndpointClosed,
+    }
+}
+
+/// The endpoint has said that it has done nothing of the request.
+pub(super) fn is_unprocessed(connection: &Connection) -> bool {
+    matches!(connection.stream.message_broken(), Some(Broken::Refused | Broken::Unprocessed))
+}
+
+/// Says whether the request may be sent again. Its stream has ended or is reset, and its slot is free.
+pub(super) fn lost(
+    worker: &Worker,
+    lease: Lease,
+    exchange: &Exchange,
+    failure: Failure,
+    terms: &Terms<'_>,
+) -> Lost {
+    lease.doubt(failure);
+    let Lease { connection, slot, .. } = lease;
+    let unprocessed = is_unprocessed(&connection);
+    let (was_idle, fresh) =
+        connection.berth.as_ref().map_or((false, true), |berth| (berth.was_idle, berth.fresh));
+    // To end a connection is an endpoint's right, if it says for what, or if nothing is under way.
+    let stale = failure == Failure::EndpointClosed && (unprocessed || was_idle);
+    let end = if stale { End::Unfinished } else { terms.judge(failure.end(), &slot) };
+    slot.conclude(worker, &terms.current, end, None);
+    slot.endpoint.data.counters[worker.index].http2.streams_refused.add(u64::from(unprocessed));
+    drop(connection);
+    let is_the_endpoints = matches!(
+        failure,
+        Failure::EndpointClosed
+            | Failure::EndpointReset
+            | Failure::AttemptTimeout
+            | Failure::BadResponse(_)
+    );
+    let repeatable = unprocessed || (is_the_endpoints && exchange.request.method.is_idempotent());
+    let retry = match () {
+        () if !repeatable => Retry::Never,
+        () if stale && !fresh => Retry::SameEndpoint(slot),
+        () => Retry::Elsewhere(Arc::clone(&slot.endpoint)),
+    };
+    Lost { failure, retry }
+}
