@@ -122,7 +122,8 @@ async def while_it_moves(client: Client, authority: str) -> None:
 
 async def with_other_keys(client: Client, authority: str) -> None:
     client.request_key_update()
-    check(await client.ask("GET", authority, "/after-key-update"), b"")
+    body = b"after a key update"
+    check(await client.ask("POST", authority, "/keys", body), body)
 
 
 async def main(host: str, port: int, authority_file: str) -> None:
