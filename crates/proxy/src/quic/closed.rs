@@ -84,7 +84,12 @@ pub(super) fn unsecured(error: &ConnectionError) -> Unsecured {
 
 /// What of an endpoint's handshake we did not like, by the alert that we told it.
 fn untrusted(alert: u8) -> Untrusted {
-    if is_of_a_certificate(alert) { Untrusted::Certificate } else { Untrusted::Protocol }
+    // A signature that does not hold: of a certificate, or by its key.
+    if is_of_a_certificate(alert) || alert == description::DECRYPT_ERROR {
+        Untrusted::Certificate
+    } else {
+        Untrusted::Protocol
+    }
 }
 
 /// From bad_certificate to certificate_unknown, and unknown_ca (RFC 8446 §6.2).
@@ -102,6 +107,7 @@ pub(super) mod description {
     pub(crate) const UNEXPECTED_MESSAGE: u8 = 10;
     pub(super) const HANDSHAKE_FAILURE: u8 = 40;
     pub(crate) const DECODE_ERROR: u8 = 50;
+    pub(super) const DECRYPT_ERROR: u8 = 51;
     pub(super) const PROTOCOL_VERSION: u8 = 70;
     pub(super) const INSUFFICIENT_SECURITY: u8 = 71;
     pub(crate) const INTERNAL_ERROR: u8 = 80;

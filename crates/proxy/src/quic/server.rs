@@ -123,8 +123,7 @@ fn port(
     config
         .supported_versions(vec![VERSION])
         .cid_generator(move || Box::new(Ids::new(server_id, own)));
-    let endpoint = Endpoint::new(Arc::new(config), None, socket.keeps_datagrams_whole(), None);
-    let server = Server {
+    let mut server = Server {
         worker: Rc::clone(worker),
         group: Arc::clone(group),
         agenda: Rc::clone(agenda),
@@ -134,6 +133,8 @@ fn port(
         handshaking: Cell::new(0),
         terms: None,
     };
+    let terms = server.terms().map(|(terms, _)| terms);
+    let endpoint = Endpoint::new(Arc::new(config), terms, socket.keeps_datagrams_whole(), None);
     let buffers = Rc::clone(&worker.quic.buffers);
     Port::new(endpoint, socket, Rc::clone(agenda), buffers, Role::Server(Box::new(server)))
 }
@@ -338,6 +339,8 @@ impl Port {
         counters.quic.connections.add(1);
         worker.seat().connections.fetch_add(1, Ordering::AcqRel);
         let presence = Presence::new(&worker, &bound);
+        // What comes next is looked at by the terms of now, too.
+        self.endpoint.set_server_config(Some(Arc::clone(&config)));
         self.reply.clear();
         match self.endpoint.accept(incoming, now, &mut self.reply, Some(config)) {
             Ok((handle, connection)) => {

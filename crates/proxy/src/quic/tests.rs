@@ -191,7 +191,7 @@ fn listener(bound: &Arc<Bound>, client: ClientSettings, identity: &Identity) -> 
     }
 }
 
-/// Says on each stream what it hears there; on one that begins with `!`, closes the connection.
+/// Says on each stream what it hears there; where it hears `!`, closes the connection.
 fn serve(presence: Presence, connection: Connection) {
     tokio::task::spawn_local(async move {
         while let Ok((send, recv)) = poll_fn(|cx| connection.poll_accept_bi(cx)).await {
@@ -203,7 +203,7 @@ fn serve(presence: Presence, connection: Connection) {
 
 async fn echo(connection: Connection, mut send: SendStream, mut recv: RecvStream) {
     while let Ok(Some(mut bytes)) = poll_fn(|cx| recv.poll_read(cx)).await {
-        if bytes.first() == Some(&b'!') {
+        if *bytes == *b"!" {
             return connection.close(GOODBYE, "as you wish");
         }
         while !bytes.is_empty() {

@@ -128,10 +128,15 @@ fn where_nobody_is_that_is_known_at_once() {
 fn an_endpoint_that_closes_says_why() {
     run(async {
         let identity = Identity::new("a.example.com", 0);
-        let endpoint = endpoint(&identity, 1);
+        let endpoint = endpoint(&identity, 2);
         let address = endpoint.local_addr().unwrap();
         let connection = dial(address, "a.example.com", &identity).unwrap();
         established(&connection).await.unwrap();
+        let (mut send, mut recv) = connection.open_bi().unwrap();
+        write(&mut send, b"hello").await.unwrap();
+        send.finish();
+        // Before the endpoint knows that the handshake is over it cannot say.
+        assert_eq!(read(&mut recv).await.unwrap(), b"hello");
         let (_send, mut recv) = connection.open_bi().unwrap();
         endpoint.close(7u32.into(), b"enough");
         let closed = Closed::ByPeer { code: 7 };
