@@ -63,8 +63,8 @@ pub use backend_tls_policy::{
     SubjectAltNameType,
 };
 pub use client_policy::{
-    ClientConnections, ClientHttp2, ClientLimits, ClientPolicySpec, ClientTimeouts, GatewayKind,
-    GatewayTarget, ProxyProtocol,
+    ClientConnections, ClientHttp2, ClientHttp3, ClientLimits, ClientPolicySpec, ClientTimeouts,
+    GatewayKind, GatewayTarget, ProxyProtocol,
 };
 pub use duration::Duration;
 pub use gateway::{

@@ -20,8 +20,8 @@ pub use filter::{
     Rewrite, Scheme, Share, Url,
 };
 pub use settings::{
-    Affinity, BackendSettings, ClientSettings, EndpointProtocol, HashKey, Probe, ProxyProtocol,
-    ProxyVersion, RuleRetry,
+    Affinity, BackendSettings, ClientSettings, EndpointProtocol, HashKey, Http3, Probe,
+    ProxyProtocol, ProxyVersion, RuleRetry,
 };
 pub use tls::{
     Carried, Certificate, ClientCertificates, EndpointTls, ListenerTls, PrivateKey, Roots,
@@ -54,6 +54,8 @@ pub struct Listener {
     pub protocol: Protocol,
     /// What becomes of TLS connections, which all are then; `None`: there is no TLS.
     pub tls: Option<Arc<ListenerTls>>,
+    /// How requests come by HTTP/3 too, at the UDP port of the same number; `None`: they do not.
+    pub http3: Option<Http3>,
 }
 
 /// What is spoken at a listener, and what becomes of it.

@@ -104,6 +104,8 @@ pub enum ConditionType {
     PartiallyInvalid,
     /// Clients are let in without a certificate that is believed.
     InsecureFrontendValidationMode,
+    /// HTTP/3 is served there too. Gateway API has no name for that.
+    Http3,
 }
 
 /// Why something holds or does not; the names are Gateway API's.

@@ -17,6 +17,8 @@ mod listener_tls;
 mod gateway_status;
 /// Listeners that claim the same.
 mod conflict;
+/// Listeners that serve HTTP/3 too.
+mod http3;
 /// The addresses that we accept on.
 mod address;
 /// Where routes attach.
@@ -84,6 +86,7 @@ pub fn translate(objects: &[Object]) -> Translation {
     let backend_policies = policy::backend_policies(&index, &tls_policies, &mut report);
 
     let mut gateways = listener::gateways(&index, &mut report);
+    http3::find(&mut gateways, &client_policies, &mut report);
     let mut routes = route::drafts(&index, &mut gateways, &mut report);
     routes.extend(stream_route::drafts(&index, &mut gateways, &mut report));
     let mut addresses = address::addresses(&gateways, &client_policies, &mut report);

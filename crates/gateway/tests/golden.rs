@@ -59,7 +59,8 @@ fn output(input: &str, file: &str) -> String {
             Transport::Tcp => "",
             Transport::Udp => "/udp",
         };
-        let address = format!("{}{transport}", it.address);
+        let http3 = it.http3.map(|http3| format!(" and {http3:?}")).unwrap_or_default();
+        let address = format!("{}{transport}{http3}", it.address);
         described(&it.name, &address, &it.client, &defaults.0.client)
     };
     section(&mut out, "listeners", snapshot.listeners.iter().map(listener));

@@ -154,6 +154,7 @@ proptest! {
         let flags = Shorthand {
             listen: listen.iter().copied().map(http).collect(),
             certificates: 0,
+            http3: true,
             to: to.iter().copied().collect(),
             max_in_flight,
             queue,

@@ -192,6 +192,7 @@ fn listener(name: &str, rule: &Arc<Rule>, sites: Vec<TlsSite>) -> Listener {
         client: Arc::new(ClientSettings::default()),
         protocol: Protocol::Http(routes),
         tls: Some(Arc::new(ListenerTls { sites })),
+        http3: None,
     }
 }
 

@@ -80,6 +80,9 @@ impl Page<'_> {
         if !goes_on {
             return;
         }
+        if let Some(http3) = listener.http3 {
+            self.put("http3", words::http3(http3, listener.address.port()));
+        }
         let Explanation { listener: hosts, verdicts } = routes.explain(&asked.request);
         match hosts {
             None => self.put("", "no listener of this address is for this host"),

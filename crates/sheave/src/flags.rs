@@ -123,8 +123,8 @@ pub(crate) struct Serve {
 /// Flags that stand for objects.
 #[derive(Debug, Default, Args)]
 pub(crate) struct Shorthand {
-    /// Where to accept: requests at http://ADDRESS:PORT, with TLS at https://, connections at tcp://, flows of datagrams
-    /// at udp://. Without ADDRESS: on all, with port 0: on any free port; repeatable.
+    /// Where to accept: requests at http://ADDRESS:PORT, with TLS (and HTTP/3) at https://, connections at tcp://, flows
+    /// of datagrams at udp://. Without ADDRESS: on all, with port 0: on any free port; repeatable.
     #[arg(long, value_name = "URL", help_heading = SOURCES)]
     pub(crate) listen: Vec<ListenUrl>,
 
@@ -136,6 +136,10 @@ pub(crate) struct Shorthand {
     /// Key of a certificate, PEM; repeatable, in the order of --cert.
     #[arg(long, value_name = "FILE", help_heading = SOURCES)]
     pub(crate) key: Vec<PathBuf>,
+
+    /// Serve https without HTTP/3, which takes the UDP port of the same number.
+    #[arg(long, help_heading = SOURCES)]
+    pub(crate) no_http3: bool,
 
     /// Endpoints to balance over, as ADDRESS:PORT or NAME:PORT. A name is resolved once, at the start, and all its
     /// addresses are endpoints.
@@ -244,7 +248,7 @@ const OBSERVE: &str = "Logs and metrics";
 impl Serve {
     /// What is wrong with the flags taken together: one sentence, which says what to do.
     pub(crate) fn conflict(&self) -> Option<&'static str> {
-        let Shorthand { listen, cert, key, to, max_in_flight, queue, queue_timeout } =
+        let Shorthand { listen, cert, key, no_http3, to, max_in_flight, queue, queue_timeout } =
             &self.shorthand;
         if cert.len() != key.len() {
             return Some("give a --key for each --cert, in the same order");
@@ -253,6 +257,12 @@ impl Serve {
             return Some(
                 "--cert and --key are for https: add --listen https://:443, or write a Secret into \
                  a file of --config",
+            );
+        }
+        if *no_http3 && !self.shorthand.listens_to_https() {
+            return Some(
+                "--no-http3 is for https: add --listen https://:443, or write `http3` into a \
+                 ClientPolicy of --config",
             );
         }
         let limited = max_in_flight.is_some() || queue.is_some() || queue_timeout.is_some();

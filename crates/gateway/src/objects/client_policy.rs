@@ -30,6 +30,9 @@ pub struct ClientPolicySpec {
     /// Connections that speak HTTP/2.
     #[serde(default)]
     pub http2: ClientHttp2,
+    /// HTTP/3 at listeners of protocol HTTPS, on the UDP port of the same number.
+    #[serde(default)]
+    pub http3: ClientHttp3,
     /// Addresses and CIDR blocks of the proxies in front, whose `X-Forwarded-*`, `Forwarded` and `X-Request-Id` are
     /// believed; from others they are replaced.
     #[serde(default)]
@@ -135,9 +138,34 @@ pub struct ClientHttp2 {
     pub max_concurrent_streams: u32,
 }
 
+/// HTTP/3 at listeners of protocol HTTPS, on the UDP port of the same number.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct ClientHttp3 {
+    /// Whether it is served. Answers over TCP tell clients then where (`Alt-Svc`). `sheave serve --listen https://` does
+    /// without being asked.
+    pub enabled: bool,
+    /// Requests at a time on one connection, at most. Clients are told, and keep to it.
+    #[schemars(range(min = 1, max = 10_000))]
+    pub max_concurrent_streams: u32,
+    /// Whether clients that come back may send requests before the handshake is over. Whoever has seen such a request
+    /// can send it again: so those with safe methods are served, and endpoints told (`Early-Data: 1`); others are
+    /// answered with 425.
+    pub zero_rtt: bool,
+    /// The UDP port that clients are told, where it is not that of the listener: a Service in front may map ports.
+    #[schemars(range(min = 1, max = 65_535))]
+    pub advertised_port: Option<u16>,
+}
+
 impl Default for ClientHttp2 {
     fn default() -> Self {
         Self { max_concurrent_streams: 128 }
+    }
+}
+
+impl Default for ClientHttp3 {
+    fn default() -> Self {
+        Self { enabled: false, max_concurrent_streams: 128, zero_rtt: false, advertised_port: None }
     }
 }
 
@@ -173,6 +201,7 @@ impl ClientPolicySpec {
             limits: ClientLimits::default(),
             timeouts: ClientTimeouts::default(),
             http2: ClientHttp2::default(),
+            http3: ClientHttp3::default(),
             trusted_proxies: Vec::new(),
             proxy_protocol: ProxyProtocol::Off,
         }

@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::{
-    AddressType, BackendPolicySpec, BackendRef, Conditions, Duration, Encoded, EndpointSliceSpec,
-    GatewayAddress, GatewayClassSpec, GatewaySpec, HttpRouteRule, HttpRouteSpec, Listener,
-    ListenerTls, Metadata, Object, ObjectRef, ParentRef, Resource, SecretSpec, ServiceKind,
-    ServicePort, ServiceSpec, ServiceTarget, SliceEndpoint, SlicePort, StreamBackendRef,
-    StreamRouteRule, StreamRouteSpec,
+    AddressType, BackendPolicySpec, BackendRef, ClientPolicySpec, Conditions, Duration, Encoded,
+    EndpointSliceSpec, GatewayAddress, GatewayClassSpec, GatewayKind, GatewaySpec, GatewayTarget,
+    HttpRouteRule, HttpRouteSpec, Listener, ListenerTls, Metadata, Object, ObjectRef, ParentRef,
+    Resource, SecretSpec, ServiceKind, ServicePort, ServiceSpec, ServiceTarget, SliceEndpoint,
+    SlicePort, StreamBackendRef, StreamRouteRule, StreamRouteSpec,
 };
 use crate::problem::Origin;
 use crate::translate::{CONTROLLER, SERVICE_NAME_LABEL};
@@ -29,6 +29,8 @@ pub struct Shorthand {
     pub listen: Vec<Listen>,
     /// How many certificates there are for HTTPS: [`certificate`] makes each.
     pub certificates: usize,
+    /// Whether HTTPS is served over HTTP/3 too.
+    pub http3: bool,
     /// The endpoints.
     pub to: Vec<SocketAddr>,
     /// Requests in flight at one endpoint, at most.
@@ -61,11 +63,23 @@ pub enum ListenProtocol {
     Udp,
 }
 
+impl Shorthand {
+    /// Whether HTTP/3 is served there: beside HTTPS, unless a UDP port of the same number is wanted for something else.
+    fn serve_http3(&self, listen: Listen) -> bool {
+        let has_udp = self
+            .listen
+            .contains(&Listen { protocol: ListenProtocol::Udp, address: listen.address });
+        self.http3 && listen.protocol == ListenProtocol::Https && !has_udp
+    }
+}
+
 /// The objects that the flags stand for: everything that is accepted goes to the one Service.
 pub fn shorthand(flags: &Shorthand) -> Vec<Object> {
     let mut objects = vec![Object::GatewayClass(class())];
     let gateway = |(n, listen): (usize, &Listen)| gateway(n, *listen, flags.certificates);
     objects.extend((1..).zip(&flags.listen).map(gateway).map(Object::Gateway));
+    let with_http3 = (1..).zip(&flags.listen).filter(|(_, listen)| flags.serve_http3(**listen));
+    objects.extend(with_http3.map(|(n, _)| client_policy(n)).map(Object::ClientPolicy));
     let parents = |protocols: &[ListenProtocol]| parents(&flags.listen, protocols);
     let requests = parents(&[ListenProtocol::Http, ListenProtocol::Https]);
     objects.extend(requests.map(http_route).map(Object::HttpRoute));
@@ -125,6 +139,19 @@ fn gateway(number: usize, listen: Listen, certificates: usize) -> Resource<Gatew
         }],
         ..Default::default()
     };
+    resource(&gateway_name(number), spec)
+}
+
+/// What clients of a Gateway may do: speak HTTP/3.
+fn client_policy(number: usize) -> Resource<ClientPolicySpec> {
+    let target = GatewayTarget {
+        group: "gateway.networking.k8s.io".to_owned(),
+        kind: GatewayKind::Gateway,
+        name: gateway_name(number),
+        section_name: None,
+    };
+    let mut spec = ClientPolicySpec::for_targets(vec![target]);
+    spec.http3.enabled = true;
     resource(&gateway_name(number), spec)
 }
 

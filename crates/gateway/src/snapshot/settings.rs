@@ -197,6 +197,17 @@ pub struct ClientSettings {
     pub http2_max_concurrent_streams: u32,
 }
 
+/// How requests come by HTTP/3.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Http3 {
+    /// Requests at a time on one connection, at most.
+    pub max_concurrent_streams: u32,
+    /// Whether requests are taken before the handshake is over.
+    pub zero_rtt: bool,
+    /// The UDP port that clients are told; `None`: the listener's.
+    pub advertised_port: Option<NonZeroU16>,
+}
+
 /// Whether connections of clients begin with a PROXY protocol header, of either version. Who connects decides, never what
 /// was sent: a header is read from trusted proxies alone, and there it must be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

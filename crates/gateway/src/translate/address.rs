@@ -52,12 +52,20 @@ impl Addresses {
         if place == self.listeners.len() {
             let (name, client) = (label(gateway.object, listener.spec).into(), Arc::clone(client));
             let protocol = empty(listener.protocol);
-            self.listeners.push(Listener { address, name, client, protocol, tls: None });
+            let (tls, http3) = (None, None);
+            self.listeners.push(Listener { address, name, client, protocol, tls, http3 });
             self.sites.push(Vec::new());
         }
         let made = &mut self.listeners[place];
+        let mut is_contrary = made.client != *client;
         if listener.protocol == listener::Protocol::Https {
-            make_http(&mut made.protocol);
+            let http3 = listener.http3.as_ref().and_then(|http3| http3.as_ref().ok()).copied();
+            if self.sites[place].iter().any(|site| matches!(site.carries, Carried::Requests)) {
+                is_contrary |= made.http3 != http3;
+            } else {
+                make_http(&mut made.protocol);
+                made.http3 = http3;
+            }
         }
         match &mut made.protocol {
             Protocol::Http(routes) if listener.protocol != listener::Protocol::Tls => {
@@ -66,7 +74,7 @@ impl Addresses {
             Protocol::Http(_) | Protocol::Tcp(_) | Protocol::Udp(_) => {}
         }
         self.sites[place].extend(site(listener, &listener.hosts, None));
-        if made.client != *client {
+        if is_contrary {
             policies.report_shared_address(gateway.object, &listener.spec.name, made, report);
         }
     }
@@ -174,7 +182,8 @@ fn add_matches(
     }
 }
 
-fn sockets(
+/// Where a listener is served.
+pub(super) fn sockets(
     gateway: &OurGateway<'_>,
     listener: &OurListener<'_>,
 ) -> impl Iterator<Item = SocketAddr> {

@@ -49,7 +49,7 @@ fn state(gateway: &OurGateway<'_>) -> [Condition; 2] {
 }
 
 fn listener_status(gateway: &OurGateway<'_>, listener: &OurListener<'_>) -> ListenerStatus {
-    use ConditionType::{Accepted, Conflicted, Programmed, ResolvedRefs};
+    use ConditionType::{Accepted, Conflicted, Http3, Programmed, ResolvedRefs};
     let refusal = listener.fault.as_ref().or(listener.conflict.as_ref());
     let accepted = condition(Accepted, Reason::Accepted, refusal);
     // Without a certificate it is accepted, and yet nothing can be served.
@@ -60,11 +60,13 @@ fn listener_status(gateway: &OurGateway<'_>, listener: &OurListener<'_>) -> List
     let mut conflicted = condition(Conflicted, Reason::NoConflicts, listener.conflict.as_ref());
     // The one condition that holds when something is wrong.
     conflicted.holds = !conflicted.holds;
+    let http3 =
+        listener.http3.as_ref().map(|it| condition(Http3, Reason::Programmed, it.as_ref().err()));
     ListenerStatus {
         name: listener.spec.name.clone(),
         supported_kinds: listener.supported_kinds(),
         attached_routes: listener.attached_routes,
-        conditions: vec![accepted, programmed, resolved, conflicted],
+        conditions: [accepted, programmed, resolved, conflicted].into_iter().chain(http3).collect(),
     }
 }
 

@@ -11,7 +11,7 @@ use crate::matching::HostPattern;
 use crate::objects::{
     self, FromNamespaces, GatewayAddress, GatewayClassSpec, GatewaySpec, Resource,
 };
-use crate::snapshot::{Certificate, Scheme, Transport};
+use crate::snapshot::{Certificate, Http3, Scheme, Transport};
 use crate::status::{Condition, ConditionType, Detail, Reason};
 
 /// The controller of the GatewayClasses that are ours.
@@ -37,6 +37,8 @@ pub(super) struct OurListener<'a> {
     pub(super) hosts: HostPattern,
     /// None if there is no TLS, or none that can be served.
     pub(super) terms: Option<Terms>,
+    /// How requests come by HTTP/3 too, or why they do not; none if they are not to.
+    pub(super) http3: Option<Result<Http3, Fault>>,
     /// How many routes have attached; also to one that is not served, as Gateway API wants it.
     pub(super) attached_routes: usize,
     /// Why it is not served.
@@ -265,6 +267,7 @@ fn our_listener<'a>(
         protocol,
         hosts: hostname.map_or(HostPattern::Any, |hostname| hostname.0.clone()),
         terms: tls.terms,
+        http3: None,
         attached_routes: 0,
         fault: listener_fault(gateway, place, spec).or(tls.fault),
         conflict: None,

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use super::backend_tls::BackendTlsPolicies;
 use super::index::{Index, by_age};
 use super::listener::CONTROLLER;
-use super::settings::{backend_faults, backend_settings, client_faults, client_settings};
+use super::settings::{backend_faults, backend_settings, client_faults, client_settings, http3};
 use super::speech::Speech;
 use super::{Fault, Report, condition};
 use crate::objects::{
     BackendPolicySpec, BackendProtocol, ClientPolicySpec, GatewaySpec, GatewayTarget, Resource,
     ServiceTarget,
 };
-use crate::snapshot::{BackendKey, BackendSettings, ClientSettings, Listener};
+use crate::snapshot::{BackendKey, BackendSettings, ClientSettings, Http3, Listener};
 use crate::status::{ConditionType, Detail, Reason, TargetStatus};
 
 /// What a policy is for: a namespace, a name, and a part.
@@ -116,6 +116,11 @@ impl ClientPolicies<'_> {
     ) -> &Arc<ClientSettings> {
         self.find(gateway, listener)
             .map_or(&self.default, |policy| &self.settings[&name_of(policy)])
+    }
+
+    /// Whether requests are to come to a listener by HTTP/3 too, by the same policy.
+    pub(super) fn http3(&self, gateway: &Resource<GatewaySpec>, listener: &str) -> Option<Http3> {
+        self.find(gateway, listener).and_then(|policy| http3(&policy.spec))
     }
 
     /// A listener's policy does not apply, for it shares its address with one that came before.

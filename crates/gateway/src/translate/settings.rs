@@ -8,11 +8,11 @@ use balance::retry::RetrySettings;
 use super::Fault;
 use crate::objects::{
     self, ActiveHealth, AffinityType, BackendPolicySpec, BackendProtocol, BackendRetry,
-    ClientPolicySpec, GrpcStatus, HashOn, HashOnType, PassiveHealth, ProbeType,
+    ClientHttp3, ClientPolicySpec, GrpcStatus, HashOn, HashOnType, PassiveHealth, ProbeType,
 };
 use crate::snapshot::{
-    Affinity, BackendSettings, ClientSettings, EndpointProtocol, HashKey, Probe, ProxyProtocol,
-    ProxyVersion,
+    Affinity, BackendSettings, ClientSettings, EndpointProtocol, HashKey, Http3, Probe,
+    ProxyProtocol, ProxyVersion,
 };
 use crate::status::Reason;
 
@@ -106,6 +106,16 @@ pub(super) fn client_settings(spec: &ClientPolicySpec) -> ClientSettings {
     }
 }
 
+/// Where a ClientPolicy asks for HTTP/3. A header of the PROXY protocol, without which nobody may pass, has no place in it.
+pub(super) fn http3(spec: &ClientPolicySpec) -> Option<Http3> {
+    let is_asked_for = spec.http3.enabled && spec.proxy_protocol == objects::ProxyProtocol::Off;
+    is_asked_for.then(|| Http3 {
+        max_concurrent_streams: spec.http3.max_concurrent_streams,
+        zero_rtt: spec.http3.zero_rtt,
+        advertised_port: spec.http3.advertised_port.and_then(NonZeroU16::new),
+    })
+}
+
 /// Everything in a BackendPolicy that cannot be, though each value alone is allowed.
 pub(super) fn backend_faults(spec: &BackendPolicySpec) -> Vec<Fault> {
     use objects::Algorithm::{ConsistentHash, LeastLoad, Maglev, PeakEwma, Random, RoundRobin};
@@ -149,10 +159,14 @@ pub(super) fn backend_faults(spec: &BackendPolicySpec) -> Vec<Fault> {
 /// Everything in a ClientPolicy that cannot be, though each value alone is allowed.
 pub(super) fn client_faults(spec: &ClientPolicySpec) -> Vec<Fault> {
     let mut faults = Faults::default();
-    let trusts_nobody =
-        spec.proxy_protocol != objects::ProxyProtocol::Off && spec.trusted_proxies.is_empty();
+    let has_header = spec.proxy_protocol != objects::ProxyProtocol::Off;
     let message = "needs `trustedProxies`: a header is read from nobody else";
-    faults.when(trusts_nobody, "proxyProtocol", message);
+    faults.when(has_header && spec.trusted_proxies.is_empty(), "proxyProtocol", message);
+    let ClientHttp3 { enabled, max_concurrent_streams: _, zero_rtt, advertised_port } = &spec.http3;
+    let message = "cannot be with `proxyProtocol`: HTTP/3 has no place for a header";
+    faults.when(*enabled && has_header, "http3.enabled", message);
+    faults.when(*zero_rtt && !enabled, "http3.zeroRtt", "needs `enabled`");
+    faults.when(advertised_port.is_some() && !enabled, "http3.advertisedPort", "needs `enabled`");
     faults.0
 }
 

@@ -82,6 +82,7 @@ fn snapshot(backends: Vec<Backend>, filters: Option<Filters>) -> Snapshot {
         client: Arc::new(ClientSettings::default()),
         protocol: Protocol::Http(routes),
         tls: None,
+        http3: None,
     };
     Snapshot { listeners: vec![listener], rules: vec![rule], backends }
 }

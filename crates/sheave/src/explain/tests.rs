@@ -121,6 +121,16 @@ fn what_tls_makes_of_a_connection_is_told() {
 }
 
 #[test]
+fn where_http3_is_served_is_told() {
+    let example = include_str!("../../../../examples/http3.yaml");
+    let (objects, problems) = gateway::parse(example, "example.yaml");
+    let checked = configuration::check(Contents { objects, problems }).unwrap();
+    let asked = Asked::parse("GET", "https://shop.example:8443/", &[]).unwrap();
+    let told = explain(&asked, &checked).unwrap().join("\n");
+    assert!(told.contains("http3      on UDP port 8443, 128 requests at a time"), "{told}");
+}
+
+#[test]
 fn a_request_that_nobody_takes_is_told_why() {
     says(
         "http://other.example:8080/",

@@ -44,6 +44,7 @@ impl Shorthand {
             listen: self.listen.iter().map(|url| url.0).collect(),
             // One that is self-signed where none is given.
             certificates: self.cert.len().max(1),
+            http3: !self.no_http3,
             to,
             max_in_flight: self.max_in_flight.map(Into::into),
             queue: self.queue,

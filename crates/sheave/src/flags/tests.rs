@@ -73,6 +73,7 @@ fn nonsense_is_refused_with_what_to_do() {
     let without = format!("--listen https://:443 {to} --cert a --cert b --key c");
     refused(&without, "give a --key for each --cert");
     refused(&format!("--listen http://:80 {to} --cert a --key b"), "add --listen https://");
+    refused(&format!("--listen http://:80 {to} --no-http3"), "--no-http3 is for https");
     refused("--listen http://:80", "--listen needs endpoints to send requests to: add --to");
     refused("--listen http://:80 --config x", "--listen needs endpoints");
     refused("--to 127.0.0.1:1", "add --listen http://127.0.0.1:8080");
@@ -115,6 +116,20 @@ fn listen_urls_are_parsed_or_refused_with_what_to_write() {
         let expected = expected.map(str::to_owned).map_err(str::to_owned);
         assert_eq!(listens(url), expected, "{url}");
     }
+}
+
+#[test]
+fn https_has_http3_unless_it_is_not_to() {
+    let policies = |flags: &str| {
+        let objects = serve(flags).unwrap().shorthand.objects().unwrap();
+        let of_clients = |it: &&gateway::Object| matches!(it, gateway::Object::ClientPolicy(_));
+        objects.iter().filter(of_clients).count()
+    };
+    let listen =
+        "--to 127.0.0.1:1 --listen https://:443 --listen https://:8443 --listen http://:80";
+    assert_eq!(policies(listen), 2);
+    assert_eq!(policies(&format!("{listen} --no-http3")), 0);
+    assert_eq!(policies(&format!("{listen} --listen udp://:8443")), 1);
 }
 
 #[test]
