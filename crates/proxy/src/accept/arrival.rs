@@ -9,12 +9,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use balance::Time;
-use gateway::snapshot::Protocol;
+use gateway::snapshot::{Protocol, Scheme};
 
 use crate::accept::client::Client;
 use crate::accept::h1;
 use crate::accept::handshake;
 use crate::accept::introduction::{self, Introduction};
+use crate::forwarded::Origin;
 use crate::live::Bound;
 use crate::observe::passage::Record;
 use crate::stream::{Detached, Stream};
@@ -33,6 +34,14 @@ pub(crate) struct Arrival {
     pub(crate) accepted: Time,
     /// It comes from another worker, between two requests.
     pub(crate) moved: bool,
+}
+
+impl Arrival {
+    /// Where its requests come from.
+    pub(super) fn origin(&self) -> Origin {
+        let scheme = if self.greeting.is_some() { Scheme::Https } else { Scheme::Http };
+        Origin::new(self.peer, scheme)
+    }
 }
 
 /// A connection on its way to another worker: registered with none.

@@ -12,7 +12,7 @@ use balance::Time;
 use gateway::snapshot::{BackendSettings, ClientSettings, Scheme};
 
 use crate::accept::arrival::Arrival;
-use crate::accept::h2::Carrier;
+use crate::accept::carrier::Carrier;
 use crate::buffer::{BUFFER_BYTES, Buffer};
 use crate::clock;
 use crate::deadline::Deadline;
@@ -59,16 +59,16 @@ pub(crate) enum Interrupt {
 
 impl Client {
     pub(super) fn new(stream: Stream, arrival: Arrival) -> Self {
+        let origin = Rc::new(arrival.origin());
         let Arrival { peer, destination, bound, greeting, accepted, .. } = arrival;
         let now = clock::now();
-        let scheme = if greeting.is_some() { Scheme::Https } else { Scheme::Http };
         Self {
             stream,
             buffer: None,
             deadline: Deadline::new(now + Duration::from_secs(60)),
             bound,
             greeting,
-            origin: Rc::new(Origin::new(peer, scheme)),
+            origin,
             peer,
             destination,
             accepted,
@@ -95,6 +95,13 @@ impl Client {
             seen_tick: u32::MAX,
             has_served: false,
         }
+    }
+
+    /// What carries it, its timer, and what is known of it.
+    pub(super) fn into_parts(self) -> (Stream, Deadline, Arrival) {
+        let Self { stream, deadline, peer, destination, bound, greeting, accepted, .. } = self;
+        let arrival = Arrival { peer, destination, bound, greeting, accepted, moved: false };
+        (stream, deadline, arrival)
     }
 
     /// A stream's end: what can be used again goes back.

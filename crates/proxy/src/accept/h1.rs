@@ -191,8 +191,7 @@ impl Client {
 
     /// Hands the connection, which has nothing unread, to another worker.
     fn move_on(self, mut presence: Presence, home: usize) {
-        let Self { stream, peer, destination, bound, greeting, accepted, .. } = self;
-        let arrival = Arrival { peer, destination, bound, greeting, accepted, moved: true };
-        hand_over(presence.move_to(home), stream, arrival);
+        let (stream, _deadline, arrival) = self.into_parts();
+        hand_over(presence.move_to(home), stream, Arrival { moved: true, ..arrival });
     }
 }

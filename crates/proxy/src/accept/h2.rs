@@ -10,24 +10,24 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
-use std::time::Duration;
 
-use balance::Rng;
 use gateway::snapshot::ClientSettings;
 use h2::server::Builder;
 use memchr::memmem;
 use tokio::io::AsyncWriteExt;
 
+use crate::accept::allowance::most_resets;
 use crate::accept::arrival::Presence;
+use crate::accept::carrier::Carrier;
 use crate::accept::client::{Client, Filled};
 use crate::buffer::BUFFER_BYTES;
 use crate::clock;
 use crate::worker::Worker;
 
-/// What a connection's requests share, and the task of one.
-mod carrier;
 /// The connection from its first request to its end.
 mod talk;
+/// The task of one request.
+mod serving;
 /// What a client's frames are worth.
 mod meter;
 /// What the library reads and writes.
@@ -35,11 +35,10 @@ mod wire;
 /// For what a connection is ended before its time.
 mod fault;
 
-pub(super) use carrier::Carrier;
 pub(crate) use fault::Fault;
 pub(super) use meter::PREFACE;
 
-use meter::{Meter, most_resets};
+use meter::Meter;
 use talk::Talk;
 use wire::Wire;
 
@@ -122,12 +121,12 @@ fn settings<T>(
 
 /// Agrees on HTTP/2, and serves requests. Why the connection was ended; `None`: it has come to its end.
 async fn talk(worker: &Rc<Worker>, mut client: Client) -> Option<Fault> {
-    let (builder, max_age, streams) = settings(worker, &client, |settings| {
-        (builder(settings), settings.connection_max_age, settings.http2_max_concurrent_streams)
+    let (builder, streams) = settings(worker, &client, |settings| {
+        (builder(settings), settings.http2_max_concurrent_streams)
     })?;
     let ahead = client.take_unread(worker);
-    let (carrier, stream, mut deadline) = Carrier::new(worker, client);
-    let leave_at = max_age.map(|age| carrier.accepted + jitter(age, &mut worker.rng.borrow_mut()));
+    let (stream, mut deadline, mut arrival) = client.into_parts();
+    arrival.destination = arrival.destination.or_else(|| stream.local_addr().ok());
     let meter = Rc::new(RefCell::new(Meter::new(streams, clock::now())));
     let wire = Wire::new(stream, ahead, Rc::clone(&meter));
     let mut handshake = pin!(builder.handshake(wire));
@@ -137,7 +136,7 @@ async fn talk(worker: &Rc<Worker>, mut client: Client) -> Option<Fault> {
         Poll::Pending => deadline.poll(cx).map(|()| None),
     });
     let frames = begun.await?.ok()?;
-    let mut talk = Talk::new(frames, Rc::new(carrier), meter, leave_at);
+    let mut talk = Talk::new(frames, Carrier::new(worker, arrival), meter);
     poll_fn(|cx| talk.poll(cx, &mut deadline)).await
 }
 
@@ -161,25 +160,4 @@ fn builder(settings: &ClientSettings) -> Builder {
         .max_concurrent_reset_streams(ANSWERED_EARLY)
         .enable_connect_protocol();
     builder
-}
-
-/// A tenth more or less, so that connections that came together do not leave together.
-fn jitter(age: Duration, rng: &mut Rng) -> Duration {
-    let tenth = age / 10;
-    let share = (rng.next_u64() >> 32) as f64 / f64::from(u32::MAX);
-    age - tenth + (2 * tenth).mul_f64(share)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ages_differ_by_a_tenth_at_most() {
-        let mut rng = Rng::new(1);
-        let ages: Vec<_> = (0..1000).map(|_| jitter(Duration::from_secs(100), &mut rng)).collect();
-        let (least, most) = (ages.iter().min().unwrap(), ages.iter().max().unwrap());
-        assert!((90..92).contains(&least.as_secs()), "{least:?}");
-        assert!((108..110).contains(&most.as_secs()), "{most:?}");
-    }
 }

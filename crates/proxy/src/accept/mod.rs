@@ -10,6 +10,10 @@ mod introduction;
 pub(crate) mod handshake;
 /// A client's connection as its requests see it.
 pub(crate) mod client;
+/// A connection that carries many requests at a time.
+mod carrier;
+/// What a client may do for nothing.
+mod allowance;
 /// A client's HTTP/2 connection.
 pub(crate) mod h2;
 /// A client's HTTP/1.1 connection.

@@ -6,7 +6,7 @@
 use balance::Time;
 
 use super::fault::Fault;
-use crate::clock;
+use crate::accept::allowance::{Allowance, RESET_PRICE};
 
 /// What begins a connection in place of a frame (RFC 9113 §3.4).
 pub(in crate::accept) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -20,10 +20,8 @@ const WINDOW_UPDATE: u8 = 8;
 const CONTINUATION: u8 = 9;
 const END_HEADERS: u8 = 4;
 
-/// Streams that may be reset, or idle frames sent, at once, beyond what is earned; a tenth of it each second.
+/// Idle frames that may be sent at once, beyond what is earned; a tenth of it each second.
 const BURST: u32 = 1000;
-/// A stream that is opened earns half a reset: who resets more than every other stream does it for a while only.
-const RESET_PRICE: u32 = 2;
 /// So many bytes that we send earn one idle frame: gRPC pings while it receives, to learn how wide the way is.
 const BYTES_PER_FRAME: usize = 128;
 
@@ -45,43 +43,6 @@ pub(super) struct Meter {
     fault: Option<Fault>,
 }
 
-/// What may be spent, which grows with what is earned, and slowly by itself.
-struct Allowance {
-    left: u32,
-    most: u32,
-    per_second: u32,
-    since: Time,
-}
-
-impl Allowance {
-    fn new(most: u32, now: Time) -> Self {
-        Self { left: most, most, per_second: most / 10, since: now }
-    }
-
-    fn earn(&mut self, count: u32) {
-        self.left = self.left.saturating_add(count).min(self.most);
-    }
-
-    /// False: there is not so much left.
-    fn spend(&mut self, count: u32) -> bool {
-        if self.left < count {
-            let now = clock::now();
-            let grown = now.saturating_since(self.since).as_millis() * u128::from(self.per_second);
-            self.earn(u32::try_from(grown / 1000).unwrap_or(u32::MAX));
-            self.since = now;
-        }
-        let left = self.left.checked_sub(count);
-        self.left = left.unwrap_or(0);
-        left.is_some()
-    }
-}
-
-/// How many streams a client may reset at once of which `open` may be open: an application whose calls all reach their
-/// deadline together is no attacker.
-pub(super) fn most_resets(open: u32) -> u32 {
-    BURST.max(open)
-}
-
 impl Meter {
     /// Of a connection that may have so many streams open.
     pub(super) fn new(open: u32, now: Time) -> Self {
@@ -91,7 +52,7 @@ impl Meter {
             header_bytes: 0,
             kind: DATA,
             head_is_open: false,
-            resets: Allowance::new(most_resets(open).saturating_mul(RESET_PRICE), now),
+            resets: Allowance::of_resets(open, now),
             idle_frames: Allowance::new(BURST, now),
             streams_reset: 0,
             heard: 0,
@@ -170,6 +131,7 @@ impl Meter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock;
 
     const PING: u8 = 6;
 

@@ -10,10 +10,11 @@ use bytes::Bytes;
 use h2::server::Connection;
 use h2::{Ping, PingPong, Reason};
 
-use super::carrier::Carrier;
 use super::fault::Fault;
 use super::meter::Meter;
+use super::serving;
 use super::wire::Wire;
+use crate::accept::carrier::Carrier;
 use crate::clock;
 use crate::deadline::Deadline;
 
@@ -30,8 +31,6 @@ pub(super) struct Talk {
     carrier: Rc<Carrier>,
     meter: Rc<RefCell<Meter>>,
     phase: Phase,
-    /// It is old then.
-    leave_at: Option<Time>,
     /// A head has been coming in since then.
     head_since: Option<Time>,
     fault: Option<Fault>,
@@ -56,20 +55,17 @@ enum Phase {
 }
 
 impl Talk {
-    /// `leave_at` is when the connection will be old.
     pub(super) fn new(
         mut frames: Connection<Wire, Bytes>,
-        carrier: Rc<Carrier>,
+        carrier: Carrier,
         meter: Rc<RefCell<Meter>>,
-        leave_at: Option<Time>,
     ) -> Self {
         Self {
             pings: frames.ping_pong(),
             frames,
-            carrier,
+            carrier: Rc::new(carrier),
             meter,
             phase: Phase::Serving,
-            leave_at,
             head_since: None,
             fault: None,
             look_at: clock::now() + SILENCE,
@@ -94,7 +90,7 @@ impl Talk {
                         self.look_at = self.look_at.max(idle_since + SILENCE);
                     }
                     carrier.worker.count_request(&mut self.seen_tick);
-                    carrier.begin(request, response);
+                    serving::begin(carrier, request, response);
                     continue;
                 }
                 Poll::Ready(Some(Err(error))) => {
@@ -155,7 +151,7 @@ impl Talk {
         let (idle_timeout, head_timeout) = self.carrier.timeouts();
         let head_due = self.head_since.map_or(Time::MAX, |since| since + head_timeout);
         let (idle, leave) = match self.phase {
-            Phase::Serving => (self.carrier.idle(idle_timeout), self.leave_at),
+            Phase::Serving => (self.carrier.idle(idle_timeout), self.carrier.leave_at),
             Phase::Leaving(since) => {
                 (self.carrier.idle(GOODBYE).map(|at| at.max(since + GOODBYE)), None)
             }
@@ -179,7 +175,7 @@ impl Talk {
                 }
             }
             Phase::Serving => {
-                if has_come(self.leave_at) || has_come(self.carrier.idle(idle_timeout)) {
+                if has_come(self.carrier.leave_at) || has_come(self.carrier.idle(idle_timeout)) {
                     self.say_goodbye(now);
                 }
             }

@@ -1,0 +1,164 @@
+//! What the requests of one connection share that carries many at a time, and how each of them is served.
+//!
+//! It knows nothing of frames: which protocol tells them apart is for `h2` and `h3`.
+
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use balance::{Rng, Time};
+
+use crate::accept::arrival::Arrival;
+use crate::accept::client::Client;
+use crate::binary::WebSocketKey;
+use crate::clock;
+use crate::exchange::Exchange;
+use crate::failure::Failure;
+use crate::forwarded::Origin;
+use crate::live::Bound;
+use crate::request;
+use crate::stream::Stream;
+use crate::tls::Greeting;
+use crate::worker::{Stage, Worker};
+
+/// A connection as the requests that it carries share it.
+pub(super) struct Carrier {
+    pub(super) worker: Rc<Worker>,
+    pub(super) bound: Arc<Bound>,
+    pub(super) greeting: Option<Arc<Greeting>>,
+    pub(super) origin: Rc<Origin>,
+    pub(super) peer: SocketAddr,
+    pub(super) destination: Option<SocketAddr>,
+    pub(super) accepted: Time,
+    /// When it will be old; `None`: never.
+    pub(super) leave_at: Option<Time>,
+    /// Requests under way.
+    open: Cell<u32>,
+    /// When the last of those that have ended did so.
+    ended: Cell<Time>,
+}
+
+impl Carrier {
+    pub(super) fn new(worker: &Rc<Worker>, arrival: Arrival) -> Self {
+        let origin = Rc::new(arrival.origin());
+        let Arrival { peer, destination, bound, greeting, accepted, .. } = arrival;
+        let live = worker.live();
+        let max_age = live.listener(&bound).and_then(|it| it.client.connection_max_age);
+        let leave_at = max_age.map(|age| accepted + jitter(age, &mut worker.rng.borrow_mut()));
+        Self {
+            worker: Rc::clone(worker),
+            bound,
+            greeting,
+            origin,
+            peer,
+            destination,
+            accepted,
+            leave_at,
+            open: Cell::new(0),
+            ended: Cell::new(clock::now()),
+        }
+    }
+
+    /// A request begins. What it is served by, and with: `serve` ends it.
+    pub(super) fn begin(&self, stream: Stream) -> (Client, Box<Exchange>) {
+        self.open.set(self.open.get() + 1);
+        (Client::of_stream(self, &self.worker, stream), self.worker.exchange())
+    }
+
+    /// Serves a request whose head has been read or refused, to its end.
+    pub(super) async fn serve(
+        &self,
+        client: &mut Client,
+        exchange: &mut Exchange,
+        read: Result<(), Failure>,
+    ) {
+        // What becomes of the stream, its message knows.
+        let _ = match read {
+            Ok(()) => request::serve(&self.worker, client, exchange).await,
+            Err(failure) => request::refuse(&self.worker, client, exchange, failure).await,
+        };
+    }
+
+    /// A request has ended: what can be used again goes back.
+    pub(super) fn end(&self, client: Client, exchange: Box<Exchange>) {
+        self.worker.give_back(exchange);
+        self.ended.set(client.since);
+        self.open.set(self.open.get() - 1);
+        client.part(&self.worker);
+    }
+
+    pub(super) fn is_busy(&self) -> bool {
+        self.open.get() > 0
+    }
+
+    /// When a request begins that begins now, as nearly as matters.
+    pub(super) fn begun(&self) -> Time {
+        self.ended.get()
+    }
+
+    /// When the connection will have been idle for so long; `None`: requests are under way.
+    pub(super) fn idle(&self, patience: Duration) -> Option<Time> {
+        (!self.is_busy()).then(|| self.ended.get() + patience)
+    }
+
+    /// The process ends, or nobody listens there any more.
+    pub(super) fn must_leave(&self) -> bool {
+        self.worker.stage() != Stage::Serving || self.worker.live().listener(&self.bound).is_none()
+    }
+
+    /// For an idle connection, and for the head of a request.
+    pub(super) fn timeouts(&self) -> (Duration, Duration) {
+        let live = self.worker.live();
+        let settings = live.listener(&self.bound).map(|listener| &listener.client);
+        settings.map_or((Duration::ZERO, Duration::ZERO), |settings| {
+            (settings.connection_idle_timeout, settings.head_timeout)
+        })
+    }
+}
+
+/// A tenth more or less, so that connections that came together do not leave together.
+fn jitter(age: Duration, rng: &mut Rng) -> Duration {
+    let tenth = age / 10;
+    let share = (rng.next_u64() >> 32) as f64 / f64::from(u32::MAX);
+    age - tenth + (2 * tenth).mul_f64(share)
+}
+
+/// 16 random bytes in Base64.
+pub(super) fn websocket_key(rng: &mut Rng) -> WebSocketKey {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut key = *b"AAAAAAAAAAAAAAAAAAAAAA==";
+    for digit in &mut key[..22] {
+        *digit = DIGITS[(rng.next_u64() >> 58) as usize];
+    }
+    // The last digit stands for the last two bits.
+    key[21] = DIGITS[(rng.next_u64() >> 62 << 4) as usize];
+    key
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_differ_by_a_tenth_at_most() {
+        let mut rng = Rng::new(1);
+        let ages: Vec<_> = (0..1000).map(|_| jitter(Duration::from_secs(100), &mut rng)).collect();
+        let (least, most) = (ages.iter().min().unwrap(), ages.iter().max().unwrap());
+        assert!((90..92).contains(&least.as_secs()), "{least:?}");
+        assert!((108..110).contains(&most.as_secs()), "{most:?}");
+    }
+
+    #[test]
+    fn a_key_is_16_bytes_in_base64() {
+        let mut rng = Rng::new(1);
+        for _ in 0..100 {
+            let key = String::from_utf8(websocket_key(&mut rng).to_vec()).unwrap();
+            let digits = key.strip_suffix("==").unwrap();
+            let is_digit = |digit: char| digit.is_ascii_alphanumeric() || "+/".contains(digit);
+            assert!(digits.len() == 22 && digits.chars().all(is_digit), "{key}");
+            assert!(digits.ends_with(['A', 'Q', 'g', 'w']), "{key}");
+        }
+    }
+}

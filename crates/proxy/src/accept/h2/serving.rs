@@ -1,0 +1,47 @@
+//! The task of one request.
+
+use std::rc::Rc;
+
+use bytes::Bytes;
+use h2::RecvStream;
+use h2::server::SendResponse;
+
+use crate::accept::carrier::{Carrier, websocket_key};
+use crate::exchange::Exchange;
+use crate::failure::Failure;
+use crate::h1::HeadLimits;
+use crate::h2::{Message, request as head};
+use crate::stream::Stream;
+
+/// Begins a request, in a task of its own.
+pub(super) fn begin(
+    carrier: &Rc<Carrier>,
+    request: http::Request<RecvStream>,
+    response: SendResponse<Bytes>,
+) {
+    let (parts, body) = request.into_parts();
+    let is_whole = body.is_end_stream();
+    let message = Box::new(Message::from_client(body, response));
+    let (mut client, mut exchange) = carrier.begin(Stream::H2(message));
+    let read = read_head(carrier, &parts, is_whole, &mut exchange);
+    let carrier = Rc::clone(carrier);
+    tokio::task::spawn_local(async move {
+        carrier.serve(&mut client, &mut exchange, read).await;
+        carrier.end(client, exchange);
+    });
+}
+
+/// Reads a request's head by the limits that are in force.
+fn read_head(
+    carrier: &Carrier,
+    parts: &http::request::Parts,
+    is_whole: bool,
+    exchange: &mut Exchange,
+) -> Result<(), Failure> {
+    let worker = &carrier.worker;
+    let live = worker.live();
+    let listener = live.listener(&carrier.bound).ok_or(Failure::NoRoute)?;
+    let limits = HeadLimits::of(&listener.client);
+    let key = || websocket_key(&mut worker.rng.borrow_mut());
+    head::read(parts, is_whole, &limits, key, &mut exchange.request).map_err(Failure::BadRequest)
+}
