@@ -13,6 +13,7 @@ use thiserror::Error;
 use tokio::sync::mpsc;
 
 use crate::accept::listen::Listening;
+use crate::alt_svc;
 use crate::backend::Backend;
 use crate::clock;
 use crate::dial::pool::{Endpoint, lock};
@@ -69,6 +70,8 @@ pub struct ListenerView {
     pub name: Arc<str>,
     /// With the port that the kernel gave.
     pub address: SocketAddr,
+    /// HTTP/3 is served at the UDP port of the same number.
+    pub http3: bool,
     pub connections: u64,
 }
 
@@ -173,12 +176,16 @@ impl Proxy {
                 },
             };
             let place = bound.place;
+            let alt_svc =
+                asked.http3.as_ref().map(|http3| alt_svc::value(http3, bound.address.port()));
             live.listeners[place] = Some(LiveListener {
                 name: Arc::clone(&asked.name),
                 bound,
                 client: Arc::clone(&asked.client),
                 protocol: asked.protocol.clone(),
                 tls,
+                http3: asked.http3,
+                alt_svc,
             });
         }
         self.swap(&old, live, sockets);
@@ -237,6 +244,7 @@ impl Proxy {
         let view = |listener: &LiveListener| ListenerView {
             name: Arc::clone(&listener.name),
             address: listener.bound.address,
+            http3: listener.http3.is_some(),
             connections: u64::from(listener.bound.open()),
         };
         live.listeners.iter().flatten().map(view).collect()

@@ -39,6 +39,8 @@ pub(crate) enum After {
 /// What holds for one request from its admission on.
 pub(crate) struct Terms<'l> {
     pub(crate) client: &'l ClientSettings,
+    /// What clients that do not speak HTTP/3 are told of it; `None`: it is not served.
+    pub(crate) alt_svc: Option<&'l str>,
     pub(crate) current: Rc<Held>,
     /// What the request has in common with those that are to meet at one endpoint.
     pub(crate) key: Option<u64>,

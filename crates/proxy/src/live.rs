@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 
 use balance::{EndpointSet, Ledger, Member};
 use gateway::snapshot::{
-    BackendKey, Carried, ClientSettings, EndpointSpec, Protocol, Rule, Transport,
+    BackendKey, Carried, ClientSettings, EndpointSpec, Http3, Protocol, Rule, Transport,
 };
 use gateway::{Snapshot, snapshot};
 
@@ -88,6 +88,10 @@ pub(crate) struct LiveListener {
     pub(crate) protocol: Protocol,
     /// What becomes of TLS, which all connections begin with then.
     pub(crate) tls: Option<Arc<Sites>>,
+    /// How requests come by HTTP/3 too.
+    pub(crate) http3: Option<Http3>,
+    /// What clients over TCP are told of that.
+    pub(crate) alt_svc: Option<Box<str>>,
 }
 
 impl LiveListener {

@@ -9,6 +9,7 @@ use balance::{End, Time};
 use gateway::snapshot::BackendSettings;
 
 use crate::accept::client::Client;
+use crate::alt_svc;
 use crate::body::{Side, Source, Stop};
 use crate::clock;
 use crate::dial::abandon;
@@ -82,6 +83,7 @@ fn change(worker: &Worker, exchange: &mut Exchange, lease: &Lease, terms: &Terms
     if let (Some(bond), Some(affinity)) = (&terms.bond, &terms.backend().affinity) {
         bond.seal(worker, affinity, &lease.slot, response);
     }
+    alt_svc::tell(terms.alt_svc, request, response);
 }
 
 /// Writes the head into the pump; says whether the client may send another request.
@@ -333,10 +335,11 @@ async fn send_own(
         && exchange.upload.is_read()
         && client.may_stay(worker, &listener.client);
     record.status = exchange.response.status;
-    let fields = &mut exchange.response.fields;
-    if !fields.has(Name::Date) {
-        fields.add(Name::Date, worker.date());
+    let Exchange { request, response, .. } = &mut *exchange;
+    if !response.fields.has(Name::Date) {
+        response.fields.add(Name::Date, worker.date());
     }
+    alt_svc::tell(listener.alt_svc.as_deref(), request, response);
     if put_own(client, exchange, body, keep_alive).is_err() {
         return After::Cut;
     }

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use gateway::snapshot::{Backend, BackendKey, EndpointSpec, Snapshot, Source};
 use gateway::{Endpoints, Object, Problem, Translation};
-use proxy::Proxy;
+use proxy::{ListenerView, Proxy};
 use tokio::sync::watch;
 
 use crate::dns::Names;
@@ -168,11 +168,17 @@ impl Configuration {
         self.report.send_modify(|report| report.problems = problems.into());
     }
 
-    fn listening(&self) -> Vec<(Arc<str>, SocketAddr)> {
-        self.proxy.listeners().into_iter().map(|view| (view.name, view.address)).collect()
+    /// Names and addresses; HTTP/3 has one of its own.
+    fn listening(&self) -> Vec<(Arc<str>, String)> {
+        let addresses = |view: ListenerView| {
+            let address = view.address;
+            let http3 = view.http3.then(|| (view.name.clone(), format!("{address}/udp")));
+            std::iter::once((view.name, address.to_string())).chain(http3)
+        };
+        self.proxy.listeners().into_iter().flat_map(addresses).collect()
     }
 
-    fn tell_listeners(&self, before: &[(Arc<str>, SocketAddr)]) {
+    fn tell_listeners(&self, before: &[(Arc<str>, String)]) {
         let after = self.listening();
         for (name, address) in after.iter().filter(|it| !before.contains(it)) {
             tracing::info!(%address, listener = %name, "listening");

@@ -116,7 +116,8 @@ pub(crate) fn is_sent_on(name: Name, framing: Framing) -> bool {
         | Name::XRequestId
         | Name::Date
         | Name::RetryAfter
-        | Name::ProxyStatus => true,
+        | Name::ProxyStatus
+        | Name::AltSvc => true,
     }
 }
 

@@ -74,9 +74,8 @@ fn name(known: Name, text: &[u8]) -> Result<HeaderName, BadSyntax> {
         | Name::ProxyAuthenticate
         | Name::ProxyAuthorization
         | Name::ProxyStatus
-        | Name::Http2Settings => {
-            HeaderName::from_bytes(text).map_err(|_invalid| BadSyntax::FieldName)?
-        }
+        | Name::Http2Settings
+        | Name::AltSvc => HeaderName::from_bytes(text).map_err(|_invalid| BadSyntax::FieldName)?,
     })
 }
 

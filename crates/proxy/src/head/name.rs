@@ -28,6 +28,7 @@ pub enum Name {
     ProxyAuthorization,
     ProxyStatus,
     Http2Settings,
+    AltSvc,
 }
 
 impl Name {
@@ -40,7 +41,14 @@ impl Name {
             3 => one_of(name, [(b"via", Self::Via)]),
             4 => one_of(name, [(b"host", Self::Host), (b"date", Self::Date)]),
             6 => one_of(name, [(b"expect", Self::Expect)]),
-            7 => one_of(name, [(b"upgrade", Self::Upgrade), (b"trailer", Self::Trailer)]),
+            7 => one_of(
+                name,
+                [
+                    (b"upgrade", Self::Upgrade),
+                    (b"trailer", Self::Trailer),
+                    (b"alt-svc", Self::AltSvc),
+                ],
+            ),
             9 => one_of(name, [(b"forwarded", Self::Forwarded)]),
             10 => {
                 one_of(name, [(b"connection", Self::Connection), (b"keep-alive", Self::KeepAlive)])
@@ -106,6 +114,7 @@ impl Name {
             Self::ProxyAuthorization => "Proxy-Authorization",
             Self::ProxyStatus => "Proxy-Status",
             Self::Http2Settings => "HTTP2-Settings",
+            Self::AltSvc => "Alt-Svc",
         }
     }
 
@@ -156,6 +165,7 @@ mod tests {
             ("Proxy-Authorization", Name::ProxyAuthorization),
             ("Proxy-Status", Name::ProxyStatus),
             ("HTTP2-Settings", Name::Http2Settings),
+            ("Alt-Svc", Name::AltSvc),
         ];
         for (text, name) in known {
             assert_eq!(name.text(), text);

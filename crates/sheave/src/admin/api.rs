@@ -20,6 +20,8 @@ pub(super) struct Listeners {
 struct Listener {
     name: String,
     address: SocketAddr,
+    /// HTTP/3 is served at the UDP port of the same number.
+    http3: bool,
     connections: u64,
 }
 
@@ -83,6 +85,7 @@ pub(super) fn listeners(views: Vec<ListenerView>) -> Listeners {
     let listener = |view: ListenerView| Listener {
         name: view.name.to_string(),
         address: view.address,
+        http3: view.http3,
         connections: view.connections,
     };
     Listeners { listeners: views.into_iter().map(listener).collect() }

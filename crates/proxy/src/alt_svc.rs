@@ -1,0 +1,58 @@
+//! How clients that came over TCP learn that HTTP/3 is served too: the field Alt-Svc (RFC 7838 §3).
+
+use std::num::NonZeroU16;
+
+use gateway::snapshot::Http3;
+
+use crate::head::{Name, RequestHead, ResponseHead, Version};
+
+/// For so long clients may remember it: a day.
+const MAX_AGE_SECONDS: u32 = 86_400;
+
+/// What the field says where HTTP/3 is served beside this TCP port.
+pub(crate) fn value(http3: &Http3, port: u16) -> Box<str> {
+    let port = http3.advertised_port.map_or(port, NonZeroU16::get);
+    format!("h3=\":{port}\"; ma={MAX_AGE_SECONDS}").into()
+}
+
+/// Tells the client, unless it speaks HTTP/3 already, or the endpoint has told it of something else.
+pub(crate) fn tell(value: Option<&str>, request: &RequestHead, response: &mut ResponseHead) {
+    let Some(value) = value else { return };
+    if request.version != Version::Http3 && !response.fields.has(Name::AltSvc) {
+        response.fields.add(Name::AltSvc, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(version: Version, of_endpoint: Option<&str>) -> Vec<String> {
+        let (mut request, mut response) = (RequestHead::new(), ResponseHead::new());
+        request.version = version;
+        of_endpoint.into_iter().for_each(|value| response.fields.append("alt-svc", value));
+        let http3 = Http3 { max_concurrent_streams: 1, zero_rtt: false, advertised_port: None };
+        tell(Some(&value(&http3, 443)), &request, &mut response);
+        let values = response.fields.values(Name::AltSvc);
+        values.map(|value| String::from_utf8_lossy(value).into_owned()).collect()
+    }
+
+    #[test]
+    fn clients_of_tcp_are_told_once() {
+        let ours = "h3=\":443\"; ma=86400";
+        assert_eq!(told(Version::Http11, None), [ours]);
+        assert_eq!(told(Version::Http2, None), [ours]);
+        assert_eq!(told(Version::Http2, Some("clear")), ["clear"]);
+        assert!(told(Version::Http3, None).is_empty());
+    }
+
+    #[test]
+    fn the_port_that_clients_are_told_may_be_another() {
+        let http3 = Http3 {
+            max_concurrent_streams: 1,
+            zero_rtt: false,
+            advertised_port: NonZeroU16::new(443),
+        };
+        assert_eq!(&*value(&http3, 8443), "h3=\":443\"; ma=86400");
+    }
+}
