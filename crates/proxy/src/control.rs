@@ -1,5 +1,6 @@
 //! The handle on the control side: starts the workers, tells them what is in force, asks them what they do.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -8,18 +9,20 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use gateway::Snapshot;
-use gateway::snapshot::{BackendKey, BackendSettings, EndpointSpec, Listener};
+use gateway::snapshot::{BackendKey, BackendSettings, EndpointSpec, Listener, Transport};
 use thiserror::Error;
 use tokio::sync::mpsc;
 
+use crate::accept::h3;
 use crate::accept::listen::Listening;
 use crate::alt_svc;
 use crate::backend::Backend;
 use crate::clock;
 use crate::dial::pool::{Endpoint, lock};
 use crate::health;
-use crate::live::{Bound, Estate, Live, LiveListener};
+use crate::live::{Bound, Estate, Live, LiveHttp3, LiveListener};
 use crate::observe::{self, access};
+use crate::quic::{self, Groups};
 use crate::tls::Servers;
 use crate::worker::{self, Command, Shared, Stage, Worker};
 
@@ -27,6 +30,9 @@ use crate::worker::{self, Command, Shared, Stage, Worker};
 const DRAIN_LOOK: Duration = Duration::from_millis(5);
 /// Idle clients may still send a request for a third of the time for draining, and for no longer than this.
 const DRAIN_GRACE: Duration = Duration::from_secs(5);
+
+/// Ports that are tried where any will do, until one is free for UDP as well.
+const PORTS: usize = 16;
 
 /// How the data plane runs; not what it does.
 pub struct Settings {
@@ -52,16 +58,31 @@ pub struct Proxy {
 struct Control {
     estate: Estate,
     servers: Servers,
+    groups: Groups,
     threads: Vec<JoinHandle<()>>,
 }
 
 /// An address that cannot be listened on.
 #[derive(Debug, Error)]
-#[error("cannot listen on {address} ({name})")]
+#[error("cannot listen on {address}{} ({name})", suffix(*transport))]
 pub struct ListenError {
     pub name: Arc<str>,
+    pub transport: Transport,
     pub address: SocketAddr,
     pub source: io::Error,
+}
+
+fn suffix(transport: Transport) -> &'static str {
+    match transport {
+        Transport::Tcp => "",
+        Transport::Udp => "/udp",
+    }
+}
+
+impl ListenError {
+    fn of(asked: &Listener, transport: Transport, address: SocketAddr, source: io::Error) -> Self {
+        Self { name: Arc::clone(&asked.name), transport, address, source }
+    }
 }
 
 /// A listener as an operator sees it.
@@ -142,8 +163,8 @@ impl Proxy {
                 tracing::error!(%error, "nobody watches the health of endpoints");
             }
         })?);
-        let control =
-            Mutex::new(Control { estate: Estate::new(count), servers: Servers::new(), threads });
+        let (estate, servers, groups) = (Estate::new(count), Servers::new(), Groups::default());
+        let control = Mutex::new(Control { estate, servers, groups, threads });
         Ok(Self { shared, control })
     }
 
@@ -157,56 +178,79 @@ impl Proxy {
             routes: control.estate.routes(&snapshot.rules),
             backends: control.estate.backends(snapshot),
         };
-        let mut sockets = Vec::new();
+        let (mut sockets, mut groups) = (Vec::new(), BTreeMap::new());
         let sites = control.servers.sites(snapshot.listeners.iter().map(|it| it.tls.as_deref()));
         for (asked, tls) in snapshot.listeners.iter().zip(sites) {
             let mut known = old.listeners.iter().flatten();
             let bound = match known.find(|known| known.bound.is_for(asked)) {
                 Some(known) => Arc::clone(&known.bound),
-                None => match self.bind(&mut live, asked) {
+                None => match self.bind(&mut control.groups, &mut live, asked) {
                     Ok((bound, socket)) => {
                         sockets.push((Arc::clone(&bound), socket));
                         bound
                     }
                     Err(source) => {
-                        let (name, address) = (Arc::clone(&asked.name), asked.address);
-                        errors.push(ListenError { name, address, source });
+                        let transport = asked.protocol.transport();
+                        errors.push(ListenError::of(asked, transport, asked.address, source));
                         continue;
                     }
                 },
             };
             let place = bound.place;
-            let alt_svc =
-                asked.http3.as_ref().map(|http3| alt_svc::value(http3, bound.address.port()));
+            let mut http3 = None;
+            if let Some(settings) = asked.http3 {
+                let address = bound.address;
+                match control.groups.bind(address, self.shared.seats.len()) {
+                    Ok(group) => {
+                        groups.insert(place, group);
+                        let alt_svc = alt_svc::value(&settings, address.port());
+                        http3 = Some(LiveHttp3 { settings, alt_svc });
+                    }
+                    Err(source) => {
+                        errors.push(ListenError::of(asked, Transport::Udp, address, source));
+                    }
+                }
+            }
             live.listeners[place] = Some(LiveListener {
                 name: Arc::clone(&asked.name),
                 bound,
                 client: Arc::clone(&asked.client),
                 protocol: asked.protocol.clone(),
                 tls,
-                http3: asked.http3,
-                alt_svc,
+                http3,
             });
         }
-        self.swap(&old, live, sockets);
+        let change = control.groups.open(groups);
+        self.swap(&old, live, sockets, change);
         self.shared.bell.ring();
         errors
     }
 
     /// Takes a free place for a new address.
-    fn bind(&self, live: &mut Live, asked: &Listener) -> io::Result<(Arc<Bound>, Listening)> {
-        let transport = asked.protocol.transport();
-        let socket = Listening::bind(transport, asked.address)?;
-        let bound_to = socket.address()?;
+    fn bind(
+        &self,
+        groups: &mut Groups,
+        live: &mut Live,
+        asked: &Listener,
+    ) -> io::Result<(Arc<Bound>, Listening)> {
+        let workers = self.shared.seats.len();
+        let (socket, bound_to) = listen(groups, workers, asked)?;
         live.listeners.push(None);
         let place = live.listeners.len() - 1;
-        let workers = self.shared.seats.len();
+        let transport = asked.protocol.transport();
         let bound = Bound::new(place, transport, asked.address, bound_to, workers);
         Ok((Arc::new(bound), socket))
     }
 
     /// First the Snapshot, then the sockets: no connection comes by a listener that is not known.
-    fn swap(&self, old: &Live, live: Live, sockets: Vec<(Arc<Bound>, Listening)>) {
+    fn swap(
+        &self,
+        old: &Live,
+        live: Live,
+        sockets: Vec<(Arc<Bound>, Listening)>,
+        change: quic::Change,
+    ) {
+        let live = Arc::new(live);
         let is_gone = |place: usize| live.listeners.get(place).is_none_or(Option::is_none);
         let gone: Vec<usize> = old
             .listeners
@@ -215,16 +259,29 @@ impl Proxy {
             .map(|listener| listener.bound.place)
             .filter(|&place| is_gone(place))
             .collect();
-        self.shared.live.store(Arc::new(live));
+        self.shared.live.store(Arc::clone(&live));
         for (bound, socket) in sockets {
             self.home(bound.place).tell(Command::Listen(bound, socket));
         }
         for &place in &gone {
             self.home(place).tell(Command::Unlisten { place });
         }
-        if !gone.is_empty() {
-            self.shared.seats.iter().for_each(|seat| seat.tell(Command::LookUp));
+        for (place, group) in change.opened {
+            let Some(listener) = &live.listeners[place] else { continue };
+            let (bound, serve): (_, quic::Serve) = (&listener.bound, h3::begin);
+            self.tell_all(|| Command::ListenQuic(Arc::clone(bound), Arc::clone(&group), serve));
         }
+        for &place in &change.closed {
+            self.tell_all(|| Command::UnlistenQuic { place });
+        }
+        let has_closed = !gone.is_empty() || !change.closed.is_empty();
+        if has_closed {
+            self.tell_all(|| Command::LookUp);
+        }
+    }
+
+    fn tell_all(&self, command: impl Fn() -> Command) {
+        self.shared.seats.iter().for_each(|seat| seat.tell(command()));
     }
 
     /// The worker that accepts for a place.
@@ -268,6 +325,7 @@ impl Proxy {
         for listener in live.listeners.iter().flatten() {
             let place = listener.bound.place;
             self.home(place).tell(Command::Unlisten { place });
+            self.tell_all(|| Command::UnlistenQuic { place });
         }
         while self.shared.connections() > 0 {
             let passed = clock::now().saturating_since(started);
@@ -291,6 +349,25 @@ impl Drop for Proxy {
             // A worker that panicked has said so.
             drop(thread.join());
         }
+    }
+}
+
+/// A socket for a new listener, and its address. Where any port will do, it is one that HTTP/3 can have too.
+fn listen(
+    groups: &mut Groups,
+    workers: usize,
+    asked: &Listener,
+) -> io::Result<(Listening, SocketAddr)> {
+    // Those that are held are not given again.
+    let mut held = Vec::new();
+    loop {
+        let socket = Listening::bind(asked.protocol.transport(), asked.address)?;
+        let address = socket.address()?;
+        let is_choosy = asked.http3.is_some() && asked.address.port() == 0 && held.len() < PORTS;
+        if !is_choosy || groups.bind(address, workers).is_ok() {
+            return Ok((socket, address));
+        }
+        held.push(socket);
     }
 }
 

@@ -38,6 +38,7 @@ pub(crate) enum Failure {
     StreamIdle,
     Unsecured(Unsecured),
     Misdirected,
+    TooEarly,
     Untrusted(Untrusted),
     NotHttp2,
     StreamRefused,
@@ -56,7 +57,7 @@ pub(crate) struct Meaning {
 
 impl Failure {
     /// Every word, for the metrics; bad requests share one.
-    pub(crate) const ALL: [Self; 32] = [
+    pub(crate) const ALL: [Self; 33] = [
         Self::BadRequest(BadRequest::Target),
         Self::BadRequestBody(BadChunk::Size),
         Self::BadWebText,
@@ -85,6 +86,7 @@ impl Failure {
         Self::StreamIdle,
         Self::Unsecured(Unsecured::Protocol),
         Self::Misdirected,
+        Self::TooEarly,
         Self::Untrusted(Untrusted::Certificate),
         Self::NotHttp2,
         Self::StreamRefused,
@@ -106,6 +108,7 @@ impl Failure {
             Self::StreamIdle => row(504, "connection_read_timeout", "stream_idle"),
             Self::Unsecured(_) => row(400, "http_request_error", "client_tls"),
             Self::Misdirected => row(421, "http_request_error", "misdirected"),
+            Self::TooEarly => row(425, "http_request_denied", "too_early"),
             Self::Untrusted(why) => row(why.status(), why.proxy_error(), "endpoint_tls"),
             Self::BodyTooLarge => row(413, "http_request_error", "body_too_large"),
             Self::HeadTimeout => row(408, "http_request_error", "head_timeout"),
@@ -160,6 +163,7 @@ impl Failure {
             | Self::UntrustedProxy
             | Self::Unsecured(_)
             | Self::Misdirected
+            | Self::TooEarly
             | Self::StreamIdle
             | Self::NoUpgrade
             | Self::OutOfDescriptors => End::Unfinished,
@@ -217,6 +221,7 @@ impl Failure {
             Self::StreamIdle => "nothing moved for too long",
             Self::Unsecured(why) => why.reason(),
             Self::Misdirected => "another listener has that host: use a connection of its own",
+            Self::TooEarly => "the handshake is not over: send the request again when it is",
             Self::Untrusted(why) => why.reason(),
             Self::NotHttp2 => "endpoint does not speak HTTP/2",
             Self::StreamRefused => "endpoint refused the request unprocessed",

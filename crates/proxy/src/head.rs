@@ -330,6 +330,7 @@ fn usual_reason(status: u16) -> &'static str {
         414 => "URI Too Long",
         417 => "Expectation Failed",
         421 => "Misdirected Request",
+        425 => "Too Early",
         426 => "Upgrade Required",
         429 => "Too Many Requests",
         431 => "Request Header Fields Too Large",

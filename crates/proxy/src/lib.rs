@@ -56,14 +56,14 @@ pub mod head;
 /// HTTP/1.1: bytes to heads and chunks, and back.
 pub mod h1;
 /// QUIC: connections and streams.
-#[allow(dead_code, unused_imports, reason = "HTTP/3 is what will call it")]
+#[allow(dead_code, reason = "links to endpoints are what will call the rest")]
 mod quic;
 /// Heads as HTTP/2 and HTTP/3 both say them.
 mod binary;
 /// HTTP/2: heads and streams as its library gives and takes them.
 mod h2;
 /// HTTP/3: frames, field sections, and streams as requests see them.
-#[allow(dead_code, unused_imports, reason = "listeners and links are what will call it")]
+#[allow(dead_code, unused_imports, reason = "links to endpoints are what will call the rest")]
 pub mod h3;
 /// Who the client of a connection is, by the word of the proxy before us.
 pub mod proxy_protocol;

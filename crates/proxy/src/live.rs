@@ -89,12 +89,22 @@ pub(crate) struct LiveListener {
     /// What becomes of TLS, which all connections begin with then.
     pub(crate) tls: Option<Arc<Sites>>,
     /// How requests come by HTTP/3 too.
-    pub(crate) http3: Option<Http3>,
-    /// What clients over TCP are told of that.
-    pub(crate) alt_svc: Option<Box<str>>,
+    pub(crate) http3: Option<LiveHttp3>,
+}
+
+/// HTTP/3 at a listener.
+pub(crate) struct LiveHttp3 {
+    pub(crate) settings: Http3,
+    /// What clients over TCP are told of it.
+    pub(crate) alt_svc: Box<str>,
 }
 
 impl LiveListener {
+    /// What clients over TCP are told of HTTP/3; `None`: it is not served.
+    pub(crate) fn alt_svc(&self) -> Option<&str> {
+        self.http3.as_ref().map(|http3| &*http3.alt_svc)
+    }
+
     /// The rule of a connection that carries no requests.
     pub(crate) fn connection_rule(&self, greeting: Option<&Greeting>) -> Option<&Arc<Rule>> {
         if let (Some(sites), Some(greeting)) = (&self.tls, greeting) {

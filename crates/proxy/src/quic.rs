@@ -35,6 +35,7 @@ mod tests;
 
 pub(crate) use closed::Closed;
 pub(crate) use connection::Connection;
+#[allow(unused_imports, reason = "links to endpoints are what will use it")]
 pub(crate) use dial::{Dialer, LinkSettings};
 pub(crate) use group::{Change, Group, Groups};
 pub(crate) use keys::Keys;

@@ -339,7 +339,7 @@ async fn send_own(
     if !response.fields.has(Name::Date) {
         response.fields.add(Name::Date, worker.date());
     }
-    alt_svc::tell(listener.alt_svc.as_deref(), request, response);
+    alt_svc::tell(listener.alt_svc(), request, response);
     if put_own(client, exchange, body, keep_alive).is_err() {
         return After::Cut;
     }

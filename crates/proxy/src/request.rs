@@ -190,7 +190,7 @@ fn terms<'l>(
     let address = || client.origin.client(&request.fields, &listener.client);
     Terms {
         client: &listener.client,
-        alt_svc: listener.alt_svc.as_deref(),
+        alt_svc: listener.alt_svc(),
         key: hash_key::of_request(&current.settings, request, address),
         bond: Bond::of_request(backend, &current, request, address),
         current,

@@ -2,10 +2,11 @@
 //!
 //! It knows nothing of frames: which protocol tells them apart is for `h2` and `h3`.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Duration;
 
 use balance::{Rng, Time};
@@ -38,6 +39,8 @@ pub(super) struct Carrier {
     open: Cell<u32>,
     /// When the last of those that have ended did so.
     ended: Cell<Time>,
+    /// Who waits for the last request to end.
+    waiting: RefCell<Option<Waker>>,
 }
 
 impl Carrier {
@@ -58,6 +61,7 @@ impl Carrier {
             leave_at,
             open: Cell::new(0),
             ended: Cell::new(clock::now()),
+            waiting: RefCell::default(),
         }
     }
 
@@ -87,6 +91,18 @@ impl Carrier {
         self.ended.set(client.since);
         self.open.set(self.open.get() - 1);
         client.part(&self.worker);
+        if !self.is_busy()
+            && let Some(waiting) = self.waiting.take()
+        {
+            waiting.wake();
+        }
+    }
+
+    /// Wakes the task once when no request is under way any more.
+    pub(super) fn wake_when_idle(&self, waker: &Waker) {
+        if self.is_busy() {
+            self.waiting.replace(Some(waker.clone()));
+        }
     }
 
     pub(super) fn is_busy(&self) -> bool {

@@ -35,6 +35,8 @@ pub(crate) struct Client {
     pub(crate) greeting: Option<Arc<Greeting>>,
     pub(crate) origin: Rc<Origin>,
     pub(crate) peer: SocketAddr,
+    /// Where its packets come from now: elsewhere than from `peer` if it has moved, as only QUIC lets it.
+    pub(crate) seen_at: SocketAddr,
     /// Where a proxy before us says that the client has connected to.
     pub(super) destination: Option<SocketAddr>,
     pub(crate) accepted: Time,
@@ -70,6 +72,7 @@ impl Client {
             greeting,
             origin,
             peer,
+            seen_at: peer,
             destination,
             accepted,
             since: now,
@@ -89,6 +92,7 @@ impl Client {
             greeting: carrier.greeting.clone(),
             origin: Rc::clone(&carrier.origin),
             peer: carrier.peer,
+            seen_at: carrier.peer,
             destination: carrier.destination,
             accepted: carrier.accepted,
             since,
@@ -113,7 +117,7 @@ impl Client {
     /// A proxy before us has said who the client is.
     pub(super) fn introduced(&mut self, addresses: Addresses) {
         self.origin = Rc::new(Origin::new(addresses.client, self.origin.scheme));
-        self.peer = addresses.client;
+        (self.peer, self.seen_at) = (addresses.client, addresses.client);
         self.destination = Some(addresses.destination);
     }
 

@@ -16,5 +16,7 @@ mod carrier;
 mod allowance;
 /// A client's HTTP/2 connection.
 pub(crate) mod h2;
+/// A client's HTTP/3 connection.
+pub(crate) mod h3;
 /// A client's HTTP/1.1 connection.
 pub(crate) mod h1;

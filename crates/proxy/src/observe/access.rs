@@ -192,8 +192,8 @@ fn describe_client(
             line.number("client.port", client.peer.port());
         }
     }
-    line.plain("network.peer.address", client.origin.text());
-    line.number("network.peer.port", client.peer.port());
+    line.plain("network.peer.address", client.seen_at.ip().to_canonical());
+    line.number("network.peer.port", client.seen_at.port());
     if let Some(version) = client.greeting.as_ref().and_then(|greeting| greeting.version) {
         line.plain("tls.protocol.version", version);
     }

@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::accept::h2::Fault;
+use crate::accept::{h2, h3};
 use crate::failure::Failure;
 use crate::grpc::Code;
 use crate::mirror::Fate;
@@ -202,9 +202,12 @@ pub(crate) struct WorkerCounters {
     pub(crate) moved_in: Counter,
     pub(crate) replay_refused: Counter,
     pub(crate) log_dropped: Counter,
-    /// By [`Fault`].
-    pub(crate) http2_ended: [Counter; Fault::ALL.len()],
+    /// By [`h2::Fault`].
+    pub(crate) http2_ended: [Counter; h2::Fault::ALL.len()],
     pub(crate) http2_streams_reset: Counter,
+    /// By [`h3::Fault`].
+    pub(crate) http3_ended: [Counter; h3::Fault::ALL.len()],
+    pub(crate) http3_streams_reset: Counter,
 }
 
 impl WorkerCounters {
@@ -217,6 +220,8 @@ impl WorkerCounters {
             log_dropped: Counter::default(),
             http2_ended: std::array::from_fn(|_| Counter::default()),
             http2_streams_reset: Counter::default(),
+            http3_ended: std::array::from_fn(|_| Counter::default()),
+            http3_streams_reset: Counter::default(),
         }
     }
 }

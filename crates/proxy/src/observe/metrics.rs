@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::accept::h2::Fault;
+use crate::accept::{h2, h3};
 use crate::backend::Backend;
 use crate::dial::link::Tally;
 use crate::dial::pool::Endpoint;
@@ -208,7 +208,7 @@ static OF_ALL: &[Row<Shared>] = &[
         "sheave_http2_connections_ended",
         &["reason"],
         Read::Counts(|it, each| {
-            for fault in Fault::ALL {
+            for fault in h2::Fault::ALL {
                 let count = total(&it.seats, |seat| &seat.counters.http2_ended[fault as usize]);
                 each(fault.word(), count);
             }
@@ -220,6 +220,23 @@ static OF_ALL: &[Row<Shared>] = &[
         &[],
         Read::Count(|it| total(&it.seats, |seat| &seat.counters.http2_streams_reset)),
         "Requests that clients gave up over HTTP/2.",
+    ),
+    Row::new(
+        "sheave_http3_connections_ended",
+        &["reason"],
+        Read::Counts(|it, each| {
+            for fault in h3::Fault::ALL {
+                let count = total(&it.seats, |seat| &seat.counters.http3_ended[fault as usize]);
+                each(fault.word(), count);
+            }
+        }),
+        "HTTP/3 connections of clients that were ended for what the client did, by reason.",
+    ),
+    Row::new(
+        "sheave_http3_streams_reset",
+        &[],
+        Read::Count(|it| total(&it.seats, |seat| &seat.counters.http3_streams_reset)),
+        "Requests that clients gave up over HTTP/3.",
     ),
 ];
 

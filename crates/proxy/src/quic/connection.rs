@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use quinn_proto::{ConnectionHandle, Dir, StreamId, VarInt};
@@ -45,6 +45,8 @@ pub(super) struct State {
     pub(super) established: bool,
     /// As far as is known the other side allows another stream with both directions.
     pub(super) may_open: bool,
+    /// Streams on which we alone speak, all of which stay open.
+    pub(super) ours_alone: usize,
     pub(super) closed: Option<Closed>,
     /// The end of its handshake has been counted.
     pub(super) concluded: bool,
@@ -107,6 +109,7 @@ impl Inner {
             proto,
             established: false,
             may_open: true,
+            ours_alone: 0,
             closed: None,
             concluded: false,
             alarm: None,
@@ -196,7 +199,12 @@ impl Connection {
 
     /// A new stream on which we alone speak; `None`: the other side allows no more now, or the connection is over.
     pub(crate) fn open_uni(&self) -> Option<SendStream> {
-        let id = self.0.state.borrow_mut().proto.streams().open(Dir::Uni)?;
+        let id = {
+            let state = &mut *self.0.state.borrow_mut();
+            let id = state.proto.streams().open(Dir::Uni)?;
+            state.ours_alone += 1;
+            id
+        };
         Some(SendStream::new(self, id))
     }
 
@@ -249,6 +257,17 @@ impl Connection {
     /// What the client's TLS has told; of an endpoint's connection: nothing.
     pub(crate) fn greeting(&self) -> &Arc<Greeting> {
         self.0.greeting.get_or_init(|| Arc::new(Greeting::of_quic()))
+    }
+
+    /// How long a word takes to the other side and back, as far as is known.
+    pub(crate) fn round_trip(&self) -> Duration {
+        self.0.state.borrow().proto.rtt()
+    }
+
+    /// Streams with both directions have something that the other side has not acknowledged: a close would lose it.
+    pub(crate) fn has_unacknowledged(&self) -> bool {
+        let state = &mut *self.0.state.borrow_mut();
+        state.proto.streams().send_streams() > state.ours_alone
     }
 
     /// The handshake is not complete: what comes may be a copy of what has come before (0-RTT, RFC 9001 §9.2).

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use gateway::snapshot::ClientSettings;
+use gateway::snapshot::{ClientSettings, Http3};
 use quinn_proto::{
     AcceptError, ConnectionEvent, ConnectionHandle, Endpoint, EndpointConfig, Incoming,
     ServerConfig,
@@ -163,6 +163,7 @@ pub(super) enum Step {
 struct Terms {
     bound: Arc<Bound>,
     policy: Arc<ClientSettings>,
+    http3: Http3,
     config: Arc<ServerConfig>,
 }
 
@@ -244,25 +245,29 @@ impl Server {
     fn terms(&mut self) -> Option<(Arc<ServerConfig>, Arc<ClientSettings>)> {
         self.bound = self.agenda.bound()?;
         let live = self.worker.live();
-        let policy = &live.listener(&self.bound)?.client;
+        let listener = live.listener(&self.bound)?;
+        let (policy, http3) = (&listener.client, listener.http3.as_ref()?.settings);
         let is_of_now = |terms: &Terms| {
-            Arc::ptr_eq(&terms.bound, &self.bound) && Arc::ptr_eq(&terms.policy, policy)
+            Arc::ptr_eq(&terms.bound, &self.bound)
+                && Arc::ptr_eq(&terms.policy, policy)
+                && terms.http3 == http3
         };
         let known = self.terms.take().filter(is_of_now);
         let terms = self.terms.insert(known.unwrap_or_else(|| Terms {
             bound: Arc::clone(&self.bound),
             policy: Arc::clone(policy),
-            config: self.config(policy),
+            http3,
+            config: self.config(policy, http3),
         }));
         Some((Arc::clone(&terms.config), Arc::clone(&terms.policy)))
     }
 
-    fn config(&self, policy: &ClientSettings) -> Arc<ServerConfig> {
+    fn config(&self, policy: &ClientSettings, http3: Http3) -> Arc<ServerConfig> {
         let shared = &self.worker.shared;
         let answerer = Arc::new(Answerer::new(shared, &self.bound));
         let mut config = ServerConfig::new(answerer, Arc::clone(&shared.quic_keys.token));
         let terms = transport::Terms {
-            bi_streams: policy.http2_max_concurrent_streams,
+            bi_streams: http3.max_concurrent_streams,
             idle_timeout: policy.connection_idle_timeout,
             keep_alive: None,
         };

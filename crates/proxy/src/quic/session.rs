@@ -49,7 +49,8 @@ impl Answerer {
         let site = sites.find(name).ok_or(description::UNRECOGNIZED_NAME)?;
         match &site.treatment {
             Treatment::Decrypt(Decryption { over_quic: Some(config), .. }) => {
-                Ok(Arc::clone(&config.usual))
+                let is_early = listener.http3.as_ref().is_some_and(|it| it.settings.zero_rtt);
+                Ok(Arc::clone(if is_early { &config.early } else { &config.usual }))
             }
             // What is carried as it is we cannot carry over QUIC.
             Treatment::Decrypt(Decryption { over_quic: None, .. }) | Treatment::PassThrough => {

@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use gateway::matching::{HostPattern, RouteTable};
 use gateway::snapshot::{
-    Carried, Certificate, ClientSettings, ListenerTls, PrivateKey, Protocol, TlsSite, TlsTerms,
-    Transport,
+    Carried, Certificate, ClientSettings, Http3, ListenerTls, PrivateKey, Protocol, TlsSite,
+    TlsTerms, Transport,
 };
 use quinn::crypto::rustls::QuicClientConfig;
 use rcgen::{CertificateParams, KeyPair, SanType};
@@ -26,7 +26,7 @@ use tokio::sync::mpsc;
 
 use super::*;
 use crate::accept::arrival::Presence;
-use crate::live::{Bound, Live, LiveListener};
+use crate::live::{Bound, Live, LiveHttp3, LiveListener};
 use crate::observe::QuicCounters;
 use crate::observe::access::Log;
 use crate::tls::Servers;
@@ -182,12 +182,14 @@ fn listener(bound: &Arc<Bound>, client: ClientSettings, identity: &Identity) -> 
         carries: Carried::Requests,
     };
     let tls = ListenerTls { sites: vec![site] };
+    let settings = Http3 { max_concurrent_streams: 128, zero_rtt: false, advertised_port: None };
     LiveListener {
         name: "test".into(),
         bound: Arc::clone(bound),
         client: Arc::new(client),
         protocol: Protocol::Http(RouteTable::default()),
         tls: Servers::new().sites([Some(&tls)].into_iter()).remove(0),
+        http3: Some(LiveHttp3 { settings, alt_svc: "".into() }),
     }
 }
 

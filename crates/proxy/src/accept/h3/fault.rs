@@ -1,0 +1,72 @@
+//! For what a client's HTTP/3 connection is ended before it would end by itself. One table, with the words of the metric.
+
+use crate::h3::Code;
+use crate::quic::Closed;
+
+/// What a client did, or did not do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// More requests were given up than anybody has reason to.
+    Resets,
+    /// Other work for nothing.
+    Excess,
+    /// HTTP/3 was not spoken as its rules are, or QPACK.
+    Protocol,
+    /// QUIC was not.
+    Transport,
+    /// Nothing has been heard of it for too long, though requests were under way.
+    Silent,
+}
+
+impl Fault {
+    /// Every one, for the metrics.
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Resets, Self::Excess, Self::Protocol, Self::Transport, Self::Silent];
+
+    /// The metric's label.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Resets => "resets",
+            Self::Excess => "excess",
+            Self::Protocol => "protocol",
+            Self::Transport => "transport",
+            Self::Silent => "silent",
+        }
+    }
+
+    /// What a connection is closed for with this code.
+    pub(super) fn of_code(code: Code) -> Self {
+        if code == Code::EXCESSIVE_LOAD { Self::Excess } else { Self::Protocol }
+    }
+
+    /// What is wrong with a connection that has ended so; `None`: the client has only left.
+    pub(super) fn of_end(closed: Closed, is_busy: bool) -> Option<Self> {
+        match closed {
+            Closed::Transport => Some(Self::Transport),
+            // One of its requests has found what makes the connection useless.
+            Closed::ByUs => Some(Self::Protocol),
+            Closed::TimedOut => is_busy.then_some(Self::Silent),
+            Closed::ByPeer { .. }
+            | Closed::Refused
+            | Closed::Secured(_)
+            | Closed::Reset
+            | Closed::VersionMismatch => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::Fault;
+
+    #[test]
+    fn each_fault_has_a_place_and_a_word_of_its_own() {
+        let mut words = HashSet::new();
+        for (place, fault) in Fault::ALL.into_iter().enumerate() {
+            assert_eq!(fault as usize, place);
+            assert!(words.insert(fault.word()), "{fault:?}");
+        }
+    }
+}
