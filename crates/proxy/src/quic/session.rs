@@ -75,7 +75,7 @@ impl crypto::ServerConfig for Answerer {
         _version: u32,
         parameters: &TransportParameters,
     ) -> Box<dyn crypto::Session> {
-        let stage = Stage::Hearing { said: Vec::new(), parameters: *parameters };
+        let stage = Stage::Hearing { said: Vec::new(), parameters: Box::new(*parameters) };
         Box::new(Session { answerer: self, stage })
     }
 }
@@ -95,7 +95,7 @@ enum Stage {
     /// The ClientHello is not whole yet.
     Hearing {
         said: Vec<u8>,
-        parameters: TransportParameters,
+        parameters: Box<TransportParameters>,
     },
     Talking(Box<Talk>),
 }

@@ -33,7 +33,7 @@ impl Terms {
     pub(super) fn config(&self) -> Arc<TransportConfig> {
         let mut config = TransportConfig::default();
         // A century is for ever.
-        let idle = IdleTimeout::try_from(self.idle_timeout).unwrap_or(VarInt::MAX.into());
+        let idle = IdleTimeout::try_from(self.idle_timeout).unwrap_or_else(|_longer| VarInt::MAX.into());
         config
             .max_concurrent_bidi_streams(self.bi_streams.into())
             .max_concurrent_uni_streams(UNI_STREAMS.into())
