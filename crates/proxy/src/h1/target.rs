@@ -114,8 +114,11 @@ fn is_ipv6(text: &[u8]) -> bool {
     str::from_utf8(text).is_ok_and(|text| text.parse::<Ipv6Addr>().is_ok())
 }
 
-/// May be empty (RFC 3986 §3.2.3). Digits only: Rust's numbers may have a sign.
+/// May be empty (RFC 3986 §3.2.3), and may begin with zeros.
 fn is_port(digits: &[u8]) -> bool {
-    let is_u16 = || str::from_utf8(digits).is_ok_and(|digits| digits.parse::<u16>().is_ok());
-    digits.is_empty() || (digits.iter().all(u8::is_ascii_digit) && is_u16())
+    let number = digits.iter().try_fold(0_u16, |number, digit| {
+        let digit = digit.is_ascii_digit().then(|| u16::from(digit - b'0'))?;
+        number.checked_mul(10)?.checked_add(digit)
+    });
+    number.is_some()
 }
