@@ -34,6 +34,8 @@ impl HeadLimits {
 
 /// What `HeadLimits::fields` may be at most: the table for parsing lies on the stack.
 pub const MAX_FIELDS: usize = 1000;
+/// Nearly every head has fewer; a table for more takes many pages.
+const USUAL_FIELDS: usize = 64;
 
 const MAX_TRAILER_FIELDS: usize = 64;
 
@@ -46,10 +48,24 @@ pub fn request(
     limits: &HeadLimits,
     head: &mut RequestHead,
 ) -> Result<Option<usize>, BadRequest> {
+    match request_of::<USUAL_FIELDS>(buffer, limits, head) {
+        Err(BadRequest::Syntax(BadSyntax::TooManyFields)) if limits.fields > USUAL_FIELDS => {
+            request_of::<MAX_FIELDS>(buffer, limits, head)
+        }
+        read => read,
+    }
+}
+
+/// Reads a head of `TABLE` fields at most.
+fn request_of<const TABLE: usize>(
+    buffer: &[u8],
+    limits: &HeadLimits,
+    head: &mut RequestHead,
+) -> Result<Option<usize>, BadRequest> {
     head.clear();
     let Some(start) = request_start(buffer)? else { return Ok(None) };
     let window = window(&buffer[start..], limits);
-    let mut table = [const { MaybeUninit::uninit() }; MAX_FIELDS];
+    let mut table = [const { MaybeUninit::uninit() }; TABLE];
     let mut lines = httparse::Request::new(&mut []);
     let len = match lines.parse_with_uninit_headers(window, in_limits(&mut table, limits)) {
         Ok(httparse::Status::Complete(len)) => len,
@@ -163,13 +179,28 @@ pub fn response(
     request_method: Method,
     head: &mut ResponseHead,
 ) -> Result<Option<usize>, BadResponse> {
+    match response_of::<USUAL_FIELDS>(buffer, limits, request_method, head) {
+        Err(BadResponse::Syntax(BadSyntax::TooManyFields)) if limits.fields > USUAL_FIELDS => {
+            response_of::<MAX_FIELDS>(buffer, limits, request_method, head)
+        }
+        read => read,
+    }
+}
+
+/// Reads a head of `TABLE` fields at most.
+fn response_of<const TABLE: usize>(
+    buffer: &[u8],
+    limits: &HeadLimits,
+    request_method: Method,
+    head: &mut ResponseHead,
+) -> Result<Option<usize>, BadResponse> {
     head.clear();
     // `httparse` lets empty lines come before it.
     if buffer.first().is_some_and(|&byte| byte != b'H') {
         return Err(BadSyntax::StartLine.into());
     }
     let window = window(buffer, limits);
-    let mut table = [const { MaybeUninit::uninit() }; MAX_FIELDS];
+    let mut table = [const { MaybeUninit::uninit() }; TABLE];
     let table = in_limits(&mut table, limits);
     let mut lines = httparse::Response::new(&mut []);
     let parser = httparse::ParserConfig::default();
@@ -249,7 +280,8 @@ fn in_limits<'t, 'b>(
     table: &'t mut [MaybeUninit<httparse::Header<'b>>],
     limits: &HeadLimits,
 ) -> &'t mut [MaybeUninit<httparse::Header<'b>>] {
-    &mut table[..limits.fields.min(MAX_FIELDS)]
+    let most = limits.fields.min(table.len());
+    &mut table[..most]
 }
 
 /// Copies the bytes of a section, and enters its fields as spans of them.
