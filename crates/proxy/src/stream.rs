@@ -127,6 +127,15 @@ impl Stream {
         }
     }
 
+    /// Whether a read might not wait, as of the last look of the runtime. Leaves nobody to be woken.
+    pub(crate) fn seems_readable(&self) -> bool {
+        match self {
+            Self::Tcp(socket) => socket.try_io(Interest::READABLE, || Ok(())).is_ok(),
+            Self::Tls(tls) => tls.seems_readable(),
+            Self::H2(_) | Self::H3(_) => true,
+        }
+    }
+
     /// How a body of which its head says `said` is delimited when it comes or goes by this.
     pub(crate) fn framing(&self, said: Framing) -> Framing {
         match self {

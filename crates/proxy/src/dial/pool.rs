@@ -9,7 +9,6 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::task::{Context, Waker};
 use std::time::Duration;
 
 use balance::Time;
@@ -296,11 +295,7 @@ impl Connection {
     ///
     /// As of the last look of the runtime; `surely` asks the kernel, which costs a system call.
     fn is_open(&mut self, surely: bool) -> bool {
-        let mut cx = Context::from_waker(Waker::noop());
-        if !surely && self.stream.poll_read_ready(&mut cx).is_pending() {
-            return true;
-        }
-        self.stream.is_quiet()
+        if surely || self.stream.seems_readable() { self.stream.is_quiet() } else { true }
     }
 
     /// How long the endpoint has been silent, when it matters that we may have read its last response late: on a

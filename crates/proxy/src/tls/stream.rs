@@ -11,7 +11,7 @@ use std::task::{Context, Poll, ready};
 
 use rustls::Error;
 use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::tls::session::Session;
@@ -44,6 +44,12 @@ impl TlsStream {
             return Poll::Ready(Ok(()));
         }
         self.socket.poll_read_ready(cx)
+    }
+
+    /// Whether there is plaintext, or something has come that may be, as of the last look of the runtime.
+    pub(crate) fn seems_readable(&self) -> bool {
+        let has_come = || self.socket.try_io(Interest::READABLE, || Ok(())).is_ok();
+        !self.session.plain.is_empty() || self.session.ended || has_come()
     }
 
     /// Whether the peer has neither ended the connection nor sent anything but what TLS itself needs. Asks the kernel,
