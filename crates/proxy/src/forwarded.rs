@@ -7,24 +7,38 @@ use std::net::{IpAddr, SocketAddr};
 use balance::Rng;
 use gateway::snapshot::{ClientSettings, Scheme};
 
-use crate::head::{Fields, Name, RequestHead, Version, list};
+use crate::head::{Fields, Line, Name, RequestHead, Version, list};
 
 /// How we call ourselves in `Via` and `Proxy-Status` (RFC 9110 §7.6.3, RFC 9209 §2).
 pub(crate) const PSEUDONYM: &str = "sheave";
 
-/// The `Via` element of a message that came by this version.
-pub(crate) fn via(version: Version) -> &'static str {
+/// The `Via` of a message that came by this version.
+pub(crate) fn via(version: Version) -> &'static Line {
+    static BY_HTTP1: Line = Line::fixed(Name::Via, "Via: 1.1 sheave\r\n");
+    static BY_HTTP2: Line = Line::fixed(Name::Via, "Via: 2 sheave\r\n");
+    static BY_HTTP3: Line = Line::fixed(Name::Via, "Via: 3 sheave\r\n");
     match version {
-        Version::Http10 | Version::Http11 => "1.1 sheave",
-        Version::Http2 => "2 sheave",
-        Version::Http3 => "3 sheave",
+        Version::Http10 | Version::Http11 => &BY_HTTP1,
+        Version::Http2 => &BY_HTTP2,
+        Version::Http3 => &BY_HTTP3,
+    }
+}
+
+/// The `X-Forwarded-Proto` of a request that came by this scheme.
+fn forwarded_proto(scheme: Scheme) -> &'static Line {
+    static HTTP: Line = Line::fixed(Name::XForwardedProto, "X-Forwarded-Proto: http\r\n");
+    static HTTPS: Line = Line::fixed(Name::XForwardedProto, "X-Forwarded-Proto: https\r\n");
+    match scheme {
+        Scheme::Http => &HTTP,
+        Scheme::Https => &HTTPS,
     }
 }
 
 /// Where a request comes from.
 pub(crate) struct Origin {
     address: IpAddr,
-    text: Box<str>,
+    /// The `X-Forwarded-For` of a request that nobody before us has forwarded.
+    forwarded_for: Line,
     /// By which it came to us.
     pub(crate) scheme: Scheme,
 }
@@ -33,12 +47,13 @@ impl Origin {
     pub(crate) fn new(peer: SocketAddr, scheme: Scheme) -> Self {
         // A client that reaches a socket of both families by IPv4 has an IPv4 address.
         let address = peer.ip().to_canonical();
-        Self { address, text: address.to_string().into(), scheme }
+        let forwarded_for = Line::new(Name::XForwardedFor, &address.to_string());
+        Self { address, forwarded_for, scheme }
     }
 
     /// The client's address.
     pub(crate) fn text(&self) -> &str {
-        &self.text
+        self.forwarded_for.value()
     }
 
     /// The client's address as trusted proxies name it: the last that is not one of theirs. `None`: they name none.
@@ -95,7 +110,7 @@ pub(crate) fn describe(
     }
     append_forwarded_for(&mut request.fields, origin);
     if !request.fields.has(Name::XForwardedProto) {
-        request.fields.add(Name::XForwardedProto, origin.scheme.text());
+        request.fields.add_ready(forwarded_proto(origin.scheme));
     }
     if !request.fields.has(Name::XForwardedHost) {
         request.add_authority(Name::XForwardedHost);
@@ -107,7 +122,7 @@ pub(crate) fn describe(
     if !request.fields.has(Name::XRequestId) {
         request.fields.add(Name::XRequestId, request_id(rng));
     }
-    request.fields.add(Name::Via, via(request.version));
+    request.fields.add_ready(via(request.version));
 }
 
 fn forget_claims(fields: &mut Fields) {
@@ -124,7 +139,7 @@ fn forget_claims(fields: &mut Fields) {
 /// One field with every hop so far: many servers read the first or the last field only.
 fn append_forwarded_for(fields: &mut Fields, origin: &Origin) {
     if !fields.has(Name::XForwardedFor) {
-        fields.add(Name::XForwardedFor, origin.text());
+        fields.add_ready(&origin.forwarded_for);
         return;
     }
     let before: Vec<&[u8]> = fields.values(Name::XForwardedFor).collect();

@@ -14,7 +14,7 @@ pub(crate) mod cookie;
 pub use fields::{Fields, list};
 pub use name::Name;
 
-pub(crate) use fields::Span;
+pub(crate) use fields::{Line, Span};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {

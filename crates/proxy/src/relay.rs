@@ -68,7 +68,7 @@ pub(crate) async fn relay(
 
 /// Adds what a proxy adds to a response.
 fn prepare(worker: &Worker, response: &mut ResponseHead) {
-    response.fields.add(Name::Via, via(response.version));
+    response.fields.add_ready(via(response.version));
     if !response.fields.has(Name::Date) && !response.is_interim() {
         response.fields.add(Name::Date, worker.date());
     }

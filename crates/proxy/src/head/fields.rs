@@ -1,5 +1,6 @@
 //! Fields as spans of the bytes they came in, and the edits on top.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use super::Name;
@@ -13,7 +14,7 @@ pub(crate) struct Span {
 
 impl Span {
     /// Heads are bounded far below 4 GiB, so nothing is lost here.
-    pub(crate) fn new(start: usize, len: usize) -> Self {
+    pub(crate) const fn new(start: usize, len: usize) -> Self {
         debug_assert!(start + len <= u32::MAX as usize);
         Self { start: start as u32, len: len as u32 }
     }
@@ -26,6 +27,11 @@ impl Span {
         let start = part.as_ptr().addr() - whole.as_ptr().addr();
         debug_assert!(start + part.len() <= whole.len(), "the part is a slice of the whole");
         Self::new(start, part.len())
+    }
+
+    /// What `part` is of this one's bytes, among the bytes that this one is of.
+    fn part(self, part: Self) -> Self {
+        Self { start: self.start + part.start, len: part.len }
     }
 
     pub(crate) fn lengthen(self, by: usize) -> Self {
@@ -60,6 +66,42 @@ struct Field {
     value: Span,
     known: Name,
     removed: bool,
+}
+
+/// A field as it is written, made once for many messages.
+#[derive(Clone, Debug)]
+pub(crate) struct Line {
+    known: Name,
+    text: Cow<'static, str>,
+    /// Of the text.
+    name: Span,
+    value: Span,
+}
+
+impl Line {
+    /// `text` is all of it: the name as we write it, `: `, the value, CR LF.
+    pub(crate) const fn fixed(known: Name, text: &'static str) -> Self {
+        let (name, value) = Self::parts(known, text.len());
+        Self { known, text: Cow::Borrowed(text), name, value }
+    }
+
+    pub(crate) fn new(known: Name, value: &str) -> Self {
+        debug_assert!(value.bytes().all(|byte| !b"\r\n\0".contains(&byte)));
+        let text = format!("{}: {value}\r\n", known.text());
+        let (name, value) = Self::parts(known, text.len());
+        Self { known, text: Cow::Owned(text), name, value }
+    }
+
+    pub(crate) fn value(&self) -> &str {
+        &self.text[self.value.range()]
+    }
+
+    /// Name and value in a line of so many bytes.
+    const fn parts(known: Name, len: usize) -> (Span, Span) {
+        let name_len = known.text().len();
+        let value_start = name_len + ": ".len();
+        (Span::new(0, name_len), Span::new(value_start, len - value_start - "\r\n".len()))
+    }
 }
 
 /// The fields of a head, in their order, over the bytes they came in.
@@ -204,6 +246,12 @@ impl Fields {
         self.add_line(known, known.text().as_bytes(), value);
     }
 
+    /// Adds a field that is the same in many messages.
+    pub(crate) fn add_ready(&mut self, line: &Line) {
+        let kept = self.keep(line.text.as_bytes());
+        self.enter(line.known, kept.part(line.name), kept.part(line.value));
+    }
+
     /// Adds a field whose value comes in pieces, with `between` between them.
     pub(crate) fn append_pieces<'v>(
         &mut self,
@@ -340,7 +388,7 @@ pub fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Fields, list};
+    use super::{Fields, Line, list};
     use crate::head::Name;
 
     fn fields() -> Fields {
@@ -367,6 +415,19 @@ mod tests {
         assert_eq!(fields.get("x"), Some(b"1".as_slice()));
         assert_eq!(fields.get("y"), Some(b"".as_slice()));
         assert_eq!(fields.get("z"), None);
+    }
+
+    #[test]
+    fn a_ready_line_is_a_field_like_any_other() {
+        let mut fields = Fields::new();
+        fields.add(Name::Via, "1.1 a");
+        fields.add_ready(&Line::new(Name::XForwardedFor, "192.0.2.7"));
+        fields.add_ready(&Line::fixed(Name::Via, "Via: 1.1 b\r\n"));
+        assert_eq!(shown(&fields), "Via=1.1 a X-Forwarded-For=192.0.2.7 Via=1.1 b ");
+        let mut out = Vec::new();
+        fields.write_lines(|name| name == Name::Via, &mut out);
+        assert_eq!(out, b"Via: 1.1 a\r\nVia: 1.1 b\r\n");
+        assert_eq!(Line::new(Name::Via, "1.1 b").value(), "1.1 b");
     }
 
     #[test]

@@ -88,7 +88,7 @@ impl Name {
     }
 
     /// As we write it; empty for [`Name::Other`], which has no name of its own.
-    pub(crate) fn text(self) -> &'static str {
+    pub(crate) const fn text(self) -> &'static str {
         match self {
             Self::Other => "",
             Self::Connection => "Connection",
