@@ -3,8 +3,11 @@
 use super::*;
 use crate::h3::frame;
 
-/// A control stream of SETTINGS and then these frames, by type and payload.
-fn said(peer: Peer, frames: &[(u64, &[u8])]) -> Result<Vec<Said>, Code> {
+/// Frames by type and payload.
+type Pairs<'p> = &'p [(u64, &'p [u8])];
+
+/// A control stream of SETTINGS and then these frames.
+fn said(peer: Peer, frames: Pairs<'_>) -> Result<Vec<Said>, Code> {
     let mut bytes = vec![0x4, 0x0];
     for (kind, payload) in frames {
         varint::write(*kind, &mut bytes);
@@ -35,7 +38,7 @@ fn what_is_said_is_heard() {
 
 #[test]
 fn what_makes_no_sense_ends_the_connection() {
-    let cases: &[(Peer, &[(u64, &[u8])], Code)] = &[
+    let cases: &[(Peer, Pairs<'_>, Code)] = &[
         (Peer::Endpoint, &[(0x7, &[0x1])], Code::ID_ERROR),
         (Peer::Endpoint, &[(0x7, &[0x4]), (0x7, &[0x8])], Code::ID_ERROR),
         (Peer::Client, &[(0x7, &[])], Code::FRAME_ERROR),
@@ -71,16 +74,15 @@ fn what_is_written_is_read() {
 
 #[test]
 fn streams_say_what_they_are() {
-    let cases: &[(&[u8], Option<(StreamKind, usize)>)] = &[
-        (&[], None),
-        (&[0x0], Some((StreamKind::Control, 1))),
-        (&[0x40], None),
-        (&[0x40, 0x1, 9], Some((StreamKind::Push, 2))),
-        (&[0x2], Some((StreamKind::Encoder, 1))),
-        (&[0x3], Some((StreamKind::Decoder, 1))),
-        (&[0x21], Some((StreamKind::Unknown, 1))),
+    let cases: &[(&[u8], StreamKind, usize)] = &[
+        (&[0x0], StreamKind::Control, 1),
+        (&[0x40, 0x1, 9], StreamKind::Push, 2),
+        (&[0x2], StreamKind::Encoder, 1),
+        (&[0x3], StreamKind::Decoder, 1),
+        (&[0x21], StreamKind::Unknown, 1),
     ];
-    for (bytes, expected) in cases {
-        assert_eq!(StreamKind::read(bytes), *expected, "{bytes:x?}");
+    for (bytes, kind, taken) in cases {
+        assert_eq!(StreamKind::read(bytes), Some((*kind, *taken)), "{bytes:x?}");
+        assert_eq!(StreamKind::read(&bytes[..taken - 1]), None, "{bytes:x?}");
     }
 }

@@ -12,8 +12,11 @@ async fn next(conversation: &mut Conversation) -> Result<Event, Code> {
     poll_fn(|cx| conversation.poll(cx)).await
 }
 
-/// What ends the connection when each of these streams is opened, and ended if so.
-async fn fault(peer: Peer, streams: &[(&[u8], bool)]) -> Code {
+/// What streams begin with, and whether they end there.
+type Streams<'s> = &'s [(&'s [u8], bool)];
+
+/// What ends the connection when these are opened.
+async fn fault(peer: Peer, streams: Streams<'_>) -> Code {
     let (ours, theirs) = connect().await;
     let mut conversation = Conversation::new(&ours, peer, 1000);
     let mut open = Vec::new();
@@ -70,8 +73,8 @@ fn each_side_says_what_it_is_like() {
 
 #[test]
 fn what_breaks_the_rules_ends_the_connection() {
-    let duplicate: &[_] = &[(CONTROL_STREAM, false), (CONTROL_STREAM, false)];
-    let cases: &[(Peer, &[(&[u8], bool)], Code)] = &[
+    let duplicate: Streams<'_> = &[(CONTROL_STREAM, false), (CONTROL_STREAM, false)];
+    let cases: &[(Peer, Streams<'_>, Code)] = &[
         (Peer::Client, &[(CONTROL_STREAM, true)], Code::CLOSED_CRITICAL_STREAM),
         (Peer::Client, &[(&[0x2], true)], Code::CLOSED_CRITICAL_STREAM),
         (Peer::Client, &[(&[0x3], true)], Code::CLOSED_CRITICAL_STREAM),

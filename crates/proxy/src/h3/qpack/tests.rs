@@ -5,7 +5,9 @@ use proptest::prelude::*;
 use super::*;
 
 /// Names and values.
-fn read(bytes: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Corrupt> {
+type Lines = Vec<(Vec<u8>, Vec<u8>)>;
+
+fn read(bytes: &[u8]) -> Result<Lines, Corrupt> {
     let mut section = Section::new(bytes)?;
     let mut lines = Vec::new();
     while let Some(line) = section.next_line()? {
