@@ -121,23 +121,21 @@ pub fn begin(out: &mut Vec<u8>) {
 }
 
 /// Appends a line to a section. The name may be in any case of letters, and is sent in lower case.
+///
+/// Nothing is folded: that would be work for both sides, and more than all else here, to save a few bytes of a head.
 pub fn write(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     match table::find(name, value) {
         Found::Whole(number) => return integer::write(6, 0b1100_0000, number, out),
         Found::Name(number) => integer::write(4, 0b0101_0000, number, out),
         Found::Nothing => {
             integer::write(3, 0b0010_0000, name.len() as u64, out);
-            out.extend(name.iter().map(u8::to_ascii_lowercase));
+            let start = out.len();
+            out.extend_from_slice(name);
+            out[start..].make_ascii_lowercase();
         }
     }
-    let folded_len = huffman::encoded_len(value);
-    if folded_len < value.len() {
-        integer::write(7, 0b1000_0000, folded_len as u64, out);
-        huffman::encode(value, out);
-    } else {
-        integer::write(7, 0, value.len() as u64, out);
-        out.extend_from_slice(value);
-    }
+    integer::write(7, 0, value.len() as u64, out);
+    out.extend_from_slice(value);
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Text in fewer bits: the Huffman code of RFC 7541 §5.2 and appendix B, which RFC 9204 uses too.
+//! Text in fewer bits: the Huffman code of RFC 7541 §5.2 and appendix B, which RFC 9204 uses too. It is read and never
+//! written.
 //!
 //! The code is canonical: codes of one length count up in the order of their symbols, and the next length goes on from
 //! there. So the lengths are all there is to write down, and a code is found by its length, without a tree.
@@ -10,7 +11,7 @@ const LONGEST: usize = 30;
 
 /// How many bits each symbol takes (RFC 7541, appendix B).
 #[rustfmt::skip]
-const LENGTHS: [u8; SYMBOLS] = [
+static LENGTHS: [u8; SYMBOLS] = [
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28,
     28, 28, 28, 28, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 28,
     6, 10, 10, 12, 13, 6, 8, 11, 10, 10, 8, 11, 8, 6, 6, 6,
@@ -31,7 +32,7 @@ const LENGTHS: [u8; SYMBOLS] = [
 ];
 
 /// The symbols by their codes.
-const SORTED: [u16; SYMBOLS] = {
+static SORTED: [u16; SYMBOLS] = {
     let mut sorted = [0; SYMBOLS];
     let mut place = 0;
     let mut length = 1;
@@ -58,7 +59,7 @@ struct Codes {
     place: usize,
 }
 
-const BY_LENGTH: [Codes; LONGEST + 1] = {
+static BY_LENGTH: [Codes; LONGEST + 1] = {
     let mut by_length = [Codes { first: 0, count: 0, place: 0 }; LONGEST + 1];
     let (mut first, mut place, mut length) = (0, 0, 1);
     while length <= LONGEST {
@@ -76,7 +77,7 @@ const BY_LENGTH: [Codes; LONGEST + 1] = {
 };
 
 /// The code of each symbol.
-const CODES: [u32; SYMBOLS] = {
+static CODES: [u32; SYMBOLS] = {
     let mut codes = [0; SYMBOLS];
     let mut length = 1;
     while length <= LONGEST {
@@ -111,41 +112,63 @@ static SHORT: [(u8, u8); 256] = {
 };
 
 /// Appends the text that `bytes` stand for; `None`: they stand for none.
-pub(super) fn decode(bytes: &[u8], out: &mut Vec<u8>) -> Option<()> {
-    out.reserve(bytes.len() * 8 / 5);
-    let mut bytes = bytes.iter();
+pub(super) fn decode(mut bytes: &[u8], out: &mut Vec<u8>) -> Option<()> {
+    let mut place = out.len();
+    // The shortest code has five bits.
+    out.resize(place + bytes.len() * 8 / 5, 0);
     // What comes next, from the highest bit on, and how much of it.
     let (mut bits, mut count) = (0_u64, 0);
     loop {
-        while count <= 56
-            && let Some(&byte) = bytes.next()
-        {
-            bits |= u64::from(byte) << (56 - count);
-            count += 8;
+        bytes = refill(bytes, &mut bits, &mut count);
+        // At the end alone may a code be cut off.
+        let least = if bytes.is_empty() { 1 } else { LONGEST as u32 };
+        while count >= least {
+            let (symbol, length) = first_symbol(bits)?;
+            if length > count {
+                out.truncate(place);
+                return is_padding(bits, count).then_some(());
+            }
+            out[place] = symbol;
+            place += 1;
+            bits <<= length;
+            count -= length;
         }
-        let (symbol, length) = first_symbol(bits);
-        if length > count {
-            return is_padding(bits, count).then_some(());
+        if bytes.is_empty() {
+            out.truncate(place);
+            return Some(());
         }
-        // The end's symbol is no byte.
-        out.push(u8::try_from(symbol).ok()?);
-        bits <<= length;
-        count -= length;
     }
 }
 
-/// The symbol whose code `bits` begin with, and its length.
-fn first_symbol(bits: u64) -> (u16, u32) {
-    let (symbol, length) = SHORT[(bits >> 56) as usize];
-    if length > 0 {
-        return (u16::from(symbol), u32::from(length));
+/// Takes as many bytes as there is room for; gives the rest.
+fn refill<'b>(bytes: &'b [u8], bits: &mut u64, count: &mut u32) -> &'b [u8] {
+    let room = (64 - *count) / 8;
+    let (taken, rest) = bytes.split_at(bytes.len().min(room as usize));
+    let mut eight = [0; 8];
+    match bytes.first_chunk() {
+        // Eight at once, of which some may come again.
+        Some(next) => eight = *next,
+        None => eight[..taken.len()].copy_from_slice(taken),
     }
-    let longer = (9..=LONGEST).find_map(|length| {
+    let beyond = u64::MAX.checked_shr(8 * room).unwrap_or(0);
+    *bits |= (u64::from_be_bytes(eight) & !beyond).checked_shr(*count).unwrap_or(0);
+    *count += 8 * taken.len() as u32;
+    rest
+}
+
+/// The symbol whose code `bits` begin with, and its length; `None`: the one that is in no text.
+fn first_symbol(bits: u64) -> Option<(u8, u32)> {
+    let (symbol, length) = SHORT[(bits >> 56) as usize];
+    if length > 0 { Some((symbol, u32::from(length))) } else { first_long_symbol(bits) }
+}
+
+fn first_long_symbol(bits: u64) -> Option<(u8, u32)> {
+    let (symbol, length) = (9..=LONGEST).find_map(|length| {
         let codes = BY_LENGTH[length];
         let nth = (bits >> (64 - length)) as u32 - codes.first;
         (nth < codes.count).then(|| (SORTED[codes.place + nth as usize], length as u32))
-    });
-    longer.expect("every thirty bits begin with a code")
+    })?;
+    Some((u8::try_from(symbol).ok()?, length))
 }
 
 /// What is left of the last byte is the beginning of the end's code, which is all ones.
@@ -153,34 +176,24 @@ fn is_padding(bits: u64, count: u32) -> bool {
     count < 8 && bits.leading_ones() == count
 }
 
-/// How many bytes `encode` appends.
-pub(super) fn encoded_len(text: &[u8]) -> usize {
-    let bits: usize = text.iter().map(|&byte| usize::from(LENGTHS[usize::from(byte)])).sum();
-    bits.div_ceil(8)
-}
-
-pub(super) fn encode(text: &[u8], out: &mut Vec<u8>) {
-    // What is not yet a whole byte, in the lowest bits.
-    let (mut bits, mut count) = (0_u64, 0);
-    for &byte in text {
-        let length = u32::from(LENGTHS[usize::from(byte)]);
-        bits = bits << length | u64::from(CODES[usize::from(byte)]);
-        count += length;
-        while count >= 8 {
-            count -= 8;
-            out.push((bits >> count) as u8);
-        }
-    }
-    if count > 0 {
-        out.push((bits << (8 - count)) as u8 | 0xff >> count);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    /// The text and then ones, as far as they fill the last byte.
+    fn encode(text: &[u8]) -> Vec<u8> {
+        let bits = |byte: &u8| {
+            let (code, length) = (CODES[usize::from(*byte)], LENGTHS[usize::from(*byte)]);
+            (0..length).rev().map(move |nth| code >> nth & 1 == 1)
+        };
+        let bits: Vec<_> = text.iter().flat_map(bits).collect();
+        let byte = |bits: &[bool]| {
+            (0..8).fold(0, |byte, nth| byte << 1 | u8::from(*bits.get(nth).unwrap_or(&true)))
+        };
+        bits.chunks(8).map(byte).collect()
+    }
 
     fn decoded(bytes: &[u8]) -> Option<Vec<u8>> {
         let mut out = Vec::new();
@@ -223,9 +236,7 @@ mod tests {
             ("private", &[0xae, 0xc3, 0x77, 0x1a, 0x4b]),
         ];
         for (text, bytes) in cases {
-            let mut out = Vec::new();
-            encode(text.as_bytes(), &mut out);
-            assert_eq!(out, *bytes, "{text}");
+            assert_eq!(encode(text.as_bytes()), *bytes, "{text}");
             assert_eq!(decoded(bytes).as_deref(), Some(text.as_bytes()));
         }
     }
@@ -253,18 +264,13 @@ mod tests {
     proptest! {
         #[test]
         fn text_comes_back(text in prop::collection::vec(any::<u8>(), 0..100)) {
-            let mut out = Vec::new();
-            encode(&text, &mut out);
-            prop_assert_eq!(out.len(), encoded_len(&text));
-            prop_assert_eq!(decoded(&out), Some(text));
+            prop_assert_eq!(decoded(&encode(&text)), Some(text));
         }
 
         #[test]
         fn what_is_read_is_what_would_be_written(bytes in prop::collection::vec(any::<u8>(), 0..20)) {
             if let Some(text) = decoded(&bytes) {
-                let mut out = Vec::new();
-                encode(&text, &mut out);
-                prop_assert_eq!(out, bytes);
+                prop_assert_eq!(encode(&text), bytes);
             }
         }
     }

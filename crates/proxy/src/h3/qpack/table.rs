@@ -107,25 +107,23 @@ const COUNT: usize = 99;
 /// The longest name.
 const LONGEST: usize = 32;
 
-/// The numbers, shorter names first.
-static BY_LENGTH: [u8; COUNT] = {
+/// The numbers, shorter names first, and those of one name beside one another.
+static SORTED: [u8; COUNT] = {
     let mut sorted = [0; COUNT];
-    let (mut place, mut length) = (0, 0);
-    while length <= LONGEST {
-        let mut number = 0;
-        while number < COUNT {
-            if ENTRIES[number].0.len() == length {
-                sorted[place] = number as u8;
-                place += 1;
-            }
-            number += 1;
+    let mut place = 0;
+    while place < COUNT {
+        let mut at = place;
+        while at > 0 && is_before(ENTRIES[place].0, ENTRIES[sorted[at - 1] as usize].0) {
+            sorted[at] = sorted[at - 1];
+            at -= 1;
         }
-        length += 1;
+        sorted[at] = place as u8;
+        place += 1;
     }
     sorted
 };
 
-/// Where names of each length begin in `BY_LENGTH`.
+/// Where names of each length begin in `SORTED`.
 static STARTS: [u8; LONGEST + 2] = {
     let mut starts = [0; LONGEST + 2];
     let mut length = 0;
@@ -141,6 +139,19 @@ static STARTS: [u8; LONGEST + 2] = {
     starts
 };
 
+/// By length, and then by the alphabet.
+const fn is_before(name: &str, other: &str) -> bool {
+    let (name, other) = (name.as_bytes(), other.as_bytes());
+    if name.len() != other.len() {
+        return name.len() < other.len();
+    }
+    let mut at = 0;
+    while at < name.len() && name[at] == other[at] {
+        at += 1;
+    }
+    at < name.len() && name[at] < other[at]
+}
+
 /// What the table has of a field.
 pub(super) enum Found {
     Whole(u64),
@@ -152,26 +163,30 @@ pub(super) fn entry(number: u64) -> Option<(&'static str, &'static str)> {
     ENTRIES.get(usize::try_from(number).ok()?).copied()
 }
 
-/// Looks for a field, whose name may be in any case of letters.
+/// Looks for a field, whose name is a token in any case of letters.
 pub(super) fn find(name: &[u8], value: &[u8]) -> Found {
-    let mut found = Found::Nothing;
-    if name.len() > LONGEST {
-        return found;
-    }
-    let range = usize::from(STARTS[name.len()])..usize::from(STARTS[name.len() + 1]);
-    for &number in &BY_LENGTH[range] {
-        let (known, usual) = ENTRIES[usize::from(number)];
-        if !known.as_bytes().eq_ignore_ascii_case(name) {
-            continue;
-        }
-        if usual.as_bytes() == value {
+    let (Some(&start), Some(&end)) = (STARTS.get(name.len()), STARTS.get(name.len() + 1)) else {
+        return Found::Nothing;
+    };
+    // Of the bytes of a token this changes upper-case letters and `_` alone, and no name here has that or DEL.
+    let mut lower = [0; LONGEST];
+    lower.iter_mut().zip(name).for_each(|(lower, byte)| *lower = byte | 0x20);
+    let lower = &lower[..name.len()];
+    let numbers = &SORTED[usize::from(start)..usize::from(end)];
+    let is_named = |number: u8| {
+        let known = ENTRIES[usize::from(number)].0.as_bytes();
+        // Most names differ in their first letter.
+        known[0] == lower[0] && known == lower
+    };
+    let Some(place) = numbers.iter().position(|number| is_named(*number)) else {
+        return Found::Nothing;
+    };
+    for &number in numbers[place..].iter().take_while(|number| is_named(**number)) {
+        if ENTRIES[usize::from(number)].1.as_bytes() == value {
             return Found::Whole(u64::from(number));
         }
-        if matches!(found, Found::Nothing) {
-            found = Found::Name(u64::from(number));
-        }
     }
-    found
+    Found::Name(u64::from(numbers[place]))
 }
 
 #[cfg(test)]
