@@ -92,9 +92,17 @@ static CODES: [u32; SYMBOLS] = {
     codes
 };
 
-/// For each eight bits the symbol whose code they begin with and its length, or 0 where a code is longer.
-static SHORT: [(u8, u8); 256] = {
-    let mut short = [(0, 0); 256];
+/// A symbol and the length of its code.
+#[derive(Clone, Copy)]
+struct Symbol {
+    byte: u8,
+    /// 0 where the code is longer than what it was looked for by.
+    length: u8,
+}
+
+/// For each eight bits the symbol whose code they begin with.
+static SHORT: [Symbol; 256] = {
+    let mut short = [Symbol { byte: 0, length: 0 }; 256];
     let mut symbol = 0;
     while symbol < 256 {
         let length = LENGTHS[symbol];
@@ -102,7 +110,7 @@ static SHORT: [(u8, u8); 256] = {
             let first = CODES[symbol] << (8 - length);
             let mut rest = 0;
             while rest < 1 << (8 - length) {
-                short[(first + rest) as usize] = (symbol as u8, length);
+                short[(first + rest) as usize] = Symbol { byte: symbol as u8, length };
                 rest += 1;
             }
         }
@@ -113,31 +121,36 @@ static SHORT: [(u8, u8); 256] = {
 
 /// Appends the text that `bytes` stand for; `None`: they stand for none.
 pub(super) fn decode(mut bytes: &[u8], out: &mut Vec<u8>) -> Option<()> {
-    let mut place = out.len();
+    let start = out.len();
     // The shortest code has five bits.
-    out.resize(place + bytes.len() * 8 / 5, 0);
+    out.resize(start + bytes.len() * 8 / 5, 0);
+    let space = &mut out[start..];
+    let mut place = 0;
     // What comes next, from the highest bit on, and how much of it.
     let (mut bits, mut count) = (0_u64, 0);
-    loop {
+    while !bytes.is_empty() {
         bytes = refill(bytes, &mut bits, &mut count);
-        // At the end alone may a code be cut off.
-        let least = if bytes.is_empty() { 1 } else { LONGEST as u32 };
-        while count >= least {
-            let (symbol, length) = first_symbol(bits)?;
-            if length > count {
-                out.truncate(place);
-                return is_padding(bits, count).then_some(());
-            }
-            out[place] = symbol;
+        // No code is cut off here.
+        while count >= LONGEST as u32 {
+            let symbol = first_symbol(bits)?;
+            space[place] = symbol.byte;
             place += 1;
-            bits <<= length;
-            count -= length;
-        }
-        if bytes.is_empty() {
-            out.truncate(place);
-            return Some(());
+            bits <<= symbol.length;
+            count -= u32::from(symbol.length);
         }
     }
+    while count > 0 {
+        let symbol = first_symbol(bits)?;
+        if u32::from(symbol.length) > count {
+            break;
+        }
+        space[place] = symbol.byte;
+        place += 1;
+        bits <<= symbol.length;
+        count -= u32::from(symbol.length);
+    }
+    out.truncate(start + place);
+    is_padding(bits, count).then_some(())
 }
 
 /// Takes as many bytes as there is room for; gives the rest.
@@ -156,19 +169,20 @@ fn refill<'b>(bytes: &'b [u8], bits: &mut u64, count: &mut u32) -> &'b [u8] {
     rest
 }
 
-/// The symbol whose code `bits` begin with, and its length; `None`: the one that is in no text.
-fn first_symbol(bits: u64) -> Option<(u8, u32)> {
-    let (symbol, length) = SHORT[(bits >> 56) as usize];
-    if length > 0 { Some((symbol, u32::from(length))) } else { first_long_symbol(bits) }
+/// The symbol whose code `bits` begin with; `None`: the one that is in no text.
+fn first_symbol(bits: u64) -> Option<Symbol> {
+    let symbol = SHORT[(bits >> 56) as usize];
+    if symbol.length > 0 { Some(symbol) } else { first_long_symbol(bits) }
 }
 
-fn first_long_symbol(bits: u64) -> Option<(u8, u32)> {
-    let (symbol, length) = (9..=LONGEST).find_map(|length| {
+#[cold]
+fn first_long_symbol(bits: u64) -> Option<Symbol> {
+    (9..=LONGEST).find_map(|length| {
         let codes = BY_LENGTH[length];
         let nth = (bits >> (64 - length)) as u32 - codes.first;
-        (nth < codes.count).then(|| (SORTED[codes.place + nth as usize], length as u32))
-    })?;
-    Some((u8::try_from(symbol).ok()?, length))
+        let symbol = (nth < codes.count).then(|| SORTED[codes.place + nth as usize])?;
+        Some(Symbol { byte: u8::try_from(symbol).ok()?, length: length as u8 })
+    })
 }
 
 /// What is left of the last byte is the beginning of the end's code, which is all ones.
