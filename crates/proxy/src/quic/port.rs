@@ -203,6 +203,9 @@ impl Port {
         for inner in self.connections.iter().flatten() {
             give_up(inner, Closed::ByUs, now);
         }
+        if let Role::Server(server) = &mut self.role {
+            server.forget_steps(&mut self.endpoint);
+        }
         while self.stuck.is_none() && !self.agenda.is_empty() {
             self.speak(cx, now);
         }

@@ -64,6 +64,9 @@ impl Ports {
         group: &Arc<Group>,
         serve: Serve,
     ) {
+        if worker.index >= group.len() {
+            return;
+        }
         let ports = &mut *self.0.borrow_mut();
         // It may be open still, for connections of before.
         if let Some(open) = ports.iter_mut().find(|open| Arc::ptr_eq(&open.group, group)) {
@@ -190,6 +193,16 @@ impl Server {
         may_wait
     }
 
+    /// Whoever waits for a step is not answered any more.
+    pub(super) fn forget_steps(&mut self, endpoint: &mut Endpoint) {
+        for step in self.line.drain(..) {
+            match step {
+                Step::Begins(incoming) => endpoint.ignore(incoming),
+                Step::Goes(..) => {}
+            }
+        }
+    }
+
     /// Counts a datagram. `None`: it is another worker's, and on its way there.
     pub(super) fn keep(&self, datagram: Datagram) -> Option<Datagram> {
         self.counters().received.add(1);
@@ -220,7 +233,10 @@ impl Server {
         self.handshaking.set(self.handshaking.get() - 1);
         let counters = &self.bound.counters[self.worker.index].handshakes;
         match (result, settled(&state.proto)) {
-            (Err(unsecured), _) => counters.failed[unsecured as usize].add(1),
+            (Err(unsecured), _) => {
+                counters.failed[unsecured as usize].add(1);
+                state.presence = None;
+            }
             (Ok(()), Some(Settled { resumed: true, .. })) => counters.resumed.add(1),
             (Ok(()), _) => counters.full.add(1),
         }
@@ -360,6 +376,7 @@ impl Port {
             }
             Err(AcceptError { cause, response }) => {
                 counters.handshakes.failed[unsecured(&cause) as usize].add(1);
+                drop(presence);
                 if let Some(transmit) = response {
                     self.send_reply(&transmit);
                 }

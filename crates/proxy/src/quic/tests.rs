@@ -46,6 +46,11 @@ fn run(scene: impl Future<Output = ()>) {
     });
 }
 
+/// One that nobody has just now.
+fn free_address(like: &str) -> SocketAddr {
+    std::net::UdpSocket::bind(like).unwrap().local_addr().unwrap()
+}
+
 /// A certificate that is its own authority.
 struct Identity {
     certificate: Arc<Certificate>,
@@ -111,9 +116,17 @@ impl Scene {
         identity: Identity,
         bind: fn(SocketAddr, usize) -> std::io::Result<Arc<Group>>,
     ) -> Self {
-        let free = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        let address = free.local_addr().unwrap();
-        drop(free);
+        let address = free_address("127.0.0.1:0");
+        Self::at(address, workers, client, identity, bind)
+    }
+
+    fn at(
+        address: SocketAddr,
+        workers: usize,
+        client: ClientSettings,
+        identity: Identity,
+        bind: fn(SocketAddr, usize) -> std::io::Result<Arc<Group>>,
+    ) -> Self {
         let (senders, commands): (Vec<_>, Vec<_>) =
             (0..workers).map(|_| mpsc::unbounded_channel()).unzip();
         let shared = Arc::new(Shared::new(senders, false));
@@ -143,9 +156,13 @@ impl Scene {
 
     /// A client that believes us.
     fn client(&self) -> quinn::Endpoint {
+        self.client_at("127.0.0.1:0")
+    }
+
+    fn client_at(&self, address: &str) -> quinn::Endpoint {
         let config = self.identity.believer(b"h3");
         let config = QuicClientConfig::try_from(config).unwrap();
-        let mut endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
+        let mut endpoint = quinn::Endpoint::client(address.parse().unwrap()).unwrap();
         endpoint.set_default_client_config(quinn::ClientConfig::new(Arc::new(config)));
         endpoint
     }

@@ -33,7 +33,8 @@ impl Terms {
     pub(super) fn config(&self) -> Arc<TransportConfig> {
         let mut config = TransportConfig::default();
         // A century is for ever.
-        let idle = IdleTimeout::try_from(self.idle_timeout).unwrap_or_else(|_longer| VarInt::MAX.into());
+        let idle =
+            IdleTimeout::try_from(self.idle_timeout).unwrap_or_else(|_longer| VarInt::MAX.into());
         config
             .max_concurrent_bidi_streams(self.bi_streams.into())
             .max_concurrent_uni_streams(UNI_STREAMS.into())
@@ -53,4 +54,23 @@ impl Terms {
 /// that there is always more to send, and a client that reads slowly does not make us keep what it cannot get yet.
 pub(super) fn most_unacknowledged(window: u64) -> u64 {
     window.saturating_mul(2).clamp(LEAST_UNACKNOWLEDGED, MOST_UNACKNOWLEDGED)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_for_the_other_side_follows_what_the_path_carries() {
+        assert_eq!(most_unacknowledged(12_000), LEAST_UNACKNOWLEDGED);
+        assert_eq!(most_unacknowledged(1_000_000), 2_000_000);
+        assert_eq!(most_unacknowledged(u64::MAX), MOST_UNACKNOWLEDGED);
+    }
+
+    #[test]
+    fn a_century_of_silence_is_as_good_as_for_ever() {
+        let terms = Terms { bi_streams: 1, idle_timeout: Duration::MAX, keep_alive: None };
+        // It does not come to nothing.
+        drop(terms.config());
+    }
 }

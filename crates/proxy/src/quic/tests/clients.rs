@@ -27,6 +27,21 @@ fn what_is_said_on_a_stream_comes_back() {
 }
 
 #[test]
+fn an_address_of_both_families_is_reached_by_either() {
+    run(async {
+        let address = free_address("[::]:0");
+        let (client, identity) = (ClientSettings::default(), Identity::new("a.example.com", 0));
+        let scene = Scene::at(address, 2, client, identity, Group::bind);
+        for (from, to) in [("127.0.0.1:0", "127.0.0.1"), ("[::1]:0", "::1")] {
+            let client = scene.client_at(from);
+            let to = SocketAddr::new(to.parse().unwrap(), address.port());
+            let connection = client.connect(to, "a.example.com").unwrap().await.unwrap();
+            assert_eq!(ask(&connection, b"hello").await, b"hello");
+        }
+    });
+}
+
+#[test]
 fn more_than_the_windows_flows_both_ways() {
     run(async {
         let scene = Scene::new(1);

@@ -9,6 +9,8 @@ use crate::clock;
 
 /// How long a socket has to be silent for us to believe that nothing comes any more.
 const SILENCE: Duration = Duration::from_millis(300);
+/// How long an answer may take that has to come.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What the handshakes of as many clients begin with.
 fn first_datagrams(scene: &Scene, count: usize) -> Vec<Vec<u8>> {
@@ -27,12 +29,13 @@ fn first_datagrams(scene: &Scene, count: usize) -> Vec<Vec<u8>> {
     (0..count).map(first).collect()
 }
 
-/// All that comes, until it is silent.
-fn hear_out(socket: &UdpSocket) -> Vec<Vec<u8>> {
-    socket.set_read_timeout(Some(SILENCE)).unwrap();
+/// All that comes within a time, and then without so long a silence.
+fn hear_out(socket: &UdpSocket, patience: Duration) -> Vec<Vec<u8>> {
+    socket.set_read_timeout(Some(patience)).unwrap();
     let (mut heard, mut room) = (Vec::new(), [0; 65_536]);
     while let Ok(count) = socket.recv(&mut room) {
         heard.push(room[..count].to_vec());
+        socket.set_read_timeout(Some(SILENCE)).unwrap();
     }
     heard
 }
@@ -71,13 +74,13 @@ fn an_unknown_version_is_answered_with_ours() {
     let mut initial = first_datagrams(&scene, 1).remove(0);
     initial[1..5].copy_from_slice(&[0x1a, 0x2a, 0x3a, 0x4a]);
     socket.send_to(&initial, scene.address).unwrap();
-    let heard = hear_out(&socket);
+    let heard = hear_out(&socket, PATIENCE);
     let [answer] = heard.as_slice() else { panic!("{} answers", heard.len()) };
     assert_eq!(answer[1..5], [0; 4]);
     assert!(answer.ends_with(&[0, 0, 0, 1]), "{answer:?}");
     // Too short to be answered.
     socket.send_to(&initial[..1199], scene.address).unwrap();
-    assert!(hear_out(&socket).is_empty());
+    assert!(hear_out(&socket, SILENCE).is_empty());
 }
 
 #[test]
@@ -87,7 +90,7 @@ fn who_has_not_shown_where_it_is_gets_three_times_what_it_sends_at_most() {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let initial = first_datagrams(&scene, 1).remove(0);
     socket.send_to(&initial, scene.address).unwrap();
-    let heard: usize = hear_out(&socket).iter().map(Vec::len).sum();
+    let heard: usize = hear_out(&socket, PATIENCE).iter().map(Vec::len).sum();
     assert!(heard > initial.len(), "{heard} bytes");
     assert!(heard <= 3 * initial.len(), "{heard} bytes for {}", initial.len());
 }
