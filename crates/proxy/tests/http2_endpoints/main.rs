@@ -1,8 +1,11 @@
 //! Endpoints that speak HTTP/2, seen by clients of HTTP/1.1; those of HTTP/2 are in `streams`.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-/// A proxy and endpoints.
+/// A proxy.
+#[path = "../scene/mod.rs"]
 mod scene;
+/// Endpoints.
+mod endpoint;
 /// Clients that speak HTTP/2 too.
 mod streams;
 /// Copies of requests, from either protocol to either.
@@ -14,7 +17,8 @@ use std::thread;
 
 use gateway::snapshot::BackendSettings;
 
-use scene::{Scene, backend, in_http2, serve};
+use endpoint::{in_http2, scene, serve};
+use scene::{Scene, backend};
 
 fn has(answer: &str, parts: &[&str]) {
     for part in parts {
@@ -24,7 +28,7 @@ fn has(answer: &str, parts: &[&str]) {
 
 #[test]
 fn a_request_without_a_body_is_asked_by_its_head_alone() {
-    let scene = Scene::new();
+    let scene = scene();
     let answer = scene.ask("GET /a?b", "X-B: 1\r\nTE: trailers\r\nKeep-Alive: 1\r\n", "");
     has(
         &answer,
@@ -44,7 +48,7 @@ fn a_request_without_a_body_is_asked_by_its_head_alone() {
 
 #[test]
 fn bodies_with_and_without_length_arrive() {
-    let scene = Scene::new();
+    let scene = scene();
     let answer = scene.ask("POST /", "Content-Length: 5\r\n", "hello");
     has(&answer, &["x-got-content-length: 5\r\n", "5\r\nhello\r\n"]);
     let chunks = "5\r\nhello\r\n1\r\n!\r\n0\r\nX-Sum: 6\r\n\r\n";
@@ -59,7 +63,7 @@ fn bodies_with_and_without_length_arrive() {
 
 #[test]
 fn responses_without_a_body_have_none() {
-    let scene = Scene::new();
+    let scene = scene();
     let answer = scene.ask("HEAD /", "", "");
     assert!(answer.starts_with("http/1.1 200") && answer.ends_with("\r\n\r\n"), "{answer}");
     let answer = scene.ask("GET /empty", "", "");
@@ -69,13 +73,13 @@ fn responses_without_a_body_have_none() {
 
 #[test]
 fn interim_responses_pass() {
-    let answer = Scene::new().ask("GET /early", "", "");
+    let answer = scene().ask("GET /early", "", "");
     has(&answer, &["http/1.1 103 early hints\r\nlink: </a.css>\r\n", "http/1.1 200 ok\r\n"]);
 }
 
 #[test]
 fn what_the_endpoint_refused_is_sent_again() {
-    let scene = Scene::new();
+    let scene = scene();
     let answer = scene.ask("POST /refuse-first", "Content-Length: 2\r\n", "hi");
     has(&answer, &["http/1.1 200 ok\r\n", "2\r\nhi\r\n"]);
     let answer = scene.ask("POST /refuse", "Content-Length: 2\r\n", "hi");
@@ -84,13 +88,13 @@ fn what_the_endpoint_refused_is_sent_again() {
 
 #[test]
 fn a_request_that_was_reset_is_not_sent_again_unless_that_is_harmless() {
-    let answer = Scene::new().ask("POST /reset", "Content-Length: 2\r\n", "hi");
+    let answer = scene().ask("POST /reset", "Content-Length: 2\r\n", "hi");
     has(&answer, &["http/1.1 502", "error=connection_terminated"]);
 }
 
 #[test]
 fn nothing_is_lost_when_the_endpoint_leaves() {
-    let scene = Scene::new();
+    let scene = scene();
     let asking: Vec<_> = (0..4)
         .map(|_| {
             let mut socket = scene.connect();
@@ -114,7 +118,7 @@ fn nothing_is_lost_when_the_endpoint_leaves() {
 
 #[test]
 fn a_websocket_is_opened_by_extended_connect() {
-    let scene = Scene::new();
+    let scene = scene();
     let mut socket = scene.connect();
     let request = "GET /chat HTTP/1.1\r\nHost: a.example\r\nConnection: upgrade\r\n\
         Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
@@ -150,7 +154,7 @@ fn a_websocket_is_opened_by_extended_connect() {
 
 #[test]
 fn another_upgrade_is_an_offer_that_is_not_taken() {
-    let answer = Scene::new().ask("GET /", "Upgrade: h9\r\nConnection: upgrade\r\n", "");
+    let answer = scene().ask("GET /", "Upgrade: h9\r\nConnection: upgrade\r\n", "");
     has(&answer, &["http/1.1 200 ok\r\n", "x-asked: get "]);
 }
 

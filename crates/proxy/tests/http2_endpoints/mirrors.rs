@@ -9,7 +9,8 @@ use std::time::Duration;
 use gateway::snapshot::{Backend, BackendSettings, Filters, Mirror, Share};
 use h2::server;
 
-use crate::scene::{Scene, backend, in_http2};
+use crate::endpoint::in_http2;
+use crate::scene::{Scene, backend};
 
 /// Nothing here takes as long.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -8,11 +8,12 @@ use h2::{Reason, RecvStream};
 use http::Request;
 use tokio::net::TcpStream;
 
-use crate::scene::{PATIENCE, Scene};
+use crate::endpoint::scene;
+use crate::scene::PATIENCE;
 
 /// Runs what a client does over one connection.
 fn run<F: Future<Output = ()>>(does: impl FnOnce(SendRequest<Bytes>) -> F) {
-    let scene = Scene::new();
+    let scene = scene();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let socket = TcpStream::connect(scene.address).await.unwrap();
