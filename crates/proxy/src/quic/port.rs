@@ -4,6 +4,7 @@
 //! handshake; what was heard wakes the tasks that it is for, and they have their turn before the port's next. So what
 //! they answer leaves together with the acknowledgements, and what goes to one client leaves by one system call.
 
+use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -39,7 +40,7 @@ const NO_ERROR: u32 = 0x100;
 /// A socket and its connections.
 pub(super) struct Port {
     pub(super) endpoint: Endpoint,
-    pub(super) socket: Socket,
+    pub(super) socket: Rc<Socket>,
     pub(super) agenda: Rc<Agenda>,
     /// By handle.
     connections: Vec<Option<Rc<Inner>>>,
@@ -82,7 +83,7 @@ impl Port {
     ) -> Self {
         Self {
             endpoint,
-            socket,
+            socket: Rc::new(socket),
             agenda,
             connections: Vec::new(),
             open: 0,
@@ -99,7 +100,16 @@ impl Port {
 
     /// Drives the connections until there are none, and there will be none.
     pub(super) async fn run(mut self) {
-        std::future::poll_fn(|cx| self.poll(cx)).await;
+        if let Role::Server(_) = self.role {
+            return poll_fn(|cx| self.poll(cx)).await;
+        }
+        let socket = Rc::clone(&self.socket);
+        loop {
+            tokio::select! {
+                () = poll_fn(|cx| self.poll(cx)) => return,
+                error = socket.failure() => self.take_refusal(&error),
+            }
+        }
     }
 
     /// One turn.

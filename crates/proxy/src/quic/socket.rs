@@ -161,6 +161,21 @@ impl Socket {
         self.socket.try_io(Interest::WRITABLE, send)
     }
 
+    /// Ready when the kernel has something to complain of, which makes a socket ready for nothing but to be asked for it.
+    pub(super) async fn failure(&self) -> io::Error {
+        loop {
+            if let Err(error) = self.socket.ready(Interest::ERROR).await {
+                return error;
+            }
+            let told = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
+            drop(self.socket.try_io(Interest::ERROR, told));
+            match self.socket.take_error() {
+                Ok(Some(error)) | Err(error) => return error,
+                Ok(None) => {}
+            }
+        }
+    }
+
     pub(super) fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.socket.poll_send_ready(cx)
     }
