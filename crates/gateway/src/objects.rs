@@ -56,7 +56,8 @@ pub use backend_health::{
 };
 pub use backend_policy::{
     Affinity, AffinityType, Algorithm, BackendConnections, BackendPolicySpec, BackendProtocol,
-    BackendTimeouts, HashOn, HashOnType, Overload, ProxyVersion, Queue, ServiceKind, ServiceTarget,
+    BackendSecurity, BackendTimeouts, HashOn, HashOnType, Overload, ProxyVersion, Queue,
+    ServiceKind, ServiceTarget,
 };
 pub use backend_tls_policy::{
     BackendTlsPolicySpec, BackendTlsTarget, BackendValidation, LocalRef, SubjectAltName,

@@ -106,6 +106,8 @@ pub enum ConditionType {
     InsecureFrontendValidationMode,
     /// HTTP/3 is served there too. Gateway API has no name for that.
     Http3,
+    /// Endpoints are believed whatever certificate they show; ours, for Gateway API knows no such thing.
+    InsecureEndpoints,
 }
 
 /// Why something holds or does not; the names are Gateway API's.

@@ -171,6 +171,7 @@ fn endpoint_tls(tls: &EndpointTls) -> String {
     let roots = match roots {
         Roots::System => "the system".to_owned(),
         Roots::Given(roots) => format!("{} authorities", roots.len()),
+        Roots::Anybody => "anybody".to_owned(),
     };
     let client = client.as_ref().map(|client| format!(" shown {}", client.name));
     let client = client.unwrap_or_default();

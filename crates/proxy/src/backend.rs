@@ -65,7 +65,7 @@ impl Current {
         // Over HTTP/1.1 a connection carries one request at a time, so a limit of connections is a limit of requests.
         let most_connections = match settings.protocol {
             EndpointProtocol::Http1 => settings.connection_max,
-            EndpointProtocol::Http2 => None,
+            EndpointProtocol::Http2 | EndpointProtocol::Http3 => None,
         };
         let caps = [settings.max_in_flight_per_endpoint, most_connections];
         let cap = caps.into_iter().flatten().min();

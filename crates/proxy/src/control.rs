@@ -9,7 +9,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use gateway::Snapshot;
-use gateway::snapshot::{BackendKey, BackendSettings, EndpointSpec, Listener, Transport};
+use gateway::snapshot::{
+    BackendKey, BackendSettings, EndpointProtocol, EndpointSpec, Listener, Transport,
+};
 use thiserror::Error;
 use tokio::sync::mpsc;
 
@@ -126,6 +128,8 @@ pub struct EndpointView {
     pub failures: u64,
     /// To the head of the response, where PeakEwma learns it; `None`: not known yet, or no longer.
     pub latency: Option<Duration>,
+    /// Whether HTTP/3 works, in a word; `None`: it is not what the backend speaks.
+    pub http3: Option<&'static str>,
 }
 
 impl Proxy {
@@ -384,13 +388,21 @@ fn view_backend(backend: &Backend) -> BackendView {
         endpoints: members
             .map(|member| {
                 let standing = standings.get(&member.endpoint.address).copied();
-                view_endpoint(&member.endpoint, member.weight, standing.unwrap_or("serving"))
+                let health = standing.unwrap_or("serving");
+                let protocol = current.settings.protocol;
+                view_endpoint(&member.endpoint, member.weight, health, protocol)
             })
             .collect(),
     }
 }
 
-fn view_endpoint(endpoint: &Endpoint, weight: u32, health: &'static str) -> EndpointView {
+fn view_endpoint(
+    endpoint: &Endpoint,
+    weight: u32,
+    health: &'static str,
+    protocol: EndpointProtocol,
+) -> EndpointView {
+    let http3 = if endpoint.data.reach.is_open() { "open" } else { "avoided" };
     let shards = endpoint.data.counters.iter();
     EndpointView {
         address: endpoint.address,
@@ -401,5 +413,6 @@ fn view_endpoint(endpoint: &Endpoint, weight: u32, health: &'static str) -> Endp
         requests: shards.clone().map(|shard| shard.attempts.value()).sum(),
         failures: shards.map(|shard| shard.failures.value()).sum(),
         latency: endpoint.latency(clock::now()),
+        http3: (protocol == EndpointProtocol::Http3).then_some(http3),
     }
 }

@@ -7,7 +7,6 @@
 use std::time::Duration;
 
 use balance::{End, Time};
-use gateway::snapshot::EndpointProtocol;
 
 use crate::clock;
 use crate::exchange::{Exchange, Terms};
@@ -85,12 +84,12 @@ impl Dialect {
 /// Looks whether the request is a call, where that matters: its client or its endpoint speaks HTTP/2 or HTTP/3.
 pub(crate) fn begin(exchange: &mut Exchange, terms: &mut Terms<'_>, started: Time) {
     let endpoint = terms.backend().protocol;
-    if !exchange.request.version.has_streams() && endpoint != EndpointProtocol::Http2 {
+    if !exchange.request.version.has_streams() && !endpoint.has_streams() {
         return;
     }
     let Some(call) = Call::of(&exchange.request) else { return };
     // An endpoint that speaks HTTP/1.1 may know gRPC-Web itself, and gets it as it is.
-    if call.dialect != Dialect::Grpc && endpoint != EndpointProtocol::Http2 {
+    if call.dialect != Dialect::Grpc && !endpoint.has_streams() {
         return;
     }
     if let Some(timeout) = call.timeout {

@@ -6,6 +6,7 @@
 //! no longer. What is not sent is counted.
 
 use std::borrow::Cow;
+use std::future::Future;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
@@ -19,16 +20,15 @@ use crate::accept::client::Client;
 use crate::backend::{self, BackendRef, Current, Slot};
 use crate::clock;
 use crate::dial::abandon::Rest;
-use crate::dial::attempt::Lease;
+use crate::dial::attempt::{self, Lease};
 use crate::dial::call::{Asked, Call, Order};
-use crate::dial::connect::connect;
+use crate::dial::h3::{self, Way, framed};
 use crate::dial::pool::{self, Connection};
 use crate::failure::Failure;
 use crate::filter::Filtering;
 use crate::h1::{Chunk, ChunkedReader, write};
 use crate::head::{Framing, RequestHead};
 use crate::live::Ours;
-use crate::tls::Security;
 use crate::worker::Worker;
 
 /// Copies that a worker may have under way.
@@ -90,6 +90,19 @@ impl Addressee {
         let current = backend.hold();
         let announced = current.settings.proxy_protocol.map(|_| client.peer);
         Self { announced, header: client.announcement(&current.settings), backend }
+    }
+
+    /// What a connection of HTTP/1.1 has to be: surely open, since a copy is sent only once.
+    fn wish<'c>(&self, worker: &Worker, current: &'c Current, now: Time) -> pool::Wish<'c> {
+        pool::Wish {
+            worker: worker.index,
+            capped: current.limits.cap.is_some(),
+            announced: self.announced,
+            trust: current.trust.as_ref(),
+            replayable: false,
+            settings: &current.settings,
+            now,
+        }
     }
 
     fn count(&self, worker: &Worker, fate: Fate) {
@@ -203,7 +216,12 @@ async fn send_all(
 }
 
 /// Sends one copy and sees its answer out.
-async fn send(worker: &Worker, addressee: &Addressee, original: &Original, kept: &[u8]) -> Fate {
+async fn send(
+    worker: &Rc<Worker>,
+    addressee: &Addressee,
+    original: &Original,
+    kept: &[u8],
+) -> Fate {
     let backend = &addressee.backend;
     let now = clock::now();
     let wish = Wish { now, ..Wish::default() };
@@ -222,7 +240,7 @@ async fn send(worker: &Worker, addressee: &Addressee, original: &Original, kept:
             let opened = open(worker, addressee, &current, &slot, now).await;
             opened.map(|connection| (connection, Cow::Owned(original.in_http1(kept))))
         }
-        EndpointProtocol::Http2 => {
+        EndpointProtocol::Http2 | EndpointProtocol::Http3 => {
             let body = original.bare_body(kept);
             let opened =
                 open_stream(worker, addressee, &current, &slot, original, &body, now).await;
@@ -254,7 +272,7 @@ async fn send(worker: &Worker, addressee: &Addressee, original: &Original, kept:
     }
 }
 
-/// A connection that is surely open, since a copy is sent only once.
+/// A connection of HTTP/1.1.
 async fn open(
     worker: &Worker,
     addressee: &Addressee,
@@ -262,31 +280,25 @@ async fn open(
     slot: &Slot,
     now: Time,
 ) -> Result<Box<Connection>, Failure> {
-    let wish = pool::Wish {
-        worker: worker.index,
-        capped: current.limits.cap.is_some(),
-        announced: addressee.announced,
-        trust: current.trust.as_ref(),
-        replayable: false,
-        settings: &current.settings,
-        now,
-    };
+    let wish = addressee.wish(worker, current, now);
     if let Some(connection) = pool::take(&slot.endpoint, &wish) {
         return Ok(connection);
     }
-    let patience = clock::instant(now + current.settings.connect_timeout);
-    let security = Security::of_requests(wish.trust);
-    let connecting = connect(&slot.endpoint, worker.index, &addressee.header, security);
-    let opened = timeout_at(patience, connecting).await;
-    let mut connection = opened.unwrap_or(Err(Failure::ConnectTimeout))?;
-    connection.announced = addressee.announced;
-    connection.trust = wish.trust.cloned();
-    Ok(connection)
+    in_time(current, now, attempt::open(&slot.endpoint, &addressee.header, &wish)).await
 }
 
-/// A stream on which the head has been sent.
+async fn in_time<T>(
+    current: &Current,
+    now: Time,
+    opening: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    let patience = clock::instant(now + current.settings.connect_timeout);
+    timeout_at(patience, opening).await.unwrap_or(Err(Failure::ConnectTimeout))
+}
+
+/// A stream on which the head has been sent, or what stands for one.
 async fn open_stream(
-    worker: &Worker,
+    worker: &Rc<Worker>,
     addressee: &Addressee,
     current: &Current,
     slot: &Slot,
@@ -299,6 +311,7 @@ async fn open_stream(
         0 => Framing::None,
         length => Framing::Length(length as u64),
     };
+    let order = Order { request, framing };
     let call = Call {
         worker: worker.index,
         endpoint: &slot.endpoint,
@@ -307,12 +320,23 @@ async fn open_stream(
         header: addressee.header.clone(),
         fresh: true,
         now,
-        order: Order { request, framing },
+        order,
     };
-    let waiting = match call.ask(None)? {
-        Asked::Opened(connection) => return Ok(connection),
-        Asked::Wait(waiting) => waiting,
-    };
-    let patience = clock::instant(now + current.settings.connect_timeout);
-    timeout_at(patience, call.wait(waiting)).await.unwrap_or(Err(Failure::ConnectTimeout))
+    if current.settings.protocol == EndpointProtocol::Http2 {
+        return match call.ask(None)? {
+            Asked::Opened(connection) => Ok(connection),
+            Asked::Wait(waiting) => in_time(current, now, call.wait(waiting)).await,
+        };
+    }
+    if let Some(connection) = h3::open_at_once(worker, &call) {
+        return Ok(connection);
+    }
+    match in_time(current, now, h3::open(worker, call)).await? {
+        Way::Stream(connection) => Ok(connection),
+        Way::Http1 => {
+            let wish = addressee.wish(worker, current, now);
+            let opening = framed::open(&slot.endpoint, false, &addressee.header, &wish, order);
+            in_time(current, now, opening).await.map(|(connection, _)| connection)
+        }
+    }
 }

@@ -77,9 +77,15 @@ pub(crate) async fn ask(probe: &Probe, endpoint: SocketAddr, current: &Current) 
         Probe::Http { target, host, statuses, .. } => match begin(stream, header, security).await {
             Ok(stream) => {
                 let host = host_or_address(host);
-                let status = match protocol {
-                    EndpointProtocol::Http1 => over_http1(stream, target, &host).await,
-                    EndpointProtocol::Http2 => over_http2(stream, target, &host).await,
+                let is_http1 = match protocol {
+                    EndpointProtocol::Http1 => true,
+                    EndpointProtocol::Http2 => false,
+                    // A connection of its own is one of TCP.
+                    EndpointProtocol::Http3 => stream.has_settled_on_http1(),
+                };
+                let status = match is_http1 {
+                    true => over_http1(stream, target, &host).await,
+                    false => over_http2(stream, target, &host).await,
                 };
                 judge(status, statuses)
             }
@@ -157,7 +163,7 @@ async fn over_http2(stream: Stream, target: &str, host: &str) -> Option<u16> {
 fn scheme(stream: &Stream) -> &'static str {
     match stream {
         Stream::Tcp(_) | Stream::H2(_) => "http",
-        Stream::Tls(_) | Stream::H3(_) => "https",
+        Stream::Tls(_) | Stream::Framed(_) | Stream::H3(_) => "https",
     }
 }
 

@@ -230,7 +230,7 @@ fn prepare(
 fn put(request: &mut RequestHead, protocol: EndpointProtocol, upload: &mut Pump) -> Form {
     let framing = match protocol {
         EndpointProtocol::Http1 => put_http1(request, upload),
-        EndpointProtocol::Http2 => {
+        EndpointProtocol::Http2 | EndpointProtocol::Http3 => {
             // An offer that need not be taken (RFC 9110 §7.8).
             request.upgrade &= websocket::is_asked_for(request);
             call::framing(request.framing)

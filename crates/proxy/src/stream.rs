@@ -14,6 +14,7 @@ use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
+use crate::dial::h3::framed::Framed;
 use crate::failure::Failure;
 use crate::h1::write;
 use crate::h2;
@@ -29,6 +30,8 @@ const MESSAGE_BYTES: usize = 64 * 1024;
 pub(crate) enum Stream {
     Tcp(TcpStream),
     Tls(Box<TlsStream>),
+    /// A connection of HTTP/1.1 that frames bodies itself.
+    Framed(Box<Framed>),
     /// One request and its response, on a stream of HTTP/2.
     H2(Box<h2::Message>),
     /// The same of HTTP/3, which stays with its worker.
@@ -101,7 +104,7 @@ impl Stream {
         out: &mut Vec<u8>,
     ) -> Result<(), Failure> {
         match self {
-            Self::Tcp(_) | Self::Tls(_) => {
+            Self::Tcp(_) | Self::Tls(_) | Self::Framed(_) => {
                 write::response_head(
                     head,
                     manner.framing,
@@ -122,6 +125,7 @@ impl Stream {
         match self {
             Self::Tcp(socket) => socket.poll_read_ready(cx),
             Self::Tls(tls) => tls.poll_read_ready(cx),
+            Self::Framed(framed) => framed.poll_read_ready(cx),
             // To try costs no system call either.
             Self::H2(_) | Self::H3(_) => Poll::Ready(Ok(())),
         }
@@ -132,6 +136,7 @@ impl Stream {
         match self {
             Self::Tcp(socket) => socket.try_io(Interest::READABLE, || Ok(())).is_ok(),
             Self::Tls(tls) => tls.seems_readable(),
+            Self::Framed(framed) => framed.tls.seems_readable(),
             Self::H2(_) | Self::H3(_) => true,
         }
     }
@@ -139,7 +144,7 @@ impl Stream {
     /// How a body of which its head says `said` is delimited when it comes or goes by this.
     pub(crate) fn framing(&self, said: Framing) -> Framing {
         match self {
-            Self::Tcp(_) | Self::Tls(_) => said,
+            Self::Tcp(_) | Self::Tls(_) | Self::Framed(_) => said,
             Self::H2(_) | Self::H3(_) if said == Framing::None => Framing::None,
             Self::H2(_) | Self::H3(_) => Framing::Stream,
         }
@@ -154,6 +159,7 @@ impl Stream {
         match self {
             Self::Tcp(socket) => Pin::new(socket).poll_write(cx, bytes),
             Self::Tls(tls) => Pin::new(&mut **tls).poll_write(cx, bytes),
+            Self::Framed(framed) => framed.poll_write(cx, &[IoSlice::new(bytes)], true),
             Self::H2(message) => message.poll_write(cx, &[IoSlice::new(bytes)], true),
             Self::H3(message) => message.poll_write(cx, &[IoSlice::new(bytes)], true),
         }
@@ -162,7 +168,7 @@ impl Stream {
     /// How much is worth reading before it is written: what is read and not taken has to be kept.
     pub(crate) fn most_at_once(&self) -> usize {
         match self {
-            Self::Tcp(_) | Self::Tls(_) => usize::MAX,
+            Self::Tcp(_) | Self::Tls(_) | Self::Framed(_) => usize::MAX,
             Self::H2(_) | Self::H3(_) => MESSAGE_BYTES,
         }
     }
@@ -178,6 +184,7 @@ impl Stream {
                 debug_assert!(trailers.is_none(), "they are written as bytes");
                 Poll::Ready(Ok(()))
             }
+            Self::Framed(framed) => framed.poll_end(cx, trailers),
             Self::H2(message) => Poll::Ready(message.end(trailers)),
             Self::H3(message) => message.poll_end(cx, trailers),
         }
@@ -186,7 +193,7 @@ impl Stream {
     /// How the one message that this carries was ended before its time, as far as that has been seen.
     pub(crate) fn message_broken(&self) -> Option<Broken> {
         match self {
-            Self::Tcp(_) | Self::Tls(_) => None,
+            Self::Tcp(_) | Self::Tls(_) | Self::Framed(_) => None,
             Self::H2(message) => message.broken(),
             Self::H3(message) => message.broken(),
         }
@@ -195,9 +202,19 @@ impl Stream {
     /// The trailers of a message whose end has been read.
     pub(crate) fn take_trailers(&mut self) -> Option<Box<Fields>> {
         match self {
-            Self::Tcp(_) | Self::Tls(_) => None,
+            Self::Tcp(_) | Self::Tls(_) | Self::Framed(_) => None,
             Self::H2(message) => message.take_trailers(),
             Self::H3(message) => message.take_trailers(),
+        }
+    }
+
+    /// TLS has not agreed on HTTP/2, so HTTP/1.1 it is.
+    pub(crate) fn has_settled_on_http1(&self) -> bool {
+        match self {
+            Self::Tls(tls) => tls.session.settled().alpn_protocol() != Some(b"h2"),
+            Self::Framed(_) => true,
+            // Known beforehand.
+            Self::Tcp(_) | Self::H2(_) | Self::H3(_) => false,
         }
     }
 
@@ -205,7 +222,7 @@ impl Stream {
     pub(crate) fn plain(&self) -> Option<&TcpStream> {
         match self {
             Self::Tcp(socket) => Some(socket),
-            Self::Tls(_) | Self::H2(_) | Self::H3(_) => None,
+            Self::Tls(_) | Self::Framed(_) | Self::H2(_) | Self::H3(_) => None,
         }
     }
 
@@ -214,6 +231,7 @@ impl Stream {
         match self {
             Self::Tcp(socket) => Some(socket),
             Self::Tls(tls) => Some(&tls.socket),
+            Self::Framed(framed) => Some(&framed.tls.socket),
             Self::H2(_) | Self::H3(_) => None,
         }
     }
@@ -227,6 +245,7 @@ impl Stream {
                 matches!(seen, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
             }
             Self::Tls(tls) => tls.is_quiet(),
+            Self::Framed(framed) => framed.tls.is_quiet(),
             // It carries one request and is never kept.
             Self::H2(_) | Self::H3(_) => false,
         }
@@ -251,7 +270,7 @@ impl Stream {
     pub(crate) fn secured(self, session: Box<Session>) -> Self {
         match self {
             Self::Tcp(socket) => Self::Tls(Box::new(TlsStream::new(socket, session))),
-            other @ (Self::Tls(_) | Self::H2(_) | Self::H3(_)) => other,
+            other @ (Self::Tls(_) | Self::Framed(_) | Self::H2(_) | Self::H3(_)) => other,
         }
     }
 
@@ -260,6 +279,7 @@ impl Stream {
         let (socket, tls) = match self {
             Self::Tcp(socket) => (socket, None),
             Self::Tls(tls) => (tls.socket, Some(tls.session)),
+            Self::Framed(framed) => (framed.tls.socket, Some(framed.tls.session)),
             // It belongs to a connection that stays where it is.
             Self::H2(_) | Self::H3(_) => return None,
         };
@@ -275,6 +295,7 @@ impl Stream {
         match self {
             Self::Tcp(socket) => socket.local_addr(),
             Self::Tls(tls) => tls.socket.local_addr(),
+            Self::Framed(framed) => framed.tls.socket.local_addr(),
             Self::H2(_) | Self::H3(_) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
@@ -289,6 +310,7 @@ impl AsyncRead for Stream {
         match self.get_mut() {
             Self::Tcp(socket) => Pin::new(socket).poll_read(cx, space),
             Self::Tls(tls) => Pin::new(&mut **tls).poll_read(cx, space),
+            Self::Framed(framed) => framed.poll_read(cx, space),
             Self::H2(message) => message.poll_read(cx, space),
             Self::H3(message) => message.poll_read(cx, space),
         }
@@ -304,6 +326,7 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Self::Tcp(socket) => Pin::new(socket).poll_write(cx, bytes),
             Self::Tls(tls) => Pin::new(&mut **tls).poll_write(cx, bytes),
+            Self::Framed(framed) => framed.poll_write(cx, &[IoSlice::new(bytes)], false),
             Self::H2(message) => message.poll_write(cx, &[IoSlice::new(bytes)], false),
             Self::H3(message) => message.poll_write(cx, &[IoSlice::new(bytes)], false),
         }
@@ -317,6 +340,7 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Self::Tcp(socket) => Pin::new(socket).poll_write_vectored(cx, slices),
             Self::Tls(tls) => Pin::new(&mut **tls).poll_write_vectored(cx, slices),
+            Self::Framed(framed) => framed.poll_write(cx, slices, false),
             Self::H2(message) => message.poll_write(cx, slices, false),
             Self::H3(message) => message.poll_write(cx, slices, false),
         }
@@ -330,6 +354,7 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Self::Tcp(socket) => Pin::new(socket).poll_flush(cx),
             Self::Tls(tls) => Pin::new(&mut **tls).poll_flush(cx),
+            Self::Framed(framed) => Pin::new(&mut framed.tls).poll_flush(cx),
             Self::H2(_) | Self::H3(_) => Poll::Ready(Ok(())),
         }
     }
@@ -338,6 +363,7 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Self::Tcp(socket) => Pin::new(socket).poll_shutdown(cx),
             Self::Tls(tls) => Pin::new(&mut **tls).poll_shutdown(cx),
+            Self::Framed(framed) => framed.poll_shutdown(cx),
             Self::H2(message) => Poll::Ready(message.end(None)),
             Self::H3(message) => message.poll_end(cx, None),
         }

@@ -34,7 +34,7 @@ pub(crate) use hello::{Hello, MOST_HELLO_BYTES};
 pub(crate) use session::Session;
 pub(crate) use sites::{Decryption, Servers, Sites, Treatment};
 pub(crate) use stream::TlsStream;
-pub(crate) use trust::{Secret, Security, Trust, Trusts};
+pub(crate) use trust::{QuicSecret, Secret, Security, Trust, Trusts};
 
 /// The cryptography of everything here.
 fn provider() -> Arc<CryptoProvider> {

@@ -16,7 +16,7 @@ use crate::accept::arrival::{self, Handover};
 use crate::accept::handshake::Line;
 use crate::accept::listen::{self, Listening};
 use crate::clock;
-use crate::dial::{h2, pool};
+use crate::dial::{h2, h3, pool};
 use crate::exchange::Exchange;
 use crate::health::Bell;
 use crate::live::{Bound, Live, Ours};
@@ -107,6 +107,8 @@ pub(crate) struct Worker {
     pub(crate) quic: quic::Dialer,
     /// Connections of clients over QUIC.
     pub(crate) ports: quic::Ports,
+    /// The HTTP/3 connections among them.
+    pub(crate) links: h3::Links,
     live: RefCell<Rc<Ours>>,
     #[allow(clippy::vec_box, reason = "a request takes an exchange by its box, without moving it")]
     exchanges: RefCell<Vec<Box<Exchange>>>,
@@ -194,6 +196,7 @@ impl Worker {
             handshakes: Line::new(),
             quic: quic::Dialer::new(&shared.quic_keys),
             ports: quic::Ports::default(),
+            links: h3::Links::default(),
             live,
             exchanges: RefCell::default(),
             sleepers: RefCell::default(),
@@ -357,8 +360,10 @@ impl Worker {
             for member in current.set.members() {
                 pool::sweep(&member.endpoint, self.index, &current.settings, now);
                 h2::sweep(&member.endpoint, self.index, &current.settings, now);
+                self.links.sweep(&member.endpoint, self.index, &current.settings, now);
             }
         }
+        self.links.forget_the_gone();
     }
 }
 

@@ -53,8 +53,12 @@ pub struct BackendPolicySpec {
     /// What is spoken to endpoints; not given: what the port's `appProtocol` says, else HTTP/2 where a GRPCRoute leads to
     /// them, else HTTP/1.1. Whether it is encrypted, a BackendTLSPolicy says.
     pub protocol: Option<BackendProtocol>,
+    /// How connections to endpoints are secured where there is no BackendTLSPolicy.
+    #[serde(default)]
+    pub tls: BackendSecurity,
     /// Each connection to an endpoint begins with a PROXY protocol header of this version, which says the client's
-    /// address; not given: with none. A connection then serves one client only.
+    /// address; not given: with none. A connection then serves one client only. HTTP/3 has no such header: its endpoints
+    /// are then reached over TCP.
     pub proxy_protocol: Option<ProxyVersion>,
 }
 
@@ -167,8 +171,19 @@ pub enum BackendProtocol {
     H2c,
     /// HTTP/2 with TLS, for which there must be a BackendTLSPolicy.
     H2,
-    /// HTTP/3, which is not supported yet.
+    /// HTTP/3, for which there must be a BackendTLSPolicy: QUIC is always encrypted. An endpoint that cannot be reached so
+    /// is reached over TCP, with TLS, by HTTP/2 or HTTP/1.1, whichever it speaks; HTTP/3 is tried again from time to time.
     H3,
+}
+
+/// How connections to endpoints are secured where there is no BackendTLSPolicy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct BackendSecurity {
+    /// Connections are encrypted, and every certificate is believed, whoever issued it and whomever it names. Whoever gets
+    /// between Sheave and an endpoint then reads and changes what he likes: this is for a lab with self-signed
+    /// certificates, and status and log say that it is on.
+    pub insecure_skip_verify: bool,
 }
 
 /// A version of the PROXY protocol.
@@ -283,6 +298,7 @@ impl BackendPolicySpec {
             health: Health::default(),
             slow_start: None,
             protocol: None,
+            tls: BackendSecurity::default(),
             proxy_protocol: None,
         }
     }

@@ -77,6 +77,18 @@ pub enum EndpointProtocol {
     Http1,
     /// HTTP/2: known beforehand without TLS, agreed upon (ALPN) with it.
     Http2,
+    /// HTTP/3, always encrypted; where it cannot be had, what TLS over TCP agrees upon: HTTP/2 or HTTP/1.1.
+    Http3,
+}
+
+impl EndpointProtocol {
+    /// A request has a stream to itself, with trailers of its own.
+    pub const fn has_streams(self) -> bool {
+        match self {
+            Self::Http1 => false,
+            Self::Http2 | Self::Http3 => true,
+        }
+    }
 }
 
 /// What of a request decides where an algorithm hashes. A request that has none of it is placed by its client's address.

@@ -144,4 +144,6 @@ pub enum Roots {
     System,
     /// These, in DER; none: no endpoint is believed, and each connection fails.
     Given(Vec<Box<[u8]>>),
+    /// Anybody: every certificate is believed, whomever it names. For a lab.
+    Anybody,
 }

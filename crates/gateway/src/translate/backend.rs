@@ -8,8 +8,8 @@ use super::grant::permits;
 use super::index::{Index, Name};
 use super::{Fault, Report};
 use crate::objects::{
-    AddressType, BackendTlsTarget, EndpointSliceSpec, Object, Resource, ServicePort, ServiceRef,
-    ServiceSpec, ServiceType, SliceEndpoint, SlicePort,
+    AddressType, BackendPolicySpec, BackendTlsPolicySpec, EndpointSliceSpec, Metadata, Object,
+    Resource, ServicePort, ServiceRef, ServiceSpec, ServiceType, SliceEndpoint, SlicePort,
 };
 use crate::problem::Problem;
 use crate::snapshot::{BackendKey, EndpointSpec, Source, Transport};
@@ -197,25 +197,34 @@ fn is_of(transport: Transport, protocol: Option<&str>) -> bool {
 fn protocol_fault(index: &Index<'_>, service: Name<'_>, port: &ServicePort) -> Option<String> {
     let (number, protocol) = (port.port, port.app_protocol.as_deref()?);
     match protocol {
-        "sheave.dev/h3" => {
-            Some(format!("port {number} has appProtocol {protocol}, which is not supported"))
+        "https" | "kubernetes.io/wss" | "sheave.dev/h3" if !is_encrypted(index, service, port) => {
+            Some(format!(
+                "port {number} has appProtocol {protocol}, which needs a BackendTLSPolicy"
+            ))
         }
-        "https" | "kubernetes.io/wss" if !is_encrypted(index, service, port) => Some(format!(
-            "port {number} has appProtocol {protocol}, which needs a BackendTLSPolicy"
-        )),
         _ => None,
     }
 }
 
-/// Whether a BackendTLSPolicy is for a port.
+/// Whether a policy says whom to believe at a port: a BackendTLSPolicy, or a BackendPolicy that believes anybody.
 fn is_encrypted(index: &Index<'_>, (namespace, name): Name<'_>, port: &ServicePort) -> bool {
-    let is_meant = |target: &BackendTlsTarget| {
-        let section = target.section_name.as_ref();
-        target.name == name && section.is_none_or(|section| *section == port.name)
+    let is_meant = |target: &str, section: Option<&String>| {
+        target == name && section.is_none_or(|section| *section == port.name)
     };
-    let policies = index.backend_tls_policies.values();
-    let mut here = policies.filter(|policy| policy.metadata.namespace == namespace);
-    here.any(|policy| policy.spec.target_refs.iter().any(is_meant))
+    let by_tls_policy = |policy: &Resource<BackendTlsPolicySpec>| {
+        let mut targets = policy.spec.target_refs.iter();
+        targets.any(|target| is_meant(&target.name, target.section_name.as_ref()))
+    };
+    let by_backend_policy = |policy: &Resource<BackendPolicySpec>| {
+        let mut targets = policy.spec.target_refs.iter();
+        policy.spec.tls.insecure_skip_verify
+            && targets.any(|target| is_meant(&target.name, target.section_name.as_ref()))
+    };
+    let is_here = |metadata: &Metadata| metadata.namespace == namespace;
+    let mut tls_policies = index.backend_tls_policies.values();
+    let mut policies = index.backend_policies.values();
+    tls_policies.any(|policy| is_here(&policy.metadata) && by_tls_policy(policy))
+        || policies.any(|policy| is_here(&policy.metadata) && by_backend_policy(policy))
 }
 
 fn service_of(slice: &Resource<EndpointSliceSpec>) -> Option<Name<'_>> {

@@ -1,6 +1,7 @@
 //! Policies: what applies to whom.
 
 use std::collections::BTreeMap;
+use std::iter;
 use std::sync::Arc;
 
 use super::backend_tls::BackendTlsPolicies;
@@ -14,7 +15,7 @@ use crate::objects::{
     ServiceTarget,
 };
 use crate::snapshot::{BackendKey, BackendSettings, ClientSettings, Http3, Listener};
-use crate::status::{ConditionType, Detail, Reason, TargetStatus};
+use crate::status::{Condition, ConditionType, Detail, Reason, TargetStatus};
 
 /// What a policy is for: a namespace, a name, and a part.
 pub(super) type Target<'a> = (&'a str, &'a str, Option<&'a str>);
@@ -59,7 +60,12 @@ pub(super) fn backend_policies<'a>(
         let kinds = ("BackendPolicy", "Service");
         let mut faults = backend_faults(&policy.spec);
         faults.extend(protocol_fault(policy, tls));
-        let attaching = Attaching { kinds, policy, faults };
+        let belief = belief_fault(policy, tls);
+        let is_plain = policy.spec.protocol == Some(BackendProtocol::H2c);
+        let is_insecure = policy.spec.tls.insecure_skip_verify && !is_plain && belief.is_none();
+        let warning = is_insecure.then_some(ConditionType::InsecureEndpoints);
+        faults.extend(belief);
+        let attaching = Attaching { kinds, policy, faults, warning };
         attaching.attach(targets, &mut attached, report, |reference| {
             find_service(index, &policy.metadata.namespace, reference)
         });
@@ -74,7 +80,8 @@ pub(super) fn client_policies<'a>(index: &Index<'a>, report: &mut Report) -> Cli
     for policy in by_age(&index.client_policies) {
         let targets = policy.spec.target_refs.iter().map(gateway_reference);
         let kinds = ("ClientPolicy", "Gateway");
-        let attaching = Attaching { kinds, policy, faults: client_faults(&policy.spec) };
+        let faults = client_faults(&policy.spec);
+        let attaching = Attaching { kinds, policy, faults, warning: None };
         attaching.attach(targets, &mut attached, report, |reference| {
             find_gateway(index, &policy.metadata.namespace, reference)
         });
@@ -101,7 +108,7 @@ impl BackendPolicies<'_> {
             settings.prefers_same_zone =
                 wish.is_some_and(|wish| ["PreferSameZone", "PreferClose"].contains(&wish));
         }
-        let speech = speech.with(policy.and_then(|policy| policy.protocol), key);
+        let speech = speech.with(policy, key);
         (settings.protocol, settings.tls) = (speech.protocol, speech.tls);
         settings
     }
@@ -156,6 +163,8 @@ struct Attaching<'a, S> {
     policy: &'a Resource<S>,
     /// What in it cannot be. All else of it applies: without its cap, say, an endpoint would drown for a slip elsewhere.
     faults: Vec<Fault>,
+    /// What its status says besides, where it holds.
+    warning: Option<ConditionType>,
 }
 
 impl<'a, S> Attaching<'a, S> {
@@ -167,7 +176,7 @@ impl<'a, S> Attaching<'a, S> {
         report: &mut Report,
         find: impl Fn(&Reference<'a>) -> Result<(), (&'static str, String)>,
     ) {
-        let Self { kinds: (kind, target_kind), policy, faults } = self;
+        let Self { kinds: (kind, target_kind), policy, faults, warning } = self;
         faults.iter().for_each(|fault| report.fault(kind, policy, fault));
         let mut statuses = Vec::new();
         for (n, reference) in references.enumerate() {
@@ -191,12 +200,13 @@ impl<'a, S> Attaching<'a, S> {
             let invalid = faults.first().map(with_field);
             let fault = fault.or(invalid);
             let accepted = condition(ConditionType::Accepted, Reason::Accepted, fault.as_ref());
+            let warning = warning.map(|kind| Condition::yes(kind, Reason::ConfigurationChanged));
             statuses.push(TargetStatus {
                 kind: target_kind,
                 namespace: policy.metadata.namespace.clone(),
                 name: reference.name.to_owned(),
                 section_name: reference.section.map(str::to_owned),
-                conditions: vec![accepted],
+                conditions: iter::once(accepted).chain(warning).collect(),
             });
         }
         report.status(kind, policy, Detail::Policy(statuses));
@@ -209,31 +219,58 @@ fn with_field(fault: &Fault) -> Fault {
     Fault { message, ..fault.clone() }
 }
 
-/// Whether what is to be spoken is encrypted, a BackendTLSPolicy says; the two must agree.
+/// Whether what is to be spoken is encrypted, a BackendTLSPolicy says, or that anybody is believed; the two must agree.
 fn protocol_fault(
     policy: &Resource<BackendPolicySpec>,
     tls: &BackendTlsPolicies<'_>,
 ) -> Option<Fault> {
     let namespace = &policy.metadata.namespace;
-    let is_encrypted = |target: &ServiceTarget| {
-        tls.covers(namespace, &target.name, target.section_name.as_deref())
+    let is_covered = |target: &&ServiceTarget| covers(tls, namespace, target);
+    let is_bare = |target: &&ServiceTarget| {
+        !policy.spec.tls.insecure_skip_verify && !covers(tls, namespace, target)
     };
     let mut targets = policy.spec.target_refs.iter();
     let message = match policy.spec.protocol? {
         BackendProtocol::H2 => {
-            let target = targets.find(|target| !is_encrypted(target))?;
+            let target = targets.find(is_bare)?;
             format!(
                 "H2 needs a BackendTLSPolicy for Service {}: without TLS it is H2C",
                 target.name
             )
         }
         BackendProtocol::H2c => {
-            let target = targets.find(|target| is_encrypted(target))?;
+            let target = targets.find(is_covered)?;
             format!("there is a BackendTLSPolicy for Service {}: with TLS it is H2", target.name)
         }
-        BackendProtocol::Http1 | BackendProtocol::H3 => return None,
+        BackendProtocol::H3 => {
+            let target = targets.find(is_bare)?;
+            format!(
+                "H3 needs a BackendTLSPolicy for Service {}: QUIC is always encrypted",
+                target.name
+            )
+        }
+        BackendProtocol::Http1 => return None,
     };
     Some(Fault::new(Reason::Invalid, "spec.protocol", message))
+}
+
+/// Where a BackendTLSPolicy says whom to believe, nobody else is.
+fn belief_fault(
+    policy: &Resource<BackendPolicySpec>,
+    tls: &BackendTlsPolicies<'_>,
+) -> Option<Fault> {
+    let namespace = &policy.metadata.namespace;
+    let mut targets = policy.spec.target_refs.iter();
+    let target = targets
+        .find(|target| covers(tls, namespace, target))
+        .filter(|_| policy.spec.tls.insecure_skip_verify)?;
+    let message =
+        format!("there is a BackendTLSPolicy for Service {}: what it says holds", target.name);
+    Some(Fault::new(Reason::Invalid, "spec.tls.insecureSkipVerify", message))
+}
+
+fn covers(tls: &BackendTlsPolicies<'_>, namespace: &str, target: &ServiceTarget) -> bool {
+    tls.covers(namespace, &target.name, target.section_name.as_deref())
 }
 
 fn service_reference(target: &ServiceTarget) -> Reference<'_> {

@@ -148,11 +148,9 @@ pub(super) fn backend_faults(spec: &BackendPolicySpec) -> Vec<Fault> {
         let message = "must not be longer than `maxEjectionTime`";
         faults.when(is_late, "health.passive.baseEjectionTime", message);
     }
-    let unserved = match spec.protocol {
-        None | Some(BackendProtocol::Http1 | BackendProtocol::H2c | BackendProtocol::H2) => false,
-        Some(BackendProtocol::H3) => true,
-    };
-    faults.when(unserved, "protocol", "H3 is not supported yet, only HTTP1, H2C and H2");
+    let is_plain = spec.protocol == Some(BackendProtocol::H2c);
+    let contradicts = spec.tls.insecure_skip_verify && is_plain;
+    faults.when(contradicts, "tls.insecureSkipVerify", "is not for H2C, which is without TLS");
     faults.0
 }
 

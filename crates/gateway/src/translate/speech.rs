@@ -9,7 +9,7 @@ use super::backend_tls::{Ancestors, BackendTlsPolicies};
 use super::draft::{RouteDraft, RuleDraft};
 use super::index::Index;
 use super::listener::OurGateway;
-use crate::objects::{BackendProtocol, ServicePort};
+use crate::objects::{BackendPolicySpec, BackendProtocol, ServicePort};
 use crate::snapshot::{BackendKey, Certificate, EndpointProtocol, EndpointTls, Roots};
 
 /// Who leads to backends, and what for.
@@ -103,35 +103,40 @@ impl Users {
     }
 }
 
-/// What a port says, by the names that Kubernetes agreed upon and those that Istio brought; others mean nothing.
+/// What a port says, by the names that Kubernetes agreed upon, those that Istio brought, and our own; others mean nothing.
 fn port_protocol(port: &ServicePort) -> Option<EndpointProtocol> {
     match port.app_protocol.as_deref()? {
         "kubernetes.io/h2c" | "h2c" | "http2" | "grpc" => Some(EndpointProtocol::Http2),
         "kubernetes.io/ws" | "kubernetes.io/wss" | "http" => Some(EndpointProtocol::Http1),
+        "sheave.dev/h3" => Some(EndpointProtocol::Http3),
         _ => None,
     }
 }
 
 impl Speech {
     /// What a BackendPolicy says goes first. TLS without a policy that says whom to believe believes nobody.
-    pub(super) fn with(mut self, asked: Option<BackendProtocol>, key: &BackendKey) -> Self {
+    pub(super) fn with(mut self, policy: Option<&BackendPolicySpec>, key: &BackendKey) -> Self {
+        let asked = policy.and_then(|policy| policy.protocol);
         match asked {
             None => {}
             Some(BackendProtocol::Http1) => self.protocol = EndpointProtocol::Http1,
-            Some(BackendProtocol::H2c) => self.protocol = EndpointProtocol::Http2,
-            Some(BackendProtocol::H2) => {
+            Some(BackendProtocol::H2c | BackendProtocol::H2) => {
                 self.protocol = EndpointProtocol::Http2;
-                self.tls.get_or_insert_with(|| believing_nobody(key));
             }
-            // It is refused where the policy is read.
-            Some(BackendProtocol::H3) => {}
+            Some(BackendProtocol::H3) => self.protocol = EndpointProtocol::Http3,
+        }
+        let is_plain = asked == Some(BackendProtocol::H2c);
+        if !is_plain && policy.is_some_and(|policy| policy.tls.insecure_skip_verify) {
+            self.tls.get_or_insert_with(|| believing(Roots::Anybody, key));
+        }
+        if asked == Some(BackendProtocol::H2) || self.protocol == EndpointProtocol::Http3 {
+            self.tls.get_or_insert_with(|| believing(Roots::Given(Vec::new()), key));
         }
         self
     }
 }
 
-fn believing_nobody(key: &BackendKey) -> Arc<EndpointTls> {
+fn believing(roots: Roots, key: &BackendKey) -> Arc<EndpointTls> {
     let server_name = format!("{}.{}.svc", key.service, key.namespace).into();
-    let roots = Roots::Given(Vec::new());
     Arc::new(EndpointTls { server_name, subject_names: Vec::new(), roots, client: None })
 }

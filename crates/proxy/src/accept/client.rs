@@ -186,7 +186,7 @@ impl Client {
     /// What a client sends ahead is kept, up to a buffer of it.
     pub(crate) fn poll_gone(&mut self, cx: &mut Context<'_>, worker: &Worker) -> Poll<()> {
         match &mut self.stream {
-            Stream::Tcp(_) | Stream::Tls(_) => {}
+            Stream::Tcp(_) | Stream::Tls(_) | Stream::Framed(_) => {}
             Stream::H2(message) => return message.poll_gone(cx),
             Stream::H3(message) => return message.poll_gone(cx),
         }

@@ -159,9 +159,9 @@ pub(crate) async fn attempt(
 
 /// A connection for the request alone: an idle one that may carry it, or a fresh one, or a stream on one.
 async fn connection(
-    worker: &Worker,
+    worker: &Rc<Worker>,
     client: &mut Client,
-    exchange: &Exchange,
+    exchange: &mut Exchange,
     slot: Slot,
     fresh: bool,
     terms: &Terms<'_>,
@@ -169,11 +169,31 @@ async fn connection(
 ) -> Result<(Slot, Box<Connection>), Lost> {
     match terms.backend().protocol {
         EndpointProtocol::Http1 => {}
-        EndpointProtocol::Http2 => {
+        EndpointProtocol::Http2 | EndpointProtocol::Http3 => {
             return call::connection(worker, client, exchange, slot, fresh, terms, now).await;
         }
     }
-    let wish = Wish {
+    let wish = wish(worker, client, exchange, terms, now);
+    if !fresh && let Some(connection) = pool::take(&slot.endpoint, &wish) {
+        return Ok((slot, connection));
+    }
+    let header = client.announcement(terms.backend());
+    let opening = open(&slot.endpoint, &header, &wish);
+    match in_time(worker, client, terms, now, opening).await {
+        Ok(connection) => Ok((slot, connection)),
+        Err(failure) => Err(unsent(worker, slot, failure, terms)),
+    }
+}
+
+/// What a connection of HTTP/1.1 for the request has to be.
+pub(super) fn wish<'t>(
+    worker: &Worker,
+    client: &Client,
+    exchange: &Exchange,
+    terms: &'t Terms<'_>,
+    now: Time,
+) -> Wish<'t> {
+    Wish {
         worker: worker.index,
         capped: terms.is_capped(),
         announced: terms.backend().proxy_protocol.map(|_| client.peer),
@@ -181,31 +201,30 @@ async fn connection(
         replayable: is_replayable(&exchange.request),
         settings: terms.backend(),
         now,
-    };
-    if !fresh && let Some(connection) = pool::take(&slot.endpoint, &wish) {
-        return Ok((slot, connection));
-    }
-    let header = client.announcement(terms.backend());
-    let security = Security::of_requests(wish.trust);
-    let connecting = connect(&slot.endpoint, worker.index, &header, security);
-    match in_time(worker, client, terms, now, connecting).await {
-        Ok(mut connection) => {
-            connection.announced = wish.announced;
-            connection.trust = wish.trust.cloned();
-            Ok((slot, connection))
-        }
-        Err(failure) => Err(unsent(worker, slot, failure, terms)),
     }
 }
 
+/// Opens a connection of HTTP/1.1 that begins with `header`; the caller bounds the time.
+pub(crate) async fn open(
+    endpoint: &Endpoint,
+    header: &[u8],
+    wish: &Wish<'_>,
+) -> Result<Box<Connection>, Failure> {
+    let security = Security::of_http1(wish.trust);
+    let mut connection = connect(endpoint, wish.worker, header, security).await?;
+    connection.announced = wish.announced;
+    connection.trust = wish.trust.cloned();
+    Ok(connection)
+}
+
 /// Awaits a connection as long as the policies allow and the client is there.
-pub(super) async fn in_time(
+pub(super) async fn in_time<T>(
     worker: &Worker,
     client: &mut Client,
     terms: &Terms<'_>,
     now: Time,
-    connecting: impl Future<Output = Result<Box<Connection>, Failure>>,
-) -> Result<Box<Connection>, Failure> {
+    connecting: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
     let patience = now + terms.backend().connect_timeout;
     match client.until(worker, patience.min(terms.deadline), connecting).await {
         Ok(connected) => connected,

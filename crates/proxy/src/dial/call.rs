@@ -1,19 +1,22 @@
-//! Requests that share connections: each is a stream of HTTP/2, on one of few links.
+//! Requests that share connections: each is a stream of HTTP/2 or HTTP/3, on one of few links.
 //!
 //! Beyond how a stream is had, and what its loss means, an attempt is the same as over HTTP/1.1. A stream carries one
 //! request and is never kept; the links are, in a trunk. A request that is given up resets its stream, which tells the
 //! endpoint, so its slot is free at once.
 
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use balance::{End, Time};
+use gateway::snapshot::EndpointProtocol;
 use http::uri::Scheme;
 
 use crate::accept::client::Client;
 use crate::backend::{Current, Slot};
 use crate::dial::attempt::{self, Lease, Lost, Retry};
+use crate::dial::h3::{self, Way, framed};
 use crate::dial::pool::{Connection, Endpoint};
 use crate::dial::trunk::{Kind, Waiting};
 use crate::dial::websocket;
@@ -74,16 +77,39 @@ impl Call<'_> {
     }
 }
 
-/// A stream for the request of `exchange`, on which its head has been sent.
+/// A connection for the request of `exchange`, on which its head has been sent.
 pub(super) async fn connection(
-    worker: &Worker,
+    worker: &Rc<Worker>,
     client: &mut Client,
-    exchange: &Exchange,
+    exchange: &mut Exchange,
     slot: Slot,
     fresh: bool,
     terms: &Terms<'_>,
     now: Time,
 ) -> Result<(Slot, Box<Connection>), Lost> {
+    let failure = match way(worker, client, exchange, &slot, fresh, terms, now).await {
+        Ok(Way::Stream(connection)) => return Ok((slot, connection)),
+        Ok(Way::Http1) if exchange.call.is_none() => {
+            let wish = attempt::wish(worker, client, exchange, terms, now);
+            return framed::connection(worker, client, exchange, slot, fresh, terms, &wish).await;
+        }
+        // Calls of gRPC need what HTTP/1.1 has not.
+        Ok(Way::Http1) => Failure::NotHttp2,
+        Err(failure) => failure,
+    };
+    Err(attempt::unsent(worker, slot, failure, terms))
+}
+
+/// How the request goes.
+async fn way(
+    worker: &Rc<Worker>,
+    client: &mut Client,
+    exchange: &Exchange,
+    slot: &Slot,
+    fresh: bool,
+    terms: &Terms<'_>,
+    now: Time,
+) -> Result<Way, Failure> {
     let current = &*terms.current;
     let call = Call {
         worker: worker.index,
@@ -95,16 +121,22 @@ pub(super) async fn connection(
         now,
         order: Order { request: &exchange.request, framing: exchange.request.framing },
     };
-    let opened = match call.ask(None) {
-        Ok(Asked::Opened(connection)) => Ok(connection),
-        Ok(Asked::Wait(waiting)) => {
-            attempt::in_time(worker, client, terms, now, Box::pin(call.wait(waiting))).await
+    match current.settings.protocol {
+        EndpointProtocol::Http1 => Ok(Way::Http1),
+        EndpointProtocol::Http2 => match call.ask(None)? {
+            Asked::Opened(connection) => Ok(Way::Stream(connection)),
+            Asked::Wait(waiting) => {
+                let waits = Box::pin(call.wait(waiting));
+                let waited = attempt::in_time(worker, client, terms, now, waits).await;
+                waited.map(Way::Stream)
+            }
+        },
+        EndpointProtocol::Http3 => {
+            if let Some(connection) = h3::open_at_once(worker, &call) {
+                return Ok(Way::Stream(connection));
+            }
+            attempt::in_time(worker, client, terms, now, Box::pin(h3::open(worker, call))).await
         }
-        Err(failure) => Err(failure),
-    };
-    match opened {
-        Ok(connection) => Ok((slot, connection)),
-        Err(failure) => Err(attempt::unsent(worker, slot, failure, terms)),
     }
 }
 
@@ -119,7 +151,9 @@ pub(crate) fn poll_response(
     let read = match stream {
         Stream::H2(message) => message.poll_response(cx, request, response),
         Stream::H3(message) => message.poll_response(cx, request, response),
-        Stream::Tcp(_) | Stream::Tls(_) => unreachable!("a head that comes as bytes is parsed"),
+        Stream::Tcp(_) | Stream::Tls(_) | Stream::Framed(_) => {
+            unreachable!("a head that comes as bytes is parsed")
+        }
     };
     if let Err(failure) = ready!(read) {
         return Poll::Ready(Err(stream.message_broken().map_or(failure, failure_by)));
@@ -162,7 +196,10 @@ pub(super) fn lost(
     let stale = failure == Failure::EndpointClosed && (unprocessed || was_idle);
     let end = if stale { End::Unfinished } else { terms.judge(failure.end(), &slot) };
     slot.conclude(worker, &terms.current, end, None);
-    slot.endpoint.data.counters[worker.index].http2.streams_refused.add(u64::from(unprocessed));
+    let counters = &slot.endpoint.data.counters[worker.index];
+    let over_quic = matches!(connection.stream, Stream::H3(_));
+    let refused = if over_quic { &counters.http3 } else { &counters.http2 };
+    refused.streams_refused.add(u64::from(unprocessed));
     drop(connection);
     let is_the_endpoints = matches!(
         failure,

@@ -67,8 +67,8 @@ pub(crate) async fn secure(socket: TcpStream, secret: &Secret) -> Result<Stream,
         heard.map_err(|_ended| Failure::Untrusted(Untrusted::Protocol))?;
     }
     // HTTP/1.1 is what is spoken where nothing is agreed upon.
-    let asks_for_h2 = config.alpn_protocols.iter().any(|protocol| protocol == b"h2");
-    if asks_for_h2 && tls.session.settled().alpn_protocol() != Some(b"h2") {
+    let asks_for_h2_alone = config.alpn_protocols == [b"h2"];
+    if asks_for_h2_alone && tls.session.settled().alpn_protocol() != Some(b"h2") {
         return Err(Failure::Untrusted(Untrusted::Protocol));
     }
     Ok(Stream::Tls(Box::new(tls)))

@@ -52,7 +52,7 @@ const SEND_BUFFER: usize = 256 * 1024;
 /// Requests that we gave up lately: what still comes for them is dropped without a word.
 const GIVEN_UP: usize = 1024;
 /// What a field takes of the limit of a head beside its text (RFC 9113 §6.5.2).
-const FIELD_OVERHEAD: usize = 32;
+pub(super) const FIELD_OVERHEAD: usize = 32;
 
 /// Silence after which the kernel asks whether the endpoint is still there, and how often it asks.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -241,6 +241,10 @@ impl Dial {
     async fn open(&self) -> Result<(Link, Driver), Failure> {
         let security = Security::of_requests(self.trust.as_ref());
         let stream = connect::open(&self.endpoint, self.worker, &self.header, security).await?;
+        if stream.has_settled_on_http1() {
+            self.endpoint.data.reach.found_http1();
+            return Err(Failure::NotHttp2);
+        }
         let room = trunk::of(&mut self.links().trunks(), self.kind()).room();
         begin(stream, room, Arc::clone(&self.links().tally)).await
     }
@@ -270,7 +274,7 @@ impl Call<'_> {
         if let Some(failure) = trunk.failure_since(waiting) {
             return Err(failure);
         }
-        if trunk.wants_another(settings, self.endpoint.data.links.len()) {
+        if trunk.wants_another(settings, self.endpoint.data.links.len(), self.now) {
             let dial = Dial {
                 endpoint: Arc::clone(self.endpoint),
                 worker: self.worker,

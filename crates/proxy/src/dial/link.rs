@@ -5,7 +5,7 @@
 //! go of it, and it ends with the last of its streams.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use balance::Time;
@@ -114,6 +114,9 @@ pub(super) struct State {
     heard: AtomicU32,
     /// A response did not come in time.
     pub(super) doubt: Notify,
+    /// Nobody holds the link any more, and the last of its streams has ended.
+    pub(super) emptied: Notify,
+    is_let_go: AtomicBool,
     /// Who waits for a place on any link of the trunk.
     pub(super) room: Arc<Notify>,
     tally: Arc<Tally>,
@@ -126,9 +129,19 @@ impl State {
             most: AtomicU32::new(most),
             heard: AtomicU32::new(0),
             doubt: Notify::new(),
+            emptied: Notify::new(),
+            is_let_go: AtomicBool::new(false),
             room,
             tally,
         })
+    }
+
+    /// Nobody holds the link any more: it ends with the last of its streams.
+    pub(super) fn let_go(&self) {
+        self.is_let_go.store(true, Ordering::Relaxed);
+        if self.streams.load(Ordering::Relaxed) == 0 {
+            self.emptied.notify_one();
+        }
     }
 
     pub(super) fn has_room(&self) -> bool {
@@ -193,6 +206,9 @@ impl Drop for Berth {
         let open = state.streams.fetch_sub(1, Ordering::Relaxed);
         if open >= state.most.load(Ordering::Relaxed) {
             state.room.notify_one();
+        }
+        if open == 1 && state.is_let_go.load(Ordering::Relaxed) {
+            state.emptied.notify_one();
         }
     }
 }

@@ -12,6 +12,8 @@ pub(crate) mod trunk;
 pub(crate) mod link;
 /// HTTP/2.
 pub(crate) mod h2;
+/// HTTP/3, and what is done where it cannot be had.
+pub(crate) mod h3;
 /// WebSocket over a stream.
 pub(crate) mod websocket;
 /// One attempt on one connection.

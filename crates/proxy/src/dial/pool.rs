@@ -17,6 +17,7 @@ use gateway::snapshot::BackendSettings;
 use crate::backend::Backend;
 use crate::buffer::Buffer;
 use crate::dial::h2;
+use crate::dial::h3::Reach;
 use crate::dial::link::{Berth, Tally};
 use crate::observe::EndpointCounters;
 use crate::stream::Stream;
@@ -40,6 +41,10 @@ pub(crate) struct EndpointData {
     stacks: Box<[Stack]>,
     /// Connections of HTTP/2, which many requests share. One per worker.
     pub(crate) links: Box<[h2::Links]>,
+    /// What is open by HTTP/3. One per worker, which has the connections themselves.
+    pub(crate) over_quic: Box<[Arc<Tally>]>,
+    /// Whether HTTP/3 works.
+    pub(crate) reach: Reach,
     /// One per worker.
     pub(crate) counters: Box<[EndpointCounters]>,
     /// The backends that name this endpoint: a slot freed by one may be what another waits for.
@@ -101,6 +106,8 @@ impl EndpointData {
         Self {
             stacks: (0..=workers).map(|_| Stack::default()).collect(),
             links: (0..workers).map(|_| h2::Links::default()).collect(),
+            over_quic: (0..workers).map(|_| Arc::default()).collect(),
+            reach: Reach::default(),
             counters: (0..workers).map(|_| EndpointCounters::default()).collect(),
             sharers: Mutex::default(),
             is_shared: AtomicBool::new(false),
@@ -133,6 +140,11 @@ impl EndpointData {
     /// What is open by HTTP/2, of each worker.
     pub(crate) fn over_http2(&self) -> impl Iterator<Item = &Tally> {
         self.links.iter().map(|links| &*links.tally)
+    }
+
+    /// What is open by HTTP/3, of each worker.
+    pub(crate) fn over_http3(&self) -> impl Iterator<Item = &Tally> {
+        self.over_quic.iter().map(|tally| &**tally)
     }
 
     pub(crate) fn idle_connections(&self) -> usize {
@@ -267,6 +279,7 @@ impl Connection {
         self.written = match &self.stream {
             Stream::Tcp(_) | Stream::H2(_) | Stream::H3(_) => self.written + bytes,
             Stream::Tls(tls) => self.unsealed + tls.session.written,
+            Stream::Framed(framed) => self.unsealed + framed.tls.session.written,
         };
     }
 

@@ -23,7 +23,8 @@ pub(super) struct Trunk<L> {
     announced: Option<SocketAddr>,
     trust: Option<Arc<Trust>>,
     links: Vec<L>,
-    dialing: bool,
+    /// Since when another is being opened.
+    dialing: Option<Time>,
     /// How often a link was to be opened so far, and what was in the way the last time.
     dials: u64,
     failure: Option<Failure>,
@@ -67,7 +68,7 @@ impl<L: Link> Trunk<L> {
             announced: kind.announced,
             trust: kind.trust.cloned(),
             links: Vec::new(),
-            dialing: false,
+            dialing: None,
             dials: 0,
             failure: None,
             room: Arc::new(Notify::new()),
@@ -125,10 +126,22 @@ impl<L: Link> Trunk<L> {
     }
 
     /// Whether another link is to be opened now, by the caller.
-    pub(super) fn wants_another(&mut self, settings: &BackendSettings, workers: usize) -> bool {
-        let wanted = !self.dialing && self.links.len() < most_links(settings, workers);
-        self.dialing |= wanted;
+    pub(super) fn wants_another(
+        &mut self,
+        settings: &BackendSettings,
+        workers: usize,
+        now: Time,
+    ) -> bool {
+        let wanted = self.dialing.is_none() && self.links.len() < most_links(settings, workers);
+        if wanted {
+            self.dialing = Some(now);
+        }
         wanted
+    }
+
+    /// Since when a link is being opened.
+    pub(super) fn dialing(&self) -> Option<Time> {
+        self.dialing
     }
 
     /// Where who waits for a link that is being opened is told.
@@ -138,7 +151,7 @@ impl<L: Link> Trunk<L> {
 
     /// What was to be opened is there, or is not to be had.
     pub(super) fn dialed(&mut self, opened: Result<L, Failure>) {
-        self.dialing = false;
+        self.dialing = None;
         self.dials += 1;
         self.failure = opened.map(|link| self.links.push(link)).err();
         self.room.notify_waiters();
@@ -159,5 +172,5 @@ pub(super) fn look_over<L: Link>(
     now: Time,
 ) {
     trunks.iter_mut().for_each(|trunk| trunk.look_over(settings, counters, now));
-    trunks.retain(|trunk| trunk.dialing || !trunk.links.is_empty());
+    trunks.retain(|trunk| trunk.dialing.is_some() || !trunk.links.is_empty());
 }

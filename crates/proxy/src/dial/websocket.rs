@@ -1,6 +1,6 @@
-//! WebSocket over a stream (RFC 8441), for clients that know the upgrade of HTTP/1.1.
+//! WebSocket over a stream (RFC 8441, RFC 9220), for clients that know the upgrade of HTTP/1.1.
 //!
-//! What crosses HTTP/2 has no handshake: neither key nor answer to it. The client's key is answered here, in the place of
+//! What crosses HTTP/2 and HTTP/3 has no handshake: neither key nor answer to it. The client's key is answered here, in the place of
 //! the endpoint, once that has agreed.
 
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};

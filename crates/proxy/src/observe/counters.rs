@@ -179,6 +179,9 @@ pub(crate) struct EndpointCounters {
     pub(crate) untold: Counter,
     pub(crate) connections: Counter,
     pub(crate) http2: LinkCounters,
+    pub(crate) http3: LinkCounters,
+    /// Requests that went by TCP because HTTP/3 was not to be had.
+    pub(crate) http3_fallbacks: Counter,
     /// Of TCP connections and UDP flows.
     pub(crate) received_bytes: Counter,
     pub(crate) sent_bytes: Counter,

@@ -373,6 +373,42 @@ static OF_ENDPOINTS: &[Row<Endpoint>] = &[
         "Requests that the endpoint gave back unprocessed (REFUSED_STREAM, or beyond a GOAWAY); they are tried again.",
     ),
     Row::new(
+        "sheave_endpoint_http3_connections_open",
+        ENDPOINT,
+        Read::Gauge(|it| open(it.data.over_http3(), |tally| &tally.links)),
+        "HTTP/3 connections open to the endpoint now.",
+    ),
+    Row::new(
+        "sheave_endpoint_http3_streams_open",
+        ENDPOINT,
+        Read::Gauge(|it| open(it.data.over_http3(), |tally| &tally.streams)),
+        "Requests under way on HTTP/3 connections to the endpoint now.",
+    ),
+    Row::new(
+        "sheave_endpoint_http3_goaways",
+        ENDPOINT,
+        Read::Count(|it| total(&it.data.counters, |shard| &shard.http3.goaways)),
+        "HTTP/3 connections to which the endpoint let no more requests (GOAWAY).",
+    ),
+    Row::new(
+        "sheave_endpoint_http3_streams_refused",
+        ENDPOINT,
+        Read::Count(|it| total(&it.data.counters, |shard| &shard.http3.streams_refused)),
+        "Requests that the endpoint gave back unprocessed (H3_REQUEST_REJECTED, or passed over by a GOAWAY); they are tried again.",
+    ),
+    Row::new(
+        "sheave_endpoint_http3_avoided",
+        ENDPOINT,
+        Read::Gauge(|it| f64::from(u8::from(!it.data.reach.is_open()))),
+        "1 while HTTP/3 to the endpoint is left alone after a failure, and requests go by TCP.",
+    ),
+    Row::new(
+        "sheave_endpoint_http3_fallbacks",
+        ENDPOINT,
+        Read::Count(|it| total(&it.data.counters, |shard| &shard.http3_fallbacks)),
+        "Requests that went by TCP because HTTP/3 to the endpoint was not to be had.",
+    ),
+    Row::new(
         "sheave_endpoint_sent_bytes",
         ENDPOINT,
         Read::Count(|it| total(&it.data.counters, |shard| &shard.sent_bytes)),

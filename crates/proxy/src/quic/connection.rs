@@ -281,6 +281,11 @@ impl Connection {
         self.0.note();
     }
 
+    /// Datagrams that have come from the other side.
+    pub(crate) fn received(&self) -> u64 {
+        self.0.state.borrow().proto.stats().udp_rx.datagrams
+    }
+
     /// Asks the other side for a sign of life.
     pub(crate) fn ping(&self) {
         self.0.state.borrow_mut().proto.ping();

@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use gateway::snapshot::{BackendSettings, EndpointProtocol, EndpointTls, Roots, SubjectName};
+use quinn_proto::crypto::rustls::QuicClientConfig;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
 use rustls::crypto::{
@@ -27,8 +28,19 @@ pub(crate) struct Trust {
 }
 
 struct Secrets {
+    /// By the protocol of the backend; of HTTP/3, by what TCP has in its stead.
     for_requests: Secret,
+    for_http1: Secret,
     for_connections: Secret,
+    /// Where that is the protocol.
+    for_http3: Option<QuicSecret>,
+}
+
+/// What a connection of QUIC is secured with.
+#[derive(Clone)]
+pub(crate) struct QuicSecret {
+    pub(crate) config: Arc<QuicClientConfig>,
+    pub(crate) name: Box<str>,
 }
 
 /// What one kind of connection is secured with.
@@ -53,6 +65,11 @@ impl Security<'_> {
         Self::of(trust, |secrets| &secrets.for_requests)
     }
 
+    /// Of connections that carry requests of HTTP/1.1, one after the other.
+    pub(crate) fn of_http1(trust: Option<&Arc<Trust>>) -> Security<'_> {
+        Self::of(trust, |secrets| &secrets.for_http1)
+    }
+
     /// Of connections that carry what we know nothing of.
     pub(crate) fn of_connections(trust: Option<&Arc<Trust>>) -> Security<'_> {
         Self::of(trust, |secrets| &secrets.for_connections)
@@ -68,6 +85,11 @@ impl Security<'_> {
 }
 
 impl Trust {
+    /// Of connections of HTTP/3; `None`: there can be none.
+    pub(crate) fn quic(&self) -> Option<&QuicSecret> {
+        self.secrets.as_ref()?.for_http3.as_ref()
+    }
+
     fn is_for(&self, asked: &Arc<EndpointTls>, protocol: EndpointProtocol) -> bool {
         self.protocol == protocol && self.asked == *asked
     }
@@ -106,16 +128,10 @@ impl Trusts {
         let name = ServerName::try_from(&*asked.server_name)
             .map_err(|_invalid| Error::UnsupportedNameType)?
             .to_owned();
-        let roots = match &asked.roots {
-            Roots::System => Arc::clone(self.system.get_or_init(system)),
-            Roots::Given(roots) => Arc::new(authorities(roots)?),
-        };
-        let algorithms = self.provider.signature_verification_algorithms;
-        let verifier = Verifier { roots, names: asked.subject_names.clone(), algorithms };
         let builder = ClientConfig::builder_with_provider(Arc::clone(&self.provider))
             .with_safe_default_protocol_versions()?
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(verifier));
+            .with_custom_certificate_verifier(self.verifier(asked)?);
         let config = match &asked.client {
             Some(certificate) => {
                 let key = certified_key(certificate, &self.provider)?;
@@ -123,20 +139,47 @@ impl Trusts {
             }
             None => builder.with_no_client_auth(),
         };
-        let mut requests = config.clone();
-        requests.alpn_protocols = vec![alpn(protocol).to_vec()];
-        Ok(Secrets {
-            for_requests: Secret { config: Arc::new(requests), name: name.clone() },
-            for_connections: Secret { config: Arc::new(config), name },
-        })
+        let offering = |protocols: &[&[u8]]| {
+            let mut config = config.clone();
+            config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+            Secret { config: Arc::new(config), name: name.clone() }
+        };
+        let for_http1 = offering(&[b"http/1.1"]);
+        let (for_requests, for_http3) = match protocol {
+            EndpointProtocol::Http1 => (for_http1.clone(), None),
+            EndpointProtocol::Http2 => (offering(&[b"h2"]), None),
+            EndpointProtocol::Http3 => {
+                let config = quic(&offering(&[b"h3"]).config)?;
+                let name = asked.server_name.clone();
+                (offering(&[b"h2", b"http/1.1"]), Some(QuicSecret { config, name }))
+            }
+        };
+        let for_connections = offering(&[]);
+        Ok(Secrets { for_requests, for_http1, for_connections, for_http3 })
+    }
+
+    fn verifier(&self, asked: &EndpointTls) -> Result<Arc<dyn ServerCertVerifier>, Error> {
+        let algorithms = self.provider.signature_verification_algorithms;
+        let roots = match &asked.roots {
+            Roots::System => Arc::clone(self.system.get_or_init(system)),
+            Roots::Given(roots) => Arc::new(authorities(roots)?),
+            Roots::Anybody => {
+                let name = &*asked.server_name;
+                tracing::warn!(
+                    server.name = name,
+                    "any certificate of these endpoints is believed"
+                );
+                return Ok(Arc::new(Credulous { algorithms }));
+            }
+        };
+        Ok(Arc::new(Verifier { roots, names: asked.subject_names.clone(), algorithms }))
     }
 }
 
-fn alpn(protocol: EndpointProtocol) -> &'static [u8] {
-    match protocol {
-        EndpointProtocol::Http1 => b"http/1.1",
-        EndpointProtocol::Http2 => b"h2",
-    }
+/// The same for QUIC, which speaks TLS 1.3 alone.
+fn quic(config: &Arc<ClientConfig>) -> Result<Arc<QuicClientConfig>, Error> {
+    let config = QuicClientConfig::try_from(Arc::clone(config));
+    config.map(Arc::new).map_err(|error| Error::General(error.to_string()))
 }
 
 /// The authorities that the machine trusts: without any, nobody is.
@@ -203,6 +246,47 @@ impl ServerCertVerifier for Verifier {
             self.algorithms.all,
         )?;
         self.check_name(end_entity, &parsed, server_name)?;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, certificate, signed, &self.algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, certificate, signed, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+/// Believes anybody who has the key of the certificate that he shows.
+#[derive(Debug)]
+struct Credulous {
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl ServerCertVerifier for Credulous {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
         Ok(ServerCertVerified::assertion())
     }
 

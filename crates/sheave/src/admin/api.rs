@@ -61,6 +61,8 @@ pub(crate) struct Endpoint {
     pub(crate) failures: u64,
     /// To the head of the response, with peaks that fade, as PeakEwma learns it; `null`: by no other algorithm, or not yet.
     pub(crate) latency_seconds: Option<f64>,
+    /// `open`, or `avoided` after a failure, while requests go by TCP; `null`: HTTP/3 is not what its backend speaks.
+    http3: Option<Cow<'static, str>>,
 }
 
 #[derive(Serialize)]
@@ -123,6 +125,7 @@ fn endpoint(view: EndpointView) -> Endpoint {
         requests,
         failures,
         latency,
+        http3,
     } = view;
     Endpoint {
         address,
@@ -133,6 +136,7 @@ fn endpoint(view: EndpointView) -> Endpoint {
         requests,
         failures,
         latency_seconds: latency.map(|latency| latency.as_secs_f64()),
+        http3: http3.map(Into::into),
     }
 }
 

@@ -1,0 +1,254 @@
+//! Endpoints that HTTP/3 does not reach: their requests go by TCP.
+
+use std::future::Future;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use gateway::snapshot::BackendSettings;
+use http::Response;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use crate::endpoint::{Identity, Server};
+use crate::has;
+use crate::scene::{PATIENCE, Scene, backend};
+
+/// A port of TCP and UDP that nobody else has.
+fn port() -> (TcpListener, UdpSocket) {
+    loop {
+        let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+        if let Ok(udp) = UdpSocket::bind(tcp.local_addr().unwrap()) {
+            return (tcp, udp);
+        }
+    }
+}
+
+/// What is there on TCP, and how many connections it has had.
+fn serve<F: Future<Output = ()> + Send + 'static>(
+    listener: TcpListener,
+    identity: &Identity,
+    protocols: &[&[u8]],
+    serve: fn(TlsStream<TcpStream>) -> F,
+) -> Arc<AtomicU32> {
+    let acceptor = TlsAcceptor::from(Arc::new(identity.tls(protocols)));
+    let connections = Arc::new(AtomicU32::new(0));
+    let counting = Arc::clone(&connections);
+    listener.set_nonblocking(true).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    thread::spawn(move || {
+        runtime.block_on(async move {
+            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+            loop {
+                let (socket, _) = listener.accept().await.unwrap();
+                counting.fetch_add(1, Ordering::Relaxed);
+                let secured = acceptor.accept(socket);
+                tokio::spawn(async move {
+                    if let Ok(stream) = secured.await {
+                        serve(stream).await;
+                    }
+                });
+            }
+        });
+    });
+    connections
+}
+
+/// Says OK to each request.
+async fn in_http2(stream: TlsStream<TcpStream>) {
+    let Ok(mut connection) = h2::server::handshake(stream).await else { return };
+    while let Some(Ok((_, mut respond))) = connection.accept().await {
+        let mut body = respond.send_response(Response::new(()), false).unwrap();
+        body.send_data(Bytes::from_static(b"by http/2"), true).unwrap();
+    }
+}
+
+/// Sends back the bytes of each request, or what comes after one that leaves HTTP.
+async fn in_http1(mut stream: TlsStream<TcpStream>) {
+    let mut read = Vec::new();
+    loop {
+        while !is_whole(&read) {
+            if stream.read_buf(&mut read).await.unwrap_or(0) == 0 {
+                return;
+            }
+        }
+        let text = std::mem::take(&mut read);
+        if String::from_utf8_lossy(&text).to_lowercase().contains("upgrade: websocket") {
+            let head = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\n\
+                Upgrade: websocket\r\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
+            stream.write_all(head.as_bytes()).await.unwrap();
+            let (mut from, mut to) = tokio::io::split(stream);
+            drop(tokio::io::copy(&mut from, &mut to).await);
+            return;
+        }
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", text.len());
+        stream.write_all(&[head.as_bytes(), &text].concat()).await.unwrap();
+    }
+}
+
+/// The bytes are a request to its end.
+fn is_whole(bytes: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(bytes).to_lowercase();
+    let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };
+    if head.contains("transfer-encoding: chunked") {
+        return body.ends_with("\r\n\r\n") && body.contains("0\r\n");
+    }
+    let length = head.split_once("content-length: ").map_or("0", |(_, rest)| rest);
+    let length: usize = length.split("\r\n").next().unwrap().parse().unwrap();
+    body.len() >= length
+}
+
+fn before(address: SocketAddr, settings: BackendSettings) -> Scene {
+    Scene::with(vec![backend("backend", address, settings)], None)
+}
+
+/// What is known of HTTP/3 to the endpoint.
+fn standing(scene: &Scene) -> &'static str {
+    scene.proxy.backends()[0].endpoints[0].http3.unwrap()
+}
+
+/// Asks until the answer has this in it.
+fn ask_until(scene: &Scene, part: &str) {
+    let begun = Instant::now();
+    while !scene.ask("GET /", "", "").contains(part) {
+        assert!(begun.elapsed() < PATIENCE, "no answer has {part:?}");
+    }
+}
+
+#[test]
+fn where_nobody_listens_on_udp_http2_is_spoken() {
+    let identity = Identity::new();
+    let (tcp, udp) = port();
+    let address = tcp.local_addr().unwrap();
+    drop(udp);
+    let connections = serve(tcp, &identity, &[b"h2", b"http/1.1"], in_http2);
+    let scene = before(address, identity.settings());
+    for _ in 0..3 {
+        has(&scene.ask("GET /", "", ""), &["http/1.1 200", "via: 2 sheave", "by http/2"]);
+    }
+    assert_eq!(standing(&scene), "avoided");
+    assert_eq!(connections.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn where_udp_is_blocked_tcp_is_not_waited_for() {
+    let identity = Identity::new();
+    let (tcp, _deaf) = port();
+    let address = tcp.local_addr().unwrap();
+    serve(tcp, &identity, &[b"h2"], in_http2);
+    let connect_timeout = Duration::from_secs(3);
+    let scene = before(address, BackendSettings { connect_timeout, ..identity.settings() });
+    let begun = Instant::now();
+    has(&scene.ask("GET /", "", ""), &["http/1.1 200", "via: 2 sheave"]);
+    assert!(begun.elapsed() < connect_timeout, "it goes by TCP before QUIC is given up");
+    while standing(&scene) != "avoided" {
+        assert!(begun.elapsed() < PATIENCE);
+        has(&scene.ask("GET /", "", ""), &["http/1.1 200"]);
+    }
+}
+
+#[test]
+fn http1_is_spoken_where_tcp_has_nothing_else() {
+    let identity = Identity::new();
+    let (tcp, udp) = port();
+    let address = tcp.local_addr().unwrap();
+    drop(udp);
+    let connections = serve(tcp, &identity, &[b"http/1.1"], in_http1);
+    let scene = before(address, identity.settings());
+    for _ in 0..3 {
+        let answer = scene.ask("GET /a?b", "X-B: 1\r\n", "");
+        has(&answer, &["http/1.1 200", "get /a?b http/1.1\r\n"]);
+    }
+    // One to find out, and one that is kept.
+    assert_eq!(connections.load(Ordering::Relaxed), 2);
+    let answer = scene.ask("POST /", "Content-Length: 5\r\n", "hello");
+    has(&answer, &["content-length: 5\r\n", "\r\n\r\nhello"]);
+    let chunks = "5\r\nhello\r\n1\r\n!\r\n0\r\nX-Sum: 6\r\n\r\n";
+    let answer = scene.ask("POST /", "Transfer-Encoding: chunked\r\nTE: trailers\r\n", chunks);
+    has(&answer, &["transfer-encoding: chunked\r\n", "hello", "!\r\n", "0\r\nx-sum: 6\r\n\r\n"]);
+    let large = "x".repeat(1024 * 1024);
+    let answer = scene.ask("PUT /", &format!("Content-Length: {}\r\n", large.len()), &large);
+    assert!(answer.ends_with(&large), "{} bytes", answer.len());
+}
+
+#[test]
+fn calls_of_grpc_need_more_than_http1() {
+    let identity = Identity::new();
+    let (tcp, udp) = port();
+    let address = tcp.local_addr().unwrap();
+    drop(udp);
+    serve(tcp, &identity, &[b"http/1.1"], in_http1);
+    let scene = before(address, identity.settings());
+    let fields = "Content-Type: application/grpc\r\nTE: trailers\r\nContent-Length: 5\r\n";
+    let answer = scene.ask("POST /a.B/C", fields, "\0\0\0\0\0");
+    has(&answer, &["grpc-status: 14"]);
+}
+
+#[test]
+fn a_websocket_goes_by_http1_where_http3_has_none() {
+    let (tcp, udp) = port();
+    // It takes no extended CONNECT.
+    let server = Server::at(udp, Identity::new(), 100);
+    serve(tcp, &server.identity, &[b"http/1.1"], in_http1);
+    let scene = before(server.address, server.identity.settings());
+    has(&scene.ask("GET /", "", ""), &["via: 3 sheave"]);
+    let mut socket = scene.connect();
+    let request = "GET /chat HTTP/1.1\r\nHost: a.example\r\nConnection: upgrade\r\n\
+        Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+        Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+    socket.write_all(request.as_bytes()).unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        socket.read_exact(&mut byte).unwrap();
+        head.push(byte[0]);
+    }
+    has(&String::from_utf8(head).unwrap(), &["HTTP/1.1 101 "]);
+    socket.write_all(b"one").unwrap();
+    let mut back = [0; 3];
+    socket.read_exact(&mut back).unwrap();
+    assert_eq!(&back, b"one");
+}
+
+#[test]
+fn http3_is_tried_again() {
+    let identity = Identity::new();
+    let (tcp, udp) = port();
+    let address = tcp.local_addr().unwrap();
+    drop(udp);
+    serve(tcp, &identity, &[b"h2"], in_http2);
+    let scene = before(address, identity.settings());
+    has(&scene.ask("GET /", "", ""), &["via: 2 sheave"]);
+    assert_eq!(standing(&scene), "avoided");
+    let _server = Server::at(UdpSocket::bind(address).unwrap(), identity, 100);
+    ask_until(&scene, "via: 3 sheave");
+    assert_eq!(standing(&scene), "open");
+}
+
+#[test]
+fn who_was_nowhere_is_found_by_quic_when_he_comes() {
+    let identity = Identity::new();
+    let (tcp, udp) = port();
+    let address = tcp.local_addr().unwrap();
+    drop((tcp, udp));
+    let scene = before(address, identity.settings());
+    has(&scene.ask("GET /", "", ""), &["http/1.1 502", "error=connection_refused"]);
+    let _server = Server::at(UdpSocket::bind(address).unwrap(), identity, 100);
+    ask_until(&scene, "via: 3 sheave");
+}
+
+#[test]
+fn certificates_are_checked_over_tcp_too() {
+    let (tcp, udp) = port();
+    let address = tcp.local_addr().unwrap();
+    drop(udp);
+    serve(tcp, &Identity::new(), &[b"h2"], in_http2);
+    let scene = before(address, Identity::new().settings());
+    has(&scene.ask("GET /", "", ""), &["http/1.1 502", "error=tls_certificate_error"]);
+}
