@@ -51,6 +51,8 @@ class Task:
     cap: int | None = None
     # Routes by host and path, one of which is asked for; without it one route takes everything.
     routes: int | None = None
+    # Fields of answers that endpoints send and clients do not get.
+    hidden: tuple[str, ...] = ()
     # Bodies are moved inside the kernel.
     splice: bool = False
     # Endpoints are watched, and failed requests sent again.

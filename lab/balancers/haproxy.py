@@ -80,8 +80,8 @@ def prepare() -> str:
 def start(task: Task, site: Site) -> Running:
     if task.routes is not None or task.algorithm is not None:
         raise Unsupported("haproxy.py writes no routes, and knows one algorithm")
-    if task.speaks == "http3":
-        raise Unsupported("HAProxy 3.2 speaks no HTTP/3 to its servers")
+    if task.speaks == "http3" or task.hidden:
+        raise Unsupported("HAProxy 3.2 speaks no HTTP/3 to its servers, and haproxy.py hides no fields")
     address = site.choose_address()
     path = site.folder / "haproxy.cfg"
     # A socket's path may have some hundred bytes; the folder's own may have more.

@@ -104,8 +104,8 @@ def prepare() -> str:
 def start(task: Task, site: Site) -> Running:
     if task.routes is not None or task.cap is not None or task.splice or task.guard or task.algorithm:
         raise Unsupported("nginx.py writes no routes and no guard; nginx has no queue for a cap and no splicing")
-    if task.speaks == "http3":
-        raise Unsupported("nginx speaks no HTTP/3 to endpoints")
+    if task.speaks == "http3" or task.hidden:
+        raise Unsupported("nginx speaks no HTTP/3 to endpoints, and nginx.py hides no fields")
     address = site.choose_address()
     path = site.folder / "nginx.conf"
 

@@ -188,9 +188,16 @@ spec:
     - path:
         type: PathPrefix
         value: {path}
-    backendRefs:
+{filters}    backendRefs:
     - name: endpoints
       port: 80
+"""
+
+HIDING = """\
+    filters:
+    - type: ResponseHeaderModifier
+      responseHeaderModifier:
+        remove: {names}
 """
 
 # Its backends speak HTTP/2 without being told.
@@ -252,7 +259,7 @@ def _write_config(task: Task, site: Site) -> Path:
         (config / "secret.yaml").write_text(_secret(task.certificate))
     if task.trusted:
         (config / "trust.yaml").write_text(_trust(task.trusted))
-    (config / "routes.yaml").write_text(GRPC_ROUTE if task.speaks == "grpc" else _routes(task.routes))
+    (config / "routes.yaml").write_text(GRPC_ROUTE if task.speaks == "grpc" else _routes(task))
     _write_endpoints(config / "endpoints.yaml", task.endpoints)
     return config
 
@@ -277,10 +284,17 @@ def _endpoint(number: int, address: str) -> str:
     return ENDPOINT.format(number=number, host=host, port=port)
 
 
-def _routes(count: int | None) -> str:
-    if count is None:
-        return ROUTE.format(number=0, hostnames="[]", path="/")
+def _routes(task: Task) -> str:
+    filters = HIDING.format(names=json.dumps(task.hidden)) if task.hidden else ""
+    if task.routes is None:
+        return ROUTE.format(number=0, hostnames="[]", path="/", filters=filters)
+    numbers = ((WANTED_ROUTE + offset) % max(task.routes, WANTED_ROUTE + 1) for offset in range(task.routes))
     return "".join(
-        ROUTE.format(number=number, hostnames=f"[h{number % HOSTS}.lab.example]", path=f"/p{number // HOSTS}")
-        for number in ((WANTED_ROUTE + offset) % max(count, WANTED_ROUTE + 1) for offset in range(count))
+        ROUTE.format(
+            number=number,
+            hostnames=f"[h{number % HOSTS}.lab.example]",
+            path=f"/p{number // HOSTS}",
+            filters=filters,
+        )
+        for number in numbers
     )

@@ -50,8 +50,8 @@ def _build() -> None:
 def start(task: Task, site: Site) -> Running:
     if task.routes is not None or task.cap is not None or task.splice or task.guard or task.algorithm:
         raise Unsupported("traefik.py writes no routes and no guard; Traefik has neither a cap on endpoints nor splicing")
-    if task.speaks != "http1" or task.certificate or task.client_streams:
-        raise Unsupported("traefik.py writes neither TLS nor HTTP/2")
+    if task.speaks != "http1" or task.certificate or task.client_streams or task.hidden:
+        raise Unsupported("traefik.py writes neither TLS nor HTTP/2, and hides no fields")
     address = site.choose_address()
     # A folder of its own: Traefik watches all that is in it.
     watched = site.folder / "watched"

@@ -138,6 +138,8 @@ class _Stage:
             http3=secure,
             speaks=speaks,
             trusted=self._certificate if speaks == "http3" else None,
+            # Hypercorn names a port of its own, which clients of the balancer are not to go to.
+            hidden=("Alt-Svc",) if self._certificate else (),
         )
 
     def users(self, address: str) -> list[object]:

@@ -113,6 +113,10 @@ class Http3Test(unittest.TestCase):
         self.assertIn("kind: BackendTLSPolicy", trust)
         self.assertIn("    hostname: lab.example\n", trust)
 
+    def test_sheave_hides_fields_by_a_filter(self) -> None:
+        self.assertIn('        remove: ["Alt-Svc"]\n    backendRefs:', sheave._routes(Task((), hidden=("Alt-Svc",))))
+        self.assertNotIn("filters", sheave._routes(Task((), routes=2)))
+
     def test_who_speaks_none_to_endpoints_says_so(self) -> None:
         for name in ("haproxy", "nginx", "envoy", "traefik"):
             with self.subTest(name), self.assertRaises(Unsupported):
