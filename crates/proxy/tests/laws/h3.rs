@@ -103,7 +103,9 @@ pub fn section(bytes: &[u8]) {
 }
 
 /// Names and values, of which there may be many.
-fn lines(bytes: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Corrupt> {
+type Lines = Vec<(Vec<u8>, Vec<u8>)>;
+
+fn lines(bytes: &[u8]) -> Result<Lines, Corrupt> {
     let mut section = Section::new(bytes)?;
     let mut lines = Vec::new();
     while let Some(line) = section.next_line()? {
