@@ -24,6 +24,8 @@ pub(super) fn read(
             fields.append(name, value);
         } else if !std::mem::replace(&mut seen_cookie, true) {
             let crumbs = map.get_all(header::COOKIE).iter().map(HeaderValue::as_bytes);
+            // An empty one at the end would leave a blank there.
+            let crumbs = crumbs.filter(|crumb| !crumb.is_empty());
             fields.append_pieces(b"cookie", crumbs, b"; ");
         }
     }

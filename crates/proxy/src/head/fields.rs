@@ -273,7 +273,8 @@ impl Fields {
         self.enter(known, name, value);
     }
 
-    /// Makes one field of all that are called so, which the head does not treat specially, with `between` between them.
+    /// Makes one field of all that are called so, which the head does not treat specially, with `between` between those
+    /// that are not empty.
     pub(crate) fn join(&mut self, name: &[u8], between: &[u8]) {
         let is_named = |field: &&Field| {
             !field.removed && field.name.in_bytes(&self.bytes).eq_ignore_ascii_case(name)
@@ -283,8 +284,8 @@ impl Fields {
         let name = self.keep(name);
         self.bytes.extend_from_slice(b": ");
         let start = self.bytes.len();
-        for (nth, value) in values.into_iter().enumerate() {
-            if nth > 0 {
+        for value in values.into_iter().filter(|value| !value.is_empty()) {
+            if self.bytes.len() > start {
                 self.bytes.extend_from_slice(between);
             }
             self.bytes.extend_from_within(value.range());

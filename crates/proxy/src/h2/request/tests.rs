@@ -55,7 +55,13 @@ fn heads_are_read_as_http1_says_them() {
         (
             "GET",
             "/",
-            &[("host", "a.example"), ("cookie", "a=1"), ("x", "1"), ("cookie", "b=2")],
+            &[
+                ("cookie", ""),
+                ("cookie", "a=1"),
+                ("x", "1"),
+                ("cookie", "b=2"),
+                ("host", "a.example"),
+            ],
             true,
             "GET / HTTP/1.1|Host: a.example|cookie: a=1; b=2|x: 1||",
         ),
