@@ -56,7 +56,6 @@ pub mod head;
 /// HTTP/1.1: bytes to heads and chunks, and back.
 pub mod h1;
 /// QUIC: connections and streams.
-#[allow(dead_code, reason = "links to endpoints are what will call the rest")]
 mod quic;
 /// Heads as HTTP/2 and HTTP/3 both say them.
 mod binary;

@@ -276,6 +276,7 @@ impl Connection {
     }
 
     /// From now on the other side may have as many streams with both directions open at a time.
+    #[cfg(test)]
     pub(crate) fn set_max_concurrent_bi(&self, most: u32) {
         self.0.state.borrow_mut().proto.set_max_concurrent_streams(Dir::Bi, most.into());
         self.0.note();

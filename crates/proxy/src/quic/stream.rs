@@ -55,10 +55,6 @@ impl SendStream {
         Self { connection: Rc::clone(&connection.0), id, over: false }
     }
 
-    pub(crate) fn id(&self) -> u64 {
-        self.id.into()
-    }
-
     /// Writes as much of the slices as there is room for.
     pub(crate) fn poll_write(
         &mut self,
