@@ -18,6 +18,8 @@ pub mod client;
 pub mod endpoint;
 /// HTTP/2 by the crate `h2`.
 pub mod http2;
+/// HTTP/3 by the crates `quinn` and `h3`, and frame by frame.
+pub mod http3;
 /// HTTP/2 frame by frame, for what no library would send.
 pub mod frames;
 /// gRPC, as far as tests look at it.

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use anyhow::Result;
+use quinn::crypto::rustls::QuicClientConfig;
 use rustls::client::Resumption;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::ServerName;
@@ -62,6 +63,18 @@ impl Terms {
     pub fn resuming(mut self) -> Self {
         self.config.resumption = Resumption::in_memory_sessions(256);
         self
+    }
+
+    /// Sends what it has before the handshake is over, where an earlier one lets it.
+    pub fn early(mut self) -> Self {
+        self.config.enable_early_data = true;
+        self.resuming()
+    }
+
+    /// As QUIC takes them, for HTTP/3.
+    pub fn quic(&self) -> Result<quinn::ClientConfig> {
+        let config = self.clone().offering(&["h3"]).config;
+        Ok(quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(config)?)))
     }
 
     /// Asks for no host by name.

@@ -1,0 +1,44 @@
+//! HTTP/3 by the crates `quinn` and `h3`: a client of one connection, whose port may change.
+//!
+//! What `h3` would never send is for [`Wire`].
+
+use bytes::{BufMut, Bytes};
+use h3::client::RequestStream;
+use h3::error::StreamError;
+use http::Request;
+
+use crate::http2::Body;
+
+/// A client of one connection.
+mod client;
+/// Frame by frame.
+mod wire;
+
+pub use crate::http2::Exchange;
+pub use client::Client;
+pub use wire::{Wire, block, code, frame};
+
+/// The way to send a request's body.
+pub type Sending = RequestStream<h3_quinn::SendStream<Bytes>, Bytes>;
+/// The way to read a response.
+pub type Receiving = RequestStream<h3_quinn::RecvStream, Bytes>;
+
+/// The rest of a stream.
+pub async fn read(stream: &mut Receiving) -> Result<Body, StreamError> {
+    let mut bytes = Vec::new();
+    while let Some(piece) = stream.recv_data().await? {
+        bytes.put(piece);
+    }
+    let trailers = stream.recv_trailers().await?.unwrap_or_default();
+    Ok(Body { bytes: bytes.into(), trailers })
+}
+
+/// A GET of this path from the host `test`.
+pub fn get(path: &str) -> Request<()> {
+    Request::get(format!("https://test{path}")).body(()).expect("a path")
+}
+
+/// A POST to this path of the host `test`.
+pub fn post(path: &str) -> Request<()> {
+    Request::post(format!("https://test{path}")).body(()).expect("a path")
+}

@@ -1,0 +1,99 @@
+//! HTTP/3 frame by frame, for what no library would send: who floods, starves and lies.
+
+use std::net::SocketAddr;
+
+use anyhow::Result;
+use quinn::{Connection, ConnectionError, Endpoint, RecvStream, SendStream};
+
+use super::client;
+use crate::patience::within;
+use crate::tls::Terms;
+
+/// Kinds of frames, and of the streams that they come on.
+pub mod code {
+    pub const DATA: u64 = 0;
+    pub const HEADERS: u64 = 1;
+    pub const SETTINGS: u64 = 4;
+    /// A stream with one direction, on which SETTINGS come first.
+    pub const CONTROL: u8 = 0;
+    /// The other side made more work than anybody has reason to.
+    pub const EXCESSIVE_LOAD: u64 = 0x107;
+    /// A frame was not where it may be.
+    pub const FRAME_UNEXPECTED: u64 = 0x105;
+    /// The request is not wanted any more.
+    pub const REQUEST_CANCELLED: u32 = 0x10c;
+}
+
+/// A connection on which the test says every byte; it is closed when dropped.
+pub struct Wire {
+    pub connection: Connection,
+    _endpoint: Endpoint,
+    _control: SendStream,
+}
+
+impl Wire {
+    /// A connection to the host `test`, with empty SETTINGS.
+    pub async fn connect(address: SocketAddr, terms: &Terms) -> Result<Self> {
+        let (endpoint, connecting) = client::begin(address, terms)?;
+        let connection = within("a handshake", connecting).await??;
+        let mut control = connection.open_uni().await?;
+        control.write_all(&[code::CONTROL]).await?;
+        control.write_all(&frame(code::SETTINGS, b"")).await?;
+        Ok(Self { connection, _endpoint: endpoint, _control: control })
+    }
+
+    /// The stream of the next request, on which these bytes are sent.
+    pub async fn open(&self, bytes: &[u8]) -> Result<(SendStream, RecvStream)> {
+        let (mut sending, receiving) = within("a stream", self.connection.open_bi()).await??;
+        sending.write_all(bytes).await?;
+        Ok((sending, receiving))
+    }
+
+    /// Waits for the end of the connection: the code with which the other side has closed it, if it has.
+    pub async fn closed(&self) -> Result<Option<u64>> {
+        let end = within("the end of the connection", self.connection.closed()).await?;
+        Ok(match end {
+            ConnectionError::ApplicationClosed(close) => Some(close.error_code.into_inner()),
+            _ => None,
+        })
+    }
+}
+
+/// A frame (RFC 9114 §7.1).
+pub fn frame(kind: u64, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for number in [kind, payload.len() as u64] {
+        // Two bytes are enough for all that tests say (RFC 9000 §16).
+        let number = u16::try_from(number).expect("a small number");
+        bytes.extend_from_slice(&(number | 0x4000).to_be_bytes());
+    }
+    bytes.extend_from_slice(payload);
+    bytes
+}
+
+/// Fields in QPACK, none of them shortened (RFC 9204 §4.5.6).
+pub fn block(fields: &[(&str, &str)]) -> Vec<u8> {
+    let mut bytes = vec![0, 0];
+    for (name, value) in fields {
+        put_integer(name.len(), 0x20, 3, &mut bytes);
+        bytes.extend_from_slice(name.as_bytes());
+        put_integer(value.len(), 0, 7, &mut bytes);
+        bytes.extend_from_slice(value.as_bytes());
+    }
+    bytes
+}
+
+/// A number in the last `bits` of a byte, and more bytes as it needs them (RFC 9204 §4.1.1).
+fn put_integer(number: usize, first: u8, bits: u32, bytes: &mut Vec<u8>) {
+    let most = (1 << bits) - 1;
+    if number < most {
+        return bytes.push(first | number as u8);
+    }
+    bytes.push(first | most as u8);
+    let mut rest = number - most;
+    while rest >= 0x80 {
+        bytes.push((rest & 0x7f) as u8 | 0x80);
+        rest >>= 7;
+    }
+    bytes.push(rest as u8);
+}

@@ -1,0 +1,167 @@
+//! Who breaks rules, floods or starves: each costs us little, is ended or bounded, and is counted; others are served.
+
+use std::net::SocketAddr;
+
+use anyhow::{Result as Outcome, ensure};
+use serde_json::json;
+use tests::http3::{block, code, frame};
+use tests::random::Random;
+use tests::{Behaviour, Endpoint, Result, within};
+use tokio::net::UdpSocket;
+
+use crate::site::Site;
+
+/// What an attack may cost in memory: far more than it does, far less than it asks for.
+const MOST_GROWTH: u64 = 24 << 20;
+
+/// A site that serves at once, and what it costs then.
+async fn target(policy: serde_json::Value) -> Result<(Site, Endpoint, u64)> {
+    let endpoint = Endpoint::start(Behaviour::ok()).await?;
+    let site = Site::guarded(&[endpoint.address], policy).await?;
+    ensure!(site.client().await?.get("/").await?.status() == 200);
+    let memory = site.sheave.memory_bytes()?;
+    Ok((site, endpoint, memory))
+}
+
+/// It has not cost much, and everybody else is served.
+async fn is_well(site: &Site, memory: u64) -> Result {
+    let growth = site.sheave.memory_bytes()?.saturating_sub(memory);
+    ensure!(growth < MOST_GROWTH, "{growth} bytes more");
+    ensure!(site.client().await?.get("/").await?.status() == 200);
+    Ok(())
+}
+
+fn get() -> Vec<u8> {
+    let fields = [(":method", "GET"), (":scheme", "https"), (":path", "/"), (":authority", "test")];
+    frame(code::HEADERS, &block(&fields))
+}
+
+/// Requests that are given up as soon as they are sent (CVE-2023-44487): the connection is ended.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rapid_resets_end_the_connection() -> Result {
+    let (site, _endpoint, memory) = target(json!({})).await?;
+    let wire = site.wire().await?;
+    let flood = async {
+        while let Ok((mut sending, mut receiving)) = wire.open(&get()).await {
+            // Who is told to go hears so.
+            drop(sending.reset(code::REQUEST_CANCELLED.into()));
+            drop(receiving.stop(code::REQUEST_CANCELLED.into()));
+        }
+    };
+    within("the end of the flood", flood).await?;
+    assert_eq!(wire.closed().await?, Some(code::EXCESSIVE_LOAD));
+    site.counted("sheave_http3_connections_ended_total", "resets").await?;
+    ensure!(site.sheave.sum("sheave_http3_streams_reset_total").await? > 0.0);
+    is_well(&site, memory).await
+}
+
+/// A head that does not end is waited for as long as the policy says, and answered then.
+#[tokio::test]
+async fn a_head_that_does_not_end_is_answered_in_its_time() -> Result {
+    let (site, _endpoint, memory) = target(json!({ "timeouts": { "head": "200ms" } })).await?;
+    let wire = site.wire().await?;
+    let head = get();
+    let (_sending, mut receiving) = wire.open(&head[..head.len() - 1]).await?;
+    within("an answer", receiving.read_to_end(10_000)).await??;
+    let lines = site.sheave.access_log(2).await?;
+    let line = lines.last().expect("two lines");
+    assert_eq!(line["http.response.status_code"], 408);
+    assert_eq!(line["error.type"], "head_timeout");
+    is_well(&site, memory).await
+}
+
+/// What HTTP/3 does not allow ends the connection, and is counted.
+#[tokio::test]
+async fn a_broken_rule_ends_the_connection() -> Result {
+    let (site, _endpoint, memory) = target(json!({})).await?;
+    let wire = site.wire().await?;
+    // A body without a head.
+    let (_sending, _receiving) = wire.open(&frame(code::DATA, b"hello")).await?;
+    assert_eq!(wire.closed().await?, Some(code::FRAME_UNEXPECTED));
+    site.counted("sheave_http3_connections_ended_total", "protocol").await?;
+    is_well(&site, memory).await
+}
+
+/// A request that is malformed is the end of its stream, not of the connection.
+#[tokio::test]
+async fn a_malformed_request_is_refused_and_the_connection_goes_on() -> Result {
+    let (site, endpoint, memory) = target(json!({})).await?;
+    let wire = site.wire().await?;
+    let base = [(":method", "GET"), (":scheme", "https"), (":path", "/"), (":authority", "test")];
+    let upper_case = [&base[..], &[("X-Upper", "1")]].concat();
+    let connection = [&base[..], &[("connection", "close")]].concat();
+    let out_of_order = [&base[..3], &[("a", "b")], &base[3..]].concat();
+    let no_path = [&base[..2], &base[3..]].concat();
+    for fields in [upper_case, connection, out_of_order, no_path] {
+        let (mut sending, mut receiving) =
+            wire.open(&frame(code::HEADERS, &block(&fields))).await?;
+        sending.finish()?;
+        // It is answered with 400, or reset.
+        drop(within("an end", receiving.read_to_end(10_000)).await?);
+    }
+    let (mut sending, mut receiving) = wire.open(&get()).await?;
+    sending.finish()?;
+    ensure!(!within("an answer", receiving.read_to_end(10_000)).await??.is_empty());
+    assert_eq!(endpoint.counts().requests, 2);
+    is_well(&site, memory).await
+}
+
+/// Streams that are opened and say nothing hold nothing but their number, and no longer than heads may take.
+#[tokio::test]
+async fn streams_that_say_nothing_are_given_up() -> Result {
+    let (site, _endpoint, memory) = target(json!({ "timeouts": { "head": "200ms" } })).await?;
+    let wire = site.wire().await?;
+    let mut held = Vec::new();
+    for _ in 0..100 {
+        held.push(wire.open(&[0x01]).await?);
+    }
+    for (_, receiving) in &mut held {
+        within("an answer", receiving.read_to_end(10_000)).await??;
+    }
+    is_well(&site, memory).await
+}
+
+/// A connection to Sheave's UDP port from a port of its own.
+async fn datagrams(to: SocketAddr) -> Outcome<UdpSocket> {
+    let socket = UdpSocket::bind("127.0.0.1:0").await?;
+    socket.connect(to).await?;
+    Ok(socket)
+}
+
+/// Garbage is dropped: nothing is answered with more than was sent, and running connections notice nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn garbage_disturbs_nobody() -> Result {
+    let (site, _endpoint, memory) = target(json!({})).await?;
+    let client = site.client().await?;
+    let socket = datagrams(site.sheave.address()).await?;
+    let mut random = Random::new(6);
+    for number in 0..20_000 {
+        let length = random.below(1400) as usize;
+        let bytes: Vec<u8> = (0..length).map(|_| random.draw() as u8).collect();
+        // A full buffer is garbage that was dropped on the way.
+        drop(socket.send(&bytes).await);
+        if number % 1000 == 0 {
+            ensure!(client.get("/").await?.status() == 200);
+        }
+    }
+    is_well(&site, memory).await
+}
+
+/// Who speaks a version that nobody knows is told which ones are known (RFC 9000 §6).
+#[tokio::test]
+async fn unknown_versions_are_negotiated() -> Result {
+    let (site, _endpoint, memory) = target(json!({})).await?;
+    let socket = datagrams(site.sheave.address()).await?;
+    let mut initial = vec![0xc0, 0x0a, 0x0a, 0x0a, 0x0a, 8];
+    initial.extend_from_slice(&[1; 8]);
+    initial.push(8);
+    initial.extend_from_slice(&[2; 8]);
+    initial.resize(1200, 0);
+    socket.send(&initial).await?;
+    let mut answer = vec![0; 2000];
+    let length = within("an answer", socket.recv(&mut answer)).await??;
+    let answer = &answer[..length];
+    ensure!(answer[0] & 0x80 != 0 && answer[1..5] == [0; 4], "{answer:02x?}");
+    ensure!(answer.windows(4).any(|version| version == [0, 0, 0, 1]), "{answer:02x?}");
+    is_well(&site, memory).await
+}

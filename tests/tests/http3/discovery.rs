@@ -1,0 +1,98 @@
+//! How clients learn of HTTP/3, and that it can be had without files.
+
+use anyhow::{Context, ensure};
+use serde_json::json;
+use tests::{Behaviour, Client, Endpoint, Result, Sheave, http2, objects};
+
+use crate::site::{Site, served_over_http3};
+
+/// Over TCP they are told where; an endpoint that has something to say of itself is not contradicted.
+#[tokio::test]
+async fn answers_over_tcp_tell_of_http3() -> Result {
+    let endpoint = Endpoint::start(Behaviour::ok()).await?;
+    let site = Site::of(&[endpoint.address]).await?;
+    let address = site.sheave.address();
+    let told = format!("h3=\":{}\"; ma=86400", address.port());
+    let mut over_http1 = Client::connect_tls(address, "test", &site.terms).await?;
+    let over_http1 = over_http1.get("/").await?;
+    assert_eq!(over_http1.field("alt-svc"), Some(told.clone()));
+    let over_http2 = http2::Client::connect_tls(address, &site.terms).await?.get("/").await?;
+    assert_eq!(over_http2.field("alt-svc"), Some(&*told));
+    let over_http3 = site.client().await?.get("/").await?;
+    assert_eq!(over_http3.field("alt-svc"), None);
+    let listeners = site.sheave.admin_get("/api/v1/listeners").await?.text();
+    ensure!(listeners.contains("\"http3\":true"), "{listeners}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_endpoint_that_tells_of_itself_is_not_contradicted() -> Result {
+    let answer = "HTTP/1.1 200 OK\r\nAlt-Svc: clear\r\nContent-Length: 0\r\n\r\n";
+    let endpoint = Endpoint::start(Behaviour::answering(answer)).await?;
+    let site = Site::of(&[endpoint.address]).await?;
+    let mut client = Client::connect_tls(site.sheave.address(), "test", &site.terms).await?;
+    assert_eq!(client.get("/").await?.field("alt-svc").as_deref(), Some("clear"));
+    Ok(())
+}
+
+/// A Service in front may map ports: then clients are told the one that they can reach.
+#[tokio::test]
+async fn clients_are_told_the_port_of_the_policy() -> Result {
+    let endpoint = Endpoint::start(Behaviour::ok()).await?;
+    let policy = json!({ "http3": { "advertisedPort": 443 } });
+    let site = Site::guarded(&[endpoint.address], policy).await?;
+    let mut client = Client::connect_tls(site.sheave.address(), "test", &site.terms).await?;
+    assert_eq!(client.get("/").await?.field("alt-svc").as_deref(), Some("h3=\":443\"; ma=86400"));
+    Ok(())
+}
+
+/// It can be turned on and off while Sheave runs; who is connected is told to leave, and served until then.
+#[tokio::test]
+async fn a_policy_turns_it_on_and_off() -> Result {
+    let endpoint = Endpoint::start(Behaviour::ok()).await?;
+    let site = Site::of(&[endpoint.address]).await?;
+    let client = site.client().await?;
+    ensure!(client.get("/").await?.status() == 200);
+    site.configuration.write("policy.yaml", &[objects::client_policy(json!({}))])?;
+    let line = site.sheave.said(0, "no longer listening").await?;
+    let end = client.ended().await?;
+    ensure!(end.is_h3_no_error(), "{end:?}");
+    let mut over_http1 = Client::connect_tls(site.sheave.address(), "test", &site.terms).await?;
+    assert_eq!(over_http1.get("/").await?.field("alt-svc"), None);
+
+    site.configuration.write("policy.yaml", &[served_over_http3(json!({}))])?;
+    site.sheave.said(line, "listening").await?;
+    ensure!(site.client().await?.get("/").await?.status() == 200);
+    Ok(())
+}
+
+/// `--listen https://` serves it without being asked, and not if it is told not to.
+#[tokio::test]
+async fn flags_serve_it_unless_told_not_to() -> Result {
+    let endpoint = Endpoint::start(Behaviour::ok()).await?;
+    let to = endpoint.address.to_string();
+    let arguments = ["--listen", "https://127.0.0.1:0", "--to", &to];
+    let sheave = Sheave::start(arguments).await?;
+    sheave.said(0, "/udp").await?;
+    let listeners = sheave.admin_get("/api/v1/listeners").await?.text();
+    ensure!(listeners.contains("\"http3\":true"), "{listeners}");
+
+    let sheave = Sheave::start(arguments.iter().chain(&["--no-http3"])).await?;
+    let listeners = sheave.admin_get("/api/v1/listeners").await?.text();
+    ensure!(listeners.contains("\"http3\":false"), "{listeners}");
+    Ok(())
+}
+
+/// A port that somebody has is an error, and says whose it is as far as that is known.
+#[tokio::test]
+async fn a_udp_port_that_is_taken_is_an_error() -> Result {
+    let taken = std::net::UdpSocket::bind("127.0.0.1:0")?;
+    let listen = format!("https://{}", taken.local_addr()?);
+    let arguments = ["serve", "--listen", &listen, "--to", "127.0.0.1:1", "--admin", "127.0.0.1:0"];
+    let output = tests::sheave::run(arguments).await?;
+    let said = String::from_utf8(output.stderr)?;
+    ensure!(output.status.code() == Some(1), "{said}");
+    let line = said.lines().find(|line| line.contains("cannot listen on")).context("an error")?;
+    ensure!(line.contains("in use"), "{line}");
+    Ok(())
+}

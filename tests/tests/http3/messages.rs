@@ -1,0 +1,152 @@
+//! What messages say, whichever version they are told in.
+
+use anyhow::ensure;
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Request};
+use serde_json::json;
+use tests::payload::{self, Digest};
+use tests::{Behaviour, Endpoint, Result, Step, http2, http3, within};
+
+use crate::site::Site;
+
+/// A client, and an endpoint of HTTP/1.1 that behaves so.
+async fn before(behaviour: impl Into<Behaviour>) -> Result<(Site, Endpoint, http3::Client)> {
+    let endpoint = Endpoint::start(behaviour).await?;
+    let site = Site::of(&[endpoint.address]).await?;
+    let client = site.client().await?;
+    Ok((site, endpoint, client))
+}
+
+#[tokio::test]
+async fn a_request_is_the_same_request_in_http1() -> Result {
+    let (site, endpoint, client) = before(Behaviour::ok()).await?;
+    let mut request = http3::post("/a/b?c=d");
+    let fields = request.headers_mut();
+    for crumb in ["a=1", "b=2", "c=3"] {
+        fields.append("cookie", HeaderValue::from_static(crumb));
+    }
+    fields.insert("x-field", HeaderValue::from_static("value"));
+    ensure!(client.exchange(request, Bytes::from_static(b"hello")).await?.text() == "ok");
+    let seen = endpoint.only();
+    assert_eq!(seen.head.start, "POST /a/b?c=d HTTP/1.1");
+    assert_eq!(seen.head.all("host"), ["test"]);
+    assert_eq!(seen.head.all("cookie"), ["a=1; b=2; c=3"]);
+    assert_eq!(seen.head.all("x-field"), ["value"]);
+    assert_eq!(seen.head.all("x-forwarded-for"), ["127.0.0.1"]);
+    assert_eq!(seen.head.all("x-forwarded-proto"), ["https"]);
+    assert_eq!(seen.head.all("via"), ["3 sheave"]);
+    assert_eq!(seen.body, Some(Digest::of(b"hello")));
+    let line = site.sheave.access_log(1).await?.remove(0);
+    assert_eq!(line["network.protocol.version"], "3");
+    assert_eq!(line["tls.protocol.version"], "1.3");
+    assert_eq!(line["client.address"], "127.0.0.1");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_response_is_the_same_response_in_http3() -> Result {
+    let answer = "HTTP/1.1 404 Gone Fishing\r\nX-Field: value\r\nSet-Cookie: a=1\r\n\
+        Set-Cookie: b=2\r\nConnection: x-hop\r\nX-Hop: 1\r\nContent-Length: 4\r\n\r\nnope";
+    let (_site, _endpoint, client) = before(Behaviour::answering(answer)).await?;
+    let response = client.get("/").await?;
+    let fields = response.head.headers();
+    ensure!(response.status() == 404 && response.text() == "nope", "{response:?}");
+    assert_eq!(response.field("x-field"), Some("value"));
+    assert_eq!(fields.get_all("set-cookie").iter().collect::<Vec<_>>(), ["a=1", "b=2"]);
+    assert_eq!(response.field("content-length"), Some("4"));
+    ensure!(!fields.contains_key("connection") && !fields.contains_key("x-hop"), "{fields:?}");
+    Ok(())
+}
+
+/// Trailers pass both ways, as gRPC needs them.
+#[tokio::test]
+async fn trailers_pass() -> Result {
+    let steps = vec![
+        Step::ReadBody,
+        Step::send(
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nSum: 2\r\n\r\n",
+        ),
+    ];
+    let (_site, endpoint, client) = before(steps).await?;
+    let response = with_trailers(&client).await?;
+    ensure!(response.text() == "ok" && response.trailer("sum") == Some("2"), "{response:?}");
+    assert_eq!(endpoint.only().trailers, [("sum".to_owned(), "5".to_owned())]);
+
+    let endpoint = http2::Endpoint::start(|call| async { call.echo().await }).await?;
+    let site = Site::of_http2(&[endpoint.address]).await?;
+    let response = with_trailers(&site.client().await?).await?;
+    ensure!(response.text() == "hello" && response.trailer("sum") == Some("5"), "{response:?}");
+    Ok(())
+}
+
+/// POST of `hello` with the trailer `sum`.
+async fn with_trailers(client: &http3::Client) -> Result<http3::Exchange> {
+    let (mut sending, receiving) = client.begin(http3::post("/")).await?;
+    sending.send_data(Bytes::from_static(b"hello")).await?;
+    let sum = ("sum".parse()?, HeaderValue::from_static("5"));
+    sending.send_trailers(HeaderMap::from_iter([sum])).await?;
+    sending.finish().await?;
+    Ok(within("an answer", http3::Client::response(receiving)).await??)
+}
+
+#[tokio::test]
+async fn large_bodies_pass_both_ways() -> Result {
+    const LENGTH: u64 = 3_000_000;
+    let (_site, endpoint, client) = before(vec![Step::Echo]).await?;
+    let body: Vec<u8> = payload::pieces(LENGTH).flatten().copied().collect();
+    let response = client.post("/", body.clone()).await?;
+    ensure!(Digest::of(&response.body) == Digest::of_pattern(LENGTH), "{}", response.body.len());
+    assert_eq!(endpoint.only().body, Some(Digest::of_pattern(LENGTH)));
+
+    let endpoint = http2::Endpoint::start(|call| async { call.echo().await }).await?;
+    let site = Site::of_http2(&[endpoint.address]).await?;
+    let response = site.client().await?.post("/", body).await?;
+    ensure!(Digest::of(&response.body) == Digest::of_pattern(LENGTH), "{}", response.body.len());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_head_has_no_body() -> Result {
+    let answer = "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n";
+    let (_site, _endpoint, client) = before(Behaviour::answering(answer)).await?;
+    let request = Request::head("https://test/").body(())?;
+    let response = client.exchange(request, Bytes::new()).await?;
+    ensure!(response.body.is_empty() && response.field("content-length") == Some("10"));
+    Ok(())
+}
+
+/// What is too large is answered in the words of HTTP, and the connection goes on.
+#[tokio::test]
+async fn what_is_too_large_is_answered_and_the_connection_goes_on() -> Result {
+    let endpoint = Endpoint::start(Behaviour::ok()).await?;
+    let limits = json!({ "limits": { "bodyBytes": 10, "targetBytes": 64, "headerFields": 8 } });
+    let site = Site::guarded(&[endpoint.address], limits).await?;
+    let client = site.client().await?;
+    let mut request = http3::post("/");
+    request.headers_mut().insert("content-length", HeaderValue::from_static("19"));
+    let response = client.exchange(request, Bytes::from_static(b"more than ten bytes")).await?;
+    ensure!(response.status() == 413, "{response:?}");
+    ensure!(client.get(&format!("/{}", "a".repeat(64))).await?.status() == 414);
+    let mut request = http3::get("/");
+    for number in 0..9 {
+        let name: http::HeaderName = format!("x-field-{number}").parse()?;
+        request.headers_mut().insert(name, HeaderValue::from_static("value"));
+    }
+    ensure!(client.exchange(request, Bytes::new()).await?.status() == 431);
+    ensure!(client.post("/", "ten bytes!").await?.status() == 200);
+    assert_eq!(endpoint.counts().requests, 1);
+    Ok(())
+}
+
+/// A response that cannot be finished never looks whole.
+#[tokio::test]
+async fn a_response_that_breaks_off_is_reset() -> Result {
+    let cut = "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf";
+    let (_site, _endpoint, client) =
+        before(vec![Step::ReadBody, Step::send(cut), Step::Close]).await?;
+    let (mut sending, receiving) = client.begin(http3::get("/")).await?;
+    sending.finish().await?;
+    let response = within("an end", http3::Client::response(receiving)).await?;
+    ensure!(response.is_err(), "{response:?}");
+    Ok(())
+}

@@ -1,0 +1,127 @@
+//! Readers who are slower than writers, and connections that do nothing: what they cost us in memory.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use bytes::Buf;
+use tests::{Behaviour, Endpoint, Result, Step, http3, within};
+use tokio::time::interval;
+
+use crate::site::Site;
+
+const KIBIBYTE: u64 = 1 << 10;
+const MEBIBYTE: u64 = 1 << 20;
+const LENGTH: u64 = 256 * MEBIBYTE;
+
+/// What so much may cost while it passes: windows and buffers of a megabyte each, and what the allocator keeps.
+const MOST_GROWTH: u64 = 24 * MEBIBYTE;
+
+/// What may be on its way before the endpoint is stopped: windows, and the sockets' buffers, which the kernel enlarges.
+const MOST_ON_ITS_WAY: u64 = 64 * MEBIBYTE;
+
+const CONNECTIONS: usize = 300;
+
+/// An idle connection may cost so much: QUIC's state is most of it.
+const MOST_FOR_A_CONNECTION: u64 = 160 * KIBIBYTE;
+
+/// A reader that stops, whereupon the endpoint is stopped too; then all of it passes. We hold next to nothing of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_reader_of_much_costs_little() -> Result {
+    let endpoint = Endpoint::start(vec![Step::AnswerPattern(LENGTH)]).await?;
+    let site = Site::of(&[endpoint.address]).await?;
+    let client = site.client().await?;
+    let before = site.sheave.memory_bytes()?;
+    let (mut sending, mut receiving) = client.begin(http3::get("/")).await?;
+    sending.finish().await?;
+    ensure!(within("a head", receiving.recv_response()).await??.status() == 200);
+    let on_its_way = until_it_stops(|| endpoint.counts().pattern_bytes).await;
+    ensure!(on_its_way < MOST_ON_ITS_WAY, "{on_its_way} bytes before the endpoint was stopped");
+
+    let (mut length, mut most) = (0, site.sheave.memory_bytes()?);
+    let mut next_look = 0;
+    while let Some(piece) = within("a piece", receiving.recv_data()).await?? {
+        length += piece.remaining() as u64;
+        if length >= next_look {
+            most = most.max(site.sheave.memory_bytes()?);
+            next_look += 16 * MEBIBYTE;
+        }
+    }
+    let growth = most.saturating_sub(before);
+    eprintln!("{} KiB more for {} MiB on its way", growth / KIBIBYTE, LENGTH / MEBIBYTE);
+    assert_eq!(length, LENGTH);
+    ensure!(growth < MOST_GROWTH, "{growth} bytes more");
+    Ok(())
+}
+
+/// The count, once it has not changed for half a second.
+async fn until_it_stops(count: impl Fn() -> u64) -> u64 {
+    const LOOKS: u32 = 50;
+    let mut ticks = interval(Duration::from_millis(10));
+    let mut last = (count(), 0);
+    while last.1 < LOOKS {
+        ticks.tick().await;
+        let now = count();
+        last = if now == last.0 { (now, last.1 + 1) } else { (now, 0) };
+    }
+    last.0
+}
+
+/// An upload that the endpoint does not take is not taken from the client either.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_upload_that_nobody_takes_costs_little() -> Result {
+    let endpoint = Endpoint::start(vec![Step::Hold]).await?;
+    let site = Site::of(&[endpoint.address]).await?;
+    let wire = site.wire().await?;
+    let before = site.sheave.memory_bytes()?;
+    let head = http3::block(&[
+        (":method", "POST"),
+        (":scheme", "https"),
+        (":path", "/"),
+        (":authority", "test"),
+    ]);
+    let (mut sending, _receiving) = wire.open(&http3::frame(http3::code::HEADERS, &head)).await?;
+    let piece = http3::frame(http3::code::DATA, &[b'x'; 16_000]);
+    let sent = AtomicU64::new(0);
+    let upload = async {
+        loop {
+            if sending.write_all(&piece).await.is_err() {
+                std::future::pending::<()>().await;
+            }
+            sent.fetch_add(piece.len() as u64, Ordering::Relaxed);
+        }
+    };
+    let taken = tokio::select! {
+        () = upload => unreachable!("it is without end"),
+        taken = until_it_stops(|| sent.load(Ordering::Relaxed)) => taken,
+    };
+    let growth = site.sheave.memory_bytes()?.saturating_sub(before);
+    eprintln!("{} KiB taken, {} KiB more", taken / KIBIBYTE, growth / KIBIBYTE);
+    ensure!(taken < MOST_ON_ITS_WAY && growth < MOST_GROWTH, "{taken} taken, {growth} more");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn idle_connections_cost_little() -> Result {
+    let endpoint = Endpoint::start(Behaviour::ok()).await?;
+    let site = Site::of(&[endpoint.address]).await?;
+    let mut clients = vec![ask(&site).await?];
+    let before = site.sheave.memory_bytes()?;
+    while clients.len() <= CONNECTIONS {
+        clients.push(ask(&site).await?);
+    }
+    let growth = site.sheave.memory_bytes()?.saturating_sub(before);
+    let each = growth / CONNECTIONS as u64;
+    eprintln!("{CONNECTIONS} idle connections of HTTP/3: {each} bytes each");
+    ensure!(each < MOST_FOR_A_CONNECTION, "{each} bytes for each of {CONNECTIONS}");
+    let last = clients.last().context("there are many")?;
+    ensure!(last.get("/").await?.status() == 200);
+    Ok(())
+}
+
+/// A client that has sent something, and rests.
+async fn ask(site: &Site) -> Result<http3::Client> {
+    let client = site.client().await?;
+    ensure!(client.post("/", vec![b'x'; 16 * KIBIBYTE as usize]).await?.status() == 200);
+    Ok(client)
+}
