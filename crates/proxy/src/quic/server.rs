@@ -32,6 +32,8 @@ use crate::quic::{Connection, Datagram, Dropped, Group, transport};
 use crate::tls::{Greeting, Unsecured};
 use crate::worker::{Command, Stage, Worker};
 
+/// Silence ends a connection so much later than whoever serves it does, who says goodbye.
+const RESERVE: Duration = Duration::from_secs(3);
 /// Handshakes under way on a worker from which on whoever comes next has to show where it is.
 const RETRY_FROM: usize = 256;
 /// Steps of handshakes that may wait on a worker.
@@ -284,7 +286,7 @@ impl Server {
         let mut config = ServerConfig::new(answerer, Arc::clone(&shared.quic_keys.token));
         let terms = transport::Terms {
             bi_streams: http3.max_concurrent_streams,
-            idle_timeout: policy.connection_idle_timeout,
+            idle_timeout: policy.connection_idle_timeout + RESERVE,
             keep_alive: None,
         };
         config
