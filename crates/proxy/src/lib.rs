@@ -62,7 +62,6 @@ mod binary;
 /// HTTP/2: heads and streams as its library gives and takes them.
 mod h2;
 /// HTTP/3: frames, field sections, and streams as requests see them.
-#[allow(dead_code, unused_imports, reason = "links to endpoints are what will call the rest")]
 pub mod h3;
 /// Who the client of a connection is, by the word of the proxy before us.
 pub mod proxy_protocol;

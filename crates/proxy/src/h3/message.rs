@@ -91,11 +91,6 @@ impl Message {
         self.broken
     }
 
-    /// Ends the stream both ways, and says why.
-    pub(crate) fn give_up(mut self, code: Code) {
-        self.unfinished = code;
-    }
-
     /// Ready when the peer wants no answer any more.
     pub(crate) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let end = ready!(self.outgoing.poll_gone(cx));

@@ -330,20 +330,6 @@ fn a_client_that_stops_the_response_has_gone() {
     });
 }
 
-#[test]
-fn a_request_that_is_given_up_says_why() {
-    run(async {
-        let mut scene = Scene::of("GET", &[]).await;
-        scene.message.give_up(Code::REQUEST_REJECTED);
-        let Err(quinn::ReadError::Reset(code)) = scene.recv.read_chunk(1, true).await else {
-            panic!("a reset");
-        };
-        assert_eq!(code.into_inner(), Code::REQUEST_REJECTED.0);
-        let stopped = scene.send.stopped().await.unwrap().map(u64::from);
-        assert_eq!(stopped, Some(Code::REQUEST_REJECTED.0));
-    });
-}
-
 /// A request to an endpoint, and the endpoint's side of it, which has got the head.
 async fn ask(is_whole: bool) -> (Message, Rc<Ties>, quinn::SendStream, quinn::RecvStream, Ended) {
     let (ours, theirs) = connect().await;
