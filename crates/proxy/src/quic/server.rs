@@ -286,7 +286,7 @@ impl Server {
         let mut config = ServerConfig::new(answerer, Arc::clone(&shared.quic_keys.token));
         let terms = transport::Terms {
             bi_streams: http3.max_concurrent_streams,
-            idle_timeout: policy.connection_idle_timeout + RESERVE,
+            idle_timeout: policy.connection_idle_timeout.saturating_add(RESERVE),
             keep_alive: None,
         };
         config
