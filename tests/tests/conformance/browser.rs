@@ -47,7 +47,7 @@ async fn a_browser_comes_by_http3_at_once() -> Result {
     }
     let site = Site::of(page()?).await?;
     let went = went_by(&site, &site.port()).await?;
-    ensure!(went == json!({ "page": ["h3"], "again": vec!["h3"; 20] }), "{went}");
+    ensure!(went == json!({ "page": ["h3"], "again": ["h3"] }), "{went}");
     Ok(())
 }
 
@@ -61,7 +61,6 @@ async fn a_browser_goes_on_to_http3_by_alt_svc() -> Result {
     let site = Site::of(page()?).await?;
     let went = went_by(&site, "1").await?;
     let again = went["again"].as_array().context("a list")?;
-    ensure!(went["page"] == json!(["h2"]) && again.len() == 20, "{went}");
-    ensure!(again.last() == Some(&json!("h3")), "{went}");
+    ensure!(went["page"] == json!(["h2"]) && again.last() == Some(&json!("h3")), "{went}");
     Ok(())
 }
