@@ -113,18 +113,27 @@ async fn serve(quic: Endpoint, connections: &AtomicU32) {
         tokio::spawn(async move {
             // Who does not believe us does not come so far.
             let Ok(connection) = incoming.await else { return };
+            let below = connection.clone();
             let connection = h3_quinn::Connection::new(connection);
             let mut connection: h3::server::Connection<_, Bytes> =
                 h3::server::Connection::new(connection).await.unwrap();
+            let mut leaves = false;
             while let Ok(Some(request)) = connection.accept().await {
                 let Ok((request, stream)) = request.resolve_request().await else { continue };
-                if request.uri().path() == "/leave" {
-                    connection.shutdown(0).await.unwrap();
+                if request.uri().path() == "/leave" && !leaves {
+                    leaves = true;
+                    // What is on its way is served, as RFC 9114 §5.2 advises.
+                    connection.shutdown(8).await.unwrap();
                 }
                 tokio::spawn(answer(request, stream));
             }
+            // Who leaves is not gone before all that was said has been heard.
+            below.closed().await;
+            drop(connection);
         });
     }
+    // It has been closed, and says so to everybody.
+    quic.wait_idle().await;
 }
 
 type Stream = RequestStream<BidiStream<Bytes>, Bytes>;

@@ -82,7 +82,8 @@ impl Framed {
         trailers: Option<&Fields>,
     ) -> Poll<io::Result<()>> {
         if std::mem::take(&mut self.chunked) {
-            write::last_chunk(trailers.unwrap_or(&Fields::new()), &mut self.out);
+            let none = Fields::new();
+            write::last_chunk(trailers.unwrap_or(&none), &mut self.out);
         }
         self.poll_push(cx)
     }
