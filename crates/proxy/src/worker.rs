@@ -314,7 +314,9 @@ impl Worker {
             Command::Unlisten { place } => {
                 self.listeners.borrow_mut().retain(|(listening, _)| *listening != place);
             }
-            Command::ListenQuic(bound, group, serve) => self.ports.open(self, &bound, &group, serve),
+            Command::ListenQuic(bound, group, serve) => {
+                self.ports.open(self, &bound, &group, serve)
+            }
             Command::UnlistenQuic { place } => self.ports.close(place),
             Command::Datagram(group, datagram) => {
                 self.seat().letters.fetch_sub(1, Ordering::Relaxed);
