@@ -15,7 +15,14 @@ pub(crate) fn value(http3: &Http3, port: u16) -> Box<str> {
     format!("h3=\":{port}\"; ma={MAX_AGE_SECONDS}").into()
 }
 
-/// Tells the client, unless it speaks HTTP/3 already, or the endpoint has told it of something else.
+/// Forgets what an endpoint says of a port of its own, which clients do not reach through us. Hypercorn does unasked.
+pub(crate) fn forget(value: Option<&str>, response: &mut ResponseHead) {
+    if value.is_some() {
+        response.fields.remove(Name::AltSvc);
+    }
+}
+
+/// Tells the client, unless it speaks HTTP/3 already, or a filter of the route tells it of something else.
 pub(crate) fn tell(value: Option<&str>, request: &RequestHead, response: &mut ResponseHead) {
     let Some(value) = value else { return };
     if request.version != Version::Http3 && !response.fields.has(Name::AltSvc) {
@@ -27,12 +34,15 @@ pub(crate) fn tell(value: Option<&str>, request: &RequestHead, response: &mut Re
 mod tests {
     use super::*;
 
-    fn told(version: Version, of_endpoint: Option<&str>) -> Vec<String> {
+    fn told(version: Version, of_endpoint: Option<&str>, of_filter: Option<&str>) -> Vec<String> {
         let (mut request, mut response) = (RequestHead::new(), ResponseHead::new());
         request.version = version;
         of_endpoint.into_iter().for_each(|value| response.fields.append("alt-svc", value));
         let http3 = Http3 { max_concurrent_streams: 1, zero_rtt: false, advertised_port: None };
-        tell(Some(&value(&http3, 443)), &request, &mut response);
+        let value = value(&http3, 443);
+        forget(Some(&value), &mut response);
+        of_filter.into_iter().for_each(|value| response.fields.append("alt-svc", value));
+        tell(Some(&value), &request, &mut response);
         let values = response.fields.values(Name::AltSvc);
         values.map(|value| String::from_utf8_lossy(value).into_owned()).collect()
     }
@@ -40,10 +50,10 @@ mod tests {
     #[test]
     fn clients_of_tcp_are_told_once() {
         let ours = "h3=\":443\"; ma=86400";
-        assert_eq!(told(Version::Http11, None), [ours]);
-        assert_eq!(told(Version::Http2, None), [ours]);
-        assert_eq!(told(Version::Http2, Some("clear")), ["clear"]);
-        assert!(told(Version::Http3, None).is_empty());
+        assert_eq!(told(Version::Http11, None, None), [ours]);
+        assert_eq!(told(Version::Http2, Some("h3=\":5443\""), None), [ours]);
+        assert_eq!(told(Version::Http2, Some("h3=\":5443\""), Some("clear")), ["clear"]);
+        assert!(told(Version::Http3, Some("h3=\":5443\""), None).is_empty());
     }
 
     #[test]

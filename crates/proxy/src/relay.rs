@@ -77,6 +77,7 @@ fn prepare(worker: &Worker, response: &mut ResponseHead) {
 /// Makes of the endpoint's response what filters and affinity ask for.
 fn change(worker: &Worker, exchange: &mut Exchange, lease: &Lease, terms: &Terms<'_>) {
     let Exchange { request, response, filtering, .. } = exchange;
+    alt_svc::forget(terms.alt_svc, response);
     if let Some(filtering) = filtering {
         filtering.change_response(request, response);
     }
