@@ -1,6 +1,6 @@
 //! HTTP/3 by the crates `quinn` and `h3`: a client of one connection, whose port may change.
 //!
-//! What `h3` would never send is for [`Wire`].
+//! What `h3` would never send is for `Wire`.
 
 use bytes::{BufMut, Bytes};
 use h3::client::RequestStream;
