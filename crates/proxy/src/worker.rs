@@ -3,8 +3,8 @@
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ pub(crate) struct Shared {
     pub(crate) exemplars: bool,
     /// Calls the thread that watches health.
     pub(crate) bell: Bell,
-    pub(crate) quic_keys: quic::Keys,
+    pub(crate) quic_keys: LazyLock<quic::Keys>,
     stage: AtomicU8,
 }
 
@@ -145,7 +145,7 @@ impl Shared {
             seats: commands.into_iter().map(seat).collect(),
             exemplars,
             bell: Bell::default(),
-            quic_keys: quic::Keys::new(),
+            quic_keys: LazyLock::new(quic::Keys::new),
             stage: AtomicU8::new(Stage::Serving as u8),
         }
     }
@@ -194,7 +194,7 @@ impl Worker {
             keep_budget: KeepBudget::new(),
             mirrors: Mirrors::default(),
             handshakes: Line::new(),
-            quic: quic::Dialer::new(&shared.quic_keys),
+            quic: quic::Dialer::new(),
             ports: quic::Ports::default(),
             links: h3::Links::default(),
             live,

@@ -10,7 +10,7 @@ use rustls::pki_types::PrivateKeyDer;
 use rustls::version::TLS13;
 
 use super::{frame, qpack, varint};
-use crate::quic::{Connection, Dialer, Keys, LinkSettings};
+use crate::quic::{Connection, Dialer, LinkSettings};
 
 /// Whom the certificate is for.
 const NAME: &str = "a.example.com";
@@ -53,7 +53,7 @@ pub(super) async fn connect() -> (Connection, quinn::Connection) {
     let tls = tls.with_root_certificates(roots).with_no_client_auth();
     let tls = Arc::new(QuicClientConfig::try_from(tls).unwrap());
     let settings = LinkSettings { idle_timeout: Duration::from_secs(60), keep_alive: None };
-    let dialer = Dialer::new(&Keys::new());
+    let dialer = Dialer::new();
     let ours = dialer.dial(theirs.local_addr().unwrap(), NAME, &tls, settings).unwrap();
     ours.set_max_concurrent_bi(STREAMS);
     let established = poll_fn(|cx| ours.poll_established(cx));

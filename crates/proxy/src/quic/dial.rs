@@ -3,7 +3,7 @@
 //! Each has a socket of its own, connected to its endpoint: so the kernel sorts what comes, and tells when nobody is
 //! there. Those of one worker share their buffers.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::rc::{Rc, Weak};
@@ -16,6 +16,7 @@ use quinn_proto::{ClientConfig, Endpoint, EndpointConfig};
 use crate::clock;
 use crate::failure::Failure;
 use crate::quic::agenda::Agenda;
+use crate::quic::keys::reset_key;
 use crate::quic::port::{Port, Role};
 use crate::quic::session::VERSION;
 use crate::quic::socket::{Buffers, Socket};
@@ -29,7 +30,7 @@ const BI_STREAMS: u32 = 0;
 #[derive(Clone)]
 pub(crate) struct Dialer {
     pub(super) buffers: Rc<Buffers>,
-    config: Arc<EndpointConfig>,
+    config: OnceCell<Arc<EndpointConfig>>,
     ports: Rc<RefCell<Vec<Weak<Agenda>>>>,
 }
 
@@ -43,10 +44,18 @@ pub(crate) struct LinkSettings {
 }
 
 impl Dialer {
-    pub(crate) fn new(keys: &crate::quic::Keys) -> Self {
-        let mut config = EndpointConfig::new(Arc::clone(&keys.reset));
-        config.supported_versions(vec![VERSION]);
-        Self { buffers: Buffers::new(), config: Arc::new(config), ports: Rc::default() }
+    pub(crate) fn new() -> Self {
+        Self { buffers: Buffers::new(), config: OnceCell::new(), ports: Rc::default() }
+    }
+
+    /// Made when it is first needed, as its key is.
+    fn config(&self) -> Arc<EndpointConfig> {
+        let config = self.config.get_or_init(|| {
+            let mut config = EndpointConfig::new(reset_key());
+            config.supported_versions(vec![VERSION]);
+            Arc::new(config)
+        });
+        Arc::clone(config)
     }
 
     /// Begins a connection to the endpoint there, which has to be who has this name.
@@ -61,7 +70,7 @@ impl Dialer {
     ) -> Result<Connection, Failure> {
         let socket = connect(address).and_then(Socket::new).map_err(|error| why(&error))?;
         let whole = socket.keeps_datagrams_whole();
-        let mut endpoint = Endpoint::new(Arc::clone(&self.config), None, whole, None);
+        let mut endpoint = Endpoint::new(self.config(), None, whole, None);
         let terms = transport::Terms {
             bi_streams: BI_STREAMS,
             idle_timeout: settings.idle_timeout,

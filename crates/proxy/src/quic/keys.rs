@@ -1,4 +1,5 @@
-//! Keys that all workers share, so that any of them knows what another has given out. Made anew with each start.
+//! Keys that all workers share, so that any of them knows what another has given out. Made anew with each start, when
+//! they are first needed: the library's first random bytes take some 400 million instructions.
 
 use std::sync::Arc;
 
@@ -17,11 +18,12 @@ pub(crate) struct Keys {
 impl Keys {
     pub(crate) fn new() -> Self {
         let token = hkdf::Salt::new(hkdf::HKDF_SHA256, &[]).extract(&random::<64>());
-        Self {
-            reset: Arc::new(hmac::Key::new(hmac::HMAC_SHA256, &random::<64>())),
-            token: Arc::new(token),
-        }
+        Self { reset: reset_key(), token: Arc::new(token) }
     }
+}
+
+pub(super) fn reset_key() -> Arc<dyn HmacKey> {
+    Arc::new(hmac::Key::new(hmac::HMAC_SHA256, &random::<64>()))
 }
 
 /// Bytes that nobody can guess.

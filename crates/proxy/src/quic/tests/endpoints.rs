@@ -53,7 +53,7 @@ async fn answer(incoming: quinn::Incoming) {
 
 fn dial(address: SocketAddr, name: &str, identity: &Identity) -> Result<Connection, Failure> {
     let crypto = Arc::new(Crypto::try_from(identity.believer(b"h3")).unwrap());
-    Dialer::new(&Keys::new()).dial(address, name, &crypto, SETTINGS)
+    Dialer::new().dial(address, name, &crypto, SETTINGS)
 }
 
 async fn established(connection: &Connection) -> Result<(), Closed> {
