@@ -10,8 +10,7 @@ use std::thread;
 use quinn::{Connection, RecvStream, SendStream};
 
 use crate::endpoint::Identity;
-use crate::has;
-use crate::scene::{Scene, backend};
+use crate::scene::{Scene, backend, echo, has};
 
 /// A control stream with SETTINGS: extended CONNECT is taken.
 const HELLO: &[u8] = &[0x00, 0x04, 2, 0x08, 1];
@@ -126,23 +125,8 @@ fn a_websocket_is_opened_by_extended_connect() {
     let identity = Identity::new();
     let (address, _) = endpoint(&identity, echoes);
     let scene = Scene::with(vec![backend("backend", address, identity.settings())], None);
-    let mut socket = scene.connect();
-    let request = "GET /chat HTTP/1.1\r\nHost: a.example\r\nConnection: upgrade\r\n\
-        Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
-        Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
-    socket.write_all(request.as_bytes()).unwrap();
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        let mut byte = [0];
-        socket.read_exact(&mut byte).unwrap();
-        head.push(byte[0]);
-    }
-    let head = String::from_utf8(head).unwrap();
+    let (mut socket, head) = scene.open_websocket();
     has(&head, &["HTTP/1.1 101 ", "Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n"]);
-    for message in [b"one", b"two"] {
-        socket.write_all(message).unwrap();
-        let mut back = [0; 3];
-        socket.read_exact(&mut back).unwrap();
-        assert_eq!(&back, message);
-    }
+    echo(&mut socket, b"one");
+    echo(&mut socket, b"two");
 }

@@ -1,7 +1,6 @@
 //! Endpoints that HTTP/3 does not reach: their requests go by TCP.
 
 use std::future::Future;
-use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,8 +17,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use crate::endpoint::{Identity, Server};
-use crate::has;
-use crate::scene::{PATIENCE, Scene, backend};
+use crate::scene::{PATIENCE, Scene, backend, echo, has};
 
 /// A port of TCP and UDP that nobody else has.
 fn port() -> (TcpListener, UdpSocket) {
@@ -202,22 +200,9 @@ fn a_websocket_goes_by_http1_where_http3_has_none() {
     serve(tcp, &server.identity, &[b"http/1.1"], in_http1);
     let scene = before(server.address, server.identity.settings());
     has(&scene.ask("GET /", "", ""), &["via: 3 sheave"]);
-    let mut socket = scene.connect();
-    let request = "GET /chat HTTP/1.1\r\nHost: a.example\r\nConnection: upgrade\r\n\
-        Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
-        Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
-    socket.write_all(request.as_bytes()).unwrap();
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        let mut byte = [0];
-        socket.read_exact(&mut byte).unwrap();
-        head.push(byte[0]);
-    }
-    has(&String::from_utf8(head).unwrap(), &["HTTP/1.1 101 "]);
-    socket.write_all(b"one").unwrap();
-    let mut back = [0; 3];
-    socket.read_exact(&mut back).unwrap();
-    assert_eq!(&back, b"one");
+    let (mut socket, head) = scene.open_websocket();
+    has(&head, &["HTTP/1.1 101 "]);
+    echo(&mut socket, b"one");
 }
 
 #[test]

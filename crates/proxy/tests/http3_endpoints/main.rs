@@ -14,18 +14,11 @@ mod fallback;
 use std::io::{Read, Write};
 use std::num::NonZeroU32;
 use std::sync::atomic::Ordering;
-use std::thread;
 
 use gateway::snapshot::{BackendSettings, Roots};
 
 use endpoint::{Identity, Server, settings};
-use scene::{Scene, backend};
-
-fn has(answer: &str, parts: &[&str]) {
-    for part in parts {
-        assert!(answer.contains(part), "{part:?} in {answer}");
-    }
-}
+use scene::{Scene, backend, either, has, read_answer, read_until};
 
 fn before(server: &Server) -> Scene {
     Scene::with(vec![backend("backend", server.address, server.identity.settings())], None)
@@ -34,73 +27,37 @@ fn before(server: &Server) -> Scene {
 #[test]
 fn a_request_without_a_body_is_asked_by_its_head_alone() {
     let server = Server::new();
-    let scene = before(&server);
-    let answer = scene.ask("GET /a?b", "X-B: 1\r\nTE: trailers\r\nKeep-Alive: 1\r\n", "");
-    has(
-        &answer,
-        &[
-            "http/1.1 200 ok\r\n",
-            "x-asked: get https://a.example/a?b\r\n",
-            "x-got-x-b: 1\r\n",
-            "x-got-te: trailers\r\n",
-            "x-got-x-forwarded-for: 127.0.0.1\r\n",
-            "via: 3 sheave\r\n",
-            "transfer-encoding: chunked\r\n",
-            "\r\n0\r\nx-after: all\r\n\r\n",
-        ],
-    );
-    assert!(!answer.contains("x-got-keep-alive") && !answer.contains("x-got-connection"));
+    either::a_request_without_a_body_is_asked_by_its_head_alone(&before(&server), "https", "3");
 }
 
 #[test]
 fn bodies_with_and_without_length_arrive() {
     let server = Server::new();
-    let scene = before(&server);
-    let answer = scene.ask("POST /", "Content-Length: 5\r\n", "hello");
-    has(&answer, &["x-got-content-length: 5\r\n", "5\r\nhello\r\n"]);
-    let chunks = "5\r\nhello\r\n1\r\n!\r\n0\r\nX-Sum: 6\r\n\r\n";
-    let answer = scene.ask("POST /", "Transfer-Encoding: chunked\r\nTE: trailers\r\n", chunks);
-    has(&answer, &["hello", "!", "x-sum: 6\r\n"]);
-    assert!(!answer.contains("x-got-transfer-encoding"), "{answer}");
-    let large = "x".repeat(1024 * 1024);
-    let answer = scene.ask("PUT /", &format!("Content-Length: {}\r\n", large.len()), &large);
-    let got: usize = answer.split("\r\n\r\n").nth(1).unwrap().matches('x').count();
-    assert!(got >= large.len(), "{got}");
+    either::bodies_with_and_without_length_arrive(&before(&server));
 }
 
 #[test]
 fn responses_without_a_body_have_none() {
     let server = Server::new();
-    let scene = before(&server);
-    let answer = scene.ask("HEAD /", "", "");
-    assert!(answer.starts_with("http/1.1 200") && answer.ends_with("\r\n\r\n"), "{answer}");
-    let answer = scene.ask("GET /empty", "", "");
-    assert!(answer.starts_with("http/1.1 204") && answer.ends_with("\r\n\r\n"), "{answer}");
-    assert!(!answer.contains("transfer-encoding"), "{answer}");
+    either::responses_without_a_body_have_none(&before(&server));
 }
 
 #[test]
 fn interim_responses_pass() {
     let server = Server::new();
-    let answer = before(&server).ask("GET /early", "", "");
-    has(&answer, &["http/1.1 103 early hints\r\nlink: </a.css>\r\n", "http/1.1 200 ok\r\n"]);
+    either::interim_responses_pass(&before(&server));
 }
 
 #[test]
 fn what_the_endpoint_refused_is_sent_again() {
     let server = Server::new();
-    let scene = before(&server);
-    let answer = scene.ask("POST /refuse-first", "Content-Length: 2\r\n", "hi");
-    has(&answer, &["http/1.1 200 ok\r\n", "2\r\nhi\r\n"]);
-    let answer = scene.ask("POST /refuse", "Content-Length: 2\r\n", "hi");
-    has(&answer, &["http/1.1 503", "error=destination_unavailable"]);
+    either::what_the_endpoint_refused_is_sent_again(&before(&server));
 }
 
 #[test]
 fn a_request_that_was_reset_is_not_sent_again_unless_that_is_harmless() {
     let server = Server::new();
-    let answer = before(&server).ask("POST /reset", "Content-Length: 2\r\n", "hi");
-    has(&answer, &["http/1.1 502", "error=connection_terminated"]);
+    either::a_request_that_was_reset_is_not_sent_again_unless_that_is_harmless(&before(&server));
 }
 
 #[test]
@@ -109,12 +66,7 @@ fn a_response_that_breaks_off_is_cut() {
     let scene = before(&server);
     let mut socket = scene.connect();
     socket.write_all(b"POST /break HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n").unwrap();
-    let mut answer = Vec::new();
-    while !answer.ends_with(b"half\r\n") {
-        let mut byte = [0];
-        socket.read_exact(&mut byte).unwrap();
-        answer.push(byte[0]);
-    }
+    let mut answer = read_until(&mut socket, b"half\r\n");
     socket.write_all(b"hi").unwrap();
     let cut = socket.read_to_end(&mut answer);
     let answer = String::from_utf8(answer).unwrap();
@@ -122,40 +74,10 @@ fn a_response_that_breaks_off_is_cut() {
     assert!(cut.is_err() && !answer.contains("\r\n0\r\n"), "it does not look whole: {answer}");
 }
 
-/// Answers to so many requests at a time on a connection each.
-fn all_at_once(scene: &Scene, clients: usize, requests: usize) {
-    let asking: Vec<_> = (0..clients)
-        .map(|_| {
-            let mut socket = scene.connect();
-            thread::spawn(move || {
-                for _ in 0..requests {
-                    let request = b"POST /leave HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi";
-                    socket.write_all(request).unwrap();
-                    read_answer(&mut socket);
-                }
-            })
-        })
-        .collect();
-    asking.into_iter().for_each(|client| client.join().unwrap());
-}
-
-/// Reads one answer of an echo to its end.
-fn read_answer(socket: &mut impl Read) -> Vec<u8> {
-    let mut answer = Vec::new();
-    while !answer.ends_with(b"x-after: all\r\n\r\n") {
-        let mut byte = [0];
-        socket.read_exact(&mut byte).unwrap();
-        answer.push(byte[0]);
-        let is_failure = answer.starts_with(b"HTTP/1.1 5") && answer.ends_with(b"\r\n\r\n");
-        assert!(!is_failure, "{}", String::from_utf8_lossy(&answer));
-    }
-    answer
-}
-
 #[test]
 fn nothing_is_lost_when_the_endpoint_leaves() {
     let server = Server::new();
-    all_at_once(&before(&server), 4, 50);
+    either::nothing_is_lost_when_the_endpoint_leaves(&before(&server));
     assert!(server.connections.load(Ordering::Relaxed) > 1);
 }
 
@@ -219,21 +141,13 @@ fn a_cap_counts_streams() {
         ..server.identity.settings()
     };
     let scene = Scene::with(vec![backend("backend", server.address, settings)], None);
-    // It holds the one slot as long as its body is not whole.
-    let mut first = scene.connect();
-    first.write_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nh").unwrap();
-    first.read_exact(&mut [0]).unwrap();
-    has(&scene.ask("GET /", "", ""), &["http/1.1 429"]);
-    first.write_all(b"i").unwrap();
-    read_answer(&mut first);
-    has(&scene.ask("GET /", "", ""), &["http/1.1 200"]);
+    either::a_cap_counts_streams(&scene);
 }
 
 #[test]
 fn another_upgrade_is_an_offer_that_is_not_taken() {
     let server = Server::new();
-    let answer = before(&server).ask("GET /", "Upgrade: h9\r\nConnection: upgrade\r\n", "");
-    has(&answer, &["http/1.1 200 ok\r\n", "x-asked: get "]);
+    either::another_upgrade_is_an_offer_that_is_not_taken(&before(&server));
 }
 
 #[test]

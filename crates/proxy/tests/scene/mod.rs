@@ -14,6 +14,9 @@ use gateway::snapshot::{
 };
 use proxy::{Proxy, Settings};
 
+/// What holds for endpoints of HTTP/2 and of HTTP/3.
+pub(crate) mod either;
+
 /// Nothing here takes as long.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -48,6 +51,52 @@ impl Scene {
         let mut answer = String::new();
         socket.read_to_string(&mut answer).unwrap();
         answer.to_lowercase()
+    }
+}
+
+impl Scene {
+    /// Asks for a WebSocket; says what comes back before its first byte.
+    pub(crate) fn open_websocket(&self) -> (TcpStream, String) {
+        let mut socket = self.connect();
+        let request = "GET /chat HTTP/1.1\r\nHost: a.example\r\nConnection: upgrade\r\n\
+            Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+            Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+        socket.write_all(request.as_bytes()).unwrap();
+        let head = read_until(&mut socket, b"\r\n\r\n");
+        (socket, String::from_utf8(head).unwrap())
+    }
+}
+
+/// Says something to who echoes it.
+pub(crate) fn echo(socket: &mut TcpStream, message: &[u8; 3]) {
+    socket.write_all(message).unwrap();
+    let mut back = [0; 3];
+    socket.read_exact(&mut back).unwrap();
+    assert_eq!(&back, message);
+}
+
+/// Reads one answer of an echo to its end.
+pub(crate) fn read_answer(socket: &mut impl Read) {
+    let answer = read_until(socket, b"x-after: all\r\n\r\n");
+    assert!(!answer.starts_with(b"HTTP/1.1 5"), "{}", String::from_utf8_lossy(&answer));
+}
+
+/// Reads up to this ending, or a failure's head, and no further.
+pub(crate) fn read_until(socket: &mut impl Read, ending: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let is_failure =
+        |bytes: &[u8]| bytes.starts_with(b"HTTP/1.1 5") && bytes.ends_with(b"\r\n\r\n");
+    while !bytes.ends_with(ending) && !is_failure(&bytes) {
+        let mut byte = [0];
+        socket.read_exact(&mut byte).unwrap();
+        bytes.push(byte[0]);
+    }
+    bytes
+}
+
+pub(crate) fn has(answer: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(answer.contains(part), "{part:?} in {answer}");
     }
 }
 
