@@ -161,15 +161,15 @@ impl Trusts {
     fn verifier(&self, asked: &EndpointTls) -> Result<Arc<dyn ServerCertVerifier>, Error> {
         let algorithms = self.provider.signature_verification_algorithms;
         let roots = match &asked.roots {
-            Roots::System => Arc::clone(self.system.get_or_init(system)),
-            Roots::Given(roots) => Arc::new(authorities(roots)?),
+            Roots::System => Some(Arc::clone(self.system.get_or_init(system))),
+            Roots::Given(roots) => Some(Arc::new(authorities(roots)?)),
             Roots::Anybody => {
                 let name = &*asked.server_name;
                 tracing::warn!(
                     server.name = name,
                     "any certificate of these endpoints is believed"
                 );
-                return Ok(Arc::new(Credulous { algorithms }));
+                None
             }
         };
         Ok(Arc::new(Verifier { roots, names: asked.subject_names.clone(), algorithms }))
@@ -193,10 +193,11 @@ fn system() -> Arc<RootCertStore> {
     Arc::new(store)
 }
 
-/// Checks who issued a certificate, and whom it names.
+/// Checks who issued a certificate, and whom it names; in any case that who shows it has its key.
 #[derive(Debug)]
 struct Verifier {
-    roots: Arc<RootCertStore>,
+    /// `None`: anybody is believed.
+    roots: Option<Arc<RootCertStore>>,
     /// Any of them; empty: the name that we ask for.
     names: Vec<SubjectName>,
     algorithms: WebPkiSupportedAlgorithms,
@@ -237,56 +238,16 @@ impl ServerCertVerifier for Verifier {
         _ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
+        let Some(roots) = &self.roots else { return Ok(ServerCertVerified::assertion()) };
         let parsed = ParsedCertificate::try_from(end_entity)?;
         verify_server_cert_signed_by_trust_anchor(
             &parsed,
-            &self.roots,
+            roots,
             intermediates,
             now,
             self.algorithms.all,
         )?;
         self.check_name(end_entity, &parsed, server_name)?;
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls12_signature(message, certificate, signed, &self.algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, certificate, signed, &self.algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms.supported_schemes()
-    }
-}
-
-/// Believes anybody who has the key of the certificate that he shows.
-#[derive(Debug)]
-struct Credulous {
-    algorithms: WebPkiSupportedAlgorithms,
-}
-
-impl ServerCertVerifier for Credulous {
-    fn verify_server_cert(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
         Ok(ServerCertVerified::assertion())
     }
 
