@@ -33,7 +33,10 @@ pub mod retry;
 pub mod queue;
 /// How a request gets a slot, and how a slot comes back.
 pub mod slots;
+/// How much is asked for, as autoscalers want to know it.
+pub mod demand;
 
+pub use demand::Demand;
 pub use endpoint::{Endpoint, EndpointSet, Ledger, Member};
 pub use health::{Health, Ward};
 pub use outcome::{End, Outcome};

@@ -7,9 +7,10 @@
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 
+use balance::demand::{Meter, Shard, Totals};
 use balance::{
     Admission, Algorithm, Endpoint, EndpointSet, Entry, Ledger, Limits, Member, Picker, Queue,
-    Ticket, Wish,
+    Ticket, Time, Wish,
 };
 use loom::sync::{Arc, Mutex, MutexGuard};
 use loom::thread;
@@ -367,5 +368,31 @@ fn an_endpoint_on_trial_is_tried_once() {
         let tried = slot_of(backend.enter(&trial, "other")).is_some();
         assert_ne!(tried, trying.join().unwrap(), "one of them tried it");
         assert_eq!(in_flight(&trial), u32::from(tried));
+    });
+}
+
+#[test]
+fn who_reads_demand_while_it_changes_sees_all_of_a_change_or_nothing() {
+    loom::model(|| {
+        let at = |seconds: u64| Time::from_nanos(seconds * 1_000_000_000);
+        let shard = Arc::new(Shard::new());
+        let working = {
+            let shard = shard.clone();
+            thread::spawn(move || {
+                shard.wait(at(1));
+                shard.grant(at(3));
+                shard.give_back(at(3), at(6));
+            })
+        };
+        let totals: Option<Totals> = shard.read();
+        if let Some(totals) = totals {
+            let mut meter = Meter::new(at(0));
+            meter.note(at(10), totals);
+            let spent = meter.request_seconds();
+            let seen = [spent.in_flight, spent.queued].map(|seconds| seconds as u64);
+            assert!([[0, 0], [0, 9], [7, 2], [3, 2]].contains(&seen), "{seen:?}");
+        }
+        working.join().unwrap();
+        assert!(shard.read().is_some(), "nobody writes any more");
     });
 }

@@ -1,0 +1,326 @@
+//! Demand against what one counts by hand.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const fn second(seconds: u64) -> Time {
+    Time::from_nanos(seconds * 1_000_000_000)
+}
+
+fn ms(millis: u64) -> Time {
+    Time::from_nanos(millis * 1_000_000)
+}
+
+const fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// One worker, and the meter that is shown what it does.
+struct Place {
+    shard: Shard,
+    shed: Shed,
+    meter: Meter,
+}
+
+impl Place {
+    fn new(at: Time) -> Self {
+        Self { shard: Shard::new(), shed: Shed::new(), meter: Meter::new(at) }
+    }
+
+    fn look(&mut self, at: Time) {
+        let mut totals = self.shed.read(at);
+        totals += self.shard.read().expect("nobody writes");
+        self.meter.note(at, totals);
+    }
+
+    fn look_until(&mut self, from: u64, to: u64) {
+        (from..=to).for_each(|at| self.look(second(at)));
+    }
+}
+
+fn near(demand: Demand, expected: [f64; 3]) {
+    let Demand { in_flight, queued, shed } = demand;
+    for (found, expected) in [in_flight, queued, shed].into_iter().zip(expected) {
+        assert!((found - expected).abs() < 1e-9, "{demand:?}, expected {expected:?}");
+    }
+}
+
+#[test]
+fn a_request_counts_for_the_time_it_lasts_whenever_somebody_looks() {
+    let mut place = Place::new(second(100));
+    // Between two looks, so that no sample would have seen it.
+    place.shard.wait(ms(100_200));
+    place.shard.grant(ms(100_500));
+    place.shard.give_back(ms(100_500), ms(100_900));
+    place.look(second(101));
+    near(place.meter.request_seconds(), [0.4, 0.3, 0.0]);
+    near(place.meter.average(WINDOW), [0.4, 0.3, 0.0]);
+    near(place.meter.present(), [0.0; 3]);
+    assert_eq!(place.meter.service_time(), Some(millis(400)));
+}
+
+#[test]
+fn one_that_lasts_counts_from_its_begin() {
+    let mut place = Place::new(second(0));
+    place.shard.take(ms(500));
+    place.look(second(1));
+    near(place.meter.average(WINDOW), [0.5, 0.0, 0.0]);
+    place.look_until(2, 30);
+    near(place.meter.average(WINDOW), [1.0, 0.0, 0.0]);
+    near(place.meter.average(millis(1_000)), [1.0, 0.0, 0.0]);
+    near(place.meter.average(LONGEST_WINDOW), [29.5 / 30.0, 0.0, 0.0]);
+}
+
+#[test]
+fn one_that_leaves_the_queue_has_counted_while_it_waited() {
+    let mut place = Place::new(second(0));
+    place.shard.wait(second(1));
+    place.shard.leave(second(3));
+    place.look(second(4));
+    near(place.meter.request_seconds(), [0.0, 2.0, 0.0]);
+    assert_eq!(place.meter.service_time(), None);
+}
+
+#[test]
+fn a_window_forgets_what_was_before_it() {
+    let mut place = Place::new(second(0));
+    (0..10).for_each(|_| place.shard.take(second(0)));
+    place.look_until(1, 20);
+    (0..10).for_each(|_| place.shard.give_back(second(0), second(20)));
+    place.look_until(21, 27);
+    near(place.meter.average(WINDOW), [80.0 / 15.0, 0.0, 0.0]);
+    assert!(place.meter.is_active(WINDOW, 0.0) && !place.meter.is_active(WINDOW, 6.0));
+    place.look_until(28, 34);
+    assert!(place.meter.is_active(WINDOW, 0.0), "a second of it is in the window");
+    place.look(second(35));
+    near(place.meter.average(WINDOW), [0.0; 3]);
+    assert!(!place.meter.is_active(WINDOW, 0.0));
+}
+
+#[test]
+fn the_first_that_waits_makes_active_before_any_time_has_passed() {
+    let mut place = Place::new(second(0));
+    place.look_until(1, 5);
+    assert!(!place.meter.is_active(WINDOW, 0.0));
+    place.shard.wait(ms(5_100));
+    place.look(ms(5_100));
+    assert!(place.meter.is_active(WINDOW, 0.0));
+    assert!(!place.meter.is_active(WINDOW, 0.5), "on average there was less");
+}
+
+#[test]
+fn more_requests_than_readings_are_kept_of_make_no_difference() {
+    let mut place = Place::new(second(0));
+    place.shard.take(second(0));
+    place.look_until(1, 10_000);
+    assert!(place.meter.kept.len() <= 63, "{}", place.meter.kept.len());
+    near(place.meter.average(LONGEST_WINDOW), [1.0, 0.0, 0.0]);
+    near(place.meter.request_seconds(), [10_000.0, 0.0, 0.0]);
+}
+
+#[test]
+fn request_seconds_do_not_wrap() {
+    // 2^64 request-nanoseconds are 213 days of 1,000 requests.
+    let mut place = Place::new(second(0));
+    (0..1_000).for_each(|_| place.shard.take(second(0)));
+    let day = 86_400;
+    (1..=300).for_each(|at| place.look(second(at * day)));
+    near(place.meter.average(WINDOW), [1_000.0, 0.0, 0.0]);
+    assert_eq!(place.meter.request_seconds().in_flight, 300.0 * day as f64 * 1_000.0);
+}
+
+#[test]
+fn an_end_that_is_told_late_comes_back() {
+    let mut place = Place::new(second(0));
+    place.shard.take(second(0));
+    place.look(ms(10_001));
+    // It was over before the reading, but its worker had not come to say so.
+    place.shard.give_back(second(0), second(10));
+    place.look(second(11));
+    near(place.meter.request_seconds(), [10.0, 0.0, 0.0]);
+}
+
+#[test]
+fn clients_that_ask_again_at_once_count_as_clients() {
+    let mut place = Place::new(second(0));
+    let mut counted: Vec<Time> = vec![Time::ZERO; 36];
+    // 36 of them, refused every 10 ms for 40 seconds, while others are served within 340 ms: 144,000 refusals.
+    for step in 0..4_000 {
+        let at = ms(step * 10);
+        for until in &mut counted {
+            place.shed.ask_again(*until, at);
+            *until = place.shed.refuse(at, millis(340));
+        }
+        place.look(at);
+    }
+    near(place.meter.average(WINDOW), [0.0, 0.0, 36.0]);
+    assert_eq!(place.meter.refused(), 144_000);
+    // They have gone: each counts for the rest of its service time, and no longer.
+    place.look(second(41));
+    let rest = place.meter.request_seconds().shed - 36.0 * 39.99;
+    assert!((rest - 36.0 * 0.34).abs() < 1e-6, "{rest}");
+}
+
+#[test]
+fn clients_that_do_not_ask_again_count_for_a_service_time() {
+    let mut place = Place::new(second(0));
+    // 100 a second, each another client, where requests take 2 s: 200 more would have had slots.
+    for step in 0..4_000 {
+        place.shed.refuse(ms(step * 10), millis(2_000));
+        place.look(ms(step * 10));
+    }
+    let demand = place.meter.average(WINDOW);
+    assert!((demand.shed - 200.0).abs() < 0.5, "{demand:?}");
+}
+
+#[test]
+fn none_counts_for_longer_than_the_longest() {
+    let mut place = Place::new(second(0));
+    let until = place.shed.refuse(second(5), Duration::MAX);
+    assert_eq!(until, second(65));
+    place.look_until(1, 100);
+    near(place.meter.request_seconds(), [0.0, 0.0, 60.0]);
+    let until = place.shed.refuse(second(100), Duration::ZERO);
+    place.shed.ask_again(until, second(100));
+    place.look(second(101));
+    near(place.meter.request_seconds(), [0.0, 0.0, 60.0]);
+}
+
+#[test]
+fn the_service_time_follows_what_is_served() {
+    let mut place = Place::new(second(0));
+    let mut at = 0;
+    let mut serve = |place: &mut Place, took: u64, seconds: u64| {
+        for _ in 0..seconds * 10 {
+            at += 100;
+            place.shard.take(ms(at - took));
+            place.shard.give_back(ms(at - took), ms(at));
+            place.look(ms(at));
+        }
+    };
+    serve(&mut place, 50, 300);
+    let before = place.meter.service_time().unwrap();
+    assert!(before.abs_diff(millis(50)) < millis(1), "{before:?}");
+    serve(&mut place, 90, 30);
+    let half = place.meter.service_time().unwrap();
+    assert!(half.abs_diff(millis(70)) < millis(1), "{half:?}");
+}
+
+/// What can happen, and after how many milliseconds.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Take,
+    Wait,
+    /// Of those who wait, the one at this place, modulo how many.
+    Grant(usize),
+    Leave(usize),
+    GiveBack(usize),
+    Refuse(u64),
+    AskAgain(usize),
+    Look,
+}
+
+fn step() -> impl Strategy<Value = (u64, Step)> {
+    let which = any::<usize>;
+    let step = prop_oneof![
+        3 => Just(Step::Take),
+        2 => Just(Step::Wait),
+        2 => which().prop_map(Step::Grant),
+        1 => which().prop_map(Step::Leave),
+        3 => which().prop_map(Step::GiveBack),
+        3 => (0_u64..70_000).prop_map(Step::Refuse),
+        2 => which().prop_map(Step::AskAgain),
+        3 => Just(Step::Look),
+    ];
+    (prop_oneof![0_u64..20, 0_u64..5_000], step)
+}
+
+/// When something began, and when it ended if it has.
+type Span = (u64, Option<u64>);
+
+/// Every request that ever was.
+#[derive(Default)]
+struct Model {
+    in_flight: Vec<Span>,
+    queued: Vec<Span>,
+    /// With the end that is foreseen or has come.
+    shed: Vec<(u64, u64)>,
+}
+
+fn open(spans: &[Span], which: usize) -> Option<usize> {
+    let open: Vec<usize> = (0..spans.len()).filter(|&it| spans[it].1.is_none()).collect();
+    Some(*open.get(which % open.len().max(1))?)
+}
+
+fn sum(spans: &[Span], now: u64) -> f64 {
+    spans.iter().map(|(begin, end)| end.unwrap_or(now) - begin).sum::<u64>() as f64 / 1e3
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn request_seconds_are_those_of_every_request_that_ever_was(
+        steps in proptest::collection::vec(step(), 1..200),
+    ) {
+        let mut now = 12_345;
+        let mut place = Place::new(ms(now));
+        let mut model = Model::default();
+        for (after, step) in steps {
+            now += after;
+            let at = ms(now);
+            match step {
+                Step::Take => {
+                    place.shard.take(at);
+                    model.in_flight.push((now, None));
+                }
+                Step::Wait => {
+                    place.shard.wait(at);
+                    model.queued.push((now, None));
+                }
+                Step::Grant(which) => if let Some(it) = open(&model.queued, which) {
+                    place.shard.grant(at);
+                    model.queued[it].1 = Some(now);
+                    model.in_flight.push((now, None));
+                },
+                Step::Leave(which) => if let Some(it) = open(&model.queued, which) {
+                    place.shard.leave(at);
+                    model.queued[it].1 = Some(now);
+                },
+                Step::GiveBack(which) => if let Some(it) = open(&model.in_flight, which) {
+                    place.shard.give_back(ms(model.in_flight[it].0), at);
+                    model.in_flight[it].1 = Some(now);
+                },
+                Step::Refuse(took) => {
+                    let until = place.shed.refuse(at, millis(took));
+                    model.shed.push((now, until.as_nanos() / 1_000_000));
+                }
+                Step::AskAgain(which) => {
+                    let counting: Vec<usize> =
+                        (0..model.shed.len()).filter(|&it| model.shed[it].1 > now).collect();
+                    if let Some(&it) = counting.get(which % counting.len().max(1)) {
+                        place.shed.ask_again(ms(model.shed[it].1), at);
+                        model.shed[it].1 = now;
+                    }
+                }
+                Step::Look => place.look(at),
+            }
+        }
+        place.look(ms(now));
+        let found = place.meter.request_seconds();
+        prop_assert!((found.in_flight - sum(&model.in_flight, now)).abs() < 1e-6);
+        prop_assert!((found.queued - sum(&model.queued, now)).abs() < 1e-6);
+        let shed = model.shed.iter().map(|(begin, end)| end.min(&now) - begin).sum::<u64>();
+        // Those of the bucket whose time it is now may count for a part of it more.
+        let unsure = model.shed.iter().filter(|(_, end)| end / 250 == now / 250).count();
+        let more = found.shed - shed as f64 / 1e3;
+        prop_assert!(more > -1e-6 && more <= unsure as f64 * 0.25 + 1e-6, "{more} of {unsure}");
+        // When all is over, nothing is left open.
+        now += 61_000;
+        place.look(ms(now));
+        let shed = model.shed.iter().map(|(begin, end)| end - begin).sum::<u64>();
+        prop_assert!((place.meter.request_seconds().shed - shed as f64 / 1e3).abs() < 1e-6);
+        prop_assert!(place.meter.present().shed == 0.0);
+    }
+}
