@@ -30,9 +30,14 @@ impl Dice {
 
     /// Exponentially distributed, cut off at `LONGEST` times the mean.
     pub(crate) fn exponential(&mut self, mean: Duration) -> Duration {
+        mean.mul_f64(self.unit_exponential())
+    }
+
+    /// The same, with a mean of 1.
+    pub(crate) fn unit_exponential(&mut self) -> f64 {
         // 53 bits make a fraction in (0, 1].
         let fraction = ((self.0.next_u64() >> 11) + 1) as f64 / (1_u64 << 53) as f64;
-        mean.mul_f64((-fraction.ln()).min(f64::from(LONGEST)))
+        (-fraction.ln()).min(f64::from(LONGEST))
     }
 }
 

@@ -1,4 +1,5 @@
-//! The real `balance` in a virtual world: searches seeds for a failure, replays one, traced, or compares pickers.
+//! The real `balance` in a virtual world: searches seeds for a failure, replays one, traced,
+//! or compares pickers, or scalers.
 #![expect(clippy::print_stdout, reason = "a command that reports what it finds")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -29,10 +30,14 @@ mod agenda;
 mod laws;
 /// Another world, plain and large: how long requests wait under each picker.
 mod study;
+/// And another: a day of a deployment that is scaled as its load goes.
+mod autoscale;
 
 const USAGE: &str = "usage: sim --seeds N   run seeds 0 to N - 1, stop at the first that fails
        sim --seed N    run one, traced
-       sim --study     print how long requests wait under each picker";
+       sim --study     print how long requests wait under each picker
+       sim --autoscale [NAME=VALUE]...
+                       print a day of a deployment that is scaled as its load goes";
 
 /// How many seeds between two signs of life.
 const PROGRESS: u64 = 1_000;
@@ -50,6 +55,13 @@ fn main() -> ExitCode {
             study::print();
             ExitCode::SUCCESS
         }
+        ["--autoscale", ref options @ ..] => match autoscale::print(options) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(message) => {
+                eprintln!("{message}");
+                ExitCode::from(1)
+            }
+        },
         _ => {
             eprintln!("{USAGE}");
             ExitCode::from(1)

@@ -1,0 +1,151 @@
+//! Kubernetes' HorizontalPodAutoscaler, with the behaviour it has unless told otherwise.
+//!
+//! Source: Kubernetes documentation, "Horizontal Pod Autoscaling", the sections on algorithm details, scaling policies
+//! and the stabilization window; where they leave something open, `replica_calculator.go`.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use balance::Time;
+
+use super::Sight;
+use crate::autoscale::settings::{Kind, Settings};
+
+/// So far a metric may be from its target without anything being done.
+const TOLERANCE: f64 = 0.1;
+
+pub(crate) struct Hpa {
+    kind: Kind,
+    slots: f64,
+    /// The share of a pod's slots that is to be in use.
+    target: f64,
+    stabilization: Duration,
+    max_pods: u32,
+    /// As far back as the stabilization window reaches.
+    recommended: VecDeque<(Time, u32)>,
+}
+
+impl Hpa {
+    pub(super) fn new(settings: &Settings) -> Self {
+        Self {
+            kind: settings.scaler.kind,
+            slots: settings.slots().into(),
+            target: f64::from(settings.scaler.target_percent) / 100.0,
+            stabilization: settings.scaler.stabilization,
+            max_pods: settings.scaler.max_pods,
+            recommended: VecDeque::new(),
+        }
+    }
+
+    pub(super) fn sync(&mut self, sight: &Sight, now: Time) -> u32 {
+        let recommended = self.recommend(sight).clamp(1, self.max_pods);
+        self.recommended.push_back((now, recommended));
+        let is_old = |&(at, _): &(Time, u32)| now.saturating_since(at) > self.stabilization;
+        while self.recommended.front().is_some_and(is_old) {
+            self.recommended.pop_front();
+        }
+        if recommended >= sight.pods {
+            return recommended.min(fastest(sight.pods));
+        }
+        let highest = self.recommended.iter().map(|&(_, pods)| pods).max();
+        highest.map_or(sight.pods, |highest| highest.min(sight.pods))
+    }
+
+    fn recommend(&self, sight: &Sight) -> u32 {
+        match self.kind {
+            Kind::InFlight => self.by_average_value(sight, sight.in_flight),
+            Kind::Busy => self.by_utilization(sight),
+            Kind::Demand | Kind::Refusals | Kind::RefusalsAlone => {
+                self.by_average_value(sight, sight.demand)
+            }
+        }
+    }
+
+    /// An external metric with a target of type `AverageValue`, as KEDA makes one: shared out over all pods, starting
+    /// ones included.
+    fn by_average_value(&self, sight: &Sight, value: f64) -> u32 {
+        let needed = value / (self.target * self.slots);
+        if is_close(needed / f64::from(sight.pods)) { sight.pods } else { needed.ceil() as u32 }
+    }
+
+    /// A resource metric with a target of type `Utilization`: the mean of ready pods. In growing, starting pods count
+    /// as idle.
+    fn by_utilization(&self, sight: &Sight) -> u32 {
+        let (pods, ready) = (f64::from(sight.pods), f64::from(sight.ready));
+        let ratio = sight.busy / self.target;
+        if ratio <= 1.0 || sight.pods == sight.ready {
+            return if is_close(ratio) { sight.pods } else { (ratio * ready).ceil() as u32 };
+        }
+        let damped = ratio * ready / pods;
+        if is_close(damped) || damped < 1.0 { sight.pods } else { (damped * pods).ceil() as u32 }
+    }
+}
+
+fn is_close(ratio: f64) -> bool {
+    (1.0 - ratio).abs() <= TOLERANCE
+}
+
+/// Twice as many, or four more, in 15 seconds; whichever is more.
+fn fastest(pods: u32) -> u32 {
+    (pods * 2).max(pods + 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hpa(kind: &str) -> Hpa {
+        Hpa::new(&Settings::parse(&[kind, "target_percent=80"]).unwrap())
+    }
+
+    fn sight(pods: u32, ready: u32, demand: f64, busy: f64) -> Sight {
+        Sight { pods, ready, demand, in_flight: demand, busy, refusals: 0.0 }
+    }
+
+    #[test]
+    fn demand_is_shared_out_over_all_pods() {
+        for (pods, demand, recommended) in [
+            (10, 32.0, 10),
+            // Within a tenth of the target nothing is done.
+            (10, 35.0, 10),
+            (10, 35.5, 12),
+            (10, 29.0, 10),
+            (10, 28.0, 9),
+            (1, 40.0, 13),
+        ] {
+            let found = hpa("scaler=demand").recommend(&sight(pods, pods / 2, demand, 0.0));
+            assert_eq!(found, recommended, "{pods} pods, demand {demand}");
+        }
+    }
+
+    #[test]
+    fn of_utilization_starting_pods_count_as_idle_in_growing_only() {
+        for (pods, ready, busy, recommended) in [
+            (10, 10, 0.8, 10),
+            (10, 10, 1.0, 13),
+            (10, 10, 0.4, 5),
+            // 1.25 by those that are ready, 1 by all.
+            (10, 8, 1.0, 10),
+            // 1.25 by those that are ready, 0.625 by all: the direction must not turn.
+            (10, 5, 1.0, 10),
+            (20, 19, 1.0, 24),
+            (10, 8, 0.4, 4),
+        ] {
+            let found = hpa("scaler=busy").recommend(&sight(pods, ready, 0.0, busy));
+            assert_eq!(found, recommended, "{ready} of {pods} pods ready, busy {busy}");
+        }
+    }
+
+    #[test]
+    fn it_doubles_at_most_and_shrinks_to_the_highest_of_five_minutes() {
+        let mut hpa = hpa("scaler=demand");
+        let at = |seconds| Time::ZERO + Duration::from_secs(seconds);
+        assert_eq!(hpa.sync(&sight(1, 1, 400.0, 0.0), at(0)), 5);
+        assert_eq!(hpa.sync(&sight(5, 5, 400.0, 0.0), at(15)), 10);
+        assert_eq!(hpa.sync(&sight(100, 5, 32.0, 0.0), at(30)), 100, "125 were recommended");
+        assert_eq!(hpa.sync(&sight(100, 100, 160.0, 0.0), at(45)), 100);
+        assert_eq!(hpa.sync(&sight(100, 100, 32.0, 0.0), at(330)), 50, "45 s is 285 s ago");
+        assert_eq!(hpa.sync(&sight(50, 50, 32.0, 0.0), at(346)), 10);
+        assert_eq!(hpa.sync(&sight(50, 50, 1e9, 0.0), at(361)), 100);
+    }
+}

@@ -1,0 +1,81 @@
+//! The script of article 001: reads how many requests were refused and brings as many pods online as they would need.
+//!
+//! The article does not say how pods are switched off again. Refusals tell of too few pods only, so all that is left
+//! is to take some away while nothing is refused, until something is.
+
+use std::time::Duration;
+
+use balance::Time;
+
+use super::Sight;
+use crate::autoscale::settings::{Kind, Settings};
+
+/// Between two steps down.
+const STEP: Duration = Duration::from_secs(60);
+
+pub(crate) struct Script {
+    /// What one refusal a second is in pods: its operator has measured how long a request takes.
+    pods_per_refusal: f64,
+    descent_percent: u32,
+    knows_starting: bool,
+    calm: Duration,
+    max_pods: u32,
+    /// When pods may go next.
+    next_descent: Time,
+}
+
+impl Script {
+    pub(super) fn new(settings: &Settings) -> Self {
+        Self {
+            pods_per_refusal: settings.service.as_secs_f64() / f64::from(settings.slots()),
+            descent_percent: settings.scaler.descent_percent,
+            knows_starting: settings.scaler.kind == Kind::Refusals,
+            calm: settings.scaler.stabilization,
+            max_pods: settings.scaler.max_pods,
+            next_descent: Time::ZERO + settings.scaler.stabilization,
+        }
+    }
+
+    pub(super) fn sync(&mut self, sight: &Sight, now: Time) -> u32 {
+        if sight.refusals > 0.0 {
+            self.next_descent = now + self.calm;
+            let missing = (sight.refusals * self.pods_per_refusal).ceil() as u32;
+            let starting = if self.knows_starting { sight.pods - sight.ready } else { 0 };
+            return (sight.pods + missing.saturating_sub(starting)).min(self.max_pods);
+        }
+        if now < self.next_descent {
+            return sight.pods;
+        }
+        self.next_descent = now + STEP;
+        let fewer = (sight.pods * self.descent_percent / 100).max(1);
+        (sight.pods - fewer).max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_brings_up_what_is_refused_and_takes_down_step_by_step() {
+        let mut script = Script::new(&Settings::parse(&["scaler=refusals"]).unwrap());
+        let at = |seconds| Time::ZERO + Duration::from_secs(seconds);
+        let sight = |pods, ready, refusals| Sight {
+            pods,
+            ready,
+            refusals,
+            demand: 0.0,
+            in_flight: 0.0,
+            busy: 0.0,
+        };
+        // 100 a second for 0.34 s each are 34 slots, or 9 pods.
+        assert_eq!(script.sync(&sight(1, 1, 100.0), at(15)), 10);
+        assert_eq!(script.sync(&sight(10, 1, 100.0), at(30)), 10, "9 are starting");
+        assert_eq!(script.sync(&sight(10, 4, 100.0), at(45)), 13);
+        assert_eq!(script.sync(&sight(40, 40, 0.0), at(344)), 40);
+        assert_eq!(script.sync(&sight(40, 40, 0.0), at(345)), 38);
+        assert_eq!(script.sync(&sight(38, 38, 0.0), at(390)), 38);
+        assert_eq!(script.sync(&sight(2, 2, 0.0), at(405)), 1);
+        assert_eq!(script.sync(&sight(1, 1, 0.0), at(465)), 1);
+    }
+}

@@ -1,0 +1,132 @@
+//! Says when requests come: at random, with a rate that follows the hours of a day and has bursts.
+
+use std::f64::consts::TAU;
+
+use balance::Time;
+
+use super::settings::Settings;
+use crate::dice::Dice;
+
+const SECONDS_OF_A_DAY: u64 = 86_400;
+/// The day begins at midnight and is lowest at four.
+const LOWEST_AT: u64 = 4 * 3_600;
+
+/// A Poisson process whose rate is constant within each second.
+pub(crate) struct Traffic {
+    dice: Dice,
+    /// Requests per second at the height of the day.
+    height: f64,
+    valley: f64,
+    /// What one request per second keeps busy, in pods.
+    pods_per_request: f64,
+    bursts: Vec<Burst>,
+    /// How far the process has come: this second, and this much of it.
+    second: u64,
+    within: f64,
+    rate: f64,
+    end: u64,
+}
+
+/// From the one second until before the other, so many times as many come.
+struct Burst {
+    begins: u64,
+    ends: u64,
+    times: f64,
+}
+
+impl Traffic {
+    pub(crate) fn new(settings: &Settings) -> Self {
+        let mut dice = Dice::new(settings.seed);
+        let end = u64::from(settings.hours) * 3_600;
+        let pods_per_request = settings.service.as_secs_f64() / f64::from(settings.slots());
+        let mut traffic = Self {
+            height: f64::from(settings.traffic.busy_pods) / pods_per_request,
+            pods_per_request,
+            valley: f64::from(settings.traffic.valley_percent) / 100.0,
+            bursts: draw_bursts(settings, end, &mut dice),
+            dice,
+            second: 0,
+            within: 0.0,
+            rate: 0.0,
+            end,
+        };
+        traffic.rate = traffic.rate(0);
+        traffic
+    }
+
+    /// Requests per second in a second of the day.
+    fn rate(&self, second: u64) -> f64 {
+        let hours = (second + SECONDS_OF_A_DAY - LOWEST_AT) % SECONDS_OF_A_DAY;
+        let turn = hours as f64 / SECONDS_OF_A_DAY as f64 * TAU;
+        let risen = (1.0 - turn.cos()) / 2.0;
+        let usual = self.height * (self.valley + (1.0 - self.valley) * risen);
+        let burst = self.bursts.iter().find(|burst| (burst.begins..burst.ends).contains(&second));
+        burst.map_or(usual, |burst| usual * burst.times)
+    }
+
+    /// What the requests of a second keep busy on average, in pods all of whose slots are.
+    pub(crate) fn needed(&self, second: u64) -> f64 {
+        self.rate(second) * self.pods_per_request
+    }
+
+    /// How long the day is.
+    pub(crate) fn seconds(&self) -> u64 {
+        self.end
+    }
+
+    /// When the next request comes; `None` when the day is over.
+    pub(crate) fn next(&mut self) -> Option<Time> {
+        let mut left = self.dice.unit_exponential();
+        while self.second < self.end {
+            let expected = (1.0 - self.within) * self.rate;
+            if left < expected {
+                self.within += left / self.rate;
+                let nanos = self.second as f64 * 1e9 + self.within * 1e9;
+                return Some(Time::from_nanos(nanos as u64));
+            }
+            left -= expected;
+            (self.second, self.within) = (self.second + 1, 0.0);
+            self.rate = self.rate(self.second);
+        }
+        None
+    }
+}
+
+fn draw_bursts(settings: &Settings, end: u64, dice: &mut Dice) -> Vec<Burst> {
+    let [least, most] = settings.traffic.burst_minutes;
+    let part = end / u64::from(settings.traffic.bursts.max(1));
+    let draw = |number: u32| {
+        let lasts = u64::from(dice.between(least * 60, most * 60)).min(part);
+        let begins = u64::from(number) * part + dice.below((part - lasts) as usize + 1) as u64;
+        Burst { begins, ends: begins + lasts, times: f64::from(settings.traffic.burst_times) }
+    };
+    (0..settings.traffic.bursts).map(draw).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_come_as_the_rate_says() {
+        let settings = Settings::parse(&["hours=3", "bursts=2"]).unwrap();
+        let mut traffic = Traffic::new(&settings);
+        let expected: f64 = (0..traffic.end).map(|second| traffic.rate(second)).sum();
+        let mut last = Time::ZERO;
+        let mut came = 0_u64;
+        while let Some(at) = traffic.next() {
+            assert!(last <= at);
+            (last, came) = (at, came + 1);
+        }
+        let off = (came as f64 - expected).abs();
+        assert!(off < 4.0 * expected.sqrt(), "{came} came, {expected} were expected");
+    }
+
+    #[test]
+    fn a_day_is_highest_twelve_hours_after_it_is_lowest() {
+        let traffic = Traffic::new(&Settings::parse(&["bursts=0", "hours=24"]).unwrap());
+        let (low, high) = (traffic.rate(4 * 3_600), traffic.rate(16 * 3_600));
+        assert!((high / low - 4.0).abs() < 1e-9);
+        assert!((high - 10.0 * 4.0 / 0.34).abs() < 1e-9);
+    }
+}
