@@ -15,6 +15,9 @@ from lab.network import CONGESTION_CONTROL
 from lab.testbed.cgroups import Group
 
 BRIDGE = "cni0"
+# Of its own, as CNI's plugin gives one: a bridge without one has the lowest of its ports', so a pod which comes may
+# change it, and for some seconds nobody who knew the old one is heard.
+BRIDGE_MAC = "0a:58:0a:2a:00:01"
 
 
 class Host:
@@ -58,7 +61,7 @@ class Host:
 def make_bridge(address: str, subnet: str) -> None:
     """What the pods' links are plugged into, on the node."""
     _ip(
-        f"link add {BRIDGE} type bridge",
+        f"link add {BRIDGE} address {BRIDGE_MAC} type bridge",
         f"address add {address}/24 dev {BRIDGE}",
         f"link set {BRIDGE} up",
         f"route replace {subnet} dev {BRIDGE} src {address} congctl {CONGESTION_CONTROL}",
