@@ -10,15 +10,17 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from lab.balancers import Running, Site, Task, balancer
 from lab.child import Child
-from lab.testbed import cgroups, conntrack, hosts
+from lab.testbed import cgroups, conntrack, hosts, second_node
 from lab.testbed.cgroups import Group
 from lab.testbed.hosts import Host
 from lab.testbed.kube_proxy import KubeProxy, Service
 from lab.testbed.occupancy import occupy
 from lab.testbed.pods import PORT, SECURE_PORT, Application, Limits, Pod, Probe
+from lab.testbed.second_node import Outside, SecondNode
 
 # Addresses as k3s gives them. The client is a pod of another node, whose packets come in over a link.
 POD_SUBNET = "10.42.0.0/24"
@@ -59,22 +61,23 @@ def obstacle() -> str | None:
 class Node:
     """What lasts over the runs of an experiment: the bridge, kube-proxy's rules, the client's place."""
 
-    def __init__(self, top: Group) -> None:
+    def __init__(self, top: Group, services: Sequence[Service]) -> None:
         self._top = top
+        self._services = services
         hosts.make_bridge(NODE_IN_POD_SUBNET, POD_SUBNET)
-        self._kube_proxy = KubeProxy(SERVICES)
+        self._kube_proxy = KubeProxy(services)
 
     @classmethod
     @contextmanager
-    def occupied(cls) -> Iterator[Node]:
+    def occupied(cls, services: Sequence[Service] = SERVICES) -> Iterator[Node]:
         """The node, which is the network namespace that this process is in; nothing of it is left afterwards."""
         with occupy() as top:
-            yield cls(top)
+            yield cls(top, services)
 
     @contextmanager
     def cluster(self, folder: Path) -> Iterator[Cluster]:
         """An empty cluster with a client, whose processes log to a folder."""
-        cluster = Cluster(self._top, self._kube_proxy, folder)
+        cluster = Cluster(self._top, self._services, self._kube_proxy, folder)
         try:
             yield cluster
         finally:
@@ -86,11 +89,16 @@ class Node:
 
 
 class Cluster:
-    """The pods of one run, one balancer at most, and who they are published to."""
+    """The pods of one run, a balancer that they are published to, others that are told of theirs."""
 
-    def __init__(self, top: Group, kube_proxy: KubeProxy, folder: Path) -> None:
+    def __init__(self, top: Group, services: Sequence[Service], kube_proxy: KubeProxy, folder: Path) -> None:
         self.pods: list[Pod] = []
         self.balancer: Running | None = None
+        self.outside: Outside | None = None
+        self._second: SecondNode | None = None
+        self._services = services
+        self._further: dict[str, Running] = {}
+        self._started = 0
         # What a balancer is told of each pod.
         self._balanced_port = PORT
         self._folder = folder
@@ -103,14 +111,29 @@ class Cluster:
         self._client = Host("client", CLIENT, top.child("client"), folder)
         hosts.connect(self._client, NODE, CLIENT_SUBNET)
 
-    def start_pod(self, application: Application, limits: Limits, probe: Probe) -> Pod:
-        number = len(self.pods) + 1
-        name = f"app-{number}"
-        host = Host(name, f"10.42.0.{10 + number}", self._top.child(name), self._folder)
-        hosts.plug_in(host, NODE_IN_POD_SUBNET)
+    def add_second_node(self) -> None:
+        """From here on there are two, and clients from outside. Pods say which one they are for."""
+        self._second = SecondNode(self._top, self._folder, self._services)
+        self.outside = Outside(self._top, self._folder)
+
+    def start_pod(self, application: Application, limits: Limits, probe: Probe, node: Literal[1, 2] = 1) -> Pod:
+        self._started += 1
+        name = f"app-{self._started}"
+        subnet = POD_SUBNET if node == 1 else second_node.POD_SUBNET
+        host = Host(name, f"{subnet.rpartition('.')[0]}.{10 + self._started}", self._top.child(name), self._folder)
+        if node == 1:
+            hosts.plug_in(host, NODE_IN_POD_SUBNET)
+        else:
+            assert self._second is not None, "a pod of the second node comes after that"
+            self._second.plug_in(host)
         pod = Pod(host, self._folder, application, limits, probe)
         self.pods.append(pod)
         return pod
+
+    def remove_pod(self, pod: Pod) -> None:
+        """One that nobody is sent to any more."""
+        self.pods.remove(pod)
+        pod.remove()
 
     def start_balancer(self, name: str, task: Task | None = None) -> str:
         """A balancer on the node, before the endpoints that are published; returns its address.
@@ -124,6 +147,14 @@ class Cluster:
         self._balanced_port = SECURE_PORT if task.speaks == "http3" else PORT
         self.balancer = balancer(name).start(replace(task, endpoints=tuple(self._endpoints())), site)
         return self.balancer.address
+
+    def start_further_balancer(self, label: str, name: str, task: Task, port: int) -> Running:
+        """One that serves beside others, at a port of its own: `publish` is not for it."""
+        folder = self._folder / label
+        folder.mkdir()
+        running = balancer(name).start(task, Site(folder, partial(self._launch, label), NODE, port))
+        self._further[label] = running
+        return running
 
     def balancer_cpu_seconds(self) -> float:
         """None of it if there is no balancer."""
@@ -141,8 +172,8 @@ class Cluster:
     def _launch(self, name: str, argv: Sequence[object], log: Path) -> Child:
         return Child(self._top.child(name).create().entering(argv), log)
 
-    def start_client(self, argv: Sequence[object]) -> Child:
-        return self._client.start(argv, self._folder / "client.log", piped=True)
+    def start_client(self, argv: Sequence[object], log: str = "client.log", *, piped: bool = True) -> Child:
+        return self._client.start(argv, self._folder / log, piped=piped)
 
     def publish(self, pods: Sequence[Pod], before: Callable[[], None] = lambda: None) -> bool:
         """Makes these pods the endpoints of everything that balances; says whether that changes anything."""
@@ -153,22 +184,35 @@ class Cluster:
         self._published = published
         if self.balancer:
             self.balancer.set_endpoints(self._endpoints())
-        self._kube_proxy.set_endpoints(published)
+        self._kube_proxy.set_endpoints(published, [pod for pod in published if _is_on_first_node(pod)])
+        if self._second:
+            near = [pod for pod in published if not _is_on_first_node(pod)]
+            self._second.kube_proxy.set_endpoints(published, near)
         return True
 
     def check(self) -> None:
         """Raises if something that has to run has ended."""
-        balancer = [self.balancer.child] if self.balancer else []
-        for child in (*(pod.child for pod in self.pods), *balancer, *self._others.values()):
+        balancers = [running.child for running in (self.balancer, *self._further.values()) if running]
+        for child in (*(pod.child for pod in self.pods), *balancers, *self._others.values()):
             child.check()
 
     def remove(self) -> None:
         if self.balancer:
             self.balancer.child.stop()
             self._top.child("balancer").remove()
+        for label, running in self._further.items():
+            running.child.stop()
+            self._top.child(label).remove()
         for name, child in self._others.items():
             child.stop()
             self._top.child(name).remove()
         for pod in self.pods:
             pod.remove()
+        for beside in (self.outside, self._second):
+            if beside:
+                beside.remove()
         self._client.remove()
+
+
+def _is_on_first_node(pod: str) -> bool:
+    return pod.rpartition(".")[0] == POD_SUBNET.rpartition(".")[0]

@@ -28,6 +28,8 @@ class Host:
         self.address = address
         self.group = group.create()
         self.folder = folder
+        # Where the other end of its link is, if that is not this process's node.
+        self._node: Host | None = None
         argv = ["unshare", "--net", "--", "sh", "-c", "echo; exec cat"]
         self._pause = Child(self.group.entering(argv), folder / f"{name}-pause.log", piped=True)
         if not self._pause.stdout.readline():
@@ -46,11 +48,15 @@ class Host:
 
     def configure(self, *commands: str) -> None:
         """Commands of `ip`, on this host."""
-        _batch([*self._entering(), "ip"], commands)
+        self.run(["ip", "-batch", "-"], "\n".join(commands) + "\n")
+
+    def run(self, argv: Sequence[str], text: str) -> None:
+        """A command that sets something up on this host, with this input."""
+        _run([*self._entering(), *argv], text)
 
     def remove(self) -> None:
         """Ends everything on it, and so its namespace. The link would follow in its own time, so it goes first."""
-        _ip(f"link delete {self.name}")
+        _ip(f"link delete {self.name}", node=self._node)
         self.group.remove()
         self._pause.stop()
 
@@ -58,24 +64,28 @@ class Host:
         return ["nsenter", f"--net=/proc/{self.pid}/ns/net", "--"]
 
 
-def make_bridge(address: str, subnet: str) -> None:
-    """What the pods' links are plugged into, on the node."""
+def make_bridge(address: str, subnet: str, node: Host | None = None) -> None:
+    """What the pods' links are plugged into, on the node or on another one."""
     _ip(
         f"link add {BRIDGE} address {BRIDGE_MAC} type bridge",
         f"address add {address}/24 dev {BRIDGE}",
         f"link set {BRIDGE} up",
         f"route replace {subnet} dev {BRIDGE} src {address} congctl {CONGESTION_CONTROL}",
+        node=node,
     )
     for setting in ("ip_forward", "conf/all/route_localnet"):
-        Path(f"/proc/sys/net/ipv4/{setting}").write_text("1")
+        # What lies there is of the namespace of whoever opens it.
+        (node.run if node else _run)(["sh", "-c", f"cat >/proc/sys/net/ipv4/{setting}"], "1")
 
 
-def plug_in(host: Host, gateway: str) -> None:
-    """A pod: one of many on the bridge."""
+def plug_in(host: Host, gateway: str, node: Host | None = None) -> None:
+    """A pod: one of many on the bridge, of the node or of another one."""
+    host._node = node
     _ip(
         f"link add {host.name} type veth peer name eth0 netns {host.pid}",
         f"link set {host.name} master {BRIDGE}",
         f"link set {host.name} up",
+        node=node,
     )
     _address(host, gateway)
 
@@ -91,6 +101,11 @@ def connect(host: Host, gateway: str, subnet: str) -> None:
     _address(host, gateway)
 
 
+def route(subnet: str, gateway: str) -> None:
+    """The node's way to what is behind another one."""
+    _ip(f"route replace {subnet} via {gateway} congctl {CONGESTION_CONTROL}")
+
+
 def _address(host: Host, gateway: str) -> None:
     subnet = f"{host.address.rpartition('.')[0]}.0/24"
     # A machine's default may be bbr, whose pacing is no part of what is measured.
@@ -103,12 +118,14 @@ def _address(host: Host, gateway: str) -> None:
     )
 
 
-def _ip(*commands: str) -> None:
-    _batch(["ip"], commands)
+def _ip(*commands: str, node: Host | None = None) -> None:
+    if node:
+        node.configure(*commands)
+    else:
+        _run(["ip", "-batch", "-"], "\n".join(commands) + "\n")
 
 
-def _batch(program: Sequence[str], commands: Sequence[str]) -> None:
-    argv = [*program, "-batch", "-"]
-    done = subprocess.run(argv, input="\n".join(commands) + "\n", capture_output=True, text=True, check=False)
+def _run(argv: Sequence[str], text: str) -> None:
+    done = subprocess.run(argv, input=text, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise ChildFailed(f"ip refuses to set up the testbed's network: {done.stderr.strip()}")
+        raise ChildFailed(f"`{' '.join(argv)}` refuses to set up the testbed's network: {done.stderr.strip()}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -74,6 +74,8 @@ class Service:
     # Who comes from elsewhere is masqueraded.
     cluster_subnet: str
     transport: Literal["tcp", "udp"] = "tcp"
+    # Whether who comes by a NodePort is sent to pods of that node alone, and keeps its address, or to any.
+    external_traffic_policy: Literal["Cluster", "Local"] = "Cluster"
 
     @property
     def match(self) -> str:
@@ -81,29 +83,42 @@ class Service:
         return f"-m {self.transport} -p {self.transport}"
 
 
+# Runs a command where the rules are to be, with this input.
+Runner = Callable[[Sequence[str], str], None]
+
+
 class KubeProxy:
-    """Writes the rules of a Service's ports into the namespace of this process."""
+    """Writes the rules of a Service's ports into the namespace of this process, or into that of a runner."""
 
-    def __init__(self, services: Sequence[Service]) -> None:
+    def __init__(self, services: Sequence[Service], run: Runner | None = None) -> None:
         self._services = services
+        self._run = run or _run
         self._chains: frozenset[str] = frozenset()
-        _restore(_tables(JUMPS, stale=()))
+        self._restore(_tables(JUMPS, stale=()))
 
-    def set_endpoints(self, pods: Sequence[str]) -> None:
+    def set_endpoints(self, pods: Sequence[str], local: Sequence[str] | None = None) -> None:
         """Replaces all rules at once. Connections that exist keep the endpoint they have, and so do flows of UDP: of
         those, kube-proxy makes conntrack forget what leads to an endpoint that is no longer one, and nothing else.
+        Those of the pods that are on this node are all, unless it is said.
         """
+        local = pods if local is None else local
         chains = _chains(self._services, pods)
-        _restore(_tables(rules(self._services, pods), sorted(self._chains - chains)))
+        self._restore(_tables(rules(self._services, pods, local), sorted(self._chains - chains)))
         self._chains = chains
 
+    def _restore(self, text: str) -> None:
+        self._run(["iptables-restore", "--wait", "5", "--noflush"], text)
 
-def rules(services: Sequence[Service], pods: Sequence[str]) -> dict[str, tuple[str, ...]]:
+
+def rules(
+    services: Sequence[Service], pods: Sequence[str], local: Sequence[str] | None = None
+) -> dict[str, tuple[str, ...]]:
     """By table, the rules for these pods, by their addresses, in kube-proxy's order."""
     if not pods:
         refused = tuple(rule for service in services for rule in _refuse(service))
         return {"filter": (*refused, *ALWAYS["filter"]), "nat": ALWAYS["nat"]}
-    dispatched = tuple(rule for service in services for rule in _dispatch(service, _endpoints(service, pods)))
+    near = pods if local is None else local
+    dispatched = tuple(rule for service in services for rule in _dispatch(service, pods, near))
     return {"filter": ALWAYS["filter"], "nat": (*ALWAYS["nat"], *dispatched, LAST)}
 
 
@@ -111,27 +126,52 @@ def _endpoints(service: Service, pods: Sequence[str]) -> list[str]:
     return [f"{pod}:{service.target_port}" for pod in pods]
 
 
-def _dispatch(service: Service, endpoints: Sequence[str]) -> tuple[str, ...]:
+def _dispatch(service: Service, pods: Sequence[str], local: Sequence[str]) -> tuple[str, ...]:
     chain, external = _service_chain(service, "SVC"), _service_chain(service, "EXT")
     name = f"-m comment --comment {service.name}"
     address = f'-m comment --comment "{service.name} cluster IP" {service.match} -d {service.address}'
     written = [
         f"-A KUBE-SERVICES {address} --dport {service.port} -j {chain}",
         f"-A KUBE-NODEPORTS {name} {service.match} --dport {service.node_port} -j {external}",
-        f'-A {external} -m comment --comment "masquerade traffic for {service.name} external destinations"'
-        " -j KUBE-MARK-MASQ",
-        f"-A {external} -j {chain}",
+        *_from_outside(service, local),
         f"-A {chain} {address} --dport {service.port} ! -s {service.cluster_subnet} -j KUBE-MARK-MASQ",
+        *_choices(service, chain, _endpoints(service, pods)),
     ]
+    for endpoint in _endpoints(service, pods):
+        target = _endpoint_chain(service, endpoint)
+        written.append(f"-A {target} {name} -s {endpoint.partition(':')[0]} -j KUBE-MARK-MASQ")
+        written.append(f"-A {target} {name} {service.match} -j DNAT --to-destination {endpoint}")
+    return tuple(written)
+
+
+def _from_outside(service: Service, local: Sequence[str]) -> tuple[str, ...]:
+    """What becomes of who comes by a NodePort."""
+    chain, external = _service_chain(service, "SVC"), _service_chain(service, "EXT")
+    if service.external_traffic_policy == "Cluster":
+        masquerade = f'-m comment --comment "masquerade traffic for {service.name} external destinations"'
+        return (f"-A {external} {masquerade} -j KUBE-MARK-MASQ", f"-A {external} -j {chain}")
+    near = _service_chain(service, "SVL")
+    pods = f'-m comment --comment "pod traffic for {service.name} external destinations"'
+    here = "-m addrtype --src-type LOCAL"
+    return (
+        f"-A {external} {pods} -s {service.cluster_subnet} -j {chain}",
+        f'-A {external} -m comment --comment "masquerade LOCAL traffic for {service.name} external destinations"'
+        f" {here} -j KUBE-MARK-MASQ",
+        f'-A {external} -m comment --comment "route LOCAL traffic for {service.name} external destinations"'
+        f" {here} -j {chain}",
+        f"-A {external} -j {near}",
+        *_choices(service, near, _endpoints(service, local)),
+    )
+
+
+def _choices(service: Service, chain: str, endpoints: Sequence[str]) -> Iterator[str]:
+    """A draw among endpoints, each as likely as any other."""
     for number, endpoint in enumerate(endpoints):
         left = len(endpoints) - number
         # The last one takes what the others have left.
         chance = f" -m statistic --mode random --probability {1 / left:.10f}" if left > 1 else ""
         target = _endpoint_chain(service, endpoint)
-        written.append(f'-A {chain} -m comment --comment "{service.name} -> {endpoint}"{chance} -j {target}')
-        written.append(f"-A {target} {name} -s {endpoint.partition(':')[0]} -j KUBE-MARK-MASQ")
-        written.append(f"-A {target} {name} {service.match} -j DNAT --to-destination {endpoint}")
-    return tuple(written)
+        yield f'-A {chain} -m comment --comment "{service.name} -> {endpoint}"{chance} -j {target}'
 
 
 def _refuse(service: Service) -> tuple[str, ...]:
@@ -155,21 +195,24 @@ def _tables(rules_by_table: dict[str, tuple[str, ...]], stale: Sequence[str]) ->
     return "\n".join(lines) + "\n"
 
 
-def _restore(text: str) -> None:
-    argv = ["iptables-restore", "--wait", "5", "--noflush"]
+def _run(argv: Sequence[str], text: str) -> None:
     done = subprocess.run(argv, input=text, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise ChildFailed(f"iptables-restore refuses kube-proxy's rules: {done.stderr.strip()}")
+        raise ChildFailed(f"{argv[0]} refuses kube-proxy's rules: {done.stderr.strip()}")
 
 
 def _chains(services: Sequence[Service], pods: Sequence[str]) -> frozenset[str]:
     """The Service's own chains, of which one without endpoints has none."""
     if not pods:
         return frozenset()
-    own = {_service_chain(service, kind) for service in services for kind in ("SVC", "EXT")}
+    own = {_service_chain(service, kind) for service in services for kind in _kinds(service)}
     return frozenset(
         own | {_endpoint_chain(service, one) for service in services for one in _endpoints(service, pods)}
     )
+
+
+def _kinds(service: Service) -> tuple[str, ...]:
+    return ("SVC", "EXT") if service.external_traffic_policy == "Cluster" else ("SVC", "EXT", "SVL")
 
 
 def _service_chain(service: Service, kind: str) -> str:

@@ -64,6 +64,11 @@ class Pod:
     def ready(self) -> bool:
         return self._prober.ready
 
+    @property
+    def pid(self) -> int:
+        """A process that is in its namespace from before the application to after it."""
+        return self._host.pid
+
     def settle(self) -> None:
         """From here on it has the CPU that its limit says."""
         self._host.group.limit(self._limits.millicores)

@@ -43,6 +43,34 @@ class RulesTest(unittest.TestCase):
         self.assertFalse(any("DNAT" in rule for rule in tables["nat"]))
 
 
+class LocalTest(unittest.TestCase):
+    """externalTrafficPolicy: Local."""
+
+    service = Service(
+        "default/app:http", "10.43.0.80", 80, 30080, 5080, "10.42.0.0/16", external_traffic_policy="Local"
+    )
+
+    def rules(self, *local: str) -> list[str]:
+        return list(rules([self.service], ["10.42.0.11", "10.42.3.12"], local)["nat"])
+
+    def test_who_comes_from_outside_goes_to_pods_of_this_node_and_is_not_masqueraded(self) -> None:
+        chain = f"KUBE-SVL-{_hash('default/app:httptcp')}"
+        own = [rule for rule in self.rules("10.42.3.12") if rule.startswith(f"-A {chain}")]
+        self.assertEqual(len(own), 1)
+        self.assertIn("-> 10.42.3.12:5080", own[0])
+        external = [rule for rule in self.rules("10.42.3.12") if rule.startswith("-A KUBE-EXT-")]
+        self.assertEqual(external[-1].split()[-1], chain)
+        self.assertTrue(all("--src-type LOCAL" in rule for rule in external if "KUBE-MARK-MASQ" in rule))
+
+    def test_pods_of_the_cluster_go_to_any(self) -> None:
+        inside = [rule for rule in self.rules("10.42.3.12") if rule.startswith("-A KUBE-EXT-") and "-s 10.42" in rule]
+        self.assertEqual([rule.split()[-1] for rule in inside], [f"KUBE-SVC-{_hash('default/app:httptcp')}"])
+
+    def test_cluster_ip_chooses_among_all(self) -> None:
+        drawn = [rule for rule in self.rules("10.42.3.12") if rule.startswith("-A KUBE-SVC-") and "->" in rule]
+        self.assertEqual(len(drawn), 2)
+
+
 class ConntrackTest(unittest.TestCase):
     def test_open_connections_count_for_who_answers(self) -> None:
         listing = (
