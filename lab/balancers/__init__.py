@@ -47,8 +47,14 @@ class Task:
     trusted: Certificate | None = None
     # Requests that a client may have under way on one HTTP/2 connection, where that is not the balancer's to say.
     client_streams: int | None = None
-    # Requests that one endpoint may have in flight; the rest wait in a queue.
-    cap: int | None = None
+    # Requests that one endpoint may have in flight, or that it is to be learned; the rest wait in a queue.
+    cap: int | Literal["auto"] | None = None
+    # How many may wait there; the default of each is more than any client here has under way.
+    queue: int | None = None
+    # Requests that all endpoints together may have in flight; the rest are refused.
+    in_flight: int | None = None
+    # Idle connections to endpoints are kept for requests to come.
+    pooled: bool = True
     # Routes by host and path, one of which is asked for; without it one route takes everything.
     routes: int | None = None
     # Fields of answers that endpoints send and clients do not get.
@@ -107,6 +113,8 @@ class Running:
     child: Child
     # Replaces the endpoints while requests run, in the way its manual gives for that.
     set_endpoints: Callable[[Sequence[str]], None]
+    # Where it says how it is doing, on the node's loopback, if it does.
+    admin: str | None = None
 
     def __enter__(self) -> Self:
         return self

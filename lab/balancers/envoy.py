@@ -47,8 +47,8 @@ def _install() -> None:
 
 
 def start(task: Task, site: Site) -> Running:
-    if task.http3 or task.speaks == "http3" or task.hidden:
-        raise Unsupported("envoy.py writes no HTTP/3, and hides no fields")
+    if task.http3 or task.speaks == "http3" or task.hidden or task.in_flight is not None or not task.pooled:
+        raise Unsupported("envoy.py writes no HTTP/3, hides no fields, limits nothing, and pools")
     if task.routes is not None or task.cap is not None or task.splice:
         raise Unsupported("envoy.py writes no routes; Envoy has no queue for a cap on each endpoint and no splicing")
     address = site.choose_address()

@@ -46,8 +46,8 @@ frontend lab
     default_backend endpoints
 
 backend endpoints
-    # By load, as the others choose.
-    balance leastconn
+    # Unless it is asked otherwise by load, as the others choose.
+    balance {algorithm}
 {guard}
 {servers}
 """
@@ -78,8 +78,10 @@ def prepare() -> str:
 
 
 def start(task: Task, site: Site) -> Running:
-    if task.routes is not None or task.algorithm is not None:
-        raise Unsupported("haproxy.py writes no routes, and knows one algorithm")
+    if task.routes is not None or task.cap == "auto" or task.queue is not None or task.in_flight is not None:
+        raise Unsupported("haproxy.py writes no routes; HAProxy learns no cap and bounds no queue")
+    if not task.pooled:
+        raise Unsupported("haproxy.py shares idle connections")
     if task.speaks == "http3" or task.hidden:
         raise Unsupported("HAProxy 3.2 speaks no HTTP/3 to its servers, and haproxy.py hides no fields")
     address = site.choose_address()
@@ -98,6 +100,7 @@ def start(task: Task, site: Site) -> Running:
             address=address,
             # The key lies where it is looked for.
             tls=f" ssl crt {task.certificate.chain} alpn h2,http/1.1" if task.certificate else "",
+            algorithm=task.algorithm or "leastconn",
             connect_timeout_ms=task.guard.connect_timeout_ms if task.guard else 5000,
             guard=GUARD.format(retries=task.guard.attempts - 1) if task.guard else "    # Servers are not watched.",
             servers="\n".join(f"    server {server}" for server in servers),

@@ -104,8 +104,8 @@ def prepare() -> str:
 def start(task: Task, site: Site) -> Running:
     if task.routes is not None or task.cap is not None or task.splice or task.guard or task.algorithm:
         raise Unsupported("nginx.py writes no routes and no guard; nginx has no queue for a cap and no splicing")
-    if task.speaks == "http3" or task.hidden:
-        raise Unsupported("nginx speaks no HTTP/3 to endpoints, and nginx.py hides no fields")
+    if task.speaks == "http3" or task.hidden or task.in_flight is not None or not task.pooled:
+        raise Unsupported("nginx speaks no HTTP/3 to endpoints; nginx.py hides no fields, limits nothing, and pools")
     address = site.choose_address()
     path = site.folder / "nginx.conf"
 
@@ -122,7 +122,9 @@ def start(task: Task, site: Site) -> Running:
                 streams=task.client_streams or STREAMS,
                 certificate=_certificate(task),
                 proxy=_proxy(task),
-                servers="\n".join(f"        server {endpoint};" for endpoint in endpoints),
+                # Without a guard servers are not watched, as with the others: by default one failure takes an endpoint
+                # out for ten seconds, and whoever comes when all are out is answered 502 at once.
+                servers="\n".join(f"        server {endpoint} max_fails=0;" for endpoint in endpoints),
             )
         )
 

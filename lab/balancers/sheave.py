@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from textwrap import indent
 
-from lab.balancers import Running, Site, Task, replace_file
+from lab.balancers import Running, Site, Task, Unsupported, replace_file
 from lab.certificate import HOST, Certificate
 from lab.paths import binary
 
@@ -143,9 +143,11 @@ data:
 CAP = """\
   maxInFlightPerEndpoint: {cap}
   queue:
-    maxRequests: 1024
+    maxRequests: {queue}
     timeout: 5s
 """
+
+QUEUE = 1024
 
 # The rest is as it is by default.
 GUARD = """\
@@ -228,19 +230,22 @@ def prepare() -> str:
 
 
 def start(task: Task, site: Site) -> Running:
+    if task.in_flight is not None or not task.pooled:
+        raise Unsupported("sheave.py limits endpoints one by one, and leaves it to Sheave what connections are kept")
     ready = site.folder / "ready.json"
     config = _write_config(task, site)
     argv = [binary("sheave"), "serve", "--config", config]
     argv += ["--workers", str(task.workers), "--admin", "127.0.0.1:0", "--ready-file", ready]
     child = site.start("sheave", argv, lambda _: ready.is_file(), seconds=60)
-    address = json.loads(ready.read_text())["listeners"][0]["address"]
-    return Running(address, child, partial(_write_endpoints, config / "endpoints.yaml"))
+    said = json.loads(ready.read_text())
+    set_endpoints = partial(_write_endpoints, config / "endpoints.yaml")
+    return Running(said["listeners"][0]["address"], child, set_endpoints, said["admin"])
 
 
 def _write_config(task: Task, site: Site) -> Path:
     config = site.folder / "config"
     config.mkdir()
-    cap = CAP.format(cap=task.cap) if task.cap else ""
+    cap = CAP.format(cap=task.cap, queue=QUEUE if task.queue is None else task.queue) if task.cap else ""
     gateway = GATEWAY.format(
         host=site.host,
         port=site.port,

@@ -57,16 +57,16 @@ def start(task: Task, site: Site) -> Running:
     watched = site.folder / "watched"
     watched.mkdir()
     dynamic = watched / "dynamic.yaml"
-    _write_dynamic(dynamic, task.endpoints)
+    _write_dynamic(dynamic, task.in_flight, task.endpoints)
     static = site.folder / "traefik.yaml"
-    static.write_text(json.dumps(_static(address, watched), indent=1))
+    static.write_text(json.dumps(_static(address, watched, task.pooled), indent=1))
     # Go has no workers; this is the number of threads that run at the same time.
     argv = ["env", f"GOMAXPROCS={task.workers}", PROGRAM, f"--configFile={static}"]
     child = site.start("traefik", argv, listening(address))
-    return Running(address, child, partial(_write_dynamic, dynamic))
+    return Running(address, child, partial(_write_dynamic, dynamic, task.in_flight))
 
 
-def _static(address: str, watched: Path) -> dict[str, Any]:
+def _static(address: str, watched: Path, pooled: bool) -> dict[str, Any]:
     """No access log, dashboard, metrics or tracing: all are off unless asked for."""
     return {
         "global": {"checkNewVersion": False, "sendAnonymousUsage": False},
@@ -78,20 +78,24 @@ def _static(address: str, watched: Path) -> dict[str, Any]:
             }
         },
         "providers": {"file": {"directory": str(watched), "watch": True}, "providersThrottleDuration": "100ms"},
-        # The default of 200 idle connections for each endpoint is fewer than some loads have.
+        # The default of 200 idle connections for each endpoint is fewer than some loads have; -1 is none at all.
         "serversTransport": {
-            "maxIdleConnsPerHost": 1024,
+            "maxIdleConnsPerHost": 1024 if pooled else -1,
             "forwardingTimeouts": {"dialTimeout": "5s", "idleConnTimeout": "60s"},
         },
     }
 
 
-def _write_dynamic(path: Path, endpoints: Sequence[str]) -> None:
+def _write_dynamic(path: Path, in_flight: int | None, endpoints: Sequence[str]) -> None:
     servers = [{"url": f"http://{endpoint}"} for endpoint in endpoints]
-    document = {
-        "http": {
-            "routers": {"lab": {"rule": "PathPrefix(`/`)", "service": "endpoints", "entryPoints": ["lab"]}},
-            "services": {"endpoints": {"loadBalancer": {"servers": servers, "passHostHeader": True}}},
-        }
+    router: dict[str, Any] = {"rule": "PathPrefix(`/`)", "service": "endpoints", "entryPoints": ["lab"]}
+    http: dict[str, Any] = {
+        "routers": {"lab": router},
+        "services": {"endpoints": {"loadBalancer": {"servers": servers, "passHostHeader": True}}},
     }
-    replace_file(path, json.dumps(document, indent=1))
+    if in_flight is not None:
+        # By the client's address, as the annotations of its first version had it.
+        limit = {"amount": in_flight, "sourceCriterion": {"ipStrategy": {"depth": 0}}}
+        http["middlewares"] = {"limit": {"inFlightReq": limit}}
+        router["middlewares"] = ["limit"]
+    replace_file(path, json.dumps({"http": http}, indent=1))

@@ -1,5 +1,6 @@
 """Balancers' files, and what each relies on: knowing when a process listens, and files that change as a whole."""
 
+import json
 import os
 import shutil
 import socket
@@ -9,7 +10,20 @@ import unittest
 from pathlib import Path
 
 from lab import certificate, network
-from lab.balancers import Guard, Site, Task, Unsupported, balancer, envoy, haproxy, nginx, replace_file, sheave
+from lab.balancers import (
+    Guard,
+    Site,
+    Task,
+    Unsupported,
+    balancer,
+    caddy,
+    envoy,
+    haproxy,
+    nginx,
+    replace_file,
+    sheave,
+    traefik,
+)
 from lab.child import Child
 
 
@@ -62,6 +76,40 @@ class GuardTest(unittest.TestCase):
         self.assertEqual(haproxy._server("127.0.0.1:1", task), "127.0.0.1:1 127.0.0.1:1 maxconn 4")
         self.assertNotIn("retry_policy", envoy._route(task)["route"])
         self.assertNotIn("outlier_detection", envoy._cluster(task, Path("endpoints.json")))
+
+
+class LimitTest(unittest.TestCase):
+    """What endpoints may have in flight, each in its own words, or says that it cannot."""
+
+    def test_sheave_is_told_or_learns(self) -> None:
+        for cap, queue, expected in ((4, None, (4, 1024)), ("auto", None, ("auto", 1024)), (4, 0, (4, 0))):
+            with self.subTest(cap=cap, queue=queue), tempfile.TemporaryDirectory() as folder:
+                config = sheave._write_config(Task((), cap=cap, queue=queue), Site.pinned(Path(folder), ()))
+                text = (config / "gateway.yaml").read_text()
+                self.assertIn(f"  maxInFlightPerEndpoint: {expected[0]}\n", text)
+                self.assertIn(f"    maxRequests: {expected[1]}\n", text)
+
+    def test_traefik_limits_all_endpoints_together_and_keeps_connections_or_not(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "dynamic.yaml"
+            traefik._write_dynamic(path, 24, ["127.0.0.1:1"])
+            limited = json.loads(path.read_text())["http"]
+            self.assertEqual(limited["middlewares"]["limit"]["inFlightReq"]["amount"], 24)
+            self.assertEqual(limited["routers"]["lab"]["middlewares"], ["limit"])
+            traefik._write_dynamic(path, None, ["127.0.0.1:1"])
+            self.assertNotIn("middlewares", path.read_text())
+        idle = [traefik._static("a:1", Path(), pooled)["serversTransport"]["maxIdleConnsPerHost"] for pooled in (0, 1)]
+        self.assertEqual(idle, [-1, 1024])
+
+    def test_who_learns_none_says_so(self) -> None:
+        for name in ("haproxy", "nginx", "envoy", "traefik", "caddy"):
+            with self.subTest(name), tempfile.TemporaryDirectory() as folder, self.assertRaises(Unsupported):
+                balancer(name).start(Task((), cap="auto"), Site.pinned(Path(folder), ()))
+
+    def test_caddy_is_given_its_endpoints(self) -> None:
+        text = json.dumps(caddy._configuration("127.0.0.1:2", Task(("127.0.0.1:1",))))
+        self.assertIn('"upstreams": [{"dial": "127.0.0.1:1"}]', text)
+        self.assertIn('"policy": "least_conn"', text)
 
 
 class Http2Test(unittest.TestCase):
@@ -118,7 +166,7 @@ class Http3Test(unittest.TestCase):
         self.assertNotIn("filters", sheave._routes(Task((), routes=2)))
 
     def test_who_speaks_none_to_endpoints_says_so(self) -> None:
-        for name in ("haproxy", "nginx", "envoy", "traefik"):
+        for name in ("haproxy", "nginx", "envoy", "traefik", "caddy"):
             with self.subTest(name), self.assertRaises(Unsupported):
                 balancer(name).start(Task((), speaks="http3"), Site.pinned(self.folder, ()))
 
@@ -138,7 +186,7 @@ class CertificateTest(unittest.TestCase):
 
 class UnsupportedTest(unittest.TestCase):
     def test_task_that_a_balancer_cannot_do_is_refused_before_anything_is_written(self) -> None:
-        for name in ("haproxy", "nginx", "envoy", "traefik"):
+        for name in ("haproxy", "nginx", "envoy", "traefik", "caddy"):
             with self.subTest(name), tempfile.TemporaryDirectory() as folder:
                 with self.assertRaises(Unsupported):
                     balancer(name).start(Task((), routes=5), Site.pinned(Path(folder), ()))

@@ -1,0 +1,55 @@
+"""Caddy, as its documentation has a reverse proxy in front of several endpoints."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lab.balancers import Running, Site, Task, Unsupported, listening
+from lab.debian import Suite
+
+
+def prepare() -> str:
+    said = subprocess.run([*_program(), "version"], check=True, capture_output=True, text=True).stdout
+    found = re.search(r"(\d+\.\d+\.\d+)", said)
+    return found.group(1) if found else said.strip()
+
+
+def start(task: Task, site: Site) -> Running:
+    if task.routes is not None or task.cap is not None or task.splice or task.guard or task.in_flight is not None:
+        raise Unsupported("caddy.py writes no routes and no guard; Caddy has no queue for a cap and no splicing")
+    if task.speaks != "http1" or task.certificate or task.client_streams or task.hidden or not task.pooled:
+        raise Unsupported("caddy.py writes neither TLS nor HTTP/2, hides no fields, and pools")
+    address = site.choose_address()
+    path = site.folder / "caddy.json"
+    path.write_text(json.dumps(_configuration(address, task), indent=1))
+    # Go has no workers; this is the number of threads that run at the same time. It keeps state below HOME.
+    argv = ["env", f"GOMAXPROCS={task.workers}", f"HOME={site.folder}", *_program(), "run", "--config", path]
+    child = site.start("caddy", argv, listening(address))
+    return Running(address, child, _fixed)
+
+
+def _fixed(_: Sequence[str]) -> None:
+    raise Unsupported("caddy.py starts with all of its endpoints")
+
+
+def _configuration(address: str, task: Task) -> dict[str, Any]:
+    """Without its administration, its certificates and an access log."""
+    proxy = {
+        "handler": "reverse_proxy",
+        "upstreams": [{"dial": endpoint} for endpoint in task.endpoints],
+        # By load, as the others choose.
+        "load_balancing": {"selection_policy": {"policy": task.algorithm or "least_conn"}},
+        # The default of 32 idle connections for each endpoint is fewer than some loads have.
+        "transport": {"protocol": "http", "keep_alive": {"max_idle_conns_per_host": 1024}},
+    }
+    server = {"listen": [address], "routes": [{"handle": [proxy]}], "automatic_https": {"disable": True}}
+    return {"admin": {"disabled": True}, "apps": {"http": {"servers": {"lab": server}}}}
+
+
+def _program() -> list[str | Path]:
+    return Suite("forky").program("caddy", "usr/bin/caddy")
