@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from lab import costs, timeline
+from lab.article001 import pictures as limits_pictures
+from lab.article001 import rows as limits_rows
 from lab.article002 import pictures, rows
 from lab.experiment import Experiment
 
@@ -15,6 +17,8 @@ def draw(folder: Path, experiment: Experiment) -> Path:
         return timeline.draw(folder, titles(experiment))
     if rows.recorded(folder / "raw.csv"):
         return pictures.draw(folder, titles(experiment))
+    if limits_rows.recorded(folder / "raw.csv"):
+        return limits_pictures.draw(folder, titles(experiment))
     return costs.draw(folder, experiment.title)
 
 

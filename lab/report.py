@@ -7,6 +7,8 @@ from html import escape
 from pathlib import Path
 
 from lab import experiment, plot, timeline
+from lab.article001 import page
+from lab.article001.pictures import PICTURES
 from lab.article002.pictures import SERVERS
 from lab.claim import Claim
 from lab.experiment import Experiment
@@ -15,6 +17,7 @@ from lab.paths import CACHE, Missing
 from lab.results import read_rows
 
 SUBJECT = "article-000"
+LIMITS = "article-001"
 GRPC = "article-002"
 GRPC_SOURCE = "»Load balancing gRPC in K8s without service mesh«"
 SOURCE = "»Fixing Kubernetes Load Balancing with HTTP/3«, April 10, 2026"
@@ -90,6 +93,7 @@ used.</blockquote>
 {_svg(folder / "rates.svg")}
 {sections}
 {_machine(folder)}
+{_limits()}
 {_grpc()}
 </html>
 """
@@ -101,14 +105,29 @@ def _machine(folder: Path) -> str:
 <pre>{escape((folder / "environment.txt").read_text())}</pre>"""
 
 
+def _limits() -> str:
+    """The newest run of article 001, if there is one."""
+    found = experiment.find(LIMITS)
+    folder = _newest_of(LIMITS)
+    if folder is None:
+        return _later(LIMITS)
+    figures, claims = _redrawn(found, folder)
+    pictures = "".join(_svg(path) for name in PICTURES if (path := folder / name).is_file())
+    return f"""{page.INTRODUCTION}
+{page.tables(found.settings["variants"], figures)}
+{_claims(claims)}
+{_svg(folder / "plot.svg")}
+{pictures}
+{_machine(folder)}"""
+
+
 def _grpc() -> str:
     """The newest run of article 002, if there is one."""
-    folder, found = _newest_of(GRPC), experiment.find(GRPC)
+    found = experiment.find(GRPC)
+    folder = _newest_of(GRPC)
     if folder is None:
-        return f"<p><small>There is more once `make lab EXP={GRPC}` has run.</small></p>"
-    plot.draw(folder, found)
-    figures = found.module().figures(read_rows(folder / "raw.csv"))
-    claims = [claim.check(figures) for claim in found.expectations if claim.figure in figures]
+        return _later(GRPC)
+    _, claims = _redrawn(found, folder)
     return f"""<h1>A gRPC client with one connection</h1>
 <p>The servers and clients of {escape(GRPC_SOURCE)}, in Go, on the same testbed: a call takes 100 ms, and has a deadline
 of 300 ms.</p>
@@ -118,6 +137,17 @@ layer 4 load balancer provided by K8s doesn’t work well for gRPC.</blockquote>
 {_svg(folder / "plot.svg")}
 {_svg(folder / SERVERS) if (folder / SERVERS).is_file() else ""}
 {_machine(folder)}"""
+
+
+def _later(name: str) -> str:
+    return f"<p><small>There is more once `make lab EXP={name}` has run.</small></p>"
+
+
+def _redrawn(found: Experiment, folder: Path) -> tuple[dict[str, Figure], list[Claim]]:
+    """What a run's rows come to, with its pictures drawn anew."""
+    plot.draw(folder, found)
+    figures = found.module().figures(read_rows(folder / "raw.csv"))
+    return figures, [claim.check(figures) for claim in found.expectations if claim.figure in figures]
 
 
 def _comparison(figures: dict[str, Figure]) -> str:

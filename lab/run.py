@@ -37,7 +37,8 @@ def run(
     if obstacle := getattr(module, "obstacle", lambda: None)():
         raise Missing(f"{experiment.name} cannot run here: {obstacle}")
     build(*experiment.settings.get("programs", ("sheave", "loadgen")))
-    versions = prepare(experiment, _balancers(experiment, extent, only))
+    # What it needs beside balancers, by an experiment that does: fetched, and named with its version.
+    versions = getattr(module, "prepare", dict)() | prepare(experiment, _balancers(experiment, extent, only))
     network_used = network.isolate()
     raise_open_files()
     described = environment.describe(network_used, versions)

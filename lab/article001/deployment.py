@@ -1,0 +1,136 @@
+"""Pods of one kind, which take their work from one pipe, and what they are seen to do."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.article001 import uwsgi
+from lab.article001.uwsgi import KEPT_PORT
+from lab.article001.work import Work
+from lab.child import ChildFailed, wait_until
+from lab.testbed.backlog import Backlog
+from lab.testbed.cluster import Cluster
+from lab.testbed.pods import PORT, Limits, Pod, Probe
+
+# A probe waits in the same line as every request, and none of what is measured is about probes: one success will do.
+ONCE = Probe(period_seconds=3600, timeout_seconds=10, failure_threshold=3)
+READY_SECONDS = 60
+IDLE_SECONDS = 30
+
+
+@dataclass(frozen=True)
+class Load:
+    """Of one pod, at one moment."""
+
+    serving: int
+    waiting: int
+    served: int
+
+    @property
+    def requests(self) -> int:
+        """At the pod: what the article's picture of HAProxy calls sessions."""
+        return self.serving + self.waiting
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Of all pods, at one moment of the wall clock."""
+
+    time: float
+    pods: tuple[Load, ...]
+
+
+class Member:
+    """One pod of a deployment."""
+
+    def __init__(self, pod: Pod, busy: Path) -> None:
+        self.pod = pod
+        self._busy = os.open(busy, os.O_RDONLY)
+        self._backlog = Backlog(pod.pid)
+
+    def load(self) -> Load:
+        workers = uwsgi.read_busy(self._busy)
+        return Load(workers.serving, self._backlog.waiting(), workers.served)
+
+    def close(self) -> None:
+        os.close(self._busy)
+        self._backlog.close()
+
+
+class Deployment:
+    """So many workers in each pod; any number of pods."""
+
+    def __init__(self, cluster: Cluster, name: str, workers: int, folder: Path, start_seconds: float = 0) -> None:
+        self.members: list[Member] = []
+        self.workers = workers
+        self.work = Work(folder / f"{name}-work")
+        self._cluster = cluster
+        self._name = name
+        self._folder = folder
+        self._start_seconds = start_seconds
+        self._started = 0
+
+    def start(self, on_second_node: bool = False) -> Member:
+        """One more pod, which will be ready some time."""
+        self._started += 1
+        busy = self._folder / f"{self._name}-{self._started}-busy"
+        application = uwsgi.application(self.workers, self.work.path, busy, self._start_seconds)
+        pod = self._cluster.start_pod(application, Limits(), ONCE, 2 if on_second_node else 1)
+        member = Member(pod, busy)
+        self.members.append(member)
+        return member
+
+    def remove(self, member: Member) -> None:
+        self.members.remove(member)
+        member.close()
+        self._cluster.remove_pod(member.pod)
+
+    def wait_until_ready(self) -> None:
+        for member in self.members:
+            pod = member.pod
+            wait_until(lambda pod=pod: pod.ready, pod.child, pod.name, READY_SECONDS)
+
+    def addresses(self, kept: bool = False) -> tuple[str, ...]:
+        """Of every pod, at the port that closes connections or at the one that keeps them."""
+        port = KEPT_PORT if kept else PORT
+        return tuple(f"{member.pod.ip}:{port}" for member in self.members)
+
+    def sample(self) -> Sample:
+        self.work.top_up()
+        return Sample(time.time(), tuple(member.load() for member in self.members))
+
+    def restart(self, times: Iterator[float]) -> None:
+        """Waits until nothing is left to do, and begins with other work."""
+        deadline = time.monotonic() + IDLE_SECONDS
+        while any(load.requests for load in self.sample().pods):
+            if time.monotonic() > deadline:
+                raise ChildFailed(f"the pods of {self._name} still have requests after {IDLE_SECONDS} s")
+            time.sleep(0.05)
+        self.work.restart(times)
+
+    def close(self) -> None:
+        for member in self.members:
+            member.close()
+        self.work.close()
+
+
+def watch(until: Callable[[], bool], period: float, look: Callable[[], None]) -> None:
+    """Looks at a steady pace, until it is over."""
+    following = time.monotonic()
+    while not until():
+        look()
+        following = max(following + period, time.monotonic())
+        while time.monotonic() < following and not until():
+            time.sleep(min(0.05, max(0.0, following - time.monotonic())))
+
+
+def served(samples: Sequence[Sample], begin: float, end: float) -> int:
+    """Requests that were answered between two moments."""
+    inside = [sample for sample in samples if begin <= sample.time <= end]
+    if len(inside) < 2:
+        return 0
+    return sum(load.served for load in inside[-1].pods) - sum(load.served for load in inside[0].pods)

@@ -1,0 +1,61 @@
+"""The ways to the pods: kube-proxy's rules on two nodes, and balancers, which all run side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from lab.article001 import ab
+from lab.article001.deployment import Deployment
+from lab.article001.uwsgi import KEPT_PORT
+from lab.article001.variants import Variant
+from lab.balancers import Running
+from lab.child import Child
+from lab.testbed.cluster import SERVICE, Cluster
+from lab.testbed.second_node import BOTH_NODES
+
+# The same pods by several Services: what differs is what becomes of who comes from outside, and which port is meant.
+LOCAL = replace(
+    SERVICE, name="default/app-local:http", address="10.43.0.81", node_port=30081, external_traffic_policy="Local"
+)
+KEPT = replace(SERVICE, name="default/app-kept:http", address="10.43.0.82", node_port=30082, target_port=KEPT_PORT)
+SERVICES = (SERVICE, LOCAL, KEPT)
+FIRST_PORT = 8081
+
+
+class Entries:
+    """Every variant has its own, from before the first repetition to after the last: an idle one takes no CPU."""
+
+    def __init__(self, cluster: Cluster, deployment: Deployment, variants: Sequence[Variant]) -> None:
+        self._cluster = cluster
+        self._running: dict[str, Running] = {}
+        for port, variant in enumerate(variants, FIRST_PORT):
+            if variant.balanced:
+                task = variant.task(deployment.addresses(variant.kept))
+                self._running[variant.id] = cluster.start_further_balancer(variant.id, variant.entry, task, port)
+
+    def admin(self, variant: Variant) -> str | None:
+        running = self._running.get(variant.id)
+        return running.admin if running else None
+
+    def start_ab(self, variant: Variant, clients: int, seconds: float, posted: Path, run: str) -> Child:
+        """The article's load, which logs to a file of the run; NodePorts are for who comes from outside."""
+        argv = ab.command(self._address(variant), clients, seconds, posted)
+        log = f"ab-{variant.id}-{run}.log"
+        if variant.entry.startswith("nodeport"):
+            assert self._cluster.outside is not None, "NodePorts come with the second node"
+            return self._cluster.outside.start(argv, log)
+        return self._cluster.start_client(argv, log, piped=False)
+
+    def _address(self, variant: Variant) -> str:
+        match variant.entry:
+            case "clusterip":
+                service = KEPT if variant.kept else SERVICE
+                return f"{service.address}:{service.port}"
+            case "nodeport-local":
+                return f"{BOTH_NODES}:{LOCAL.node_port}"
+            case "nodeport-cluster":
+                return f"{BOTH_NODES}:{SERVICE.node_port}"
+            case _:
+                return self._running[variant.id].address

@@ -1,0 +1,54 @@
+"""The columns of raw.csv: every kind of variant fills its own, and where it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lab.bench import Bench, Row
+from lab.results import read_rows
+
+EMPTY: Row = dict.fromkeys(
+    (
+        "kind",
+        "variant",
+        "distribution",
+        "repetition",
+        "workers",
+        "clients",
+        "arm",
+        "requests",
+        "seconds",
+        "rps",
+        "mean_ms",
+        "p99_ms",
+        "status_500",
+        "status_502",
+        "status_other",
+        "broken",
+        "busy_share",
+        "most_at_a_pod",
+        "limits",
+        "limit_error",
+        "refused",
+        "last_refusal_second",
+        "syncs",
+        "pods_steady",
+        "pods_most",
+        "pod_seconds",
+        "other_work_cpus",
+    )
+)
+
+
+def record(bench: Bench, **values: Any) -> None:
+    """One measurement."""
+    unknown = values.keys() - EMPTY.keys()
+    assert not unknown, f"raw.csv has no columns {unknown}"
+    bench.record(EMPTY | values)
+
+
+def recorded(path: Path) -> bool:
+    """Whether the rows of a file are of this experiment."""
+    rows = read_rows(path)
+    return bool(rows) and rows[0].keys() == EMPTY.keys()

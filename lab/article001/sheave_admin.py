@@ -1,0 +1,56 @@
+"""What Sheave says of itself in its metrics: learned limits, what it refused, the demand for a backend."""
+
+from __future__ import annotations
+
+import re
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from lab.child import ChildFailed
+
+LINE = re.compile(r'^(?P<name>\w+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)', re.MULTILINE)
+LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+LIMIT = "sheave_endpoint_limit"
+DEMAND = "sheave_backend_demand"
+FAILURES = "sheave_failures_total"
+QUEUE_FULL = ("queue_full", "queue_timeout")
+TIMEOUT_SECONDS = 5
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One line of the exposition."""
+
+    name: str
+    labels: dict[str, str]
+    value: float
+
+
+def read(text: str) -> Iterator[Measure]:
+    """Every series, whatever its name."""
+    for found in LINE.finditer(text):
+        yield Measure(found["name"], dict(LABEL.findall(found["labels"] or "")), float(found["value"]))
+
+
+def ask(admin: str) -> list[Measure]:
+    with urllib.request.urlopen(f"http://{admin}/metrics", timeout=TIMEOUT_SECONDS) as answer:
+        return list(read(answer.read().decode()))
+
+
+def limits(measures: list[Measure]) -> dict[str, float]:
+    """What each endpoint is allowed to have in flight, by its address; nothing where none is learned."""
+    return {one.labels["endpoint"]: one.value for one in measures if one.name == LIMIT}
+
+
+def demand(measures: list[Measure]) -> float:
+    """Of the one backend that there is, in requests at once."""
+    found = [one.value for one in measures if one.name == DEMAND]
+    if not found:
+        raise ChildFailed(f"this Sheave has no metric {DEMAND}, which the scaler follows")
+    return sum(found)
+
+
+def refused(measures: list[Measure]) -> float:
+    """Requests that were turned away since the start, because the queue was full or the wait too long."""
+    return sum(one.value for one in measures if one.name == FAILURES and one.labels.get("reason") in QUEUE_FULL)

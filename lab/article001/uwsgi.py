@@ -1,0 +1,79 @@
+"""uWSGI, compiled once and kept beside the peers: pods of single-threaded workers."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.paths import CACHE, Missing
+from lab.testbed.pods import PORT, Application
+
+REQUIREMENT = Path(__file__).with_name("uwsgi-requirements.txt")
+FOLDER = CACHE / "peers" / "uwsgi"
+PROGRAM = FOLDER / "bin" / "uwsgi"
+APPLICATION = Path(__file__).with_name("app.py")
+# At `PORT` workers close a connection after each answer, unannounced; here they keep it, and serve nobody else.
+KEPT_PORT = PORT + 1
+RECORD = struct.Struct("=QQ")
+
+
+def prepare() -> str:
+    """Its version; it is compiled where it is not there."""
+    wanted = REQUIREMENT.read_text()
+    stamp = FOLDER / REQUIREMENT.name
+    if not stamp.is_file() or stamp.read_text() != wanted:
+        argv = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        argv += ["--upgrade", "--target", str(FOLDER), "--requirement", str(REQUIREMENT)]
+        done = subprocess.run(argv, check=False, capture_output=True, text=True)
+        if done.returncode != 0:
+            why = done.stderr.strip()[-800:]
+            raise Missing(f"cannot build uWSGI, which takes a C compiler and Python's headers: {why}")
+        stamp.write_text(wanted)
+    return subprocess.run([PROGRAM, "--version"], check=True, capture_output=True, text=True).stdout.strip()
+
+
+def application(workers: int, work: Path, busy: Path, start_seconds: float) -> Application:
+    """Pods of so many workers, which do nothing for a while before they start: it stands for what a start takes."""
+
+    def command(address: str) -> Sequence[object]:
+        host, _, port = address.rpartition(":")
+        argv: list[object] = ["sh", "-c", f'sleep {start_seconds}; exec "$@"', "start"] if start_seconds else []
+        argv += [PROGRAM, "--master", "--workers", workers, "--wsgi-file", APPLICATION, "--need-app", "--die-on-term"]
+        argv += ["--http-socket", f"{host}:{port}", "--http11-socket", f"{host}:{KEPT_PORT}", "--disable-logging"]
+        return [*argv, "--env", f"WORK={work}", "--env", f"BUSY={busy}"]
+
+    busy.write_bytes(bytes(RECORD.size * workers))
+    return Application(command, answers)
+
+
+def answers(address: str, timeout_seconds: float) -> bool:
+    """What a probe with httpGet finds out."""
+    client = http.client.HTTPConnection(address, timeout=timeout_seconds)
+    try:
+        client.request("GET", "/ready", headers={"User-Agent": "kube-probe/1.31", "Connection": "close"})
+        return client.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        client.close()
+
+
+@dataclass(frozen=True)
+class Workers:
+    """What the workers of a pod say of themselves."""
+
+    serving: int
+    served: int
+
+
+def read_busy(busy: int) -> Workers:
+    """From an open file of records, a word for each worker and a count."""
+    text = os.pread(busy, 1 << 12, 0)
+    records = [RECORD.unpack_from(text, at) for at in range(0, len(text), RECORD.size)]
+    return Workers(sum(serving for serving, _ in records), sum(served for _, served in records))

@@ -1,0 +1,50 @@
+"""What is compared, as experiment.toml has it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from lab.balancers import Task
+
+Kind = Literal["throughput", "learning", "errors", "scaling"]
+# What leads to pods without a balancer.
+WAYS = ("clusterip", "nodeport-local", "nodeport-cluster")
+WORDS = ("title", "article")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One of them."""
+
+    id: str
+    kind: Kind
+    # One of WAYS, or the name of a balancer.
+    entry: str
+    # What a balancer is asked for beside its endpoints: fields of its Task.
+    options: dict[str, Any] = field(default_factory=dict)
+    # Pods keep connections, each of which holds a worker.
+    kept: bool = False
+    # Of the kind `learning`.
+    workers: int = 4
+    # Of the kind `scaling`.
+    scaler: Literal["demand", "refusals"] = "demand"
+    # Seconds until a client that was refused asks again; nothing is as long as the answer says.
+    pause_seconds: float | None = None
+
+    @property
+    def balanced(self) -> bool:
+        return self.entry not in WAYS
+
+    @property
+    def learns(self) -> bool:
+        return self.options.get("cap") == "auto"
+
+    def task(self, endpoints: tuple[str, ...]) -> Task:
+        return Task(endpoints, **self.options)
+
+
+def read(settings: list[dict[str, Any]], wanted: tuple[str, ...]) -> list[Variant]:
+    """Those that are wanted, in the order in which they stand."""
+    known = ({name: value for name, value in one.items() if name not in WORDS} for one in settings)
+    return [Variant(**one) for one in known if one["id"] in wanted]
