@@ -5,12 +5,11 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
-use std::num::NonZeroU32;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::health::Health;
-use crate::load::{Cell, Pages};
+use crate::load::{Cap, Cell, Pages};
 use crate::outcome::Outcome;
 use crate::reuse::IdleHistory;
 use crate::time::Time;
@@ -60,8 +59,13 @@ impl<T> Endpoint<T> {
 
     /// Takes a slot for what does not come by way of a picker, such as a probe, unless it is at the cap. A slot taken
     /// must come back once, by [`Admission::release`](crate::Admission::release).
-    pub fn take(&self, cap: Option<NonZeroU32>) -> bool {
+    pub fn take(&self, cap: Cap) -> bool {
         self.cell.take(cap)
+    }
+
+    /// How many requests it may have at once; `None`: any number.
+    pub fn limit(&self, cap: Cap) -> Option<u32> {
+        Some(self.cell.most(cap)).filter(|&most| most < u32::MAX)
     }
 
     pub(crate) fn give_back(&self) {

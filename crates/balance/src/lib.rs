@@ -39,6 +39,7 @@ pub mod demand;
 pub use demand::Demand;
 pub use endpoint::{Endpoint, EndpointSet, Ledger, Member};
 pub use health::{Health, Ward};
+pub use load::Cap;
 pub use outcome::{End, Outcome};
 pub use pick::{Algorithm, MaglevTable, Picker, Wish};
 pub use queue::{Queue, Ticket};

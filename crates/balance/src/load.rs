@@ -4,7 +4,6 @@
 //! compare-and-swap only, so it is never above the cap, whatever the interleaving. Every access is `SeqCst`: the
 //! queue's protocol (see [`crate::slots`]) rests on the order of a count's fall and the number of those who wait.
 
-use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use crate::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -12,8 +11,12 @@ use crate::latency::Latency;
 
 /// The members that one choice is among.
 mod field;
+/// How much one endpoint may have.
+mod room;
 
 pub(crate) use field::{Bars, Field, Load};
+pub use room::Cap;
+pub(crate) use room::{Ceiling, Room};
 
 /// Counts in one page. Loom follows each atomic, so a model gets a page as small as its endpoints need.
 const PAGE: usize = if cfg!(loom) { 4 } else { 64 };
@@ -24,6 +27,8 @@ pub(crate) struct Page {
     counts: [AtomicU32; PAGE],
     /// What the endpoints have shown, apart from the counts: most pickers do not look at it.
     latencies: [Latency; PAGE],
+    /// What each endpoint can bear, as far as that is its own affair.
+    ceilings: [Ceiling; PAGE],
     /// One bit for each count in use.
     used: AtomicU64,
 }
@@ -33,6 +38,7 @@ impl Page {
         Self {
             counts: std::array::from_fn(|_| AtomicU32::new(0)),
             latencies: std::array::from_fn(|_| Latency::default()),
+            ceilings: std::array::from_fn(|_| Ceiling::default()),
             used: AtomicU64::new(0),
         }
     }
@@ -51,13 +57,14 @@ impl Page {
         self.used.load(Ordering::Acquire) == 0
     }
 
-    fn take(&self, index: usize, cap: Option<NonZeroU32>) -> bool {
+    /// Counts one more, unless that would be more than `most`; `u32::MAX`: any number.
+    fn take(&self, index: usize, most: u32) -> bool {
         let count = &self.counts[index];
-        let Some(cap) = cap else {
+        if most == u32::MAX {
             count.fetch_add(1, Ordering::SeqCst);
             return true;
-        };
-        let one_more = |count| (count < cap.get()).then(|| count + 1);
+        }
+        let one_more = |count| (count < most).then(|| count + 1);
         count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more).is_ok()
     }
 
@@ -79,8 +86,17 @@ impl Cell {
     }
 
     /// Counts one more request, unless that would be over the cap.
-    pub(crate) fn take(&self, cap: Option<NonZeroU32>) -> bool {
-        self.page.take(self.index, cap)
+    pub(crate) fn take(&self, cap: Cap) -> bool {
+        self.page.take(self.index, self.most(cap))
+    }
+
+    /// How many requests it may have, at most; `u32::MAX`: any number.
+    pub(crate) fn most(&self, cap: Cap) -> u32 {
+        self.ceiling().most(Room::within(cap))
+    }
+
+    pub(crate) fn ceiling(&self) -> &Ceiling {
+        &self.page.ceilings[self.index]
     }
 
     pub(crate) fn latency(&self) -> &Latency {
@@ -97,6 +113,7 @@ impl Drop for Cell {
     fn drop(&mut self) {
         self.page.counts[self.index].store(0, Ordering::Relaxed);
         self.latency().forget();
+        self.ceiling().forget();
         // Releases the zeros above to whoever reserves this place next.
         self.page.used.fetch_and(!(1 << self.index), Ordering::Release);
     }
@@ -185,19 +202,18 @@ impl Loads {
         self.seats[member].weight
     }
 
-    /// Counts one more request at a member, unless that would be over the cap, or it is not to have any.
-    pub(crate) fn take(&self, member: usize, cap: Option<NonZeroU32>) -> bool {
+    /// Counts one more request at a member, unless there is no room, or it is not to have any.
+    pub(crate) fn take(&self, member: usize, room: Room) -> bool {
         let seat = &self.seats[member];
         if seat.weight == 0 {
             return self.trials.iter().any(|trial| trial.member == member && self.try_out(trial));
         }
-        seat.page.take(seat.index as usize, cap)
+        seat.page.take(seat.index as usize, seat.ceiling().most(room))
     }
 
     fn try_out(&self, trial: &Trial) -> bool {
         let seat = &self.seats[trial.member];
-        let alone = NonZeroU32::new(1);
-        if trial.spent.load(Ordering::Relaxed) || !seat.page.take(seat.index as usize, alone) {
+        if trial.spent.load(Ordering::Relaxed) || !seat.page.take(seat.index as usize, 1) {
             return false;
         }
         let first = !trial.spent.swap(true, Ordering::Relaxed);
@@ -219,6 +235,10 @@ impl Seat {
         let count = &self.page.counts[self.index as usize % PAGE];
         Load { in_flight: count.load(Ordering::SeqCst), weight: self.weight }
     }
+
+    fn ceiling(&self) -> &Ceiling {
+        &self.page.ceilings[self.index as usize % PAGE]
+    }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -231,7 +251,7 @@ mod tests {
         let cells: Vec<Cell> = (0..PAGE).map(|_| pages.cell()).collect();
         let extra = pages.cell();
         assert_eq!(pages.0.len(), 2);
-        assert!(cells[7].take(None));
+        assert!(cells[7].take(Cap::None));
         drop(cells);
         let again = pages.cell();
         assert_eq!((again.index, again.in_flight()), (0, 0));
@@ -243,8 +263,8 @@ mod tests {
     #[test]
     fn a_cap_lowered_below_what_is_in_flight_drains_down_to_it() {
         let cell = Pages::default().cell();
-        let two = NonZeroU32::new(2);
-        assert!((0..4).all(|_| cell.take(None)));
+        let two = Cap::of(2);
+        assert!((0..4).all(|_| cell.take(Cap::None)));
         for left in [3, 2] {
             cell.give_back();
             assert!(!cell.take(two), "{left} in flight");

@@ -3,11 +3,10 @@
 //! A picker belongs to one worker and one backend: it has state of its own and shares only the counts, what endpoints
 //! have shown, and the tables of a set. It knows neither queue nor connections.
 
-use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use crate::endpoint::{Endpoint, EndpointSet};
-use crate::load::{Bars, Field, Load};
+use crate::load::{Bars, Cap, Field, Load, Room};
 use crate::rng::Rng;
 use crate::time::Time;
 
@@ -100,14 +99,14 @@ impl Picker {
     pub fn take<T>(
         &mut self,
         set: &EndpointSet<T>,
-        cap: Option<NonZeroU32>,
+        cap: Cap,
         wish: &Wish<'_, T>,
     ) -> Option<Arc<Endpoint<T>>> {
-        let field = |bars| Field::new(&set.loads, cap, bars);
+        let field = |bars| Field::new(&set.loads, Room::within(cap), bars);
         let member = match self.claim(set, wish) {
-            Claim::Any => self.take_member(set, cap, &field(Bars::Nobody), wish),
-            Claim::But(except) => self.take_member(set, cap, &field(Bars::One(except)), wish),
-            Claim::Only(member) => self.take_bound(set, cap, &field(Bars::Nobody), wish, member),
+            Claim::Any => self.take_member(set, &field(Bars::Nobody), wish),
+            Claim::But(except) => self.take_member(set, &field(Bars::One(except)), wish),
+            Claim::Only(member) => self.take_bound(set, &field(Bars::Nobody), wish, member),
         };
         member.map(|member| set.members()[member].endpoint.clone())
     }
@@ -116,18 +115,16 @@ impl Picker {
     pub(crate) fn take_beside<T>(
         &mut self,
         set: &EndpointSet<T>,
-        cap: Option<NonZeroU32>,
+        cap: Cap,
         wish: &Wish<'_, T>,
         barred: &dyn Fn(usize) -> bool,
     ) -> Option<Arc<Endpoint<T>>> {
-        let field = |bars| Field::new(&set.loads, cap, bars);
+        let field = |bars| Field::new(&set.loads, Room::within(cap), bars);
         let member = match self.claim(set, wish) {
-            Claim::Only(member) => {
-                self.take_bound(set, cap, &field(Bars::Those(barred)), wish, member)
-            }
+            Claim::Only(member) => self.take_bound(set, &field(Bars::Those(barred)), wish, member),
             claim @ (Claim::Any | Claim::But(_)) => {
                 let barred = |member| !claim.allows(member) || barred(member);
-                self.take_member(set, cap, &field(Bars::Those(&barred)), wish)
+                self.take_member(set, &field(Bars::Those(&barred)), wish)
             }
         };
         member.map(|member| set.members()[member].endpoint.clone())
@@ -153,7 +150,6 @@ impl Picker {
     fn take_bound<T>(
         &self,
         set: &EndpointSet<T>,
-        cap: Option<NonZeroU32>,
         field: &Field<'_>,
         wish: &Wish<'_, T>,
         member: usize,
@@ -164,13 +160,13 @@ impl Picker {
         {
             return Some(tried);
         }
-        (!field.bars(member) && set.loads.take(member, cap)).then_some(member)
+        let take = |field: &Field<'_>| field.take(member).then_some(member);
+        take(field).or_else(|| take(&field.unheeding()?))
     }
 
     fn take_member<T>(
         &mut self,
         set: &EndpointSet<T>,
-        cap: Option<NonZeroU32>,
         field: &Field<'_>,
         wish: &Wish<'_, T>,
     ) -> Option<usize> {
@@ -179,15 +175,25 @@ impl Picker {
         {
             return Some(member);
         }
+        self.take_regular(set, field, wish)
+            .or_else(|| self.take_regular(set, &field.unheeding()?, wish))
+    }
+
+    fn take_regular<T>(
+        &mut self,
+        set: &EndpointSet<T>,
+        field: &Field<'_>,
+        wish: &Wish<'_, T>,
+    ) -> Option<usize> {
         for _ in 0..Self::LOOKS {
             let member = self.choose(set, field, wish)?;
-            if set.loads.take(member, cap) {
+            if field.take(member) {
                 return Some(member);
             }
         }
         // Others keep winning the race for the best. The queue relies on `None` meaning that each was seen full, so
         // the bound on looking ends in a try at each, not in giving up.
-        (0..field.len()).find(|&member| !field.bars(member) && set.loads.take(member, cap))
+        (0..field.len()).find(|&member| field.take(member))
     }
 
     fn choose<T>(

@@ -13,6 +13,7 @@ use std::mem;
 use std::sync::Arc;
 
 use crate::endpoint::{Endpoint, EndpointSet};
+use crate::load::Room;
 use crate::pick::{Algorithm, Claim, Picker, Wants, Wish};
 use crate::slots::Limits;
 
@@ -114,7 +115,7 @@ impl<T, N> Queue<T, N> {
         // That leaves the endpoint that all of them have failed at.
         let Claim::But(shunned) = first.claim else { return None };
         let spare = picker.claim(&self.set, wish).allows(shunned) && self.next(shunned).is_none();
-        if spare { self.set.take(shunned, cap) } else { None }
+        if spare { self.set.take(shunned, Room::within(cap)) } else { None }
     }
 
     /// Offers one slot of an endpoint; gives whom to wake. An endpoint that has left the set grants nothing.
@@ -148,7 +149,7 @@ impl<T, N> Queue<T, N> {
 
     fn offer_member(&mut self, member: usize) -> Option<N> {
         while self.next(member).is_some() {
-            let endpoint = self.set.take(member, self.limits.cap)?;
+            let endpoint = self.set.take(member, Room::within(self.limits.cap))?;
             if let Some(notify) = self.grant(endpoint) {
                 return Some(notify);
             }

@@ -10,12 +10,12 @@
 //! At least one of them sees the other. Since the waiter does all of it under the lock, a releaser that sees the
 //! announcement finds the waiter in the queue. `tests/loom.rs` walks through the interleavings.
 
-use std::num::NonZeroU32;
 use std::ops::DerefMut;
 use std::sync::Arc;
 
 use crate::atomic::{self, AtomicBool, AtomicU32, Ordering};
 use crate::endpoint::{Endpoint, EndpointSet};
+use crate::load::Cap;
 use crate::pick::{Picker, Wish};
 use crate::queue::{Queue, Ticket};
 
@@ -23,7 +23,7 @@ use crate::queue::{Queue, Ticket};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// Requests in flight at each endpoint, at most; no cap by default.
-    pub cap: Option<NonZeroU32>,
+    pub cap: Cap,
     /// How many may wait for a slot, at most; 0: nobody waits.
     pub max_waiting: u32,
 }

@@ -345,7 +345,7 @@ fn a_trial_that_tells_nothing_is_repeated() {
         world.ward.judge(&world.configured, totals, &world.settings, world.now).changed
     };
     assert_eq!([999, 1, 1].map(&mut repeated), [false, true, false]);
-    assert!(world.endpoints[0].take(None));
+    assert!(world.endpoints[0].take(balance::Cap::None));
     assert!(!repeated(1_000), "it is under way");
 }
 

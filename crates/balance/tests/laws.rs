@@ -3,11 +3,10 @@
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
-use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use balance::{
-    Admission, Algorithm, Endpoint, EndpointSet, Entry, Ledger, Limits, Member, Picker, Queue,
+    Admission, Algorithm, Cap, Endpoint, EndpointSet, Entry, Ledger, Limits, Member, Picker, Queue,
     Refusal, Ticket, Wish,
 };
 use proptest::prelude::*;
@@ -49,7 +48,7 @@ enum Step {
 }
 
 fn limits() -> impl Strategy<Value = Limits> {
-    let cap = prop_oneof![1 => Just(None), 6 => (1_u32..4).prop_map(NonZeroU32::new)];
+    let cap = prop_oneof![1 => Just(Cap::None), 6 => (1_u32..4).prop_map(Cap::of)];
     (cap, 0_u32..6).prop_map(|(cap, max_waiting)| Limits { cap, max_waiting })
 }
 
@@ -227,8 +226,8 @@ impl World {
             assert!(self.weight(endpoint) > 0 && self.may_use(waiter.asks, endpoint));
             let passed = self.waiters[..position].iter().any(|w| self.may_use(w.asks, endpoint));
             assert!(!passed, "somebody came first");
-            if let Some(cap) = self.limits.cap {
-                assert!(self.endpoints[endpoint].in_flight() <= cap.get(), "over the cap");
+            if let Some(most) = self.endpoints[endpoint].limit(self.limits.cap) {
+                assert!(self.endpoints[endpoint].in_flight() <= most, "over the cap");
             }
             self.takes(endpoint);
         }
@@ -274,7 +273,8 @@ impl World {
         if self.is_on_trial(endpoint) {
             return in_flight == 0 && !self.tried[endpoint];
         }
-        self.weight(endpoint) > 0 && self.limits.cap.is_none_or(|cap| in_flight < cap.get())
+        let most = self.endpoints[endpoint].limit(self.limits.cap);
+        self.weight(endpoint) > 0 && most.is_none_or(|most| in_flight < most)
     }
 
     fn may_use(&self, asks: Asks, endpoint: usize) -> bool {
@@ -349,8 +349,7 @@ proptest! {
 
 #[test]
 fn those_who_gave_up_are_cleared_away() {
-    let mut world =
-        World::new(Algorithm::LeastLoad, Limits { cap: NonZeroU32::new(1), max_waiting: 3 });
+    let mut world = World::new(Algorithm::LeastLoad, Limits { cap: Cap::of(1), max_waiting: 3 });
     let weights = [Some((1, false)), None, None, None];
     world.replace(&weights, world.limits);
     world.enter(Asks::default());
@@ -373,8 +372,7 @@ fn those_who_gave_up_are_cleared_away() {
 
 #[test]
 fn a_long_line_at_one_endpoint_refuses_nobody_who_can_be_served_by_another() {
-    let mut world =
-        World::new(Algorithm::LeastLoad, Limits { cap: NonZeroU32::new(1), max_waiting: 3 });
+    let mut world = World::new(Algorithm::LeastLoad, Limits { cap: Cap::of(1), max_waiting: 3 });
     let weights = [Some((1, false)), Some((1, false)), None, None];
     world.replace(&weights, world.limits);
     let bound = Asks { only: Some(0), ..Asks::default() };

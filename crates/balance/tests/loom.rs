@@ -5,11 +5,10 @@
 #![cfg(loom)]
 
 use std::net::SocketAddr;
-use std::num::NonZeroU32;
 
 use balance::demand::{Meter, Shard, Totals};
 use balance::{
-    Admission, Algorithm, Endpoint, EndpointSet, Entry, Ledger, Limits, Member, Picker, Queue,
+    Admission, Algorithm, Cap, Endpoint, EndpointSet, Entry, Ledger, Limits, Member, Picker, Queue,
     Ticket, Time, Wish,
 };
 use loom::sync::{Arc, Mutex, MutexGuard};
@@ -20,7 +19,7 @@ type Slot = std::sync::Arc<Endpoint<()>>;
 type Place = std::sync::Arc<Ticket<()>>;
 
 /// One request in flight at each endpoint.
-const LIMITS: Limits = Limits { cap: NonZeroU32::new(1), max_waiting: 4 };
+const LIMITS: Limits = Limits { cap: Cap::of(1), max_waiting: 4 };
 
 struct Backend {
     admission: Admission,

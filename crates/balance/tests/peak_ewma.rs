@@ -7,7 +7,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use balance::{
-    Admission, Algorithm, End, EndpointSet, Ledger, Member, Outcome, Picker, Queue, Rng, Time, Wish,
+    Admission, Algorithm, Cap, End, EndpointSet, Ledger, Member, Outcome, Picker, Queue, Rng, Time,
+    Wish,
 };
 
 /// How an endpoint answers.
@@ -52,7 +53,7 @@ impl World {
             self.now = self.now + Duration::from_nanos(self.rng.next_u64() % gap_nanos);
             self.answer();
             let wish = Wish { now: self.now, ..Wish::default() };
-            let endpoint = self.picker.take(&self.set, None, &wish).expect("there is no cap");
+            let endpoint = self.picker.take(&self.set, Cap::None, &wish).expect("there is no cap");
             served[endpoint.data] += 1;
             let until = self.now + self.servers[endpoint.data].after;
             self.running.push(Reverse((until, endpoint.data, self.now)));

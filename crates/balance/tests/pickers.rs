@@ -2,12 +2,11 @@
 #![cfg(not(loom))]
 
 use std::net::SocketAddr;
-use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use balance::{
-    Admission, Algorithm, Endpoint, EndpointSet, Ledger, MaglevTable, Member, Picker, Queue, Rng,
-    Wish,
+    Admission, Algorithm, Cap, Endpoint, EndpointSet, Ledger, MaglevTable, Member, Picker, Queue,
+    Rng, Wish,
 };
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
@@ -52,7 +51,7 @@ fn take(
     cap: u32,
     key: Option<u64>,
 ) -> Option<Arc<Endpoint<usize>>> {
-    picker.take(set, NonZeroU32::new(cap), &Wish { key, ..Wish::default() })
+    picker.take(set, Cap::of(cap), &Wish { key, ..Wish::default() })
 }
 
 fn release(endpoint: &Endpoint<usize>) {
@@ -150,7 +149,7 @@ proptest! {
         let set = set(&mut ledger, &[10, 1, 3]);
         let mut picker = Picker::new(Algorithm::Random, seed);
         let full = &set.members()[0].endpoint;
-        prop_assert!(full.take(None));
+        prop_assert!(full.take(Cap::None));
         let mut served = [0; 3];
         for _ in 0..4_000 {
             let endpoint = take(&mut picker, &set, 1, None).unwrap();
@@ -168,7 +167,7 @@ proptest! {
         let mut picker = Picker::new(Algorithm::LeastLoad, seed);
         let worst = &set.members()[seed as usize % 200].endpoint;
         for _ in 0..30 {
-            prop_assert!(worst.take(None));
+            prop_assert!(worst.take(Cap::None));
         }
         for _ in 0..2_000 {
             take(&mut picker, &set, 0, None).unwrap();

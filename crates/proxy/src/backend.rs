@@ -68,7 +68,7 @@ impl Current {
             EndpointProtocol::Http2 | EndpointProtocol::Http3 => None,
         };
         let caps = [settings.max_in_flight_per_endpoint, most_connections];
-        let cap = caps.into_iter().flatten().min();
+        let cap = caps.into_iter().flatten().min().into();
         let limits = Limits { cap, max_waiting: settings.queue_max_requests };
         set.prepare(settings.algorithm);
         Self { set, settings, trust, limits, tokens: OnceLock::new() }

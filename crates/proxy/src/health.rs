@@ -253,7 +253,7 @@ struct ProbeSlot<'a>(Option<(&'a Backend, &'a Endpoint)>);
 impl<'a> ProbeSlot<'a> {
     fn take(backend: &'a Backend, endpoint: &'a Endpoint, current: &Current) -> Option<Self> {
         let cap = current.limits.cap;
-        if cap.is_none() {
+        if !cap.is_some() {
             return Some(Self(None));
         }
         endpoint.take(cap).then(|| {

@@ -1,11 +1,10 @@
 //! What must hold in any world. Keeps its own account of who holds and who waits, and asks `balance` for nothing but
 //! the state it would show anybody.
 
-use std::num::NonZeroU32;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use balance::{Algorithm, EndpointSet, Limits};
+use balance::{Algorithm, Cap, EndpointSet, Limits};
 
 use crate::world::Endpoint;
 
@@ -153,14 +152,14 @@ impl View {
     /// A trial is one request at a time, whatever the cap.
     fn is_within_cap(&self, endpoint: &Endpoint) -> bool {
         let alone = self.parts[endpoint.data].trial;
-        let cap = if alone { NonZeroU32::new(1) } else { self.limits.cap };
-        cap.is_none_or(|cap| endpoint.in_flight() <= cap.get())
+        let cap = if alone { Cap::of(1) } else { self.limits.cap };
+        endpoint.limit(cap).is_none_or(|most| endpoint.in_flight() <= most)
     }
 
     /// The endpoints that have a weight and could take one more.
     fn free(&self) -> impl Iterator<Item = &Endpoint> {
         let has_room = |endpoint: &Endpoint| {
-            self.limits.cap.is_none_or(|cap| endpoint.in_flight() < cap.get())
+            endpoint.limit(self.limits.cap).is_none_or(|most| endpoint.in_flight() < most)
         };
         let members = self.set.members().iter().filter(|member| member.weight > 0);
         members.map(|member| &*member.endpoint).filter(move |endpoint| has_room(endpoint))

@@ -121,7 +121,7 @@ impl Plan {
     /// Between arrivals that, evenly spaced, must each find a free slot at once, even if all come to the same server:
     /// it could serve twice as many.
     pub(crate) fn easy_interval(&self) -> Duration {
-        let caps = self.backends.iter().filter_map(|backend| backend.limits.cap);
+        let caps = self.backends.iter().filter_map(|backend| backend.limits.cap.fixed());
         let threads = self.servers.iter().map(|server| server.threads);
         let slots = caps.map(NonZeroU32::get).chain(threads).min().expect("a plan has servers");
         slowest(&self.servers) * 2 / slots
@@ -143,7 +143,7 @@ impl BackendPlan {
         let limits = draw_limits(dice);
         let slowest = slowest(servers);
         let served = |server: &ServerPlan| {
-            limits.cap.map_or(server.threads, |cap| cap.get().min(server.threads))
+            limits.cap.fixed().map_or(server.threads, |cap| cap.get().min(server.threads))
         };
         let served_at_a_time: u32 = servers.iter().map(served).sum();
         // From a third of what can be served to three times as much.

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use balance::{
-    Admission, Algorithm, End, Endpoint, EndpointSet, Ledger, Limits, Member, Outcome, Picker,
+    Admission, Algorithm, Cap, End, Endpoint, EndpointSet, Ledger, Limits, Member, Outcome, Picker,
     Queue, Time, Wish, hash,
 };
 
@@ -176,7 +176,7 @@ impl Farm {
         let key = hash::hash(&dice.below(KEYS).to_le_bytes());
         let wish = Wish { key: Some(key), now, ..Wish::default() };
         let picker = &mut self.pickers[dice.below(WORKERS)];
-        let endpoint = picker.take(&self.set, None, &wish).expect("there is no cap");
+        let endpoint = picker.take(&self.set, Cap::None, &wish).expect("there is no cap");
         let server = endpoint.data;
         let begins = now.max(self.free_at[server]);
         let ends = begins + scenario.service(server, dice);

@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
-use std::num::NonZeroU32;
 use std::sync::{Arc, OnceLock};
 
 use super::Endpoint;
-use crate::load::Loads;
+use crate::load::{Loads, Room};
 use crate::pick::{Algorithm, Claim, MaglevTable, Ring};
 
 /// An endpoint of a set.
@@ -135,8 +134,8 @@ impl<T> EndpointSet<T> {
     }
 
     /// Takes a slot at a member, if it has one.
-    pub(crate) fn take(&self, member: usize, cap: Option<NonZeroU32>) -> Option<Arc<Endpoint<T>>> {
-        self.loads.take(member, cap).then(|| self.members[member].endpoint.clone())
+    pub(crate) fn take(&self, member: usize, room: Room) -> Option<Arc<Endpoint<T>>> {
+        self.loads.take(member, room).then(|| self.members[member].endpoint.clone())
     }
 
     pub(crate) fn position(&self, endpoint: &Endpoint<T>) -> Option<usize> {

@@ -1,8 +1,6 @@
 //! What one choice is among: the members, how much each may have, and who is left out.
 
-use std::num::NonZeroU32;
-
-use super::{Loads, Share};
+use super::{Loads, Room, Share};
 use crate::latency::Impression;
 use crate::rng::Rng;
 use crate::time::Time;
@@ -13,18 +11,25 @@ pub(crate) struct Field<'a> {
     loads: &'a Loads,
     /// So many members, the first.
     len: usize,
-    /// Requests in flight at each member, at most; `u32::MAX`: any number.
-    most: u32,
+    room: Room,
     bars: Bars<'a>,
 }
 
 impl<'a> Field<'a> {
-    /// What an uncapped endpoint of our zone may have in flight before others are looked at.
-    const LOCAL_ROOM: u32 = 4;
-
     /// All members.
-    pub(crate) fn new(loads: &'a Loads, cap: Option<NonZeroU32>, bars: Bars<'a>) -> Self {
-        Self { loads, len: loads.seats.len(), most: cap.map_or(u32::MAX, NonZeroU32::get), bars }
+    pub(crate) fn new(loads: &'a Loads, room: Room, bars: Bars<'a>) -> Self {
+        Self { loads, len: loads.seats.len(), room, bars }
+    }
+
+    /// The same members without a cap, whatever they say: where nobody can wait, the one that is asked had better refuse
+    /// than we. `None`: there is a cap.
+    pub(crate) fn unheeding(&self) -> Option<Self> {
+        Some(Self { room: self.room.unheeding()?, ..*self })
+    }
+
+    /// Counts one more request at a member, if it has room and is not left out.
+    pub(crate) fn take(&self, member: usize) -> bool {
+        !self.bars(member) && self.loads.take(member, self.room)
     }
 
     /// Where zones differ, what to choose among first: the members in our zone, then all, in either case only those
@@ -34,11 +39,7 @@ impl<'a> Field<'a> {
         if self.loads.local == 0 {
             return None;
         }
-        let most = match self.most {
-            u32::MAX => Self::LOCAL_ROOM,
-            cap => (cap - cap.div_ceil(4)).max(1),
-        };
-        let roomy = Self { most, ..*self };
+        let roomy = Self { room: self.room.with_some_to_spare(), ..*self };
         Some([Self { len: self.loads.local, ..roomy }, roomy])
     }
 
@@ -74,7 +75,7 @@ impl<'a> Field<'a> {
     /// Whether a member of this load may be chosen.
     #[inline]
     pub(crate) fn is_open(&self, member: usize, load: Load) -> bool {
-        load.in_flight < self.most && !self.bars(member)
+        load.in_flight < self.loads.seats[member].ceiling().most(self.room) && !self.bars(member)
     }
 
     /// Whether a member is left out, whatever its load.

@@ -35,7 +35,7 @@ impl World {
 
     fn take_for(&self, picker: &mut Picker, cap: u32, key: Option<u64>) -> Option<usize> {
         let wish = Wish { key, ..Wish::default() };
-        let endpoint = picker.take(&self.set, NonZeroU32::new(cap), &wish)?;
+        let endpoint = picker.take(&self.set, Cap::of(cap), &wish)?;
         Some(usize::from(endpoint.address.port()))
     }
 
@@ -46,7 +46,8 @@ impl World {
     /// Whose turn it is, one after the other, each request ending before the next begins.
     fn turns(&self, picker: &mut Picker, times: usize) -> Vec<usize> {
         let turn = |_| {
-            let endpoint = picker.take(&self.set, None, &Wish::default()).expect("nothing is full");
+            let endpoint =
+                picker.take(&self.set, Cap::None, &Wish::default()).expect("nothing is full");
             endpoint.give_back();
             usize::from(endpoint.address.port())
         };
@@ -94,7 +95,7 @@ fn every_slot_is_found_and_none_beyond_the_cap() {
 #[test]
 fn the_endpoint_just_failed_at_is_used_only_if_it_is_alone() {
     for algorithm in ALGORITHMS {
-        let cap = NonZeroU32::new(1);
+        let cap = Cap::of(1);
         let two = World::new(&[1, 1]);
         let failed = two.set.members()[0].endpoint.clone();
         let avoid = Wish { except: Some(&failed), ..Wish::default() };
@@ -118,7 +119,7 @@ fn a_key_that_failed_goes_elsewhere_and_always_to_the_same() {
         for key in 0..100 {
             let mut take = |except| {
                 let wish = Wish { key: Some(crate::rng::mix(key)), except, ..Wish::default() };
-                let endpoint = picker.take(&world.set, None, &wish).unwrap();
+                let endpoint = picker.take(&world.set, Cap::None, &wish).unwrap();
                 endpoint.give_back();
                 endpoint
             };
@@ -138,7 +139,7 @@ fn who_is_bound_to_an_endpoint_gets_that_one_or_none() {
         let mut picker = Picker::new(algorithm, 3);
         let mine = world.set.members()[1].endpoint.clone();
         let wish = Wish { only: Some(&mine), ..Wish::default() };
-        let mut take = |world: &World| picker.take(&world.set, NonZeroU32::new(1), &wish);
+        let mut take = |world: &World| picker.take(&world.set, Cap::of(1), &wish);
         assert!(Arc::ptr_eq(&take(&world).unwrap(), &mine), "{algorithm:?}");
         assert!(take(&world).is_none(), "{algorithm:?}");
         world.become_of(&[(0, 1), (1, 0), (2, 1)]);
@@ -152,8 +153,8 @@ fn of_many_the_better_of_two_different_ones_is_taken() {
     let mut rng = Rng::new(5);
     for number in 0..300 {
         let endpoint = &world.set.members()[number % 100].endpoint;
-        (0..rng.below(9)).for_each(|_| assert!(endpoint.take(None)));
-        let field = Field::new(&world.set.loads, NonZeroU32::new(20), Bars::One(7));
+        (0..rng.below(9)).for_each(|_| assert!(endpoint.take(Cap::None)));
+        let field = Field::new(&world.set.loads, Room::within(Cap::of(20)), Bars::One(7));
         let mut seen = Vec::new();
         let chosen = better_of_two(&field, &mut rng, |(other, _), (one, _)| {
             seen.extend([one, other]);
@@ -171,7 +172,7 @@ fn of_many_the_better_of_two_different_ones_is_taken() {
 #[test]
 fn a_draw_follows_the_weights_and_a_second_one_is_another() {
     let world = World::new(&[3, 0, 1]);
-    let field = Field::new(&world.set.loads, None, Bars::Nobody);
+    let field = Field::new(&world.set.loads, Room::within(Cap::None), Bars::Nobody);
     let mut rng = Rng::new(9);
     let mut drawn = [0; 3];
     for _ in 0..40_000 {
@@ -183,7 +184,9 @@ fn a_draw_follows_the_weights_and_a_second_one_is_another() {
     assert_eq!(drawn[1], 0);
     assert!((29_500..30_500).contains(&drawn[0]), "{drawn:?}");
     assert!(
-        Field::new(&World::new(&[0, 4]).set.loads, None, Bars::Nobody).draw_two(&mut rng).is_none()
+        Field::new(&World::new(&[0, 4]).set.loads, Room::within(Cap::None), Bars::Nobody)
+            .draw_two(&mut rng)
+            .is_none()
     );
 }
 
@@ -268,7 +271,7 @@ fn round_robin_does_not_make_up_for_what_a_full_endpoint_missed() {
     let world = World::new(&[1, 1]);
     let mut picker = Picker::new(Algorithm::RoundRobin, 2);
     let full = world.set.members()[0].endpoint.clone();
-    assert!(full.take(None));
+    assert!(full.take(Cap::None));
     for _ in 0..50 {
         assert_eq!(world.take(&mut picker, 1), Some(1));
         world.give_back(1);

@@ -1,9 +1,8 @@
 //! What a day is to be like: numbers by name, as `experiment.toml` has them.
 
-use std::num::NonZeroU32;
 use std::time::Duration;
 
-use balance::Limits;
+use balance::{Cap, Limits};
 
 /// What a day is to be like.
 #[derive(Clone, Debug)]
@@ -108,7 +107,7 @@ impl Settings {
             "retry_after_seconds" => self.clients.retry_after = seconds,
             "tries" => self.clients.tries = number,
             "service_ms" => self.service = millis,
-            "slots" => self.limits.cap = NonZeroU32::new(number),
+            "slots" => self.limits.cap = Cap::of(number),
             "queue" => self.limits.max_waiting = number,
             "queue_timeout_ms" => self.patience = millis,
             "start_seconds_least" => self.start[0] = seconds,
@@ -128,7 +127,7 @@ impl Settings {
 
     /// Slots of each pod.
     pub(crate) fn slots(&self) -> u32 {
-        self.limits.cap.expect("slots are more than 0").get()
+        self.limits.cap.fixed().expect("slots are more than 0").get()
     }
 }
 
@@ -147,7 +146,7 @@ impl Default for Settings {
             },
             clients: ClientSettings { retry_after: Duration::from_secs(1), tries: 5 },
             service: Duration::from_millis(340),
-            limits: Limits { cap: NonZeroU32::new(4), max_waiting: 1024 },
+            limits: Limits { cap: Cap::of(4), max_waiting: 1024 },
             patience: Duration::from_secs(5),
             start: [Duration::from_secs(30), Duration::from_secs(120)],
             scaler: ScalerSettings {

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use balance::{Algorithm, EndpointSet, Ledger, Limits, Member, Picker, Wish};
+use balance::{Algorithm, Cap, EndpointSet, Ledger, Limits, Member, Picker, Wish};
 
 use crate::dice::Dice;
 use crate::plan::BackendPlan;
@@ -83,7 +83,7 @@ fn owners(algorithm: Algorithm, set: &EndpointSet<usize>, keys: &[u64]) -> Vec<O
     let mut picker = Picker::new(algorithm, 1);
     let mut owner = |key: &u64| {
         let wish = Wish { key: Some(*key), ..Wish::default() };
-        let endpoint = picker.take(set, None, &wish)?;
+        let endpoint = picker.take(set, Cap::None, &wish)?;
         let nobody =
             balance::Queue::<usize, ()>::new(EndpointSet::empty().into(), Limits::default());
         admission.release(&endpoint, || Box::new(nobody));

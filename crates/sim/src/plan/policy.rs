@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use balance::health::{ActiveSettings, HealthSettings, PassiveSettings, SlowStartSettings};
 use balance::retry::RetrySettings;
-use balance::{Algorithm, Limits};
+use balance::{Algorithm, Cap, Limits};
 
 use crate::dice::Dice;
 
@@ -22,7 +22,7 @@ pub(super) fn draw_algorithm(dice: &mut Dice) -> Algorithm {
 }
 
 pub(crate) fn draw_limits(dice: &mut Dice) -> Limits {
-    let cap = if dice.percent(85) { NonZeroU32::new(dice.between(1, 4)) } else { None };
+    let cap = if dice.percent(85) { Cap::of(dice.between(1, 4)) } else { Cap::None };
     let max_waiting = if dice.percent(85) { dice.between(1, 64) } else { 0 };
     Limits { cap, max_waiting }
 }

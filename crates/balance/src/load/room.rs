@@ -1,0 +1,132 @@
+//! How much one endpoint may have: what its backend says of all, what has been learned of it, what it says itself.
+
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Requests in flight at each endpoint of a backend, at most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Cap {
+    /// Any number.
+    #[default]
+    None,
+    /// So many at each.
+    Fixed(NonZeroU32),
+    /// At each what has been learned of it; any number where nothing has been.
+    Learned,
+}
+
+impl Cap {
+    /// So many at each; none if that is 0.
+    pub const fn of(most: u32) -> Self {
+        match NonZeroU32::new(most) {
+            Some(most) => Self::Fixed(most),
+            None => Self::None,
+        }
+    }
+
+    /// The number that is the same at each, if there is one.
+    pub const fn fixed(self) -> Option<NonZeroU32> {
+        match self {
+            Self::Fixed(most) => Some(most),
+            Self::None | Self::Learned => None,
+        }
+    }
+
+    /// Whether there is one: then requests may have to wait.
+    pub const fn is_some(self) -> bool {
+        !matches!(self, Self::None)
+    }
+}
+
+impl From<Option<NonZeroU32>> for Cap {
+    fn from(most: Option<NonZeroU32>) -> Self {
+        most.map_or(Self::None, Self::Fixed)
+    }
+}
+
+/// What one endpoint can bear, whoever asks; over all workers and backends.
+///
+/// Each figure is an atomic of its own and orders no other memory. Who raises one calls
+/// [`Admission::dispatch`](crate::Admission::dispatch) afterwards, since somebody may wait for the room.
+#[derive(Debug)]
+pub(crate) struct Ceiling {
+    /// What has been learned; heeded by backends that asked for it.
+    learned: AtomicU32,
+    /// What it can bear while it says that it is full; heeded by all.
+    full: AtomicU32,
+}
+
+impl Ceiling {
+    #[inline]
+    pub(crate) fn most(&self, room: Room) -> u32 {
+        let mut most = room.most;
+        if room.learned {
+            most = most.min(self.learned.load(Ordering::Relaxed));
+        }
+        if room.heeds_refusals {
+            most = most.min(self.full.load(Ordering::Relaxed));
+        }
+        if room.spares { with_some_to_spare(most) } else { most }
+    }
+
+    pub(crate) fn set_learned(&self, most: u32) {
+        self.learned.store(most, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_full(&self, most: u32) {
+        self.full.store(most, Ordering::Relaxed);
+    }
+
+    /// Nobody knows the next endpoint that is counted here.
+    pub(crate) fn forget(&self) {
+        self.set_learned(u32::MAX);
+        self.set_full(u32::MAX);
+    }
+}
+
+impl Default for Ceiling {
+    fn default() -> Self {
+        Self { learned: AtomicU32::new(u32::MAX), full: AtomicU32::new(u32::MAX) }
+    }
+}
+
+/// How much room one choice leaves at each member.
+#[derive(Clone, Copy)]
+pub(crate) struct Room {
+    /// What the backend says; `u32::MAX`: any number.
+    most: u32,
+    learned: bool,
+    heeds_refusals: bool,
+    spares: bool,
+}
+
+impl Room {
+    pub(crate) fn within(cap: Cap) -> Self {
+        let (most, learned) = match cap {
+            Cap::None => (u32::MAX, false),
+            Cap::Fixed(most) => (most.get(), false),
+            Cap::Learned => (u32::MAX, true),
+        };
+        Self { most, learned, heeds_refusals: true, spares: false }
+    }
+
+    /// Any number, whatever members say; `None`: there is a cap.
+    pub(crate) fn unheeding(self) -> Option<Self> {
+        let is_capped = self.most < u32::MAX || self.learned;
+        (!is_capped).then_some(Self { heeds_refusals: false, ..self })
+    }
+
+    /// Less than three quarters of it, or a few where there is any number.
+    pub(crate) fn with_some_to_spare(self) -> Self {
+        Self { spares: true, ..self }
+    }
+}
+
+fn with_some_to_spare(most: u32) -> u32 {
+    /// What an uncapped endpoint of our zone may have in flight before others are looked at.
+    const OF_ANY_NUMBER: u32 = 4;
+    match most {
+        u32::MAX => OF_ANY_NUMBER,
+        most => (most - most.div_ceil(4)).max(1),
+    }
+}
