@@ -11,11 +11,12 @@ import sys
 import tempfile
 import threading
 import unittest
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from lab import experiment
-from lab.article001 import ab, listing, rows, scaling, sheave_admin, uwsgi, variants
+from lab.article001 import ab, listing, page, rows, scaling, sheave_admin, uwsgi, variants
 from lab.article001.deployment import Load, Sample, served
 from lab.article001.figures import figures
 from lab.article001.scalers import Bounds, DemandScaler, RefusalScaler
@@ -279,6 +280,14 @@ class FiguresTest(unittest.TestCase):
         spoilt = [row | {"status_502": 1} if row["variant"] == "learn-8" else row for row in self.rows()]
         claim = next(claim for claim in self.experiment.expectations if claim.id == "no-502")
         self.assertFalse(claim.check(figures(spoilt)).holds)
+
+
+    def test_page_has_a_line_for_each_way_with_what_the_article_saw(self) -> None:
+        text = page.tables(self.experiment.settings["variants"], figures(self.rows()))
+        for variant in self.experiment.settings["variants"]:
+            if variant["kind"] in ("throughput", "scaling"):
+                self.assertIn(f"<th>{variant['title']}</th><td>{escape(variant['article'])}</td>", text)
+        self.assertIn("<td>70.0 <small>70.0–70.0</small></td>", text)
 
 
 class PartsTest(unittest.TestCase):

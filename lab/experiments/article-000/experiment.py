@@ -221,5 +221,6 @@ def _gains(rows: Sequence[Row], variant: str) -> dict[int, float]:
 
 
 def _by_repetition(rows: Sequence[Row], variant: str, name: str) -> dict[int, float]:
+    """Of a committed run that is older than a column there is nothing of it."""
     own = (row for row in rows if row["variant"] == variant)
-    return {row["repetition"]: row[name] for row in own if row[name] is not None}
+    return {row["repetition"]: row[name] for row in own if row.get(name) is not None}
