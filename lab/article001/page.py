@@ -23,6 +23,7 @@ THROUGHPUT = (
     ("502 or 500, %", "502s", ".2f"),
     ("most requests at a pod", "most_at_a_pod", ".0f"),
 )
+ERRORS = (("502 or 500, % of POSTs", "502s", ".2f"), ("requests/s", "rps", ".0f"))
 SCALING = (
     ("refused", "refused", ",.0f"),
     ("last 429 after, s", "last_refusal_second", ".0f"),
@@ -37,8 +38,10 @@ Variants = Sequence[Mapping[str, Any]]
 def tables(variants: Variants, figures: Mapping[str, Figure]) -> str:
     """What was measured of each variant; a quick run has some of them."""
     throughput = [_named(variant, "exponential.", figures, "rps") for variant in variants]
+    errors = [_named(variant, "", figures, "502s") for variant in variants]
     scaling = [_named(variant, "", figures, "refused") for variant in variants]
-    return _table(throughput, THROUGHPUT, figures) + _table(scaling, SCALING, figures)
+    parts = ((throughput, THROUGHPUT), (errors, ERRORS), (scaling, SCALING))
+    return "".join(_table(named, columns, figures) for named, columns in parts)
 
 
 def _named(variant: Mapping[str, Any], prefix: str, figures: Mapping[str, Figure], column: str) -> tuple[str, ...]:

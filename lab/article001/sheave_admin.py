@@ -14,7 +14,8 @@ LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 LIMIT = "sheave_endpoint_limit"
 DEMAND = "sheave_backend_demand"
 FAILURES = "sheave_failures_total"
-QUEUE_FULL = ("queue_full", "queue_timeout")
+# What all reasons begin with for which a request gets no slot: the queue is full, the wait too long.
+QUEUE = "queue_"
 TIMEOUT_SECONDS = 5
 
 
@@ -52,5 +53,6 @@ def demand(measures: list[Measure]) -> float:
 
 
 def refused(measures: list[Measure]) -> float:
-    """Requests that were turned away since the start, because the queue was full or the wait too long."""
-    return sum(one.value for one in measures if one.name == FAILURES and one.labels.get("reason") in QUEUE_FULL)
+    """Requests that were answered 429 since the start."""
+    own = (one for one in measures if one.name == FAILURES and one.labels.get("reason", "").startswith(QUEUE))
+    return sum(one.value for one in own)
