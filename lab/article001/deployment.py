@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab.article001 import uwsgi
-from lab.article001.uwsgi import KEPT_PORT
 from lab.article001.work import Work
 from lab.child import ChildFailed, wait_until
 from lab.testbed.backlog import Backlog
 from lab.testbed.cluster import Cluster
-from lab.testbed.pods import PORT, Limits, Pod, Probe
+from lab.testbed.pods import Limits, Pod, Probe
 
 # A probe waits in the same line as every request, and none of what is measured is about probes: one success will do.
 ONCE = Probe(period_seconds=3600, timeout_seconds=10, failure_threshold=3)
@@ -94,10 +93,8 @@ class Deployment:
             pod = member.pod
             wait_until(lambda pod=pod: pod.ready, pod.child, pod.name, READY_SECONDS)
 
-    def addresses(self, kept: bool = False) -> tuple[str, ...]:
-        """Of every pod, at the port that closes connections or at the one that keeps them."""
-        port = KEPT_PORT if kept else PORT
-        return tuple(f"{member.pod.ip}:{port}" for member in self.members)
+    def addresses(self) -> tuple[str, ...]:
+        return tuple(member.pod.address for member in self.members)
 
     def sample(self) -> Sample:
         self.work.top_up()

@@ -8,19 +8,17 @@ from pathlib import Path
 
 from lab.article001 import ab
 from lab.article001.deployment import Deployment
-from lab.article001.uwsgi import KEPT_PORT
 from lab.article001.variants import Variant
 from lab.balancers import Running
 from lab.child import Child
 from lab.testbed.cluster import SERVICE, Cluster
 from lab.testbed.second_node import BOTH_NODES
 
-# The same pods by several Services: what differs is what becomes of who comes from outside, and which port is meant.
+# The same pods by two Services: what differs is what becomes of who comes from outside.
 LOCAL = replace(
     SERVICE, name="default/app-local:http", address="10.43.0.81", node_port=30081, external_traffic_policy="Local"
 )
-KEPT = replace(SERVICE, name="default/app-kept:http", address="10.43.0.82", node_port=30082, target_port=KEPT_PORT)
-SERVICES = (SERVICE, LOCAL, KEPT)
+SERVICES = (SERVICE, LOCAL)
 FIRST_PORT = 8081
 
 
@@ -32,7 +30,7 @@ class Entries:
         self._running: dict[str, Running] = {}
         for port, variant in enumerate(variants, FIRST_PORT):
             if variant.balanced:
-                task = variant.task(deployment.addresses(variant.kept))
+                task = variant.task(deployment.addresses())
                 self._running[variant.id] = cluster.start_further_balancer(variant.id, variant.entry, task, port)
 
     def admin(self, variant: Variant) -> str | None:
@@ -51,8 +49,7 @@ class Entries:
     def _address(self, variant: Variant) -> str:
         match variant.entry:
             case "clusterip":
-                service = KEPT if variant.kept else SERVICE
-                return f"{service.address}:{service.port}"
+                return f"{SERVICE.address}:{SERVICE.port}"
             case "nodeport-local":
                 return f"{BOTH_NODES}:{LOCAL.node_port}"
             case "nodeport-cluster":

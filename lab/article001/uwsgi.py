@@ -12,14 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab.paths import CACHE, Missing
-from lab.testbed.pods import PORT, Application
+from lab.testbed.pods import Application
 
 REQUIREMENT = Path(__file__).with_name("uwsgi-requirements.txt")
 FOLDER = CACHE / "peers" / "uwsgi"
 PROGRAM = FOLDER / "bin" / "uwsgi"
 APPLICATION = Path(__file__).with_name("app.py")
-# At `PORT` workers close a connection after each answer, unannounced; here they keep it, and serve nobody else.
-KEPT_PORT = PORT + 1
 RECORD = struct.Struct("=QQ")
 
 
@@ -39,13 +37,16 @@ def prepare() -> str:
 
 
 def application(workers: int, work: Path, busy: Path, start_seconds: float) -> Application:
-    """Pods of so many workers, which do nothing for a while before they start: it stands for what a start takes."""
+    """Pods of so many workers, which do nothing for a while before they start: it stands for what a start takes.
+
+    Workers close a connection after each answer, unannounced. uWSGI's other socket for HTTP, `--http11-socket`, does the
+    same for clients of HTTP/1.0, of which ab is one.
+    """
 
     def command(address: str) -> Sequence[object]:
-        host, _, port = address.rpartition(":")
         argv: list[object] = ["sh", "-c", f'sleep {start_seconds}; exec "$@"', "start"] if start_seconds else []
         argv += [PROGRAM, "--master", "--workers", workers, "--wsgi-file", APPLICATION, "--need-app", "--die-on-term"]
-        argv += ["--http-socket", f"{host}:{port}", "--http11-socket", f"{host}:{KEPT_PORT}", "--disable-logging"]
+        argv += ["--http-socket", address, "--disable-logging"]
         return [*argv, "--env", f"WORK={work}", "--env", f"BUSY={busy}"]
 
     busy.write_bytes(bytes(RECORD.size * workers))

@@ -23,8 +23,6 @@ class Variant:
     entry: str
     # What a balancer is asked for beside its endpoints: fields of its Task.
     options: dict[str, Any] = field(default_factory=dict)
-    # Pods keep connections, each of which holds a worker.
-    kept: bool = False
     # Of the kind `learning`.
     workers: int = 4
     # Of the kind `scaling`.
