@@ -12,12 +12,14 @@
 
 use std::ops::DerefMut;
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::atomic::{self, AtomicBool, AtomicU32, Ordering};
+use crate::atomic::{self, AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::endpoint::{Endpoint, EndpointSet};
 use crate::load::Cap;
 use crate::pick::{Picker, Wish};
-use crate::queue::{Queue, Ticket};
+use crate::queue::{Party, Queue, Reading, Ticket, Woken};
+use crate::time::{Time, nanos};
 
 /// How much a backend may be given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,15 +28,36 @@ pub struct Limits {
     pub cap: Cap,
     /// How many may wait for a slot, at most; 0: nobody waits.
     pub max_waiting: u32,
+    /// The routes of one priority take turns, and share the places of a full queue; else all are as one route.
+    pub fair: bool,
+    /// What holds in a long overload; by default nothing else than before it.
+    pub delay: Option<Delay>,
 }
 
-/// Why a request gets no slot and no place in the queue.
+/// Controlled delay: what holds while the queue has not been empty for long.
+///
+/// Then a long line does no good: each who waits in it waits as long as the line is. After the idea of CoDel (RFC 8289).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delay {
+    /// Nobody begins to wait who would wait longer, and who has waited longer is let go, unless there is nobody else.
+    pub target: Duration,
+    /// For so long somebody has been waiting without a break.
+    pub interval: Duration,
+}
+
+/// Why a request gets no slot and no place in the queue, or loses that place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The set is empty, or has no weight, and nobody may wait.
     NoEndpoint,
     /// Every slot is taken and the queue is full, or there is none.
     Full,
+    /// The wait would be longer than it can wait, or should in a long overload.
+    Late,
+    /// It gave its place in a full queue to one of a higher priority, or of a route that had fewer places.
+    TurnedOut,
+    /// It has waited longer than one should in a long overload.
+    LetGo,
 }
 
 impl Refusal {
@@ -43,13 +66,18 @@ impl Refusal {
     }
 }
 
-/// What becomes of a request that asks for a slot.
+/// What becomes of a request that asks for a slot. `N` wakes somebody.
 #[derive(Debug)]
-pub enum Entry<T> {
+pub enum Entry<T, N> {
     /// It has one.
     Slot(Arc<Endpoint<T>>),
-    /// It waits; what it gave as `notify` wakes it when the ticket is granted.
-    Waiting(Arc<Ticket<T>>),
+    /// It waits; what it gave as `notify` wakes it when the ticket is granted or refused.
+    Waiting {
+        /// Its place.
+        ticket: Arc<Ticket<T>>,
+        /// Who was turned out for it, to be woken after the lock is released.
+        turned_out: Option<N>,
+    },
     /// It gets none.
     Refused(Refusal),
 }
@@ -62,19 +90,80 @@ pub enum Entry<T> {
 pub struct Admission {
     /// How many wait. Grows only under the lock, so it is never above the limit.
     waiting: AtomicU32,
-    /// Each who waits is bound to one endpoint, or nobody waits; as of the last time somebody had the lock.
+    notes: Notes,
+}
+
+/// What who comes without the lock should know: the queue as of the last time somebody had it. Each note is right by
+/// itself; they need not be of one moment.
+#[derive(Debug)]
+struct Notes {
+    /// Each who waits is bound to one endpoint, or nobody waits.
     bound: AtomicBool,
+    /// The number of the party of which nobody gets a place in a full queue.
+    last_party: AtomicU64,
+    /// Nanoseconds that somebody who comes may wait.
+    patience: AtomicU64,
+    /// [`Reading::gap_nanos`] and [`Reading::since`].
+    gap: AtomicU64,
+    since: AtomicU64,
+}
+
+impl Notes {
+    fn new() -> Self {
+        Self {
+            bound: AtomicBool::new(true),
+            last_party: AtomicU64::new(Party::NOBODY),
+            patience: AtomicU64::new(u64::MAX),
+            gap: AtomicU64::new(0),
+            since: AtomicU64::new(0),
+        }
+    }
+
+    fn update<T, N>(&self, queue: &Queue<T, N>, now: Time) {
+        let write = |note: &AtomicU64, value: u64| {
+            if note.load(Ordering::Relaxed) != value {
+                note.store(value, Ordering::Relaxed);
+            }
+        };
+        let bound = queue.is_bound();
+        if self.bound.load(Ordering::Relaxed) != bound {
+            self.bound.store(bound, Ordering::Relaxed);
+        }
+        write(&self.last_party, queue.last_party().map_or(Party::NOBODY, Party::number));
+        write(&self.patience, nanos(queue.patience(now)));
+        let Reading { gap_nanos, since } = queue.pace();
+        write(&self.gap, gap_nanos);
+        if gap_nanos > 0 {
+            write(&self.since, since.as_nanos());
+        }
+    }
+
+    fn pace(&self) -> Reading {
+        let gap_nanos = self.gap.load(Ordering::Relaxed);
+        Reading { gap_nanos, since: Time::from_nanos(self.since.load(Ordering::Relaxed)) }
+    }
+
+    /// Somebody of this party goes behind all the others.
+    fn is_last(&self, party: Party) -> bool {
+        self.last_party.load(Ordering::Relaxed) == party.number()
+    }
 }
 
 impl Admission {
     /// The way to the slots of a backend for which nobody waits.
     pub fn new() -> Self {
-        Self { waiting: AtomicU32::new(0), bound: AtomicBool::new(true) }
+        Self { waiting: AtomicU32::new(0), notes: Notes::new() }
     }
 
     /// How many wait.
     pub fn waiting(&self) -> u32 {
         self.waiting.load(Ordering::SeqCst)
+    }
+
+    /// How long a request that comes now would wait behind all who wait, if that is known.
+    pub fn expected_wait(&self, now: Time) -> Option<Duration> {
+        let waiting = self.waiting();
+        self.notes.pace().wait(u64::from(waiting), now).filter(|_| waiting > 0)
     }
 
     /// One request asks for a slot. If somebody waits for what it could be given, it waits behind them.
@@ -90,41 +179,43 @@ impl Admission {
         wish: &Wish<'_, T>,
         lock: impl FnOnce() -> G,
         notify: impl FnOnce() -> N,
-    ) -> Entry<T> {
+    ) -> Entry<T, N> {
         let waiting = self.waiting();
         if waiting == 0
             && let Some(endpoint) = picker.take(set, limits.cap, wish)
         {
             return Entry::Slot(endpoint);
         }
-        // The lock is for those who may wait: refusing many must not slow down those who are served. But a long line
-        // at one endpoint says nothing of the others.
-        let passes = waiting > 0 && self.bound.load(Ordering::Relaxed);
-        if waiting >= limits.max_waiting && !passes {
-            return Entry::Refused(Refusal::under(set, limits));
+        if let Some(refusal) = self.refuse_at_sight(waiting, limits, wish) {
+            return Entry::Refused(match refusal {
+                Refusal::Full => Refusal::under(set, limits),
+                other => other,
+            });
         }
         let mut queue = lock();
         let entry = self.join(&mut queue, picker, wish, notify);
-        self.note(&queue);
+        self.notes.update(&queue, wish.now);
         entry
     }
 
-    /// The endpoint has finished with a request. Gives whom to wake, after the lock is released: the first waiter that
-    /// may use the endpoint has its slot.
+    /// The endpoint has finished with a request. Gives whom to wake, after the lock is released: the next waiter that
+    /// may use the endpoint has its slot. `now` is asked for only if somebody waits.
     pub fn release<T, N, G: DerefMut<Target = Queue<T, N>>>(
         &self,
         endpoint: &Endpoint<T>,
+        now: impl FnOnce() -> Time,
         lock: impl FnOnce() -> G,
-    ) -> Option<N> {
+    ) -> Woken<N> {
         endpoint.give_back();
         atomic::total_order();
         if self.waiting() == 0 {
-            return None;
+            return Woken::nobody();
         }
+        let now = now();
         let mut queue = lock();
-        let woken = queue.offer(endpoint);
-        self.left(woken.iter().len());
-        self.note(&queue);
+        let woken = queue.offer(endpoint, now);
+        self.left(woken.len());
+        self.notes.update(&queue, now);
         woken
     }
 
@@ -135,33 +226,64 @@ impl Admission {
     pub fn cancel<T>(&self, ticket: &Ticket<T>) -> bool {
         let cancelled = ticket.cancel();
         self.left(usize::from(cancelled));
-        cancelled || ticket.is_cancelled()
+        cancelled || ticket.is_over()
     }
 
-    /// The endpoints or limits have changed. Gives all who now have a slot, to be woken after the lock is released.
+    /// The endpoints or limits have changed. Gives all who are to be woken, after the lock is released.
     ///
     /// An endpoint that has left is granted to nobody from now on. Who waits beyond a lowered limit keeps waiting.
     pub fn replace<T, N, G: DerefMut<Target = Queue<T, N>>>(
         &self,
         set: Arc<EndpointSet<T>>,
         limits: Limits,
+        now: Time,
         lock: impl FnOnce() -> G,
     ) -> Vec<N> {
         let mut queue = lock();
         queue.replace(set, limits);
-        self.offer_all(&mut queue)
+        self.offer_all(&mut queue, now)
     }
 
     /// Slots of an endpoint that other backends share were freed elsewhere: gives them to those who wait here.
     pub fn dispatch<T, N, G: DerefMut<Target = Queue<T, N>>>(
         &self,
+        now: impl FnOnce() -> Time,
         lock: impl FnOnce() -> G,
     ) -> Vec<N> {
         atomic::total_order();
         if self.waiting() == 0 {
             return Vec::new();
         }
-        self.offer_all(&mut lock())
+        let now = now();
+        self.offer_all(&mut lock(), now)
+    }
+
+    /// Why a request need not come to the lock, if so: refusing many must not slow down those who are served.
+    fn refuse_at_sight<T>(
+        &self,
+        waiting: u32,
+        limits: Limits,
+        wish: &Wish<'_, T>,
+    ) -> Option<Refusal> {
+        // A long line at one endpoint says nothing of the others.
+        if waiting > 0 && self.notes.bound.load(Ordering::Relaxed) {
+            return None;
+        }
+        if limits.max_waiting == 0 {
+            return Some(Refusal::Full);
+        }
+        if waiting == 0 || !self.notes.is_last(Party::of(&wish.rank, limits.fair)) {
+            return None;
+        }
+        if waiting >= limits.max_waiting {
+            return Some(Refusal::Full);
+        }
+        let may_be_bound = wish.only.is_some() || wish.key.is_some();
+        let left = nanos(wish.rank.until.saturating_since(wish.now));
+        let most = left.min(self.notes.patience.load(Ordering::Relaxed));
+        let wait = self.notes.pace().wait(u64::from(waiting), wish.now);
+        let late = !may_be_bound && wait.is_some_and(|wait| nanos(wait) > most);
+        late.then_some(Refusal::Late)
     }
 
     /// Under the lock: a last look, then a place in the queue, if there is one.
@@ -171,34 +293,57 @@ impl Admission {
         picker: &mut Picker,
         wish: &Wish<'_, T>,
         notify: impl FnOnce() -> N,
-    ) -> Entry<T> {
-        if self.waiting() >= queue.limits().max_waiting {
+    ) -> Entry<T, N> {
+        let waiting = self.waiting();
+        if waiting == 0 {
+            queue.begin(wish.now);
+        }
+        let claim = picker.claim(queue.set(), wish);
+        if let Some(refusal) = queue.hopeless(&wish.rank, claim, waiting, wish.now) {
             // It will not sleep, so it need not announce itself.
-            let refused = Entry::Refused(Refusal::under(queue.set(), queue.limits()));
+            let refused = Entry::Refused(refusal);
             return queue.spare_slot(picker, wish).map_or(refused, Entry::Slot);
+        }
+        if waiting >= queue.limits().max_waiting {
+            return self.take_place(queue, picker, wish, waiting, notify);
         }
         self.waiting.fetch_add(1, Ordering::SeqCst);
         atomic::total_order();
-        let Some(endpoint) = queue.spare_slot(picker, wish) else {
-            return Entry::Waiting(queue.push(picker.wants(wish), notify()));
-        };
-        self.left(1);
-        Entry::Slot(endpoint)
-    }
-
-    fn offer_all<T, N>(&self, queue: &mut Queue<T, N>) -> Vec<N> {
-        let woken = queue.offer_all();
-        self.left(woken.len());
-        self.note(queue);
-        woken
-    }
-
-    /// Before the lock is released: what who comes without it should know.
-    fn note<T, N>(&self, queue: &Queue<T, N>) {
-        let bound = queue.is_bound();
-        if self.bound.load(Ordering::Relaxed) != bound {
-            self.bound.store(bound, Ordering::Relaxed);
+        if let Some(endpoint) = queue.spare_slot(picker, wish) {
+            self.left(1);
+            return Entry::Slot(endpoint);
         }
+        let ticket = queue.push(wish, picker.wants(wish), notify());
+        Entry::Waiting { ticket, turned_out: None }
+    }
+
+    /// A last look, then the place of somebody in a full queue, if it is to go to this one.
+    ///
+    /// Whose place it is has announced itself before the look, and that announcement is taken over: whoever releases a
+    /// slot after the look sees that somebody waits.
+    fn take_place<T, N>(
+        &self,
+        queue: &mut Queue<T, N>,
+        picker: &mut Picker,
+        wish: &Wish<'_, T>,
+        waiting: u32,
+        notify: impl FnOnce() -> N,
+    ) -> Entry<T, N> {
+        if let Some(endpoint) = queue.spare_slot(picker, wish) {
+            return Entry::Slot(endpoint);
+        }
+        let Some(turned_out) = queue.turn_out_for(&wish.rank, waiting) else {
+            return Entry::Refused(Refusal::under(queue.set(), queue.limits()));
+        };
+        let ticket = queue.push(wish, picker.wants(wish), notify());
+        Entry::Waiting { ticket, turned_out: Some(turned_out) }
+    }
+
+    fn offer_all<T, N>(&self, queue: &mut Queue<T, N>, now: Time) -> Vec<N> {
+        let woken = queue.offer_all(now);
+        self.left(woken.len());
+        self.notes.update(queue, now);
+        woken
     }
 
     /// So many wait no longer.

@@ -4,13 +4,16 @@
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use balance::{
-    Admission, Algorithm, Cap, Endpoint, EndpointSet, Entry, Ledger, Limits, Member, Picker, Queue,
-    Refusal, Ticket, Wish,
+    Admission, Algorithm, Cap, Delay, Endpoint, EndpointSet, Entry, Ledger, Limits, Member, Picker,
+    Priority, Queue, Rank, Refusal, Ticket, Time, Wish,
 };
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
+
+const MILLISECOND: Duration = Duration::from_millis(1);
 
 /// How many endpoints there are; sets are subsets of them.
 const ENDPOINTS: usize = 4;
@@ -30,6 +33,10 @@ struct Asks {
     except: Option<usize>,
     only: Option<usize>,
     key: Option<u64>,
+    priority: Priority,
+    route: u64,
+    /// How long it can wait; `None`: for ever.
+    patience: Option<Duration>,
 }
 
 #[derive(Clone, Debug)]
@@ -45,22 +52,38 @@ enum Step {
         limits: Limits,
     },
     Dispatch,
+    /// Time goes by.
+    Pass(Duration),
 }
 
 fn limits() -> impl Strategy<Value = Limits> {
     let cap = prop_oneof![1 => Just(Cap::None), 6 => (1_u32..4).prop_map(Cap::of)];
-    (cap, 0_u32..6).prop_map(|(cap, max_waiting)| Limits { cap, max_waiting })
+    let delay = prop_oneof![
+        2 => Just(None),
+        1 => Just(Some(Delay { target: 2 * MILLISECOND, interval: 10 * MILLISECOND })),
+    ];
+    (cap, 0_u32..6, any::<bool>(), delay).prop_map(|(cap, max_waiting, fair, delay)| Limits {
+        cap,
+        max_waiting,
+        fair,
+        delay,
+    })
 }
 
 fn asks() -> impl Strategy<Value = Asks> {
     let one = |often| proptest::option::weighted(often, 0..ENDPOINTS);
     let key = proptest::option::weighted(0.7, any::<u64>());
+    let priority = prop_oneof![3 => Just(3), 1 => Just(1), 1 => Just(6)];
+    let priority = priority.prop_map(|number| Priority::new(number).unwrap());
+    let patience =
+        prop_oneof![3 => Just(None), 1 => (0_u32..20).prop_map(|it| Some(it * MILLISECOND))];
     // What a key binds to instead of the endpoint it failed at is for the pickers' own laws.
-    (one(0.3), one(0.2), key).prop_map(|(except, only, key)| Asks {
-        except,
-        only,
-        key: key.filter(|_| except.is_none()),
-    })
+    (one(0.3), one(0.2), key, priority, 0_u64..3, patience).prop_map(
+        |(except, only, key, priority, route, patience)| {
+            let key = key.filter(|_| except.is_none());
+            Asks { except, only, key, priority, route, patience }
+        },
+    )
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -77,6 +100,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => any::<usize>().prop_map(Step::Cancel),
         1 => (weights, limits()).prop_map(|(weights, limits)| Step::Replace { weights, limits }),
         1 => Just(Step::Dispatch),
+        4 => (0_u32..5).prop_map(|it| Step::Pass(it * MILLISECOND)),
     ]
 }
 
@@ -84,6 +108,9 @@ struct Waiter {
     id: usize,
     asks: Asks,
     ticket: Arc<Ticket<usize>>,
+    since: Time,
+    /// How often a younger one of a higher priority got what it could have used.
+    passed: u32,
 }
 
 /// The real thing, and beside it what a reader of the rules would expect.
@@ -99,6 +126,9 @@ struct World {
     held: Vec<usize>,
     waiters: Vec<Waiter>,
     next_id: usize,
+    now: Time,
+    /// Since when somebody has been waiting without a break.
+    waited_since: Time,
 }
 
 impl World {
@@ -119,6 +149,8 @@ impl World {
             held: Vec::new(),
             waiters: Vec::new(),
             next_id: 0,
+            now: Time::ZERO,
+            waited_since: Time::ZERO,
         }
     }
 
@@ -129,9 +161,10 @@ impl World {
             Step::Cancel(at) => self.cancel(*at),
             Step::Replace { weights, limits } => self.replace(weights, *limits),
             Step::Dispatch => {
-                let woken = self.admission.dispatch(|| self.queue.borrow_mut());
+                let woken = self.admission.dispatch(|| self.now, || self.queue.borrow_mut());
                 assert_eq!(woken, [], "all that could be given had been given");
             }
+            Step::Pass(duration) => self.now = self.now + *duration,
         }
         self.check();
     }
@@ -148,7 +181,12 @@ impl World {
             except: asks.except.map(|e| &self.endpoints[e]),
             only: asks.only.map(|e| &self.endpoints[e]),
             key: asks.key,
-            ..Wish::default()
+            now: self.now,
+            rank: Rank {
+                priority: asks.priority,
+                route: asks.route,
+                until: asks.patience.map_or(Time::MAX, |patience| self.now + patience),
+            },
         };
         let entry = self.admission.enter(
             &mut self.picker,
@@ -165,9 +203,21 @@ impl World {
                 assert!(!untried || self.is_on_trial(endpoint.data), "the trial comes first");
                 self.takes(endpoint.data);
             }
-            Entry::Waiting(ticket) => {
-                assert!(free.is_empty() && room_to_wait);
-                self.waiters.push(Waiter { id, asks, ticket });
+            Entry::Waiting { ticket, turned_out } => {
+                assert!(free.is_empty());
+                assert_eq!(turned_out.is_none(), room_to_wait, "the limit holds");
+                if let Some(victim) = turned_out {
+                    self.turned_out(victim, asks);
+                }
+                if self.waiters.is_empty() {
+                    self.waited_since = self.now;
+                }
+                self.waiters.push(Waiter { id, asks, ticket, since: self.now, passed: 0 });
+            }
+            Entry::Refused(Refusal::Late) => {
+                assert!(free.is_empty());
+                let overloaded = !self.waiters.is_empty() && self.is_overloaded();
+                assert!(asks.patience.is_some() || overloaded, "it had all the time");
             }
             Entry::Refused(refusal) => {
                 // A full queue refuses at once, even if all in it shun an endpoint that is free.
@@ -176,8 +226,53 @@ impl World {
                 let nobody = self.limits.max_waiting == 0 && !usable;
                 let expected = if nobody { Refusal::NoEndpoint } else { Refusal::Full };
                 assert_eq!(refusal, expected);
+                let lower = self.waiters.iter().any(|it| it.asks.priority > asks.priority);
+                assert!(!lower || self.limits.max_waiting == 0, "a lower one kept its place");
             }
         }
+    }
+
+    /// Somebody gave its place in a full queue to one who asks so.
+    fn turned_out(&mut self, victim: usize, asks: Asks) {
+        let position = self.waiters.iter().position(|waiter| waiter.id == victim);
+        let position = position.expect("who is turned out has waited");
+        let victim = self.waiters[position].asks;
+        let lowest = self.waiters.iter().map(|waiter| waiter.asks.priority).max();
+        assert_eq!(Some(victim.priority), lowest, "the lowest go first");
+        let party = self.party(victim);
+        let last = self.waiters.iter().rposition(|waiter| self.party(waiter.asks) == party);
+        assert_eq!(last, Some(position), "the last of its party");
+        let places = |asks| self.places(self.party(asks));
+        let most = self.waiters.iter().filter(|waiter| waiter.asks.priority == victim.priority);
+        assert_eq!(most.map(|waiter| places(waiter.asks)).max(), Some(places(victim)));
+        if victim.priority == asks.priority {
+            assert!(places(victim) > places(asks) + 1, "for one that has fewer places");
+        } else {
+            assert!(victim.priority > asks.priority, "for one of a higher priority");
+        }
+        let waiter = self.waiters.remove(position);
+        assert_eq!(waiter.ticket.refused(), Some(Refusal::TurnedOut));
+        self.gone(&waiter);
+    }
+
+    /// A waiter that has no slot and waits no longer.
+    fn gone(&self, waiter: &Waiter) {
+        assert!(waiter.ticket.granted().is_none());
+        assert!(self.admission.cancel(&waiter.ticket), "nothing is left to do");
+    }
+
+    /// Those who share one share.
+    fn party(&self, asks: Asks) -> (Priority, u64) {
+        (asks.priority, if self.limits.fair { asks.route } else { 0 })
+    }
+
+    fn places(&self, party: (Priority, u64)) -> usize {
+        self.waiters.iter().filter(|waiter| self.party(waiter.asks) == party).count()
+    }
+
+    fn is_overloaded(&self) -> bool {
+        let since = self.now.saturating_since(self.waited_since);
+        self.limits.delay.is_some_and(|delay| since >= delay.interval)
     }
 
     fn release(&mut self, at: usize) {
@@ -185,7 +280,8 @@ impl World {
             return;
         }
         let endpoint = self.held.swap_remove(at % self.held.len());
-        let woken = self.admission.release(&self.endpoints[endpoint], || self.queue.borrow_mut());
+        let endpoint = &self.endpoints[endpoint];
+        let woken = self.admission.release(endpoint, || self.now, || self.queue.borrow_mut());
         self.granted(woken);
     }
 
@@ -210,26 +306,49 @@ impl World {
         self.tried = [false; ENDPOINTS];
         self.set = Arc::new(EndpointSet::new(members));
         self.limits = limits;
-        let woken = self.admission.replace(self.set.clone(), limits, || self.queue.borrow_mut());
+        let woken =
+            self.admission.replace(self.set.clone(), limits, self.now, || self.queue.borrow_mut());
         self.granted(woken);
     }
 
-    /// Each who is woken has a slot, in order among those who may use its endpoint.
+    /// Each who is woken has a slot, in order among those who may use its endpoint, or is let go.
     fn granted(&mut self, woken: impl IntoIterator<Item = usize>) {
         for id in woken {
             let position = self.waiters.iter().position(|waiter| waiter.id == id);
             let position = position.expect("who is woken has waited");
             let waiter = self.waiters.remove(position);
+            if waiter.ticket.refused() == Some(Refusal::LetGo) {
+                let target = self.limits.delay.expect("there is a target").target;
+                assert!(self.is_overloaded() && self.now.saturating_since(waiter.since) > target);
+                self.gone(&waiter);
+                continue;
+            }
             let endpoint = waiter.ticket.granted().expect("who is woken has a slot").data;
             assert!(waiter.ticket.granted().is_none(), "a slot is given once");
             assert!(!self.admission.cancel(&waiter.ticket));
             assert!(self.weight(endpoint) > 0 && self.may_use(waiter.asks, endpoint));
-            let passed = self.waiters[..position].iter().any(|w| self.may_use(w.asks, endpoint));
-            assert!(!passed, "somebody came first");
+            self.check_order(&waiter, position, endpoint);
             if let Some(most) = self.endpoints[endpoint].limit(self.limits.cap) {
                 assert!(self.endpoints[endpoint].in_flight() <= most, "over the cap");
             }
             self.takes(endpoint);
+        }
+    }
+
+    /// Somebody who stood at this position has a slot at the endpoint. Who could have had it had to let it pass.
+    fn check_order(&mut self, granted: &Waiter, position: usize, endpoint: usize) {
+        let party = self.party(granted.asks);
+        for other in 0..self.waiters.len() {
+            let Waiter { asks, .. } = self.waiters[other];
+            if !self.may_use(asks, endpoint) {
+                continue;
+            }
+            let older = other < position;
+            assert!(!older || self.party(asks) != party, "somebody of the same party came first");
+            let higher = asks.priority < granted.asks.priority;
+            assert!(!higher || granted.passed >= 7, "a higher priority goes first");
+            let lower = asks.priority > granted.asks.priority;
+            self.waiters[other].passed += u32::from(older && lower);
         }
     }
 
@@ -349,7 +468,10 @@ proptest! {
 
 #[test]
 fn those_who_gave_up_are_cleared_away() {
-    let mut world = World::new(Algorithm::LeastLoad, Limits { cap: Cap::of(1), max_waiting: 3 });
+    let mut world = World::new(
+        Algorithm::LeastLoad,
+        Limits { cap: Cap::of(1), max_waiting: 3, ..Limits::default() },
+    );
     let weights = [Some((1, false)), None, None, None];
     world.replace(&weights, world.limits);
     world.enter(Asks::default());
@@ -372,7 +494,10 @@ fn those_who_gave_up_are_cleared_away() {
 
 #[test]
 fn a_long_line_at_one_endpoint_refuses_nobody_who_can_be_served_by_another() {
-    let mut world = World::new(Algorithm::LeastLoad, Limits { cap: Cap::of(1), max_waiting: 3 });
+    let mut world = World::new(
+        Algorithm::LeastLoad,
+        Limits { cap: Cap::of(1), max_waiting: 3, ..Limits::default() },
+    );
     let weights = [Some((1, false)), Some((1, false)), None, None];
     world.replace(&weights, world.limits);
     let bound = Asks { only: Some(0), ..Asks::default() };
@@ -386,5 +511,170 @@ fn a_long_line_at_one_endpoint_refuses_nobody_who_can_be_served_by_another() {
     assert_eq!(world.held, [0, 1], "but the other is free");
     world.enter(Asks::default());
     assert_eq!((world.held.len(), world.waiters.len()), (2, 3), "now that is full too");
+    world.end();
+}
+
+/// One endpoint that takes one request at a time, with a queue of so many, and the only slot taken.
+fn one_slot(max_waiting: u32, fair: bool) -> World {
+    let limits = Limits { cap: Cap::of(1), max_waiting, fair, ..Limits::default() };
+    let mut world = World::new(Algorithm::LeastLoad, limits);
+    world.replace(&[Some((1, false)), None, None, None], limits);
+    world.enter(Asks::default());
+    world
+}
+
+fn with_priority(number: u8) -> Asks {
+    Asks { priority: Priority::new(number).unwrap(), ..Asks::default() }
+}
+
+fn by_route(route: u64) -> Asks {
+    Asks { route, ..Asks::default() }
+}
+
+impl World {
+    /// The slot is released; gives what asked who has it now.
+    fn next(&mut self) -> Asks {
+        let before: Vec<(usize, Asks)> = self.waiters.iter().map(|it| (it.id, it.asks)).collect();
+        self.release(0);
+        let gone = |(id, _): &&(usize, Asks)| !self.waiters.iter().any(|it| it.id == *id);
+        before.iter().find(gone).expect("somebody has the slot").1
+    }
+}
+
+#[test]
+fn a_lower_priority_is_served_after_seven_younger_ones_and_not_before() {
+    let mut world = one_slot(100, true);
+    world.enter(with_priority(7));
+    let mut order = Vec::new();
+    for _ in 0..8 {
+        world.enter(with_priority(0));
+        world.enter(with_priority(0));
+        order.push(world.next().priority.number());
+    }
+    assert_eq!(order, [0, 0, 0, 0, 0, 0, 0, 7]);
+}
+
+#[test]
+fn under_a_flood_of_a_higher_priority_a_lower_one_gets_one_slot_in_eight() {
+    let mut world = one_slot(1_000, true);
+    for _ in 0..100 {
+        world.enter(with_priority(6));
+    }
+    let mut lower = 0;
+    for _ in 0..400 {
+        world.enter(with_priority(1));
+        lower += u32::from(world.next().priority.number() == 6);
+    }
+    assert_eq!(lower, 50);
+}
+
+#[test]
+fn routes_take_turns_however_many_of_one_wait() {
+    let mut world = one_slot(100, true);
+    for _ in 0..20 {
+        world.enter(by_route(1));
+    }
+    (0..3).for_each(|_| world.enter(by_route(2)));
+    world.enter(by_route(3));
+    let order: Vec<u64> = (0..10).map(|_| world.next().route).collect();
+    assert_eq!(order, [1, 2, 3, 1, 2, 1, 2, 1, 1, 1]);
+}
+
+#[test]
+fn a_route_that_asks_now_and_then_gains_nothing_by_that() {
+    let mut world = one_slot(100, true);
+    (0..50).for_each(|_| world.enter(by_route(1)));
+    let mut seldom = 0;
+    for _ in 0..40 {
+        if !world.waiters.iter().any(|waiter| waiter.asks.route == 2) {
+            world.enter(by_route(2));
+        }
+        seldom += u32::from(world.next().route == 2);
+    }
+    assert!((19..=21).contains(&seldom), "{seldom} of 40");
+}
+
+#[test]
+fn without_fairness_who_came_first_is_first_whatever_the_route() {
+    let mut world = one_slot(100, false);
+    for route in [1, 1, 1, 2, 1] {
+        world.enter(by_route(route));
+    }
+    let order: Vec<u64> = (0..5).map(|_| world.next().route).collect();
+    assert_eq!(order, [1, 1, 1, 2, 1]);
+}
+
+#[test]
+fn routes_share_the_places_of_a_full_queue() {
+    let mut world = one_slot(6, true);
+    (0..20).for_each(|_| world.enter(by_route(1)));
+    (0..20).for_each(|_| world.enter(by_route(2)));
+    (0..20).for_each(|_| world.enter(by_route(3)));
+    let places = |route| world.waiters.iter().filter(|it| it.asks.route == route).count();
+    assert_eq!([1, 2, 3].map(places), [2, 2, 2]);
+}
+
+#[test]
+fn a_higher_priority_takes_the_place_of_a_lower_one_and_never_the_other_way() {
+    let mut world = one_slot(4, true);
+    (0..4).for_each(|_| world.enter(with_priority(5)));
+    (0..3).for_each(|_| world.enter(with_priority(2)));
+    (0..3).for_each(|_| world.enter(with_priority(6)));
+    let priorities: Vec<u8> =
+        world.waiters.iter().map(|waiter| waiter.asks.priority.number()).collect();
+    assert_eq!(priorities, [5, 2, 2, 2]);
+}
+
+#[test]
+fn who_cannot_be_served_in_time_is_refused_at_once_and_nobody_without_evidence() {
+    let mut world = one_slot(1_000, true);
+    let patient =
+        |patience: u32| Asks { patience: Some(patience * MILLISECOND), ..Asks::default() };
+    let waits = |world: &mut World, asks: Asks| {
+        let before = world.waiters.len();
+        world.enter(asks);
+        world.waiters.len() > before
+    };
+    assert!((0..20).all(|_| waits(&mut world, patient(1))), "nothing is known");
+    // A slot each 10 ms.
+    for _ in 0..20 {
+        world.now = world.now + 10 * MILLISECOND;
+        world.next();
+    }
+    (0..9).for_each(|_| world.enter(Asks::default()));
+    assert!(!waits(&mut world, patient(99)), "the tenth waits 100 ms");
+    assert!(waits(&mut world, patient(101)));
+    let first = Asks { priority: Priority::new(0).unwrap(), ..patient(11) };
+    assert!(waits(&mut world, first), "who goes first does not wait behind them");
+    assert_eq!(world.admission.expected_wait(world.now), Some(120 * MILLISECOND));
+    // A second endpoint makes everything faster; how much, nobody knows.
+    world.replace(&[Some((1, false)), Some((1, false)), None, None], world.limits);
+    assert!(waits(&mut world, patient(1)));
+    assert_eq!(world.admission.expected_wait(world.now), None);
+    world.end();
+}
+
+#[test]
+fn in_a_long_overload_nobody_waits_longer_than_the_target_but_no_slot_is_idle() {
+    let mut world = one_slot(1_000, true);
+    let delay = Some(Delay { target: 50 * MILLISECOND, interval: 100 * MILLISECOND });
+    let limits = Limits { delay, ..world.limits };
+    world.replace(&[Some((1, false)), None, None, None], limits);
+    // Two come each 10 ms, and one is served.
+    for tick in 0..100 {
+        world.now = world.now + 10 * MILLISECOND;
+        world.enter(Asks::default());
+        world.enter(Asks::default());
+        world.release(0);
+        assert_eq!(world.held.len(), 1, "the slot is taken");
+        if tick > 12 {
+            let oldest = world.waiters.iter().map(|it| world.now.saturating_since(it.since)).max();
+            assert!(oldest <= Some(60 * MILLISECOND), "{oldest:?} at {tick}");
+        }
+    }
+    // All have waited too long: the last of them is served all the same.
+    world.now = world.now + Duration::from_secs(1);
+    world.release(0);
+    assert_eq!((world.held.len(), world.waiters.len()), (1, 0));
     world.end();
 }

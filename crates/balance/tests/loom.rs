@@ -8,8 +8,8 @@ use std::net::SocketAddr;
 
 use balance::demand::{Meter, Shard, Totals};
 use balance::{
-    Admission, Algorithm, Cap, Endpoint, EndpointSet, Entry, Ledger, Limits, Member, Picker, Queue,
-    Ticket, Time, Wish,
+    Admission, Algorithm, Cap, Endpoint, EndpointSet, Entry, Ledger, Limits, Member, Picker,
+    Priority, Queue, Rank, Refusal, Ticket, Time, Wish,
 };
 use loom::sync::{Arc, Mutex, MutexGuard};
 use loom::thread;
@@ -19,31 +19,55 @@ type Slot = std::sync::Arc<Endpoint<()>>;
 type Place = std::sync::Arc<Ticket<()>>;
 
 /// One request in flight at each endpoint.
-const LIMITS: Limits = Limits { cap: Cap::of(1), max_waiting: 4 };
+const LIMITS: Limits = Limits { cap: Cap::of(1), max_waiting: 4, fair: true, delay: None };
 
 struct Backend {
     admission: Admission,
     queue: Mutex<Queue<(), &'static str>>,
+    limits: Limits,
 }
 
 impl Backend {
     fn new(set: &Set) -> Arc<Self> {
-        let queue = Mutex::new(Queue::new(set.clone(), LIMITS));
-        Arc::new(Self { admission: Admission::new(), queue })
+        Self::with(set, LIMITS)
+    }
+
+    fn with(set: &Set, limits: Limits) -> Arc<Self> {
+        let queue = Mutex::new(Queue::new(set.clone(), limits));
+        Arc::new(Self { admission: Admission::new(), queue, limits })
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue<(), &'static str>> {
         self.queue.lock().expect("no model goes on after a panic")
     }
 
-    fn enter(&self, set: &Set, name: &'static str) -> Entry<()> {
+    fn enter(&self, set: &Set, name: &'static str) -> Entry<(), &'static str> {
         self.enter_for(set, None, name)
     }
 
-    fn enter_for(&self, set: &Set, only: Option<&Slot>, name: &'static str) -> Entry<()> {
+    fn enter_for(
+        &self,
+        set: &Set,
+        only: Option<&Slot>,
+        name: &'static str,
+    ) -> Entry<(), &'static str> {
+        self.enter_with(set, &Wish { only, ..Wish::default() }, name)
+    }
+
+    /// Somebody who goes before all the others.
+    fn enter_first(&self, set: &Set, name: &'static str) -> Entry<(), &'static str> {
+        let rank = Rank { priority: Priority::ALL[0], ..Rank::default() };
+        self.enter_with(set, &Wish { rank, ..Wish::default() }, name)
+    }
+
+    fn enter_with(
+        &self,
+        set: &Set,
+        wish: &Wish<'_, ()>,
+        name: &'static str,
+    ) -> Entry<(), &'static str> {
         let mut picker = Picker::new(Algorithm::LeastLoad, 0);
-        let wish = Wish { only, ..Wish::default() };
-        self.admission.enter(&mut picker, set, LIMITS, &wish, || self.lock(), || name)
+        self.admission.enter(&mut picker, set, self.limits, wish, || self.lock(), || name)
     }
 
     fn take(&self, set: &Set) -> Slot {
@@ -52,17 +76,19 @@ impl Backend {
     }
 
     fn wait(&self, set: &Set, name: &'static str) -> Place {
-        let Entry::Waiting(place) = self.enter(set, name) else { panic!("no slot is free") };
+        let Entry::Waiting { ticket: place, .. } = self.enter(set, name) else {
+            panic!("no slot is free")
+        };
         place
     }
 
     fn release(&self, slot: &Slot) -> Option<&'static str> {
         assert_eq!(slot.in_flight(), 1, "over the cap");
-        self.admission.release(slot, || self.lock())
+        self.admission.release(slot, || Time::ZERO, || self.lock()).granted
     }
 
     fn replace(&self, set: &Set) -> Vec<&'static str> {
-        self.admission.replace(set.clone(), LIMITS, || self.lock())
+        self.admission.replace(set.clone(), self.limits, Time::ZERO, || self.lock())
     }
 }
 
@@ -93,10 +119,10 @@ impl World {
 }
 
 /// The slot of a request that has entered, if it has one by now.
-fn slot_of(entry: Entry<()>) -> Option<Slot> {
+fn slot_of(entry: Entry<(), &'static str>) -> Option<Slot> {
     match entry {
         Entry::Slot(slot) => Some(slot),
-        Entry::Waiting(place) => place.granted(),
+        Entry::Waiting { ticket: place, .. } => place.granted(),
         Entry::Refused(refusal) => panic!("{refusal:?}"),
     }
 }
@@ -117,7 +143,7 @@ fn a_released_slot_reaches_who_comes_at_the_same_moment() {
         };
         let entry = backend.enter(&first, "late");
         let woken = releasing.join().unwrap();
-        assert_eq!(woken.is_some(), matches!(entry, Entry::Waiting(_)), "woken if it waits");
+        assert_eq!(woken.is_some(), matches!(entry, Entry::Waiting { .. }), "woken if it waits");
         assert!(slot_of(entry).is_some(), "nobody sleeps while the slot is free");
         assert_eq!((in_flight(&first), backend.admission.waiting()), (1, 0));
     });
@@ -144,8 +170,10 @@ fn of_two_who_come_while_a_slot_is_released_one_has_it_and_the_other_is_next() {
         let mut waits = None;
         for entry in entries {
             match entry {
-                Entry::Waiting(place) if place.granted().is_none() => waits = Some(place),
-                Entry::Waiting(_) | Entry::Slot(_) => {}
+                Entry::Waiting { ticket: place, .. } if place.granted().is_none() => {
+                    waits = Some(place)
+                }
+                Entry::Waiting { .. } | Entry::Slot(_) => {}
                 Entry::Refused(refusal) => panic!("{refusal:?}"),
             }
         }
@@ -279,10 +307,62 @@ fn an_endpoint_that_joins_serves_who_comes_with_the_old_set() {
         };
         let entry = backend.enter(&first, "late");
         let woken = replacing.join().unwrap().len() + releasing.join().unwrap().iter().len();
-        assert_eq!(woken == 1, matches!(entry, Entry::Waiting(_)));
+        assert_eq!(woken == 1, matches!(entry, Entry::Waiting { .. }));
         assert!(slot_of(entry).is_some());
         assert_eq!(in_flight(&first) + in_flight(&second), 1);
         assert_eq!(backend.admission.waiting(), 0);
+    });
+}
+
+#[test]
+fn a_place_that_goes_to_another_while_a_slot_is_released_leaves_nobody_asleep() {
+    loom::model(|| {
+        let World { first, .. } = World::new();
+        let backend = Backend::with(&first, Limits { max_waiting: 1, ..LIMITS });
+        let held = backend.take(&first);
+        let lower = backend.wait(&first, "lower");
+        let releasing = {
+            let backend = backend.clone();
+            thread::spawn(move || backend.release(&held))
+        };
+        let Entry::Waiting { ticket: higher, turned_out } = backend.enter_first(&first, "higher")
+        else {
+            panic!("the slot is for who waits");
+        };
+        let woken = releasing.join().unwrap().expect("somebody waits");
+        if turned_out.is_some() {
+            assert_eq!((woken, lower.refused()), ("higher", Some(Refusal::TurnedOut)));
+            assert!(higher.granted().is_some() && lower.granted().is_none());
+        } else {
+            assert_eq!(woken, "lower");
+            assert!(lower.granted().is_some() && higher.granted().is_none());
+        }
+        let waiting = u32::from(turned_out.is_none());
+        assert_eq!((in_flight(&first), backend.admission.waiting()), (1, waiting));
+    });
+}
+
+#[test]
+fn who_gives_up_while_its_place_goes_to_another_is_counted_once() {
+    loom::model(|| {
+        let World { first, .. } = World::new();
+        let backend = Backend::with(&first, Limits { max_waiting: 1, ..LIMITS });
+        let held = backend.take(&first);
+        let lower = backend.wait(&first, "lower");
+        let leaving = {
+            let backend = backend.clone();
+            thread::spawn(move || assert!(backend.admission.cancel(&lower)))
+        };
+        let entry = backend.enter_first(&first, "higher");
+        leaving.join().unwrap();
+        let waits = match entry {
+            Entry::Waiting { .. } => 1,
+            // It has left the queue, but not yet the count.
+            Entry::Refused(Refusal::Full) => 0,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(backend.admission.waiting(), waits);
+        assert_eq!(backend.release(&held).is_some(), waits == 1);
     });
 }
 
@@ -296,11 +376,11 @@ fn a_slot_freed_through_another_backend_reaches_who_comes_at_the_same_moment() {
             let here = here.clone();
             thread::spawn(move || {
                 there.release(&held);
-                here.admission.dispatch(|| here.lock())
+                here.admission.dispatch(|| Time::ZERO, || here.lock())
             })
         };
         let entry = here.enter(&first, "late");
-        assert_eq!(releasing.join().unwrap().len() == 1, matches!(entry, Entry::Waiting(_)));
+        assert_eq!(releasing.join().unwrap().len() == 1, matches!(entry, Entry::Waiting { .. }));
         assert!(slot_of(entry).is_some());
         assert_eq!((in_flight(&first), here.admission.waiting()), (1, 0));
     });
@@ -318,7 +398,7 @@ fn who_is_bound_to_an_endpoint_gets_it_though_it_is_released_at_the_same_moment(
         };
         let entry = backend.enter_for(&both, Some(&held), "bound");
         let woken = releasing.join().unwrap();
-        assert_eq!(woken.is_some(), matches!(entry, Entry::Waiting(_)), "woken if it waits");
+        assert_eq!(woken.is_some(), matches!(entry, Entry::Waiting { .. }), "woken if it waits");
         let slot = slot_of(entry).expect("nobody sleeps while the slot is free");
         assert!(std::sync::Arc::ptr_eq(&slot, &held));
         assert_eq!((in_flight(&both), backend.admission.waiting()), (1, 0));
@@ -331,7 +411,8 @@ fn who_is_bound_is_in_nobodys_way_and_nobody_barges_in_before_it() {
         let World { first, second, both, .. } = World::new();
         let backend = Backend::new(&both);
         let held = backend.take(&first);
-        let Entry::Waiting(bound) = backend.enter_for(&both, Some(&held), "bound") else {
+        let Entry::Waiting { ticket: bound, .. } = backend.enter_for(&both, Some(&held), "bound")
+        else {
             panic!("no slot is free");
         };
         let releasing = {
@@ -360,7 +441,7 @@ fn an_endpoint_on_trial_is_tried_once() {
                     backend.release(&slot);
                     true
                 }
-                Entry::Waiting(_) => false,
+                Entry::Waiting { .. } => false,
                 Entry::Refused(refusal) => panic!("{refusal:?}"),
             })
         };

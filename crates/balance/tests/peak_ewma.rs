@@ -72,7 +72,7 @@ impl World {
             let outcome = Outcome { started, head_after, end: self.servers[server].end };
             endpoint.learn(&outcome, ended);
             let nobody = || -> &mut Queue<usize, ()> { unreachable!("nobody waits") };
-            assert!(Admission::new().release(endpoint, nobody).is_none());
+            assert!(Admission::new().release(endpoint, || Time::ZERO, nobody).granted.is_none());
         }
     }
 }

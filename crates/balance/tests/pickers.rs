@@ -56,7 +56,7 @@ fn take(
 
 fn release(endpoint: &Endpoint<usize>) {
     let nobody = || -> &mut Queue<usize, ()> { unreachable!("nobody waits") };
-    assert!(Admission::new().release(endpoint, nobody).is_none());
+    assert!(Admission::new().release(endpoint, || balance::Time::ZERO, nobody).granted.is_none());
 }
 
 fn in_flight(set: &Set) -> Vec<u32> {

@@ -56,8 +56,8 @@ pub use backend_health::{
 };
 pub use backend_policy::{
     Affinity, AffinityType, Algorithm, BackendConnections, BackendPolicySpec, BackendProtocol,
-    BackendSecurity, BackendTimeouts, HashOn, HashOnType, Overload, ProxyVersion, Queue,
-    ServiceKind, ServiceTarget,
+    BackendSecurity, BackendTimeouts, Fairness, HashOn, HashOnType, Overload, PriorityValue,
+    ProxyVersion, Queue, QueuePriority, RoutePriority, ServiceKind, ServiceTarget,
 };
 pub use backend_tls_policy::{
     BackendTlsPolicySpec, BackendTlsTarget, BackendValidation, LocalRef, SubjectAltName,

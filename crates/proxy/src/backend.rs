@@ -4,19 +4,21 @@
 
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, OnceLock};
-use std::task::Waker;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use balance::outcome::{End, Outcome, Testimony};
 use balance::retry::RetryBudget;
 use balance::{
-    Admission, Algorithm, EndpointSet, Entry, Limits, Picker, Queue, Refusal, Ticket, Time, Wish,
+    Admission, Algorithm, Delay, EndpointSet, Entry, Limits, Picker, Priority, Queue, Rank, Ticket,
+    Time, Wish,
 };
 use gateway::snapshot::{BackendKey, BackendSettings, EndpointProtocol};
 
 use crate::affinity::Tokens;
 use crate::clock;
 use crate::dial::pool::{Endpoint, EndpointData, lock};
+use crate::failure::Failure;
 use crate::health::Care;
 use crate::live::{Live, Ours};
 use crate::observe::BackendCounters;
@@ -69,7 +71,13 @@ impl Current {
         };
         let caps = [settings.max_in_flight_per_endpoint, most_connections];
         let cap = caps.into_iter().flatten().min().into();
-        let limits = Limits { cap, max_waiting: settings.queue_max_requests };
+        let delay = |target| Delay { target, interval: settings.queue_timeout };
+        let limits = Limits {
+            cap,
+            max_waiting: settings.queue_max_requests,
+            fair: settings.queue_fair,
+            delay: settings.queue_target.map(delay),
+        };
         set.prepare(settings.algorithm);
         Self { set, settings, trust, limits, tokens: OnceLock::new() }
     }
@@ -119,6 +127,16 @@ impl Backend {
         self.admission.waiting()
     }
 
+    /// How many wait with each priority, about.
+    pub(crate) fn waiting_by_priority(&self) -> [usize; Priority::COUNT] {
+        lock(&self.queue).waiting_by_priority()
+    }
+
+    /// How long a request that comes now would wait, if that is known.
+    pub(crate) fn expected_wait(&self) -> Option<Duration> {
+        self.admission.expected_wait(clock::now())
+    }
+
     /// From the next request on these endpoints are chosen among, as far as their health allows.
     pub(crate) fn configure(
         &self,
@@ -141,8 +159,8 @@ impl Backend {
             }
         }
         self.current.store(Arc::new(current));
-        let granted = self.admission.replace(set, limits, || lock(&self.queue));
-        granted.into_iter().for_each(Waker::wake);
+        let woken = self.admission.replace(set, limits, clock::now(), || lock(&self.queue));
+        woken.into_iter().for_each(Waker::wake);
     }
 
     /// No rule names the backend any more: it has no endpoints, and who waits is woken by its timeout.
@@ -156,15 +174,14 @@ impl Backend {
     /// A grant of one backend that meets a cancel holds a shared endpoint's slot for a moment, in which another
     /// backend's newcomer may overlook it. So somebody looks again now and then.
     pub(crate) fn dispatch(&self) {
-        let granted = self.admission.dispatch(|| lock(&self.queue));
-        granted.into_iter().for_each(Waker::wake);
+        let woken = self.admission.dispatch(clock::now, || lock(&self.queue));
+        woken.into_iter().for_each(Waker::wake);
     }
 
     /// The endpoint has finished with a request of this backend.
     pub(crate) fn release(&self, endpoint: &Endpoint) {
-        if let Some(waiter) = self.admission.release(endpoint, || lock(&self.queue)) {
-            waiter.wake();
-        }
+        let woken = self.admission.release(endpoint, clock::now, || lock(&self.queue));
+        woken.into_iter().for_each(Waker::wake);
         for other in endpoint.data.other_sharers(self) {
             other.dispatch();
         }
@@ -261,8 +278,15 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// The slot, once it has been granted.
-    pub(crate) fn granted(&self) -> Option<Slot> {
+    /// The slot, once it has been granted, or why there will be none.
+    pub(crate) fn poll(&self) -> Poll<Result<Slot, Failure>> {
+        if let Some(slot) = self.granted() {
+            return Poll::Ready(Ok(slot));
+        }
+        self.ticket.refused().map_or(Poll::Pending, |refusal| Poll::Ready(Err(refusal.into())))
+    }
+
+    fn granted(&self) -> Option<Slot> {
         let endpoint = self.ticket.granted()?;
         Some(Slot { backend: self.backend.clone(), endpoint, started: clock::now() })
     }
@@ -281,7 +305,7 @@ impl Drop for Place {
 pub(crate) enum Admitted {
     Slot(Slot),
     Queued(Place),
-    Refused(Refusal),
+    Refused(Failure),
 }
 
 /// Asks for a slot for one request; `waker` is woken when one that had to wait has got its slot.
@@ -303,9 +327,9 @@ pub(crate) fn enter_at_once(
 ) -> Option<Slot> {
     let current = backend.hold();
     let limits = Limits { max_waiting: 0, ..current.limits };
+    let wish = &Wish { rank: Rank { until: wish.now, ..wish.rank }, ..*wish };
     match enter_within(backend, worker, wish, &current, limits, || Waker::noop().clone()) {
         Admitted::Slot(slot) => Some(slot),
-        // Where all others wait for one endpoint each, it was let into the line, and leaves it now.
         Admitted::Queued(_) | Admitted::Refused(_) => None,
     }
 }
@@ -331,7 +355,10 @@ fn enter_within(
         Entry::Slot(endpoint) => {
             Admitted::Slot(Slot { backend: backend.clone(), endpoint, started: wish.now })
         }
-        Entry::Waiting(ticket) => Admitted::Queued(Place { backend: backend.clone(), ticket }),
-        Entry::Refused(refusal) => Admitted::Refused(refusal),
+        Entry::Waiting { ticket, turned_out } => {
+            turned_out.into_iter().for_each(Waker::wake);
+            Admitted::Queued(Place { backend: backend.clone(), ticket })
+        }
+        Entry::Refused(refusal) => Admitted::Refused(refusal.into()),
     }
 }

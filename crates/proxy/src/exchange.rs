@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use balance::{End, Time};
+use balance::{End, Priority, Rank, Time};
 use gateway::snapshot::{BackendSettings, ClientSettings};
 
 use crate::affinity::Bond;
@@ -45,6 +45,10 @@ pub(crate) struct Terms<'l> {
     /// What the request has in common with those that are to meet at one endpoint.
     pub(crate) key: Option<u64>,
     pub(crate) bond: Option<Bond>,
+    /// Where the request stands if it has to wait.
+    pub(crate) priority: Priority,
+    /// Whose share of the queue it takes.
+    pub(crate) route: u64,
     /// When the request came.
     pub(crate) started: Time,
     /// The request has to be over by then.
@@ -56,6 +60,12 @@ pub(crate) struct Terms<'l> {
 impl Terms<'_> {
     pub(crate) fn backend(&self) -> &BackendSettings {
         &self.current.settings
+    }
+
+    /// Where the request stands if it has to wait from now on.
+    pub(crate) fn rank(&self, now: Time) -> Rank {
+        let until = self.deadline.min(now + self.backend().queue_timeout);
+        Rank { priority: self.priority, route: self.route, until }
     }
 
     /// What an attempt that ended so says of its endpoint.

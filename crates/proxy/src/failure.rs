@@ -1,6 +1,6 @@
 //! What a failure means: status, `Proxy-Status` error, metric label and log word, what it says of the endpoint. One table.
 
-use balance::End;
+use balance::{End, Refusal};
 
 use crate::grpc::Code;
 use crate::h1::{BadChunk, BadRequest, BadResponse};
@@ -22,6 +22,9 @@ pub(crate) enum Failure {
     NoEndpoint,
     QueueFull,
     QueueTimeout,
+    QueueLate,
+    QueueTurnedOut,
+    QueueLetGo,
     ConnectFailed,
     ConnectTimeout,
     EndpointClosed,
@@ -57,7 +60,7 @@ pub(crate) struct Meaning {
 
 impl Failure {
     /// Every word, for the metrics; bad requests share one.
-    pub(crate) const ALL: [Self; 33] = [
+    pub(crate) const ALL: [Self; 36] = [
         Self::BadRequest(BadRequest::Target),
         Self::BadRequestBody(BadChunk::Size),
         Self::BadWebText,
@@ -70,6 +73,9 @@ impl Failure {
         Self::NoEndpoint,
         Self::QueueFull,
         Self::QueueTimeout,
+        Self::QueueLate,
+        Self::QueueTurnedOut,
+        Self::QueueLetGo,
         Self::ConnectFailed,
         Self::ConnectTimeout,
         Self::EndpointClosed,
@@ -119,6 +125,9 @@ impl Failure {
             Self::NoEndpoint => row(503, "destination_unavailable", "no_endpoint"),
             Self::QueueFull => row(429, "connection_limit_reached", "queue_full"),
             Self::QueueTimeout => row(429, "connection_limit_reached", "queue_timeout"),
+            Self::QueueLate => row(429, "connection_limit_reached", "queue_late"),
+            Self::QueueTurnedOut => row(429, "connection_limit_reached", "queue_turned_out"),
+            Self::QueueLetGo => row(429, "connection_limit_reached", "queue_let_go"),
             Self::ConnectFailed => row(502, "connection_refused", "connect_failed"),
             Self::ConnectTimeout => row(504, "connection_timeout", "connect_timeout"),
             Self::EndpointClosed => row(502, "connection_terminated", "endpoint_closed"),
@@ -158,6 +167,9 @@ impl Failure {
             | Self::NoEndpoint
             | Self::QueueFull
             | Self::QueueTimeout
+            | Self::QueueLate
+            | Self::QueueTurnedOut
+            | Self::QueueLetGo
             | Self::BadProxyHeader(_)
             | Self::ProxyHeaderTimeout
             | Self::UntrustedProxy
@@ -187,7 +199,14 @@ impl Failure {
 
     /// The backend had no slot left for it.
     pub(crate) fn is_overload(self) -> bool {
-        matches!(self, Self::QueueFull | Self::QueueTimeout)
+        match self {
+            Self::QueueFull
+            | Self::QueueTimeout
+            | Self::QueueLate
+            | Self::QueueTurnedOut
+            | Self::QueueLetGo => true,
+            _ => false,
+        }
     }
 
     /// What is said of it to the client, in words.
@@ -205,6 +224,13 @@ impl Failure {
             Self::NoEndpoint => "backend has no endpoint",
             Self::QueueFull => "every endpoint is at its limit and the queue is full",
             Self::QueueTimeout => "every endpoint is at its limit and the wait was too long",
+            Self::QueueLate => "every endpoint is at its limit and the wait would be too long",
+            Self::QueueTurnedOut => {
+                "every endpoint is at its limit and the place in the queue went to another request"
+            }
+            Self::QueueLetGo => {
+                "every endpoint is at its limit and there has been too much to do for too long"
+            }
             Self::ConnectFailed => "endpoint refuses connections",
             Self::ConnectTimeout => "endpoint does not accept connections in time",
             Self::EndpointClosed => "endpoint closed the connection without a response",
@@ -229,10 +255,37 @@ impl Failure {
         }
     }
 
+    /// The failures by which a backend's slots and queue refuse a request.
+    pub(crate) const REFUSALS: [Self; 6] = [
+        Self::NoEndpoint,
+        Self::QueueFull,
+        Self::QueueTimeout,
+        Self::QueueLate,
+        Self::QueueTurnedOut,
+        Self::QueueLetGo,
+    ];
+
+    /// The failure's place in [`Failure::REFUSALS`], if it is one.
+    pub(crate) fn refusal(self) -> Option<usize> {
+        Self::REFUSALS.iter().position(|refusal| *refusal == self)
+    }
+
     /// The failure's place in [`Failure::ALL`].
     pub(crate) fn index(self) -> usize {
         let same = |other: &Self| std::mem::discriminant(other) == std::mem::discriminant(&self);
         Self::ALL.iter().position(same).expect("ALL names every failure")
+    }
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::NoEndpoint => Self::NoEndpoint,
+            Refusal::Full => Self::QueueFull,
+            Refusal::Late => Self::QueueLate,
+            Refusal::TurnedOut => Self::QueueTurnedOut,
+            Refusal::LetGo => Self::QueueLetGo,
+        }
     }
 }
 

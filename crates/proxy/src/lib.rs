@@ -27,6 +27,8 @@ mod grpc;
 mod affinity;
 /// What of a request is hashed.
 mod hash_key;
+/// Which priority a request has if it has to wait.
+mod priority;
 /// How clients learn of HTTP/3.
 mod alt_svc;
 /// The response's way back.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use balance::hash::hash;
-use balance::{Refusal, Wish};
+use balance::{Rank, Wish};
 use gateway::snapshot::Rule;
 
 use crate::backend::{self, Admitted, BackendRef, Place, Slot};
@@ -53,15 +53,16 @@ pub(crate) async fn enter(
         IpAddr::V6(client) => client,
     };
     let key = Some(hash(&client.octets()));
-    let wish = Wish { except, key, now: clock::now(), ..Wish::default() };
+    let now = clock::now();
+    let rank = Rank { until: now + backend.hold().settings.queue_timeout, ..Rank::default() };
+    let wish = Wish { except, key, now, rank, ..Wish::default() };
     let entered = poll_fn(|cx| {
         Poll::Ready(backend::enter(backend, worker.index, &wish, || cx.waker().clone()))
     });
     match entered.await {
         Admitted::Slot(slot) => Ok(Entered::Slot(slot)),
         Admitted::Queued(place) => Ok(Entered::Queued(place)),
-        Admitted::Refused(Refusal::NoEndpoint) => Err(Failure::NoEndpoint),
-        Admitted::Refused(Refusal::Full) => Err(Failure::QueueFull),
+        Admitted::Refused(failure) => Err(failure),
     }
 }
 

@@ -6,10 +6,10 @@ use std::task::{Poll, ready};
 use std::time::Duration;
 
 use balance::{End, Time};
-use gateway::snapshot::BackendSettings;
 
 use crate::accept::client::Client;
 use crate::alt_svc;
+use crate::backend::BackendRef;
 use crate::body::{Side, Source, Stop};
 use crate::clock;
 use crate::dial::abandon;
@@ -285,16 +285,14 @@ pub(crate) async fn answer(
     };
     let Exchange { request, response, filtering, call, .. } = exchange;
     response.clear();
-    let overloaded = record.backend.as_ref().filter(|_| failure.is_overload());
-    let overloaded = overloaded.map(|backend| backend.current());
-    let overloaded = overloaded.as_ref().map(|current| &current.settings);
+    let overloaded = record.backend.as_ref().filter(|_| failure.is_overload()).map(Overloaded::of);
     *call = call.or_else(|| Call::of(request));
     let body = match call {
         Some(call) => {
-            call.refuse(failure, overloaded.map(|it| it.overload_retry_after), response);
+            call.refuse(failure, overloaded.map(|it| it.retry_after), response);
             String::new()
         }
-        None => describe(response, failure, overloaded),
+        None => describe(response, failure, overloaded.as_ref()),
     };
     let (error, details) = (failure.meaning().proxy_error, failure.details());
     let status = format!("{PSEUDONYM}; error={error}; details=\"{details}\"");
@@ -305,17 +303,35 @@ pub(crate) async fn answer(
     send_own(worker, client, exchange, body.as_bytes(), record).await
 }
 
-/// Makes the head that says what failed, and the body that says it again. `overloaded`: the policy of the backend that
-/// had no slot left.
+/// How a backend refuses that has no slot left.
+struct Overloaded {
+    status: u16,
+    retry_after: Duration,
+}
+
+impl Overloaded {
+    /// Nobody is told to come back later than this because of the queue.
+    const LATEST: Duration = Duration::from_secs(300);
+
+    /// Who comes sooner than the policy says, or than a newcomer would be served, comes in vain.
+    fn of(backend: &BackendRef) -> Self {
+        let settings = &backend.hold().settings;
+        let wait = backend.expected_wait().unwrap_or_default().min(Self::LATEST);
+        let retry_after = settings.overload_retry_after.max(wait);
+        Self { status: settings.overload_status, retry_after }
+    }
+}
+
+/// Makes the head that says what failed, and the body that says it again.
 fn describe(
     response: &mut ResponseHead,
     failure: Failure,
-    overloaded: Option<&BackendSettings>,
+    overloaded: Option<&Overloaded>,
 ) -> String {
     response.status = failure.meaning().status;
-    if let Some(settings) = overloaded {
-        response.status = settings.overload_status;
-        let seconds = settings.overload_retry_after.as_millis().div_ceil(1000);
+    if let Some(Overloaded { status, retry_after }) = overloaded {
+        response.status = *status;
+        let seconds = retry_after.as_millis().div_ceil(1000);
         response.fields.add(Name::RetryAfter, seconds.to_string());
     }
     response.fields.append("Content-Type", "text/plain; charset=utf-8");

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 
-use balance::{Refusal, Time, Wish};
+use balance::{Priority, Time, Wish};
 use gateway::snapshot::{EndpointProtocol, Protocol, Rule, Target};
 
 use crate::accept::client::{Client, Interrupt};
@@ -30,6 +30,7 @@ use crate::head::{Framing, RequestHead};
 use crate::live::{LiveListener, Ours};
 use crate::mirror::{self, Form};
 use crate::observe::access::Record;
+use crate::priority;
 use crate::relay;
 use crate::retry::{Next, Retries};
 use crate::worker::Worker;
@@ -92,6 +93,10 @@ async fn forward(
     let mut terms = terms(listener, rule, &backend, client, &exchange.request, record.started);
     grpc::begin(exchange, &mut terms, record.started);
     prepare(worker, &live, client, exchange, &terms)?;
+    if let Some(priorities) = terms.backend().queue_priority.clone() {
+        let request = &exchange.request;
+        terms.priority = priority::of_request(worker, &backend, &priorities, rule, request);
+    }
     grpc::translate_upload(exchange);
 
     backend.budget.request(worker.index, record.started);
@@ -193,6 +198,8 @@ fn terms<'l>(
         alt_svc: listener.alt_svc(),
         key: hash_key::of_request(&current.settings, request, address),
         bond: Bond::of_request(backend, &current, request, address),
+        priority: Priority::default(),
+        route: rule.index as u64,
         current,
         started,
         deadline,
@@ -263,9 +270,9 @@ async fn admit(
     // The first attempt begins with the request, as nearly as matters: no need to ask the clock again.
     let now = if except.is_some() { clock::now() } else { record.started };
     let only = terms.bond.as_ref().and_then(Bond::endpoint);
-    let wish = Wish { except, only, key: terms.key, now };
+    let wish = Wish { except, only, key: terms.key, now, rank: terms.rank(now) };
     let failure = match enter(worker, client, backend, &wish, terms, record).await {
-        Err(full @ (Failure::QueueFull | Failure::QueueTimeout)) if only.is_some() => full,
+        Err(full) if full.is_overload() && only.is_some() => full,
         admitted => return admitted,
     };
     // Who is bound to a busy endpoint had better go elsewhere than nowhere.
@@ -286,19 +293,22 @@ async fn enter(
     });
     let place = match entered.await {
         Admitted::Slot(slot) => return Ok(slot),
-        Admitted::Refused(Refusal::NoEndpoint) => return Err(Failure::NoEndpoint),
-        Admitted::Refused(Refusal::Full) => return Err(Failure::QueueFull),
+        Admitted::Refused(failure) => return Err(failure),
         Admitted::Queued(place) => place,
     };
     let since = clock::now();
     let patience = since + terms.backend().queue_timeout;
-    let granted = poll_fn(|_| place.granted().map_or(Poll::Pending, Poll::Ready));
+    let granted = poll_fn(|_| place.poll());
     let result = client.until(worker, patience.min(terms.deadline), granted).await;
     record.waited(worker, backend, clock::now().saturating_since(since));
-    result.map_err(|interrupt| match interrupt {
-        Interrupt::ClientGone => Failure::ClientGone,
-        Interrupt::Deadline if patience > terms.deadline => Failure::RequestTimeout,
-        Interrupt::Deadline if backend.current().set.members().is_empty() => Failure::NoEndpoint,
-        Interrupt::Deadline => Failure::QueueTimeout,
+    result.unwrap_or_else(|interrupt| {
+        Err(match interrupt {
+            Interrupt::ClientGone => Failure::ClientGone,
+            Interrupt::Deadline if patience > terms.deadline => Failure::RequestTimeout,
+            Interrupt::Deadline if backend.current().set.members().is_empty() => {
+                Failure::NoEndpoint
+            }
+            Interrupt::Deadline => Failure::QueueTimeout,
+        })
     })
 }

@@ -111,12 +111,14 @@ async fn admit(
         Entered::Queued(place) => place,
     };
     let since = clock::now();
-    let granted = poll_fn(|_| place.granted().map_or(Poll::Pending, Poll::Ready));
+    let granted = poll_fn(|_| place.poll());
     let result = within(client, settings.queue_timeout, granted).await;
     record.waited(worker, backend, clock::now().saturating_since(since));
-    result.map_err(|interrupt| match interrupt {
-        Interrupt::ClientGone => Failure::ClientGone,
-        Interrupt::Deadline => passage::waited_in_vain(backend),
+    result.unwrap_or_else(|interrupt| {
+        Err(match interrupt {
+            Interrupt::ClientGone => Failure::ClientGone,
+            Interrupt::Deadline => passage::waited_in_vain(backend),
+        })
     })
 }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 use balance::health::{Condition, Event, HealthSettings, Judgement, ProbeResult, Standing, Totals};
 use balance::retry::RetrySettings;
 use balance::{
-    Admission, Algorithm, EndpointSet, Entry, Limits, Picker, Queue, RetryBudget, Rng, Ticket,
-    Time, Ward, Wish,
+    Admission, Algorithm, EndpointSet, Entry, Limits, Picker, Queue, Rank, RetryBudget, Rng,
+    Ticket, Time, Ward, Wish,
 };
 
 use crate::dice::Dice;
@@ -106,13 +106,15 @@ impl Backend {
     /// `endpoints` are the balancer's, by server.
     pub(crate) fn enter(
         &mut self,
-        (id, want): (Id, Want),
+        (id, want, until): (Id, Want, Time),
         worker: usize,
         endpoints: &[Arc<Endpoint>],
         now: Time,
-    ) -> Entry<usize> {
+    ) -> Entry<usize, Id> {
         let known = |server: Option<usize>| server.map(|server| &endpoints[server]);
-        let wish = Wish { except: known(want.except), only: known(want.only), key: want.key, now };
+        let rank = Rank { priority: want.priority, route: want.route, until };
+        let (except, only) = (known(want.except), known(want.only));
+        let wish = Wish { except, only, key: want.key, now, rank };
         let Worker { picker, seen } = &mut self.workers[worker];
         let queue = &mut self.queue;
         let entry = self.admission.enter(picker, &seen.set, seen.limits, &wish, || queue, || id);
@@ -120,21 +122,21 @@ impl Backend {
         entry
     }
 
-    pub(crate) fn release(&mut self, endpoint: &Endpoint) -> Option<Id> {
-        let woken = self.admission.release(endpoint, || &mut self.queue);
-        if woken.is_some() {
+    pub(crate) fn release(&mut self, endpoint: &Endpoint, now: Time) -> Vec<Id> {
+        let woken = self.admission.release(endpoint, || now, || &mut self.queue);
+        if woken.granted.is_some() {
             self.current.granted_at(endpoint);
         }
-        woken
+        woken.into_iter().collect()
     }
 
-    pub(crate) fn dispatch(&mut self) -> Vec<Id> {
+    pub(crate) fn dispatch(&mut self, now: Time) -> Vec<Id> {
         if self.line.len() == 0 {
             return Vec::new();
         }
         let before = self.current.loads();
-        let woken = self.admission.dispatch(|| &mut self.queue);
-        self.current.granted_since(&before, woken.len());
+        let woken = self.admission.dispatch(|| now, || &mut self.queue);
+        self.current.granted_since(&before, self.line.granted_of(&woken));
         woken
     }
 
@@ -206,12 +208,12 @@ impl Backend {
         self.ward.probed(endpoint.address, result, &self.health, now, &mut self.rng)
     }
 
-    pub(crate) fn replace(&mut self, view: View) -> Vec<Id> {
+    pub(crate) fn replace(&mut self, view: View, now: Time) -> Vec<Id> {
         self.current = view;
         let before = self.current.loads();
         let (set, limits) = (self.current.set.clone(), self.current.limits);
-        let woken = self.admission.replace(set, limits, || &mut self.queue);
-        self.current.granted_since(&before, woken.len());
+        let woken = self.admission.replace(set, limits, now, || &mut self.queue);
+        self.current.granted_since(&before, self.line.granted_of(&woken));
         woken
     }
 

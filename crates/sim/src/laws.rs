@@ -4,7 +4,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use balance::{Algorithm, Cap, EndpointSet, Limits};
+use balance::{Algorithm, Cap, EndpointSet, Limits, Priority};
 
 use crate::world::Endpoint;
 
@@ -44,6 +44,8 @@ pub(crate) struct Want {
     pub(crate) except: Option<usize>,
     pub(crate) only: Option<usize>,
     pub(crate) key: Option<u64>,
+    pub(crate) priority: Priority,
+    pub(crate) route: u64,
 }
 
 /// What a want comes to in a view.
@@ -70,6 +72,16 @@ impl View {
             (part.weight, part.trial) = (member.weight, member.trial);
         }
         Self { set, limits, algorithm, parts: parts.into() }
+    }
+
+    /// Those who share one share of the queue.
+    fn party(&self, want: Want) -> (Priority, u64) {
+        (want.priority, if self.limits.fair { want.route } else { 0 })
+    }
+
+    /// Any endpoint will do, whatever the set.
+    fn is_free(&self, want: Want) -> bool {
+        want.only.is_none() && want.except.is_none() && self.algorithm != Algorithm::Maglev
     }
 
     fn claim(&self, want: Want) -> Claim {

@@ -30,12 +30,15 @@ mod agenda;
 mod laws;
 /// Another world, plain and large: how long requests wait under each picker.
 mod study;
+/// And another: a queue in a long overload.
+mod overload;
 /// And another: a day of a deployment that is scaled as its load goes.
 mod autoscale;
 
 const USAGE: &str = "usage: sim --seeds N   run seeds 0 to N - 1, stop at the first that fails
        sim --seed N    run one, traced
        sim --study     print how long requests wait under each picker
+       sim --overload  print what a queue does in a long overload
        sim --autoscale [NAME=VALUE]...
                        print a day of a deployment that is scaled as its load goes";
 
@@ -53,6 +56,10 @@ fn main() -> ExitCode {
         }
         ["--study"] => {
             study::print();
+            ExitCode::SUCCESS
+        }
+        ["--overload"] => {
+            overload::print();
             ExitCode::SUCCESS
         }
         ["--autoscale", ref options @ ..] => match autoscale::print(options) {

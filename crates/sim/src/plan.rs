@@ -63,6 +63,10 @@ pub(crate) struct BackendPlan {
     pub(crate) leaving_percent: u32,
     /// How many requests in a hundred are bound to one endpoint.
     pub(crate) bound_percent: u32,
+    /// How many requests in a hundred are of another priority than most.
+    pub(crate) prioritised_percent: u32,
+    /// By how many routes they come.
+    pub(crate) routes: u32,
     /// How late a worker learns of a change, at most.
     pub(crate) lag: Duration,
 }
@@ -140,8 +144,8 @@ impl ServerPlan {
 
 impl BackendPlan {
     fn draw(dice: &mut Dice, servers: &[ServerPlan]) -> Self {
-        let limits = draw_limits(dice);
         let slowest = slowest(servers);
+        let limits = draw_limits(dice, slowest);
         let served = |server: &ServerPlan| {
             limits.cap.fixed().map_or(server.threads, |cap| cap.get().min(server.threads))
         };
@@ -159,12 +163,14 @@ impl BackendPlan {
             timeout: slowest * dice.between(5, 50),
             leaving_percent: dice.between(0, 30),
             bound_percent: if dice.percent(30) { dice.between(0, 100) } else { 0 },
+            prioritised_percent: if dice.percent(50) { dice.between(0, 100) } else { 0 },
+            routes: if dice.percent(50) { dice.between(1, 5) } else { 1 },
             lag: slowest * dice.between(0, 5),
         }
     }
 }
 
 /// The longest time that a server takes as a rule.
-fn slowest(servers: &[ServerPlan]) -> Duration {
+pub(crate) fn slowest(servers: &[ServerPlan]) -> Duration {
     servers.iter().map(|server| server.service).max().expect("a plan has servers")
 }

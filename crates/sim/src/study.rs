@@ -167,7 +167,7 @@ impl Farm {
             let head_after = Some(at.saturating_since(departure.started));
             let outcome = Outcome { started: departure.started, head_after, end: End::Success };
             endpoint.learn(&outcome, at);
-            self.admission.release(endpoint, || &mut self.queue);
+            self.admission.release(endpoint, || at, || &mut self.queue);
         }
     }
 

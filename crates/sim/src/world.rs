@@ -184,7 +184,7 @@ impl World {
             let weights: Vec<_> = weights.collect();
             set = self.balancers[place.balancer].set(&weights);
         } else {
-            limits = plan::draw_limits(&mut self.dice);
+            limits = plan::draw_limits(&mut self.dice, plan::slowest(&self.plan.servers));
         }
         self.configure(place, set, limits);
     }

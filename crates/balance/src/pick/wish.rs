@@ -1,12 +1,13 @@
-//! What a request asks of choosing, and what that comes to in one set.
+//! What a request asks for, and what that comes to in one set.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::endpoint::{Endpoint, EndpointSet};
+use crate::queue::Rank;
 use crate::time::Time;
 
-/// What a request asks of choosing. The default asks for nothing.
+/// What a request asks for: of choosing, and of waiting. The default asks for nothing.
 ///
 /// Wishes yield to health: one that names an endpoint counts only as long as that one is a member with a weight, and
 /// is not on trial.
@@ -21,6 +22,8 @@ pub struct Wish<'a, T> {
     pub key: Option<u64>,
     /// When it is.
     pub now: Time,
+    /// Where it stands if it has to wait.
+    pub rank: Rank,
 }
 
 impl<T> Clone for Wish<'_, T> {
@@ -33,7 +36,7 @@ impl<T> Copy for Wish<'_, T> {}
 
 impl<T> Default for Wish<'_, T> {
     fn default() -> Self {
-        Self { except: None, only: None, key: None, now: Time::ZERO }
+        Self { except: None, only: None, key: None, now: Time::ZERO, rank: Rank::default() }
     }
 }
 
@@ -44,6 +47,7 @@ impl<T> fmt::Debug for Wish<'_, T> {
             .field("only", &self.only)
             .field("key", &self.key)
             .field("now", &self.now)
+            .field("rank", &self.rank)
             .finish()
     }
 }

@@ -4,23 +4,30 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
+use super::rank::Rank;
 use super::ticket::Ticket;
 use crate::pick::{Claim, Wants};
+use crate::time::Time;
 
 /// Who waits, for what, and how it is woken.
 pub(super) struct Waiter<T, N> {
     /// Counts up with each who comes.
     pub(super) arrival: u64,
+    /// When it came.
+    pub(super) since: Time,
+    pub(super) rank: Rank,
     pub(super) ticket: Arc<Ticket<T>>,
     pub(super) wants: Wants<T>,
     /// What it wants comes to this in the queue's set.
     pub(super) claim: Claim,
     pub(super) notify: N,
+    /// How often younger ones of a higher priority have gone before it, though it was the first of its line.
+    pub(super) passed: u32,
 }
 
 impl<T, N> Waiter<T, N> {
-    fn is_cancelled(&self) -> bool {
-        self.ticket.is_cancelled()
+    fn has_left(&self) -> bool {
+        !self.ticket.is_waiting()
     }
 }
 
@@ -28,6 +35,7 @@ impl<T, N> Waiter<T, N> {
 pub(super) struct Line<T, N>(VecDeque<Waiter<T, N>>);
 
 impl<T, N> Line<T, N> {
+    /// So many of those who have given up included.
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
@@ -40,23 +48,42 @@ impl<T, N> Line<T, N> {
         self.0.remove(position)
     }
 
+    /// A younger one of a higher priority goes before who has this place.
+    pub(super) fn is_passed(&mut self, position: usize) {
+        if let Some(waiter) = self.0.get_mut(position) {
+            waiter.passed += 1;
+        }
+    }
+
     /// The first who still waits.
     pub(super) fn first(&mut self) -> Option<&Waiter<T, N>> {
-        while self.0.front().is_some_and(Waiter::is_cancelled) {
+        while self.0.front().is_some_and(Waiter::has_left) {
             self.0.pop_front();
         }
         self.0.front()
+    }
+
+    /// The last who still waits.
+    pub(super) fn last(&mut self) -> Option<&Waiter<T, N>> {
+        while self.0.back().is_some_and(Waiter::has_left) {
+            self.0.pop_back();
+        }
+        self.0.back()
+    }
+
+    pub(super) fn remove_last(&mut self) -> Option<Waiter<T, N>> {
+        self.0.pop_back()
     }
 
     /// The first who still waits and may use the member, and its place. The others are passed over, not in the way.
     pub(super) fn first_for(&mut self, member: usize) -> Option<(usize, &Waiter<T, N>)> {
         self.first();
         let mut waiters = self.0.iter().enumerate();
-        waiters.find(|(_, waiter)| waiter.claim.allows(member) && !waiter.is_cancelled())
+        waiters.find(|(_, waiter)| waiter.claim.allows(member) && !waiter.has_left())
     }
 
-    pub(super) fn clear_cancelled(&mut self) {
-        self.0.retain(|waiter| !waiter.is_cancelled());
+    pub(super) fn clear_left(&mut self) {
+        self.0.retain(|waiter| !waiter.has_left());
     }
 
     pub(super) fn into_waiters(self) -> impl Iterator<Item = Waiter<T, N>> {

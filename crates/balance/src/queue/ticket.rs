@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::atomic::{AtomicU8, Ordering};
 use crate::endpoint::Endpoint;
+use crate::slots::Refusal;
 
 /// A place in the queue, shared by the queue and the one who waits.
 ///
@@ -21,6 +22,8 @@ const WAITING: u8 = 0;
 const GRANTED: u8 = 1;
 const TAKEN: u8 = 2;
 const CANCELLED: u8 = 3;
+const TURNED_OUT: u8 = 4;
+const LET_GO: u8 = 5;
 
 impl<T> Ticket<T> {
     pub(super) fn new() -> Self {
@@ -33,13 +36,32 @@ impl<T> Ticket<T> {
             .then(|| self.endpoint.get().expect("a granted ticket names its endpoint").clone())
     }
 
+    /// Why it waits no longer though it has no slot: the waiter looks here too when woken.
+    pub fn refused(&self) -> Option<Refusal> {
+        match self.state() {
+            TURNED_OUT => Some(Refusal::TurnedOut),
+            LET_GO => Some(Refusal::LetGo),
+            _ => None,
+        }
+    }
+
     /// Whether this call ended the waiting.
     pub(crate) fn cancel(&self) -> bool {
         self.moves(WAITING, CANCELLED)
     }
 
-    pub(crate) fn is_cancelled(&self) -> bool {
-        self.state.load(Ordering::Acquire) == CANCELLED
+    pub(super) fn is_waiting(&self) -> bool {
+        self.state() == WAITING
+    }
+
+    /// It waits no longer and was not granted.
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self.state(), CANCELLED | TURNED_OUT | LET_GO)
+    }
+
+    /// Ends the waiting without a slot, unless it is over.
+    pub(super) fn refuse(&self, refusal: Refusal) -> bool {
+        self.moves(WAITING, if refusal == Refusal::LetGo { LET_GO } else { TURNED_OUT })
     }
 
     pub(super) fn grant(&self, endpoint: Arc<Endpoint<T>>) -> bool {
@@ -49,6 +71,10 @@ impl<T> Ticket<T> {
         self.moves(WAITING, GRANTED)
     }
 
+    fn state(&self) -> u8 {
+        self.state.load(Ordering::Acquire)
+    }
+
     fn moves(&self, from: u8, to: u8) -> bool {
         self.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
@@ -56,7 +82,7 @@ impl<T> Ticket<T> {
 
 impl<T> fmt::Debug for Ticket<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = ["waiting", "granted", "taken", "cancelled"];
-        write!(f, "Ticket({})", names[usize::from(self.state.load(Ordering::Acquire))])
+        let names = ["waiting", "granted", "taken", "cancelled", "turned out", "let go"];
+        write!(f, "Ticket({})", names[usize::from(self.state())])
     }
 }

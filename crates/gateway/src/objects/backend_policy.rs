@@ -33,7 +33,7 @@ pub struct BackendPolicySpec {
     /// Where requests wait when every endpoint is at its limit.
     #[serde(default)]
     pub queue: Queue,
-    /// How a request is refused that finds every endpoint at its limit and the queue full, or that waited too long.
+    /// How a request is refused that finds every endpoint at its limit and no place in the queue, or that waits too long.
     #[serde(default)]
     pub overload: Overload,
     /// How long things may take.
@@ -202,8 +202,81 @@ pub struct Queue {
     /// Requests that may wait, at most. Not given: 1024 when `maxInFlightPerEndpoint` is, else none.
     #[schemars(range(min = 0, max = 1_000_000))]
     pub max_requests: Option<u32>,
-    /// How long one may wait.
+    /// How long one may wait. A request that will not get a slot by then, or by its own deadline, is refused at once, as
+    /// far as the pace of the queue tells.
     pub timeout: Duration,
+    /// How long one may wait in a long overload, that is, once somebody has been waiting for all of `timeout`: who would
+    /// wait longer is refused at once, and who has waited longer is let go as soon as there is somebody else for a slot.
+    /// Not given: as long as before.
+    #[schemars(extend("format" = "positive-duration"))]
+    pub target: Option<Duration>,
+    /// Who shares the queue.
+    pub fairness: Fairness,
+    /// Who goes first. Whoever has let seven younger ones of a higher priority pass goes next, so nobody starves.
+    pub priority: QueuePriority,
+}
+
+/// Who shares the queue of a Service.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Fairness {
+    /// The rules of routes: those of one priority take turns, and in a full queue one that has less than its share of the
+    /// places gets one of who has most.
+    #[default]
+    PerRoute,
+    /// Nobody: first come, first served.
+    None,
+}
+
+/// Which priority a request has: what its header field says, else that of its route, else the default. Priorities are
+/// those of RFC 9218: 0 goes first, 7 last.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct QueuePriority {
+    /// The name of a header field of the request, as filters of the route leave it; not given: none is looked at. Its
+    /// value is one of `values`; without those it is a number from 0 to 7, or as `Priority` has it in RFC 9218 (`u=1, i`).
+    /// Another value is counted, and as if there were none. Clients may say what they like: name a field that they
+    /// cannot send, or may.
+    #[schemars(extend("format" = "field-name"))]
+    pub header: Option<String>,
+    /// Values of that field, and what they mean.
+    #[schemars(length(max = 16))]
+    pub values: Vec<PriorityValue>,
+    /// Routes, or rules of routes. Of two that name the same, that with a `sectionName` counts, else the first.
+    #[schemars(length(max = 64))]
+    pub routes: Vec<RoutePriority>,
+    /// The priority of all other requests.
+    #[schemars(range(min = 0, max = 7))]
+    pub default: u8,
+}
+
+/// A value of a header field, and the priority that it means.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PriorityValue {
+    /// The whole value.
+    #[schemars(length(min = 1, max = 256), extend("format" = "field-value"))]
+    pub value: String,
+    /// 0 goes first, 7 last.
+    #[schemars(range(min = 0, max = 7))]
+    pub priority: u8,
+}
+
+/// A route, or one of its rules, and the priority of its requests.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RoutePriority {
+    /// The namespace of the route; not given: the policy's.
+    #[schemars(extend("format" = "label"))]
+    pub namespace: Option<String>,
+    /// The name of the route: an HTTPRoute or a GRPCRoute.
+    #[schemars(extend("format" = "name"))]
+    pub name: String,
+    /// The name of one of its rules, or its number, from 0; not given: all of them.
+    #[schemars(extend("format" = "name"))]
+    pub section_name: Option<String>,
+    /// 0 goes first, 7 last.
+    #[schemars(range(min = 0, max = 7))]
+    pub priority: u8,
 }
 
 /// How a request is refused when there is too much to do.
@@ -213,7 +286,8 @@ pub struct Overload {
     /// The status code: 429 asks the client to slow down, 503 tells it that the service is at fault.
     #[schemars(extend("enum" = [429, 503]))]
     pub status: u16,
-    /// `Retry-After` of the answer, in whole seconds, rounded up.
+    /// `Retry-After` of the answer, in whole seconds, rounded up, at least: where a newcomer is expected to wait longer,
+    /// that wait, up to 5 minutes.
     #[schemars(extend("format" = "duration"))]
     pub retry_after: Duration,
 }
@@ -252,7 +326,20 @@ pub struct BackendConnections {
 
 impl Default for Queue {
     fn default() -> Self {
-        Self { max_requests: None, timeout: Duration::from_secs(5) }
+        Self {
+            max_requests: None,
+            timeout: Duration::from_secs(5),
+            target: None,
+            fairness: Fairness::default(),
+            priority: QueuePriority::default(),
+        }
+    }
+}
+
+impl Default for QueuePriority {
+    fn default() -> Self {
+        let (values, routes) = (Vec::new(), Vec::new());
+        Self { header: None, values, routes, default: 3 }
     }
 }
 

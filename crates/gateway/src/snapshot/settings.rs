@@ -5,9 +5,9 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-use balance::Algorithm;
 use balance::health::HealthSettings;
 use balance::retry::RetrySettings;
+use balance::{Algorithm, Priority};
 use ipnet::IpNet;
 
 use super::EndpointTls;
@@ -29,9 +29,15 @@ pub struct BackendSettings {
     pub queue_max_requests: u32,
     /// How long one may wait.
     pub queue_timeout: Duration,
+    /// How long one may wait in a long overload; `None`: as long as ever.
+    pub queue_target: Option<Duration>,
+    /// The rules of routes share the queue.
+    pub queue_fair: bool,
+    /// Who goes first; `None`: who came first.
+    pub queue_priority: Option<Arc<Priorities>>,
     /// What a refused request is answered with: 429 or 503.
     pub overload_status: u16,
-    /// `Retry-After` of that answer, whole seconds.
+    /// `Retry-After` of that answer, whole seconds, at least.
     pub overload_retry_after: Duration,
     /// From the first SYN to the established connection.
     pub connect_timeout: Duration,
@@ -67,6 +73,62 @@ pub struct BackendSettings {
     pub tls: Option<Arc<EndpointTls>>,
     /// Codes of gRPC statuses that are tried again, sorted; a rule may have its own.
     pub retry_grpc_statuses: Box<[u8]>,
+}
+
+/// Which priority a request has: what its header field says, else that of its route, else the default.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Priorities {
+    /// What of a request says it; `None`: nothing does.
+    pub header: Option<PriorityHeader>,
+    /// Names of rules (`namespace/route/rule`), or of routes (`namespace/route/`), and their priority; rules first.
+    pub routes: Box<[(Box<str>, Priority)]>,
+    /// That of all other requests.
+    pub default: Priority,
+}
+
+/// A header field that says a request's priority.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PriorityHeader {
+    /// Its name, in lower case.
+    pub name: Box<str>,
+    /// What its values mean; empty: they are numbers, or as `Priority` has them in RFC 9218.
+    pub values: Box<[(Box<str>, Priority)]>,
+}
+
+impl Priorities {
+    /// The priority of a rule's requests, by its name.
+    pub fn of_rule(&self, name: &str) -> Priority {
+        let is_named =
+            |part: &str| if part.ends_with('/') { name.starts_with(part) } else { name == part };
+        let named = self.routes.iter().find(|(part, _)| is_named(part));
+        named.map_or(self.default, |(_, priority)| *priority)
+    }
+}
+
+impl PriorityHeader {
+    /// What a value says; `None`: nothing.
+    pub fn read(&self, value: &[u8]) -> Option<Priority> {
+        if self.values.is_empty() {
+            return urgency(value).and_then(Priority::new);
+        }
+        let meant = self.values.iter().find(|(known, _)| known.as_bytes() == value);
+        meant.map(|(_, priority)| *priority)
+    }
+}
+
+/// A number alone, or the member `u` of a dictionary (RFC 9218 §4.1, RFC 9651 §3.2): the last one counts.
+fn urgency(value: &[u8]) -> Option<u8> {
+    let text = std::str::from_utf8(value).ok()?.trim();
+    let digit = |text: &str| match text.as_bytes() {
+        [digit @ b'0'..=b'9'] => Some(digit - b'0'),
+        _ => None,
+    };
+    if let Some(number) = digit(text) {
+        return Some(number);
+    }
+    let mut members = text.split(',').map(str::trim).rev();
+    let member = members.find_map(|member| member.strip_prefix("u="))?;
+    digit(member.split(';').next().unwrap_or(member))
 }
 
 /// What is spoken to endpoints.
@@ -231,4 +293,61 @@ pub enum ProxyProtocol {
     FromTrusted,
     /// Those of trusted proxies do; all others are closed.
     Required,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn number(header: &PriorityHeader, value: &str) -> Option<u8> {
+        header.read(value.as_bytes()).map(Priority::number)
+    }
+
+    #[test]
+    fn a_priority_is_a_number_or_as_rfc_9218_has_it() {
+        let header = PriorityHeader { name: "priority".into(), values: Box::default() };
+        for (value, expected) in [
+            ("0", Some(0)),
+            ("7", Some(7)),
+            (" 4 ", Some(4)),
+            ("u=1", Some(1)),
+            ("u=5, i", Some(5)),
+            ("i, u=2", Some(2)),
+            ("u=1, u=6", Some(6)),
+            ("u=3;x=1", Some(3)),
+            ("8", None),
+            ("u=9", None),
+            ("-1", None),
+            ("10", None),
+            ("1.5", None),
+            ("i", None),
+            ("u=", None),
+            ("high", None),
+            ("", None),
+            ("\u{e9}", None),
+        ] {
+            assert_eq!(number(&header, value), expected, "{value:?}");
+        }
+    }
+
+    #[test]
+    fn named_values_are_the_only_ones() {
+        let first = Priority::new(0).unwrap();
+        let values = Box::new([("gold".into(), first)]);
+        let header = PriorityHeader { name: "x-plan".into(), values };
+        assert_eq!(number(&header, "gold"), Some(0));
+        assert_eq!(number(&header, "Gold"), None);
+        assert_eq!(number(&header, "0"), None);
+    }
+
+    #[test]
+    fn a_rule_goes_before_its_route() {
+        let [first, last] = [0, 7].map(|number| Priority::new(number).unwrap());
+        let routes = Box::new([("shop/web/pay".into(), first), ("shop/web/".into(), last)]);
+        let priorities = Priorities { header: None, routes, default: Priority::default() };
+        assert_eq!(priorities.of_rule("shop/web/pay"), first);
+        assert_eq!(priorities.of_rule("shop/web/0"), last);
+        assert_eq!(priorities.of_rule("shop/web2/0"), Priority::default());
+        assert_eq!(priorities.of_rule("shop/web/pay2"), last);
+    }
 }

@@ -102,7 +102,8 @@ impl BackendPolicies<'_> {
         let mut ports = service.into_iter().flat_map(|service| &service.ports);
         let port = ports.find(|port| port.port == key.port).map(|port| &*port.name);
         let policy = self.0.find((&key.namespace, &key.service, port)).map(|policy| &policy.spec);
-        let mut settings = policy.map_or_else(BackendSettings::default, backend_settings);
+        let settings_of = |spec| backend_settings(spec, &key.namespace);
+        let mut settings = policy.map_or_else(BackendSettings::default, settings_of);
         if policy.is_none_or(|policy| policy.prefer_same_zone.is_none()) {
             let wish = service.and_then(|service| service.traffic_distribution.as_deref());
             settings.prefers_same_zone =

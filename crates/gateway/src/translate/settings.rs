@@ -1,18 +1,21 @@
 //! What policies say: the settings that they come to with every default filled in, and what in them cannot be.
 
 use std::num::{NonZeroU16, NonZeroU32};
+use std::sync::Arc;
 
+use balance::Priority;
 use balance::health::{ActiveSettings, HealthSettings, PassiveSettings, SlowStartSettings};
 use balance::retry::RetrySettings;
 
 use super::Fault;
 use crate::objects::{
     self, ActiveHealth, AffinityType, BackendPolicySpec, BackendProtocol, BackendRetry,
-    ClientHttp3, ClientPolicySpec, GrpcStatus, HashOn, HashOnType, PassiveHealth, ProbeType,
+    ClientHttp3, ClientPolicySpec, Fairness, GrpcStatus, HashOn, HashOnType, PassiveHealth,
+    PriorityValue, ProbeType, Queue, QueuePriority, RoutePriority,
 };
 use crate::snapshot::{
-    Affinity, BackendSettings, ClientSettings, EndpointProtocol, HashKey, Http3, Probe,
-    ProxyProtocol, ProxyVersion,
+    Affinity, BackendSettings, ClientSettings, EndpointProtocol, HashKey, Http3, Priorities,
+    PriorityHeader, Probe, ProxyProtocol, ProxyVersion,
 };
 use crate::status::Reason;
 
@@ -26,7 +29,7 @@ const GOOD_STATUSES: (u16, u16) = (200, 399);
 /// Those of a Service without a policy.
 impl Default for BackendSettings {
     fn default() -> Self {
-        backend_settings(&BackendPolicySpec::for_targets(Vec::new()))
+        backend_settings(&BackendPolicySpec::for_targets(Vec::new()), "")
     }
 }
 
@@ -38,7 +41,9 @@ impl Default for ClientSettings {
 }
 
 /// What a BackendPolicy says; what is wrong with it is left out.
-pub(super) fn backend_settings(spec: &BackendPolicySpec) -> BackendSettings {
+///
+/// `namespace` is the policy's.
+pub(super) fn backend_settings(spec: &BackendPolicySpec, namespace: &str) -> BackendSettings {
     let cap = spec.max_in_flight_per_endpoint.and_then(NonZeroU32::new);
     let default_queue = if cap.is_some() { QUEUE_WHEN_CAPPED } else { 0 };
     let probe = spec.health.active.as_ref().map(probe);
@@ -57,6 +62,9 @@ pub(super) fn backend_settings(spec: &BackendPolicySpec) -> BackendSettings {
         max_in_flight_per_endpoint: cap,
         queue_max_requests: spec.queue.max_requests.unwrap_or(default_queue),
         queue_timeout: spec.queue.timeout.0,
+        queue_target: spec.queue.target.map(|target| target.0),
+        queue_fair: spec.queue.fairness == Fairness::PerRoute,
+        queue_priority: priorities(&spec.queue.priority, namespace).map(Arc::new),
         overload_status: spec.overload.status,
         overload_retry_after: spec.overload.retry_after.0,
         connect_timeout: spec.timeouts.connect.0,
@@ -138,6 +146,7 @@ pub(super) fn backend_faults(spec: &BackendPolicySpec) -> Vec<Fault> {
         let surplus = !is_cookie && affinity.max_age.is_some();
         faults.when(surplus, "affinity.maxAge", "is only for cookies");
     }
+    queue_faults(&spec.queue, &mut faults);
     let is_late = spec.retry.backoff_base > spec.retry.backoff_max;
     faults.when(is_late, "retry.backoffBase", "must not be longer than `backoffMax`");
     if let Some(active) = &spec.health.active {
@@ -166,6 +175,18 @@ pub(super) fn client_faults(spec: &ClientPolicySpec) -> Vec<Fault> {
     faults.when(*zero_rtt && !enabled, "http3.zeroRtt", "needs `enabled`");
     faults.when(advertised_port.is_some() && !enabled, "http3.advertisedPort", "needs `enabled`");
     faults.0
+}
+
+fn queue_faults(queue: &Queue, faults: &mut Faults) {
+    let QueuePriority { header, values, .. } = &queue.priority;
+    let surplus = header.is_none() && !values.is_empty();
+    faults.when(surplus, "queue.priority.values", "needs `header`");
+    let mut names: Vec<&str> = values.iter().map(|value| value.value.as_str()).collect();
+    names.sort_unstable();
+    let twice = names.windows(2).any(|pair| pair[0] == pair[1]);
+    faults.when(twice, "queue.priority.values", "names a value twice");
+    let is_long = queue.target.is_some_and(|target| target > queue.timeout);
+    faults.when(is_long, "queue.target", "must not be longer than `timeout`");
 }
 
 #[derive(Default)]
@@ -222,6 +243,35 @@ fn hash_key(asked: &HashOn) -> Option<HashKey> {
         HashOnType::Path => Some(HashKey::Path),
         HashOnType::Host => Some(HashKey::Host),
     }
+}
+
+/// `None`: nothing is asked for.
+fn priorities(asked: &QueuePriority, namespace: &str) -> Option<Priorities> {
+    if *asked == QueuePriority::default() {
+        return None;
+    }
+    let value = |asked: &PriorityValue| (asked.value.as_str().into(), priority(asked.priority));
+    let header = asked.header.as_deref().map(|name| PriorityHeader {
+        name: name.to_ascii_lowercase().into(),
+        values: asked.values.iter().map(value).collect(),
+    });
+    let mut routes: Vec<&RoutePriority> = asked.routes.iter().collect();
+    routes.sort_by_key(|route| route.section_name.is_none());
+    let route = |asked: &RoutePriority| {
+        let namespace = asked.namespace.as_deref().unwrap_or(namespace);
+        let rule = asked.section_name.as_deref().unwrap_or_default();
+        (format!("{namespace}/{}/{rule}", asked.name).into(), priority(asked.priority))
+    };
+    Some(Priorities {
+        header,
+        routes: routes.into_iter().map(route).collect(),
+        default: priority(asked.default),
+    })
+}
+
+/// The schema lets no other number through.
+fn priority(number: u8) -> Priority {
+    Priority::new(number).unwrap_or_default()
 }
 
 fn affinity(asked: &objects::Affinity) -> Affinity {

@@ -95,6 +95,7 @@ fn each_failure_has_a_code() {
         (Failure::OutOfDescriptors, Code::Unavailable),
         (Failure::QueueFull, Code::ResourceExhausted),
         (Failure::QueueTimeout, Code::ResourceExhausted),
+        (Failure::QueueLate, Code::ResourceExhausted),
         (Failure::BodyTooLarge, Code::ResourceExhausted),
         (Failure::AttemptTimeout, Code::DeadlineExceeded),
         (Failure::RequestTimeout, Code::DeadlineExceeded),

@@ -104,6 +104,9 @@ impl Record {
         }
         if let Some(failure) = self.failure {
             worker.counters().failures[failure.index()].add(1);
+            if let (Some(backend), Some(refusal)) = (&self.backend, failure.refusal()) {
+                backend.counters[worker.index].refused[refusal].add(1);
+            }
         }
         let listener = &client.bound.counters[worker.index];
         listener.received_bytes.add(exchange.upload.body_bytes);

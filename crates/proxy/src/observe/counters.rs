@@ -148,6 +148,10 @@ pub(crate) struct RouteCounters {
 #[repr(align(64))]
 pub(crate) struct BackendCounters {
     pub(crate) queued: Histogram,
+    /// By [`Failure::refusal`].
+    pub(crate) refused: [Counter; Failure::REFUSALS.len()],
+    /// Requests whose header field said no priority.
+    pub(crate) priorities_ignored: Counter,
     pub(crate) retries: Counter,
     pub(crate) retries_refused: Counter,
     pub(crate) abandoned: Counter,

@@ -254,6 +254,36 @@ static OF_BACKENDS: &[Row<Backend>] = &[
         "Requests that wait for a slot now.",
     ),
     Row::new(
+        "sheave_backend_waiting_by_priority",
+        &["backend", "priority"],
+        Read::Gauges(|it, each| {
+            // Where there is one priority, sheave_backend_waiting says it all.
+            if it.current().settings.queue_priority.is_some() {
+                for (number, waiting) in it.waiting_by_priority().into_iter().enumerate() {
+                    each(&number.to_string(), waiting as f64);
+                }
+            }
+        }),
+        "The same by priority, where the BackendPolicy has priorities; some who have just left may be among them.",
+    ),
+    Row::new(
+        "sheave_backend_refused",
+        &["backend", "reason"],
+        Read::Counts(|it, each| {
+            for (place, refusal) in Failure::REFUSALS.into_iter().enumerate() {
+                let count = total(&it.counters, |shard| &shard.refused[place]);
+                each(refusal.meaning().word, count);
+            }
+        }),
+        "Requests, connections and flows that got no slot: the queue was full, the wait was or would have been too long.",
+    ),
+    Row::new(
+        "sheave_backend_priorities_ignored",
+        BACKEND,
+        Read::Count(|it| total(&it.counters, |shard| &shard.priorities_ignored)),
+        "Requests whose header field for it said no priority that there is.",
+    ),
+    Row::new(
         "sheave_backend_retries",
         BACKEND,
         Read::Count(|it| total(&it.counters, |shard| &shard.retries)),

@@ -115,6 +115,9 @@ impl Record {
         }
         if let Some(failure) = self.failure {
             worker.counters().failures[failure.index()].add(1);
+            if let (Some(backend), Some(refusal)) = (&self.backend, failure.refusal()) {
+                backend.counters[worker.index].refused[refusal].add(1);
+            }
         }
         if worker.log.wants(&mut worker.rng.borrow_mut()) {
             worker.log.write(|line| self.describe(line, worker), worker.counters());

@@ -296,10 +296,10 @@ async fn admit(
         Entered::Queued(place) => place,
     };
     let since = clock::now();
-    let granted = poll_fn(|_| place.granted().map_or(Poll::Pending, Poll::Ready));
+    let granted = poll_fn(|_| place.poll());
     let granted = timeout(backend.hold().settings.queue_timeout, granted).await;
     record.waited(worker, backend, clock::now().saturating_since(since));
-    granted.map_err(|_elapsed| passage::waited_in_vain(backend))
+    granted.unwrap_or_else(|_elapsed| Err(passage::waited_in_vain(backend)))
 }
 
 /// A socket that sends to this endpoint and hears it alone.

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use gateway::Object;
-use gateway::snapshot::{BackendKey, BackendSettings};
+use gateway::snapshot::{BackendKey, BackendSettings, Priorities};
 use gateway::status::{ConditionType, Detail, Status, TargetStatus};
 
 /// `namespace/name` of the BackendPolicy that holds for the backend: one for its port goes before one for its Service.
@@ -63,6 +63,9 @@ fn values(settings: &BackendSettings) -> Vec<(&'static str, String)> {
         max_in_flight_per_endpoint,
         queue_max_requests,
         queue_timeout,
+        queue_target,
+        queue_fair,
+        queue_priority,
         overload_status,
         overload_retry_after,
         connect_timeout,
@@ -92,6 +95,9 @@ fn values(settings: &BackendSettings) -> Vec<(&'static str, String)> {
         ("maxInFlightPerEndpoint", or_none(max_in_flight_per_endpoint.as_ref())),
         ("queue.maxRequests", queue_max_requests.to_string()),
         ("queue.timeout", duration(queue_timeout)),
+        ("queue.target", or_none(queue_target.as_ref())),
+        ("queue.fairness", if *queue_fair { "PerRoute" } else { "None" }.to_owned()),
+        ("queue.priority", queue_priority.as_deref().map_or_else(none, priorities)),
         ("overload.status", overload_status.to_string()),
         ("overload.retryAfter", duration(overload_retry_after)),
         ("timeouts.connect", duration(connect_timeout)),
@@ -116,6 +122,19 @@ fn values(settings: &BackendSettings) -> Vec<(&'static str, String)> {
     ]
 }
 
+/// Who goes first, in a few words.
+fn priorities(priorities: &Priorities) -> String {
+    let Priorities { header, routes, default } = priorities;
+    let header = header.iter().map(|header| format!("{}, else ", header.name));
+    let routes = routes.iter().map(|(name, priority)| format!("{name}: {priority:?}, "));
+    let parts: String = header.chain(routes).collect();
+    format!("{parts}{default:?}")
+}
+
+fn none() -> String {
+    "none".to_owned()
+}
+
 fn or_none<T: Debug>(value: Option<T>) -> String {
-    value.map_or_else(|| "none".to_owned(), |value| format!("{value:?}"))
+    value.map_or_else(none, |value| format!("{value:?}"))
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use balance::demand::{self, Shard, Shed};
 use balance::{
-    Admission, Algorithm, End, EndpointSet, Entry, Outcome, Picker, Queue, Ticket, Time, Wish,
+    Admission, Algorithm, End, EndpointSet, Entry, Outcome, Picker, Queue, Rank, Ticket, Time, Wish,
 };
 
 use super::pods::{Endpoint, Pods};
@@ -153,7 +153,9 @@ impl<'a> Day<'a> {
 
     fn ask(&mut self, client: Client) {
         let client = Client { tries: client.tries + 1, ..client };
-        let wish = Wish { now: self.now, ..Wish::default() };
+        let until = self.now + self.settings.patience;
+        let rank = Rank { until, ..Rank::default() };
+        let wish = Wish { now: self.now, rank, ..Wish::default() };
         let picker = &mut self.pickers[self.dice.below(WORKERS)];
         let (queue, number) = (&mut self.queue, self.waiting.next_number());
         let limits = self.settings.limits;
@@ -162,7 +164,7 @@ impl<'a> Day<'a> {
                 self.demand.shard.take(self.now);
                 self.start(client, endpoint);
             }
-            Entry::Waiting(ticket) => {
+            Entry::Waiting { ticket, turned_out: _ } => {
                 self.demand.shard.wait(self.now);
                 self.waiting.waiters.push_back(Some(Waiter { client, ticket }));
                 self.agenda.enter(self.now + self.settings.patience, Event::LosePatience(number));
@@ -182,7 +184,7 @@ impl<'a> Day<'a> {
         let head_after = Some(self.now.saturating_since(started));
         endpoint.learn(&Outcome { started, head_after, end: End::Success }, self.now);
         self.demand.shard.give_back(started, self.now);
-        let woken = self.admission.release(endpoint, || &mut self.queue);
+        let woken = self.admission.release(endpoint, || self.now, || &mut self.queue);
         woken.into_iter().for_each(|number| self.wake(number));
     }
 
@@ -261,7 +263,7 @@ impl<'a> Day<'a> {
     fn publish(&mut self) {
         self.set = self.pods.set();
         let (set, limits) = (self.set.clone(), self.settings.limits);
-        let woken = self.admission.replace(set, limits, || &mut self.queue);
+        let woken = self.admission.replace(set, limits, self.now, || &mut self.queue);
         woken.into_iter().for_each(|number| self.wake(number));
     }
 

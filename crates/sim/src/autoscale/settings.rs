@@ -146,7 +146,7 @@ impl Default for Settings {
             },
             clients: ClientSettings { retry_after: Duration::from_secs(1), tries: 5 },
             service: Duration::from_millis(340),
-            limits: Limits { cap: Cap::of(4), max_waiting: 1024 },
+            limits: Limits { cap: Cap::of(4), max_waiting: 1024, ..Limits::default() },
             patience: Duration::from_secs(5),
             start: [Duration::from_secs(30), Duration::from_secs(120)],
             scaler: ScalerSettings {

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use balance::{Algorithm, Cap, EndpointSet, Ledger, Limits, Member, Picker, Wish};
+use balance::{Algorithm, Cap, EndpointSet, Ledger, Limits, Member, Picker, Time, Wish};
 
 use crate::dice::Dice;
 use crate::plan::BackendPlan;
@@ -86,7 +86,7 @@ fn owners(algorithm: Algorithm, set: &EndpointSet<usize>, keys: &[u64]) -> Vec<O
         let endpoint = picker.take(set, Cap::None, &wish)?;
         let nobody =
             balance::Queue::<usize, ()>::new(EndpointSet::empty().into(), Limits::default());
-        admission.release(&endpoint, || Box::new(nobody));
+        admission.release(&endpoint, || Time::ZERO, || Box::new(nobody));
         Some(endpoint.data)
     };
     keys.iter().map(&mut owner).collect()

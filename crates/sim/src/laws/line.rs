@@ -1,8 +1,9 @@
 //! Who waits for one backend, in order, and who may be given what.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
-use balance::{Entry, Refusal};
+use balance::{Entry, Refusal, Ticket};
 
 use crate::laws::{View, Want};
 use crate::requests::Id;
@@ -15,15 +16,27 @@ pub(crate) struct Line(VecDeque<Waiter>);
 struct Waiter {
     id: Id,
     want: Want,
+    ticket: Arc<Ticket<usize>>,
+    /// How often a younger one of a higher priority has gone before it.
+    passed: usize,
+    /// How many of its own priority were there when it came.
+    behind: usize,
 }
 
 /// What was true when a slot was granted, to be held against the endpoint once the waiter shows it.
 pub(crate) struct Grant {
     view: View,
     want: Want,
-    /// What those who were passed over want.
-    passed: Vec<Want>,
+    /// It had been passed over as often as anybody may be.
+    overdue: bool,
+    /// What those who came before it want.
+    older: Vec<Want>,
+    /// What those who came after it want.
+    younger: Vec<Want>,
 }
+
+/// So often younger ones of a higher priority go before somebody who is the first of its line.
+const PASSED_AT_MOST: usize = 7;
 
 impl Line {
     pub(crate) fn len(&self) -> usize {
@@ -34,7 +47,7 @@ impl Line {
     pub(crate) fn entered(
         &mut self,
         (id, want): (Id, Want),
-        entry: &Entry<usize>,
+        entry: &Entry<usize, Id>,
         seen: &View,
         current: &View,
     ) {
@@ -48,16 +61,25 @@ impl Line {
                 let wanted = self.0.iter().any(|waiter| current.wants(waiter.want, endpoint));
                 assert!(!wanted, "barged in before somebody who waits");
             }
-            Entry::Waiting(_) => {
-                assert!(waiting < current.limits.max_waiting, "waits beyond the limit");
-                self.0.push_back(Waiter { id, want });
+            Entry::Waiting { ticket, turned_out } => {
+                let room = waiting < current.limits.max_waiting;
+                assert_eq!(turned_out.is_none(), room, "waits beyond the limit");
+                if let Some(victim) = turned_out {
+                    self.turned_out(*victim, want, current);
+                }
+                let same = |waiter: &&Waiter| waiter.want.priority == want.priority;
+                let behind = self.0.iter().filter(same).count();
+                self.0.push_back(Waiter { id, want, ticket: ticket.clone(), passed: 0, behind });
             }
             Entry::Refused(refusal) => {
                 let decides = if waiting >= seen.limits.max_waiting { seen } else { current };
-                assert!(waiting >= decides.limits.max_waiting, "refused though it may wait");
                 let mut free = decides.free();
                 let served = waiting == 0 && free.any(|endpoint| decides.wants(want, endpoint));
                 assert!(!served, "refused though there is a slot");
+                if *refusal == Refusal::Late {
+                    return;
+                }
+                assert!(waiting >= decides.limits.max_waiting, "refused though it may wait");
                 let reasons = [seen, current].map(Self::reason);
                 assert!(reasons.contains(refusal), "refused for a wrong reason");
             }
@@ -69,18 +91,57 @@ impl Line {
         if nobody { Refusal::NoEndpoint } else { Refusal::Full }
     }
 
-    /// Somebody has been woken, so it no longer waits.
-    pub(crate) fn granted(&mut self, id: Id, current: &View) -> Grant {
-        let position = self.0.iter().position(|waiter| waiter.id == id);
-        let position = position.expect("only who waits is granted a slot");
-        let passed = self.0.range(..position).map(|waiter| waiter.want).collect();
+    /// A place in a full queue has gone to somebody who wants this.
+    fn turned_out(&mut self, victim: Id, want: Want, current: &View) {
+        let victim = self.take(victim);
+        assert_eq!(victim.ticket.refused(), Some(Refusal::TurnedOut));
+        let (party, own) = (current.party(victim.want), current.party(want));
+        assert!(party.0 > own.0 || (party.0 == own.0 && party.1 != own.1), "for nobody better");
+        let lower = self.0.iter().any(|waiter| waiter.want.priority > victim.want.priority);
+        assert!(!lower, "a lower one was left");
+    }
+
+    /// Somebody has been woken, so it no longer waits: it has a slot, or else has been let go.
+    pub(crate) fn woken(&mut self, id: Id, current: &View) -> Option<Grant> {
+        let position = self.position(id);
         let waiter = self.0.remove(position).expect("it was found there");
-        Grant { view: current.clone(), want: waiter.want, passed }
+        if let Some(refusal) = waiter.ticket.refused() {
+            assert_eq!(refusal, Refusal::LetGo);
+            assert!(current.limits.delay.is_some(), "let go without a target");
+            return None;
+        }
+        for older in self.0.range_mut(..position) {
+            older.passed += usize::from(older.want.priority > waiter.want.priority);
+            let most = PASSED_AT_MOST * (older.behind + 1);
+            assert!(!current.is_free(older.want) || older.passed <= most, "somebody starves");
+        }
+        let wants = |waiter: &Waiter| waiter.want;
+        Some(Grant {
+            view: current.clone(),
+            want: waiter.want,
+            overdue: waiter.passed >= PASSED_AT_MOST,
+            older: self.0.range(..position).map(wants).collect(),
+            younger: self.0.range(position..).map(wants).collect(),
+        })
+    }
+
+    /// How many of those who have been woken have a slot.
+    pub(crate) fn granted_of(&self, woken: &[Id]) -> usize {
+        let granted = |id: &&Id| self.0[self.position(**id)].ticket.refused().is_none();
+        woken.iter().filter(granted).count()
     }
 
     pub(crate) fn gave_up(&mut self, id: Id) {
+        self.take(id);
+    }
+
+    fn take(&mut self, id: Id) -> Waiter {
+        self.0.remove(self.position(id)).expect("it was found there")
+    }
+
+    fn position(&self, id: Id) -> usize {
         let position = self.0.iter().position(|waiter| waiter.id == id);
-        self.0.remove(position.expect("only who waits gives up"));
+        position.expect("only who waits is granted a slot, or gives up")
     }
 
     /// Nobody waits while a slot that it may use is free.
@@ -98,8 +159,14 @@ impl Line {
 impl Grant {
     /// The waiter shows which endpoint it was granted.
     pub(crate) fn shown(&self, endpoint: &Endpoint) {
-        assert!(self.view.allows(self.want, endpoint), "granted an endpoint not to use");
-        let passed = self.passed.iter().any(|&want| self.view.wants(want, endpoint));
-        assert!(!passed, "somebody who may use it came first");
+        let Self { view, want, .. } = self;
+        assert!(view.allows(*want, endpoint), "granted an endpoint not to use");
+        let could = |other: &&Want| view.wants(**other, endpoint);
+        let party = view.party(*want);
+        let passed = self.older.iter().filter(could).any(|&other| view.party(other) == party);
+        assert!(!passed, "somebody of the same priority and route came first");
+        let all = self.older.iter().chain(&self.younger);
+        let higher = all.filter(could).any(|other| other.priority < want.priority);
+        assert!(!higher || self.overdue, "somebody of a higher priority waits");
     }
 }

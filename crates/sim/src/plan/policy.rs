@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use balance::health::{ActiveSettings, HealthSettings, PassiveSettings, SlowStartSettings};
 use balance::retry::RetrySettings;
-use balance::{Algorithm, Cap, Limits};
+use balance::{Algorithm, Cap, Delay, Limits};
 
 use crate::dice::Dice;
 
@@ -21,10 +21,15 @@ pub(super) fn draw_algorithm(dice: &mut Dice) -> Algorithm {
     all[dice.below(all.len())]
 }
 
-pub(crate) fn draw_limits(dice: &mut Dice) -> Limits {
+pub(crate) fn draw_limits(dice: &mut Dice, slowest: Duration) -> Limits {
     let cap = if dice.percent(85) { Cap::of(dice.between(1, 4)) } else { Cap::None };
     let max_waiting = if dice.percent(85) { dice.between(1, 64) } else { 0 };
-    Limits { cap, max_waiting }
+    let fair = dice.percent(70);
+    let delay = dice.percent(40).then(|| Delay {
+        target: slowest * dice.between(1, 50) / 10,
+        interval: slowest * dice.between(0, 20),
+    });
+    Limits { cap, max_waiting, fair, delay }
 }
 
 pub(super) fn draw_health(dice: &mut Dice, service: Duration) -> HealthSettings {

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use balance::{End, Entry, Outcome, outcome::Testimony};
+use balance::{End, Entry, Outcome, Priority, outcome::Testimony};
 
 use super::{Endpoint, Event, Phase, World};
+use crate::dice::Dice;
 use crate::laws::Want;
+use crate::plan::BackendPlan;
 use crate::requests::{Id, Job, Place, Request, Stage};
 use crate::server::Reception;
 
@@ -39,6 +41,8 @@ impl World {
             except: None,
             only: bound.then(|| self.dice.below(self.servers.len())),
             key: Some(self.dice.seed()),
+            priority: draw_priority(&mut self.dice, plan),
+            route: u64::from(self.dice.between(1, plan.routes)),
         };
         let stage = Stage::Asks;
         let request = Request { place, worker, stage, want, attempts: 0, client_gone: false };
@@ -60,25 +64,30 @@ impl World {
     /// A request asks for a slot.
     fn ask(&mut self, id: Id) {
         let Request { place, worker, want, .. } = *self.requests.known(id);
+        let until = self.now + self.plan.backends[place.backend].patience;
         let balancer = &mut self.balancers[place.balancer];
         let backend = &mut balancer.backends[place.backend];
-        let entry = backend.enter((id, want), worker, &balancer.endpoints, self.now);
+        let entry = backend.enter((id, want, until), worker, &balancer.endpoints, self.now);
         // A probe may hold the slot that the request needs.
         let at_once = matches!(entry, Entry::Slot(_)) || balancer.probing > 0;
         assert!(self.phase < Phase::Calm || at_once, "the traces of faults have not gone");
         self.trace(format_args!("{id:?} asks: {entry:?}"));
         match entry {
             Entry::Slot(endpoint) => self.start(id, endpoint),
-            Entry::Waiting(ticket) => {
+            Entry::Waiting { ticket, turned_out } => {
                 self.requests.known(id).stage = Stage::Waits(ticket, None);
-                let patience = self.plan.backends[place.backend].patience;
-                self.after(patience, Event::LosePatience(id));
+                self.agenda.enter(until, Event::LosePatience(id));
+                if let Some(victim) = turned_out {
+                    self.refused(victim);
+                }
             }
-            Entry::Refused(_) => {
-                self.tally.refused += 1;
-                self.requests.remove(id);
-            }
+            Entry::Refused(_) => self.refused(id),
         }
+    }
+
+    fn refused(&mut self, id: Id) {
+        self.tally.refused += 1;
+        self.requests.remove(id);
     }
 
     /// A request that has a slot is sent to its endpoint.
@@ -232,25 +241,37 @@ impl World {
 
     /// A slot comes back through one backend; those who wait at the balancer's others may want it too.
     pub(super) fn release(&mut self, place: Place, endpoint: &Endpoint) {
-        let woken = self.backend(place).release(endpoint);
+        let now = self.now;
+        let woken = self.backend(place).release(endpoint, now);
         self.wake_up(place, woken);
         for backend in (0..self.plan.backends.len()).filter(|&other| other != place.backend) {
             let place = Place { backend, ..place };
-            let woken = self.backend(place).dispatch();
+            let woken = self.backend(place).dispatch(now);
             self.wake_up(place, woken);
         }
     }
 
     pub(super) fn wake_up(&mut self, place: Place, woken: impl IntoIterator<Item = Id>) {
         for id in woken {
-            self.trace(format_args!("{id:?} is granted a slot"));
             let backend = &mut self.balancers[place.balancer].backends[place.backend];
+            let granted = backend.line.woken(id, &backend.current);
+            if granted.is_none() {
+                self.trace(format_args!("{id:?} is let go"));
+                self.refused(id);
+                continue;
+            }
+            self.trace(format_args!("{id:?} is granted a slot"));
             let Stage::Waits(_, grant @ None) = &mut self.requests.known(id).stage else {
                 panic!("only who waits is granted a slot, and once");
             };
-            *grant = Some(backend.line.granted(id, &backend.current));
+            *grant = granted;
             let late = Duration::from_micros(u64::from(self.dice.between(0, 100)));
             self.after(late, Event::Wake(id));
         }
     }
+}
+
+fn draw_priority(dice: &mut Dice, plan: &BackendPlan) -> Priority {
+    let other = dice.percent(plan.prioritised_percent);
+    if other { Priority::ALL[dice.below(Priority::COUNT)] } else { Priority::default() }
 }

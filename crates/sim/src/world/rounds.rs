@@ -78,7 +78,8 @@ impl World {
     /// Puts a view in force; workers learn of it late, each in its time.
     fn replace(&mut self, place: Place, view: View) {
         self.trace(format_args!("{place:?}: {:?}, {:?}", view.set, view.limits));
-        let woken = self.backend(place).replace(view);
+        let now = self.now;
+        let woken = self.backend(place).replace(view, now);
         self.wake_up(place, woken);
         for worker in 0..self.plan.workers {
             let lag = self.plan.backends[place.backend].lag;

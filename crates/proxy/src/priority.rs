@@ -1,0 +1,27 @@
+//! Which priority a request has if it has to wait: what its header field says, else that of its route.
+
+use balance::Priority;
+use gateway::snapshot::{Priorities, Rule};
+
+use crate::backend::BackendRef;
+use crate::head::RequestHead;
+use crate::worker::Worker;
+
+/// The priority of a request, as filters have left it. A value that says nothing is counted.
+pub(crate) fn of_request(
+    worker: &Worker,
+    backend: &BackendRef,
+    priorities: &Priorities,
+    rule: &Rule,
+    request: &RequestHead,
+) -> Priority {
+    let said = priorities.header.as_ref().and_then(|header| {
+        let value = request.fields.get(&header.name)?;
+        let priority = header.read(value);
+        if priority.is_none() {
+            backend.counters[worker.index].priorities_ignored.add(1);
+        }
+        priority
+    });
+    said.unwrap_or_else(|| priorities.of_rule(&rule.name))
+}

@@ -1,0 +1,250 @@
+//! What a queue does in a long overload: how long who is served has waited, and how much of the work is for somebody.
+//!
+//! Clients are impatient and do not say so: an answer that comes too late is work for nobody, and takes as long as any.
+//! The table is what `docs/internals/queue.md` shows.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use balance::{
+    Admission, Algorithm, Cap, Delay, Endpoint, EndpointSet, Entry, Ledger, Limits, Member, Picker,
+    Queue, Rank, Ticket, Time, Wish,
+};
+
+use crate::agenda::Agenda;
+use crate::dice::Dice;
+
+const ENDPOINTS: usize = 6;
+const SLOTS: u32 = 4;
+/// The mean; times are exponential.
+const SERVICE: Duration = Duration::from_millis(340);
+const LOAD_PERCENTS: [u32; 6] = [90, 105, 120, 150, 200, 300];
+/// Clients wait for the whole answer between the one and the other, evenly.
+const PATIENCE_MILLISECONDS: (u32, u32) = (1_000, 3_000);
+const QUEUE_TIMEOUT: Duration = Duration::from_secs(5);
+const TARGET: Duration = Duration::from_millis(200);
+const LASTS: Duration = Duration::from_secs(1_000);
+/// The world begins empty.
+const WARMING_UP: Duration = Duration::from_secs(100);
+
+/// How a queue treats those who come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Manner {
+    /// Everybody waits for as long as the queue's timeout allows.
+    Patient,
+    /// Who would wait for longer than that is refused at once.
+    Foresight,
+    /// With a target besides.
+    Target,
+    /// Clients say how long they wait, and who would wait for longer is refused at once.
+    Deadline,
+}
+
+const MANNERS: [Manner; 4] = [Manner::Patient, Manner::Foresight, Manner::Target, Manner::Deadline];
+
+/// Prints the table, a row for each combination. Times are in seconds.
+#[expect(clippy::print_stdout, reason = "the table is what it is for")]
+pub(crate) fn print() {
+    println!("queue,load,wait_p50,wait_p99,busy,in_time,refused_p50");
+    for load_percent in LOAD_PERCENTS {
+        for manner in MANNERS {
+            let load = f64::from(load_percent) / 100.0;
+            let Findings { mut waits, mut refused, busy, in_time } = Farm::new(manner).run(load);
+            let (middle, most) = (percentile(&mut waits, 50), percentile(&mut waits, 99));
+            let refused = percentile(&mut refused, 50);
+            let manner = format!("{manner:?}").to_lowercase();
+            println!("{manner},{load},{middle:.3},{most:.3},{busy:.3},{in_time:.3},{refused:.3}");
+        }
+    }
+}
+
+fn percentile(times: &mut [Duration], percent: usize) -> f64 {
+    times.sort_unstable();
+    let time = times.get(times.len() * percent / 100);
+    time.map_or(0.0, Duration::as_secs_f64)
+}
+
+#[derive(Default)]
+struct Findings {
+    /// Of those who were served.
+    waits: Vec<Duration>,
+    /// How long the others waited for nothing.
+    refused: Vec<Duration>,
+    /// The share of all slots' time that was work.
+    busy: f64,
+    /// The share of all slots' time that was work for somebody who still waited when it was done.
+    in_time: f64,
+}
+
+#[derive(Clone, Copy)]
+struct Client {
+    came: Time,
+    leaves: Time,
+}
+
+enum Event {
+    Arrive,
+    Finish(Arc<Endpoint<()>>),
+    LosePatience(u64),
+}
+
+struct Farm {
+    manner: Manner,
+    set: Arc<EndpointSet<()>>,
+    limits: Limits,
+    picker: Picker,
+    admission: Admission,
+    queue: Queue<(), u64>,
+    waiting: BTreeMap<u64, (Client, Arc<Ticket<()>>)>,
+    agenda: Agenda<Event>,
+    dice: Dice,
+    now: Time,
+    next: u64,
+    findings: Findings,
+}
+
+impl Farm {
+    fn new(manner: Manner) -> Self {
+        let mut ledger = Ledger::new();
+        let member = |number: usize| {
+            let address = SocketAddr::from(([10, 0, 0, 1], number as u16));
+            Member::new(ledger.endpoint(address, || ()), 1)
+        };
+        let set = Arc::new(EndpointSet::new((0..ENDPOINTS).map(member).collect()));
+        let delay = Delay { target: TARGET, interval: QUEUE_TIMEOUT };
+        let limits = Limits {
+            cap: Cap::of(SLOTS),
+            max_waiting: 1_024,
+            fair: true,
+            delay: (manner == Manner::Target).then_some(delay),
+        };
+        Self {
+            manner,
+            limits,
+            picker: Picker::new(Algorithm::LeastLoad, 1),
+            admission: Admission::new(),
+            queue: Queue::new(set.clone(), limits),
+            set,
+            waiting: BTreeMap::new(),
+            agenda: Agenda::new(),
+            dice: Dice::new(42),
+            now: Time::ZERO,
+            next: 0,
+            findings: Findings::default(),
+        }
+    }
+
+    fn run(mut self, load: f64) -> Findings {
+        let slots = ENDPOINTS as f64 * f64::from(SLOTS);
+        let interval = SERVICE.div_f64(slots * load);
+        self.agenda.enter(Time::ZERO, Event::Arrive);
+        let end = Time::ZERO + LASTS;
+        while let Some((at, event)) = self.agenda.next_until(end) {
+            self.now = at;
+            match event {
+                Event::Arrive => {
+                    let next = self.dice.exponential(interval);
+                    self.agenda.enter(at + next, Event::Arrive);
+                    self.arrive();
+                }
+                Event::Finish(endpoint) => self.finish(&endpoint),
+                Event::LosePatience(number) => self.lose_patience(number),
+            }
+        }
+        let all = slots * (LASTS - WARMING_UP).as_secs_f64();
+        let Findings { busy, in_time, .. } = self.findings;
+        Findings { busy: busy / all, in_time: in_time / all, ..self.findings }
+    }
+
+    fn arrive(&mut self) {
+        let (least, most) = PATIENCE_MILLISECONDS;
+        let patience = Duration::from_millis(u64::from(self.dice.between(least, most)));
+        let client = Client { came: self.now, leaves: self.now + patience };
+        let timeout = self.now + QUEUE_TIMEOUT;
+        let until = match self.manner {
+            Manner::Patient => Time::MAX,
+            Manner::Foresight | Manner::Target => timeout,
+            Manner::Deadline => client.leaves,
+        };
+        let wish =
+            Wish { now: self.now, rank: Rank { until, ..Rank::default() }, ..Wish::default() };
+        let (queue, number) = (&mut self.queue, self.next);
+        self.next += 1;
+        let entry = self.admission.enter(
+            &mut self.picker,
+            &self.set,
+            self.limits,
+            &wish,
+            || queue,
+            || number,
+        );
+        match entry {
+            Entry::Slot(endpoint) => self.start(client, endpoint),
+            Entry::Waiting { ticket, .. } => {
+                self.waiting.insert(number, (client, ticket));
+                self.agenda.enter(until.min(timeout), Event::LosePatience(number));
+            }
+            Entry::Refused(_) => self.refuse(client),
+        }
+    }
+
+    fn start(&mut self, client: Client, endpoint: Arc<Endpoint<()>>) {
+        let takes = self.dice.exponential(SERVICE);
+        let ends = self.now + takes;
+        if self.counts() {
+            self.findings.waits.push(self.now.saturating_since(client.came));
+            self.findings.busy += takes.as_secs_f64();
+            if ends <= client.leaves {
+                self.findings.in_time += takes.as_secs_f64();
+            }
+        }
+        self.agenda.enter(ends, Event::Finish(endpoint));
+    }
+
+    fn finish(&mut self, endpoint: &Endpoint<()>) {
+        let now = self.now;
+        let woken = self.admission.release(endpoint, || now, || &mut self.queue);
+        for number in woken {
+            let (client, ticket) = self.waiting.remove(&number).expect("who is woken waits");
+            match ticket.granted() {
+                Some(endpoint) => self.start(client, endpoint),
+                None => self.refuse(client),
+            }
+        }
+    }
+
+    fn lose_patience(&mut self, number: u64) {
+        let Some((client, ticket)) = self.waiting.remove(&number) else { return };
+        assert!(self.admission.cancel(&ticket), "who is granted a slot is woken at once");
+        self.refuse(client);
+    }
+
+    fn refuse(&mut self, client: Client) {
+        if self.counts() {
+            self.findings.refused.push(self.now.saturating_since(client.came));
+        }
+    }
+
+    fn counts(&self) -> bool {
+        self.now >= Time::ZERO + WARMING_UP
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn in_a_long_overload_a_target_saves_work_from_being_for_nobody() {
+        let run = |manner| Farm::new(manner).run(2.0);
+        let [patient, foresight, target] =
+            [Manner::Patient, Manner::Foresight, Manner::Target].map(run);
+        for it in [&patient, &foresight, &target] {
+            assert!(it.busy > 0.95, "slots were busy for {} of the time", it.busy);
+        }
+        assert!(patient.in_time < 0.1 && foresight.in_time < 0.1);
+        assert!(target.in_time > 0.8, "{}", target.in_time);
+    }
+}
