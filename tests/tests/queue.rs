@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use serde_json::{Value, json};
-use tests::load::open_loop;
+use tests::load::{Habit, Load, open_loop};
 use tests::machine::waited_for_cpu;
 use tests::scene::{addresses, endpoints};
 use tests::{Behaviour, Client, Endpoint, Response, Result, Scene, objects};
@@ -198,9 +198,13 @@ async fn an_endpoint_that_joins_takes_from_the_queue() -> Result {
     }
     scene.endpoints.push(Endpoint::start(Behaviour::ok()).await?);
     scene.configuration.set_endpoints(&addresses(&scene.endpoints))?;
+    let ready = Instant::now();
     for client in &mut waiting {
         ensure!(client.response("GET").await?.status() == 200);
     }
+    // Nothing has been released: that it is there is enough.
+    eprintln!("the queue was served {:?} after the endpoint was written", ready.elapsed());
+    ensure!(ready.elapsed() <= MARGIN, "after {:?}", ready.elapsed());
     assert_eq!(scene.endpoints[1].counts().requests, 3);
     scene.endpoints[0].open_gate(1);
     ensure!(first.response("GET").await?.status() == 200);
@@ -297,5 +301,275 @@ async fn a_removed_cap_lets_everybody_in() -> Result {
     for client in &mut clients {
         ensure!(client.response("GET").await?.status() == 200);
     }
+    scene.sheave.idle().await
+}
+
+#[tokio::test]
+async fn without_an_endpoint_the_limits_of_the_queue_hold() -> Result {
+    let policy = json!({
+        "maxInFlightPerEndpoint": 1,
+        "queue": { "maxRequests": 2, "timeout": "1h" },
+    });
+    let policies = [objects::backend_policy("app", policy)];
+    let scene = Scene::with(Vec::new(), &policies, &[]).await?;
+    let mut waiting = Vec::new();
+    for number in 1..=2 {
+        waiting.push(begin(&scene, "/").await?);
+        scene.sheave.waiting(number).await?;
+    }
+    refusal(&scene.client().await?.get("/").await?, 429, "1")?;
+    let endpoint = Endpoint::start(Behaviour::ok()).await?;
+    scene.configuration.set_endpoints(&[endpoint.address])?;
+    for client in &mut waiting {
+        ensure!(client.response("GET").await?.status() == 200);
+    }
+    scene.sheave.idle().await
+}
+
+/// A client whose request with this priority has been sent and not answered.
+async fn begin_with(scene: &Scene, path: &str, priority: &str) -> Result<Client> {
+    let mut client = scene.client().await?;
+    let head = format!("GET {path} HTTP/1.1\r\nHost: test\r\nX-Priority: {priority}\r\n\r\n");
+    client.send(head).await?;
+    Ok(client)
+}
+
+/// In which order the only endpoint saw requests, after the first.
+fn order(scene: &Scene) -> Vec<String> {
+    let seen = scene.endpoint().seen();
+    seen.iter().skip(1).map(|seen| seen.head.target().to_owned()).collect()
+}
+
+#[tokio::test]
+async fn a_higher_priority_goes_first() -> Result {
+    let priority = json!({ "header": "X-Priority", "values": [
+        { "value": "gold", "priority": 1 }, { "value": "batch", "priority": 6 },
+    ] });
+    let scene = one_slot(json!({ "timeout": "1h", "priority": priority })).await?;
+    let mut clients = vec![occupy(&scene).await?];
+    let requests = ["batch", "0", "gold", "rusty", "gold"];
+    for (number, priority) in requests.iter().enumerate() {
+        clients.push(begin_with(&scene, &format!("/{number}"), priority).await?);
+        scene.sheave.waiting(number as u64 + 1).await?;
+    }
+    let by_priority = scene.sheave.samples("sheave_backend_waiting_by_priority").await?;
+    let waiting: Vec<f64> = by_priority.iter().map(|(_, waiting)| *waiting).collect();
+    assert_eq!(waiting, [0.0, 2.0, 0.0, 2.0, 0.0, 0.0, 1.0, 0.0], "{by_priority:?}");
+    scene.endpoint().open_gate(clients.len());
+    for client in &mut clients {
+        ensure!(client.response("GET").await?.status() == 200);
+    }
+    assert_eq!(order(&scene), ["/2", "/4", "/1", "/3", "/0"]);
+    assert_eq!(scene.sheave.sum("sheave_backend_priorities_ignored_total").await?, 2.0);
+    scene.sheave.idle().await
+}
+
+/// Two rules for the only Service: what begins with `/pay`, and all else.
+fn write_two_rules(scene: &Scene, policy: Value) -> Result {
+    let refs = json!([{ "name": "app", "port": 80 }]);
+    let pay = json!([{ "path": { "type": "PathPrefix", "value": "/pay" } }]);
+    let rules = json!([
+        { "name": "pay", "matches": pay, "backendRefs": refs },
+        { "backendRefs": refs },
+    ]);
+    let mut main = objects::gateway();
+    main.extend([objects::route_with("app", json!({ "rules": rules })), objects::service("app")]);
+    main.push(objects::backend_policy("app", policy));
+    Ok(scene.configuration.write("main.yaml", &main)?)
+}
+
+async fn two_rules(queue: Value) -> Result<Scene> {
+    let policy = json!({ "maxInFlightPerEndpoint": 2 });
+    let scene = Scene::governed(Behaviour::gated(), policy).await?;
+    write_two_rules(&scene, json!({ "maxInFlightPerEndpoint": 1, "queue": queue }))?;
+    let capped = async || Ok(scene.sheave.backends().await?[0].max_in_flight_per_endpoint);
+    tests::eventually("the rules are in force", capped, |cap| *cap == Some(1)).await?;
+    Ok(scene)
+}
+
+/// Sends requests, one after the other, into the queue; then lets all be served.
+async fn served_in_order(scene: &Scene, paths: &[&str]) -> Result<Vec<String>> {
+    let mut clients = vec![occupy(scene).await?];
+    for (number, path) in (1..).zip(paths) {
+        clients.push(begin(scene, path).await?);
+        scene.sheave.waiting(number).await?;
+    }
+    scene.endpoint().open_gate(clients.len());
+    for client in &mut clients {
+        ensure!(client.response("GET").await?.status() == 200);
+    }
+    scene.sheave.idle().await?;
+    Ok(order(scene))
+}
+
+#[tokio::test]
+async fn a_flood_by_one_route_does_not_push_another_back() -> Result {
+    let scene = two_rules(json!({ "timeout": "1h" })).await?;
+    let order = served_in_order(&scene, &["/a", "/b", "/c", "/d", "/pay/1", "/pay/2"]).await?;
+    assert_eq!(order, ["/a", "/pay/1", "/b", "/pay/2", "/c", "/d"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_route_may_go_before_others() -> Result {
+    let routes = json!([{ "name": "app", "sectionName": "pay", "priority": 0 }]);
+    let queue = json!({ "timeout": "1h", "priority": { "routes": routes } });
+    let scene = two_rules(queue).await?;
+    let order = served_in_order(&scene, &["/a", "/b", "/pay/1", "/c", "/pay/2"]).await?;
+    assert_eq!(order, ["/pay/1", "/pay/2", "/a", "/b", "/c"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_higher_priority_takes_the_place_of_a_lower_one() -> Result {
+    let queue =
+        json!({ "maxRequests": 1, "timeout": "1h", "priority": { "header": "X-Priority" } });
+    let scene = one_slot(queue).await?;
+    let mut first = occupy(&scene).await?;
+    let mut lower = begin_with(&scene, "/lower", "5").await?;
+    scene.sheave.waiting(1).await?;
+    let mut higher = begin_with(&scene, "/higher", "u=2, i").await?;
+    let refused = lower.response("GET").await?;
+    refusal(&refused, 429, "1")?;
+    ensure!(scene.sheave.sum("sheave_backend_refused_total").await? == 1.0);
+    scene.endpoint().open_gate(2);
+    ensure!(first.response("GET").await?.status() == 200);
+    ensure!(higher.response("GET").await?.status() == 200);
+    scene.sheave.idle().await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_cannot_be_served_in_time_is_refused_at_once_and_told_when_to_come_back() -> Result {
+    let slow = Behaviour::slow(Duration::from_millis(100));
+    let policy = json!({ "maxInFlightPerEndpoint": 1, "queue": { "timeout": "1m" } });
+    let scene = Scene::governed(slow, policy).await?;
+    let refs = json!([{ "name": "app", "port": 80 }]);
+    let hasty = json!({
+        "matches": [{ "path": { "type": "PathPrefix", "value": "/hasty" } }],
+        "backendRefs": refs,
+        "timeouts": { "request": "500ms" },
+    });
+    let rules = json!([hasty, { "backendRefs": refs }]);
+    let mut main = objects::gateway();
+    main.extend([objects::route_with("app", json!({ "rules": rules })), objects::service("app")]);
+    let policy = json!({
+        "maxInFlightPerEndpoint": 1,
+        "queue": { "timeout": "1m", "fairness": "None" },
+        "overload": { "retryAfter": "2s" },
+    });
+    main.push(objects::backend_policy("app", policy));
+    scene.configuration.write("main.yaml", &main)?;
+
+    let mut waiting = Vec::new();
+    for _ in 0..60 {
+        waiting.push(begin(&scene, "/").await?);
+    }
+    // Enough have been served to know the pace, and more than 3 s of them are left.
+    scene.endpoint().until("twenty", |counts| counts.requests >= 20).await?;
+    let mut hasty = scene.client().await?;
+    let begun = Instant::now();
+    let refused = hasty.get("/hasty").await?;
+    let took = begun.elapsed();
+    ensure!(refused.status() == 429, "{refused:?}");
+    ensure!(took < Duration::from_millis(450), "after {took:?}");
+    let after: u64 = refused.field("retry-after").unwrap_or_default().parse()?;
+    ensure!((3..=8).contains(&after), "retry after {after} s");
+    let reason = refused.field("proxy-status").unwrap_or_default();
+    ensure!(reason.contains("would be too long"), "{reason}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn changes_of_cap_and_queue_under_load_lose_nothing() -> Result {
+    let servers = endpoints(2, &Behaviour::slow(Duration::from_millis(5))).await?;
+    let policies = [objects::backend_policy("app", json!({ "maxInFlightPerEndpoint": 4 }))];
+    let scene = Scene::with(servers, &policies, &["--workers", "2"]).await?;
+    let load = Load::start(scene.sheave.address(), 16, Habit::GET);
+    for round in 0..40 {
+        let cap = 1 + round % 4;
+        let priority = match round % 3 {
+            0 => json!({}),
+            1 => json!({ "header": "X-Priority" }),
+            _ => json!({ "default": round % 8 }),
+        };
+        let fairness = if round % 2 == 0 { "PerRoute" } else { "None" };
+        let policy = json!({
+            "maxInFlightPerEndpoint": cap,
+            "queue": {
+                "maxRequests": 20 + round,
+                "timeout": format!("{}s", 20 + round),
+                "fairness": fairness,
+                "priority": priority,
+            },
+        });
+        let mut main = objects::gateway();
+        main.extend([objects::route("app"), objects::service("app")]);
+        main.push(objects::backend_policy("app", policy));
+        scene.configuration.write("main.yaml", &main)?;
+        let capped = async || Ok(scene.sheave.backends().await?[0].max_in_flight_per_endpoint);
+        tests::eventually("the cap is in force", capped, |now| *now == Some(cap)).await?;
+    }
+    let report = load.stop().await;
+    report.assert_all_served();
+    let most = scene.endpoints.iter().map(|endpoint| endpoint.counts().most_in_flight).max();
+    ensure!(most <= Some(4), "{most:?}");
+    scene.sheave.idle().await
+}
+
+#[tokio::test]
+async fn a_shorter_timeout_and_queue_hold_from_the_next_request_on() -> Result {
+    let scene = one_slot(json!({ "timeout": "1h" })).await?;
+    let mut first = occupy(&scene).await?;
+    let mut patient = begin(&scene, "/patient").await?;
+    scene.sheave.waiting(1).await?;
+    let spec = |queue: Value| json!({ "maxInFlightPerEndpoint": 2, "queue": queue });
+    write_two_rules(&scene, spec(json!({ "maxRequests": 2, "timeout": "200ms" })))?;
+    // The higher cap lets the one in who waits: then the policy is in force.
+    scene.endpoint().until("two at once", |counts| counts.in_flight == 2).await?;
+    refusal(&scene.client().await?.get("/hasty").await?, 429, "1")?;
+    write_two_rules(&scene, spec(json!({ "maxRequests": 0 })))?;
+    let refused = async || scene.sheave.sum("sheave_backend_refused_total").await;
+    let before = refused().await?;
+    tests::eventually(
+        "nobody waits",
+        async || {
+            let begun = Instant::now();
+            refusal(&scene.client().await?.get("/at-once").await?, 429, "1")?;
+            Ok(begun.elapsed())
+        },
+        |took| *took < Duration::from_millis(200),
+    )
+    .await?;
+    ensure!(refused().await? > before);
+    scene.endpoint().open_gate(2);
+    ensure!(first.response("GET").await?.status() == 200);
+    ensure!(patient.response("GET").await?.status() == 200);
+    scene.sheave.idle().await
+}
+
+#[tokio::test]
+async fn in_a_long_overload_who_has_waited_too_long_is_let_go() -> Result {
+    let timeout = Duration::from_millis(1_500);
+    let scene = one_slot(json!({ "timeout": "1500ms", "target": "100ms" })).await?;
+    let mut first = occupy(&scene).await?;
+    let begun = Instant::now();
+    let mut second = begin(&scene, "/second").await?;
+    scene.sheave.waiting(1).await?;
+    sleep_until(begun + timeout / 2).await;
+    let mut third = begin(&scene, "/third").await?;
+    scene.sheave.waiting(2).await?;
+    scene.endpoint().open_gate(1);
+    ensure!(first.response("GET").await?.status() == 200);
+    scene.sheave.waiting(1).await?;
+    // Somebody has been waiting for longer than the timeout, and nobody for so long.
+    sleep_until(begun + timeout * 5 / 4).await;
+    let mut fourth = begin(&scene, "/fourth").await?;
+    scene.sheave.waiting(2).await?;
+    scene.endpoint().open_gate(2);
+    ensure!(second.response("GET").await?.status() == 200);
+    let let_go = third.response("GET").await?;
+    refusal(&let_go, 429, "1")?;
+    ensure!(let_go.field("proxy-status").unwrap_or_default().contains("for too long"));
+    ensure!(fourth.response("GET").await?.status() == 200);
     scene.sheave.idle().await
 }
