@@ -79,6 +79,7 @@ struct Demand {
 #[derive(Clone, Copy, Default)]
 struct Sums {
     seconds: f64,
+    burst: f64,
     needed: f64,
     pods: f64,
     ready: f64,
@@ -219,8 +220,10 @@ impl<'a> Day<'a> {
     /// A second is over: pods that are ready are published, and on some seconds the scaler looks.
     fn second(&mut self, second: u64) {
         let needed = self.traffic.needed(second - 1);
+        let burst = f64::from(u8::from(self.traffic.is_burst(second - 1)));
         for sums in [&mut self.minute, &mut self.watched] {
             sums.seconds += 1.0;
+            sums.burst += burst;
             sums.needed += needed;
             sums.pods += f64::from(self.pods.count());
             sums.ready += f64::from(self.pods.ready());
@@ -230,7 +233,7 @@ impl<'a> Day<'a> {
             self.publish();
         }
         if second.is_multiple_of(self.settings.scaler.sync.as_secs()) {
-            self.sync();
+            self.sync(second);
         }
         if second.is_multiple_of(60) {
             self.end_minute();
@@ -240,7 +243,8 @@ impl<'a> Day<'a> {
         }
     }
 
-    fn sync(&mut self) {
+    fn sync(&mut self, second: u64) {
+        let slots = f64::from(self.settings.slots());
         let Sums { seconds, ready, refused, .. } = self.watched;
         let demand = self.demand.meter.average(demand::WINDOW);
         let refused_by_now = self.demand.meter.refused();
@@ -249,8 +253,9 @@ impl<'a> Day<'a> {
             ready: self.pods.ready(),
             demand: demand.total(),
             in_flight: demand.in_flight,
-            busy: demand.in_flight / (ready / seconds * f64::from(self.settings.slots())),
+            busy: demand.in_flight / (ready / seconds * slots),
             refusals: (refused_by_now - refused) as f64 / seconds,
+            need: self.traffic.needed(second) * slots,
         };
         self.watched = Sums { refused: refused_by_now, ..Sums::default() };
         let wanted = self.scaler.sync(&sight, self.now);
@@ -268,11 +273,12 @@ impl<'a> Day<'a> {
     }
 
     fn end_minute(&mut self) {
-        let Sums { seconds, needed, pods, ready, request_seconds, .. } = self.minute;
+        let Sums { seconds, burst, needed, pods, ready, request_seconds, .. } = self.minute;
         let request_seconds_by_now = self.demand.meter.request_seconds().total();
         let demand = (request_seconds_by_now - request_seconds) / seconds;
         self.minute = Sums { request_seconds: request_seconds_by_now, ..Sums::default() };
         self.record.end_minute(Means {
+            burst: burst / seconds,
             needed: needed / seconds,
             pods: pods / seconds,
             ready: ready / seconds,
@@ -335,7 +341,7 @@ mod tests {
 
     #[test]
     fn each_scaler_lets_no_client_and_no_slot_get_lost() {
-        for scaler in ["demand", "in-flight", "busy", "refusals", "refusals-alone"] {
+        for scaler in ["demand", "in-flight", "busy", "need", "refusals", "refusals-alone"] {
             run(&[&format!("scaler={scaler}"), "busy_pods=3", "queue=8", "burst_times=9"]);
         }
     }

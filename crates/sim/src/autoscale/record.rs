@@ -32,6 +32,8 @@ pub(crate) struct Minute {
 /// What there was on the average of a minute.
 #[derive(Clone, Copy)]
 pub(crate) struct Means {
+    /// How much of the minute lies in a burst.
+    pub(crate) burst: f64,
     /// What the requests of this minute need, in pods all of whose slots are busy.
     pub(crate) needed: f64,
     /// Pods that are paid for.
@@ -86,14 +88,14 @@ impl Record {
 
 impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "minute,needed,pods,ready,demand,arrived,refused,lost,wait_p99_ms")?;
+        writeln!(f, "minute,burst,needed,pods,ready,demand,arrived,refused,lost,wait_p99_ms")?;
         for (minute, row) in self.minutes.iter().enumerate() {
-            let Row { means: Means { needed, pods, ready, demand }, .. } = row;
+            let Row { means: Means { burst, needed, pods, ready, demand }, .. } = row;
             let Row { arrived, refused, lost, wait_p99, .. } = row;
             let wait = millis(*wait_p99);
             writeln!(
                 f,
-                "{minute},{needed:.2},{pods:.2},{ready:.2},{demand:.1},{arrived},{refused},{lost},{wait:.1}"
+                "{minute},{burst:.2},{needed:.2},{pods:.2},{ready:.2},{demand:.1},{arrived},{refused},{lost},{wait:.1}"
             )?;
         }
         let hours = |of: &dyn Fn(&Row) -> f64| self.minutes.iter().map(of).sum::<f64>() / 60.0;

@@ -27,6 +27,8 @@ pub(crate) struct Sight {
     pub(crate) busy: f64,
     /// Requests refused per second since the last look.
     pub(crate) refusals: f64,
+    /// What the requests of the next second will keep busy, in slots.
+    pub(crate) need: f64,
 }
 
 pub(crate) enum Scaler {
@@ -37,7 +39,9 @@ pub(crate) enum Scaler {
 impl Scaler {
     pub(crate) fn new(settings: &Settings) -> Self {
         match settings.scaler.kind {
-            Kind::Demand | Kind::InFlight | Kind::Busy => Self::Hpa(Hpa::new(settings)),
+            Kind::Demand | Kind::InFlight | Kind::Busy | Kind::Need => {
+                Self::Hpa(Hpa::new(settings))
+            }
             Kind::Refusals | Kind::RefusalsAlone => Self::Script(Script::new(settings)),
         }
     }

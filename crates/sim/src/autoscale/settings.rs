@@ -68,6 +68,8 @@ pub(crate) enum Kind {
     InFlight,
     /// An HPA on how busy ready pods are, as of CPU utilization.
     Busy,
+    /// An HPA on what the requests that come will need, which nobody can know: something to hold the others against.
+    Need,
     /// A script on the rate of refusals, which knows of the pods that are starting.
     Refusals,
     /// The same, which does not.
@@ -167,6 +169,7 @@ impl Kind {
             "demand" => Self::Demand,
             "in-flight" => Self::InFlight,
             "busy" => Self::Busy,
+            "need" => Self::Need,
             "refusals" => Self::Refusals,
             "refusals-alone" => Self::RefusalsAlone,
             _ => return None,

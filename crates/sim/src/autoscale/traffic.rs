@@ -60,8 +60,16 @@ impl Traffic {
         let turn = hours as f64 / SECONDS_OF_A_DAY as f64 * TAU;
         let risen = (1.0 - turn.cos()) / 2.0;
         let usual = self.height * (self.valley + (1.0 - self.valley) * risen);
-        let burst = self.bursts.iter().find(|burst| (burst.begins..burst.ends).contains(&second));
-        burst.map_or(usual, |burst| usual * burst.times)
+        self.burst(second).map_or(usual, |burst| usual * burst.times)
+    }
+
+    /// Whether a second lies in a burst.
+    pub(crate) fn is_burst(&self, second: u64) -> bool {
+        self.burst(second).is_some()
+    }
+
+    fn burst(&self, second: u64) -> Option<&Burst> {
+        self.bursts.iter().find(|burst| (burst.begins..burst.ends).contains(&second))
     }
 
     /// What the requests of a second keep busy on average, in pods all of whose slots are.

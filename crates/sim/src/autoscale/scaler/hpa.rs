@@ -55,6 +55,7 @@ impl Hpa {
         match self.kind {
             Kind::InFlight => self.by_average_value(sight, sight.in_flight),
             Kind::Busy => self.by_utilization(sight),
+            Kind::Need => self.by_average_value(sight, sight.need),
             Kind::Demand | Kind::Refusals | Kind::RefusalsAlone => {
                 self.by_average_value(sight, sight.demand)
             }
@@ -99,7 +100,7 @@ mod tests {
     }
 
     fn sight(pods: u32, ready: u32, demand: f64, busy: f64) -> Sight {
-        Sight { pods, ready, demand, in_flight: demand, busy, refusals: 0.0 }
+        Sight { pods, ready, demand, in_flight: demand, busy, refusals: 0.0, need: 0.0 }
     }
 
     #[test]

@@ -67,6 +67,7 @@ mod tests {
             demand: 0.0,
             in_flight: 0.0,
             busy: 0.0,
+            need: 0.0,
         };
         // 100 a second for 0.34 s each are 34 slots, or 9 pods.
         assert_eq!(script.sync(&sight(1, 1, 100.0), at(15)), 10);
