@@ -177,8 +177,10 @@ impl World {
         let (mut set, mut limits) =
             (self.backend(place).configured(), self.backend(place).limits());
         if self.dice.percent(50) {
+            // Scaled to nobody, down, to most or up: it happens that all who wait have no endpoint at all.
+            let joining = [0, 30, 70, 70, 70, 100][self.dice.below(6)];
             let weights = self.servers.iter().map(|_| {
-                let joins = self.dice.percent(70);
+                let joins = self.dice.percent(joining);
                 joins.then(|| self.dice.between(0, 5))
             });
             let weights: Vec<_> = weights.collect();
