@@ -18,7 +18,10 @@ class ChildFailed(Exception):
 
 
 class Child:
-    """One process and whatever it starts. Its output that is not a pipe goes to `log`."""
+    """One process and whatever it starts. Its output that is not a pipe goes to `log`.
+
+    What is not measured need not be preferred to the machine's other work.
+    """
 
     def __init__(
         self,
@@ -28,6 +31,7 @@ class Child:
         cpus: Sequence[int] = (),
         piped: bool = False,
         env: Mapping[str, str] | None = None,
+        preferred: bool = True,
     ) -> None:
         self.argv = [str(word) for word in argv]
         self.log = log
@@ -43,7 +47,8 @@ class Child:
                 text=True,
                 start_new_session=True,
             )
-        _prefer(self.pid)
+        if preferred:
+            _prefer(self.pid)
 
     @property
     def pid(self) -> int:

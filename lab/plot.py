@@ -8,6 +8,8 @@ from lab import costs, timeline
 from lab.article001 import pictures as limits_pictures
 from lab.article001 import rows as limits_rows
 from lab.article002 import pictures, rows
+from lab.autoscale import days
+from lab.autoscale import pictures as scaled
 from lab.experiment import Experiment
 
 
@@ -15,6 +17,8 @@ def draw(folder: Path, experiment: Experiment) -> Path:
     """The pictures that a run's data ask for; returns plot.svg, the one of everything."""
     if (folder / "seconds.csv").is_file():
         return timeline.draw(folder, titles(experiment))
+    if (folder / days.MINUTES).is_file():
+        return scaled.draw(folder, titles(experiment))
     if rows.recorded(folder / "raw.csv"):
         return pictures.draw(folder, titles(experiment))
     if limits_rows.recorded(folder / "raw.csv"):

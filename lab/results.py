@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,12 @@ from lab.figure import Figure
 def read_rows(path: Path) -> list[Row]:
     """The rows of a CSV file as they were recorded."""
     with path.open(newline="") as lines:
-        return [{name: _value(text) for name, text in row.items()} for row in csv.DictReader(lines)]
+        return parse_rows(lines)
+
+
+def parse_rows(lines: Iterable[str]) -> list[Row]:
+    """The rows of CSV."""
+    return [{name: _value(text) for name, text in row.items()} for row in csv.DictReader(lines)]
 
 
 def write(bench: Bench, environment: dict[str, Any], figures: dict[str, Figure], claims: list[Claim]) -> None:

@@ -1,0 +1,126 @@
+"""Days in which pods are scaled: how the simulator's tables are read, and what they come to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from statistics import fmean
+
+from lab.bench import Row
+from lab.figure import Figure
+from lab.results import parse_rows
+
+#: The parts of a run: one day by the minute, and smaller days under many settings.
+DAY, TRADE = "day", "trade"
+MINUTES = "minutes.csv"
+#: So long after a burst a scaler may still be busy with it: pods start, and an HPA keeps them for five minutes.
+SETTLING_MINUTES = 10
+OURS = "demand"
+
+
+def is_whole(text: str) -> bool:
+    """Whether this is what the simulator prints, to its end."""
+    return text.startswith("minute,") and text.count("\n\n") == 1 and text.endswith("\n")
+
+
+def read(text: str) -> tuple[list[Row], Row]:
+    """The minutes of a day, and the day."""
+    minutes, day = (parse_rows(table.splitlines()) for table in text.split("\n\n"))
+    return minutes, day[0]
+
+
+def steady(minutes: Sequence[Row], target: float) -> Row:
+    """What there was while no burst was on or just over: pods beyond those that the target asks for, and refusals."""
+    calm = [minute for minute, is_calm in zip(minutes, _calm(minutes), strict=True) if is_calm]
+    needed = sum(minute["needed"] for minute in calm) / target
+    return {
+        "steady_minutes": len(calm),
+        "steady_excess": round(sum(minute["pods"] for minute in calm) / needed - 1, 4) if calm else None,
+        "steady_refused": sum(minute["refused"] for minute in calm),
+    }
+
+
+def _calm(minutes: Iterable[Row]) -> list[bool]:
+    since_burst, calm = SETTLING_MINUTES, []
+    for minute in minutes:
+        since_burst = 0 if minute["burst"] else since_burst + 1
+        calm.append(since_burst > SETTLING_MINUTES)
+    return calm
+
+
+def figures(rows: Sequence[Row]) -> dict[str, Figure]:
+    """Of the day, each scaler's own and ours against the others'; of the smaller days, the same at equal cost."""
+    found: dict[str, Figure] = {}
+    by_scaler = {row["scaler"]: row for row in rows if row["part"] == DAY}
+    for scaler, row in by_scaler.items():
+        for name, figure in _own(row).items():
+            found[f"{scaler}.{name}"] = figure
+    for other in [scaler for scaler in by_scaler if scaler != OURS] if OURS in by_scaler else []:
+        for name in ("pod_hours", "refused", "lost", "refusing_seconds", "wait_p99"):
+            ours, theirs = found[f"{OURS}.{name}"].value, found[f"{other}.{name}"].value
+            if theirs:
+                found[f"{name}: {OURS} / {other}"] = Figure.of([ours / theirs], "ratio")
+    return found | _trade([row for row in rows if row["part"] == TRADE])
+
+
+def _own(row: Row) -> dict[str, Figure]:
+    units = {
+        "pod_hours": (row["pod_hours"], "pod-hours"),
+        "paid": (row["pod_hours"] / row["needed_pod_hours"], "of the pod-hours that are busy"),
+        "refused": (row["refused"], "answers"),
+        "lost": (row["lost"], "clients"),
+        "lost_share": (100 * row["lost"] / row["arrived"], "% of clients"),
+        "refusing_seconds": (row["refusing_seconds"], "s"),
+        "most_pods": (row["most_pods"], "pods"),
+        "wait_p99": (row["wait_p99_ms"], "ms"),
+        "steady_refused": (row["steady_refused"], "answers"),
+    }
+    if row["steady_excess"] is not None:
+        units["steady_excess"] = (row["steady_excess"], "of the pods that the target asks for")
+    return {name: Figure.of([number], unit) for name, (number, unit) in units.items()}
+
+
+def _trade(rows: Sequence[Row]) -> dict[str, Figure]:
+    """Refused requests at the same cost, ours to theirs: over another scaler's settings, and of those the worst for us.
+
+    Between two settings of ours the line that the picture shows is taken. What costs less or more than all of ours is
+    not compared.
+    """
+    points = trade_points(rows)
+    ours = sorted((point["pod_hours"], point["refused"]) for point in points.pop(OURS, {}).values())
+    found = {}
+    for scaler, settings in points.items():
+        pairs = [(point["refused"], _between(ours, point["pod_hours"])) for point in settings.values()]
+        ratios = [own / theirs for theirs, own in pairs if own is not None]
+        if ratios:
+            found[f"refused at the same cost: {OURS} / {scaler}"] = Figure.of(ratios, "ratio")
+            found[f"refused at the same cost, worst: {OURS} / {scaler}"] = Figure.of([max(ratios)], "ratio")
+    return found
+
+
+def _between(line: Sequence[tuple[float, float]], cost: float) -> float | None:
+    """The value at a cost, on a line of straight pieces over a logarithmic axis."""
+    for (left, low), (right, high) in pairwise(line):
+        if left <= cost <= right:
+            share = (cost - left) / (right - left)
+            return math.exp((1 - share) * math.log(low) + share * math.log(high))
+    return None
+
+
+def trade_points(rows: Sequence[Row]) -> dict[str, dict[str, Row]]:
+    """By scaler and setting, the mean of its days: pod-hours and refused requests, as shares, and clients lost."""
+    days: dict[str, dict[str, list[Row]]] = {}
+    for row in rows:
+        days.setdefault(row["scaler"], {}).setdefault(row["setting"], []).append(row)
+    return {
+        scaler: {setting: _mean(own) for setting, own in settings.items()} for scaler, settings in days.items()
+    }
+
+
+def _mean(days: Sequence[Row]) -> Row:
+    return {
+        "pod_hours": fmean(day["pod_hours"] / day["needed_pod_hours"] for day in days),
+        "refused": fmean(day["refused"] / day["arrived"] for day in days),
+        "lost": fmean(day["lost"] / day["arrived"] for day in days),
+    }

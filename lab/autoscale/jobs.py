@@ -1,0 +1,62 @@
+"""Which days are passed under which scalers, as experiment.toml has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from lab.autoscale import days
+from lab.bench import Bench
+
+#: What a scaler without a target is held to.
+USUAL_TARGET_PERCENT = 80
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One day under one scaler."""
+
+    part: str
+    scaler: str
+    # What of the options is the scaler's own.
+    setting: str
+    options: dict[str, Any]
+
+    @property
+    def words(self) -> list[str]:
+        """What the simulator is told."""
+        return [f"scaler={self.scaler}", *(f"{name}={value}" for name, value in self.options.items())]
+
+    @property
+    def target(self) -> float:
+        """How much of its slots each pod is to have in use."""
+        return self.options.get("target_percent", USUAL_TARGET_PERCENT) / 100
+
+
+def jobs(bench: Bench) -> list[Job]:
+    """The day under each variant, then smaller days under each setting."""
+    return [*_days(bench), *_trade(bench)]
+
+
+def _days(bench: Bench) -> Iterator[Job]:
+    day = bench.settings["day"] | bench.settings.get(f"{bench.extent}_day", {})
+    for variant in bench.settings["variants"]:
+        if _is_wanted(bench, variant["id"]):
+            own = variant["options"]
+            setting = ", ".join(f"{name}={value}" for name, value in own.items())
+            yield Job(days.DAY, variant["id"], setting, day | own)
+
+
+def _trade(bench: Bench) -> Iterator[Job]:
+    settings = bench.settings
+    day = settings["day"] | settings["trade_day"] | (settings["quick_day"] if bench.quick else {})
+    for scaler, varied in settings["trade"].items():
+        for name, values in varied.items() if _is_wanted(bench, scaler) else ():
+            for value in values:
+                for seed in bench.setting("seeds"):
+                    yield Job(days.TRADE, scaler, f"{name}={value}", day | {name: value, "seed": seed})
+
+
+def _is_wanted(bench: Bench, scaler: str) -> bool:
+    return not bench.only or scaler in bench.only

@@ -1,0 +1,65 @@
+"""What is read of the simulator's days, and what they come to."""
+
+import unittest
+from typing import Any
+
+from lab import experiment
+from lab.autoscale import days
+
+TEXT = """minute,burst,needed,pods,ready,demand,arrived,refused,lost,wait_p99_ms
+0,0.00,8.00,12.00,12.00,32.0,100,3,0,0.0
+
+arrived,served,lost,refused,pod_hours
+100,100,0,3,0.2
+"""
+
+
+def minute(burst: float = 0, pods: float = 10) -> dict[str, Any]:
+    return {"burst": burst, "needed": 8, "pods": pods, "refused": 1}
+
+
+def point(scaler: str, setting: str, pod_hours: float, refused: int) -> dict[str, Any]:
+    counts = {"arrived": 100, "lost": 0, "needed_pod_hours": 10, "pod_hours": pod_hours, "refused": refused}
+    return {"part": days.TRADE, "scaler": scaler, "setting": setting, **counts}
+
+
+class ReadingTest(unittest.TestCase):
+    def test_a_day_is_a_table_of_minutes_and_one_of_the_whole(self) -> None:
+        self.assertTrue(days.is_whole(TEXT))
+        minutes, day = days.read(TEXT)
+        self.assertEqual((len(minutes), minutes[0]["pods"], day["refused"]), (1, 12.0, 3))
+
+    def test_half_a_day_or_a_message_is_no_day(self) -> None:
+        for text in ("", "there is no ours\n", TEXT[:90], TEXT[:-1]):
+            self.assertFalse(days.is_whole(text), text)
+
+
+class SteadyTest(unittest.TestCase):
+    def test_bursts_and_the_minutes_after_them_are_left_out(self) -> None:
+        after = [minute(pods=90)] * days.SETTLING_MINUTES
+        steady = days.steady([minute(), minute(burst=0.1, pods=50), *after, minute(pods=12)], target=0.8)
+        self.assertEqual(steady, {"steady_minutes": 2, "steady_excess": 0.1, "steady_refused": 2})
+
+    def test_where_a_burst_is_always_on_nothing_is_steady(self) -> None:
+        self.assertIsNone(days.steady([minute(burst=1)], target=0.8)["steady_excess"])
+
+
+class TradeTest(unittest.TestCase):
+    def test_what_costs_the_same_is_compared(self) -> None:
+        ours = [point("demand", "a", 10, 100), point("demand", "b", 20, 1)]
+        rows = [*ours, point("other", "a", 15, 20), point("other", "b", 10, 400), point("other", "c", 30, 1)]
+        figures = days.figures(rows)
+        # Half way between 100 and 1 on a logarithmic axis is 10; what costs more than all of ours is left out.
+        self.assertAlmostEqual(figures["refused at the same cost, worst: demand / other"].value, 0.5)
+        self.assertEqual(figures["refused at the same cost: demand / other"].count, 2)
+
+
+class ExperimentTest(unittest.TestCase):
+    def test_ours_comes_first(self) -> None:
+        settings = experiment.find("autoscale-sim").settings
+        self.assertEqual(settings["variants"][0]["id"], days.OURS)
+        self.assertEqual(next(iter(settings["trade"])), days.OURS)
+
+
+if __name__ == "__main__":
+    unittest.main()
