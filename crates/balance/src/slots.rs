@@ -187,10 +187,8 @@ impl Admission {
             return Entry::Slot(endpoint);
         }
         if let Some(refusal) = self.refuse_at_sight(waiting, limits, wish) {
-            return Entry::Refused(match refusal {
-                Refusal::Full => Refusal::under(set, limits),
-                other => other,
-            });
+            let full = refusal == Refusal::Full;
+            return Entry::Refused(if full { Refusal::under(set, limits) } else { refusal });
         }
         let mut queue = lock();
         let entry = self.join(&mut queue, picker, wish, notify);

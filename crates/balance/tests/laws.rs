@@ -74,7 +74,7 @@ fn asks() -> impl Strategy<Value = Asks> {
     let one = |often| proptest::option::weighted(often, 0..ENDPOINTS);
     let key = proptest::option::weighted(0.7, any::<u64>());
     let priority = prop_oneof![3 => Just(3), 1 => Just(1), 1 => Just(6)];
-    let priority = priority.prop_map(|number| Priority::new(number).unwrap());
+    let priority = priority.prop_map(|number| Priority::new(number).expect("a priority"));
     let patience =
         prop_oneof![3 => Just(None), 1 => (0_u32..20).prop_map(|it| Some(it * MILLISECOND))];
     // What a key binds to instead of the endpoint it failed at is for the pickers' own laws.
@@ -524,7 +524,7 @@ fn one_slot(max_waiting: u32, fair: bool) -> World {
 }
 
 fn with_priority(number: u8) -> Asks {
-    Asks { priority: Priority::new(number).unwrap(), ..Asks::default() }
+    Asks { priority: Priority::new(number).expect("a priority"), ..Asks::default() }
 }
 
 fn by_route(route: u64) -> Asks {
@@ -644,7 +644,7 @@ fn who_cannot_be_served_in_time_is_refused_at_once_and_nobody_without_evidence()
     (0..9).for_each(|_| world.enter(Asks::default()));
     assert!(!waits(&mut world, patient(99)), "the tenth waits 100 ms");
     assert!(waits(&mut world, patient(101)));
-    let first = Asks { priority: Priority::new(0).unwrap(), ..patient(11) };
+    let first = Asks { priority: Priority::ALL[0], ..patient(11) };
     assert!(waits(&mut world, first), "who goes first does not wait behind them");
     assert_eq!(world.admission.expected_wait(world.now), Some(120 * MILLISECOND));
     // A second endpoint makes everything faster; how much, nobody knows.

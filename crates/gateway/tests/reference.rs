@@ -164,6 +164,11 @@ fn as_api_server_checks(format: &str) -> Map<String, Value> {
         "duration" => duration("0s"),
         "positive-duration" => duration("1ms"),
         "name" => json!({ "pattern": NAME_PATTERN, "minLength": 1, "maxLength": 253 }),
+        "label" => {
+            let pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
+            json!({ "pattern": pattern, "minLength": 1, "maxLength": 63 })
+        }
+        "field-value" => json!({ "pattern": r"^\S(.*\S)?$" }),
         "host" => json!({ "pattern": NAME_PATTERN, "minLength": 1, "maxLength": 253 }),
         "target" => json!({ "pattern": "^/[-A-Za-z0-9/._~%!$&'()*+,;=:@?]*$" }),
         "field-name" => {
