@@ -199,14 +199,14 @@ impl Failure {
 
     /// The backend had no slot left for it.
     pub(crate) fn is_overload(self) -> bool {
-        match self {
+        matches!(
+            self,
             Self::QueueFull
-            | Self::QueueTimeout
-            | Self::QueueLate
-            | Self::QueueTurnedOut
-            | Self::QueueLetGo => true,
-            _ => false,
-        }
+                | Self::QueueTimeout
+                | Self::QueueLate
+                | Self::QueueTurnedOut
+                | Self::QueueLetGo
+        )
     }
 
     /// What is said of it to the client, in words.
