@@ -32,6 +32,8 @@ pub enum Read<T> {
     Count(fn(&T) -> u64),
     /// One for each value of the last label.
     Counts(fn(&T, &mut Each<'_, u64>)),
+    /// One for each value of the last label; it grows, but not by whole numbers.
+    Sums(fn(&T, &mut Each<'_, f64>)),
     Gauge(fn(&T) -> f64),
     /// One for each value of the last label.
     Gauges(fn(&T, &mut Each<'_, f64>)),
@@ -51,6 +53,7 @@ pub struct Sample<'a> {
 
 pub enum Value<'a> {
     Count(u64),
+    Sum(f64),
     Gauge(f64),
     Histogram(&'a Distribution),
 }
@@ -90,7 +93,7 @@ impl<T> Row<T> {
         help: &'static str,
     ) -> Self {
         let kind = match &read {
-            Read::Count(_) | Read::Counts(_) => Kind::Counter,
+            Read::Count(_) | Read::Counts(_) | Read::Sums(_) => Kind::Counter,
             Read::Gauge(_) | Read::Gauges(_) => Kind::Gauge,
             Read::Histogram(_) => Kind::Histogram,
         };
@@ -113,6 +116,10 @@ impl<T> Row<T> {
             Read::Counts(read) => read(subject, &mut |label, count| {
                 let labels = &[labels, &[label]].concat();
                 sink(Sample { metric, labels, value: Value::Count(count) });
+            }),
+            Read::Sums(read) => read(subject, &mut |label, sum| {
+                let labels = &[labels, &[label]].concat();
+                sink(Sample { metric, labels, value: Value::Sum(sum) });
             }),
             Read::Gauges(read) => read(subject, &mut |label, value| {
                 let labels = &[labels, &[label]].concat();

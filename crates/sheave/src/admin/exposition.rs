@@ -62,6 +62,7 @@ impl Exposition {
         }
         match sample.value {
             Value::Count(count) => self.line(sample, "_total", None, count),
+            Value::Sum(sum) => self.line(sample, "_total", None, sum),
             Value::Gauge(value) => self.line(sample, "", None, value),
             Value::Histogram(distribution) => self.histogram(sample, distribution),
         }
