@@ -2,6 +2,7 @@
 //!
 //! What health makes of the configured endpoints is [`crate::health`]'s; here is only what is in force.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Poll, Waker};
@@ -17,6 +18,7 @@ use gateway::snapshot::{BackendKey, BackendSettings, EndpointProtocol};
 
 use crate::affinity::Tokens;
 use crate::clock;
+use crate::demand::Account;
 use crate::dial::pool::{Endpoint, EndpointData, lock};
 use crate::failure::Failure;
 use crate::health::Care;
@@ -41,6 +43,7 @@ pub(crate) struct Backend {
     /// What all requests together may be tried again.
     pub(crate) budget: RetryBudget,
     pub(crate) care: Care,
+    pub(crate) demand: Account,
 }
 
 /// One worker's picker, on cache lines of its own.
@@ -113,6 +116,7 @@ impl Backend {
             queue: Mutex::new(Queue::new(Arc::clone(&current.set), current.limits)),
             current: Published::new(current),
             budget: RetryBudget::new(workers),
+            demand: Account::new(workers),
             care,
             key,
         }
@@ -208,6 +212,11 @@ impl BackendRef {
         Self { live, index }
     }
 
+    /// The backend alone, for what may outlast every request.
+    pub(crate) fn alone(&self) -> &Arc<Backend> {
+        &self.live.backends[self.index]
+    }
+
     /// What is in force now, for a request to hold to its end.
     pub(crate) fn hold(&self) -> Rc<Held> {
         self.live.hold(self.index)
@@ -215,7 +224,7 @@ impl BackendRef {
 
     /// The same backend without the rest of what is in force: for what may outlast many Snapshots.
     pub(crate) fn apart(&self) -> Self {
-        let backends = vec![Arc::clone(&self.live.backends[self.index])];
+        let backends = vec![Arc::clone(self.alone())];
         let live = Live { backends, ..Live::default() };
         Self { live: Rc::new(Ours::new(&Published::new(live))), index: 0 }
     }
@@ -225,7 +234,7 @@ impl std::ops::Deref for BackendRef {
     type Target = Backend;
 
     fn deref(&self) -> &Backend {
-        &self.live.backends[self.index]
+        self.alone()
     }
 }
 
@@ -235,9 +244,22 @@ pub(crate) struct Slot {
     pub(crate) endpoint: Arc<Endpoint>,
     /// When it was taken.
     pub(crate) started: Time,
+    /// Who took it, and gives it back.
+    worker: usize,
+    /// When the endpoint finished, where that is known; else it is when the slot is dropped.
+    freed: Option<Time>,
 }
 
 impl Slot {
+    fn new(backend: BackendRef, endpoint: Arc<Endpoint>, started: Time, worker: usize) -> Self {
+        Self { backend, endpoint, started, worker, freed: None }
+    }
+
+    /// The endpoint finished at `at`: the slot is free.
+    pub(crate) fn free(mut self, at: Time) {
+        self.freed = Some(at);
+    }
+
     /// The Outcome of one attempt: what metrics, pickers and health learn from, and nothing else.
     ///
     /// `head_after`: how long the head of the response took, where somebody wants to know.
@@ -267,6 +289,8 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
+        let freed = self.freed.unwrap_or_else(clock::now);
+        self.backend.demand.of(self.worker).give_back(self.started, freed);
         self.backend.release(&self.endpoint);
     }
 }
@@ -275,6 +299,9 @@ impl Drop for Slot {
 pub(crate) struct Place {
     backend: BackendRef,
     ticket: Arc<Ticket<EndpointData>>,
+    worker: usize,
+    /// It counts as waiting no longer.
+    is_served: Cell<bool>,
 }
 
 impl Place {
@@ -288,7 +315,10 @@ impl Place {
 
     fn granted(&self) -> Option<Slot> {
         let endpoint = self.ticket.granted()?;
-        Some(Slot { backend: self.backend.clone(), endpoint, started: clock::now() })
+        let now = clock::now();
+        self.is_served.set(true);
+        self.backend.demand.of(self.worker).grant(now);
+        Some(Slot::new(self.backend.clone(), endpoint, now, self.worker))
     }
 }
 
@@ -297,6 +327,9 @@ impl Drop for Place {
         // Granted at the same moment: the slot passes on to the next.
         if !self.backend.admission.cancel(&self.ticket) {
             drop(self.granted());
+        }
+        if !self.is_served.get() {
+            self.backend.demand.of(self.worker).leave(clock::now());
         }
     }
 }
@@ -353,11 +386,15 @@ fn enter_within(
     );
     match entry {
         Entry::Slot(endpoint) => {
-            Admitted::Slot(Slot { backend: backend.clone(), endpoint, started: wish.now })
+            backend.demand.of(worker).take(wish.now);
+            Admitted::Slot(Slot::new(backend.clone(), endpoint, wish.now, worker))
         }
         Entry::Waiting { ticket, turned_out } => {
             turned_out.into_iter().for_each(Waker::wake);
-            Admitted::Queued(Place { backend: backend.clone(), ticket })
+            backend.demand.of(worker).wait(wish.now);
+            backend.demand.rise();
+            let is_served = Cell::new(false);
+            Admitted::Queued(Place { backend: backend.clone(), ticket, worker, is_served })
         }
         Entry::Refused(refusal) => Admitted::Refused(refusal.into()),
     }

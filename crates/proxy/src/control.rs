@@ -8,12 +8,14 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use balance::Demand;
+use balance::demand::WINDOW;
 use gateway::Snapshot;
 use gateway::snapshot::{
     BackendKey, BackendSettings, EndpointProtocol, EndpointSpec, Listener, Transport,
 };
 use thiserror::Error;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use crate::accept::h3;
 use crate::accept::listen::Listening;
@@ -109,6 +111,10 @@ pub struct BackendView {
     pub panicking: bool,
     /// Attempts beyond a request's first, so far.
     pub retries: u64,
+    /// Requests that it was asked for at a time, on average over the [`WINDOW`].
+    pub demand: Demand,
+    /// How long a request holds a slot, on average; `None`: none has yet.
+    pub service_time: Option<Duration>,
     pub endpoints: Vec<EndpointView>,
 }
 
@@ -130,6 +136,56 @@ pub struct EndpointView {
     pub latency: Option<Duration>,
     /// Whether HTTP/3 works, in a word; `None`: it is not what the backend speaks.
     pub http3: Option<&'static str>,
+}
+
+/// The demand for one backend, for who scales it.
+pub struct BackendDemand {
+    backend: Arc<Backend>,
+    rises: watch::Receiver<()>,
+}
+
+impl BackendDemand {
+    /// The mean over the last `window`, a minute at most.
+    #[must_use]
+    pub fn average(&self, window: Duration) -> Demand {
+        self.backend.demand.read(|meter| meter.average(window))
+    }
+
+    /// Whether there was more than `threshold` on average over the last `window`; with a threshold of 0, whether there
+    /// is or was any at all.
+    #[must_use]
+    pub fn is_active(&self, window: Duration, threshold: f64) -> bool {
+        self.backend.demand.read(|meter| meter.is_active(window, threshold))
+    }
+
+    /// From now on the next request that does not get its slot at once ends the wait of [`rise`](Self::rise). Who looks
+    /// after that, and waits if there is nothing, misses none.
+    pub fn expect_rise(&mut self) {
+        self.rises.mark_unchanged();
+        self.backend.demand.expect_rise();
+    }
+
+    /// Waits for that request.
+    pub async fn rise(&mut self) {
+        // Its sender is the backend's, which is here.
+        drop(self.rises.changed().await);
+    }
+
+    /// Requests that one endpoint may have in flight, the mean in whole numbers where it is learned of each; `None`: as
+    /// many as may come, or nothing has been learned.
+    #[must_use]
+    pub fn cap(&self) -> Option<u32> {
+        let current = self.backend.current();
+        let cap = current.limits.cap;
+        if let Some(fixed) = cap.fixed() {
+            return Some(fixed.get());
+        }
+        let endpoints = current.set.members().iter().map(|member| &member.endpoint);
+        let limits: Vec<u32> = endpoints.filter_map(|endpoint| endpoint.limit(cap)).collect();
+        let sum: u64 = limits.iter().copied().map(u64::from).sum();
+        let mean = (sum + limits.len() as u64 / 2).checked_div(limits.len() as u64);
+        mean.and_then(|mean| u32::try_from(mean).ok())
+    }
 }
 
 impl Proxy {
@@ -315,6 +371,21 @@ impl Proxy {
         self.shared.live.load().backends.iter().map(|backend| view_backend(backend)).collect()
     }
 
+    /// The backends that there are.
+    #[must_use]
+    pub fn backend_keys(&self) -> Vec<BackendKey> {
+        self.shared.live.load().backends.iter().map(|backend| backend.key.clone()).collect()
+    }
+
+    /// How much a backend is asked for; `None`: there is no such backend, or no longer.
+    #[must_use]
+    pub fn demand(&self, key: &BackendKey) -> Option<BackendDemand> {
+        let live = self.shared.live.load();
+        let backend = live.backends.iter().find(|backend| backend.key == *key)?;
+        let rises = backend.demand.rises();
+        Some(BackendDemand { backend: Arc::clone(backend), rises })
+    }
+
     /// Calls `sink` with every value of every metric, those of one metric together.
     pub fn collect(&self, sink: &mut dyn FnMut(observe::Sample<'_>)) {
         observe::collect(&self.shared, sink);
@@ -379,7 +450,11 @@ fn view_backend(backend: &Backend) -> BackendView {
     let current = backend.current();
     let members = current.set.members().iter();
     let standings = backend.care.standings(&current.settings.health);
+    let (demand, service_time) =
+        backend.demand.read(|meter| (meter.average(WINDOW), meter.service_time()));
     BackendView {
+        demand,
+        service_time,
         panicking: backend.care.is_panicking(),
         key: backend.key.clone(),
         settings: current.settings.clone(),

@@ -19,6 +19,7 @@ use tokio::task::JoinSet;
 
 use crate::backend::{Backend, Current};
 use crate::clock;
+use crate::demand;
 use crate::dial::pool::{Endpoint, EndpointData, lock};
 use crate::probe::{self, Finding};
 use crate::worker::Shared;
@@ -170,6 +171,8 @@ fn word(condition: &Condition) -> &'static str {
 pub(crate) fn run(shared: &Arc<Shared>) -> io::Result<()> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+    // What is asked for is looked at as often, and by nobody else's time.
+    runtime.spawn(demand::keep(Arc::clone(shared)));
     runtime.block_on(watch(shared));
     Ok(())
 }

@@ -69,6 +69,8 @@ pub mod h3;
 pub mod proxy_protocol;
 /// A backend as workers share it.
 mod backend;
+/// How much a backend is asked for.
+mod demand;
 /// Who may be chosen, by what attempts and probes say.
 mod health;
 /// Whether an endpoint is well: asked by a request of our own.
@@ -90,6 +92,8 @@ pub mod observe;
 /// The handle on the control side.
 mod control;
 
+pub use balance::Demand;
+pub use balance::demand::{LONGEST_WINDOW, WINDOW};
 pub use control::{
-    AccessLog, BackendView, EndpointView, ListenError, ListenerView, Proxy, Settings,
+    AccessLog, BackendDemand, BackendView, EndpointView, ListenError, ListenerView, Proxy, Settings,
 };

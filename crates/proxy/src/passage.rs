@@ -62,8 +62,16 @@ pub(crate) async fn enter(
     match entered.await {
         Admitted::Slot(slot) => Ok(Entered::Slot(slot)),
         Admitted::Queued(place) => Ok(Entered::Queued(place)),
-        Admitted::Refused(failure) => Err(failure),
+        Admitted::Refused(failure) => Err(turn_away(worker, backend, failure)),
     }
+}
+
+/// A passage gets no slot, and counts as if it had one for a while.
+pub(crate) fn turn_away(worker: &Worker, backend: &BackendRef, failure: Failure) -> Failure {
+    if failure != Failure::ClientGone {
+        backend.demand.refuse(worker.index, clock::now());
+    }
+    failure
 }
 
 /// Why the queue's timeout passed.

@@ -221,7 +221,7 @@ fn lay_down(worker: &Worker, lease: Lease, exchange: &Exchange, terms: &Terms<'_
         drop(connection);
     }
     // The slot goes last: who gets it finds the connection, or may open another.
-    drop(slot);
+    slot.free(now);
 }
 
 /// The client must notice that its response is not whole, also where only the connection's end delimits it.

@@ -269,15 +269,25 @@ async fn admit(
 ) -> Result<Slot, Failure> {
     // The first attempt begins with the request, as nearly as matters: no need to ask the clock again.
     let now = if except.is_some() { clock::now() } else { record.started };
+    client.refused.borrow_mut().ask(backend.alone(), now);
     let only = terms.bond.as_ref().and_then(Bond::endpoint);
     let wish = Wish { except, only, key: terms.key, now, rank: terms.rank(now) };
     let failure = match enter(worker, client, backend, &wish, terms, record).await {
         Err(full) if full.is_overload() && only.is_some() => full,
-        admitted => return admitted,
+        Err(Failure::ClientGone) => return Err(Failure::ClientGone),
+        Err(failure) => return Err(turn_away(worker, client, backend, failure)),
+        Ok(slot) => return Ok(slot),
     };
     // Who is bound to a busy endpoint had better go elsewhere than nowhere.
     let unbound = Wish { only: None, ..wish };
-    backend::enter_at_once(backend, worker.index, &unbound).ok_or(failure)
+    let elsewhere = backend::enter_at_once(backend, worker.index, &unbound);
+    elsewhere.ok_or_else(|| turn_away(worker, client, backend, failure))
+}
+
+/// The request gets no slot, and counts as if it had one for a while.
+fn turn_away(worker: &Worker, client: &Client, backend: &BackendRef, failure: Failure) -> Failure {
+    client.refused.borrow_mut().refuse(backend.alone(), worker.index, clock::now());
+    failure
 }
 
 async fn enter(

@@ -114,12 +114,13 @@ async fn admit(
     let granted = poll_fn(|_| place.poll());
     let result = within(client, settings.queue_timeout, granted).await;
     record.waited(worker, backend, clock::now().saturating_since(since));
-    result.unwrap_or_else(|interrupt| {
+    let admitted = result.unwrap_or_else(|interrupt| {
         Err(match interrupt {
             Interrupt::ClientGone => Failure::ClientGone,
             Interrupt::Deadline => passage::waited_in_vain(backend),
         })
-    })
+    });
+    admitted.map_err(|failure| passage::turn_away(worker, backend, failure))
 }
 
 async fn open(

@@ -15,6 +15,7 @@ use crate::accept::client::Client;
 use crate::accept::h1;
 use crate::accept::handshake;
 use crate::accept::introduction::{self, Introduction};
+use crate::demand::Refused;
 use crate::forwarded::Origin;
 use crate::live::Bound;
 use crate::observe::passage::Record;
@@ -32,6 +33,8 @@ pub(crate) struct Arrival {
     /// What its TLS has told; `None`: nothing yet, or there is none.
     pub(crate) greeting: Option<Arc<Greeting>>,
     pub(crate) accepted: Time,
+    /// What its client has been refused.
+    pub(crate) refused: Refused,
     /// It comes from another worker, between two requests.
     pub(crate) moved: bool,
 }

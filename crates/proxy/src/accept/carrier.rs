@@ -15,6 +15,7 @@ use crate::accept::arrival::Arrival;
 use crate::accept::client::Client;
 use crate::binary::WebSocketKey;
 use crate::clock;
+use crate::demand::Refused;
 use crate::exchange::Exchange;
 use crate::failure::Failure;
 use crate::forwarded::Origin;
@@ -33,6 +34,8 @@ pub(super) struct Carrier {
     pub(super) peer: SocketAddr,
     pub(super) destination: Option<SocketAddr>,
     pub(super) accepted: Time,
+    /// What the client has been refused, on any stream.
+    pub(super) refused: Rc<RefCell<Refused>>,
     /// When it will be old; `None`: never.
     pub(super) leave_at: Option<Time>,
     /// Requests under way.
@@ -46,7 +49,7 @@ pub(super) struct Carrier {
 impl Carrier {
     pub(super) fn new(worker: &Rc<Worker>, arrival: Arrival) -> Self {
         let origin = Rc::new(arrival.origin());
-        let Arrival { peer, destination, bound, greeting, accepted, .. } = arrival;
+        let Arrival { peer, destination, bound, greeting, accepted, refused, .. } = arrival;
         let live = worker.live();
         let max_age = live.listener(&bound).and_then(|it| it.client.connection_max_age);
         let leave_at = max_age.map(|age| accepted + jitter(age, &mut worker.rng.borrow_mut()));
@@ -58,6 +61,7 @@ impl Carrier {
             peer,
             destination,
             accepted,
+            refused: Rc::new(RefCell::new(refused)),
             leave_at,
             open: Cell::new(0),
             ended: Cell::new(clock::now()),

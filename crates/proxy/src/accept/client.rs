@@ -1,5 +1,6 @@
 //! A client's connection as its requests see it.
 
+use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -16,6 +17,7 @@ use crate::accept::carrier::Carrier;
 use crate::buffer::{BUFFER_BYTES, Buffer};
 use crate::clock;
 use crate::deadline::Deadline;
+use crate::demand::Refused;
 use crate::forwarded::Origin;
 use crate::live::{Bound, Live, LiveListener};
 use crate::proxy_protocol::{self, Addresses, Header};
@@ -40,6 +42,8 @@ pub(crate) struct Client {
     /// Where a proxy before us says that the client has connected to.
     pub(super) destination: Option<SocketAddr>,
     pub(crate) accepted: Time,
+    /// What it has been refused, on any stream of its connection.
+    pub(crate) refused: Rc<RefCell<Refused>>,
     /// When the last thing happened.
     pub(crate) since: Time,
     pub(super) seen_tick: u32,
@@ -62,7 +66,7 @@ pub(crate) enum Interrupt {
 impl Client {
     pub(super) fn new(stream: Stream, arrival: Arrival) -> Self {
         let origin = Rc::new(arrival.origin());
-        let Arrival { peer, destination, bound, greeting, accepted, .. } = arrival;
+        let Arrival { peer, destination, bound, greeting, accepted, refused, .. } = arrival;
         let now = clock::now();
         Self {
             stream,
@@ -75,6 +79,7 @@ impl Client {
             seen_at: peer,
             destination,
             accepted,
+            refused: Rc::new(RefCell::new(refused)),
             since: now,
             seen_tick: u32::MAX,
             has_served: false,
@@ -95,6 +100,7 @@ impl Client {
             seen_at: carrier.peer,
             destination: carrier.destination,
             accepted: carrier.accepted,
+            refused: Rc::clone(&carrier.refused),
             since,
             seen_tick: u32::MAX,
             has_served: false,
@@ -104,7 +110,9 @@ impl Client {
     /// What carries it, its timer, and what is known of it.
     pub(super) fn into_parts(self) -> (Stream, Deadline, Arrival) {
         let Self { stream, deadline, peer, destination, bound, greeting, accepted, .. } = self;
-        let arrival = Arrival { peer, destination, bound, greeting, accepted, moved: false };
+        let refused = self.refused.take();
+        let arrival =
+            Arrival { peer, destination, bound, greeting, accepted, refused, moved: false };
         (stream, deadline, arrival)
     }
 

@@ -13,6 +13,7 @@ use std::task::Poll;
 use crate::accept::arrival::{Arrival, Presence};
 use crate::accept::carrier::Carrier;
 use crate::clock;
+use crate::demand::Refused;
 use crate::h3::Code;
 use crate::quic::Connection;
 
@@ -37,6 +38,7 @@ pub(crate) fn begin(presence: Presence, connection: Connection) {
         bound: Arc::clone(bound),
         greeting: Some(Arc::clone(connection.greeting())),
         accepted: clock::now(),
+        refused: Refused::default(),
         moved: false,
     };
     match Talk::new(connection.clone(), Carrier::new(worker, arrival)) {

@@ -19,6 +19,7 @@ use tokio::sync::oneshot;
 
 use crate::accept::arrival::{self, Arrival};
 use crate::clock;
+use crate::demand::Refused;
 use crate::live::Bound;
 use crate::stream::Stream;
 use crate::worker::Worker;
@@ -148,6 +149,7 @@ fn welcome(worker: &Rc<Worker>, bound: &Arc<Bound>, stream: TcpStream, peer: Soc
         bound: Arc::clone(bound),
         greeting: None,
         accepted: clock::now(),
+        refused: Refused::default(),
         moved: false,
     };
     let stream = Stream::Tcp(stream);

@@ -6,6 +6,8 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use balance::demand::{ASSUMED_SERVICE_TIME, Meter, WINDOW};
+
 use crate::accept::{h2, h3};
 use crate::backend::Backend;
 use crate::dial::link::Tally;
@@ -282,6 +284,32 @@ static OF_BACKENDS: &[Row<Backend>] = &[
         BACKEND,
         Read::Count(|it| total(&it.counters, |shard| &shard.priorities_ignored)),
         "Requests whose header field for it said no priority that there is.",
+    ),
+    Row::new(
+        "sheave_backend_demand",
+        BACKEND,
+        Read::Gauge(|it| it.demand.read(|meter| meter.average(WINDOW).total())),
+        "Requests in flight, waiting, and refused ones for as long as they would have taken: the mean over 15 s.",
+    ),
+    Row::new(
+        "sheave_backend_request_seconds",
+        &["backend", "kind"],
+        Read::Sums(|it, each| {
+            let spent = it.demand.read(Meter::request_seconds);
+            each("in_flight", spent.in_flight);
+            each("queued", spent.queued);
+            each("shed", spent.shed);
+        }),
+        "Time that requests were in flight, waited, and would have taken had they not been refused; its rate is demand.",
+    ),
+    Row::new(
+        "sheave_backend_service_seconds",
+        BACKEND,
+        Read::Gauge(|it| {
+            let service_time = it.demand.read(Meter::service_time);
+            service_time.unwrap_or(ASSUMED_SERVICE_TIME).as_secs_f64()
+        }),
+        "How long a request holds a slot, the mean with a half-life of 30 s of serving; 1 until one has been served.",
     ),
     Row::new(
         "sheave_backend_retries",

@@ -46,7 +46,28 @@ pub(crate) struct Backend {
     /// Health is ignored, because too few endpoints are well.
     panicking: bool,
     pub(crate) retries: u64,
+    pub(crate) demand: Demand,
+    /// How long a request holds a slot, on average; `null`: none has yet.
+    service_time_seconds: Option<f64>,
     pub(crate) endpoints: Vec<Endpoint>,
+}
+
+/// Requests at a time, on average over the last 15 s.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Demand {
+    /// All of it.
+    pub(crate) total: f64,
+    in_flight: f64,
+    queued: f64,
+    /// Refused, each for as long as it would have taken.
+    shed: f64,
+}
+
+impl From<proxy::Demand> for Demand {
+    fn from(demand: proxy::Demand) -> Self {
+        let proxy::Demand { in_flight, queued, shed } = demand;
+        Self { total: demand.total(), in_flight, queued, shed }
+    }
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -98,7 +119,8 @@ pub(super) fn backends(views: Vec<BackendView>) -> Backends {
 }
 
 fn backend(view: BackendView) -> Backend {
-    let BackendView { key, settings, waiting, panicking, retries, endpoints } = view;
+    let BackendView { key, settings, waiting, panicking, retries, demand, service_time, endpoints } =
+        view;
     Backend {
         name: key.to_string(),
         namespace: key.namespace.to_string(),
@@ -111,6 +133,8 @@ fn backend(view: BackendView) -> Backend {
         waiting,
         panicking,
         retries,
+        demand: demand.into(),
+        service_time_seconds: service_time.map(|time| time.as_secs_f64()),
         endpoints: endpoints.into_iter().map(endpoint).collect(),
     }
 }

@@ -71,6 +71,7 @@ struct Row {
     in_flight: u64,
     slots: Option<u64>,
     waiting: Option<u64>,
+    demand: Option<f64>,
     failures: f64,
     retries: Option<f64>,
     latency_seconds: Option<f64>,
@@ -146,6 +147,7 @@ impl Rates {
             in_flight: endpoints.iter().map(|it| it.in_flight).sum(),
             slots: slots.map(|slots| slots * endpoints.len() as u64),
             waiting: Some(u64::from(now.waiting)),
+            demand: Some(now.demand.total),
             failures: endpoints.iter().map(|it| it.failures).sum(),
             retries: Some(self.rate(before.map(|it| it.retries), now.retries)),
             latency_seconds: slowest.max_by(f64::total_cmp),
@@ -189,12 +191,20 @@ fn compare(order: Order, a: &Row, b: &Row) -> Ordering {
 }
 
 /// All columns but the name.
-const COLUMNS_WIDTH: usize = 9 + 10 + 7 + 8 + 8 + 9 + 9;
+const COLUMNS_WIDTH: usize = 8 + 10 + 6 + 7 + 7 + 8 + 8 + 9;
 
 fn heading(name_width: usize) -> Line {
     let text = format!(
-        "{:<name_width$}{:>9}{:>10}{:>7}{:>8}{:>8}{:>9}{:>9}",
-        "BACKEND", "REQ/S", "IN FLIGHT", "QUEUE", "FAIL/S", "RETRY/S", "LATENCY", "HEALTH"
+        "{:<name_width$}{:>8}{:>10}{:>6}{:>7}{:>7}{:>8}{:>8}{:>9}",
+        "BACKEND",
+        "REQ/S",
+        "IN FLIGHT",
+        "QUEUE",
+        "DEMAND",
+        "FAIL/S",
+        "RETRY/S",
+        "LATENCY",
+        "HEALTH"
     );
     Line { text, tone: Tone::Heading }
 }
@@ -207,10 +217,11 @@ impl Row {
             None => self.in_flight.to_string(),
         };
         let waiting = self.waiting.map(|waiting| waiting.to_string()).unwrap_or_default();
+        let demand = self.demand.map(rate).unwrap_or_default();
         let retries = self.retries.map(rate).unwrap_or_default();
         let latency = self.latency_seconds.map(latency).unwrap_or_default();
         let text = format!(
-            "{:indent$}{name:<width$}{:>9}{in_flight:>10}{waiting:>7}{:>8}{retries:>8}{latency:>9}{:>9}",
+            "{:indent$}{name:<width$}{:>8}{in_flight:>10}{waiting:>6}{demand:>7}{:>7}{retries:>8}{latency:>8}{:>9}",
             "",
             rate(self.requests),
             rate(self.failures),

@@ -1,0 +1,113 @@
+//! Who counts where, and what clients' connections remember.
+
+use std::thread;
+
+use balance::EndpointSet;
+use gateway::snapshot::{BackendKey, BackendSettings, Transport};
+
+use super::*;
+
+fn second(seconds: u64) -> Time {
+    Time::from_nanos(seconds * 1_000_000_000)
+}
+
+fn backend(service: &str) -> Arc<Backend> {
+    let (namespace, service) = ("default".into(), service.into());
+    let key = BackendKey { namespace, service, port: 80, transport: Transport::Tcp };
+    let settings = BackendSettings::default();
+    Arc::new(Backend::new(key, EndpointSet::empty(), settings, None, 2))
+}
+
+/// Request-seconds of refused requests up to now, all of which are long over.
+fn shed(backend: &Backend) -> f64 {
+    backend.demand.read(|meter| meter.request_seconds().shed)
+}
+
+#[test]
+fn a_connection_takes_back_what_it_asks_for_again_and_no_other_does() {
+    let (web, api) = (backend("web"), backend("api"));
+    let (mut client, mut other) = (Refused::default(), Refused::default());
+    client.refuse(&web, 0, second(10));
+    client.refuse(&api, 0, second(10));
+    other.refuse(&web, 1, second(10));
+    // It has come to another worker since; that its refusal was the first one's is known.
+    let quarter = Time::from_nanos(10_250_000_000);
+    client.ask(&web, quarter);
+    assert_eq!((shed(&web), shed(&api)), (1.25, 1.0));
+    // For each refusal once, and not when it is over.
+    client.ask(&web, quarter);
+    other.ask(&web, second(12));
+    assert_eq!((shed(&web), shed(&api)), (1.25, 1.0));
+    assert_eq!(web.demand.read(Meter::refused), 2);
+    assert!(other.0.is_empty() && client.0.len() == 1, "what is over is forgotten");
+}
+
+#[test]
+fn what_a_connection_cannot_remember_counts_in_full() {
+    let web = backend("web");
+    let mut client = Refused::default();
+    for _ in 0..REMEMBERED + 5 {
+        client.refuse(&web, 0, second(10));
+    }
+    for _ in 0..REMEMBERED + 5 {
+        client.ask(&web, second(10));
+    }
+    assert_eq!(shed(&web), 5.0);
+}
+
+#[test]
+fn the_service_time_is_what_refused_requests_count_for() {
+    let web = backend("web");
+    let now = clock::now();
+    let before = Time::from_nanos(now.as_nanos() - 340_000_000);
+    web.demand.of(1).take(before);
+    web.demand.of(1).give_back(before, now);
+    web.demand.read(|_| ());
+    Refused::default().refuse(&web, 0, second(10));
+    assert!((shed(&web) - 0.34).abs() < 1e-9, "{}", shed(&web));
+}
+
+#[test]
+fn a_rise_is_told_to_all_who_expect_it_and_only_then() {
+    let account = Account::new(1);
+    let (mut one, mut other) = (account.rises(), account.rises());
+    account.rise();
+    assert!(!one.has_changed().unwrap(), "nobody expects it");
+    account.expect_rise();
+    account.rise();
+    assert!(one.has_changed().unwrap() && other.has_changed().unwrap());
+    one.mark_unchanged();
+    other.mark_unchanged();
+    account.rise();
+    assert!(!one.has_changed().unwrap(), "once");
+}
+
+#[test]
+fn workers_that_write_hold_up_nobody_who_reads() {
+    const REQUESTS: u64 = 200_000;
+    let account = Account::new(2);
+    thread::scope(|scope| {
+        for worker in 0..2 {
+            let shard = account.of(worker);
+            scope.spawn(move || {
+                for _ in 0..REQUESTS {
+                    let taken = clock::now();
+                    shard.wait(taken);
+                    shard.grant(taken);
+                    shard.give_back(taken, clock::now());
+                }
+            });
+        }
+        let mut last = 0.0;
+        for _ in 0..2_000 {
+            let (present, spent) = account.read(|it| (it.present(), it.request_seconds()));
+            assert!((0.0..=2.0).contains(&present.total()), "{present:?}");
+            // What was read as under way may turn out to have been over.
+            assert!(spent.in_flight > last - 0.1, "{spent:?} after {last}");
+            last = spent.in_flight;
+        }
+    });
+    let (present, served) = account.read(|it| (it.present(), it.service_time()));
+    assert_eq!(present.total(), 0.0);
+    assert!(served.is_some());
+}
