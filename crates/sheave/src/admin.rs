@@ -29,6 +29,7 @@ use tokio::sync::watch;
 
 use crate::failure::{Failure, bind_advice};
 use crate::report::{Phase, Report};
+pub(crate) use accept::{Bounded, Connection};
 pub(crate) use api::{Backend, Backends, Endpoint};
 use exposition::Format;
 use metrics::Process;
@@ -66,7 +67,7 @@ pub(crate) async fn start(
     let address = listener.local_addr().context("the admin address")?;
     let subject = Subject { proxy, report, started: proxy::clock::wall() };
     tokio::spawn(async move {
-        let served = axum::serve(accept::Bounded::new(listener), router(subject)).await;
+        let served = axum::serve(Bounded::new(listener), router(subject)).await;
         tracing::error!(?served, "the admin API has ended");
     });
     tracing::info!(%address, "admin API");

@@ -52,7 +52,7 @@ pub(crate) enum Command {
     /// Show what a running Sheave does, backend by backend.
     ///
     /// A table that is kept fresh: requests, failures and retries a second, requests in flight of the slots there are,
-    /// requests that wait, latency to the response's head (learned by PeakEwma alone), health. Without a terminal it is
+    /// requests that wait, demand (requests at a time, the mean over 15 s), latency to the response's head (learned by PeakEwma alone), health. Without a terminal it is
     /// printed once.
     Top(Top),
 }
@@ -93,6 +93,13 @@ pub(crate) struct Serve {
     /// Address of the admin API (metrics, health, state), or `off`; port 0 takes any free port.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9900", help_heading = PROCESS)]
     pub(crate) admin: AdminAddress,
+
+    /// Address of KEDA's external scaler (gRPC without TLS), or `off`; port 0 takes any free port.
+    ///
+    /// It tells whoever asks how many requests a Service is asked for. KEDA's operator has to reach it, so it is apart
+    /// from the admin API: in a cluster, :9901.
+    #[arg(long, value_name = "ADDR", default_value = "off", help_heading = PROCESS)]
+    pub(crate) scaler: AdminAddress,
 
     /// Threads that serve requests [default: one per CPU that this process may use].
     #[arg(long, value_name = "N", value_parser = values::workers, help_heading = PROCESS)]

@@ -22,6 +22,8 @@ mod configuration;
 mod report;
 /// The HTTP API that shows it.
 mod admin;
+/// KEDA's external scaler: how much each Service is asked for.
+mod scaler;
 /// The ready file.
 mod ready;
 /// What the kernel says of this process.

@@ -11,6 +11,7 @@ use serde::Serialize;
 #[derive(Serialize)]
 struct Ready {
     admin: Option<SocketAddr>,
+    scaler: Option<SocketAddr>,
     listeners: Vec<Listener>,
 }
 
@@ -21,10 +22,16 @@ struct Listener {
 }
 
 /// Writes the file under another name and renames it, so that nobody reads half of it.
-pub(crate) fn write(path: &Path, admin: Option<SocketAddr>, proxy: &Proxy) -> io::Result<()> {
+pub(crate) fn write(
+    path: &Path,
+    admin: Option<SocketAddr>,
+    scaler: Option<SocketAddr>,
+    proxy: &Proxy,
+) -> io::Result<()> {
     let listener =
         |view: proxy::ListenerView| Listener { name: view.name.to_string(), address: view.address };
-    let ready = Ready { admin, listeners: proxy.listeners().into_iter().map(listener).collect() };
+    let ready =
+        Ready { admin, scaler, listeners: proxy.listeners().into_iter().map(listener).collect() };
     let mut text = serde_json::to_string(&ready)?;
     text.push('\n');
     let mut unfinished = path.as_os_str().to_owned();

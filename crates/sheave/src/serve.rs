@@ -28,6 +28,7 @@ use crate::log;
 use crate::process;
 use crate::ready;
 use crate::report::{Phase, Report};
+use crate::scaler;
 use crate::self_signed;
 
 /// Runs until a signal ends it.
@@ -54,13 +55,19 @@ async fn serve(flags: Serve) -> Result<(), Failure> {
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "sheave starts");
     let proxy = Arc::new(Proxy::start(settings(&flags)).context("cannot start the workers")?);
     let (report, reported) = watch::channel(Report::new());
-    let admin = start_admin(flags.admin, &proxy, reported).await?;
+    let admin = start_admin(flags.admin, &proxy, reported.clone()).await?;
+    let scaler = bind_scaler(flags.scaler).await?;
+    let scaler_address = scaler.as_ref().map(|scaler| scaler.address);
     let names = Names::new(flags.dns, report.clone());
     let mut configuration = Configuration::new(proxy.clone(), names, report.clone());
     begin(&mut configuration, checked).await?;
+    // Now it knows which Services there are.
+    if let Some(scaler) = scaler {
+        scaler.serve(Arc::clone(&proxy), reported);
+    }
     report.send_modify(|report| report.phase = Phase::Ready);
     if let Some(path) = &flags.ready_file {
-        write_ready_file(path, admin, &proxy)?;
+        write_ready_file(path, admin, scaler_address, &proxy)?;
     }
 
     loop {
@@ -177,6 +184,13 @@ async fn start_admin(
     }
 }
 
+async fn bind_scaler(address: AdminAddress) -> Result<Option<scaler::Bound>, Failure> {
+    match address {
+        AdminAddress::Off => Ok(None),
+        AdminAddress::At(address) => Ok(Some(scaler::bind(address).await?)),
+    }
+}
+
 /// The first configuration is served as a whole or not at all.
 async fn begin(configuration: &mut Configuration, checked: Checked) -> Result<(), Failure> {
     let unbound = configuration.apply(checked).await;
@@ -195,8 +209,13 @@ fn refusal(problems: Vec<gateway::Problem>) -> Failure {
     Failure::Input(lines)
 }
 
-fn write_ready_file(path: &Path, admin: Option<SocketAddr>, proxy: &Proxy) -> Result<(), Failure> {
-    ready::write(path, admin, proxy).map_err(|error| {
+fn write_ready_file(
+    path: &Path,
+    admin: Option<SocketAddr>,
+    scaler: Option<SocketAddr>,
+    proxy: &Proxy,
+) -> Result<(), Failure> {
+    ready::write(path, admin, scaler, proxy).map_err(|error| {
         let path = path.display();
         Failure::input(format_args!("cannot write --ready-file {path}: {error}"))
     })

@@ -23,7 +23,7 @@ pub(crate) enum ToAddress {
     Name(String, u16),
 }
 
-/// `--admin`.
+/// `--admin` and `--scaler`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AdminAddress {
     Off,

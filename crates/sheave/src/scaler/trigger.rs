@@ -1,0 +1,217 @@
+//! What a trigger of KEDA's asks for: the metadata of a ScaledObject's trigger, parsed once and strictly, so that a typing
+//! error is an error and not a Service that never scales.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use gateway::objects;
+use gateway::snapshot::{BackendKey, Transport};
+use proxy::{LONGEST_WINDOW, WINDOW};
+use tonic::Status;
+
+/// What KEDA reads itself, and passes on with the rest.
+const OF_KEDA: [&str; 3] = ["scalerAddress", "enableTLS", "unsafeSsl"];
+
+const KEYS: &str = "service, port, target, activationDemand, window";
+
+/// More than any replica can bear, or any Service is asked for.
+const MOST: f64 = 1e9;
+
+/// The demand for one Service, and what of it matters.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Trigger {
+    namespace: String,
+    service: String,
+    port: Option<u16>,
+    /// What one replica is to bear; `None`: as much as the Service's policy lets an endpoint have.
+    pub(super) target: Option<f64>,
+    /// Demand up to here is none.
+    pub(super) activation: f64,
+    /// Over how long demand is averaged.
+    pub(super) window: Duration,
+}
+
+impl Trigger {
+    /// `namespace`: the ScaledObject's, where the Service is if it says no other. Errors name the key.
+    pub(super) fn parse(
+        namespace: &str,
+        metadata: &HashMap<String, String>,
+    ) -> Result<Self, String> {
+        let mut keys: Vec<&String> = metadata.keys().collect();
+        keys.sort_unstable();
+        let (mut service, mut port, mut target) = (None, None, None);
+        let (mut activation, mut window) = (0.0, WINDOW);
+        for key in keys {
+            let value = metadata[key].as_str();
+            match key.as_str() {
+                "service" => service = Some(parse_service(namespace, value)?),
+                "port" => port = Some(parse_port(value)?),
+                "target" => target = Some(parse_number(key, value, f64::MIN_POSITIVE)?),
+                "activationDemand" => activation = parse_number(key, value, 0.0)?,
+                "window" => window = parse_window(value)?,
+                known if OF_KEDA.contains(&known) => {}
+                unknown => return Err(format!("{unknown}: unknown, there are {KEYS}")),
+            }
+        }
+        let Some((namespace, service)) = service else {
+            return Err("service: needed, as NAME or NAMESPACE/NAME".to_owned());
+        };
+        Ok(Self { namespace, service, port, target, activation, window })
+    }
+
+    /// The Service as metrics name it.
+    pub(super) fn name(&self) -> String {
+        let Self { namespace, service, port, .. } = self;
+        let port = port.map(|port| format!(":{port}")).unwrap_or_default();
+        format!("{namespace}/{service}{port}")
+    }
+
+    /// The backend that is meant, of those that there are.
+    pub(super) fn choose(&self, keys: Vec<BackendKey>) -> Result<BackendKey, Status> {
+        let mut ports: Vec<_> = keys
+            .into_iter()
+            .filter(|key| *key.namespace == *self.namespace && *key.service == *self.service)
+            .collect();
+        // Of a port that is both, what is over TCP; there is no Service with several where none is asked for.
+        ports.sort_unstable_by_key(|key| (key.port, key.transport == Transport::Udp));
+        ports.dedup_by_key(|key| key.port);
+        let numbers: Vec<_> = ports.iter().map(|key| key.port.to_string()).collect();
+        let numbers = numbers.join(", ");
+        let name = self.name();
+        match self.port {
+            _ if ports.is_empty() => Err(Status::not_found(format!(
+                "Service {name}: no such Service that a route names"
+            ))),
+            Some(port) => ports.into_iter().find(|key| key.port == port).ok_or_else(|| {
+                Status::not_found(format!(
+                    "Service {name}: no such port that a route names, but {numbers}"
+                ))
+            }),
+            None if ports.len() > 1 => Err(Status::invalid_argument(format!(
+                "port: needed, as Service {name} has several: {numbers}"
+            ))),
+            None => Ok(ports.remove(0)),
+        }
+    }
+}
+
+fn parse_service(namespace: &str, value: &str) -> Result<(String, String), String> {
+    let (namespace, name) = value.split_once('/').unwrap_or((namespace, value));
+    let is_label = |text: &str| {
+        let is_inner =
+            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        (1..=63).contains(&text.len()) && text.bytes().all(is_inner)
+    };
+    if is_label(namespace) && is_label(name) {
+        return Ok((namespace.to_owned(), name.to_owned()));
+    }
+    Err(format!("service: {value:?} is not NAME or NAMESPACE/NAME"))
+}
+
+fn parse_port(value: &str) -> Result<u16, String> {
+    let port = value.parse().ok().filter(|port| *port > 0);
+    port.ok_or_else(|| format!("port: {value:?} is not a number from 1 to 65535"))
+}
+
+fn parse_number(key: &str, value: &str, least: f64) -> Result<f64, String> {
+    let number = value.parse().ok().filter(|number| (least..=MOST).contains(number));
+    let from = if least > 0.0 { "above 0" } else { "from 0" };
+    number.ok_or_else(|| format!("{key}: {value:?} is not a number {from} up to {MOST:e}"))
+}
+
+fn parse_window(value: &str) -> Result<Duration, String> {
+    let window = objects::Duration::parse(value).map(|window| window.0);
+    let window = window.filter(|window| (Duration::from_secs(1)..=LONGEST_WINDOW).contains(window));
+    window.ok_or_else(|| format!("window: {value:?} is not a duration from 1s to 60s"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn metadata(pairs: &[(&str, &str)]) -> HashMap<String, String> {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+
+    fn parse(pairs: &[(&str, &str)]) -> Result<Trigger, String> {
+        Trigger::parse("shop", &metadata(pairs))
+    }
+
+    fn key(port: u16, transport: Transport) -> BackendKey {
+        BackendKey { namespace: "shop".into(), service: "web".into(), port, transport }
+    }
+
+    #[test]
+    fn what_is_not_said_has_a_default() {
+        let web = parse(&[("service", "web"), ("scalerAddress", "sheave:9901")]).unwrap();
+        assert_eq!((web.name().as_str(), web.target), ("shop/web", None));
+        assert_eq!((web.activation, web.window), (0.0, WINDOW));
+        let api = parse(&[
+            ("service", "back/api"),
+            ("port", "80"),
+            ("target", "2.8"),
+            ("activationDemand", "0.5"),
+            ("window", "30s"),
+            ("enableTLS", "true"),
+        ]);
+        let api = api.unwrap();
+        assert_eq!((api.name().as_str(), api.target), ("back/api:80", Some(2.8)));
+        assert_eq!((api.activation, api.window), (0.5, Duration::from_secs(30)));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_by_its_key() {
+        for (pairs, message) in [
+            (vec![], "service: needed, as NAME or NAMESPACE/NAME"),
+            (vec![("service", "")], "service: \"\" is not NAME or NAMESPACE/NAME"),
+            (vec![("service", "a/b/c")], "service: \"a/b/c\" is not NAME or NAMESPACE/NAME"),
+            (vec![("service", "Web")], "service: \"Web\" is not NAME or NAMESPACE/NAME"),
+            (vec![("port", "0")], "port: \"0\" is not a number from 1 to 65535"),
+            (vec![("port", "http")], "port: \"http\" is not a number from 1 to 65535"),
+            (vec![("target", "0")], "target: \"0\" is not a number above 0 up to 1e9"),
+            (vec![("target", "-4")], "target: \"-4\" is not a number above 0 up to 1e9"),
+            (vec![("target", "NaN")], "target: \"NaN\" is not a number above 0 up to 1e9"),
+            (vec![("target", "inf")], "target: \"inf\" is not a number above 0 up to 1e9"),
+            (
+                vec![("activationDemand", "-1")],
+                "activationDemand: \"-1\" is not a number from 0 up to 1e9",
+            ),
+            (vec![("window", "2m")], "window: \"2m\" is not a duration from 1s to 60s"),
+            (vec![("window", "15")], "window: \"15\" is not a duration from 1s to 60s"),
+            (
+                vec![("Service", "web")],
+                "Service: unknown, there are service, port, target, activationDemand, window",
+            ),
+        ] {
+            assert_eq!(parse(&pairs).unwrap_err(), message, "{pairs:?}");
+        }
+    }
+
+    #[test]
+    fn the_port_may_be_left_out_where_there_is_one() {
+        let web = parse(&[("service", "web")]).unwrap();
+        let (http, dns) = (key(80, Transport::Tcp), key(53, Transport::Udp));
+        assert_eq!(web.choose(vec![http.clone()]).unwrap(), http);
+        let both = vec![key(80, Transport::Udp), http.clone()];
+        assert_eq!(web.choose(both).unwrap(), http);
+        let status = web.choose(vec![http.clone(), dns.clone()]).unwrap_err();
+        assert_eq!(status.code(), tonic::Code::InvalidArgument);
+        assert_eq!(status.message(), "port: needed, as Service shop/web has several: 53, 80");
+        let at = parse(&[("service", "web"), ("port", "53")]).unwrap();
+        assert_eq!(at.choose(vec![http.clone(), dns.clone()]).unwrap(), dns);
+        let status = at.choose(vec![http]).unwrap_err();
+        assert_eq!(status.code(), tonic::Code::NotFound);
+        assert_eq!(
+            status.message(),
+            "Service shop/web:53: no such port that a route names, but 80"
+        );
+    }
+
+    #[test]
+    fn a_service_that_is_not_there_is_named() {
+        let status = parse(&[("service", "back/web")]).unwrap();
+        let status = status.choose(vec![key(80, Transport::Tcp)]).unwrap_err();
+        assert_eq!(status.code(), tonic::Code::NotFound);
+        assert_eq!(status.message(), "Service back/web: no such Service that a route names");
+    }
+}
