@@ -24,6 +24,8 @@ pub mod http3;
 pub mod frames;
 /// gRPC, as far as tests look at it.
 pub mod grpc;
+/// A client of KEDA's interface for scalers.
+pub mod keda;
 /// A name server that says what a test tells it.
 pub mod names;
 /// Servers that know no HTTP.

@@ -20,6 +20,8 @@ use crate::patience::{eventually, within};
 /// A running `sheave serve`; it is killed when dropped.
 pub struct Sheave {
     pub admin: SocketAddr,
+    /// Where it was started with `--scaler`.
+    pub scaler: Option<SocketAddr>,
     /// Name and address of each listener.
     pub listeners: Vec<(String, SocketAddr)>,
     child: Child,
@@ -70,9 +72,11 @@ impl Sheave {
 
         let ready: Value = serde_json::from_str(&fs::read_to_string(ready)?)?;
         let admin = address(&ready["admin"])?;
+        let scaler = Some(&ready["scaler"]).filter(|it| !it.is_null());
+        let scaler = scaler.map(address).transpose()?;
         let listeners = ready["listeners"].as_array().context("listeners")?;
         let listeners = listeners.iter().map(listener).collect::<Result<_>>()?;
-        Ok(Self { admin, listeners, child, log, access_log })
+        Ok(Self { admin, scaler, listeners, child, log, access_log })
     }
 
     /// The address of the only listener.

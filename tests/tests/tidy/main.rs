@@ -15,6 +15,8 @@ mod crates;
 mod sources;
 /// What prose says about the tree.
 mod documents;
+/// What a program has written.
+mod generated;
 
 use tree::Tree;
 

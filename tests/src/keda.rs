@@ -1,0 +1,106 @@
+//! A client of Sheave's external scaler as KEDA's operator is one: by KEDA's interface.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context, Result};
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status, Streaming};
+
+/// What the .proto file comes to.
+#[allow(
+    clippy::all,
+    clippy::allow_attributes_without_reason,
+    unreachable_pub,
+    unused_qualifications,
+    reason = "made by a program"
+)]
+mod externalscaler;
+
+use externalscaler::external_scaler_client::ExternalScalerClient;
+use externalscaler::{GetMetricSpecResponse, GetMetricsRequest, IsActiveResponse, ScaledObjectRef};
+
+use crate::Sheave;
+use crate::patience::within;
+
+/// The trigger of a ScaledObject in the namespace `default`, and a connection to ask by.
+#[derive(Clone)]
+pub struct Keda {
+    client: ExternalScalerClient<Channel>,
+    reference: ScaledObjectRef,
+}
+
+/// Whether there is demand, as it is told.
+pub struct Activity(Streaming<IsActiveResponse>);
+
+impl Keda {
+    /// A trigger with this metadata.
+    pub async fn asks(sheave: &Sheave, metadata: &[(&str, &str)]) -> Result<Self> {
+        let address = sheave.scaler.context("started with --scaler")?;
+        let endpoint = Endpoint::from_shared(format!("http://{address}"))?;
+        let channel = within("the scaler", endpoint.connect()).await??;
+        let client = ExternalScalerClient::new(channel);
+        Ok(Self { client, reference: reference(address, metadata) })
+    }
+
+    pub async fn is_active(&mut self) -> Result<bool, Status> {
+        let answer = self.client.is_active(self.reference.clone()).await?;
+        Ok(answer.into_inner().result)
+    }
+
+    /// What one replica is to bear.
+    pub async fn target(&mut self) -> Result<f64, Status> {
+        let answer = self.client.get_metric_spec(self.reference.clone()).await?;
+        target(answer.into_inner())
+    }
+
+    /// The same, as it is told at first.
+    pub async fn told_target(&mut self) -> Result<f64, Status> {
+        let mut specs = self.client.stream_metric_spec(self.reference.clone()).await?.into_inner();
+        let spec = specs.message().await?;
+        target(spec.unwrap_or_default())
+    }
+
+    pub async fn demand(&mut self) -> Result<f64, Status> {
+        self.value_of("demand").await
+    }
+
+    pub async fn value_of(&mut self, metric: &str) -> Result<f64, Status> {
+        let scaled_object_ref = Some(self.reference.clone());
+        let request = GetMetricsRequest { scaled_object_ref, metric_name: metric.to_owned() };
+        let answer = self.client.get_metrics(request).await?.into_inner();
+        match answer.metric_values.as_slice() {
+            [value] => Ok(value.metric_value_float),
+            other => Err(Status::internal(format!("one value: {other:?}"))),
+        }
+    }
+
+    pub async fn stream(&mut self) -> Result<Activity, Status> {
+        Ok(Activity(self.client.stream_is_active(self.reference.clone()).await?.into_inner()))
+    }
+}
+
+impl Activity {
+    /// The next that is told; why nothing is told any more.
+    pub async fn next(&mut self) -> Result<Result<bool, Status>> {
+        let answer = within("activity", self.0.message()).await?;
+        let ended = || Status::new(Code::Ok, "ended without a status");
+        Ok(answer.and_then(|answer| answer.map(|it| it.result).ok_or_else(ended)))
+    }
+}
+
+fn reference(address: SocketAddr, metadata: &[(&str, &str)]) -> ScaledObjectRef {
+    let of_keda = ("scalerAddress".to_owned(), address.to_string());
+    let metadata = metadata.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+    ScaledObjectRef {
+        name: "app".to_owned(),
+        namespace: "default".to_owned(),
+        scaler_metadata: metadata.chain([of_keda]).collect(),
+    }
+}
+
+fn target(answer: GetMetricSpecResponse) -> Result<f64, Status> {
+    match answer.metric_specs.as_slice() {
+        [spec] if spec.metric_name == "demand" => Ok(spec.target_size_float),
+        other => Err(Status::internal(format!("one spec: {other:?}"))),
+    }
+}
