@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tests::load::{Habit, Load, open_loop};
 use tests::machine::waited_for_cpu;
 use tests::scene::{addresses, endpoints};
-use tests::{Behaviour, Client, Endpoint, Response, Result, Scene, objects};
+use tests::{Behaviour, Client, Endpoint, Response, Result, Scene, eventually, objects};
 use tokio::time::{Instant, sleep_until};
 
 /// What is added to a bound on time for a machine that is busy with other tests.
@@ -431,7 +431,8 @@ async fn a_higher_priority_takes_the_place_of_a_lower_one() -> Result {
     let mut higher = begin_with(&scene, "/higher", "u=2, i").await?;
     let refused = lower.response("GET").await?;
     refusal(&refused, 429, "1")?;
-    ensure!(scene.sheave.sum("sheave_backend_refused_total").await? == 1.0);
+    let counted = async || scene.sheave.sum("sheave_backend_refused_total").await;
+    eventually("the refusal is counted", counted, |counted| *counted == 1.0).await?;
     scene.endpoint().open_gate(2);
     ensure!(first.response("GET").await?.status() == 200);
     ensure!(higher.response("GET").await?.status() == 200);
