@@ -264,7 +264,7 @@ async fn a_raised_cap_lets_the_queue_in() -> Result {
     // A lower cap takes nothing away from what runs; what runs drains down to it.
     set_cap(&scene, 1)?;
     let capped = async || Ok(scene.sheave.backends().await?[0].max_in_flight_per_endpoint);
-    tests::eventually("the cap is in force", capped, |cap| *cap == Some(1)).await?;
+    eventually("the cap is in force", capped, |cap| *cap == Some(1)).await?;
     for left in [2, 1] {
         scene.endpoint().open_gate(1);
         scene.endpoint().until("one less", |counts| counts.in_flight == left).await?;
@@ -383,7 +383,7 @@ async fn two_rules(queue: Value) -> Result<Scene> {
     let scene = Scene::governed(Behaviour::gated(), policy).await?;
     write_two_rules(&scene, json!({ "maxInFlightPerEndpoint": 1, "queue": queue }))?;
     let capped = async || Ok(scene.sheave.backends().await?[0].max_in_flight_per_endpoint);
-    tests::eventually("the rules are in force", capped, |cap| *cap == Some(1)).await?;
+    eventually("the rules are in force", capped, |cap| *cap == Some(1)).await?;
     Ok(scene)
 }
 
@@ -508,7 +508,7 @@ async fn changes_of_cap_and_queue_under_load_lose_nothing() -> Result {
         main.push(objects::backend_policy("app", policy));
         scene.configuration.write("main.yaml", &main)?;
         let capped = async || Ok(scene.sheave.backends().await?[0].max_in_flight_per_endpoint);
-        tests::eventually("the cap is in force", capped, |now| *now == Some(cap)).await?;
+        eventually("the cap is in force", capped, |now| *now == Some(cap)).await?;
     }
     let report = load.stop().await;
     report.assert_all_served();
@@ -531,7 +531,7 @@ async fn a_shorter_timeout_and_queue_hold_from_the_next_request_on() -> Result {
     write_two_rules(&scene, spec(json!({ "maxRequests": 0 })))?;
     let refused = async || scene.sheave.sum("sheave_backend_refused_total").await;
     let before = refused().await?;
-    tests::eventually(
+    eventually(
         "nobody waits",
         async || {
             let begun = Instant::now();
