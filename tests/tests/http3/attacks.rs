@@ -1,13 +1,16 @@
 //! Who breaks rules, floods or starves: each costs us little, is ended or bounded, and is counted; others are served.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use anyhow::{Result as Outcome, ensure};
+use quinn_proto::{Endpoint as Quic, EndpointConfig};
 use serde_json::json;
 use tests::http3::{block, code, frame};
 use tests::random::Random;
 use tests::{Behaviour, Endpoint, Result, within};
 use tokio::net::UdpSocket;
+use tokio::time::Instant;
 
 use crate::site::Site;
 
@@ -164,4 +167,47 @@ async fn unknown_versions_are_negotiated() -> Result {
     ensure!(answer[0] & 0x80 != 0 && answer[1..5] == [0; 4], "{answer:02x?}");
     ensure!(answer.windows(4).any(|version| version == [0, 0, 0, 1]), "{answer:02x?}");
     is_well(&site, memory).await
+}
+
+/// What so many clients begin with who are not heard of again: their whole ClientHello, in one datagram or two.
+fn initials(site: &Site, clients: usize) -> Outcome<Vec<Vec<u8>>> {
+    let mut quic = Quic::new(Arc::new(EndpointConfig::default()), None, true, None);
+    let config = site.terms.quic()?;
+    let now = Instant::now().into_std();
+    let mut datagrams = Vec::new();
+    for _ in 0..clients {
+        let connected = quic.connect(now, config.clone(), site.sheave.address(), "test");
+        let (_, mut connection) = connected?;
+        loop {
+            let mut datagram = Vec::new();
+            if connection.poll_transmit(now, 1, &mut datagram).is_none() {
+                break;
+            }
+            datagrams.push(datagram);
+        }
+    }
+    Ok(datagrams)
+}
+
+/// Thousands who begin a handshake and leave cost a bounded memory; running connections go on, and who comes in the middle
+/// of it is let in, after it has shown where it is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_of_initials_disturbs_nobody() -> Result {
+    let (site, _endpoint, memory) = target(json!({})).await?;
+    let client = site.client().await?;
+    let flood = initials(&site, 8000)?;
+    for burst in flood.chunks(400) {
+        // From another port each time, as who forges addresses does.
+        let socket = datagrams(site.sheave.address()).await?;
+        for datagram in burst {
+            drop(socket.send(datagram).await);
+        }
+        ensure!(client.get("/").await?.status() == 200);
+        ensure!(site.client().await?.get("/").await?.status() == 200);
+    }
+    ensure!(site.sheave.sum("sheave_quic_retries_total").await? > 0.0);
+    // Two workers begin 256 handshakes each before they ask for more; the flood is fifteen times as many.
+    let growth = site.sheave.memory_bytes()?.saturating_sub(memory);
+    ensure!(growth < 64 << 20, "{growth} bytes more");
+    Ok(())
 }
