@@ -66,14 +66,13 @@ impl SendStream {
     }
 
     /// Writes as much as there is room for, without copying it. What is left is what was not written.
-    pub(crate) fn poll_write_bytes(
+    pub(crate) fn poll_write_chunks(
         &mut self,
         cx: &mut Context<'_>,
-        bytes: &mut Bytes,
+        chunks: &mut [Bytes],
     ) -> Poll<Result<usize, StreamEnd>> {
         let id = self.id;
         self.poll_with(cx, |state| {
-            let chunks = std::slice::from_mut(bytes);
             state.proto.send_stream(id).write_chunks(chunks).map(|written| written.bytes)
         })
     }
