@@ -5,7 +5,7 @@
 //! somebody looks. By Little's law that is arrivals per second times the time a request takes, whatever the number of
 //! endpoints; divided by what one endpoint is to bear, it is the number of endpoints.
 //!
-//! Each worker has a [`Shard`] and a [`Shed`] of its own. Their [`Totals`], added up, are what a [`Meter`] makes
+//! Each worker has a `Shard` and a `Shed` of its own. Their `Totals`, added up, are what a `Meter` makes
 //! averages of.
 
 use std::collections::VecDeque;
