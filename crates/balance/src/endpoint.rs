@@ -9,6 +9,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::health::Health;
+use crate::limit::{Evidence, Heed, Refusals};
 use crate::load::{Cap, Cell, Pages};
 use crate::outcome::Outcome;
 use crate::reuse::IdleHistory;
@@ -33,8 +34,11 @@ pub struct Endpoint<T> {
     pub idle: IdleHistory,
     /// What has come of attempts at it.
     pub health: Health,
+    /// How it bears its load.
+    pub evidence: Evidence,
     /// What the user of this crate keeps for each endpoint.
     pub data: T,
+    refusals: Refusals,
     cell: Cell,
     key: u64,
 }
@@ -66,6 +70,45 @@ impl<T> Endpoint<T> {
     /// How many requests it may have at once; `None`: any number.
     pub fn limit(&self, cap: Cap) -> Option<u32> {
         Some(self.cell.most(cap)).filter(|&most| most < u32::MAX)
+    }
+
+    /// It has said that it is full, to a request that was picked when it had `level`, that one included. Until it wants to
+    /// be asked again it is given no more than one less, and never less than one.
+    pub fn refused(&self, level: u32, retry_after: Option<Duration>, now: Time) -> Heed {
+        let heed = self.refusals.heed(retry_after, now);
+        if self.refusals.until(now).is_some() {
+            self.cell.ceiling().lower_full(level.saturating_sub(1).max(1));
+        }
+        heed
+    }
+
+    /// It has more to do than it can, though it has served a request that was picked when it had `level`: for a second
+    /// it is given no more than that.
+    pub fn overloaded(&self, level: u32, now: Time) {
+        self.refusals.heed(None, now);
+        self.cell.ceiling().lower_full(level.max(1));
+    }
+
+    /// How many requests it is given while it is full, and until when; `None`: it is not full. To be asked when that time
+    /// has come: then it is given as much as before, and who waits may have it
+    /// ([`Admission::dispatch`](crate::Admission::dispatch)).
+    pub fn full(&self, now: Time) -> Option<(u32, Time)> {
+        let ceiling = self.cell.ceiling();
+        let Some(until) = self.refusals.until(now) else {
+            ceiling.lift_full();
+            return None;
+        };
+        Some((ceiling.full(), until)).filter(|&(most, _)| most < u32::MAX)
+    }
+
+    /// What has been learned; says whether that is more than before.
+    pub(crate) fn set_learned(&self, most: u32) -> bool {
+        let ceiling = self.cell.ceiling();
+        let before = ceiling.learned();
+        if before != most {
+            ceiling.set_learned(most);
+        }
+        before < most
     }
 
     pub(crate) fn give_back(&self) {
@@ -111,6 +154,8 @@ impl<T> Ledger<T> {
             address,
             idle: IdleHistory::default(),
             health: Health::default(),
+            evidence: Evidence::default(),
+            refusals: Refusals::default(),
             data: data(),
             cell: self.pages.cell(),
             key: self.next_key,

@@ -23,6 +23,8 @@ pub mod outcome;
 pub mod endpoint;
 /// What an endpoint has taught us about idle connections.
 pub mod reuse;
+/// How many requests an endpoint can bear.
+pub mod limit;
 /// Choosing one endpoint of a set.
 pub mod pick;
 /// Which endpoints are fit to serve.
@@ -39,6 +41,7 @@ pub mod demand;
 pub use demand::Demand;
 pub use endpoint::{Endpoint, EndpointSet, Ledger, Member};
 pub use health::{Health, Ward};
+pub use limit::{LimitSettings, Limiter};
 pub use load::Cap;
 pub use outcome::{End, Outcome};
 pub use pick::{Algorithm, MaglevTable, Picker, Wish};

@@ -11,9 +11,12 @@ use crate::latency::Latency;
 
 /// The members that one choice is among.
 mod field;
+/// Who is preferred for a while.
+mod favourites;
 /// How much one endpoint may have.
 mod room;
 
+use favourites::Favourites;
 pub(crate) use field::{Bars, Field, Load};
 pub use room::Cap;
 pub(crate) use room::{Ceiling, Room};
@@ -152,6 +155,7 @@ pub(crate) struct Loads {
     /// So many members, the first, are in our zone; 0 where nobody is or nobody else is.
     local: usize,
     trials: Vec<Trial>,
+    favourites: Favourites,
 }
 
 /// Where a member's count is, and its weight: what choosing reads for each.
@@ -191,6 +195,11 @@ impl Loads {
     /// The members so far are in our zone, those to come are not.
     pub(crate) fn end_of_zone(&mut self) {
         self.local = self.seats.len();
+    }
+
+    /// From now on these are preferred.
+    pub(crate) fn favour(&self, members: impl Iterator<Item = usize>) {
+        self.favourites.set(members);
     }
 
     /// Whether a member is on trial.

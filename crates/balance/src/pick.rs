@@ -175,6 +175,11 @@ impl Picker {
         {
             return Some(member);
         }
+        // Who comes by its key stays with it.
+        let free = self.algorithm != Algorithm::ConsistentHash || wish.key.is_none();
+        if free && let Some(member) = field.take_favourite() {
+            return Some(member);
+        }
         self.take_regular(set, field, wish)
             .or_else(|| self.take_regular(set, &field.unheeding()?, wish))
     }

@@ -18,7 +18,6 @@ use std::time::Duration;
 use std::vec;
 
 use crate::endpoint::{Endpoint, EndpointSet};
-use crate::load::Room;
 use crate::pick::{Algorithm, Claim, Picker, Wants, Wish};
 use crate::slots::{Delay, Limits, Refusal};
 use crate::time::Time;
@@ -268,7 +267,7 @@ impl<T, N> Queue<T, N> {
         // That leaves the endpoint that all of them have failed at.
         let Claim::But(shunned) = claim else { return None };
         let spare = picker.claim(&self.set, wish).allows(shunned) && self.next(shunned).is_none();
-        if spare { self.set.take(shunned, Room::within(cap)) } else { None }
+        if spare { self.set.take(shunned, cap) } else { None }
     }
 
     /// Offers one slot of an endpoint; gives whom to wake. An endpoint that has left the set grants nothing.
@@ -310,7 +309,7 @@ impl<T, N> Queue<T, N> {
 
     fn offer_member(&mut self, member: usize, now: Time, let_go: &mut Vec<N>) -> Option<N> {
         while self.next(member).is_some() {
-            let endpoint = self.set.take(member, Room::within(self.limits.cap))?;
+            let endpoint = self.set.take(member, self.limits.cap)?;
             if let Some(notify) = self.grant(endpoint, now, let_go) {
                 return Some(notify);
             }

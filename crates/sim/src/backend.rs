@@ -6,8 +6,8 @@ use std::time::Duration;
 use balance::health::{Condition, Event, HealthSettings, Judgement, ProbeResult, Standing, Totals};
 use balance::retry::RetrySettings;
 use balance::{
-    Admission, Algorithm, EndpointSet, Entry, Limits, Picker, Queue, Rank, RetryBudget, Rng,
-    Ticket, Time, Ward, Wish,
+    Admission, Algorithm, Cap, EndpointSet, Entry, LimitSettings, Limiter, Limits, Picker, Queue,
+    Rank, RetryBudget, Rng, Ticket, Time, Ward, Wish,
 };
 
 use crate::dice::Dice;
@@ -23,6 +23,7 @@ pub(crate) struct Backend {
     /// As somebody has written it, whatever health makes of it.
     configured: Arc<EndpointSet<usize>>,
     limits: Limits,
+    limiter: Limiter,
     health: HealthSettings,
     ward: Ward,
     budget: RetryBudget,
@@ -68,6 +69,7 @@ impl Backend {
             workers: (0..plan.workers).map(|_| worker()).collect(),
             rng: Rng::new(dice.seed()),
             ward: Ward::new(),
+            limiter: Limiter::new(),
             budget: RetryBudget::new(plan.workers),
             line: Line::default(),
             bill: Bill { served: vec![0; servers], ..Bill::default() },
@@ -206,6 +208,20 @@ impl Backend {
         now: Time,
     ) -> Option<Event> {
         self.ward.probed(endpoint.address, result, &self.health, now, &mut self.rng)
+    }
+
+    /// Makes limits of what was seen; then somebody may have more, here and elsewhere.
+    pub(crate) fn limit(&mut self, now: Time) {
+        if self.current.limits.cap != Cap::Learned {
+            return;
+        }
+        let (waiting, round) = (self.admission.waiting(), now.as_nanos().max(1));
+        let settings = LimitSettings::default();
+        self.limiter.round(&self.current.set, &settings, waiting, round, now);
+        for (address, limit, _) in self.limiter.limits() {
+            let within = (settings.min..=settings.max).contains(&limit);
+            assert!(within, "{address} has a limit of {limit}");
+        }
     }
 
     pub(crate) fn replace(&mut self, view: View, now: Time) -> Vec<Id> {

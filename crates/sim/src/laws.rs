@@ -165,13 +165,13 @@ impl View {
     fn is_within_cap(&self, endpoint: &Endpoint) -> bool {
         let alone = self.parts[endpoint.data].trial;
         let cap = if alone { Cap::of(1) } else { self.limits.cap };
-        endpoint.limit(cap).is_none_or(|most| endpoint.in_flight() <= most)
+        most(endpoint, cap).is_none_or(|most| endpoint.in_flight() <= most)
     }
 
     /// The endpoints that have a weight and could take one more.
     fn free(&self) -> impl Iterator<Item = &Endpoint> {
         let has_room = |endpoint: &Endpoint| {
-            endpoint.limit(self.limits.cap).is_none_or(|most| endpoint.in_flight() < most)
+            most(endpoint, self.limits.cap).is_none_or(|most| endpoint.in_flight() < most)
         };
         let members = self.set.members().iter().filter(|member| member.weight > 0);
         members.map(|member| &*member.endpoint).filter(move |endpoint| has_room(endpoint))
@@ -181,4 +181,9 @@ impl View {
     fn is_usable(&self) -> bool {
         self.parts.iter().any(|part| part.weight > 0 || part.trial)
     }
+}
+
+/// Where there is no cap, one that is full is asked all the same if nobody else has room.
+fn most(endpoint: &Endpoint, cap: Cap) -> Option<u32> {
+    endpoint.limit(cap).filter(|_| cap.is_some())
 }

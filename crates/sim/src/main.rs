@@ -28,6 +28,8 @@ mod tally;
 mod agenda;
 /// What must hold all along.
 mod laws;
+/// Another world, long: how well limits are learned.
+mod knee;
 /// Another world, plain and large: how long requests wait under each picker.
 mod study;
 /// And another: a queue in a long overload.
@@ -39,6 +41,7 @@ const USAGE: &str = "usage: sim --seeds N   run seeds 0 to N - 1, stop at the fi
        sim --seed N    run one, traced
        sim --study     print how long requests wait under each picker
        sim --overload  print what a queue does in a long overload
+       sim --limits    print how well limits are learned
        sim --autoscale [NAME=VALUE]...
                        print a day of a deployment that is scaled as its load goes";
 
@@ -52,6 +55,10 @@ fn main() -> ExitCode {
         ["--seeds", number] if let Ok(seeds) = number.parse() => search(seeds),
         ["--seed", number] if let Ok(seed) = number.parse() => {
             println!("{}", World::new(seed, true).run());
+            ExitCode::SUCCESS
+        }
+        ["--limits"] => {
+            knee::print();
             ExitCode::SUCCESS
         }
         ["--study"] => {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use balance::health::HealthSettings;
 use balance::retry::RetrySettings;
-use balance::{Algorithm, Limits};
+use balance::{Algorithm, Cap, Limits};
 
 use crate::dice::{Dice, LONGEST};
 
@@ -125,7 +125,12 @@ impl Plan {
     /// Between arrivals that, evenly spaced, must each find a free slot at once, even if all come to the same server:
     /// it could serve twice as many.
     pub(crate) fn easy_interval(&self) -> Duration {
-        let caps = self.backends.iter().filter_map(|backend| backend.limits.cap.fixed());
+        // What is learned may be one.
+        let one = NonZeroU32::MIN;
+        let caps = self.backends.iter().filter_map(|backend| match backend.limits.cap {
+            Cap::Learned => Some(one),
+            cap => cap.fixed(),
+        });
         let threads = self.servers.iter().map(|server| server.threads);
         let slots = caps.map(NonZeroU32::get).chain(threads).min().expect("a plan has servers");
         slowest(&self.servers) * 2 / slots

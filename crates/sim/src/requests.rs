@@ -43,8 +43,8 @@ pub(crate) enum Stage {
     Asks,
     /// In the queue; a `Grant` once somebody has woken it.
     Waits(Arc<Ticket<usize>>, Option<Grant>),
-    /// At an endpoint, since then.
-    Runs(Arc<Endpoint>, Time),
+    /// At an endpoint, since then; and how many that had then, this one included.
+    Runs(Arc<Endpoint>, Time, u32),
 }
 
 #[derive(Default)]

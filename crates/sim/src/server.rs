@@ -32,6 +32,8 @@ pub(crate) enum Fault {
     Dead,
     /// Takes what comes, and answers nothing.
     BlackHole,
+    /// Refuses requests beyond so many, and asks to be left alone for so long.
+    Full(u32, Option<Duration>),
     /// Refuses connections every other time, for so long.
     Flapping(Duration),
     /// Does nothing until then.
@@ -44,7 +46,7 @@ impl Fault {
     /// What happens to a server; spells are at most as `long`.
     pub(crate) fn draw(dice: &mut Dice, now: Time, long: Duration) -> Self {
         let spell = long * dice.between(1, 100) / 100;
-        match dice.below(10) {
+        match dice.below(11) {
             0 => Self::None,
             1 => Self::Slow(dice.between(2, SLOWEST)),
             2 => Self::Failing(dice.between(1, 100)),
@@ -54,6 +56,7 @@ impl Fault {
             6 => Self::BlackHole,
             7 => Self::Flapping(spell),
             8 => Self::Paused(now + spell),
+            9 => Self::Full(dice.between(0, 4), dice.percent(50).then_some(spell)),
             _ => Self::Cold(now + spell),
         }
     }
@@ -62,6 +65,8 @@ impl Fault {
 /// How a request is received.
 pub(crate) enum Reception {
     Refused,
+    /// The server has too much to do.
+    Full(Option<Duration>),
     /// Nothing will come of it.
     Swallowed,
     Begins,
@@ -84,6 +89,11 @@ impl Server {
         }
         if self.fault == Fault::BlackHole {
             return Reception::Swallowed;
+        }
+        if let Fault::Full(most, retry_after) = self.fault
+            && self.busy + self.waiting.len() as u32 >= most
+        {
+            return Reception::Full(retry_after);
         }
         if self.busy == plan.threads {
             self.waiting.push_back(job);
@@ -121,6 +131,7 @@ impl Server {
             | Fault::BadProbes
             | Fault::Dead
             | Fault::BlackHole
+            | Fault::Full(..)
             | Fault::Flapping(_)
             | Fault::Paused(_) => (usual, End::Success),
         }
@@ -138,6 +149,7 @@ impl Server {
             | Fault::BadProbes
             | Fault::Dead
             | Fault::BlackHole
+            | Fault::Full(..)
             | Fault::Flapping(_)
             | Fault::Cold(_) => None,
         }
@@ -160,9 +172,11 @@ impl Server {
 
     pub(crate) fn probe(&self, now: Time) -> ProbeResult {
         let answers = match self.fault {
-            Fault::None | Fault::Slow(_) | Fault::FailingBehindGoodProbes(_) | Fault::Cold(_) => {
-                true
-            }
+            Fault::None
+            | Fault::Slow(_)
+            | Fault::FailingBehindGoodProbes(_)
+            | Fault::Full(..)
+            | Fault::Cold(_) => true,
             Fault::BadProbes | Fault::BlackHole | Fault::Failing(_) => false,
             Fault::Dead | Fault::Flapping(_) => !self.refuses(now),
             Fault::Paused(until) => until <= now,
@@ -183,6 +197,7 @@ impl Server {
             | Fault::FailingBehindGoodProbes(_)
             | Fault::BadProbes
             | Fault::BlackHole
+            | Fault::Full(..)
             | Fault::Paused(_)
             | Fault::Cold(_) => false,
         }

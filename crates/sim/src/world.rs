@@ -61,8 +61,8 @@ enum Event {
     Ask(Id),
     /// A waiter that was granted a slot comes to take it.
     Wake(Id),
-    /// The server has refused the connection.
-    Refuse(Job),
+    /// The server has refused the connection, or the request.
+    Refuse(Job, End),
     /// The server has finished with the request; it may have failed.
     Finish {
         server: usize,
@@ -137,7 +137,7 @@ impl World {
             Event::ArriveInTurn { turn } => self.arrive_in_turn(turn),
             Event::Ask(id) => self.ask_again(id),
             Event::Wake(id) => self.wake(id),
-            Event::Refuse(job) => self.conclude(job, End::ConnectFailed),
+            Event::Refuse(job, end) => self.conclude(job, end),
             Event::Finish { server, job, end } => self.finish(server, job, end),
             Event::TimeOut(job) => self.conclude(job, End::TimedOut),
             Event::LosePatience(id) => self.lose_patience(id),

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
 use super::Endpoint;
-use crate::load::{Loads, Room};
+use crate::load::{Cap, Loads, Room};
 use crate::pick::{Algorithm, Claim, MaglevTable, Ring};
 
 /// An endpoint of a set.
@@ -133,8 +133,16 @@ impl<T> EndpointSet<T> {
         self.regular > 0 || self.loads.has_trials()
     }
 
+    /// From now on these members are preferred where each has what was learned of it.
+    pub(crate) fn favour(&self, members: impl Iterator<Item = usize>) {
+        self.loads.favour(members);
+    }
+
     /// Takes a slot at a member, if it has one.
-    pub(crate) fn take(&self, member: usize, room: Room) -> Option<Arc<Endpoint<T>>> {
+    pub(crate) fn take(&self, member: usize, cap: Cap) -> Option<Arc<Endpoint<T>>> {
+        let room = Room::within(cap);
+        // Who waits for this one has no other to go to.
+        let room = room.unheeding().unwrap_or(room);
         self.loads.take(member, room).then(|| self.members[member].endpoint.clone())
     }
 

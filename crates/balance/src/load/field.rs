@@ -88,6 +88,15 @@ impl<'a> Field<'a> {
         }
     }
 
+    /// The favourite that this call has taken a slot of, if there is one with room.
+    pub(crate) fn take_favourite(&self) -> Option<usize> {
+        if !self.room.is_learned() {
+            return None;
+        }
+        let mut favourites = self.loads.favourites.all();
+        favourites.find(|&member| self.loads.weight(member) > 0 && self.take(member))
+    }
+
     /// The member on trial that this call began to try, if any was idle and untried.
     #[cold]
     pub(crate) fn take_trial(&self) -> Option<usize> {

@@ -73,14 +73,30 @@ impl Ceiling {
         self.learned.store(most, Ordering::Relaxed);
     }
 
-    pub(crate) fn set_full(&self, most: u32) {
-        self.full.store(most, Ordering::Relaxed);
+    pub(crate) fn learned(&self) -> u32 {
+        self.learned.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn full(&self) -> u32 {
+        self.full.load(Ordering::Relaxed)
+    }
+
+    /// It says that it is full.
+    pub(crate) fn lower_full(&self, most: u32) {
+        self.full.fetch_min(most, Ordering::Relaxed);
+    }
+
+    /// It is not full any longer.
+    pub(crate) fn lift_full(&self) {
+        if self.full() < u32::MAX {
+            self.full.store(u32::MAX, Ordering::Relaxed);
+        }
     }
 
     /// Nobody knows the next endpoint that is counted here.
     pub(crate) fn forget(&self) {
         self.set_learned(u32::MAX);
-        self.set_full(u32::MAX);
+        self.lift_full();
     }
 }
 
@@ -108,6 +124,11 @@ impl Room {
             Cap::Learned => (u32::MAX, true),
         };
         Self { most, learned, heeds_refusals: true, spares: false }
+    }
+
+    /// Whether each member is given what has been learned of it.
+    pub(crate) fn is_learned(self) -> bool {
+        self.learned
     }
 
     /// Any number, whatever members say; `None`: there is a cap.

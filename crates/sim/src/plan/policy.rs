@@ -22,7 +22,11 @@ pub(super) fn draw_algorithm(dice: &mut Dice) -> Algorithm {
 }
 
 pub(crate) fn draw_limits(dice: &mut Dice, slowest: Duration) -> Limits {
-    let cap = if dice.percent(85) { Cap::of(dice.between(1, 4)) } else { Cap::None };
+    let cap = match dice.between(1, 100) {
+        ..=15 => Cap::None,
+        16..=35 => Cap::Learned,
+        _ => Cap::of(dice.between(1, 4)),
+    };
     let max_waiting = if dice.percent(85) { dice.between(1, 64) } else { 0 };
     let fair = dice.percent(70);
     let delay = dice.percent(40).then(|| Delay {

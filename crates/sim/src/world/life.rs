@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use balance::limit::Visit;
 use balance::{End, Entry, Outcome, Priority, outcome::Testimony};
 
 use super::{Endpoint, Event, Phase, World};
@@ -95,12 +96,19 @@ impl World {
         let server = endpoint.data;
         let request = self.requests.known(id);
         request.attempts += 1;
-        request.stage = Stage::Runs(endpoint, self.now);
+        let level = endpoint.in_flight();
+        request.stage = Stage::Runs(endpoint, self.now, level);
         let job = Job { id, attempt: request.attempts };
         let timeout = self.plan.backends[request.place.backend].timeout;
         self.after(timeout, Event::TimeOut(job));
         match self.servers[server].receive(job, &self.plan.servers[server], self.now) {
-            Reception::Refused => self.after(Duration::from_micros(100), Event::Refuse(job)),
+            Reception::Refused => {
+                self.after(Duration::from_micros(100), Event::Refuse(job, End::ConnectFailed));
+            }
+            Reception::Full(retry_after) => {
+                let end = End::Refused { retry_after };
+                self.after(Duration::from_micros(100), Event::Refuse(job, end));
+            }
             Reception::Begins => self.serve(server, job),
             Reception::Swallowed | Reception::Waits => {}
         }
@@ -134,7 +142,8 @@ impl World {
             return;
         }
         let request = self.requests.known(job.id);
-        let Stage::Runs(endpoint, started) = std::mem::replace(&mut request.stage, Stage::Asks)
+        let Stage::Runs(endpoint, started, level) =
+            std::mem::replace(&mut request.stage, Stage::Asks)
         else {
             panic!("only what runs is concluded");
         };
@@ -144,6 +153,10 @@ impl World {
         let answered = matches!(end, End::Success | End::ServerError);
         let outcome = Outcome { started, head_after: answered.then_some(took), end };
         self.tell(place, &endpoint, &outcome);
+        endpoint.evidence.learn(Visit { level, held: took }, end);
+        if let End::Refused { retry_after } = end {
+            endpoint.refused(level, retry_after, self.now);
+        }
         self.release(place, &endpoint);
         self.settle(job.id, end, endpoint.data);
     }

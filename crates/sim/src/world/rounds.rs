@@ -22,6 +22,25 @@ impl World {
             self.judge(place);
             self.send_probes(place);
         }
+        self.limit(balancer);
+    }
+
+    /// Makes limits, gives more again to those that are not full any longer, and lets those have it who wait.
+    fn limit(&mut self, balancer: usize) {
+        let now = self.now;
+        for endpoint in &self.balancers[balancer].endpoints {
+            let full = endpoint.full(now);
+            assert!(full.is_none() || self.phase < Phase::Calm, "{endpoint:?} is still full");
+        }
+        let backends = 0..self.plan.backends.len();
+        for backend in backends.clone() {
+            self.backend(Place { balancer, backend }).limit(now);
+        }
+        for backend in backends {
+            let place = Place { balancer, backend };
+            let woken = self.backend(place).dispatch(now);
+            self.wake_up(place, woken);
+        }
     }
 
     pub(super) fn judge(&mut self, place: Place) {

@@ -1,0 +1,106 @@
+//! What was seen of one endpoint in one stretch of time, and which limits it speaks for.
+//!
+//! The number of requests finished at a level and the time spent at it are what a birth-and-death process leaves of
+//! itself; the endpoint's speed is not known and not wanted, so it is taken as what suits each limit best. What an epoch
+//! says of limits thus rests on the contrast of levels within it, and not on how fast the endpoint was.
+
+use super::evidence::Difference;
+use super::levels::{LEVELS, number};
+use crate::time::Time;
+
+/// For each step of limits how likely it is, as a logarithm; 0 is the likeliest.
+pub(super) type Likelihoods = [f64; LEVELS];
+
+/// What was seen, by level.
+#[derive(Clone, Debug)]
+pub(super) struct Epoch {
+    pub(super) since: Time,
+    seen: [Seen; LEVELS],
+}
+
+/// What was seen at one level.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Seen {
+    pub(super) finished: f64,
+    /// Seconds for which requests kept slots, summed over requests.
+    pub(super) held: f64,
+    pub(super) squares: f64,
+}
+
+impl Seen {
+    pub(super) fn add(&mut self, more: &Difference) {
+        self.finished += more.finished;
+        self.held += more.held;
+        self.squares += more.squares;
+    }
+
+    /// Older evidence fades by a factor, and newer is added.
+    pub(super) fn fade(&mut self, left: f64, more: &Self) {
+        self.finished = self.finished * left + more.finished;
+        self.held = self.held * left + more.held;
+        self.squares = self.squares * left + more.squares;
+    }
+
+    /// The square of the coefficient of variation: 1 for exponential times; `None`: too few to tell.
+    pub(super) fn variation(&self) -> Option<f64> {
+        let mean = self.held / self.finished;
+        let enough = self.finished >= 20.0 && mean > 0.0;
+        enough.then(|| self.squares / self.finished / (mean * mean) - 1.0)
+    }
+}
+
+impl Epoch {
+    pub(super) fn new(since: Time) -> Self {
+        Self { since, seen: [Seen::default(); LEVELS] }
+    }
+
+    pub(super) fn add(&mut self, step: usize, more: &Difference) {
+        self.seen[step].add(more);
+    }
+
+    pub(super) fn seen(&self) -> &[Seen; LEVELS] {
+        &self.seen
+    }
+
+    pub(super) fn finished(&self) -> f64 {
+        self.seen.iter().map(|seen| seen.finished).sum()
+    }
+
+    /// Seconds that one request takes where this many are served at a time.
+    pub(super) fn service(&self, limit: f64) -> Option<f64> {
+        let finished = self.finished();
+        let served = |step: usize| self.seen[step].held * (limit / number(step)).min(1.0);
+        (finished > 0.0).then(|| (0..LEVELS).map(served).sum::<f64>() / finished)
+    }
+
+    /// What it says of each limit `c`: with `n` finished at level `k` and `t` the time at it, the sum of
+    /// `n ln min(k, c)`, less all that finished times the logarithm of the sum of `t min(k, c)`.
+    pub(super) fn likelihoods(&self) -> Likelihoods {
+        let finished = self.finished();
+        let time = |step: usize| self.seen[step].held / number(step);
+        let mut above = finished;
+        let mut time_above: f64 = (0..LEVELS).map(time).sum();
+        let (mut logarithms, mut work) = (0.0, 0.0);
+        let mut likelihoods = [0.0; LEVELS];
+        if finished == 0.0 || time_above <= 0.0 {
+            return likelihoods;
+        }
+        for (step, likelihood) in likelihoods.iter_mut().enumerate() {
+            let (limit, here) = (number(step), self.seen[step].finished);
+            logarithms += here * limit.ln();
+            work += time(step) * limit;
+            above -= here;
+            time_above -= time(step);
+            let all_work = work + time_above.max(0.0) * limit;
+            *likelihood = logarithms + above * limit.ln() - finished * all_work.ln();
+        }
+        normalize(&mut likelihoods);
+        likelihoods
+    }
+}
+
+/// Makes the likeliest 0.
+pub(super) fn normalize(likelihoods: &mut Likelihoods) {
+    let most = likelihoods.iter().copied().fold(f64::MIN, f64::max);
+    likelihoods.iter_mut().for_each(|each| *each -= most);
+}

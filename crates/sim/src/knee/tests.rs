@@ -1,0 +1,70 @@
+//! What learned limits are held to.
+
+use super::*;
+
+/// The seconds after which a limit has to be known.
+const KNOWN: usize = LEARNING.as_secs() as usize;
+
+/// What is wrong with a scene, if anything.
+fn fault(scene: &Scene) -> Option<String> {
+    let (learned, fixed) = (scene.run(), scene.fixed().run());
+    let part = learned.served[1] as f64 / fixed.served[1] as f64;
+    let is_off = |&(limit, workers): &(u32, usize)| (limit as usize).abs_diff(workers) > 1;
+    let limits = &learned.limits[KNOWN];
+    let off = learned.off(KNOWN);
+    if part > 0.95 && off <= 0.02 && !limits.iter().any(is_off) {
+        return None;
+    }
+    let Scene { workers, clients, variance, .. } = scene;
+    Some(format!(
+        "{} workers, {clients:?}, {variance:?}: {part:.3} of the throughput, {limits:?} after learning, \
+         off {off:.3} of the time",
+        workers[0]
+    ))
+}
+
+#[test]
+fn the_number_of_workers_is_learned_in_two_minutes_and_throughput_is_kept() {
+    let mut all = Vec::new();
+    for variance in [Variance::Exponential, Variance::Low, Variance::None] {
+        for workers in [2, 4, 8] {
+            for clients in [16, 24, 48] {
+                all.extend(fault(&Scene { variance, ..Scene::article(workers, clients) }));
+            }
+        }
+    }
+    assert!(all.is_empty(), "{all:#?}");
+}
+
+#[test]
+fn a_limit_does_not_drift_in_six_hours_of_changing_service_times() {
+    let incidents = incidents();
+    let scene = incidents.iter().find(|scene| scene.drift > 0.0).unwrap();
+    let result = scene.run();
+    assert!(result.off(KNOWN) < 0.001, "{:?}", result.spread(KNOWN..result.limits.len()));
+}
+
+#[test]
+fn a_limit_outlives_what_makes_everything_slower() {
+    let slower = incidents().into_iter().filter(|scene| scene.name.contains("slower"));
+    for scene in slower {
+        let result = scene.run();
+        assert!(result.off(KNOWN) < 0.02, "{:?}: {scene:?}", result.spread(KNOWN..1200));
+    }
+}
+
+#[test]
+fn endpoints_of_different_size_are_told_apart() {
+    let scene = incidents().into_iter().find(|scene| scene.name.contains("different")).unwrap();
+    let result = scene.run();
+    assert!(result.off(600) < 0.15, "{:?}", result.limits[1100]);
+}
+
+#[test]
+fn an_endpoint_that_changes_its_size_is_found_out_in_ten_minutes() {
+    for name in ["one grows to 8", "all shrink to 4"] {
+        let scene = incidents().into_iter().find(|scene| scene.name == name).unwrap();
+        let result = scene.run();
+        assert!(result.off(900) < 0.2, "{name}: {:?}", result.limits[1100]);
+    }
+}
