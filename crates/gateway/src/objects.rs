@@ -14,6 +14,8 @@ mod schema;
 mod scalar;
 /// Lengths of time as Gateway API writes them.
 mod duration;
+/// Numbers that may be left to be learned.
+mod in_flight;
 /// What every object has.
 mod metadata;
 /// `GatewayClass` and `Gateway`.
@@ -55,9 +57,9 @@ pub use backend_health::{
     ActiveHealth, BackendRetry, GrpcStatus, Health, PassiveHealth, ProbeType, SlowStart,
 };
 pub use backend_policy::{
-    Affinity, AffinityType, Algorithm, BackendConnections, BackendPolicySpec, BackendProtocol,
-    BackendSecurity, BackendTimeouts, Fairness, HashOn, HashOnType, Overload, PriorityValue,
-    ProxyVersion, Queue, QueuePriority, RoutePriority, ServiceKind, ServiceTarget,
+    Affinity, AffinityType, Algorithm, AutoLimit, BackendConnections, BackendPolicySpec,
+    BackendProtocol, BackendSecurity, BackendTimeouts, Fairness, HashOn, HashOnType, Overload,
+    PriorityValue, ProxyVersion, Queue, QueuePriority, RoutePriority, ServiceKind, ServiceTarget,
 };
 pub use backend_tls_policy::{
     BackendTlsPolicySpec, BackendTlsTarget, BackendValidation, LocalRef, SubjectAltName,
@@ -85,6 +87,7 @@ pub use http_match::{
     HeaderMatch, HttpRouteMatch, Method, PathMatch, PathMatchType, QueryParamMatch, ValueMatchType,
 };
 pub use http_route::{BackendRef, HttpRouteRetry, HttpRouteRule, HttpRouteSpec, HttpRouteTimeouts};
+pub use in_flight::MaxInFlight;
 pub use metadata::{Metadata, Resource};
 pub use read::parse;
 pub use reference_grant::{GrantFrom, GrantTo, ReferenceGrantSpec};

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use gateway::matching::PlainRequest;
 use gateway::objects::{
-    AddressType, Conditions, Duration, EndpointSliceSpec, Listen, ListenProtocol, Object,
-    Shorthand, SliceEndpoint, SlicePort, shorthand,
+    AddressType, Conditions, Duration, EndpointSliceSpec, Listen, ListenProtocol, MaxInFlight,
+    Object, Shorthand, SliceEndpoint, SlicePort, shorthand,
 };
 use gateway::snapshot::{Carried, Listener, Protocol, Snapshot, Target};
 use gateway::{Endpoints, parse, translate};
@@ -156,7 +156,7 @@ proptest! {
             certificates: 0,
             http3: true,
             to: to.iter().copied().collect(),
-            max_in_flight,
+            max_in_flight: max_in_flight.map(MaxInFlight::Number),
             queue,
             queue_timeout: Some(Duration::from_secs(7)),
         };

@@ -240,6 +240,9 @@ fn type_name(field: &Value) -> String {
         let values: Vec<_> = values.iter().map(|value| format!("`{}`", plain(value))).collect();
         return values.join(" or ");
     }
+    if field["x-kubernetes-int-or-string"] == json!(true) {
+        return "whole number".to_owned();
+    }
     match (field["type"].as_str(), field["format"].as_str()) {
         (_, Some("duration")) => "duration, 0s to 24h".to_owned(),
         (_, Some("positive-duration")) => "duration, 1ms to 24h".to_owned(),

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::backend_health::{BackendRetry, Health, SlowStart};
 use super::duration::Duration;
+use super::in_flight::MaxInFlight;
 
 /// How the endpoints of a Service are used.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -27,9 +28,17 @@ pub struct BackendPolicySpec {
     /// Whether endpoints of Sheave's own zone (`--zone`) go first, as long as they have room. Not given: if the
     /// Service's `trafficDistribution` is `PreferSameZone` or `PreferClose`.
     pub prefer_same_zone: Option<bool>,
-    /// Requests in flight at one endpoint, at most, over all workers; not given: no limit.
-    #[schemars(range(min = 1, max = 1_000_000))]
-    pub max_in_flight_per_endpoint: Option<u32>,
+    /// Requests in flight at one endpoint, at most, over all workers: a number, or `auto` for as many as each endpoint is
+    /// found to bear, beyond which its throughput grows no more. Not given: no limit.
+    pub max_in_flight_per_endpoint: Option<MaxInFlight>,
+    /// Between which bounds `maxInFlightPerEndpoint: auto` learns.
+    #[serde(default)]
+    pub auto_limit: AutoLimit,
+    /// Whether an endpoint that refuses a request because it has too much to do (429, 503 with `Retry-After`, gRPC's
+    /// RESOURCE_EXHAUSTED) is given less until it wants to be asked again, at most for 60 seconds: one request less than
+    /// it had, and never less than one. Turn it off where endpoints refuse for reasons of the client, such as a quota.
+    #[serde(default = "yes")]
+    pub heed_refusals: bool,
     /// Where requests wait when every endpoint is at its limit.
     #[serde(default)]
     pub queue: Queue,
@@ -279,6 +288,21 @@ pub struct RoutePriority {
     pub priority: u8,
 }
 
+/// Between which bounds limits are learned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct AutoLimit {
+    /// A limit is never below this.
+    #[schemars(range(min = 1, max = 1000))]
+    pub min: u32,
+    /// A limit is never above this.
+    #[schemars(range(min = 1, max = 1000))]
+    pub max: u32,
+    /// The limit of an endpoint of which nothing is known, within the bounds.
+    #[schemars(range(min = 1, max = 1000))]
+    pub start: u32,
+}
+
 /// How a request is refused when there is too much to do.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
@@ -343,6 +367,16 @@ impl Default for QueuePriority {
     }
 }
 
+impl Default for AutoLimit {
+    fn default() -> Self {
+        Self { min: 1, max: 1000, start: 8 }
+    }
+}
+
+fn yes() -> bool {
+    true
+}
+
 impl Default for Overload {
     fn default() -> Self {
         Self { status: 429, retry_after: Duration::from_secs(1) }
@@ -377,6 +411,8 @@ impl BackendPolicySpec {
             affinity: None,
             prefer_same_zone: None,
             max_in_flight_per_endpoint: None,
+            auto_limit: AutoLimit::default(),
+            heed_refusals: true,
             queue: Queue::default(),
             overload: Overload::default(),
             timeouts: BackendTimeouts::default(),

@@ -126,6 +126,16 @@ fn fault(value: &Value, schema: &Value) -> Option<String> {
         let found = if is_secret { "something else".to_owned() } else { description(value) };
         return Some(format!("must be {}, is {found}", with_article(expected)));
     }
+    if schema["x-kubernetes-int-or-string"] == json!(true) {
+        let words = schema["pattern"].as_str().unwrap_or_default().trim_matches(['^', '$']);
+        return if is_type(value, "integer") {
+            outside_range(value, schema)
+        } else if value.as_str() == Some(words) {
+            None
+        } else {
+            Some(format!("must be a whole number or {words}, is {}", description(value)))
+        };
+    }
     if let Some(allowed) = schema["enum"].as_array()
         && !allowed.contains(value)
     {

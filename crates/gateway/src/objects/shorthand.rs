@@ -7,9 +7,9 @@ use std::sync::Arc;
 use super::{
     AddressType, BackendPolicySpec, BackendRef, ClientPolicySpec, Conditions, Duration, Encoded,
     EndpointSliceSpec, GatewayAddress, GatewayClassSpec, GatewayKind, GatewaySpec, GatewayTarget,
-    HttpRouteRule, HttpRouteSpec, Listener, ListenerTls, Metadata, Object, ObjectRef, ParentRef,
-    Resource, SecretSpec, ServiceKind, ServicePort, ServiceSpec, ServiceTarget, SliceEndpoint,
-    SlicePort, StreamBackendRef, StreamRouteRule, StreamRouteSpec,
+    HttpRouteRule, HttpRouteSpec, Listener, ListenerTls, MaxInFlight, Metadata, Object, ObjectRef,
+    ParentRef, Resource, SecretSpec, ServiceKind, ServicePort, ServiceSpec, ServiceTarget,
+    SliceEndpoint, SlicePort, StreamBackendRef, StreamRouteRule, StreamRouteSpec,
 };
 use crate::problem::Origin;
 use crate::translate::{CONTROLLER, SERVICE_NAME_LABEL};
@@ -34,7 +34,7 @@ pub struct Shorthand {
     /// The endpoints.
     pub to: Vec<SocketAddr>,
     /// Requests in flight at one endpoint, at most.
-    pub max_in_flight: Option<u32>,
+    pub max_in_flight: Option<MaxInFlight>,
     /// Requests that may wait, at most.
     pub queue: Option<u32>,
     /// How long one may wait.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use balance::health::HealthSettings;
 use balance::retry::RetrySettings;
-use balance::{Algorithm, Priority};
+use balance::{Algorithm, LimitSettings, Priority};
 use ipnet::IpNet;
 
 use super::EndpointTls;
@@ -25,6 +25,10 @@ pub struct BackendSettings {
     pub prefers_same_zone: bool,
     /// Requests in flight at one endpoint, at most; `None`: no limit.
     pub max_in_flight_per_endpoint: Option<NonZeroU32>,
+    /// The limit of each endpoint is learned, between these bounds; `None`: it is not.
+    pub auto_limit: Option<LimitSettings>,
+    /// An endpoint that says it is full is given less for a while.
+    pub heeds_refusals: bool,
     /// Requests that may wait for a slot; 0: none.
     pub queue_max_requests: u32,
     /// How long one may wait.

@@ -3,15 +3,15 @@
 use std::num::{NonZeroU16, NonZeroU32};
 use std::sync::Arc;
 
-use balance::Priority;
 use balance::health::{ActiveSettings, HealthSettings, PassiveSettings, SlowStartSettings};
 use balance::retry::RetrySettings;
+use balance::{LimitSettings, Priority};
 
 use super::Fault;
 use crate::objects::{
-    self, ActiveHealth, AffinityType, BackendPolicySpec, BackendProtocol, BackendRetry,
-    ClientHttp3, ClientPolicySpec, Fairness, GrpcStatus, HashOn, HashOnType, PassiveHealth,
-    PriorityValue, ProbeType, Queue, QueuePriority, RoutePriority,
+    self, ActiveHealth, AffinityType, AutoLimit, BackendPolicySpec, BackendProtocol, BackendRetry,
+    ClientHttp3, ClientPolicySpec, Fairness, GrpcStatus, HashOn, HashOnType, MaxInFlight,
+    PassiveHealth, PriorityValue, ProbeType, Queue, QueuePriority, RoutePriority,
 };
 use crate::snapshot::{
     Affinity, BackendSettings, ClientSettings, EndpointProtocol, HashKey, Http3, Priorities,
@@ -44,8 +44,13 @@ impl Default for ClientSettings {
 ///
 /// `namespace` is the policy's.
 pub(super) fn backend_settings(spec: &BackendPolicySpec, namespace: &str) -> BackendSettings {
-    let cap = spec.max_in_flight_per_endpoint.and_then(NonZeroU32::new);
-    let default_queue = if cap.is_some() { QUEUE_WHEN_CAPPED } else { 0 };
+    let (cap, auto_limit) = match spec.max_in_flight_per_endpoint {
+        Some(MaxInFlight::Number(number)) => (NonZeroU32::new(number), None),
+        Some(MaxInFlight::Auto) => (None, Some(limits(spec.auto_limit))),
+        None => (None, None),
+    };
+    let is_capped = cap.is_some() || auto_limit.is_some();
+    let default_queue = if is_capped { QUEUE_WHEN_CAPPED } else { 0 };
     let probe = spec.health.active.as_ref().map(probe);
     BackendSettings {
         algorithm: match spec.algorithm {
@@ -60,6 +65,8 @@ pub(super) fn backend_settings(spec: &BackendPolicySpec, namespace: &str) -> Bac
         affinity: spec.affinity.as_ref().map(affinity),
         prefers_same_zone: spec.prefer_same_zone.unwrap_or(false),
         max_in_flight_per_endpoint: cap,
+        auto_limit,
+        heeds_refusals: spec.heed_refusals,
         queue_max_requests: spec.queue.max_requests.unwrap_or(default_queue),
         queue_timeout: spec.queue.timeout.0,
         queue_target: spec.queue.target.map(|target| target.0),
@@ -88,6 +95,11 @@ pub(super) fn backend_settings(spec: &BackendPolicySpec, namespace: &str) -> Bac
         tls: None,
         retry_grpc_statuses: sorted(&grpc_codes(&spec.retry.grpc_statuses)),
     }
+}
+
+fn limits(AutoLimit { min, max, start }: AutoLimit) -> LimitSettings {
+    let max = max.max(min);
+    LimitSettings { min, max, start: start.clamp(min, max) }
 }
 
 /// What a ClientPolicy says.
@@ -147,6 +159,13 @@ pub(super) fn backend_faults(spec: &BackendPolicySpec) -> Vec<Fault> {
         faults.when(surplus, "affinity.maxAge", "is only for cookies");
     }
     queue_faults(&spec.queue, &mut faults);
+    let AutoLimit { min, max, start } = spec.auto_limit;
+    let is_auto = spec.max_in_flight_per_endpoint == Some(MaxInFlight::Auto);
+    let surplus = !is_auto && spec.auto_limit != AutoLimit::default();
+    faults.when(surplus, "autoLimit", "is only for `maxInFlightPerEndpoint: auto`");
+    faults.when(min > max, "autoLimit.min", "must not be more than `max`");
+    let outside = min <= max && !(min..=max).contains(&start);
+    faults.when(outside, "autoLimit.start", "must be from `min` to `max`");
     let is_late = spec.retry.backoff_base > spec.retry.backoff_max;
     faults.when(is_late, "retry.backoffBase", "must not be longer than `backoffMax`");
     if let Some(active) = &spec.health.active {
