@@ -119,6 +119,8 @@ struct Connection {
 #[derive(PartialEq)]
 enum Next {
     Continue,
+    /// The request has been answered.
+    Answered,
     Close,
     Reset,
 }
@@ -139,6 +141,7 @@ impl Connection {
             for step in &self.behaviour.clone().steps {
                 match self.step(step, &mut request).await? {
                     Next::Continue => {}
+                    Next::Answered => break,
                     Next::Close => return Ok(()),
                     Next::Reset => {
                         self.reset();
@@ -178,6 +181,18 @@ impl Connection {
             Step::ReadBody => self.read_body(request).await?,
             Step::Wait(time) => sleep(*time).await,
             Step::WaitExponential(mean) => sleep(self.random.exponential(*mean)).await,
+            Step::Worker(workers, mean) => {
+                let worker = workers.acquire().await.expect("workers do not leave");
+                sleep(self.random.exponential(*mean)).await;
+                drop(worker);
+            }
+            Step::RefuseBeyond(most, answer) => {
+                if self.entry.in_flight() > *most {
+                    request.finish();
+                    self.writer.write_all(answer.as_bytes()).await?;
+                    return Ok(Next::Answered);
+                }
+            }
             Step::Gate => self.entry.pass_gate().await,
             Step::Answer => self.answer(request).await?,
             Step::AnswerPattern(length) => self.answer_pattern(*length, request).await?,

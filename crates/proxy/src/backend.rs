@@ -8,15 +8,17 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
+use balance::limit::Visit;
 use balance::outcome::{End, Outcome, Testimony};
 use balance::retry::RetryBudget;
 use balance::{
-    Admission, Algorithm, Delay, EndpointSet, Entry, Limits, Picker, Priority, Queue, Rank, Ticket,
-    Time, Wish,
+    Admission, Algorithm, Cap, Delay, EndpointSet, Entry, LimitSettings, Limits, Picker, Priority,
+    Queue, Rank, Ticket, Time, Wish,
 };
 use gateway::snapshot::{BackendKey, BackendSettings, EndpointProtocol};
 
 use crate::affinity::Tokens;
+use crate::bounds::Bounds;
 use crate::clock;
 use crate::demand::Account;
 use crate::dial::pool::{Endpoint, EndpointData, lock};
@@ -44,6 +46,7 @@ pub(crate) struct Backend {
     pub(crate) budget: RetryBudget,
     pub(crate) care: Care,
     pub(crate) demand: Account,
+    pub(crate) bounds: Bounds,
 }
 
 /// One worker's picker, on cache lines of its own.
@@ -73,7 +76,8 @@ impl Current {
             EndpointProtocol::Http2 | EndpointProtocol::Http3 => None,
         };
         let caps = [settings.max_in_flight_per_endpoint, most_connections];
-        let cap = caps.into_iter().flatten().min().into();
+        let fixed = caps.into_iter().flatten().min();
+        let cap = if settings.auto_limit.is_some() { Cap::Learned } else { fixed.into() };
         let delay = |target| Delay { target, interval: settings.queue_timeout };
         let limits = Limits {
             cap,
@@ -83,6 +87,17 @@ impl Current {
         };
         set.prepare(settings.algorithm);
         Self { set, settings, trust, limits, tokens: OnceLock::new() }
+    }
+
+    /// Between which bounds limits are learned, if they are.
+    pub(crate) fn limit_settings(&self) -> Option<LimitSettings> {
+        let settings = self.settings.auto_limit?;
+        let most = match self.settings.protocol {
+            EndpointProtocol::Http1 => self.settings.connection_max.map_or(u32::MAX, Into::into),
+            EndpointProtocol::Http2 | EndpointProtocol::Http3 => u32::MAX,
+        };
+        let max = settings.max.min(most);
+        Some(LimitSettings { min: settings.min.min(max), max, start: settings.start.min(max) })
     }
 
     /// All but the endpoints.
@@ -108,7 +123,7 @@ impl Backend {
         let picker = |worker| {
             OwnPicker(Mutex::new(Picker::new(current.settings.algorithm, seed(&key, worker))))
         };
-        Self {
+        let backend = Self {
             name: key.to_string().into(),
             pickers: (0..workers).map(picker).collect(),
             counters: (0..workers).map(|_| BackendCounters::default()).collect(),
@@ -118,8 +133,11 @@ impl Backend {
             budget: RetryBudget::new(workers),
             demand: Account::new(workers),
             care,
+            bounds: Bounds::default(),
             key,
-        }
+        };
+        backend.limit(&backend.current(), clock::now());
+        backend
     }
 
     /// What is in force now; requests [hold](BackendRef::hold) it, which costs less.
@@ -162,9 +180,17 @@ impl Backend {
                 *lock(&picker.0) = Picker::new(current.settings.algorithm, seed(&self.key, worker));
             }
         }
+        // No request finds an endpoint without a limit.
+        let raised = self.limit(&current, clock::now());
         self.current.store(Arc::new(current));
         let woken = self.admission.replace(set, limits, clock::now(), || lock(&self.queue));
         woken.into_iter().for_each(Waker::wake);
+        if raised {
+            let current = self.current();
+            let members = current.set.members().iter();
+            let sharers = members.flat_map(|member| member.endpoint.data.other_sharers(self));
+            sharers.for_each(|other| other.dispatch());
+        }
     }
 
     /// No rule names the backend any more: it has no endpoints, and who waits is woken by its timeout.
@@ -244,6 +270,8 @@ pub(crate) struct Slot {
     pub(crate) endpoint: Arc<Endpoint>,
     /// When it was taken.
     pub(crate) started: Time,
+    /// How many requests the endpoint had then, this one included.
+    pub(crate) level: u32,
     /// Who took it, and gives it back.
     worker: usize,
     /// When the endpoint finished, where that is known; else it is when the slot is dropped.
@@ -252,7 +280,8 @@ pub(crate) struct Slot {
 
 impl Slot {
     fn new(backend: BackendRef, endpoint: Arc<Endpoint>, started: Time, worker: usize) -> Self {
-        Self { backend, endpoint, started, worker, freed: None }
+        let level = endpoint.in_flight();
+        Self { backend, endpoint, started, level, worker, freed: None }
     }
 
     /// The endpoint finished at `at`: the slot is free.
@@ -284,6 +313,27 @@ impl Slot {
         if self.endpoint.health.learn(&outcome, &current.settings.health) {
             worker.shared.bell.ring();
         }
+        if let End::Refused { retry_after } = end {
+            self.refused(worker, current, retry_after);
+        }
+    }
+
+    /// Where limits are learned: how long the endpoint has had this request.
+    pub(crate) fn visited(&self, current: &Current, end: End) {
+        if current.limits.cap == Cap::Learned {
+            let held = clock::now().saturating_since(self.started);
+            self.endpoint.evidence.learn(Visit { level: self.level, held }, end);
+        }
+    }
+
+    #[cold]
+    fn refused(&self, worker: &Worker, current: &Current, retry_after: Option<Duration>) {
+        if !current.settings.heeds_refusals {
+            return;
+        }
+        let heed = self.endpoint.refused(self.level, retry_after, clock::now());
+        self.endpoint.data.counters[worker.index].heeded(heed);
+        self.backend.bounds.is_full(worker);
     }
 }
 

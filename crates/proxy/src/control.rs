@@ -127,6 +127,8 @@ pub struct EndpointView {
     /// How it stands, in a word.
     pub health: &'static str,
     pub in_flight: u32,
+    /// How many requests it may have at once, and in a word where that comes from; `None`: any number.
+    pub limit: Option<(u32, &'static str)>,
     pub idle_connections: usize,
     /// Attempts so far, over all backends that name it.
     pub requests: u64,
@@ -449,6 +451,7 @@ fn listen(
 fn view_backend(backend: &Backend) -> BackendView {
     let current = backend.current();
     let members = current.set.members().iter();
+    let limits = backend.limits(&current);
     let standings = backend.care.standings(&current.settings.health);
     let (demand, service_time) =
         backend.demand.read(|meter| (meter.average(WINDOW), meter.service_time()));
@@ -465,7 +468,11 @@ fn view_backend(backend: &Backend) -> BackendView {
                 let standing = standings.get(&member.endpoint.address).copied();
                 let health = standing.unwrap_or("serving");
                 let protocol = current.settings.protocol;
-                view_endpoint(&member.endpoint, member.weight, health, protocol)
+                let limit = limits.get(&member.endpoint.address).copied();
+                EndpointView {
+                    limit,
+                    ..view_endpoint(&member.endpoint, member.weight, health, protocol)
+                }
             })
             .collect(),
     }
@@ -488,6 +495,7 @@ fn view_endpoint(
         requests: shards.clone().map(|shard| shard.attempts.value()).sum(),
         failures: shards.map(|shard| shard.failures.value()).sum(),
         latency: endpoint.latency(clock::now()),
+        limit: None,
         http3: (protocol == EndpointProtocol::Http3).then_some(http3),
     }
 }

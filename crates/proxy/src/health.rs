@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use balance::health::{Change, Condition, Event, HealthSettings, Standing, Totals, Ward};
-use balance::{EndpointSet, Rng};
+use balance::{Cap, EndpointSet, Rng};
 use gateway::snapshot::BackendKey;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -179,13 +179,35 @@ pub(crate) fn run(shared: &Arc<Shared>) -> io::Result<()> {
 
 async fn watch(shared: &Arc<Shared>) {
     let mut probes = JoinSet::new();
+    let mut limits_due = clock::now();
     while !shared.bell.stopped.load(Ordering::Acquire) {
         let live = shared.live.load();
-        let mut any = false;
+        let now = clock::now();
+        let (mut wait, mut raised) = (None, false);
         for backend in &live.backends {
-            any |= look_at(backend, &mut probes);
+            let watched = look_at(backend, &mut probes);
+            // Whoever rings the bell does not make limits change faster.
+            let current = backend.current();
+            let is_learning = current.limits.cap == Cap::Learned;
+            raised |= is_learning && limits_due <= now && backend.limit(&current, now);
+            let full = backend.lift_refusals();
+            raised |= full.is_some();
+            let tick = (watched || is_learning).then_some(TICK);
+            wait = [wait, tick, full].into_iter().flatten().min();
         }
-        let tick = async { if any { tokio::time::sleep(TICK).await } else { pending().await } };
+        if raised {
+            // Endpoints may be shared, so others may have waited for the room.
+            live.backends.iter().for_each(|backend| backend.dispatch());
+        }
+        if limits_due <= now {
+            limits_due = now + TICK;
+        }
+        let tick = async {
+            match wait {
+                Some(wait) => tokio::time::sleep(wait).await,
+                None => pending().await,
+            }
+        };
         tokio::select! {
             () = shared.bell.rung.notified() => {}
             Some(_) = probes.join_next() => {}

@@ -71,6 +71,10 @@ pub mod proxy_protocol;
 mod backend;
 /// How much a backend is asked for.
 mod demand;
+/// How much endpoints are given: limits that are learned, and less for those that are full.
+mod bounds;
+/// What endpoints say of their load with a response.
+pub mod orca;
 /// Who may be chosen, by what attempts and probes say.
 mod health;
 /// Whether an endpoint is well: asked by a request of our own.

@@ -21,6 +21,7 @@ use crate::forwarded::{PSEUDONYM, via};
 use crate::grpc::{self, Call, Status};
 use crate::head::{Framing, Method, Name, ResponseHead, Version};
 use crate::observe::access::Record;
+use crate::orca;
 use crate::stream::Manner;
 use crate::tunnel;
 use crate::worker::Worker;
@@ -37,6 +38,9 @@ pub(crate) async fn relay(
     record.status = exchange.response.status;
     // Of the response as the endpoint meant it.
     let end = end(&exchange.response);
+    // How long a stream of messages lasts does not tell how busy its endpoint is.
+    let streams = exchange.call.is_some() && !exchange.upload.is_read();
+    orca::hear(worker, &lease.slot, terms, &exchange.response.fields);
     prepare(worker, &mut exchange.response);
     change(worker, exchange, &lease, terms);
     if exchange.response.upgrade {
@@ -46,6 +50,12 @@ pub(crate) async fn relay(
     let result = stream(worker, client, exchange, &mut lease, terms, record).await;
     let end = result.map_or_else(Failure::end, |()| grpc::conclude(exchange, end));
     let end = terms.judge(end, &lease.slot);
+    if !streams {
+        lease.slot.visited(&terms.current, end);
+    }
+    if let Some(trailers) = exchange.download.trailers() {
+        orca::hear(worker, &lease.slot, terms, trailers);
+    }
     lease.slot.conclude(worker, &terms.current, end, lease.head_after);
     let Err(failure) = result else {
         let whole = exchange.upload.is_read();

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use gateway::objects::MaxInFlight;
 
 use crate::top::Order;
 pub(crate) use values::{AdminAddress, ListenUrl, LoggedShare, ToAddress};
@@ -153,9 +154,10 @@ pub(crate) struct Shorthand {
     #[arg(long, value_name = "ADDR,ADDR...", value_delimiter = ',', help_heading = SOURCES)]
     pub(crate) to: Vec<ToAddress>,
 
-    /// Requests in flight at one endpoint of --to, at most [default: no limit].
+    /// Requests in flight at one endpoint of --to, at most: a number, or `auto` for as many as each endpoint is found to
+    /// bear [default: no limit].
     #[arg(long, value_name = "N", value_parser = values::max_in_flight, help_heading = SOURCES)]
-    pub(crate) max_in_flight: Option<NonZeroU32>,
+    pub(crate) max_in_flight: Option<MaxInFlight>,
 
     /// Requests that may wait for an endpoint of --to; beyond it they are answered 429 [default: 1024 with
     /// --max-in-flight, else 0].

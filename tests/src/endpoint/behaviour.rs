@@ -1,6 +1,9 @@
 //! What a server does, as data.
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use tokio::sync::Semaphore;
 
 /// What a server does with each connection and each request.
 #[derive(Clone, Debug)]
@@ -35,6 +38,10 @@ pub enum Step {
     Wait(Duration),
     /// Works for an exponentially distributed time with this mean.
     WaitExponential(Duration),
+    /// Waits for one of these workers, who then works for an exponentially distributed time with this mean.
+    Worker(Arc<Semaphore>, Duration),
+    /// Where more than so many requests are under way, answers with these bytes, and does no more for this one.
+    RefuseBeyond(usize, &'static str),
     /// Works until the test opens the gate.
     Gate,
     /// 200 with the body `ok`.

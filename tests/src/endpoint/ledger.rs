@@ -197,6 +197,10 @@ impl Entry {
         self.ledger.change(|books| books.counts.complaints.push(format!("{from:?}: {what}")));
     }
 
+    pub(super) fn in_flight(&self) -> usize {
+        self.ledger.lock().counts.in_flight
+    }
+
     pub(super) async fn pass_gate(&self) {
         self.ledger.gate.acquire().await.expect("the gate is never removed").forget();
     }

@@ -6,11 +6,14 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use balance::limit::Heed;
+
 use crate::accept::{h2, h3};
 use crate::failure::Failure;
 use crate::grpc::Code;
 use crate::mirror::Fate;
 use crate::observe::{Distribution, Exemplars};
+use crate::orca;
 use crate::quic::Dropped;
 use crate::tls::Unsecured;
 
@@ -186,9 +189,23 @@ pub(crate) struct EndpointCounters {
     pub(crate) http3: LinkCounters,
     /// Requests that went by TCP because HTTP/3 was not to be had.
     pub(crate) http3_fallbacks: Counter,
+    /// Refusals for which it is given less, and those among them that asked for longer than is heeded.
+    pub(crate) refusals: Counter,
+    pub(crate) refusals_cut: Counter,
+    /// What it said of its load, and what of that was of no use, by [`orca::Ignored`].
+    pub(crate) load_reports: Counter,
+    pub(crate) load_reports_ignored: [Counter; orca::Ignored::ALL.len()],
     /// Of TCP connections and UDP flows.
     pub(crate) received_bytes: Counter,
     pub(crate) sent_bytes: Counter,
+}
+
+impl EndpointCounters {
+    /// The endpoint has said that it is full.
+    pub(crate) fn heeded(&self, heed: Heed) {
+        self.refusals.add(1);
+        self.refusals_cut.add(u64::from(heed == Heed::Cut));
+    }
 }
 
 /// Connections that carry many requests at a time.

@@ -4,12 +4,13 @@
 //! closed sets; never a path, a host or a client.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use balance::demand::{ASSUMED_SERVICE_TIME, Meter, WINDOW};
 
 use crate::accept::{h2, h3};
-use crate::backend::Backend;
+use crate::backend::{Backend, Current};
 use crate::dial::link::Tally;
 use crate::dial::pool::Endpoint;
 use crate::failure::Failure;
@@ -20,6 +21,7 @@ use crate::observe::{
     Counter, Distribution, Exemplars, HandshakeCounters, Histogram, ListenerCounters, Metric, Read,
     Row, Sample, WorkerCounters,
 };
+use crate::orca::Ignored;
 use crate::quic::Dropped;
 use crate::worker::Shared;
 
@@ -395,6 +397,37 @@ static OF_ENDPOINTS: &[Row<Endpoint>] = &[
         "Requests in flight at the endpoint now, over all backends that name it.",
     ),
     Row::new(
+        "sheave_endpoint_refusals",
+        ENDPOINT,
+        Read::Count(|it| total(&it.data.counters, |shard| &shard.refusals)),
+        "Requests that the endpoint refused because it had too much to do (429, 503 with Retry-After, RESOURCE_EXHAUSTED), so that it was given less for a while.",
+    ),
+    Row::new(
+        "sheave_endpoint_refusals_cut",
+        ENDPOINT,
+        Read::Count(|it| total(&it.data.counters, |shard| &shard.refusals_cut)),
+        "Refusals that asked for more than 60 seconds, of which 60 were heeded.",
+    ),
+    Row::new(
+        "sheave_endpoint_load_reports",
+        ENDPOINT,
+        Read::Count(|it| total(&it.data.counters, |shard| &shard.load_reports)),
+        "Responses in which the endpoint said something of its load (ORCA), where limits are learned.",
+    ),
+    Row::new(
+        "sheave_endpoint_load_reports_ignored",
+        &["backend", "endpoint", "reason"],
+        Read::Counts(|it, each| {
+            for why in Ignored::ALL {
+                each(
+                    why.word(),
+                    total(&it.data.counters, |shard| &shard.load_reports_ignored[why as usize]),
+                );
+            }
+        }),
+        "Responses in which what the endpoint said of its load was of no use: several reports, more than 8 KiB, malformed, or with a value that cannot be.",
+    ),
+    Row::new(
         "sheave_endpoint_connections",
         ENDPOINT,
         Read::Count(|it| total(&it.data.counters, |shard| &shard.connections)),
@@ -480,6 +513,13 @@ static OF_ENDPOINTS: &[Row<Endpoint>] = &[
     ),
 ];
 
+static OF_LIMITS: &[Row<Limited>] = &[Row::new(
+    "sheave_endpoint_limit",
+    &["backend", "endpoint", "reason"],
+    Read::Gauge(|it| f64::from(it.limit)),
+    "Requests that the endpoint may have at once, where there is a limit, and where it comes from: fixed, learned (start, growing, knee, trial), said by the endpoint, or full while it is given less.",
+)];
+
 static OF_WORKERS: &[Row<WorkerCounters>] = &[
     Row::new(
         "sheave_worker_requests",
@@ -517,6 +557,7 @@ pub fn metrics() -> impl Iterator<Item = &'static Metric> {
         .chain(of(OF_ALL))
         .chain(of(OF_BACKENDS))
         .chain(of(OF_ENDPOINTS))
+        .chain(of(OF_LIMITS))
         .chain(of(OF_WORKERS))
 }
 
@@ -533,6 +574,9 @@ pub(crate) fn collect(shared: &Shared, sink: &mut dyn FnMut(Sample<'_>)) {
     });
     let endpoints: Vec<_> =
         members.map(|(name, it)| ([name.to_string(), it.address.to_string()], it)).collect();
+    let limits: Vec<_> =
+        current.iter().flat_map(|(backend, current)| limited(backend, current)).collect();
+    let limits: Vec<_> = limits.iter().map(|(labels, it)| (labels.clone(), it)).collect();
     let seats = shared.seats.iter().enumerate();
     let workers: Vec<_> = seats.map(|(index, it)| ([index.to_string()], &it.counters)).collect();
     visit(OF_LISTENERS, &listeners, sink);
@@ -540,7 +584,22 @@ pub(crate) fn collect(shared: &Shared, sink: &mut dyn FnMut(Sample<'_>)) {
     visit(OF_ALL, &[([], shared)], sink);
     visit(OF_BACKENDS, &backends, sink);
     visit(OF_ENDPOINTS, &endpoints, sink);
+    visit(OF_LIMITS, &limits, sink);
     visit(OF_WORKERS, &workers, sink);
+}
+
+/// What an endpoint may have at once.
+struct Limited {
+    limit: u32,
+}
+
+/// Those endpoints of a backend that have a limit.
+fn limited(backend: &Backend, current: &Current) -> Vec<([String; 3], Limited)> {
+    let limits = backend.limits(current).into_iter();
+    let row = |(address, (limit, reason)): (SocketAddr, (u32, &str))| {
+        ([backend.name.to_string(), address.to_string(), reason.to_owned()], Limited { limit })
+    };
+    limits.map(row).collect()
 }
 
 fn visit<T, const LABELS: usize>(

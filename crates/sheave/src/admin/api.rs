@@ -40,6 +40,8 @@ pub(crate) struct Backend {
     port: u16,
     algorithm: String,
     pub(crate) max_in_flight_per_endpoint: Option<u32>,
+    /// The limit of each endpoint is learned.
+    auto_limit: bool,
     queue_max_requests: u32,
     queue_timeout_seconds: f64,
     pub(crate) waiting: u32,
@@ -77,6 +79,11 @@ pub(crate) struct Endpoint {
     /// `serving`, `starting`, `ejected`, `trial` or `unfit`.
     pub(crate) health: Cow<'static, str>,
     pub(crate) in_flight: u32,
+    /// How many requests it may have at once; `null`: any number.
+    pub(crate) limit: Option<u32>,
+    /// `fixed`, learned (`start`, `growing`, `knee`, `trial`, `shared`), `said` by the endpoint, or `full` while it is given
+    /// less.
+    limit_reason: Option<Cow<'static, str>>,
     idle_connections: usize,
     pub(crate) requests: u64,
     pub(crate) failures: u64,
@@ -128,6 +135,7 @@ fn backend(view: BackendView) -> Backend {
         port: key.port,
         algorithm: format!("{:?}", settings.algorithm),
         max_in_flight_per_endpoint: settings.max_in_flight_per_endpoint.map(Into::into),
+        auto_limit: settings.auto_limit.is_some(),
         queue_max_requests: settings.queue_max_requests,
         queue_timeout_seconds: settings.queue_timeout.as_secs_f64(),
         waiting,
@@ -145,6 +153,7 @@ fn endpoint(view: EndpointView) -> Endpoint {
         weight,
         health,
         in_flight,
+        limit,
         idle_connections,
         requests,
         failures,
@@ -156,6 +165,8 @@ fn endpoint(view: EndpointView) -> Endpoint {
         weight,
         health: health.into(),
         in_flight,
+        limit: limit.map(|(limit, _)| limit),
+        limit_reason: limit.map(|(_, reason)| reason.into()),
         idle_connections,
         requests,
         failures,

@@ -60,7 +60,9 @@ fn values(settings: &BackendSettings) -> Vec<(&'static str, String)> {
         hash_key,
         affinity,
         prefers_same_zone,
-        max_in_flight_per_endpoint,
+        max_in_flight_per_endpoint: _,
+        auto_limit: _,
+        heeds_refusals,
         queue_max_requests,
         queue_timeout,
         queue_target,
@@ -92,7 +94,8 @@ fn values(settings: &BackendSettings) -> Vec<(&'static str, String)> {
         ("hashOn", format!("{hash_key:?}")),
         ("affinity", or_none(affinity.as_ref())),
         ("preferSameZone", prefers_same_zone.to_string()),
-        ("maxInFlightPerEndpoint", or_none(max_in_flight_per_endpoint.as_ref())),
+        ("maxInFlightPerEndpoint", limit(settings)),
+        ("heedRefusals", heeds_refusals.to_string()),
         ("queue.maxRequests", queue_max_requests.to_string()),
         ("queue.timeout", duration(queue_timeout)),
         ("queue.target", or_none(queue_target.as_ref())),
@@ -129,6 +132,13 @@ fn priorities(priorities: &Priorities) -> String {
     let routes = routes.iter().map(|(name, priority)| format!("{name}: {priority:?}, "));
     let parts: String = header.chain(routes).collect();
     format!("{parts}{default:?}")
+}
+
+fn limit(settings: &BackendSettings) -> String {
+    match &settings.auto_limit {
+        Some(auto) => format!("auto, {} to {} from {}", auto.min, auto.max, auto.start),
+        None => or_none(settings.max_in_flight_per_endpoint.as_ref()),
+    }
 }
 
 fn none() -> String {

@@ -46,7 +46,7 @@ impl Shorthand {
             certificates: self.cert.len().max(1),
             http3: !self.no_http3,
             to,
-            max_in_flight: self.max_in_flight.map(Into::into),
+            max_in_flight: self.max_in_flight,
             queue: self.queue,
             queue_timeout: self.queue_timeout.map(objects::Duration),
         }))

@@ -58,7 +58,7 @@ fn shorthand_is_read() {
             ToAddress::Name("app.local".to_owned(), 82),
         ]
     );
-    assert_eq!(flags.shorthand.max_in_flight, NonZeroU32::new(4));
+    assert_eq!(flags.shorthand.max_in_flight, Some(MaxInFlight::Number(4)));
     assert_eq!(flags.shorthand.queue, Some(0));
     assert_eq!(flags.shorthand.queue_timeout, Some(Duration::from_secs(90)));
     assert_eq!(flags.access_log, LoggedShare::Fraction(0.5));

@@ -5,7 +5,7 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::str::FromStr;
 use std::time::Duration;
 
-use gateway::objects::{self, Listen, ListenProtocol};
+use gateway::objects::{self, Listen, ListenProtocol, MaxInFlight};
 
 /// More threads than any machine of today has CPUs.
 const MAX_WORKERS: usize = 1024;
@@ -146,9 +146,14 @@ pub(super) fn name_server(text: &str) -> Result<SocketAddr, String> {
 }
 
 /// `--max-in-flight`.
-pub(super) fn max_in_flight(text: &str) -> Result<NonZeroU32, String> {
-    text.parse()
-        .map_err(|_error| "write a number from 1 on, or leave the flag out for no limit".to_owned())
+pub(super) fn max_in_flight(text: &str) -> Result<MaxInFlight, String> {
+    if text == MaxInFlight::AUTO {
+        return Ok(MaxInFlight::Auto);
+    }
+    let number = text.parse::<NonZeroU32>().map(|number| MaxInFlight::Number(number.get()));
+    number.map_err(|_error| {
+        "write a number from 1 on, or auto, or leave the flag out for no limit".to_owned()
+    })
 }
 
 /// A duration as Gateway API writes it.

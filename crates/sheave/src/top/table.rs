@@ -137,15 +137,14 @@ impl Rates {
         let known: HashMap<_, _> = before.map_or_else(HashMap::new, |before| {
             before.endpoints.iter().map(|it| (it.address, it)).collect()
         });
-        let slots = now.max_in_flight_per_endpoint.map(u64::from);
-        let endpoint = |it: &Endpoint| self.endpoint(known.get(&it.address).copied(), it, slots);
+        let endpoint = |it: &Endpoint| self.endpoint(known.get(&it.address).copied(), it);
         let endpoints: Vec<Row> = now.endpoints.iter().map(endpoint).collect();
         let slowest = endpoints.iter().filter_map(|it| it.latency_seconds);
         let row = Row {
             name: now.name.clone(),
             requests: endpoints.iter().map(|it| it.requests).sum(),
             in_flight: endpoints.iter().map(|it| it.in_flight).sum(),
-            slots: slots.map(|slots| slots * endpoints.len() as u64),
+            slots: endpoints.iter().map(|it| it.slots).sum(),
             waiting: Some(u64::from(now.waiting)),
             demand: Some(now.demand.total),
             failures: endpoints.iter().map(|it| it.failures).sum(),
@@ -156,12 +155,12 @@ impl Rates {
         (row, endpoints)
     }
 
-    fn endpoint(&self, before: Option<&Endpoint>, now: &Endpoint, slots: Option<u64>) -> Row {
+    fn endpoint(&self, before: Option<&Endpoint>, now: &Endpoint) -> Row {
         Row {
             name: now.address.to_string(),
             requests: self.rate(before.map(|it| it.requests), now.requests),
             in_flight: u64::from(now.in_flight),
-            slots,
+            slots: now.limit.map(u64::from),
             failures: self.rate(before.map(|it| it.failures), now.failures),
             latency_seconds: now.latency_seconds,
             health: now.health.to_string(),

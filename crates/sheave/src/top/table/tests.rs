@@ -7,14 +7,14 @@ use super::*;
 fn endpoint(address: &str, in_flight: u32, requests: u64, failures: u64) -> serde_json::Value {
     json!({
         "address": address, "weight": 1, "health": "serving", "latency_seconds": 0.0123,
-        "in_flight": in_flight, "idle_connections": 0, "requests": requests, "failures": failures,
+        "in_flight": in_flight, "limit": 4, "limit_reason": "fixed", "idle_connections": 0, "requests": requests, "failures": failures,
     })
 }
 
 fn backend(name: &str, waiting: u32, endpoints: Vec<serde_json::Value>) -> serde_json::Value {
     json!({
         "name": name, "namespace": "default", "service": "web", "port": 80,
-        "algorithm": "LeastLoad", "max_in_flight_per_endpoint": 4, "queue_max_requests": 8,
+        "algorithm": "LeastLoad", "max_in_flight_per_endpoint": 4, "auto_limit": false, "queue_max_requests": 8,
         "queue_timeout_seconds": 1.0, "waiting": waiting, "panicking": false, "retries": 0,
         "demand": { "total": 4.25, "in_flight": 2.5, "queued": 1.25, "shed": 0.5 },
         "service_time_seconds": 0.34,

@@ -1,0 +1,82 @@
+//! How much endpoints of one backend are given: limits that are learned, and less for those that say they are full.
+//!
+//! One thread, beside the workers, looks at both ([`crate::health`]); what is decided is decided in [`balance::limit`].
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use balance::{Cap, Limiter, Time};
+
+use crate::backend::{Backend, Current};
+use crate::clock;
+use crate::dial::pool::{Endpoint, lock};
+use crate::worker::Worker;
+
+/// What one backend's endpoints are given.
+#[derive(Default)]
+pub(crate) struct Bounds {
+    limiter: Mutex<Limiter>,
+    /// Some endpoint has said that it is full.
+    full: AtomicBool,
+}
+
+impl Bounds {
+    /// An endpoint is full: somebody has to look when it is not any longer.
+    pub(crate) fn is_full(&self, worker: &Worker) {
+        if !self.full.swap(true, Ordering::Relaxed) {
+            worker.shared.bell.ring();
+        }
+    }
+}
+
+impl Backend {
+    /// Makes limits of what was seen since the last time, of the endpoints of `current`. Whether somebody may have more. Of
+    /// backends that share an endpoint, the first in each `pass` decides about it.
+    pub(crate) fn limit(&self, current: &Current, pass: Time) -> bool {
+        let Some(settings) = current.limit_settings() else { return false };
+        let (waiting, round) = (self.waiting(), pass.as_nanos().max(1));
+        let mut limiter = lock(&self.bounds.limiter);
+        limiter.round(&current.set, &settings, waiting, round, clock::now()).raised
+    }
+
+    /// How many requests each endpoint may have at once, where there is a limit, and in a word where it comes from.
+    pub(crate) fn limits(&self, current: &Current) -> BTreeMap<SocketAddr, (u32, &'static str)> {
+        let cap = current.limits.cap;
+        let learned: BTreeMap<_, _> = lock(&self.bounds.limiter)
+            .limits()
+            .map(|(address, _, reason)| (address, reason.word()))
+            .collect();
+        let limit = |endpoint: &Endpoint| {
+            let most = endpoint.limit(cap)?;
+            let full = endpoint.full(clock::now()).is_some_and(|(full, _)| full == most);
+            let reason = match cap {
+                _ if full => "full",
+                Cap::Fixed(_) => "fixed",
+                // One that another backend decides about.
+                Cap::Learned => learned.get(&endpoint.address).copied().unwrap_or("shared"),
+                Cap::None => "full",
+            };
+            Some((endpoint.address, (most, reason)))
+        };
+        current.set.members().iter().filter_map(|member| limit(&member.endpoint)).collect()
+    }
+
+    /// Gives more again to endpoints that are not full any longer: somebody may have that. How long until the next; `None`:
+    /// nobody was full.
+    pub(crate) fn lift_refusals(&self) -> Option<Duration> {
+        if !self.bounds.full.swap(false, Ordering::Relaxed) {
+            return None;
+        }
+        let now = clock::now();
+        let current = self.current();
+        let full = current.set.members().iter().filter_map(|member| member.endpoint.full(now));
+        let next = full.map(|(_, until)| until).min();
+        if next.is_some() {
+            self.bounds.full.store(true, Ordering::Relaxed);
+        }
+        Some(next.map_or(Duration::ZERO, |until| until.saturating_since(now)))
+    }
+}
