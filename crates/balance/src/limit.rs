@@ -5,12 +5,12 @@
 //! was picked, and how long it kept its slot; the limit is the `c` that makes what was seen likeliest.
 //!
 //! Unlike Vegas and Gradient this keeps no base of latency, so there is nothing that could drift: what is seen in a
-//! stretch of time (an [`epoch`]) is compared with what is seen in the same stretch only, and when everything gets slower
+//! stretch of time (an epoch) is compared with what is seen in the same stretch only, and when everything gets slower
 //! by the same factor, nothing follows. Levels that are not visited tell nothing; so they are visited, in short
-//! [`trial`]s of known cost. `docs/internals/limits.md` has the figures.
+//! trials of known cost. `docs/internals/limits.md` has the figures.
 //!
-//! Workers write down what they see ([`Evidence`]: a few relaxed additions); one control thread makes limits of it
-//! ([`Limiter`]), ten times a second.
+//! Workers write down what they see (`Evidence`: a few relaxed additions); one control thread makes limits of it
+//! (`Limiter`), ten times a second.
 
 /// Numbers of requests in flight, in steps.
 mod levels;
