@@ -206,11 +206,12 @@ impl World {
             Entry::Waiting { ticket, turned_out } => {
                 assert!(free.is_empty());
                 assert_eq!(turned_out.is_none(), room_to_wait, "the limit holds");
-                if let Some(victim) = turned_out {
-                    self.turned_out(victim, asks);
-                }
+                // Whoever takes another's place goes on with the waiting.
                 if self.waiters.is_empty() {
                     self.waited_since = self.now;
+                }
+                if let Some(victim) = turned_out {
+                    self.turned_out(victim, asks);
                 }
                 self.waiters.push(Waiter { id, asks, ticket, since: self.now, passed: 0 });
             }
