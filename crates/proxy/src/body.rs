@@ -594,7 +594,11 @@ impl Pump {
         match is_handed_over {
             true => {}
             false if buffer.is_empty() => scratch.stock.give_back(buffer),
-            false => *source.buffer = Some(buffer),
+            false => {
+                // Whoever is waited for from now on, it is the sink: patience begins anew.
+                self.progress += buffer.len() as u64;
+                *source.buffer = Some(buffer);
+            }
         }
         Poll::Ready(match ready!(filled) {
             Ok(0) => self.source_closed(source.stream),
