@@ -9,7 +9,6 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 
@@ -92,8 +91,6 @@ pub(crate) struct Pump {
     /// Serialised bytes, of which the first `sent` have been written.
     pub(crate) out: Vec<u8>,
     sent: usize,
-    /// Goes behind `out`, as it was read, to a sink that keeps what it has not sent yet.
-    behind: Bytes,
     kept: Option<Kept>,
     pipe: Option<Pipe>,
     allowed: u64,
@@ -123,7 +120,6 @@ impl Pump {
             ended: false,
             out: Vec::new(),
             sent: 0,
-            behind: Bytes::new(),
             kept: None,
             pipe: None,
             allowed: u64::MAX,
@@ -148,7 +144,6 @@ impl Pump {
         };
         self.write_as(to);
         self.out.clear();
-        self.behind.clear();
         (self.kept, self.pipe, self.trailers) = (None, None, None);
         (self.sent, self.allowed) = (0, u64::MAX);
         (self.body_bytes, self.written, self.progress) = (0, 0, 0);
@@ -217,7 +212,6 @@ impl Pump {
     pub(crate) fn is_done(&self) -> bool {
         self.reading == Reading::Done
             && self.sent == self.out.len()
-            && self.behind.is_empty()
             && self.pipe.is_none()
             && (!self.writes_stream() || self.ended)
     }
@@ -242,11 +236,7 @@ impl Pump {
             if let Some(buffer) =
                 source.buffer.as_mut().filter(|buffer| self.is_worth_a_slice(buffer))
             {
-                if sink.keeps() && self.hand_over(buffer, scratch)? {
-                    *source.buffer = None;
-                } else {
-                    ready!(self.poll_write_through(cx, buffer, sink))?;
-                }
+                ready!(self.poll_write_through(cx, buffer, sink))?;
             }
             ready!(self.poll_flush(cx, sink))?;
             if self.reading == Reading::Done {
@@ -265,11 +255,7 @@ impl Pump {
                 if self.pipe.is_some() {
                     continue;
                 }
-                if sink.keeps() && self.kept.is_none() {
-                    ready!(self.poll_lend(cx, source, scratch))?;
-                } else {
-                    ready!(self.poll_copy(cx, source.stream, sink, scratch))?;
-                }
+                ready!(self.poll_copy(cx, source.stream, sink, scratch))?;
             } else {
                 ready!(self.poll_fill(cx, source, scratch))?;
             }
@@ -286,7 +272,6 @@ impl Pump {
         self.writing = Writing::Discard;
         (self.kept, self.pipe) = (None, None);
         self.out.clear();
-        self.behind.clear();
         self.sent = 0;
         loop {
             self.gather(source.buffer)?;
@@ -423,17 +408,6 @@ impl Pump {
         Poll::Ready(Ok(()))
     }
 
-    /// What the buffer holds, all of which is the body's, goes on with its memory. False: copying is cheaper.
-    fn hand_over(&mut self, buffer: &mut Buffer, scratch: &Scratch) -> Result<bool, Stop> {
-        if !self.behind.is_empty() || buffer.len() > self.left() {
-            return Ok(false);
-        }
-        let Some(bytes) = buffer.lend(&scratch.stock) else { return Ok(false) };
-        self.read(bytes.len())?;
-        self.behind = bytes;
-        Ok(true)
-    }
-
     /// Bytes of the body that are still to be read, as far as is known.
     fn left(&self) -> usize {
         match self.reading {
@@ -448,23 +422,19 @@ impl Pump {
         cx: &mut Context<'_>,
         sink: &mut Stream,
     ) -> Poll<Result<(), Stop>> {
-        while self.sent < self.out.len() || !self.behind.is_empty() {
+        while self.sent < self.out.len() {
             self.waiting_for = Side::Sink;
             let rest = &self.out[self.sent..];
             let is_last = self.ends_stream() && self.last_fields().is_none();
-            let written = if !self.behind.is_empty() {
-                ready!(sink.poll_write_kept(cx, rest, &self.behind, is_last))
-            } else if is_last {
+            let written = if is_last {
                 ready!(sink.poll_write_last(cx, rest))
             } else {
                 ready!(Pin::new(&mut *sink).poll_write(cx, rest))
             };
             match written {
                 Ok(count) if count > 0 => {
-                    let of_out = count.min(rest.len());
-                    self.ended = is_last && count == rest.len() + self.behind.len();
-                    self.sent += of_out;
-                    self.behind.advance(count - of_out);
+                    self.ended = is_last && count == rest.len();
+                    self.sent += count;
                     self.count_written(count);
                 }
                 _ => return Poll::Ready(Err(Stop::SinkFailed)),
@@ -577,34 +547,6 @@ impl Pump {
         self.count_written(written);
         self.out.extend_from_slice(&data[written..]);
         Poll::Ready(Ok(()))
-    }
-
-    /// One read into a buffer that is handed over, if it is filled well enough.
-    fn poll_lend(
-        &mut self,
-        cx: &mut Context<'_>,
-        source: &mut Source<'_>,
-        scratch: &Scratch,
-    ) -> Poll<Result<(), Stop>> {
-        ready!(source.stream.poll_read_ready(cx)).map_err(|_| Stop::SourceEnded)?;
-        let mut buffer = scratch.stock.take_for_endpoint();
-        let filled = buffer.poll_fill(cx, source.stream, BUFFER_BYTES);
-        let is_handed_over = matches!(filled, Poll::Ready(Ok(count)) if count > 0)
-            && self.hand_over(&mut buffer, scratch)?;
-        match is_handed_over {
-            true => {}
-            false if buffer.is_empty() => scratch.stock.give_back(buffer),
-            false => {
-                // Whoever is waited for from now on, it is the sink: patience begins anew.
-                self.progress += buffer.len() as u64;
-                *source.buffer = Some(buffer);
-            }
-        }
-        Poll::Ready(match ready!(filled) {
-            Ok(0) => self.source_closed(source.stream),
-            Ok(_) => Ok(()),
-            Err(_) => Err(Stop::SourceEnded),
-        })
     }
 
     fn count_written(&mut self, count: usize) {

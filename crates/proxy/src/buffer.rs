@@ -5,15 +5,11 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::mem;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
 use tokio::io::{AsyncRead, ReadBuf};
 
-use crate::dial::pool::lock;
 use crate::stream::Stream;
 
 /// Enough for nearly every head, with the start of the body.
@@ -22,8 +18,6 @@ pub(crate) const BUFFER_BYTES: usize = 16 * 1024;
 const ENDPOINT_BUFFER_BYTES: usize = 80 * 1024;
 /// Buffers that a worker keeps when nobody uses them.
 const STOCK: usize = 64;
-/// From so many bytes on a buffer is lent rather than copied: whoever keeps them keeps the whole of it.
-const LENT_BYTES: usize = ENDPOINT_BUFFER_BYTES / 2;
 
 pub(crate) struct Buffer {
     bytes: Vec<u8>,
@@ -33,11 +27,7 @@ pub(crate) struct Buffer {
 
 impl Buffer {
     fn new(bytes: usize) -> Self {
-        Self::empty(vec![0; bytes])
-    }
-
-    fn empty(bytes: Vec<u8>) -> Self {
-        Self { bytes, start: 0, end: 0 }
+        Self { bytes: vec![0; bytes], start: 0, end: 0 }
     }
 
     /// One that holds what has been read elsewhere.
@@ -63,18 +53,6 @@ impl Buffer {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
         }
-    }
-
-    /// The bytes, with their memory, which comes back to the stock when nobody has use for them any more. `None`: they are
-    /// so few that a copy is cheaper than what would be kept with them.
-    pub(crate) fn lend(&mut self, stock: &Stock) -> Option<Bytes> {
-        if self.len() < LENT_BYTES || self.bytes.len() != ENDPOINT_BUFFER_BYTES {
-            return None;
-        }
-        let (start, end) = (self.start, self.end);
-        (self.start, self.end) = (0, 0);
-        let lent = Lent { bytes: mem::take(&mut self.bytes), home: Arc::clone(&stock.returned) };
-        Some(Bytes::from_owner(lent).slice(start..end))
     }
 
     /// Reads once. `Ready(Ok(0))`: the peer has finished.
@@ -110,34 +88,11 @@ impl Buffer {
     }
 }
 
-/// A buffer's memory while somebody else has it.
-struct Lent {
-    bytes: Vec<u8>,
-    home: Arc<Mutex<Vec<Vec<u8>>>>,
-}
-
-impl AsRef<[u8]> for Lent {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
-impl Drop for Lent {
-    fn drop(&mut self) {
-        let mut home = lock(&self.home);
-        if home.len() < STOCK {
-            home.push(mem::take(&mut self.bytes));
-        }
-    }
-}
-
 /// A worker's buffers between uses.
 #[derive(Default)]
 pub(crate) struct Stock {
     for_clients: RefCell<Vec<Buffer>>,
     for_endpoints: RefCell<Vec<Buffer>>,
-    /// Of buffers for endpoints, what had been lent and is back: whoever had it may be a library with threads of its own.
-    returned: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
 impl Stock {
@@ -147,10 +102,7 @@ impl Stock {
 
     pub(crate) fn take_for_endpoint(&self) -> Buffer {
         let known = self.for_endpoints.borrow_mut().pop();
-        known.unwrap_or_else(|| {
-            let returned = lock(&self.returned).pop();
-            returned.map_or_else(|| Buffer::new(ENDPOINT_BUFFER_BYTES), Buffer::empty)
-        })
+        known.unwrap_or_else(|| Buffer::new(ENDPOINT_BUFFER_BYTES))
     }
 
     pub(crate) fn give_back(&self, mut buffer: Buffer) {

@@ -10,7 +10,6 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
@@ -163,33 +162,6 @@ impl Stream {
             Self::Framed(framed) => framed.poll_write(cx, &[IoSlice::new(bytes)], true),
             Self::H2(message) => message.poll_write(cx, &[IoSlice::new(bytes)], true),
             Self::H3(message) => message.poll_write(cx, &[IoSlice::new(bytes)], true),
-        }
-    }
-
-    /// What is written has to be kept until the peer has room for it, or has it: best with its memory.
-    pub(crate) fn keeps(&self) -> bool {
-        match self {
-            Self::Tcp(_) | Self::Tls(_) | Self::Framed(_) => false,
-            Self::H2(_) | Self::H3(_) => true,
-        }
-    }
-
-    /// Writes what is in `before`, which is copied, and what is in `bytes`, which is not where it has to be kept; with the
-    /// message's end if `is_last` and all of it goes.
-    pub(crate) fn poll_write_kept(
-        &mut self,
-        cx: &mut Context<'_>,
-        before: &[u8],
-        bytes: &Bytes,
-        is_last: bool,
-    ) -> Poll<io::Result<usize>> {
-        match self {
-            Self::Tcp(_) | Self::Tls(_) | Self::Framed(_) => {
-                let slices = [IoSlice::new(before), IoSlice::new(bytes)];
-                Pin::new(self).poll_write_vectored(cx, &slices)
-            }
-            Self::H2(message) => message.poll_write_kept(cx, before, bytes, is_last),
-            Self::H3(message) => message.poll_write_kept(cx, before, bytes, is_last),
         }
     }
 

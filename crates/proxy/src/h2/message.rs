@@ -188,40 +188,15 @@ impl Message {
         slices: &[IoSlice<'_>],
         is_last: bool,
     ) -> Poll<io::Result<usize>> {
-        let wanted = slices.iter().map(|slice| slice.len()).sum();
-        self.poll_send(cx, wanted, is_last, |count| first(slices, count))
-    }
-
-    /// The same of what is in `before`, which is copied, and then of what is in `bytes`, which is not.
-    pub(crate) fn poll_write_kept(
-        &mut self,
-        cx: &mut Context<'_>,
-        before: &[u8],
-        bytes: &Bytes,
-        is_last: bool,
-    ) -> Poll<io::Result<usize>> {
-        if before.is_empty() {
-            return self.poll_send(cx, bytes.len(), is_last, |count| bytes.slice(..count));
-        }
-        self.poll_write(cx, &[IoSlice::new(before)], false)
-    }
-
-    /// Sends as much of `wanted` bytes as the peer has room for: the first ones, which `first` gives.
-    fn poll_send(
-        &mut self,
-        cx: &mut Context<'_>,
-        wanted: usize,
-        is_last: bool,
-        first: impl FnOnce(usize) -> Bytes,
-    ) -> Poll<io::Result<usize>> {
         let Writing::Body(body) = &mut self.writing else {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         };
+        let wanted = slices.iter().map(|slice| slice.len()).sum();
         debug_assert!(wanted > 0, "there would be nothing to wait for");
         let sent = ready!(poll_room(cx, body, wanted)).and_then(|room| {
             let count = wanted.min(room);
             let ends = is_last && count == wanted;
-            body.send_data(first(count), ends)?;
+            body.send_data(first(slices, count), ends)?;
             Ok((count, ends))
         });
         Poll::Ready(match sent {

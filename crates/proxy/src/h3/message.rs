@@ -196,13 +196,6 @@ impl Message {
         }
     }
 
-    /// The same, if the client has changed its mind.
-    fn reprioritise(&mut self) {
-        if let Some(priority) = self.ties.take_priority(self.id) {
-            self.outgoing.send.set_priority(priority.rank());
-        }
-    }
-
     pub(crate) fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
@@ -263,21 +256,10 @@ impl Message {
         slices: &[IoSlice<'_>],
         is_last: bool,
     ) -> Poll<io::Result<usize>> {
-        self.reprioritise();
+        if let Some(priority) = self.ties.take_priority(self.id) {
+            self.outgoing.send.set_priority(priority.rank());
+        }
         let written = ready!(self.outgoing.poll_write(cx, slices, is_last));
-        Poll::Ready(written.map_err(|end| self.fail(end)))
-    }
-
-    /// The same of what is in `before`, which is copied, and of what is in `bytes`, which is not.
-    pub(crate) fn poll_write_kept(
-        &mut self,
-        cx: &mut Context<'_>,
-        before: &[u8],
-        bytes: &Bytes,
-        is_last: bool,
-    ) -> Poll<io::Result<usize>> {
-        self.reprioritise();
-        let written = ready!(self.outgoing.poll_write_kept(cx, before, bytes, is_last));
         Poll::Ready(written.map_err(|end| self.fail(end)))
     }
 

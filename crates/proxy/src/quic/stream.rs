@@ -66,13 +66,14 @@ impl SendStream {
     }
 
     /// Writes as much as there is room for, without copying it. What is left is what was not written.
-    pub(crate) fn poll_write_chunks(
+    pub(crate) fn poll_write_bytes(
         &mut self,
         cx: &mut Context<'_>,
-        chunks: &mut [Bytes],
+        bytes: &mut Bytes,
     ) -> Poll<Result<usize, StreamEnd>> {
         let id = self.id;
         self.poll_with(cx, |state| {
+            let chunks = std::slice::from_mut(bytes);
             state.proto.send_stream(id).write_chunks(chunks).map(|written| written.bytes)
         })
     }

@@ -10,7 +10,6 @@ mod endpoints;
 use std::future::{Future, poll_fn};
 use std::io::IoSlice;
 use std::net::SocketAddr;
-use std::slice;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -227,8 +226,7 @@ async fn echo(connection: Connection, mut send: SendStream, mut recv: RecvStream
             return connection.close(GOODBYE, "as you wish");
         }
         while !bytes.is_empty() {
-            if poll_fn(|cx| send.poll_write_chunks(cx, slice::from_mut(&mut bytes))).await.is_err()
-            {
+            if poll_fn(|cx| send.poll_write_bytes(cx, &mut bytes)).await.is_err() {
                 return;
             }
         }

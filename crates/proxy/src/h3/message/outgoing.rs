@@ -5,7 +5,6 @@
 
 use std::io::IoSlice;
 use std::ops::Range;
-use std::slice;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
@@ -111,34 +110,12 @@ impl Outgoing {
         is_last: bool,
     ) -> Poll<Result<usize, Option<StreamEnd>>> {
         let wanted = slices.iter().map(|slice| slice.len()).sum();
-        self.poll_all(wanted, is_last, |this| this.poll_put(cx, slices, wanted))
-    }
-
-    /// The same of what is in `before`, and then of what is in `bytes`, of which nothing is copied.
-    pub(super) fn poll_write_kept(
-        &mut self,
-        cx: &mut Context<'_>,
-        before: &[u8],
-        bytes: &Bytes,
-        is_last: bool,
-    ) -> Poll<Result<usize, Option<StreamEnd>>> {
-        let wanted = before.len() + bytes.len();
-        self.poll_all(wanted, is_last, |this| this.poll_put_kept(cx, before, bytes))
-    }
-
-    /// Puts until at least a byte has gone, and ends the stream if that was all.
-    fn poll_all(
-        &mut self,
-        wanted: usize,
-        is_last: bool,
-        mut put: impl FnMut(&mut Self) -> Poll<Result<usize, StreamEnd>>,
-    ) -> Poll<Result<usize, Option<StreamEnd>>> {
         debug_assert!(wanted > 0, "there would be nothing to wait for");
         loop {
             if self.is_ended() {
                 return Poll::Ready(Err(None));
             }
-            let count = ready!(put(self))?;
+            let count = ready!(self.poll_put(cx, slices, wanted))?;
             if is_last && count == wanted && self.frame_left == 0 {
                 self.finish();
             }
@@ -146,37 +123,6 @@ impl Outgoing {
                 return Poll::Ready(Ok(count));
             }
         }
-    }
-
-    /// The header of the frame that is begun for the rest of `wanted` bytes behind a head, or an empty one where one has
-    /// been begun; and how many of them it has room for.
-    fn frame(&self, wanted: usize, head: usize) -> (DataHeader, usize) {
-        let of_frame = usize::try_from(self.frame_left).unwrap_or(usize::MAX);
-        match of_frame {
-            0 => (DataHeader::new((wanted - head) as u64), wanted - head),
-            room => (DataHeader::new(0), room.min(wanted - head)),
-        }
-    }
-
-    /// Writes once; so many of the bytes have gone.
-    fn poll_put_kept(
-        &mut self,
-        cx: &mut Context<'_>,
-        before: &[u8],
-        bytes: &Bytes,
-    ) -> Poll<Result<usize, StreamEnd>> {
-        let wanted = before.len() + bytes.len();
-        let head = before.len().min(self.head_left);
-        let (header, body) = self.frame(wanted, head);
-        let of_before = body.min(before.len() - head);
-        let small =
-            [&*self.ahead, &before[..head], header.as_bytes(), &before[head..head + of_before]];
-        let mut chunks = [small.concat().into(), bytes.slice(..body - of_before)];
-        // To the library an empty one is the last.
-        let first = chunks.iter().take_while(|chunk| chunk.is_empty()).count();
-        let sent = ready!(self.send.poll_write_chunks(cx, &mut chunks[first..]));
-        let sent = sent.inspect_err(|_| self.writing = Writing::Ended)?;
-        Poll::Ready(Ok(self.sent(sent, head, header, wanted - head)))
     }
 
     /// Writes once; so many of the bytes have gone.
@@ -187,7 +133,12 @@ impl Outgoing {
         wanted: usize,
     ) -> Poll<Result<usize, StreamEnd>> {
         let head = wanted.min(self.head_left);
-        let (header, body) = self.frame(wanted, head);
+        let of_frame = usize::try_from(self.frame_left).unwrap_or(usize::MAX);
+        let (header, body) = if of_frame == 0 {
+            (DataHeader::new((wanted - head) as u64), wanted - head)
+        } else {
+            (DataHeader::new(0), of_frame.min(wanted - head))
+        };
         let parts = [IoSlice::new(&self.ahead)]
             .into_iter()
             .chain(stretch(slices, 0..head))
@@ -241,7 +192,7 @@ impl Outgoing {
     /// Writes the head of a request, and its end if that is all.
     pub(super) fn poll_ahead(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamEnd>> {
         while !self.ahead.is_empty() && !self.is_ended() {
-            let written = ready!(self.send.poll_write_chunks(cx, slice::from_mut(&mut self.ahead)));
+            let written = ready!(self.send.poll_write_bytes(cx, &mut self.ahead));
             written.inspect_err(|_| self.writing = Writing::Ended)?;
         }
         if self.writing == Writing::Body && self.follows == Follows::Nothing {
