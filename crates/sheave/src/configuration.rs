@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use gateway::snapshot::{Backend, BackendKey, EndpointSpec, Snapshot, Source};
-use gateway::{Endpoints, Object, Problem, Translation};
+use gateway::{Addresses, Endpoints, Object, Problem, Translation};
 use proxy::{ListenerView, Proxy};
 use tokio::sync::watch;
 
@@ -22,23 +22,45 @@ pub(crate) struct Configuration {
     proxy: Arc<Proxy>,
     names: Names,
     objects: Vec<Object>,
+    addresses: Addresses,
+    /// What the translation in force left out.
+    left_out: Vec<Problem>,
+    /// What is wrong and has been told.
+    told: Vec<Problem>,
     /// With the endpoints that they have now.
     backends: Vec<Backend>,
     report: watch::Sender<Report>,
 }
 
-/// Objects without an error, and what they come to.
+/// What is made of contents with errors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Errors {
+    /// Nothing of them is put in force: files are edited by those who see the errors, and what was in force still is.
+    #[default]
+    Refuse,
+    /// What is in error is left out: objects of a cluster have many owners, and none takes another down.
+    LeaveOut,
+}
+
+/// Objects that may be put in force, and what they come to.
 pub(crate) struct Checked {
     pub(crate) objects: Vec<Object>,
+    pub(crate) addresses: Addresses,
+    pub(crate) errors: Errors,
+    /// With all that is wrong, none unless it is left out.
     pub(crate) translation: Translation,
 }
 
 /// Every error of the contents, or what they come to.
 pub(crate) fn check(contents: Contents) -> Result<Checked, Vec<Problem>> {
-    let Contents { objects, mut problems } = contents;
-    let mut translation = gateway::translate(&objects);
+    let Contents { objects, mut problems, addresses, errors } = contents;
+    let mut translation = gateway::translate(&objects, &addresses);
     problems.append(&mut translation.problems);
-    if problems.is_empty() { Ok(Checked { objects, translation }) } else { Err(problems) }
+    if errors == Errors::Refuse && !problems.is_empty() {
+        return Err(problems);
+    }
+    translation.problems = problems;
+    Ok(Checked { objects, addresses, errors, translation })
 }
 
 impl Checked {
@@ -54,7 +76,9 @@ impl Checked {
 impl Configuration {
     /// Nothing is in force yet.
     pub(crate) fn new(proxy: Arc<Proxy>, names: Names, report: watch::Sender<Report>) -> Self {
-        Self { proxy, names, objects: Vec::new(), backends: Vec::new(), report }
+        let addresses = Addresses::default();
+        let (objects, backends, left_out, told) = Default::default();
+        Self { proxy, names, objects, addresses, left_out, told, backends, report }
     }
 
     /// Puts the contents in force by the shortest way, or reports every error and leaves all as it is.
@@ -62,7 +86,7 @@ impl Configuration {
         let had_problems = !self.report.borrow().problems.is_empty();
         let reload = self.take(contents).await;
         self.report.send_modify(|report| report.count(reload));
-        if had_problems && reload != Reload::Refused {
+        if had_problems && self.report.borrow().problems.is_empty() {
             tracing::info!("the configuration is mended");
         }
     }
@@ -72,8 +96,8 @@ impl Configuration {
         for problem in checked.expired(proxy::clock::wall()) {
             tracing::warn!(file = %problem.origin.file, object = problem.object, "{}", problem.message);
         }
-        let Checked { objects, translation } = checked;
-        let Translation { mut snapshot, statuses, dated, .. } = translation;
+        let Checked { objects, addresses, translation, .. } = checked;
+        let Translation { mut snapshot, statuses, dated, problems } = translation;
         self.names.follow(hosts(&snapshot)).await;
         for backend in &mut snapshot.backends {
             resolve(backend, &self.names);
@@ -83,12 +107,15 @@ impl Configuration {
         self.tell_listeners(&before);
         tell_size(&snapshot);
         self.objects = objects;
+        self.addresses = addresses;
         self.backends = snapshot.backends;
+        self.left_out = problems;
         self.record(|report| {
             report.statuses = statuses.into();
             report.certificates = dated.into_iter().collect();
             report.unbound = unbound.clone().into();
         });
+        self.set_problems(Vec::new());
         unbound
     }
 
@@ -107,13 +134,15 @@ impl Configuration {
     }
 
     async fn take(&mut self, contents: Contents) -> Reload {
-        if contents.problems.is_empty() && self.report.borrow().unbound.is_empty() {
-            if contents.objects == self.objects {
-                self.report.send_modify(|report| report.problems = Arc::default());
+        let is_clean = contents.errors == Errors::LeaveOut || contents.problems.is_empty();
+        if is_clean && self.report.borrow().unbound.is_empty() {
+            let is_same_ground = contents.addresses == self.addresses;
+            if is_same_ground && contents.objects == self.objects {
+                self.set_problems(contents.problems);
                 return Reload::Unchanged;
             }
-            if differ_in_slices_alone(&contents.objects, &self.objects) {
-                return self.swap_endpoints(contents.objects);
+            if is_same_ground && differ_in_slices_alone(&contents.objects, &self.objects) {
+                return self.swap_endpoints(contents);
             }
         }
         match check(contents) {
@@ -131,11 +160,12 @@ impl Configuration {
     }
 
     /// The short way: no translation, no new Snapshot.
-    fn swap_endpoints(&mut self, objects: Vec<Object>) -> Reload {
+    fn swap_endpoints(&mut self, contents: Contents) -> Reload {
+        let Contents { objects, mut problems, errors, .. } = contents;
         let changed = Endpoints::new(&objects);
         let keys: Vec<BackendKey> = self.backends.iter().map(|it| it.key.clone()).collect();
-        let problems = changed.problems(&keys);
-        if !problems.is_empty() {
+        problems.extend(changed.problems(&keys));
+        if errors == Errors::Refuse && !problems.is_empty() {
             self.refuse(problems);
             return Reload::Refused;
         }
@@ -148,21 +178,21 @@ impl Configuration {
         }
         self.objects = objects;
         self.record(|_| {});
+        self.set_problems(problems);
         Reload::Endpoints
     }
 
+    /// What is wrong now: that, and what the translation in force left out. Each is told once, however often the rest
+    /// changes.
+    fn set_problems(&mut self, mut problems: Vec<Problem>) {
+        problems.extend(self.left_out.iter().filter(|it| !problems.contains(it)).cloned());
+        problems.iter().filter(|problem| !self.told.contains(problem)).for_each(tell);
+        self.told.clone_from(&problems);
+        self.report.send_modify(|report| report.problems = problems.into());
+    }
+
     fn refuse(&self, problems: Vec<Problem>) {
-        for problem in &problems {
-            let named = |part: &str| (!part.is_empty()).then(|| part.to_owned());
-            tracing::error!(
-                file = %problem.origin.file,
-                document = (problem.origin.document > 0).then_some(problem.origin.document),
-                object = named(&problem.object),
-                field = named(&problem.field),
-                "{}",
-                problem.message
-            );
-        }
+        problems.iter().for_each(tell);
         let errors = problems.len();
         tracing::error!(errors, "the configuration has errors: what was in force still is");
         self.report.send_modify(|report| report.problems = problems.into());
@@ -197,6 +227,18 @@ impl Configuration {
             detail(report);
         });
     }
+}
+
+fn tell(problem: &Problem) {
+    let named = |part: &str| (!part.is_empty()).then(|| part.to_owned());
+    tracing::error!(
+        file = %problem.origin.file,
+        document = (problem.origin.document > 0).then_some(problem.origin.document),
+        object = named(&problem.object),
+        field = named(&problem.field),
+        "{}",
+        problem.message
+    );
 }
 
 /// The names that backends stand for.

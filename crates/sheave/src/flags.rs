@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use gateway::objects::MaxInFlight;
+use ipnet::IpNet;
 
 use crate::top::Order;
 pub(crate) use values::{AdminAddress, ListenUrl, LoggedShare, ToAddress};
@@ -37,8 +38,9 @@ pub(crate) struct CommandLine {
 pub(crate) enum Command {
     /// Serve requests.
     ///
-    /// What to serve comes from files of Kubernetes objects (--config), or from --listen and --to, or from both. Files
-    /// are watched: an edit is in force within milliseconds, and an edit with errors is reported and changes nothing.
+    /// What to serve comes from files of Kubernetes objects (--config), from --listen and --to, from a cluster
+    /// (--kubernetes), or from several of them. Files are watched: an edit is in force within milliseconds, and an edit
+    /// with errors is reported and changes nothing.
     Serve(Box<Serve>),
     /// Check configuration files, and report every error in them.
     ///
@@ -70,6 +72,8 @@ Examples:
     sheave serve --listen https://:443 --cert tls.crt --key tls.key --to 10.0.0.1:80,10.0.0.2:80
   Connections, each to the database with the fewest:
     sheave serve --listen tcp://:5432 --to 10.0.0.1:5432,10.0.0.2:5432
+  What a Kubernetes cluster asks for, each Gateway at an address of its own:
+    sheave serve --kubernetes --pool 192.0.2.0/24
   A directory of Kubernetes objects, watched, with a hundredth of the requests logged:
     sheave serve --config /etc/sheave --access-log 0.01
 
@@ -82,6 +86,9 @@ pub(crate) struct Serve {
     /// Of a directory, the files *.yaml, *.yml and *.json count; hidden files and directories within do not.
     #[arg(long, value_name = "PATH", help_heading = SOURCES)]
     pub(crate) config: Vec<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) cluster: ClusterFlags,
 
     #[command(flatten)]
     pub(crate) shorthand: Shorthand,
@@ -126,6 +133,31 @@ pub(crate) struct Serve {
     /// How events are written to standard error.
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LogFormat::Text, help_heading = OBSERVE)]
     pub(crate) log_format: LogFormat,
+}
+
+/// What to do with a cluster.
+#[derive(Debug, Default, Args)]
+pub(crate) struct ClusterFlags {
+    /// Serve what a Kubernetes cluster asks for: its Gateways, routes, Services and policies, watched.
+    ///
+    /// The API server and the credentials are those of the pod, or of the kubeconfig (KUBECONFIG, ~/.kube/config). An
+    /// object with errors gets its conditions and takes nothing else down. The API server may be away for as long as it
+    /// likes: what it said last is served.
+    #[arg(long, help_heading = CLUSTER)]
+    pub(crate) kubernetes: bool,
+
+    /// Addresses to give to Gateways, one each, as CIDR blocks; this machine must be where they are routed to [default:
+    /// every Gateway is served on the addresses that it asks for, else on all of the machine].
+    #[arg(long, value_name = "CIDR,CIDR...", value_delimiter = ',', requires = "kubernetes", help_heading = CLUSTER)]
+    pub(crate) pool: Vec<IpNet>,
+
+    /// Name of this replica, unlike that of any other [default: the host's].
+    #[arg(long, value_name = "NAME", requires = "kubernetes", help_heading = CLUSTER)]
+    pub(crate) identity: Option<String>,
+
+    /// Namespace of the Lease by which replicas agree on who writes statuses [default: that of the credentials].
+    #[arg(long, value_name = "NAME", requires = "kubernetes", help_heading = CLUSTER)]
+    pub(crate) namespace: Option<String>,
 }
 
 /// Flags that stand for objects.
@@ -251,6 +283,7 @@ pub(crate) enum LogFormat {
 }
 
 const SOURCES: &str = "What to serve";
+const CLUSTER: &str = "Kubernetes";
 const PROCESS: &str = "Process";
 const OBSERVE: &str = "Logs and metrics";
 
@@ -280,9 +313,9 @@ impl Serve {
                 "--max-in-flight, --queue and --queue-timeout are for the endpoints of --to: \
                  add --listen and --to, or write a BackendPolicy into a file of --config",
             ),
-            (true, true) if self.config.is_empty() => Some(
-                "nothing to serve: name files with --config, or an address with --listen and \
-                 endpoints with --to",
+            (true, true) if self.config.is_empty() && !self.cluster.kubernetes => Some(
+                "nothing to serve: name files with --config, an address with --listen and \
+                 endpoints with --to, or a cluster with --kubernetes",
             ),
             (true, false) => Some(
                 "--to needs an address to accept requests on: add --listen http://127.0.0.1:8080",

@@ -12,6 +12,8 @@ mod explain;
 mod top;
 /// Files as a source of objects.
 mod files;
+/// A cluster as a source of objects.
+mod cluster;
 /// The certificate where none is given.
 mod self_signed;
 /// Names in DNS as endpoints.

@@ -3,6 +3,7 @@
 use std::fs;
 
 use rustix::process::{Resource, getrlimit, setrlimit};
+use rustix::system::uname;
 
 /// Descriptors that the process may have.
 pub(crate) fn max_descriptors() -> Option<u64> {
@@ -17,6 +18,11 @@ pub(crate) fn raise_max_descriptors() {
     if let Err(error) = setrlimit(Resource::Nofile, limit) {
         tracing::warn!(%error, "cannot raise the limit of open descriptors");
     }
+}
+
+/// The host's name: of a pod, its own.
+pub(crate) fn host_name() -> String {
+    uname().nodename().to_string_lossy().into_owned()
 }
 
 pub(crate) fn open_descriptors() -> Option<u64> {

@@ -19,6 +19,7 @@ use tokio::task;
 
 use crate::admin;
 use crate::check::counted;
+use crate::cluster::Cluster;
 use crate::configuration::{self, Checked, Configuration};
 use crate::dns::Names;
 use crate::failure::Failure;
@@ -49,8 +50,11 @@ pub(crate) fn run(flags: Serve) -> Result<(), Failure> {
 
 async fn serve(flags: Serve) -> Result<(), Failure> {
     let mut signals = Signals::new().context("cannot take signals")?;
-    let mut sources = Sources::new(&flags)?;
-    let checked = configuration::check(sources.load()).map_err(refusal)?;
+    let mut sources = Sources::new(&flags).await?;
+    let checked = match sources.at_once() {
+        Some(contents) => Some(configuration::check(contents).map_err(refusal)?),
+        None => None,
+    };
     process::raise_max_descriptors();
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "sheave starts");
     let proxy = Arc::new(Proxy::start(settings(&flags)).context("cannot start the workers")?);
@@ -60,7 +64,15 @@ async fn serve(flags: Serve) -> Result<(), Failure> {
     let scaler_address = scaler.as_ref().map(|scaler| scaler.address);
     let names = Names::new(flags.dns, report.clone());
     let mut configuration = Configuration::new(proxy.clone(), names, report.clone());
+    let checked = match checked {
+        Some(checked) => checked,
+        None => tokio::select! {
+            contents = sources.first() => configuration::check(contents).map_err(refusal)?,
+            () = signals.stop() => return Ok(()),
+        },
+    };
     begin(&mut configuration, checked).await?;
+    sources.publish(&report);
     // Now it knows which Services there are.
     if let Some(scaler) = scaler {
         scaler.serve(Arc::clone(&proxy), reported);
@@ -80,6 +92,7 @@ async fn serve(flags: Serve) -> Result<(), Failure> {
             },
         }
         configuration.reload(sources.load()).await;
+        sources.publish(&report);
     }
     report.send_modify(|report| report.phase = Phase::Draining);
     drain(proxy, flags.drain_timeout, &mut signals).await
@@ -90,12 +103,13 @@ struct Sources {
     /// What the flags stand for.
     objects: Vec<Object>,
     files: Files,
+    cluster: Option<Cluster>,
     /// Those of `--cert` and `--key`.
     certificates: CertificateFiles,
 }
 
 impl Sources {
-    fn new(flags: &Serve) -> Result<Self, Failure> {
+    async fn new(flags: &Serve) -> Result<Self, Failure> {
         let mut objects = flags.shorthand.objects()?;
         if flags.shorthand.needs_certificate() {
             objects.push(self_signed::secret(proxy::clock::wall())?);
@@ -103,11 +117,32 @@ impl Sources {
         let limits = "cannot watch files; `sysctl fs.inotify` shows the limits";
         let files = Files::new(flags.config.clone()).context(limits)?;
         let certificates = CertificateFiles::new(flags.shorthand.pairs()).context(limits)?;
-        Ok(Self { objects, files, certificates })
+        let cluster = Cluster::connect(&flags.cluster).await?;
+        Ok(Self { objects, files, cluster, certificates })
+    }
+
+    /// What there is without waiting for it; none if a cluster has to be asked first.
+    fn at_once(&mut self) -> Option<Contents> {
+        self.cluster.is_none().then(|| self.load())
+    }
+
+    /// What there is once the cluster has told all that it holds.
+    async fn first(&mut self) -> Contents {
+        tracing::info!("waiting for the cluster to tell what it holds");
+        if let Some(cluster) = &mut self.cluster {
+            cluster.changed().await;
+        }
+        self.load()
     }
 
     fn load(&mut self) -> Contents {
         let (mut contents, certificates) = (self.files.load(), self.certificates.load());
+        if let Some(cluster) = &mut self.cluster {
+            let of_cluster = cluster.load();
+            contents.objects.extend(of_cluster.objects);
+            contents.problems.extend(of_cluster.problems);
+            (contents.addresses, contents.errors) = (of_cluster.addresses, of_cluster.errors);
+        }
         let objects = self.objects.iter().cloned().chain(certificates.objects);
         contents.objects.splice(0..0, objects);
         contents.problems.splice(0..0, certificates.problems);
@@ -116,9 +151,23 @@ impl Sources {
 
     /// Waits until there is something to load. May be dropped and called again.
     async fn changed(&mut self) -> io::Result<()> {
+        let cluster = async {
+            match &mut self.cluster {
+                Some(cluster) => cluster.changed().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             changed = self.files.changed() => changed,
             changed = self.certificates.changed() => changed,
+            () = cluster => Ok(()),
+        }
+    }
+
+    /// Tells the cluster what became of its objects.
+    fn publish(&self, report: &watch::Sender<Report>) {
+        if let Some(cluster) = &self.cluster {
+            cluster.publish(Arc::clone(&report.borrow().statuses));
         }
     }
 

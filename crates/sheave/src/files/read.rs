@@ -6,9 +6,10 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use gateway::{Object, Origin, Problem};
+use gateway::{Addresses, Object, Origin, Problem};
 
 use super::survey::{Stale, Survey};
+use crate::configuration::Errors;
 
 /// Ten thousand routes take about 5 MiB.
 const MAX_FILE_BYTES: u64 = 64 * 1024 * 1024;
@@ -18,6 +19,9 @@ const MAX_FILE_BYTES: u64 = 64 * 1024 * 1024;
 pub(crate) struct Contents {
     pub(crate) objects: Vec<Object>,
     pub(crate) problems: Vec<Problem>,
+    /// What Gateways are served on.
+    pub(crate) addresses: Addresses,
+    pub(crate) errors: Errors,
 }
 
 /// What has been read, by path.

@@ -1,0 +1,127 @@
+//! Which objects of a cluster matter, and how each is asked for.
+
+use kube_core::ApiResource;
+
+/// A kind of objects.
+#[derive(Debug)]
+pub(crate) struct Kind {
+    pub(crate) group: &'static str,
+    pub(crate) version: &'static str,
+    pub(crate) name: &'static str,
+    pub(crate) plural: &'static str,
+    /// Which of them are left out by the API server; none: none are.
+    pub(crate) fields: Option<&'static str>,
+    /// Whether a change is for endpoints alone, and takes the short way.
+    pub(crate) is_endpoints: bool,
+    /// Whether its status is a list that others write as well, of which ours must go when we have nothing more to say.
+    pub(crate) has_entries: bool,
+}
+
+const GATEWAY_API: &str = "gateway.networking.k8s.io";
+const SHEAVE: &str = "sheave.dev";
+
+/// Of Secrets, those that never hold a certificate are most of what a cluster has, and the largest.
+const NO_CERTIFICATES: &str = "type!=kubernetes.io/service-account-token,type!=helm.sh/release.v1,\
+     type!=bootstrap.kubernetes.io/token,type!=kubernetes.io/dockerconfigjson,\
+     type!=kubernetes.io/dockercfg,type!=kubernetes.io/basic-auth,type!=kubernetes.io/ssh-auth";
+
+/// Every kind; never Pods, which change far more often and say nothing that EndpointSlices do not.
+pub(crate) const KINDS: [Kind; 17] = [
+    of(GATEWAY_API, "v1", "GatewayClass", "gatewayclasses"),
+    of(GATEWAY_API, "v1", "Gateway", "gateways"),
+    of(GATEWAY_API, "v1", "ListenerSet", "listenersets"),
+    entries(GATEWAY_API, "v1", "HTTPRoute", "httproutes"),
+    entries(GATEWAY_API, "v1", "GRPCRoute", "grpcroutes"),
+    entries(GATEWAY_API, "v1", "TLSRoute", "tlsroutes"),
+    entries(GATEWAY_API, "v1", "TCPRoute", "tcproutes"),
+    entries(GATEWAY_API, "v1", "UDPRoute", "udproutes"),
+    of(GATEWAY_API, "v1", "ReferenceGrant", "referencegrants"),
+    entries(GATEWAY_API, "v1", "BackendTLSPolicy", "backendtlspolicies"),
+    entries(SHEAVE, "v1alpha1", "BackendPolicy", "backendpolicies"),
+    entries(SHEAVE, "v1alpha1", "ClientPolicy", "clientpolicies"),
+    of("", "v1", "Namespace", "namespaces"),
+    of("", "v1", "Service", "services"),
+    Kind { is_endpoints: true, ..of("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices") },
+    Kind { fields: Some(NO_CERTIFICATES), ..of("", "v1", "Secret", "secrets") },
+    of("", "v1", "ConfigMap", "configmaps"),
+];
+
+const fn of(
+    group: &'static str,
+    version: &'static str,
+    name: &'static str,
+    plural: &'static str,
+) -> Kind {
+    let (is_endpoints, has_entries) = (false, false);
+    Kind { group, version, name, plural, fields: None, is_endpoints, has_entries }
+}
+
+const fn entries(
+    group: &'static str,
+    version: &'static str,
+    name: &'static str,
+    plural: &'static str,
+) -> Kind {
+    Kind { has_entries: true, ..of(group, version, name, plural) }
+}
+
+impl Kind {
+    /// The kind of a name: no two of ours share one.
+    pub(crate) fn named(name: &str) -> Option<&'static Self> {
+        KINDS.iter().find(|kind| kind.name == name)
+    }
+
+    /// Its place in [`KINDS`].
+    pub(crate) fn place(name: &str) -> Option<usize> {
+        KINDS.iter().position(|kind| kind.name == name)
+    }
+
+    /// The namespace of one of its objects: a GatewayClass has none, whatever was filled in.
+    pub(crate) fn namespace_of<'n>(&self, namespace: &'n str) -> &'n str {
+        if self.name == "GatewayClass" { "" } else { namespace }
+    }
+
+    /// As `apiVersion` says it.
+    pub(crate) fn api_version(&self) -> String {
+        match self.group {
+            "" => self.version.to_owned(),
+            group => format!("{group}/{}", self.version),
+        }
+    }
+
+    pub(crate) fn resource(&self) -> ApiResource {
+        ApiResource {
+            group: self.group.to_owned(),
+            version: self.version.to_owned(),
+            api_version: self.api_version(),
+            kind: self.name.to_owned(),
+            plural: self.plural.to_owned(),
+        }
+    }
+
+    /// Whether an object of this kind can matter at all. Of ConfigMaps, which a cluster has many of, those that hold
+    /// certificates do.
+    pub(crate) fn may_matter(&self, content: &serde_json::Value) -> bool {
+        self.name != "ConfigMap" || content.pointer("/data/ca.crt").is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_written_as_the_api_writes_them() {
+        assert_eq!(Kind::named("Service").unwrap().api_version(), "v1");
+        let gateway = Kind::named("Gateway").unwrap();
+        assert_eq!(gateway.api_version(), "gateway.networking.k8s.io/v1");
+        assert_eq!(KINDS[Kind::place("Gateway").unwrap()].plural, "gateways");
+    }
+
+    #[test]
+    fn of_config_maps_those_with_certificates_matter() {
+        let config_map = Kind::named("ConfigMap").unwrap();
+        assert!(config_map.may_matter(&serde_json::json!({"data": {"ca.crt": "PEM"}})));
+        assert!(!config_map.may_matter(&serde_json::json!({"data": {"app.conf": ""}})));
+    }
+}

@@ -1,0 +1,113 @@
+//! What a watch says, and what is made of it.
+
+use super::*;
+
+fn object(name: &str, content: Value) -> DynamicObject {
+    let mut object = DynamicObject::new(name, &Kind::named("Service").unwrap().resource());
+    object.metadata.namespace = Some("shop".to_owned());
+    object.metadata.resource_version = Some("7".to_owned());
+    object.data = content;
+    object
+}
+
+fn service(name: &str, port: u16) -> DynamicObject {
+    object(name, json!({"spec": {"ports": [{"port": port}]}}))
+}
+
+fn place() -> usize {
+    Kind::place("Service").unwrap()
+}
+
+/// Says it all at once, and tells what changed.
+fn list(known: &mut Known, objects: impl IntoIterator<Item = DynamicObject>) -> Changes {
+    known.take(place(), Event::Init);
+    for object in objects {
+        known.take(place(), Event::InitApply(object));
+    }
+    known.take(place(), Event::InitDone);
+    std::mem::take(&mut known.changes)
+}
+
+fn names(known: &Known) -> Vec<String> {
+    known.all("Service").map(|((_, name), _)| name.clone()).collect()
+}
+
+#[test]
+fn nothing_is_complete_before_every_kind_has_been_told() {
+    let mut known = Known::new();
+    for place in 0..KINDS.len() {
+        assert!(!known.is_complete());
+        known.take(place, Event::Init);
+        known.take(place, Event::InitDone);
+    }
+    assert!(known.is_complete());
+}
+
+#[test]
+fn a_list_counts_once_it_is_whole() {
+    let mut known = Known::new();
+    list(&mut known, [service("a", 80), service("b", 80)]);
+    known.take(place(), Event::Init);
+    known.take(place(), Event::InitApply(service("a", 80)));
+    assert_eq!(names(&known), ["a", "b"]);
+    known.take(place(), Event::InitDone);
+    assert_eq!(names(&known), ["a"]);
+    assert!(known.changes.objects);
+}
+
+#[test]
+fn a_list_that_says_the_same_changes_nothing() {
+    let mut known = Known::new();
+    assert!(list(&mut known, [service("a", 80)]).objects);
+    assert_eq!(list(&mut known, [service("a", 80)]), Changes::default());
+    assert!(list(&mut known, [service("a", 81)]).objects);
+}
+
+#[test]
+fn a_status_alone_asks_for_nothing() {
+    let mut known = Known::new();
+    list(&mut known, [service("a", 80)]);
+    let mut with_status = service("a", 80);
+    with_status.data["status"] = json!({"loadBalancer": {}});
+    known.take(place(), Event::Apply(with_status));
+    assert!(!known.changes.ask() && known.changes.statuses);
+    assert_eq!(
+        known.find("Service", "shop", "a").unwrap().status,
+        Some(json!({"loadBalancer": {}}))
+    );
+}
+
+#[test]
+fn what_is_wrong_is_left_out_and_told() {
+    let mut known = Known::new();
+    list(&mut known, [service("a", 80), object("bad", json!({"spec": {"ports": 80}}))]);
+    let (objects, problems) = known.contents();
+    assert_eq!(objects.len(), 1);
+    assert_eq!(problems.len(), 1);
+    assert_eq!(problems[0].object, "Service shop/bad");
+}
+
+#[test]
+fn a_kind_that_is_absent_at_first_has_no_objects_and_later_keeps_them() {
+    let mut known = Known::new();
+    known.is_absent(place());
+    assert!(known.kinds[place()].is_complete);
+    list(&mut known, [service("a", 80)]);
+    known.is_absent(place());
+    assert_eq!(names(&known), ["a"]);
+    assert_eq!(known.changes, Changes::default());
+}
+
+#[test]
+fn endpoints_take_the_short_way() {
+    let mut known = Known::new();
+    let slices = Kind::place("EndpointSlice").unwrap();
+    let mut slice = object("a-1", json!({"addressType": "IPv4", "endpoints": [], "ports": []}));
+    slice.metadata.labels =
+        Some([("kubernetes.io/service-name".to_owned(), "a".to_owned())].into());
+    known.take(slices, Event::Apply(slice.clone()));
+    assert_eq!(known.changes, Changes { endpoints: true, ..Changes::default() });
+    known.changes = Changes::default();
+    known.take(slices, Event::Delete(slice));
+    assert!(known.changes.endpoints && !known.changes.objects);
+}

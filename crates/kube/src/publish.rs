@@ -1,0 +1,224 @@
+//! Statuses, written where the cluster does not say the same already, by the replica that leads.
+//!
+//! What a status says and what of it is ours is for `gateway::status` to know.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream};
+use gateway::status::{self, Status, Written};
+use k8s_openapi::jiff::Timestamp;
+use kube_client::api::{Patch, PatchParams};
+use kube_client::{Api, Client, Error};
+use kube_core::DynamicObject;
+use serde_json::{Value, json};
+use tokio::sync::watch::Receiver;
+use tokio::time::sleep;
+
+use crate::WRITER;
+use crate::kind::Kind;
+use crate::known::Held;
+use crate::watch::{Shared, lock};
+
+/// Writes that are under way at once: many routes change together, and each write takes the API server milliseconds.
+const AT_ONCE: usize = 16;
+/// Before a write that failed is tried again; by then a watch has told what was written in between.
+const PAUSE: Duration = Duration::from_millis(200);
+/// While the API server cannot be reached or refuses.
+const LONG_PAUSE: Duration = Duration::from_secs(2);
+
+/// Addresses of Gateways, by namespace and name.
+pub type Addresses = BTreeMap<(String, String), Vec<IpAddr>>;
+
+/// Writes statuses.
+pub(crate) struct Publisher {
+    pub(crate) client: Client,
+    pub(crate) known: Shared,
+    /// What is to be said.
+    pub(crate) statuses: Receiver<Option<Arc<[Status]>>>,
+    /// Something that is known has changed.
+    pub(crate) told: Receiver<()>,
+    /// Whether it is for us to write.
+    pub(crate) leads: Receiver<bool>,
+}
+
+/// Something to be written.
+struct Write {
+    kind: &'static Kind,
+    namespace: String,
+    name: String,
+    resource_version: String,
+    written: Written,
+}
+
+/// How a write went.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Outcome {
+    Done,
+    /// Somebody else wrote in between: to be looked at again.
+    Overtaken,
+    Failed,
+}
+
+impl Publisher {
+    pub(crate) async fn run(mut self) {
+        let mut is_failing = false;
+        loop {
+            let outcome = if *self.leads.borrow_and_update() {
+                self.write_all(&mut is_failing).await
+            } else {
+                Outcome::Done
+            };
+            let pause = async {
+                match outcome {
+                    Outcome::Done => std::future::pending().await,
+                    Outcome::Overtaken => sleep(PAUSE).await,
+                    Outcome::Failed => sleep(LONG_PAUSE).await,
+                }
+            };
+            let changed = tokio::select! {
+                changed = self.statuses.changed() => changed,
+                changed = self.leads.changed() => changed,
+                changed = self.restated() => changed,
+                () = pause => Ok(()),
+            };
+            if changed.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Waits until a status in the cluster has changed: it may be another's doing, and ours to mend.
+    async fn restated(&mut self) -> Result<(), tokio::sync::watch::error::RecvError> {
+        loop {
+            if std::mem::take(&mut lock(&self.known).changes.statuses) {
+                return Ok(());
+            }
+            self.told.changed().await?;
+        }
+    }
+
+    /// Writes what differs; tells how the worst of it went.
+    async fn write_all(&mut self, is_failing: &mut bool) -> Outcome {
+        let Some(statuses) = self.statuses.borrow_and_update().clone() else {
+            return Outcome::Done;
+        };
+        let writes = self.due(&statuses);
+        let client = &self.client;
+        let mut results = stream::iter(writes)
+            .map(|it| async move { (write(client, &it).await, it) })
+            .buffer_unordered(AT_ONCE);
+        let mut worst = Outcome::Done;
+        while let Some((result, it)) = results.next().await {
+            let Err(error) = result else { continue };
+            let outcome = judge(&error);
+            if outcome == Outcome::Failed && !std::mem::replace(is_failing, true) {
+                let Write { kind, namespace, name, .. } = it;
+                tracing::warn!(kind = kind.name, %namespace, %name, %error, "cannot write a status; it is tried again");
+            }
+            worst = worst.max(outcome);
+        }
+        if worst == Outcome::Done {
+            *is_failing = false;
+        }
+        worst
+    }
+
+    /// What the cluster does not say yet, or still says.
+    fn due(&self, statuses: &[Status]) -> Vec<Write> {
+        let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let known = lock(&self.known);
+        let mut due = Vec::new();
+        let mut spoken_of = BTreeSet::new();
+        for status in statuses {
+            let object = &status.object;
+            let Some(kind) = Kind::named(object.kind) else { continue };
+            let namespace = kind.namespace_of(&object.namespace);
+            spoken_of.insert((kind.name, namespace.to_owned(), object.name.to_string()));
+            let Some(held) = known.find(kind.name, namespace, &object.name) else { continue };
+            let written = status::written(status, held.status.as_ref(), &now);
+            due.extend(
+                written.map(|written| Write::new(kind, namespace, &object.name, held, written)),
+            );
+        }
+        for kind in crate::kind::KINDS.iter().filter(|kind| kind.has_entries) {
+            for ((namespace, name), held) in known.all(kind.name) {
+                if spoken_of.contains(&(kind.name, namespace.clone(), name.clone())) {
+                    continue;
+                }
+                let written = held.status.as_ref().and_then(status::withdrawn);
+                due.extend(written.map(|written| Write::new(kind, namespace, name, held, written)));
+            }
+        }
+        due
+    }
+}
+
+impl Write {
+    fn new(
+        kind: &'static Kind,
+        namespace: &str,
+        name: &str,
+        held: &Held,
+        written: Written,
+    ) -> Self {
+        Self {
+            kind,
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            resource_version: held.resource_version.clone(),
+            written,
+        }
+    }
+}
+
+/// Lists that are maps are applied, so that what others say in them stays by itself; the others are replaced as they were
+/// read, or not at all.
+async fn write(client: &Client, it: &Write) -> Result<(), Error> {
+    let resource = it.kind.resource();
+    let api: Api<DynamicObject> = match it.namespace.as_str() {
+        "" => Api::all_with(client.clone(), &resource),
+        namespace => Api::namespaced_with(client.clone(), namespace, &resource),
+    };
+    match &it.written {
+        Written::Apply(status) => {
+            let patch = json!({
+                "apiVersion": it.kind.api_version(),
+                "kind": it.kind.name,
+                "metadata": { "name": it.name },
+                "status": status,
+            });
+            api.patch_status(&it.name, &PatchParams::apply(WRITER).force(), &Patch::Apply(patch))
+                .await?;
+        }
+        Written::Replace(status) => {
+            let patch = json!({
+                "metadata": { "resourceVersion": it.resource_version },
+                "status": status,
+            });
+            api.patch_status(&it.name, &PatchParams::default(), &Patch::Merge(patch)).await?;
+        }
+    }
+    Ok(())
+}
+
+fn judge(error: &Error) -> Outcome {
+    match error {
+        // It has gone, and nobody has to be told.
+        Error::Api(status) if status.code == 404 => Outcome::Done,
+        Error::Api(status) if status.code == 409 => Outcome::Overtaken,
+        _ => Outcome::Failed,
+    }
+}
+
+/// The addresses that Gateways have by their statuses.
+pub(crate) fn addresses(known: &crate::known::Known) -> Addresses {
+    let given = |held: &Held| -> Vec<IpAddr> {
+        let given = held.status.as_ref().and_then(|status| status.get("addresses")?.as_array());
+        let values = given.into_iter().flatten().filter_map(|it| it.get("value")?.as_str());
+        values.filter_map(|value| value.parse().ok()).collect()
+    };
+    known.all("Gateway").map(|(name, held)| (name.clone(), given(held))).collect()
+}
