@@ -15,7 +15,7 @@ use kube_client::{Api, Client, Error};
 use kube_core::DynamicObject;
 use serde_json::{Value, json};
 use tokio::sync::watch::Receiver;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::WRITER;
 use crate::kind::Kind;
@@ -40,8 +40,8 @@ pub(crate) struct Publisher {
     pub(crate) statuses: Receiver<Option<Arc<[Status]>>>,
     /// Something that is known has changed.
     pub(crate) told: Receiver<()>,
-    /// Whether it is for us to write.
-    pub(crate) leads: Receiver<bool>,
+    /// Until when it is for us to write.
+    pub(crate) leads: Receiver<Option<Instant>>,
 }
 
 /// Something to be written.
@@ -66,11 +66,8 @@ impl Publisher {
     pub(crate) async fn run(mut self) {
         let mut is_failing = false;
         loop {
-            let outcome = if *self.leads.borrow_and_update() {
-                self.write_all(&mut is_failing).await
-            } else {
-                Outcome::Done
-            };
+            let outcome =
+                if self.leads() { self.write_all(&mut is_failing).await } else { Outcome::Done };
             let pause = async {
                 match outcome {
                     Outcome::Done => std::future::pending().await,
@@ -88,6 +85,10 @@ impl Publisher {
                 return;
             }
         }
+    }
+
+    fn leads(&mut self) -> bool {
+        self.leads.borrow_and_update().is_some_and(|until| until > Instant::now())
     }
 
     /// Waits until a status in the cluster has changed: it may be another's doing, and ours to mend.

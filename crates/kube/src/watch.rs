@@ -19,7 +19,7 @@ use tokio::time::{sleep, timeout};
 use crate::kind::{KINDS, Kind};
 use crate::known::{Changes, Known};
 use crate::publish::{self, Addresses};
-use crate::{Cluster, Identity, lease};
+use crate::{Cluster, Identity, WRITER, lease};
 
 /// Changes that follow one another within this are taken together.
 const COALESCE: Duration = Duration::from_millis(5);
@@ -62,7 +62,7 @@ impl Objects {
             tokio::spawn(follow(cluster.clone(), place, known, tell))
         };
         let mut tasks: Vec<_> = (0..KINDS.len()).map(follow).collect();
-        let leads = lease::contend(cluster, identity);
+        let leads = lease::contend(cluster, identity, WRITER);
         let publisher = publish::Publisher {
             client: cluster.client.clone(),
             known: Arc::clone(&known),

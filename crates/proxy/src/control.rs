@@ -18,7 +18,7 @@ use thiserror::Error;
 use tokio::sync::{mpsc, watch};
 
 use crate::accept::h3;
-use crate::accept::listen::Listening;
+use crate::accept::listen::{Listening, Spot};
 use crate::alt_svc;
 use crate::backend::Backend;
 use crate::clock;
@@ -262,7 +262,8 @@ impl Proxy {
             let mut http3 = None;
             if let Some(settings) = asked.http3 {
                 let address = bound.address;
-                match control.groups.bind(address, self.shared.seats.len()) {
+                let spot = Spot { address, is_free: asked.free_bind };
+                match control.groups.bind(spot, self.shared.seats.len()) {
                     Ok(group) => {
                         groups.insert(place, group);
                         let alt_svc = alt_svc::value(&settings, address.port());
@@ -438,7 +439,8 @@ fn listen(
     // Those that are held are not given again.
     let mut held = Vec::new();
     loop {
-        let socket = Listening::bind(asked.protocol.transport(), asked.address)?;
+        let spot = Spot { address: asked.address, is_free: asked.free_bind };
+        let socket = Listening::bind(asked.protocol.transport(), spot)?;
         let address = socket.address()?;
         let is_choosy = asked.http3.is_some() && asked.address.port() == 0 && held.len() < PORTS;
         if !is_choosy || groups.bind(address, workers).is_ok() {

@@ -29,6 +29,20 @@ const BACKLOG: i32 = 4096;
 /// How long to wait when there are no descriptors left.
 const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(50);
 
+/// Where to bind a socket.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spot {
+    pub(crate) address: SocketAddr,
+    /// The address may be another machine's now and come to this one later.
+    pub(crate) is_free: bool,
+}
+
+impl From<SocketAddr> for Spot {
+    fn from(address: SocketAddr) -> Self {
+        Self { address, is_free: false }
+    }
+}
+
 /// A socket on which connections or datagrams come in.
 pub(crate) enum Listening {
     Tcp(TcpListener),
@@ -36,15 +50,17 @@ pub(crate) enum Listening {
 }
 
 impl Listening {
-    /// Listens on `address`; on every address of both families where it is unspecified.
-    pub(crate) fn bind(transport: Transport, address: SocketAddr) -> io::Result<Self> {
-        match Self::bind_one(transport, address) {
+    /// Listens at the spot; on every address of both families where it is unspecified.
+    pub(crate) fn bind(transport: Transport, spot: Spot) -> io::Result<Self> {
+        let address = spot.address;
+        match Self::bind_one(transport, spot) {
             // A host without IPv6: "every address" is every IPv4 address there.
             Err(error)
                 if error.raw_os_error() == Some(libc::EAFNOSUPPORT)
                     && address.ip().is_unspecified() =>
             {
-                Self::bind_one(transport, (Ipv4Addr::UNSPECIFIED, address.port()).into())
+                let every = SocketAddr::from((Ipv4Addr::UNSPECIFIED, address.port()));
+                Self::bind_one(transport, every.into())
             }
             result => result,
         }
@@ -58,36 +74,42 @@ impl Listening {
         }
     }
 
-    fn bind_one(transport: Transport, address: SocketAddr) -> io::Result<Self> {
+    fn bind_one(transport: Transport, spot: Spot) -> io::Result<Self> {
         match transport {
-            Transport::Tcp => bind_tcp(address).map(Self::Tcp),
-            Transport::Udp => bind_udp(address).map(Self::Udp),
+            Transport::Tcp => bind_tcp(spot).map(Self::Tcp),
+            Transport::Udp => bind_udp(spot).map(Self::Udp),
         }
     }
 }
 
-fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = socket(address, Type::STREAM)?;
+fn bind_tcp(spot: Spot) -> io::Result<TcpListener> {
+    let socket = socket(spot, Type::STREAM)?;
     socket.set_reuse_address(true)?;
     // Accepted connections inherit it.
     socket.set_tcp_nodelay(true)?;
-    socket.bind(&address.into())?;
+    socket.bind(&spot.address.into())?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
 }
 
 /// Without the permission to share the address, which for UDP means that datagrams go to any one of those who do.
-pub(crate) fn bind_udp(address: SocketAddr) -> io::Result<UdpSocket> {
-    let socket = socket(address, Type::DGRAM)?;
-    socket.bind(&address.into())?;
+pub(crate) fn bind_udp(spot: Spot) -> io::Result<UdpSocket> {
+    let socket = socket(spot, Type::DGRAM)?;
+    socket.bind(&spot.address.into())?;
     Ok(socket.into())
 }
 
 /// A socket that does not wait, for both families where the address is unspecified.
-pub(crate) fn socket(address: SocketAddr, kind: Type) -> io::Result<Socket> {
+pub(crate) fn socket(spot: Spot, kind: Type) -> io::Result<Socket> {
+    let address = spot.address;
     let socket = Socket::new(Domain::for_address(address), kind, None)?;
     if address.is_ipv6() {
         socket.set_only_v6(!address.ip().is_unspecified())?;
+    }
+    match address {
+        SocketAddr::V4(_) if spot.is_free => socket.set_freebind_v4(true)?,
+        SocketAddr::V6(_) if spot.is_free => socket.set_freebind_v6(true)?,
+        SocketAddr::V4(_) | SocketAddr::V6(_) => {}
     }
     socket.set_nonblocking(true)?;
     Ok(socket)

@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 
 use socket2::{SockRef, Type};
 
-use crate::accept::listen;
+use crate::accept::listen::{self, Spot};
 use crate::quic::id::{self, ServerId};
 use crate::sys;
 
@@ -29,11 +29,13 @@ pub(crate) struct Group {
 
 impl Group {
     /// Binds all sockets of an address, which nobody may have yet.
-    pub(crate) fn bind(address: SocketAddr, workers: usize) -> io::Result<Arc<Self>> {
+    pub(crate) fn bind(spot: impl Into<Spot>, workers: usize) -> io::Result<Arc<Self>> {
+        let spot = spot.into();
+        let address = spot.address;
         // Sockets that share an address would share it with another process too: whoever has it is noticed so.
-        drop(listen::bind_udp(address)?);
+        drop(listen::bind_udp(spot)?);
         let count = workers.min(id::MOST_WORKERS);
-        let sockets: io::Result<Box<[_]>> = (0..count).map(|_| bind_shared(address)).collect();
+        let sockets: io::Result<Box<[_]>> = (0..count).map(|_| bind_shared(spot)).collect();
         let sockets = sockets?;
         if let Some(first) = sockets.first()
             && let Err(error) =
@@ -50,7 +52,8 @@ impl Group {
     /// As on a kernel that does not sort.
     #[cfg(test)]
     pub(super) fn bind_unsorted(address: SocketAddr, workers: usize) -> io::Result<Arc<Self>> {
-        let sockets: io::Result<Box<[_]>> = (0..workers).map(|_| bind_shared(address)).collect();
+        let sockets: io::Result<Box<[_]>> =
+            (0..workers).map(|_| bind_shared(address.into())).collect();
         Ok(Arc::new(Self { address, server_id: id::server_id(address), sockets: sockets? }))
     }
 
@@ -84,13 +87,14 @@ pub(crate) struct Change {
 
 impl Groups {
     /// The group at that address, bound now if need be.
-    pub(crate) fn bind(&mut self, address: SocketAddr, workers: usize) -> io::Result<Arc<Group>> {
+    pub(crate) fn bind(&mut self, spot: impl Into<Spot>, workers: usize) -> io::Result<Arc<Group>> {
+        let spot = spot.into();
         self.known.retain(|group| group.strong_count() > 0);
         let mut known = self.known.iter().filter_map(Weak::upgrade);
-        if let Some(group) = known.find(|group| group.address == address) {
+        if let Some(group) = known.find(|group| group.address == spot.address) {
             return Ok(group);
         }
-        let group = Group::bind(address, workers)?;
+        let group = Group::bind(spot, workers)?;
         self.known.push(Arc::downgrade(&group));
         self.bound.push(Arc::clone(&group));
         Ok(group)
@@ -107,10 +111,10 @@ impl Groups {
     }
 }
 
-fn bind_shared(address: SocketAddr) -> io::Result<UdpSocket> {
-    let socket = listen::socket(address, Type::DGRAM)?;
+fn bind_shared(spot: Spot) -> io::Result<UdpSocket> {
+    let socket = listen::socket(spot, Type::DGRAM)?;
     SockRef::from(&socket).set_reuse_port(true)?;
-    socket.bind(&address.into())?;
+    socket.bind(&spot.address.into())?;
     Ok(socket.into())
 }
 
@@ -135,9 +139,13 @@ mod tests {
     use crate::quic::id::Ids;
     use quinn_proto::ConnectionIdGenerator;
 
+    fn any_port() -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, 0).into()
+    }
+
     #[test]
     fn an_address_that_somebody_has_is_not_shared() {
-        let somebody = bind_shared("127.0.0.1:0".parse().unwrap()).unwrap();
+        let somebody = bind_shared(any_port().into()).unwrap();
         let error = Group::bind(somebody.local_addr().unwrap(), 2).err().unwrap();
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
     }
