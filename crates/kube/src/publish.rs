@@ -13,8 +13,9 @@ use k8s_openapi::jiff::Timestamp;
 use kube_client::api::{Patch, PatchParams};
 use kube_client::{Api, Client, Error};
 use kube_core::DynamicObject;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::sync::watch::Receiver;
+use tokio::sync::watch::error::RecvError;
 use tokio::time::{Instant, sleep};
 
 use crate::WRITER;
@@ -78,7 +79,7 @@ impl Publisher {
             let changed = tokio::select! {
                 changed = self.statuses.changed() => changed,
                 changed = self.leads.changed() => changed,
-                changed = self.restated() => changed,
+                changed = restated(&self.known, &mut self.told) => changed,
                 () = pause => Ok(()),
             };
             if changed.is_err() {
@@ -89,16 +90,6 @@ impl Publisher {
 
     fn leads(&mut self) -> bool {
         self.leads.borrow_and_update().is_some_and(|until| until > Instant::now())
-    }
-
-    /// Waits until a status in the cluster has changed: it may be another's doing, and ours to mend.
-    async fn restated(&mut self) -> Result<(), tokio::sync::watch::error::RecvError> {
-        loop {
-            if std::mem::take(&mut lock(&self.known).changes.statuses) {
-                return Ok(());
-            }
-            self.told.changed().await?;
-        }
     }
 
     /// Writes what differs; tells how the worst of it went.
@@ -155,6 +146,14 @@ impl Publisher {
         }
         due
     }
+}
+
+/// Waits until a status in the cluster has changed: it may be another's doing, and ours to mend.
+async fn restated(known: &Shared, told: &mut Receiver<()>) -> Result<(), RecvError> {
+    while !std::mem::take(&mut lock(known).changes.statuses) {
+        told.changed().await?;
+    }
+    Ok(())
 }
 
 impl Write {

@@ -14,9 +14,9 @@ use kube_runtime::WatchStreamExt;
 use kube_runtime::watcher::{self, Config, watcher};
 use tokio::sync::watch::{self as channel, Receiver, Sender};
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
-use crate::kind::{KINDS, Kind};
+use crate::kind::KINDS;
 use crate::known::{Changes, Known};
 use crate::publish::{self, Addresses};
 use crate::{Cluster, Identity, WRITER, lease};

@@ -185,7 +185,9 @@ impl Configuration {
     /// What is wrong now: that, and what the translation in force left out. Each is told once, however often the rest
     /// changes.
     fn set_problems(&mut self, mut problems: Vec<Problem>) {
-        problems.extend(self.left_out.iter().filter(|it| !problems.contains(it)).cloned());
+        let more = self.left_out.iter().filter(|it| !problems.contains(it));
+        let more: Vec<_> = more.cloned().collect();
+        problems.extend(more);
         problems.iter().filter(|problem| !self.told.contains(problem)).for_each(tell);
         self.told.clone_from(&problems);
         self.report.send_modify(|report| report.problems = problems.into());

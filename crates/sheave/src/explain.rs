@@ -37,7 +37,7 @@ pub(crate) fn run(flags: &Explain) -> Result<(), Failure> {
 
 /// The lines to print, or why there is nothing to explain.
 fn explain(asked: &Asked, checked: &Checked) -> Result<Vec<String>, String> {
-    let Checked { objects, translation } = checked;
+    let Checked { objects, translation, .. } = checked;
     let listeners = asked.listeners(&translation.snapshot.listeners);
     if listeners.is_empty() {
         return Err(nobody_listens(asked, &translation.snapshot));

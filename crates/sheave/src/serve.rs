@@ -20,7 +20,7 @@ use tokio::task;
 use crate::admin;
 use crate::check::counted;
 use crate::cluster::Cluster;
-use crate::configuration::{self, Checked, Configuration};
+use crate::configuration::{self, Checked, Configuration, Errors};
 use crate::dns::Names;
 use crate::failure::Failure;
 use crate::files::{CertificateFiles, Contents, Files};
@@ -240,10 +240,15 @@ async fn bind_scaler(address: AdminAddress) -> Result<Option<scaler::Bound>, Fai
     }
 }
 
-/// The first configuration is served as a whole or not at all.
+/// The first configuration is served as a whole or not at all, unless what is in error may be left out.
 async fn begin(configuration: &mut Configuration, checked: Checked) -> Result<(), Failure> {
+    let errors = checked.errors;
     let unbound = configuration.apply(checked).await;
     if unbound.is_empty() {
+        return Ok(());
+    }
+    if errors == Errors::LeaveOut {
+        unbound.iter().for_each(|sentence| tracing::error!("{sentence}"));
         return Ok(());
     }
     Err(Failure::Input(unbound.into_iter().map(|sentence| format!("sheave: {sentence}")).collect()))

@@ -68,7 +68,7 @@ impl Scene {
     async fn reload(&mut self, text: &str) -> (Reload, Vec<String>) {
         let (objects, problems) = gateway::parse(text, "test.yaml");
         let before = self.report.borrow().reloads;
-        self.configuration.reload(Contents { objects, problems }).await;
+        self.configuration.reload(Contents { objects, problems, ..Contents::default() }).await;
         let after = self.report.borrow().reloads;
         let counted = |reload: &Reload| after[*reload as usize] > before[*reload as usize];
         let reload = Reload::ALL.into_iter().find(counted).expect("each reload is counted");

@@ -55,7 +55,8 @@ spec:
 
 fn explained(url: &str) -> Result<String, String> {
     let (objects, problems) = gateway::parse(CONFIGURATION, "test.yaml");
-    let checked = configuration::check(Contents { objects, problems }).unwrap();
+    let checked =
+        configuration::check(Contents { objects, problems, ..Contents::default() }).unwrap();
     let asked = Asked::parse("GET", url, &[]).unwrap();
     explain(&asked, &checked).map(|lines| lines.join("\n"))
 }
@@ -101,7 +102,8 @@ fn what_tls_makes_of_a_connection_is_told() {
     let example = include_str!("../../../../examples/tls-passthrough.yaml");
     let told = |url: &str| {
         let (objects, problems) = gateway::parse(example, "example.yaml");
-        let checked = configuration::check(Contents { objects, problems }).unwrap();
+        let checked =
+            configuration::check(Contents { objects, problems, ..Contents::default() }).unwrap();
         let lines = explain(&Asked::parse("GET", url, &[]).unwrap(), &checked).unwrap();
         lines.join("\n")
     };
@@ -124,7 +126,8 @@ fn what_tls_makes_of_a_connection_is_told() {
 fn where_http3_is_served_is_told() {
     let example = include_str!("../../../../examples/http3.yaml");
     let (objects, problems) = gateway::parse(example, "example.yaml");
-    let checked = configuration::check(Contents { objects, problems }).unwrap();
+    let checked =
+        configuration::check(Contents { objects, problems, ..Contents::default() }).unwrap();
     let asked = Asked::parse("GET", "https://shop.example:8443/", &[]).unwrap();
     let told = explain(&asked, &checked).unwrap().join("\n");
     assert!(told.contains("http3      on UDP port 8443, 128 requests at a time"), "{told}");
