@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::Report;
 use super::attach::Attachment;
-use super::listener::{self, OurGateway, OurListener, label};
+use super::listener::{self, OurGateway, OurListener};
 use super::listener_tls::Terms;
 use super::policy::ClientPolicies;
 use crate::addresses::Addresses;
@@ -55,11 +55,11 @@ impl ListenerDrafts {
         policies: &ClientPolicies<'_>,
         report: &mut Report,
     ) {
-        let client = policies.settings(gateway.object, &listener.spec.name);
+        let client = policies.settings(gateway.object, listener.section());
         let transport = listener.protocol.transport();
         let place = *self.places.entry((address, transport)).or_insert(self.listeners.len());
         if place == self.listeners.len() {
-            let (name, client) = (label(gateway.object, listener.spec).into(), Arc::clone(client));
+            let (name, client) = (listener.label().into(), Arc::clone(client));
             let protocol = empty(listener.protocol);
             let (tls, http3) = (None, None);
             let free_bind = self.free_bind;
@@ -93,7 +93,7 @@ impl ListenerDrafts {
         }
         self.sites[place].extend(site(listener, &listener.hosts, None));
         if is_contrary {
-            policies.report_shared_address(gateway.object, &listener.spec.name, made, report);
+            policies.report_shared_address(gateway.object, listener, made, report);
         }
     }
 
