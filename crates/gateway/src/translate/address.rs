@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::Report;
-use super::attach::Attachment;
+use super::attach::{Attachment, CommonHosts};
 use super::listener::{self, OurGateway, OurListener};
 use super::listener_tls::Terms;
 use super::policy::ClientPolicies;
@@ -178,16 +178,17 @@ fn site(
 fn add_sites(
     sites: &mut Vec<TlsSite>,
     listener: &OurListener<'_>,
-    hosts: &[HostPattern],
+    hosts: &[CommonHosts],
     rule: &Arc<Rule>,
 ) {
-    for hosts in hosts {
+    for CommonHosts { hosts, .. } in hosts {
         sites.retain(|site| site.hosts != *hosts);
         sites.extend(site(listener, hosts, Some(rule)));
     }
 }
 
-/// Adds a rule for each host and each match.
+/// Adds a rule for each host and each match. The table asks for the listener's hosts first, so the route's may go beyond
+/// them.
 fn add_matches(
     routes: &mut RouteTable,
     listener: &OurListener<'_>,
@@ -195,7 +196,7 @@ fn add_matches(
     matches: &[Arc<Match>],
     rule: &Arc<Rule>,
 ) {
-    for hosts in &attachment.hosts {
+    for CommonHosts { asked: hosts, .. } in &attachment.hosts {
         matches.iter().for_each(|asked| routes.add_rule(&listener.hosts, hosts, asked, rule));
     }
 }

@@ -33,7 +33,16 @@ pub(super) struct Attachment {
     /// What a URL of requests at the listener begins with.
     pub(super) scheme: Scheme,
     /// The hosts that both the listener and the route ask for.
-    pub(super) hosts: Vec<HostPattern>,
+    pub(super) hosts: Vec<CommonHosts>,
+}
+
+/// Hosts that a listener and a route have in common.
+#[derive(Clone, Debug)]
+pub(super) struct CommonHosts {
+    pub(super) hosts: HostPattern,
+    /// As the route has them, perhaps with others. Of two routes with the same hosts in common with a listener the one
+    /// that asked for fewer goes first, whatever their age.
+    pub(super) asked: HostPattern,
 }
 
 /// What becomes of a route at a parent of ours.
@@ -131,7 +140,12 @@ impl<'a, S> Asking<'a, S> {
             .filter(|(_, it)| parent.port.is_none_or(|port| port == it.spec.port))
             .collect();
         if found.is_empty() {
-            let message = format!("the {} has no listener of this name and port", owner.kind);
+            let is_refused = |set: &OurSet<'_>| set.owner().is(owner) && set.fault.is_some();
+            let message = if gateway.sets.iter().any(is_refused) {
+                "the Gateway does not allow the ListenerSet".to_owned()
+            } else {
+                format!("the {} has no listener of this name and port", owner.kind)
+            };
             return Err(Fault::new(Reason::NoMatchingParent, field, message));
         }
         let other = &self.route.metadata.namespace;
@@ -168,9 +182,11 @@ pub(super) fn settle(attachments: &mut Vec<Attachment>, gateways: &mut [OurGatew
     attachments.retain(|it| gateways[it.gateway].serves(it.listener));
 }
 
-fn common_hosts(listener: &HostPattern, hostnames: &[Hostname]) -> Vec<HostPattern> {
-    if hostnames.is_empty() {
-        return vec![listener.clone()];
-    }
-    hostnames.iter().filter_map(|hostname| listener.intersect(&hostname.0)).collect()
+fn common_hosts(listener: &HostPattern, hostnames: &[Hostname]) -> Vec<CommonHosts> {
+    let common = |asked: &HostPattern| Some((listener.intersect(asked)?, asked.clone()));
+    let every = [HostPattern::Any];
+    let asked: Vec<_> = hostnames.iter().map(|hostname| &hostname.0).collect();
+    let asked = if asked.is_empty() { every.iter().collect() } else { asked };
+    let common = asked.into_iter().filter_map(common);
+    common.map(|(hosts, asked)| CommonHosts { hosts, asked }).collect()
 }

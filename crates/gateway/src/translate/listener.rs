@@ -173,11 +173,14 @@ impl OurListener<'_> {
         is_allowed && self.supported_kinds().contains(&route_kind)
     }
 
+    /// The kinds of routes that may attach: those of its protocol that are asked for. A protocol that we do not know has
+    /// none.
     pub(super) fn supported_kinds(&self) -> Vec<&'static str> {
         let kinds = &self.spec.allowed_routes.kinds;
         let is_asked_for =
             |ours: &&str| kinds.is_empty() || kinds.iter().any(|kind| is_kind(kind, ours));
-        self.protocol.route_kinds().iter().copied().filter(is_asked_for).collect()
+        let known = Protocol::parse(&self.spec.protocol).map_or(&[][..], Protocol::route_kinds);
+        known.iter().copied().filter(is_asked_for).collect()
     }
 
     pub(super) const fn is_served(&self) -> bool {
@@ -276,7 +279,8 @@ fn our_gateway<'a>(
 fn parameters_fault(spec: &GatewaySpec) -> Option<Fault> {
     spec.infrastructure.as_ref()?.parameters_ref.as_ref()?;
     let field = "spec.infrastructure.parametersRef";
-    Some(Fault::new(Reason::InvalidParameters, field, "is not supported"))
+    let message = "parameters of a Gateway are not supported";
+    Some(Fault::new(Reason::InvalidParameters, field, message))
 }
 
 /// Where a Gateway is served.
