@@ -54,6 +54,13 @@ class Api:
         self._idle: list[http.client.HTTPSConnection] = []
         self._lock = threading.Lock()
 
+    def close(self) -> None:
+        """The connections that are kept."""
+        with self._lock:
+            for connection in self._idle:
+                connection.close()
+            self._idle.clear()
+
     def get(self, path: str, **query: object) -> Object:
         return json.loads(self.request("GET", _with(path, query)))
 

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from lab.paths import Missing
@@ -97,8 +97,8 @@ def down() -> None:
 def start_api_server() -> None:
     """That of a cluster which has lost it."""
     process = control_plane.start_api_server()
-    api = Api(KUBECONFIG)
-    wait_until(lambda: api.text("/readyz") == "ok", [process], "the API server")
+    with closing(Api(KUBECONFIG)) as api:
+        wait_until(lambda: api.text("/readyz") == "ok", [process], "the API server")
 
 
 def _start() -> None:
@@ -106,8 +106,12 @@ def _start() -> None:
     make_groups([*control_plane.GROUPS, *(node.name for node in NODES)])
     network.make()
     certificates.make()
+    with closing(Api(KUBECONFIG)) as api:
+        _start_processes(api)
+
+
+def _start_processes(api: Api) -> None:
     processes = [control_plane.start_etcd(), control_plane.start_api_server()]
-    api = Api(KUBECONFIG)
     programs.say("waiting for the API server")
     wait_until(lambda: api.text("/readyz") == "ok", processes, "the API server")
     processes += control_plane.start_controllers()

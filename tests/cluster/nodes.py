@@ -16,7 +16,7 @@ def start(node: Node) -> list[Process]:
     proxy = [PROGRAMS / "kube-proxy", f"--config={_proxy_configuration(node)}"]
     kubelet = [sys.executable, "-m", "tests.cluster.kubelet", node.name]
     return [
-        Process(f"kube-proxy-{node.name}", proxy, group=own, namespace=node.namespace),
+        Process(f"kube-proxy-{node.name}", proxy, group=own, namespace=node.namespace, folder=node.folder),
         Process(
             f"kubelet-{node.name}",
             kubelet,

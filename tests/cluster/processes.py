@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -47,26 +46,30 @@ class Process:
         *,
         group: Group,
         namespace: str,
+        folder: Path,
         env: Mapping[str, str] | None = None,
-        folder: Path | None = None,
     ) -> None:
         self.name = name
         self.log = LOGS / f"{name}.log"
-        words = map(str, group.entering([*network.entering(namespace), *argv]))
-        with self.log.open("ab") as out:
-            self._process = subprocess.Popen(
-                list(words),
-                cwd=folder,
-                env={**os.environ, **(env or {})},
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                start_new_session=True,
-            )
+        words = group.entering(["env", f"--chdir={folder}", *network.entering(namespace), *argv])
+        appending = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        self._pid = os.posix_spawnp(
+            str(words[0]),
+            list(map(str, words)),
+            {**os.environ, **(env or {})},
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 1, str(self.log), appending, 0o644),
+                (os.POSIX_SPAWN_DUP2, 1, 2),
+            ],
+            setsid=True,
+        )
 
     def check(self) -> None:
         """Raises if it has ended."""
-        if (code := self._process.poll()) is not None:
+        pid, status = os.waitpid(self._pid, os.WNOHANG)
+        if pid:
             lines = self.log.read_text(errors="replace").splitlines()[-15:]
             said = "".join(f"\n    {line}" for line in lines)
+            code = os.waitstatus_to_exitcode(status)
             raise Died(f"{self.name} ended with {code}; the end of {self.log}:{said}")

@@ -117,6 +117,7 @@ class Container:
         if process is None or not process.alive():
             return
         deadline = time.monotonic() + grace_seconds
+        process.begun()
         with self._stopping:
             hook = (self.spec.get("lifecycle") or {}).get("preStop")
             if hook and process.alive() and grace_seconds > 0:
@@ -139,6 +140,8 @@ class Container:
 
     def _accompany(self, process: Process, around: Surroundings) -> None:
         """Its hook and then its probes, from a thread of their own."""
+        if not process.begun():
+            return
         target = self._target(process, around)
         hook = (self.spec.get("lifecycle") or {}).get("postStart")
         if hook and (reason := _run_hook(hook, target, HOOK_SECONDS)):

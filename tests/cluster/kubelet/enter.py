@@ -2,7 +2,7 @@
 
     python enter.py FILE
 
-The file says in JSON what is asked for. This program is started in namespaces of its own, of mounts, processes, names
+The file says in JSON what is asked for, and is emptied when all of it is done and the command begins. This program is started in namespaces of its own, of mounts, processes, names
 and messages, so whatever it mounts is seen by nobody else and goes with it. It knows nothing of the rest of the tree.
 """
 
@@ -36,7 +36,14 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main(file: str) -> None:
-    asked = json.loads(Path(file).read_text())
+    with open(file, "r+") as asking:
+        asked = json.load(asking)
+        become(asked)
+        asking.truncate(0)
+    os.execvpe(asked["argv"][0], asked["argv"], asked["environment"])
+
+
+def become(asked: dict) -> None:
     root = Path(asked["root"])
     make_root(root, asked)
     socket.sethostname(asked["hostname"])
@@ -46,8 +53,6 @@ def main(file: str) -> None:
     os.umask(0o022)
     give_up(asked)
     os.chdir(asked["folder"])
-    environment = asked["environment"]
-    os.execvpe(asked["argv"][0], asked["argv"], environment)
 
 
 def make_root(root: Path, asked: dict) -> None:

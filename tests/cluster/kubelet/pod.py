@@ -261,9 +261,8 @@ def _containers(pod: Object) -> list[Container]:
     """As the object has them; lives that were before this kubelet count on."""
     said = pod.get("status", {})
     before = {
-        known["name"]: known["restartCount"] + 1
+        known["name"]: known["restartCount"] + ("waiting" not in known["state"])
         for known in [*said.get("initContainerStatuses", []), *said.get("containerStatuses", [])]
-        if "waiting" not in known.get("state", {})
     }
     first = [
         Container(spec, "sidecar" if spec.get("restartPolicy") == "Always" else "init", before.get(spec["name"], 0))

@@ -52,7 +52,7 @@ class Process:
         self, asked: Asked, network: Path, group: Group, log: Path, file: Path, ended: Callable[[int], None]
     ) -> None:
         self.asked = asked
-        self._network = network
+        self._file = file
         self._group = group
         file.write_text(json.dumps(asdict(asked)))
         file.chmod(0o600)
@@ -69,6 +69,15 @@ class Process:
 
     def alive(self) -> bool:
         return not self._over.is_set()
+
+    def begun(self) -> bool:
+        """Returns when the command runs in its root, or has ended: before, it is in that of the machine."""
+        while self.alive():
+            with contextlib.suppress(FileNotFoundError):
+                if self._file.stat().st_size == 0:
+                    return True
+            time.sleep(POLL_SECONDS)
+        return False
 
     def wait(self, seconds: float) -> bool:
         """Whether it ends within this time."""
@@ -88,7 +97,7 @@ class Process:
 
     def execute(self, command: Sequence[str], timeout: float) -> str | None:
         """Runs a command in the container; why it failed, or None."""
-        first = self._first()
+        first = self._first() if self.begun() else None
         if first is None:
             return "the container does not run"
         entering = ["nsenter", f"--target={first}", "--mount", "--uts", "--ipc", "--net", "--pid", "--root", "--wd"]
