@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -89,11 +90,17 @@ class ClusterTest(unittest.TestCase):
         raise AssertionError(f"{what} did not come within {PATIENCE_SECONDS:.0f} s {problem}")
 
     def wait_for_pod(self, name: str, holds: Callable[[Object], object], what: str) -> Object:
-        def look() -> Object | None:
-            pod = self.api.get(self.path("pods", name))
-            return pod if holds(pod) else None
+        seen: Object = {}
 
-        return self.wait(look, f"pod {name}: {what}")
+        def look() -> Object | None:
+            nonlocal seen
+            seen = self.api.get(self.path("pods", name))
+            return seen if holds(seen) else None
+
+        try:
+            return self.wait(look, f"pod {name}: {what}")
+        except AssertionError as error:
+            raise AssertionError(f"{error}; its status is {json.dumps(seen.get('status'))}") from None
 
     def wait_until_ready(self, name: str) -> Object:
         return self.wait_for_pod(name, is_ready, "ready")
