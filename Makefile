@@ -1,7 +1,7 @@
 # Commands for people and for CI. Recipes call; what has a life of its own is in scripts/ or lab/.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check conformance sim lab report fuzz gen fmt clean cost-check
+.PHONY: help demo test check conformance cluster cluster-down cluster-shell sim lab report fuzz gen fmt clean cost-check
 
 # Where rustup puts cargo, which a shell started before the installation does not know.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
@@ -25,6 +25,16 @@ check: ## format, lints, documentation, dependencies, then `make test`: green me
 conformance: ## h2spec, grpc-go's interop suite, and others' clients and servers of HTTP/3; needs Go
 	@scripts/setup conformance
 	@scripts/conformance
+
+cluster: ## a real Kubernetes for tests: three nodes as namespaces; root only; 5 minutes the first time, then half a one
+	@scripts/setup cluster
+	@scripts/python -m tests.cluster up
+
+cluster-down: ## remove it, or what a killed one has left
+	@scripts/python -m tests.cluster down
+
+cluster-shell: ## a shell with its kubectl
+	@scripts/python -m tests.cluster shell
 
 sim: ## search for a failure (SEEDS=100000), or replay one traced (SEED=42)
 	@scripts/setup test

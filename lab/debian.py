@@ -19,9 +19,9 @@ MACHINE_SOURCES = ("/etc/apt/sources.list.d/debian.sources", "/etc/apt/sources.l
 class Suite:
     """One suite, and the folder that its packages are unpacked in."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, folder: Path = CACHE / "peers") -> None:
         self.name = name
-        self._folder = CACHE / "peers" / name
+        self._folder = folder / name
         self._root = self._folder / "root"
 
     def program(self, package: str, path: str) -> list[str | Path]:

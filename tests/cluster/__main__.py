@@ -1,0 +1,79 @@
+"""The test cluster's command: up, down, and into its nodes."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+
+from lab.paths import Missing
+from tests.cluster import cluster, control_plane, network, nodes, programs
+from tests.cluster.network import NetworkRefused
+from tests.cluster.places import KUBECONFIG, NODES, POOL, PROGRAMS, node
+from tests.cluster.processes import Died
+
+SAID = f"export KUBECONFIG={KUBECONFIG} PATH={PROGRAMS}:$PATH"
+ENVIRONMENT = {"KUBECONFIG": str(KUBECONFIG), "PATH": f"{PROGRAMS}:{os.environ.get('PATH', '')}"}
+
+
+def main(words: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.cluster", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("up", help="build what is missing, start a cluster, return when it is ready")
+    commands.add_parser("down", help="remove the cluster, or what a killed one has left")
+    build = commands.add_parser("build", help="build what is missing, and print the folder of programs")
+    build.add_argument("--conformance", action="store_true", help="what the Gateway API's conformance suite needs")
+    commands.add_parser("environment", help="print what a shell needs for kubectl")
+    commands.add_parser("shell", help="a shell with kubectl")
+    enter = commands.add_parser("enter", help="run a command in the network of a node; a shell without one")
+    enter.add_argument("node", choices=[node.name for node in NODES])
+    enter.add_argument("argv", nargs=argparse.REMAINDER, metavar="COMMAND")
+    for name, text in (("stop-node", "end everything on a node at once"), ("start-node", "start a stopped node again")):
+        commands.add_parser(name, help=text).add_argument("node", choices=[node.name for node in NODES])
+    commands.add_parser("stop-api-server", help="end the API server; all else goes on")
+    commands.add_parser("start-api-server", help="start it again, and return when it is ready")
+    asked = parser.parse_args(words)
+    try:
+        return run(asked)
+    except (Missing, Died, NetworkRefused, cluster.Exists) as error:
+        print(f"cluster: {error}", file=sys.stderr)
+        return 1
+
+
+def run(asked: argparse.Namespace) -> int:
+    match asked.command:
+        case "up":
+            cluster.up()
+            print(_usage(), end="")
+        case "down":
+            cluster.down()
+        case "build":
+            programs.make_suite() if asked.conformance else programs.make()
+            print(PROGRAMS)
+        case "environment":
+            print(SAID)
+        case "shell":
+            shell = os.environ.get("SHELL", "sh")
+            os.execve(shutil.which(shell) or "/bin/sh", [shell], {**os.environ, **ENVIRONMENT})
+        case "enter":
+            argv = [*network.entering(node(asked.node).namespace), *(asked.argv or [os.environ.get("SHELL", "sh")])]
+            os.execvp(argv[0], argv)
+        case "stop-node":
+            nodes.stop(node(asked.node))
+        case "start-node":
+            nodes.start(node(asked.node))
+        case "stop-api-server":
+            control_plane.stop_api_server()
+        case "start-api-server":
+            cluster.start_api_server()
+    return 0
+
+
+def _usage() -> str:
+    lines = [f"{node.name}  {', '.join(node.addresses)}  kube-proxy with {node.proxy_mode}" for node in NODES]
+    return "\n".join([SAID, *lines, f"free addresses: {', '.join(POOL)}"]) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,192 @@
+"""A client of the API server: requests in JSON, and objects followed as they change."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import ssl
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+Object = dict[str, Any]
+
+TIMEOUT_SECONDS = 10.0
+# A watch whose connection is dead says nothing either; bookmarks come about once a minute.
+WATCH_SILENCE_SECONDS = 120.0
+PAUSE_SECONDS = 0.3
+MERGE = "application/merge-patch+json"
+STRATEGIC_MERGE = "application/strategic-merge-patch+json"
+APPLY = "application/apply-patch+yaml"
+GONE = 410
+
+
+class ApiError(Exception):
+    """The API server's no."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"{status}: {message}")
+        self.status = status
+
+
+class Unreachable(Exception):
+    """The API server is not there, or does not answer."""
+
+
+class Api:
+    """One server, one user. Any thread may use it; connections are kept."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        config = json.loads(kubeconfig.read_text())
+        cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+        place = urlsplit(cluster["server"])
+        self._host, self._port = place.hostname, place.port
+        self._context = ssl.create_default_context(cadata=_decoded(cluster["certificate-authority-data"]).decode())
+        with tempfile.NamedTemporaryFile() as both:
+            both.write(_decoded(user["client-certificate-data"]) + _decoded(user["client-key-data"]))
+            both.flush()
+            self._context.load_cert_chain(both.name)
+        self._idle: list[http.client.HTTPSConnection] = []
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """The connections that are kept."""
+        with self._lock:
+            for connection in self._idle:
+                connection.close()
+            self._idle.clear()
+
+    def get(self, path: str, **query: object) -> Object:
+        return json.loads(self.request("GET", _with(path, query)))
+
+    def text(self, path: str, **query: object) -> str:
+        """What is no object: health, logs."""
+        return self.request("GET", _with(path, query)).decode(errors="replace")
+
+    def post(self, path: str, body: Object) -> Object:
+        return json.loads(self.request("POST", path, body))
+
+    def patch(self, path: str, body: Object, kind: str = MERGE, **query: object) -> Object:
+        return json.loads(self.request("PATCH", _with(path, query), body, kind))
+
+    def apply(self, path: str, body: Object) -> Object:
+        """Makes an object so, whether it is there or not."""
+        return self.patch(path, body, APPLY, fieldManager="sheave-cluster", force="true")
+
+    def delete(self, path: str, body: Object | None = None) -> None:
+        self.request("DELETE", path, body)
+
+    def request(self, method: str, path: str, body: Object | None = None, kind: str = "application/json") -> bytes:
+        sent = None if body is None else json.dumps(body).encode()
+        headers = {"Accept": "application/json", **({} if body is None else {"Content-Type": kind})}
+        status, answer = self._answer(method, path, sent, headers)
+        if status >= 300:
+            raise ApiError(status, _message(answer))
+        return answer
+
+    def watch(self, path: str, resource_version: str, **query: object) -> Iterator[tuple[str, Object]]:
+        """What happens from a version on, until the server ends it."""
+        asked = {"watch": "1", "allowWatchBookmarks": "true", "resourceVersion": resource_version, **query}
+        connection = self._connection(WATCH_SILENCE_SECONDS)
+        try:
+            connection.request("GET", _with(path, asked), headers={"Accept": "application/json"})
+            answer = connection.getresponse()
+            if answer.status >= 300:
+                raise ApiError(answer.status, _message(answer.read()))
+            for line in answer:
+                event = json.loads(line)
+                yield event["type"], event["object"]
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise Unreachable(str(error)) from error
+        finally:
+            connection.close()
+
+    def _answer(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> tuple[int, bytes]:
+        """A kept connection may have been closed meanwhile; a second failure is the server's."""
+        while True:
+            with self._lock:
+                kept = self._idle.pop() if self._idle else None
+            connection = kept or self._connection(TIMEOUT_SECONDS)
+            try:
+                connection.request(method, path, body, headers)
+                answer = connection.getresponse()
+                result = answer.status, answer.read()
+            except (OSError, http.client.HTTPException) as error:
+                connection.close()
+                if kept is None:
+                    raise Unreachable(str(error)) from error
+                continue
+            with self._lock:
+                self._idle.append(connection)
+            return result
+
+    def _connection(self, timeout: float) -> http.client.HTTPSConnection:
+        return http.client.HTTPSConnection(self._host, self._port, context=self._context, timeout=timeout)
+
+
+def follow(
+    api: Api,
+    path: str,
+    seen: Callable[[Object], None],
+    gone: Callable[[Object], None],
+    synced: Callable[[], None] = lambda: None,
+    **query: object,
+) -> None:
+    """Tells for ever what is there and what goes, whatever becomes of the server. What went unheard is told as well."""
+    known: dict[str, Object] = {}
+    while True:
+        try:
+            listed = api.get(path, **query)
+            present = {item["metadata"]["uid"]: item for item in listed["items"]}
+            for uid in known.keys() - present.keys():
+                gone(known.pop(uid))
+            for uid, item in present.items():
+                known[uid] = item
+                seen(item)
+            synced()
+            _watch_on(api, path, listed["metadata"]["resourceVersion"], known, seen, gone, query)
+        except (Unreachable, ApiError):
+            time.sleep(PAUSE_SECONDS)
+
+
+def _watch_on(
+    api: Api,
+    path: str,
+    version: str,
+    known: dict[str, Object],
+    seen: Callable[[Object], None],
+    gone: Callable[[Object], None],
+    query: dict[str, object],
+) -> None:
+    """Until the server does not know the version any more, or is not there."""
+    while True:
+        for kind, item in api.watch(path, version, **query):
+            if kind == "ERROR":
+                raise ApiError(item.get("code", GONE), item.get("message", "watch ended"))
+            version = item["metadata"]["resourceVersion"]
+            if kind in ("ADDED", "MODIFIED"):
+                known[item["metadata"]["uid"]] = item
+                seen(item)
+            elif kind == "DELETED":
+                known.pop(item["metadata"]["uid"], None)
+                gone(item)
+
+
+def _with(path: str, query: dict[str, object]) -> str:
+    return f"{path}?{urlencode(query)}" if query else path
+
+
+def _message(answer: bytes) -> str:
+    try:
+        return json.loads(answer)["message"]
+    except (ValueError, KeyError, TypeError):
+        return answer.decode(errors="replace")[:500]
+
+
+def _decoded(text: str) -> bytes:
+    return base64.b64decode(text)

@@ -1,0 +1,132 @@
+"""Who is who in a cluster: one authority signs everything, and each part has a kubeconfig of its own."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+from pathlib import Path
+
+from lab.paths import Missing
+from tests.cluster.places import API_SERVER, API_SERVER_PORT, API_SERVICE, CERTIFICATES, KUBECONFIG, NODES, Node
+
+DAYS = "30"
+CLIENT = "extendedKeyUsage=clientAuth"
+API_SERVER_NAMES = (
+    "DNS:kubernetes",
+    "DNS:kubernetes.default",
+    "DNS:kubernetes.default.svc",
+    "DNS:kubernetes.default.svc.cluster.local",
+    "DNS:localhost",
+    "IP:127.0.0.1",
+    f"IP:{API_SERVER}",
+    *(f"IP:{address}" for address in API_SERVICE),
+)
+# A name for the files, and who its bearer is: organisations are groups to the API server.
+CLIENTS = {
+    "admin": "/O=system:masters/CN=admin",
+    "controller-manager": "/CN=system:kube-controller-manager",
+    "scheduler": "/CN=system:kube-scheduler",
+    "proxy": "/CN=system:kube-proxy",
+    "to-kubelet": "/O=system:masters/CN=kube-apiserver-kubelet-client",
+    "aggregator": "/CN=aggregator",
+}
+
+
+def make() -> None:
+    CERTIFICATES.mkdir(mode=0o700)
+    _make_authority()
+    _make_service_account_keys()
+    _sign("api-server", "/CN=kube-apiserver", _server(API_SERVER_NAMES))
+    for name, subject in CLIENTS.items():
+        _sign(name, subject, CLIENT)
+        kubeconfig(name).write_text(_kubeconfig(name))
+    for node in NODES:
+        _sign(node.name, f"/O=system:nodes/CN=system:node:{node.name}", _of_kubelet(node))
+        kubeconfig(node.name).write_text(_kubeconfig(node.name))
+    KUBECONFIG.write_text(kubeconfig("admin").read_text())
+    KUBECONFIG.chmod(0o600)
+
+
+def authority() -> Path:
+    return CERTIFICATES / "authority.crt"
+
+
+def certificate(name: str) -> Path:
+    return CERTIFICATES / f"{name}.crt"
+
+
+def key(name: str) -> Path:
+    return CERTIFICATES / f"{name}.key"
+
+
+def kubeconfig(name: str) -> Path:
+    return CERTIFICATES / f"{name}.kubeconfig"
+
+
+def service_account_key() -> Path:
+    """With which tokens are signed; what it signs is checked with the public one."""
+    return CERTIFICATES / "service-accounts.key"
+
+
+def service_account_public_key() -> Path:
+    return CERTIFICATES / "service-accounts.pub"
+
+
+def _of_kubelet(node: Node) -> str:
+    """It is a client of the API server, which in turn asks it for logs."""
+    names = [f"DNS:{node.name}", *(f"IP:{address}" for address in node.addresses)]
+    return f"subjectAltName={','.join(names)}\nextendedKeyUsage=serverAuth,clientAuth"
+
+
+def _server(names: tuple[str, ...]) -> str:
+    return f"subjectAltName={','.join(names)}\nextendedKeyUsage=serverAuth"
+
+
+def _make_authority() -> None:
+    _make_key("authority")
+    request = ("req", "-x509", "-new", "-key", key("authority"), "-days", DAYS, "-subj", "/CN=sheave-cluster")
+    _openssl(*request, "-out", authority())
+
+
+def _make_service_account_keys() -> None:
+    _openssl("genrsa", "-out", service_account_key(), "2048")
+    _openssl("rsa", "-in", service_account_key(), "-pubout", "-out", service_account_public_key())
+
+
+def _make_key(name: str) -> None:
+    _openssl("ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", key(name))
+
+
+def _sign(name: str, subject: str, extensions: str) -> None:
+    request, said = CERTIFICATES / f"{name}.csr", CERTIFICATES / f"{name}.ext"
+    said.write_text(extensions)
+    _make_key(name)
+    _openssl("req", "-new", "-key", key(name), "-subj", subject, "-out", request)
+    signing = ("-CA", authority(), "-CAkey", key("authority"), "-CAcreateserial", "-days", DAYS, "-extfile", said)
+    _openssl("x509", "-req", "-in", request, *signing, "-out", certificate(name))
+
+
+def _kubeconfig(name: str) -> str:
+    """In JSON, which is YAML too."""
+    server = {"server": f"https://{API_SERVER}:{API_SERVER_PORT}", "certificate-authority-data": _base64(authority())}
+    user = {"client-certificate-data": _base64(certificate(name)), "client-key-data": _base64(key(name))}
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "sheave-cluster", "cluster": server}],
+        "users": [{"name": name, "user": user}],
+        "contexts": [{"name": "sheave-cluster", "context": {"cluster": "sheave-cluster", "user": name}}],
+        "current-context": "sheave-cluster",
+    }
+    return json.dumps(config, indent=2) + "\n"
+
+
+def _base64(path: Path) -> str:
+    return base64.b64encode(path.read_bytes()).decode()
+
+
+def _openssl(*words: str | Path) -> None:
+    done = subprocess.run(["openssl", *words], check=False, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise Missing(f"openssl makes no certificate: {done.stderr.strip()}")

@@ -1,0 +1,170 @@
+"""The whole of it: up, down, and what it is made of. One at a time has the machine."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from lab.paths import Missing
+from lab.testbed import cgroups
+from tests.cluster import certificates, control_plane, gateway_api, network, nodes, programs
+from tests.cluster.api import Api, ApiError, Unreachable
+from tests.cluster.places import KUBECONFIG, LOCK, LOGS, NODES, STATE
+from tests.cluster.processes import Process, make_groups, top_group
+
+READY_SECONDS = 120.0
+POLL_SECONDS = 0.1
+TOOLS = {
+    "ip": "iproute2",
+    "iptables": "iptables",
+    "nft": "nftables",
+    "conntrack": "conntrack",
+    "nsenter": "util-linux",
+    "openssl": "openssl",
+}
+# Any node may read what any pod is given: which pod asks is for the kubelet to know.
+KUBELET_RIGHTS = {
+    "apiVersion": "rbac.authorization.k8s.io/v1",
+    "kind": "ClusterRole",
+    "metadata": {"name": "process-kubelet"},
+    "rules": [{"apiGroups": [""], "resources": ["secrets", "configmaps"], "verbs": ["get", "list", "watch"]}],
+}
+KUBELETS = {
+    "apiVersion": "rbac.authorization.k8s.io/v1",
+    "kind": "ClusterRoleBinding",
+    "metadata": {"name": "process-kubelet"},
+    "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "process-kubelet"},
+    "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:nodes"}],
+}
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+
+
+class Exists(Exception):
+    """There is a cluster, or what one has left."""
+
+
+def obstacle() -> str | None:
+    """Why this machine cannot have a cluster, in a sentence; None if it can."""
+    if os.geteuid() != 0:
+        return "it takes root: network namespaces, mounts and control groups are made"
+    missing = [f"{tool} (Debian's {package})" for tool, package in TOOLS.items() if not shutil.which(tool)]
+    if missing:
+        return f"missing: {', '.join(missing)}; run scripts/setup cluster"
+    if subprocess.run(["unshare", "--net", "--mount", "true"], capture_output=True, check=False).returncode != 0:
+        return "root may not make namespaces here, as in most containers"
+    groups = cgroups.version(Path("/proc/mounts").read_text())
+    if groups is None or not all(os.access(mount, os.W_OK) for mount in groups.mounts):
+        return "root may not make control groups here, as in most containers"
+    return None
+
+
+def exists() -> bool:
+    """Whether there is anything of one, alive or not."""
+    return STATE.exists() or network.exists() or any(folder.exists() for folder in top_group().folders)
+
+
+def up() -> None:
+    """Starts a cluster, and returns when it is ready."""
+    if reason := obstacle():
+        raise Missing(f"no cluster here: {reason}")
+    with _locked():
+        if exists():
+            raise Exists(f"a cluster runs already, or has left something (see {STATE}): `make cluster-down` removes it")
+        programs.make()
+        began = time.monotonic()
+        try:
+            _start()
+        except BaseException:
+            _remove()
+            raise
+    programs.say(f"ready after {time.monotonic() - began:.0f} s")
+
+
+def down() -> None:
+    """Removes whatever there is of a cluster, whole or not."""
+    if os.geteuid() != 0:
+        raise Missing("it takes root to remove a cluster")
+    with _locked():
+        _remove()
+
+
+def start_api_server() -> None:
+    """That of a cluster which has lost it."""
+    process = control_plane.start_api_server()
+    with closing(Api(KUBECONFIG)) as api:
+        wait_until(lambda: api.text("/readyz") == "ok", [process], "the API server")
+
+
+def _start() -> None:
+    LOGS.mkdir(parents=True)
+    make_groups([*control_plane.GROUPS, *(node.name for node in NODES)])
+    network.make()
+    certificates.make()
+    with closing(Api(KUBECONFIG)) as api:
+        _start_processes(api)
+
+
+def _start_processes(api: Api) -> None:
+    processes = [control_plane.start_etcd(), control_plane.start_api_server()]
+    programs.say("waiting for the API server")
+    wait_until(lambda: api.text("/readyz") == "ok", processes, "the API server")
+    processes += control_plane.start_controllers()
+    api.apply(f"{RBAC}/clusterroles/process-kubelet", KUBELET_RIGHTS)
+    api.apply(f"{RBAC}/clusterrolebindings/process-kubelet", KUBELETS)
+    for node in NODES:
+        processes += nodes.start(node)
+    programs.say("waiting for the nodes, and installing the Gateway API")
+    gateway_api.install()
+    for node in NODES:
+        wait_until(lambda name=node.name: node_is_ready(api, name), processes, f"node {node.name}")
+    account = "/api/v1/namespaces/default/serviceaccounts/default"
+    wait_until(lambda: bool(api.get(account)), processes, "the default service account")
+
+
+def node_is_ready(api: Api, name: str) -> bool:
+    node = api.get(f"/api/v1/nodes/{name}")
+    conditions = {condition["type"]: condition["status"] for condition in node["status"].get("conditions", [])}
+    # The lifecycle controller takes it away.
+    tainted = any(taint["key"].startswith("node.kubernetes.io/") for taint in node["spec"].get("taints", []))
+    return conditions.get("Ready") == "True" and not tainted
+
+
+def wait_until(ready: Callable[[], bool], processes: Sequence[Process], what: str) -> None:
+    """Polls; a process that ends meanwhile is an error at once."""
+    deadline = time.monotonic() + READY_SECONDS
+    why = ""
+    while True:
+        try:
+            if ready():
+                return
+        except (ApiError, Unreachable) as error:
+            why = f": {error}"
+        for process in processes:
+            process.check()
+        if time.monotonic() > deadline:
+            raise Missing(f"{what} was not ready after {READY_SECONDS:.0f} s{why}; logs are in {LOGS}")
+        time.sleep(POLL_SECONDS)
+
+
+def _remove() -> None:
+    """Processes first: mounts are theirs alone and go with them, links with the namespaces."""
+    top_group().remove()
+    network.remove()
+    shutil.rmtree(STATE, ignore_errors=True)
+
+
+@contextmanager
+def _locked() -> Iterator[None]:
+    """Only one command at a time makes or removes a cluster."""
+    with LOCK.open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise Exists("another command is just making or removing a cluster: wait until it ends") from error
+        yield

@@ -1,0 +1,121 @@
+"""The control plane: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, in a namespace of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+
+from tests.cluster import certificates
+from tests.cluster.places import (
+    API_SERVER,
+    API_SERVER_PORT,
+    CONTROL_PLANE_NAMESPACE,
+    PROGRAMS,
+    SERVICES,
+    STATE,
+)
+from tests.cluster.processes import Process, own_group
+
+# A group of its own for the API server, so that tests can end it alone.
+GROUP, API_SERVER_GROUP = "control", "api-server"
+GROUPS = (GROUP, API_SERVER_GROUP)
+ETCD = "http://127.0.0.1:2379"
+PEERS = "http://127.0.0.1:2380"
+AGGREGATOR = "aggregator"
+
+
+def start_etcd() -> Process:
+    return _start(
+        "etcd",
+        # What it would lose by a power failure is a test cluster.
+        unsafe_no_fsync=True,
+        data_dir=STATE / "etcd",
+        listen_client_urls=ETCD,
+        advertise_client_urls=ETCD,
+        listen_peer_urls=PEERS,
+        log_level="warn",
+    )
+
+
+def start_api_server() -> Process:
+    return _start(
+        "kube-apiserver",
+        API_SERVER_GROUP,
+        etcd_servers=ETCD,
+        bind_address="::",
+        advertise_address=API_SERVER,
+        secure_port=API_SERVER_PORT,
+        tls_cert_file=certificates.certificate("api-server"),
+        tls_private_key_file=certificates.key("api-server"),
+        client_ca_file=certificates.authority(),
+        service_account_key_file=certificates.service_account_public_key(),
+        service_account_signing_key_file=certificates.service_account_key(),
+        service_account_issuer="https://kubernetes.default.svc.cluster.local",
+        service_cluster_ip_range=",".join(SERVICES),
+        authorization_mode="Node,RBAC",
+        allow_privileged=True,
+        kubelet_certificate_authority=certificates.authority(),
+        kubelet_client_certificate=certificates.certificate("to-kubelet"),
+        kubelet_client_key=certificates.key("to-kubelet"),
+        kubelet_preferred_address_types="InternalIP",
+        requestheader_client_ca_file=certificates.authority(),
+        requestheader_allowed_names=AGGREGATOR,
+        requestheader_username_headers="X-Remote-User",
+        requestheader_group_headers="X-Remote-Group",
+        requestheader_extra_headers_prefix="X-Remote-Extra-",
+        proxy_client_cert_file=certificates.certificate(AGGREGATOR),
+        proxy_client_key_file=certificates.key(AGGREGATOR),
+        # Nodes and pods route Services; the control plane does not, so an aggregated server is asked at its endpoints.
+        enable_aggregator_routing=True,
+    )
+
+
+def stop_api_server() -> None:
+    """At once, as a crash would."""
+    for pid in own_group(API_SERVER_GROUP).processes():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def start_controllers() -> list[Process]:
+    manager = certificates.kubeconfig("controller-manager")
+    scheduler = certificates.kubeconfig("scheduler")
+    return [
+        _start(
+            "kube-controller-manager",
+            kubeconfig=manager,
+            authentication_kubeconfig=manager,
+            authorization_kubeconfig=manager,
+            service_account_private_key_file=certificates.service_account_key(),
+            root_ca_file=certificates.authority(),
+            cluster_signing_cert_file=certificates.authority(),
+            cluster_signing_key_file=certificates.key("authority"),
+            use_service_account_credentials=True,
+            # Each node says itself which pods' addresses are its own.
+            allocate_node_cidrs=False,
+            leader_elect=False,
+            bind_address="127.0.0.1",
+            # Tests stop nodes and wait for what comes of it.
+            node_monitor_grace_period="20s",
+            horizontal_pod_autoscaler_sync_period="5s",
+        ),
+        _start(
+            "kube-scheduler",
+            kubeconfig=scheduler,
+            authentication_kubeconfig=scheduler,
+            authorization_kubeconfig=scheduler,
+            leader_elect=False,
+            bind_address="127.0.0.1",
+        ),
+    ]
+
+
+def _start(name: str, part: str = GROUP, **flags: object) -> Process:
+    argv = [PROGRAMS / name, *(_flag(flag, value) for flag, value in flags.items())]
+    return Process(name, argv, group=own_group(part), namespace=CONTROL_PLANE_NAMESPACE, folder=STATE)
+
+
+def _flag(name: str, value: object) -> str:
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return f"--{name.replace('_', '-')}={text}"

@@ -1,0 +1,81 @@
+"""What pods are given from the API: Secrets and ConfigMaps as they are at this moment, and tokens while they are good."""
+
+from __future__ import annotations
+
+import base64
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from tests.cluster.api import Api, ApiError, Object, Unreachable, follow
+from tests.cluster.kubelet.environment import NotYet
+
+KINDS = ("secrets", "configmaps")
+# A token is renewed when this much of its life is over.
+RENEWED_AFTER = 0.8
+
+
+class Contents:
+    """Followed for the whole cluster: it is a small one."""
+
+    def __init__(self, api: Api, changed: Callable[[str], None]) -> None:
+        self._api = api
+        self._changed = changed
+        self._held: dict[tuple[str, str, str], Object] = {}
+        self._tokens: dict[tuple[str, str | None, int], tuple[str, float]] = {}
+        self._synced = {kind: threading.Event() for kind in KINDS}
+
+    def start(self) -> None:
+        """Returns when it knows what there is."""
+        for kind in KINDS:
+            threading.Thread(target=self._follow, args=(kind,), daemon=True).start()
+        for synced in self._synced.values():
+            synced.wait()
+
+    def data(self, kind: str, namespace: str, name: str) -> Mapping[str, bytes] | None:
+        item = self._held.get((kind, namespace, name))
+        if item is None:
+            return None
+        encoded = item.get("data") or {} if kind == "secrets" else item.get("binaryData") or {}
+        plain = {} if kind == "secrets" else item.get("data") or {}
+        decoded = {key: base64.b64decode(value) for key, value in encoded.items()}
+        return decoded | {key: value.encode() for key, value in plain.items()}
+
+    def token(self, pod: Object, audience: str | None, seconds: int) -> str:
+        metadata = pod["metadata"]
+        key = (metadata["uid"], audience, seconds)
+        token, renewed_at = self._tokens.get(key, ("", 0.0))
+        if time.monotonic() < renewed_at:
+            return token
+        account = pod["spec"].get("serviceAccountName", "default")
+        bound = {"kind": "Pod", "apiVersion": "v1", "name": metadata["name"], "uid": metadata["uid"]}
+        asked = {"expirationSeconds": seconds, "boundObjectRef": bound, **({"audiences": [audience]} if audience else {})}
+        path = f"/api/v1/namespaces/{metadata['namespace']}/serviceaccounts/{account}/token"
+        try:
+            answer = self._api.post(path, {"spec": asked})
+        except (ApiError, Unreachable) as error:
+            if token:
+                return token
+            raise NotYet(f"no token of service account {account}: {error}") from error
+        self._tokens[key] = answer["status"]["token"], time.monotonic() + RENEWED_AFTER * seconds
+        return self._tokens[key][0]
+
+    def forget(self, uid: str) -> None:
+        """Tokens of a pod that is gone."""
+        for key in [key for key in self._tokens if key[0] == uid]:
+            del self._tokens[key]
+
+    def _follow(self, kind: str) -> None:
+        def seen(item: Object) -> None:
+            self._held[_key(kind, item)] = item
+            self._changed(item["metadata"]["namespace"])
+
+        def gone(item: Object) -> None:
+            self._held.pop(_key(kind, item), None)
+            self._changed(item["metadata"]["namespace"])
+
+        follow(self._api, f"/api/v1/{kind}", seen, gone, self._synced[kind].set)
+
+
+def _key(kind: str, item: Object) -> tuple[str, str, str]:
+    return kind, item["metadata"]["namespace"], item["metadata"]["name"]

@@ -1,0 +1,157 @@
+"""Becomes a container's first process: makes its root of mounts, gives up what it may not have, and runs its command.
+
+    python enter.py FILE
+
+The file says in JSON what is asked for, and is emptied when all of it is done and the command begins. This program is started in namespaces of its own, of mounts, processes, names
+and messages, so whatever it mounts is seen by nobody else and goes with it. It knows nothing of the rest of the tree.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+
+READ_ONLY, NO_SUID, NO_DEVICES, REMOUNT, BIND, RECURSIVE = 1, 2, 4, 32, 4096, 16384
+DETACH = 2
+DROP_FROM_BOUNDING_SET, SET_NO_NEW_PRIVILEGES = 24, 38
+
+# What of the machine a container sees beside its own: programs and libraries, so that there is a shell.
+SYSTEM = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
+CONFIGURATION = ("passwd", "group", "nsswitch.conf", "ld.so.cache", "localtime", "protocols", "services", "ssl", "alternatives")
+DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+DESCRIPTORS = {"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2"}
+# As in linux/capability.h.
+CAPABILITIES = (
+    "CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP LINUX_IMMUTABLE NET_BIND_SERVICE "
+    "NET_BROADCAST NET_ADMIN NET_RAW IPC_LOCK IPC_OWNER SYS_MODULE SYS_RAWIO SYS_CHROOT SYS_PTRACE SYS_PACCT SYS_ADMIN "
+    "SYS_BOOT SYS_NICE SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG MKNOD LEASE AUDIT_WRITE AUDIT_CONTROL SETFCAP MAC_OVERRIDE "
+    "MAC_ADMIN SYSLOG WAKE_ALARM BLOCK_SUSPEND AUDIT_READ PERFMON BPF CHECKPOINT_RESTORE"
+).split()
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def main(file: str) -> None:
+    with open(file, "r+") as asking:
+        asked = json.load(asking)
+        become(asked)
+        asking.truncate(0)
+    os.execvpe(asked["argv"][0], asked["argv"], asked["environment"])
+
+
+def become(asked: dict) -> None:
+    root = Path(asked["root"])
+    make_root(root, asked)
+    socket.sethostname(asked["hostname"])
+    enter_root(root)
+    if asked["read_only"]:
+        mount(None, Path("/"), REMOUNT | BIND | READ_ONLY)
+    os.umask(0o022)
+    give_up(asked)
+    os.chdir(asked["folder"])
+
+
+def make_root(root: Path, asked: dict) -> None:
+    root.mkdir(exist_ok=True)
+    mount("tmpfs", root, NO_SUID, kind="tmpfs", options="mode=755,size=512m")
+    for name in SYSTEM:
+        bring(Path("/", name), root / name)
+    for name in CONFIGURATION:
+        bring(Path("/etc", name), root / "etc" / name)
+    for name, text in asked["files"].items():
+        path = root / name.lstrip("/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (root / "tmp").mkdir()
+    (root / "tmp").chmod(0o1777)
+    make_kernel_folders(root, asked["privileged"])
+    if program := asked["program"]:
+        bind(Path(program["source"]), root / program["target"].lstrip("/"), read_only=True)
+    # A mount may lie in another one.
+    for volume in sorted(asked["mounts"], key=lambda volume: volume["target"]):
+        bind(Path(volume["source"]), root / volume["target"].lstrip("/"), read_only=volume["read_only"])
+
+
+def make_kernel_folders(root: Path, privileged: bool) -> None:
+    """Kernel settings may be read; only who is privileged may change them."""
+    for name in ("proc", "sys", "dev"):
+        (root / name).mkdir()
+    mount("proc", root / "proc", NO_SUID | NO_DEVICES, kind="proc")
+    mount("sysfs", root / "sys", NO_SUID | NO_DEVICES | (0 if privileged else READ_ONLY), kind="sysfs")
+    if not privileged:
+        bind(root / "proc" / "sys", root / "proc" / "sys", read_only=True)
+    # It says how much CPU there is for a program that asks.
+    groups = Path("/sys/fs/cgroup")
+    if groups.is_dir():
+        mount(str(groups), root / "sys" / "fs" / "cgroup", BIND | RECURSIVE)
+    mount("tmpfs", root / "dev", NO_SUID, kind="tmpfs", options="mode=755,size=64m")
+    for name in DEVICES:
+        bind(Path("/dev", name), root / "dev" / name, read_only=False)
+    for name, target in DESCRIPTORS.items():
+        (root / "dev" / name).symlink_to(target)
+    (root / "dev" / "shm").mkdir()
+    (root / "dev" / "shm").chmod(0o1777)
+
+
+def bring(source: Path, target: Path) -> None:
+    """Something of the machine, where it is there; a link is a link to the same place."""
+    if source.is_symlink():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.symlink_to(os.readlink(source))
+    elif source.exists():
+        bind(source, target, read_only=True)
+
+
+def bind(source: Path, target: Path, *, read_only: bool) -> None:
+    """A folder or file also at another place."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_dir():
+        target.mkdir(parents=True, exist_ok=True)
+    elif not target.exists():
+        target.touch()
+    mount(str(source), target, BIND | RECURSIVE)
+    if read_only:
+        mount(None, target, REMOUNT | BIND | READ_ONLY)
+
+
+def enter_root(root: Path) -> None:
+    """The old root comes to lie over the new one, from which it is taken away."""
+    os.chdir(root)
+    check(libc.pivot_root(b".", b"."), "pivot_root")
+    check(libc.umount2(b".", DETACH), "umount")
+    os.chdir("/")
+
+
+def give_up(asked: dict) -> None:
+    if not asked["privileged"]:
+        kept = {CAPABILITIES.index(name) for name in asked["capabilities"]}
+        for number in range(int(Path("/proc/sys/kernel/cap_last_cap").read_text()) + 1):
+            if number not in kept:
+                check(libc.prctl(DROP_FROM_BOUNDING_SET, number, 0, 0, 0), "dropping a capability")
+    if asked["no_new_privileges"]:
+        check(libc.prctl(SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0), "no new privileges")
+    os.setgroups(asked["groups"])
+    os.setgid(asked["group"])
+    os.setuid(asked["user"])
+
+
+def mount(source: str | None, target: Path, flags: int, kind: str | None = None, options: str | None = None) -> None:
+    words = (source and source.encode(), bytes(target), kind and kind.encode(), flags, options and options.encode())
+    check(libc.mount(*words), f"mounting {source or target}")
+
+
+def check(result: int, what: str) -> None:
+    if result != 0:
+        raise OSError(ctypes.get_errno(), f"{what}: {os.strerror(ctypes.get_errno())}")
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1])
+    except (OSError, KeyError, ValueError) as error:
+        print(f"cannot start the container: {error}", file=sys.stderr)
+        sys.exit(128)

@@ -1,0 +1,137 @@
+"""One life of a container: a process in namespaces of its own, with its root, its control group and its log."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from lab.testbed.cgroups import Group
+from tests.cluster.kubelet import logs
+
+ENTER = Path(__file__).with_name("enter.py")
+# That of util-linux holds the namespaces' first process, and passes on how that ends.
+NAMESPACES = ("unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child=KILL", "--")
+POLL_SECONDS = 0.005
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What `enter.py` is asked for."""
+
+    root: str
+    hostname: str
+    argv: Sequence[str]
+    environment: dict[str, str]
+    folder: str
+    files: dict[str, str]
+    mounts: Sequence[dict[str, Any]]
+    program: dict[str, str] | None
+    user: int
+    group: int
+    groups: Sequence[int]
+    capabilities: Sequence[str]
+    privileged: bool
+    no_new_privileges: bool
+    read_only: bool
+
+
+class Process:
+    """Begins at once; tells by `ended` with an exit code, from a thread of its own."""
+
+    def __init__(
+        self, asked: Asked, network: Path, group: Group, log: Path, file: Path, ended: Callable[[int], None]
+    ) -> None:
+        self.asked = asked
+        self._file = file
+        self._group = group
+        file.write_text(json.dumps(asdict(asked)))
+        file.chmod(0o600)
+        argv = [f"--net={network}", "--", *NAMESPACES, sys.executable, "-I", "-S", ENTER, file]
+        self._process = subprocess.Popen(
+            list(map(str, group.entering(["nsenter", *argv]))),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self._over = threading.Event()
+        threading.Thread(target=self._attend, args=(log, ended), daemon=True).start()
+
+    def alive(self) -> bool:
+        return not self._over.is_set()
+
+    def begun(self) -> bool:
+        """Returns when the command runs in its root, or has ended: before, it is in that of the machine."""
+        while self.alive():
+            with contextlib.suppress(FileNotFoundError):
+                if self._file.stat().st_size == 0:
+                    return True
+            time.sleep(POLL_SECONDS)
+        return False
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it ends within this time."""
+        return self._over.wait(seconds)
+
+    def signal(self, number: signal.Signals) -> None:
+        """To the container's first process, as a runtime does it."""
+        with contextlib.suppress(ProcessLookupError):
+            if first := self._first():
+                os.kill(first, number)
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+        if not self.wait(1.0):
+            # It may not have got as far as to have a first process.
+            self._group.remove()
+
+    def execute(self, command: Sequence[str], timeout: float) -> str | None:
+        """Runs a command in the container; why it failed, or None."""
+        first = self._first() if self.begun() else None
+        if first is None:
+            return "the container does not run"
+        entering = ["nsenter", f"--target={first}", "--mount", "--uts", "--ipc", "--net", "--pid", "--root", "--wd"]
+        identity = [f"--setuid={self.asked.user}", f"--setgid={self.asked.group}"] if self.asked.user else []
+        argv = self._group.entering([*entering, *identity, "--", *command])
+        try:
+            done = subprocess.run(
+                list(map(str, argv)),
+                env=self.asked.environment | {"PATH": os.environ["PATH"] + ":" + self.asked.environment["PATH"]},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=timeout,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return f"command {list(command)} timed out after {timeout:g} s"
+        said = (done.stdout + done.stderr).decode(errors="replace").strip()
+        return None if done.returncode == 0 else f"command {list(command)} ended with {done.returncode}: {said[:1000]}"
+
+    def _first(self) -> int | None:
+        """The process that is the first one in its namespace, by its number on the machine. It takes a moment to be."""
+        deadline = time.monotonic() + 1.0
+        pid = self._process.pid
+        while self.alive() and time.monotonic() < deadline:
+            with contextlib.suppress(OSError):
+                children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+                if children:
+                    return int(children[0])
+            time.sleep(POLL_SECONDS)
+        return None
+
+    def _attend(self, log: Path, ended: Callable[[int], None]) -> None:
+        logs.record(os.dup(self._process.stdout.fileno()), log)
+        self._process.stdout.close()
+        code = self._process.wait()
+        self._over.set()
+        ended(code if code >= 0 else 128 - code)

@@ -1,0 +1,137 @@
+"""What the API server asks of a kubelet: logs. Over TLS, and of it alone."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
+
+from tests.cluster import certificates
+from tests.cluster.kubelet import logs
+from tests.cluster.kubelet.pod import Pod
+from tests.cluster.places import Node
+
+WANTED_CLIENT = "kube-apiserver-kubelet-client"
+
+# (namespace, name) -> the pod of this node.
+Find = Callable[[str, str], Pod | None]
+
+
+class Refused(Exception):
+    """A request that gets no log: its status, and why."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, node: Node, port: int, find: Find) -> None:
+        super().__init__((node.addresses[0], port), Handler)
+        self.find = find
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(certificates.authority()))
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_cert_chain(certificates.certificate(node.name), certificates.key(node.name))
+        self._context = context
+
+    def finish_request(self, request, address) -> None:
+        """In the thread of the connection: who shakes hands slowly keeps nobody else waiting."""
+        try:
+            with self._context.wrap_socket(request, server_side=True) as secured:
+                super().finish_request(secured, address)
+        except (OSError, ssl.SSLError) as error:
+            print(f"a request of {address[0]} failed: {error}", flush=True)
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    timeout = 600
+
+    def do_GET(self) -> None:
+        try:
+            self._check_client()
+            place = urlsplit(self.path)
+            parts = place.path.strip("/").split("/")
+            query = {key: values[-1] for key, values in parse_qs(place.query).items()}
+            if place.path == "/healthz":
+                self._answer(200, b"ok")
+            elif len(parts) == 4 and parts[0] == "containerLogs":
+                self._send_logs(*parts[1:], query)
+            else:
+                raise Refused(404, f"this kubelet has no {place.path}")
+        except Refused as error:
+            self._answer(error.status, str(error).encode())
+        except (BrokenPipeError, ConnectionResetError):
+            self.close_connection = True
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing: who asks is the API server, which has a log itself."""
+
+    def _check_client(self) -> None:
+        subject = dict(pair for part in self.connection.getpeercert()["subject"] for pair in part)
+        if subject.get("commonName") != WANTED_CLIENT:
+            raise Refused(403, f"{subject.get('commonName')} may not ask a kubelet")
+
+    def _send_logs(self, namespace: str, name: str, container: str, query: dict[str, str]) -> None:
+        pod = self.server.find(namespace, name)
+        found = pod.container(container) if pod else None
+        if found is None:
+            raise Refused(404, f"pod {namespace}/{name} has no container {container} here")
+        previous = query.get("previous") == "true"
+        lives = found.logs[:-1] if previous else found.logs
+        if not lives:
+            raise Refused(400, f'{"previous terminated " if previous else ""}container "{container}" not found')
+        path, process = lives[-1], found.process
+        since, tail = _since(query), _tail(query)
+        if query.get("follow") == "true" and not previous:
+            lines = logs.follow(path, since, tail, lambda: bool(process and process.alive()))
+        else:
+            lines = iter(logs.read(path, since, tail)[0])
+        self._stream(lines, query)
+
+    def _stream(self, lines, query: dict[str, str]) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        left = int(query["limitBytes"]) if "limitBytes" in query else None
+        stamped = query.get("timestamps") == "true"
+        for line in lines:
+            text = line if stamped else logs.without_stamp(line)
+            text = text if left is None else text[:left]
+            left = None if left is None else left - len(text)
+            if text:
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(text), text))
+            if left == 0:
+                break
+        self.wfile.write(b"0\r\n\r\n")
+
+    def _answer(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", "text/plain")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def _since(query: dict[str, str]) -> bytes:
+    """As logs have it; the beginning of time if nothing is asked."""
+    try:
+        if "sinceTime" in query:
+            return logs.stamp(datetime.fromisoformat(query["sinceTime"]).astimezone(UTC))
+        if "sinceSeconds" in query:
+            return logs.stamp(datetime.now(UTC) - timedelta(seconds=int(query["sinceSeconds"])))
+    except ValueError as error:
+        raise Refused(400, str(error)) from error
+    return b""
+
+
+def _tail(query: dict[str, str]) -> int | None:
+    try:
+        return int(query["tailLines"]) if "tailLines" in query else None
+    except ValueError as error:
+        raise Refused(400, str(error)) from error

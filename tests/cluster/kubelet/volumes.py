@@ -1,0 +1,194 @@
+"""A pod's volumes as folders of the node: those with content are kept as the content is.
+
+Content changes as a whole: `..data` is a link to a folder of one moment, and is replaced by a rename. What a container
+reads are links through it, so it sees either the old files or the new ones.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.cluster.api import Object
+from tests.cluster.kubelet import environment
+from tests.cluster.kubelet.environment import Data, NotYet
+
+DATA = "..data"
+DEFAULT_MODE = 0o644
+TOKEN_MODE = 0o600
+TOKEN_SECONDS = 3600
+
+
+@dataclass(frozen=True)
+class File:
+    content: bytes
+    mode: int
+
+
+# An audience (none is the API server's own) and seconds -> a token of the pod's service account.
+Tokens = Callable[[str | None, int], str]
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where the content of volumes comes from."""
+
+    data: Data
+    token: Tokens
+    addresses: Mapping[str, str]
+
+
+class Volumes:
+    """Of one pod."""
+
+    def __init__(self, folder: Path, sources: Sources) -> None:
+        self._folder = folder
+        self._sources = sources
+
+    def refresh(self, pod: Object) -> None:
+        """Makes what is not there, and renews what has changed. NotYet if something has to be waited for."""
+        for volume in pod["spec"].get("volumes", []):
+            path = self.path(volume)
+            if "hostPath" in volume:
+                _prepare_host_path(path, volume["hostPath"])
+                continue
+            path.mkdir(parents=True, exist_ok=True)
+            if "emptyDir" in volume:
+                _open_to(path, pod)
+            else:
+                write(path, _owned(self._content(volume, pod), pod), _owner(pod))
+
+    def path(self, volume: Object) -> Path:
+        if "hostPath" in volume:
+            return Path(volume["hostPath"]["path"])
+        return self._folder / volume["name"]
+
+    def _content(self, volume: Object, pod: Object) -> dict[str, File]:
+        if "projected" in volume:
+            projected = volume["projected"]
+            mode = projected.get("defaultMode", DEFAULT_MODE)
+            files: dict[str, File] = {}
+            for source in projected.get("sources", []):
+                files |= self._source(source, mode, pod)
+            return files
+        for kind in ("secret", "configMap", "downwardAPI"):
+            if kind in volume:
+                source = {**volume[kind], "name": volume[kind].get("secretName", volume[kind].get("name"))}
+                return self._source({kind: source}, source.get("defaultMode", DEFAULT_MODE), pod)
+        kind = next((key for key in volume if key != "name"), "nothing")
+        raise NotYet(f'volume "{volume["name"]}" is of {kind}, which this kubelet has not')
+
+    def _source(self, source: Object, mode: int, pod: Object) -> dict[str, File]:
+        if "secret" in source:
+            return self._of_object("secrets", source["secret"], mode, pod)
+        if "configMap" in source:
+            return self._of_object("configmaps", source["configMap"], mode, pod)
+        if "downwardAPI" in source:
+            items = source["downwardAPI"].get("items", [])
+            return {item["path"]: File(self._of_pod(item, pod), item.get("mode", mode)) for item in items}
+        if "serviceAccountToken" in source:
+            asked = source["serviceAccountToken"]
+            token = self._sources.token(asked.get("audience"), asked.get("expirationSeconds", TOKEN_SECONDS))
+            return {asked["path"]: File(token.encode(), TOKEN_MODE)}
+        raise NotYet(f"unsupported source of a volume: {', '.join(source)}")
+
+    def _of_object(self, kind: str, source: Object, mode: int, pod: Object) -> dict[str, File]:
+        held = self._sources.data(kind, pod["metadata"]["namespace"], source["name"])
+        if held is None:
+            if source.get("optional"):
+                return {}
+            raise NotYet(f'{kind[:-1]} "{source["name"]}" not found')
+        if "items" not in source:
+            return {key: File(content, mode) for key, content in held.items()}
+        files = {}
+        for item in source["items"]:
+            if item["key"] in held:
+                files[item["path"]] = File(held[item["key"]], item.get("mode", mode))
+            elif not source.get("optional"):
+                raise NotYet(f"{kind[:-1]} {source['name']} references non-existent key: {item['key']}")
+        return files
+
+    def _of_pod(self, item: Object, pod: Object) -> bytes:
+        if "fieldRef" in item:
+            return environment.field(pod, item["fieldRef"]["fieldPath"], self._sources.addresses).encode()
+        return environment.resource(pod, item["resourceFieldRef"]).encode()
+
+
+def write(folder: Path, files: Mapping[str, File], owner: tuple[int, int] = (0, 0)) -> bool:
+    """Makes the files be the content of the folder, all at once; whether anything changed."""
+    current = folder / DATA
+    if current.is_dir() and _read(current) == dict(files):
+        return False
+    before = os.readlink(current) if current.is_symlink() else None
+    moment = folder / f"..{time.time_ns()}"
+    for name, file in files.items():
+        path = moment / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(file.content)
+        path.chmod(file.mode)
+        os.chown(path, *owner)
+    moment.mkdir(exist_ok=True)
+    new = folder / f"{DATA}_new"
+    new.unlink(missing_ok=True)
+    new.symlink_to(moment.name)
+    new.rename(current)
+    _link(folder, {name.partition("/")[0] for name in files})
+    if before:
+        shutil.rmtree(folder / before, ignore_errors=True)
+    return True
+
+
+def _read(folder: Path) -> dict[str, File]:
+    """As it was written."""
+    paths = [path for path in folder.resolve().rglob("*") if path.is_file()]
+    top = folder.resolve()
+    return {str(path.relative_to(top)): File(path.read_bytes(), path.stat().st_mode & 0o7777) for path in paths}
+
+
+def _link(folder: Path, names: set[str]) -> None:
+    """What a container sees of the content: a link for each name, and none for what is not there any more."""
+    there = {path.name for path in folder.iterdir() if not path.name.startswith("..")}
+    for name in there - names:
+        (folder / name).unlink()
+    for name in names - there:
+        (folder / name).symlink_to(f"{DATA}/{name}")
+
+
+def _owner(pod: Object) -> tuple[int, int]:
+    """A token is for the user of the containers alone, if all of them have the same; the group is the pod's."""
+    context = pod["spec"].get("securityContext") or {}
+    containers = [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]
+    users = {
+        (container.get("securityContext") or {}).get("runAsUser", context.get("runAsUser", 0))
+        for container in containers
+    }
+    return (users.pop() if len(users) == 1 else 0), context.get("fsGroup", 0)
+
+
+def _owned(files: dict[str, File], pod: Object) -> dict[str, File]:
+    """Where a pod has a group for its volumes, the group may read them."""
+    if "fsGroup" not in (pod["spec"].get("securityContext") or {}):
+        return files
+    return {name: File(file.content, file.mode | 0o440) for name, file in files.items()}
+
+
+def _open_to(path: Path, pod: Object) -> None:
+    path.chmod(0o777)
+    group = (pod["spec"].get("securityContext") or {}).get("fsGroup")
+    if group is not None:
+        os.chown(path, -1, group)
+        path.chmod(0o2777)
+
+
+def _prepare_host_path(path: Path, source: Object) -> None:
+    if source.get("type") == "DirectoryOrCreate":
+        path.mkdir(parents=True, exist_ok=True)
+    elif source.get("type") == "FileOrCreate":
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    elif not path.exists():
+        raise NotYet(f"hostPath {path} does not exist on the node")

@@ -1,0 +1,57 @@
+"""A node: kube-proxy and the kubelet, in the node's namespace."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from tests.cluster import certificates
+from tests.cluster.places import PODS, PROGRAMS, REPOSITORY, Node
+from tests.cluster.processes import Process, own_group, top_group
+
+
+def start(node: Node) -> list[Process]:
+    node.folder.mkdir(exist_ok=True)
+    own = own_group(node.name)
+    proxy = [PROGRAMS / "kube-proxy", f"--config={_proxy_configuration(node)}"]
+    kubelet = [sys.executable, "-m", "tests.cluster.kubelet", node.name]
+    return [
+        Process(f"kube-proxy-{node.name}", proxy, group=own, namespace=node.namespace, folder=node.folder),
+        Process(
+            f"kubelet-{node.name}",
+            kubelet,
+            group=own,
+            namespace=node.namespace,
+            folder=REPOSITORY,
+            env={"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"},
+        ),
+    ]
+
+
+def stop(node: Node) -> None:
+    """As if its power had gone: everything on it ends at once, and nobody says goodbye."""
+    group = top_group().child(node.name)
+    group.remove()
+    group.create()
+    group.open_for_children()
+    own_group(node.name).create()
+
+
+def _proxy_configuration(node: Node) -> str:
+    config = {
+        "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+        "kind": "KubeProxyConfiguration",
+        "mode": node.proxy_mode,
+        "hostnameOverride": node.name,
+        "clientConnection": {"kubeconfig": str(certificates.kubeconfig("proxy"))},
+        "clusterCIDR": ",".join(PODS),
+        "bindAddress": node.addresses[0],
+        # What the whole machine has is not a node's to set.
+        "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
+        "nodePortAddresses": ["primary"],
+        "iptables": {"minSyncPeriod": "0s", "syncPeriod": "30s"},
+        "nftables": {"minSyncPeriod": "0s", "syncPeriod": "30s"},
+    }
+    path = node.folder / "kube-proxy.json"
+    path.write_text(json.dumps(config, indent=2))
+    return str(path)

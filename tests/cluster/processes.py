@@ -1,0 +1,75 @@
+"""The cluster's own processes: each in a control group and a namespace, with a log; they outlive whoever starts them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from lab.testbed import cgroups
+from lab.testbed.cgroups import Group
+from tests.cluster import network
+from tests.cluster.places import LOGS, NAME
+
+
+class Died(Exception):
+    """A process of the cluster ended; the message has the end of its log."""
+
+
+def top_group() -> Group:
+    """The group that everything of a cluster is in."""
+    return Group(cgroups.of_machine(), NAME)
+
+
+def make_groups(names: Sequence[str]) -> None:
+    """One for each part, with one below it for its own processes, and room for those of pods."""
+    top = top_group().create()
+    top.open_for_children()
+    for name in names:
+        part = top.child(name).create()
+        part.open_for_children()
+        own_group(name).create()
+
+
+def own_group(part: str) -> Group:
+    """Of the processes that a node or the control plane consists of."""
+    return top_group().child(part).child("own")
+
+
+class Process:
+    """One of them, while the command that has started it waits for it."""
+
+    def __init__(
+        self,
+        name: str,
+        argv: Sequence[object],
+        *,
+        group: Group,
+        namespace: str,
+        folder: Path,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.log = LOGS / f"{name}.log"
+        words = group.entering(["env", f"--chdir={folder}", *network.entering(namespace), *argv])
+        appending = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        self._pid = os.posix_spawnp(
+            str(words[0]),
+            list(map(str, words)),
+            {**os.environ, **(env or {})},
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 1, str(self.log), appending, 0o644),
+                (os.POSIX_SPAWN_DUP2, 1, 2),
+            ],
+            setsid=True,
+        )
+
+    def check(self) -> None:
+        """Raises if it has ended."""
+        pid, status = os.waitpid(self._pid, os.WNOHANG)
+        if pid:
+            lines = self.log.read_text(errors="replace").splitlines()[-15:]
+            said = "".join(f"\n    {line}" for line in lines)
+            code = os.waitstatus_to_exitcode(status)
+            raise Died(f"{self.name} ended with {code}; the end of {self.log}:{said}")

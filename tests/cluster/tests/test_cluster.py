@@ -1,0 +1,237 @@
+"""A cluster that runs: pods are reached, get what they ask for, begin again, and end as they should."""
+
+import json
+import subprocess
+import threading
+import time
+import unittest
+
+from tests.cluster import cluster, control_plane, network, nodes
+from tests.cluster.api import Unreachable
+from tests.cluster.places import NODES, node
+from tests.cluster.tests import running
+from tests.cluster.tests.running import ECHO, ClusterTest, container, fetch, is_ready, shell, status_of
+
+setUpModule = running.start
+tearDownModule = running.stop
+
+SPREAD = {
+    "maxSkew": 1,
+    "topologyKey": "kubernetes.io/hostname",
+    "whenUnsatisfiable": "DoNotSchedule",
+    "labelSelector": {"matchLabels": {"app": "echo"}},
+}
+ECHO_CONTAINER = container(
+    ECHO,
+    env=[
+        {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        {"name": "NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
+    ],
+    readinessProbe={"httpGet": {"path": "/", "port": 3000}, "periodSeconds": 1},
+)
+QUICK = {"terminationGracePeriodSeconds": 1}
+
+
+class ServiceTest(ClusterTest):
+    def test_deployment_is_reached_by_its_service_from_every_node_in_both_families(self) -> None:
+        template = {
+            "metadata": {"labels": {"app": "echo"}},
+            "spec": {"containers": [ECHO_CONTAINER], "topologySpreadConstraints": [SPREAD], **QUICK},
+        }
+        selector = {"matchLabels": {"app": "echo"}}
+        self.make("deployments", "echo", spec={"replicas": 3, "selector": selector, "template": template})
+        ports = [{"port": 80, "targetPort": 3000}]
+        dual = {"ipFamilyPolicy": "RequireDualStack", "selector": {"app": "echo"}, "ports": ports}
+        service = self.make("services", "echo", spec=dual)
+        self.wait(
+            lambda: self.api.get(self.path("deployments", "echo"))["status"].get("readyReplicas") == 3, "three ready pods"
+        )
+        four, six = service["spec"]["clusterIPs"]
+        for here in NODES:
+            for url in (f"http://{four}/", f"http://[{six}]/"):
+                with self.subTest(node=here.name, mode=here.proxy_mode, url=url):
+                    self.wait(lambda here=here, url=url: self.answers(here, url), "all three pods at the Service")
+
+    def answers(self, here, url: str) -> bool:
+        """Whether all pods answer, of which two are on other nodes."""
+        found = set()
+        for _ in range(12):
+            text = fetch(here, url)
+            if text.startswith("{"):
+                found.add(json.loads(text)["pod"])
+        return len(found) == 3
+
+
+class ContentTest(ClusterTest):
+    def test_pod_gets_environment_and_volumes_and_sees_them_change(self) -> None:
+        self.make("secrets", "s", stringData={"key": "hidden"})
+        self.make("configmaps", "m", data={"one": "first\n"})
+        script = "echo $NAME $KEY $GREETING; while :; do cat /m/one; sleep 0.05; done"
+        self.make_pod(
+            "p",
+            shell(
+                script,
+                env=[
+                    {"name": "NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+                    {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s", "key": "key"}}},
+                    {"name": "GREETING", "value": "hello-$(NAME)"},
+                ],
+                volumeMounts=[{"name": "m", "mountPath": "/m"}],
+            ),
+            volumes=[{"name": "m", "configMap": {"name": "m"}}],
+            **QUICK,
+        )
+        self.wait_for_logs("p", "p hidden hello-p", "first")
+        self.api.patch(self.path("configmaps", "m"), {"data": {"one": "second\n"}})
+        self.wait_for_logs("p", "second")
+
+    def test_pod_waits_for_what_is_not_there_and_says_what(self) -> None:
+        volumes = [{"name": "v", "secret": {"secretName": "late"}}]
+        self.make_pod("p", shell("cat /v/key; sleep 100", volumeMounts=[{"name": "v", "mountPath": "/v"}]), volumes=volumes)
+        self.wait_for_pod("p", lambda pod: "late" in json.dumps(status_of(pod)), "the Secret is named")
+        self.make("secrets", "late", stringData={"key": "here at last\n"})
+        self.wait_for_logs("p", "here at last")
+
+    def test_pod_asks_the_api_server_with_its_token_by_the_service(self) -> None:
+        folder = "/var/run/secrets/kubernetes.io/serviceaccount"
+        code = (
+            "import os, ssl, urllib.request as r; "
+            f"t = open('{folder}/token').read(); c = ssl.create_default_context(cafile='{folder}/ca.crt'); "
+            "u = f\"https://{os.environ['KUBERNETES_SERVICE_HOST']}:{os.environ['KUBERNETES_SERVICE_PORT']}/version\"; "
+            "print(r.urlopen(r.Request(u, headers={'Authorization': 'Bearer ' + t}), context=c).read().decode())"
+        )
+        for here in NODES:
+            name = f"p-{here.name}"
+            self.make_pod(name, container("busybox", "/usr/bin/python3", "-c", code), nodeName=here.name, **QUICK)
+            self.wait_for_logs(name, "gitVersion")
+
+
+class LifeTest(ClusterTest):
+    def test_container_that_fails_its_liveness_probe_begins_again(self) -> None:
+        script = "trap 'echo asked to end; exit 0' TERM; echo begun; touch /tmp/well; sleep 1; rm /tmp/well; while :; do sleep 0.1; done"
+        probe = {"exec": {"command": ["cat", "/tmp/well"]}, "periodSeconds": 1, "failureThreshold": 2}
+        self.make_pod("p", shell(script, livenessProbe=probe), **QUICK)
+        pod = self.wait_for_pod("p", lambda pod: status_of(pod).get("restartCount", 0) >= 1, "a restart")
+        self.assertEqual(status_of(pod)["lastState"]["terminated"]["reason"], "Completed")
+        self.assertIn("asked to end", "\n".join(self.logs("p", previous="true")))
+
+    def test_deleted_pod_runs_its_hook_and_has_its_grace(self) -> None:
+        hook = {"preStop": {"exec": {"command": ["sh", "-c", "echo hook >/proc/1/fd/1; sleep 1"]}}}
+        script = "trap 'echo asked to end; sleep 1; echo done; exit 0' TERM; echo begun; while :; do sleep 0.05; done"
+        self.make_pod("p", shell(script, lifecycle=hook), terminationGracePeriodSeconds=20)
+        self.wait_for_logs("p", "begun")
+        heard: list[str] = []
+        following = threading.Thread(target=lambda: heard.extend(self.logs("p", follow="true")))
+        following.start()
+        began = time.monotonic()
+        self.api.delete(self.path("pods", "p"))
+        self.wait_until_gone("p")
+        self.assertLess(time.monotonic() - began, 15.0)
+        following.join()
+        self.assertEqual([line for line in heard if line != "begun"], ["hook", "asked to end", "done"])
+
+    def test_pod_that_does_not_listen_is_killed_after_its_grace(self) -> None:
+        self.make_pod("p", shell("trap '' TERM; echo begun; while :; do sleep 0.05; done"), terminationGracePeriodSeconds=1)
+        self.wait_for_logs("p", "begun")
+        self.api.delete(self.path("pods", "p"))
+        self.wait_until_gone("p")
+
+    def test_terminating_pod_serves_until_it_has_ended(self) -> None:
+        hook = {"preStop": {"sleep": {"seconds": 3}}}
+        self.make_pod("p", {**ECHO_CONTAINER, "lifecycle": hook}, terminationGracePeriodSeconds=10)
+        address = self.wait_until_ready("p")["status"]["podIP"]
+        self.api.delete(self.path("pods", "p"))
+        pod = self.wait_for_pod("p", lambda pod: "deletionTimestamp" in pod["metadata"], "being deleted")
+        self.assertTrue(is_ready(pod))
+        self.assertIn('"pod"', fetch(NODES[0], f"http://{address}:3000/"))
+        self.wait_until_gone("p")
+
+    def test_init_containers_run_in_order_and_a_sidecar_outlives_the_main_one(self) -> None:
+        volume = [{"name": "v", "mountPath": "/v"}]
+        first = {**shell("echo one >>/v/log", volumeMounts=volume), "name": "first"}
+        sidecar = {**shell("sleep 1000"), "name": "sidecar", "restartPolicy": "Always"}
+        second = {**shell("echo two >>/v/log", volumeMounts=volume), "name": "second"}
+        self.make_pod(
+            "p",
+            shell("cat /v/log", volumeMounts=volume),
+            initContainers=[first, sidecar, second],
+            volumes=[{"name": "v", "emptyDir": {}}],
+            restartPolicy="Never",
+            **QUICK,
+        )
+        pod = self.wait_for_pod("p", lambda pod: pod["status"]["phase"] == "Succeeded", "success")
+        self.assertEqual(self.logs("p"), ["one", "two"])
+        self.assertEqual([status["name"] for status in pod["status"]["initContainerStatuses"]], ["first", "sidecar", "second"])
+
+    def test_unknown_image_is_said_so(self) -> None:
+        self.make_pod("p", container("registry.example/nothing:1"))
+        pod = self.wait_for_pod("p", lambda pod: "waiting" in status_of(pod).get("state", {}), "waiting")
+        pod = self.wait_for_pod("p", lambda pod: status_of(pod)["state"]["waiting"]["reason"] == "ErrImagePull", "no image")
+        self.assertIn("images.toml", status_of(pod)["state"]["waiting"]["message"])
+
+    def test_container_has_the_user_and_capabilities_and_cpu_that_were_asked_for(self) -> None:
+        context = {
+            "runAsUser": 65532,
+            "capabilities": {"drop": ["ALL"]},
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+        }
+        script = "id -u; grep -E 'CapBnd|NoNewPrivs' /proc/self/status; touch /tmp/x || echo read-only; sleep 100"
+        limits = {"limits": {"cpu": "200m"}}
+        self.make_pod("p", shell(script, securityContext=context, resources=limits), **QUICK)
+        lines = self.wait_for_logs("p", "65532", "read-only")
+        self.assertIn("CapBnd:\t0000000000000000", lines)
+        self.assertIn("NoNewPrivs:\t1", lines)
+
+
+class OutageTest(ClusterTest):
+    def test_pods_go_on_while_the_api_server_is_away(self) -> None:
+        self.make_pod("p", ECHO_CONTAINER, nodeName="n2", **QUICK)
+        address = self.wait_until_ready("p")["status"]["podIP"]
+        control_plane.stop_api_server()
+        try:
+            with self.assertRaises(Unreachable):
+                self.api.get("/version")
+            self.assertIn('"pod"', fetch(NODES[0], f"http://{address}:3000/"))
+        finally:
+            cluster.start_api_server()
+        pod = self.api.get(self.path("pods", "p"))
+        self.assertEqual((pod["status"]["podIP"], status_of(pod)["restartCount"]), (address, 0))
+        self.make_pod("after", ECHO_CONTAINER, nodeName="n2", **QUICK)
+        self.wait_until_ready("after")
+
+    def test_node_that_lost_its_power_comes_back_with_its_pods(self) -> None:
+        self.make_pod("p", ECHO_CONTAINER, nodeName="n3", **QUICK)
+        address = self.wait_until_ready("p")["status"]["podIP"]
+        nodes.stop(node("n3"))
+        self.assertNotIn('"pod"', fetch(NODES[0], f"http://{address}:3000/"))
+        nodes.start(node("n3"))
+        pod = self.wait_for_pod("p", lambda pod: status_of(pod)["restartCount"] == 1 and is_ready(pod), "begun again")
+        self.assertIn('"pod"', fetch(NODES[0], f"http://{pod['status']['podIP']}:3000/"))
+
+
+class WayTest(unittest.TestCase):
+    def test_address_of_the_pool_is_reached_from_the_machine_wherever_it_is(self) -> None:
+        for here in NODES[:2]:
+            entering = network.entering(here.namespace)
+            link = [*entering, "ip", "address"]
+            subprocess.run([*link, "add", "10.200.1.7/32", "dev", "eth0"], check=True)
+            serving = subprocess.Popen(
+                [*entering, "python3", "-m", "http.server", "--bind", "10.200.1.7", "8080"],
+                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/",
+            )  # fmt: skip
+            try:
+                answer = subprocess.run(
+                    ["curl", "--silent", "--retry", "20", "--retry-connrefused", "--retry-delay", "1", "http://10.200.1.7:8080/etc/hostname"],
+                    capture_output=True, check=False, timeout=60,
+                )  # fmt: skip
+                self.assertEqual(answer.returncode, 0)
+            finally:
+                serving.kill()
+                serving.wait()
+                subprocess.run([*link, "delete", "10.200.1.7/32", "dev", "eth0"], check=True)
+                subprocess.run(["ip", "neighbour", "flush", "to", "10.200.1.7"], check=False)
+
+
+if __name__ == "__main__":
+    unittest.main()
