@@ -10,13 +10,17 @@ use crate::flags::LogFormat;
 /// Which events are shown: a level, or `tracing`'s directives.
 const FILTER: &str = "SHEAVE_LOG";
 
+/// The client of the API server tells each failure before whoever asked does, who knows what it means.
+const TWICE_SAID: &str = "kube_client::client::builder=off";
+
 /// From here on events are written.
 pub(crate) fn start(format: LogFormat) {
     // Directives that make no sense are named on standard error, and left out.
     let filter = EnvFilter::builder()
         .with_default_directive(LevelFilter::INFO.into())
         .with_env_var(FILTER)
-        .from_env_lossy();
+        .from_env_lossy()
+        .add_directive(TWICE_SAID.parse().expect("a directive"));
     let events = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     match format {
         LogFormat::Text => {
