@@ -7,6 +7,8 @@ mod features;
 mod shape;
 /// What has to be written where a cluster does not say it yet.
 mod written;
+/// What could not be listened on.
+mod unbound;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,6 +17,7 @@ use crate::objects::ParentRef;
 
 pub use features::{FEATURES, tell_version};
 pub use shape::shape;
+pub use unbound::unbound;
 pub use written::{Written, withdrawn, written};
 
 /// What became of one object.

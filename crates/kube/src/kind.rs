@@ -20,13 +20,20 @@ pub(crate) struct Kind {
 const GATEWAY_API: &str = "gateway.networking.k8s.io";
 const SHEAVE: &str = "sheave.dev";
 
+/// That of Gateway tells which version of Gateway API is installed.
+pub(crate) const DEFINITION: &str = "CustomResourceDefinition";
+
 /// Of Secrets, those that never hold a certificate are most of what a cluster has, and the largest.
 const NO_CERTIFICATES: &str = "type!=kubernetes.io/service-account-token,type!=helm.sh/release.v1,\
      type!=bootstrap.kubernetes.io/token,type!=kubernetes.io/dockerconfigjson,\
      type!=kubernetes.io/dockercfg,type!=kubernetes.io/basic-auth,type!=kubernetes.io/ssh-auth";
 
 /// Every kind; never Pods, which change far more often and say nothing that EndpointSlices do not.
-pub(crate) const KINDS: [Kind; 17] = [
+pub(crate) const KINDS: [Kind; 18] = [
+    Kind {
+        fields: Some("metadata.name=gateways.gateway.networking.k8s.io"),
+        ..of("apiextensions.k8s.io", "v1", DEFINITION, "customresourcedefinitions")
+    },
     of(GATEWAY_API, "v1", "GatewayClass", "gatewayclasses"),
     of(GATEWAY_API, "v1", "Gateway", "gateways"),
     of(GATEWAY_API, "v1", "ListenerSet", "listenersets"),

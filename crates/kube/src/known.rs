@@ -10,7 +10,10 @@ use kube_core::DynamicObject;
 use kube_runtime::watcher::Event;
 use serde_json::{Value, json};
 
-use crate::kind::{KINDS, Kind};
+use crate::kind::{DEFINITION, KINDS, Kind};
+
+/// The annotation of Gateway API's definitions that tells their version.
+const BUNDLE_VERSION: &str = "gateway.networking.k8s.io/bundle-version";
 
 /// A namespace, which is empty for what has none, and a name.
 pub(crate) type Name = (String, String);
@@ -52,6 +55,8 @@ pub(crate) struct Held {
     pub(crate) status: Option<Value>,
     /// Of optimistic writes.
     pub(crate) resource_version: String,
+    /// Of a definition.
+    bundle_version: Option<String>,
 }
 
 impl Known {
@@ -117,6 +122,12 @@ impl Known {
     pub(crate) fn find(&self, kind: &str, namespace: &str, name: &str) -> Option<&Held> {
         let of_kind = &self.kinds[Kind::place(kind)?];
         of_kind.objects.get(&(namespace.to_owned(), name.to_owned()))
+    }
+
+    /// The version of Gateway API's definitions, where they say it.
+    pub(crate) fn bundle_version(&self) -> Option<&str> {
+        let (_, held) = self.all(DEFINITION).next()?;
+        held.bundle_version.as_deref()
     }
 
     /// All objects of a kind, by name.
@@ -189,6 +200,8 @@ fn hold(kind: &Kind, mut object: DynamicObject) -> Option<(Name, Held)> {
     let name = name_of(&object);
     // Who wrote which field is most of an object's metadata, and nothing to us.
     object.metadata.managed_fields = None;
+    let annotations = object.metadata.annotations.as_mut();
+    let bundle_version = annotations.and_then(|it| it.remove(BUNDLE_VERSION));
     let resource_version = object.metadata.resource_version.clone().unwrap_or_default();
     let status = object.data.as_object_mut().and_then(|fields| fields.remove("status"));
     let mut value = object.data;
@@ -197,8 +210,8 @@ fn hold(kind: &Kind, mut object: DynamicObject) -> Option<(Name, Held)> {
     value["metadata"] = json!(object.metadata);
     let origin = Origin { file: Arc::from("kubernetes"), document: 0 };
     let (mut objects, problems) = gateway::objects::read(value, origin);
-    // Only kinds that others write a status of us need theirs.
-    Some((name, Held { object: objects.pop(), problems, status, resource_version }))
+    let object = objects.pop();
+    Some((name, Held { object, problems, status, resource_version, bundle_version }))
 }
 
 #[cfg(test)]

@@ -124,7 +124,9 @@ impl Publisher {
         let known = lock(&self.known);
         let mut due = Vec::new();
         let mut spoken_of = BTreeSet::new();
-        for status in statuses {
+        let mut statuses = statuses.to_vec();
+        status::tell_version(&mut statuses, known.bundle_version());
+        for status in &statuses {
             let object = &status.object;
             let Some(kind) = Kind::named(object.kind) else { continue };
             let namespace = kind.namespace_of(&object.namespace);

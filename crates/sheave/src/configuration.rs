@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use gateway::snapshot::{Backend, BackendKey, EndpointSpec, Snapshot, Source};
+use gateway::status;
 use gateway::{Addresses, Endpoints, Object, Problem, Translation};
 use proxy::{ListenerView, Proxy};
 use tokio::sync::watch;
@@ -97,13 +98,17 @@ impl Configuration {
             tracing::warn!(file = %problem.origin.file, object = problem.object, "{}", problem.message);
         }
         let Checked { objects, addresses, translation, .. } = checked;
-        let Translation { mut snapshot, statuses, dated, problems } = translation;
+        let Translation { mut snapshot, mut statuses, dated, problems } = translation;
         self.names.follow(hosts(&snapshot)).await;
         for backend in &mut snapshot.backends {
             resolve(backend, &self.names);
         }
         let before = self.listening();
-        let unbound: Vec<String> = self.proxy.apply(&snapshot).iter().map(with_advice).collect();
+        let errors = self.proxy.apply(&snapshot);
+        let unbound: Vec<String> = errors.iter().map(with_advice).collect();
+        for (error, sentence) in errors.iter().zip(&unbound) {
+            status::unbound(&mut statuses, &error.name, sentence);
+        }
         self.tell_listeners(&before);
         tell_size(&snapshot);
         self.objects = objects;
