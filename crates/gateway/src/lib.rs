@@ -6,6 +6,8 @@
 
 /// The objects that ask: YAML in, typed objects and every structural error out.
 pub mod objects;
+/// Which addresses Gateways are served on.
+pub mod addresses;
 /// From objects to a Snapshot and statuses.
 pub mod translate;
 /// Everything the data plane is asked to do.
@@ -17,6 +19,7 @@ pub mod status;
 /// What is wrong with an object, and where.
 pub mod problem;
 
+pub use addresses::Addresses;
 pub use objects::{Object, parse};
 pub use problem::{Origin, Problem};
 pub use snapshot::Snapshot;

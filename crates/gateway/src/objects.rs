@@ -18,8 +18,12 @@ mod duration;
 mod in_flight;
 /// What every object has.
 mod metadata;
+/// `Namespace`, and labels.
+mod namespace;
 /// `GatewayClass` and `Gateway`.
 mod gateway;
+/// `ListenerSet`.
+mod listener_set;
 /// What a Gateway says of TLS.
 mod gateway_tls;
 /// What routes of every kind have.
@@ -72,7 +76,7 @@ pub use client_policy::{
 pub use duration::Duration;
 pub use gateway::{
     AllowedNamespaces, AllowedRoutes, FromNamespaces, GatewayAddress, GatewayClassSpec,
-    GatewaySpec, Listener, RouteKind,
+    GatewaySpec, Infrastructure, Listener, RouteKind,
 };
 pub use gateway_tls::{
     BackendTls, FrontendTls, FrontendTlsConfig, FrontendTlsPort, FrontendValidation,
@@ -88,8 +92,12 @@ pub use http_match::{
 };
 pub use http_route::{BackendRef, HttpRouteRetry, HttpRouteRule, HttpRouteSpec, HttpRouteTimeouts};
 pub use in_flight::MaxInFlight;
+pub use listener_set::{AllowedListeners, ListenerNamespaces, ListenerSetSpec, ParentGatewayRef};
 pub use metadata::{Metadata, Resource};
-pub use read::parse;
+pub use namespace::{
+    LabelExpression, LabelSelector, NAMESPACE_NAME_LABEL, NamespaceSpec, namespace_labels,
+};
+pub use read::{parse, read};
 pub use reference_grant::{GrantFrom, GrantTo, ReferenceGrantSpec};
 pub use route::{ParentRef, ServiceRef};
 pub use scalar::{CorsOrigin, FieldName, Hostname, Ignored, Network, Unserved};
@@ -106,10 +114,14 @@ pub use tls_route::TlsRouteSpec;
 /// An object that we understand.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Object {
+    /// Whose labels others select by.
+    Namespace(Resource<NamespaceSpec>),
     /// Who serves the Gateways of a class.
     GatewayClass(Resource<GatewayClassSpec>),
     /// Where to accept.
     Gateway(Resource<GatewaySpec>),
+    /// Where a Gateway accepts besides.
+    ListenerSet(Resource<ListenerSetSpec>),
     /// Which requests go to which Services.
     HttpRoute(Resource<HttpRouteSpec>),
     /// Which calls of gRPC go to which Services.

@@ -12,9 +12,9 @@ pub struct Origin {
     pub document: usize,
 }
 
-/// `Kind namespace/name`, or `Kind name` for the one kind of ours that is in no namespace.
+/// `Kind namespace/name`, or `Kind name` for the kinds that are in no namespace.
 pub(crate) fn label(kind: &str, namespace: &str, name: &str) -> String {
-    if kind == "GatewayClass" {
+    if ["GatewayClass", "Namespace"].contains(&kind) {
         format!("{kind} {name}")
     } else {
         format!("{kind} {namespace}/{name}")

@@ -46,6 +46,9 @@ pub struct Snapshot {
 pub struct Listener {
     /// Where to accept; port 0 takes any free port (files and flags only).
     pub address: SocketAddr,
+    /// Whether the address may come to this machine later, or never: it is of a cluster's pool, and is to be bound
+    /// nevertheless (IP_FREEBIND), so that who gets it serves at once.
+    pub free_bind: bool,
     /// `namespace/gateway/listener` of the first listener on this address: the label in metrics and logs.
     pub name: Arc<str>,
     /// What clients may do.

@@ -1,8 +1,21 @@
-//! What became of each object, as Gateway API's conditions say it. How a status is written is for the source to know.
+//! What became of each object, as Gateway API's conditions say it, and how a cluster is told. Who writes it there, and
+//! when, is for the source to know.
 
+/// What the data plane has, by Gateway API's names.
+mod features;
+/// Statuses in the shape that Kubernetes gives them.
+mod shape;
+/// What has to be written where a cluster does not say it yet.
+mod written;
+
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::objects::ParentRef;
+
+pub use features::{FEATURES, tell_version};
+pub use shape::shape;
+pub use written::{Written, withdrawn, written};
 
 /// What became of one object.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,12 +44,27 @@ pub struct Reference {
 pub enum Detail {
     /// Of a GatewayClass.
     GatewayClass(Vec<Condition>),
-    /// Of a Gateway as a whole, and of each listener in its order.
-    Gateway(Vec<Condition>, Vec<ListenerStatus>),
+    /// Of a Gateway.
+    Gateway(GatewayStatus),
+    /// Of a ListenerSet as a whole, and of each listener in its order.
+    ListenerSet(Vec<Condition>, Vec<ListenerStatus>),
     /// Of a route of any kind, for each parent of ours.
     Route(Vec<ParentStatus>),
     /// Of a policy, for each target; of a BackendTLSPolicy, for each Gateway of ours that leads to one of its targets.
     Policy(Vec<TargetStatus>),
+}
+
+/// What became of a Gateway.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct GatewayStatus {
+    /// Where it is served, as far as that is known: every address of the machine is none.
+    pub addresses: Vec<IpAddr>,
+    /// What holds for it as a whole.
+    pub conditions: Vec<Condition>,
+    /// What became of each of its own listeners, in their order.
+    pub listeners: Vec<ListenerStatus>,
+    /// How many ListenerSets have been attached to it.
+    pub attached_listener_sets: usize,
 }
 
 /// What became of a listener.
@@ -108,6 +136,23 @@ pub enum ConditionType {
     Http3,
     /// Endpoints are believed whatever certificate they show; ours, for Gateway API knows no such thing.
     InsecureEndpoints,
+    /// The definitions of Gateway API's kinds are of a version that we know.
+    SupportedVersion,
+}
+
+impl ConditionType {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::Accepted,
+        Self::Programmed,
+        Self::ResolvedRefs,
+        Self::Conflicted,
+        Self::PartiallyInvalid,
+        Self::InsecureFrontendValidationMode,
+        Self::Http3,
+        Self::InsecureEndpoints,
+        Self::SupportedVersion,
+    ];
 }
 
 /// Why something holds or does not; the names are Gateway API's.
@@ -115,6 +160,8 @@ pub enum ConditionType {
 #[allow(missing_docs, reason = "Gateway API documents its reasons")]
 pub enum Reason {
     Accepted,
+    AddressNotAssigned,
+    AddressNotUsable,
     BackendNotFound,
     ConfigurationChanged,
     Conflicted,
@@ -133,15 +180,21 @@ pub enum Reason {
     NoMatchingListenerHostname,
     NoMatchingParent,
     NoValidCACertificate,
+    NotAllowed,
     NotAllowedByListeners,
+    ParentNotAccepted,
+    Pending,
+    PortUnavailable,
     Programmed,
     ProtocolConflict,
     RefNotPermitted,
     ResolvedRefs,
+    SupportedVersion,
     TargetNotFound,
     UnsupportedAddress,
     UnsupportedProtocol,
     UnsupportedValue,
+    UnsupportedVersion,
 }
 
 impl Condition {

@@ -57,6 +57,7 @@ pub use backend::{Endpoints, SERVICE_NAME_LABEL};
 pub use certificate::Dated;
 pub use listener::CONTROLLER;
 
+use crate::addresses::Addresses;
 use crate::objects::{Object, Resource};
 use crate::problem::Problem;
 use crate::snapshot::{Backend, BackendKey, Snapshot};
@@ -77,19 +78,19 @@ pub struct Translation {
     pub dated: BTreeSet<Dated>,
 }
 
-/// What these objects ask for.
-pub fn translate(objects: &[Object]) -> Translation {
+/// What these objects ask for, where Gateways have these addresses.
+pub fn translate(objects: &[Object], addresses: &Addresses) -> Translation {
     let mut report = Report::default();
     let index = Index::new(objects, &mut report);
     let client_policies = policy::client_policies(&index, &mut report);
     let tls_policies = backend_tls::backend_tls_policies(&index, &mut report);
     let backend_policies = policy::backend_policies(&index, &tls_policies, &mut report);
 
-    let mut gateways = listener::gateways(&index, &mut report);
+    let mut gateways = listener::gateways(&index, addresses, &mut report);
     http3::find(&mut gateways, &client_policies, &mut report);
     let mut routes = route::drafts(&index, &mut gateways, &mut report);
     routes.extend(stream_route::drafts(&index, &mut gateways, &mut report));
-    let mut addresses = address::addresses(&gateways, &client_policies, &mut report);
+    let mut listeners = address::listeners(&gateways, addresses, &client_policies, &mut report);
     gateway_status::statuses(&gateways, &mut report);
     let users = speech::users(&routes);
     users.report_clients(&tls_policies, &gateways, &mut report);
@@ -112,11 +113,11 @@ pub fn translate(objects: &[Object]) -> Translation {
     for route in &routes {
         for draft in &route.rules {
             let rule = Arc::new(draft.rule(snapshot.rules.len(), &keys));
-            addresses.add_rule(&gateways, &route.attachments, &draft.matches, &rule);
+            listeners.add_rule(&gateways, &route.attachments, &draft.matches, &rule);
             snapshot.rules.push(rule);
         }
     }
-    snapshot.listeners = addresses.into_listeners();
+    snapshot.listeners = listeners.into_listeners();
     report.problems.sort_by(|a, b| a.origin.cmp(&b.origin));
     let Report { statuses, problems, dated } = report;
     Translation { snapshot, statuses, problems, dated }

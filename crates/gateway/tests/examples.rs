@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use gateway::snapshot::{Backend, Source, Target};
-use gateway::{parse, translate};
+use gateway::{Addresses, parse, translate};
 
 #[test]
 fn every_example_translates_without_a_problem() {
@@ -15,7 +15,7 @@ fn every_example_translates_without_a_problem() {
     for path in paths.filter(|path| path.extension().is_some_and(|extension| extension == "yaml")) {
         let (objects, mut problems) =
             parse(&fs::read_to_string(&path).unwrap(), path.to_str().unwrap());
-        let translation = translate(&objects);
+        let translation = translate(&objects, &Addresses::Own);
         problems.extend(translation.problems);
         assert_eq!(problems, [], "{}", path.display());
         let snapshot = translation.snapshot;

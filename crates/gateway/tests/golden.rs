@@ -14,8 +14,8 @@ use gateway::snapshot::{
     Backend, BackendSettings, Carried, ClientCertificates, EndpointTls, Filters, Listener,
     Protocol, Roots, Rule, Source, Target, TlsSite, Transport,
 };
-use gateway::status::{Condition, Detail, Status};
-use gateway::{Snapshot, parse, translate};
+use gateway::status::{Condition, Detail, GatewayStatus, Status};
+use gateway::{Addresses, Snapshot, parse, translate};
 
 #[test]
 fn every_case_comes_to_what_its_output_says() {
@@ -49,7 +49,7 @@ fn cases() -> Vec<PathBuf> {
 
 fn output(input: &str, file: &str) -> String {
     let (objects, problems) = parse(input, file);
-    let translation = translate(&objects);
+    let translation = translate(&objects, &Addresses::Own);
     let defaults = defaults();
     let mut out = String::new();
     section(&mut out, "problems", problems.iter().chain(&translation.problems).map(quoted));
@@ -93,7 +93,7 @@ fn defaults() -> (Listener, Backend) {
     let address = "127.0.0.1:0".parse().unwrap();
     let listen = Listen { protocol: ListenProtocol::Http, address };
     let flags = Shorthand { listen: vec![listen], to: vec![address], ..Default::default() };
-    let mut snapshot = translate(&shorthand(&flags)).snapshot;
+    let mut snapshot = translate(&shorthand(&flags), &Addresses::Own).snapshot;
     (snapshot.listeners.remove(0), snapshot.backends.remove(0))
 }
 
@@ -267,7 +267,8 @@ fn status(status: &Status) -> Vec<String> {
     };
     match &status.detail {
         Detail::GatewayClass(conditions) => vec![line("", conditions)],
-        Detail::Gateway(conditions, listeners) => {
+        Detail::Gateway(GatewayStatus { conditions, listeners, .. })
+        | Detail::ListenerSet(conditions, listeners) => {
             let listeners = listeners.iter().map(|it| {
                 let part =
                     format!(" {} {:?} x {}", it.name, it.supported_kinds, it.attached_routes);

@@ -11,7 +11,7 @@ use gateway::objects::{
     Object, Shorthand, SliceEndpoint, SlicePort, shorthand,
 };
 use gateway::snapshot::{Carried, Listener, Protocol, Snapshot, Target};
-use gateway::{Endpoints, parse, translate};
+use gateway::{Addresses, Endpoints, parse, translate};
 use proptest::prelude::*;
 
 /// Every input of the golden tests.
@@ -116,7 +116,7 @@ proptest! {
     #[test]
     fn any_text_is_read_or_refused(text in "\\PC*") {
         let (objects, _) = parse(&text, "any");
-        assert_valid(&translate(&objects).snapshot);
+        assert_valid(&translate(&objects, &Addresses::Own).snapshot);
     }
 
     #[test]
@@ -126,15 +126,15 @@ proptest! {
         let inputs = inputs();
         let text = damaged(&inputs[case % inputs.len()], line, damage);
         let (objects, _) = parse(&text, "damaged");
-        assert_valid(&translate(&objects).snapshot);
+        assert_valid(&translate(&objects, &Addresses::Own).snapshot);
     }
 
     #[test]
     fn the_short_way_gives_the_endpoints_of_a_translation(before in slices(), after in slices()) {
-        let translation = translate(&with_slices(before));
+        let translation = translate(&with_slices(before), &Addresses::Own);
         let objects = with_slices(after);
         let endpoints = Endpoints::new(&objects);
-        for (old, new) in translation.snapshot.backends.iter().zip(translate(&objects).snapshot.backends) {
+        for (old, new) in translation.snapshot.backends.iter().zip(translate(&objects, &Addresses::Own).snapshot.backends) {
             prop_assert_eq!(&old.key, &new.key);
             prop_assert_eq!(endpoints.of(&old.key), new.endpoints);
         }
@@ -160,7 +160,7 @@ proptest! {
             queue,
             queue_timeout: Some(Duration::from_secs(7)),
         };
-        let translation = translate(&shorthand(&flags));
+        let translation = translate(&shorthand(&flags), &Addresses::Own);
         prop_assert_eq!(translation.problems, []);
         let snapshot = translation.snapshot;
         let addresses = snapshot.listeners.iter().map(|listener| listener.address);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use gateway::snapshot::{Backend, BackendKey, EndpointSpec, Snapshot, Source};
-use gateway::{Endpoints, Object, Problem, Translation};
+use gateway::{Addresses, Endpoints, Object, Problem, Translation};
 use proxy::{ListenerView, Proxy};
 use tokio::sync::watch;
 
@@ -36,7 +36,7 @@ pub(crate) struct Checked {
 /// Every error of the contents, or what they come to.
 pub(crate) fn check(contents: Contents) -> Result<Checked, Vec<Problem>> {
     let Contents { objects, mut problems } = contents;
-    let mut translation = gateway::translate(&objects);
+    let mut translation = gateway::translate(&objects, &Addresses::Own);
     problems.append(&mut translation.problems);
     if problems.is_empty() { Ok(Checked { objects, translation }) } else { Err(problems) }
 }

@@ -46,6 +46,7 @@ fn names() -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use gateway::Addresses;
     use gateway::objects::{Listen, ListenProtocol, Shorthand, shorthand};
 
     use super::*;
@@ -58,7 +59,7 @@ mod tests {
         let flags = Shorthand { listen, to: vec![address], certificates: 1, ..Default::default() };
         let mut objects = shorthand(&flags);
         objects.push(secret(now).unwrap());
-        let translation = gateway::translate(&objects);
+        let translation = gateway::translate(&objects, &Addresses::Own);
         // Nobody serves on port 0, which says nothing of the certificate.
         assert_eq!(translation.problems, []);
         assert!(translation.snapshot.listeners[0].tls.is_some());

@@ -1,9 +1,13 @@
 //! `GatewayClass` and `Gateway` (gateway.networking.k8s.io/v1): who serves, and where to accept.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::gateway_tls::{GatewayTls, ListenerTls};
+use super::listener_set::AllowedListeners;
+use super::namespace::LabelSelector;
 use super::scalar::{Hostname, Ignored, Unserved};
 
 /// Who serves the Gateways of this class.
@@ -34,13 +38,25 @@ pub struct GatewaySpec {
     #[schemars(length(max = 16))]
     pub addresses: Vec<GatewayAddress>,
     /// Labels and settings of what a controller makes for the Gateway.
-    pub infrastructure: Option<Unserved>,
-    /// Which ListenerSets may attach.
-    pub allowed_listeners: Option<Unserved>,
+    pub infrastructure: Option<Infrastructure>,
+    /// Which ListenerSets may attach; none when not given.
+    pub allowed_listeners: Option<AllowedListeners>,
     /// TLS of the whole Gateway.
     pub tls: Option<GatewayTls>,
     /// Which routes attach without naming the Gateway.
     pub default_scope: Option<Unserved>,
+}
+
+/// Labels and settings of what a controller makes for a Gateway. We make nothing, so there is nothing to label.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Infrastructure {
+    /// Labels of what is made.
+    pub labels: BTreeMap<String, String>,
+    /// Annotations of what is made.
+    pub annotations: BTreeMap<String, String>,
+    /// Settings of other implementations.
+    pub parameters_ref: Option<Unserved>,
 }
 
 /// One port and protocol, and the hosts that are meant.
@@ -86,13 +102,13 @@ pub struct AllowedNamespaces {
     #[serde(default)]
     pub from: FromNamespaces,
     /// Their labels, for `from: Selector`.
-    pub selector: Option<Ignored>,
+    pub selector: Option<LabelSelector>,
 }
 
-/// Namespaces, relative to the Gateway's.
+/// Namespaces, relative to that of the object that says it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 pub enum FromNamespaces {
-    /// The Gateway's own.
+    /// Its own.
     #[default]
     Same,
     /// Every one.

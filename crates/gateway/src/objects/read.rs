@@ -1,20 +1,22 @@
 //! From documents to objects: the items of a List, the kind of each, and all that is wrong with it.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
-use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
-use super::Object;
 use super::document::documents;
-use super::metadata::{Metadata, Resource};
 use super::schema::{self, schema};
+use super::{
+    BackendPolicySpec, BackendTlsPolicySpec, ClientPolicySpec, ConfigMapSpec, EndpointSliceSpec,
+    GatewayClassSpec, GatewaySpec, GrpcRouteSpec, HttpRouteSpec, ListenerSetSpec, Metadata,
+    NamespaceSpec, Object, ReferenceGrantSpec, Resource, SecretSpec, ServiceSpec, StreamRouteSpec,
+    TlsRouteSpec,
+};
 use crate::problem::{self, Origin, Problem};
 
 /// Kinds that a cluster's dump naturally holds and that mean nothing to us.
-const IGNORED_KINDS: [&str; 34] = [
+const IGNORED_KINDS: [&str; 33] = [
     "APIService",
     "ClusterRole",
     "ClusterRoleBinding",
@@ -31,7 +33,6 @@ const IGNORED_KINDS: [&str; 34] = [
     "Lease",
     "LimitRange",
     "MutatingWebhookConfiguration",
-    "Namespace",
     "NetworkPolicy",
     "Node",
     "PersistentVolume",
@@ -52,7 +53,21 @@ const IGNORED_KINDS: [&str; 34] = [
 ];
 
 /// Kinds that ask for something we do not serve yet.
-const UNSERVED_KINDS: [&str; 2] = ["Ingress", "ListenerSet"];
+const UNSERVED_KINDS: [&str; 1] = ["Ingress"];
+
+/// Parts of an object that narrow what it asks for. What we do not know there may narrow it further, so that the rest
+/// alone would ask for too much.
+const NARROWING: [&str; 9] = [
+    "allowedListeners",
+    "allowedRoutes",
+    "filters",
+    "from",
+    "matches",
+    "targetRefs",
+    "tls",
+    "to",
+    "validation",
+];
 
 /// Reads a stream of YAML documents: every object that is well formed, and every fault of the others.
 ///
@@ -60,7 +75,7 @@ const UNSERVED_KINDS: [&str; 2] = ["Ingress", "ListenerSet"];
 /// a cluster's dump holds without asking us for anything (Deployment, Pod, …) are left out.
 pub fn parse(text: &str, file: &str) -> (Vec<Object>, Vec<Problem>) {
     let file = Arc::from(file);
-    let mut reader = Reader::default();
+    let mut reader = Reader::of(Source::File);
     for (index, document) in documents(text).iter().enumerate() {
         let origin = Origin { file: Arc::clone(&file), document: index + 1 };
         match document.value() {
@@ -71,13 +86,38 @@ pub fn parse(text: &str, file: &str) -> (Vec<Object>, Vec<Problem>) {
     (reader.objects, reader.problems)
 }
 
+/// Reads an object as an API server holds it: the same, but for fields that we do not know, since its definitions may be
+/// newer than we are. They are reported and left out, and the rest counts; only where they might narrow what is asked
+/// for (a match, a filter, who may attach) the object is left out as a whole. Kinds of Kubernetes itself grow fields
+/// with every version, and none of those is reported.
+pub fn read(mut value: Value, origin: Origin) -> (Vec<Object>, Vec<Problem>) {
+    schema::drop_nulls(&mut value);
+    let mut reader = Reader::of(Source::Cluster);
+    reader.read_value(&origin, value);
+    (reader.objects, reader.problems)
+}
+
+/// Who hands objects to us.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Source {
+    /// An author, to whom an unknown field is an error.
+    File,
+    /// An API server, which has let the object pass.
+    Cluster,
+}
+
 /// A kind that we understand.
 struct Kind {
     name: &'static str,
     /// What `apiVersion` may be; all are of one group.
     versions: &'static [&'static str],
+    /// Of its spec; made when it is first needed.
+    schema: LazyLock<Value>,
     read: fn(&mut Reader, Raw<'_>) -> Option<Object>,
 }
+
+/// Of the metadata of every kind.
+static METADATA: LazyLock<Value> = LazyLock::new(schema::<Metadata>);
 
 const GATEWAY_API: &[&str] = &["gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1beta1"];
 /// Kinds that have grown up later have left these behind; what is written in them means the same.
@@ -88,80 +128,107 @@ const GATEWAY_API_LATER: &[&str] = &[
 ];
 const SHEAVE: &[&str] = &["sheave.dev/v1alpha1"];
 
-const KINDS: [Kind; 15] = [
+static KINDS: [Kind; 17] = [
+    Kind {
+        name: "Namespace",
+        versions: &["v1"],
+        schema: LazyLock::new(schema::<NamespaceSpec>),
+        read: |reader, raw| reader.read_spec(raw).map(Object::Namespace),
+    },
     Kind {
         name: "GatewayClass",
         versions: GATEWAY_API,
+        schema: LazyLock::new(schema::<GatewayClassSpec>),
         read: |reader, raw| reader.read_spec(raw).map(Object::GatewayClass),
     },
     Kind {
         name: "Gateway",
         versions: GATEWAY_API,
+        schema: LazyLock::new(schema::<GatewaySpec>),
         read: |reader, raw| reader.read_spec(raw).map(Object::Gateway),
+    },
+    Kind {
+        name: "ListenerSet",
+        versions: &["gateway.networking.k8s.io/v1"],
+        schema: LazyLock::new(schema::<ListenerSetSpec>),
+        read: |reader, raw| reader.read_spec(raw).map(Object::ListenerSet),
     },
     Kind {
         name: "HTTPRoute",
         versions: GATEWAY_API,
+        schema: LazyLock::new(schema::<HttpRouteSpec>),
         read: |reader, raw| reader.read_spec(raw).map(Object::HttpRoute),
     },
     Kind {
         name: "GRPCRoute",
         versions: GATEWAY_API_LATER,
+        schema: LazyLock::new(schema::<GrpcRouteSpec>),
         read: |reader, raw| reader.read_spec(raw).map(Object::GrpcRoute),
     },
     Kind {
         name: "TLSRoute",
         versions: GATEWAY_API_LATER,
+        schema: LazyLock::new(schema::<TlsRouteSpec>),
         read: |reader, raw| reader.read_spec(raw).map(Object::TlsRoute),
     },
     Kind {
         name: "TCPRoute",
         versions: GATEWAY_API_LATER,
+        schema: LazyLock::new(schema::<StreamRouteSpec>),
         read: |reader, raw| reader.read_spec(raw).map(Object::TcpRoute),
     },
     Kind {
         name: "UDPRoute",
         versions: GATEWAY_API_LATER,
+        schema: LazyLock::new(schema::<StreamRouteSpec>),
         read: |reader, raw| reader.read_spec(raw).map(Object::UdpRoute),
     },
     Kind {
         name: "ReferenceGrant",
         versions: GATEWAY_API,
+        schema: LazyLock::new(schema::<ReferenceGrantSpec>),
         read: |reader, raw| reader.read_spec(raw).map(Object::ReferenceGrant),
     },
     Kind {
         name: "Service",
         versions: &["v1"],
+        schema: LazyLock::new(schema::<ServiceSpec>),
         read: |reader, raw| reader.read_spec(raw).map(Object::Service),
     },
     Kind {
         name: "EndpointSlice",
         versions: &["discovery.k8s.io/v1"],
+        schema: LazyLock::new(schema::<EndpointSliceSpec>),
         read: |reader, raw| reader.read_flat(raw).map(Object::EndpointSlice),
     },
     Kind {
         name: "Secret",
         versions: &["v1"],
+        schema: LazyLock::new(schema::<SecretSpec>),
         read: |reader, raw| reader.read_flat(raw).map(Object::Secret),
     },
     Kind {
         name: "ConfigMap",
         versions: &["v1"],
+        schema: LazyLock::new(schema::<ConfigMapSpec>),
         read: |reader, raw| reader.read_flat(raw).map(Object::ConfigMap),
     },
     Kind {
         name: "BackendTLSPolicy",
         versions: GATEWAY_API_LATER,
+        schema: LazyLock::new(schema::<BackendTlsPolicySpec>),
         read: |reader, raw| reader.read_spec(raw).map(Object::BackendTlsPolicy),
     },
     Kind {
         name: "BackendPolicy",
         versions: SHEAVE,
+        schema: LazyLock::new(schema::<BackendPolicySpec>),
         read: |reader, raw| reader.read_spec(raw).map(Box::new).map(Object::BackendPolicy),
     },
     Kind {
         name: "ClientPolicy",
         versions: SHEAVE,
+        schema: LazyLock::new(schema::<ClientPolicySpec>),
         read: |reader, raw| reader.read_spec(raw).map(Object::ClientPolicy),
     },
 ];
@@ -170,6 +237,11 @@ impl Kind {
     /// The kind of a name and of any version of its group.
     fn find(name: &str, version: &str) -> Option<&'static Self> {
         KINDS.iter().find(|kind| kind.name == name && group(kind.versions[0]) == group(version))
+    }
+
+    /// Whether it is one of Kubernetes itself.
+    fn is_of_kubernetes(&self) -> bool {
+        ["", "discovery.k8s.io"].contains(&group(self.versions[0]))
     }
 }
 
@@ -182,20 +254,22 @@ struct Raw<'a> {
     origin: &'a Origin,
     /// `Kind namespace/name`, as far as they are known.
     label: String,
-    kind: &'static str,
+    kind: &'static Kind,
     fields: Map<String, Value>,
 }
 
 /// Collects what documents hold.
-#[derive(Default)]
 struct Reader {
+    source: Source,
     objects: Vec<Object>,
     problems: Vec<Problem>,
-    /// By kind, and of metadata; each is made once, when it is first needed.
-    schemas: BTreeMap<&'static str, Value>,
 }
 
 impl Reader {
+    const fn of(source: Source) -> Self {
+        Self { source, objects: Vec::new(), problems: Vec::new() }
+    }
+
     fn report(&mut self, origin: &Origin, object: &str, field: &str, message: impl Into<String>) {
         let (object, field) = (object.to_owned(), field.to_owned());
         self.problems.push(Problem {
@@ -235,7 +309,7 @@ impl Reader {
             let message = format!("must be {}, is {version}", known.versions.join(" or "));
             return self.report(origin, &label, "apiVersion", message);
         }
-        let object = (known.read)(self, Raw { origin, label, kind: known.name, fields });
+        let object = (known.read)(self, Raw { origin, label, kind: known, fields });
         self.objects.extend(object);
     }
 
@@ -259,34 +333,29 @@ impl Reader {
     }
 
     /// An object as most are: `metadata` and `spec`, and a status that is not ours to read.
-    fn read_spec<S: DeserializeOwned + JsonSchema>(
-        &mut self,
-        mut raw: Raw<'_>,
-    ) -> Option<Resource<S>> {
+    fn read_spec<S: DeserializeOwned>(&mut self, mut raw: Raw<'_>) -> Option<Resource<S>> {
         let metadata = raw.fields.remove("metadata");
         let spec = raw.fields.remove("spec").unwrap_or_else(|| json!({}));
         let unknown = |name: &&String| !["apiVersion", "kind", "status"].contains(&name.as_str());
         let unknown: Vec<_> = raw.fields.keys().filter(unknown).cloned().collect();
-        for name in &unknown {
+        let told = if self.is_silent(&raw) { &[] } else { &unknown[..] };
+        for name in told {
             let message = "unknown field, known here: metadata, spec, status";
             self.report(raw.origin, &raw.label, name, message);
         }
         let resource = self.read_parts(&raw, metadata, "spec", spec);
-        resource.filter(|_| unknown.is_empty())
+        resource.filter(|_| unknown.is_empty() || self.source == Source::Cluster)
     }
 
     /// An object without a `spec`, whose fields stand beside its metadata.
-    fn read_flat<S: DeserializeOwned + JsonSchema>(
-        &mut self,
-        mut raw: Raw<'_>,
-    ) -> Option<Resource<S>> {
+    fn read_flat<S: DeserializeOwned>(&mut self, mut raw: Raw<'_>) -> Option<Resource<S>> {
         let metadata = raw.fields.remove("metadata");
         let mut fields = std::mem::take(&mut raw.fields);
         fields.retain(|name, _| !["apiVersion", "kind"].contains(&name.as_str()));
         self.read_parts(&raw, metadata, "", Value::Object(fields))
     }
 
-    fn read_parts<S: DeserializeOwned + JsonSchema>(
+    fn read_parts<S: DeserializeOwned>(
         &mut self,
         raw: &Raw<'_>,
         metadata: Option<Value>,
@@ -294,25 +363,29 @@ impl Reader {
         spec: Value,
     ) -> Option<Resource<S>> {
         let metadata = metadata.unwrap_or_else(|| json!({}));
-        let metadata = self.read_part::<Metadata>(raw, "metadata", "metadata", metadata);
-        let spec = self.read_part::<S>(raw, raw.kind, field, spec);
+        let metadata = self.read_part::<Metadata>(raw, &METADATA, "metadata", metadata);
+        let spec = self.read_part::<S>(raw, &raw.kind.schema, field, spec);
         Some(Resource { origin: raw.origin.clone(), metadata: metadata?, spec: spec? })
     }
 
     /// A part of an object, if it is without fault; all faults are reported.
-    fn read_part<T: DeserializeOwned + JsonSchema>(
+    fn read_part<T: DeserializeOwned>(
         &mut self,
         raw: &Raw<'_>,
-        schema_name: &'static str,
+        allowed: &Value,
         field: &str,
-        value: Value,
+        mut value: Value,
     ) -> Option<T> {
-        let allowed = self.schemas.entry(schema_name).or_insert_with(schema::<T>);
+        let unknown = match self.source {
+            Source::File => Vec::new(),
+            Source::Cluster => schema::prune(&mut value, allowed, field),
+        };
         let faults = schema::faults(&value, allowed, field);
-        for fault in &faults {
+        let told = if self.is_silent(raw) { &[] } else { &unknown[..] };
+        for fault in told.iter().chain(&faults) {
             self.report(raw.origin, &raw.label, &fault.field, &fault.message);
         }
-        if !faults.is_empty() {
+        if !faults.is_empty() || unknown.iter().any(|it| narrows(raw.kind, &it.field)) {
             return None;
         }
         match serde_json::from_value(value) {
@@ -323,6 +396,17 @@ impl Reader {
             }
         }
     }
+
+    /// Whether what we do not know of an object is not worth a word.
+    fn is_silent(&self, raw: &Raw<'_>) -> bool {
+        self.source == Source::Cluster && raw.kind.is_of_kubernetes()
+    }
+}
+
+/// Whether a field that we do not know may narrow what an object of this kind asks for.
+fn narrows(kind: &Kind, field: &str) -> bool {
+    let mut parts = field.split('.').map(|part| part.split('[').next().unwrap_or(part));
+    !kind.is_of_kubernetes() && parts.any(|part| NARROWING.contains(&part))
 }
 
 /// `Kind namespace/name`, as far as they are there.
@@ -336,6 +420,65 @@ fn label(fields: &Map<String, Value>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn held(text: &str) -> (Vec<Object>, Vec<String>) {
+        let value = serde_saphyr::from_str(text).unwrap();
+        let origin = Origin { file: Arc::from("cluster"), document: 0 };
+        let (objects, problems) = read(value, origin);
+        (objects, problems.iter().map(ToString::to_string).collect())
+    }
+
+    const ROUTE: &str = "
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata:
+  name: web
+  uid: 1b4e28ba
+  managedFields: [{manager: kubectl}]
+  creationTimestamp: 2026-01-31T12:00:00Z
+spec:
+  parentRefs: [{name: edge}]
+  rules: [{name: all, matches: [{path: {type: PathPrefix, value: /}}], backendRefs: null}]
+status: {parents: []}
+";
+
+    #[test]
+    fn what_a_cluster_adds_is_accepted() {
+        let (objects, problems) = held(ROUTE);
+        assert_eq!((objects.len(), problems), (1, vec![]));
+    }
+
+    #[test]
+    fn an_unknown_field_of_a_cluster_is_left_out() {
+        let newer = ROUTE.replace("name: all,", "name: all, patience: 7,");
+        let (objects, problems) = held(&newer);
+        let [problem] = &problems[..] else { panic!("{problems:?}") };
+        assert!(
+            problem.starts_with("cluster: HTTPRoute default/web: spec.rules[0].patience: unknown"),
+            "{problem}"
+        );
+        assert_eq!(objects, held(ROUTE).0);
+        assert_eq!(parse(&newer, "file.yaml").0, [], "a file is refused");
+    }
+
+    #[test]
+    fn an_unknown_match_leaves_the_object_out() {
+        let (objects, problems) = held(&ROUTE.replace("[{path:", "[{body: {size: 7}, path:"));
+        assert_eq!((objects.len(), problems.len()), (0, 1), "{problems:?}");
+    }
+
+    #[test]
+    fn new_fields_of_kubernetes_itself_are_not_worth_a_word() {
+        let service = "
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec: {ports: [{port: 80, quality: high}], hedge: {height: 2}}
+extra: {}
+";
+        let (objects, problems) = held(service);
+        assert_eq!((objects.len(), problems), (1, vec![]));
+    }
 
     #[test]
     fn an_alias_bomb_is_an_error() {

@@ -37,6 +37,41 @@ pub(super) fn faults(value: &Value, schema: &Value, field: &str) -> Vec<Fault> {
     faults
 }
 
+/// Takes out of `value` every field that `schema` does not know, and tells which those were.
+pub(super) fn prune(value: &mut Value, schema: &Value, field: &str) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    prune_at(value, schema, Path::Root(field), &mut faults);
+    faults
+}
+
+fn prune_at(value: &mut Value, schema: &Value, path: Path<'_>, faults: &mut Vec<Fault>) {
+    match value {
+        Value::Object(fields) => fields.retain(|name, field| {
+            let at = Path::Field(&path, name);
+            match schema["properties"].get(name) {
+                Some(known) => prune_at(field, known, at, faults),
+                None if is_closed(schema) => {
+                    faults.push(Fault { field: at.to_string(), message: unknown(schema) });
+                    return false;
+                }
+                None => prune_at(field, &schema["additionalProperties"], at, faults),
+            }
+            true
+        }),
+        Value::Array(items) => {
+            for (index, item) in items.iter_mut().enumerate() {
+                prune_at(item, &schema["items"], Path::Item(&path, index), faults);
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// Whether no other fields are allowed than those that are known.
+fn is_closed(schema: &Value) -> bool {
+    schema["additionalProperties"] == json!(false)
+}
+
 /// `null` is absence, in Kubernetes as here.
 pub(super) fn drop_nulls(value: &mut Value) {
     match value {
@@ -99,7 +134,7 @@ fn check_fields(
         let at = Path::Field(&path, name);
         match schema["properties"].get(name) {
             Some(known) => check(field, known, at, faults),
-            None if schema["additionalProperties"] == json!(false) => {
+            None if is_closed(schema) => {
                 faults.push(Fault { field: at.to_string(), message: unknown(schema) });
             }
             None => check(field, &schema["additionalProperties"], at, faults),

@@ -9,24 +9,33 @@ use super::attach::Attachment;
 use super::listener::{self, OurGateway, OurListener, label};
 use super::listener_tls::Terms;
 use super::policy::ClientPolicies;
+use crate::addresses::Addresses;
 use crate::matching::{HostPattern, Match, RouteTable};
 use crate::snapshot::{Carried, Listener, ListenerTls, Protocol, Rule, TlsSite, Transport};
 
 /// The listeners of a Snapshot while rules are added to them.
-pub(super) struct Addresses {
+pub(super) struct ListenerDrafts {
     listeners: Vec<Listener>,
     /// Those of each listener; none: there is no TLS.
     sites: Vec<Vec<TlsSite>>,
     places: BTreeMap<(SocketAddr, Transport), usize>,
+    /// The addresses are those of a cluster.
+    free_bind: bool,
 }
 
 /// Every address that a listener of a Gateway is served on, without rules yet.
-pub(super) fn addresses(
+pub(super) fn listeners(
     gateways: &[OurGateway<'_>],
+    addresses: &Addresses,
     policies: &ClientPolicies<'_>,
     report: &mut Report,
-) -> Addresses {
-    let mut made = Addresses { listeners: Vec::new(), sites: Vec::new(), places: BTreeMap::new() };
+) -> ListenerDrafts {
+    let mut made = ListenerDrafts {
+        listeners: Vec::new(),
+        sites: Vec::new(),
+        places: BTreeMap::new(),
+        free_bind: matches!(addresses, Addresses::Pool { .. }),
+    };
     for gateway in gateways {
         for listener in gateway.listeners.iter().filter(|listener| listener.is_served()) {
             for address in sockets(gateway, listener) {
@@ -37,7 +46,7 @@ pub(super) fn addresses(
     made
 }
 
-impl Addresses {
+impl ListenerDrafts {
     fn add(
         &mut self,
         address: SocketAddr,
@@ -53,7 +62,16 @@ impl Addresses {
             let (name, client) = (label(gateway.object, listener.spec).into(), Arc::clone(client));
             let protocol = empty(listener.protocol);
             let (tls, http3) = (None, None);
-            self.listeners.push(Listener { address, name, client, protocol, tls, http3 });
+            let free_bind = self.free_bind;
+            self.listeners.push(Listener {
+                address,
+                free_bind,
+                name,
+                client,
+                protocol,
+                tls,
+                http3,
+            });
             self.sites.push(Vec::new());
         }
         let made = &mut self.listeners[place];

@@ -1,14 +1,22 @@
 //! What becomes of Gateways and their listeners, as their statuses say it.
 
+use std::net::IpAddr;
+
 use super::listener::{OurGateway, OurListener};
 use super::{Fault, Report, condition, listener_tls};
-use crate::status::{Condition, ConditionType, Detail, ListenerStatus, Reason};
+use crate::status::{Condition, ConditionType, Detail, GatewayStatus, ListenerStatus, Reason};
 
 /// What became of each Gateway.
 pub(super) fn statuses(gateways: &[OurGateway<'_>], report: &mut Report) {
     for gateway in gateways {
         let listeners = gateway.listeners.iter().map(|it| listener_status(gateway, it)).collect();
-        let detail = Detail::Gateway(gateway_conditions(gateway), listeners);
+        let is_known = |address: &&IpAddr| !address.is_unspecified();
+        let detail = Detail::Gateway(GatewayStatus {
+            addresses: gateway.addresses.iter().filter(is_known).copied().collect(),
+            conditions: gateway_conditions(gateway),
+            listeners,
+            attached_listener_sets: 0,
+        });
         report.status("Gateway", gateway.object, detail);
     }
 }

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use super::Report;
 use crate::objects::{
     BackendPolicySpec, BackendTlsPolicySpec, ClientPolicySpec, ConfigMapSpec, EndpointSliceSpec,
-    GatewayClassSpec, GatewaySpec, GrpcRouteSpec, HttpRouteSpec, Object, ReferenceGrantSpec,
-    Resource, SecretSpec, ServiceSpec, StreamRouteSpec, TlsRouteSpec,
+    GatewayClassSpec, GatewaySpec, GrpcRouteSpec, HttpRouteSpec, LabelSelector, ListenerSetSpec,
+    NamespaceSpec, Object, ReferenceGrantSpec, Resource, SecretSpec, ServiceSpec, StreamRouteSpec,
+    TlsRouteSpec, namespace_labels,
 };
 
 /// A namespace and a name.
@@ -19,8 +20,11 @@ pub(super) type ByName<'a, S> = BTreeMap<Name<'a>, &'a Resource<S>>;
 #[derive(Default)]
 pub(super) struct Index<'a> {
     /// By name alone, for they have no namespace.
+    pub(super) namespaces: ByName<'a, NamespaceSpec>,
+    /// By name alone, too.
     pub(super) classes: ByName<'a, GatewayClassSpec>,
     pub(super) gateways: ByName<'a, GatewaySpec>,
+    pub(super) listener_sets: ByName<'a, ListenerSetSpec>,
     pub(super) routes: ByName<'a, HttpRouteSpec>,
     pub(super) grpc_routes: ByName<'a, GrpcRouteSpec>,
     pub(super) tls_routes: ByName<'a, TlsRouteSpec>,
@@ -42,11 +46,18 @@ impl<'a> Index<'a> {
         let mut index = Self::default();
         for object in objects {
             match object {
+                Object::Namespace(namespace) => {
+                    let name = ("", &*namespace.metadata.name);
+                    add(&mut index.namespaces, "Namespace", name, namespace, report);
+                }
                 Object::GatewayClass(class) => {
                     let name = ("", &*class.metadata.name);
                     add(&mut index.classes, "GatewayClass", name, class, report);
                 }
                 Object::Gateway(it) => add(&mut index.gateways, "Gateway", name(it), it, report),
+                Object::ListenerSet(it) => {
+                    add(&mut index.listener_sets, "ListenerSet", name(it), it, report);
+                }
                 Object::HttpRoute(it) => add(&mut index.routes, "HTTPRoute", name(it), it, report),
                 Object::GrpcRoute(it) => {
                     add(&mut index.grpc_routes, "GRPCRoute", name(it), it, report)
@@ -83,6 +94,12 @@ impl<'a> Index<'a> {
             }
         }
         index
+    }
+
+    /// Whether a namespace has the labels that are asked for; without a selector none is meant.
+    pub(super) fn selects(&self, selector: Option<&LabelSelector>, namespace: &str) -> bool {
+        let metadata = self.namespaces.get(&("", namespace)).map(|it| &it.metadata);
+        selector.is_some_and(|it| it.matches(&namespace_labels(namespace, metadata)))
     }
 }
 

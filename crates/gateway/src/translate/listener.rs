@@ -1,5 +1,6 @@
 //! Gateways: where to accept, which listener is whose, and which of them cannot be served.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
@@ -7,6 +8,7 @@ use super::conflict::find_conflicts;
 use super::index::{Index, by_age};
 use super::listener_tls::{self, Terms};
 use super::{Fault, Report};
+use crate::addresses::{Addresses, GatewayName, Wish};
 use crate::matching::HostPattern;
 use crate::objects::{
     self, FromNamespaces, GatewayAddress, GatewayClassSpec, GatewaySpec, Resource,
@@ -25,8 +27,10 @@ pub(super) struct OurGateway<'a> {
     pub(super) addresses: Vec<IpAddr>,
     /// What endpoints that ask are shown; none, or why it cannot be.
     pub(super) client_certificate: Option<Result<Arc<Certificate>, Fault>>,
-    /// Why the Gateway as a whole is not served.
+    /// Why the Gateway as a whole is not accepted, and so not served.
     pub(super) fault: Option<Fault>,
+    /// Why it has not all the addresses that it asks for.
+    pub(super) unassigned: Option<Fault>,
 }
 
 /// A listener of a Gateway of ours.
@@ -157,7 +161,11 @@ pub(super) fn is_gateway_api(group: Option<&str>) -> bool {
 }
 
 /// The Gateways of our classes, the oldest first, with every reason against them and their listeners.
-pub(super) fn gateways<'a>(index: &Index<'a>, report: &mut Report) -> Vec<OurGateway<'a>> {
+pub(super) fn gateways<'a>(
+    index: &Index<'a>,
+    addresses: &Addresses,
+    report: &mut Report,
+) -> Vec<OurGateway<'a>> {
     for class in index.classes.values().filter(|class| is_ours(class)) {
         report_class(class, report);
     }
@@ -165,7 +173,9 @@ pub(super) fn gateways<'a>(index: &Index<'a>, report: &mut Report) -> Vec<OurGat
     for object in by_age(&index.gateways) {
         let class = &object.spec.gateway_class_name;
         match index.classes.get(&("", &**class)) {
-            Some(class) if is_ours(class) => gateways.push(our_gateway(index, object, report)),
+            Some(class) if is_ours(class) => {
+                gateways.push(our_gateway(index, addresses, object, report));
+            }
             Some(_) => {}
             None => {
                 let message = format!("there is no GatewayClass {class}");
@@ -193,56 +203,110 @@ fn report_class(class: &Resource<GatewayClassSpec>, report: &mut Report) {
 
 fn our_gateway<'a>(
     index: &Index<'_>,
+    addresses: &Addresses,
     object: &'a Resource<GatewaySpec>,
     report: &mut Report,
 ) -> OurGateway<'a> {
     let spec = &object.spec;
-    let unserved = [
-        (&spec.infrastructure, "spec.infrastructure"),
-        (&spec.allowed_listeners, "spec.allowedListeners"),
-        (&spec.default_scope, "spec.defaultScope"),
-    ];
-    for (_, field) in unserved.iter().filter(|(value, _)| value.is_some()) {
-        report.problem("Gateway", object, field, "is not supported");
+    if spec.default_scope.is_some() {
+        report.problem("Gateway", object, "spec.defaultScope", "is not supported");
     }
-    let (addresses, fault) = match addresses(&spec.addresses) {
-        Ok(addresses) => (addresses, None),
-        Err(fault) => {
-            report.fault("Gateway", object, &fault);
-            (Vec::new(), Some(fault))
-        }
-    };
+    let fault = parameters_fault(spec);
+    let served = Served::find(object, addresses);
+    for fault in fault.iter().chain(&served.fault).chain(&served.unassigned) {
+        report.fault("Gateway", object, fault);
+    }
     let listeners =
         (0..).zip(&spec.listeners).map(|(n, spec)| our_listener(index, object, n, spec, report));
     let listeners = listeners.collect();
     let client_certificate = listener_tls::client_certificate(index, object, report);
-    OurGateway { object, listeners, addresses, client_certificate, fault }
+    let fault = fault.or(served.fault);
+    let addresses = if fault.is_none() { served.addresses } else { Vec::new() };
+    let unassigned = served.unassigned;
+    OurGateway { object, listeners, addresses, client_certificate, fault, unassigned }
+}
+
+fn parameters_fault(spec: &GatewaySpec) -> Option<Fault> {
+    spec.infrastructure.as_ref()?.parameters_ref.as_ref()?;
+    let field = "spec.infrastructure.parametersRef";
+    Some(Fault::new(Reason::InvalidParameters, field, "is not supported"))
+}
+
+/// Where a Gateway is served.
+#[derive(Default)]
+struct Served {
+    addresses: Vec<IpAddr>,
+    /// Why it cannot be accepted.
+    fault: Option<Fault>,
+    /// Why it has not all that it asks for.
+    unassigned: Option<Fault>,
+}
+
+impl Served {
+    fn find(gateway: &Resource<GatewaySpec>, addresses: &Addresses) -> Self {
+        let wishes = (0..).zip(&gateway.spec.addresses).map(|(n, asked)| wish(n, asked));
+        let wishes: Vec<Wish> = match wishes.collect() {
+            Ok(wishes) => wishes,
+            Err(fault) => return Self { fault: Some(fault), ..Self::default() },
+        };
+        match addresses {
+            Addresses::Own => Self { addresses: own(&wishes), ..Self::default() },
+            Addresses::Pool { assigned } => Self::of_pool(gateway, &wishes, assigned),
+        }
+    }
+
+    /// What it was given of the pool.
+    fn of_pool(
+        gateway: &Resource<GatewaySpec>,
+        wishes: &[Wish],
+        assigned: &BTreeMap<GatewayName, Vec<IpAddr>>,
+    ) -> Self {
+        let name = (gateway.metadata.namespace.clone(), gateway.metadata.name.clone());
+        let addresses = assigned.get(&name).cloned().unwrap_or_default();
+        let lacks = |wish: &Wish| match wish {
+            Wish::Given(address) => (!addresses.contains(address)).then_some(*address),
+            Wish::Any => None,
+        };
+        let mut lacking = wishes.iter().enumerate();
+        let unusable = lacking.find_map(|(n, wish)| Some(unusable(n, lacks(wish)?, assigned)));
+        let wanted = wishes.len().max(1);
+        let unassigned = unusable.or_else(|| {
+            let message = "the pool has no free address for the Gateway";
+            (addresses.len() < wanted)
+                .then(|| Fault::new(Reason::AddressNotAssigned, "spec.addresses", message))
+        });
+        Self { addresses, fault: None, unassigned }
+    }
+}
+
+fn wish(place: usize, asked: &GatewayAddress) -> Result<Wish, Fault> {
+    Wish::parse(asked).map_err(|(part, message)| {
+        let field = format!("spec.addresses[{place}].{part}");
+        Fault::new(Reason::UnsupportedAddress, field, message)
+    })
 }
 
 /// None asked for is every address of the machine, of IPv4 and IPv6.
-fn addresses(asked: &[GatewayAddress]) -> Result<Vec<IpAddr>, Fault> {
-    if asked.is_empty() {
-        return Ok(vec![IpAddr::V6(Ipv6Addr::UNSPECIFIED)]);
+fn own(wishes: &[Wish]) -> Vec<IpAddr> {
+    let any = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+    if wishes.is_empty() {
+        return vec![any];
     }
-    (0..).zip(asked).map(|(n, address)| parse_address(n, address)).collect()
+    let address = |wish: &Wish| match wish {
+        Wish::Given(address) => *address,
+        Wish::Any => any,
+    };
+    wishes.iter().map(address).collect()
 }
 
-fn parse_address(place: usize, asked: &GatewayAddress) -> Result<IpAddr, Fault> {
-    let fault = |part: &str, message| {
-        Err(Fault::new(
-            Reason::UnsupportedAddress,
-            format!("spec.addresses[{place}].{part}"),
-            message,
-        ))
+/// Why a Gateway does not get the address that it asks for.
+fn unusable(place: usize, address: IpAddr, assigned: &BTreeMap<GatewayName, Vec<IpAddr>>) -> Fault {
+    let mut owners = assigned.iter().filter(|(_, addresses)| addresses.contains(&address));
+    let message = match owners.next() {
+        Some(((namespace, name), _)) => format!("{address} is that of Gateway {namespace}/{name}"),
+        None => format!("{address} is not in the pool"),
     };
-    let kind = asked.kind.as_deref().unwrap_or("IPAddress");
-    if kind != "IPAddress" {
-        return fault("type", format!("{kind} is not supported, only IPAddress"));
-    }
-    let Some(value) = asked.value.as_deref() else {
-        return Ok(IpAddr::V6(Ipv6Addr::UNSPECIFIED));
-    };
-    value.parse().or_else(|_| fault("value", format!("{value} is not an IP address")))
+    Fault::new(Reason::AddressNotUsable, format!("spec.addresses[{place}].value"), message)
 }
 
 fn our_listener<'a>(

@@ -1,0 +1,229 @@
+//! Which addresses Gateways are served on, and who gets which of a cluster's pool.
+//!
+//! It knows what Gateways ask for and what they had; it must not know how an address comes to a machine.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use crate::objects::{GatewayAddress, GatewaySpec, Object, Resource};
+use crate::translate::CONTROLLER;
+
+/// A Gateway by its namespace and name.
+pub type GatewayName = (String, String);
+
+/// Which addresses Gateways are served on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Addresses {
+    /// Files and flags: those that a Gateway asks for, else every address of the machine.
+    #[default]
+    Own,
+    /// A cluster: those that each Gateway was given, and no others. [`assign`] gives them.
+    Pool {
+        /// By Gateway; no address occurs twice.
+        assigned: BTreeMap<GatewayName, Vec<IpAddr>>,
+    },
+}
+
+/// What one entry of a Gateway's `spec.addresses` asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wish {
+    /// This one.
+    Given(IpAddr),
+    /// Any one.
+    Any,
+}
+
+/// Why an entry of `spec.addresses` asks for nothing that we could give: the part of it, and a message.
+pub(crate) type Unsupported = (&'static str, String);
+
+impl Wish {
+    pub(crate) fn parse(asked: &GatewayAddress) -> Result<Self, Unsupported> {
+        let kind = asked.kind.as_deref().unwrap_or("IPAddress");
+        if kind != "IPAddress" {
+            return Err(("type", format!("{kind} is not supported, only IPAddress")));
+        }
+        let Some(value) = asked.value.as_deref().filter(|value| !value.is_empty()) else {
+            return Ok(Self::Any);
+        };
+        let address = value.parse().map(Self::Given);
+        address.map_err(|_| ("value", format!("{value} is not an IP address")))
+    }
+}
+
+/// Deals the addresses of a pool to the Gateways of our classes.
+///
+/// A Gateway keeps what it has in `known` (read from its status) as long as that is in the pool and still suits what it
+/// asks for. Then come the addresses that Gateways ask for by value, then those that they leave to us: the oldest Gateway
+/// first, the lowest free address first. One that asks for nothing gets an address of each family of the pool. What a
+/// Gateway asks for and cannot have is left out; [`translate`](fn@crate::translate) says so in its status.
+pub fn assign(
+    pool: &[IpNet],
+    objects: &[Object],
+    known: &BTreeMap<GatewayName, Vec<IpAddr>>,
+) -> Addresses {
+    let mut pool = Pool { networks: pool, taken: BTreeSet::new() };
+    let mut hands: Vec<_> =
+        our_gateways(objects).into_iter().map(|it| Hand::of(it, &pool)).collect();
+    for hand in &mut hands {
+        let had = known.get(&hand.gateway).map_or(&[][..], Vec::as_slice);
+        had.iter().for_each(|address| hand.keep(*address, &mut pool));
+    }
+    hands.iter_mut().for_each(|hand| hand.take_given(&mut pool));
+    hands.iter_mut().for_each(|hand| hand.take_any(&mut pool));
+    let assigned = hands.into_iter().map(|hand| {
+        (hand.gateway, hand.places.into_iter().filter_map(|place| place.address).collect())
+    });
+    Addresses::Pool { assigned: assigned.collect() }
+}
+
+/// The Gateways of our classes in order of age, each name once.
+fn our_gateways(objects: &[Object]) -> Vec<&Resource<GatewaySpec>> {
+    let mut classes: BTreeMap<&str, bool> = BTreeMap::new();
+    let mut gateways = BTreeMap::new();
+    for object in objects {
+        if let Object::GatewayClass(class) = object {
+            let is_ours = class.spec.controller_name == CONTROLLER;
+            classes.entry(&class.metadata.name).or_insert(is_ours);
+        }
+        if let Object::Gateway(gateway) = object {
+            let name = (&gateway.metadata.namespace, &gateway.metadata.name);
+            gateways.entry(name).or_insert(gateway);
+        }
+    }
+    let is_ours = |gateway: &&Resource<GatewaySpec>| {
+        classes.get(&*gateway.spec.gateway_class_name).copied().unwrap_or_default()
+    };
+    let mut ours: Vec<_> = gateways.into_values().filter(is_ours).collect();
+    ours.sort_by(|a, b| a.metadata.precedence().cmp(&b.metadata.precedence()));
+    ours
+}
+
+/// A family of addresses.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    const fn of(address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(_) => Self::V4,
+            IpAddr::V6(_) => Self::V6,
+        }
+    }
+}
+
+/// The addresses that there are.
+struct Pool<'a> {
+    networks: &'a [IpNet],
+    taken: BTreeSet<IpAddr>,
+}
+
+impl Pool<'_> {
+    fn has(&self, family: Family) -> bool {
+        self.networks.iter().any(|network| Family::of(network.addr()) == family)
+    }
+
+    /// Takes an address of the pool if nobody has it.
+    fn take(&mut self, address: IpAddr) -> Option<IpAddr> {
+        let is_here = self.networks.iter().any(|network| holds(network, address));
+        (is_here && self.taken.insert(address)).then_some(address)
+    }
+
+    /// The lowest that nobody has. It looks at no more addresses of a network than are taken of it, and one.
+    fn lowest(&self, family: Option<Family>) -> Option<IpAddr> {
+        let is_meant = |network: &&IpNet| family.is_none_or(|it| it == Family::of(network.addr()));
+        let free = |network: &IpNet| {
+            let mut addresses = network.hosts().filter(|address| holds(network, *address));
+            addresses.find(|address| !self.taken.contains(address))
+        };
+        self.networks.iter().filter(is_meant).filter_map(free).min()
+    }
+}
+
+/// Whether an address is one of a network's that a host can have: neither the network's own nor its broadcast address,
+/// nor that of all its routers (RFC 4291 §2.6.1).
+fn holds(network: &IpNet, address: IpAddr) -> bool {
+    let is_special = match network {
+        IpNet::V4(it) if it.prefix_len() < 31 => {
+            [network.network(), network.broadcast()].contains(&address)
+        }
+        IpNet::V6(it) if it.prefix_len() < 127 => network.network() == address,
+        IpNet::V4(_) | IpNet::V6(_) => false,
+    };
+    network.contains(&address) && !is_special
+}
+
+/// A Gateway while addresses are dealt.
+struct Hand {
+    gateway: GatewayName,
+    places: Vec<Place>,
+}
+
+/// One address that a Gateway asks for.
+struct Place {
+    wish: Wish,
+    /// `None`: either.
+    family: Option<Family>,
+    address: Option<IpAddr>,
+}
+
+impl Place {
+    fn is_open_to(&self, address: IpAddr) -> bool {
+        let is_wished = match self.wish {
+            Wish::Given(given) => given == address,
+            Wish::Any => self.family.is_none_or(|family| family == Family::of(address)),
+        };
+        self.address.is_none() && is_wished
+    }
+}
+
+impl Hand {
+    fn of(gateway: &Resource<GatewaySpec>, pool: &Pool<'_>) -> Self {
+        let asked = &gateway.spec.addresses;
+        let wishes = asked.iter().filter_map(|asked| Wish::parse(asked).ok());
+        let mut places: Vec<_> =
+            wishes.map(|wish| Place { wish, family: None, address: None }).collect();
+        if asked.is_empty() {
+            let families = [Family::V4, Family::V6].into_iter().filter(|it| pool.has(*it));
+            places.extend(families.map(|family| Place {
+                wish: Wish::Any,
+                family: Some(family),
+                address: None,
+            }));
+        }
+        let metadata = &gateway.metadata;
+        Self { gateway: (metadata.namespace.clone(), metadata.name.clone()), places }
+    }
+
+    /// Takes an address that it had, where it still suits: first for who asks for it by value.
+    fn keep(&mut self, address: IpAddr, pool: &mut Pool<'_>) {
+        let mut open = self.places.iter_mut().filter(|place| place.is_open_to(address));
+        let mut first = open.next();
+        if first.as_ref().is_some_and(|place| place.wish == Wish::Any) {
+            first = open.find(|place| place.wish != Wish::Any).or(first);
+        }
+        if let Some(place) = first {
+            place.address = pool.take(address);
+        }
+    }
+
+    fn take_given(&mut self, pool: &mut Pool<'_>) {
+        for place in self.places.iter_mut().filter(|place| place.address.is_none()) {
+            if let Wish::Given(address) = place.wish {
+                place.address = pool.take(address);
+            }
+        }
+    }
+
+    fn take_any(&mut self, pool: &mut Pool<'_>) {
+        for place in self.places.iter_mut().filter(|place| place.address.is_none()) {
+            if place.wish == Wish::Any {
+                place.address = pool.lowest(place.family).and_then(|it| pool.take(it));
+            }
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Statuses in the shape that Kubernetes gives the status of the same object, but for when anything changed: that is
+//! not known here.
+
+use serde_json::{Map, Value, json};
+
+use super::{
+    Condition, Detail, FEATURES, GatewayStatus, ListenerStatus, ParentStatus, Status, TargetStatus,
+};
+use crate::objects::ParentRef;
+use crate::translate::CONTROLLER;
+
+const GROUP: &str = "gateway.networking.k8s.io";
+
+/// What Kubernetes takes of a message, in characters.
+const MESSAGE_CHARACTERS: usize = 32_768;
+
+/// The `status` of an object.
+pub fn shape(status: &Status) -> Value {
+    let conditions = |of: &[Condition]| conditions(of, status.observed_generation);
+    let listeners = |of: &[ListenerStatus]| all(of, |it| listener(it, conditions(&it.conditions)));
+    match &status.detail {
+        Detail::GatewayClass(of) => json!({
+            "conditions": conditions(of),
+            "supportedFeatures": all(FEATURES, |name| json!({ "name": name })),
+        }),
+        Detail::Gateway(GatewayStatus {
+            addresses,
+            conditions: of,
+            listeners: own,
+            attached_listener_sets,
+        }) => json!({
+            "addresses": all(addresses, |it| json!({ "type": "IPAddress", "value": it.to_string() })),
+            "conditions": conditions(of),
+            "listeners": listeners(own),
+            "attachedListenerSets": attached_listener_sets,
+        }),
+        Detail::ListenerSet(of, own) => json!({
+            "conditions": conditions(of),
+            "listeners": listeners(own),
+        }),
+        Detail::Route(parents) => json!({
+            "parents": all(parents, |it| parent(it, conditions(&it.conditions))),
+        }),
+        Detail::Policy(targets) => json!({
+            "ancestors": all(targets, |it| target(it, conditions(&it.conditions))),
+        }),
+    }
+}
+
+fn all<T>(of: &[T], shape: impl Fn(&T) -> Value) -> Value {
+    of.iter().map(shape).collect()
+}
+
+fn conditions(conditions: &[Condition], observed_generation: i64) -> Value {
+    all(conditions, |condition| {
+        json!({
+            "type": format!("{:?}", condition.kind),
+            "status": if condition.holds { "True" } else { "False" },
+            "reason": format!("{:?}", condition.reason),
+            "message": message(&condition.message),
+            "observedGeneration": observed_generation,
+        })
+    })
+}
+
+/// A message, cut where it is longer than Kubernetes takes it.
+fn message(text: &str) -> &str {
+    text.char_indices().nth(MESSAGE_CHARACTERS).map_or(text, |(end, _)| &text[..end])
+}
+
+fn listener(status: &ListenerStatus, conditions: Value) -> Value {
+    json!({
+        "name": status.name,
+        "supportedKinds":
+            all(&status.supported_kinds, |kind| json!({ "group": GROUP, "kind": kind })),
+        "attachedRoutes": status.attached_routes,
+        "conditions": conditions,
+    })
+}
+
+fn parent(status: &ParentStatus, conditions: Value) -> Value {
+    let ParentRef { group, kind, namespace, name, section_name, port } = &status.parent;
+    json!({
+        "parentRef": present([
+            ("group", json!(group.as_deref().unwrap_or(GROUP))),
+            ("kind", json!(kind.as_deref().unwrap_or("Gateway"))),
+            ("namespace", json!(namespace)),
+            ("name", json!(name)),
+            ("sectionName", json!(section_name)),
+            ("port", json!(port)),
+        ]),
+        "controllerName": CONTROLLER,
+        "conditions": conditions,
+    })
+}
+
+fn target(status: &TargetStatus, conditions: Value) -> Value {
+    let TargetStatus { kind, namespace, name, section_name, .. } = status;
+    json!({
+        "ancestorRef": present([
+            ("group", json!(if *kind == "Service" { "" } else { GROUP })),
+            ("kind", json!(kind)),
+            ("namespace", json!(namespace)),
+            ("name", json!(name)),
+            ("sectionName", json!(section_name)),
+        ]),
+        "controllerName": CONTROLLER,
+        "conditions": conditions,
+    })
+}
+
+/// The fields that have a value.
+fn present<const N: usize>(fields: [(&str, Value); N]) -> Map<String, Value> {
+    let fields = fields.into_iter().filter(|(_, value)| !value.is_null());
+    fields.map(|(name, value)| (name.to_owned(), value)).collect()
+}

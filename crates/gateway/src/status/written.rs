@@ -1,0 +1,200 @@
+//! What has to be written where a cluster does not say it yet: nothing twice, and nothing of others lost.
+//!
+//! Lists of conditions and of listeners are maps to Kubernetes: of those only ours are written, by server-side apply.
+//! Those of a route's parents and of a policy's ancestors are not: they are written as a whole, with what other
+//! controllers say in its place.
+
+use serde_json::{Value, json};
+
+use super::{ConditionType, Detail, Status, shape};
+use crate::translate::CONTROLLER;
+
+/// What a list of conditions may hold.
+const CONDITIONS: usize = 8;
+/// What a route's list of parents may hold.
+const PARENTS: usize = 32;
+/// What a policy's list of ancestors may hold.
+const ANCESTORS: usize = 16;
+
+/// A status as it is to be written; what is in it is the value of `status`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// Only what is ours, for server-side apply.
+    Apply(Value),
+    /// All of it, in place of the status that it was made from.
+    Replace(Value),
+}
+
+/// What has to be written for a status where the object's `status` is `current`; `None`: it says the same already.
+///
+/// `now` is a time as RFC 3339 writes it. It becomes the `lastTransitionTime` of each condition whose `status` changes;
+/// the others keep theirs.
+pub fn written(status: &Status, current: Option<&Value>, now: &str) -> Option<Written> {
+    let current = current.unwrap_or(&Value::Null);
+    let ours = shape(status);
+    let namespace = &*status.object.namespace;
+    match &status.detail {
+        Detail::GatewayClass(_) | Detail::Gateway(_) | Detail::ListenerSet(..) => {
+            let ours = applied(ours, current, now);
+            (!is_said(&ours, current)).then_some(Written::Apply(ours))
+        }
+        Detail::Route(_) => {
+            let list = List { name: "parents", reference: "parentRef", most: PARENTS, namespace };
+            list.replaced(&ours, current, now)
+        }
+        Detail::Policy(_) => {
+            let list =
+                List { name: "ancestors", reference: "ancestorRef", most: ANCESTORS, namespace };
+            list.replaced(&ours, current, now)
+        }
+    }
+}
+
+/// What has to be written for a route or a policy that is no longer ours; `None`: nothing in `current` is of us.
+pub fn withdrawn(current: &Value) -> Option<Written> {
+    let mut status = current.clone();
+    let mut is_changed = false;
+    for name in ["parents", "ancestors"] {
+        if let Some(Value::Array(entries)) = status.get_mut(name) {
+            let before = entries.len();
+            entries.retain(|entry| !is_ours(entry));
+            is_changed |= entries.len() < before;
+        }
+    }
+    is_changed.then_some(Written::Replace(status))
+}
+
+fn is_ours(entry: &Value) -> bool {
+    entry["controllerName"] == CONTROLLER
+}
+
+fn items(list: &Value) -> &[Value] {
+    list.as_array().map_or(&[], Vec::as_slice)
+}
+
+/// The one item of a list that has this name.
+fn named<'a>(list: &'a Value, key: &str, name: &Value) -> &'a Value {
+    items(list).iter().find(|item| item[key] == *name).unwrap_or(&Value::Null)
+}
+
+/// Ours, with the times of all conditions.
+fn applied(mut ours: Value, current: &Value, now: &str) -> Value {
+    date(&mut ours["conditions"], &current["conditions"], now);
+    if let Some(Value::Array(listeners)) = ours.get_mut("listeners") {
+        for listener in listeners {
+            let known = named(&current["listeners"], "name", &listener["name"]);
+            let known = known["conditions"].clone();
+            date(&mut listener["conditions"], &known, now);
+        }
+    }
+    ours
+}
+
+/// Says of each condition since when it is as it is, and keeps as many as there is room for beside those of others.
+fn date(ours: &mut Value, current: &Value, now: &str) {
+    let Value::Array(conditions) = ours else { return };
+    let others = items(current).iter().filter(|it| !is_known(it)).count();
+    conditions.truncate(CONDITIONS.saturating_sub(others));
+    for condition in conditions {
+        let known = named(current, "type", &condition["type"]);
+        let since = match &known["lastTransitionTime"] {
+            Value::String(since) if known["status"] == condition["status"] => since,
+            _ => now,
+        };
+        condition["lastTransitionTime"] = json!(since);
+    }
+}
+
+/// Whether a condition is of a type that we write.
+fn is_known(condition: &Value) -> bool {
+    condition["type"]
+        .as_str()
+        .is_some_and(|name| ConditionType::ALL.iter().any(|known| format!("{known:?}") == name))
+}
+
+/// Whether a cluster says all of ours, and nothing that we have said once and say no longer.
+fn is_said(ours: &Value, current: &Value) -> bool {
+    let fields = ours.as_object().into_iter().flatten();
+    fields.into_iter().all(|(name, value)| {
+        let said = &current[name];
+        match name.as_str() {
+            "conditions" => are_conditions_said(value, said),
+            "listeners" => {
+                items(value).len() == items(said).len()
+                    && items(value)
+                        .iter()
+                        .all(|listener| is_said(listener, named(said, "name", &listener["name"])))
+            }
+            _ => {
+                value == said
+                    || (items(value).is_empty() && items(said).is_empty() && value.is_array())
+            }
+        }
+    })
+}
+
+fn are_conditions_said(ours: &Value, current: &Value) -> bool {
+    let is_stale = |it: &&Value| is_known(it) && named(ours, "type", &it["type"]).is_null();
+    items(ours).iter().all(|it| named(current, "type", &it["type"]) == it)
+        && items(current).iter().all(|it| !is_stale(&it))
+}
+
+/// A list that several controllers write to, each its own entries.
+struct List<'a> {
+    name: &'a str,
+    /// What an entry is about.
+    reference: &'a str,
+    /// Entries that it may hold.
+    most: usize,
+    /// The object's.
+    namespace: &'a str,
+}
+
+impl List<'_> {
+    fn replaced(&self, ours: &Value, current: &Value, now: &str) -> Option<Written> {
+        let said = items(&current[self.name]);
+        let others = said.iter().filter(|entry| !is_ours(entry)).count();
+        let ours = items(&ours[self.name]);
+        let ours = &ours[..ours.len().min(self.most.saturating_sub(others))];
+        let mut new: Vec<Option<Value>> = ours.iter().cloned().map(Some).collect();
+        let mut entries: Vec<Value> = Vec::new();
+        for entry in said {
+            if !is_ours(entry) {
+                entries.push(entry.clone());
+                continue;
+            }
+            let same = ours.iter().position(|own| self.are_same(own, entry));
+            if let Some(mut own) = same.and_then(|place| new[place].take()) {
+                date(&mut own["conditions"], &entry["conditions"], now);
+                entries.push(own);
+            }
+        }
+        for mut own in new.into_iter().flatten() {
+            date(&mut own["conditions"], &Value::Null, now);
+            entries.push(own);
+        }
+        if entries == said {
+            return None;
+        }
+        let mut status = if current.is_object() { current.clone() } else { json!({}) };
+        status[self.name] = Value::Array(entries);
+        Some(Written::Replace(status))
+    }
+
+    /// Whether two entries are about the same, with every default filled in.
+    fn are_same(&self, some: &Value, other: &Value) -> bool {
+        self.target(&some[self.reference]) == self.target(&other[self.reference])
+    }
+
+    fn target<'v>(&'v self, reference: &'v Value) -> ([&'v str; 5], Option<u64>) {
+        let text = |name: &str, default: &'v str| reference[name].as_str().unwrap_or(default);
+        let texts = [
+            text("group", "gateway.networking.k8s.io"),
+            text("kind", "Gateway"),
+            text("namespace", self.namespace),
+            text("name", ""),
+            text("sectionName", ""),
+        ];
+        (texts, reference["port"].as_u64())
+    }
+}
