@@ -7,12 +7,16 @@
 mod index;
 /// Ingresses, as objects of Gateway API that mean the same.
 pub mod ingress;
+/// Objects of any kind.
+mod owner;
 /// From PEM to certificates.
 mod certificate;
 /// References to certificates.
 mod reference;
 /// Gateways: where to accept, and which listener is whose.
 mod listener;
+/// Which listeners are added to a Gateway from beside it.
+mod listener_set;
 /// The TLS of listeners.
 mod listener_tls;
 /// What becomes of Gateways.
@@ -66,6 +70,7 @@ use crate::snapshot::{Backend, BackendKey, Snapshot};
 use crate::status::{Condition, ConditionType, Detail, Reason, Reference, Status};
 use draft::{RouteDraft, RuleDraft};
 use index::Index;
+use owner::Owner;
 
 /// What objects come to.
 #[derive(Clone, Debug, Default)]
@@ -177,6 +182,10 @@ impl Report {
 
     fn fault<S>(&mut self, kind: &str, object: &Resource<S>, fault: &Fault) {
         self.problem(kind, object, &fault.field, fault.message.as_str());
+    }
+
+    fn owner_fault(&mut self, owner: Owner<'_>, fault: &Fault) {
+        self.problems.push(owner.problem(&fault.field, &fault.message));
     }
 
     fn status<S>(&mut self, kind: &'static str, object: &Resource<S>, detail: Detail) {

@@ -1,21 +1,24 @@
 //! Every `testdata/NAME.in.yaml` comes to what `testdata/NAME.out.yaml` says; `UPDATE_EXPECT=1` rewrites the latter.
 //!
 //! A comment `# request: HOST PATH` in a case asks where such a request goes, `# name: NAME` what becomes of a TLS
-//! connection that asks for a name, and of one that asks for none.
+//! connection that asks for a name, and of one that asks for none. With `# pool: NETWORK` Gateways get the addresses of
+//! a cluster, and `# known: NAMESPACE/GATEWAY ADDRESS` says what one of them had.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::collections::BTreeMap;
 use std::fmt::{Debug, Write};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use gateway::addresses::assign;
 use gateway::matching::PlainRequest;
 use gateway::objects::{Listen, ListenProtocol, Shorthand, shorthand};
 use gateway::snapshot::{
     Backend, BackendSettings, Carried, ClientCertificates, EndpointTls, Filters, Listener,
     Protocol, Roots, Rule, Source, Target, TlsSite, Transport,
 };
-use gateway::status::{Condition, Detail, GatewayStatus, Status};
-use gateway::{Addresses, Snapshot, parse, translate};
+use gateway::status::{Condition, Detail, GatewayStatus, ListenerStatus, Status};
+use gateway::{Addresses, Object, Snapshot, parse, translate};
 
 #[test]
 fn every_case_comes_to_what_its_output_says() {
@@ -49,7 +52,7 @@ fn cases() -> Vec<PathBuf> {
 
 fn output(input: &str, file: &str) -> String {
     let (objects, problems) = parse(input, file);
-    let translation = translate(&objects, &Addresses::Own);
+    let translation = translate(&objects, &addresses(input, &objects));
     let defaults = defaults();
     let mut out = String::new();
     section(&mut out, "problems", problems.iter().chain(&translation.problems).map(quoted));
@@ -60,7 +63,8 @@ fn output(input: &str, file: &str) -> String {
             Transport::Udp => "/udp",
         };
         let http3 = it.http3.map(|http3| format!(" and {http3:?}")).unwrap_or_default();
-        let address = format!("{}{transport}{http3}", it.address);
+        let free = if it.free_bind { " wherever it is" } else { "" };
+        let address = format!("{}{transport}{free}{http3}", it.address);
         described(&it.name, &address, &it.client, &defaults.0.client)
     };
     section(&mut out, "listeners", snapshot.listeners.iter().map(listener));
@@ -86,6 +90,19 @@ fn output(input: &str, file: &str) -> String {
     section(&mut out, "backends", snapshot.backends.iter().map(backend));
     section(&mut out, "statuses", translation.statuses.iter().flat_map(status));
     out
+}
+
+fn addresses(input: &str, objects: &[Object]) -> Addresses {
+    let pool: Vec<_> =
+        input.lines().filter_map(|line| line.strip_prefix("# pool: ")?.parse().ok()).collect();
+    let mut known: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for line in input.lines().filter_map(|line| line.strip_prefix("# known: ")) {
+        let (gateway, address) = line.split_once(' ').unwrap();
+        let (namespace, name) = gateway.split_once('/').unwrap();
+        let gateway = (namespace.to_owned(), name.to_owned());
+        known.entry(gateway).or_default().push(address.parse().unwrap());
+    }
+    if pool.is_empty() { Addresses::Own } else { assign(&pool, objects, &known) }
 }
 
 /// What a listener and a backend are without any policy.
@@ -265,16 +282,25 @@ fn status(status: &Status) -> Vec<String> {
         let conditions: Vec<_> = conditions.iter().map(condition).collect();
         quoted(&format!("{name}{part} @{generation}: {}", conditions.join(", ")))
     };
+    let listener = |it: &ListenerStatus| {
+        let part = format!(" {} {:?} x {}", it.name, it.supported_kinds, it.attached_routes);
+        line(&part, &it.conditions)
+    };
     match &status.detail {
         Detail::GatewayClass(conditions) => vec![line("", conditions)],
-        Detail::Gateway(GatewayStatus { conditions, listeners, .. })
-        | Detail::ListenerSet(conditions, listeners) => {
-            let listeners = listeners.iter().map(|it| {
-                let part =
-                    format!(" {} {:?} x {}", it.name, it.supported_kinds, it.attached_routes);
-                line(&part, &it.conditions)
-            });
-            std::iter::once(line("", conditions)).chain(listeners).collect()
+        Detail::Gateway(GatewayStatus {
+            addresses,
+            conditions,
+            listeners,
+            attached_listener_sets: sets,
+        }) => {
+            let at: String = addresses.iter().map(|address| format!(" at {address}")).collect();
+            let with = if *sets > 0 { format!(" with {sets} sets") } else { String::new() };
+            let whole = line(&format!("{at}{with}"), conditions);
+            std::iter::once(whole).chain(listeners.iter().map(listener)).collect()
+        }
+        Detail::ListenerSet(conditions, listeners) => {
+            std::iter::once(line("", conditions)).chain(listeners.iter().map(listener)).collect()
         }
         Detail::Route(parents) => {
             let part = |it: &gateway::objects::ParentRef| {

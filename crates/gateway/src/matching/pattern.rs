@@ -63,6 +63,15 @@ impl HostPattern {
         }
     }
 
+    /// Greater for a pattern that Gateway API calls more specific: a host, then the hosts below the longest name.
+    pub fn specificity(&self) -> impl Ord + Copy + use<> {
+        match self {
+            Self::Any => (0, 0),
+            Self::Below(name) => (1, name.len()),
+            Self::Exact(name) => (2, name.len()),
+        }
+    }
+
     /// Every host of `other` is one of ours.
     fn covers(&self, other: &Self) -> bool {
         match (self, other) {

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::Report;
-use super::attach::Attachment;
-use super::listener::{self, OurGateway, OurListener, label};
+use super::attach::{Attachment, CommonHosts};
+use super::listener::{self, OurGateway, OurListener};
 use super::listener_tls::Terms;
 use super::policy::ClientPolicies;
 use crate::addresses::Addresses;
@@ -55,11 +55,11 @@ impl ListenerDrafts {
         policies: &ClientPolicies<'_>,
         report: &mut Report,
     ) {
-        let client = policies.settings(gateway.object, &listener.spec.name);
+        let client = policies.settings(gateway.object, listener.section());
         let transport = listener.protocol.transport();
         let place = *self.places.entry((address, transport)).or_insert(self.listeners.len());
         if place == self.listeners.len() {
-            let (name, client) = (label(gateway.object, listener.spec).into(), Arc::clone(client));
+            let (name, client) = (listener.label().into(), Arc::clone(client));
             let protocol = empty(listener.protocol);
             let (tls, http3) = (None, None);
             let free_bind = self.free_bind;
@@ -93,7 +93,7 @@ impl ListenerDrafts {
         }
         self.sites[place].extend(site(listener, &listener.hosts, None));
         if is_contrary {
-            policies.report_shared_address(gateway.object, &listener.spec.name, made, report);
+            policies.report_shared_address(gateway.object, listener, made, report);
         }
     }
 
@@ -178,16 +178,17 @@ fn site(
 fn add_sites(
     sites: &mut Vec<TlsSite>,
     listener: &OurListener<'_>,
-    hosts: &[HostPattern],
+    hosts: &[CommonHosts],
     rule: &Arc<Rule>,
 ) {
-    for hosts in hosts {
+    for CommonHosts { hosts, .. } in hosts {
         sites.retain(|site| site.hosts != *hosts);
         sites.extend(site(listener, hosts, Some(rule)));
     }
 }
 
-/// Adds a rule for each host and each match.
+/// Adds a rule for each host and each match. The table asks for the listener's hosts first, so the route's may go beyond
+/// them.
 fn add_matches(
     routes: &mut RouteTable,
     listener: &OurListener<'_>,
@@ -195,7 +196,7 @@ fn add_matches(
     matches: &[Arc<Match>],
     rule: &Arc<Rule>,
 ) {
-    for hosts in &attachment.hosts {
+    for CommonHosts { asked: hosts, .. } in &attachment.hosts {
         matches.iter().for_each(|asked| routes.add_rule(&listener.hosts, hosts, asked, rule));
     }
 }

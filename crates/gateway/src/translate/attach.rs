@@ -1,9 +1,12 @@
 //! Where routes of any kind attach, and why they do not.
 
 use std::collections::BTreeSet;
+use std::iter;
 
 use super::index::Index;
 use super::listener::{OurGateway, OurListener, is_gateway_api};
+use super::listener_set::{self, OurSet};
+use super::owner::Owner;
 use super::{Fault, Report};
 use crate::matching::HostPattern;
 use crate::objects::{Hostname, ParentRef, Resource};
@@ -30,7 +33,16 @@ pub(super) struct Attachment {
     /// What a URL of requests at the listener begins with.
     pub(super) scheme: Scheme,
     /// The hosts that both the listener and the route ask for.
-    pub(super) hosts: Vec<HostPattern>,
+    pub(super) hosts: Vec<CommonHosts>,
+}
+
+/// Hosts that a listener and a route have in common.
+#[derive(Clone, Debug)]
+pub(super) struct CommonHosts {
+    pub(super) hosts: HostPattern,
+    /// As the route has them, perhaps with others. Of two routes with the same hosts in common with a listener the one
+    /// that asked for fewer goes first, whatever their age.
+    pub(super) asked: HostPattern,
 }
 
 /// What becomes of a route at a parent of ours.
@@ -39,6 +51,15 @@ pub(super) struct Parent<'a> {
     /// Where the reference stands.
     pub(super) field: String,
     pub(super) attached: Result<Vec<Attachment>, Fault>,
+}
+
+/// A parent of ours.
+struct Found<'g> {
+    /// The Gateway's place among ours.
+    place: usize,
+    gateway: &'g OurGateway<'g>,
+    /// The Gateway, or a ListenerSet of it.
+    owner: Owner<'g>,
 }
 
 impl<'a, S> Asking<'a, S> {
@@ -57,9 +78,9 @@ impl<'a, S> Asking<'a, S> {
         let mut parents = Vec::new();
         for (n, reference) in self.parents.iter().enumerate() {
             let field = format!("spec.parentRefs[{n}]");
-            match self.find_gateway(index, reference, gateways) {
-                Ok(Some(place)) => {
-                    let attached = self.attach(reference, &field, place, &gateways[place]);
+            match self.find_parent(index, reference, gateways) {
+                Ok(Some(found)) => {
+                    let attached = self.attach(index, reference, &field, &found);
                     parents.push(Parent { reference, field, attached });
                 }
                 // Another controller's Gateway.
@@ -72,43 +93,63 @@ impl<'a, S> Asking<'a, S> {
         parents
     }
 
-    /// The place of a parent among our Gateways; none if it is another controller's.
-    fn find_gateway(
+    /// The parent that a reference means; none if it is another controller's.
+    fn find_parent<'g>(
         &self,
         index: &Index<'_>,
         parent: &ParentRef,
-        gateways: &[OurGateway<'_>],
-    ) -> Result<Option<usize>, (&'static str, String)> {
+        gateways: &'g [OurGateway<'g>],
+    ) -> Result<Option<Found<'g>>, (&'static str, String)> {
         let kind = parent.kind.as_deref().unwrap_or("Gateway");
-        if !is_gateway_api(parent.group.as_deref()) || kind != "Gateway" {
-            return Err(("kind", format!("{kind} is not supported, only Gateway")));
-        }
-        let namespace = parent.namespace.as_ref().unwrap_or(&self.route.metadata.namespace);
-        let Some(object) = index.gateways.get(&(&**namespace, &*parent.name)) else {
-            return Err(("name", format!("there is no Gateway {namespace}/{}", parent.name)));
+        let namespace = &**parent.namespace.as_ref().unwrap_or(&self.route.metadata.namespace);
+        let name = (namespace, &*parent.name);
+        let is_there = match kind {
+            "Gateway" => index.gateways.contains_key(&name),
+            listener_set::KIND => index.listener_sets.contains_key(&name),
+            _ => false,
         };
-        Ok(gateways.iter().position(|gateway| std::ptr::eq(gateway.object, *object)))
+        let is_known = ["Gateway", listener_set::KIND].contains(&kind);
+        if !is_gateway_api(parent.group.as_deref()) || !is_known {
+            return Err(("kind", format!("{kind} is not supported, only Gateway and ListenerSet")));
+        }
+        if !is_there {
+            return Err(("name", format!("there is no {kind} {namespace}/{}", parent.name)));
+        }
+        let mut ours = gateways.iter().enumerate();
+        Ok(ours.find_map(|(place, gateway)| {
+            let owners = iter::once(gateway.owner()).chain(gateway.sets.iter().map(OurSet::owner));
+            let mut owners = owners.filter(|owner| owner.kind == kind);
+            let owner = owners.find(|it| (&*it.metadata.namespace, &*it.metadata.name) == name)?;
+            Some(Found { place, gateway, owner })
+        }))
     }
 
     /// Where the route attaches at a parent: listeners that are meant, allow it and have a host in common with it.
     fn attach(
         &self,
+        index: &Index<'_>,
         parent: &ParentRef,
         field: &str,
-        place: usize,
-        gateway: &OurGateway<'_>,
+        found: &Found<'_>,
     ) -> Result<Vec<Attachment>, Fault> {
+        let Found { place, gateway, owner } = *found;
         let listeners = gateway.listeners.iter().enumerate();
         let mut found: Vec<_> = listeners
+            .filter(|(_, it)| it.owner.is(owner))
             .filter(|(_, it)| parent.section_name.as_ref().is_none_or(|name| *name == it.spec.name))
             .filter(|(_, it)| parent.port.is_none_or(|port| port == it.spec.port))
             .collect();
         if found.is_empty() {
-            let message = "the Gateway has no listener of this name and port";
+            let is_refused = |set: &OurSet<'_>| set.owner().is(owner) && set.fault.is_some();
+            let message = if gateway.sets.iter().any(is_refused) {
+                "the Gateway does not allow the ListenerSet".to_owned()
+            } else {
+                format!("the {} has no listener of this name and port", owner.kind)
+            };
             return Err(Fault::new(Reason::NoMatchingParent, field, message));
         }
-        let (own, other) = (&gateway.object.metadata.namespace, &self.route.metadata.namespace);
-        found.retain(|(_, listener)| listener.allows(self.kind, own, other));
+        let other = &self.route.metadata.namespace;
+        found.retain(|(_, listener)| listener.allows(index, self.kind, other));
         if found.is_empty() {
             let message = format!("no listener allows {}s of namespace {other}", self.kind);
             return Err(Fault::new(Reason::NotAllowedByListeners, field, message));
@@ -141,9 +182,11 @@ pub(super) fn settle(attachments: &mut Vec<Attachment>, gateways: &mut [OurGatew
     attachments.retain(|it| gateways[it.gateway].serves(it.listener));
 }
 
-fn common_hosts(listener: &HostPattern, hostnames: &[Hostname]) -> Vec<HostPattern> {
-    if hostnames.is_empty() {
-        return vec![listener.clone()];
-    }
-    hostnames.iter().filter_map(|hostname| listener.intersect(&hostname.0)).collect()
+fn common_hosts(listener: &HostPattern, hostnames: &[Hostname]) -> Vec<CommonHosts> {
+    let common = |asked: &HostPattern| Some((listener.intersect(asked)?, asked.clone()));
+    let every = [HostPattern::Any];
+    let asked: Vec<_> = hostnames.iter().map(|hostname| &hostname.0).collect();
+    let asked = if asked.is_empty() { every.iter().collect() } else { asked };
+    let common = asked.into_iter().filter_map(common);
+    common.map(|(hosts, asked)| CommonHosts { hosts, asked }).collect()
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::index::{Index, by_age};
 use super::listener::OurGateway;
+use super::owner::Owner;
 use super::policy::{Attached, Reference, find_service};
 use super::reference::{Holder, Reasons};
 use super::{Fault, Report, condition};
@@ -154,7 +155,7 @@ fn make<'a>(
     report: &mut Report,
 ) -> Made<'a> {
     let validation = &policy.spec.validation;
-    let holder = Holder { index, kind: KIND, object: policy };
+    let holder = Holder { index, owner: Owner::of(KIND, policy) };
     let (mut roots, mut unresolved) = (Vec::new(), Vec::new());
     for (n, reference) in validation.ca_certificate_refs.iter().enumerate() {
         let field = format!("spec.validation.caCertificateRefs[{n}]");

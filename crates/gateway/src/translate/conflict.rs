@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use super::listener::{OurGateway, OurListener, Protocol, label};
+use super::listener::{OurGateway, OurListener, Protocol};
 use super::{Fault, Report};
 use crate::matching::HostPattern;
-use crate::objects::{GatewaySpec, Resource};
 use crate::snapshot::Transport;
 use crate::status::Reason;
 
@@ -35,20 +34,20 @@ impl Claim {
     }
 }
 
-fn claim(gateway: &Resource<GatewaySpec>, listener: &OurListener<'_>) -> Claim {
-    let name = label(gateway, listener.spec);
-    Claim { protocol: listener.protocol, hosts: listener.hosts.clone(), name }
+fn claim(listener: &OurListener<'_>) -> Claim {
+    let (protocol, hosts) = (listener.protocol, listener.hosts.clone());
+    Claim { protocol, hosts, name: listener.label() }
 }
 
-/// Within a Gateway none of those that clash is served, as Gateway API asks; between Gateways the older one keeps what it
-/// has, so that a newcomer takes nothing down.
+/// Within a Gateway none of its own listeners that clash is served, as Gateway API asks; those of ListenerSets give way to
+/// whoever goes before them. Between Gateways the older one keeps what it has, so that a newcomer takes nothing down.
 pub(super) fn find_conflicts(gateways: &mut [OurGateway<'_>], report: &mut Report) {
     let mut taken: BTreeMap<(SocketAddr, Transport), Vec<Claim>> = BTreeMap::new();
     for gateway in gateways {
         mark_twins(gateway);
-        let OurGateway { object, addresses, listeners, .. } = gateway;
-        for (place, listener) in listeners.iter_mut().enumerate().filter(|(_, it)| it.is_served()) {
-            let (claim, transport) = (claim(object, listener), listener.protocol.transport());
+        let OurGateway { addresses, listeners, .. } = gateway;
+        for listener in listeners.iter_mut().filter(|it| it.is_served()) {
+            let (claim, transport) = (claim(listener), listener.protocol.transport());
             let sockets: Vec<_> = addresses
                 .iter()
                 .map(|ip| (SocketAddr::new(*ip, listener.spec.port), transport))
@@ -57,37 +56,41 @@ pub(super) fn find_conflicts(gateways: &mut [OurGateway<'_>], report: &mut Repor
             let mut clashes = others.filter_map(|other| Some((other.clash(&claim)?, other)));
             match clashes.next() {
                 Some((reason, other)) => {
-                    listener.conflict = Some(conflict(place, reason, &other.name));
+                    listener.conflict = Some(conflict(listener.place, reason, &other.name));
                 }
                 None => sockets.into_iter().for_each(|socket| {
                     taken.entry(socket).or_default().push(claim.clone());
                 }),
             }
         }
-        for fault in listeners.iter().filter_map(|listener| listener.conflict.as_ref()) {
-            report.fault("Gateway", object, fault);
+        for listener in listeners {
+            let fault = listener.conflict.iter();
+            fault.for_each(|fault| report.owner_fault(listener.owner, fault));
         }
     }
 }
 
 fn mark_twins(gateway: &mut OurGateway<'_>) {
-    let claims: Vec<_> = gateway
+    // Who has given way already claims nothing of those that come after it.
+    let mut claims: Vec<Option<_>> = gateway
         .listeners
         .iter()
-        .map(|it| {
-            it.is_served()
-                .then(|| (it.spec.port, it.protocol.transport(), claim(gateway.object, it)))
-        })
+        .map(|it| it.is_served().then(|| (it.spec.port, it.protocol.transport(), claim(it))))
         .collect();
+    let own = gateway.listeners.iter().filter(|listener| listener.is_gateways()).count();
     for (place, listener) in gateway.listeners.iter_mut().enumerate() {
         let Some((port, transport, claim)) = &claims[place] else { continue };
-        let others = claims.iter().enumerate().filter(|(other, _)| *other != place);
+        let rivals = if place < own { &claims[..own] } else { &claims[..place] };
+        let others = rivals.iter().enumerate().filter(|(other, _)| *other != place);
         let mut near = others
             .filter_map(|(_, other)| other.as_ref())
             .filter(|(theirs, over, _)| (theirs, over) == (port, transport));
         listener.conflict = near
             .find_map(|(_, _, other)| other.clash(claim))
-            .map(|reason| conflict(place, reason, "another listener of the Gateway"));
+            .map(|reason| conflict(listener.place, reason, "another listener of the Gateway"));
+        if place >= own && listener.conflict.is_some() {
+            claims[place] = None;
+        }
     }
 }
 

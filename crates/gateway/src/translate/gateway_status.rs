@@ -3,21 +3,22 @@
 use std::net::IpAddr;
 
 use super::listener::{OurGateway, OurListener};
-use super::{Fault, Report, condition, listener_tls};
+use super::{Fault, Report, condition, listener_set, listener_tls};
 use crate::status::{Condition, ConditionType, Detail, GatewayStatus, ListenerStatus, Reason};
 
-/// What became of each Gateway.
+/// What became of each Gateway and of its ListenerSets.
 pub(super) fn statuses(gateways: &[OurGateway<'_>], report: &mut Report) {
     for gateway in gateways {
-        let listeners = gateway.listeners.iter().map(|it| listener_status(gateway, it)).collect();
         let is_known = |address: &&IpAddr| !address.is_unspecified();
+        let own = gateway.listeners_of(gateway.owner());
         let detail = Detail::Gateway(GatewayStatus {
             addresses: gateway.addresses.iter().filter(is_known).copied().collect(),
             conditions: gateway_conditions(gateway),
-            listeners,
-            attached_listener_sets: 0,
+            listeners: own.map(|it| listener_status(gateway, it)).collect(),
+            attached_listener_sets: gateway.attached_sets(),
         });
         report.status("Gateway", gateway.object, detail);
+        listener_set::statuses(gateway, report);
     }
 }
 
@@ -40,30 +41,46 @@ fn state(gateway: &OurGateway<'_>) -> [Condition; 2] {
         let programmed = Condition::no(Programmed, Reason::Invalid, message.clone());
         return [Condition::no(Accepted, *reason, message.clone()), programmed];
     }
-    let is_bad = |listener: &&OurListener<'_>| !listener.is_served();
-    let bad: Vec<_> = gateway.listeners.iter().filter(is_bad).map(|it| &*it.spec.name).collect();
-    if bad.is_empty() {
-        return [
-            Condition::yes(Accepted, Reason::Accepted),
-            Condition::yes(Programmed, Reason::Programmed),
-        ];
-    }
-    let some_served = bad.len() < gateway.listeners.len();
-    let message = format!("listeners that are not served: {}", bad.join(", "));
-    let programmed = if some_served { Reason::Programmed } else { Reason::Invalid };
-    let condition =
-        |kind, reason| Condition { kind, holds: some_served, reason, message: message.clone() };
-    [condition(Accepted, Reason::ListenersNotValid), condition(Programmed, programmed)]
+    let own = gateway.listeners_of(gateway.owner());
+    served_conditions(own, Reason::Invalid, gateway.unassigned.as_ref())
 }
 
-fn listener_status(gateway: &OurGateway<'_>, listener: &OurListener<'_>) -> ListenerStatus {
+/// What holds for whoever has these listeners: it is accepted as long as one of them is served. `unserved` is why nothing
+/// is programmed if none is, `unassigned` why the Gateway has not its addresses.
+pub(super) fn served_conditions<'g>(
+    listeners: impl Iterator<Item = &'g OurListener<'g>>,
+    unserved: Reason,
+    unassigned: Option<&Fault>,
+) -> [Condition; 2] {
+    use ConditionType::{Accepted, Programmed};
+    let (good, bad): (Vec<_>, Vec<_>) = listeners.partition(|listener| listener.is_served());
+    let names: Vec<_> = bad.iter().map(|listener| &*listener.spec.name).collect();
+    let message = format!("listeners that are not served: {}", names.join(", "));
+    let some_served = !good.is_empty();
+    let accepted = if bad.is_empty() {
+        Condition::yes(Accepted, Reason::Accepted)
+    } else {
+        let (reason, message) = (Reason::ListenersNotValid, message.clone());
+        Condition { kind: Accepted, holds: some_served, reason, message }
+    };
+    let programmed = match unassigned {
+        _ if !some_served => Condition::no(Programmed, unserved, message),
+        Some(fault) => condition(Programmed, Reason::Programmed, Some(fault)),
+        None if bad.is_empty() => Condition::yes(Programmed, Reason::Programmed),
+        None => Condition { kind: Programmed, holds: true, reason: Reason::Programmed, message },
+    };
+    [accepted, programmed]
+}
+
+pub(super) fn listener_status(
+    gateway: &OurGateway<'_>,
+    listener: &OurListener<'_>,
+) -> ListenerStatus {
     use ConditionType::{Accepted, Conflicted, Http3, Programmed, ResolvedRefs};
     let refusal = listener.fault.as_ref().or(listener.conflict.as_ref());
     let accepted = condition(Accepted, Reason::Accepted, refusal);
-    // Without a certificate it is accepted, and yet nothing can be served.
-    let undecryptable = listener.unresolved.first().filter(|_| !listener.is_served());
-    let invalid = refusal.or(gateway.fault.as_ref()).or(undecryptable);
-    let programmed = condition(Programmed, Reason::Programmed, invalid.map(programmed).as_ref());
+    let unprogrammed = unprogrammed(gateway, listener);
+    let programmed = condition(Programmed, Reason::Programmed, unprogrammed.as_ref());
     let resolved = condition(ResolvedRefs, Reason::ResolvedRefs, listener.unresolved.first());
     let mut conflicted = condition(Conflicted, Reason::NoConflicts, listener.conflict.as_ref());
     // The one condition that holds when something is wrong.
@@ -78,7 +95,16 @@ fn listener_status(gateway: &OurGateway<'_>, listener: &OurListener<'_>) -> List
     }
 }
 
-/// Not programmed has one reason, whatever the fault.
-fn programmed(fault: &Fault) -> Fault {
-    Fault { reason: Reason::Invalid, ..fault.clone() }
+/// Why the data plane does not serve a listener. A conflict keeps its own reason, an address that is still to come is
+/// waited for, and all else is invalid.
+fn unprogrammed(gateway: &OurGateway<'_>, listener: &OurListener<'_>) -> Option<Fault> {
+    // Without a certificate it is accepted, and yet nothing can be served.
+    let undecryptable = listener.unresolved.first().filter(|_| !listener.is_served());
+    let with = |reason| move |fault: &Fault| Fault { reason, ..fault.clone() };
+    let invalid = listener.fault.as_ref().map(with(Reason::Invalid));
+    invalid
+        .or_else(|| listener.conflict.clone())
+        .or_else(|| gateway.fault.as_ref().map(with(Reason::Invalid)))
+        .or_else(|| undecryptable.map(with(Reason::Invalid)))
+        .or_else(|| gateway.unassigned_fault().map(with(Reason::Pending)))
 }

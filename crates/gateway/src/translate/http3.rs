@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use super::address::sockets;
-use super::listener::{OurGateway, Protocol, label};
+use super::listener::{OurGateway, Protocol};
 use super::policy::ClientPolicies;
 use super::{Fault, Report};
 use crate::status::Reason;
@@ -17,20 +17,21 @@ pub(super) fn find(
 ) {
     let taken = udp_sockets(gateways);
     for gateway in gateways {
-        let found: Vec<_> = (0..)
-            .zip(&gateway.listeners)
-            .map(|(place, listener)| {
+        let found: Vec<_> = gateway
+            .listeners
+            .iter()
+            .map(|listener| {
                 if listener.protocol != Protocol::Https || !listener.is_served() {
                     return None;
                 }
-                let http3 = policies.http3(gateway.object, &listener.spec.name)?;
+                let http3 = policies.http3(gateway.object, listener.section())?;
                 let mut owners = sockets(gateway, listener).filter_map(|at| taken.get(&at));
-                Some(owners.next().map_or(Ok(http3), |owner| Err(conflict(place, owner))))
+                Some(owners.next().map_or(Ok(http3), |owner| Err(conflict(listener.place, owner))))
             })
             .collect();
         for (listener, http3) in gateway.listeners.iter_mut().zip(found) {
             if let Some(Err(fault)) = &http3 {
-                report.fault("Gateway", gateway.object, fault);
+                report.owner_fault(listener.owner, fault);
             }
             listener.http3 = http3;
         }
@@ -45,7 +46,7 @@ fn udp_sockets(gateways: &[OurGateway<'_>]) -> BTreeMap<SocketAddr, String> {
             listener.protocol == Protocol::Udp && listener.is_served() && listener.spec.port != 0
         });
         for listener in of_udp {
-            let name = label(gateway.object, listener.spec);
+            let name = listener.label();
             taken.extend(sockets(gateway, listener).map(|at| (at, name.clone())));
         }
     }

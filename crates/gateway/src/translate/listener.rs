@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use super::conflict::find_conflicts;
 use super::index::{Index, by_age};
+use super::listener_set::{ListenerSets, OurSet};
 use super::listener_tls::{self, Terms};
+use super::owner::Owner;
 use super::{Fault, Report};
 use crate::addresses::{Addresses, GatewayName, Wish};
 use crate::matching::HostPattern;
@@ -22,7 +24,10 @@ pub const CONTROLLER: &str = "sheave.dev/gateway";
 /// A Gateway of ours.
 pub(super) struct OurGateway<'a> {
     pub(super) object: &'a Resource<GatewaySpec>,
+    /// Its own, then those of the ListenerSets that it takes, in the order of their precedence.
     pub(super) listeners: Vec<OurListener<'a>>,
+    /// The ListenerSets that ask for it, the oldest first.
+    pub(super) sets: Vec<OurSet<'a>>,
     /// None if the Gateway as a whole is not served.
     pub(super) addresses: Vec<IpAddr>,
     /// What endpoints that ask are shown; none, or why it cannot be.
@@ -35,6 +40,10 @@ pub(super) struct OurGateway<'a> {
 
 /// A listener of a Gateway of ours.
 pub(super) struct OurListener<'a> {
+    /// The Gateway, or a ListenerSet of it.
+    pub(super) owner: Owner<'a>,
+    /// Its place among the owner's listeners.
+    pub(super) place: usize,
     pub(super) spec: &'a objects::Listener,
     /// Of one that is not served, HTTP.
     pub(super) protocol: Protocol,
@@ -115,34 +124,65 @@ impl Protocol {
     }
 }
 
-impl OurGateway<'_> {
+impl<'a> OurGateway<'a> {
     /// Whether a listener is served on any address.
     pub(super) fn serves(&self, listener: usize) -> bool {
         self.listeners[listener].is_served() && !self.addresses.is_empty()
     }
+
+    pub(super) const fn owner(&self) -> Owner<'a> {
+        Owner::of("Gateway", self.object)
+    }
+
+    pub(super) fn listeners_of(&self, owner: Owner<'_>) -> impl Iterator<Item = &OurListener<'a>> {
+        self.listeners.iter().filter(move |listener| listener.owner.is(owner))
+    }
+
+    /// Why it is not served anywhere, though it is accepted.
+    pub(super) fn unassigned_fault(&self) -> Option<&Fault> {
+        self.unassigned.as_ref().filter(|_| self.addresses.is_empty())
+    }
 }
 
 impl OurListener<'_> {
+    /// `namespace/owner/listener`. One that stands for a host of Ingresses is called as all of them are, so that metrics
+    /// keep their names while hosts come and go.
+    pub(super) fn label(&self) -> String {
+        let metadata = self.owner.metadata;
+        let name = self.spec.name.split(':').next().unwrap_or_default();
+        format!("{}/{}/{name}", metadata.namespace, metadata.name)
+    }
+
+    /// Its name, by which policies for a part of the Gateway mean it. They cannot mean one of a ListenerSet.
+    pub(super) fn section(&self) -> Option<&str> {
+        self.is_gateways().then_some(&*self.spec.name)
+    }
+
+    /// Whether it is the Gateway's own.
+    pub(super) fn is_gateways(&self) -> bool {
+        self.owner.kind == "Gateway"
+    }
+
     /// Whether routes of this kind and namespace may attach.
-    pub(super) fn allows(
-        &self,
-        route_kind: &str,
-        gateway_namespace: &str,
-        route_namespace: &str,
-    ) -> bool {
-        let is_allowed = match self.spec.allowed_routes.namespaces.from {
+    pub(super) fn allows(&self, index: &Index<'_>, route_kind: &str, namespace: &str) -> bool {
+        let allowed = &self.spec.allowed_routes.namespaces;
+        let is_allowed = match allowed.from {
             FromNamespaces::All => true,
-            FromNamespaces::Same => gateway_namespace == route_namespace,
-            FromNamespaces::Selector | FromNamespaces::None => false,
+            FromNamespaces::Same => self.owner.metadata.namespace == namespace,
+            FromNamespaces::Selector => index.selects(allowed.selector.as_ref(), namespace),
+            FromNamespaces::None => false,
         };
         is_allowed && self.supported_kinds().contains(&route_kind)
     }
 
+    /// The kinds of routes that may attach: those of its protocol that are asked for. A protocol that we do not know has
+    /// none.
     pub(super) fn supported_kinds(&self) -> Vec<&'static str> {
         let kinds = &self.spec.allowed_routes.kinds;
         let is_asked_for =
             |ours: &&str| kinds.is_empty() || kinds.iter().any(|kind| is_kind(kind, ours));
-        self.protocol.route_kinds().iter().copied().filter(is_asked_for).collect()
+        let known = Protocol::parse(&self.spec.protocol).map_or(&[][..], Protocol::route_kinds);
+        known.iter().copied().filter(is_asked_for).collect()
     }
 
     pub(super) const fn is_served(&self) -> bool {
@@ -169,12 +209,14 @@ pub(super) fn gateways<'a>(
     for class in index.classes.values().filter(|class| is_ours(class)) {
         report_class(class, report);
     }
+    let sets = ListenerSets::new(index, report);
     let mut gateways = Vec::new();
     for object in by_age(&index.gateways) {
         let class = &object.spec.gateway_class_name;
         match index.classes.get(&("", &**class)) {
             Some(class) if is_ours(class) => {
-                gateways.push(our_gateway(index, addresses, object, report));
+                let sets = sets.of(index, object, report);
+                gateways.push(our_gateway(index, addresses, object, sets, report));
             }
             Some(_) => {}
             None => {
@@ -205,6 +247,7 @@ fn our_gateway<'a>(
     index: &Index<'_>,
     addresses: &Addresses,
     object: &'a Resource<GatewaySpec>,
+    sets: Vec<OurSet<'a>>,
     report: &mut Report,
 ) -> OurGateway<'a> {
     let spec = &object.spec;
@@ -216,20 +259,30 @@ fn our_gateway<'a>(
     for fault in fault.iter().chain(&served.fault).chain(&served.unassigned) {
         report.fault("Gateway", object, fault);
     }
-    let listeners =
-        (0..).zip(&spec.listeners).map(|(n, spec)| our_listener(index, object, n, spec, report));
-    let listeners = listeners.collect();
+    let mut listeners = Vec::new();
+    let mut add = |owner, specs| {
+        for place in 0.. {
+            let asked = Asked { index, gateway: object, owner, specs, place };
+            let Some(spec) = asked.specs.get(place) else { break };
+            listeners.push(asked.listener(spec, report));
+        }
+    };
+    add(Owner::of("Gateway", object), &*spec.listeners);
+    for set in sets.iter().filter(|set| set.fault.is_none()) {
+        add(set.owner(), &*set.object.spec.listeners);
+    }
     let client_certificate = listener_tls::client_certificate(index, object, report);
     let fault = fault.or(served.fault);
     let addresses = if fault.is_none() { served.addresses } else { Vec::new() };
     let unassigned = served.unassigned;
-    OurGateway { object, listeners, addresses, client_certificate, fault, unassigned }
+    OurGateway { object, listeners, sets, addresses, client_certificate, fault, unassigned }
 }
 
 fn parameters_fault(spec: &GatewaySpec) -> Option<Fault> {
     spec.infrastructure.as_ref()?.parameters_ref.as_ref()?;
     let field = "spec.infrastructure.parametersRef";
-    Some(Fault::new(Reason::InvalidParameters, field, "is not supported"))
+    let message = "parameters of a Gateway are not supported";
+    Some(Fault::new(Reason::InvalidParameters, field, message))
 }
 
 /// Where a Gateway is served.
@@ -309,79 +362,93 @@ fn unusable(place: usize, address: IpAddr, assigned: &BTreeMap<GatewayName, Vec<
     Fault::new(Reason::AddressNotUsable, format!("spec.addresses[{place}].value"), message)
 }
 
-fn our_listener<'a>(
-    index: &Index<'_>,
-    gateway: &Resource<GatewaySpec>,
+/// A listener as its owner has it.
+struct Asked<'a, 'i> {
+    index: &'i Index<'i>,
+    gateway: &'a Resource<GatewaySpec>,
+    owner: Owner<'a>,
+    /// All of the owner.
+    specs: &'a [objects::Listener],
+    /// Which of them it is.
     place: usize,
-    spec: &'a objects::Listener,
-    report: &mut Report,
-) -> OurListener<'a> {
-    let known = Protocol::parse(&spec.protocol);
-    let protocol = known.unwrap_or(Protocol::Http);
-    // What has no requests has no hosts, whatever is written.
-    let hostname = spec.hostname.as_ref().filter(|_| known.is_some_and(Protocol::has_hosts));
-    let mut tls = listener_tls::Made::default();
-    if protocol.is_encrypted() {
-        let is_https = protocol == Protocol::Https;
-        let making = listener_tls::Making { index, gateway, place, listener: spec, is_https };
-        tls = making.make(report);
-    }
-    let mut listener = OurListener {
-        spec,
-        protocol,
-        hosts: hostname.map_or(HostPattern::Any, |hostname| hostname.0.clone()),
-        terms: tls.terms,
-        http3: None,
-        attached_routes: 0,
-        fault: listener_fault(gateway, place, spec).or(tls.fault),
-        conflict: None,
-        unresolved: kinds_fault(place, spec, protocol).into_iter().collect(),
-    };
-    for fault in listener.fault.iter().chain(&listener.unresolved) {
-        report.fault("Gateway", gateway, fault);
-    }
-    // They are reported already.
-    listener.unresolved.splice(0..0, tls.unresolved);
-    listener
 }
 
-fn listener_fault(
-    gateway: &Resource<GatewaySpec>,
-    place: usize,
-    spec: &objects::Listener,
-) -> Option<Fault> {
-    let fault = |reason, part: &str, message: &str| {
-        Some(Fault::new(reason, format!("spec.listeners[{place}].{part}"), message))
-    };
-    if gateway.spec.listeners[..place].iter().any(|earlier| earlier.name == spec.name) {
-        return fault(Reason::Invalid, "name", "another listener of the Gateway has this name");
+impl<'a> Asked<'a, '_> {
+    fn listener(&self, spec: &'a objects::Listener, report: &mut Report) -> OurListener<'a> {
+        let known = Protocol::parse(&spec.protocol);
+        let protocol = known.unwrap_or(Protocol::Http);
+        // What has no requests has no hosts, whatever is written.
+        let hostname = spec.hostname.as_ref().filter(|_| known.is_some_and(Protocol::has_hosts));
+        let mut tls = listener_tls::Made::default();
+        if protocol.is_encrypted() {
+            tls = listener_tls::Making {
+                index: self.index,
+                gateway: self.gateway,
+                owner: self.owner,
+                place: self.place,
+                listener: spec,
+                is_https: protocol == Protocol::Https,
+            }
+            .make(report);
+        }
+        let mut listener = OurListener {
+            owner: self.owner,
+            place: self.place,
+            spec,
+            protocol,
+            hosts: hostname.map_or(HostPattern::Any, |hostname| hostname.0.clone()),
+            terms: tls.terms,
+            http3: None,
+            attached_routes: 0,
+            fault: self.fault(spec).or(tls.fault),
+            conflict: None,
+            unresolved: self.kinds_fault(spec, protocol).into_iter().collect(),
+        };
+        for fault in listener.fault.iter().chain(&listener.unresolved) {
+            report.owner_fault(self.owner, fault);
+        }
+        // They are reported already.
+        listener.unresolved.splice(0..0, tls.unresolved);
+        listener
     }
-    let Some(protocol) = Protocol::parse(&spec.protocol) else {
-        let message =
-            format!("{} is not supported, only HTTP, HTTPS, TLS, TCP and UDP", spec.protocol);
-        return fault(Reason::UnsupportedProtocol, "protocol", &message);
-    };
-    if spec.tls.is_some() && !protocol.is_encrypted() {
-        return fault(Reason::UnsupportedValue, "tls", "is only for the protocols HTTPS and TLS");
-    }
-    if spec.allowed_routes.namespaces.from == FromNamespaces::Selector {
-        let message = "Selector is not supported, only Same, All and None";
-        return fault(Reason::UnsupportedValue, "allowedRoutes.namespaces.from", message);
-    }
-    None
-}
 
-fn kinds_fault(place: usize, spec: &objects::Listener, protocol: Protocol) -> Option<Fault> {
-    let ours = protocol.route_kinds();
-    let is_known = |kind: &objects::RouteKind| ours.iter().any(|name| is_kind(kind, name));
-    let mut kinds = (0..).zip(&spec.allowed_routes.kinds);
-    let (n, kind): (usize, _) = kinds.find(|(_, kind)| !is_known(kind))?;
-    let field = format!("spec.listeners[{place}].allowedRoutes.kinds[{n}]");
-    let message = format!("{} is not supported, only {}", kind.kind, ours.join(" and "));
-    Some(Fault::new(Reason::InvalidRouteKinds, field, message))
-}
+    fn fault(&self, spec: &objects::Listener) -> Option<Fault> {
+        let fault = |reason, part: &str, message: &str| {
+            Some(Fault::new(reason, format!("spec.listeners[{}].{part}", self.place), message))
+        };
+        if self.specs[..self.place].iter().any(|earlier| earlier.name == spec.name) {
+            let message = format!("another listener of the {} has this name", self.owner.kind);
+            return fault(Reason::Invalid, "name", &message);
+        }
+        let Some(protocol) = Protocol::parse(&spec.protocol) else {
+            let message =
+                format!("{} is not supported, only HTTP, HTTPS, TLS, TCP and UDP", spec.protocol);
+            return fault(Reason::UnsupportedProtocol, "protocol", &message);
+        };
+        if spec.tls.is_some() && !protocol.is_encrypted() {
+            let message = "is only for the protocols HTTPS and TLS";
+            return fault(Reason::UnsupportedValue, "tls", message);
+        }
+        let namespaces = &spec.allowed_routes.namespaces;
+        if namespaces.from != FromNamespaces::Selector {
+            return None;
+        }
+        let Some(selector) = &namespaces.selector else {
+            let message = "is missing: it says which namespaces are meant";
+            return fault(Reason::UnsupportedValue, "allowedRoutes.namespaces.selector", message);
+        };
+        let (part, message) = selector.fault()?;
+        let part = format!("allowedRoutes.namespaces.selector.{part}");
+        fault(Reason::UnsupportedValue, &part, &message)
+    }
 
-/// `namespace/gateway/listener`.
-pub(super) fn label(gateway: &Resource<GatewaySpec>, listener: &objects::Listener) -> String {
-    format!("{}/{}/{}", gateway.metadata.namespace, gateway.metadata.name, listener.name)
+    fn kinds_fault(&self, spec: &objects::Listener, protocol: Protocol) -> Option<Fault> {
+        let ours = protocol.route_kinds();
+        let is_known = |kind: &objects::RouteKind| ours.iter().any(|name| is_kind(kind, name));
+        let mut kinds = (0..).zip(&spec.allowed_routes.kinds);
+        let (n, kind): (usize, _) = kinds.find(|(_, kind)| !is_known(kind))?;
+        let field = format!("spec.listeners[{}].allowedRoutes.kinds[{n}]", self.place);
+        let message = format!("{} is not supported, only {}", kind.kind, ours.join(" and "));
+        Some(Fault::new(Reason::InvalidRouteKinds, field, message))
+    }
 }

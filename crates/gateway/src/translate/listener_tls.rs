@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::index::Index;
+use super::owner::Owner;
 use super::reference::{Holder, Reasons};
 use super::{Fault, Report};
 use crate::objects::{
@@ -42,7 +43,9 @@ pub(super) struct Made {
 pub(super) struct Making<'a> {
     pub(super) index: &'a Index<'a>,
     pub(super) gateway: &'a Resource<GatewaySpec>,
-    /// Its place among the listeners.
+    /// Whose the listener is.
+    pub(super) owner: Owner<'a>,
+    /// Its place among the owner's listeners.
     pub(super) place: usize,
     pub(super) listener: &'a objects::Listener,
     pub(super) is_https: bool,
@@ -75,7 +78,7 @@ impl Making<'_> {
     }
 
     fn terminate(&self, tls: &objects::ListenerTls, made: &mut Made, report: &mut Report) {
-        let holder = holder(self.index, self.gateway);
+        let holder = Holder { index: self.index, owner: self.owner };
         let mut certificates = Vec::new();
         for (n, reference) in tls.certificate_refs.iter().enumerate() {
             let field = self.field(&format!("tls.certificateRefs[{n}]"));
@@ -168,6 +171,6 @@ pub(super) fn is_insecure(gateway: &GatewaySpec) -> bool {
     modes.any(|mode| mode == FrontendValidationMode::AllowInsecureFallback)
 }
 
-fn holder<'a>(index: &'a Index<'a>, gateway: &'a Resource<GatewaySpec>) -> Holder<'a, GatewaySpec> {
-    Holder { index, kind: "Gateway", object: gateway }
+fn holder<'a>(index: &'a Index<'a>, gateway: &'a Resource<GatewaySpec>) -> Holder<'a> {
+    Holder { index, owner: Owner::of("Gateway", gateway) }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::backend_tls::BackendTlsPolicies;
 use super::index::{Index, by_age};
-use super::listener::CONTROLLER;
+use super::listener::{CONTROLLER, OurListener};
 use super::settings::{backend_faults, backend_settings, client_faults, client_settings, http3};
 use super::speech::Speech;
 use super::{Fault, Report, condition};
@@ -120,14 +120,18 @@ impl ClientPolicies<'_> {
     pub(super) fn settings(
         &self,
         gateway: &Resource<GatewaySpec>,
-        listener: &str,
+        listener: Option<&str>,
     ) -> &Arc<ClientSettings> {
         self.find(gateway, listener)
             .map_or(&self.default, |policy| &self.settings[&name_of(policy)])
     }
 
     /// Whether requests are to come to a listener by HTTP/3 too, by the same policy.
-    pub(super) fn http3(&self, gateway: &Resource<GatewaySpec>, listener: &str) -> Option<Http3> {
+    pub(super) fn http3(
+        &self,
+        gateway: &Resource<GatewaySpec>,
+        listener: Option<&str>,
+    ) -> Option<Http3> {
         self.find(gateway, listener).and_then(|policy| http3(&policy.spec))
     }
 
@@ -135,14 +139,15 @@ impl ClientPolicies<'_> {
     pub(super) fn report_shared_address(
         &self,
         gateway: &Resource<GatewaySpec>,
-        listener: &str,
+        listener: &OurListener<'_>,
         first: &Listener,
         report: &mut Report,
     ) {
-        let Some(policy) = self.find(gateway, listener) else { return };
+        let Some(policy) = self.find(gateway, listener.section()) else { return };
+        let OurListener { owner, spec, .. } = listener;
         let message = format!(
-            "does not apply to listener {listener} of Gateway {}: it shares {} with {}, whose settings apply",
-            gateway.metadata.name, first.address, first.name
+            "does not apply to listener {} of {} {}: it shares {} with {}, whose settings apply",
+            spec.name, owner.kind, owner.metadata.name, first.address, first.name
         );
         report.problem("ClientPolicy", policy, "spec.targetRefs", message);
     }
@@ -150,10 +155,10 @@ impl ClientPolicies<'_> {
     fn find(
         &self,
         gateway: &Resource<GatewaySpec>,
-        listener: &str,
+        listener: Option<&str>,
     ) -> Option<&Resource<ClientPolicySpec>> {
         let (namespace, name) = name_of(gateway);
-        self.attached.find((namespace, name, Some(listener)))
+        self.attached.find((namespace, name, listener))
     }
 }
 

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use super::certificate::{self, BadValue};
 use super::grant::permits;
 use super::index::Index;
+use super::owner::Owner;
 use super::{Fault, Report};
 use crate::objects::{LocalRef, ObjectRef, Resource};
 use crate::snapshot::Certificate;
 use crate::status::Reason;
 
 /// Who refers to certificates.
-pub(super) struct Holder<'a, S> {
+pub(super) struct Holder<'a> {
     pub(super) index: &'a Index<'a>,
-    pub(super) kind: &'static str,
-    pub(super) object: &'a Resource<S>,
+    pub(super) owner: Owner<'a>,
 }
 
 /// What a status says of a reference that leads nowhere.
@@ -49,7 +49,7 @@ impl<'a> From<&'a LocalRef> for Name<'a> {
     }
 }
 
-impl<S> Holder<'_, S> {
+impl Holder<'_> {
     /// A certificate and its key. All that is wrong is reported; `field` is where the reference stands.
     pub(super) fn certificate(
         &self,
@@ -113,13 +113,14 @@ impl<S> Holder<'_, S> {
             let fault = Fault::new(reasons.kind, format!("{field}.kind"), message);
             return Err(self.reported(fault, report));
         }
-        let own = &self.object.metadata.namespace;
+        let own = &self.owner.metadata.namespace;
         let namespace = name.namespace.unwrap_or(own);
-        if namespace != own && !permits(self.index, (self.kind, own), (kind, namespace, name.name))
+        if namespace != own
+            && !permits(self.index, (self.owner.kind, own), (kind, namespace, name.name))
         {
             let message = format!(
                 "no ReferenceGrant of namespace {namespace} lets {}s of {own} use this {kind}",
-                self.kind
+                self.owner.kind
             );
             let fault = Fault::new(Reason::RefNotPermitted, format!("{field}.namespace"), message);
             return Err(self.reported(fault, report));
@@ -140,7 +141,7 @@ impl<S> Holder<'_, S> {
     }
 
     fn reported(&self, fault: Fault, report: &mut Report) -> Fault {
-        report.once(self.object.problem(self.kind, &fault.field, &fault.message));
+        report.once(self.owner.problem(&fault.field, &fault.message));
         fault
     }
 }

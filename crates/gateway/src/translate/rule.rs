@@ -107,11 +107,12 @@ fn rules<S>(
     attached: &[&Attachment],
     report: &mut Report,
 ) -> Rules {
-    let mut rules = Rules::default();
+    let (mut rules, mut doubts) = (Rules::default(), Vec::new());
     let mut names: Vec<&str> = Vec::new();
     for (number, mut rule) in asked.into_iter().enumerate() {
         let (matches, faults) = std::mem::take(&mut rule.matches);
-        let mut made = Made { index, kind, route, number, faults, unresolved: Vec::new() };
+        let mut made =
+            Made { index, kind, route, number, faults, unresolved: Vec::new(), doubts: Vec::new() };
         if rule.name.is_some_and(|name| names.contains(&name)) {
             made.refuse("name", "another rule of the route has this name");
         }
@@ -122,8 +123,9 @@ fn rules<S>(
             rules.unresolved.append(&mut made.unresolved);
         }
         rules.dropped.append(&mut made.faults);
+        doubts.append(&mut made.doubts);
     }
-    for fault in rules.dropped.iter().chain(&rules.unresolved) {
+    for fault in rules.dropped.iter().chain(&rules.unresolved).chain(&doubts) {
         report.fault(kind, route, fault);
     }
     rules
@@ -171,6 +173,8 @@ struct Made<'a, S> {
     /// Why it is left out.
     faults: Vec<Fault>,
     unresolved: Vec<Fault>,
+    /// What its author can hardly mean.
+    doubts: Vec<Fault>,
 }
 
 impl<'a, S> Made<'a, S> {
@@ -281,7 +285,8 @@ impl<'a, S> Made<'a, S> {
         (request, attempt)
     }
 
-    /// A redirect has no backends, and must not lead to where it comes from.
+    /// A redirect has no backends, and should not lead to where it comes from. That is served nevertheless, as Gateway API
+    /// allows it: a client that shows something else the next time may get elsewhere.
     fn check_redirect(
         &mut self,
         rule: &Asked<'_>,
@@ -295,7 +300,8 @@ impl<'a, S> Made<'a, S> {
         if attached.iter().any(|attachment| is_loop(redirect, matches, attachment)) {
             let message = "sends clients to the URL they asked for: \
                            give another scheme, hostname, port or path";
-            self.refuse("filters", message);
+            let field = format!("{}.filters", self.field());
+            self.doubts.push(Fault::new(Reason::UnsupportedValue, field, message));
         }
     }
 }
@@ -306,7 +312,7 @@ fn is_loop(redirect: &Redirect, matches: &[Arc<Match>], attachment: &Attachment)
     let same_port = redirect.port.unwrap_or(attachment.port) == attachment.port;
     let same_host = redirect.hostname.as_ref().is_none_or(|host| {
         let host = crate::matching::HostPattern::Exact(host.clone());
-        attachment.hosts.contains(&host)
+        attachment.hosts.iter().any(|common| common.hosts == host)
     });
     let same_path = matches.iter().any(|asked| keeps_path(redirect.path.as_ref(), &asked.path));
     same_scheme && same_port && same_host && same_path

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::attach::{Asking, Attachment, settle};
+use super::attach::{Asking, Attachment, Parent, settle};
 use super::backend::{Referrer, resolve};
 use super::draft::{RouteDraft, RuleDraft, TargetDraft};
 use super::index::{Index, by_age};
@@ -10,14 +10,14 @@ use super::listener::OurGateway;
 use super::{Fault, Report, condition};
 use crate::matching::HostPattern;
 use crate::objects::{
-    Hostname, ParentRef, Resource, StreamRouteRule, StreamRouteSpec, TlsRouteSpec,
+    Hostname, Metadata, ParentRef, Resource, StreamRouteRule, StreamRouteSpec, TlsRouteSpec,
 };
 use crate::snapshot::Transport;
 use crate::status::{ConditionType, Detail, ParentStatus, Reason};
 
-/// Who has the connections for some hosts of a listener already, by the places of Gateway and listener: nothing else
-/// tells connections apart, so that the oldest route has all of them.
-type Taken = BTreeMap<(usize, usize, HostPattern), String>;
+/// Who has the connections for some hosts of a listener, by the places of Gateway and listener: nothing else tells
+/// connections apart, so that one route has all of them.
+type Owners<'a> = BTreeMap<(usize, usize, HostPattern), &'a Metadata>;
 
 /// What these kinds have in common.
 struct Asked<'a, S> {
@@ -36,20 +36,55 @@ pub(super) fn drafts(
     gateways: &mut [OurGateway<'_>],
     report: &mut Report,
 ) -> Vec<RouteDraft> {
-    let mut taken = Taken::new();
-    let mut drafts = Vec::new();
-    for route in by_age(&index.tls_routes) {
-        drafts.extend(tls(route).draft(index, gateways, &mut taken, report));
-    }
-    for route in by_age(&index.tcp_routes) {
-        let asked = stream("TCPRoute", Transport::Tcp, route);
-        drafts.extend(asked.draft(index, gateways, &mut taken, report));
-    }
-    for route in by_age(&index.udp_routes) {
-        let asked = stream("UDPRoute", Transport::Udp, route);
-        drafts.extend(asked.draft(index, gateways, &mut taken, report));
-    }
+    let ours = by_age(&index.tls_routes).into_iter().map(tls).collect();
+    let mut drafts = drafts_of(ours, index, gateways, report);
+    let tcp = |route| stream("TCPRoute", Transport::Tcp, route);
+    let ours = by_age(&index.tcp_routes).into_iter().map(tcp).collect();
+    drafts.extend(drafts_of(ours, index, gateways, report));
+    let udp = |route| stream("UDPRoute", Transport::Udp, route);
+    let ours = by_age(&index.udp_routes).into_iter().map(udp).collect();
+    drafts.extend(drafts_of(ours, index, gateways, report));
     drafts
+}
+
+/// Those of one kind, of which the oldest is the first.
+fn drafts_of<S>(
+    routes: Vec<Asked<'_, S>>,
+    index: &Index<'_>,
+    gateways: &mut [OurGateway<'_>],
+    report: &mut Report,
+) -> Vec<RouteDraft> {
+    let with_parents = routes.into_iter().map(|asked| {
+        let Asked { kind, route, parents, hostnames, .. } = asked;
+        let asking = Asking { kind, route, parents, hostnames };
+        let parents = asking.parents(index, gateways, report);
+        (asked, parents)
+    });
+    let asking: Vec<_> = with_parents.filter(|(_, parents)| !parents.is_empty()).collect();
+    let owners = owners(&asking);
+    let draft = |(asked, parents): (Asked<'_, S>, Vec<Parent<'_>>)| {
+        asked.draft(index, parents, gateways, &owners, report)
+    };
+    asking.into_iter().filter_map(draft).collect()
+}
+
+/// Who gets which hosts: the route that asked for fewer of them, else the older one.
+fn owners<'a, S>(asking: &[(Asked<'a, S>, Vec<Parent<'a>>)]) -> Owners<'a> {
+    let mut owners = BTreeMap::new();
+    for (asked, parents) in asking {
+        let attached = parents.iter().filter_map(|parent| parent.attached.as_ref().ok()).flatten();
+        for Attachment { gateway, listener, hosts, .. } in attached {
+            for common in hosts {
+                let claim = (common.asked.specificity(), &asked.route.metadata);
+                let place = (*gateway, *listener, common.hosts.clone());
+                let owner = owners.entry(place).or_insert(claim);
+                if claim.0 > owner.0 {
+                    *owner = claim;
+                }
+            }
+        }
+    }
+    owners.into_iter().map(|(place, (_, owner))| (place, owner)).collect()
 }
 
 fn tls(route: &Resource<TlsRouteSpec>) -> Asked<'_, TlsRouteSpec> {
@@ -86,15 +121,12 @@ impl<S> Asked<'_, S> {
     fn draft(
         &self,
         index: &Index<'_>,
+        parents: Vec<Parent<'_>>,
         gateways: &mut [OurGateway<'_>],
-        taken: &mut Taken,
+        owners: &Owners<'_>,
         report: &mut Report,
     ) -> Option<RouteDraft> {
-        let Self { kind, route, parents, hostnames, .. } = *self;
-        let parents = Asking { kind, route, parents, hostnames }.parents(index, gateways, report);
-        if parents.is_empty() {
-            return None;
-        }
+        let Self { kind, route, .. } = *self;
         if self.wants_default_gateways {
             report.problem(kind, route, "spec.useDefaultGateways", "is not supported");
         }
@@ -106,61 +138,58 @@ impl<S> Asked<'_, S> {
         let (rule, unresolved) = self.rule(index, &self.rules[0]);
         let mut attachments: Vec<Attachment> = Vec::new();
         let mut statuses = Vec::new();
-        for parent in parents {
-            let attached = self.take(parent.attached, &parent.field, taken);
+        for Parent { reference, field, attached } in parents {
             let fault = attached.as_ref().err();
-            fault.into_iter().for_each(|fault| report.fault(kind, route, fault));
-            let conditions = vec![
-                condition(ConditionType::Accepted, Reason::Accepted, fault),
-                condition(ConditionType::ResolvedRefs, Reason::ResolvedRefs, unresolved.first()),
-            ];
-            statuses.push(ParentStatus { parent: parent.reference.clone(), conditions });
+            let mut accepted = condition(ConditionType::Accepted, Reason::Accepted, fault);
+            let idle = attached.as_ref().ok().and_then(|it| self.idle(it, &field, owners));
+            fault.into_iter().chain(&idle).for_each(|fault| report.fault(kind, route, fault));
+            if let Some(Fault { message, .. }) = idle {
+                accepted.message = message;
+            }
+            let resolved =
+                condition(ConditionType::ResolvedRefs, Reason::ResolvedRefs, unresolved.first());
+            let conditions = vec![accepted, resolved];
+            statuses.push(ParentStatus { parent: reference.clone(), conditions });
             attachments.extend(attached.into_iter().flatten());
         }
         unresolved.iter().for_each(|fault| report.fault(kind, route, fault));
         report.status(kind, route, Detail::Route(statuses));
         settle(&mut attachments, gateways);
+        for Attachment { gateway, listener, hosts, .. } in &mut attachments {
+            hosts.retain(|common| {
+                let owner = owners[&(*gateway, *listener, common.hosts.clone())];
+                std::ptr::eq(owner, &route.metadata)
+            });
+        }
+        attachments.retain(|it| !it.hosts.is_empty());
         let draft = RouteDraft { rules: vec![rule], attachments, is_grpc: false };
         Some(draft).filter(|it| !it.attachments.is_empty())
     }
 
-    /// Takes what nobody has yet of the listeners at a parent, if that is anything.
-    fn take(
-        &self,
-        attached: Result<Vec<Attachment>, Fault>,
-        field: &str,
-        taken: &mut Taken,
-    ) -> Result<Vec<Attachment>, Fault> {
-        let mut attached = attached?;
-        let mut refusal = None;
-        for Attachment { gateway, listener, hosts, .. } in &mut attached {
-            hosts.retain(|host| match taken.get(&(*gateway, *listener, host.clone())) {
-                None => true,
-                Some(owner) => {
-                    refusal.get_or_insert_with(|| self.refusal(owner));
-                    false
-                }
+    /// Why the route gets nothing at a parent that it has attached to: others have all that it asks for there. Gateway API
+    /// has it accepted nevertheless.
+    fn idle(&self, attached: &[Attachment], field: &str, owners: &Owners<'_>) -> Option<Fault> {
+        let mut owners =
+            attached.iter().flat_map(|Attachment { gateway, listener, hosts, .. }| {
+                hosts.iter().map(|common| owners[&(*gateway, *listener, common.hosts.clone())])
             });
-            let name = &self.route.metadata.name;
-            taken.extend(
-                hosts.iter().map(|host| ((*gateway, *listener, host.clone()), name.clone())),
-            );
-        }
-        attached.retain(|it| !it.hosts.is_empty());
-        match refusal {
-            Some(message) if attached.is_empty() => {
-                Err(Fault::new(Reason::Conflicted, field, message))
-            }
-            Some(_) | None => Ok(attached),
-        }
+        let first = owners.next()?;
+        let own = &self.route.metadata;
+        let gets_something = std::ptr::eq(first, own) || owners.any(|it| std::ptr::eq(it, own));
+        (!gets_something).then(|| Fault::new(Reason::Conflicted, field, self.refusal(first)))
     }
 
-    fn refusal(&self, owner: &str) -> String {
+    fn refusal(&self, owner: &Metadata) -> String {
         let kind = self.kind;
-        if self.hostnames.is_empty() {
-            format!("{kind} {owner} has this listener and is older")
+        let name = if owner.namespace == self.route.metadata.namespace {
+            owner.name.clone()
         } else {
-            format!("{kind} {owner} has these hostnames there and is older")
+            format!("{}/{}", owner.namespace, owner.name)
+        };
+        if self.hostnames.is_empty() {
+            format!("{kind} {name} has this listener and is older")
+        } else {
+            format!("{kind} {name} has these hostnames there and goes first")
         }
     }
 

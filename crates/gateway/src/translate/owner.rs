@@ -1,0 +1,32 @@
+//! Objects of any kind, as far as those who refer to others, and are told what is wrong, are alike.
+
+use crate::objects::{Metadata, Resource};
+use crate::problem::{Origin, Problem, label};
+
+/// An object of any kind: whose reference or listener it is, and to whom a problem goes.
+#[derive(Clone, Copy)]
+pub(super) struct Owner<'a> {
+    pub(super) kind: &'static str,
+    pub(super) metadata: &'a Metadata,
+    origin: &'a Origin,
+}
+
+impl<'a> Owner<'a> {
+    pub(super) const fn of<S>(kind: &'static str, object: &'a Resource<S>) -> Self {
+        Self { kind, metadata: &object.metadata, origin: &object.origin }
+    }
+
+    /// Whether both are the very same object.
+    pub(super) fn is(&self, other: Owner<'_>) -> bool {
+        std::ptr::eq(self.metadata, other.metadata)
+    }
+
+    pub(super) fn problem(&self, field: &str, message: &str) -> Problem {
+        Problem {
+            origin: self.origin.clone(),
+            object: label(self.kind, &self.metadata.namespace, &self.metadata.name),
+            field: field.to_owned(),
+            message: message.to_owned(),
+        }
+    }
+}

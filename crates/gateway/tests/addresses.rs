@@ -1,0 +1,148 @@
+//! Laws of who gets which address of a pool.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr};
+
+use gateway::addresses::{GatewayName, assign};
+use gateway::{Addresses, Object, parse};
+use ipnet::IpNet;
+use proptest::prelude::*;
+
+type Known = BTreeMap<GatewayName, Vec<IpAddr>>;
+
+/// What a Gateway asks for: nothing, any address, or one of 10.0.0.0/28 or near it.
+#[derive(Clone, Debug)]
+struct Wish {
+    age: u8,
+    asked: Vec<Option<u8>>,
+}
+
+fn wish() -> impl Strategy<Value = Wish> {
+    let asked = prop::collection::btree_set(prop::option::of(0..20_u8), 0..3);
+    (0..5_u8, asked).prop_map(|(age, asked)| Wish { age, asked: asked.into_iter().collect() })
+}
+
+fn pool() -> impl Strategy<Value = Vec<IpNet>> {
+    let networks = ["10.0.0.0/28", "10.0.0.8/29", "10.0.0.4/30", "10.0.0.17/32", "fd00::/126"];
+    prop::sample::subsequence(networks.to_vec(), 0..=networks.len())
+        .prop_map(|networks| networks.iter().map(|it| it.parse().unwrap()).collect())
+}
+
+fn near(number: u8) -> IpAddr {
+    Ipv4Addr::new(10, 0, 0, number).into()
+}
+
+fn objects(wishes: &[Wish]) -> Vec<Object> {
+    let mut text = "apiVersion: gateway.networking.k8s.io/v1\nkind: GatewayClass\n\
+                    metadata: {name: ours}\nspec: {controllerName: sheave.dev/gateway}\n"
+        .to_owned();
+    for (n, wish) in wishes.iter().enumerate() {
+        let address = |asked: &Option<u8>| match asked {
+            Some(number) => format!("{{value: {}}}", near(*number)),
+            None => "{type: IPAddress}".to_owned(),
+        };
+        let asked: Vec<_> = wish.asked.iter().map(address).collect();
+        text += &format!(
+            "---\napiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\n\
+             metadata: {{name: g{n}, creationTimestamp: 2026-01-0{}T00:00:00Z}}\n\
+             spec: {{gatewayClassName: ours, addresses: [{}], listeners: [{{name: a, port: 1, protocol: TCP}}]}}\n",
+            wish.age + 1,
+            asked.join(", ")
+        );
+    }
+    let (objects, problems) = parse(&text, "gateways");
+    assert_eq!(problems, []);
+    objects
+}
+
+fn name(number: usize) -> GatewayName {
+    ("default".to_owned(), format!("g{number}"))
+}
+
+fn dealt(pool: &[IpNet], objects: &[Object], known: &Known) -> Known {
+    match assign(pool, objects, known) {
+        Addresses::Pool { assigned } => assigned,
+        Addresses::Own => panic!("an address of the machine"),
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_address_is_given_twice_or_from_elsewhere(
+        pool in pool(),
+        wishes in prop::collection::vec(wish(), 0..12),
+        known in prop::collection::btree_map(0..12_usize, prop::collection::vec((0..20_u8).prop_map(near), 0..3), 0..6),
+    ) {
+        let known = known.into_iter().map(|(number, addresses)| (name(number), addresses)).collect();
+        let objects = objects(&wishes);
+        let given = dealt(&pool, &objects, &known);
+        let all: Vec<_> = given.values().flatten().copied().collect();
+        prop_assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len(), "{:?}", given);
+        prop_assert!(all.iter().all(|it| pool.iter().any(|network| network.contains(it))));
+        prop_assert_eq!(given.len(), wishes.len());
+        for (n, wish) in wishes.iter().enumerate() {
+            let own = &given[&name(n)];
+            let wanted: BTreeSet<_> = wish.asked.iter().flatten().copied().map(near).collect();
+            let is_free = wish.asked.is_empty() || wish.asked.contains(&None);
+            prop_assert!(is_free || own.iter().all(|it| wanted.contains(it)), "{:?}", own);
+            // One of each family at most where nothing is asked for.
+            let most = if wish.asked.is_empty() { 2 } else { wish.asked.len() };
+            prop_assert!(own.len() <= most);
+        }
+    }
+
+    #[test]
+    fn dealing_again_changes_nothing(pool in pool(), wishes in prop::collection::vec(wish(), 0..12)) {
+        let objects = objects(&wishes);
+        let first = dealt(&pool, &objects, &Known::new());
+        prop_assert_eq!(&dealt(&pool, &objects, &first), &first);
+        let mut reversed = objects;
+        reversed.reverse();
+        prop_assert_eq!(&dealt(&pool, &reversed, &Known::new()), &first, "the order of objects counts");
+    }
+
+    #[test]
+    fn a_newcomer_takes_nothing_away(
+        pool in pool(),
+        wishes in prop::collection::vec(wish(), 1..12),
+    ) {
+        let before = dealt(&pool, &objects(&wishes[..wishes.len() - 1]), &Known::new());
+        let after = dealt(&pool, &objects(&wishes), &before);
+        for (gateway, addresses) in &before {
+            let kept: BTreeSet<_> = after[gateway].iter().collect();
+            prop_assert!(addresses.iter().all(|it| kept.contains(it)), "{:?} {:?}", before, after);
+        }
+    }
+
+    #[test]
+    fn nobody_waits_while_an_address_is_free(
+        pool in pool(),
+        wishes in prop::collection::vec(wish(), 0..12),
+    ) {
+        let given = dealt(&pool, &objects(&wishes), &Known::new());
+        let taken: BTreeSet<_> = given.values().flatten().copied().collect();
+        let waits = |(n, wish): (usize, &Wish)| {
+            wish.asked.contains(&None) && given[&name(n)].len() < wish.asked.iter().filter(|it| it.is_none()).count()
+        };
+        if wishes.iter().enumerate().any(waits) {
+            // Whoever asks for an address by value alone may have come too late; a free one of the pool goes to those
+            // who ask for any.
+            let fresh = objects(&[wishes, vec![Wish { age: 4, asked: vec![None] }]].concat());
+            let again = dealt(&pool, &fresh, &given);
+            let late: BTreeSet<_> = again.values().flatten().copied().collect();
+            prop_assert_eq!(late, taken);
+        }
+    }
+}
+
+#[test]
+fn a_gateway_of_another_class_gets_nothing() {
+    let (objects, _) = parse(
+        "apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: g}\n\
+         spec: {gatewayClassName: theirs, listeners: [{name: a, port: 1, protocol: TCP}]}",
+        "gateways",
+    );
+    let pool = ["10.0.0.0/24".parse().unwrap()];
+    assert_eq!(dealt(&pool, &objects, &Known::new()), Known::new());
+}

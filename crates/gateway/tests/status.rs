@@ -1,0 +1,283 @@
+//! What has to be written of statuses: nothing twice, nothing of others lost.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::net::IpAddr;
+
+use gateway::objects::ParentRef;
+use gateway::status::{
+    Condition, ConditionType, Detail, GatewayStatus, ListenerStatus, ParentStatus, Reason,
+    Reference, Status, TargetStatus, Written, tell_version, withdrawn, written,
+};
+use serde_json::{Value, json};
+
+const THEN: &str = "2026-01-01T00:00:00Z";
+const NOW: &str = "2026-02-02T00:00:00Z";
+
+fn status(kind: &'static str, observed_generation: i64, detail: Detail) -> Status {
+    let object = Reference { kind, namespace: "shop".into(), name: "web".into() };
+    Status { object, observed_generation, detail }
+}
+
+fn accepted() -> Condition {
+    Condition::yes(ConditionType::Accepted, Reason::Accepted)
+}
+
+fn refused(message: &str) -> Condition {
+    Condition::no(ConditionType::Accepted, Reason::NotAllowedByListeners, message.to_owned())
+}
+
+fn parent(name: &str, condition: Condition) -> ParentStatus {
+    let parent = ParentRef { name: name.to_owned(), ..Default::default() };
+    ParentStatus { parent, conditions: vec![condition] }
+}
+
+fn route(parents: Vec<ParentStatus>) -> Status {
+    status("HTTPRoute", 2, Detail::Route(parents))
+}
+
+fn gateway(conditions: Vec<Condition>, listeners: &[&str]) -> Status {
+    let listener = |name: &&str| ListenerStatus {
+        name: (*name).to_owned(),
+        supported_kinds: vec!["HTTPRoute"],
+        attached_routes: 1,
+        conditions: vec![accepted()],
+    };
+    let addresses = vec![IpAddr::from([10, 0, 0, 1])];
+    let listeners = listeners.iter().map(listener).collect();
+    let detail = GatewayStatus { addresses, conditions, listeners, attached_listener_sets: 0 };
+    status("Gateway", 2, Detail::Gateway(detail))
+}
+
+/// The status that a cluster has once this is written.
+fn after(written: Option<Written>, current: &Value) -> Value {
+    match written {
+        None => current.clone(),
+        Some(Written::Replace(status)) => status,
+        Some(Written::Apply(status)) => status,
+    }
+}
+
+fn foreign(name: &str) -> Value {
+    json!({
+        "parentRef": { "name": name },
+        "controllerName": "example.com/other",
+        "conditions": [],
+    })
+}
+
+#[test]
+fn what_a_cluster_says_already_is_not_written() {
+    let policy = TargetStatus {
+        kind: "Service",
+        namespace: "shop".to_owned(),
+        name: "web".to_owned(),
+        section_name: Some("http".to_owned()),
+        conditions: vec![accepted()],
+    };
+    let class = status("GatewayClass", 1, Detail::GatewayClass(vec![accepted()]));
+    let set = Detail::ListenerSet(vec![accepted()], Vec::new());
+    let statuses = [
+        class,
+        gateway(vec![accepted()], &["a", "b"]),
+        gateway(vec![accepted()], &[]),
+        status("ListenerSet", 1, set),
+        route(vec![parent("edge", accepted()), parent("other", refused("no"))]),
+        status("BackendPolicy", 7, Detail::Policy(vec![policy])),
+    ];
+    for status in statuses {
+        let first = written(&status, None, THEN);
+        assert!(first.is_some(), "{status:?}");
+        let current = after(first, &Value::Null);
+        assert_eq!(written(&status, Some(&current), NOW), None, "{current}");
+    }
+}
+
+#[test]
+fn a_route_gets_the_shape_that_kubernetes_has() {
+    let section = ParentRef {
+        name: "edge".to_owned(),
+        namespace: Some("infra".to_owned()),
+        section_name: Some("http".to_owned()),
+        port: Some(80),
+        ..Default::default()
+    };
+    let status =
+        route(vec![ParentStatus { parent: section, conditions: vec![refused("not here")] }]);
+    let expected = json!({ "parents": [{
+        "parentRef": {
+            "group": "gateway.networking.k8s.io",
+            "kind": "Gateway",
+            "namespace": "infra",
+            "name": "edge",
+            "sectionName": "http",
+            "port": 80,
+        },
+        "controllerName": "sheave.dev/gateway",
+        "conditions": [{
+            "type": "Accepted",
+            "status": "False",
+            "reason": "NotAllowedByListeners",
+            "message": "not here",
+            "observedGeneration": 2,
+            "lastTransitionTime": NOW,
+        }],
+    }] });
+    assert_eq!(written(&status, None, NOW), Some(Written::Replace(expected)));
+}
+
+#[test]
+fn a_condition_changes_its_time_with_its_status_alone() {
+    let first = after(written(&route(vec![parent("edge", accepted())]), None, THEN), &Value::Null);
+    let newer = Status { observed_generation: 3, ..route(vec![parent("edge", accepted())]) };
+    let second = after(written(&newer, Some(&first), NOW), &first);
+    let condition = &second["parents"][0]["conditions"][0];
+    assert_eq!(condition["observedGeneration"], 3);
+    assert_eq!(condition["lastTransitionTime"], THEN);
+    let third = route(vec![parent("edge", refused("no"))]);
+    let third = after(written(&third, Some(&second), NOW), &second);
+    assert_eq!(third["parents"][0]["conditions"][0]["lastTransitionTime"], NOW);
+}
+
+#[test]
+fn entries_of_others_stay_where_they_are() {
+    let (edge, other) = (parent("edge", accepted()), parent("other", accepted()));
+    let ours =
+        |parents| after(written(&route(parents), None, THEN), &Value::Null)["parents"].clone();
+    let (stale, kept) = (ours(vec![parent("gone", accepted())]), ours(vec![other.clone()]));
+    let current = json!({ "parents": [foreign("a"), stale[0], kept[0], foreign("b")] });
+    let status = after(written(&route(vec![edge, other]), Some(&current), NOW), &current);
+    let names: Vec<_> =
+        status["parents"].as_array().unwrap().iter().map(|it| &it["parentRef"]["name"]).collect();
+    assert_eq!(names, ["a", "other", "b", "edge"]);
+    assert_eq!(status["parents"][0], foreign("a"));
+    assert_eq!(status["parents"][1], kept[0]);
+}
+
+#[test]
+fn a_parent_is_known_with_every_default_filled_in() {
+    let status = route(vec![parent("edge", accepted())]);
+    let mut current = after(written(&status, None, THEN), &Value::Null);
+    let reference = current["parents"][0]["parentRef"].as_object_mut().unwrap();
+    reference.insert("namespace".to_owned(), json!("shop"));
+    reference.remove("kind");
+    let status = after(written(&status, Some(&current), NOW), &current);
+    assert_eq!(status["parents"].as_array().unwrap().len(), 1);
+    assert_eq!(status["parents"][0]["conditions"][0]["lastTransitionTime"], THEN);
+}
+
+#[test]
+fn lists_stay_within_what_kubernetes_takes() {
+    let others: Vec<_> = (0..30).map(|n| foreign(&format!("other-{n}"))).collect();
+    let current = json!({ "parents": others });
+    let ours = (0..5).map(|n| parent(&format!("edge-{n}"), accepted())).collect();
+    let status = after(written(&route(ours), Some(&current), NOW), &current);
+    let parents = status["parents"].as_array().unwrap();
+    assert_eq!(parents.len(), 32);
+    assert_eq!(parents[..30], others);
+
+    let long = refused(&"ä".repeat(40_000));
+    let status = after(written(&route(vec![parent("edge", long)]), None, NOW), &Value::Null);
+    let message = status["parents"][0]["conditions"][0]["message"].as_str().unwrap();
+    assert_eq!(message.chars().count(), 32_768);
+
+    let theirs = |n: usize| json!({ "type": format!("example.com/T{n}"), "status": "True" });
+    let current = json!({ "conditions": (0..8).map(theirs).collect::<Vec<_>>() });
+    let Some(Written::Apply(ours)) = written(&gateway(vec![accepted()], &[]), Some(&current), NOW)
+    else {
+        panic!("nothing is written")
+    };
+    assert_eq!(ours["conditions"], json!([]), "there is no room beside those of others");
+}
+
+#[test]
+fn conditions_and_listeners_of_others_are_not_written() {
+    let status = gateway(vec![accepted()], &["a"]);
+    let mut current = after(written(&status, None, THEN), &Value::Null);
+    let foreign = json!({ "type": "example.com/Seen", "status": "True" });
+    current["conditions"].as_array_mut().unwrap().push(foreign.clone());
+    current["listeners"][0]["conditions"].as_array_mut().unwrap().push(foreign);
+    assert_eq!(written(&status, Some(&current), NOW), None);
+    let changed = gateway(vec![refused("no")], &["a"]);
+    let Some(Written::Apply(ours)) = written(&changed, Some(&current), NOW) else {
+        panic!("nothing is written")
+    };
+    assert!(!ours.to_string().contains("example.com"), "{ours}");
+    assert_eq!(ours["listeners"][0]["conditions"][0]["lastTransitionTime"], THEN);
+}
+
+#[test]
+fn what_we_say_no_longer_is_written_once() {
+    let insecure =
+        Condition::yes(ConditionType::InsecureFrontendValidationMode, Reason::ConfigurationChanged);
+    let before = gateway(vec![accepted(), insecure], &["a", "b"]);
+    let current = after(written(&before, None, THEN), &Value::Null);
+    for status in [
+        gateway(vec![accepted()], &["a", "b"]),
+        gateway(vec![accepted(), before_last(&before)], &["a"]),
+    ] {
+        let Some(Written::Apply(ours)) = written(&status, Some(&current), NOW) else {
+            panic!("nothing is written")
+        };
+        assert_eq!(written(&status, Some(&ours), NOW), None);
+    }
+}
+
+fn before_last(status: &Status) -> Condition {
+    let Detail::Gateway(detail) = &status.detail else { panic!("no Gateway") };
+    detail.conditions.last().unwrap().clone()
+}
+
+#[test]
+fn what_a_new_gateway_is_born_with_is_replaced() {
+    let waiting = json!({ "conditions": [{
+        "type": "Accepted", "status": "Unknown", "reason": "Pending",
+        "message": "Waiting for controller", "lastTransitionTime": "1970-01-01T00:00:00Z",
+    }] });
+    let status = gateway(vec![accepted()], &[]);
+    let status = after(written(&status, Some(&waiting), NOW), &waiting);
+    assert_eq!(status["conditions"][0]["lastTransitionTime"], NOW);
+    assert_eq!(status["addresses"], json!([{ "type": "IPAddress", "value": "10.0.0.1" }]));
+    assert_eq!(status["attachedListenerSets"], json!(0),);
+}
+
+#[test]
+fn what_is_no_longer_ours_is_withdrawn() {
+    let status = route(vec![parent("edge", accepted())]);
+    let current = json!({ "parents": [foreign("a")] });
+    assert_eq!(withdrawn(&current), None);
+    assert_eq!(withdrawn(&Value::Null), None);
+    let with_ours = after(written(&status, Some(&current), NOW), &current);
+    assert_eq!(withdrawn(&with_ours), Some(Written::Replace(current)));
+}
+
+#[test]
+fn versions_are_told_of_classes() {
+    let cases = [
+        (Some("v1.6.3"), "True", "SupportedVersion"),
+        (Some("v1.7.0-rc.1"), "True", "SupportedVersion"),
+        (Some("v1.5.1"), "False", "UnsupportedVersion"),
+        (Some("v2.0.0"), "False", "UnsupportedVersion"),
+        (Some("main"), "False", "UnsupportedVersion"),
+        (None, "False", "UnsupportedVersion"),
+    ];
+    for (version, holds, reason) in cases {
+        let class = status("GatewayClass", 1, Detail::GatewayClass(vec![accepted()]));
+        let mut statuses = [class, gateway(vec![accepted()], &[])];
+        tell_version(&mut statuses, version);
+        tell_version(&mut statuses, version);
+        let written = after(written(&statuses[0], None, NOW), &Value::Null);
+        assert_eq!(written["conditions"].as_array().unwrap().len(), 2, "{written}");
+        let condition = &written["conditions"][1];
+        assert_eq!((&condition["status"], &condition["reason"]), (&json!(holds), &json!(reason)));
+    }
+}
+
+#[test]
+fn features_are_told_in_order() {
+    let class = status("GatewayClass", 1, Detail::GatewayClass(vec![accepted()]));
+    let written = after(written(&class, None, NOW), &Value::Null);
+    let features = written["supportedFeatures"].as_array().unwrap();
+    let names: Vec<_> = features.iter().map(|it| it["name"].as_str().unwrap()).collect();
+    assert!(names.is_sorted() && names.contains(&"HTTPRoute"), "{names:?}");
+    assert!(names.len() <= 64, "Kubernetes takes no more");
+}
