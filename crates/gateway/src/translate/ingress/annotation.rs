@@ -204,7 +204,7 @@ impl Wishes {
 }
 
 fn yes(value: &str) -> Result<bool, String> {
-    value.parse().map_err(|_| format!("must be `true` or `false`, is {value}"))
+    value.parse().ok().ok_or_else(|| format!("must be `true` or `false`, is {value}"))
 }
 
 fn number(value: &str, least: u32, most: u32) -> Result<u32, String> {

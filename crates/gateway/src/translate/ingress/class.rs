@@ -60,7 +60,7 @@ fn is_default(metadata: &Metadata) -> bool {
 }
 
 /// The class that an Ingress names, and where; the older way counts where the newer is not used.
-fn class_name<'a>(ingress: &'a Resource<IngressSpec>) -> Option<(&'static str, &'a str)> {
+fn class_name(ingress: &Resource<IngressSpec>) -> Option<(&'static str, &str)> {
     let field = ingress.spec.ingress_class_name.as_deref();
     let annotation = || ingress.metadata.annotations.get(CLASS).map(String::as_str);
     field
