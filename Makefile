@@ -1,7 +1,7 @@
 # Commands for people and for CI. Recipes call; what has a life of its own is in scripts/ or lab/.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check conformance cluster cluster-down cluster-shell sim lab report fuzz gen fmt clean cost-check
+.PHONY: help demo test check conformance cluster cluster-down cluster-shell sim lab report fuzz gen image fmt clean cost-check
 
 # Where rustup puts cargo, which a shell started before the installation does not know.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
@@ -56,9 +56,13 @@ fuzz: ## each fuzz target for SECONDS=60; TARGET=name for one
 	@scripts/setup fuzz
 	@scripts/fuzz $(or $(SECONDS),60) $(TARGET)
 
-gen: ## write generated files anew: CRDs, reference pages
-	@scripts/setup test
+gen: ## write generated files anew: CRDs, reference pages, plain manifests; needs Go
+	@scripts/setup gen
 	@scripts/gen
+
+image: ## pack the image of ARCH=amd64 or arm64, without a registry; about ten minutes at first
+	@scripts/setup image
+	@scripts/image $(or $(ARCH),amd64)
 
 fmt: ## format the Rust code
 	@cargo fmt --all

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use crate::objects::{GatewayAddress, GatewaySpec, Object, Resource};
-use crate::translate::CONTROLLER;
+use crate::translate::{CONTROLLER, ingress};
 
 /// A Gateway by its namespace and name.
 pub type GatewayName = (String, String);
@@ -62,7 +62,7 @@ impl Wish {
     }
 }
 
-/// Deals the addresses of a pool to the Gateways of our classes.
+/// Deals the addresses of a pool to the Gateways of our classes, and to those that stand for IngressClasses of ours.
 ///
 /// A Gateway keeps what it has in `known` (read from its status) as long as that is in the pool and still suits what it
 /// asks for. Then come the addresses that Gateways ask for by value, then those that they leave to us: the oldest Gateway
@@ -74,8 +74,9 @@ pub fn assign(
     known: &BTreeMap<GatewayName, Vec<IpAddr>>,
 ) -> Addresses {
     let mut pool = Pool { networks: pool, taken: BTreeSet::new() };
-    let mut hands: Vec<_> =
-        our_gateways(objects).into_iter().map(|it| Hand::of(it, &pool)).collect();
+    let of_ingresses = ingress::gateways(objects);
+    let gateways = our_gateways(objects).into_iter().chain(&of_ingresses);
+    let mut hands: Vec<_> = gateways.map(|it| Hand::of(it, &pool)).collect();
     for hand in &mut hands {
         let had = known.get(&hand.gateway).map_or(&[][..], Vec::as_slice);
         had.iter().for_each(|address| hand.keep(*address, &mut pool));

@@ -23,4 +23,4 @@ pub use addresses::Addresses;
 pub use objects::{Object, parse};
 pub use problem::{Origin, Problem};
 pub use snapshot::Snapshot;
-pub use translate::{Endpoints, Translation, translate};
+pub use translate::{Endpoints, Translation, ingress, translate};

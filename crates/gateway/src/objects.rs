@@ -40,6 +40,8 @@ mod grpc_route;
 mod stream_route;
 /// `TLSRoute`.
 mod tls_route;
+/// `Ingress` and `IngressClass`.
+mod ingress;
 /// `ReferenceGrant`.
 mod reference_grant;
 /// `Service` and `EndpointSlice`.
@@ -92,6 +94,10 @@ pub use http_match::{
 };
 pub use http_route::{BackendRef, HttpRouteRetry, HttpRouteRule, HttpRouteSpec, HttpRouteTimeouts};
 pub use in_flight::MaxInFlight;
+pub use ingress::{
+    IngressBackend, IngressClassSpec, IngressPath, IngressPathType, IngressPaths, IngressPort,
+    IngressRule, IngressService, IngressSpec, IngressTls,
+};
 pub use listener_set::{AllowedListeners, ListenerNamespaces, ListenerSetSpec, ParentGatewayRef};
 pub use metadata::{Metadata, Resource};
 pub use namespace::{
@@ -132,6 +138,10 @@ pub enum Object {
     TcpRoute(Resource<StreamRouteSpec>),
     /// Where flows of datagrams go.
     UdpRoute(Resource<StreamRouteSpec>),
+    /// Who serves the Ingresses of a class.
+    IngressClass(Resource<IngressClassSpec>),
+    /// Which requests go to which Services, as it was said before Gateway API.
+    Ingress(Resource<IngressSpec>),
     /// Who may refer to objects of another namespace.
     ReferenceGrant(Resource<ReferenceGrantSpec>),
     /// A name for endpoints, and their ports.

@@ -14,7 +14,7 @@ pub struct Origin {
 
 /// `Kind namespace/name`, or `Kind name` for the kinds that are in no namespace.
 pub(crate) fn label(kind: &str, namespace: &str, name: &str) -> String {
-    if ["GatewayClass", "Namespace"].contains(&kind) {
+    if ["GatewayClass", "IngressClass", "Namespace"].contains(&kind) {
         format!("{kind} {name}")
     } else {
         format!("{kind} {namespace}/{name}")

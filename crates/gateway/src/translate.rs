@@ -5,6 +5,8 @@
 
 /// Objects by name and age.
 mod index;
+/// Ingresses, as objects of Gateway API that mean the same.
+pub mod ingress;
 /// Objects of any kind.
 mod owner;
 /// From PEM to certificates.
@@ -86,7 +88,9 @@ pub struct Translation {
 /// What these objects ask for, where Gateways have these addresses.
 pub fn translate(objects: &[Object], addresses: &Addresses) -> Translation {
     let mut report = Report::default();
-    let index = Index::new(objects, &mut report);
+    let mut index = Index::new(objects, &mut report);
+    let made = ingress::expand(&index, &mut report);
+    index.add(&made.objects, &mut report);
     let client_policies = policy::client_policies(&index, &mut report);
     let tls_policies = backend_tls::backend_tls_policies(&index, &mut report);
     let backend_policies = policy::backend_policies(&index, &tls_policies, &mut report);
@@ -123,9 +127,11 @@ pub fn translate(objects: &[Object], addresses: &Addresses) -> Translation {
         }
     }
     snapshot.listeners = listeners.into_listeners();
-    report.problems.sort_by(|a, b| a.origin.cmp(&b.origin));
     let Report { statuses, problems, dated } = report;
-    Translation { snapshot, statuses, problems, dated }
+    let mut translation = Translation { snapshot, statuses, problems, dated };
+    made.attribute(&mut translation);
+    translation.problems.sort_by(|a, b| a.origin.cmp(&b.origin));
+    translation
 }
 
 /// Every backend that a rule names, sorted, each once.

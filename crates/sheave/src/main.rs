@@ -30,6 +30,8 @@ mod scaler;
 mod ready;
 /// What the kernel says of this process.
 mod process;
+/// What it may do beyond what any other may.
+mod capability;
 /// Events on standard error.
 mod log;
 /// What ends the process, and its exit code.
@@ -46,6 +48,7 @@ use flags::{Command, CommandLine};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    capability::allow_low_ports();
     let command = match CommandLine::try_parse() {
         Ok(CommandLine { command }) => command,
         Err(answer) => return say(&answer),

@@ -1,4 +1,7 @@
-//! Code that a program has written, and the text that it was written from.
+//! What a program has written, and what it was written from.
+
+use std::env;
+use std::process::Command;
 
 use crate::none;
 use crate::tree::Tree;
@@ -15,6 +18,21 @@ fn what_keda_says_and_hears_is_made_from_its_interface() {
     let both = ["crates/sheave/src/scaler/externalscaler.rs", "tests/src/keda/externalscaler.rs"];
     let old = both.into_iter().filter(|path| !text(path).lines().next().unwrap().ends_with(&made));
     none(old.map(|path| format!("{path}: made from another text than it is now: `make gen`")));
+}
+
+#[test]
+fn plain_manifests_are_made_from_the_chart() {
+    let tree = Tree::read();
+    let is_built = std::fs::read_dir(tree.root.join(".cache/helm")).is_ok_and(|it| it.count() > 0);
+    if !is_built && env::var_os("CONFORMANCE_ALL").is_none() {
+        eprintln!("skipped: Helm is not built; `scripts/helm version` builds it");
+        return;
+    }
+    let made = Command::new(tree.root.join("scripts/manifests")).output().expect("bash runs");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let path = "deploy/manifests/install.yaml";
+    let found = std::fs::read(tree.root.join(path)).expect("plain manifests");
+    assert!(found == made.stdout, "{path}: the chart is another than it was: `make gen`");
 }
 
 /// As `tests/scaler` computes it (FNV-1a).

@@ -9,14 +9,14 @@ use super::document::documents;
 use super::schema::{self, schema};
 use super::{
     BackendPolicySpec, BackendTlsPolicySpec, ClientPolicySpec, ConfigMapSpec, EndpointSliceSpec,
-    GatewayClassSpec, GatewaySpec, GrpcRouteSpec, HttpRouteSpec, ListenerSetSpec, Metadata,
-    NamespaceSpec, Object, ReferenceGrantSpec, Resource, SecretSpec, ServiceSpec, StreamRouteSpec,
-    TlsRouteSpec,
+    GatewayClassSpec, GatewaySpec, GrpcRouteSpec, HttpRouteSpec, IngressClassSpec, IngressSpec,
+    ListenerSetSpec, Metadata, NamespaceSpec, Object, ReferenceGrantSpec, Resource, SecretSpec,
+    ServiceSpec, StreamRouteSpec, TlsRouteSpec,
 };
 use crate::problem::{self, Origin, Problem};
 
 /// Kinds that a cluster's dump naturally holds and that mean nothing to us.
-const IGNORED_KINDS: [&str; 33] = [
+const IGNORED_KINDS: [&str; 32] = [
     "APIService",
     "ClusterRole",
     "ClusterRoleBinding",
@@ -28,7 +28,6 @@ const IGNORED_KINDS: [&str; 33] = [
     "Endpoints",
     "Event",
     "HorizontalPodAutoscaler",
-    "IngressClass",
     "Job",
     "Lease",
     "LimitRange",
@@ -51,9 +50,6 @@ const IGNORED_KINDS: [&str; 33] = [
     "StorageClass",
     "ValidatingWebhookConfiguration",
 ];
-
-/// Kinds that ask for something we do not serve yet.
-const UNSERVED_KINDS: [&str; 1] = ["Ingress"];
 
 /// Parts of an object that narrow what it asks for. What we do not know there may narrow it further, so that the rest
 /// alone would ask for too much.
@@ -128,7 +124,7 @@ const GATEWAY_API_LATER: &[&str] = &[
 ];
 const SHEAVE: &[&str] = &["sheave.dev/v1alpha1"];
 
-static KINDS: [Kind; 17] = [
+static KINDS: [Kind; 19] = [
     Kind {
         name: "Namespace",
         versions: &["v1"],
@@ -182,6 +178,18 @@ static KINDS: [Kind; 17] = [
         versions: GATEWAY_API_LATER,
         schema: LazyLock::new(schema::<StreamRouteSpec>),
         read: |reader, raw| reader.read_spec(raw).map(Object::UdpRoute),
+    },
+    Kind {
+        name: "IngressClass",
+        versions: &["networking.k8s.io/v1"],
+        schema: LazyLock::new(schema::<IngressClassSpec>),
+        read: |reader, raw| reader.read_spec(raw).map(Object::IngressClass),
+    },
+    Kind {
+        name: "Ingress",
+        versions: &["networking.k8s.io/v1"],
+        schema: LazyLock::new(schema::<IngressSpec>),
+        read: |reader, raw| reader.read_spec(raw).map(Object::Ingress),
     },
     Kind {
         name: "ReferenceGrant",
@@ -241,7 +249,7 @@ impl Kind {
 
     /// Whether it is one of Kubernetes itself.
     fn is_of_kubernetes(&self) -> bool {
-        ["", "discovery.k8s.io"].contains(&group(self.versions[0]))
+        ["", "discovery.k8s.io", "networking.k8s.io"].contains(&group(self.versions[0]))
     }
 }
 
@@ -324,9 +332,6 @@ impl Reader {
 
     /// A kind that we do not understand.
     fn refuse(&mut self, origin: &Origin, label: &str, kind: &str, version: &str) {
-        if UNSERVED_KINDS.contains(&kind) {
-            return self.report(origin, label, "kind", format!("{kind} is not supported"));
-        }
         if !IGNORED_KINDS.contains(&kind) {
             self.report(origin, label, "kind", format!("unknown kind {kind} of {version}"));
         }

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use super::Report;
 use crate::objects::{
     BackendPolicySpec, BackendTlsPolicySpec, ClientPolicySpec, ConfigMapSpec, EndpointSliceSpec,
-    GatewayClassSpec, GatewaySpec, GrpcRouteSpec, HttpRouteSpec, LabelSelector, ListenerSetSpec,
-    NamespaceSpec, Object, ReferenceGrantSpec, Resource, SecretSpec, ServiceSpec, StreamRouteSpec,
-    TlsRouteSpec, namespace_labels,
+    GatewayClassSpec, GatewaySpec, GrpcRouteSpec, HttpRouteSpec, IngressClassSpec, IngressSpec,
+    LabelSelector, ListenerSetSpec, NamespaceSpec, Object, ReferenceGrantSpec, Resource,
+    SecretSpec, ServiceSpec, StreamRouteSpec, TlsRouteSpec, namespace_labels,
 };
 
 /// A namespace and a name.
@@ -30,6 +30,9 @@ pub(super) struct Index<'a> {
     pub(super) tls_routes: ByName<'a, TlsRouteSpec>,
     pub(super) tcp_routes: ByName<'a, StreamRouteSpec>,
     pub(super) udp_routes: ByName<'a, StreamRouteSpec>,
+    /// By name alone.
+    pub(super) ingress_classes: ByName<'a, IngressClassSpec>,
+    pub(super) ingresses: ByName<'a, IngressSpec>,
     pub(super) grants: ByName<'a, ReferenceGrantSpec>,
     pub(super) services: ByName<'a, ServiceSpec>,
     pub(super) slices: ByName<'a, EndpointSliceSpec>,
@@ -44,6 +47,13 @@ impl<'a> Index<'a> {
     /// Of two objects of one name the first counts; the second is a problem unless it says the same.
     pub(super) fn new(objects: &'a [Object], report: &mut Report) -> Self {
         let mut index = Self::default();
+        index.add(objects, report);
+        index
+    }
+
+    /// The same with more objects.
+    pub(super) fn add(&mut self, objects: &'a [Object], report: &mut Report) {
+        let index = self;
         for object in objects {
             match object {
                 Object::Namespace(namespace) => {
@@ -71,6 +81,11 @@ impl<'a> Index<'a> {
                 Object::UdpRoute(it) => {
                     add(&mut index.udp_routes, "UDPRoute", name(it), it, report)
                 }
+                Object::IngressClass(class) => {
+                    let name = ("", &*class.metadata.name);
+                    add(&mut index.ingress_classes, "IngressClass", name, class, report);
+                }
+                Object::Ingress(it) => add(&mut index.ingresses, "Ingress", name(it), it, report),
                 Object::ReferenceGrant(it) => {
                     add(&mut index.grants, "ReferenceGrant", name(it), it, report);
                 }
@@ -93,7 +108,6 @@ impl<'a> Index<'a> {
                 }
             }
         }
-        index
     }
 
     /// Whether a namespace has the labels that are asked for; without a selector none is meant.

@@ -145,10 +145,12 @@ impl<'a> OurGateway<'a> {
 }
 
 impl OurListener<'_> {
-    /// `namespace/owner/listener`.
+    /// `namespace/owner/listener`. One that stands for a host of Ingresses is called as all of them are, so that metrics
+    /// keep their names while hosts come and go.
     pub(super) fn label(&self) -> String {
         let metadata = self.owner.metadata;
-        format!("{}/{}/{}", metadata.namespace, metadata.name, self.spec.name)
+        let name = self.spec.name.split(':').next().unwrap_or_default();
+        format!("{}/{}/{name}", metadata.namespace, metadata.name)
     }
 
     /// Its name, by which policies for a part of the Gateway mean it. They cannot mean one of a ListenerSet.

@@ -1,0 +1,178 @@
+//! Ingress: turned into the objects of Gateway API that mean the same, so that there is one translation.
+//!
+//! An IngressClass of ours becomes a Gateway, each host of an Ingress an HTTPRoute, certificates become listeners, and
+//! annotations filters and BackendPolicies. Of several Ingresses that ask for the same the oldest wins, as ingress-nginx
+//! has it. What is made is in no cluster: nothing is said of it but what concerns an Ingress, and there.
+
+/// Which Ingresses are ours.
+mod class;
+/// What annotations ask for.
+mod annotation;
+/// The names that other controllers gave to annotations.
+mod dialect;
+/// Where is accepted: hosts and their certificates.
+mod door;
+/// Which requests go where.
+mod route;
+/// Paths, and what becomes of them on the way.
+mod path;
+/// How Services are used.
+mod policy;
+/// Whose fault it is.
+mod source;
+
+use std::net::IpAddr;
+
+use serde_json::{Value, json};
+
+use super::index::Index;
+use super::{Report, Translation};
+use crate::addresses::GatewayName;
+use crate::objects::{GatewaySpec, Metadata, Object, Resource};
+use class::our_classes;
+use source::Sources;
+
+/// The controller of the IngressClasses that are ours.
+pub const CONTROLLER: &str = "sheave.dev/ingress";
+
+/// The namespace of the Gateways that stand for IngressClasses; no namespace of a cluster can have a dot.
+pub const NAMESPACE: &str = "ingress.class";
+
+/// An Ingress of ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Served {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// The Gateway that stands for its class.
+    pub gateway: GatewayName,
+}
+
+/// The Ingresses that are ours, each once.
+pub fn served(objects: &[Object]) -> Vec<Served> {
+    let mut report = Report::default();
+    let index = Index::new(objects, &mut report);
+    let classes = our_classes(&index, &mut report);
+    let of_class = |class: class::OurClass<'_>| {
+        let gateway = (NAMESPACE.to_owned(), class.object.metadata.name.clone());
+        let served = |Metadata { namespace, name, .. }: &Metadata| Served {
+            namespace: namespace.clone(),
+            name: name.clone(),
+            gateway: gateway.clone(),
+        };
+        class.ingresses.iter().map(|it| served(&it.metadata)).collect::<Vec<_>>()
+    };
+    classes.into_iter().flat_map(of_class).collect()
+}
+
+/// The status of an Ingress whose class is served at these addresses.
+pub fn status(addresses: &[IpAddr]) -> Value {
+    let addresses: Vec<_> = addresses.iter().map(|address| json!({ "ip": address })).collect();
+    json!({ "loadBalancer": { "ingress": addresses } })
+}
+
+/// The Gateways that stand for IngressClasses, by which requests come for at least one Ingress.
+pub(crate) fn gateways(objects: &[Object]) -> Vec<Resource<GatewaySpec>> {
+    let mut report = Report::default();
+    let index = Index::new(objects, &mut report);
+    let gateway = |object| if let Object::Gateway(gateway) = object { Some(gateway) } else { None };
+    expand(&index, &mut report).objects.into_iter().filter_map(gateway).collect()
+}
+
+/// What Ingresses come to.
+#[derive(Default)]
+pub(super) struct Expansion {
+    /// What means the same.
+    pub(super) objects: Vec<Object>,
+    /// Where each part of it comes from.
+    sources: Sources,
+}
+
+/// The objects of Gateway API that mean what the Ingresses of our classes mean; what is wrong is reported.
+pub(super) fn expand(index: &Index<'_>, report: &mut Report) -> Expansion {
+    let mut made = Expansion::default();
+    for class in our_classes(index, report) {
+        if class.ingresses.is_empty() {
+            continue;
+        }
+        let wishes: Vec<_> =
+            class.ingresses.iter().map(|it| annotation::wishes(it, report)).collect();
+        let doors = door::doors(&class, report);
+        doors.add(&mut made, &class);
+        route::add(index, &class, &wishes, &doors, &mut made, report);
+        policy::add(index, &class, &wishes, &mut made, report);
+    }
+    made
+}
+
+impl Expansion {
+    /// Says of Ingresses what was said of the objects that were made of them.
+    pub(super) fn attribute(&self, translation: &mut Translation) {
+        self.sources.attribute(translation);
+    }
+}
+
+/// An object that was made of another.
+fn derived<S, T>(from: &Resource<S>, namespace: &str, name: &str, spec: T) -> Resource<T> {
+    let mut metadata = Metadata::named(namespace, name);
+    metadata.creation_timestamp.clone_from(&from.metadata.creation_timestamp);
+    Resource { origin: from.origin.clone(), metadata, spec }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::addresses::{Addresses, assign};
+
+    const OBJECTS: &str = "
+kind: IngressClass
+apiVersion: networking.k8s.io/v1
+metadata: {name: ours}
+spec: {controller: sheave.dev/ingress}
+---
+kind: IngressClass
+apiVersion: networking.k8s.io/v1
+metadata: {name: idle}
+spec: {controller: sheave.dev/ingress}
+---
+kind: IngressClass
+apiVersion: networking.k8s.io/v1
+metadata: {name: theirs}
+spec: {controller: k8s.io/ingress-nginx}
+---
+kind: Ingress
+apiVersion: networking.k8s.io/v1
+metadata: {name: web, namespace: shop}
+spec: {ingressClassName: ours, defaultBackend: {service: {name: web, port: {number: 80}}}}
+---
+kind: Ingress
+apiVersion: networking.k8s.io/v1
+metadata: {name: web, namespace: other}
+spec: {ingressClassName: theirs, defaultBackend: {service: {name: web, port: {number: 80}}}}
+";
+
+    #[test]
+    fn an_ingress_is_served_where_its_class_is() {
+        let (objects, problems) = crate::parse(OBJECTS, "cluster");
+        assert_eq!(problems, []);
+        let gateway = (NAMESPACE.to_owned(), "ours".to_owned());
+        let (namespace, name) = ("shop".to_owned(), "web".to_owned());
+        assert_eq!(served(&objects), [Served { namespace, name, gateway: gateway.clone() }]);
+
+        let pool = ["192.0.2.7/32".parse().unwrap()];
+        let Addresses::Pool { assigned } = assign(&pool, &objects, &BTreeMap::new()) else {
+            panic!("a pool")
+        };
+        assert_eq!(assigned, [(gateway, vec![[192, 0, 2, 7].into()])].into());
+    }
+
+    #[test]
+    fn a_status_is_all_addresses() {
+        let addresses = ["192.0.2.7".parse().unwrap(), "2001:db8::7".parse().unwrap()];
+        let expected = json!([{ "ip": "192.0.2.7" }, { "ip": "2001:db8::7" }]);
+        assert_eq!(status(&addresses)["loadBalancer"]["ingress"], expected);
+    }
+}

@@ -1,0 +1,69 @@
+//! Which Ingresses are ours: those that name an IngressClass of ours, or none where ours is the default.
+
+use super::super::Report;
+use super::super::index::{Index, by_age};
+use super::CONTROLLER;
+use crate::objects::{IngressClassSpec, IngressSpec, Metadata, Resource};
+
+/// Marks the class of Ingresses that name none.
+const DEFAULT: &str = "ingressclass.kubernetes.io/is-default-class";
+/// How a class was named before there was a field for it.
+const CLASS: &str = "kubernetes.io/ingress.class";
+
+/// An IngressClass of ours.
+pub(super) struct OurClass<'a> {
+    pub(super) object: &'a Resource<IngressClassSpec>,
+    /// The oldest first.
+    pub(super) ingresses: Vec<&'a Resource<IngressSpec>>,
+}
+
+/// Our classes, the oldest first, with their Ingresses.
+pub(super) fn our_classes<'a>(index: &Index<'a>, report: &mut Report) -> Vec<OurClass<'a>> {
+    let classes = by_age(&index.ingress_classes);
+    let mut ours: Vec<OurClass<'a>> = Vec::new();
+    for object in classes.iter().copied().filter(|class| class.spec.controller == CONTROLLER) {
+        if object.spec.parameters.is_some() {
+            let message = "is not supported: annotations of the class say what may be set";
+            report.problem("IngressClass", object, "spec.parameters", message);
+        }
+        ours.push(OurClass { object, ingresses: Vec::new() });
+    }
+    let default = classes.iter().find(|class| is_default(&class.metadata));
+    for ingress in by_age(&index.ingresses) {
+        let Some((field, name)) = class_name(ingress) else {
+            let named = default.map(|class| &*class.metadata.name);
+            match ours.iter_mut().find(|class| Some(&*class.object.metadata.name) == named) {
+                Some(class) => class.ingresses.push(ingress),
+                None if default.is_none() => {
+                    let message = "is missing, and no IngressClass is the default";
+                    report.problem("Ingress", ingress, "spec.ingressClassName", message);
+                }
+                // Somebody else's.
+                None => {}
+            }
+            continue;
+        };
+        match ours.iter_mut().find(|class| class.object.metadata.name == name) {
+            Some(class) => class.ingresses.push(ingress),
+            None if !index.ingress_classes.contains_key(&("", name)) => {
+                let message = format!("there is no IngressClass {name}");
+                report.problem("Ingress", ingress, field, message);
+            }
+            None => {}
+        }
+    }
+    ours
+}
+
+fn is_default(metadata: &Metadata) -> bool {
+    metadata.annotations.get(DEFAULT).is_some_and(|value| value == "true")
+}
+
+/// The class that an Ingress names, and where; the older way counts where the newer is not used.
+fn class_name(ingress: &Resource<IngressSpec>) -> Option<(&'static str, &str)> {
+    let field = ingress.spec.ingress_class_name.as_deref();
+    let annotation = || ingress.metadata.annotations.get(CLASS).map(String::as_str);
+    field
+        .map(|name| ("spec.ingressClassName", name))
+        .or_else(|| annotation().map(|name| ("metadata.annotations", name)))
+}

@@ -1,0 +1,174 @@
+//! The names that other controllers gave to what their users ask for by annotation.
+
+/// Whose annotations they are: that decides what a value means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Dialect {
+    /// ingress-nginx.
+    Nginx,
+    /// HAProxy Ingress.
+    HaproxyIngress,
+    /// HAProxy's own controller.
+    Haproxy,
+}
+
+/// What an annotation is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Setting {
+    Affinity,
+    AffinityMode,
+    AppRoot,
+    BackendProtocol,
+    Balance,
+    BodySize,
+    ConnectTimeout,
+    CookieMaxAge,
+    CookieName,
+    /// A cookie's name, by which there is one.
+    CookiePersistence,
+    ForceTls,
+    IdleTimeout,
+    MaxInFlight,
+    /// What nginx does with bodies that we stream.
+    Buffers,
+    PermanentCode,
+    PermanentRedirect,
+    QueueLength,
+    QueueTimeout,
+    Rewrite,
+    TemporalCode,
+    TemporalRedirect,
+    TlsRedirect,
+    TlsRedirectCode,
+    UsesPatterns,
+    /// Without it, requests would pass that were to be held up, or go where they were not to: they are refused.
+    Guard,
+}
+
+use Setting as S;
+
+const NGINX: &[(&str, Setting)] = &[
+    ("affinity", S::Affinity),
+    ("affinity-mode", S::AffinityMode),
+    ("app-root", S::AppRoot),
+    ("backend-protocol", S::BackendProtocol),
+    ("force-ssl-redirect", S::ForceTls),
+    ("load-balance", S::Balance),
+    ("permanent-redirect", S::PermanentRedirect),
+    ("permanent-redirect-code", S::PermanentCode),
+    ("proxy-body-size", S::BodySize),
+    ("proxy-buffer-size", S::Buffers),
+    ("proxy-buffering", S::Buffers),
+    ("proxy-buffers-number", S::Buffers),
+    ("proxy-busy-buffers-size", S::Buffers),
+    ("proxy-connect-timeout", S::ConnectTimeout),
+    ("proxy-max-temp-file-size", S::Buffers),
+    ("proxy-read-timeout", S::IdleTimeout),
+    ("proxy-request-buffering", S::Buffers),
+    ("proxy-send-timeout", S::IdleTimeout),
+    ("rewrite-target", S::Rewrite),
+    ("session-cookie-max-age", S::CookieMaxAge),
+    ("session-cookie-name", S::CookieName),
+    ("ssl-redirect", S::TlsRedirect),
+    ("temporal-redirect", S::TemporalRedirect),
+    ("temporal-redirect-code", S::TemporalCode),
+    ("use-regex", S::UsesPatterns),
+];
+
+const HAPROXY_INGRESS: &[(&str, Setting)] = &[
+    ("affinity", S::Affinity),
+    ("app-root", S::AppRoot),
+    ("backend-protocol", S::BackendProtocol),
+    ("balance-algorithm", S::Balance),
+    ("maxconn-server", S::MaxInFlight),
+    ("maxqueue-server", S::QueueLength),
+    ("redirect-to", S::TemporalRedirect),
+    ("redirect-to-code", S::TemporalCode),
+    ("rewrite-target", S::Rewrite),
+    ("session-cookie-name", S::CookieName),
+    ("ssl-redirect", S::TlsRedirect),
+    ("ssl-redirect-code", S::TlsRedirectCode),
+    ("timeout-connect", S::ConnectTimeout),
+    ("timeout-queue", S::QueueTimeout),
+    ("timeout-server", S::IdleTimeout),
+];
+
+const HAPROXY: &[(&str, Setting)] = &[
+    ("cookie-persistence", S::CookiePersistence),
+    ("load-balance", S::Balance),
+    ("pod-maxconn", S::MaxInFlight),
+    ("ssl-redirect", S::TlsRedirect),
+    ("ssl-redirect-code", S::TlsRedirectCode),
+    ("timeout-connect", S::ConnectTimeout),
+    ("timeout-queue", S::QueueTimeout),
+    ("timeout-server", S::IdleTimeout),
+];
+
+/// How names begin of what keeps requests out, or leads them elsewhere.
+const GUARDS: &[&str] = &[
+    "allow-list",
+    "allowlist",
+    "auth-",
+    "blacklist",
+    "canary",
+    "configuration-snippet",
+    "deny-list",
+    "denylist",
+    "enable-modsecurity",
+    "enable-owasp",
+    "modsecurity",
+    "oauth",
+    "satisfy",
+    "server-snippet",
+    "waf",
+    "whitelist",
+];
+
+impl Dialect {
+    const ALL: [(&'static str, Self); 3] = [
+        ("nginx.ingress.kubernetes.io/", Self::Nginx),
+        ("haproxy-ingress.github.io/", Self::HaproxyIngress),
+        ("haproxy.org/", Self::Haproxy),
+    ];
+
+    /// The dialect of an annotation, and its name there; none: it is not for controllers.
+    pub(super) fn find(annotation: &str) -> Option<(Self, &str)> {
+        let named =
+            |(prefix, dialect): (_, Self)| Some((dialect, annotation.strip_prefix(prefix)?));
+        Self::ALL.into_iter().find_map(named)
+    }
+
+    /// What a name is about; none: nothing that we know.
+    pub(super) fn setting(self, name: &str) -> Option<Setting> {
+        let known = self.settings().iter().find(|(known, _)| *known == name);
+        let is_guard = GUARDS.iter().any(|guard| name.starts_with(guard));
+        known.map(|(_, setting)| *setting).or_else(|| is_guard.then_some(Setting::Guard))
+    }
+
+    const fn settings(self) -> &'static [(&'static str, Setting)] {
+        match self {
+            Self::Nginx => NGINX,
+            Self::HaproxyIngress => HAPROXY_INGRESS,
+            Self::Haproxy => HAPROXY,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GUIDE: &str = include_str!("../../../../../docs/guide/from-ingress-nginx.md");
+
+    #[test]
+    fn the_guide_names_every_annotation() {
+        for (prefix, dialect) in Dialect::ALL {
+            assert!(GUIDE.contains(prefix), "{prefix}");
+            for (name, _) in dialect.settings() {
+                assert!(GUIDE.contains(&format!("`{name}`")), "{prefix}{name}");
+            }
+        }
+        for guard in GUARDS {
+            assert!(GUIDE.contains(&format!("`{guard}")), "{guard}");
+        }
+    }
+}

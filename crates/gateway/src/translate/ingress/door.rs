@@ -1,0 +1,227 @@
+//! Where is accepted: the listeners of the Gateway that stands for an IngressClass, one for each host and, with TLS, one
+//! for each host that has a certificate.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::Report;
+use super::super::listener::CONTROLLER;
+use super::class::OurClass;
+use super::source::Place;
+use super::{Expansion, NAMESPACE, derived};
+use crate::matching::HostPattern;
+use crate::objects::{
+    AllowedNamespaces, AllowedRoutes, FromNamespaces, GatewayClassSpec, GatewaySpec, GrantFrom,
+    GrantTo, Hostname, IngressClassSpec, IngressSpec, Listener, ListenerTls, Object, ObjectRef,
+    ParentRef, ReferenceGrantSpec, Resource,
+};
+
+/// Where the ports may be set, on an IngressClass.
+const HTTP_PORT: &str = "sheave.dev/http-port";
+const HTTPS_PORT: &str = "sheave.dev/https-port";
+
+/// The listeners of a class.
+pub(super) struct Doors<'a> {
+    class: &'a str,
+    http_port: u16,
+    pub(super) https_port: u16,
+    /// The hosts of rules, and the first Ingress that has each.
+    http: BTreeMap<HostPattern, &'a Resource<IngressSpec>>,
+    https: BTreeMap<HostPattern, Certified<'a>>,
+}
+
+/// Who gives a host its certificate.
+struct Certified<'a> {
+    ingress: &'a Resource<IngressSpec>,
+    /// A place in `spec.tls`.
+    number: usize,
+    secret: &'a str,
+}
+
+/// The listeners that the Ingresses of a class need.
+pub(super) fn doors<'a>(class: &OurClass<'a>, report: &mut Report) -> Doors<'a> {
+    let mut doors = Doors {
+        class: &class.object.metadata.name,
+        http_port: port(class.object, HTTP_PORT, 80, report),
+        https_port: port(class.object, HTTPS_PORT, 443, report),
+        http: BTreeMap::new(),
+        https: BTreeMap::new(),
+    };
+    for &ingress in &class.ingresses {
+        for host in hosts(&ingress.spec) {
+            doors.http.entry(host).or_insert(ingress);
+        }
+        doors.add_certificates(ingress, report);
+    }
+    doors
+}
+
+/// The hosts of an Ingress, each once; with a default backend, every other as well.
+pub(super) fn hosts(spec: &IngressSpec) -> BTreeSet<HostPattern> {
+    let ruled = spec.rules.iter().map(|rule| pattern(rule.host.as_ref()));
+    ruled.chain(spec.default_backend.as_ref().map(|_| HostPattern::Any)).collect()
+}
+
+/// The hosts that a rule means.
+pub(super) fn pattern(host: Option<&Hostname>) -> HostPattern {
+    host.map_or(HostPattern::Any, |host| host.0.clone())
+}
+
+fn port(
+    class: &Resource<IngressClassSpec>,
+    annotation: &str,
+    usual: u16,
+    report: &mut Report,
+) -> u16 {
+    let Some(value) = class.metadata.annotations.get(annotation) else { return usual };
+    value.parse().unwrap_or_else(|_| {
+        let message = format!("{annotation} must be a port, is {value}");
+        report.problem("IngressClass", class, super::annotation::FIELD, message);
+        usual
+    })
+}
+
+impl<'a> Doors<'a> {
+    fn add_certificates(&mut self, ingress: &'a Resource<IngressSpec>, report: &mut Report) {
+        for (number, tls) in ingress.spec.tls.iter().enumerate() {
+            let field = format!("spec.tls[{number}]");
+            let Some(secret) = tls.secret_name.as_deref() else {
+                let message = "is missing: there is no certificate but those of Secrets";
+                report.problem("Ingress", ingress, &format!("{field}.secretName"), message);
+                continue;
+            };
+            let mut named: Vec<_> = tls.hosts.iter().map(|host| host.0.clone()).collect();
+            if named.is_empty() {
+                named.push(HostPattern::Any);
+            }
+            for host in named {
+                let first = self.https.entry(host).or_insert(Certified { ingress, number, secret });
+                let (older, younger) = (&first.ingress.metadata, &ingress.metadata);
+                if first.secret != secret || older.namespace != younger.namespace {
+                    let message = format!(
+                        "Ingress {}/{} gives a host of these its certificate already",
+                        older.namespace, older.name
+                    );
+                    report.problem("Ingress", ingress, &field, message);
+                }
+            }
+        }
+    }
+
+    /// Adds the Gateway, its class, and leave for it to use the certificates.
+    pub(super) fn add(&self, made: &mut Expansion, class: &OurClass<'_>) {
+        let gateway_class = format!("ingress:{}", self.class);
+        let spec =
+            GatewayClassSpec { controller_name: CONTROLLER.to_owned(), ..Default::default() };
+        let resource = derived(class.object, "", &gateway_class, spec);
+        made.sources.add("GatewayClass", &resource, vec![Place::of(class.ingresses[0], "")]);
+        made.objects.push(Object::GatewayClass(resource));
+
+        let (listeners, places) = self.listeners();
+        let spec =
+            GatewaySpec { gateway_class_name: gateway_class, listeners, ..Default::default() };
+        let resource = derived(class.object, NAMESPACE, self.class, spec);
+        made.sources.add("Gateway", &resource, places);
+        made.objects.push(Object::Gateway(resource));
+
+        let of_secrets =
+            self.https.values().map(|it| (&*it.ingress.metadata.namespace, it.ingress));
+        for (namespace, ingress) in of_secrets.collect::<BTreeMap<_, _>>() {
+            let name = format!("ingress:{}", self.class);
+            let resource = derived(ingress, namespace, &name, grant());
+            made.objects.push(Object::ReferenceGrant(resource));
+        }
+    }
+
+    fn listeners(&self) -> (Vec<Listener>, Vec<Place>) {
+        let http = self.http.iter().map(|(host, ingress)| {
+            let listener = Listener {
+                name: door_name("http", host),
+                port: self.http_port,
+                protocol: "HTTP".to_owned(),
+                ..listener(host)
+            };
+            (listener, Place::of(ingress, "spec.rules"))
+        });
+        let https = self.https.iter().map(|(host, certified)| {
+            let Certified { ingress, number, secret } = certified;
+            let reference = ObjectRef {
+                namespace: Some(ingress.metadata.namespace.clone()),
+                name: (*secret).to_owned(),
+                ..Default::default()
+            };
+            let listener = Listener {
+                name: door_name("https", host),
+                port: self.https_port,
+                protocol: "HTTPS".to_owned(),
+                tls: Some(ListenerTls { certificate_refs: vec![reference], ..Default::default() }),
+                ..listener(host)
+            };
+            (listener, Place::of(ingress, format!("spec.tls[{number}].secretName")))
+        });
+        http.chain(https).unzip()
+    }
+
+    /// Whether every client that asks for these hosts can come with TLS.
+    pub(super) fn has_certificate(&self, host: &HostPattern) -> bool {
+        self.https.keys().any(|certified| certified.intersect(host).as_ref() == Some(host))
+    }
+
+    /// Where requests for a host come without TLS; for every host: wherever they do.
+    pub(super) fn plain(&self, host: &HostPattern) -> Vec<ParentRef> {
+        if *host == HostPattern::Any {
+            return self.http.keys().map(|host| self.parent("http", host)).collect();
+        }
+        vec![self.parent("http", host)]
+    }
+
+    /// Where they come with TLS.
+    pub(super) fn encrypted(&self, host: &HostPattern) -> Vec<ParentRef> {
+        let theirs = self.https.keys().filter(|certified| certified.intersect(host).is_some());
+        theirs.map(|host| self.parent("https", host)).collect()
+    }
+
+    fn parent(&self, scheme: &str, host: &HostPattern) -> ParentRef {
+        ParentRef {
+            namespace: Some(NAMESPACE.to_owned()),
+            name: self.class.to_owned(),
+            section_name: Some(door_name(scheme, host)),
+            ..Default::default()
+        }
+    }
+}
+
+/// `https:www.example.com`; no listener of a Gateway that anybody wrote can be called so.
+fn door_name(scheme: &str, host: &HostPattern) -> String {
+    match host {
+        HostPattern::Any => scheme.to_owned(),
+        HostPattern::Exact(_) | HostPattern::Below(_) => format!("{scheme}:{}", text(host)),
+    }
+}
+
+/// Hosts as they were written.
+pub(super) fn text(host: &HostPattern) -> String {
+    match host {
+        HostPattern::Any => "*".to_owned(),
+        HostPattern::Below(name) => format!("*.{name}"),
+        HostPattern::Exact(name) => name.to_string(),
+    }
+}
+
+fn listener(host: &HostPattern) -> Listener {
+    let namespaces = AllowedNamespaces { from: FromNamespaces::All, selector: None };
+    Listener {
+        hostname: Some(host.clone()).filter(|host| *host != HostPattern::Any).map(Hostname),
+        allowed_routes: AllowedRoutes { namespaces, kinds: Vec::new() },
+        ..Default::default()
+    }
+}
+
+fn grant() -> ReferenceGrantSpec {
+    let from = GrantFrom {
+        group: "gateway.networking.k8s.io".to_owned(),
+        kind: "Gateway".to_owned(),
+        namespace: NAMESPACE.to_owned(),
+    };
+    let to = GrantTo { group: String::new(), kind: "Secret".to_owned(), name: None };
+    ReferenceGrantSpec { from: vec![from], to: vec![to] }
+}

@@ -1,0 +1,104 @@
+//! Paths of an Ingress: which requests are meant, and what endpoints are asked for.
+
+use super::annotation::{Rewrite, Wishes};
+use crate::objects::{
+    HttpFilter, HttpFilterType, IngressPath, IngressPathType, PathMatch, PathMatchType,
+    PathModifier, PathModifierType, RequestRedirect, UrlRewrite,
+};
+
+/// What a path asks of requests, and what becomes of them.
+pub(super) struct Meaning {
+    pub(super) path: PathMatch,
+    pub(super) rewrite: Option<HttpFilter>,
+}
+
+/// Regular expressions whose captures are all that follows a prefix, and the captures.
+const TAILS: [(&str, &str); 3] = [("(/|$)(.*)", "$2"), ("/(.*)", "$1"), ("/?(.*)", "$1")];
+
+/// What a path means; or why it cannot mean what its annotations say.
+pub(super) fn meaning(asked: &IngressPath, wishes: &Wishes) -> Result<Meaning, String> {
+    let text = asked.path.as_deref().filter(|path| !path.is_empty()).unwrap_or("/");
+    let is_exact = asked.path_type == IngressPathType::Exact;
+    let has_patterns = wishes.uses_patterns || matches!(wishes.rewrite, Some(Rewrite::Captured(_)));
+    let is_pattern = !is_exact && has_patterns && is_expression(text);
+    let kind = match (is_pattern, is_exact) {
+        (true, _) => PathMatchType::RegularExpression,
+        (false, true) => PathMatchType::Exact,
+        (false, false) => PathMatchType::PathPrefix,
+    };
+    // nginx's expressions hold at the beginning of a path, and are blind to case.
+    let value = if is_pattern { format!("(?i:{text}).*") } else { text.to_owned() };
+    let path = PathMatch { kind, value };
+    let modifier = match &wishes.rewrite {
+        None => return Ok(Meaning { path, rewrite: None }),
+        Some(Rewrite::Captured(target)) => return captured(text, target),
+        Some(Rewrite::Prefix(target)) if kind == PathMatchType::PathPrefix => prefix(target),
+        Some(Rewrite::Whole(target) | Rewrite::Prefix(target)) => whole(target),
+    };
+    Ok(Meaning { path, rewrite: Some(rewrite(modifier)) })
+}
+
+/// A redirect as a filter.
+pub(super) fn redirect(redirect: RequestRedirect) -> HttpFilter {
+    let request_redirect = Some(redirect);
+    HttpFilter { request_redirect, ..nothing(HttpFilterType::RequestRedirect) }
+}
+
+/// Of the rewrites by captures those that put another path in place of a prefix, as nearly all do.
+fn captured(text: &str, target: &str) -> Result<Meaning, String> {
+    let way = TAILS.iter().find_map(|(tail, capture)| {
+        let start = text.strip_suffix(tail)?;
+        let target = target.strip_suffix(capture)?;
+        let is_all = *tail != "/?(.*)" || start.is_empty();
+        let is_plain = !is_expression(start) && !target.contains('$') && target.ends_with('/');
+        (is_all && is_plain).then_some((start, target))
+    });
+    let Some((start, target)) = way else {
+        return Err(format!(
+            "cannot be rewritten to {target}: only what replaces a prefix can, as the path /a(/|$)(.*) and the \
+             target /b/$2; an HTTPRoute may say it"
+        ));
+    };
+    let value = if start.is_empty() { "/" } else { start }.to_owned();
+    let path = PathMatch { kind: PathMatchType::PathPrefix, value };
+    Ok(Meaning { path, rewrite: Some(rewrite(prefix(target))) })
+}
+
+fn is_expression(text: &str) -> bool {
+    text.contains(['(', '[', '{', '*', '+', '?', '^', '$', '|', '\\'])
+}
+
+fn whole(target: &str) -> PathModifier {
+    PathModifier {
+        kind: PathModifierType::ReplaceFullPath,
+        replace_full_path: Some(target.to_owned()),
+        replace_prefix_match: None,
+    }
+}
+
+fn prefix(target: &str) -> PathModifier {
+    PathModifier {
+        kind: PathModifierType::ReplacePrefixMatch,
+        replace_full_path: None,
+        replace_prefix_match: Some(target.to_owned()),
+    }
+}
+
+fn rewrite(path: PathModifier) -> HttpFilter {
+    let url_rewrite = Some(UrlRewrite { hostname: None, path: Some(path) });
+    HttpFilter { url_rewrite, ..nothing(HttpFilterType::UrlRewrite) }
+}
+
+fn nothing(kind: HttpFilterType) -> HttpFilter {
+    HttpFilter {
+        kind,
+        request_header_modifier: None,
+        response_header_modifier: None,
+        request_mirror: None,
+        request_redirect: None,
+        url_rewrite: None,
+        cors: None,
+        extension_ref: None,
+        external_auth: None,
+    }
+}

@@ -1,0 +1,103 @@
+//! Ingresses, by what their clients and endpoints see.
+
+use anyhow::ensure;
+use serde_json::{Value, json};
+use tests::{Behaviour, Client, Configuration, Endpoint, Result, Sheave, objects};
+
+fn class() -> Value {
+    json!({
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "IngressClass",
+        "metadata": { "name": "sheave", "annotations": { "sheave.dev/http-port": "0" } },
+        "spec": { "controller": "sheave.dev/ingress" },
+    })
+}
+
+fn ingress(name: &str, annotations: Value, spec: Value) -> Value {
+    let mut ingress = json!({
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "Ingress",
+        "metadata": { "name": name, "annotations": annotations },
+        "spec": spec,
+    });
+    ingress["spec"]["ingressClassName"] = "sheave".into();
+    ingress
+}
+
+fn to(service: &str) -> Value {
+    json!({ "service": { "name": service, "port": { "number": 80 } } })
+}
+
+fn rule(host: &str, path: &str, kind: &str, service: &str) -> Value {
+    let path = json!({ "path": path, "pathType": kind, "backend": to(service) });
+    json!({ "host": host, "http": { "paths": [path] } })
+}
+
+#[tokio::test]
+async fn requests_go_where_ingresses_lead() -> Result {
+    let (shop, api) =
+        (Endpoint::start(Behaviour::ok()).await?, Endpoint::start(Behaviour::ok()).await?);
+    let rules = json!([rule("shop.test", "/cart", "Prefix", "shop")]);
+    let spec = json!({ "defaultBackend": to("shop"), "rules": rules });
+    let pattern = rule("shop.test", "/api(/|$)(.*)", "ImplementationSpecific", "api");
+    let rewrite = json!({ "nginx.ingress.kubernetes.io/rewrite-target": "/v1/$2" });
+    let moved =
+        json!({ "nginx.ingress.kubernetes.io/temporal-redirect": "http://new.test$request_uri" });
+    let mut all = vec![
+        class(),
+        ingress("shop", json!({}), spec),
+        ingress("api", rewrite, json!({ "rules": [pattern] })),
+        ingress("old", moved, json!({ "rules": [rule("old.test", "/", "Prefix", "shop")] })),
+        objects::service("shop"),
+        objects::service("api"),
+    ];
+    all.extend(objects::slices("shop", &[shop.address]));
+    all.extend(objects::slices("api", &[api.address]));
+    let configuration = Configuration::empty()?;
+    configuration.write("main.yaml", &all)?;
+    let sheave = Sheave::serve(&configuration).await?;
+    let mut client = Client::connect(sheave.address()).await?;
+    for (host, target, asked) in [
+        ("shop.test", "/cart/1", (&shop, "/cart/1")),
+        ("shop.test", "/else", (&shop, "/else")),
+        ("other.test", "/", (&shop, "/")),
+        ("shop.test", "/api/users?id=1", (&api, "/v1/users?id=1")),
+        ("shop.test", "/api", (&api, "/v1")),
+        ("shop.test", "/apis", (&shop, "/apis")),
+    ] {
+        let response = client.exchange("GET", target, &[("Host", host)], b"").await?;
+        ensure!(response.status() == 200, "{host}{target}: {response:?}");
+        let (endpoint, wanted) = asked;
+        let seen = endpoint.seen().pop().map(|seen| seen.head.target().to_owned());
+        assert_eq!(seen.as_deref(), Some(wanted), "{host}{target}");
+    }
+    let response = client.exchange("GET", "/a?b", &[("Host", "old.test")], b"").await?;
+    assert_eq!(
+        (response.status(), response.field("location")),
+        (302, Some("http://new.test/a?b".to_owned()))
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_is_to_be_guarded_is_not_served() -> Result {
+    let endpoint = Endpoint::start(Behaviour::ok()).await?;
+    let spec = json!({ "rules": [rule("shop.test", "/", "Prefix", "shop")] });
+    let mut all = vec![class(), ingress("shop", json!({}), spec.clone()), objects::service("shop")];
+    all.extend(objects::slices("shop", &[endpoint.address]));
+    let configuration = Configuration::empty()?;
+    configuration.write("main.yaml", &all)?;
+    let sheave = Sheave::serve(&configuration).await?;
+    let lines = sheave.lines();
+    let guard = json!({ "nginx.ingress.kubernetes.io/whitelist-source-range": "10.0.0.0/8" });
+    all[1] = ingress("shop", guard, spec);
+    configuration.write("main.yaml", &all)?;
+    sheave
+        .said(lines, "nginx.ingress.kubernetes.io/whitelist-source-range is not supported")
+        .await?;
+    // A file is in force as a whole or not at all: what was served still is.
+    let mut client = Client::connect(sheave.address()).await?;
+    let response = client.exchange("GET", "/", &[("Host", "shop.test")], b"").await?;
+    assert_eq!(response.status(), 200);
+    Ok(())
+}
