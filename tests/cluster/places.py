@@ -10,7 +10,9 @@ FOLDER = Path(__file__).resolve().parent
 REPOSITORY = FOLDER.parent.parent
 
 # Shared by every clone of this repository: the build takes minutes.
-CACHE = Path(os.environ.get("SHEAVE_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sheave")
+CACHE = Path(
+    os.environ.get("SHEAVE_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sheave"
+)
 PROGRAMS = CACHE / "cluster" / "bin"
 
 # One cluster at a time has the machine, so what it writes has a fixed place, which tests can name.

@@ -1,4 +1,4 @@
-"""The cluster's own processes: each in a control group and a namespace, with a log; they outlive whoever starts them."""
+"""The cluster's own processes: each in a group and a namespace, with a log; they outlive whoever starts them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The kubelet of one node, whose network namespace it is started in.
 
-    python -m tests.cluster.kubelet NODE
+python -m tests.cluster.kubelet NODE
 """
 
 from __future__ import annotations
@@ -53,7 +53,10 @@ class Kubelet:
         uid = item["metadata"]["uid"]
         if pod := self._pods.get(uid):
             pod.offer(item)
-        elif item.get("status", {}).get("phase") not in ("Succeeded", "Failed") or "deletionTimestamp" in item["metadata"]:
+        elif (
+            item.get("status", {}).get("phase") not in ("Succeeded", "Failed")
+            or "deletionTimestamp" in item["metadata"]
+        ):
             self._pods[uid] = pod = Pod(item, self._home)
             pod.start()
 

@@ -8,7 +8,6 @@ import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from lab.testbed.cgroups import Group
 from tests.cluster.api import Object
@@ -120,12 +119,16 @@ class Pod(threading.Thread):
             if spec.get("hostNetwork"):
                 self._sandbox = NodesOwn(self._home.node)
             else:
-                self._sandbox = Sandbox(self._home.node, self._group.child(NETWORK_GROUP).create(), self._home.addresses)
+                self._sandbox = Sandbox(
+                    self._home.node, self._group.child(NETWORK_GROUP).create(), self._home.addresses
+                )
         self._facts.addresses = self._sandbox.addresses
         self._facts.has_sandbox = True
         addresses = self._named_addresses(self._sandbox.addresses)
         contents = self._home.contents
-        sources = Sources(contents.data, lambda audience, seconds: contents.token(self.object, audience, seconds), addresses)
+        sources = Sources(
+            contents.data, lambda audience, seconds: contents.token(self.object, audience, seconds), addresses
+        )
         volumes = Volumes(self._folder / "volumes", sources)
         self._around = Surroundings(
             pod=lambda: self.object,
@@ -243,7 +246,9 @@ class Pod(threading.Thread):
         """By the names that fields have."""
         spec = self.object["spec"]
         hosts = self._home.node.addresses
-        hostname = self._home.node.name if spec.get("hostNetwork") else spec.get("hostname", self.object["metadata"]["name"])
+        hostname = (
+            self._home.node.name if spec.get("hostNetwork") else spec.get("hostname", self.object["metadata"]["name"])
+        )
         return {
             "hostname": hostname[:63].rstrip("-."),
             "status.podIP": addresses[0],

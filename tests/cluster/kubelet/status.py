@@ -62,7 +62,9 @@ def _conditions(
     unready = [container.name for container in main if not container.ready]
     sidecars = [container.name for container in first if container.kind == "sidecar" and not container.ready]
     lacking = unready + sidecars
-    reason = ("PodCompleted", "") if facts.over else ("ContainersNotReady", f"containers with unready status: {lacking}")
+    reason = (
+        ("PodCompleted", "") if facts.over else ("ContainersNotReady", f"containers with unready status: {lacking}")
+    )
     gates = [gate["conditionType"] for gate in pod["spec"].get("readinessGates", [])]
     said = {condition["type"]: condition["status"] for condition in pod.get("status", {}).get("conditions", [])}
     closed = [gate for gate in gates if said.get(gate) != "True"]
@@ -78,9 +80,7 @@ def _conditions(
     return [_condition(kind, *value, facts.conditions, generation) for kind, value in values.items()]
 
 
-def _condition(
-    kind: str, holds: bool, reason: tuple[str, str], before: dict[str, Object], generation: int
-) -> Object:
+def _condition(kind: str, holds: bool, reason: tuple[str, str], before: dict[str, Object], generation: int) -> Object:
     value = "True" if holds else "False"
     known = before.get(kind)
     moment = known["lastTransitionTime"] if known and known["status"] == value else now()

@@ -13,7 +13,12 @@ from tests.cluster.kubelet.environment import NotYet
 from tests.cluster.kubelet.images import NoImage
 from tests.cluster.kubelet.volumes import File
 
-ADDRESSES = {"hostname": "p", "status.podIP": "10.0.0.1", "status.podIPs": "10.0.0.1,fd00::1", "status.hostIP": "10.1.1.1"}
+ADDRESSES = {
+    "hostname": "p",
+    "status.podIP": "10.0.0.1",
+    "status.podIPs": "10.0.0.1,fd00::1",
+    "status.hostIP": "10.1.1.1",
+}
 POD = {
     "metadata": {"name": "p", "namespace": "ns", "uid": "u", "labels": {"app": "a", "tier": "b"}},
     "spec": {"nodeName": "n1", "containers": [{"name": "c"}]},
