@@ -149,7 +149,8 @@ def _plug_in(namespace: str, port: str, link: str) -> None:
 
 def _addresses(addresses: Iterable[str], link: str) -> list[str]:
     lengths = [ip_network(net).prefixlen for net in NETWORK]
-    options = ("", " nodad")
+    # The ways on the network itself are made with what they need.
+    options = (" noprefixroute", " noprefixroute nodad")
     return [
         f"address add {address}/{length} dev {link}{option}"
         for address, length, option in zip(addresses, lengths, options, strict=True)

@@ -7,7 +7,7 @@ import sys
 
 from tests.cluster import certificates, network
 from tests.cluster.places import PODS, PROGRAMS, REPOSITORY, Node
-from tests.cluster.processes import Process, own_group, top_group
+from tests.cluster.processes import PYTHON, Process, own_group, top_group
 
 
 def start(node: Node) -> list[Process]:
@@ -24,7 +24,7 @@ def start(node: Node) -> list[Process]:
             group=own,
             namespace=node.namespace,
             folder=REPOSITORY,
-            env={"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"},
+            env=PYTHON,
         ),
     ]
 

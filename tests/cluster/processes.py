@@ -11,6 +11,9 @@ from lab.testbed.cgroups import Group
 from tests.cluster import network
 from tests.cluster.places import LOGS, NAME
 
+# What a program of ours is started with: it writes nothing into the tree, and its log at once.
+PYTHON = {"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+
 
 class Died(Exception):
     """A process of the cluster ended; the message has the end of its log."""

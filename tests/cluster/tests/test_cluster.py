@@ -54,6 +54,17 @@ class ServiceTest(ClusterTest):
                 with self.subTest(node=here.name, mode=here.proxy_mode, url=url):
                     self.wait(lambda here=here, url=url: self.answers(here, url), "all three pods at the Service")
 
+    def test_load_balancer_of_local_policy_shows_pods_who_asks(self) -> None:
+        self.make_pod("echo", ECHO_CONTAINER, nodeName="n2", **QUICK)
+        self.wait_until_ready("echo")
+        ports = [{"port": 80, "targetPort": 3000}]
+        local = {"type": "LoadBalancer", "externalTrafficPolicy": "Local", "selector": {"app": "echo"}, "ports": ports}
+        self.make("services", "echo", spec=local)
+        service = self.wait(lambda: balanced(self.api.get(self.path("services", "echo"))), "an address")
+        address = service["status"]["loadBalancer"]["ingress"][0]["ip"]
+        self.wait(lambda: '"pod"' in fetch(NODES[0], f"http://{address}/"), "an answer")
+        self.wait_for_logs("echo", f"to client ({NODES[0].addresses[0]}:")
+
     def answers(self, here, url: str) -> bool:
         """Whether all pods answer, of which two are on other nodes."""
         found = set()
@@ -62,6 +73,11 @@ class ServiceTest(ClusterTest):
             if text.startswith("{"):
                 found.add(json.loads(text)["pod"])
         return len(found) == 3
+
+
+def balanced(service):
+    """It, once it has an address from outside."""
+    return service if service["status"].get("loadBalancer", {}).get("ingress") else None
 
 
 class ContentTest(ClusterTest):
