@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tests.cluster.api import Object
-from tests.cluster.kubelet.container import Container, now
+from tests.cluster.kubelet.container import Container
+from tests.cluster.kubelet.moment import now
 
 
 @dataclass
