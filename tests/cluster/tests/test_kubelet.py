@@ -156,6 +156,17 @@ class LogsTest(unittest.TestCase):
         self.assertEqual(self.lines(since=logs.stamp(datetime.now(UTC))), [])
         self.assertEqual(self.lines(since=logs.stamp(datetime(2020, 1, 1, tzinfo=UTC)))[0], b"one\n")
 
+    def test_last_lines_are_heard_though_the_file_has_gone(self) -> None:
+        self.record(b"one\n")
+        goes_on = iter([True, False])
+        heard = []
+        for line in logs.follow(self.log, b"", None, lambda: next(goes_on, False)):
+            if not line:
+                self.record(b"last\n")
+                self.log.unlink()
+            heard.append(logs.without_stamp(line))
+        self.assertEqual(heard, [b"one\n", b"", b"last\n"])
+
     def test_following_ends_with_the_container_and_loses_nothing(self) -> None:
         self.record(b"one\n")
         goes_on = iter([True, True, False])
