@@ -119,6 +119,7 @@ def _start_processes(api: Api) -> None:
     api.apply(f"{RBAC}/clusterrolebindings/process-kubelet", KUBELETS)
     for node in NODES:
         processes += nodes.start(node)
+    processes.append(control_plane.start_load_balancers())
     programs.say("waiting for the nodes, and installing the Gateway API")
     gateway_api.install()
     for node in NODES:

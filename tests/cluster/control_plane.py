@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 
 from tests.cluster import certificates
 from tests.cluster.places import (
@@ -12,10 +13,11 @@ from tests.cluster.places import (
     API_SERVER_PORT,
     CONTROL_PLANE_NAMESPACE,
     PROGRAMS,
+    REPOSITORY,
     SERVICES,
     STATE,
 )
-from tests.cluster.processes import Process, own_group
+from tests.cluster.processes import PYTHON, Process, own_group
 
 # A group of its own for the API server, so that tests can end it alone.
 GROUP, API_SERVER_GROUP = "control", "api-server"
@@ -109,6 +111,17 @@ def start_controllers() -> list[Process]:
             bind_address="127.0.0.1",
         ),
     ]
+
+
+def start_load_balancers() -> Process:
+    return Process(
+        "load-balancers",
+        [sys.executable, "-m", "tests.cluster.load_balancers"],
+        group=own_group(GROUP),
+        namespace=CONTROL_PLANE_NAMESPACE,
+        folder=REPOSITORY,
+        env=PYTHON,
+    )
 
 
 def _start(name: str, part: str = GROUP, **flags: object) -> Process:

@@ -20,6 +20,7 @@ from tests.cluster.places import (
     NAME,
     NETWORK,
     NODES,
+    POOL,
     SERVICES,
     Node,
 )
@@ -66,6 +67,18 @@ def exists() -> bool:
     return any(Path("/run/netns").glob(f"{NAME}-*"))
 
 
+def unplug(node: Node) -> None:
+    """Nobody hears it any more."""
+    _ip_in(CONTROL_PLANE_NAMESPACE, f"link set {node.name} down")
+
+
+def plug(node: Node) -> None:
+    """With no address but its own, as it is after it was switched on."""
+    free = (f"address flush dev eth0 to {addresses}" for addresses in POOL)
+    _ip_in(node.namespace, *free)
+    _ip_in(CONTROL_PLANE_NAMESPACE, f"link set {node.name} up")
+
+
 def entering(namespace: str) -> list[str]:
     """How a command begins that runs in a namespace. `ip netns exec` would hide the control groups from it."""
     return ["nsenter", f"--net=/run/netns/{namespace}", "--"]
@@ -82,7 +95,9 @@ def _make_control_plane() -> None:
         *_ways(BRIDGE_ADDRESSES, BRIDGE),
     )
     # Frames between nodes are nobody's business on the way.
-    _set(CONTROL_PLANE_NAMESPACE, {"net/bridge/bridge-nf-call-iptables": "0", "net/bridge/bridge-nf-call-ip6tables": "0"})
+    _set(
+        CONTROL_PLANE_NAMESPACE, {"net/bridge/bridge-nf-call-iptables": "0", "net/bridge/bridge-nf-call-ip6tables": "0"}
+    )
 
 
 def _make_node(node: Node) -> None:
@@ -134,7 +149,8 @@ def _plug_in(namespace: str, port: str, link: str) -> None:
 
 def _addresses(addresses: Iterable[str], link: str) -> list[str]:
     lengths = [ip_network(net).prefixlen for net in NETWORK]
-    options = ("", " nodad")
+    # The ways on the network itself are made with what they need.
+    options = (" noprefixroute", " noprefixroute nodad")
     return [
         f"address add {address}/{length} dev {link}{option}"
         for address, length, option in zip(addresses, lengths, options, strict=True)

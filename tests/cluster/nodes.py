@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import sys
 
-from tests.cluster import certificates
+from tests.cluster import certificates, network
 from tests.cluster.places import PODS, PROGRAMS, REPOSITORY, Node
-from tests.cluster.processes import Process, own_group, top_group
+from tests.cluster.processes import PYTHON, Process, own_group, top_group
 
 
 def start(node: Node) -> list[Process]:
+    network.plug(node)
     node.folder.mkdir(exist_ok=True)
     own = own_group(node.name)
     proxy = [PROGRAMS / "kube-proxy", f"--config={_proxy_configuration(node)}"]
@@ -23,13 +24,14 @@ def start(node: Node) -> list[Process]:
             group=own,
             namespace=node.namespace,
             folder=REPOSITORY,
-            env={"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"},
+            env=PYTHON,
         ),
     ]
 
 
 def stop(node: Node) -> None:
-    """As if its power had gone: everything on it ends at once, and nobody says goodbye."""
+    """As if its power had gone: it is silent at once, and whatever runs on it ends without a goodbye."""
+    network.unplug(node)
     group = top_group().child(node.name)
     group.remove()
     group.create()

@@ -10,7 +10,9 @@ FOLDER = Path(__file__).resolve().parent
 REPOSITORY = FOLDER.parent.parent
 
 # Shared by every clone of this repository: the build takes minutes.
-CACHE = Path(os.environ.get("SHEAVE_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sheave")
+CACHE = Path(
+    os.environ.get("SHEAVE_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sheave"
+)
 PROGRAMS = CACHE / "cluster" / "bin"
 
 # One cluster at a time has the machine, so what it writes has a fixed place, which tests can name.
@@ -35,6 +37,9 @@ API_SERVER = "10.200.0.1"
 API_SERVER_PORT = 6443
 MACHINE = ("10.200.0.2", "fd00:10:200::2")
 POOL = ("10.200.1.0/24", "fd00:10:200::1:0/112")
+
+# What Services of type LoadBalancer get.
+BALANCED = ("10.200.2.0/24", "fd00:10:200::2:0/112")
 
 SERVICES = ("10.96.0.0/16", "fd00:10:96::/112")
 API_SERVICE = ("10.96.0.1", "fd00:10:96::1")

@@ -1,4 +1,4 @@
-"""The cluster's own processes: each in a control group and a namespace, with a log; they outlive whoever starts them."""
+"""The cluster's own processes: each in a group and a namespace, with a log; they outlive whoever starts them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from lab.testbed import cgroups
 from lab.testbed.cgroups import Group
 from tests.cluster import network
 from tests.cluster.places import LOGS, NAME
+
+# What a program of ours is started with: it writes nothing into the tree, and its log at once.
+PYTHON = {"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 class Died(Exception):

@@ -1,6 +1,6 @@
 """The kubelet of one node, whose network namespace it is started in.
 
-    python -m tests.cluster.kubelet NODE
+python -m tests.cluster.kubelet NODE
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import threading
 from tests.cluster import certificates
 from tests.cluster.api import Api, Object, follow
 from tests.cluster.kubelet.contents import Contents
+from tests.cluster.kubelet.events import Events
 from tests.cluster.kubelet.heartbeat import PORT, Heartbeat
 from tests.cluster.kubelet.pod import Home, Pod
 from tests.cluster.kubelet.reporter import Reporter
@@ -32,12 +33,13 @@ class Kubelet:
         group = top_group().child(here.name).child("pods")
         group.remove()
         shutil.rmtree(here.folder / "pods", ignore_errors=True)
-        self._home = Home(here, group.create(), Addresses(), self._contents, Reporter(api))
+        self._home = Home(here, group.create(), Addresses(), self._contents, Reporter(api), Events(api, here.name))
         group.open_for_children()
 
     def run(self) -> None:
         self._contents.start()
         self._home.reporter.start()
+        self._home.events.start()
         selector = f"spec.nodeName={self._home.node.name}"
         follow(self._api, "/api/v1/pods", self._seen, self._gone, fieldSelector=selector)
 
@@ -53,7 +55,10 @@ class Kubelet:
         uid = item["metadata"]["uid"]
         if pod := self._pods.get(uid):
             pod.offer(item)
-        elif item.get("status", {}).get("phase") not in ("Succeeded", "Failed") or "deletionTimestamp" in item["metadata"]:
+        elif (
+            item.get("status", {}).get("phase") not in ("Succeeded", "Failed")
+            or "deletionTimestamp" in item["metadata"]
+        ):
             self._pods[uid] = pod = Pod(item, self._home)
             pod.start()
 

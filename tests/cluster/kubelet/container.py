@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +15,7 @@ from tests.cluster.api import Object
 from tests.cluster.kubelet import environment, images, probes, security
 from tests.cluster.kubelet.environment import Data, NotYet
 from tests.cluster.kubelet.images import NoImage
+from tests.cluster.kubelet.moment import now
 from tests.cluster.kubelet.probes import KINDS, Probe, Target
 from tests.cluster.kubelet.process import Asked, Process
 from tests.cluster.kubelet.volumes import Volumes
@@ -44,6 +44,8 @@ class Surroundings:
     volumes: Volumes
     # Something has changed that a status or the next container depends on.
     poke: Callable[[], None]
+    # An event of the pod: why, and what.
+    tell: Callable[[str, str], None]
 
 
 class Container:
@@ -90,10 +92,10 @@ class Container:
         try:
             asked = _asked(self.spec, around)
         except NoImage as error:
-            self._try_later("ErrImagePull", str(error))
+            self._try_later("ErrImagePull", str(error), around)
             return
         except NotYet as error:
-            self._try_later("CreateContainerConfigError", str(error))
+            self._try_later("CreateContainerConfigError", str(error), around)
             return
         if self.last_state:
             self.restarts += 1
@@ -109,6 +111,7 @@ class Container:
         self.process = Process(
             asked, around.network, group, log, around.folder / f"{self.name}.json", lambda code: self._end(code, around)
         )
+        around.tell("Started", f"{self.name}: {self.spec['image']}")
         threading.Thread(target=self._accompany, args=(self.process, around), daemon=True).start()
 
     def stop(self, grace_seconds: float, around: Surroundings) -> None:
@@ -121,7 +124,8 @@ class Container:
         with self._stopping:
             hook = (self.spec.get("lifecycle") or {}).get("preStop")
             if hook and process.alive() and grace_seconds > 0:
-                _run_hook(hook, self._target(process, around), grace_seconds)
+                if reason := _run_hook(hook, self._target(process, around), grace_seconds):
+                    around.tell("FailedPreStopHook", f"{self.name}: {reason}")
             number = getattr(signal, (self.spec.get("lifecycle") or {}).get("stopSignal", "SIGTERM"))
             process.signal(number)
         left = deadline - time.monotonic()
@@ -145,7 +149,7 @@ class Container:
         target = self._target(process, around)
         hook = (self.spec.get("lifecycle") or {}).get("postStart")
         if hook and (reason := _run_hook(hook, target, HOOK_SECONDS)):
-            print(f"{self.name}: postStart: {reason}", flush=True)
+            around.tell("FailedPostStartHook", f"{self.name}: {reason}")
             self.stop(_grace(around.pod(), {}), around)
             return
         if "startupProbe" in self.spec:
@@ -171,12 +175,14 @@ class Container:
         def told(well: bool, why: str) -> None:
             if not process.alive():
                 return
-            print(f"{self.name}: {kind} {'is well' if well else 'failed: ' + why}", flush=True)
+            if not well:
+                around.tell("Unhealthy", f"{self.name}: {kind.capitalize()} probe failed: {why}")
             if kind == "readiness":
                 self.ready = well
                 around.poke()
             elif not well:
                 probe.end()
+                around.tell("Killing", f"{self.name}: failed its {kind} probe and is ended")
                 grace = _grace(around.pod(), asked)
                 threading.Thread(target=self.stop, args=(grace, around), daemon=True).start()
             elif kind == "startup":
@@ -219,13 +225,11 @@ class Container:
     def container_id(self) -> str:
         return f"process://{self.name}-{len(self.logs)}" if self.logs else ""
 
-    def _try_later(self, reason: str, message: str) -> None:
+    def _try_later(self, reason: str, message: str, around: Surroundings) -> None:
+        if self.state.get("waiting", {}).get("message") != message:
+            around.tell("Failed", f"{self.name}: {message}")
         self.waits(reason, message)
         self.begins_at = time.monotonic() + 1.0
-
-
-def now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _asked(spec: Object, around: Surroundings) -> Asked:

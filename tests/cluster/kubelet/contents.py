@@ -1,4 +1,4 @@
-"""What pods are given from the API: Secrets and ConfigMaps as they are at this moment, and tokens while they are good."""
+"""What pods are given from the API: Secrets and ConfigMaps as they are now, and tokens while they are good."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ class Contents:
             return token
         account = pod["spec"].get("serviceAccountName", "default")
         bound = {"kind": "Pod", "apiVersion": "v1", "name": metadata["name"], "uid": metadata["uid"]}
-        asked = {"expirationSeconds": seconds, "boundObjectRef": bound, **({"audiences": [audience]} if audience else {})}
+        audiences = {"audiences": [audience]} if audience else {}
+        asked = {"expirationSeconds": seconds, "boundObjectRef": bound, **audiences}
         path = f"/api/v1/namespaces/{metadata['namespace']}/serviceaccounts/{account}/token"
         try:
             answer = self._api.post(path, {"spec": asked})

@@ -2,8 +2,9 @@
 
     python enter.py FILE
 
-The file says in JSON what is asked for, and is emptied when all of it is done and the command begins. This program is started in namespaces of its own, of mounts, processes, names
-and messages, so whatever it mounts is seen by nobody else and goes with it. It knows nothing of the rest of the tree.
+The file says in JSON what is asked for, and is emptied when all of it is done and the command begins. This program is
+started in namespaces of its own, of mounts, processes, names and messages, so whatever it mounts is seen by nobody else
+and goes with it. It knows nothing of the rest of the tree.
 """
 
 from __future__ import annotations
@@ -21,9 +22,24 @@ DROP_FROM_BOUNDING_SET, SET_NO_NEW_PRIVILEGES = 24, 38
 
 # What of the machine a container sees beside its own: programs and libraries, so that there is a shell.
 SYSTEM = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
-CONFIGURATION = ("passwd", "group", "nsswitch.conf", "ld.so.cache", "localtime", "protocols", "services", "ssl", "alternatives")
+CONFIGURATION = (
+    "passwd",
+    "group",
+    "nsswitch.conf",
+    "ld.so.cache",
+    "localtime",
+    "protocols",
+    "services",
+    "ssl",
+    "alternatives",
+)
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
-DESCRIPTORS = {"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2"}
+DESCRIPTORS = {
+    "fd": "/proc/self/fd",
+    "stdin": "/proc/self/fd/0",
+    "stdout": "/proc/self/fd/1",
+    "stderr": "/proc/self/fd/2",
+}
 # As in linux/capability.h.
 CAPABILITIES = (
     "CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP LINUX_IMMUTABLE NET_BIND_SERVICE "

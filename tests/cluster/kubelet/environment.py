@@ -110,9 +110,7 @@ def _all_of(source: Object, namespace: str, data: Data) -> dict[str, str]:
     raise NotYet(f"unsupported source of an environment: {source}")
 
 
-def _value_from(
-    source: Object, pod: Object, container: Object, addresses: Mapping[str, str], data: Data
-) -> str | None:
+def _value_from(source: Object, pod: Object, container: Object, addresses: Mapping[str, str], data: Data) -> str | None:
     """None if an optional source is not there."""
     namespace = pod["metadata"]["namespace"]
     if reference := source.get("fieldRef"):

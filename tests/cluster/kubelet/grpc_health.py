@@ -1,4 +1,4 @@
-"""Asks a server for its health by gRPC's protocol: one call of `grpc.health.v1.Health/Check` over HTTP/2 in plaintext."""
+"""Asks a server for its health by gRPC: one call of `grpc.health.v1.Health/Check` over HTTP/2 in plaintext."""
 
 from __future__ import annotations
 

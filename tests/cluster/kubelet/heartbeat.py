@@ -8,7 +8,7 @@ import time
 from datetime import UTC, datetime
 
 from tests.cluster.api import STRATEGIC_MERGE, Api, ApiError, Object, Unreachable
-from tests.cluster.kubelet.container import now
+from tests.cluster.kubelet.moment import now
 from tests.cluster.places import Node
 
 PORT = 10250

@@ -44,24 +44,25 @@ def read(path: Path, since: bytes, tail: int | None) -> tuple[list[bytes], int]:
 
 def follow(path: Path, since: bytes, tail: int | None, goes_on: Callable[[], bool]) -> Iterator[bytes]:
     """Lines that are there, and those that come as long as it goes on. Nothing now and then, for who may be gone."""
-    lines, at = read(path, since, tail)
-    yield from lines
-    while True:
-        last = not goes_on()
-        if path.is_file() and path.stat().st_size < at:
-            at = 0
-        if path.is_file() and path.stat().st_size > at:
-            with path.open("rb") as log:
-                log.seek(at)
-                chunk = log.read()
+    # Held open, because the file may go with its pod before the last lines of it have been read.
+    with path.open("rb") as log:
+        lines, at = read(path, since, tail)
+        yield from lines
+        while True:
+            last = not goes_on()
+            if os.fstat(log.fileno()).st_size < at:
+                at = 0
+            log.seek(at)
+            chunk = log.read()
             whole = chunk[: chunk.rfind(b"\n") + 1]
             at += len(whole)
-            yield from whole.splitlines(keepends=True)
-        elif last:
-            return
-        else:
-            yield b""
-            time.sleep(LOOK_EVERY_SECONDS)
+            if whole:
+                yield from whole.splitlines(keepends=True)
+            elif last:
+                return
+            else:
+                yield b""
+                time.sleep(LOOK_EVERY_SECONDS)
 
 
 def without_stamp(line: bytes) -> bytes:

@@ -8,14 +8,15 @@ import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from lab.testbed.cgroups import Group
 from tests.cluster.api import Object
 from tests.cluster.kubelet import status
-from tests.cluster.kubelet.container import Container, Kind, Surroundings, now
+from tests.cluster.kubelet.container import Container, Kind, Surroundings
 from tests.cluster.kubelet.contents import Contents
 from tests.cluster.kubelet.environment import NotYet
+from tests.cluster.kubelet.events import Events
+from tests.cluster.kubelet.moment import now
 from tests.cluster.kubelet.reporter import Reporter
 from tests.cluster.kubelet.sandbox import Addresses, NodesOwn, Sandbox, SandboxFailed
 from tests.cluster.kubelet.status import Facts
@@ -38,6 +39,7 @@ class Home:
     addresses: Addresses
     contents: Contents
     reporter: Reporter
+    events: Events
 
 
 class Pod(threading.Thread):
@@ -58,6 +60,7 @@ class Pod(threading.Thread):
         self._stopper: threading.Thread | None = None
         self._wake = threading.Event()
         self._gone = False
+        self._awaited = ""
         self.over = threading.Event()
 
     def offer(self, pod: Object) -> None:
@@ -120,12 +123,16 @@ class Pod(threading.Thread):
             if spec.get("hostNetwork"):
                 self._sandbox = NodesOwn(self._home.node)
             else:
-                self._sandbox = Sandbox(self._home.node, self._group.child(NETWORK_GROUP).create(), self._home.addresses)
+                self._sandbox = Sandbox(
+                    self._home.node, self._group.child(NETWORK_GROUP).create(), self._home.addresses
+                )
         self._facts.addresses = self._sandbox.addresses
         self._facts.has_sandbox = True
         addresses = self._named_addresses(self._sandbox.addresses)
         contents = self._home.contents
-        sources = Sources(contents.data, lambda audience, seconds: contents.token(self.object, audience, seconds), addresses)
+        sources = Sources(
+            contents.data, lambda audience, seconds: contents.token(self.object, audience, seconds), addresses
+        )
         volumes = Volumes(self._folder / "volumes", sources)
         self._around = Surroundings(
             pod=lambda: self.object,
@@ -136,6 +143,7 @@ class Pod(threading.Thread):
             data=contents.data,
             volumes=volumes,
             poke=self.poke,
+            tell=self._tell,
         )
         return self._around
 
@@ -173,6 +181,7 @@ class Pod(threading.Thread):
         left = container.begins_at - time.monotonic()
         if left > 0:
             if "terminated" in container.state:
+                self._tell("BackOff", f"{container.name}: the next life begins in {left:.0f} s")
                 container.waits("CrashLoopBackOff", f"back-off: the next life begins in {left:.0f} s")
             return left
         container.begin(around)
@@ -226,9 +235,15 @@ class Pod(threading.Thread):
 
     def _wait_for(self, error: Exception) -> None:
         """A container that has not begun says why, as a kubelet has it."""
+        if str(error) != self._awaited:
+            self._awaited = str(error)
+            self._tell("FailedMount", str(error))
         for container in self.containers:
             if not container.running and not container.last_state:
                 container.waits("ContainerCreating", str(error))
+
+    def _tell(self, reason: str, message: str) -> None:
+        self._home.events.tell(self.object, reason, message)
 
     def _report(self) -> None:
         self._home.reporter.tell(self.object, self._status())
@@ -243,7 +258,9 @@ class Pod(threading.Thread):
         """By the names that fields have."""
         spec = self.object["spec"]
         hosts = self._home.node.addresses
-        hostname = self._home.node.name if spec.get("hostNetwork") else spec.get("hostname", self.object["metadata"]["name"])
+        hostname = (
+            self._home.node.name if spec.get("hostNetwork") else spec.get("hostname", self.object["metadata"]["name"])
+        )
         return {
             "hostname": hostname[:63].rstrip("-."),
             "status.podIP": addresses[0],

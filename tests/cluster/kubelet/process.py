@@ -51,6 +51,8 @@ class Process:
     def __init__(
         self, asked: Asked, network: Path, group: Group, log: Path, file: Path, ended: Callable[[int], None]
     ) -> None:
+        # Before anybody can ask for it.
+        log.touch()
         self.asked = asked
         self._file = file
         self._group = group

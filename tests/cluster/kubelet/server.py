@@ -65,7 +65,7 @@ class Handler(BaseHTTPRequestHandler):
                 raise Refused(404, f"this kubelet has no {place.path}")
         except Refused as error:
             self._answer(error.status, str(error).encode())
-        except (BrokenPipeError, ConnectionResetError):
+        except OSError:
             self.close_connection = True
 
     def log_message(self, format: str, *args: object) -> None:

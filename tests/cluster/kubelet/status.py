@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tests.cluster.api import Object
-from tests.cluster.kubelet.container import Container, now
+from tests.cluster.kubelet.container import Container
+from tests.cluster.kubelet.moment import now
 
 
 @dataclass
@@ -62,7 +63,9 @@ def _conditions(
     unready = [container.name for container in main if not container.ready]
     sidecars = [container.name for container in first if container.kind == "sidecar" and not container.ready]
     lacking = unready + sidecars
-    reason = ("PodCompleted", "") if facts.over else ("ContainersNotReady", f"containers with unready status: {lacking}")
+    reason = (
+        ("PodCompleted", "") if facts.over else ("ContainersNotReady", f"containers with unready status: {lacking}")
+    )
     gates = [gate["conditionType"] for gate in pod["spec"].get("readinessGates", [])]
     said = {condition["type"]: condition["status"] for condition in pod.get("status", {}).get("conditions", [])}
     closed = [gate for gate in gates if said.get(gate) != "True"]
@@ -78,9 +81,7 @@ def _conditions(
     return [_condition(kind, *value, facts.conditions, generation) for kind, value in values.items()]
 
 
-def _condition(
-    kind: str, holds: bool, reason: tuple[str, str], before: dict[str, Object], generation: int
-) -> Object:
+def _condition(kind: str, holds: bool, reason: tuple[str, str], before: dict[str, Object], generation: int) -> Object:
     value = "True" if holds else "False"
     known = before.get(kind)
     moment = known["lastTransitionTime"] if known and known["status"] == value else now()

@@ -56,7 +56,9 @@ class ClusterTest(unittest.TestCase):
         self.api.post("/api/v1/namespaces", {"metadata": {"name": self.namespace}})
         self.addCleanup(self.api.delete, f"/api/v1/namespaces/{self.namespace}")
         # Pods need it, and a controller makes it.
-        self.wait(lambda: self.api.get(f"/api/v1/namespaces/{self.namespace}/serviceaccounts/default"), "service account")
+        self.wait(
+            lambda: self.api.get(f"/api/v1/namespaces/{self.namespace}/serviceaccounts/default"), "service account"
+        )
 
     def path(self, kind: str, name: str = "") -> str:
         group = {"deployments": "/apis/apps/v1"}.get(kind, "/api/v1")

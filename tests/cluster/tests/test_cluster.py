@@ -29,6 +29,7 @@ ECHO_CONTAINER = container(
     ],
     readinessProbe={"httpGet": {"path": "/", "port": 3000}, "periodSeconds": 1},
 )
+TRIED = ("--retry", "20", "--retry-connrefused", "--retry-delay", "1")
 QUICK = {"terminationGracePeriodSeconds": 1}
 
 
@@ -44,13 +45,25 @@ class ServiceTest(ClusterTest):
         dual = {"ipFamilyPolicy": "RequireDualStack", "selector": {"app": "echo"}, "ports": ports}
         service = self.make("services", "echo", spec=dual)
         self.wait(
-            lambda: self.api.get(self.path("deployments", "echo"))["status"].get("readyReplicas") == 3, "three ready pods"
+            lambda: self.api.get(self.path("deployments", "echo"))["status"].get("readyReplicas") == 3,
+            "three ready pods",
         )
         four, six = service["spec"]["clusterIPs"]
         for here in NODES:
             for url in (f"http://{four}/", f"http://[{six}]/"):
                 with self.subTest(node=here.name, mode=here.proxy_mode, url=url):
                     self.wait(lambda here=here, url=url: self.answers(here, url), "all three pods at the Service")
+
+    def test_load_balancer_of_local_policy_shows_pods_who_asks(self) -> None:
+        self.make_pod("echo", ECHO_CONTAINER, nodeName="n2", **QUICK)
+        self.wait_until_ready("echo")
+        ports = [{"port": 80, "targetPort": 3000}]
+        local = {"type": "LoadBalancer", "externalTrafficPolicy": "Local", "selector": {"app": "echo"}, "ports": ports}
+        self.make("services", "echo", spec=local)
+        service = self.wait(lambda: balanced(self.api.get(self.path("services", "echo"))), "an address")
+        address = service["status"]["loadBalancer"]["ingress"][0]["ip"]
+        self.wait(lambda: '"pod"' in fetch(NODES[0], f"http://{address}/"), "an answer")
+        self.wait_for_logs("echo", f"to client ({NODES[0].addresses[0]}:")
 
     def answers(self, here, url: str) -> bool:
         """Whether all pods answer, of which two are on other nodes."""
@@ -60,6 +73,11 @@ class ServiceTest(ClusterTest):
             if text.startswith("{"):
                 found.add(json.loads(text)["pod"])
         return len(found) == 3
+
+
+def balanced(service):
+    """It, once it has an address from outside."""
+    return service if service["status"].get("loadBalancer", {}).get("ingress") else None
 
 
 class ContentTest(ClusterTest):
@@ -87,7 +105,9 @@ class ContentTest(ClusterTest):
 
     def test_pod_waits_for_what_is_not_there_and_says_what(self) -> None:
         volumes = [{"name": "v", "secret": {"secretName": "late"}}]
-        self.make_pod("p", shell("cat /v/key; sleep 100", volumeMounts=[{"name": "v", "mountPath": "/v"}]), volumes=volumes)
+        self.make_pod(
+            "p", shell("cat /v/key; sleep 100", volumeMounts=[{"name": "v", "mountPath": "/v"}]), volumes=volumes
+        )
         self.wait_for_pod("p", lambda pod: "late" in json.dumps(status_of(pod)), "the Secret is named")
         self.make("secrets", "late", stringData={"key": "here at last\n"})
         self.wait_for_logs("p", "here at last")
@@ -108,7 +128,8 @@ class ContentTest(ClusterTest):
 
 class LifeTest(ClusterTest):
     def test_container_that_fails_its_liveness_probe_begins_again(self) -> None:
-        script = "trap 'echo asked to end; exit 0' TERM; echo begun; touch /tmp/well; sleep 1; rm /tmp/well; while :; do sleep 0.1; done"
+        well = "touch /tmp/well; sleep 1; rm /tmp/well"
+        script = f"trap 'echo asked to end; exit 0' TERM; echo begun; {well}; while :; do sleep 0.1; done"
         probe = {"exec": {"command": ["cat", "/tmp/well"]}, "periodSeconds": 1, "failureThreshold": 2}
         self.make_pod("p", shell(script, livenessProbe=probe), **QUICK)
         pod = self.wait_for_pod("p", lambda pod: status_of(pod).get("restartCount", 0) >= 1, "a restart")
@@ -131,7 +152,9 @@ class LifeTest(ClusterTest):
         self.assertEqual([line for line in heard if line != "begun"], ["hook", "asked to end", "done"])
 
     def test_pod_that_does_not_listen_is_killed_after_its_grace(self) -> None:
-        self.make_pod("p", shell("trap '' TERM; echo begun; while :; do sleep 0.05; done"), terminationGracePeriodSeconds=1)
+        self.make_pod(
+            "p", shell("trap '' TERM; echo begun; while :; do sleep 0.05; done"), terminationGracePeriodSeconds=1
+        )
         self.wait_for_logs("p", "begun")
         self.api.delete(self.path("pods", "p"))
         self.wait_until_gone("p")
@@ -161,12 +184,16 @@ class LifeTest(ClusterTest):
         )
         pod = self.wait_for_pod("p", lambda pod: pod["status"]["phase"] == "Succeeded", "success")
         self.assertEqual(self.logs("p"), ["one", "two"])
-        self.assertEqual([status["name"] for status in pod["status"]["initContainerStatuses"]], ["first", "sidecar", "second"])
+        self.assertEqual(
+            [status["name"] for status in pod["status"]["initContainerStatuses"]], ["first", "sidecar", "second"]
+        )
 
     def test_unknown_image_is_said_so(self) -> None:
         self.make_pod("p", container("registry.example/nothing:1"))
         pod = self.wait_for_pod("p", lambda pod: "waiting" in status_of(pod).get("state", {}), "waiting")
-        pod = self.wait_for_pod("p", lambda pod: status_of(pod)["state"]["waiting"]["reason"] == "ErrImagePull", "no image")
+        pod = self.wait_for_pod(
+            "p", lambda pod: status_of(pod)["state"]["waiting"]["reason"] == "ErrImagePull", "no image"
+        )
         self.assertIn("images.toml", status_of(pod)["state"]["waiting"]["message"])
 
     def test_container_has_the_user_and_capabilities_and_cpu_that_were_asked_for(self) -> None:
@@ -222,9 +249,11 @@ class WayTest(unittest.TestCase):
             )  # fmt: skip
             try:
                 answer = subprocess.run(
-                    ["curl", "--silent", "--retry", "20", "--retry-connrefused", "--retry-delay", "1", "http://10.200.1.7:8080/etc/hostname"],
-                    capture_output=True, check=False, timeout=60,
-                )  # fmt: skip
+                    ["curl", "--silent", *TRIED, "http://10.200.1.7:8080/etc/hostname"],
+                    capture_output=True,
+                    check=False,
+                    timeout=60,
+                )
                 self.assertEqual(answer.returncode, 0)
             finally:
                 serving.kill()

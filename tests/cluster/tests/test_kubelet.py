@@ -13,7 +13,12 @@ from tests.cluster.kubelet.environment import NotYet
 from tests.cluster.kubelet.images import NoImage
 from tests.cluster.kubelet.volumes import File
 
-ADDRESSES = {"hostname": "p", "status.podIP": "10.0.0.1", "status.podIPs": "10.0.0.1,fd00::1", "status.hostIP": "10.1.1.1"}
+ADDRESSES = {
+    "hostname": "p",
+    "status.podIP": "10.0.0.1",
+    "status.podIPs": "10.0.0.1,fd00::1",
+    "status.hostIP": "10.1.1.1",
+}
 POD = {
     "metadata": {"name": "p", "namespace": "ns", "uid": "u", "labels": {"app": "a", "tier": "b"}},
     "spec": {"nodeName": "n1", "containers": [{"name": "c"}]},
@@ -150,6 +155,17 @@ class LogsTest(unittest.TestCase):
         self.assertEqual(self.lines(tail=1), [b"three\n"])
         self.assertEqual(self.lines(since=logs.stamp(datetime.now(UTC))), [])
         self.assertEqual(self.lines(since=logs.stamp(datetime(2020, 1, 1, tzinfo=UTC)))[0], b"one\n")
+
+    def test_last_lines_are_heard_though_the_file_has_gone(self) -> None:
+        self.record(b"one\n")
+        goes_on = iter([True, False])
+        heard = []
+        for line in logs.follow(self.log, b"", None, lambda: next(goes_on, False)):
+            if not line:
+                self.record(b"last\n")
+                self.log.unlink()
+            heard.append(logs.without_stamp(line))
+        self.assertEqual(heard, [b"one\n", b"", b"last\n"])
 
     def test_following_ends_with_the_container_and_loses_nothing(self) -> None:
         self.record(b"one\n")

@@ -1,0 +1,185 @@
+"""Gives Services of type LoadBalancer their addresses, as a cloud or MetalLB does: one node carries each.
+
+    python -m tests.cluster.load_balancers
+
+Which one is none of a Service's business, but with externalTrafficPolicy Local it is one that has a ready endpoint. The
+rest is kube-proxy's.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from ipaddress import ip_network
+
+from tests.cluster import certificates, network
+from tests.cluster.api import Api, ApiError, Object, Unreachable, follow
+from tests.cluster.places import BALANCED, NODES, REPOSITORY, Node
+
+FAMILIES = {"IPv4": 0, "IPv6": 1}
+SERVICE_OF_SLICE = "kubernetes.io/service-name"
+RETRY_SECONDS = 0.5
+
+# A namespace and a name.
+Key = tuple[str, str]
+
+
+@dataclass
+class Given:
+    """What a Service has."""
+
+    addresses: tuple[str, ...]
+    node: Node | None = None
+
+
+@dataclass
+class Seen:
+    """What the API says, by key."""
+
+    services: dict[Key, Object] = field(default_factory=dict)
+    slices: dict[Key, Object] = field(default_factory=dict)
+    nodes: dict[Key, Object] = field(default_factory=dict)
+
+    def kinds(self) -> Mapping[str, dict[Key, Object]]:
+        return {
+            "/api/v1/services": self.services,
+            "/apis/discovery.k8s.io/v1/endpointslices": self.slices,
+            "/api/v1/nodes": self.nodes,
+        }
+
+
+class LoadBalancers:
+    """One loop that makes what is asked for, whenever anything changes."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._seen = Seen()
+        self._given: dict[Key, Given] = {}
+        self._changed = threading.Event()
+        self._free = [map(str, _inner(pool)) for pool in BALANCED]
+
+    def run(self) -> None:
+        synced = [self._follow(path, held) for path, held in self._seen.kinds().items()]
+        for event in synced:
+            event.wait()
+        while True:
+            self._changed.wait()
+            self._changed.clear()
+            try:
+                self._make_all()
+            except (ApiError, Unreachable, subprocess.CalledProcessError) as error:
+                print(f"once more in {RETRY_SECONDS} s: {error}", flush=True)
+                threading.Timer(RETRY_SECONDS, self._changed.set).start()
+
+    def _follow(self, path: str, held: dict[Key, Object]) -> threading.Event:
+        synced = threading.Event()
+
+        def seen(item: Object) -> None:
+            held[_key(item)] = item
+            self._changed.set()
+
+        def gone(item: Object) -> None:
+            held.pop(_key(item), None)
+            self._changed.set()
+
+        threading.Thread(target=follow, args=(self._api, path, seen, gone, synced.set), daemon=True).start()
+        return synced
+
+    def _make_all(self) -> None:
+        services = dict(self._seen.services)
+        wanted = {key for key, service in services.items() if _is_ours(service)}
+        for key in self._given.keys() - wanted:
+            given = self._given.pop(key)
+            self._carry(given, None)
+        for key in wanted:
+            self._make(key, services[key])
+
+    def _make(self, key: Key, service: Object) -> None:
+        if key not in self._given:
+            self._given[key] = Given(self._addresses_for(service))
+        given = self._given[key]
+        nodes = self._candidates(key, service)
+        best = next(iter(nodes), None)
+        if given.node not in nodes and given.node != best:
+            self._carry(given, best)
+        ingress = [{"ip": address, "ipMode": "VIP"} for address in given.addresses]
+        if service.get("status", {}).get("loadBalancer", {}).get("ingress") != ingress:
+            path = f"/api/v1/namespaces/{key[0]}/services/{key[1]}/status"
+            self._api.patch(path, {"status": {"loadBalancer": {"ingress": ingress}}})
+
+    def _addresses_for(self, service: Object) -> tuple[str, ...]:
+        """What it has already, of a process before this one, or new ones."""
+        ingress = service.get("status", {}).get("loadBalancer", {}).get("ingress", [])
+        if ingress:
+            return tuple(entry["ip"] for entry in ingress)
+        taken = {address for given in self._given.values() for address in given.addresses}
+        families = [FAMILIES[family] for family in service["spec"]["ipFamilies"]]
+        return tuple(next(address for address in self._free[family] if address not in taken) for family in families)
+
+    def _candidates(self, key: Key, service: Object) -> list[Node]:
+        alive = [node for node in NODES if _is_ready(self._seen.nodes.get(("", node.name)))]
+        if service["spec"].get("externalTrafficPolicy") != "Local":
+            return alive
+        slices = [item for item in self._seen.slices.values() if _service_of(item) == key]
+        serving = {
+            endpoint.get("nodeName")
+            for item in slices
+            for endpoint in item.get("endpoints") or []
+            if endpoint["conditions"].get("ready")
+        }
+        return [node for node in alive if node.name in serving]
+
+    def _carry(self, given: Given, node: Node | None) -> None:
+        """Moves addresses to a node, or to none."""
+        if given.node is not None:
+            for address in given.addresses:
+                _run_on(given.node, "ip", "address", "delete", *_single(address), "dev", "eth0", check=False)
+        given.node = node
+        if node is not None:
+            for address in given.addresses:
+                _run_on(node, "ip", "address", "replace", *_single(address), "dev", "eth0")
+            _run_on(node, sys.executable, "-m", "tests.cluster.announcing", "eth0", *given.addresses)
+        print(f"{', '.join(given.addresses)}: {node.name if node else 'nowhere'}", flush=True)
+
+
+def _inner(pool: str) -> Iterator[object]:
+    """All addresses but the first, each once."""
+    hosts = ip_network(pool).hosts()
+    next(hosts)
+    return hosts
+
+
+def _is_ours(service: Object) -> bool:
+    spec = service["spec"]
+    wanted = spec.get("type") == "LoadBalancer" and not spec.get("loadBalancerClass")
+    return wanted and "deletionTimestamp" not in service["metadata"]
+
+
+def _is_ready(node: Object | None) -> bool:
+    conditions = (node or {}).get("status", {}).get("conditions", [])
+    return any(known["type"] == "Ready" and known["status"] == "True" for known in conditions)
+
+
+def _service_of(item: Object) -> Key:
+    metadata = item["metadata"]
+    return metadata["namespace"], metadata.get("labels", {}).get(SERVICE_OF_SLICE, "")
+
+
+def _key(item: Object) -> Key:
+    return item["metadata"].get("namespace", ""), item["metadata"]["name"]
+
+
+def _single(address: str) -> list[str]:
+    """To be used at once: nobody else has it."""
+    return [f"{address}/128", "nodad"] if ":" in address else [f"{address}/32"]
+
+
+def _run_on(node: Node, *words: str, check: bool = True) -> None:
+    subprocess.run([*network.entering(node.namespace), *words], cwd=REPOSITORY, check=check)
+
+
+if __name__ == "__main__":
+    LoadBalancers(Api(certificates.kubeconfig("admin"))).run()
