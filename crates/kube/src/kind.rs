@@ -19,6 +19,7 @@ pub(crate) struct Kind {
 
 const GATEWAY_API: &str = "gateway.networking.k8s.io";
 const SHEAVE: &str = "sheave.dev";
+const INGRESS: &str = "networking.k8s.io";
 
 /// That of Gateway tells which version of Gateway API is installed.
 pub(crate) const DEFINITION: &str = "CustomResourceDefinition";
@@ -29,7 +30,7 @@ const NO_CERTIFICATES: &str = "type!=kubernetes.io/service-account-token,type!=h
      type!=kubernetes.io/dockercfg,type!=kubernetes.io/basic-auth,type!=kubernetes.io/ssh-auth";
 
 /// Every kind; never Pods, which change far more often and say nothing that EndpointSlices do not.
-pub(crate) const KINDS: [Kind; 18] = [
+pub(crate) const KINDS: [Kind; 20] = [
     Kind {
         fields: Some("metadata.name=gateways.gateway.networking.k8s.io"),
         ..of("apiextensions.k8s.io", "v1", DEFINITION, "customresourcedefinitions")
@@ -46,6 +47,8 @@ pub(crate) const KINDS: [Kind; 18] = [
     entries(GATEWAY_API, "v1", "BackendTLSPolicy", "backendtlspolicies"),
     entries(SHEAVE, "v1alpha1", "BackendPolicy", "backendpolicies"),
     entries(SHEAVE, "v1alpha1", "ClientPolicy", "clientpolicies"),
+    of(INGRESS, "v1", "IngressClass", "ingressclasses"),
+    of(INGRESS, "v1", "Ingress", "ingresses"),
     of("", "v1", "Namespace", "namespaces"),
     of("", "v1", "Service", "services"),
     Kind { is_endpoints: true, ..of("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices") },

@@ -18,7 +18,7 @@ mod lease;
 use kube_client::{Client, Config};
 use thiserror::Error;
 
-pub use publish::Addresses;
+pub use publish::{Addresses, Statuses};
 pub use watch::{Contents, Objects};
 
 /// As whom we write: the field manager of statuses, and the name of the Lease.

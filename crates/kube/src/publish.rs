@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
+use gateway::ingress;
 use gateway::status::{self, Status, Written};
 use k8s_openapi::jiff::Timestamp;
 use kube_client::api::{Patch, PatchParams};
@@ -19,8 +20,8 @@ use tokio::sync::watch::error::RecvError;
 use tokio::time::{Instant, sleep};
 
 use crate::WRITER;
-use crate::kind::Kind;
-use crate::known::Held;
+use crate::kind::{KINDS, Kind};
+use crate::known::{Held, Known};
 use crate::watch::{Shared, lock};
 
 /// Writes that are under way at once: many routes change together, and each write takes the API server milliseconds.
@@ -30,15 +31,24 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// While the API server cannot be reached or refuses.
 const LONG_PAUSE: Duration = Duration::from_secs(2);
 
-/// Addresses of Gateways, by namespace and name.
+/// Addresses of Gateways, or of Ingresses, by namespace and name.
 pub type Addresses = BTreeMap<(String, String), Vec<IpAddr>>;
+
+/// What is to be said in the cluster.
+#[derive(Clone, Debug, Default)]
+pub struct Statuses {
+    /// Of objects of Gateway API and of our own.
+    pub statuses: Arc<[Status]>,
+    /// Where Ingresses are served; of one that is served nowhere, none.
+    pub ingresses: Addresses,
+}
 
 /// Writes statuses.
 pub(crate) struct Publisher {
     pub(crate) client: Client,
     pub(crate) known: Shared,
     /// What is to be said.
-    pub(crate) statuses: Receiver<Option<Arc<[Status]>>>,
+    pub(crate) statuses: Receiver<Option<Statuses>>,
     /// Something that is known has changed.
     pub(crate) told: Receiver<()>,
     /// Until when it is for us to write.
@@ -119,7 +129,7 @@ impl Publisher {
     }
 
     /// What the cluster does not say yet, or still says.
-    fn due(&self, statuses: &[Status]) -> Vec<Write> {
+    fn due(&self, Statuses { statuses, ingresses }: &Statuses) -> Vec<Write> {
         let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let known = lock(&self.known);
         let mut due = Vec::new();
@@ -137,7 +147,15 @@ impl Publisher {
                 written.map(|written| Write::new(kind, namespace, &object.name, held, written)),
             );
         }
-        for kind in crate::kind::KINDS.iter().filter(|kind| kind.has_entries) {
+        for ((namespace, name), addresses) in ingresses {
+            let Some(kind) = Kind::named("Ingress") else { continue };
+            let Some(held) = known.find(kind.name, namespace, name) else { continue };
+            let status = ingress::status(addresses);
+            if held.status.as_ref() != Some(&status) {
+                due.push(Write::new(kind, namespace, name, held, Written::Apply(status)));
+            }
+        }
+        for kind in KINDS.iter().filter(|kind| kind.has_entries) {
             for ((namespace, name), held) in known.all(kind.name) {
                 if spoken_of.contains(&(kind.name, namespace.clone(), name.clone())) {
                     continue;
@@ -216,11 +234,20 @@ fn judge(error: &Error) -> Outcome {
 }
 
 /// The addresses that Gateways have by their statuses.
-pub(crate) fn addresses(known: &crate::known::Known) -> Addresses {
-    let given = |held: &Held| -> Vec<IpAddr> {
-        let given = held.status.as_ref().and_then(|status| status.get("addresses")?.as_array());
-        let values = given.into_iter().flatten().filter_map(|it| it.get("value")?.as_str());
-        values.filter_map(|value| value.parse().ok()).collect()
-    };
+pub(crate) fn addresses(known: &Known) -> Addresses {
+    let given = |held: &Held| said(held, "/addresses", "value");
     known.all("Gateway").map(|(name, held)| (name.clone(), given(held))).collect()
+}
+
+/// The addresses that Ingresses have by their statuses.
+pub(crate) fn ingress_addresses(known: &Known) -> Addresses {
+    let given = |held: &Held| said(held, "/loadBalancer/ingress", "ip");
+    known.all("Ingress").map(|(name, held)| (name.clone(), given(held))).collect()
+}
+
+/// The addresses in a list of a status.
+fn said(held: &Held, list: &str, field: &str) -> Vec<IpAddr> {
+    let list = held.status.as_ref().and_then(|status| status.pointer(list)?.as_array());
+    let texts = list.into_iter().flatten().filter_map(|it| it.get(field)?.as_str());
+    texts.filter_map(|text| text.parse().ok()).collect()
 }

@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use gateway::status::Status;
 use gateway::{Object, Problem};
 use kube_client::Api;
 use kube_core::DynamicObject;
@@ -18,7 +17,7 @@ use tokio::time::timeout;
 
 use crate::kind::KINDS;
 use crate::known::{Changes, Known};
-use crate::publish::{self, Addresses};
+use crate::publish::{self, Addresses, Statuses};
 use crate::{Cluster, Identity, WRITER, lease};
 
 /// Changes that follow one another within this are taken together.
@@ -46,7 +45,7 @@ pub(crate) fn lock(known: &Shared) -> MutexGuard<'_, Known> {
 pub struct Objects {
     known: Shared,
     told: Receiver<()>,
-    statuses: Sender<Option<Arc<[Status]>>>,
+    statuses: Sender<Option<Statuses>>,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -104,8 +103,14 @@ impl Objects {
         publish::addresses(&lock(&self.known))
     }
 
+    /// The addresses that Ingresses have by their statuses.
+    #[must_use]
+    pub fn ingress_addresses(&self) -> Addresses {
+        publish::ingress_addresses(&lock(&self.known))
+    }
+
     /// Lets the statuses be written.
-    pub fn publish(&self, statuses: Arc<[Status]>) {
+    pub fn publish(&self, statuses: Statuses) {
         self.statuses.send_replace(Some(statuses));
     }
 

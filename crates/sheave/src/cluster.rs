@@ -2,14 +2,13 @@
 //!
 //! It knows flags and the API server's side; what becomes of objects is for the configuration to know.
 
-use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::sync::Arc;
 
+use gateway::addresses;
+use gateway::ingress::{self, Served};
 use gateway::status::Status;
-use gateway::{Addresses, addresses};
 use ipnet::IpNet;
-use kube::{Identity, Objects};
+use kube::{Addresses, Identity, Objects, Statuses};
 
 use crate::configuration::Errors;
 use crate::failure::Failure;
@@ -22,7 +21,9 @@ pub(crate) struct Cluster {
     objects: Objects,
     pool: Vec<IpNet>,
     /// What Gateways were given last; a status that says so may still be on its way.
-    dealt: BTreeMap<(String, String), Vec<IpAddr>>,
+    dealt: Addresses,
+    /// Where Ingresses are served.
+    ingresses: Addresses,
 }
 
 impl Cluster {
@@ -39,23 +40,42 @@ impl Cluster {
         let namespace = flags.namespace.as_deref().unwrap_or_else(|| cluster.namespace());
         let identity = Identity { name, namespace: namespace.to_owned() };
         let objects = Objects::new(&cluster, identity);
-        Ok(Some(Self { objects, pool: flags.pool.clone(), dealt: BTreeMap::new() }))
+        let (dealt, ingresses) = Default::default();
+        Ok(Some(Self { objects, pool: flags.pool.clone(), dealt, ingresses }))
     }
 
     /// What the cluster asks for now, and each Gateway's address.
     pub(crate) fn load(&mut self) -> Contents {
         let kube::Contents { objects, problems } = self.objects.load();
+        let served = ingress::served(&objects);
         let addresses = if self.pool.is_empty() {
-            Addresses::Own
+            gateway::Addresses::Own
         } else {
-            // What a status says goes before what we remember: another replica may have dealt otherwise.
-            let said = self.objects.addresses().into_iter().filter(|(_, it)| !it.is_empty());
-            let mut known = std::mem::take(&mut self.dealt);
-            known.extend(said);
+            let known = self.known(&served);
             addresses::assign(&self.pool, &objects, &known)
         };
         self.dealt = addresses.assigned();
+        let place = |it: Served| {
+            let addresses = self.dealt.get(&it.gateway).filter(|it| !it.is_empty())?;
+            Some(((it.namespace, it.name), addresses.clone()))
+        };
+        self.ingresses = served.into_iter().filter_map(place).collect();
         Contents { objects, problems, addresses, errors: Errors::LeaveOut }
+    }
+
+    /// The addresses that Gateways have, those that stand for classes of Ingresses among them. What a status says goes
+    /// before what we remember: another replica may have dealt otherwise.
+    fn known(&mut self, served: &[Served]) -> Addresses {
+        let mut known = std::mem::take(&mut self.dealt);
+        let said = self.objects.ingress_addresses();
+        for ingress in served {
+            let name = (ingress.namespace.clone(), ingress.name.clone());
+            if let Some(addresses) = said.get(&name).filter(|it| !it.is_empty()) {
+                known.insert(ingress.gateway.clone(), addresses.clone());
+            }
+        }
+        known.extend(self.objects.addresses().into_iter().filter(|(_, it)| !it.is_empty()));
+        known
     }
 
     /// Waits until there is something to load, and not before the cluster has told all that it holds. May be dropped and
@@ -66,6 +86,6 @@ impl Cluster {
 
     /// Lets the statuses be written, by whichever replica leads.
     pub(crate) fn publish(&self, statuses: Arc<[Status]>) {
-        self.objects.publish(statuses);
+        self.objects.publish(Statuses { statuses, ingresses: self.ingresses.clone() });
     }
 }
