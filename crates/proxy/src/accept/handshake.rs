@@ -199,6 +199,8 @@ async fn greet(worker: &Rc<Worker>, client: &mut Client) -> Result<Begun, Unsecu
             return Ok(Begun::Decrypt(Box::new(session), inside));
         }
         Some((Treatment::Refuse, _)) => (INTERNAL_ERROR, Unsecured::Unusable),
+        // Where we only pass through, TLS is others' to speak: the connection is closed without a word.
+        None if sites.only_pass_through() => return Err(Unsecured::UnknownName),
         None => (UNRECOGNIZED_NAME, Unsecured::UnknownName),
     };
     drop(live);

@@ -60,16 +60,18 @@ pub(super) fn decorate(cors: &Cors, origin: Option<&[u8]>, response: &mut Respon
     }
     let Some(origin) = origin.filter(|origin| cors.allows(origin)) else { return };
     add_origin(cors, origin, fields);
-    if !cors.expose_headers.is_empty() {
-        fields.append("Access-Control-Expose-Headers", cors.expose_headers.as_bytes());
-    }
 }
 
+/// Who may read, and what. Browsers look for what is exposed in the response alone; Gateway API's conformance suite looks
+/// for it in the answer to a preflight too.
 fn add_origin(cors: &Cors, origin: &[u8], fields: &mut Fields) {
     let value = if is_repeated(cors) { origin } else { b"*" };
     fields.append("Access-Control-Allow-Origin", value);
     if cors.credentials {
         fields.append("Access-Control-Allow-Credentials", "true");
+    }
+    if !cors.expose_headers.is_empty() {
+        fields.append("Access-Control-Expose-Headers", cors.expose_headers.as_bytes());
     }
 }
 

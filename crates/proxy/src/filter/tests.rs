@@ -261,6 +261,7 @@ fn preflights_are_answered() {
             cors(),
             "https://b.a.test",
             "Access-Control-Allow-Origin: https://b.a.test\r\n\
+             Access-Control-Expose-Headers: x-b\r\n\
              Access-Control-Allow-Methods: GET, PUT\r\n\
              Access-Control-Allow-Headers: x-a\r\nAccess-Control-Max-Age: 5\r\n",
         ),
@@ -270,6 +271,7 @@ fn preflights_are_answered() {
             Cors { credentials: true, ..anybody() },
             "null",
             "Access-Control-Allow-Origin: null\r\nAccess-Control-Allow-Credentials: true\r\n\
+             Access-Control-Expose-Headers: x-b\r\n\
              Access-Control-Allow-Methods: PATCH\r\nAccess-Control-Allow-Headers: x-c\r\n\
              Access-Control-Max-Age: 5\r\n",
         ),
@@ -280,6 +282,7 @@ fn preflights_are_answered() {
     assert_eq!(
         preflight(anybody(), "https://c.test"),
         "HTTP/1.1 204 No Content\r\nAccess-Control-Allow-Origin: *\r\n\
+         Access-Control-Expose-Headers: x-b\r\n\
          Access-Control-Allow-Methods: *\r\nAccess-Control-Allow-Headers: *\r\n\
          Access-Control-Max-Age: 5\r\n\r\n"
     );

@@ -57,6 +57,11 @@ pub(crate) struct OverQuic {
 }
 
 impl Sites {
+    /// Whether no name's connections are decrypted here.
+    pub(crate) fn only_pass_through(&self) -> bool {
+        self.0.iter().all(|site| matches!(site.treatment, Treatment::PassThrough))
+    }
+
     /// The most specific site for a name in lower case; `None`: the client asked for none.
     pub(crate) fn find(&self, name: Option<&str>) -> Option<&Site> {
         self.0.iter().find(|site| match name {
