@@ -47,8 +47,8 @@ impl Wish {
         let Some(value) = asked.value.as_deref().filter(|value| !value.is_empty()) else {
             return Ok(Self::Any);
         };
-        let address = value.parse().map(Self::Given);
-        address.map_err(|_| ("value", format!("{value} is not an IP address")))
+        let unreadable = || ("value", format!("{value} is not an IP address"));
+        value.parse().ok().map(Self::Given).ok_or_else(unreadable)
     }
 }
 

@@ -128,6 +128,8 @@ pub enum ConditionType {
     ResolvedRefs,
     /// Others claim the same.
     Conflicted,
+    /// Some of its hosts are those of another listener too, so that clients may use connections of one for the other.
+    OverlappingTLSConfig,
     /// Some of its rules were left out.
     PartiallyInvalid,
     /// Clients are let in without a certificate that is believed.
@@ -142,11 +144,12 @@ pub enum ConditionType {
 
 impl ConditionType {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Accepted,
         Self::Programmed,
         Self::ResolvedRefs,
         Self::Conflicted,
+        Self::OverlappingTLSConfig,
         Self::PartiallyInvalid,
         Self::InsecureFrontendValidationMode,
         Self::Http3,
@@ -182,9 +185,9 @@ pub enum Reason {
     NoValidCACertificate,
     NotAllowed,
     NotAllowedByListeners,
+    OverlappingHostnames,
     ParentNotAccepted,
     Pending,
-    PortUnavailable,
     Programmed,
     ProtocolConflict,
     RefNotPermitted,

@@ -97,10 +97,8 @@ fn date(ours: &mut Value, current: &Value, now: &str) {
     conditions.truncate(CONDITIONS.saturating_sub(others));
     for condition in conditions {
         let known = named(current, "type", &condition["type"]);
-        let since = match &known["lastTransitionTime"] {
-            Value::String(since) if known["status"] == condition["status"] => since,
-            _ => now,
-        };
+        let is_unchanged = known["status"] == condition["status"];
+        let since = known["lastTransitionTime"].as_str().filter(|_| is_unchanged).unwrap_or(now);
         condition["lastTransitionTime"] = json!(since);
     }
 }

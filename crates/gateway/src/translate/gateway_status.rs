@@ -87,12 +87,32 @@ pub(super) fn listener_status(
     conflicted.holds = !conflicted.holds;
     let http3 =
         listener.http3.as_ref().map(|it| condition(Http3, Reason::Programmed, it.as_ref().err()));
+    let always = [accepted, programmed, resolved, conflicted].into_iter();
     ListenerStatus {
         name: listener.spec.name.clone(),
         supported_kinds: listener.supported_kinds(),
         attached_routes: listener.attached_routes,
-        conditions: [accepted, programmed, resolved, conflicted].into_iter().chain(http3).collect(),
+        conditions: always.chain(overlap(gateway, listener)).chain(http3).collect(),
     }
+}
+
+/// Gateway API wants it told where the names that clients ask for do not keep listeners of a port apart. It is a warning,
+/// which is left out where there is nothing to warn of.
+fn overlap(gateway: &OurGateway<'_>, listener: &OurListener<'_>) -> Option<Condition> {
+    let is_encrypted = |it: &OurListener<'_>| it.protocol.is_encrypted() && it.is_served();
+    let mut others = gateway.listeners.iter().filter(|other| {
+        !std::ptr::eq(*other, listener)
+            && is_encrypted(other)
+            && other.spec.port == listener.spec.port
+            && other.hosts.intersect(&listener.hosts).is_some()
+    });
+    let other = others.next().filter(|_| is_encrypted(listener))?;
+    let kind = ConditionType::OverlappingTLSConfig;
+    let message = format!(
+        "hosts of listener {} are among them: a request on a connection of the other listener is answered with 421",
+        other.spec.name
+    );
+    Some(Condition { message, ..Condition::yes(kind, Reason::OverlappingHostnames) })
 }
 
 /// Why the data plane does not serve a listener. A conflict keeps its own reason, an address that is still to come is

@@ -227,7 +227,7 @@ pub(super) fn gateways<'a>(
     gateways
 }
 
-fn is_ours(class: &Resource<GatewayClassSpec>) -> bool {
+pub(super) fn is_ours(class: &Resource<GatewayClassSpec>) -> bool {
     class.spec.controller_name == CONTROLLER
 }
 
