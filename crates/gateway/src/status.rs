@@ -8,10 +8,11 @@ mod shape;
 /// What has to be written where a cluster does not say it yet.
 mod written;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use crate::objects::ParentRef;
+use crate::snapshot::Transport;
 
 pub use features::{FEATURES, tell_version};
 pub use shape::shape;
@@ -76,6 +77,8 @@ pub struct ListenerStatus {
     pub supported_kinds: Vec<&'static str>,
     /// How many have.
     pub attached_routes: usize,
+    /// Where it is served; for who is told that an address cannot be listened on.
+    pub sockets: Vec<(SocketAddr, Transport)>,
     /// What holds for it.
     pub conditions: Vec<Condition>,
 }
@@ -188,6 +191,7 @@ pub enum Reason {
     OverlappingHostnames,
     ParentNotAccepted,
     Pending,
+    PortUnavailable,
     Programmed,
     ProtocolConflict,
     RefNotPermitted,
@@ -198,6 +202,25 @@ pub enum Reason {
     UnsupportedProtocol,
     UnsupportedValue,
     UnsupportedVersion,
+}
+
+/// Says of every listener on a socket that it cannot be listened on, and why.
+pub fn tell_unbound(statuses: &mut [Status], socket: (SocketAddr, Transport), message: &str) {
+    for status in statuses {
+        let (Detail::Gateway(GatewayStatus { listeners, .. }) | Detail::ListenerSet(_, listeners)) =
+            &mut status.detail
+        else {
+            continue;
+        };
+        let conditions = listeners
+            .iter_mut()
+            .filter(|listener| listener.sockets.contains(&socket))
+            .flat_map(|listener| &mut listener.conditions);
+        for condition in conditions.filter(|it| it.kind == ConditionType::Programmed) {
+            let (kind, reason) = (condition.kind, Reason::PortUnavailable);
+            *condition = Condition::no(kind, reason, message.to_owned());
+        }
+    }
 }
 
 impl Condition {

@@ -99,7 +99,7 @@ pub fn translate(objects: &[Object], addresses: &Addresses) -> Translation {
     routes.extend(stream_route::drafts(&index, &mut gateways, &mut report));
     let mut listeners = address::listeners(&gateways, addresses, &client_policies, &mut report);
     gateway_status::statuses(&gateways, &mut report);
-    refused::statuses(&index, &gateways, &mut report);
+    refused::statuses(&index, &gateways, addresses, &mut report);
     let users = speech::users(&routes);
     users.report_clients(&tls_policies, &gateways, &mut report);
     tls_policies.statuses(&users.ancestors, &gateways, &mut report);

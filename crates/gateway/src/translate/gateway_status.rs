@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use super::address::sockets;
 use super::listener::{OurGateway, OurListener};
 use super::{Fault, Report, condition, listener_set, listener_tls};
 use crate::status::{Condition, ConditionType, Detail, GatewayStatus, ListenerStatus, Reason};
@@ -88,10 +89,13 @@ pub(super) fn listener_status(
     let http3 =
         listener.http3.as_ref().map(|it| condition(Http3, Reason::Programmed, it.as_ref().err()));
     let always = [accepted, programmed, resolved, conflicted].into_iter();
+    let served = listener.is_served().then(|| sockets(gateway, listener));
+    let transport = listener.protocol.transport();
     ListenerStatus {
         name: listener.spec.name.clone(),
         supported_kinds: listener.supported_kinds(),
         attached_routes: listener.attached_routes,
+        sockets: served.into_iter().flatten().map(|socket| (socket, transport)).collect(),
         conditions: always.chain(overlap(gateway, listener)).chain(http3).collect(),
     }
 }

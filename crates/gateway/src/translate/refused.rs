@@ -6,16 +6,22 @@ use super::attach::Asking;
 use super::index::Index;
 use super::listener::{OurGateway, is_ours};
 use super::{Fault, Report, condition};
-use crate::objects::{RefusedSpec, Resource};
+use crate::addresses::Addresses;
+use crate::objects::{RefusedSpec, RefusedTarget, Resource};
 use crate::status::{
     Condition, ConditionType, Detail, GatewayStatus, ParentStatus, Reason, TargetStatus,
 };
 
 /// What becomes of each: nothing.
-pub(super) fn statuses(index: &Index<'_>, gateways: &[OurGateway<'_>], report: &mut Report) {
+pub(super) fn statuses(
+    index: &Index<'_>,
+    gateways: &[OurGateway<'_>],
+    addresses: &Addresses,
+    report: &mut Report,
+) {
     for object in &index.refused {
         match object.spec.kind {
-            "Gateway" => gateway(index, object, report),
+            "Gateway" => gateway(index, object, addresses, report),
             "BackendPolicy" => policy("Service", object, report),
             "ClientPolicy" => policy("Gateway", object, report),
             _ => route(index, object, gateways, report),
@@ -27,12 +33,20 @@ fn refusal(kind: ConditionType, reason: Reason, spec: &RefusedSpec) -> Condition
     condition(kind, reason, Some(&Fault::new(reason, "", &*spec.message)))
 }
 
-fn gateway(index: &Index<'_>, object: &Resource<RefusedSpec>, report: &mut Report) {
+fn gateway(
+    index: &Index<'_>,
+    object: &Resource<RefusedSpec>,
+    addresses: &Addresses,
+    report: &mut Report,
+) {
     let class = object.spec.class.as_deref().and_then(|class| index.classes.get(&("", class)));
     if class.is_some_and(|class| is_ours(class)) {
         let conditions = [ConditionType::Accepted, ConditionType::Programmed]
             .map(|kind| refusal(kind, Reason::Invalid, &object.spec));
-        let detail = GatewayStatus { conditions: conditions.into(), ..GatewayStatus::default() };
+        let conditions = conditions.into();
+        // It says what it has, which is how it is known that it has it.
+        let addresses = addresses.assigned(&object.metadata).to_vec();
+        let detail = GatewayStatus { addresses, conditions, ..GatewayStatus::default() };
         report.status("Gateway", object, Detail::Gateway(detail));
     }
 }
@@ -63,7 +77,7 @@ fn route(
 }
 
 fn policy(target_kind: &'static str, object: &Resource<RefusedSpec>, report: &mut Report) {
-    let status = |target: &crate::objects::RefusedTarget| TargetStatus {
+    let status = |target: &RefusedTarget| TargetStatus {
         kind: target_kind,
         namespace: object.metadata.namespace.clone(),
         name: target.name.clone(),
