@@ -81,6 +81,13 @@ fn named<'a>(list: &'a Value, key: &str, name: &Value) -> &'a Value {
 fn applied(mut ours: Value, current: &Value, now: &str) -> Value {
     date(&mut ours["conditions"], &current["conditions"], now);
     if let Some(Value::Array(listeners)) = ours.get_mut("listeners") {
+        // No API server holds two of one name; who does could write neither.
+        let mut names = Vec::new();
+        listeners.retain(|listener| {
+            let is_new = !names.contains(&listener["name"]);
+            names.push(listener["name"].clone());
+            is_new
+        });
         for listener in listeners {
             let known = named(&current["listeners"], "name", &listener["name"]);
             let known = known["conditions"].clone();
@@ -161,8 +168,10 @@ impl List<'_> {
                 entries.push(entry.clone());
                 continue;
             }
-            let same = ours.iter().position(|own| self.are_same(own, entry));
-            if let Some(mut own) = same.and_then(|place| new[place].take()) {
+            let same =
+                |own: &Option<Value>| own.as_ref().is_some_and(|own| self.are_same(own, entry));
+            let place = new.iter().position(same);
+            if let Some(mut own) = place.and_then(|place| new[place].take()) {
                 date(&mut own["conditions"], &entry["conditions"], now);
                 entries.push(own);
             }
