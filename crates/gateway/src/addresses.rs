@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::objects::{GatewayAddress, GatewaySpec, Object, Resource};
+use crate::objects::{GatewayAddress, GatewaySpec, Metadata, Object, Resource};
 use crate::translate::{CONTROLLER, ingress};
 
 /// A Gateway by its namespace and name.
@@ -27,11 +27,20 @@ pub enum Addresses {
 }
 
 impl Addresses {
-    /// What each Gateway was given; nothing where they have their own.
-    pub fn assigned(&self) -> BTreeMap<GatewayName, Vec<IpAddr>> {
+    /// What each Gateway was given of a pool.
+    pub fn dealt(&self) -> BTreeMap<GatewayName, Vec<IpAddr>> {
         match self {
             Self::Own => BTreeMap::new(),
             Self::Pool { assigned } => assigned.clone(),
+        }
+    }
+
+    /// What a Gateway was given of a pool.
+    pub(crate) fn assigned(&self, gateway: &Metadata) -> &[IpAddr] {
+        let name = (gateway.namespace.clone(), gateway.name.clone());
+        match self {
+            Self::Own => &[],
+            Self::Pool { assigned } => assigned.get(&name).map_or(&[], Vec::as_slice),
         }
     }
 }
@@ -57,8 +66,8 @@ impl Wish {
         let Some(value) = asked.value.as_deref().filter(|value| !value.is_empty()) else {
             return Ok(Self::Any);
         };
-        let address = value.parse().map(Self::Given);
-        address.map_err(|_| ("value", format!("{value} is not an IP address")))
+        let unreadable = || ("value", format!("{value} is not an IP address"));
+        value.parse().ok().map(Self::Given).ok_or_else(unreadable)
     }
 }
 
@@ -66,8 +75,9 @@ impl Wish {
 ///
 /// A Gateway keeps what it has in `known` (read from its status) as long as that is in the pool and still suits what it
 /// asks for. Then come the addresses that Gateways ask for by value, then those that they leave to us: the oldest Gateway
-/// first, the lowest free address first. One that asks for nothing gets an address of each family of the pool. What a
-/// Gateway asks for and cannot have is left out; [`translate`](fn@crate::translate) says so in its status.
+/// first, the lowest free address first. One that asks for nothing gets an address of each family of the pool. One that
+/// cannot be read keeps what it has, so that nobody else gets it before it is mended. What a Gateway asks for and cannot
+/// have is left out; [`translate`](fn@crate::translate) says so in its status.
 pub fn assign(
     pool: &[IpNet],
     objects: &[Object],
@@ -75,11 +85,13 @@ pub fn assign(
 ) -> Addresses {
     let mut pool = Pool { networks: pool, taken: BTreeSet::new() };
     let of_ingresses = ingress::gateways(objects);
-    let gateways = our_gateways(objects).into_iter().chain(&of_ingresses);
-    let mut hands: Vec<_> = gateways.map(|it| Hand::of(it, &pool)).collect();
+    let of_ingresses = of_ingresses.iter().map(Asking::of_gateway);
+    let had = |gateway: &GatewayName| known.get(gateway).map_or(&[][..], Vec::as_slice);
+    let hand = |gateway: Asking<'_>| Hand::of(gateway, &pool, had);
+    let gateways = our_gateways(objects).into_iter().chain(of_ingresses);
+    let mut hands: Vec<_> = gateways.map(hand).collect();
     for hand in &mut hands {
-        let had = known.get(&hand.gateway).map_or(&[][..], Vec::as_slice);
-        had.iter().for_each(|address| hand.keep(*address, &mut pool));
+        had(&hand.gateway).iter().for_each(|address| hand.keep(*address, &mut pool));
     }
     hands.iter_mut().for_each(|hand| hand.take_given(&mut pool));
     hands.iter_mut().for_each(|hand| hand.take_any(&mut pool));
@@ -89,8 +101,33 @@ pub fn assign(
     Addresses::Pool { assigned: assigned.collect() }
 }
 
+/// A Gateway that asks for addresses.
+#[derive(Clone, Copy)]
+struct Asking<'a> {
+    metadata: &'a Metadata,
+    class: Option<&'a str>,
+    /// `None`: nobody can read it.
+    addresses: Option<&'a [GatewayAddress]>,
+}
+
+impl<'a> Asking<'a> {
+    fn of_gateway(Resource { metadata, spec, .. }: &'a Resource<GatewaySpec>) -> Self {
+        let class = Some(&*spec.gateway_class_name);
+        Self { metadata, class, addresses: Some(&spec.addresses) }
+    }
+
+    fn of(object: &'a Object) -> Option<Self> {
+        if let Object::Gateway(gateway) = object {
+            return Some(Self::of_gateway(gateway));
+        }
+        let Object::Refused(Resource { metadata, spec, .. }) = object else { return None };
+        let class = spec.class.as_deref();
+        (spec.kind == "Gateway").then_some(Self { metadata, class, addresses: None })
+    }
+}
+
 /// The Gateways of our classes in order of age, each name once.
-fn our_gateways(objects: &[Object]) -> Vec<&Resource<GatewaySpec>> {
+fn our_gateways(objects: &[Object]) -> Vec<Asking<'_>> {
     let mut classes: BTreeMap<&str, bool> = BTreeMap::new();
     let mut gateways = BTreeMap::new();
     for object in objects {
@@ -98,13 +135,13 @@ fn our_gateways(objects: &[Object]) -> Vec<&Resource<GatewaySpec>> {
             let is_ours = class.spec.controller_name == CONTROLLER;
             classes.entry(&class.metadata.name).or_insert(is_ours);
         }
-        if let Object::Gateway(gateway) = object {
+        if let Some(gateway) = Asking::of(object) {
             let name = (&gateway.metadata.namespace, &gateway.metadata.name);
             gateways.entry(name).or_insert(gateway);
         }
     }
-    let is_ours = |gateway: &&Resource<GatewaySpec>| {
-        classes.get(&*gateway.spec.gateway_class_name).copied().unwrap_or_default()
+    let is_ours = |gateway: &Asking<'_>| {
+        gateway.class.and_then(|class| classes.get(class)).copied().unwrap_or_default()
     };
     let mut ours: Vec<_> = gateways.into_values().filter(is_ours).collect();
     ours.sort_by(|a, b| a.metadata.precedence().cmp(&b.metadata.precedence()));
@@ -193,21 +230,26 @@ impl Place {
 }
 
 impl Hand {
-    fn of(gateway: &Resource<GatewaySpec>, pool: &Pool<'_>) -> Self {
-        let asked = &gateway.spec.addresses;
-        let wishes = asked.iter().filter_map(|asked| Wish::parse(asked).ok());
-        let mut places: Vec<_> =
-            wishes.map(|wish| Place { wish, family: None, address: None }).collect();
-        if asked.is_empty() {
-            let families = [Family::V4, Family::V6].into_iter().filter(|it| pool.has(*it));
-            places.extend(families.map(|family| Place {
-                wish: Wish::Any,
-                family: Some(family),
-                address: None,
-            }));
-        }
-        let metadata = &gateway.metadata;
-        Self { gateway: (metadata.namespace.clone(), metadata.name.clone()), places }
+    fn of<'k>(
+        gateway: Asking<'_>,
+        pool: &Pool<'_>,
+        had: impl Fn(&GatewayName) -> &'k [IpAddr],
+    ) -> Self {
+        let name = (gateway.metadata.namespace.clone(), gateway.metadata.name.clone());
+        let place = |wish| Place { wish, family: None, address: None };
+        let places = match gateway.addresses {
+            None => had(&name).iter().map(|address| place(Wish::Given(*address))).collect(),
+            Some([]) => {
+                let families = [Family::V4, Family::V6].into_iter().filter(|it| pool.has(*it));
+                let any = |family| Place { family: Some(family), ..place(Wish::Any) };
+                families.map(any).collect()
+            }
+            Some(asked) => {
+                let wishes = asked.iter().filter_map(|asked| Wish::parse(asked).ok());
+                wishes.map(place).collect()
+            }
+        };
+        Self { gateway: name, places }
     }
 
     /// Takes an address that it had, where it still suits: first for who asks for it by value.

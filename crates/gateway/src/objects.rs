@@ -56,6 +56,8 @@ mod backend_policy;
 mod backend_health;
 /// `ClientPolicy`.
 mod client_policy;
+/// Objects of a cluster that cannot be read.
+mod refused;
 /// Objects from a few flags.
 mod shorthand;
 
@@ -105,6 +107,7 @@ pub use namespace::{
 };
 pub use read::{parse, read};
 pub use reference_grant::{GrantFrom, GrantTo, ReferenceGrantSpec};
+pub use refused::{RefusedSpec, RefusedTarget};
 pub use route::{ParentRef, ServiceRef};
 pub use scalar::{CorsOrigin, FieldName, Hostname, Ignored, Network, Unserved};
 pub use schema::schema;
@@ -158,4 +161,6 @@ pub enum Object {
     BackendPolicy(Box<Resource<BackendPolicySpec>>),
     /// What clients of a Gateway may do.
     ClientPolicy(Resource<ClientPolicySpec>),
+    /// One that cannot be read; of clusters only, for a file with such an object is refused.
+    Refused(Resource<RefusedSpec>),
 }

@@ -10,10 +10,11 @@ mod written;
 /// What could not be listened on.
 mod unbound;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use crate::objects::ParentRef;
+use crate::snapshot::Transport;
 
 pub use features::{FEATURES, tell_version};
 pub use shape::shape;
@@ -79,6 +80,8 @@ pub struct ListenerStatus {
     pub supported_kinds: Vec<&'static str>,
     /// How many have.
     pub attached_routes: usize,
+    /// Where it is served; for who is told that an address cannot be listened on.
+    pub sockets: Vec<(SocketAddr, Transport)>,
     /// What holds for it.
     pub conditions: Vec<Condition>,
 }
@@ -131,6 +134,8 @@ pub enum ConditionType {
     ResolvedRefs,
     /// Others claim the same.
     Conflicted,
+    /// Some of its hosts are those of another listener too, so that clients may use connections of one for the other.
+    OverlappingTLSConfig,
     /// Some of its rules were left out.
     PartiallyInvalid,
     /// Clients are let in without a certificate that is believed.
@@ -145,11 +150,12 @@ pub enum ConditionType {
 
 impl ConditionType {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Accepted,
         Self::Programmed,
         Self::ResolvedRefs,
         Self::Conflicted,
+        Self::OverlappingTLSConfig,
         Self::PartiallyInvalid,
         Self::InsecureFrontendValidationMode,
         Self::Http3,
@@ -185,6 +191,7 @@ pub enum Reason {
     NoValidCACertificate,
     NotAllowed,
     NotAllowedByListeners,
+    OverlappingHostnames,
     ParentNotAccepted,
     Pending,
     PortUnavailable,
@@ -198,6 +205,25 @@ pub enum Reason {
     UnsupportedProtocol,
     UnsupportedValue,
     UnsupportedVersion,
+}
+
+/// Says of every listener on a socket that it cannot be listened on, and why.
+pub fn tell_unbound(statuses: &mut [Status], socket: (SocketAddr, Transport), message: &str) {
+    for status in statuses {
+        let (Detail::Gateway(GatewayStatus { listeners, .. }) | Detail::ListenerSet(_, listeners)) =
+            &mut status.detail
+        else {
+            continue;
+        };
+        let conditions = listeners
+            .iter_mut()
+            .filter(|listener| listener.sockets.contains(&socket))
+            .flat_map(|listener| &mut listener.conditions);
+        for condition in conditions.filter(|it| it.kind == ConditionType::Programmed) {
+            let (kind, reason) = (condition.kind, Reason::PortUnavailable);
+            *condition = Condition::no(kind, reason, message.to_owned());
+        }
+    }
 }
 
 impl Condition {

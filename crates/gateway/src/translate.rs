@@ -43,6 +43,8 @@ mod grpc_match;
 mod filter;
 /// TLSRoutes, TCPRoutes and UDPRoutes.
 mod stream_route;
+/// Objects that cannot be read.
+mod refused;
 /// Services and EndpointSlices: what references lead to.
 mod backend;
 /// What may be referred to from other namespaces.
@@ -101,6 +103,7 @@ pub fn translate(objects: &[Object], addresses: &Addresses) -> Translation {
     routes.extend(stream_route::drafts(&index, &mut gateways, &mut report));
     let mut listeners = address::listeners(&gateways, addresses, &client_policies, &mut report);
     gateway_status::statuses(&gateways, &mut report);
+    refused::statuses(&index, &gateways, addresses, &mut report);
     let users = speech::users(&routes);
     users.report_clients(&tls_policies, &gateways, &mut report);
     tls_policies.statuses(&users.ancestors, &gateways, &mut report);

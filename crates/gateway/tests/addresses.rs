@@ -5,9 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 
 use gateway::addresses::{GatewayName, assign};
-use gateway::{Addresses, Object, parse};
+use gateway::objects::read;
+use gateway::status::{Detail, Status};
+use gateway::{Addresses, Object, Origin, parse, translate};
 use ipnet::IpNet;
 use proptest::prelude::*;
+use serde_json::json;
 
 type Known = BTreeMap<GatewayName, Vec<IpAddr>>;
 
@@ -134,6 +137,34 @@ proptest! {
             prop_assert_eq!(late, taken);
         }
     }
+}
+
+#[test]
+fn who_cannot_be_read_keeps_its_address() {
+    let class = parse(
+        "apiVersion: gateway.networking.k8s.io/v1\nkind: GatewayClass\n\
+         metadata: {name: ours}\nspec: {controllerName: sheave.dev/gateway}\n",
+        "class",
+    );
+    let broken = json!({
+        "apiVersion": "gateway.networking.k8s.io/v1",
+        "kind": "Gateway",
+        "metadata": { "name": "g0" },
+        "spec": {
+            "gatewayClassName": "ours",
+            "listeners": [{ "name": "a", "port": 1, "protocol": "TCP", "tls": { "depth": 3 } }],
+        },
+    });
+    let (mut objects, problems) = read(broken, Origin::default());
+    assert_eq!(problems.len(), 1);
+    objects.extend(class.0);
+    let pool = ["10.0.0.0/24".parse().unwrap()];
+    let known = Known::from([(name(0), vec![near(7)])]);
+    assert_eq!(dealt(&pool, &objects, &known), known);
+    assert_eq!(dealt(&pool, &objects, &Known::new()), Known::from([(name(0), vec![])]));
+    let statuses = translate(&objects, &assign(&pool, &objects, &known)).statuses;
+    let is_told = |status: &&Status| matches!(&status.detail, Detail::Gateway(it) if it.addresses == [near(7)]);
+    assert_eq!(statuses.iter().filter(is_told).count(), 1, "{statuses:?}");
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //!
 //! A comment `# request: HOST PATH` in a case asks where such a request goes, `# name: NAME` what becomes of a TLS
 //! connection that asks for a name, and of one that asks for none. With `# pool: NETWORK` Gateways get the addresses of
-//! a cluster, and `# known: NAMESPACE/GATEWAY ADDRESS` says what one of them had.
+//! a cluster, and `# known: NAMESPACE/GATEWAY ADDRESS` says what one of them had. With `# cluster` objects are read as
+//! those of an API server.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
@@ -12,13 +13,13 @@ use std::path::{Path, PathBuf};
 
 use gateway::addresses::assign;
 use gateway::matching::PlainRequest;
-use gateway::objects::{Listen, ListenProtocol, Shorthand, shorthand};
+use gateway::objects::{Listen, ListenProtocol, Shorthand, read, shorthand};
 use gateway::snapshot::{
     Backend, BackendSettings, Carried, ClientCertificates, EndpointTls, Filters, Listener,
     Protocol, Roots, Rule, Source, Target, TlsSite, Transport,
 };
 use gateway::status::{Condition, Detail, GatewayStatus, ListenerStatus, Status};
-use gateway::{Addresses, Object, Snapshot, parse, translate};
+use gateway::{Addresses, Object, Origin, Problem, Snapshot, parse, translate};
 
 #[test]
 fn every_case_comes_to_what_its_output_says() {
@@ -51,7 +52,7 @@ fn cases() -> Vec<PathBuf> {
 }
 
 fn output(input: &str, file: &str) -> String {
-    let (objects, problems) = parse(input, file);
+    let (objects, problems) = objects(input, file);
     let translation = translate(&objects, &addresses(input, &objects));
     let defaults = defaults();
     let mut out = String::new();
@@ -90,6 +91,21 @@ fn output(input: &str, file: &str) -> String {
     section(&mut out, "backends", snapshot.backends.iter().map(backend));
     section(&mut out, "statuses", translation.statuses.iter().flat_map(status));
     out
+}
+
+fn objects(input: &str, file: &str) -> (Vec<Object>, Vec<Problem>) {
+    if !input.lines().any(|line| line == "# cluster") {
+        return parse(input, file);
+    }
+    let (mut objects, mut problems) = (Vec::new(), Vec::new());
+    for (document, text) in (1..).zip(input.split("\n---\n")) {
+        let (value, origin) =
+            (serde_saphyr::from_str(text).unwrap(), Origin { file: file.into(), document });
+        let (more, faults) = read(value, origin);
+        objects.extend(more);
+        problems.extend(faults);
+    }
+    (objects, problems)
 }
 
 fn addresses(input: &str, objects: &[Object]) -> Addresses {

@@ -1,18 +1,23 @@
 //! Laws over random input: nothing panics, a Snapshot is valid, and the short way is the long one.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
+use gateway::addresses::{GatewayName, assign};
 use gateway::matching::PlainRequest;
 use gateway::objects::{
     AddressType, Conditions, Duration, EndpointSliceSpec, Listen, ListenProtocol, MaxInFlight,
     Object, Shorthand, SliceEndpoint, SlicePort, shorthand,
 };
 use gateway::snapshot::{Carried, Listener, Protocol, Snapshot, Target};
+use gateway::status::{Status, Written, written};
 use gateway::{Addresses, Endpoints, parse, translate};
 use proptest::prelude::*;
+
+type Known = BTreeMap<GatewayName, Vec<IpAddr>>;
 
 /// Every input of the golden tests.
 fn inputs() -> Vec<String> {
@@ -58,6 +63,16 @@ fn assert_valid(snapshot: &Snapshot) {
         assert_eq!(backend.settings.probe.is_some(), backend.settings.health.active.is_some());
         assert!([429, 503].contains(&backend.settings.overload_status));
     }
+}
+
+/// Once a status is written, it is not written again.
+fn assert_written_once(status: &Status) {
+    let (Some(Written::Apply(first)) | Some(Written::Replace(first))) =
+        written(status, None, "2026-01-01T00:00:00Z")
+    else {
+        return;
+    };
+    assert_eq!(written(status, Some(&first), "2026-02-02T00:00:00Z"), None);
 }
 
 /// A line is cut out, written twice, or cut short.
@@ -127,6 +142,14 @@ proptest! {
         let text = damaged(&inputs[case % inputs.len()], line, damage);
         let (objects, _) = parse(&text, "damaged");
         assert_valid(&translate(&objects, &Addresses::Own).snapshot);
+        let pool = ["10.0.0.0/30".parse().unwrap(), "fd00::/126".parse().unwrap()];
+        let addresses = assign(&pool, &objects, &Known::new());
+        let translation = translate(&objects, &addresses);
+        assert_valid(&translation.snapshot);
+        assert!(translation.snapshot.listeners.iter().all(|listener| listener.free_bind));
+        for status in &translation.statuses {
+            assert_written_once(status);
+        }
     }
 
     #[test]

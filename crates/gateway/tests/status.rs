@@ -4,9 +4,10 @@
 use std::net::IpAddr;
 
 use gateway::objects::ParentRef;
+use gateway::snapshot::Transport;
 use gateway::status::{
     Condition, ConditionType, Detail, GatewayStatus, ListenerStatus, ParentStatus, Reason,
-    Reference, Status, TargetStatus, Written, tell_version, withdrawn, written,
+    Reference, Status, TargetStatus, Written, tell_unbound, tell_version, withdrawn, written,
 };
 use serde_json::{Value, json};
 
@@ -40,7 +41,8 @@ fn gateway(conditions: Vec<Condition>, listeners: &[&str]) -> Status {
         name: (*name).to_owned(),
         supported_kinds: vec!["HTTPRoute"],
         attached_routes: 1,
-        conditions: vec![accepted()],
+        sockets: vec![(([10, 0, 0, 1], 80).into(), Transport::Tcp)],
+        conditions: vec![accepted(), Condition::yes(ConditionType::Programmed, Reason::Programmed)],
     };
     let addresses = vec![IpAddr::from([10, 0, 0, 1])];
     let listeners = listeners.iter().map(listener).collect();
@@ -248,6 +250,26 @@ fn what_is_no_longer_ours_is_withdrawn() {
     assert_eq!(withdrawn(&Value::Null), None);
     let with_ours = after(written(&status, Some(&current), NOW), &current);
     assert_eq!(withdrawn(&with_ours), Some(Written::Replace(current)));
+}
+
+#[test]
+fn an_address_that_cannot_be_listened_on_is_told_of_its_listeners() {
+    let mut statuses = [gateway(vec![accepted()], &["a", "b"])];
+    let before = statuses.clone();
+    tell_unbound(&mut statuses, (([10, 0, 0, 1], 80).into(), Transport::Udp), "in use");
+    assert_eq!(statuses, before);
+    tell_unbound(&mut statuses, (([10, 0, 0, 1], 80).into(), Transport::Tcp), "in use");
+    let status = after(written(&statuses[0], None, NOW), &Value::Null);
+    for listener in status["listeners"].as_array().unwrap() {
+        let condition = &listener["conditions"][1];
+        assert_eq!(condition["type"], "Programmed");
+        assert_eq!(condition["reason"], "PortUnavailable");
+        assert_eq!(
+            (&condition["status"], &condition["message"]),
+            (&json!("False"), &json!("in use"))
+        );
+    }
+    assert_eq!(status["conditions"][0]["status"], "True");
 }
 
 #[test]

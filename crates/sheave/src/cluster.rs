@@ -54,7 +54,7 @@ impl Cluster {
             let known = self.known(&served);
             addresses::assign(&self.pool, &objects, &known)
         };
-        self.dealt = addresses.assigned();
+        self.dealt = addresses.dealt();
         let place = |it: Served| {
             let addresses = self.dealt.get(&it.gateway).filter(|it| !it.is_empty())?;
             Some(((it.namespace, it.name), addresses.clone()))

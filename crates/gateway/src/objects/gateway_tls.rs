@@ -82,7 +82,7 @@ pub struct FrontendTlsConfig {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct FrontendValidation {
     /// ConfigMaps or Secrets with certificates of authorities.
-    #[schemars(length(min = 1, max = 8))]
+    #[schemars(length(min = 1, max = 16))]
     pub ca_certificate_refs: Vec<ObjectRef>,
     /// What becomes of clients without a certificate that is believed.
     #[serde(default)]

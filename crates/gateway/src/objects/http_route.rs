@@ -73,10 +73,10 @@ pub struct HttpRouteTimeouts {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct HttpRouteRetry {
     /// Statuses of responses that are tried again.
-    #[schemars(length(max = 32), inner(range(min = 400, max = 599)))]
+    #[schemars(length(max = 200), inner(range(min = 400, max = 599)))]
     pub codes: Vec<u16>,
     /// How often it is tried again.
-    #[schemars(range(min = 0, max = 10))]
+    #[schemars(range(min = 0, max = 2_147_483_647))]
     pub attempts: u32,
     /// The wait before it is tried again.
     pub backoff: Option<Duration>,

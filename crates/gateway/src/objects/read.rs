@@ -10,8 +10,8 @@ use super::schema::{self, schema};
 use super::{
     BackendPolicySpec, BackendTlsPolicySpec, ClientPolicySpec, ConfigMapSpec, EndpointSliceSpec,
     GatewayClassSpec, GatewaySpec, GrpcRouteSpec, HttpRouteSpec, IngressClassSpec, IngressSpec,
-    ListenerSetSpec, Metadata, NamespaceSpec, Object, ReferenceGrantSpec, Resource, SecretSpec,
-    ServiceSpec, StreamRouteSpec, TlsRouteSpec,
+    ListenerSetSpec, Metadata, NamespaceSpec, Object, ReferenceGrantSpec, RefusedSpec, Resource,
+    SecretSpec, ServiceSpec, StreamRouteSpec, TlsRouteSpec,
 };
 use crate::problem::{self, Origin, Problem};
 
@@ -84,13 +84,26 @@ pub fn parse(text: &str, file: &str) -> (Vec<Object>, Vec<Problem>) {
 
 /// Reads an object as an API server holds it: the same, but for fields that we do not know, since its definitions may be
 /// newer than we are. They are reported and left out, and the rest counts; only where they might narrow what is asked
-/// for (a match, a filter, who may attach) the object is left out as a whole. Kinds of Kubernetes itself grow fields
-/// with every version, and none of those is reported.
+/// for (a match, a filter, who may attach) the object is refused as a whole. Kinds of Kubernetes itself grow fields
+/// with every version, and none of those is reported. What a definition lets pass and is no name that any object could
+/// have leads nowhere, and counts as that.
+///
+/// In place of an object that is refused there is an [`Object::Refused`], whose status says why.
 pub fn read(mut value: Value, origin: Origin) -> (Vec<Object>, Vec<Problem>) {
+    drop_ballast(&mut value);
     schema::drop_nulls(&mut value);
     let mut reader = Reader::of(Source::Cluster);
     reader.read_value(&origin, value);
     (reader.objects, reader.problems)
+}
+
+/// What takes a large part of many an object and says nothing.
+fn drop_ballast(value: &mut Value) {
+    let Some(Value::Object(metadata)) = value.get_mut("metadata") else { return };
+    metadata.remove("managedFields");
+    if let Some(Value::Object(annotations)) = metadata.get_mut("annotations") {
+        annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
+    }
 }
 
 /// Who hands objects to us.
@@ -317,8 +330,27 @@ impl Reader {
             let message = format!("must be {}, is {version}", known.versions.join(" or "));
             return self.report(origin, &label, "apiVersion", message);
         }
+        let refused = (self.source == Source::Cluster).then(|| {
+            let metadata = fields.get("metadata").cloned().unwrap_or_default();
+            (metadata, RefusedSpec::of(known.name, &fields))
+        });
+        let before = self.problems.len();
         let object = (known.read)(self, Raw { origin, label, kind: known, fields });
+        let object = object.or_else(|| self.refused(origin, refused?, before));
         self.objects.extend(object);
+    }
+
+    /// What stands in for an object that cannot be read, for the first of the problems since `before`.
+    fn refused(
+        &self,
+        origin: &Origin,
+        (metadata, spec): (Value, RefusedSpec),
+        before: usize,
+    ) -> Option<Object> {
+        let metadata = serde_json::from_value(metadata).ok()?;
+        let Problem { field, message, .. } = self.problems.get(before)?;
+        let spec = RefusedSpec { message: format!("{field}: {message}"), ..spec };
+        Some(Object::Refused(Resource { origin: origin.clone(), metadata, spec }))
     }
 
     fn read_list(&mut self, origin: &Origin, mut fields: Map<String, Value>) {
@@ -385,7 +417,8 @@ impl Reader {
             Source::File => Vec::new(),
             Source::Cluster => schema::prune(&mut value, allowed, field),
         };
-        let faults = schema::faults(&value, allowed, field);
+        let mut faults = schema::faults(&value, allowed, field);
+        faults.retain(|fault| self.source == Source::File || !fault.is_name);
         let told = if self.is_silent(raw) { &[] } else { &unknown[..] };
         for fault in told.iter().chain(&faults) {
             self.report(raw.origin, &raw.label, &fault.field, &fault.message);
@@ -467,9 +500,22 @@ status: {parents: []}
     }
 
     #[test]
-    fn an_unknown_match_leaves_the_object_out() {
+    fn an_unknown_match_refuses_the_object() {
         let (objects, problems) = held(&ROUTE.replace("[{path:", "[{body: {size: 7}, path:"));
-        assert_eq!((objects.len(), problems.len()), (0, 1), "{problems:?}");
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        let [Object::Refused(refused)] = &objects[..] else { panic!("{objects:?}") };
+        assert_eq!((refused.spec.kind, &*refused.spec.parents[0].name), ("HTTPRoute", "edge"));
+        let message = "spec.rules[0].matches[0].body: unknown field";
+        assert!(refused.spec.message.starts_with(message), "{}", refused.spec.message);
+    }
+
+    #[test]
+    fn a_name_that_nothing_has_leads_nowhere() {
+        let odd = ROUTE.replace("name: edge", "name: No_Name");
+        assert!(
+            matches!(held(&odd), (objects, problems) if objects.len() == 1 && problems.is_empty())
+        );
+        assert_eq!(parse(&odd, "file.yaml").0, [], "a file is refused");
     }
 
     #[test]

@@ -28,6 +28,8 @@ pub(super) struct Fault {
     pub(super) field: String,
     /// What is wrong.
     pub(super) message: String,
+    /// It is a text in place of a name, and no name.
+    pub(super) is_name: bool,
 }
 
 /// Everything in `value` that `schema` does not allow. `field` is where the value stands.
@@ -51,7 +53,7 @@ fn prune_at(value: &mut Value, schema: &Value, path: Path<'_>, faults: &mut Vec<
             match schema["properties"].get(name) {
                 Some(known) => prune_at(field, known, at, faults),
                 None if is_closed(schema) => {
-                    faults.push(Fault { field: at.to_string(), message: unknown(schema) });
+                    faults.push(unknown(schema, at));
                     return false;
                 }
                 None => prune_at(field, &schema["additionalProperties"], at, faults),
@@ -105,7 +107,9 @@ impl fmt::Display for Path<'_> {
 
 fn check(value: &Value, schema: &Value, path: Path<'_>, faults: &mut Vec<Fault>) {
     if let Some(message) = fault(value, schema) {
-        faults.push(Fault { field: path.to_string(), message });
+        let is_name =
+            value.is_string() && ["name", "label"].map(Some).contains(&schema["format"].as_str());
+        faults.push(Fault { field: path.to_string(), message, is_name });
         return;
     }
     match value {
@@ -128,28 +132,29 @@ fn check_fields(
     let required = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
     for name in required.filter(|name| !fields.contains_key(*name)) {
         let field = Path::Field(&path, name).to_string();
-        faults.push(Fault { field, message: "is missing".to_owned() });
+        faults.push(Fault { field, message: "is missing".to_owned(), is_name: false });
     }
     for (name, field) in fields {
         let at = Path::Field(&path, name);
         match schema["properties"].get(name) {
             Some(known) => check(field, known, at, faults),
             None if is_closed(schema) => {
-                faults.push(Fault { field: at.to_string(), message: unknown(schema) });
+                faults.push(unknown(schema, at));
             }
             None => check(field, &schema["additionalProperties"], at, faults),
         }
     }
 }
 
-fn unknown(schema: &Value) -> String {
+fn unknown(schema: &Value, at: Path<'_>) -> Fault {
     let known: Vec<_> = schema["properties"]
         .as_object()
         .into_iter()
         .flat_map(Map::keys)
         .map(String::as_str)
         .collect();
-    format!("unknown field, known here: {}", known.join(", "))
+    let message = format!("unknown field, known here: {}", known.join(", "));
+    Fault { field: at.to_string(), message, is_name: false }
 }
 
 /// What is wrong with the value itself, whatever it contains.

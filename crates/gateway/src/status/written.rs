@@ -81,6 +81,13 @@ fn named<'a>(list: &'a Value, key: &str, name: &Value) -> &'a Value {
 fn applied(mut ours: Value, current: &Value, now: &str) -> Value {
     date(&mut ours["conditions"], &current["conditions"], now);
     if let Some(Value::Array(listeners)) = ours.get_mut("listeners") {
+        // No API server holds two of one name; who does could write neither.
+        let mut names = Vec::new();
+        listeners.retain(|listener| {
+            let is_new = !names.contains(&listener["name"]);
+            names.push(listener["name"].clone());
+            is_new
+        });
         for listener in listeners {
             let known = named(&current["listeners"], "name", &listener["name"]);
             let known = known["conditions"].clone();
@@ -97,10 +104,8 @@ fn date(ours: &mut Value, current: &Value, now: &str) {
     conditions.truncate(CONDITIONS.saturating_sub(others));
     for condition in conditions {
         let known = named(current, "type", &condition["type"]);
-        let since = match &known["lastTransitionTime"] {
-            Value::String(since) if known["status"] == condition["status"] => since,
-            _ => now,
-        };
+        let is_unchanged = known["status"] == condition["status"];
+        let since = known["lastTransitionTime"].as_str().filter(|_| is_unchanged).unwrap_or(now);
         condition["lastTransitionTime"] = json!(since);
     }
 }
@@ -163,8 +168,10 @@ impl List<'_> {
                 entries.push(entry.clone());
                 continue;
             }
-            let same = ours.iter().position(|own| self.are_same(own, entry));
-            if let Some(mut own) = same.and_then(|place| new[place].take()) {
+            let same =
+                |own: &Option<Value>| own.as_ref().is_some_and(|own| self.are_same(own, entry));
+            let place = new.iter().position(same);
+            if let Some(mut own) = place.and_then(|place| new[place].take()) {
                 date(&mut own["conditions"], &entry["conditions"], now);
                 entries.push(own);
             }

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use super::address::sockets;
 use super::listener::{OurGateway, OurListener};
 use super::{Fault, Report, condition, listener_set, listener_tls};
 use crate::status::{Condition, ConditionType, Detail, GatewayStatus, ListenerStatus, Reason};
@@ -87,12 +88,35 @@ pub(super) fn listener_status(
     conflicted.holds = !conflicted.holds;
     let http3 =
         listener.http3.as_ref().map(|it| condition(Http3, Reason::Programmed, it.as_ref().err()));
+    let always = [accepted, programmed, resolved, conflicted].into_iter();
+    let served = listener.is_served().then(|| sockets(gateway, listener));
+    let transport = listener.protocol.transport();
     ListenerStatus {
         name: listener.spec.name.clone(),
         supported_kinds: listener.supported_kinds(),
         attached_routes: listener.attached_routes,
-        conditions: [accepted, programmed, resolved, conflicted].into_iter().chain(http3).collect(),
+        sockets: served.into_iter().flatten().map(|socket| (socket, transport)).collect(),
+        conditions: always.chain(overlap(gateway, listener)).chain(http3).collect(),
     }
+}
+
+/// Gateway API wants it told where the names that clients ask for do not keep listeners of a port apart. It is a warning,
+/// which is left out where there is nothing to warn of.
+fn overlap(gateway: &OurGateway<'_>, listener: &OurListener<'_>) -> Option<Condition> {
+    let is_encrypted = |it: &OurListener<'_>| it.protocol.is_encrypted() && it.is_served();
+    let mut others = gateway.listeners.iter().filter(|other| {
+        !std::ptr::eq(*other, listener)
+            && is_encrypted(other)
+            && other.spec.port == listener.spec.port
+            && other.hosts.intersect(&listener.hosts).is_some()
+    });
+    let other = others.next().filter(|_| is_encrypted(listener))?;
+    let kind = ConditionType::OverlappingTLSConfig;
+    let message = format!(
+        "hosts of listener {} are among them: a request on a connection of the other listener is answered with 421",
+        other.spec.name
+    );
+    Some(Condition { message, ..Condition::yes(kind, Reason::OverlappingHostnames) })
 }
 
 /// Why the data plane does not serve a listener. A conflict keeps its own reason, an address that is still to come is

@@ -6,8 +6,8 @@ use super::Report;
 use crate::objects::{
     BackendPolicySpec, BackendTlsPolicySpec, ClientPolicySpec, ConfigMapSpec, EndpointSliceSpec,
     GatewayClassSpec, GatewaySpec, GrpcRouteSpec, HttpRouteSpec, IngressClassSpec, IngressSpec,
-    LabelSelector, ListenerSetSpec, NamespaceSpec, Object, ReferenceGrantSpec, Resource,
-    SecretSpec, ServiceSpec, StreamRouteSpec, TlsRouteSpec, namespace_labels,
+    LabelSelector, ListenerSetSpec, NamespaceSpec, Object, ReferenceGrantSpec, RefusedSpec,
+    Resource, SecretSpec, ServiceSpec, StreamRouteSpec, TlsRouteSpec, namespace_labels,
 };
 
 /// A namespace and a name.
@@ -41,6 +41,8 @@ pub(super) struct Index<'a> {
     pub(super) backend_tls_policies: ByName<'a, BackendTlsPolicySpec>,
     pub(super) backend_policies: ByName<'a, BackendPolicySpec>,
     pub(super) client_policies: ByName<'a, ClientPolicySpec>,
+    /// What cannot be read.
+    pub(super) refused: Vec<&'a Resource<RefusedSpec>>,
 }
 
 impl<'a> Index<'a> {
@@ -106,6 +108,7 @@ impl<'a> Index<'a> {
                 Object::ClientPolicy(it) => {
                     add(&mut index.client_policies, "ClientPolicy", name(it), it, report);
                 }
+                Object::Refused(it) => index.refused.push(it),
             }
         }
     }

@@ -229,7 +229,7 @@ pub(super) fn gateways<'a>(
     gateways
 }
 
-fn is_ours(class: &Resource<GatewayClassSpec>) -> bool {
+pub(super) fn is_ours(class: &Resource<GatewayClassSpec>) -> bool {
     class.spec.controller_name == CONTROLLER
 }
 
@@ -304,20 +304,20 @@ impl Served {
         };
         match addresses {
             Addresses::Own => Self { addresses: own(&wishes), ..Self::default() },
-            Addresses::Pool { assigned } => Self::of_pool(gateway, &wishes, assigned),
+            Addresses::Pool { assigned } => {
+                Self::of_pool(addresses.assigned(&gateway.metadata), &wishes, assigned)
+            }
         }
     }
 
     /// What it was given of the pool.
     fn of_pool(
-        gateway: &Resource<GatewaySpec>,
+        own: &[IpAddr],
         wishes: &[Wish],
         assigned: &BTreeMap<GatewayName, Vec<IpAddr>>,
     ) -> Self {
-        let name = (gateway.metadata.namespace.clone(), gateway.metadata.name.clone());
-        let addresses = assigned.get(&name).cloned().unwrap_or_default();
         let lacks = |wish: &Wish| match wish {
-            Wish::Given(address) => (!addresses.contains(address)).then_some(*address),
+            Wish::Given(address) => (!own.contains(address)).then_some(*address),
             Wish::Any => None,
         };
         let mut lacking = wishes.iter().enumerate();
@@ -325,10 +325,10 @@ impl Served {
         let wanted = wishes.len().max(1);
         let unassigned = unusable.or_else(|| {
             let message = "the pool has no free address for the Gateway";
-            (addresses.len() < wanted)
+            (own.len() < wanted)
                 .then(|| Fault::new(Reason::AddressNotAssigned, "spec.addresses", message))
         });
-        Self { addresses, fault: None, unassigned }
+        Self { addresses: own.to_vec(), fault: None, unassigned }
     }
 }
 
