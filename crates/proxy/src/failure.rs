@@ -199,14 +199,7 @@ impl Failure {
 
     /// The backend had no slot left for it.
     pub(crate) fn is_overload(self) -> bool {
-        matches!(
-            self,
-            Self::QueueFull
-                | Self::QueueTimeout
-                | Self::QueueLate
-                | Self::QueueTurnedOut
-                | Self::QueueLetGo
-        )
+        self != Self::NoEndpoint && self.refusal().is_some()
     }
 
     /// What is said of it to the client, in words.
