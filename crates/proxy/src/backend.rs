@@ -2,7 +2,6 @@
 //!
 //! What health makes of the configured endpoints is [`crate::health`]'s; here is only what is in force.
 
-use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Poll, Waker};
@@ -350,8 +349,6 @@ pub(crate) struct Place {
     backend: BackendRef,
     ticket: Arc<Ticket<EndpointData>>,
     worker: usize,
-    /// It counts as waiting no longer.
-    is_served: Cell<bool>,
 }
 
 impl Place {
@@ -366,7 +363,6 @@ impl Place {
     fn granted(&self) -> Option<Slot> {
         let endpoint = self.ticket.granted()?;
         let now = clock::now();
-        self.is_served.set(true);
         self.backend.demand.of(self.worker).grant(now);
         Some(Slot::new(self.backend.clone(), endpoint, now, self.worker))
     }
@@ -374,12 +370,11 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // Granted at the same moment: the slot passes on to the next.
-        if !self.backend.admission.cancel(&self.ticket) {
-            drop(self.granted());
-        }
-        if !self.is_served.get() {
+        if self.backend.admission.cancel(&self.ticket) {
             self.backend.demand.of(self.worker).leave(clock::now());
+        } else {
+            // Where it was granted at the same moment: the slot passes on to the next.
+            drop(self.granted());
         }
     }
 }
@@ -443,8 +438,7 @@ fn enter_within(
             turned_out.into_iter().for_each(Waker::wake);
             backend.demand.of(worker).wait(wish.now);
             backend.demand.rise();
-            let is_served = Cell::new(false);
-            Admitted::Queued(Place { backend: backend.clone(), ticket, worker, is_served })
+            Admitted::Queued(Place { backend: backend.clone(), ticket, worker })
         }
         Entry::Refused(refusal) => Admitted::Refused(refusal.into()),
     }
