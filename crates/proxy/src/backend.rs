@@ -317,12 +317,19 @@ impl Slot {
         }
     }
 
-    /// Where limits are learned: how long the endpoint has had this request.
-    pub(crate) fn visited(&self, current: &Current, end: End) {
+    /// As [`conclude`](Self::conclude), where how long the endpoint has had the request tells how busy it is.
+    pub(crate) fn conclude_stay(
+        &self,
+        worker: &Worker,
+        current: &Current,
+        end: End,
+        head_after: Option<Duration>,
+    ) {
         if current.limits.cap == Cap::Learned {
             let held = clock::now().saturating_since(self.started);
             self.endpoint.evidence.learn(Visit { level: self.level, held }, end);
         }
+        self.conclude(worker, current, end, head_after);
     }
 
     #[cold]
