@@ -39,7 +39,7 @@ impl Backend {
         let Some(settings) = current.limit_settings() else { return false };
         let (waiting, round) = (self.waiting(), pass.as_nanos().max(1));
         let mut limiter = lock(&self.bounds.limiter);
-        limiter.round(&current.set, &settings, waiting, round, clock::now()).raised
+        limiter.round(&current.set, &settings, waiting, round, clock::now())
     }
 
     /// How many requests each endpoint may have at once, where there is a limit, and in a word where it comes from.
