@@ -278,7 +278,7 @@ struct ProbeSlot<'a>(Option<(&'a Backend, &'a Endpoint)>);
 impl<'a> ProbeSlot<'a> {
     fn take(backend: &'a Backend, endpoint: &'a Endpoint, current: &Current) -> Option<Self> {
         let cap = current.limits.cap;
-        if !cap.is_some() {
+        if cap == Cap::None {
             return Some(Self(None));
         }
         endpoint.take(cap).then(|| {
