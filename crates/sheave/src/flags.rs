@@ -53,8 +53,8 @@ pub(crate) enum Command {
     /// Show what a running Sheave does, backend by backend.
     ///
     /// A table that is kept fresh: requests, failures and retries a second, requests in flight of the slots there are,
-    /// requests that wait, demand (requests at a time, the mean over 15 s), latency to the response's head (learned by PeakEwma alone), health. Without a terminal it is
-    /// printed once.
+    /// requests that wait, demand (requests at a time, the mean over 15 s), latency to the response's head (learned by
+    /// PeakEwma alone), health. Without a terminal it is printed once.
     Top(Top),
 }
 

@@ -17,7 +17,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task;
 
-use crate::admin;
+use crate::admin::{self, Bounded};
 use crate::check::counted;
 use crate::configuration::{self, Checked, Configuration};
 use crate::dns::Names;
@@ -57,13 +57,13 @@ async fn serve(flags: Serve) -> Result<(), Failure> {
     let (report, reported) = watch::channel(Report::new());
     let admin = start_admin(flags.admin, &proxy, reported.clone()).await?;
     let scaler = bind_scaler(flags.scaler).await?;
-    let scaler_address = scaler.as_ref().map(|scaler| scaler.address);
+    let scaler_address = scaler.as_ref().map(|listener| listener.address);
     let names = Names::new(flags.dns, report.clone());
     let mut configuration = Configuration::new(proxy.clone(), names, report.clone());
     begin(&mut configuration, checked).await?;
     // Now it knows which Services there are.
-    if let Some(scaler) = scaler {
-        scaler.serve(Arc::clone(&proxy), reported);
+    if let Some(listener) = scaler {
+        scaler::serve(listener, Arc::clone(&proxy), reported);
     }
     report.send_modify(|report| report.phase = Phase::Ready);
     if let Some(path) = &flags.ready_file {
@@ -184,10 +184,10 @@ async fn start_admin(
     }
 }
 
-async fn bind_scaler(address: AdminAddress) -> Result<Option<scaler::Bound>, Failure> {
+async fn bind_scaler(address: AdminAddress) -> Result<Option<Bounded>, Failure> {
     match address {
         AdminAddress::Off => Ok(None),
-        AdminAddress::At(address) => Ok(Some(scaler::bind(address).await?)),
+        AdminAddress::At(address) => Ok(Some(Bounded::bind(address, "--scaler").await?)),
     }
 }
 
