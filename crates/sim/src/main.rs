@@ -28,6 +28,8 @@ mod tally;
 mod agenda;
 /// What must hold all along.
 mod laws;
+/// Endpoints of plainer worlds.
+mod farm;
 /// Another world, long: how well limits are learned.
 mod knee;
 /// Another world, plain and large: how long requests wait under each picker.
