@@ -86,6 +86,11 @@ impl Care {
         put_in_force(cases.effective())
     }
 
+    /// The endpoints as they are configured.
+    pub(crate) fn configured(&self) -> Arc<EndpointSet<EndpointData>> {
+        Arc::clone(&lock(&self.cases).configured)
+    }
+
     /// How each endpoint stands, in a word.
     pub(crate) fn standings(
         &self,
@@ -281,7 +286,7 @@ impl<'a> ProbeSlot<'a> {
         if cap == Cap::None {
             return Some(Self(None));
         }
-        endpoint.take(cap).then(|| {
+        current.set.find(endpoint.address)?.take(cap).then(|| {
             endpoint.data.close_one();
             Self(Some((backend, endpoint)))
         })

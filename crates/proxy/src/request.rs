@@ -315,10 +315,7 @@ async fn enter(
         Err(match interrupt {
             Interrupt::ClientGone => Failure::ClientGone,
             Interrupt::Deadline if patience > terms.deadline => Failure::RequestTimeout,
-            Interrupt::Deadline if backend.current().set.members().is_empty() => {
-                Failure::NoEndpoint
-            }
-            Interrupt::Deadline => Failure::QueueTimeout,
+            Interrupt::Deadline => backend.waited_in_vain(),
         })
     })
 }

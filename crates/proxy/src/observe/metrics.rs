@@ -199,6 +199,12 @@ const STATUS_CLASSES: [&str; 6] = ["0xx", "1xx", "2xx", "3xx", "4xx", "5xx"];
 
 static OF_ALL: &[Row<Shared>] = &[
     Row::new(
+        "sheave_replicas",
+        &[],
+        Read::Gauge(|it| it.replicas.load(Ordering::Relaxed) as f64),
+        "Replicas of Sheave that caps are dealt over, this one included if it takes part; 1 where it is alone.",
+    ),
+    Row::new(
         "sheave_failures",
         &["reason"],
         Read::Counts(|it, each| {
@@ -518,7 +524,7 @@ static OF_LIMITS: &[Row<u32>] = &[Row::new(
     "sheave_endpoint_limit",
     &["backend", "endpoint", "reason"],
     Read::Gauge(|&limit| f64::from(limit)),
-    "Requests that the endpoint may have at once, where there is a limit, and where it comes from: fixed, learned (start, growing, knee, trial), said by the endpoint, or full while it is given less.",
+    "Requests that the endpoint may have at once, where there is a limit, and where it comes from: fixed, dealt over replicas, learned (start, growing, knee, trial), said by the endpoint, or full while it is given less.",
 )];
 
 static OF_WORKERS: &[Row<WorkerCounters>] = &[
