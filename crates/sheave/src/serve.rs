@@ -1,6 +1,7 @@
 //! `sheave serve`: one thread that watches, answers the admin API and obeys signals, beside the workers of the data
 //! plane.
 
+use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -27,6 +28,7 @@ use crate::flags::{AdminAddress, LoggedShare, Serve};
 use crate::log;
 use crate::process;
 use crate::ready;
+use crate::replicas::Replicas;
 use crate::report::{Phase, Report};
 use crate::scaler;
 use crate::self_signed;
@@ -58,6 +60,10 @@ async fn serve(flags: Serve) -> Result<(), Failure> {
     let admin = start_admin(flags.admin, &proxy, reported.clone()).await?;
     let scaler = bind_scaler(flags.scaler).await?;
     let scaler_address = scaler.as_ref().map(|listener| listener.address);
+    let mut replicas = flags.replica.map(|me| Replicas::new(me, Arc::clone(&proxy)));
+    if let Some(replicas) = &mut replicas {
+        replicas.learn(flags.replicas);
+    }
     let names = Names::new(flags.dns, report.clone());
     let mut configuration = Configuration::new(proxy.clone(), names, report.clone());
     begin(&mut configuration, checked).await?;
@@ -74,6 +80,7 @@ async fn serve(flags: Serve) -> Result<(), Failure> {
         tokio::select! {
             changed = sources.changed() => changed.context("cannot watch files")?,
             () = configuration.follow_names() => continue,
+            () = settle(&mut replicas) => continue,
             signal = signals.next() => match signal {
                 Request::Reread => sources.expire(),
                 Request::Stop => break,
@@ -83,6 +90,14 @@ async fn serve(flags: Serve) -> Result<(), Failure> {
     }
     report.send_modify(|report| report.phase = Phase::Draining);
     drain(proxy, flags.drain_timeout, &mut signals).await
+}
+
+/// Waits until slots are to be dealt anew, and does it.
+async fn settle(replicas: &mut Option<Replicas>) {
+    match replicas {
+        Some(replicas) => replicas.settle().await,
+        None => pending().await,
+    }
 }
 
 /// Where objects come from.
