@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
 from lab.paths import REPOSITORY
+from lab.results import read_rows
+from lab.timeline import prepare, save
 
 FOLDER = REPOSITORY / "docs" / "internals"
 COLOURS = {"patient": "#777777", "foresight": "#e69f00", "target": "#0072b2", "deadline": "#009e73"}
@@ -13,23 +14,17 @@ COLOURS = {"patient": "#777777", "foresight": "#e69f00", "target": "#0072b2", "d
 
 def draw(table: Path, picture: Path) -> None:
     """Left the wait of those who were served, p99 drawn through and median dotted; right the work that was for somebody."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    # The same data give the same file.
-    matplotlib.rcParams["svg.hashsalt"] = "lab"
-    matplotlib.rcParams["svg.fonttype"] = "none"
+    prepare()
     from matplotlib import pyplot
 
-    with table.open(newline="") as lines:
-        rows = list(csv.DictReader(lines))
+    rows = read_rows(table)
     chart, (waits, work) = pyplot.subplots(1, 2, figsize=(10, 4), layout="constrained")
     for queue, colour in COLOURS.items():
         own = [row for row in rows if row["queue"] == queue]
-        loads = [float(row["load"]) for row in own]
+        loads = [row["load"] for row in own]
         for column, style in (("wait_p99", "-"), ("wait_p50", ":")):
-            waits.plot(loads, [float(row[column]) for row in own], style, color=colour)
-        work.plot(loads, [100 * float(row["in_time"]) for row in own], color=colour, label=queue)
+            waits.plot(loads, [row[column] for row in own], style, color=colour)
+        work.plot(loads, [100 * row["in_time"] for row in own], color=colour, label=queue)
     waits.set_ylabel("wait of who was served, s (p99, dotted: p50)")
     work.set_ylabel("capacity used for clients who still waited, %")
     for panel in (waits, work):
@@ -37,8 +32,7 @@ def draw(table: Path, picture: Path) -> None:
         panel.set_ylim(bottom=0)
         panel.grid(alpha=0.3)
     chart.legend(loc="outside upper center", ncols=len(COLOURS))
-    chart.savefig(picture, metadata={"Date": None})
-    pyplot.close(chart)
+    save(chart, picture)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::health::Health;
 use crate::limit::{Evidence, Heed, Refusals};
-use crate::load::{Cap, Cell, Pages};
+use crate::load::{Cap, Cell, Pages, Room};
 use crate::outcome::Outcome;
 use crate::reuse::IdleHistory;
 use crate::time::Time;
@@ -61,15 +61,15 @@ impl<T> Endpoint<T> {
         self.cell.latency().learn(outcome, now);
     }
 
-    /// Takes a slot for what does not come by way of a picker, such as a probe, unless it is at the cap. A slot taken
-    /// must come back once, by [`Admission::release`](crate::Admission::release).
+    /// Takes one of all its slots, unless it is at the cap. A slot taken must come back once, by
+    /// [`Admission::release`](crate::Admission::release).
     pub fn take(&self, cap: Cap) -> bool {
-        self.cell.take(cap)
+        self.cell.take(Room::within(cap))
     }
 
-    /// How many requests it may have at once; `None`: any number.
+    /// How many requests it may have at once, whoever's its slots are; `None`: any number.
     pub fn limit(&self, cap: Cap) -> Option<u32> {
-        Some(self.cell.most(cap)).filter(|&most| most < u32::MAX)
+        Some(self.cell.most(Room::within(cap))).filter(|&most| most < u32::MAX)
     }
 
     /// It has said that it is full, to a request that was picked when it had `level`, that one included. Until it wants to

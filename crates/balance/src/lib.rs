@@ -21,6 +21,8 @@ mod load;
 pub mod outcome;
 /// One address that can serve, its load, and sets of them.
 pub mod endpoint;
+/// Which of several balancers uses which slots of an endpoint.
+pub mod deal;
 /// What an endpoint has taught us about idle connections.
 pub mod reuse;
 /// How many requests an endpoint can bear.
@@ -38,6 +40,7 @@ pub mod slots;
 /// How much is asked for, as autoscalers want to know it.
 pub mod demand;
 
+pub use deal::{Deal, Dealer};
 pub use demand::Demand;
 pub use endpoint::{Endpoint, EndpointSet, Ledger, Member};
 pub use health::{Health, Ward};

@@ -28,7 +28,7 @@ mod limiter;
 mod refusal;
 
 pub use evidence::{Evidence, Report, Visit};
-pub use limiter::{Limiter, Verdict};
+pub use limiter::Limiter;
 pub use refusal::Heed;
 pub(crate) use refusal::Refusals;
 

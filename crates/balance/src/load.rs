@@ -88,14 +88,14 @@ impl Cell {
         self.page.counts[self.index].load(Ordering::SeqCst)
     }
 
-    /// Counts one more request, unless that would be over the cap.
-    pub(crate) fn take(&self, cap: Cap) -> bool {
-        self.page.take(self.index, self.most(cap))
+    /// Counts one more request, if there is room.
+    pub(crate) fn take(&self, room: Room) -> bool {
+        self.page.take(self.index, self.most(room))
     }
 
     /// How many requests it may have, at most; `u32::MAX`: any number.
-    pub(crate) fn most(&self, cap: Cap) -> u32 {
-        self.ceiling().most(Room::within(cap))
+    pub(crate) fn most(&self, room: Room) -> u32 {
+        self.ceiling().most(room)
     }
 
     pub(crate) fn ceiling(&self) -> &Ceiling {
@@ -158,11 +158,12 @@ pub(crate) struct Loads {
     favourites: Favourites,
 }
 
-/// Where a member's count is, and its weight: what choosing reads for each.
+/// Where a member's count is, its weight, and how many requests it may have of ours: what choosing reads for each.
 struct Seat {
     page: Arc<Page>,
     index: u32,
     weight: u32,
+    most: u32,
 }
 
 /// Who a member is over the life of its ledger, and its weight: what a picker with a memory compares.
@@ -180,16 +181,16 @@ struct Trial {
 
 impl Loads {
     /// The next member. Weight 0 is never chosen.
-    pub(crate) fn push(&mut self, cell: &Cell, key: u64, weight: u32) {
-        self.seats.push(Seat { page: cell.page.clone(), index: cell.index as u32, weight });
+    pub(crate) fn push(&mut self, cell: &Cell, key: u64, weight: u32, most: u32) {
+        self.seats.push(Seat { page: cell.page.clone(), index: cell.index as u32, weight, most });
         self.shares.push(Share { key, weight });
         self.ends.push(self.total() + u64::from(weight));
     }
 
     /// The next member, which has no weight but takes one request.
-    pub(crate) fn push_trial(&mut self, cell: &Cell, key: u64) {
+    pub(crate) fn push_trial(&mut self, cell: &Cell, key: u64, most: u32) {
         self.trials.push(Trial { member: self.seats.len(), spent: AtomicBool::new(false) });
-        self.push(cell, key, 0);
+        self.push(cell, key, 0, most);
     }
 
     /// The members so far are in our zone, those to come are not.
@@ -217,7 +218,7 @@ impl Loads {
         if seat.weight == 0 {
             return self.trials.iter().any(|trial| trial.member == member && self.try_out(trial));
         }
-        seat.page.take(seat.index as usize, seat.ceiling().most(room))
+        seat.page.take(seat.index as usize, seat.most(room))
     }
 
     fn try_out(&self, trial: &Trial) -> bool {
@@ -245,8 +246,10 @@ impl Seat {
         Load { in_flight: count.load(Ordering::SeqCst), weight: self.weight }
     }
 
-    fn ceiling(&self) -> &Ceiling {
-        &self.page.ceilings[self.index as usize % PAGE]
+    /// How many requests it may have, at most.
+    #[inline]
+    fn most(&self, room: Room) -> u32 {
+        self.page.ceilings[self.index as usize % PAGE].most(room.at_most(self.most))
     }
 }
 
@@ -260,7 +263,7 @@ mod tests {
         let cells: Vec<Cell> = (0..PAGE).map(|_| pages.cell()).collect();
         let extra = pages.cell();
         assert_eq!(pages.0.len(), 2);
-        assert!(cells[7].take(Cap::None));
+        assert!(cells[7].take(Room::within(Cap::None)));
         drop(cells);
         let again = pages.cell();
         assert_eq!((again.index, again.in_flight()), (0, 0));
@@ -272,8 +275,8 @@ mod tests {
     #[test]
     fn a_cap_lowered_below_what_is_in_flight_drains_down_to_it() {
         let cell = Pages::default().cell();
-        let two = Cap::of(2);
-        assert!((0..4).all(|_| cell.take(Cap::None)));
+        let two = Room::within(Cap::of(2));
+        assert!((0..4).all(|_| cell.take(Room::within(Cap::None))));
         for left in [3, 2] {
             cell.give_back();
             assert!(!cell.take(two), "{left} in flight");

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::vec;
 
-use crate::endpoint::{Endpoint, EndpointSet};
+use crate::endpoint::{Endpoint, EndpointSet, Member};
 use crate::pick::{Algorithm, Claim, Picker, Wants, Wish};
 use crate::slots::{Delay, Limits, Refusal};
 use crate::time::Time;
@@ -454,9 +454,10 @@ impl<T, N> Queue<T, N> {
     }
 }
 
-/// How many endpoints of a set can serve.
-fn usable<T>(set: &EndpointSet<T>) -> usize {
-    set.members().iter().filter(|member| member.weight > 0 || member.trial).count()
+/// How much a set can serve: a number to compare with that of another set under the same cap.
+fn usable<T>(set: &EndpointSet<T>) -> u64 {
+    let serves = |member: &&Member<T>| member.weight > 0 || member.trial;
+    set.members().iter().filter(serves).map(|member| u64::from(member.most)).sum()
 }
 
 impl<N> Woken<N> {

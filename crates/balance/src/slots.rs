@@ -50,6 +50,8 @@ pub struct Delay {
 pub enum Refusal {
     /// The set is empty, or has no weight, and nobody may wait.
     NoEndpoint,
+    /// No slot of the set is ours ([`Deal`](crate::Deal)), and nobody may wait.
+    NoSlot,
     /// Every slot is taken and the queue is full, or there is none.
     Full,
     /// The wait would be longer than it can wait, or should in a long overload.
@@ -62,7 +64,13 @@ pub enum Refusal {
 
 impl Refusal {
     fn under<T>(set: &EndpointSet<T>, limits: Limits) -> Self {
-        if limits.max_waiting == 0 && !set.is_usable() { Self::NoEndpoint } else { Self::Full }
+        if limits.max_waiting > 0 || set.is_usable() {
+            Self::Full
+        } else if set.is_dealt_out() {
+            Self::NoSlot
+        } else {
+            Self::NoEndpoint
+        }
     }
 }
 

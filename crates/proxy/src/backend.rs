@@ -2,7 +2,6 @@
 //!
 //! What health makes of the configured endpoints is [`crate::health`]'s; here is only what is in force.
 
-use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Poll, Waker};
@@ -12,8 +11,8 @@ use balance::limit::Visit;
 use balance::outcome::{End, Outcome, Testimony};
 use balance::retry::RetryBudget;
 use balance::{
-    Admission, Algorithm, Cap, Delay, EndpointSet, Entry, LimitSettings, Limits, Picker, Priority,
-    Queue, Rank, Ticket, Time, Wish,
+    Admission, Algorithm, Cap, Deal, Delay, EndpointSet, Entry, LimitSettings, Limits, Member,
+    Picker, Priority, Queue, Rank, Ticket, Time, Wish,
 };
 use gateway::snapshot::{BackendKey, BackendSettings, EndpointProtocol};
 
@@ -70,17 +69,9 @@ impl Current {
         settings: BackendSettings,
         trust: Option<Arc<Trust>>,
     ) -> Self {
-        // Over HTTP/1.1 a connection carries one request at a time, so a limit of connections is a limit of requests.
-        let most_connections = match settings.protocol {
-            EndpointProtocol::Http1 => settings.connection_max,
-            EndpointProtocol::Http2 | EndpointProtocol::Http3 => None,
-        };
-        let caps = [settings.max_in_flight_per_endpoint, most_connections];
-        let fixed = caps.into_iter().flatten().min();
-        let cap = if settings.auto_limit.is_some() { Cap::Learned } else { fixed.into() };
         let delay = |target| Delay { target, interval: settings.queue_timeout };
         let limits = Limits {
-            cap,
+            cap: cap(&settings),
             max_waiting: settings.queue_max_requests,
             fair: settings.queue_fair,
             delay: settings.queue_target.map(delay),
@@ -104,6 +95,20 @@ impl Current {
     pub(crate) fn policy(&self) -> (BackendSettings, Option<Arc<Trust>>) {
         (self.settings.clone(), self.trust.clone())
     }
+}
+
+/// How many requests each endpoint may have at once.
+pub(crate) fn cap(settings: &BackendSettings) -> Cap {
+    if settings.auto_limit.is_some() {
+        return Cap::Learned;
+    }
+    // Over HTTP/1.1 a connection carries one request at a time, so a limit of connections is a limit of requests.
+    let most_connections = match settings.protocol {
+        EndpointProtocol::Http1 => settings.connection_max,
+        EndpointProtocol::Http2 | EndpointProtocol::Http3 => None,
+    };
+    let caps = [settings.max_in_flight_per_endpoint, most_connections];
+    caps.into_iter().flatten().min().into()
 }
 
 /// A worker's own hold on a [`Current`], as [`Ours`] is on a `Live`.
@@ -172,6 +177,22 @@ impl Backend {
         });
     }
 
+    /// From the next request on each endpoint is given those of its slots that the deal says.
+    pub(crate) fn deal(&self, deal: &Deal) {
+        let (settings, trust) = self.current().policy();
+        let cap = cap(&settings);
+        if cap.fixed().is_none() {
+            return;
+        }
+        let configured = self.care.configured();
+        let dealt = |member: &Member<_>| Member {
+            most: deal.most(member.endpoint.address, cap),
+            ..member.clone()
+        };
+        let members = configured.members().iter().map(dealt).collect();
+        self.configure(EndpointSet::new(members), settings, trust);
+    }
+
     /// From the next request on `current` is in force; who waits and may now go is woken.
     pub(crate) fn replace(&self, current: Current) {
         let (set, limits) = (Arc::clone(&current.set), current.limits);
@@ -197,6 +218,18 @@ impl Backend {
     pub(crate) fn retire(&self) {
         let (settings, trust) = self.current().policy();
         self.configure(EndpointSet::empty(), settings, trust);
+    }
+
+    /// Why somebody has waited for a slot until the queue's timeout.
+    pub(crate) fn waited_in_vain(&self) -> Failure {
+        let current = self.current();
+        if current.set.members().is_empty() {
+            Failure::NoEndpoint
+        } else if current.set.is_dealt_out() {
+            Failure::NoSlot
+        } else {
+            Failure::QueueTimeout
+        }
     }
 
     /// Gives free slots to those who wait.
@@ -318,12 +351,19 @@ impl Slot {
         }
     }
 
-    /// Where limits are learned: how long the endpoint has had this request.
-    pub(crate) fn visited(&self, current: &Current, end: End) {
+    /// As [`conclude`](Self::conclude), where how long the endpoint has had the request tells how busy it is.
+    pub(crate) fn conclude_stay(
+        &self,
+        worker: &Worker,
+        current: &Current,
+        end: End,
+        head_after: Option<Duration>,
+    ) {
         if current.limits.cap == Cap::Learned {
             let held = clock::now().saturating_since(self.started);
             self.endpoint.evidence.learn(Visit { level: self.level, held }, end);
         }
+        self.conclude(worker, current, end, head_after);
     }
 
     #[cold]
@@ -350,8 +390,6 @@ pub(crate) struct Place {
     backend: BackendRef,
     ticket: Arc<Ticket<EndpointData>>,
     worker: usize,
-    /// It counts as waiting no longer.
-    is_served: Cell<bool>,
 }
 
 impl Place {
@@ -366,7 +404,6 @@ impl Place {
     fn granted(&self) -> Option<Slot> {
         let endpoint = self.ticket.granted()?;
         let now = clock::now();
-        self.is_served.set(true);
         self.backend.demand.of(self.worker).grant(now);
         Some(Slot::new(self.backend.clone(), endpoint, now, self.worker))
     }
@@ -374,12 +411,11 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // Granted at the same moment: the slot passes on to the next.
-        if !self.backend.admission.cancel(&self.ticket) {
-            drop(self.granted());
-        }
-        if !self.is_served.get() {
+        if self.backend.admission.cancel(&self.ticket) {
             self.backend.demand.of(self.worker).leave(clock::now());
+        } else {
+            // Where it was granted at the same moment: the slot passes on to the next.
+            drop(self.granted());
         }
     }
 }
@@ -443,8 +479,7 @@ fn enter_within(
             turned_out.into_iter().for_each(Waker::wake);
             backend.demand.of(worker).wait(wish.now);
             backend.demand.rise();
-            let is_served = Cell::new(false);
-            Admitted::Queued(Place { backend: backend.clone(), ticket, worker, is_served })
+            Admitted::Queued(Place { backend: backend.clone(), ticket, worker })
         }
         Entry::Refused(refusal) => Admitted::Refused(refusal.into()),
     }

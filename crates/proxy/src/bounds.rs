@@ -8,11 +8,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use balance::{Cap, Limiter, Time};
+use balance::{Cap, Limiter, Member, Time};
 
 use crate::backend::{Backend, Current};
 use crate::clock;
-use crate::dial::pool::{Endpoint, lock};
+use crate::dial::pool::{EndpointData, lock};
 use crate::worker::Worker;
 
 /// What one backend's endpoints are given.
@@ -39,7 +39,7 @@ impl Backend {
         let Some(settings) = current.limit_settings() else { return false };
         let (waiting, round) = (self.waiting(), pass.as_nanos().max(1));
         let mut limiter = lock(&self.bounds.limiter);
-        limiter.round(&current.set, &settings, waiting, round, clock::now()).raised
+        limiter.round(&current.set, &settings, waiting, round, clock::now())
     }
 
     /// How many requests each endpoint may have at once, where there is a limit, and in a word where it comes from.
@@ -49,11 +49,12 @@ impl Backend {
             .limits()
             .map(|(address, _, reason)| (address, reason.word()))
             .collect();
-        let limit = |endpoint: &Endpoint| {
-            let most = endpoint.limit(cap)?;
+        let limit = |member: &Member<EndpointData>| {
+            let (endpoint, most) = (&member.endpoint, member.limit(cap)?);
             let full = endpoint.full(clock::now()).is_some_and(|(full, _)| full == most);
             let reason = match cap {
                 _ if full => "full",
+                Cap::Fixed(_) if member.most < u32::MAX => "dealt",
                 Cap::Fixed(_) => "fixed",
                 // One that another backend decides about.
                 Cap::Learned => learned.get(&endpoint.address).copied().unwrap_or("shared"),
@@ -61,7 +62,7 @@ impl Backend {
             };
             Some((endpoint.address, (most, reason)))
         };
-        current.set.members().iter().filter_map(|member| limit(&member.endpoint)).collect()
+        current.set.members().iter().filter_map(limit).collect()
     }
 
     /// Gives more again to endpoints that are not full any longer: somebody may have that. How long until the next; `None`:

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use balance::Demand;
 use balance::demand::WINDOW;
+use balance::{Deal, Demand};
 use gateway::Snapshot;
 use gateway::snapshot::{
     BackendKey, BackendSettings, EndpointProtocol, EndpointSpec, Listener, Transport,
@@ -182,8 +183,8 @@ impl BackendDemand {
         if let Some(fixed) = cap.fixed() {
             return Some(fixed.get());
         }
-        let endpoints = current.set.members().iter().map(|member| &member.endpoint);
-        let limits: Vec<u32> = endpoints.filter_map(|endpoint| endpoint.limit(cap)).collect();
+        let members = current.set.members().iter();
+        let limits: Vec<u32> = members.filter_map(|member| member.limit(cap)).collect();
         let sum: u64 = limits.iter().copied().map(u64::from).sum();
         let mean = (sum + limits.len() as u64 / 2).checked_div(limits.len() as u64);
         mean.and_then(|mean| u32::try_from(mean).ok())
@@ -357,6 +358,13 @@ impl Proxy {
         let known = lock(&self.control).estate.set_endpoints(key, endpoints);
         self.shared.bell.ring();
         known
+    }
+
+    /// From the next request on fixed caps are shared with other Sheaves so. Until the first call each is ours alone.
+    pub fn set_deal(&self, deal: Deal) {
+        self.shared.replicas.store(deal.members(), Ordering::Relaxed);
+        lock(&self.control).estate.set_deal(deal);
+        self.shared.bell.ring();
     }
 
     pub fn listeners(&self) -> Vec<ListenerView> {

@@ -20,6 +20,7 @@ pub(crate) enum Failure {
     NoRoute,
     Unresolved,
     NoEndpoint,
+    NoSlot,
     QueueFull,
     QueueTimeout,
     QueueLate,
@@ -60,7 +61,7 @@ pub(crate) struct Meaning {
 
 impl Failure {
     /// Every word, for the metrics; bad requests share one.
-    pub(crate) const ALL: [Self; 36] = [
+    pub(crate) const ALL: [Self; 37] = [
         Self::BadRequest(BadRequest::Target),
         Self::BadRequestBody(BadChunk::Size),
         Self::BadWebText,
@@ -71,6 +72,7 @@ impl Failure {
         Self::NoRoute,
         Self::Unresolved,
         Self::NoEndpoint,
+        Self::NoSlot,
         Self::QueueFull,
         Self::QueueTimeout,
         Self::QueueLate,
@@ -123,6 +125,7 @@ impl Failure {
             Self::NoRoute => row(404, "destination_not_found", "no_route"),
             Self::Unresolved => row(500, "proxy_configuration_error", "unresolved_backend"),
             Self::NoEndpoint => row(503, "destination_unavailable", "no_endpoint"),
+            Self::NoSlot => row(429, "connection_limit_reached", "no_slot"),
             Self::QueueFull => row(429, "connection_limit_reached", "queue_full"),
             Self::QueueTimeout => row(429, "connection_limit_reached", "queue_timeout"),
             Self::QueueLate => row(429, "connection_limit_reached", "queue_late"),
@@ -165,6 +168,7 @@ impl Failure {
             | Self::NoRoute
             | Self::Unresolved
             | Self::NoEndpoint
+            | Self::NoSlot
             | Self::QueueFull
             | Self::QueueTimeout
             | Self::QueueLate
@@ -199,14 +203,7 @@ impl Failure {
 
     /// The backend had no slot left for it.
     pub(crate) fn is_overload(self) -> bool {
-        matches!(
-            self,
-            Self::QueueFull
-                | Self::QueueTimeout
-                | Self::QueueLate
-                | Self::QueueTurnedOut
-                | Self::QueueLetGo
-        )
+        self != Self::NoEndpoint && self.refusal().is_some()
     }
 
     /// What is said of it to the client, in words.
@@ -222,6 +219,7 @@ impl Failure {
             Self::NoRoute => "no route matches",
             Self::Unresolved => "the route's backend does not exist",
             Self::NoEndpoint => "backend has no endpoint",
+            Self::NoSlot => "every slot of the backend belongs to other replicas of this proxy",
             Self::QueueFull => "every endpoint is at its limit and the queue is full",
             Self::QueueTimeout => "every endpoint is at its limit and the wait was too long",
             Self::QueueLate => "every endpoint is at its limit and the wait would be too long",
@@ -256,8 +254,9 @@ impl Failure {
     }
 
     /// The failures by which a backend's slots and queue refuse a request.
-    pub(crate) const REFUSALS: [Self; 6] = [
+    pub(crate) const REFUSALS: [Self; 7] = [
         Self::NoEndpoint,
+        Self::NoSlot,
         Self::QueueFull,
         Self::QueueTimeout,
         Self::QueueLate,
@@ -281,6 +280,7 @@ impl From<Refusal> for Failure {
     fn from(refusal: Refusal) -> Self {
         match refusal {
             Refusal::NoEndpoint => Self::NoEndpoint,
+            Refusal::NoSlot => Self::NoSlot,
             Refusal::Full => Self::QueueFull,
             Refusal::Late => Self::QueueLate,
             Refusal::TurnedOut => Self::QueueTurnedOut,

@@ -86,6 +86,11 @@ impl Care {
         put_in_force(cases.effective())
     }
 
+    /// The endpoints as they are configured.
+    pub(crate) fn configured(&self) -> Arc<EndpointSet<EndpointData>> {
+        Arc::clone(&lock(&self.cases).configured)
+    }
+
     /// How each endpoint stands, in a word.
     pub(crate) fn standings(
         &self,
@@ -278,10 +283,10 @@ struct ProbeSlot<'a>(Option<(&'a Backend, &'a Endpoint)>);
 impl<'a> ProbeSlot<'a> {
     fn take(backend: &'a Backend, endpoint: &'a Endpoint, current: &Current) -> Option<Self> {
         let cap = current.limits.cap;
-        if !cap.is_some() {
+        if cap == Cap::None {
             return Some(Self(None));
         }
-        endpoint.take(cap).then(|| {
+        current.set.find(endpoint.address)?.take(cap).then(|| {
             endpoint.data.close_one();
             Self(Some((backend, endpoint)))
         })

@@ -96,8 +96,8 @@ pub mod observe;
 /// The handle on the control side.
 mod control;
 
-pub use balance::Demand;
 pub use balance::demand::{LONGEST_WINDOW, WINDOW};
+pub use balance::{Deal, Dealer, Demand, Time};
 pub use control::{
     AccessLog, BackendDemand, BackendView, EndpointView, ListenError, ListenerView, Proxy, Settings,
 };

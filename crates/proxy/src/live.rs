@@ -7,13 +7,14 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
-use balance::{EndpointSet, Ledger, Member};
+use balance::{Deal, EndpointSet, Ledger, Member};
 use gateway::snapshot::{
-    BackendKey, Carried, ClientSettings, EndpointSpec, Http3, Protocol, Rule, Transport,
+    BackendKey, BackendSettings, Carried, ClientSettings, EndpointSpec, Http3, Protocol, Rule,
+    Transport,
 };
 use gateway::{Snapshot, snapshot};
 
-use crate::backend::{Backend, Held};
+use crate::backend::{self, Backend, Held};
 use crate::dial::pool::EndpointData;
 use crate::observe::{ListenerCounters, RouteCounters};
 use crate::published::{Edition, Published};
@@ -182,13 +183,15 @@ pub(crate) struct Estate {
     backends: BTreeMap<BackendKey, Arc<Backend>>,
     routes: BTreeMap<Arc<str>, Arc<Route>>,
     trusts: Trusts,
+    deal: Deal,
 }
 
 impl Estate {
     pub(crate) fn new(workers: usize) -> Self {
         let (backends, routes) = (BTreeMap::new(), BTreeMap::new());
         let (tcp, udp) = (Ledger::new(), Ledger::new());
-        Self { workers, tcp, udp, backends, routes, trusts: Trusts::new() }
+        let (trusts, deal) = (Trusts::new(), Deal::alone());
+        Self { workers, tcp, udp, backends, routes, trusts, deal }
     }
 
     /// The Snapshot's backends, with the state of those that were there before.
@@ -227,13 +230,20 @@ impl Estate {
     pub(crate) fn set_endpoints(&mut self, key: &BackendKey, endpoints: &[EndpointSpec]) -> bool {
         let Some(backend) = self.backends.get(key).map(Arc::clone) else { return false };
         let (settings, trust) = backend.current().policy();
-        backend.configure(self.endpoints(key.transport, endpoints), settings, trust);
+        let configured = self.endpoints(key.transport, endpoints, &settings);
+        backend.configure(configured, settings, trust);
         self.tell_sharers();
         true
     }
 
+    /// From now on fixed caps are shared so.
+    pub(crate) fn set_deal(&mut self, deal: Deal) {
+        self.deal = deal;
+        self.backends.values().for_each(|backend| backend.deal(&self.deal));
+    }
+
     fn backend(&mut self, asked: &snapshot::Backend) -> Arc<Backend> {
-        let configured = self.endpoints(asked.key.transport, &asked.endpoints);
+        let configured = self.endpoints(asked.key.transport, &asked.endpoints, &asked.settings);
         let settings = asked.settings.clone();
         let Some(known) = self.backends.get(&asked.key) else {
             let (key, trust) = (asked.key.clone(), self.trusts.of(&settings, None));
@@ -248,14 +258,17 @@ impl Estate {
         &mut self,
         transport: Transport,
         specs: &[EndpointSpec],
+        settings: &BackendSettings,
     ) -> EndpointSet<EndpointData> {
+        let cap = backend::cap(settings);
         let ledger = match transport {
             Transport::Tcp => &mut self.tcp,
             Transport::Udp => &mut self.udp,
         };
         let member = |spec: &EndpointSpec| {
             let data = || EndpointData::new(self.workers);
-            Member::new(ledger.endpoint(spec.address, data), spec.weight)
+            let endpoint = ledger.endpoint(spec.address, data);
+            Member { most: self.deal.most(spec.address, cap), ..Member::new(endpoint, spec.weight) }
         };
         EndpointSet::new(specs.iter().map(member).collect())
     }

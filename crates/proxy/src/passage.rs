@@ -73,12 +73,3 @@ pub(crate) fn turn_away(worker: &Worker, backend: &BackendRef, failure: Failure)
     }
     failure
 }
-
-/// Why the queue's timeout passed.
-pub(crate) fn waited_in_vain(backend: &BackendRef) -> Failure {
-    if backend.current().set.members().is_empty() {
-        Failure::NoEndpoint
-    } else {
-        Failure::QueueTimeout
-    }
-}

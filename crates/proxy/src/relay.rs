@@ -9,7 +9,7 @@ use balance::{End, Time};
 
 use crate::accept::client::Client;
 use crate::alt_svc;
-use crate::backend::BackendRef;
+use crate::backend::{BackendRef, Slot};
 use crate::body::{Side, Source, Stop};
 use crate::clock;
 use crate::dial::abandon;
@@ -50,13 +50,11 @@ pub(crate) async fn relay(
     let result = stream(worker, client, exchange, &mut lease, terms, record).await;
     let end = result.map_or_else(Failure::end, |()| grpc::conclude(exchange, end));
     let end = terms.judge(end, &lease.slot);
-    if !streams {
-        lease.slot.visited(&terms.current, end);
-    }
     if let Some(trailers) = exchange.download.trailers() {
         orca::hear(worker, &lease.slot, terms, trailers);
     }
-    lease.slot.conclude(worker, &terms.current, end, lease.head_after);
+    let conclude = if streams { Slot::conclude } else { Slot::conclude_stay };
+    conclude(&lease.slot, worker, &terms.current, end, lease.head_after);
     let Err(failure) = result else {
         let whole = exchange.upload.is_read();
         let now = clock::now();

@@ -99,6 +99,7 @@ async fn forward(
     }
     grpc::translate_upload(exchange);
 
+    client.refused.borrow_mut().ask(backend.alone(), record.started);
     backend.budget.request(worker.index, record.started);
     let mut retries = Retries::new(rule, &backend);
     let mut next = Next::Admit { except: None };
@@ -269,7 +270,6 @@ async fn admit(
 ) -> Result<Slot, Failure> {
     // The first attempt begins with the request, as nearly as matters: no need to ask the clock again.
     let now = if except.is_some() { clock::now() } else { record.started };
-    client.refused.borrow_mut().ask(backend.alone(), now);
     let only = terms.bond.as_ref().and_then(Bond::endpoint);
     let wish = Wish { except, only, key: terms.key, now, rank: terms.rank(now) };
     let failure = match enter(worker, client, backend, &wish, terms, record).await {
@@ -315,10 +315,7 @@ async fn enter(
         Err(match interrupt {
             Interrupt::ClientGone => Failure::ClientGone,
             Interrupt::Deadline if patience > terms.deadline => Failure::RequestTimeout,
-            Interrupt::Deadline if backend.current().set.members().is_empty() => {
-                Failure::NoEndpoint
-            }
-            Interrupt::Deadline => Failure::QueueTimeout,
+            Interrupt::Deadline => backend.waited_in_vain(),
         })
     })
 }

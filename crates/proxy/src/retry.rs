@@ -103,8 +103,7 @@ impl<'r> Retries<'r> {
     ) -> Next {
         let end = relay::end(&exchange.response);
         let pushback = grpc::ended_by_head(exchange).map(|status| status.pushback);
-        lease.slot.visited(&terms.current, end);
-        lease.slot.conclude(worker, &terms.current, end, lease.head_after);
+        lease.slot.conclude_stay(worker, &terms.current, end, lease.head_after);
         let endpoint = Arc::clone(&lease.slot.endpoint);
         exchange.download.start(exchange.response.framing, Framing::None);
         abandon::abandon(worker, lease, exchange, terms);

@@ -117,7 +117,7 @@ async fn admit(
     let admitted = result.unwrap_or_else(|interrupt| {
         Err(match interrupt {
             Interrupt::ClientGone => Failure::ClientGone,
-            Interrupt::Deadline => passage::waited_in_vain(backend),
+            Interrupt::Deadline => backend.waited_in_vain(),
         })
     });
     admitted.map_err(|failure| passage::turn_away(worker, backend, failure))

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::task::Waker;
 use std::time::Duration;
@@ -45,6 +45,8 @@ pub(crate) struct Shared {
     pub(crate) seats: Box<[Seat]>,
     /// Whether histograms keep the ids of traces.
     pub(crate) exemplars: bool,
+    /// Over how many Sheaves caps are dealt.
+    pub(crate) replicas: AtomicUsize,
     /// Calls the thread that watches health.
     pub(crate) bell: Bell,
     pub(crate) quic_keys: LazyLock<quic::Keys>,
@@ -144,6 +146,7 @@ impl Shared {
             live: Published::new(Live::default()),
             seats: commands.into_iter().map(seat).collect(),
             exemplars,
+            replicas: AtomicUsize::new(1),
             bell: Bell::default(),
             quic_keys: LazyLock::new(quic::Keys::new),
             stage: AtomicU8::new(Stage::Serving as u8),
@@ -361,6 +364,7 @@ impl Worker {
             let current = backend.current();
             for member in current.set.members() {
                 pool::sweep(&member.endpoint, self.index, &current.settings, now);
+                pool::trim(member, current.limits.cap);
                 h2::sweep(&member.endpoint, self.index, &current.settings, now);
                 self.links.sweep(&member.endpoint, self.index, &current.settings, now);
             }

@@ -16,7 +16,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use anyhow::Context;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -24,10 +23,9 @@ use axum::routing::get;
 use axum::{Json, Router};
 use proxy::Proxy;
 use serde_json::json;
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use crate::failure::{Failure, bind_advice};
+use crate::failure::Failure;
 use crate::report::{Phase, Report};
 pub(crate) use accept::{Bounded, Connection};
 pub(crate) use api::{Backend, Backends, Endpoint};
@@ -60,14 +58,11 @@ pub(crate) async fn start(
     proxy: Arc<Proxy>,
     report: watch::Receiver<Report>,
 ) -> Result<SocketAddr, Failure> {
-    let listener = TcpListener::bind(address).await.map_err(|error| {
-        let advice = bind_advice(&error);
-        Failure::input(format_args!("cannot listen on {address} (--admin): {error}: {advice}"))
-    })?;
-    let address = listener.local_addr().context("the admin address")?;
+    let listener = Bounded::bind(address, "--admin").await?;
+    let address = listener.address;
     let subject = Subject { proxy, report, started: proxy::clock::wall() };
     tokio::spawn(async move {
-        let served = axum::serve(Bounded::new(listener), router(subject)).await;
+        let served = axum::serve(listener, router(subject)).await;
         tracing::error!(?served, "the admin API has ended");
     });
     tracing::info!(%address, "admin API");

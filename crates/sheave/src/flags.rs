@@ -55,8 +55,8 @@ pub(crate) enum Command {
     /// Show what a running Sheave does, backend by backend.
     ///
     /// A table that is kept fresh: requests, failures and retries a second, requests in flight of the slots there are,
-    /// requests that wait, demand (requests at a time, the mean over 15 s), latency to the response's head (learned by PeakEwma alone), health. Without a terminal it is
-    /// printed once.
+    /// requests that wait, demand (requests at a time, the mean over 15 s), latency to the response's head (learned by
+    /// PeakEwma alone), health. Without a terminal it is printed once.
     Top(Top),
 }
 
@@ -97,6 +97,18 @@ pub(crate) struct Serve {
     /// /etc/resolv.conf].
     #[arg(long, value_name = "ADDR", value_parser = values::name_server, help_heading = SOURCES)]
     pub(crate) dns: Option<SocketAddr>,
+
+    /// Sheaves that serve the same endpoints, this one included, as ADDRESS:PORT: fixed limits are dealt over them, so
+    /// that all of them together keep to each.
+    ///
+    /// The addresses are names, and nobody is asked there: give each Sheave the same list. One that starts uses its part
+    /// after 2 s.
+    #[arg(long, value_name = "ADDR,ADDR...", value_delimiter = ',', value_parser = values::replica, help_heading = SOURCES)]
+    pub(crate) replicas: Vec<SocketAddr>,
+
+    /// Which of --replicas this one is.
+    #[arg(long, value_name = "ADDR", value_parser = values::replica, help_heading = SOURCES)]
+    pub(crate) replica: Option<SocketAddr>,
 
     /// Address of the admin API (metrics, health, state), or `off`; port 0 takes any free port.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9900", help_heading = PROCESS)]
@@ -306,6 +318,15 @@ impl Serve {
                 "--no-http3 is for https: add --listen https://:443, or write `http3` into a \
                  ClientPolicy of --config",
             );
+        }
+        match self.replica {
+            Some(me) if !self.replicas.contains(&me) => {
+                return Some("--replica is to be one of --replicas, which all Sheaves have alike");
+            }
+            None if !self.replicas.is_empty() => {
+                return Some("say which of --replicas this Sheave is: add --replica ADDR");
+            }
+            Some(_) | None => {}
         }
         let limited = max_in_flight.is_some() || queue.is_some() || queue_timeout.is_some();
         match (listen.is_empty(), to.is_empty()) {

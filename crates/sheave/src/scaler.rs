@@ -16,14 +16,11 @@ mod externalscaler;
 /// What a trigger of KEDA's asks for.
 mod trigger;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context;
 use axum::serve::Listener;
 use proxy::{BackendDemand, Proxy};
-use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 use tokio_stream::wrappers::ReceiverStream;
@@ -32,7 +29,6 @@ use tonic::transport::server::Connected;
 use tonic::{Request, Response, Status};
 
 use crate::admin::{Bounded, Connection};
-use crate::failure::{Failure, bind_advice};
 use crate::report::{Phase, Report};
 use externalscaler::external_scaler_server::{ExternalScaler, ExternalScalerServer};
 use externalscaler::{
@@ -58,43 +54,26 @@ const PING_TIMEOUT: Duration = Duration::from_secs(10);
 /// Triggers that one connection watches.
 const MOST_STREAMS: u32 = 4096;
 
-/// An address that is listened on, and not answered on yet.
-pub(crate) struct Bound {
-    listener: TcpListener,
-    pub(crate) address: SocketAddr,
-}
-
-pub(crate) async fn bind(address: SocketAddr) -> Result<Bound, Failure> {
-    let listener = TcpListener::bind(address).await.map_err(|error| {
-        let advice = bind_advice(&error);
-        Failure::input(format_args!("cannot listen on {address} (--scaler): {error}: {advice}"))
-    })?;
-    let address = listener.local_addr().context("the scaler's address")?;
-    Ok(Bound { listener, address })
-}
-
-impl Bound {
-    /// Answers from now on.
-    pub(crate) fn serve(self, proxy: Arc<Proxy>, report: watch::Receiver<Report>) {
-        let scaler = ExternalScalerServer::new(Scaler { proxy, report });
-        let server = Server::builder()
-            .http2_keepalive_interval(Some(PING_INTERVAL))
-            .http2_keepalive_timeout(Some(PING_TIMEOUT))
-            .max_concurrent_streams(MOST_STREAMS)
-            .add_service(scaler)
-            .serve_with_incoming(accept(self.listener));
-        tokio::spawn(async move {
-            let served = server.await;
-            tracing::error!(?served, "the external scaler has ended");
-        });
-        tracing::info!(address = %self.address, "external scaler for KEDA");
-    }
+/// Answers there from now on.
+pub(crate) fn serve(listener: Bounded, proxy: Arc<Proxy>, report: watch::Receiver<Report>) {
+    let address = listener.address;
+    let scaler = ExternalScalerServer::new(Scaler { proxy, report });
+    let server = Server::builder()
+        .http2_keepalive_interval(Some(PING_INTERVAL))
+        .http2_keepalive_timeout(Some(PING_TIMEOUT))
+        .max_concurrent_streams(MOST_STREAMS)
+        .add_service(scaler)
+        .serve_with_incoming(accept(listener));
+    tokio::spawn(async move {
+        let served = server.await;
+        tracing::error!(?served, "the external scaler has ended");
+    });
+    tracing::info!(%address, "external scaler for KEDA");
 }
 
 /// Connections, a bounded number of them at a time.
-fn accept(listener: TcpListener) -> ReceiverStream<std::io::Result<Connection>> {
+fn accept(mut listener: Bounded) -> ReceiverStream<std::io::Result<Connection>> {
     let (sender, connections) = mpsc::channel(1);
-    let mut listener = Bounded::new(listener);
     tokio::spawn(async move {
         loop {
             let (connection, _) = listener.accept().await;

@@ -1,6 +1,7 @@
 //! `sheave serve`: one thread that watches, answers the admin API and obeys signals, beside the workers of the data
 //! plane.
 
+use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -17,7 +18,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task;
 
-use crate::admin;
+use crate::admin::{self, Bounded};
 use crate::check::counted;
 use crate::cluster::Cluster;
 use crate::configuration::{self, Checked, Configuration, Errors};
@@ -28,6 +29,7 @@ use crate::flags::{AdminAddress, LoggedShare, Serve};
 use crate::log;
 use crate::process;
 use crate::ready;
+use crate::replicas::Replicas;
 use crate::report::{Phase, Report};
 use crate::scaler;
 use crate::self_signed;
@@ -61,7 +63,11 @@ async fn serve(flags: Serve) -> Result<(), Failure> {
     let (report, reported) = watch::channel(Report::new());
     let admin = start_admin(flags.admin, &proxy, reported.clone()).await?;
     let scaler = bind_scaler(flags.scaler).await?;
-    let scaler_address = scaler.as_ref().map(|scaler| scaler.address);
+    let scaler_address = scaler.as_ref().map(|listener| listener.address);
+    let mut replicas = flags.replica.map(|me| Replicas::new(me, Arc::clone(&proxy)));
+    if let Some(replicas) = &mut replicas {
+        replicas.learn(flags.replicas);
+    }
     let names = Names::new(flags.dns, report.clone());
     let mut configuration = Configuration::new(proxy.clone(), names, report.clone());
     let checked = match checked {
@@ -74,8 +80,8 @@ async fn serve(flags: Serve) -> Result<(), Failure> {
     begin(&mut configuration, checked).await?;
     sources.publish(&report);
     // Now it knows which Services there are.
-    if let Some(scaler) = scaler {
-        scaler.serve(Arc::clone(&proxy), reported);
+    if let Some(listener) = scaler {
+        scaler::serve(listener, Arc::clone(&proxy), reported);
     }
     report.send_modify(|report| report.phase = Phase::Ready);
     if let Some(path) = &flags.ready_file {
@@ -86,6 +92,7 @@ async fn serve(flags: Serve) -> Result<(), Failure> {
         tokio::select! {
             changed = sources.changed() => changed.context("cannot watch files")?,
             () = configuration.follow_names() => continue,
+            () = settle(&mut replicas) => continue,
             signal = signals.next() => match signal {
                 Request::Reread => sources.expire(),
                 Request::Stop => break,
@@ -96,6 +103,14 @@ async fn serve(flags: Serve) -> Result<(), Failure> {
     }
     report.send_modify(|report| report.phase = Phase::Draining);
     drain(proxy, flags.drain_timeout, &mut signals).await
+}
+
+/// Waits until slots are to be dealt anew, and does it.
+async fn settle(replicas: &mut Option<Replicas>) {
+    match replicas {
+        Some(replicas) => replicas.settle().await,
+        None => pending().await,
+    }
 }
 
 /// Where objects come from.
@@ -233,10 +248,10 @@ async fn start_admin(
     }
 }
 
-async fn bind_scaler(address: AdminAddress) -> Result<Option<scaler::Bound>, Failure> {
+async fn bind_scaler(address: AdminAddress) -> Result<Option<Bounded>, Failure> {
     match address {
         AdminAddress::Off => Ok(None),
-        AdminAddress::At(address) => Ok(Some(scaler::bind(address).await?)),
+        AdminAddress::At(address) => Ok(Some(Bounded::bind(address, "--scaler").await?)),
     }
 }
 

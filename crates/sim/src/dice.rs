@@ -6,6 +6,17 @@ use balance::Rng;
 
 pub(crate) struct Dice(Rng);
 
+/// How far times differ from their mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Variance {
+    None,
+    /// Evenly between half and one and a half.
+    Low,
+    Exponential,
+    /// One in twenty is about twenty times as long as the others; the variance is that of ten exponentials.
+    High,
+}
+
 impl Dice {
     pub(crate) fn new(seed: u64) -> Self {
         Self(Rng::new(seed))
@@ -33,8 +44,18 @@ impl Dice {
         mean.mul_f64(self.unit_exponential())
     }
 
-    /// The same, with a mean of 1.
-    pub(crate) fn unit_exponential(&mut self) -> f64 {
+    /// A time as a share of its mean.
+    pub(crate) fn unit(&mut self, variance: Variance) -> f64 {
+        match variance {
+            Variance::None => 1.0,
+            Variance::Low => f64::from(self.between(500, 1500)) / 1000.0,
+            Variance::Exponential => self.unit_exponential(),
+            Variance::High if self.percent(5) => self.unit_exponential() * 10.5,
+            Variance::High => self.unit_exponential() * 0.5,
+        }
+    }
+
+    fn unit_exponential(&mut self) -> f64 {
         // 53 bits make a fraction in (0, 1].
         let fraction = ((self.0.next_u64() >> 11) + 1) as f64 / (1_u64 << 53) as f64;
         (-fraction.ln()).min(f64::from(LONGEST))

@@ -28,12 +28,16 @@ mod tally;
 mod agenda;
 /// What must hold all along.
 mod laws;
+/// Endpoints of plainer worlds.
+mod farm;
 /// Another world, long: how well limits are learned.
 mod knee;
 /// Another world, plain and large: how long requests wait under each picker.
 mod study;
 /// And another: a queue in a long overload.
 mod overload;
+/// And another: several balancers that share slots.
+mod replicas;
 /// And another: a day of a deployment that is scaled as its load goes.
 mod autoscale;
 
@@ -42,6 +46,7 @@ const USAGE: &str = "usage: sim --seeds N   run seeds 0 to N - 1, stop at the fi
        sim --study     print how long requests wait under each picker
        sim --overload  print what a queue does in a long overload
        sim --limits    print how well limits are learned
+       sim --replicas  print what sharing slots over several balancers costs
        sim --autoscale [NAME=VALUE]...
                        print a day of a deployment that is scaled as its load goes";
 
@@ -59,6 +64,10 @@ fn main() -> ExitCode {
         }
         ["--limits"] => {
             knee::print();
+            ExitCode::SUCCESS
+        }
+        ["--replicas"] => {
+            replicas::print();
             ExitCode::SUCCESS
         }
         ["--study"] => {

@@ -4,17 +4,17 @@
 //! The table is what `docs/internals/queue.md` shows.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use balance::{
-    Admission, Algorithm, Cap, Delay, Endpoint, EndpointSet, Entry, Ledger, Limits, Member, Picker,
-    Queue, Rank, Ticket, Time, Wish,
+    Admission, Algorithm, Cap, Delay, Endpoint, EndpointSet, Entry, Limits, Picker, Queue, Rank,
+    Ticket, Time, Wish,
 };
 
 use crate::agenda::Agenda;
 use crate::dice::Dice;
+use crate::farm;
 
 const ENDPOINTS: usize = 6;
 const SLOTS: u32 = 4;
@@ -107,12 +107,7 @@ struct Farm {
 
 impl Farm {
     fn new(manner: Manner) -> Self {
-        let mut ledger = Ledger::new();
-        let member = |number: usize| {
-            let address = SocketAddr::from(([10, 0, 0, 1], number as u16));
-            Member::new(ledger.endpoint(address, || ()), 1)
-        };
-        let set = Arc::new(EndpointSet::new((0..ENDPOINTS).map(member).collect()));
+        let set = Arc::new(farm::endpoints(ENDPOINTS, |_| ()));
         let delay = Delay { target: TARGET, interval: QUEUE_TIMEOUT };
         let limits = Limits {
             cap: Cap::of(SLOTS),

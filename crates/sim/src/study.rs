@@ -3,16 +3,16 @@
 //! Each endpoint serves one request at a time and keeps the others in order; there is no cap, so that all waiting is
 //! the picker's doing. Times are in mean service times. The table is what `docs/internals/pickers.md` shows.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use balance::{
-    Admission, Algorithm, Cap, End, Endpoint, EndpointSet, Ledger, Limits, Member, Outcome, Picker,
-    Queue, Time, Wish, hash,
+    Admission, Algorithm, Cap, End, Endpoint, EndpointSet, Limits, Outcome, Picker, Queue, Time,
+    Wish, hash,
 };
 
 use crate::agenda::Agenda;
-use crate::dice::Dice;
+use crate::dice::{Dice, Variance};
+use crate::farm;
 
 const ALGORITHMS: [Algorithm; 6] = [
     Algorithm::LeastLoad,
@@ -33,15 +33,6 @@ const KEYS: usize = 10_000;
 const REQUESTS_AT_LEAST: usize = 100_000;
 /// The first of a hundred requests so many are not counted: the world begins empty.
 const WARMING_UP_PERCENT: usize = 20;
-
-/// How far service times differ from their mean.
-#[derive(Clone, Copy, Debug)]
-enum Variance {
-    /// Evenly between half and one and a half.
-    Low,
-    /// One request in twenty takes about twenty times as long as the others; the variance is that of ten exponentials.
-    High,
-}
 
 /// One row of the table.
 struct Scenario {
@@ -115,11 +106,7 @@ impl Scenario {
     }
 
     fn service(&self, server: usize, dice: &mut Dice) -> Duration {
-        let usual = match self.variance {
-            Variance::Low => SERVICE * dice.between(500, 1500) / 1000,
-            Variance::High if dice.percent(5) => dice.exponential(SERVICE * 21 / 2),
-            Variance::High => dice.exponential(SERVICE / 2),
-        };
+        let usual = SERVICE.mul_f64(dice.unit(self.variance));
         if self.one_is_slow && server == 0 { usual * SLOWER } else { usual }
     }
 }
@@ -142,12 +129,7 @@ struct Departure {
 
 impl Farm {
     fn new(scenario: &Scenario, dice: &mut Dice) -> Self {
-        let mut ledger = Ledger::new();
-        let member = |server: usize| {
-            let address = SocketAddr::from(([10, 0, 0, 1], server as u16));
-            Member::new(ledger.endpoint(address, || server), 1)
-        };
-        let set = EndpointSet::new((0..scenario.endpoints).map(member).collect());
+        let set = farm::endpoints(scenario.endpoints, |server| server);
         set.prepare(scenario.algorithm);
         let picker = |_| Picker::new(scenario.algorithm, dice.seed());
         Self {

@@ -23,17 +23,40 @@ pub struct Member<T> {
     /// It is to show that it can serve again: whatever its weight, it is given one request, soon, when it has no other
     /// in flight. Another trial takes another set.
     pub trial: bool,
+    /// Requests in flight, at most, whatever the cap: so many of its slots are ours ([`Deal`](crate::Deal)). One without
+    /// any is given nothing, as if it had no weight.
+    pub most: u32,
 }
 
 impl<T> Member<T> {
-    /// A member of no zone and not on trial.
+    /// A member of no zone, not on trial, all of whose slots are ours.
     pub fn new(endpoint: Arc<Endpoint<T>>, weight: u32) -> Self {
-        Self { endpoint, weight, local: false, trial: false }
+        Self { endpoint, weight, local: false, trial: false, most: u32::MAX }
     }
 
-    /// The share that choosing goes by.
+    /// How many requests it may have at once; `None`: any number.
+    pub fn limit(&self, cap: Cap) -> Option<u32> {
+        Some(self.endpoint.cell.most(self.room(cap))).filter(|&most| most < u32::MAX)
+    }
+
+    /// Takes a slot for what does not come by way of a picker, such as a probe, unless it is at the cap. A slot taken
+    /// must come back once, by [`Admission::release`](crate::Admission::release).
+    pub fn take(&self, cap: Cap) -> bool {
+        self.endpoint.cell.take(self.room(cap))
+    }
+
+    fn room(&self, cap: Cap) -> Room {
+        Room::within(cap).at_most(self.most)
+    }
+
+    /// The weight that there would be but for health.
+    pub(crate) fn own_weight(&self) -> u32 {
+        if self.most > 0 { self.weight } else { 0 }
+    }
+
+    /// The weight that choosing goes by.
     fn share(&self) -> u32 {
-        if self.trial { 0 } else { self.weight }
+        if self.trial { 0 } else { self.own_weight() }
     }
 }
 
@@ -47,7 +70,8 @@ impl<T> fmt::Debug for Member<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} of weight {}", self.endpoint, self.weight)?;
         write!(f, "{}", if self.local { ", local" } else { "" })?;
-        write!(f, "{}", if self.trial { ", on trial" } else { "" })
+        write!(f, "{}", if self.trial { ", on trial" } else { "" })?;
+        if self.most < u32::MAX { write!(f, ", at most {}", self.most) } else { Ok(()) }
     }
 }
 
@@ -128,6 +152,11 @@ impl<T> EndpointSet<T> {
         self.ring.get_or_init(|| Ring::new(&self.by_share()))
     }
 
+    /// Whether nobody can be chosen because the slots are others'.
+    pub fn is_dealt_out(&self) -> bool {
+        !self.is_usable() && self.members.iter().any(|member| member.most == 0)
+    }
+
     /// Whether anybody in it can be chosen.
     pub(crate) fn is_usable(&self) -> bool {
         self.regular > 0 || self.loads.has_trials()
@@ -193,9 +222,9 @@ impl<T> EndpointSet<T> {
                 self.loads.end_of_zone();
             }
             let Endpoint { cell, key, .. } = &*member.endpoint;
-            match member.trial {
-                true => self.loads.push_trial(cell, *key),
-                false => self.loads.push(cell, *key, member.weight),
+            match member.trial && member.most > 0 {
+                true => self.loads.push_trial(cell, *key, member.most),
+                false => self.loads.push(cell, *key, member.share(), member.most),
             }
             self.regular += usize::from(member.share() > 0);
         }

@@ -162,7 +162,7 @@ impl Ward {
             self.cases = members.iter().map(case).collect();
         }
         for (case, member) in self.cases.iter_mut().zip(members) {
-            case.weight = member.weight;
+            case.weight = member.own_weight();
         }
     }
 

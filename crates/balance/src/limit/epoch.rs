@@ -4,7 +4,6 @@
 //! itself; the endpoint's speed is not known and not wanted, so it is taken as what suits each limit best. What an epoch
 //! says of limits thus rests on the contrast of levels within it, and not on how fast the endpoint was.
 
-use super::evidence::Difference;
 use super::levels::{LEVELS, number};
 use crate::time::Time;
 
@@ -24,16 +23,11 @@ pub(super) struct Seen {
     pub(super) finished: f64,
     /// Seconds for which requests kept slots, summed over requests.
     pub(super) held: f64,
+    /// Seconds squared.
     pub(super) squares: f64,
 }
 
 impl Seen {
-    pub(super) fn add(&mut self, more: &Difference) {
-        self.finished += more.finished;
-        self.held += more.held;
-        self.squares += more.squares;
-    }
-
     /// Older evidence fades by a factor, and newer is added.
     pub(super) fn fade(&mut self, left: f64, more: &Self) {
         self.finished = self.finished * left + more.finished;
@@ -54,8 +48,8 @@ impl Epoch {
         Self { since, seen: [Seen::default(); LEVELS] }
     }
 
-    pub(super) fn add(&mut self, step: usize, more: &Difference) {
-        self.seen[step].add(more);
+    pub(super) fn add(&mut self, step: usize, more: &Seen) {
+        self.seen[step].fade(1.0, more);
     }
 
     pub(super) fn seen(&self) -> &[Seen; LEVELS] {

@@ -4,6 +4,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use super::epoch::Seen;
 use super::levels::{LEVELS, step};
 use crate::outcome::End;
 use crate::time::{Time, nanos};
@@ -63,15 +64,6 @@ pub(super) struct Sums {
     squares: u64,
 }
 
-/// The difference of two sums.
-pub(super) struct Difference {
-    pub(super) finished: f64,
-    /// Seconds.
-    pub(super) held: f64,
-    /// Seconds, squared.
-    pub(super) squares: f64,
-}
-
 impl Evidence {
     /// Takes note of a stay. How one ended that came to nothing says nothing; one that was cut short says that it would
     /// have taken longer.
@@ -129,10 +121,10 @@ impl Evidence {
 }
 
 impl Sums {
-    pub(super) fn since(&self, before: &Self) -> Difference {
+    pub(super) fn since(&self, before: &Self) -> Seen {
         /// Seconds squared in the square of a unit of 2^14 nanoseconds.
         const SQUARE: f64 = 16_384e-9 * 16_384e-9;
-        Difference {
+        Seen {
             finished: self.finished.wrapping_sub(before.finished) as f64,
             held: self.held.wrapping_sub(before.held) as f64 / 1e9,
             squares: self.squares.wrapping_sub(before.squares) as f64 * SQUARE,

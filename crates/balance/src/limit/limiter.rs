@@ -27,22 +27,15 @@ pub struct Limiter {
     trials: Trials,
 }
 
-/// What a round came to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Verdict {
-    /// Some endpoint may have more than before: who waits may have it
-    /// ([`Admission::dispatch`](crate::Admission::dispatch)).
-    pub raised: bool,
-}
-
 impl Limiter {
     /// One that knows nothing.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Looks at what was seen, and puts in force what follows. To be called ten times a second, and before a set is used
-    /// for the first time.
+    /// Looks at what was seen, and puts in force what follows. True: some endpoint may have more than before, so who waits
+    /// may have it ([`Admission::dispatch`](crate::Admission::dispatch)). To be called ten times a second, and before a set
+    /// is used for the first time.
     ///
     /// `set` is what pickers choose among, `waiting` how many wait for any of it. `round` is a number that no two rounds
     /// share: of backends that share an endpoint, the first one in a round decides about it.
@@ -53,10 +46,9 @@ impl Limiter {
         waiting: u32,
         round: u64,
         now: Time,
-    ) -> Verdict {
-        let ours: Vec<(usize, &Member<T>)> = set.members().iter().enumerate().collect();
-        let ours: Vec<_> =
-            ours.into_iter().filter(|(_, it)| it.endpoint.evidence.claim(round)).collect();
+    ) -> bool {
+        let members = set.members().iter().enumerate();
+        let ours: Vec<_> = members.filter(|(_, it)| it.endpoint.evidence.claim(round)).collect();
         self.enrol(&ours, settings, now);
         self.trials.end(&mut self.cases, now);
         self.consider(&ours, settings, now);
@@ -124,15 +116,16 @@ impl Limiter {
         }
     }
 
-    fn put_in_force<T>(&self, ours: &[(usize, &Member<T>)], set: &EndpointSet<T>) -> Verdict {
-        let mut verdict = Verdict::default();
+    /// Whether some endpoint may have more than before.
+    fn put_in_force<T>(&self, ours: &[(usize, &Member<T>)], set: &EndpointSet<T>) -> bool {
+        let mut raised = false;
         for ((_, limit, _), (_, member)) in self.limits().zip(ours) {
-            verdict.raised |= member.endpoint.set_learned(limit);
+            raised |= member.endpoint.set_learned(limit);
         }
         let is_favourite =
             |member: &Member<T>| self.trials.of(member.endpoint.address).is_some_and(|it| it.up);
         set.favour(ours.iter().filter(|(_, member)| is_favourite(member)).map(|&(at, _)| at));
-        verdict
+        raised
     }
 }
 

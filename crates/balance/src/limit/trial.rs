@@ -100,10 +100,11 @@ impl Trials {
         let Some((at, _, candidate)) = first else { return };
         let case = &mut cases[at];
         case.goes_up = !candidate.up;
-        let lasts = SERVICES * case.service * part(candidate.target, case.limit).max(1.0);
+        let more = f64::from(candidate.target) / f64::from(case.limit.max(1));
+        let lasts = SERVICES * case.service * more.max(1.0);
         let lasts = Duration::try_from_secs_f64(lasts).unwrap_or(LONGEST);
         let lasts = lasts.clamp(SHORTEST, LONGEST);
-        let share = self.share(candidate.urgent, case_count(cases));
+        let share = self.share(candidate.urgent, cases.len());
         let Candidate { up, target, .. } = candidate;
         let address = cases[at].address;
         self.running.push(Trial { address, target, up, until: now + lasts });
@@ -111,20 +112,16 @@ impl Trials {
     }
 
     /// The part of the time to be spent on trials, from now on.
-    fn share(&mut self, urgent: bool, endpoints: f64) -> f64 {
+    fn share(&mut self, urgent: bool, endpoints: usize) -> f64 {
         self.alarm = self.alarm.saturating_sub(1);
         if !urgent {
             self.spent = (self.spent - 1.0).max(0.0);
             return USUAL;
         }
         self.spent += 1.0;
-        let tired = self.spent / (TIRED * endpoints);
+        let tired = self.spent / (TIRED * endpoints as f64);
         (EAGER / (1.0 + tired * tired)).max(USUAL)
     }
-}
-
-fn case_count(cases: &[Case]) -> f64 {
-    cases.len() as f64
 }
 
 /// What trying an endpoint would be, if it is of use and there are enough requests for it.
@@ -158,9 +155,4 @@ fn candidate(
     };
     let target = if up { higher } else { lower };
     Some(Candidate { urgent: wants_rise || wants_fall || alarmed, up, target })
-}
-
-/// One number as a part of another.
-fn part(one: u32, other: u32) -> f64 {
-    f64::from(one) / f64::from(other.max(1))
 }

@@ -75,7 +75,7 @@ impl<'a> Field<'a> {
     /// Whether a member of this load may be chosen.
     #[inline]
     pub(crate) fn is_open(&self, member: usize, load: Load) -> bool {
-        load.in_flight < self.loads.seats[member].ceiling().most(self.room) && !self.bars(member)
+        load.in_flight < self.loads.seats[member].most(self.room) && !self.bars(member)
     }
 
     /// Whether a member is left out, whatever its load.

@@ -126,6 +126,12 @@ impl Room {
         Self { most, learned, heeds_refusals: true, spares: false }
     }
 
+    /// No more than this, whatever the cap.
+    #[inline]
+    pub(crate) fn at_most(self, most: u32) -> Self {
+        Self { most: self.most.min(most), ..self }
+    }
+
     /// Whether each member is given what has been learned of it.
     pub(crate) fn is_learned(self) -> bool {
         self.learned

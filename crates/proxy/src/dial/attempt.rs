@@ -366,8 +366,7 @@ fn lost(
     let stale =
         failure == Failure::EndpointClosed && lease.connection.idle_for.is_some() && !has_answered;
     let end = if stale { End::Unfinished } else { terms.judge(failure.end(), &lease.slot) };
-    lease.slot.visited(&terms.current, end);
-    lease.slot.conclude(worker, &terms.current, end, None);
+    lease.slot.conclude_stay(worker, &terms.current, end, None);
     if failure != Failure::EndpointClosed {
         let again = matches!(failure, Failure::AttemptTimeout | Failure::BadResponse(_))
             && exchange.request.method.is_idempotent();

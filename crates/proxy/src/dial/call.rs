@@ -195,8 +195,7 @@ pub(super) fn lost(
     // To end a connection is an endpoint's right, if it says for what, or if nothing is under way.
     let stale = failure == Failure::EndpointClosed && (unprocessed || was_idle);
     let end = if stale { End::Unfinished } else { terms.judge(failure.end(), &slot) };
-    slot.visited(&terms.current, end);
-    slot.conclude(worker, &terms.current, end, None);
+    slot.conclude_stay(worker, &terms.current, end, None);
     let counters = &slot.endpoint.data.counters[worker.index];
     let over_quic = matches!(connection.stream, Stream::H3(_));
     let refused = if over_quic { &counters.http3 } else { &counters.http2 };

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use balance::Time;
+use balance::{Cap, Member, Time};
 use gateway::snapshot::BackendSettings;
 
 use crate::backend::Backend;
@@ -239,6 +239,19 @@ pub(crate) fn sweep(endpoint: &Endpoint, worker: usize, settings: &BackendSettin
             }
             open
         });
+    }
+}
+
+/// Closes idle connections of slots that are ours no longer: whose they are now brings one of its own.
+pub(crate) fn trim(member: &Member<EndpointData>, cap: Cap) {
+    if member.most == u32::MAX {
+        return;
+    }
+    let endpoint = &member.endpoint;
+    let mut stack = lock(endpoint.data.stack(0, true));
+    let most = member.limit(cap).unwrap_or(u32::MAX).saturating_sub(endpoint.in_flight());
+    while stack.len() > most as usize {
+        stack.pop_front();
     }
 }
 

@@ -3,6 +3,7 @@
 //! Labels have bounded values: listeners, routes, backends and endpoints come from the configuration, the rest from
 //! closed sets; never a path, a host or a client.
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -197,6 +198,12 @@ static OF_ROUTES: &[Row<Route>] = &[
 const STATUS_CLASSES: [&str; 6] = ["0xx", "1xx", "2xx", "3xx", "4xx", "5xx"];
 
 static OF_ALL: &[Row<Shared>] = &[
+    Row::new(
+        "sheave_replicas",
+        &[],
+        Read::Gauge(|it| it.replicas.load(Ordering::Relaxed) as f64),
+        "Replicas of Sheave that caps are dealt over, this one included if it takes part; 1 where it is alone.",
+    ),
     Row::new(
         "sheave_failures",
         &["reason"],
@@ -513,11 +520,11 @@ static OF_ENDPOINTS: &[Row<Endpoint>] = &[
     ),
 ];
 
-static OF_LIMITS: &[Row<Limited>] = &[Row::new(
+static OF_LIMITS: &[Row<u32>] = &[Row::new(
     "sheave_endpoint_limit",
     &["backend", "endpoint", "reason"],
-    Read::Gauge(|it| f64::from(it.limit)),
-    "Requests that the endpoint may have at once, where there is a limit, and where it comes from: fixed, learned (start, growing, knee, trial), said by the endpoint, or full while it is given less.",
+    Read::Gauge(|&limit| f64::from(limit)),
+    "Requests that the endpoint may have at once, where there is a limit, and where it comes from: fixed, dealt over replicas, learned (start, growing, knee, trial), said by the endpoint, or full while it is given less.",
 )];
 
 static OF_WORKERS: &[Row<WorkerCounters>] = &[
@@ -576,7 +583,6 @@ pub(crate) fn collect(shared: &Shared, sink: &mut dyn FnMut(Sample<'_>)) {
         members.map(|(name, it)| ([name.to_string(), it.address.to_string()], it)).collect();
     let limits: Vec<_> =
         current.iter().flat_map(|(backend, current)| limited(backend, current)).collect();
-    let limits: Vec<_> = limits.iter().map(|(labels, it)| (labels.clone(), it)).collect();
     let seats = shared.seats.iter().enumerate();
     let workers: Vec<_> = seats.map(|(index, it)| ([index.to_string()], &it.counters)).collect();
     visit(OF_LISTENERS, &listeners, sink);
@@ -588,28 +594,23 @@ pub(crate) fn collect(shared: &Shared, sink: &mut dyn FnMut(Sample<'_>)) {
     visit(OF_WORKERS, &workers, sink);
 }
 
-/// What an endpoint may have at once.
-struct Limited {
-    limit: u32,
-}
-
-/// Those endpoints of a backend that have a limit.
-fn limited(backend: &Backend, current: &Current) -> Vec<([String; 3], Limited)> {
+/// What those endpoints of a backend that have a limit may have at once.
+fn limited(backend: &Backend, current: &Current) -> Vec<([String; 3], u32)> {
     let limits = backend.limits(current).into_iter();
     let row = |(address, (limit, reason)): (SocketAddr, (u32, &str))| {
-        ([backend.name.to_string(), address.to_string(), reason.to_owned()], Limited { limit })
+        ([backend.name.to_string(), address.to_string(), reason.to_owned()], limit)
     };
     limits.map(row).collect()
 }
 
 fn visit<T, const LABELS: usize>(
     rows: &'static [Row<T>],
-    subjects: &[([String; LABELS], &T)],
+    subjects: &[([String; LABELS], impl Borrow<T>)],
     sink: &mut dyn FnMut(Sample<'_>),
 ) {
     for row in rows {
         for (labels, subject) in subjects {
-            row.visit(subject, &labels.each_ref().map(String::as_str), sink);
+            row.visit(subject.borrow(), &labels.each_ref().map(String::as_str), sink);
         }
     }
 }

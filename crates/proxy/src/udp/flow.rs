@@ -299,7 +299,7 @@ async fn admit(
     let granted = poll_fn(|_| place.poll());
     let granted = timeout(backend.hold().settings.queue_timeout, granted).await;
     record.waited(worker, backend, clock::now().saturating_since(since));
-    let admitted = granted.unwrap_or_else(|_elapsed| Err(passage::waited_in_vain(backend)));
+    let admitted = granted.unwrap_or_else(|_elapsed| Err(backend.waited_in_vain()));
     admitted.map_err(|failure| passage::turn_away(worker, backend, failure))
 }
 

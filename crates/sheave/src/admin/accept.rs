@@ -7,11 +7,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use anyhow::Context as _;
 use axum::serve::Listener;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Sleep, sleep};
+
+use crate::failure::{Failure, bind_advice};
 
 /// Scrapers and a few people; more wait to be accepted.
 const MAX_CONNECTIONS: usize = 256;
@@ -20,6 +23,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Accepts no more than it may.
 pub(crate) struct Bounded {
+    pub(crate) address: SocketAddr,
     listener: TcpListener,
     permits: Arc<Semaphore>,
 }
@@ -32,8 +36,14 @@ pub(crate) struct Connection {
 }
 
 impl Bounded {
-    pub(crate) fn new(listener: TcpListener) -> Self {
-        Self { listener, permits: Arc::new(Semaphore::new(MAX_CONNECTIONS)) }
+    /// Listens on the address that the flag names.
+    pub(crate) async fn bind(address: SocketAddr, flag: &str) -> Result<Self, Failure> {
+        let listener = TcpListener::bind(address).await.map_err(|error| {
+            let advice = bind_advice(&error);
+            Failure::input(format_args!("cannot listen on {address} ({flag}): {error}: {advice}"))
+        })?;
+        let address = listener.local_addr().with_context(|| format!("the address of {flag}"))?;
+        Ok(Self { address, listener, permits: Arc::new(Semaphore::new(MAX_CONNECTIONS)) })
     }
 }
 
@@ -52,7 +62,7 @@ impl Listener for Bounded {
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
+        Ok(self.address)
     }
 }
 

@@ -90,6 +90,12 @@ fn nonsense_is_refused_with_what_to_do() {
     refused("--config x --to 10.0.0.1", "write the port too: 10.0.0.1:8080");
     refused("--config x --to 10.0.0.1:0", "no endpoint serves port 0");
     refused("--config x --to :80", "write ADDRESS:PORT or NAME:PORT");
+    let replicas = "--config x --replicas 10.0.0.1:80,10.0.0.2:80";
+    refused(replicas, "say which of --replicas this Sheave is: add --replica");
+    refused(&format!("{replicas} --replica 10.0.0.3:80"), "--replica is to be one of --replicas");
+    refused("--config x --replica 10.0.0.1:80", "--replica is to be one of --replicas");
+    refused("--config x --replicas here:80", "write an IP address and a port, as 10.0.0.7:8080");
+    refused("--config x --replicas 10.0.0.1", "write the port too: 10.0.0.1:8080");
     refused("--confg x", "unexpected argument '--confg'");
 }
 

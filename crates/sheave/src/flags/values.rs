@@ -145,6 +145,13 @@ pub(super) fn name_server(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_error| "write an IP address, as 10.0.0.10, or 10.0.0.10:53".to_owned())
 }
 
+/// `--replicas` and `--replica`.
+pub(super) fn replica(text: &str) -> Result<SocketAddr, String> {
+    let (host, port) = host_and_port(text)?;
+    let address = ip(host).ok_or("write an IP address and a port, as 10.0.0.7:8080")?;
+    Ok(SocketAddr::new(address, port))
+}
+
 /// `--max-in-flight`.
 pub(super) fn max_in_flight(text: &str) -> Result<MaxInFlight, String> {
     if text == MaxInFlight::AUTO {

@@ -5,7 +5,7 @@ use std::f64::consts::TAU;
 use balance::Time;
 
 use super::settings::Settings;
-use crate::dice::Dice;
+use crate::dice::{Dice, Variance};
 
 const SECONDS_OF_A_DAY: u64 = 86_400;
 /// The day begins at midnight and is lowest at four.
@@ -84,7 +84,7 @@ impl Traffic {
 
     /// When the next request comes; `None` when the day is over.
     pub(crate) fn next(&mut self) -> Option<Time> {
-        let mut left = self.dice.unit_exponential();
+        let mut left = self.dice.unit(Variance::Exponential);
         while self.second < self.end {
             let expected = (1.0 - self.within) * self.rate;
             if left < expected {

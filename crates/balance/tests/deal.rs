@@ -1,0 +1,350 @@
+//! The laws of dealing slots over several balancers.
+#![cfg(not(loom))]
+
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use balance::deal::HAND_OVER;
+use balance::health::{HealthSettings, PassiveSettings, Totals};
+use balance::{
+    Admission, Algorithm, Cap, Deal, Dealer, End, EndpointSet, Entry, Ledger, Limits, Member,
+    Outcome, Picker, Queue, Refusal, Time, Ward, Wish,
+};
+use proptest::collection::btree_set;
+use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
+
+fn endpoint(number: u32) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::from_bits(0x0A00_0000 + number), 8080))
+}
+
+fn member(number: u32) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::from_bits(0x0A01_0000 + number), 0))
+}
+
+/// What each of the members gets of an endpoint.
+fn shares(members: &[SocketAddr], endpoint: SocketAddr, slots: u32) -> Vec<u32> {
+    let share = |&me| Deal::among(me, members.iter().copied()).share(endpoint, slots);
+    members.iter().map(share).collect()
+}
+
+fn members() -> impl Strategy<Value = Vec<SocketAddr>> {
+    btree_set(0_u32..1000, 1..12).prop_map(|numbers| numbers.into_iter().map(member).collect())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn shares_add_up_to_the_cap_and_differ_by_one_at_most(
+        members in members(),
+        number in any::<u16>(),
+        slots in prop_oneof![0_u32..40, any::<u32>()],
+    ) {
+        let shares = shares(&members, endpoint(number.into()), slots);
+        prop_assert_eq!(shares.iter().map(|&it| u64::from(it)).sum::<u64>(), u64::from(slots));
+        let [least, most] = [shares.iter().min(), shares.iter().max()].map(|it| it.unwrap());
+        prop_assert!(most - least <= 1);
+    }
+
+    #[test]
+    fn who_joins_takes_from_others_and_who_leaves_gives_to_others(
+        members in members(),
+        number in any::<u16>(),
+        slots in 0_u32..40,
+    ) {
+        let newcomer = member(5000);
+        let all = [&members[..], &[newcomer]].concat();
+        let before = shares(&members, endpoint(number.into()), slots);
+        let after = shares(&all, endpoint(number.into()), slots);
+        for (before, after) in before.iter().zip(&after) {
+            prop_assert!(after <= before, "somebody else gets more when one joins");
+        }
+        let given: u32 = before.iter().zip(&after).map(|(before, after)| before - after).sum();
+        prop_assert_eq!(given, after[members.len()]);
+    }
+
+    #[test]
+    fn neither_the_order_of_members_nor_how_they_are_written_matters(
+        members in members(),
+        number in any::<u16>(),
+        slots in 0_u32..40,
+    ) {
+        let mapped = |member: &SocketAddr| match member {
+            SocketAddr::V4(it) => SocketAddr::from((it.ip().to_ipv6_mapped(), it.port())),
+            SocketAddr::V6(it) => SocketAddr::V6(*it),
+        };
+        let me = members[0];
+        let deal = Deal::among(me, members.clone());
+        let other = Deal::among(mapped(&me), members.iter().rev().map(mapped).chain([me]));
+        prop_assert_eq!(&deal, &other);
+        let at = endpoint(number.into());
+        prop_assert_eq!(deal.share(at, slots), other.share(at, slots));
+    }
+
+    /// Members come and go at random and learn of it late. Requests are as long as that lateness leaves of the time for
+    /// handing over; so whoever has let go of a slot has ended what it had there when another uses it.
+    #[test]
+    fn never_are_more_slots_in_use_than_there_are(
+        present in prop::collection::vec(btree_set(0_u32..5, 1..5), 1..12),
+        gaps in prop::collection::vec(1_u64..4_000, 12),
+        lags in prop::collection::vec(0_u64..1_000, 60),
+        number in any::<u16>(),
+        slots in 1_u32..9,
+    ) {
+        let millis = |it: u64| Time::ZERO + Duration::from_millis(it);
+        // When each dealer learns of each list.
+        let mut news: Vec<(u64, usize, &BTreeSet<u32>)> = Vec::new();
+        let mut at = 0;
+        for (change, list) in present.iter().enumerate() {
+            let latest = |me: usize| news.iter().filter(|it| it.1 == me).map(|it| it.0).max();
+            let lists: Vec<_> = (0..5)
+                .map(|me| {
+                    // The first list is what it begins with.
+                    let lag = if change == 0 { 0 } else { lags[change * 5 + me] };
+                    ((at + lag).max(latest(me).unwrap_or(0)), me, list)
+                })
+                .collect();
+            news.extend(lists);
+            at += gaps[change];
+        }
+        news.sort_by_key(|&(at, ..)| at);
+        let mut dealers: Vec<_> = (0..5).map(|me| Dealer::new(member(me))).collect();
+        let longest = HAND_OVER.as_millis() as u64 - 1_000;
+        // What each had at each moment, as long as a request from then may last.
+        let mut used = [const { Vec::<u32>::new() }; 5];
+        let mut news = news.into_iter().peekable();
+        for now in (0..at + 6_000).step_by(50) {
+            while let Some((_, me, list)) = news.next_if(|&(at, ..)| at <= now) {
+                dealers[me].learn(list.iter().copied().map(member), millis(now));
+            }
+            let lasts = (longest / 50) as usize;
+            for (me, dealer) in dealers.iter().enumerate() {
+                // Before the first list nobody sends it anything.
+                let knows = dealer.deal(millis(now)) != Deal::alone();
+                let share = dealer.deal(millis(now)).share(endpoint(number.into()), slots);
+                used[me].push(if knows { share } else { 0 });
+            }
+            let busiest = |had: &Vec<u32>| *had[had.len().saturating_sub(lasts)..].iter().max().unwrap();
+            let in_use: u32 = used.iter().map(busiest).sum();
+            prop_assert!(in_use <= slots, "{in_use} of {slots} in use after {now} ms");
+        }
+    }
+}
+
+#[test]
+fn members_get_about_as_many_slots_as_one_another() {
+    for (all, slots) in [(3_u32, 4_u32), (3, 1), (7, 10), (10, 3)] {
+        let members: Vec<_> = (0..all).map(member).collect();
+        let mut sums = vec![0_u32; members.len()];
+        let endpoints = 3000;
+        for number in 0..endpoints {
+            let shares = shares(&members, endpoint(number), slots);
+            sums.iter_mut().zip(shares).for_each(|(sum, share)| *sum += share);
+        }
+        let left_over = f64::from(slots % all) / f64::from(all);
+        let spread = (f64::from(endpoints) * left_over * (1.0 - left_over)).sqrt();
+        let mean = f64::from(endpoints * slots) / f64::from(all);
+        for sum in &sums {
+            assert!((f64::from(*sum) - mean).abs() <= 5.0 * spread, "{sums:?}, {mean} +- {spread}");
+        }
+    }
+}
+
+#[test]
+fn a_deal_is_the_same_on_every_machine_and_in_every_version() {
+    let members: Vec<_> = (0..3).map(member).collect();
+    // Who gets the fourth of four slots.
+    let more = |number| shares(&members, endpoint(number), 4).iter().position(|&it| it == 2);
+    let known: Vec<_> = (0..12).map(|number| more(number).unwrap()).collect();
+    assert_eq!(known, [2, 2, 2, 0, 1, 2, 0, 0, 2, 1, 0, 1]);
+}
+
+#[test]
+fn without_members_every_slot_is_ours_and_without_us_none() {
+    let (me, at) = (member(1), endpoint(1));
+    assert_eq!(Deal::among(me, []).share(at, 4), 4);
+    assert_eq!(Deal::among(me, [me]).share(at, 4), 4);
+    assert_eq!(Deal::among(me, [member(2)]).share(at, 4), 0);
+    assert_eq!([Deal::alone(), Deal::among(me, [me, member(2)])].map(|it| it.members()), [1, 2]);
+}
+
+#[test]
+fn only_a_fixed_cap_is_dealt() {
+    let deal = Deal::among(member(1), [member(1), member(2)]);
+    assert_eq!(deal.most(endpoint(1), Cap::of(4)), 2);
+    assert_eq!([Cap::None, Cap::Learned].map(|cap| deal.most(endpoint(1), cap)), [u32::MAX; 2]);
+    assert_eq!(Deal::alone().most(endpoint(1), Cap::of(4)), u32::MAX);
+}
+
+/// What a dealer has of four slots, by milliseconds.
+fn course(dealer: &Dealer, millis: [u64; 3]) -> [u32; 3] {
+    let at = |it| Time::ZERO + Duration::from_millis(it);
+    millis.map(|it| dealer.deal(at(it)).share(endpoint(1), 4))
+}
+
+#[test]
+fn who_is_alone_waits_for_nobody() {
+    let mut dealer = Dealer::new(member(1));
+    dealer.learn([member(1)], Time::ZERO);
+    assert_eq!(course(&dealer, [0, 1, 2]), [4; 3]);
+    assert_eq!(dealer.next(Time::ZERO), None);
+}
+
+#[test]
+fn slots_are_let_go_at_once_and_taken_when_they_have_been_handed_over() {
+    let (mut old, mut new) = (Dealer::new(member(1)), Dealer::new(member(2)));
+    old.learn([member(1)], Time::ZERO);
+    let both = || [member(1), member(2)];
+    old.learn(both(), Time::ZERO);
+    new.learn(both(), Time::ZERO);
+    assert_eq!(course(&old, [0, 1_999, 2_000]), [2; 3]);
+    assert_eq!(course(&new, [0, 1_999, 2_000]), [0, 0, 2]);
+    assert_eq!(new.next(Time::ZERO), Some(Time::ZERO + HAND_OVER));
+    let later = Time::ZERO + Duration::from_secs(10);
+    old.learn([member(2)], later);
+    new.learn([member(2)], later);
+    assert_eq!(course(&old, [10_000, 11_999, 12_000]), [0; 3]);
+    assert_eq!(course(&new, [10_000, 11_999, 12_000]), [2, 2, 4]);
+    // A list without anybody is no news.
+    new.learn([], later + HAND_OVER);
+    assert_eq!(course(&new, [13_000, 14_000, 15_000]), [4; 3]);
+}
+
+#[test]
+fn who_comes_back_while_its_slots_are_handed_over_has_them_as_before() {
+    let mut dealer = Dealer::new(member(1));
+    let at = |it| Time::ZERO + Duration::from_millis(it);
+    let both = || [member(1), member(2)];
+    dealer.learn(both(), at(0));
+    dealer.learn([member(1)], at(5_000));
+    dealer.learn(both(), at(6_000));
+    assert_eq!(course(&dealer, [6_000, 7_000, 20_000]), [2; 3]);
+    assert_eq!(dealer.next(at(6_000)), None);
+}
+
+/// A set whose members have so many slots of ours.
+fn dealt(ledger: &mut Ledger<()>, most: &[u32]) -> Arc<EndpointSet<()>> {
+    let member = |(number, &most): (usize, &u32)| Member {
+        most,
+        ..Member::new(ledger.endpoint(endpoint(number as u32), || ()), 1)
+    };
+    Arc::new(EndpointSet::new(most.iter().enumerate().map(member).collect()))
+}
+
+fn in_flight(set: &EndpointSet<()>) -> Vec<u32> {
+    set.members().iter().map(|member| member.endpoint.in_flight()).collect()
+}
+
+#[test]
+fn no_algorithm_gives_an_endpoint_more_than_its_slots_of_ours() {
+    for algorithm in [
+        Algorithm::LeastLoad,
+        Algorithm::RoundRobin,
+        Algorithm::Random,
+        Algorithm::PeakEwma,
+        Algorithm::ConsistentHash,
+        Algorithm::Maglev,
+    ] {
+        let set = dealt(&mut Ledger::new(), &[0, 1, 2, u32::MAX]);
+        let mut picker = Picker::new(algorithm, 7);
+        for key in 0..1000 {
+            let wish = Wish { key: Some(key), ..Wish::default() };
+            picker.take(&set, Cap::of(3), &wish);
+        }
+        assert_eq!(in_flight(&set), [0, 1, 2, 3], "{algorithm:?}");
+        let probes: Vec<bool> = set.members().iter().map(|it| it.take(Cap::of(4))).collect();
+        assert_eq!(probes, [false, false, false, true]);
+        let limits: Vec<_> = set.members().iter().map(|it| it.limit(Cap::of(3))).collect();
+        assert_eq!(limits, [Some(0), Some(1), Some(2), Some(3)]);
+    }
+}
+
+#[test]
+fn who_is_bound_to_an_endpoint_without_a_slot_of_ours_goes_elsewhere() {
+    let set = dealt(&mut Ledger::new(), &[0, 2]);
+    let mut picker = Picker::new(Algorithm::LeastLoad, 7);
+    let [here, there] = [1, 0].map(|member: usize| set.members()[member].endpoint.clone());
+    let bound = Wish { only: Some(&there), ..Wish::default() };
+    assert_eq!(picker.take(&set, Cap::of(2), &bound).unwrap().address, here.address);
+    // Who has failed at the only one that it may use has no other.
+    let shy = Wish { except: Some(&here), ..Wish::default() };
+    assert_eq!(picker.take(&set, Cap::of(2), &shy).unwrap().address, here.address);
+}
+
+#[test]
+fn slots_that_become_ours_wake_who_waits_and_those_that_are_let_go_drain() {
+    let mut ledger = Ledger::new();
+    let limits = Limits { cap: Cap::of(4), max_waiting: 9, ..Limits::default() };
+    let (before, after) = (dealt(&mut ledger, &[1]), dealt(&mut ledger, &[3]));
+    let (admission, mut queue) = (Admission::new(), Queue::new(Arc::clone(&before), limits));
+    let mut picker = Picker::new(Algorithm::LeastLoad, 7);
+    let mut ask = |set: &EndpointSet<()>, queue: &mut Queue<(), u32>, who| {
+        let wish = Wish {
+            rank: balance::Rank { until: Time::MAX, ..Default::default() },
+            ..Wish::default()
+        };
+        matches!(admission.enter(&mut picker, set, limits, &wish, || queue, || who), Entry::Slot(_))
+    };
+    let served: Vec<bool> = (0..4).map(|who| ask(&before, &mut queue, who)).collect();
+    assert_eq!(served, [true, false, false, false]);
+    let woken = admission.replace(Arc::clone(&after), limits, Time::ZERO, || &mut queue);
+    assert_eq!(woken, [1, 2]);
+    // Back to one: two have to end before the next may begin.
+    let woken = admission.replace(Arc::clone(&before), limits, Time::ZERO, || &mut queue);
+    assert_eq!((woken.len(), in_flight(&before)), (0, vec![3]));
+    let mut release = || {
+        let endpoint = &before.members()[0].endpoint;
+        admission.release(endpoint, || Time::ZERO, || &mut queue).granted
+    };
+    assert_eq!([release(), release(), release()], [None, None, Some(3)]);
+}
+
+#[test]
+fn where_no_slot_is_ours_the_refusal_says_so_unless_somebody_may_wait() {
+    let ask = |set: Arc<EndpointSet<()>>, max_waiting| {
+        let limits = Limits { cap: Cap::of(1), max_waiting, ..Limits::default() };
+        let mut queue = Queue::<(), ()>::new(Arc::clone(&set), limits);
+        let mut picker = Picker::new(Algorithm::LeastLoad, 7);
+        let rank = balance::Rank { until: Time::MAX, ..Default::default() };
+        let wish = Wish { rank, ..Wish::default() };
+        let entry = Admission::new().enter(&mut picker, &set, limits, &wish, || &mut queue, || ());
+        match entry {
+            Entry::Refused(refusal) => Some(refusal),
+            Entry::Slot(_) => panic!("a slot of others"),
+            Entry::Waiting { .. } => None,
+        }
+    };
+    let mut ledger = Ledger::new();
+    assert_eq!(ask(dealt(&mut ledger, &[0, 0]), 0), Some(Refusal::NoSlot));
+    assert_eq!(ask(dealt(&mut ledger, &[0, 0]), 1), None);
+    assert_eq!(ask(dealt(&mut ledger, &[]), 0), Some(Refusal::NoEndpoint));
+    assert!(dealt(&mut ledger, &[0, 0]).is_dealt_out());
+    assert!(!dealt(&mut ledger, &[0, 1]).is_dealt_out());
+}
+
+/// Of five two have slots of ours, and both fail: that the others are well is of no use here.
+#[test]
+fn an_endpoint_without_a_slot_of_ours_is_none_that_could_serve() {
+    let set = dealt(&mut Ledger::new(), &[0, 4, 0, 4, 0]);
+    let settings =
+        HealthSettings { passive: Some(PassiveSettings::default()), ..HealthSettings::default() };
+    let now = Time::ZERO + Duration::from_secs(1);
+    for member in set.members().iter().filter(|member| member.most > 0) {
+        let outcome = Outcome { started: now, head_after: None, end: End::ServerError };
+        for _ in 0..5 {
+            member.endpoint.health.learn(&outcome, &settings);
+        }
+    }
+    let mut ward = Ward::new();
+    ward.judge(&set, |_| Totals::default(), &settings, now);
+    let effective = ward.effective(&set);
+    let mut picker = Picker::new(Algorithm::LeastLoad, 7);
+    while picker.take(&effective, Cap::of(4), &Wish::default()).is_some() {}
+    assert_eq!(in_flight(&effective).iter().sum::<u32>(), 4, "one of the two stays");
+}

@@ -1,0 +1,49 @@
+//! The Sheaves that share fixed caps with this one: over whom slots are dealt, and when those that others let go of may be
+//! used.
+
+use std::future::pending;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use proxy::{Dealer, Proxy, Time, clock};
+use tokio::time::sleep;
+
+/// Keeps the data plane's deal up to date.
+pub(crate) struct Replicas {
+    proxy: Arc<Proxy>,
+    dealer: Dealer,
+    /// When another deal is to be put in force.
+    due: Option<Time>,
+}
+
+impl Replicas {
+    /// Nobody else is known yet; `me` is how lists of replicas name this one.
+    pub(crate) fn new(me: SocketAddr, proxy: Arc<Proxy>) -> Self {
+        Self { proxy, dealer: Dealer::new(me), due: None }
+    }
+
+    /// These serve now.
+    pub(crate) fn learn(&mut self, members: impl IntoIterator<Item = SocketAddr>) {
+        self.dealer.learn(members, clock::now());
+        self.put_in_force();
+    }
+
+    /// Puts in force what is to be, as time goes by. May be dropped and called again.
+    pub(crate) async fn settle(&mut self) {
+        let Some(due) = self.due else { return pending().await };
+        sleep(due.saturating_since(clock::now())).await;
+        self.put_in_force();
+    }
+
+    fn put_in_force(&mut self) {
+        let now = clock::now();
+        let deal = self.dealer.deal(now);
+        tracing::info!(
+            replicas = deal.members(),
+            takes_part = deal.takes_part(),
+            "slots are dealt"
+        );
+        self.proxy.set_deal(deal);
+        self.due = self.dealer.next(now);
+    }
+}

@@ -1,0 +1,395 @@
+//! Several balancers with one deal over common servers: nothing is over the cap, and what dealing costs.
+//!
+//! Each has a queue, a picker and slots of its own, and knows of the others only who they are, late. The table is what
+//! `docs/internals/replicas.md` shows.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use balance::deal::HAND_OVER;
+use balance::{
+    Admission, Algorithm, Cap, Dealer, Endpoint, EndpointSet, Entry, Limits, Member, Picker, Queue,
+    Ticket, Time, Wish,
+};
+
+use crate::agenda::Agenda;
+use crate::dice::{Dice, LONGEST};
+use crate::farm;
+
+/// The mean in the table; times are exponential.
+const SERVICE: Duration = Duration::from_millis(100);
+
+/// One world.
+#[derive(Clone, Debug)]
+struct Scene {
+    endpoints: usize,
+    cap: u32,
+    /// What part of all requests each balancer gets, in hundredths.
+    split: Vec<u32>,
+    /// Requests, as a share of what all slots can serve.
+    load: f64,
+    /// No request takes longer.
+    longest: Duration,
+    /// Who joins, or leaves, and when; those of the split are members from the beginning but for those who join.
+    changes: Vec<(Duration, usize)>,
+    /// How late changes are learned, at most.
+    lag: Duration,
+    lasts: Duration,
+    seed: u64,
+}
+
+impl Scene {
+    /// The mean.
+    fn service(&self) -> Duration {
+        self.longest / LONGEST
+    }
+
+    fn fixed(split: &[u32], cap: u32, load: f64) -> Self {
+        Self {
+            endpoints: 30,
+            cap,
+            split: split.to_vec(),
+            load,
+            longest: SERVICE * LONGEST,
+            changes: Vec::new(),
+            lag: Duration::ZERO,
+            lasts: Duration::from_secs(200),
+            seed: 42,
+        }
+    }
+
+    /// Members that come and go as the seed says, with requests of at most this length.
+    #[cfg(test)]
+    fn restless(seed: u64, longest: Duration) -> Self {
+        let mut dice = Dice::new(seed);
+        let replicas = dice.between(2, 5) as usize;
+        let mut at = Duration::ZERO;
+        let changes = (0..12).map(|_| {
+            at += Duration::from_millis(u64::from(dice.between(10, 6_000)));
+            (at, dice.below(replicas))
+        });
+        Self {
+            changes: changes.collect(),
+            endpoints: dice.between(1, 8) as usize,
+            split: vec![100 / replicas as u32; replicas],
+            cap: dice.between(1, 6),
+            load: f64::from(dice.between(5, 20)) / 10.0,
+            longest,
+            lag: Duration::from_millis(500),
+            lasts: Duration::from_secs(60),
+            seed,
+        }
+    }
+}
+
+/// What came of a scene.
+#[derive(Default)]
+struct Findings {
+    /// How long each request that was served waited.
+    waits: Vec<Duration>,
+    /// Requests that were begun at a server that had as many as its cap, or more.
+    over: u64,
+    /// Of these, those beside no request that had begun longer ago than there is time to hand a slot over.
+    unexcused: u64,
+    /// The most that all servers together had in flight.
+    most: usize,
+}
+
+/// Prints the table, a row for each combination. Times are in milliseconds.
+#[expect(clippy::print_stdout, reason = "the table is what it is for")]
+pub(crate) fn print() {
+    println!("balancers,split,cap,load,wait_mean,wait_p99");
+    for split in [&[100][..], &[34, 33, 33], &[50, 30, 20], &[70, 20, 10]] {
+        for cap in [1, 4, 16] {
+            for load in [0.5, 0.7, 0.85, 0.95] {
+                let Findings { mut waits, over, .. } =
+                    World::new(Scene::fixed(split, cap, load)).run();
+                assert_eq!(over, 0, "slots that are dealt are no more than there are");
+                waits.sort_unstable();
+                let millis = |time: Duration| time.as_secs_f64() * 1000.0;
+                let mean = waits.iter().copied().map(millis).sum::<f64>() / waits.len() as f64;
+                let p99 = millis(waits[waits.len() * 99 / 100]);
+                let (balancers, split) = (split.len(), split.iter().map(u32::to_string));
+                let split = split.collect::<Vec<_>>().join("/");
+                println!("{balancers},{split},{cap},{load},{mean:.2},{p99:.1}");
+            }
+        }
+    }
+}
+
+enum Event {
+    Arrive,
+    Finish {
+        replica: usize,
+        endpoint: Arc<Endpoint<usize>>,
+        began: Time,
+    },
+    /// It joins if it is away, and leaves if it is there.
+    Change(usize),
+    /// A balancer learns who is there.
+    Learn(usize, Vec<usize>),
+    /// What a balancer has been given may be used.
+    Settle(usize),
+}
+
+/// One balancer.
+struct Replica {
+    dealer: Dealer,
+    /// When it has learned all there is to know.
+    news: Time,
+    /// With all slots.
+    endpoints: EndpointSet<usize>,
+    /// With its own.
+    set: Arc<EndpointSet<usize>>,
+    picker: Picker,
+    admission: Admission,
+    queue: Queue<usize, u64>,
+    /// When each came.
+    waiting: BTreeMap<u64, (Time, Arc<Ticket<usize>>)>,
+}
+
+struct World {
+    scene: Scene,
+    limits: Limits,
+    dice: Dice,
+    now: Time,
+    agenda: Agenda<Event>,
+    replicas: Vec<Replica>,
+    is_present: Vec<bool>,
+    /// When whatever each server has in flight began, by whomever it was sent.
+    servers: Vec<Vec<Time>>,
+    arrivals: u64,
+    findings: Findings,
+}
+
+fn name(replica: usize) -> SocketAddr {
+    SocketAddr::from(([10, 0, 1, replica as u8], 0))
+}
+
+impl World {
+    fn new(scene: Scene) -> Self {
+        let limits = Limits { cap: Cap::of(scene.cap), max_waiting: 1 << 20, ..Limits::default() };
+        let replica = |number: usize| {
+            let set = Arc::new(EndpointSet::empty());
+            Replica {
+                dealer: Dealer::new(name(number)),
+                news: Time::ZERO,
+                endpoints: farm::endpoints(scene.endpoints, |server| server),
+                picker: Picker::new(Algorithm::LeastLoad, scene.seed + number as u64),
+                admission: Admission::new(),
+                queue: Queue::new(Arc::clone(&set), limits),
+                waiting: BTreeMap::new(),
+                set,
+            }
+        };
+        Self {
+            limits,
+            dice: Dice::new(scene.seed),
+            now: Time::ZERO,
+            agenda: Agenda::new(),
+            replicas: (0..scene.split.len()).map(replica).collect(),
+            is_present: vec![true; scene.split.len()],
+            servers: vec![Vec::new(); scene.endpoints],
+            arrivals: 0,
+            findings: Findings::default(),
+            scene,
+        }
+    }
+
+    fn run(mut self) -> Findings {
+        let all: Vec<usize> = (0..self.replicas.len()).collect();
+        for replica in 0..self.replicas.len() {
+            self.learn(replica, &all);
+        }
+        self.agenda.enter(Time::ZERO + HAND_OVER, Event::Arrive);
+        for &(after, replica) in &self.scene.changes {
+            self.agenda.enter(Time::ZERO + HAND_OVER + after, Event::Change(replica));
+        }
+        while let Some((at, event)) = self.agenda.next() {
+            self.now = at;
+            match event {
+                Event::Arrive => self.arrive(),
+                Event::Finish { replica, endpoint, began } => {
+                    self.finish(replica, &endpoint, began);
+                }
+                Event::Change(replica) => self.change(replica),
+                Event::Learn(replica, members) => self.learn(replica, &members),
+                Event::Settle(replica) => self.settle(replica),
+            }
+        }
+        self.check_end();
+        self.findings
+    }
+
+    fn arrive(&mut self) {
+        let slots = self.scene.endpoints as f64 * f64::from(self.scene.cap);
+        let interval = self.scene.service().div_f64(slots * self.scene.load);
+        let next = self.now + self.dice.exponential(interval);
+        if next < Time::ZERO + HAND_OVER + self.scene.lasts {
+            self.agenda.enter(next, Event::Arrive);
+        }
+        let Some(number) = self.choose_replica() else { return };
+        let (now, arrival) = (self.now, self.arrivals);
+        self.arrivals += 1;
+        let Replica { set, picker, admission, queue, waiting, .. } = &mut self.replicas[number];
+        let wish = Wish { now, ..Wish::default() };
+        match admission.enter(picker, set, self.limits, &wish, || queue, || arrival) {
+            Entry::Slot(endpoint) => self.begin(number, endpoint, now),
+            Entry::Waiting { ticket, .. } => {
+                waiting.insert(arrival, (now, ticket));
+            }
+            Entry::Refused(refusal) => panic!("nobody is refused: {refusal:?}"),
+        }
+    }
+
+    /// One of those that are there, each with its part of the requests.
+    fn choose_replica(&mut self) -> Option<usize> {
+        let present: Vec<usize> =
+            (0..self.replicas.len()).filter(|&it| self.is_present[it]).collect();
+        let parts = || present.iter().map(|&replica| self.scene.split[replica] as usize);
+        let all = parts().sum::<usize>();
+        if all == 0 {
+            return None;
+        }
+        let mut point = self.dice.below(all);
+        let chosen = parts().position(|part| {
+            let here = point < part;
+            point = point.saturating_sub(part);
+            here
+        });
+        chosen.map(|chosen| present[chosen])
+    }
+
+    fn begin(&mut self, replica: usize, endpoint: Arc<Endpoint<usize>>, came: Time) {
+        let (now, server) = (self.now, &mut self.servers[endpoint.data]);
+        if server.len() >= self.scene.cap as usize {
+            let grace = HAND_OVER - self.scene.lag;
+            let is_old = |began: &Time| now.saturating_since(*began) >= grace;
+            self.findings.over += 1;
+            self.findings.unexcused += u64::from(!server.iter().any(is_old));
+        }
+        server.push(now);
+        self.findings.waits.push(now.saturating_since(came));
+        let ends = now + self.dice.exponential(self.scene.service());
+        self.agenda.enter(ends, Event::Finish { replica, endpoint, began: now });
+        let in_flight = self.servers.iter().map(Vec::len).sum();
+        self.findings.most = self.findings.most.max(in_flight);
+    }
+
+    fn finish(&mut self, number: usize, endpoint: &Endpoint<usize>, began: Time) {
+        let server = &mut self.servers[endpoint.data];
+        let place = server.iter().position(|&it| it == began).expect("it is in flight");
+        server.swap_remove(place);
+        let now = self.now;
+        let Replica { admission, queue, .. } = &mut self.replicas[number];
+        let woken = admission.release(endpoint, || now, || queue);
+        self.wake(number, woken);
+    }
+
+    /// Who has been woken has a slot.
+    fn wake(&mut self, number: usize, woken: impl IntoIterator<Item = u64>) {
+        for arrival in woken {
+            let known = self.replicas[number].waiting.remove(&arrival);
+            let (came, ticket) = known.expect("who is woken waits");
+            let endpoint = ticket.granted().expect("nobody is let go");
+            self.begin(number, endpoint, came);
+        }
+    }
+
+    fn change(&mut self, replica: usize) {
+        self.is_present[replica] ^= true;
+        let members: Vec<usize> =
+            (0..self.replicas.len()).filter(|&it| self.is_present[it]).collect();
+        for replica in 0..self.replicas.len() {
+            let late = self.scene.lag * self.dice.between(0, 100) / 100;
+            // Later news do not overtake earlier ones.
+            let at = (self.now + late).max(self.replicas[replica].news);
+            self.replicas[replica].news = at;
+            self.agenda.enter(at, Event::Learn(replica, members.clone()));
+        }
+    }
+
+    fn learn(&mut self, replica: usize, members: &[usize]) {
+        let members = members.iter().map(|&member| name(member));
+        self.replicas[replica].dealer.learn(members, self.now);
+        self.settle(replica);
+    }
+
+    /// Puts in force what holds now.
+    fn settle(&mut self, number: usize) {
+        let (now, limits) = (self.now, self.limits);
+        let Replica { dealer, endpoints, set, admission, queue, .. } = &mut self.replicas[number];
+        let deal = dealer.deal(now);
+        let dealt = |member: &Member<usize>| Member {
+            most: deal.most(member.endpoint.address, limits.cap),
+            ..member.clone()
+        };
+        *set = Arc::new(EndpointSet::new(endpoints.members().iter().map(dealt).collect()));
+        if let Some(next) = dealer.next(now) {
+            self.agenda.enter(next, Event::Settle(number));
+        }
+        let woken = admission.replace(Arc::clone(set), limits, now, || queue);
+        self.wake(number, woken);
+    }
+
+    /// Nobody has a slot any more, and nobody waits at a balancer that has any.
+    fn check_end(&self) {
+        assert!(self.servers.iter().all(Vec::is_empty), "a request that never ended");
+        for replica in &self.replicas {
+            let members = replica.set.members();
+            assert!(members.iter().all(|member| member.endpoint.in_flight() == 0));
+            assert_eq!(replica.admission.waiting() as usize, replica.waiting.len());
+            if members.iter().any(|member| member.most > 0) {
+                assert!(replica.waiting.is_empty(), "somebody waits for a slot that is free");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is left of the time for handing over, when all have learned that they have to.
+    const SHORT: Duration = Duration::from_millis(1_499);
+
+    #[test]
+    fn with_fixed_members_no_server_has_more_than_its_cap() {
+        for seed in 0..100 {
+            let restless = Scene::restless(seed, Duration::from_secs(16));
+            let scene = Scene { changes: Vec::new(), lag: Duration::ZERO, ..restless };
+            assert_eq!(World::new(scene).run().over, 0, "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn all_slots_are_used_however_many_share_them() {
+        for replicas in [1, 3, 7] {
+            let scene = Scene::fixed(&vec![100 / replicas as u32; replicas], 4, 3.0);
+            let lasts = Duration::from_secs(20);
+            let findings = World::new(Scene { lasts, ..scene }).run();
+            assert_eq!(findings.most, 30 * 4);
+        }
+    }
+
+    #[test]
+    fn when_members_come_and_go_no_server_has_more_than_its_cap() {
+        for seed in 0..200 {
+            let findings = World::new(Scene::restless(seed, SHORT)).run();
+            assert_eq!(findings.over, 0, "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn beside_a_request_that_takes_too_long_there_may_be_others_and_only_then() {
+        let mut over = 0;
+        for seed in 0..200 {
+            let findings = World::new(Scene::restless(seed, Duration::from_secs(16))).run();
+            assert_eq!(findings.unexcused, 0, "seed {seed}");
+            over += findings.over;
+        }
+        assert!(over > 0, "the bound is never reached");
+    }
+}

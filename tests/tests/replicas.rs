@@ -1,0 +1,158 @@
+//! Several Sheaves in front of the same endpoints keep to one cap together.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::ensure;
+use serde_json::json;
+use tests::configuration::SERVICE;
+use tests::load::{Habit, Load, Report};
+use tests::scene::{addresses, endpoints};
+use tests::{Behaviour, Client, Configuration, Endpoint, Result, Sheave, Step, objects};
+use tokio::time::sleep;
+
+/// Names of replicas; nobody listens there.
+const NAMES: [&str; 3] = ["192.0.2.1:1", "192.0.2.2:1", "192.0.2.3:1"];
+
+/// How long all run at each stage.
+const STAGE: Duration = Duration::from_secs(3);
+
+/// The Sheave of this name, of as many as there are.
+async fn replica(configuration: &Configuration, names: &[&str], me: &str) -> Result<Sheave> {
+    let list = names.join(",");
+    let arguments = ["--workers", "4", "--replicas", &list, "--replica", me];
+    Sheave::serve_with(configuration, &arguments).await
+}
+
+fn busy() -> Behaviour {
+    vec![Step::ReadBody, Step::WaitExponential(Duration::from_millis(10)), Step::Answer].into()
+}
+
+fn capped(endpoints: &[Endpoint], cap: u32, more: serde_json::Value) -> Result<Configuration> {
+    let mut spec = more;
+    spec["maxInFlightPerEndpoint"] = cap.into();
+    let policy = objects::backend_policy(SERVICE, spec);
+    Ok(Configuration::with(&addresses(endpoints), &[policy])?)
+}
+
+/// What a Sheave may have in flight at each endpoint.
+async fn limits(sheave: &Sheave) -> Result<BTreeMap<String, u64>> {
+    let samples = sheave.samples("sheave_endpoint_limit").await?.into_iter();
+    let limit = |(labels, limit): (String, f64)| {
+        let endpoint = labels.split("endpoint=\"").nth(1)?.split('"').next()?.to_owned();
+        Some((endpoint, limit as u64))
+    };
+    Ok(samples.filter_map(limit).collect())
+}
+
+/// Waits until slots have been handed over to it.
+async fn has_slots(sheave: &Sheave) -> Result {
+    let observe = async || Ok(limits(sheave).await?.values().sum::<u64>());
+    tests::eventually("slots of its own", observe, |slots| *slots > 0).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_sheaves_keep_to_a_cap_of_four_though_one_is_killed_and_comes_back() -> Result {
+    let endpoints = endpoints(5, &busy()).await?;
+    let configuration = capped(&endpoints, 4, json!({ "queue": { "timeout": "30s" } }))?;
+    let mut sheaves = Vec::new();
+    for me in NAMES {
+        sheaves.push(replica(&configuration, &NAMES, me).await?);
+    }
+    // Who asks before it has slots waits for them.
+    let mut loads: Vec<Load> =
+        sheaves.iter().map(|it| Load::start(it.address(), 16, Habit::GET)).collect();
+    for sheave in &sheaves {
+        has_slots(sheave).await?;
+    }
+    let mut sums = BTreeMap::<String, u64>::new();
+    for sheave in &sheaves {
+        for (endpoint, limit) in limits(sheave).await? {
+            ensure!((1..=2).contains(&limit), "of 4 slots one of three has 1 or 2: {limit}");
+            *sums.entry(endpoint).or_default() += limit;
+        }
+    }
+    ensure!(sums.len() == 5 && sums.values().all(|&sum| sum == 4), "{sums:?}");
+    sleep(STAGE).await;
+    let busiest = |endpoints: &[Endpoint]| {
+        endpoints.iter().map(|it| it.counts().most_in_flight).max().unwrap_or(0)
+    };
+    ensure!(busiest(&endpoints) == 4, "all slots are used: {}", busiest(&endpoints));
+
+    // It dies with requests in flight, which the endpoints go on with.
+    drop((sheaves.pop(), loads.pop()));
+    let again = replica(&configuration, &NAMES, NAMES[2]).await?;
+    loads.push(Load::start(again.address(), 16, Habit::GET));
+    sheaves.push(again);
+    sleep(STAGE).await;
+    let mut report = Report::default();
+    for load in loads {
+        report = report.and(load.stop().await);
+    }
+    report.assert_all_served();
+    for endpoint in &endpoints {
+        let counts = endpoint.until("the end of work", |counts| counts.in_flight == 0).await?;
+        ensure!(counts.most_in_flight == 4, "another most than the cap: {counts:?}");
+        ensure!(counts.most_connections <= 4, "connections over the cap: {counts:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_endpoint_without_a_slot_here_makes_no_request_fail() -> Result {
+    for algorithm in ["LeastLoad", "Maglev"] {
+        let endpoints = endpoints(20, &Behaviour::from(vec![Step::ReadBody, Step::Answer])).await?;
+        let configuration = capped(&endpoints, 1, json!({ "algorithm": algorithm }))?;
+        let mut owned = 0;
+        for me in &NAMES[..2] {
+            let before: Vec<u64> = endpoints.iter().map(|it| it.counts().requests).collect();
+            let sheave = replica(&configuration, &NAMES[..2], me).await?;
+            has_slots(&sheave).await?;
+            let load =
+                Load::start(sheave.address(), 4, Habit::GET.pausing(Duration::from_millis(2)));
+            sleep(Duration::from_secs(1)).await;
+            load.stop().await.assert_all_served();
+            let limits = limits(&sheave).await?;
+            for (endpoint, before) in endpoints.iter().zip(before) {
+                let ours = limits[&endpoint.address.to_string()];
+                let asked = endpoint.counts().requests - before;
+                ensure!(ours == 1 || asked == 0, "{asked} requests without a slot");
+                owned += ours;
+            }
+        }
+        ensure!(owned == 20, "each slot belongs to one of the two: {owned}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn without_any_slot_requests_are_refused_and_told_why() -> Result {
+    for (queue, error) in [(json!({ "maxRequests": 0 }), 503), (json!({ "timeout": "300ms" }), 429)]
+    {
+        let endpoints = endpoints(1, &busy()).await?;
+        let overload = json!({ "status": error });
+        let configuration = capped(&endpoints, 1, json!({ "queue": queue, "overload": overload }))?;
+        let (mut served, mut refused) = (0, 0);
+        for me in &NAMES[..2] {
+            let sheave = replica(&configuration, &NAMES[..2], me).await?;
+            // Slots have been handed over, if there are any.
+            sheave.said(0, "takes_part=true").await?;
+            let response = Client::connect(sheave.address()).await?.get("/").await?;
+            if response.status() == 200 {
+                served += 1;
+                continue;
+            }
+            refused += 1;
+            ensure!(response.status() == error, "{response:?}");
+            ensure!(response.field("retry-after").is_some(), "{response:?}");
+            let reason = response.field("proxy-status").unwrap_or_default();
+            ensure!(reason.contains("belongs to other replicas"), "{reason}");
+            let counted = sheave.samples("sheave_backend_refused_total").await?;
+            let no_slot = counted.iter().find(|(labels, _)| labels.contains("no_slot"));
+            ensure!(no_slot.is_some_and(|&(_, count)| count == 1.0), "{counted:?}");
+        }
+        ensure!((served, refused) == (1, 1), "{served} and {refused}");
+    }
+    Ok(())
+}
