@@ -7,8 +7,6 @@ mod features;
 mod shape;
 /// What has to be written where a cluster does not say it yet.
 mod written;
-/// What could not be listened on.
-mod unbound;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -18,7 +16,6 @@ use crate::snapshot::Transport;
 
 pub use features::{FEATURES, tell_version};
 pub use shape::shape;
-pub use unbound::unbound;
 pub use written::{Written, withdrawn, written};
 
 /// What became of one object.
@@ -47,7 +44,7 @@ pub struct Reference {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Detail {
     /// Of a GatewayClass.
-    GatewayClass(Vec<Condition>),
+    GatewayClass(GatewayClassStatus),
     /// Of a Gateway.
     Gateway(GatewayStatus),
     /// Of a ListenerSet as a whole, and of each listener in its order.
@@ -56,6 +53,22 @@ pub enum Detail {
     Route(Vec<ParentStatus>),
     /// Of a policy, for each target; of a BackendTLSPolicy, for each Gateway of ours that leads to one of its targets.
     Policy(Vec<TargetStatus>),
+}
+
+/// What became of a GatewayClass.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GatewayClassStatus {
+    /// What holds for it.
+    pub conditions: Vec<Condition>,
+    /// What of Gateway API is served, sorted.
+    pub features: Vec<&'static str>,
+}
+
+impl GatewayClassStatus {
+    /// With everything that the data plane has.
+    pub fn new(conditions: Vec<Condition>) -> Self {
+        Self { conditions, features: FEATURES.to_vec() }
+    }
 }
 
 /// What became of a Gateway.

@@ -303,7 +303,7 @@ fn status(status: &Status) -> Vec<String> {
         line(&part, &it.conditions)
     };
     match &status.detail {
-        Detail::GatewayClass(conditions) => vec![line("", conditions)],
+        Detail::GatewayClass(class) => vec![line("", &class.conditions)],
         Detail::Gateway(GatewayStatus {
             addresses,
             conditions,

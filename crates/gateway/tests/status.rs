@@ -6,8 +6,9 @@ use std::net::IpAddr;
 use gateway::objects::ParentRef;
 use gateway::snapshot::Transport;
 use gateway::status::{
-    Condition, ConditionType, Detail, GatewayStatus, ListenerStatus, ParentStatus, Reason,
-    Reference, Status, TargetStatus, Written, tell_unbound, tell_version, withdrawn, written,
+    Condition, ConditionType, Detail, GatewayClassStatus, GatewayStatus, ListenerStatus,
+    ParentStatus, Reason, Reference, Status, TargetStatus, Written, tell_unbound, tell_version,
+    withdrawn, written,
 };
 use serde_json::{Value, json};
 
@@ -76,7 +77,8 @@ fn what_a_cluster_says_already_is_not_written() {
         section_name: Some("http".to_owned()),
         conditions: vec![accepted()],
     };
-    let class = status("GatewayClass", 1, Detail::GatewayClass(vec![accepted()]));
+    let class =
+        status("GatewayClass", 1, Detail::GatewayClass(GatewayClassStatus::new(vec![accepted()])));
     let set = Detail::ListenerSet(vec![accepted()], Vec::new());
     let statuses = [
         class,
@@ -283,7 +285,11 @@ fn versions_are_told_of_classes() {
         (None, "False", "UnsupportedVersion"),
     ];
     for (version, holds, reason) in cases {
-        let class = status("GatewayClass", 1, Detail::GatewayClass(vec![accepted()]));
+        let class = status(
+            "GatewayClass",
+            1,
+            Detail::GatewayClass(GatewayClassStatus::new(vec![accepted()])),
+        );
         let mut statuses = [class, gateway(vec![accepted()], &[])];
         tell_version(&mut statuses, version);
         tell_version(&mut statuses, version);
@@ -295,8 +301,22 @@ fn versions_are_told_of_classes() {
 }
 
 #[test]
+fn what_definitions_have_no_fields_for_is_no_feature() {
+    for (version, has) in [("v1.6.3", false), ("v1.7.0", true)] {
+        let detail = Detail::GatewayClass(GatewayClassStatus::new(vec![accepted()]));
+        let mut statuses = [status("GatewayClass", 1, detail)];
+        tell_version(&mut statuses, Some(version));
+        let written = after(written(&statuses[0], None, NOW), &Value::Null);
+        let features = written["supportedFeatures"].as_array().unwrap();
+        assert_eq!(features.contains(&json!({"name": "HTTPRouteRetryCodes"})), has, "{version}");
+        assert!(features.contains(&json!({"name": "HTTPRoute"})));
+    }
+}
+
+#[test]
 fn features_are_told_in_order() {
-    let class = status("GatewayClass", 1, Detail::GatewayClass(vec![accepted()]));
+    let class =
+        status("GatewayClass", 1, Detail::GatewayClass(GatewayClassStatus::new(vec![accepted()])));
     let written = after(written(&class, None, NOW), &Value::Null);
     let features = written["supportedFeatures"].as_array().unwrap();
     let names: Vec<_> = features.iter().map(|it| it["name"].as_str().unwrap()).collect();

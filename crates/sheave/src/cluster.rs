@@ -2,11 +2,15 @@
 //!
 //! It knows flags and the API server's side; what becomes of objects is for the configuration to know.
 
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use gateway::Object;
 use gateway::addresses;
 use gateway::ingress::{self, Served};
+use gateway::objects::{EndpointSliceSpec, Resource};
 use gateway::status::Status;
+use gateway::translate::SERVICE_NAME_LABEL;
 use ipnet::IpNet;
 use kube::{Addresses, Identity, Objects, Statuses};
 
@@ -24,6 +28,15 @@ pub(crate) struct Cluster {
     dealt: Addresses,
     /// Where Ingresses are served.
     ingresses: Addresses,
+    /// The headless Service of all Sheaves, and who of them is ready.
+    peers: Option<Peers>,
+}
+
+/// The Sheaves that share fixed caps.
+struct Peers {
+    namespace: String,
+    service: String,
+    ready: Vec<SocketAddr>,
 }
 
 impl Cluster {
@@ -39,14 +52,22 @@ impl Cluster {
         let name = flags.identity.clone().unwrap_or_else(process::host_name);
         let namespace = flags.namespace.as_deref().unwrap_or_else(|| cluster.namespace());
         let identity = Identity { name, namespace: namespace.to_owned() };
+        let peers = flags.peers.clone().map(|service| Peers {
+            namespace: identity.namespace.clone(),
+            service,
+            ready: Vec::new(),
+        });
         let objects = Objects::new(&cluster, identity);
         let (dealt, ingresses) = Default::default();
-        Ok(Some(Self { objects, pool: flags.pool.clone(), dealt, ingresses }))
+        Ok(Some(Self { objects, pool: flags.pool.clone(), dealt, ingresses, peers }))
     }
 
     /// What the cluster asks for now, and each Gateway's address.
     pub(crate) fn load(&mut self) -> Contents {
         let kube::Contents { objects, problems } = self.objects.load();
+        if let Some(peers) = &mut self.peers {
+            peers.find(&objects);
+        }
         let served = ingress::served(&objects);
         let addresses = if self.pool.is_empty() {
             gateway::Addresses::Own
@@ -84,8 +105,36 @@ impl Cluster {
         self.objects.changed().await;
     }
 
+    /// Who shares fixed caps with this Sheave; `None`: nobody has said where to look.
+    pub(crate) fn replicas(&self) -> Option<Vec<SocketAddr>> {
+        self.peers.as_ref().map(|peers| peers.ready.clone())
+    }
+
     /// Lets the statuses be written, by whichever replica leads.
     pub(crate) fn publish(&self, statuses: Arc<[Status]>) {
         self.objects.publish(Statuses { statuses, ingresses: self.ingresses.clone() });
+    }
+}
+
+impl Peers {
+    /// Those that are ready, as the slices of the Service say.
+    fn find(&mut self, objects: &[Object]) {
+        let slices = objects.iter().filter_map(|object| self.slice(object));
+        let ready = slices
+            .flat_map(|slice| &slice.spec.endpoints)
+            .filter(|endpoint| endpoint.conditions.ready.unwrap_or(true));
+        let addresses = ready.filter_map(|endpoint| endpoint.addresses.first()?.parse().ok());
+        self.ready = addresses.map(|address: IpAddr| SocketAddr::new(address, 0)).collect();
+        self.ready.sort_unstable();
+        self.ready.dedup();
+    }
+
+    /// What an object says of them.
+    fn slice<'o>(&self, object: &'o Object) -> Option<&'o Resource<EndpointSliceSpec>> {
+        let Object::EndpointSlice(slice) = object else { return None };
+        let metadata = &slice.metadata;
+        let is_ours = metadata.namespace == self.namespace
+            && metadata.labels.get(SERVICE_NAME_LABEL) == Some(&self.service);
+        is_ours.then_some(slice)
     }
 }

@@ -107,7 +107,7 @@ impl Configuration {
         let errors = self.proxy.apply(&snapshot);
         let unbound: Vec<String> = errors.iter().map(with_advice).collect();
         for (error, sentence) in errors.iter().zip(&unbound) {
-            status::unbound(&mut statuses, &error.name, sentence);
+            status::tell_unbound(&mut statuses, (error.address, error.transport), sentence);
         }
         self.tell_listeners(&before);
         tell_size(&snapshot);

@@ -106,7 +106,7 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "ADDR,ADDR...", value_delimiter = ',', value_parser = values::replica, help_heading = SOURCES)]
     pub(crate) replicas: Vec<SocketAddr>,
 
-    /// Which of --replicas this one is.
+    /// Which of --replicas this one is; of --peers, the pod's address.
     #[arg(long, value_name = "ADDR", value_parser = values::replica, help_heading = SOURCES)]
     pub(crate) replica: Option<SocketAddr>,
 
@@ -162,6 +162,11 @@ pub(crate) struct ClusterFlags {
     /// every Gateway is served on the addresses that it asks for, else on all of the machine].
     #[arg(long, value_name = "CIDR,CIDR...", value_delimiter = ',', requires = "kubernetes", help_heading = CLUSTER)]
     pub(crate) pool: Vec<IpNet>,
+
+    /// Headless Service of the Sheaves that serve the same endpoints, in --namespace: fixed limits are dealt over those
+    /// that are ready.
+    #[arg(long, value_name = "NAME", requires = "kubernetes", help_heading = CLUSTER)]
+    pub(crate) peers: Option<String>,
 
     /// Name of this replica, unlike that of any other [default: the host's].
     #[arg(long, value_name = "NAME", requires = "kubernetes", help_heading = CLUSTER)]
@@ -319,7 +324,17 @@ impl Serve {
                  ClientPolicy of --config",
             );
         }
+        let has_peers = self.cluster.peers.is_some();
         match self.replica {
+            None if has_peers => {
+                return Some(
+                    "say which of --peers this Sheave is: add --replica with the pod's address",
+                );
+            }
+            Some(_) if has_peers && !self.replicas.is_empty() => {
+                return Some("give --peers in a cluster, or --replicas elsewhere, not both");
+            }
+            Some(_) if has_peers => {}
             Some(me) if !self.replicas.contains(&me) => {
                 return Some("--replica is to be one of --replicas, which all Sheaves have alike");
             }

@@ -14,16 +14,22 @@ pub(crate) struct Replicas {
     dealer: Dealer,
     /// When another deal is to be put in force.
     due: Option<Time>,
+    /// Who was named last.
+    members: Vec<SocketAddr>,
 }
 
 impl Replicas {
     /// Nobody else is known yet; `me` is how lists of replicas name this one.
     pub(crate) fn new(me: SocketAddr, proxy: Arc<Proxy>) -> Self {
-        Self { proxy, dealer: Dealer::new(me), due: None }
+        Self { proxy, dealer: Dealer::new(me), due: None, members: Vec::new() }
     }
 
     /// These serve now.
-    pub(crate) fn learn(&mut self, members: impl IntoIterator<Item = SocketAddr>) {
+    pub(crate) fn learn(&mut self, members: Vec<SocketAddr>) {
+        if members == self.members {
+            return;
+        }
+        self.members.clone_from(&members);
         self.dealer.learn(members, clock::now());
         self.put_in_force();
     }

@@ -66,7 +66,7 @@ async fn serve(flags: Serve) -> Result<(), Failure> {
     let scaler_address = scaler.as_ref().map(|listener| listener.address);
     let mut replicas = flags.replica.map(|me| Replicas::new(me, Arc::clone(&proxy)));
     if let Some(replicas) = &mut replicas {
-        replicas.learn(flags.replicas);
+        replicas.learn(sources.replicas().unwrap_or(flags.replicas));
     }
     let names = Names::new(flags.dns, report.clone());
     let mut configuration = Configuration::new(proxy.clone(), names, report.clone());
@@ -100,6 +100,9 @@ async fn serve(flags: Serve) -> Result<(), Failure> {
         }
         configuration.reload(sources.load()).await;
         sources.publish(&report);
+        if let (Some(replicas), Some(members)) = (&mut replicas, sources.replicas()) {
+            replicas.learn(members);
+        }
     }
     report.send_modify(|report| report.phase = Phase::Draining);
     drain(proxy, flags.drain_timeout, &mut signals).await
@@ -169,7 +172,7 @@ impl Sources {
         let cluster = async {
             match &mut self.cluster {
                 Some(cluster) => cluster.changed().await,
-                None => std::future::pending().await,
+                None => pending().await,
             }
         };
         tokio::select! {
@@ -177,6 +180,11 @@ impl Sources {
             changed = self.certificates.changed() => changed,
             () = cluster => Ok(()),
         }
+    }
+
+    /// Who shares fixed caps with this Sheave, where the cluster knows.
+    fn replicas(&self) -> Option<Vec<SocketAddr>> {
+        self.cluster.as_ref()?.replicas()
     }
 
     /// Tells the cluster what became of its objects.

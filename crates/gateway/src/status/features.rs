@@ -1,6 +1,6 @@
 //! What the data plane has, by Gateway API's names, and which versions of its definitions we know.
 
-use super::{Condition, ConditionType, Detail, Reason, Status};
+use super::{Condition, ConditionType, Detail, GatewayClassStatus, Reason, Status};
 
 /// The features of Gateway API that are served, sorted: what a GatewayClass of ours says in `supportedFeatures`.
 ///
@@ -63,20 +63,33 @@ pub const FEATURES: &[&str] = &[
 /// The oldest and the newest minor version of Gateway API 1 whose definitions we know.
 const MINOR_VERSIONS: std::ops::RangeInclusive<u32> = 6..=7;
 
+/// What the definitions of the standard channel have from this minor version on: before it, a route cannot ask for it.
+const RETRIES: (u32, &str) = (7, "HTTPRouteRetry");
+
 /// Adds to the status of each GatewayClass whether we know the version of Gateway API's definitions: what their annotation
-/// `gateway.networking.k8s.io/bundle-version` says. We serve what we understand in either case.
+/// `gateway.networking.k8s.io/bundle-version` says. We serve what we understand in either case; what these definitions
+/// have no fields for is not among the features.
 pub fn tell_version(statuses: &mut [Status], bundle_version: Option<&str>) {
     let kind = ConditionType::SupportedVersion;
+    let (since, retries) = RETRIES;
+    let has_retries = bundle_version.and_then(minor).is_none_or(|minor| minor >= since);
     for status in statuses {
-        if let Detail::GatewayClass(conditions) = &mut status.detail {
-            let fault = version_fault(bundle_version);
+        if let Detail::GatewayClass(GatewayClassStatus { conditions, features }) =
+            &mut status.detail
+        {
+            features.retain(|feature| has_retries || !feature.starts_with(retries));
             conditions.retain(|condition| condition.kind != kind);
-            conditions.push(match fault {
+            conditions.push(match version_fault(bundle_version) {
                 None => Condition::yes(kind, Reason::SupportedVersion),
                 Some(message) => Condition::no(kind, Reason::UnsupportedVersion, message),
             });
         }
     }
+}
+
+/// Of a version of Gateway API 1.
+fn minor(version: &str) -> Option<u32> {
+    version.strip_prefix("v1.")?.split(['.', '-']).next()?.parse().ok()
 }
 
 fn version_fault(bundle_version: Option<&str>) -> Option<String> {
@@ -85,9 +98,6 @@ fn version_fault(bundle_version: Option<&str>) -> Option<String> {
     let Some(version) = bundle_version else {
         return Some(format!("the definitions of Gateway API do not say their version: {known}"));
     };
-    let minor = version.strip_prefix("v1.").and_then(|rest| rest.split(['.', '-']).next());
-    let is_known = minor
-        .and_then(|minor| minor.parse().ok())
-        .is_some_and(|minor: u32| MINOR_VERSIONS.contains(&minor));
+    let is_known = minor(version).is_some_and(|minor| MINOR_VERSIONS.contains(&minor));
     (!is_known).then(|| format!("the definitions of Gateway API are of version {version}: {known}"))
 }

@@ -4,7 +4,8 @@
 use serde_json::{Map, Value, json};
 
 use super::{
-    Condition, Detail, FEATURES, GatewayStatus, ListenerStatus, ParentStatus, Status, TargetStatus,
+    Condition, Detail, GatewayClassStatus, GatewayStatus, ListenerStatus, ParentStatus, Status,
+    TargetStatus,
 };
 use crate::objects::ParentRef;
 use crate::translate::CONTROLLER;
@@ -19,9 +20,9 @@ pub fn shape(status: &Status) -> Value {
     let conditions = |of: &[Condition]| conditions(of, status.observed_generation);
     let listeners = |of: &[ListenerStatus]| all(of, |it| listener(it, conditions(&it.conditions)));
     match &status.detail {
-        Detail::GatewayClass(of) => json!({
+        Detail::GatewayClass(GatewayClassStatus { conditions: of, features }) => json!({
             "conditions": conditions(of),
-            "supportedFeatures": all(FEATURES, |name| json!({ "name": name })),
+            "supportedFeatures": all(features, |name| json!({ "name": name })),
         }),
         Detail::Gateway(GatewayStatus {
             addresses,

@@ -16,7 +16,7 @@ use crate::objects::{
     self, FromNamespaces, GatewayAddress, GatewayClassSpec, GatewaySpec, Resource,
 };
 use crate::snapshot::{Certificate, Http3, Scheme, Transport};
-use crate::status::{Condition, ConditionType, Detail, Reason};
+use crate::status::{Condition, ConditionType, Detail, GatewayClassStatus, Reason};
 
 /// The controller of the GatewayClasses that are ours.
 pub const CONTROLLER: &str = "sheave.dev/gateway";
@@ -240,7 +240,11 @@ fn report_class(class: &Resource<GatewayClassSpec>, report: &mut Report) {
         report.problem("GatewayClass", class, "spec.parametersRef", message);
         condition = Condition::no(condition.kind, Reason::InvalidParameters, message.to_owned());
     }
-    report.status("GatewayClass", class, Detail::GatewayClass(vec![condition]));
+    report.status(
+        "GatewayClass",
+        class,
+        Detail::GatewayClass(GatewayClassStatus::new(vec![condition])),
+    );
 }
 
 fn our_gateway<'a>(
