@@ -102,7 +102,7 @@ pub fn translate(objects: &[Object], addresses: &Addresses) -> Translation {
     let mut routes = route::drafts(&index, &mut gateways, &mut report);
     routes.extend(stream_route::drafts(&index, &mut gateways, &mut report));
     let mut listeners = address::listeners(&gateways, addresses, &client_policies, &mut report);
-    gateway_status::statuses(&gateways, &mut report);
+    gateway_status::statuses(&gateways, addresses, &mut report);
     refused::statuses(&index, &gateways, addresses, &mut report);
     let users = speech::users(&routes);
     users.report_clients(&tls_policies, &gateways, &mut report);

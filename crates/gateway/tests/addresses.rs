@@ -19,11 +19,17 @@ type Known = BTreeMap<GatewayName, Vec<IpAddr>>;
 struct Wish {
     age: u8,
     asked: Vec<Option<u8>>,
+    /// It is not accepted, for another reason.
+    is_bad: bool,
 }
 
 fn wish() -> impl Strategy<Value = Wish> {
     let asked = prop::collection::btree_set(prop::option::of(0..20_u8), 0..3);
-    (0..5_u8, asked).prop_map(|(age, asked)| Wish { age, asked: asked.into_iter().collect() })
+    (0..5_u8, asked, any::<bool>()).prop_map(|(age, asked, is_bad)| Wish {
+        age,
+        asked: asked.into_iter().collect(),
+        is_bad,
+    })
 }
 
 fn pool() -> impl Strategy<Value = Vec<IpNet>> {
@@ -49,9 +55,10 @@ fn objects(wishes: &[Wish]) -> Vec<Object> {
         text += &format!(
             "---\napiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\n\
              metadata: {{name: g{n}, creationTimestamp: 2026-01-0{}T00:00:00Z}}\n\
-             spec: {{gatewayClassName: ours, addresses: [{}], listeners: [{{name: a, port: 1, protocol: TCP}}]}}\n",
+             spec: {{gatewayClassName: ours, addresses: [{}], listeners: [{{name: a, port: 1, protocol: TCP}}]{}}}\n",
             wish.age + 1,
-            asked.join(", ")
+            asked.join(", "),
+            if wish.is_bad { ", infrastructure: {parametersRef: {name: a}}" } else { "" },
         );
     }
     let (objects, problems) = parse(&text, "gateways");
@@ -106,6 +113,19 @@ proptest! {
     }
 
     #[test]
+    fn statuses_say_what_gateways_have(pool in pool(), wishes in prop::collection::vec(wish(), 0..12)) {
+        let objects = objects(&wishes);
+        let first = assign(&pool, &objects, &Known::new());
+        let said = translate(&objects, &first).statuses.into_iter().filter_map(|status| {
+            let Detail::Gateway(detail) = status.detail else { return None };
+            Some(((status.object.namespace.to_string(), status.object.name.to_string()), detail.addresses))
+        });
+        let said: Known = said.collect();
+        prop_assert_eq!(Addresses::Pool { assigned: said.clone() }, first);
+        prop_assert_eq!(&dealt(&pool, &objects, &said), &said);
+    }
+
+    #[test]
     fn a_newcomer_takes_nothing_away(
         pool in pool(),
         wishes in prop::collection::vec(wish(), 1..12),
@@ -131,7 +151,7 @@ proptest! {
         if wishes.iter().enumerate().any(waits) {
             // Whoever asks for an address by value alone may have come too late; a free one of the pool goes to those
             // who ask for any.
-            let fresh = objects(&[wishes, vec![Wish { age: 4, asked: vec![None] }]].concat());
+            let fresh = objects(&[wishes, vec![Wish { age: 4, asked: vec![None], is_bad: false }]].concat());
             let again = dealt(&pool, &fresh, &given);
             let late: BTreeSet<_> = again.values().flatten().copied().collect();
             prop_assert_eq!(late, taken);

@@ -264,16 +264,13 @@ fn our_gateway<'a>(
         report.fault("Gateway", object, fault);
     }
     let mut listeners = Vec::new();
-    let mut add = |owner, specs| {
-        for place in 0.. {
-            let asked = Asked { index, gateway: object, owner, specs, place };
-            let Some(spec) = asked.specs.get(place) else { break };
-            listeners.push(asked.listener(spec, report));
-        }
+    let mut add = |owner, specs: &'a [objects::Listener]| {
+        let asked = |place| Asked { index, gateway: object, owner, specs, place };
+        listeners.extend((0..specs.len()).map(|place| asked(place).listener(report)));
     };
-    add(Owner::of("Gateway", object), &*spec.listeners);
+    add(Owner::of("Gateway", object), &spec.listeners);
     for set in sets.iter().filter(|set| set.fault.is_none()) {
-        add(set.owner(), &*set.object.spec.listeners);
+        add(set.owner(), &set.object.spec.listeners);
     }
     let client_certificate = listener_tls::client_certificate(index, object, report);
     let fault = fault.or(served.fault);
@@ -378,7 +375,8 @@ struct Asked<'a, 'i> {
 }
 
 impl<'a> Asked<'a, '_> {
-    fn listener(&self, spec: &'a objects::Listener, report: &mut Report) -> OurListener<'a> {
+    fn listener(&self, report: &mut Report) -> OurListener<'a> {
+        let spec = &self.specs[self.place];
         let known = Protocol::parse(&spec.protocol);
         let protocol = known.unwrap_or(Protocol::Http);
         // What has no requests has no hosts, whatever is written.
