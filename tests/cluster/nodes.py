@@ -11,13 +11,11 @@ from tests.cluster.processes import PYTHON, Process, own_group, top_group
 
 
 def start(node: Node) -> list[Process]:
-    network.plug(node)
     node.folder.mkdir(exist_ok=True)
     own = own_group(node.name)
-    proxy = [PROGRAMS / "kube-proxy", f"--config={_proxy_configuration(node)}"]
     kubelet = [sys.executable, "-m", "tests.cluster.kubelet", node.name]
     return [
-        Process(f"kube-proxy-{node.name}", proxy, group=own, namespace=node.namespace, folder=node.folder),
+        start_proxy(node),
         Process(
             f"kubelet-{node.name}",
             kubelet,
@@ -27,6 +25,12 @@ def start(node: Node) -> list[Process]:
             env=PYTHON,
         ),
     ]
+
+
+def start_proxy(node: Node) -> Process:
+    argv = [PROGRAMS / "kube-proxy", f"--config={_proxy_configuration(node)}"]
+    name = f"kube-proxy-{node.name}"
+    return Process(name, argv, group=own_group(node.name), namespace=node.namespace, folder=node.folder)
 
 
 def stop(node: Node) -> None:

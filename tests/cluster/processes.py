@@ -68,6 +68,11 @@ class Process:
             setsid=True,
         )
 
+    @property
+    def pid(self) -> int:
+        """Of the command itself: whatever leads to it becomes it."""
+        return self._pid
+
     def check(self) -> None:
         """Raises if it has ended."""
         pid, status = os.waitpid(self._pid, os.WNOHANG)
