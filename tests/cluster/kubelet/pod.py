@@ -64,6 +64,7 @@ class Pod(threading.Thread):
         self._wake = threading.Event()
         self._gone = False
         self._awaited = ""
+        self._has_volumes = False
         self.over = threading.Event()
 
     def offer(self, pod: Object) -> None:
@@ -109,7 +110,7 @@ class Pod(threading.Thread):
             self._give_network_back()
             return LONGEST_SLEEP_SECONDS
         around = self._prepared()
-        around.volumes.refresh(self.object)
+        self._refresh(around.volumes)
         pause = self._start_first(around)
         if self._facts.initialized:
             pause = min(pause, self._start_main(around))
@@ -150,6 +151,16 @@ class Pod(threading.Thread):
             tell=self._tell,
         )
         return self._around
+
+    def _refresh(self, volumes: Volumes) -> None:
+        """What has been there once stays as it was if its source goes."""
+        try:
+            volumes.refresh(self.object)
+        except NotYet as error:
+            if not self._has_volumes:
+                raise
+            self._tell_why(error)
+        self._has_volumes = True
 
     def _start_first(self, around: Surroundings) -> float:
         """Init containers one after the other; a sidecar has only to have started."""

@@ -112,6 +112,20 @@ class ContentTest(ClusterTest):
         self.make("secrets", "late", stringData={"key": "here at last\n"})
         self.wait_for_logs("p", "here at last")
 
+    def test_container_begins_again_though_its_secret_has_gone(self) -> None:
+        self.make("secrets", "s", stringData={"key": "still here\n"})
+        # Alive as long as nothing is in the ConfigMap's place.
+        self.make("configmaps", "m", data={"alive": ""})
+        mounts = [{"name": "s", "mountPath": "/s"}, {"name": "m", "mountPath": "/m"}]
+        volumes = [{"name": "s", "secret": {"secretName": "s"}}, {"name": "m", "configMap": {"name": "m"}}]
+        script = "cat /s/key; while [ -e /m/alive ]; do sleep 0.05; done; exit 1"
+        self.make_pod("p", shell(script, volumeMounts=mounts), volumes=volumes, **QUICK)
+        self.wait_until_ready("p")
+        self.api.delete(self.path("secrets", "s"))
+        self.api.patch(self.path("configmaps", "m"), {"data": {"alive": None}})
+        self.wait_for_pod("p", lambda pod: status_of(pod)["restartCount"] >= 1, "begun again")
+        self.assertEqual(self.logs("p", previous="true"), ["still here"])
+
     @unittest.skipIf(running.REAL, "there is no image with Python in it")
     def test_pod_asks_the_api_server_with_its_token_by_the_service(self) -> None:
         folder = "/var/run/secrets/kubernetes.io/serviceaccount"
