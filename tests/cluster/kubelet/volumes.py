@@ -66,11 +66,12 @@ class Volumes:
         if "hostPath" in volume:
             _prepare_host_path(path, volume["hostPath"])
             return
+        is_new = not path.exists()
         path.mkdir(parents=True, exist_ok=True)
-        if "emptyDir" in volume:
-            _open_to(path, pod)
-        else:
+        if "emptyDir" not in volume:
             write(path, _owned(self._content(volume, pod), pod), _owner(pod))
+        elif is_new:
+            _open_to(path, pod)
 
     def path(self, volume: Object) -> Path:
         if "hostPath" in volume:
