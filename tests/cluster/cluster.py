@@ -15,8 +15,8 @@ from lab.paths import Missing
 from lab.testbed import cgroups
 from tests.cluster import certificates, control_plane, gateway_api, network, nodes, programs, real_node
 from tests.cluster.api import Api, ApiError, Unreachable
-from tests.cluster.places import KUBECONFIG, LOCK, LOGS, NODES, STATE, Node
-from tests.cluster.processes import Process, make_groups, top_group
+from tests.cluster.places import CACHE, KUBECONFIG, LOCK, LOGS, NODES, STATE, Node
+from tests.cluster.processes import Process, end_part, make_groups, top_group
 
 READY_SECONDS = 120.0
 POLL_SECONDS = 0.1
@@ -83,6 +83,7 @@ def up(real: str | None = None) -> None:
         try:
             _start(real)
         except BaseException:
+            _keep_logs()
             _remove()
             raise
     programs.say(f"ready after {time.monotonic() - began:.0f} s")
@@ -161,12 +162,23 @@ def wait_until(ready: Callable[[], bool], processes: Sequence[Process], what: st
         for process in processes:
             process.check()
         if time.monotonic() > deadline:
-            raise Missing(f"{what} was not ready after {READY_SECONDS:.0f} s{why}; logs are in {LOGS}")
+            raise Missing(f"{what} was not ready after {READY_SECONDS:.0f} s{why}")
         time.sleep(POLL_SECONDS)
+
+
+def _keep_logs() -> None:
+    """Of a start that failed, for whoever wants to know why."""
+    kept = CACHE / "cluster" / "logs-of-failure"
+    shutil.rmtree(kept, ignore_errors=True)
+    if LOGS.is_dir():
+        shutil.copytree(LOGS, kept)
+        programs.say(f"logs are in {kept}")
 
 
 def _remove() -> None:
     """Processes first: mounts are theirs alone and go with them, links with the namespaces."""
+    for part in (*(node.name for node in NODES), *control_plane.GROUPS):
+        end_part(part)
     top_group().remove()
     real_node.remove_groups()
     network.remove()

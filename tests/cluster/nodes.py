@@ -7,7 +7,7 @@ import sys
 
 from tests.cluster import certificates, network
 from tests.cluster.places import PODS, PROGRAMS, REPOSITORY, Node
-from tests.cluster.processes import PYTHON, Process, own_group, top_group
+from tests.cluster.processes import PYTHON, Process, end_part, make_groups, own_group
 
 
 def start(node: Node) -> list[Process]:
@@ -36,11 +36,8 @@ def start_proxy(node: Node) -> Process:
 def stop(node: Node) -> None:
     """As if its power had gone: it is silent at once, and whatever runs on it ends without a goodbye."""
     network.unplug(node)
-    group = top_group().child(node.name)
-    group.remove()
-    group.create()
-    group.open_for_children()
-    own_group(node.name).create()
+    end_part(node.name)
+    make_groups([node.name])
 
 
 def _proxy_configuration(node: Node) -> str:

@@ -39,6 +39,12 @@ def own_group(part: str) -> Group:
     return top_group().child(part).child("own")
 
 
+def end_part(part: str) -> None:
+    """All of a node or the control plane. Its own processes first: a kubelet makes and removes groups of pods."""
+    own_group(part).remove()
+    top_group().child(part).remove()
+
+
 class Process:
     """One of them, while the command that has started it waits for it."""
 

@@ -203,6 +203,22 @@ class LifeTest(ClusterTest):
             [status["name"] for status in pod["status"]["initContainerStatuses"]], ["first", "sidecar", "second"]
         )
 
+    def test_pod_is_ready_when_its_port_is_open(self) -> None:
+        wrong = {
+            **ECHO_CONTAINER,
+            "name": "wrong",
+            "env": [{"name": "HTTP_PORT", "value": "3100"}, *ECHO_CONTAINER["env"]],
+        }
+        wrong["env"] += [{"name": "H2C_PORT", "value": "3101"}]
+        wrong["readinessProbe"] = {"tcpSocket": {"port": 9}, "periodSeconds": 1}
+        right = {**ECHO_CONTAINER, "readinessProbe": {"tcpSocket": {"port": 3000}, "periodSeconds": 1}}
+        self.make_pod("p", right, wrong, **QUICK)
+
+        def is_half_ready(pod) -> bool:
+            return [known["ready"] for known in pod["status"].get("containerStatuses", [])] == [True, False]
+
+        self.assertFalse(is_ready(self.wait_for_pod("p", is_half_ready, "half of it ready")))
+
     def test_unknown_image_is_said_so(self) -> None:
         self.make_pod("p", container("registry.example/nothing:1"))
         pod = self.wait_for_pod("p", lambda pod: "waiting" in status_of(pod).get("state", {}), "waiting")
