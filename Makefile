@@ -26,9 +26,9 @@ conformance: ## h2spec, grpc-go's interop suite, and others' clients and servers
 	@scripts/setup conformance
 	@scripts/conformance
 
-cluster: ## a real Kubernetes for tests: three nodes as namespaces; root only; 5 minutes the first time, then half a one
+cluster: ## a real Kubernetes for tests: three nodes as namespaces (NODE=real: one with a real kubelet)
 	@scripts/setup cluster
-	@scripts/python -m tests.cluster up
+	@scripts/python -m tests.cluster up $(if $(filter real,$(NODE)),--real n3)
 
 cluster-down: ## remove it, or what a killed one has left
 	@scripts/python -m tests.cluster down

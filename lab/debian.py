@@ -26,11 +26,16 @@ class Suite:
 
     def program(self, package: str, path: str) -> list[str | Path]:
         """The words of a command that runs a program of a package, which is fetched if it is not there."""
-        if not (self._root / path).is_file():
-            self._unpack(package)
+        program = self.file(package, path)
         loader = next(self._root.glob("usr/lib*/ld-linux-*.so.*"))
         libraries = next(self._root.glob("usr/lib/*-linux-gnu"))
-        return [loader, "--library-path", libraries, self._root / path]
+        return [loader, "--library-path", libraries, program]
+
+    def file(self, package: str, path: str) -> Path:
+        """A file of a package, which is fetched if it is not there."""
+        if not (self._root / path).is_file():
+            self._unpack(package)
+        return self._root / path
 
     def _unpack(self, package: str) -> None:
         apt = self._apt_options()

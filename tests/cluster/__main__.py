@@ -20,7 +20,8 @@ ENVIRONMENT = {"KUBECONFIG": str(KUBECONFIG), "PATH": f"{PROGRAMS}:{os.environ.g
 def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.cluster", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("up", help="build what is missing, start a cluster, return when it is ready")
+    up = commands.add_parser("up", help="build what is missing, start a cluster, return when it is ready")
+    up.add_argument("--real", choices=[node.name for node in NODES], help="this node has containerd and a real kubelet")
     commands.add_parser("down", help="remove the cluster, or what a killed one has left")
     build = commands.add_parser("build", help="build what is missing, and print the folder of programs")
     build.add_argument("--conformance", action="store_true", help="what the Gateway API's conformance suite needs")
@@ -44,7 +45,7 @@ def main(words: list[str]) -> int:
 def run(asked: argparse.Namespace) -> int:
     match asked.command:
         case "up":
-            cluster.up()
+            cluster.up(asked.real)
             print(_usage(), end="")
         case "down":
             cluster.down()
@@ -62,7 +63,7 @@ def run(asked: argparse.Namespace) -> int:
         case "stop-node":
             nodes.stop(node(asked.node))
         case "start-node":
-            nodes.start(node(asked.node))
+            cluster.restart_node(node(asked.node))
         case "stop-api-server":
             control_plane.stop_api_server()
         case "start-api-server":

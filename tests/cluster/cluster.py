@@ -13,10 +13,10 @@ from pathlib import Path
 
 from lab.paths import Missing
 from lab.testbed import cgroups
-from tests.cluster import certificates, control_plane, gateway_api, network, nodes, programs
+from tests.cluster import certificates, control_plane, gateway_api, network, nodes, programs, real_node
 from tests.cluster.api import Api, ApiError, Unreachable
-from tests.cluster.places import KUBECONFIG, LOCK, LOGS, NODES, STATE
-from tests.cluster.processes import Process, make_groups, top_group
+from tests.cluster.places import CACHE, KUBECONFIG, LOCK, LOGS, NODES, STATE, Node
+from tests.cluster.processes import Process, end_part, make_groups, top_group
 
 READY_SECONDS = 120.0
 POLL_SECONDS = 0.1
@@ -69,18 +69,21 @@ def exists() -> bool:
     return STATE.exists() or network.exists() or any(folder.exists() for folder in top_group().folders)
 
 
-def up() -> None:
-    """Starts a cluster, and returns when it is ready."""
+def up(real: str | None = None) -> None:
+    """Starts a cluster, and returns when it is ready. The node of this name has a real kubelet."""
     if reason := obstacle():
         raise Missing(f"no cluster here: {reason}")
     with _locked():
         if exists():
             raise Exists(f"a cluster runs already, or has left something (see {STATE}): `make cluster-down` removes it")
         programs.make()
+        if real:
+            real_node.make()
         began = time.monotonic()
         try:
-            _start()
+            _start(real)
         except BaseException:
+            _keep_logs()
             _remove()
             raise
     programs.say(f"ready after {time.monotonic() - began:.0f} s")
@@ -101,16 +104,26 @@ def start_api_server() -> None:
         wait_until(lambda: api.text("/readyz") == "ok", [process], "the API server")
 
 
-def _start() -> None:
+def start_node(node: Node, *, real: bool) -> list[Process]:
+    network.plug(node)
+    return real_node.start(node) if real else nodes.start(node)
+
+
+def restart_node(node: Node) -> list[Process]:
+    """One that was stopped, as what it was."""
+    return start_node(node, real=real_node.was_here(node))
+
+
+def _start(real: str | None) -> None:
     LOGS.mkdir(parents=True)
     make_groups([*control_plane.GROUPS, *(node.name for node in NODES)])
     network.make()
     certificates.make()
     with closing(Api(KUBECONFIG)) as api:
-        _start_processes(api)
+        _start_processes(api, real)
 
 
-def _start_processes(api: Api) -> None:
+def _start_processes(api: Api, real: str | None) -> None:
     processes = [control_plane.start_etcd(), control_plane.start_api_server()]
     programs.say("waiting for the API server")
     wait_until(lambda: api.text("/readyz") == "ok", processes, "the API server")
@@ -118,7 +131,7 @@ def _start_processes(api: Api) -> None:
     api.apply(f"{RBAC}/clusterroles/process-kubelet", KUBELET_RIGHTS)
     api.apply(f"{RBAC}/clusterrolebindings/process-kubelet", KUBELETS)
     for node in NODES:
-        processes += nodes.start(node)
+        processes += start_node(node, real=node.name == real)
     processes.append(control_plane.start_load_balancers())
     programs.say("waiting for the nodes, and installing the Gateway API")
     gateway_api.install()
@@ -149,13 +162,25 @@ def wait_until(ready: Callable[[], bool], processes: Sequence[Process], what: st
         for process in processes:
             process.check()
         if time.monotonic() > deadline:
-            raise Missing(f"{what} was not ready after {READY_SECONDS:.0f} s{why}; logs are in {LOGS}")
+            raise Missing(f"{what} was not ready after {READY_SECONDS:.0f} s{why}")
         time.sleep(POLL_SECONDS)
+
+
+def _keep_logs() -> None:
+    """Of a start that failed, for whoever wants to know why."""
+    kept = CACHE / "cluster" / "logs-of-failure"
+    shutil.rmtree(kept, ignore_errors=True)
+    if LOGS.is_dir():
+        shutil.copytree(LOGS, kept)
+        programs.say(f"logs are in {kept}")
 
 
 def _remove() -> None:
     """Processes first: mounts are theirs alone and go with them, links with the namespaces."""
+    for part in (*(node.name for node in NODES), *control_plane.GROUPS):
+        end_part(part)
     top_group().remove()
+    real_node.remove_groups()
     network.remove()
     shutil.rmtree(STATE, ignore_errors=True)
 

@@ -7,17 +7,15 @@ import sys
 
 from tests.cluster import certificates, network
 from tests.cluster.places import PODS, PROGRAMS, REPOSITORY, Node
-from tests.cluster.processes import PYTHON, Process, own_group, top_group
+from tests.cluster.processes import PYTHON, Process, end_part, make_groups, own_group
 
 
 def start(node: Node) -> list[Process]:
-    network.plug(node)
     node.folder.mkdir(exist_ok=True)
     own = own_group(node.name)
-    proxy = [PROGRAMS / "kube-proxy", f"--config={_proxy_configuration(node)}"]
     kubelet = [sys.executable, "-m", "tests.cluster.kubelet", node.name]
     return [
-        Process(f"kube-proxy-{node.name}", proxy, group=own, namespace=node.namespace, folder=node.folder),
+        start_proxy(node),
         Process(
             f"kubelet-{node.name}",
             kubelet,
@@ -29,14 +27,17 @@ def start(node: Node) -> list[Process]:
     ]
 
 
+def start_proxy(node: Node) -> Process:
+    argv = [PROGRAMS / "kube-proxy", f"--config={_proxy_configuration(node)}"]
+    name = f"kube-proxy-{node.name}"
+    return Process(name, argv, group=own_group(node.name), namespace=node.namespace, folder=node.folder)
+
+
 def stop(node: Node) -> None:
     """As if its power had gone: it is silent at once, and whatever runs on it ends without a goodbye."""
     network.unplug(node)
-    group = top_group().child(node.name)
-    group.remove()
-    group.create()
-    group.open_for_children()
-    own_group(node.name).create()
+    end_part(node.name)
+    make_groups([node.name])
 
 
 def _proxy_configuration(node: Node) -> str:

@@ -39,6 +39,12 @@ def own_group(part: str) -> Group:
     return top_group().child(part).child("own")
 
 
+def end_part(part: str) -> None:
+    """All of a node or the control plane. Its own processes first: a kubelet makes and removes groups of pods."""
+    own_group(part).remove()
+    top_group().child(part).remove()
+
+
 class Process:
     """One of them, while the command that has started it waits for it."""
 
@@ -67,6 +73,11 @@ class Process:
             ],
             setsid=True,
         )
+
+    @property
+    def pid(self) -> int:
+        """Of the command itself: whatever leads to it becomes it."""
+        return self._pid
 
     def check(self) -> None:
         """Raises if it has ended."""

@@ -50,7 +50,7 @@ class Heartbeat(threading.Thread):
         labels = {
             "kubernetes.io/hostname": self._node.name,
             "kubernetes.io/os": "linux",
-            "kubernetes.io/arch": _architecture(),
+            "kubernetes.io/arch": architecture(),
             "topology.kubernetes.io/zone": f"zone-{self._node.number}",
         }
         spec = {"podCIDR": self._node.pods[0], "podCIDRs": list(self._node.pods)}
@@ -102,7 +102,7 @@ class Heartbeat(threading.Thread):
             "kubeletVersion": self._version,
             "kubeProxyVersion": "",
             "operatingSystem": "linux",
-            "architecture": _architecture(),
+            "architecture": architecture(),
             "kernelVersion": platform.release(),
             "osImage": "processes",
             "containerRuntimeVersion": "process://1",
@@ -112,5 +112,5 @@ class Heartbeat(threading.Thread):
         }
 
 
-def _architecture() -> str:
+def architecture() -> str:
     return {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())

@@ -55,12 +55,16 @@ class Pod(threading.Thread):
         self._facts = Facts(pod.get("status", {}).get("startTime") or now(), home.node.addresses)
         self._facts.conditions = {known["type"]: known for known in pod.get("status", {}).get("conditions", [])}
         self.containers = _containers(pod)
+        self._facts.initialized = not self._of_kind("init", "sidecar")
+        for container in self._of_kind("main") if not self._facts.initialized else []:
+            container.waits("PodInitializing")
         self._sandbox: Sandbox | NodesOwn | None = None
         self._around: Surroundings | None = None
         self._stopper: threading.Thread | None = None
         self._wake = threading.Event()
         self._gone = False
         self._awaited = ""
+        self._has_volumes = False
         self.over = threading.Event()
 
     def offer(self, pod: Object) -> None:
@@ -87,7 +91,7 @@ class Pod(threading.Thread):
             try:
                 pause = self._advance()
             except (NotYet, SandboxFailed) as error:
-                self._wait_for(error)
+                self._tell_why(error)
                 pause = RETRY_SECONDS
             except Exception:
                 # One pod's trouble is not the node's.
@@ -103,9 +107,10 @@ class Pod(threading.Thread):
         if self._gone or "deletionTimestamp" in self.object["metadata"]:
             return self._end()
         if self._facts.over:
+            self._give_network_back()
             return LONGEST_SLEEP_SECONDS
         around = self._prepared()
-        around.volumes.refresh(self.object)
+        self._refresh(around.volumes)
         pause = self._start_first(around)
         if self._facts.initialized:
             pause = min(pause, self._start_main(around))
@@ -147,6 +152,16 @@ class Pod(threading.Thread):
         )
         return self._around
 
+    def _refresh(self, volumes: Volumes) -> None:
+        """What has been there once stays as it was if its source goes."""
+        try:
+            volumes.refresh(self.object)
+        except NotYet as error:
+            if not self._has_volumes:
+                raise
+            self._tell_why(error)
+        self._has_volumes = True
+
     def _start_first(self, around: Surroundings) -> float:
         """Init containers one after the other; a sidecar has only to have started."""
         for container in self._of_kind("init", "sidecar"):
@@ -164,8 +179,7 @@ class Pod(threading.Thread):
         pauses = [self._start(container, around) for container in main]
         policy = self.object["spec"].get("restartPolicy", "Always")
         if all(container.exit_code is not None and not container.may_begin_again(policy) for container in main):
-            self._facts.over = True
-            self._stop_in_background(0.0)
+            self._finish()
         return min(pauses)
 
     def _start(self, container: Container, around: Surroundings) -> float:
@@ -176,16 +190,24 @@ class Pod(threading.Thread):
         if container.exit_code is not None and not container.may_begin_again(policy):
             # An init container that failed for good is the end of the pod.
             if container.kind == "init":
-                self._facts.over = True
+                self._finish()
             return LONGEST_SLEEP_SECONDS
         left = container.begins_at - time.monotonic()
         if left > 0:
             if "terminated" in container.state:
-                self._tell("BackOff", f"{container.name}: the next life begins in {left:.0f} s")
-                container.waits("CrashLoopBackOff", f"back-off: the next life begins in {left:.0f} s")
+                metadata = self.object["metadata"]
+                named = f"container={container.name} pod={metadata['name']}_{metadata['namespace']}({self.uid})"
+                message = f"back-off {left:.0f}s restarting failed {named}"
+                self._tell("BackOff", message)
+                container.waits("CrashLoopBackOff", message)
             return left
         container.begin(around)
         return RETRY_SECONDS if "waiting" in container.state else LONGEST_SLEEP_SECONDS
+
+    def _finish(self) -> None:
+        """Its containers have ended for good, but for sidecars."""
+        self._facts.over = True
+        self._stop_in_background(0.0)
 
     def _end(self) -> float:
         """Ends everything, and when everything has ended, the pod."""
@@ -196,7 +218,6 @@ class Pod(threading.Thread):
         if self._stopper is not None and self._stopper.is_alive():
             return LONGEST_SLEEP_SECONDS
         self._facts.over = True
-        self._facts.has_sandbox = False
         self._remove()
         self._home.reporter.tell(self.object, self._status(), final=True)
         self.over.set()
@@ -227,20 +248,23 @@ class Pod(threading.Thread):
         # The thread of a pod looks at whether this one is alive.
         threading.Timer(0.01, self.poke).start()
 
-    def _remove(self) -> None:
-        if self._sandbox is not None:
+    def _give_network_back(self) -> None:
+        """When nothing runs in it any more."""
+        if self._sandbox is not None and not (self._stopper and self._stopper.is_alive()):
             self._sandbox.remove()
+            self._sandbox = None
+            self._facts.has_sandbox = False
+
+    def _remove(self) -> None:
+        self._give_network_back()
         self._group.remove()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _wait_for(self, error: Exception) -> None:
-        """A container that has not begun says why, as a kubelet has it."""
+    def _tell_why(self, error: Exception) -> None:
+        """What has to be waited for, once."""
         if str(error) != self._awaited:
             self._awaited = str(error)
             self._tell("FailedMount", str(error))
-        for container in self.containers:
-            if not container.running and not container.last_state:
-                container.waits("ContainerCreating", str(error))
 
     def _tell(self, reason: str, message: str) -> None:
         self._home.events.tell(self.object, reason, message)

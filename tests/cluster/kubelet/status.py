@@ -27,6 +27,15 @@ class Facts:
     conditions: dict[str, Object] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a condition holds, and why not."""
+
+    holds: bool
+    reason: str = ""
+    message: str = ""
+
+
 def of(pod: Object, containers: Sequence[Container], facts: Facts) -> Object:
     first = [container for container in containers if container.kind != "main"]
     main = [container for container in containers if container.kind == "main"]
@@ -60,36 +69,54 @@ def phase(main: Sequence[Container], facts: Facts) -> str:
 def _conditions(
     pod: Object, main: Sequence[Container], first: Sequence[Container], facts: Facts, generation: int
 ) -> list[Object]:
-    unready = [container.name for container in main if not container.ready]
-    sidecars = [container.name for container in first if container.kind == "sidecar" and not container.ready]
-    lacking = unready + sidecars
-    reason = (
-        ("PodCompleted", "") if facts.over else ("ContainersNotReady", f"containers with unready status: {lacking}")
+    lacking = [container for container in [*main, *first] if container.kind != "init" and not container.ready]
+    unready = _unless(
+        not lacking, facts, main, "ContainersNotReady", f"containers with unready status: {_names(lacking)}"
     )
     gates = [gate["conditionType"] for gate in pod["spec"].get("readinessGates", [])]
     said = {condition["type"]: condition["status"] for condition in pod.get("status", {}).get("conditions", [])}
     closed = [gate for gate in gates if said.get(gate) != "True"]
-    ready_reason = reason if lacking or facts.over else ("ReadinessGatesNotReady", f"not true: {closed}")
-    uninitialized = ("ContainersNotInitialized", "") if not facts.initialized else ("", "")
-    values = {
-        "PodReadyToStartContainers": (facts.has_sandbox, ("", "")),
-        "Initialized": (facts.initialized, uninitialized),
-        "Ready": (not lacking and not closed and not facts.over, ready_reason),
-        "ContainersReady": (not lacking and not facts.over, reason),
-        "PodScheduled": (True, ("", "")),
+    not_ready = (
+        unready if lacking or facts.over else Verdict(not closed, "ReadinessGatesNotReady", f"not true: {closed}")
+    )
+    undone = [container for container in first if container.kind == "init" and container.exit_code != 0]
+    incomplete = f"containers with incomplete status: {_names(undone)}"
+    initialized = Verdict(facts.initialized, "ContainersNotInitialized", incomplete)
+    if facts.over and facts.initialized:
+        initialized = Verdict(True, *_over(main))
+    verdicts = {
+        "PodReadyToStartContainers": Verdict(facts.has_sandbox),
+        "Initialized": initialized,
+        "Ready": not_ready,
+        "ContainersReady": unready,
+        "PodScheduled": Verdict(True),
     }
-    return [_condition(kind, *value, facts.conditions, generation) for kind, value in values.items()]
+    return [_condition(kind, verdict, facts.conditions, generation) for kind, verdict in verdicts.items()]
 
 
-def _condition(kind: str, holds: bool, reason: tuple[str, str], before: dict[str, Object], generation: int) -> Object:
-    value = "True" if holds else "False"
+def _unless(holds: bool, facts: Facts, main: Sequence[Container], reason: str, message: str) -> Verdict:
+    """Nothing of a pod is ready that is over."""
+    return Verdict(False, *_over(main)) if facts.over else Verdict(holds, reason, message)
+
+
+def _over(main: Sequence[Container]) -> tuple[str, str]:
+    succeeded = all(container.exit_code == 0 for container in main)
+    return ("PodCompleted" if succeeded else "PodFailed"), ""
+
+
+def _names(containers: Sequence[Container]) -> str:
+    """As Go prints a list."""
+    return f"[{' '.join(container.name for container in containers)}]"
+
+
+def _condition(kind: str, verdict: Verdict, before: dict[str, Object], generation: int) -> Object:
+    value = "True" if verdict.holds else "False"
     known = before.get(kind)
     moment = known["lastTransitionTime"] if known and known["status"] == value else now()
     condition = {"type": kind, "status": value, "lastTransitionTime": moment, "observedGeneration": generation}
     # Patches are merged: what is not said any more has to be taken back.
-    condition |= {"reason": None, "message": None}
-    if not holds:
-        condition |= {"reason": reason[0] or None, "message": reason[1] or None}
+    said = not verdict.holds or verdict.reason == "PodCompleted"
+    condition |= {"reason": said and verdict.reason or None, "message": said and verdict.message or None}
     before[kind] = condition
     return condition
 

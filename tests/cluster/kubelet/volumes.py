@@ -51,16 +51,27 @@ class Volumes:
 
     def refresh(self, pod: Object) -> None:
         """Makes what is not there, and renews what has changed. NotYet if something has to be waited for."""
+        lacking: NotYet | None = None
         for volume in pod["spec"].get("volumes", []):
-            path = self.path(volume)
-            if "hostPath" in volume:
-                _prepare_host_path(path, volume["hostPath"])
-                continue
-            path.mkdir(parents=True, exist_ok=True)
-            if "emptyDir" in volume:
-                _open_to(path, pod)
-            else:
-                write(path, _owned(self._content(volume, pod), pod), _owner(pod))
+            try:
+                self._refresh(volume, pod)
+            except NotYet as error:
+                # No volume waits for another one.
+                lacking = lacking or error
+        if lacking:
+            raise lacking
+
+    def _refresh(self, volume: Object, pod: Object) -> None:
+        path = self.path(volume)
+        if "hostPath" in volume:
+            _prepare_host_path(path, volume["hostPath"])
+            return
+        is_new = not path.exists()
+        path.mkdir(parents=True, exist_ok=True)
+        if "emptyDir" not in volume:
+            write(path, _owned(self._content(volume, pod), pod), _owner(pod))
+        elif is_new:
+            _open_to(path, pod)
 
     def path(self, volume: Object) -> Path:
         if "hostPath" in volume:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -19,6 +20,10 @@ PATIENCE_SECONDS = 60.0
 POLL_SECONDS = 0.05
 NOT_FOUND = 404
 ECHO = "registry.k8s.io/gateway-api/echo-basic:v1"
+
+# NODE=real: what is tested is a real kubelet.
+REAL = "n3" if os.environ.get("NODE") == "real" else None
+PLACE = {"nodeName": REAL} if REAL else {}
 
 Value = TypeVar("Value")
 
@@ -37,7 +42,7 @@ def start() -> None:
     if reason := obstacle():
         raise unittest.SkipTest(reason)
     try:
-        cluster.up()
+        cluster.up(REAL)
     except cluster.Exists as error:
         raise unittest.SkipTest(str(error)) from error
 
@@ -68,7 +73,7 @@ class ClusterTest(unittest.TestCase):
         return self.api.post(self.path(kind), {"metadata": {"name": name, "labels": {"app": name}}, **content})
 
     def make_pod(self, name: str, *containers: Object, **spec: object) -> Object:
-        return self.make("pods", name, spec={"containers": list(containers), **spec})
+        return self.make("pods", name, spec={"containers": list(containers), **PLACE, **spec})
 
     def get(self, kind: str, name: str) -> Object | None:
         try:
@@ -104,6 +109,11 @@ class ClusterTest(unittest.TestCase):
         except AssertionError as error:
             raise AssertionError(f"{error}; its status is {json.dumps(seen.get('status'))}") from None
 
+    def events(self, name: str) -> list[str]:
+        """What was told of a pod."""
+        selector = f"involvedObject.name={name}"
+        return [event["message"] for event in self.api.get(self.path("events"), fieldSelector=selector)["items"]]
+
     def wait_until_ready(self, name: str) -> Object:
         return self.wait_for_pod(name, is_ready, "ready")
 
@@ -126,7 +136,7 @@ def container(image: str, *command: str, **more: object) -> Object:
 
 
 def shell(script: str, **more: object) -> Object:
-    return container("busybox", "sh", "-c", script, **more)
+    return container("busybox:1", "sh", "-c", script, **more)
 
 
 def is_ready(pod: Object) -> bool:
