@@ -100,9 +100,9 @@ fn canonical(member: SocketAddr) -> SocketAddr {
 #[derive(Clone, Debug)]
 pub struct Dealer {
     me: SocketAddr,
-    /// Until when each one counts that has left.
+    /// Until when each counts that has left; `None`: it is there.
     others: BTreeMap<SocketAddr, Option<Time>>,
-    /// Since when we are a member.
+    /// From when on we get our share; `None`: we are no member.
     joined: Option<Time>,
 }
 
