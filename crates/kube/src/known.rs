@@ -209,9 +209,25 @@ fn hold(kind: &Kind, mut object: DynamicObject) -> Option<(Name, Held)> {
     value["kind"] = json!(kind.name);
     value["metadata"] = json!(object.metadata);
     let origin = Origin { file: Arc::from("kubernetes"), document: 0 };
+    if let Some(problem) = forbidden(kind, &name, &value, &origin) {
+        let (object, problems) = (None, vec![problem]);
+        return Some((name, Held { object, problems, status, resource_version, bundle_version }));
+    }
     let (mut objects, problems) = gateway::objects::read(value, origin);
     let object = objects.pop();
     Some((name, Held { object, problems, status, resource_version, bundle_version }))
+}
+
+/// A Service that stands for a name in DNS: whoever may write one could lead requests to what is not theirs
+/// (CVE-2021-25740), so that it counts in files alone.
+fn forbidden(kind: &Kind, name: &Name, value: &Value, origin: &Origin) -> Option<Problem> {
+    let is_name = value.pointer("/spec/type").is_some_and(|it| it == "ExternalName");
+    (kind.name == "Service" && is_name).then(|| Problem {
+        origin: origin.clone(),
+        object: format!("Service {}/{}", name.0, name.1),
+        field: "spec.type".to_owned(),
+        message: "ExternalName is honoured in files, not in a cluster (CVE-2021-25740)".to_owned(),
+    })
 }
 
 #[cfg(test)]

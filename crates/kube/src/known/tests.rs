@@ -111,3 +111,16 @@ fn endpoints_take_the_short_way() {
     known.take(slices, Event::Delete(slice));
     assert!(known.changes.endpoints && !known.changes.objects);
 }
+
+#[test]
+fn a_name_in_dns_is_no_endpoint_of_a_cluster() {
+    let mut known = Known::new();
+    let spec = json!({"type": "ExternalName", "externalName": "kubernetes.default.svc", "ports": [{"port": 443}]});
+    list(&mut known, [object("elsewhere", json!({ "spec": spec }))]);
+    let (objects, problems) = known.contents();
+    assert!(objects.is_empty());
+    assert_eq!(
+        (&*problems[0].object, &*problems[0].field),
+        ("Service shop/elsewhere", "spec.type")
+    );
+}

@@ -1,0 +1,1 @@
+"""Sheave in the test cluster, installed as its manifests install it."""

@@ -1,0 +1,77 @@
+"""Clients that keep their connections, and what they saw."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass
+
+TIMEOUT_SECONDS = 15.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One request that was answered: when, how, and by which pod."""
+
+    at: float
+    status: int
+    pod: str
+
+
+class Load:
+    """So many clients, each of which asks again on the same connection, a pause after each answer."""
+
+    def __init__(self, address: str, host: str, clients: int, pause_seconds: float) -> None:
+        self.answers: list[Answer] = []
+        self.failures: list[str] = []
+        self._place = (address, host, pause_seconds)
+        self._over = threading.Event()
+        self._threads = [threading.Thread(target=self._ask, daemon=True) for _ in range(clients)]
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+
+    def between(self, start: float, end: float) -> Counter[str]:
+        """How many answers came of each pod."""
+        return Counter(answer.pod for answer in self.answers if start <= answer.at < end)
+
+    def first(self, pod: str) -> float | None:
+        """When a pod answered for the first time."""
+        return min((answer.at for answer in self.answers if answer.pod == pod), default=None)
+
+    def problems(self) -> list[str]:
+        """What went wrong, be it a connection or a status."""
+        bad = [f"status {answer.status}" for answer in list(self.answers) if answer.status != http.HTTPStatus.OK]
+        return self.failures + bad
+
+    def _ask(self) -> None:
+        address, host, pause_seconds = self._place
+        connection = http.client.HTTPConnection(address, 80, timeout=TIMEOUT_SECONDS)
+        while not self._over.is_set():
+            try:
+                connection.request("GET", "/", headers={"Host": host})
+                response = connection.getresponse()
+                body = response.read()
+                self.answers.append(Answer(time.monotonic(), response.status, _pod(body)))
+            except (OSError, http.client.HTTPException) as error:
+                self.failures.append(f"{type(error).__name__}: {error}")
+                connection.close()
+            time.sleep(pause_seconds)
+        connection.close()
+
+
+def _pod(body: bytes) -> str:
+    try:
+        return str(json.loads(body).get("pod", ""))
+    except ValueError:
+        return ""
