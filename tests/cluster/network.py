@@ -59,6 +59,9 @@ def make() -> None:
 
 def remove() -> None:
     """All there is of any cluster, whole or not."""
+    # A namespace goes in the background, and this end of its link with it: a moment too late for whoever looks, or
+    # makes the next one.
+    subprocess.run(["ip", "link", "delete", MACHINE_LINK], capture_output=True, check=False)
     for path in sorted(Path("/run/netns").glob(f"{NAME}-*")):
         subprocess.run(["ip", "netns", "delete", path.name], check=True)
 
