@@ -161,7 +161,8 @@ impl OfKind {
         let before = self.objects.get(&name);
         let asks_same = before
             .is_some_and(|before| before.object == held.object && before.problems == held.problems);
-        let says_same = before.is_some_and(|before| before.status == held.status);
+        let said = before.and_then(|before| before.status.as_ref());
+        let says_same = said == held.status.as_ref();
         self.objects.insert(name, held);
         let statuses = Changes { statuses: !says_same, ..Changes::default() };
         if asks_same { statuses } else { Changes::of(kind).and(statuses) }
