@@ -107,7 +107,7 @@ pub(crate) struct Serve {
     pub(crate) replicas: Vec<SocketAddr>,
 
     /// Which of --replicas this one is; of --peers, the pod's address.
-    #[arg(long, value_name = "ADDR", value_parser = values::replica, help_heading = SOURCES)]
+    #[arg(long, value_name = "ADDR", value_parser = values::own_replica, help_heading = SOURCES)]
     pub(crate) replica: Option<SocketAddr>,
 
     /// Address of the admin API (metrics, health, state), or `off`; port 0 takes any free port.

@@ -145,11 +145,13 @@ pub(super) fn name_server(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_error| "write an IP address, as 10.0.0.10, or 10.0.0.10:53".to_owned())
 }
 
-/// `--replicas` and `--replica`. In a cluster, where a replica is known by its pod's address, there is no port.
+/// `--replica`. In a cluster, where a replica is known by its pod's address, there is no port.
+pub(super) fn own_replica(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_or_else(|_error| replica(text), |address| Ok(SocketAddr::new(address, 0)))
+}
+
+/// `--replicas`.
 pub(super) fn replica(text: &str) -> Result<SocketAddr, String> {
-    if let Ok(address) = text.parse() {
-        return Ok(SocketAddr::new(address, 0));
-    }
     let (host, port) = host_and_port(text)?;
     let address = ip(host).ok_or("write an IP address and a port, as 10.0.0.7:8080")?;
     Ok(SocketAddr::new(address, port))
