@@ -82,22 +82,6 @@ fn roles_write_nothing_but_statuses_and_leases() {
 }
 
 #[test]
-fn roles_let_every_kind_be_read_that_is_watched() {
-    let (manifests, kinds) = (read(MANIFESTS), read("crates/kube/src/kind.rs"));
-    let constructors = ["of(", "entries("];
-    let watched = kinds.lines().filter(|line| {
-        let start = line.trim().trim_start_matches("..");
-        constructors.iter().any(|it| start.starts_with(it) || line.contains(&format!("..{it}")))
-    });
-    let plurals: Vec<_> = watched.filter_map(|line| line.rsplit('"').nth(1)).collect();
-    assert!(plurals.len() > 15, "{plurals:?}");
-    let words: BTreeSet<_> =
-        manifests.split(|c: char| c.is_whitespace() || "[],".contains(c)).collect();
-    let unreadable: Vec<_> = plurals.iter().filter(|it| !words.contains(**it)).collect();
-    assert_eq!(unreadable, Vec::<&&str>::new());
-}
-
-#[test]
 fn the_chart_has_the_version_of_the_binary() {
     let chart = read("deploy/chart/Chart.yaml");
     let version = env!("CARGO_PKG_VERSION");

@@ -97,8 +97,8 @@ pub use http_match::{
 pub use http_route::{BackendRef, HttpRouteRetry, HttpRouteRule, HttpRouteSpec, HttpRouteTimeouts};
 pub use in_flight::MaxInFlight;
 pub use ingress::{
-    IngressBackend, IngressClassSpec, IngressParameters, IngressPath, IngressPathType,
-    IngressPaths, IngressPort, IngressRule, IngressService, IngressSpec, IngressTls,
+    IngressBackend, IngressClassSpec, IngressPath, IngressPathType, IngressPaths, IngressPort,
+    IngressRule, IngressService, IngressSpec, IngressTls,
 };
 pub use listener_set::{AllowedListeners, ListenerNamespaces, ListenerSetSpec, ParentGatewayRef};
 pub use metadata::{Metadata, Resource};

@@ -13,10 +13,10 @@ use super::scalar::Network;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ClientPolicySpec {
-    /// The Gateways, in the policy's namespace; none where an IngressClass alone names the policy, as its `parameters`. Of
-    /// two policies for one target the older one applies, and a policy for a listener goes before one for the whole
-    /// Gateway. Listeners that share an address and port share the policy of the first of them.
-    #[schemars(length(max = 16))]
+    /// The Gateways, in the policy's namespace. Of two policies for one target the older one applies, and a policy for
+    /// a listener goes before one for the whole Gateway. Listeners that share an address and port share the policy of
+    /// the first of them.
+    #[schemars(length(min = 1, max = 16))]
     pub target_refs: Vec<GatewayTarget>,
     /// Connections of clients.
     #[serde(default)]

@@ -13,26 +13,8 @@ pub struct IngressClassSpec {
     /// The controller; ours is [`crate::ingress::CONTROLLER`].
     #[schemars(length(min = 1, max = 250))]
     pub controller: String,
-    /// Settings of the class: a ClientPolicy.
-    pub parameters: Option<IngressParameters>,
-}
-
-/// An object with settings of a class.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct IngressParameters {
-    /// Its API group; ours is `sheave.dev`.
-    pub api_group: Option<String>,
-    /// Its kind; ours is `ClientPolicy`.
-    pub kind: String,
-    /// Its name.
-    #[schemars(extend("format" = "name"))]
-    pub name: String,
-    /// Its namespace.
-    #[schemars(extend("format" = "label"))]
-    pub namespace: Option<String>,
-    /// `Namespace`, for what has one; `Cluster` when not given.
-    pub scope: Option<String>,
+    /// Settings of the class.
+    pub parameters: Option<Unserved>,
 }
 
 /// Which requests go to which Services.

@@ -18,8 +18,6 @@ mod route;
 mod path;
 /// How Services are used.
 mod policy;
-/// What clients of a class may do.
-mod client;
 /// Whose fault it is.
 mod source;
 
@@ -104,7 +102,6 @@ pub(super) fn expand(index: &Index<'_>, report: &mut Report) -> Expansion {
         doors.add(&mut made, &class);
         route::add(index, &class, &wishes, &doors, &mut made, report);
         policy::add(index, &class, &wishes, &mut made, report);
-        client::add(index, &class, &mut made, report);
     }
     made
 }

@@ -22,6 +22,10 @@ pub(super) fn our_classes<'a>(index: &Index<'a>, report: &mut Report) -> Vec<Our
     let classes = by_age(&index.ingress_classes);
     let mut ours: Vec<OurClass<'a>> = Vec::new();
     for object in classes.iter().copied().filter(|class| class.spec.controller == CONTROLLER) {
+        if object.spec.parameters.is_some() {
+            let message = "is not supported: annotations of the class say what may be set";
+            report.problem("IngressClass", object, "spec.parameters", message);
+        }
         ours.push(OurClass { object, ingresses: Vec::new() });
     }
     let default = classes.iter().find(|class| is_default(&class.metadata));

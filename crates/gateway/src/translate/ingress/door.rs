@@ -163,19 +163,7 @@ impl<'a> Doors<'a> {
 
     /// Whether every client that asks for these hosts can come with TLS.
     pub(super) fn has_certificate(&self, host: &HostPattern) -> bool {
-        self.certified(host).iter().any(|it| it.intersect(host).as_ref() == Some(host))
-    }
-
-    /// Hosts with a certificate that have something in common with these. For one host it does not look at all others:
-    /// patterns come first in their order.
-    fn certified(&self, host: &HostPattern) -> Vec<&HostPattern> {
-        let is_pattern = |it: &&HostPattern| !matches!(it, HostPattern::Exact(_));
-        let is_meant = |it: &&HostPattern| it.intersect(host).is_some();
-        if is_pattern(&host) {
-            return self.https.keys().filter(is_meant).collect();
-        }
-        let patterns = self.https.keys().take_while(is_pattern).filter(is_meant);
-        patterns.chain(self.https.get_key_value(host).map(|(own, _)| own)).collect()
+        self.https.keys().any(|certified| certified.intersect(host).as_ref() == Some(host))
     }
 
     /// Where requests for a host come without TLS; for every host: wherever they do.
@@ -188,7 +176,8 @@ impl<'a> Doors<'a> {
 
     /// Where they come with TLS.
     pub(super) fn encrypted(&self, host: &HostPattern) -> Vec<ParentRef> {
-        self.certified(host).into_iter().map(|host| self.parent("https", host)).collect()
+        let theirs = self.https.keys().filter(|certified| certified.intersect(host).is_some());
+        theirs.map(|host| self.parent("https", host)).collect()
     }
 
     fn parent(&self, scheme: &str, host: &HostPattern) -> ParentRef {

@@ -27,12 +27,6 @@ impl Place {
         let Problem { origin, object, field, .. } = ingress.problem("Ingress", field, "");
         Self { origin, object, field }
     }
-
-    /// Of an object that was copied: every field is what it was.
-    pub(super) fn copied<S>(kind: &str, object: &Resource<S>) -> Self {
-        let Problem { origin, object, field, .. } = object.problem(kind, "", "");
-        Self { origin, object, field }
-    }
 }
 
 impl Sources {
@@ -47,14 +41,15 @@ impl Sources {
             self.made.contains_key(&label(kind, namespace, name))
         };
         translation.statuses.retain(|status| !is_made(&status.object));
-        // One fault may show in several objects that were made of one.
         let mut told = BTreeSet::new();
-        let attributed = |problem: Problem| match self.made.get(&problem.object) {
-            Some(places) => moved(problem, places),
-            None => problem,
-        };
-        let problems = std::mem::take(&mut translation.problems).into_iter().map(attributed);
-        translation.problems = problems.filter(|problem| told.insert(problem.clone())).collect();
+        let problems = std::mem::take(&mut translation.problems).into_iter();
+        translation.problems = problems
+            .filter_map(|problem| match self.made.get(&problem.object) {
+                // One fault of an Ingress may show in several objects.
+                Some(places) => Some(moved(problem, places)).filter(|it| told.insert(it.clone())),
+                None => Some(problem),
+            })
+            .collect();
     }
 }
 
@@ -79,7 +74,6 @@ fn within(place: String, field: &str) -> String {
         return format!("{place}.path");
     }
     match field.split_once(".backendRefs[0]") {
-        None if place.is_empty() => field.to_owned(),
         Some((_, rest)) if place.ends_with("Backend") => format!("{place}.service{rest}"),
         Some((_, rest)) => format!("{place}.backend.service{rest}"),
         None => place,
