@@ -13,7 +13,8 @@ const EDGES: &[(&str, &[&str])] = &[
     ("balance", &[]),
     ("gateway", &["balance"]),
     ("proxy", &["gateway", "balance"]),
-    ("sheave", &["proxy", "gateway"]),
+    ("kube", &["gateway"]),
+    ("sheave", &["proxy", "kube", "gateway"]),
     ("sim", &["balance"]),
 ];
 
