@@ -35,6 +35,39 @@ fn plain_manifests_are_made_from_the_chart() {
     assert!(found == made.stdout, "{path}: the chart is another than it was: `make gen`");
 }
 
+#[test]
+fn the_table_of_conformance_says_what_the_report_says() {
+    let tree = Tree::read();
+    let report = std::fs::read_to_string(tree.root.join(REPORT)).expect("a report");
+    let readme = std::fs::read_to_string(tree.root.join("README.md")).expect("a README");
+    let rows = rows(&report);
+    assert_eq!(rows.len(), 5, "{rows:?}");
+    none(
+        rows.into_iter().filter(|row| !readme.contains(row)).map(|row| format!("README.md: {row}")),
+    );
+}
+
+const REPORT: &str = "docs/conformance/gateway-api-v1.6.3.yaml";
+
+/// A line for each profile of the report: how many tests have passed and failed, of the core and of what is extended.
+fn rows(report: &str) -> Vec<String> {
+    let (mut rows, mut counts) = (Vec::new(), Vec::new());
+    for line in report.lines() {
+        let (name, value) = line.trim().split_once(": ").unwrap_or_default();
+        match name {
+            "Failed" | "Passed" => counts.push(value.to_owned()),
+            "name" if value.starts_with("GATEWAY-") => {
+                let [core_failed, core, failed, extended] = &std::mem::take(&mut counts)[..] else {
+                    panic!("{value} has not both parts")
+                };
+                rows.push(format!("| {value} | {core} | {core_failed} | {extended} | {failed} |"));
+            }
+            _ => {}
+        }
+    }
+    rows
+}
+
 /// As `tests/scaler` computes it (FNV-1a).
 fn sum(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
