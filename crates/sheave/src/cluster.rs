@@ -8,7 +8,7 @@ use std::sync::Arc;
 use gateway::Object;
 use gateway::addresses;
 use gateway::ingress::{self, Served};
-use gateway::objects::{EndpointSliceSpec, Resource};
+use gateway::objects::{EndpointSliceSpec, Resource, SliceEndpoint};
 use gateway::status::Status;
 use gateway::translate::SERVICE_NAME_LABEL;
 use ipnet::IpNet;
@@ -28,7 +28,7 @@ pub(crate) struct Cluster {
     dealt: Addresses,
     /// Where Ingresses are served.
     ingresses: Addresses,
-    /// The headless Service of all Sheaves, and who of them is ready.
+    /// The headless Service of all Sheaves, and who of them serves.
     peers: Option<Peers>,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Cluster {
 struct Peers {
     namespace: String,
     service: String,
-    ready: Vec<SocketAddr>,
+    serving: Vec<SocketAddr>,
 }
 
 impl Cluster {
@@ -55,7 +55,7 @@ impl Cluster {
         let peers = flags.peers.clone().map(|service| Peers {
             namespace: identity.namespace.clone(),
             service,
-            ready: Vec::new(),
+            serving: Vec::new(),
         });
         let objects = Objects::new(&cluster, identity);
         let (dealt, ingresses) = Default::default();
@@ -107,7 +107,7 @@ impl Cluster {
 
     /// Who shares fixed caps with this Sheave; `None`: nobody has said where to look.
     pub(crate) fn replicas(&self) -> Option<Vec<SocketAddr>> {
-        self.peers.as_ref().map(|peers| peers.ready.clone())
+        self.peers.as_ref().map(|peers| peers.serving.clone())
     }
 
     /// Lets the statuses be written, by whichever replica leads.
@@ -117,16 +117,19 @@ impl Cluster {
 }
 
 impl Peers {
-    /// Those that are ready, as the slices of the Service say.
+    /// Those that are ready, as the slices of the Service say, and those that end: they keep their slots until they have
+    /// let their last requests go.
     fn find(&mut self, objects: &[Object]) {
         let slices = objects.iter().filter_map(|object| self.slice(object));
-        let ready = slices
-            .flat_map(|slice| &slice.spec.endpoints)
-            .filter(|endpoint| endpoint.conditions.ready.unwrap_or(true));
-        let addresses = ready.filter_map(|endpoint| endpoint.addresses.first()?.parse().ok());
-        self.ready = addresses.map(|address: IpAddr| SocketAddr::new(address, 0)).collect();
-        self.ready.sort_unstable();
-        self.ready.dedup();
+        let serves = |endpoint: &&SliceEndpoint| {
+            let conditions = &endpoint.conditions;
+            conditions.ready.unwrap_or(true) || conditions.terminating.unwrap_or(false)
+        };
+        let serving = slices.flat_map(|slice| &slice.spec.endpoints).filter(serves);
+        let addresses = serving.filter_map(|endpoint| endpoint.addresses.first()?.parse().ok());
+        self.serving = addresses.map(|address: IpAddr| SocketAddr::new(address, 0)).collect();
+        self.serving.sort_unstable();
+        self.serving.dedup();
     }
 
     /// What an object says of them.
