@@ -2,8 +2,8 @@
 
     python -m tests.cluster.load_balancers
 
-Which one is none of a Service's business, but with externalTrafficPolicy Local it is one that has a ready endpoint. The
-rest is kube-proxy's.
+Which one is none of a Service's business, but with externalTrafficPolicy Local it is one that has an endpoint that serves,
+be it one that ends. The rest is kube-proxy's.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class LoadBalancers:
             endpoint.get("nodeName")
             for item in slices
             for endpoint in item.get("endpoints") or []
-            if endpoint["conditions"].get("ready")
+            if endpoint["conditions"].get("serving")
         }
         return [node for node in alive if node.name in serving]
 

@@ -3,9 +3,10 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::{Result as Outcome, ensure};
+use anyhow::{Context, Result as Outcome, ensure};
 use rustix::process::Signal;
 use serde_json::json;
+use tests::frames::{self, Frame, Wire};
 use tests::random::Random;
 use tests::{Behaviour, Client, Endpoint, Result, Scene, Step};
 use tokio::task::JoinSet;
@@ -104,6 +105,61 @@ async fn idle_connections_do_not_delay_the_end() -> Result {
     }
     scene.sheave.signal(Signal::INT)?;
     ensure!(scene.sheave.ended().await?.code() == Some(0));
+    Ok(())
+}
+
+/// Load balancers need a while to learn of it: until then who comes is served.
+#[tokio::test]
+async fn who_comes_while_others_learn_is_served_and_told() -> Result {
+    let mut scene = scene(Behaviour::ok(), &["--drain-delay", "1h"]).await?;
+    let mut old = scene.client().await?;
+    ensure!(!old.get("/").await?.closes());
+    scene.sheave.signal(Signal::TERM)?;
+    let ready = async || Ok(scene.sheave.admin_get("/readyz").await?.status());
+    tests::eventually("not ready any more", ready, |status| *status == 503).await?;
+    scene.sheave.said(0, "leaving").await?;
+    ensure!(old.get("/").await?.closes());
+    old.end().await?;
+    for _ in 0..3 {
+        let mut new = scene.client().await?;
+        ensure!(new.get("/").await?.closes());
+        new.end().await?;
+    }
+    scene.sheave.signal(Signal::TERM)?;
+    ensure!(scene.sheave.ended().await?.code() == Some(2), "a second signal stops at once");
+    Ok(())
+}
+
+/// A client that was told to leave before its first request would but come again.
+#[tokio::test]
+async fn http2_may_have_its_first_request_before_it_is_told() -> Result {
+    let scene = scene(Behaviour::ok(), &["--drain-delay", "1h"]).await?;
+    scene.sheave.signal(Signal::TERM)?;
+    scene.sheave.said(0, "leaving").await?;
+    let mut wire = Wire::connect(scene.sheave.address(), &[]).await?;
+    wire.write(&Frame::new(frames::PING, 0, 0, [0; 8])).await?;
+    while let Some(frame) = wire.reader.frame().await?
+        && frame.kind != frames::PING
+    {
+        ensure!(frame.kind != frames::GOAWAY, "told before its first request");
+    }
+    wire.write(&Frame::get(1)).await?;
+    let (mut is_told, mut is_answered) = (false, false);
+    while !(is_told && is_answered) {
+        let frame = wire.reader.frame().await?.context("an answer, and to be told to leave")?;
+        is_told |= frame.kind == frames::GOAWAY;
+        is_answered |= frame.stream == 1 && frame.flags & frames::END_STREAM != 0;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn after_the_delay_it_drains() -> Result {
+    let mut scene = scene(Behaviour::ok(), &["--drain-delay", "300ms"]).await?;
+    let begun = Instant::now();
+    scene.sheave.signal(Signal::TERM)?;
+    ensure!(scene.sheave.ended().await?.code() == Some(0));
+    ensure!(begun.elapsed() >= Duration::from_millis(300), "{:?}", begun.elapsed());
     Ok(())
 }
 

@@ -402,6 +402,12 @@ impl Proxy {
         observe::collect(&self.shared, sink);
     }
 
+    /// Says to clients with each answer that their connections will be closed, and still takes in who comes: what `drain`
+    /// is to come after, once nobody sends clients here any more.
+    pub fn leave(&self) {
+        self.shared.enter(Stage::Leaving);
+    }
+
     /// Stops listening, lets running requests end and says to clients that their connections will be closed. True: all
     /// connections had gone in time.
     pub fn drain(&self, timeout: Duration) -> bool {

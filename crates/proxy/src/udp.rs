@@ -72,7 +72,7 @@ pub(crate) async fn serve(
         }
     }
     // Where the listener itself has gone, its flows see that and end.
-    if front.worker.stage() == Stage::Serving {
+    if front.worker.stage() < Stage::Draining {
         return;
     }
     // Only those who had a flow before still get through: see `flow_of`.
@@ -125,7 +125,7 @@ impl Front {
         }
         let live = self.worker.live();
         let listener = live.listener(&self.bound)?;
-        if self.worker.stage() != Stage::Serving {
+        if self.worker.stage() >= Stage::Draining {
             return None;
         }
         let counters = &self.bound.counters[self.worker.index];

@@ -90,7 +90,9 @@ pub(crate) enum Command {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Stage {
     Serving,
-    /// Answers say that the connection will be closed.
+    /// Answers say that the connection will be closed; who comes is still taken in, as not everybody knows yet.
+    Leaving,
+    /// Nobody is taken in any more.
     Draining,
     /// Idle connections are closed.
     Closing,
@@ -156,7 +158,8 @@ impl Shared {
     pub(crate) fn stage(&self) -> Stage {
         match self.stage.load(Ordering::Acquire) {
             0 => Stage::Serving,
-            1 => Stage::Draining,
+            1 => Stage::Leaving,
+            2 => Stage::Draining,
             _ => Stage::Closing,
         }
     }

@@ -125,7 +125,14 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "N", value_parser = values::workers, help_heading = PROCESS)]
     pub(crate) workers: Option<NonZeroUsize>,
 
-    /// How long running requests may take to end after SIGTERM.
+    /// How long new connections are still taken in after SIGTERM, while others learn that this process ends.
+    ///
+    /// /readyz says so at once, and clients are told with each answer to connect anew. In a cluster: as long as it takes
+    /// until nobody sends clients here any more.
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = values::duration, help_heading = PROCESS)]
+    pub(crate) drain_delay: Duration,
+
+    /// How long running requests may take to end after that.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = values::duration, help_heading = PROCESS)]
     pub(crate) drain_timeout: Duration,
 

@@ -17,6 +17,7 @@ use tokio::runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task;
+use tokio::time::{Instant, sleep_until};
 
 use crate::admin::{self, Bounded};
 use crate::check::counted;
@@ -88,14 +89,21 @@ async fn serve(flags: Serve) -> Result<(), Failure> {
         write_ready_file(path, admin, scaler_address, &proxy)?;
     }
 
+    let mut leaves_at = None;
     loop {
         tokio::select! {
             changed = sources.changed() => changed.context("cannot watch files")?,
             () = configuration.follow_names() => continue,
             () = settle(&mut replicas) => continue,
+            () = until(leaves_at) => break,
             signal = signals.next() => match signal {
                 Request::Reread => sources.expire(),
-                Request::Stop => break,
+                Request::Stop if leaves_at.is_some() => return Err(cut_off_by_signal()),
+                Request::Stop => {
+                    report.send_modify(|report| report.phase = Phase::Draining);
+                    leaves_at = Some(leave(&proxy, flags.drain_delay));
+                    continue;
+                }
             },
         }
         configuration.reload(sources.load()).await;
@@ -104,8 +112,23 @@ async fn serve(flags: Serve) -> Result<(), Failure> {
             replicas.learn(members);
         }
     }
-    report.send_modify(|report| report.phase = Phase::Draining);
     drain(proxy, flags.drain_timeout, &mut signals).await
+}
+
+/// Has clients told that this process ends, for so long; tells when that is over.
+fn leave(proxy: &Proxy, delay: Duration) -> Instant {
+    if !delay.is_zero() {
+        tracing::info!(delay_seconds = delay.as_secs_f64(), "leaving: new connections are still taken in");
+        proxy.leave();
+    }
+    Instant::now() + delay
+}
+
+async fn until(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => sleep_until(moment).await,
+        None => pending().await,
+    }
 }
 
 /// Waits until slots are to be dealt anew, and does it.
@@ -298,6 +321,11 @@ fn write_ready_file(
     })
 }
 
+fn cut_off_by_signal() -> Failure {
+    tracing::warn!("a second signal: the requests that still run are cut off");
+    Failure::CutOff
+}
+
 /// Lets running requests end, until the timeout or a second signal.
 async fn drain(proxy: Arc<Proxy>, timeout: Duration, signals: &mut Signals) -> Result<(), Failure> {
     tracing::info!(timeout_seconds = timeout.as_secs_f64(), "draining: no new requests");
@@ -311,8 +339,7 @@ async fn drain(proxy: Arc<Proxy>, timeout: Duration, signals: &mut Signals) -> R
             }
         },
         () = signals.stop() => {
-            tracing::warn!("a second signal: the requests that still run are cut off");
-            return Err(Failure::CutOff);
+            return Err(cut_off_by_signal());
         }
     }
     Ok(())

@@ -58,13 +58,14 @@ class Load:
         address, host, pause_seconds = self._place
         connection = http.client.HTTPConnection(address, 80, timeout=TIMEOUT_SECONDS)
         while not self._over.is_set():
+            begun = time.monotonic()
             try:
                 connection.request("GET", "/", headers={"Host": host})
                 response = connection.getresponse()
                 body = response.read()
                 self.answers.append(Answer(time.monotonic(), response.status, _pod(body)))
             except (OSError, http.client.HTTPException) as error:
-                self.failures.append(f"{type(error).__name__}: {error}")
+                self.failures.append(f"{time.monotonic() - begun:.3f} s: {type(error).__name__}: {error}")
                 connection.close()
             time.sleep(pause_seconds)
         connection.close()

@@ -38,6 +38,8 @@ pub(super) struct Carrier {
     pub(super) refused: Rc<RefCell<Refused>>,
     /// When it will be old; `None`: never.
     pub(super) leave_at: Option<Time>,
+    /// Whether there has been a request.
+    has_begun: Cell<bool>,
     /// Requests under way.
     open: Cell<u32>,
     /// When the last of those that have ended did so.
@@ -63,6 +65,7 @@ impl Carrier {
             accepted,
             refused: Rc::new(RefCell::new(refused)),
             leave_at,
+            has_begun: Cell::new(false),
             open: Cell::new(0),
             ended: Cell::new(clock::now()),
             waiting: RefCell::default(),
@@ -71,6 +74,7 @@ impl Carrier {
 
     /// A request begins. What it is served by, and with: `serve` ends it.
     pub(super) fn begin(&self, stream: Stream) -> (Client, Box<Exchange>) {
+        self.has_begun.set(true);
         self.open.set(self.open.get() + 1);
         (Client::of_stream(self, &self.worker, stream), self.worker.exchange())
     }
@@ -125,7 +129,13 @@ impl Carrier {
 
     /// The process ends, or nobody listens there any more.
     pub(super) fn must_leave(&self) -> bool {
-        self.worker.stage() != Stage::Serving || self.worker.live().listener(&self.bound).is_none()
+        let is_over = match self.worker.stage() {
+            Stage::Serving => false,
+            // Told to leave before its first request, a client would but come again.
+            Stage::Leaving => self.has_begun.get(),
+            Stage::Draining | Stage::Closing => true,
+        };
+        is_over || self.worker.live().listener(&self.bound).is_none()
     }
 
     /// For an idle connection, and for the head of a request.

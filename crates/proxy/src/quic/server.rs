@@ -312,7 +312,7 @@ impl Port {
     /// Somebody wants to connect.
     pub(super) fn arrive(&mut self, incoming: Incoming) {
         let Role::Server(server) = &mut self.role else { return self.endpoint.ignore(incoming) };
-        let is_serving = server.agenda.takes_in() && server.worker.stage() == Stage::Serving;
+        let is_serving = server.agenda.takes_in() && server.worker.stage() < Stage::Draining;
         if !is_serving {
             return self.refuse(incoming);
         }

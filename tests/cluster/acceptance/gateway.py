@@ -1,0 +1,121 @@
+"""A Gateway in the test cluster, served by Sheave as its manifests install it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import unittest
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.cluster.acceptance.load import Load
+from tests.cluster.api import Object
+from tests.cluster.places import IMAGES, KUBECONFIG, PROGRAMS, REPOSITORY
+from tests.cluster.tests import running
+from tests.cluster.tests.running import ECHO, ClusterTest, container
+
+SYSTEM = "/apis/apps/v1/namespaces/sheave-system/deployments/sheave"
+GATEWAY_API = "/apis/gateway.networking.k8s.io/v1"
+CLIENTS = 12
+PAUSE_SECONDS = 0.004
+POD_NAME = {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
+NAMESPACE = {"name": "NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}}
+PROBE = {"httpGet": {"path": "/", "port": 3000}, "periodSeconds": 1}
+WEB = container(ECHO, env=[POD_NAME, NAMESPACE], readinessProbe=PROBE)
+KINDS = {
+    "gateways": {"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway"},
+    "httproutes": {"apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute"},
+}
+
+
+def install() -> None:
+    """Begins a cluster with Sheave in it, for a module's tests; they are skipped where there can be none."""
+    binary = Path(os.environ.get("SHEAVE_BINARY", REPOSITORY / "target" / "release" / "sheave"))
+    if not binary.exists():
+        raise unittest.SkipTest(f"{binary} is not there: `cargo build --release --package sheave` builds it")
+    running.start()
+    IMAGES.write_text(f'["sheave"]\nprogram = "{binary}"\n')
+    for path in ("deploy/chart/crds", "deploy/manifests/install.yaml"):
+        kubectl("apply", "--server-side", "--filename", str(REPOSITORY / path))
+    kubectl("--namespace", "sheave-system", "rollout", "status", "--timeout=60s", "deployment/sheave")
+
+
+def kubectl(*words: str) -> str:
+    argv = [str(PROGRAMS / "kubectl"), "--kubeconfig", str(KUBECONFIG), *words]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
+    if done.returncode:
+        raise AssertionError(f"kubectl {' '.join(words)}: {done.stderr}")
+    return done.stdout
+
+
+class GatewayTest(ClusterTest):
+    def setUp(self) -> None:
+        super().setUp()
+        self.host = f"{self.namespace}.test"
+        service = self.wait(
+            lambda: self.api.get("/api/v1/namespaces/sheave-system/services/sheave")["status"]
+            .get("loadBalancer", {})
+            .get("ingress"),
+            "an address for Sheave",
+        )
+        self.address = service[0]["ip"]
+
+    def serve(self, replicas: int, image: Object) -> None:
+        """Pods behind a Service, a route and a Gateway, until they answer."""
+        labels = {"app": "web"}
+        template = {"metadata": {"labels": labels}, "spec": {"containers": [image], "terminationGracePeriodSeconds": 10}}
+        self.make("deployments", "web", spec={"replicas": replicas, "selector": {"matchLabels": labels}, "template": template})
+        self.make("services", "web", spec={"selector": labels, "ports": [{"port": 80, "targetPort": 3000}]})
+        listener = {"name": "http", "port": 80, "protocol": "HTTP", "hostname": self.host}
+        self.gateway_api("gateways", gatewayClassName="sheave", listeners=[listener])
+        self.gateway_api("httproutes", parentRefs=[{"name": "web"}], rules=[{"backendRefs": [{"name": "web", "port": 80}]}])
+        self.wait_for_replicas(replicas)
+        self.wait(self.answers, "an answer through the Gateway")
+
+    def gateway_api(self, kind: str, **spec: object) -> None:
+        path = f"{GATEWAY_API}/namespaces/{self.namespace}/{kind}"
+        self.api.post(path, {"metadata": {"name": "web"}, "spec": spec, **KINDS[kind]})
+
+    def answers(self) -> bool:
+        with Load(self.address, self.host, 1, 0.05) as load:
+            time.sleep(0.2)
+        return bool(load.answers) and not load.problems()
+
+    def scale(self, replicas: int) -> None:
+        self.api.patch(self.path("deployments", "web"), {"spec": {"replicas": replicas}})
+
+    def wait_for_replicas(self, replicas: int) -> None:
+        self.wait(lambda: len(self.ready()) == replicas, f"{replicas} ready endpoints")
+
+    def ready(self) -> set[str]:
+        """The pods that are ready, by the Service's slices."""
+        path = f"/apis/discovery.k8s.io/v1/namespaces/{self.namespace}/endpointslices"
+        slices = self.api.get(path, labelSelector="kubernetes.io/service-name=web")["items"]
+        endpoints = [endpoint for it in slices for endpoint in it.get("endpoints") or []]
+        return {endpoint["targetRef"]["name"] for endpoint in endpoints if endpoint["conditions"].get("ready")}
+
+    def roll_over(self, path: str) -> None:
+        """Replaces every pod of a Deployment."""
+        annotations = {"rolled-over": str(time.time())}
+        asked = self.api.patch(path, {"spec": {"template": {"metadata": {"annotations": annotations}}}})
+        self.wait(lambda: self.is_rolled_over(path, asked["metadata"]["generation"]), "the roll-over")
+        time.sleep(1)
+
+    def is_rolled_over(self, path: str, generation: int) -> bool:
+        now = self.api.get(path)
+        status, wanted = now["status"], now["spec"]["replicas"]
+        counts = [status.get(name) for name in ("replicas", "updatedReplicas", "readyReplicas")]
+        return status.get("observedGeneration", 0) >= generation and counts == [wanted] * 3
+
+    @contextmanager
+    def load(self) -> Iterator[Load]:
+        """Under load; nobody's request may fail."""
+        with Load(self.address, self.host, CLIENTS, PAUSE_SECONDS) as load:
+            yield load
+        problems = load.problems()
+        print(f"{self.id()}: {len(load.answers)} answers, {len(problems)} failures", file=sys.stderr)
+        self.assertEqual(problems, [])
+        self.assertGreater(len(load.answers), CLIENTS)
