@@ -120,7 +120,8 @@ impl<'a> Asking<'a> {
         if let Object::Gateway(gateway) = object {
             return Some(Self::of_gateway(gateway));
         }
-        let Object::Refused(Resource { metadata, spec, .. }) = object else { return None };
+        let Object::Refused(refused) = object else { return None };
+        let Resource { metadata, spec, .. } = &**refused;
         let class = spec.class.as_deref();
         (spec.kind == "Gateway").then_some(Self { metadata, class, addresses: None })
     }

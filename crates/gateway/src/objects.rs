@@ -61,6 +61,8 @@ mod refused;
 /// Objects from a few flags.
 mod shorthand;
 
+use std::sync::Arc;
+
 pub use backend_health::{
     ActiveHealth, BackendRetry, GrpcStatus, Health, PassiveHealth, ProbeType, SlowStart,
 };
@@ -120,47 +122,47 @@ pub use shorthand::{Listen, ListenProtocol, Shorthand, certificate, shorthand};
 pub use stream_route::{StreamBackendRef, StreamRouteRule, StreamRouteSpec};
 pub use tls_route::TlsRouteSpec;
 
-/// An object that we understand.
+/// An object that we understand. Who keeps it shares it: there may be thousands.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Object {
     /// Whose labels others select by.
-    Namespace(Resource<NamespaceSpec>),
+    Namespace(Arc<Resource<NamespaceSpec>>),
     /// Who serves the Gateways of a class.
-    GatewayClass(Resource<GatewayClassSpec>),
+    GatewayClass(Arc<Resource<GatewayClassSpec>>),
     /// Where to accept.
-    Gateway(Resource<GatewaySpec>),
+    Gateway(Arc<Resource<GatewaySpec>>),
     /// Where a Gateway accepts besides.
-    ListenerSet(Resource<ListenerSetSpec>),
+    ListenerSet(Arc<Resource<ListenerSetSpec>>),
     /// Which requests go to which Services.
-    HttpRoute(Resource<HttpRouteSpec>),
+    HttpRoute(Arc<Resource<HttpRouteSpec>>),
     /// Which calls of gRPC go to which Services.
-    GrpcRoute(Resource<GrpcRouteSpec>),
+    GrpcRoute(Arc<Resource<GrpcRouteSpec>>),
     /// Where TLS connections go, by name.
-    TlsRoute(Resource<TlsRouteSpec>),
+    TlsRoute(Arc<Resource<TlsRouteSpec>>),
     /// Where connections go.
-    TcpRoute(Resource<StreamRouteSpec>),
+    TcpRoute(Arc<Resource<StreamRouteSpec>>),
     /// Where flows of datagrams go.
-    UdpRoute(Resource<StreamRouteSpec>),
+    UdpRoute(Arc<Resource<StreamRouteSpec>>),
     /// Who serves the Ingresses of a class.
-    IngressClass(Resource<IngressClassSpec>),
+    IngressClass(Arc<Resource<IngressClassSpec>>),
     /// Which requests go to which Services, as it was said before Gateway API.
-    Ingress(Resource<IngressSpec>),
+    Ingress(Arc<Resource<IngressSpec>>),
     /// Who may refer to objects of another namespace.
-    ReferenceGrant(Resource<ReferenceGrantSpec>),
+    ReferenceGrant(Arc<Resource<ReferenceGrantSpec>>),
     /// A name for endpoints, and their ports.
-    Service(Resource<ServiceSpec>),
+    Service(Arc<Resource<ServiceSpec>>),
     /// Some endpoints of a Service.
-    EndpointSlice(Resource<EndpointSliceSpec>),
+    EndpointSlice(Arc<Resource<EndpointSliceSpec>>),
     /// Certificates and keys.
-    Secret(Resource<SecretSpec>),
+    Secret(Arc<Resource<SecretSpec>>),
     /// Certificates of authorities.
-    ConfigMap(Resource<ConfigMapSpec>),
+    ConfigMap(Arc<Resource<ConfigMapSpec>>),
     /// How connections to the endpoints of a Service are encrypted.
-    BackendTlsPolicy(Resource<BackendTlsPolicySpec>),
+    BackendTlsPolicy(Arc<Resource<BackendTlsPolicySpec>>),
     /// How the endpoints of a Service are used.
-    BackendPolicy(Box<Resource<BackendPolicySpec>>),
+    BackendPolicy(Arc<Resource<BackendPolicySpec>>),
     /// What clients of a Gateway may do.
-    ClientPolicy(Resource<ClientPolicySpec>),
+    ClientPolicy(Arc<Resource<ClientPolicySpec>>),
     /// One that cannot be read; of clusters only, for a file with such an object is refused.
-    Refused(Resource<RefusedSpec>),
+    Refused(Arc<Resource<RefusedSpec>>),
 }

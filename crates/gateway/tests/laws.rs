@@ -119,10 +119,10 @@ fn with_slices(slices: Vec<EndpointSliceSpec>) -> Vec<Object> {
     let place = objects.iter().position(|it| matches!(it, Object::EndpointSlice(_))).unwrap();
     let Object::EndpointSlice(template) = objects.remove(place) else { unreachable!() };
     objects.extend(slices.into_iter().enumerate().map(|(n, spec)| {
-        let mut slice = template.clone();
+        let mut slice = (*template).clone();
         slice.metadata.name = format!("slice-{n}");
         slice.spec = spec;
-        Object::EndpointSlice(slice)
+        Object::EndpointSlice(slice.into())
     }));
     objects
 }

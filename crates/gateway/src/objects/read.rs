@@ -244,7 +244,7 @@ static KINDS: [Kind; 19] = [
         name: "BackendPolicy",
         versions: SHEAVE,
         schema: LazyLock::new(schema::<BackendPolicySpec>),
-        read: |reader, raw| reader.read_spec(raw).map(Box::new).map(Object::BackendPolicy),
+        read: |reader, raw| reader.read_spec(raw).map(Object::BackendPolicy),
     },
     Kind {
         name: "ClientPolicy",
@@ -350,7 +350,7 @@ impl Reader {
         let metadata = serde_json::from_value(metadata).ok()?;
         let Problem { field, message, .. } = self.problems.get(before)?;
         let spec = RefusedSpec { message: format!("{field}: {message}"), ..spec };
-        Some(Object::Refused(Resource { origin: origin.clone(), metadata, spec }))
+        Some(Object::Refused(Arc::new(Resource { origin: origin.clone(), metadata, spec })))
     }
 
     fn read_list(&mut self, origin: &Origin, mut fields: Map<String, Value>) {
@@ -370,7 +370,7 @@ impl Reader {
     }
 
     /// An object as most are: `metadata` and `spec`, and a status that is not ours to read.
-    fn read_spec<S: DeserializeOwned>(&mut self, mut raw: Raw<'_>) -> Option<Resource<S>> {
+    fn read_spec<S: DeserializeOwned>(&mut self, mut raw: Raw<'_>) -> Option<Arc<Resource<S>>> {
         let metadata = raw.fields.remove("metadata");
         let spec = raw.fields.remove("spec").unwrap_or_else(|| json!({}));
         let unknown = |name: &&String| !["apiVersion", "kind", "status"].contains(&name.as_str());
@@ -385,7 +385,7 @@ impl Reader {
     }
 
     /// An object without a `spec`, whose fields stand beside its metadata.
-    fn read_flat<S: DeserializeOwned>(&mut self, mut raw: Raw<'_>) -> Option<Resource<S>> {
+    fn read_flat<S: DeserializeOwned>(&mut self, mut raw: Raw<'_>) -> Option<Arc<Resource<S>>> {
         let metadata = raw.fields.remove("metadata");
         let mut fields = std::mem::take(&mut raw.fields);
         fields.retain(|name, _| !["apiVersion", "kind"].contains(&name.as_str()));
@@ -398,11 +398,11 @@ impl Reader {
         metadata: Option<Value>,
         field: &str,
         spec: Value,
-    ) -> Option<Resource<S>> {
+    ) -> Option<Arc<Resource<S>>> {
         let metadata = metadata.unwrap_or_else(|| json!({}));
         let metadata = self.read_part::<Metadata>(raw, &METADATA, "metadata", metadata);
         let spec = self.read_part::<S>(raw, &raw.kind.schema, field, spec);
-        Some(Resource { origin: raw.origin.clone(), metadata: metadata?, spec: spec? })
+        Some(Arc::new(Resource { origin: raw.origin.clone(), metadata: metadata?, spec: spec? }))
     }
 
     /// A part of an object, if it is without fault; all faults are reported.

@@ -75,19 +75,19 @@ impl Shorthand {
 
 /// The objects that the flags stand for: everything that is accepted goes to the one Service.
 pub fn shorthand(flags: &Shorthand) -> Vec<Object> {
-    let mut objects = vec![Object::GatewayClass(class())];
+    let mut objects = vec![Object::GatewayClass(class().into())];
     let gateway = |(n, listen): (usize, &Listen)| gateway(n, *listen, flags.certificates);
-    objects.extend((1..).zip(&flags.listen).map(gateway).map(Object::Gateway));
+    objects.extend((1..).zip(&flags.listen).map(gateway).map(Arc::new).map(Object::Gateway));
     let with_http3 = (1..).zip(&flags.listen).filter(|(_, listen)| flags.serve_http3(**listen));
-    objects.extend(with_http3.map(|(n, _)| client_policy(n)).map(Object::ClientPolicy));
+    objects.extend(with_http3.map(|(n, _)| client_policy(n)).map(Arc::new).map(Object::ClientPolicy));
     let parents = |protocols: &[ListenProtocol]| parents(&flags.listen, protocols);
     let requests = parents(&[ListenProtocol::Http, ListenProtocol::Https]);
-    objects.extend(requests.map(http_route).map(Object::HttpRoute));
-    objects.extend(parents(&[ListenProtocol::Tcp]).map(stream_route).map(Object::TcpRoute));
-    objects.extend(parents(&[ListenProtocol::Udp]).map(stream_route).map(Object::UdpRoute));
-    objects.push(Object::Service(service()));
-    objects.extend(slices(&flags.to).map(Object::EndpointSlice));
-    objects.push(Object::BackendPolicy(Box::new(policy(flags))));
+    objects.extend(requests.map(http_route).map(Arc::new).map(Object::HttpRoute));
+    objects.extend(parents(&[ListenProtocol::Tcp]).map(stream_route).map(Arc::new).map(Object::TcpRoute));
+    objects.extend(parents(&[ListenProtocol::Udp]).map(stream_route).map(Arc::new).map(Object::UdpRoute));
+    objects.push(Object::Service(service().into()));
+    objects.extend(slices(&flags.to).map(Arc::new).map(Object::EndpointSlice));
+    objects.push(Object::BackendPolicy(policy(flags).into()));
     objects
 }
 
@@ -96,7 +96,7 @@ pub fn certificate(number: usize, origin: Origin, chain: Vec<u8>, key: Vec<u8>) 
     let values = [("tls.crt", chain), ("tls.key", key)];
     let data = values.map(|(name, value)| (name.to_owned(), Encoded(value))).into();
     let spec = SecretSpec { data, ..Default::default() };
-    Object::Secret(Resource { origin, ..resource(&certificate_name(number), spec) })
+    Object::Secret(Arc::new(Resource { origin, ..resource(&certificate_name(number), spec) }))
 }
 
 fn certificate_name(number: usize) -> String {

@@ -22,6 +22,7 @@ mod policy;
 mod source;
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
@@ -73,7 +74,7 @@ pub fn status(addresses: &[IpAddr]) -> Value {
 }
 
 /// The Gateways that stand for IngressClasses, by which requests come for at least one Ingress.
-pub(crate) fn gateways(objects: &[Object]) -> Vec<Resource<GatewaySpec>> {
+pub(crate) fn gateways(objects: &[Object]) -> Vec<Arc<Resource<GatewaySpec>>> {
     let mut report = Report::default();
     let index = Index::new(objects, &mut report);
     let gateway = |object| if let Object::Gateway(gateway) = object { Some(gateway) } else { None };

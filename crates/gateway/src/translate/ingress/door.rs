@@ -114,21 +114,21 @@ impl<'a> Doors<'a> {
             GatewayClassSpec { controller_name: CONTROLLER.to_owned(), ..Default::default() };
         let resource = derived(class.object, "", &gateway_class, spec);
         made.sources.add("GatewayClass", &resource, vec![Place::of(class.ingresses[0], "")]);
-        made.objects.push(Object::GatewayClass(resource));
+        made.objects.push(Object::GatewayClass(resource.into()));
 
         let (listeners, places) = self.listeners();
         let spec =
             GatewaySpec { gateway_class_name: gateway_class, listeners, ..Default::default() };
         let resource = derived(class.object, NAMESPACE, self.class, spec);
         made.sources.add("Gateway", &resource, places);
-        made.objects.push(Object::Gateway(resource));
+        made.objects.push(Object::Gateway(resource.into()));
 
         let of_secrets =
             self.https.values().map(|it| (&*it.ingress.metadata.namespace, it.ingress));
         for (namespace, ingress) in of_secrets.collect::<BTreeMap<_, _>>() {
             let name = format!("ingress:{}", self.class);
             let resource = derived(ingress, namespace, &name, grant());
-            made.objects.push(Object::ReferenceGrant(resource));
+            made.objects.push(Object::ReferenceGrant(resource.into()));
         }
     }
 

@@ -51,7 +51,7 @@ pub(super) fn add(
         // As nobody else can call a policy.
         let resource = derived(ingress, namespace, &format!("ingress:{service}"), spec);
         made.sources.add("BackendPolicy", &resource, vec![Place::of(ingress, FIELD)]);
-        made.objects.push(Object::BackendPolicy(Box::new(resource)));
+        made.objects.push(Object::BackendPolicy(resource.into()));
     }
 }
 

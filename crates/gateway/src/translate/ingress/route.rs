@@ -105,7 +105,7 @@ impl Making<'_, '_> {
         let spec = HttpRouteSpec { parent_refs, hostnames, rules, ..Default::default() };
         let resource = derived(self.ingress, &metadata.namespace, &name, spec);
         made.sources.add("HTTPRoute", &resource, places);
-        made.objects.push(Object::HttpRoute(resource));
+        made.objects.push(Object::HttpRoute(resource.into()));
     }
 
     /// The rules of a host, with their backends.
