@@ -6,8 +6,10 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"os/signal"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"google.golang.org/grpc"
@@ -48,6 +50,7 @@ func call(words []string) error {
 	deadline := flags.Duration("deadline", 300*time.Millisecond, "of each call")
 	each := flags.Bool("connection-per-call", false, "a connection for each call, rather than one for all")
 	policy := flags.String("policy", "pick_first", "how gRPC chooses among the addresses that it knows")
+	authority := flags.String("authority", "", "the name that is asked for, if not the target's")
 	interval := flags.Duration("resolution-interval", 30*time.Second, "DNS is asked no oftener")
 	if err := flags.Parse(words[1:]); err != nil {
 		return err
@@ -57,6 +60,9 @@ func call(words []string) error {
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultServiceConfig(fmt.Sprintf(`{"loadBalancingConfig": [{%q: {}}]}`, *policy)),
 	}}
+	if *authority != "" {
+		c.options = append(c.options, grpc.WithAuthority(*authority))
+	}
 	if !*each {
 		if err := c.connect(); err != nil {
 			return err
@@ -93,12 +99,19 @@ func (c *caller) atOnce(count int) []result {
 	return results
 }
 
-// atRate makes calls at moments that do not depend on those before, each with its deadline from its moment on.
+// atRate makes calls at moments that do not depend on those before, each with its deadline from its moment on. SIGTERM
+// ends it early.
 func (c *caller) atRate(rate, seconds float64) []result {
 	results := make([]result, int(rate*seconds))
 	began := time.Now()
 	var running sync.WaitGroup
+	over, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
 	for number := range results {
+		if over.Err() != nil {
+			results = results[:number]
+			break
+		}
 		due := began.Add(time.Duration(float64(number) / rate * float64(time.Second)))
 		time.Sleep(time.Until(due))
 		running.Go(func() { results[number] = c.one(due) })

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from lab import golang
+from lab.article002.stage import MODULE
 from tests.cluster.acceptance.load import Load
 from tests.cluster.api import Object
 from tests.cluster.places import IMAGES, KUBECONFIG, PROGRAMS, REPOSITORY
@@ -28,6 +30,7 @@ WEB = container(ECHO, env=[POD_NAME, NAMESPACE], readinessProbe=PROBE)
 KINDS = {
     "gateways": {"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway"},
     "httproutes": {"apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute"},
+    "grpcroutes": {"apiVersion": "gateway.networking.k8s.io/v1", "kind": "GRPCRoute"},
 }
 
 
@@ -37,7 +40,8 @@ def install() -> None:
     if not binary.exists():
         raise unittest.SkipTest(f"{binary} is not there: `cargo build --release --package sheave` builds it")
     running.start()
-    IMAGES.write_text(f'["sheave"]\nprogram = "{binary}"\n')
+    programs = {"sheave": binary, "lab/echo": golang.build(MODULE)}
+    IMAGES.write_text("".join(f'["{image}"]\nprogram = "{program}"\n' for image, program in programs.items()))
     for path in ("deploy/chart/crds", "deploy/manifests/install.yaml"):
         kubectl("apply", "--server-side", "--filename", str(REPOSITORY / path))
     kubectl("--namespace", "sheave-system", "rollout", "status", "--timeout=60s", "deployment/sheave")
@@ -52,6 +56,8 @@ def kubectl(*words: str) -> str:
 
 
 class GatewayTest(ClusterTest):
+    LOAD = Load
+
     def setUp(self) -> None:
         super().setUp()
         self.host = f"{self.namespace}.test"
@@ -63,15 +69,15 @@ class GatewayTest(ClusterTest):
         )
         self.address = service[0]["ip"]
 
-    def serve(self, replicas: int, image: Object) -> None:
+    def serve(self, replicas: int, image: Object, route: str = "httproutes", **speaks: str) -> None:
         """Pods behind a Service, a route and a Gateway, until they answer."""
         labels = {"app": "web"}
         template = {"metadata": {"labels": labels}, "spec": {"containers": [image], "terminationGracePeriodSeconds": 10}}
         self.make("deployments", "web", spec={"replicas": replicas, "selector": {"matchLabels": labels}, "template": template})
-        self.make("services", "web", spec={"selector": labels, "ports": [{"port": 80, "targetPort": 3000}]})
+        self.make("services", "web", spec={"selector": labels, "ports": [{"port": 80, "targetPort": 3000, **speaks}]})
         listener = {"name": "http", "port": 80, "protocol": "HTTP", "hostname": self.host}
         self.gateway_api("gateways", gatewayClassName="sheave", listeners=[listener])
-        self.gateway_api("httproutes", parentRefs=[{"name": "web"}], rules=[{"backendRefs": [{"name": "web", "port": 80}]}])
+        self.gateway_api(route, parentRefs=[{"name": "web"}], rules=[{"backendRefs": [{"name": "web", "port": 80}]}])
         self.wait_for_replicas(replicas)
         self.wait(self.answers, "an answer through the Gateway")
 
@@ -80,8 +86,8 @@ class GatewayTest(ClusterTest):
         self.api.post(path, {"metadata": {"name": "web"}, "spec": spec, **KINDS[kind]})
 
     def answers(self) -> bool:
-        with Load(self.address, self.host, 1, 0.05) as load:
-            time.sleep(0.2)
+        with self.LOAD(self.address, self.host, 1, 0.05) as load:
+            time.sleep(0.5)
         return bool(load.answers) and not load.problems()
 
     def scale(self, replicas: int) -> None:
@@ -113,7 +119,7 @@ class GatewayTest(ClusterTest):
     @contextmanager
     def load(self) -> Iterator[Load]:
         """Under load; nobody's request may fail."""
-        with Load(self.address, self.host, CLIENTS, PAUSE_SECONDS) as load:
+        with self.LOAD(self.address, self.host, CLIENTS, PAUSE_SECONDS) as load:
             yield load
         problems = load.problems()
         print(f"{self.id()}: {len(load.answers)} answers, {len(problems)} failures", file=sys.stderr)

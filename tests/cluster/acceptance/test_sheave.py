@@ -1,6 +1,7 @@
 """What a Gateway's clients see while pods, Sheave's replicas and the API server come and go."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import time
 import urllib.request
 
 from tests.cluster.acceptance import gateway
+from tests.cluster.acceptance.calls import Calls
 from tests.cluster.acceptance.gateway import POD_NAME, SYSTEM, WEB, GatewayTest
 from tests.cluster.acceptance.load import Load
 from tests.cluster.places import REPOSITORY
@@ -49,11 +51,22 @@ ThreadingHTTPServer(("", 3000), Handler).serve_forever()
 """
 # Not a request, which would be counted.
 CONNECTS = {"tcpSocket": {"port": 3000}, "periodSeconds": 1}
+# It ends at once when it is told to; by then nobody sends anything there.
+ECHO_CALLS = container(
+    "lab/echo:1",
+    args=["serve", ":3000", "-delay", "2ms"],
+    env=[{**POD_NAME, "name": "REPLICA"}],
+    readinessProbe=CONNECTS,
+    lifecycle={"preStop": {"sleep": {"seconds": 2}}},
+)
 
 
 class PodsTest(GatewayTest):
-    def test_new_pods_have_their_share_at_once_and_no_request_fails_as_pods_come_and_go(self) -> None:
+    def begin(self) -> None:
         self.serve(1, WEB)
+
+    def test_new_pods_have_their_share_at_once_and_no_request_fails_as_pods_come_and_go(self) -> None:
+        self.begin()
         with self.load() as load:
             old = self.ready()
             self.scale(3)
@@ -64,20 +77,29 @@ class PodsTest(GatewayTest):
                 time.sleep(LOOK_SECONDS)
             start = max(since.values()) + 0.5
             time.sleep(6)
-            for pod, ready in since.items():
-                waited = (load.first(pod) or time.monotonic()) - ready
-                print(f"first request {1000 * waited:.0f} ms after readiness was seen", file=sys.stderr)
-                self.assertLessEqual(waited, FIRST_REQUEST_SECONDS)
-            shares = load.between(start, start + 5)
-            print(f"shares over 5 s: {sorted(shares.values())}", file=sys.stderr)
-            fair = shares.total() / 3
-            for pod in self.ready():
-                self.assertAlmostEqual(shares[pod] / fair, 1, delta=SHARE_TOLERANCE)
             self.scale(1)
             self.wait_for_replicas(1)
             time.sleep(2)
+        for pod, ready in since.items():
+            waited = (load.first(pod) or math.inf) - ready
+            print(f"first request {1000 * waited:.0f} ms after readiness was seen", file=sys.stderr)
+            self.assertLessEqual(waited, FIRST_REQUEST_SECONDS)
+        shares = load.between(start, start + 5)
+        print(f"shares over 5 s: {sorted(shares.values())}", file=sys.stderr)
+        fair = shares.total() / 3
+        for pod in old | since.keys():
+            self.assertAlmostEqual(shares[pod] / fair, 1, delta=SHARE_TOLERANCE)
         with self.load():
             self.roll_over(self.path("deployments", "web"))
+
+
+class GrpcPodsTest(PodsTest):
+    """The same with gRPC, where one client has one connection."""
+
+    LOAD = Calls
+
+    def begin(self) -> None:
+        self.serve(1, ECHO_CALLS, "grpcroutes", appProtocol="kubernetes.io/h2c")
 
 
 class ReplicasTest(GatewayTest):

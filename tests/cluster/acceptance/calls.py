@@ -1,0 +1,41 @@
+"""A client of gRPC that has one connection, and what it saw."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from http import HTTPStatus
+
+from lab import golang
+from lab.article002 import calls
+from lab.article002.stage import MODULE
+from tests.cluster.acceptance.load import TIMEOUT_SECONDS, Answer, Load
+
+RATE = 500
+# Longer than any test: it ends when it is told to.
+SECONDS = 600
+
+
+class Calls(Load):
+    """Calls at a rate, all on the connection that gRPC for Go keeps; they are known when the load is over."""
+
+    def __init__(self, address: str, host: str, clients: int, pause_seconds: float) -> None:
+        super().__init__(address, host, clients, pause_seconds)
+        how = {"rate": RATE, "seconds": SECONDS, "deadline": f"{TIMEOUT_SECONDS}s", "authority": host}
+        flags = [word for name, value in how.items() for word in (f"-{name}", str(value))]
+        self._argv = [str(golang.build(MODULE)), "call", f"passthrough:///{address}:80", *flags]
+
+    def __enter__(self) -> Calls:
+        self._process = subprocess.Popen(self._argv, stdout=subprocess.PIPE, text=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.send_signal(signal.SIGTERM)
+        told, _ = self._process.communicate(timeout=2 * TIMEOUT_SECONDS)
+        since = time.time() - time.monotonic()
+        for call in calls.read(told.splitlines()[1:]):
+            if call.failed:
+                self.failures.append(f"{call.seconds:.3f} s: {call.code}")
+            else:
+                self.answers.append(Answer(call.sent + call.seconds - since, HTTPStatus.OK, call.replica))
