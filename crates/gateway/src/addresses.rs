@@ -85,7 +85,7 @@ pub fn assign(
 ) -> Addresses {
     let mut pool = Pool { networks: pool, taken: BTreeSet::new() };
     let of_ingresses = ingress::gateways(objects);
-    let of_ingresses = of_ingresses.iter().map(Asking::of_gateway);
+    let of_ingresses = of_ingresses.iter().map(|it| Asking::of_gateway(it));
     let had = |gateway: &GatewayName| known.get(gateway).map_or(&[][..], Vec::as_slice);
     let hand = |gateway: Asking<'_>| Hand::of(gateway, &pool, had);
     let gateways = our_gateways(objects).into_iter().chain(of_ingresses);
