@@ -61,8 +61,6 @@ mod refused;
 /// Objects from a few flags.
 mod shorthand;
 
-use std::sync::Arc;
-
 pub use backend_health::{
     ActiveHealth, BackendRetry, GrpcStatus, Health, PassiveHealth, ProbeType, SlowStart,
 };
@@ -103,7 +101,7 @@ pub use ingress::{
     IngressRule, IngressService, IngressSpec, IngressTls,
 };
 pub use listener_set::{AllowedListeners, ListenerNamespaces, ListenerSetSpec, ParentGatewayRef};
-pub use metadata::{Metadata, Resource};
+pub use metadata::{Metadata, Resource, Shared};
 pub use namespace::{
     LabelExpression, LabelSelector, NAMESPACE_NAME_LABEL, NamespaceSpec, namespace_labels,
 };
@@ -126,43 +124,43 @@ pub use tls_route::TlsRouteSpec;
 #[derive(Clone, Debug, PartialEq)]
 pub enum Object {
     /// Whose labels others select by.
-    Namespace(Arc<Resource<NamespaceSpec>>),
+    Namespace(Shared<NamespaceSpec>),
     /// Who serves the Gateways of a class.
-    GatewayClass(Arc<Resource<GatewayClassSpec>>),
+    GatewayClass(Shared<GatewayClassSpec>),
     /// Where to accept.
-    Gateway(Arc<Resource<GatewaySpec>>),
+    Gateway(Shared<GatewaySpec>),
     /// Where a Gateway accepts besides.
-    ListenerSet(Arc<Resource<ListenerSetSpec>>),
+    ListenerSet(Shared<ListenerSetSpec>),
     /// Which requests go to which Services.
-    HttpRoute(Arc<Resource<HttpRouteSpec>>),
+    HttpRoute(Shared<HttpRouteSpec>),
     /// Which calls of gRPC go to which Services.
-    GrpcRoute(Arc<Resource<GrpcRouteSpec>>),
+    GrpcRoute(Shared<GrpcRouteSpec>),
     /// Where TLS connections go, by name.
-    TlsRoute(Arc<Resource<TlsRouteSpec>>),
+    TlsRoute(Shared<TlsRouteSpec>),
     /// Where connections go.
-    TcpRoute(Arc<Resource<StreamRouteSpec>>),
+    TcpRoute(Shared<StreamRouteSpec>),
     /// Where flows of datagrams go.
-    UdpRoute(Arc<Resource<StreamRouteSpec>>),
+    UdpRoute(Shared<StreamRouteSpec>),
     /// Who serves the Ingresses of a class.
-    IngressClass(Arc<Resource<IngressClassSpec>>),
+    IngressClass(Shared<IngressClassSpec>),
     /// Which requests go to which Services, as it was said before Gateway API.
-    Ingress(Arc<Resource<IngressSpec>>),
+    Ingress(Shared<IngressSpec>),
     /// Who may refer to objects of another namespace.
-    ReferenceGrant(Arc<Resource<ReferenceGrantSpec>>),
+    ReferenceGrant(Shared<ReferenceGrantSpec>),
     /// A name for endpoints, and their ports.
-    Service(Arc<Resource<ServiceSpec>>),
+    Service(Shared<ServiceSpec>),
     /// Some endpoints of a Service.
-    EndpointSlice(Arc<Resource<EndpointSliceSpec>>),
+    EndpointSlice(Shared<EndpointSliceSpec>),
     /// Certificates and keys.
-    Secret(Arc<Resource<SecretSpec>>),
+    Secret(Shared<SecretSpec>),
     /// Certificates of authorities.
-    ConfigMap(Arc<Resource<ConfigMapSpec>>),
+    ConfigMap(Shared<ConfigMapSpec>),
     /// How connections to the endpoints of a Service are encrypted.
-    BackendTlsPolicy(Arc<Resource<BackendTlsPolicySpec>>),
+    BackendTlsPolicy(Shared<BackendTlsPolicySpec>),
     /// How the endpoints of a Service are used.
-    BackendPolicy(Arc<Resource<BackendPolicySpec>>),
+    BackendPolicy(Shared<BackendPolicySpec>),
     /// What clients of a Gateway may do.
-    ClientPolicy(Arc<Resource<ClientPolicySpec>>),
+    ClientPolicy(Shared<ClientPolicySpec>),
     /// One that cannot be read; of clusters only, for a file with such an object is refused.
-    Refused(Arc<Resource<RefusedSpec>>),
+    Refused(Shared<RefusedSpec>),
 }

@@ -1,6 +1,8 @@
 //! What every object has: where it was written, its name, its age.
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -61,6 +63,36 @@ impl Metadata {
     pub fn precedence(&self) -> impl Ord + use<'_> {
         let age = self.creation_timestamp.as_deref();
         (age.is_none(), age, self.namespace.as_str(), self.name.as_str())
+    }
+}
+
+/// An object that several keep: cheap to clone, and to compare with itself.
+#[derive(Debug)]
+pub struct Shared<S>(Arc<Resource<S>>);
+
+impl<S> Clone for Shared<S> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<S> Deref for Shared<S> {
+    type Target = Resource<S>;
+
+    fn deref(&self) -> &Resource<S> {
+        &self.0
+    }
+}
+
+impl<S: PartialEq> PartialEq for Shared<S> {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
+    }
+}
+
+impl<S> From<Resource<S>> for Shared<S> {
+    fn from(object: Resource<S>) -> Self {
+        Self(Arc::new(object))
     }
 }
 

@@ -11,7 +11,7 @@ use super::{
     BackendPolicySpec, BackendTlsPolicySpec, ClientPolicySpec, ConfigMapSpec, EndpointSliceSpec,
     GatewayClassSpec, GatewaySpec, GrpcRouteSpec, HttpRouteSpec, IngressClassSpec, IngressSpec,
     ListenerSetSpec, Metadata, NamespaceSpec, Object, ReferenceGrantSpec, RefusedSpec, Resource,
-    SecretSpec, ServiceSpec, StreamRouteSpec, TlsRouteSpec,
+    SecretSpec, ServiceSpec, Shared, StreamRouteSpec, TlsRouteSpec,
 };
 use crate::problem::{self, Origin, Problem};
 
@@ -350,7 +350,7 @@ impl Reader {
         let metadata = serde_json::from_value(metadata).ok()?;
         let Problem { field, message, .. } = self.problems.get(before)?;
         let spec = RefusedSpec { message: format!("{field}: {message}"), ..spec };
-        Some(Object::Refused(Arc::new(Resource { origin: origin.clone(), metadata, spec })))
+        Some(Object::Refused(Resource { origin: origin.clone(), metadata, spec }.into()))
     }
 
     fn read_list(&mut self, origin: &Origin, mut fields: Map<String, Value>) {
@@ -370,7 +370,7 @@ impl Reader {
     }
 
     /// An object as most are: `metadata` and `spec`, and a status that is not ours to read.
-    fn read_spec<S: DeserializeOwned>(&mut self, mut raw: Raw<'_>) -> Option<Arc<Resource<S>>> {
+    fn read_spec<S: DeserializeOwned>(&mut self, mut raw: Raw<'_>) -> Option<Shared<S>> {
         let metadata = raw.fields.remove("metadata");
         let spec = raw.fields.remove("spec").unwrap_or_else(|| json!({}));
         let unknown = |name: &&String| !["apiVersion", "kind", "status"].contains(&name.as_str());
@@ -385,7 +385,7 @@ impl Reader {
     }
 
     /// An object without a `spec`, whose fields stand beside its metadata.
-    fn read_flat<S: DeserializeOwned>(&mut self, mut raw: Raw<'_>) -> Option<Arc<Resource<S>>> {
+    fn read_flat<S: DeserializeOwned>(&mut self, mut raw: Raw<'_>) -> Option<Shared<S>> {
         let metadata = raw.fields.remove("metadata");
         let mut fields = std::mem::take(&mut raw.fields);
         fields.retain(|name, _| !["apiVersion", "kind"].contains(&name.as_str()));
@@ -398,11 +398,11 @@ impl Reader {
         metadata: Option<Value>,
         field: &str,
         spec: Value,
-    ) -> Option<Arc<Resource<S>>> {
+    ) -> Option<Shared<S>> {
         let metadata = metadata.unwrap_or_else(|| json!({}));
         let metadata = self.read_part::<Metadata>(raw, &METADATA, "metadata", metadata);
         let spec = self.read_part::<S>(raw, &raw.kind.schema, field, spec);
-        Some(Arc::new(Resource { origin: raw.origin.clone(), metadata: metadata?, spec: spec? }))
+        Some(Resource { origin: raw.origin.clone(), metadata: metadata?, spec: spec? }.into())
     }
 
     /// A part of an object, if it is without fault; all faults are reported.

@@ -8,7 +8,7 @@ use super::{
     AddressType, BackendPolicySpec, BackendRef, ClientPolicySpec, Conditions, Duration, Encoded,
     EndpointSliceSpec, GatewayAddress, GatewayClassSpec, GatewayKind, GatewaySpec, GatewayTarget,
     HttpRouteRule, HttpRouteSpec, Listener, ListenerTls, MaxInFlight, Metadata, Object, ObjectRef,
-    ParentRef, Resource, SecretSpec, ServiceKind, ServicePort, ServiceSpec, ServiceTarget,
+    ParentRef, Resource, SecretSpec, ServiceKind, ServicePort, ServiceSpec, ServiceTarget, Shared,
     SliceEndpoint, SlicePort, StreamBackendRef, StreamRouteRule, StreamRouteSpec,
 };
 use crate::problem::Origin;
@@ -77,16 +77,22 @@ impl Shorthand {
 pub fn shorthand(flags: &Shorthand) -> Vec<Object> {
     let mut objects = vec![Object::GatewayClass(class().into())];
     let gateway = |(n, listen): (usize, &Listen)| gateway(n, *listen, flags.certificates);
-    objects.extend((1..).zip(&flags.listen).map(gateway).map(Arc::new).map(Object::Gateway));
+    objects.extend((1..).zip(&flags.listen).map(gateway).map(Shared::from).map(Object::Gateway));
     let with_http3 = (1..).zip(&flags.listen).filter(|(_, listen)| flags.serve_http3(**listen));
-    objects.extend(with_http3.map(|(n, _)| client_policy(n)).map(Arc::new).map(Object::ClientPolicy));
+    objects.extend(
+        with_http3.map(|(n, _)| client_policy(n)).map(Shared::from).map(Object::ClientPolicy),
+    );
     let parents = |protocols: &[ListenProtocol]| parents(&flags.listen, protocols);
     let requests = parents(&[ListenProtocol::Http, ListenProtocol::Https]);
-    objects.extend(requests.map(http_route).map(Arc::new).map(Object::HttpRoute));
-    objects.extend(parents(&[ListenProtocol::Tcp]).map(stream_route).map(Arc::new).map(Object::TcpRoute));
-    objects.extend(parents(&[ListenProtocol::Udp]).map(stream_route).map(Arc::new).map(Object::UdpRoute));
+    objects.extend(requests.map(http_route).map(Shared::from).map(Object::HttpRoute));
+    objects.extend(
+        parents(&[ListenProtocol::Tcp]).map(stream_route).map(Shared::from).map(Object::TcpRoute),
+    );
+    objects.extend(
+        parents(&[ListenProtocol::Udp]).map(stream_route).map(Shared::from).map(Object::UdpRoute),
+    );
     objects.push(Object::Service(service().into()));
-    objects.extend(slices(&flags.to).map(Arc::new).map(Object::EndpointSlice));
+    objects.extend(slices(&flags.to).map(Shared::from).map(Object::EndpointSlice));
     objects.push(Object::BackendPolicy(policy(flags).into()));
     objects
 }
@@ -96,7 +102,7 @@ pub fn certificate(number: usize, origin: Origin, chain: Vec<u8>, key: Vec<u8>) 
     let values = [("tls.crt", chain), ("tls.key", key)];
     let data = values.map(|(name, value)| (name.to_owned(), Encoded(value))).into();
     let spec = SecretSpec { data, ..Default::default() };
-    Object::Secret(Arc::new(Resource { origin, ..resource(&certificate_name(number), spec) }))
+    Object::Secret(Resource { origin, ..resource(&certificate_name(number), spec) }.into())
 }
 
 fn certificate_name(number: usize) -> String {

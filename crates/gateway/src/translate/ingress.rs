@@ -22,14 +22,13 @@ mod policy;
 mod source;
 
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use serde_json::{Value, json};
 
 use super::index::Index;
 use super::{Report, Translation};
 use crate::addresses::GatewayName;
-use crate::objects::{GatewaySpec, Metadata, Object, Resource};
+use crate::objects::{GatewaySpec, Metadata, Object, Resource, Shared};
 use class::our_classes;
 use source::Sources;
 
@@ -74,7 +73,7 @@ pub fn status(addresses: &[IpAddr]) -> Value {
 }
 
 /// The Gateways that stand for IngressClasses, by which requests come for at least one Ingress.
-pub(crate) fn gateways(objects: &[Object]) -> Vec<Arc<Resource<GatewaySpec>>> {
+pub(crate) fn gateways(objects: &[Object]) -> Vec<Shared<GatewaySpec>> {
     let mut report = Report::default();
     let index = Index::new(objects, &mut report);
     let gateway = |object| if let Object::Gateway(gateway) = object { Some(gateway) } else { None };
