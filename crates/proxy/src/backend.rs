@@ -177,6 +177,11 @@ impl Backend {
         });
     }
 
+    /// All its endpoints, whatever their health.
+    pub(crate) fn configured(&self) -> Arc<EndpointSet<EndpointData>> {
+        self.care.configured()
+    }
+
     /// From the next request on each endpoint is given those of its slots that the deal says.
     pub(crate) fn deal(&self, deal: &Deal) {
         let (settings, trust) = self.current().policy();
@@ -184,7 +189,7 @@ impl Backend {
         if cap.fixed().is_none() {
             return;
         }
-        let configured = self.care.configured();
+        let configured = self.configured();
         let dealt = |member: &Member<_>| Member {
             most: deal.most(member.endpoint.address, cap),
             ..member.clone()
@@ -212,12 +217,6 @@ impl Backend {
             let sharers = members.flat_map(|member| member.endpoint.data.other_sharers(self));
             sharers.for_each(|other| other.dispatch());
         }
-    }
-
-    /// No rule names the backend any more: it has no endpoints, and who waits is woken by its timeout.
-    pub(crate) fn retire(&self) {
-        let (settings, trust) = self.current().policy();
-        self.configure(EndpointSet::empty(), settings, trust);
     }
 
     /// Why somebody has waited for a slot until the queue's timeout.

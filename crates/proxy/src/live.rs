@@ -1,11 +1,11 @@
 //! A Snapshot at work: its plain data joined to the state that outlives it.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Weak};
 
 use balance::{Deal, EndpointSet, Ledger, Member};
 use gateway::snapshot::{
@@ -18,7 +18,7 @@ use crate::backend::{self, Backend, Held};
 use crate::dial::pool::EndpointData;
 use crate::observe::{ListenerCounters, RouteCounters};
 use crate::published::{Edition, Published};
-use crate::tls::{Greeting, Sites, Trusts};
+use crate::tls::{Greeting, Sites, Trust, Trusts};
 
 /// What workers go by, from one request to the next.
 #[derive(Default)]
@@ -201,10 +201,11 @@ impl Estate {
         let gone = std::mem::replace(&mut self.backends, kept.collect());
         for (key, backend) in gone {
             if !self.backends.contains_key(&key) {
-                backend.retire();
+                // No rule names it any more: who waits is woken by its timeout.
+                let (settings, trust) = backend.current().policy();
+                configure(&backend, EndpointSet::empty(), settings, trust);
             }
         }
-        self.tell_sharers();
         live
     }
 
@@ -231,8 +232,7 @@ impl Estate {
         let Some(backend) = self.backends.get(key).map(Arc::clone) else { return false };
         let (settings, trust) = backend.current().policy();
         let configured = self.endpoints(key.transport, endpoints, &settings);
-        backend.configure(configured, settings, trust);
-        self.tell_sharers();
+        configure(&backend, configured, settings, trust);
         true
     }
 
@@ -247,10 +247,12 @@ impl Estate {
         let settings = asked.settings.clone();
         let Some(known) = self.backends.get(&asked.key) else {
             let (key, trust) = (asked.key.clone(), self.trusts.of(&settings, None));
-            return Arc::new(Backend::new(key, configured, settings, trust, self.workers));
+            let backend = Arc::new(Backend::new(key, configured, settings, trust, self.workers));
+            tell_sharers(&backend, &EndpointSet::empty(), &backend.configured());
+            return backend;
         };
         let trust = self.trusts.of(&settings, known.current().trust.as_ref());
-        known.configure(configured, settings, trust);
+        configure(known, configured, settings, trust);
         Arc::clone(known)
     }
 
@@ -272,21 +274,39 @@ impl Estate {
         };
         EndpointSet::new(specs.iter().map(member).collect())
     }
+}
 
-    /// Endpoints learn which backends name them.
-    fn tell_sharers(&self) {
-        let mut sharers: BTreeMap<(Transport, SocketAddr), Vec<Weak<Backend>>> = BTreeMap::new();
-        for backend in self.backends.values() {
-            for member in backend.current().set.members() {
-                let address = (backend.key.transport, member.endpoint.address);
-                sharers.entry(address).or_default().push(Arc::downgrade(backend));
-            }
-        }
-        for (transport, ledger) in [(Transport::Tcp, &self.tcp), (Transport::Udp, &self.udp)] {
-            for endpoint in ledger.live() {
-                let named = sharers.remove(&(transport, endpoint.address)).unwrap_or_default();
-                endpoint.data.share(named);
-            }
+/// Puts it in force.
+fn configure(
+    backend: &Arc<Backend>,
+    configured: EndpointSet<EndpointData>,
+    settings: BackendSettings,
+    trust: Option<Arc<Trust>>,
+) {
+    let before = backend.configured();
+    backend.configure(configured, settings, trust);
+    tell_sharers(backend, &before, &backend.configured());
+}
+
+/// Endpoints learn that the backend names them, or that it does no longer.
+fn tell_sharers(
+    backend: &Arc<Backend>,
+    before: &EndpointSet<EndpointData>,
+    after: &EndpointSet<EndpointData>,
+) {
+    let (was, is) = (addresses(before), addresses(after));
+    for Member { endpoint, .. } in before.members() {
+        if !is.contains(&endpoint.address) {
+            endpoint.data.leave(backend);
         }
     }
+    for Member { endpoint, .. } in after.members() {
+        if !was.contains(&endpoint.address) {
+            endpoint.data.join(backend);
+        }
+    }
+}
+
+fn addresses(set: &EndpointSet<EndpointData>) -> BTreeSet<SocketAddr> {
+    set.members().iter().map(|member| member.endpoint.address).collect()
 }

@@ -114,10 +114,21 @@ impl EndpointData {
         }
     }
 
-    /// Says which backends name this endpoint.
-    pub(crate) fn share(&self, backends: Vec<Weak<Backend>>) {
-        self.is_shared.store(backends.len() > 1, Ordering::Release);
-        *lock(&self.sharers) = backends;
+    /// A backend names this endpoint that did not.
+    pub(crate) fn join(&self, backend: &Arc<Backend>) {
+        self.share(|sharers| sharers.push(Arc::downgrade(backend)));
+    }
+
+    /// A backend does not name it any more.
+    pub(crate) fn leave(&self, backend: &Arc<Backend>) {
+        let is_it = |sharer: &Weak<Backend>| std::ptr::eq(sharer.as_ptr(), Arc::as_ptr(backend));
+        self.share(|sharers| sharers.retain(|sharer| !is_it(sharer)));
+    }
+
+    fn share(&self, change: impl FnOnce(&mut Vec<Weak<Backend>>)) {
+        let mut sharers = lock(&self.sharers);
+        change(&mut sharers);
+        self.is_shared.store(sharers.len() > 1, Ordering::Release);
     }
 
     /// The backends other than `backend` that name this endpoint.
