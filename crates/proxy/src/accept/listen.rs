@@ -9,7 +9,6 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use gateway::snapshot::Transport;
@@ -144,9 +143,27 @@ pub(crate) async fn accept(
             Err(_) => {}
         }
     }
-    let mut cx = Context::from_waker(Waker::noop());
-    while let Poll::Ready(Ok((stream, peer))) = listener.poll_accept(&mut cx) {
-        welcome(&worker, &bound, stream, peer);
+    if let Ok(listener) = listener.into_std() {
+        take_the_rest(&listener, |stream, peer| welcome(&worker, &bound, stream, peer));
+    }
+}
+
+/// Accepts what is in the kernel's queue, which the kernel alone knows: what a runtime has heard of may be less.
+fn take_the_rest(listener: &TcpListener, mut welcome: impl FnMut(TcpStream, SocketAddr)) {
+    loop {
+        match listener.accept() {
+            Ok((stream, peer)) => {
+                let stream =
+                    stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream));
+                if let Ok(stream) = stream {
+                    welcome(stream, peer);
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+            Err(error) if is_out_of_descriptors(&error) => return,
+            // The client left before it was accepted.
+            Err(_) => {}
+        }
     }
 }
 
