@@ -243,10 +243,13 @@ impl Proxy {
         };
         let (mut sockets, mut groups) = (Vec::new(), BTreeMap::new());
         let sites = control.servers.sites(snapshot.listeners.iter().map(|it| it.tls.as_deref()));
+        let is_ending = self.shared.stage() >= Stage::Draining;
         for (asked, tls) in snapshot.listeners.iter().zip(sites) {
             let mut known = old.listeners.iter().flatten();
             let bound = match known.find(|known| known.bound.is_for(asked)) {
                 Some(known) => Arc::clone(&known.bound),
+                // Nobody is taken in any more.
+                None if is_ending => continue,
                 None => match self.bind(&mut control.groups, &mut live, asked) {
                     Ok((bound, socket)) => {
                         sockets.push((Arc::clone(&bound), socket));

@@ -3,20 +3,25 @@
 //! It knows objects and the data plane; it must not know where objects come from.
 
 use std::collections::BTreeSet;
+use std::future::pending;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use gateway::snapshot::{Backend, BackendKey, EndpointSpec, Snapshot, Source};
 use gateway::status;
 use gateway::{Addresses, Endpoints, Object, Problem, Translation};
 use proxy::{ListenerView, Proxy};
 use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
 
 use crate::dns::Names;
 use crate::failure::bind_advice;
 use crate::files::Contents;
 use crate::report::{Reload, Report};
+
+/// How long it takes until an address that cannot be listened on is tried again.
+const BIND_AGAIN: Duration = Duration::from_secs(5);
 
 /// What is in force.
 pub(crate) struct Configuration {
@@ -28,6 +33,8 @@ pub(crate) struct Configuration {
     left_out: Vec<Problem>,
     /// What is wrong and has been told.
     told: Vec<Problem>,
+    /// When to try once more to listen where it has failed.
+    binds_again_at: Option<Instant>,
     /// With the endpoints that they have now.
     backends: Vec<Backend>,
     report: watch::Sender<Report>,
@@ -79,7 +86,8 @@ impl Configuration {
     pub(crate) fn new(proxy: Arc<Proxy>, names: Names, report: watch::Sender<Report>) -> Self {
         let addresses = Addresses::default();
         let (objects, backends, left_out, told) = Default::default();
-        Self { proxy, names, objects, addresses, left_out, told, backends, report }
+        let binds_again_at = None;
+        Self { proxy, names, objects, addresses, left_out, told, binds_again_at, backends, report }
     }
 
     /// Puts the contents in force by the shortest way, or reports every error and leaves all as it is.
@@ -115,6 +123,7 @@ impl Configuration {
         self.addresses = addresses;
         self.backends = snapshot.backends;
         self.left_out = problems;
+        self.binds_again_at = (!unbound.is_empty()).then(|| Instant::now() + BIND_AGAIN);
         self.record(|report| {
             report.statuses = statuses.into();
             report.certificates = dated.into_iter().collect();
@@ -124,12 +133,27 @@ impl Configuration {
         unbound
     }
 
-    /// Waits until DNS has something new for a backend, and takes it. May be dropped and called again.
-    pub(crate) async fn follow_names(&mut self) {
-        let changed = self.names.changed().await;
+    /// Waits until DNS has something new for a backend, or an address is to be listened on once more, and takes it. May be
+    /// dropped and called again.
+    pub(crate) async fn follow(&mut self) {
+        let bind = async |at: Option<Instant>| match at {
+            Some(at) => sleep_until(at).await,
+            None => pending().await,
+        };
+        let changed = tokio::select! {
+            changed = self.names.changed() => Some(changed),
+            () = bind(self.binds_again_at) => None,
+        };
+        match changed {
+            Some(name) => self.resolve(&name),
+            None => self.bind_again().await,
+        }
+    }
+
+    fn resolve(&mut self, name: &str) {
         for backend in &mut self.backends {
             match &backend.source {
-                Source::Dns { host, .. } if *host == changed => {}
+                Source::Dns { host, .. } if **host == *name => {}
                 Source::Dns { .. } | Source::Slices => continue,
             }
             resolve(backend, &self.names);
@@ -138,23 +162,40 @@ impl Configuration {
         self.record(|_| {});
     }
 
+    /// Who was in the way may have gone.
+    async fn bind_again(&mut self) {
+        let translation = gateway::translate(&self.objects, &self.addresses);
+        let (objects, addresses) = (self.objects.clone(), self.addresses.clone());
+        let checked = Checked { objects, addresses, errors: Errors::LeaveOut, translation };
+        self.apply_and_tell(checked).await;
+    }
+
+    /// Tells of each address that cannot be listened on when it begins to be so.
+    async fn apply_and_tell(&mut self, checked: Checked) {
+        let told = Arc::clone(&self.report.borrow().unbound);
+        let unbound = self.apply(checked).await;
+        for sentence in unbound.iter().filter(|it| !told.contains(it)) {
+            tracing::error!("{sentence}");
+        }
+    }
+
     async fn take(&mut self, contents: Contents) -> Reload {
         let is_clean = contents.errors == Errors::LeaveOut || contents.problems.is_empty();
-        if is_clean && self.report.borrow().unbound.is_empty() {
+        if is_clean {
             let is_same_ground = contents.addresses == self.addresses;
-            if is_same_ground && contents.objects == self.objects {
+            let is_same = is_same_ground && contents.objects == self.objects;
+            if is_same && self.report.borrow().unbound.is_empty() {
                 self.set_problems(contents.problems);
                 return Reload::Unchanged;
             }
-            if is_same_ground && differ_in_slices_alone(&contents.objects, &self.objects) {
+            let has_moved = is_same_ground && !is_same;
+            if has_moved && differ_in_slices_alone(&contents.objects, &self.objects) {
                 return self.swap_endpoints(contents);
             }
         }
         match check(contents) {
             Ok(checked) => {
-                for sentence in self.apply(checked).await {
-                    tracing::error!("{sentence}");
-                }
+                self.apply_and_tell(checked).await;
                 Reload::Applied
             }
             Err(problems) => {

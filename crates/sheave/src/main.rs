@@ -20,6 +20,8 @@ mod self_signed;
 mod dns;
 /// From objects to what is in force.
 mod configuration;
+/// The end of the process.
+mod ending;
 /// The Sheaves that share limits with this one.
 mod replicas;
 /// What is in force and what was refused.

@@ -8,7 +8,6 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
 
 use anyhow::Context;
 use gateway::Object;
@@ -16,14 +15,13 @@ use proxy::{AccessLog, Proxy, Settings};
 use tokio::runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
-use tokio::task;
-use tokio::time::{Instant, sleep_until};
 
 use crate::admin::{self, Bounded};
 use crate::check::counted;
 use crate::cluster::Cluster;
 use crate::configuration::{self, Checked, Configuration, Errors};
 use crate::dns::Names;
+use crate::ending::Ending;
 use crate::failure::Failure;
 use crate::files::{CertificateFiles, Contents, Files};
 use crate::flags::{AdminAddress, LoggedShare, Serve};
@@ -89,19 +87,21 @@ async fn serve(flags: Serve) -> Result<(), Failure> {
         write_ready_file(path, admin, scaler_address, &proxy)?;
     }
 
-    let mut leaves_at = None;
+    let mut ending = Ending::new(proxy, flags.drain_delay, flags.drain_timeout);
     loop {
         tokio::select! {
             changed = sources.changed() => changed.context("cannot watch files")?,
-            () = configuration.follow_names() => continue,
+            () = configuration.follow() => {
+                sources.publish(&report);
+                continue;
+            }
             () = settle(&mut replicas) => continue,
-            () = until(leaves_at) => break,
+            ended = ending.reached() => return ended,
             signal = signals.next() => match signal {
                 Request::Reread => sources.expire(),
-                Request::Stop if leaves_at.is_some() => return Err(cut_off_by_signal()),
                 Request::Stop => {
+                    ending.begin()?;
                     report.send_modify(|report| report.phase = Phase::Draining);
-                    leaves_at = Some(leave(&proxy, flags.drain_delay));
                     continue;
                 }
             },
@@ -111,23 +111,6 @@ async fn serve(flags: Serve) -> Result<(), Failure> {
         if let (Some(replicas), Some(members)) = (&mut replicas, sources.replicas()) {
             replicas.learn(members);
         }
-    }
-    drain(proxy, flags.drain_timeout, &mut signals).await
-}
-
-/// Has clients told that this process ends, for so long; tells when that is over.
-fn leave(proxy: &Proxy, delay: Duration) -> Instant {
-    if !delay.is_zero() {
-        tracing::info!(delay_seconds = delay.as_secs_f64(), "leaving: new connections are still taken in");
-        proxy.leave();
-    }
-    Instant::now() + delay
-}
-
-async fn until(moment: Option<Instant>) {
-    match moment {
-        Some(moment) => sleep_until(moment).await,
-        None => pending().await,
     }
 }
 
@@ -319,28 +302,4 @@ fn write_ready_file(
         let path = path.display();
         Failure::input(format_args!("cannot write --ready-file {path}: {error}"))
     })
-}
-
-fn cut_off_by_signal() -> Failure {
-    tracing::warn!("a second signal: the requests that still run are cut off");
-    Failure::CutOff
-}
-
-/// Lets running requests end, until the timeout or a second signal.
-async fn drain(proxy: Arc<Proxy>, timeout: Duration, signals: &mut Signals) -> Result<(), Failure> {
-    tracing::info!(timeout_seconds = timeout.as_secs_f64(), "draining: no new requests");
-    let drained = task::spawn_blocking(move || proxy.drain(timeout));
-    tokio::select! {
-        drained = drained => match drained.context("draining failed")? {
-            true => tracing::info!("drained"),
-            false => {
-                tracing::warn!("the drain timeout has passed: the requests that still run are cut off");
-                return Err(Failure::CutOff);
-            }
-        },
-        () = signals.stop() => {
-            return Err(cut_off_by_signal());
-        }
-    }
-    Ok(())
 }

@@ -152,3 +152,20 @@ async fn address_in_use_is_told_and_tried_again_at_the_next_reload() {
     assert!(scene.report.borrow().unbound.is_empty());
     assert_eq!(scene.proxy.listeners()[0].address.port(), port);
 }
+
+/// Who is in the way of one address is in nobody else's: endpoints take the short way, and nobody has to ask again.
+#[tokio::test]
+async fn address_in_use_hinders_nothing_and_is_tried_again() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let mut scene = Scene::new();
+    scene.reload(&text(port, &["10.0.0.1"])).await;
+    let reloaded = scene.reload(&text(port, &["10.0.0.2"])).await;
+    assert_eq!(reloaded, (Reload::Endpoints, ips(&["10.0.0.2"])));
+    assert_eq!(scene.report.borrow().unbound.len(), 1);
+    drop(taken);
+    scene.configuration.binds_again_at = Some(Instant::now());
+    scene.configuration.follow().await;
+    assert!(scene.report.borrow().unbound.is_empty());
+    assert_eq!(scene.proxy.listeners()[0].address.port(), port);
+}
