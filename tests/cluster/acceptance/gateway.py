@@ -108,7 +108,8 @@ class GatewayTest(ClusterTest):
         annotations = {"rolled-over": str(time.time())}
         asked = self.api.patch(path, {"spec": {"template": {"metadata": {"annotations": annotations}}}})
         self.wait(lambda: self.is_rolled_over(path, asked["metadata"]["generation"]), "the roll-over")
-        time.sleep(1)
+        pods = path.replace("/apis/apps/v1", "/api/v1").rsplit("/deployments/", 1)[0] + "/pods"
+        self.wait(lambda: not any(is_ending(pod) for pod in self.api.get(pods)["items"]), "the end of the old pods")
 
     def is_rolled_over(self, path: str, generation: int) -> bool:
         now = self.api.get(path)
@@ -125,3 +126,7 @@ class GatewayTest(ClusterTest):
         print(f"{self.id()}: {len(load.answers)} answers, {len(problems)} failures", file=sys.stderr)
         self.assertEqual(problems, [])
         self.assertGreater(len(load.answers), CLIENTS)
+
+
+def is_ending(pod: Object) -> bool:
+    return "deletionTimestamp" in pod["metadata"]

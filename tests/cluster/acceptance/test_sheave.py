@@ -11,7 +11,7 @@ from contextlib import ExitStack
 
 from tests.cluster.acceptance import gateway
 from tests.cluster.acceptance.calls import Calls
-from tests.cluster.acceptance.gateway import POD_NAME, SYSTEM, WEB, GatewayTest
+from tests.cluster.acceptance.gateway import POD_NAME, SYSTEM, WEB, GatewayTest, is_ending
 from tests.cluster.acceptance.load import Load
 from tests.cluster.places import REPOSITORY
 from tests.cluster.tests import running
@@ -154,7 +154,7 @@ class ReplicasTest(GatewayTest):
     def replicas(self) -> set[str]:
         """Where each is itself."""
         pods = self.api.get("/api/v1/namespaces/sheave-system/pods", labelSelector="app.kubernetes.io/name=sheave")["items"]
-        return {pod["status"]["podIP"] for pod in pods if "deletionTimestamp" not in pod["metadata"]}
+        return {pod["status"]["podIP"] for pod in pods if "podIP" in pod["status"] and not is_ending(pod)}
 
     def load_of(self, stack: ExitStack, replica: str) -> Load:
         """As much as it can take, and more; a replica that goes breaks its clients' requests, which do not matter here."""
@@ -167,8 +167,7 @@ class ReplicasTest(GatewayTest):
     def most_at_once(self) -> dict[str, int]:
         """What each pod says of itself, asked directly."""
         pods = self.api.get(self.path("pods"), labelSelector="app=web")["items"]
-        left = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
-        return {pod["metadata"]["name"]: _most(pod["status"]["podIP"]) for pod in left}
+        return {pod["metadata"]["name"]: _most(pod["status"]["podIP"]) for pod in pods if not is_ending(pod)}
 
 
 def _most(address: str) -> int:
