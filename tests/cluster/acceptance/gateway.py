@@ -93,8 +93,8 @@ class GatewayTest(ClusterTest):
     def scale(self, replicas: int) -> None:
         self.api.patch(self.path("deployments", "web"), {"spec": {"replicas": replicas}})
 
-    def wait_for_replicas(self, replicas: int) -> None:
-        self.wait(lambda: len(self.ready()) == replicas, f"{replicas} ready endpoints")
+    def wait_for_replicas(self, replicas: int, patience: float = running.PATIENCE_SECONDS) -> None:
+        self.wait(lambda: len(self.ready()) == replicas, f"{replicas} ready endpoints", patience)
 
     def ready(self) -> set[str]:
         """The pods that are ready, by the Service's slices."""

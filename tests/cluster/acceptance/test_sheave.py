@@ -23,6 +23,8 @@ tearDownModule = running.stop
 # Of how many requests a window of five seconds has, this is far from chance.
 SHARE_TOLERANCE = 0.10
 FIRST_REQUEST_SECONDS = 0.1
+# Kubernetes' own controllers come back from an outage as late as this.
+RETURN_SECONDS = 180.0
 # Between looks at an EndpointSlice.
 LOOK_SECONDS = 0.005
 
@@ -116,7 +118,7 @@ class ReplicasTest(GatewayTest):
             time.sleep(float(os.environ.get("OUTAGE_SECONDS", "10")))
             command("start-api-server")
             self.scale(2)
-            self.wait_for_replicas(2)
+            self.wait_for_replicas(2, RETURN_SECONDS)
         with self.load() as load:
             self.wait(lambda: len(load.between(0, time.monotonic())) == 2, "requests at the second pod")
             time.sleep(1)
