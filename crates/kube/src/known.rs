@@ -33,7 +33,7 @@ pub(crate) struct Changes {
     pub(crate) objects: bool,
     /// Endpoints.
     pub(crate) endpoints: bool,
-    /// Statuses, be it that they came back as we wrote them.
+    /// Statuses, be it that they came back as we wrote them, or what they depend on.
     pub(crate) statuses: bool,
 }
 
@@ -89,8 +89,7 @@ impl Known {
             }
             Event::InitDone => {
                 let arrived = of_kind.arriving.take().unwrap_or_default();
-                let changed = of_kind.replace(arrived);
-                if changed { Changes::of(kind) } else { Changes::default() }
+                of_kind.replace(kind, arrived)
             }
             Event::Apply(object) => of_kind.apply(kind, object),
             Event::Delete(object) => {
@@ -137,19 +136,15 @@ impl Known {
 }
 
 impl OfKind {
-    /// A whole list has come. True: it differs from what was known.
-    fn replace(&mut self, arrived: BTreeMap<Name, Held>) -> bool {
-        let asks = |held: &Held| (held.object.clone(), held.problems.clone());
-        let is_same = self.is_complete
-            && self.objects.len() == arrived.len()
-            && self
-                .objects
-                .iter()
-                .zip(&arrived)
-                .all(|(was, is)| was.0 == is.0 && asks(was.1) == asks(is.1));
+    /// A whole list has come; tells how it differs from what was known.
+    fn replace(&mut self, kind: &Kind, arrived: BTreeMap<Name, Held>) -> Changes {
+        let are_same = self.is_complete && self.objects.keys().eq(arrived.keys());
+        let names = if are_same { Changes::default() } else { Changes::of(kind) };
+        let change = |(name, is): (&Name, &Held)| is.changes(kind, self.objects.get(name));
+        let changes = arrived.iter().map(change).fold(names, Changes::and);
         self.objects = arrived;
         self.is_complete = true;
-        !is_same
+        changes
     }
 
     fn apply(&mut self, kind: &Kind, object: DynamicObject) -> Changes {
@@ -158,14 +153,25 @@ impl OfKind {
             let gone = self.objects.remove(&name);
             return gone.map_or_else(Changes::default, |_| Changes::of(kind));
         };
-        let before = self.objects.get(&name);
-        let asks_same = before
-            .is_some_and(|before| before.object == held.object && before.problems == held.problems);
-        let said = before.and_then(|before| before.status.as_ref());
-        let says_same = said == held.status.as_ref();
+        let changes = held.changes(kind, self.objects.get(&name));
         self.objects.insert(name, held);
-        let statuses = Changes { statuses: !says_same, ..Changes::default() };
-        if asks_same { statuses } else { Changes::of(kind).and(statuses) }
+        changes
+    }
+}
+
+impl Held {
+    /// What has changed since it was like this; none: it was not there.
+    fn changes(&self, kind: &Kind, before: Option<&Self>) -> Changes {
+        let asks_same = before
+            .is_some_and(|before| before.object == self.object && before.problems == self.problems);
+        let statuses = before.map_or((None, None), Self::says) != self.says();
+        let asked = if asks_same { Changes::default() } else { Changes::of(kind) };
+        asked.and(Changes { statuses, ..Changes::default() })
+    }
+
+    /// All that a status goes by.
+    fn says(&self) -> (Option<&Value>, Option<&str>) {
+        (self.status.as_ref(), self.bundle_version.as_deref())
     }
 }
 

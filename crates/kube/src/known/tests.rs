@@ -78,6 +78,17 @@ fn a_status_alone_asks_for_nothing() {
 }
 
 #[test]
+fn a_list_tells_of_statuses_as_well() {
+    let mut known = Known::new();
+    let mut with_status = service("a", 80);
+    with_status.data["status"] = json!({"loadBalancer": {}});
+    list(&mut known, [with_status.clone()]);
+    assert_eq!(list(&mut known, [with_status]), Changes::default());
+    let statuses = Changes { statuses: true, ..Changes::default() };
+    assert_eq!(list(&mut known, [service("a", 80)]), statuses);
+}
+
+#[test]
 fn what_is_wrong_is_left_out_and_told() {
     let mut known = Known::new();
     list(&mut known, [service("a", 80), object("bad", json!({"spec": {"ports": 80}}))]);
