@@ -1,6 +1,9 @@
 //! Which objects of a cluster matter, and how each is asked for.
 
+use std::net::IpAddr;
+
 use kube_core::ApiResource;
+use serde_json::Value;
 
 /// A kind of objects.
 #[derive(Debug)]
@@ -109,9 +112,21 @@ impl Kind {
         }
     }
 
+    /// The addresses that a status of this kind says: they are asked for by whoever knows them.
+    pub(crate) fn addresses(&self, status: Option<&Value>) -> Vec<IpAddr> {
+        let (list, field) = match self.name {
+            "Gateway" => ("/addresses", "value"),
+            "Ingress" => ("/loadBalancer/ingress", "ip"),
+            _ => return Vec::new(),
+        };
+        let list = status.and_then(|status| status.pointer(list)?.as_array());
+        let texts = list.into_iter().flatten().filter_map(|it| it.get(field)?.as_str());
+        texts.filter_map(|text| text.parse().ok()).collect()
+    }
+
     /// Whether an object of this kind can matter at all. Of ConfigMaps, which a cluster has many of, those that hold
     /// certificates do.
-    pub(crate) fn may_matter(&self, content: &serde_json::Value) -> bool {
+    pub(crate) fn may_matter(&self, content: &Value) -> bool {
         self.name != "ConfigMap" || content.pointer("/data/ca.crt").is_some()
     }
 }

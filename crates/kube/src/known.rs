@@ -165,7 +165,11 @@ impl Held {
         let asks_same = before
             .is_some_and(|before| before.object == self.object && before.problems == self.problems);
         let statuses = before.map_or((None, None), Self::says) != self.says();
-        let asked = if asks_same { Changes::default() } else { Changes::of(kind) };
+        // A replica that knows no better goes by the addresses that another one has given.
+        let addresses = |held: &Self| kind.addresses(held.status.as_ref());
+        let has_same = before.is_some_and(|before| addresses(before) == addresses(self));
+        let is_same = asks_same && has_same;
+        let asked = if is_same { Changes::default() } else { Changes::of(kind) };
         asked.and(Changes { statuses, ..Changes::default() })
     }
 

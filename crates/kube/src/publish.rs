@@ -233,21 +233,9 @@ fn judge(error: &Error) -> Outcome {
     }
 }
 
-/// The addresses that Gateways have by their statuses.
-pub(crate) fn addresses(known: &Known) -> Addresses {
-    let given = |held: &Held| said(held, "/addresses", "value");
-    known.all("Gateway").map(|(name, held)| (name.clone(), given(held))).collect()
-}
-
-/// The addresses that Ingresses have by their statuses.
-pub(crate) fn ingress_addresses(known: &Known) -> Addresses {
-    let given = |held: &Held| said(held, "/loadBalancer/ingress", "ip");
-    known.all("Ingress").map(|(name, held)| (name.clone(), given(held))).collect()
-}
-
-/// The addresses in a list of a status.
-fn said(held: &Held, list: &str, field: &str) -> Vec<IpAddr> {
-    let list = held.status.as_ref().and_then(|status| status.pointer(list)?.as_array());
-    let texts = list.into_iter().flatten().filter_map(|it| it.get(field)?.as_str());
-    texts.filter_map(|text| text.parse().ok()).collect()
+/// The addresses that the objects of a kind have by their statuses.
+pub(crate) fn addresses(known: &Known, kind: &str) -> Addresses {
+    let Some(kind) = Kind::named(kind) else { return Addresses::new() };
+    let given = |held: &Held| kind.addresses(held.status.as_ref());
+    known.all(kind.name).map(|(name, held)| (name.clone(), given(held))).collect()
 }

@@ -100,13 +100,13 @@ impl Objects {
     /// The addresses that Gateways have by their statuses.
     #[must_use]
     pub fn addresses(&self) -> Addresses {
-        publish::addresses(&lock(&self.known))
+        publish::addresses(&lock(&self.known), "Gateway")
     }
 
     /// The addresses that Ingresses have by their statuses.
     #[must_use]
     pub fn ingress_addresses(&self) -> Addresses {
-        publish::ingress_addresses(&lock(&self.known))
+        publish::addresses(&lock(&self.known), "Ingress")
     }
 
     /// Lets the statuses be written.

@@ -78,6 +78,32 @@ fn a_status_alone_asks_for_nothing() {
 }
 
 #[test]
+fn addresses_that_a_status_says_are_asked_for() {
+    let mut known = Known::new();
+    let mut change = |kind: &str, status: Value| {
+        let spec = json!({ "gatewayClassName": "ours", "listeners": [] });
+        let spec = if kind == "Gateway" { spec } else { json!({}) };
+        let changed = object("a", json!({ "spec": spec, "status": status }));
+        known.take(Kind::place(kind).unwrap(), Event::Apply(changed));
+        std::mem::take(&mut known.changes)
+    };
+    let [all, status_alone] =
+        [true, false].map(|objects| Changes { objects, statuses: true, ..Changes::default() });
+    let address = json!([{ "type": "IPAddress", "value": "192.0.2.7" }]);
+    assert_eq!(change("Gateway", json!({})), all);
+    assert_eq!(change("Gateway", json!({ "conditions": [] })), status_alone);
+    assert_eq!(change("Gateway", json!({ "addresses": address })), all);
+    assert_eq!(change("Gateway", json!({ "addresses": address, "listeners": [] })), status_alone);
+    assert_eq!(change("Gateway", json!({})), all);
+    let address = json!({ "ingress": [{ "ip": "192.0.2.7" }] });
+    assert_eq!(change("Ingress", json!({})), all);
+    assert_eq!(change("Ingress", json!({ "loadBalancer": address })), all);
+    assert_eq!(change("Ingress", json!({ "loadBalancer": {} })), all);
+    assert_eq!(change("Service", json!({})), all);
+    assert_eq!(change("Service", json!({ "loadBalancer": address })), status_alone);
+}
+
+#[test]
 fn a_list_tells_of_statuses_as_well() {
     let mut known = Known::new();
     let mut with_status = service("a", 80);
