@@ -14,6 +14,9 @@ mod watch;
 mod publish;
 /// Which of several replicas writes.
 mod lease;
+/// What tests watch and write to.
+#[cfg(test)]
+mod api_server;
 
 use kube_client::{Client, Config};
 use thiserror::Error;
