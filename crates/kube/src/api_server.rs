@@ -76,6 +76,16 @@ impl ApiServer {
         state.keep(place, object);
     }
 
+    /// An object as it is now.
+    pub(crate) fn object(&self, collection: &str, namespace: &str, name: &str) -> Option<Value> {
+        let place = (collection.to_owned(), namespace.to_owned(), name.to_owned());
+        self.state().objects.get(&place).cloned()
+    }
+
+    pub(crate) fn ignore(&self, name: &str) {
+        self.state().silent.insert(name.to_owned());
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap()
     }

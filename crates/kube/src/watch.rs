@@ -25,6 +25,9 @@ const COALESCE: Duration = Duration::from_millis(5);
 /// However they follow one another, none waits longer than this.
 const COALESCE_MOST: Duration = Duration::from_millis(50);
 
+/// How long the API server may take until another replica may write.
+const FAREWELL: Duration = Duration::from_secs(1);
+
 /// What a cluster asks for.
 #[derive(Debug, Default)]
 pub struct Contents {
@@ -46,7 +49,14 @@ pub struct Objects {
     known: Shared,
     told: Receiver<()>,
     statuses: Sender<Option<Statuses>>,
-    tasks: Vec<JoinHandle<()>>,
+    followers: Vec<JoinHandle<()>>,
+    writers: Option<Writers>,
+}
+
+/// Who makes of us the replica that writes.
+struct Writers {
+    publisher: JoinHandle<()>,
+    contender: JoinHandle<()>,
 }
 
 impl Objects {
@@ -63,8 +73,8 @@ impl Objects {
             lists: Arc::new(Once::new()),
         };
         let follow = |place| tokio::spawn(follower.clone().follow(place));
-        let mut tasks: Vec<_> = (0..KINDS.len()).map(follow).collect();
-        let leads = lease::contend(cluster, identity, WRITER);
+        let followers = (0..KINDS.len()).map(follow).collect();
+        let (leads, contender) = lease::contend(cluster, identity, WRITER);
         let publisher = publish::Publisher {
             client: cluster.client.clone(),
             known: Arc::clone(&known),
@@ -72,8 +82,9 @@ impl Objects {
             told: told.clone(),
             leads,
         };
-        tasks.push(tokio::spawn(publisher.run()));
-        Self { known, told, statuses, tasks }
+        let publisher = tokio::spawn(publisher.run());
+        let writers = Some(Writers { publisher, contender });
+        Self { known, told, statuses, followers, writers }
     }
 
     /// Waits until the cluster asks for something else, and not before it has told all that it holds. May be dropped and
@@ -117,6 +128,15 @@ impl Objects {
         self.statuses.send_replace(Some(statuses));
     }
 
+    /// Leaves the statuses to another replica: nothing is written from now on, and the Lease is given back. The API server
+    /// is waited for, but not for long.
+    pub async fn resign(&mut self) {
+        let Some(Writers { publisher, contender }) = self.writers.take() else { return };
+        publisher.abort();
+        // If this takes too long, the Lease runs out.
+        drop(timeout(FAREWELL, contender).await);
+    }
+
     fn is_due(&self) -> bool {
         let known = lock(&self.known);
         known.is_complete() && known.changes.ask()
@@ -136,7 +156,8 @@ impl Objects {
 
 impl Drop for Objects {
     fn drop(&mut self) {
-        self.tasks.iter().for_each(JoinHandle::abort);
+        let publisher = self.writers.iter().map(|writers| &writers.publisher);
+        self.followers.iter().chain(publisher).for_each(JoinHandle::abort);
     }
 }
 

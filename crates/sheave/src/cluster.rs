@@ -114,6 +114,11 @@ impl Cluster {
     pub(crate) fn publish(&self, statuses: Arc<[Status]>) {
         self.objects.publish(Statuses { statuses, ingresses: self.ingresses.clone() });
     }
+
+    /// Lets another replica write them from now on.
+    pub(crate) async fn resign(&mut self) {
+        self.objects.resign().await;
+    }
 }
 
 impl Peers {

@@ -75,7 +75,10 @@ async fn serve(flags: Serve) -> Result<(), Failure> {
         Some(checked) => checked,
         None => tokio::select! {
             contents = sources.first() => configuration::check(contents).map_err(refusal)?,
-            () = signals.stop() => return Ok(()),
+            () = signals.stop() => {
+                sources.resign().await;
+                return Ok(());
+            }
         },
     };
     begin(&mut configuration, checked).await?;
@@ -102,6 +105,7 @@ async fn serve(flags: Serve) -> Result<(), Failure> {
                 Request::Stop => {
                     report.send_modify(|report| report.phase = Phase::Draining);
                     leaves_at = Some(leave(&proxy, flags.drain_delay));
+                    sources.resign().await;
                     continue;
                 }
             },
@@ -118,7 +122,10 @@ async fn serve(flags: Serve) -> Result<(), Failure> {
 /// Has clients told that this process ends, for so long; tells when that is over.
 fn leave(proxy: &Proxy, delay: Duration) -> Instant {
     if !delay.is_zero() {
-        tracing::info!(delay_seconds = delay.as_secs_f64(), "leaving: new connections are still taken in");
+        tracing::info!(
+            delay_seconds = delay.as_secs_f64(),
+            "leaving: new connections are still taken in"
+        );
         proxy.leave();
     }
     Instant::now() + delay
@@ -214,6 +221,13 @@ impl Sources {
     fn publish(&self, report: &watch::Sender<Report>) {
         if let Some(cluster) = &self.cluster {
             cluster.publish(Arc::clone(&report.borrow().statuses));
+        }
+    }
+
+    /// Leaves it to others to tell the cluster what becomes of its objects: this process ends.
+    async fn resign(&mut self) {
+        if let Some(cluster) = &mut self.cluster {
+            cluster.resign().await;
         }
     }
 
