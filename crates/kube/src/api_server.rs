@@ -82,8 +82,21 @@ impl ApiServer {
         self.state().objects.get(&place).cloned()
     }
 
+    pub(crate) fn refuse(&self, name: &str, status: StatusCode) {
+        self.state().refused.insert(name.to_owned(), status);
+    }
+
     pub(crate) fn ignore(&self, name: &str) {
         self.state().silent.insert(name.to_owned());
+    }
+
+    pub(crate) fn slow_down(&self, delay: Duration) {
+        self.state().delay = delay;
+    }
+
+    /// The objects whose statuses were written since this was asked, be it in vain.
+    pub(crate) fn writes(&self) -> Vec<String> {
+        std::mem::take(&mut self.state().writes)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -12,6 +12,8 @@ mod known;
 mod watch;
 /// Statuses, written where they differ.
 mod publish;
+/// Which of them could not be written.
+mod refusals;
 /// Which of several replicas writes.
 mod lease;
 /// What tests watch and write to.

@@ -18,6 +18,7 @@ use tokio::time::timeout;
 use crate::kind::KINDS;
 use crate::known::{Changes, Known};
 use crate::publish::{self, Addresses, Statuses};
+use crate::refusals::Refusals;
 use crate::{Cluster, Identity, WRITER, lease};
 
 /// Changes that follow one another within this are taken together.
@@ -81,6 +82,7 @@ impl Objects {
             statuses: published,
             told: told.clone(),
             leads,
+            refusals: Refusals::default(),
         };
         let publisher = tokio::spawn(publisher.run());
         let writers = Some(Writers { publisher, contender });
