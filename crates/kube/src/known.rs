@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use gateway::{Object, Origin, Problem};
-use kube_core::DynamicObject;
+use kube_core::{DynamicObject, ObjectMeta};
 use kube_runtime::watcher::Event;
 use serde_json::{Value, json};
 
+use crate::WRITER;
 use crate::kind::{DEFINITION, KINDS, Kind};
 
 /// The annotation of Gateway API's definitions that tells their version.
@@ -55,6 +56,8 @@ pub(crate) struct Held {
     pub(crate) status: Option<Value>,
     /// Of optimistic writes.
     pub(crate) resource_version: String,
+    /// Whether some of the status is what we have said.
+    pub(crate) says_ours: bool,
     /// Of a definition.
     bundle_version: Option<String>,
 }
@@ -209,10 +212,11 @@ fn hold(kind: &Kind, mut object: DynamicObject) -> Option<(Name, Held)> {
         return None;
     }
     let name = name_of(&object);
-    // Who wrote which field is most of an object's metadata, and nothing to us.
-    object.metadata.managed_fields = None;
     let annotations = object.metadata.annotations.as_mut();
     let bundle_version = annotations.and_then(|it| it.remove(BUNDLE_VERSION));
+    let says_ours = says_ours(&object.metadata);
+    // Who wrote which field is most of an object's metadata, and nothing else to us.
+    object.metadata.managed_fields = None;
     let resource_version = object.metadata.resource_version.clone().unwrap_or_default();
     let status = object.data.as_object_mut().and_then(|fields| fields.remove("status"));
     let mut value = object.data;
@@ -220,13 +224,24 @@ fn hold(kind: &Kind, mut object: DynamicObject) -> Option<(Name, Held)> {
     value["kind"] = json!(kind.name);
     value["metadata"] = json!(object.metadata);
     let origin = Origin { file: Arc::from("kubernetes"), document: 0 };
-    if let Some(problem) = forbidden(kind, &name, &value, &origin) {
-        let (object, problems) = (None, vec![problem]);
-        return Some((name, Held { object, problems, status, resource_version, bundle_version }));
-    }
-    let (mut objects, problems) = gateway::objects::read(value, origin);
-    let object = objects.pop();
-    Some((name, Held { object, problems, status, resource_version, bundle_version }))
+    let (object, problems) = match forbidden(kind, &name, &value, &origin) {
+        Some(problem) => (None, vec![problem]),
+        None => {
+            let (mut objects, problems) = gateway::objects::read(value, origin);
+            (objects.pop(), problems)
+        }
+    };
+    let held = Held { object, problems, status, resource_version, says_ours, bundle_version };
+    Some((name, held))
+}
+
+/// Whether we have applied a status that is still there, as far as others have left it.
+fn says_ours(metadata: &ObjectMeta) -> bool {
+    let mut writers = metadata.managed_fields.iter().flatten();
+    writers.any(|it| {
+        let (manager, part) = (it.manager.as_deref(), it.subresource.as_deref());
+        (manager, part, it.operation.as_deref()) == (Some(WRITER), Some("status"), Some("Apply"))
+    })
 }
 
 /// A Service that stands for a name in DNS: whoever may write one could lead requests to what is not theirs

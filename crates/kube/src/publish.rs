@@ -14,7 +14,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube_client::api::{Patch, PatchParams};
 use kube_client::{Api, Client, Error};
 use kube_core::DynamicObject;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::watch::Receiver;
 use tokio::sync::watch::error::RecvError;
 use tokio::time::{Instant, sleep_until, timeout_at};
@@ -166,23 +166,33 @@ impl Publisher {
         }
         for ((namespace, name), addresses) in ingresses {
             let Some(kind) = Kind::named("Ingress") else { continue };
+            spoken_of.insert((kind.name, namespace, name));
             let Some(held) = known.find(kind.name, namespace, name) else { continue };
             let status = ingress::status(addresses);
             if held.status.as_ref() != Some(&status) {
                 due.push(Write::new(kind, namespace, name, held, Written::Apply(status)));
             }
         }
-        for kind in KINDS.iter().filter(|kind| kind.has_entries) {
+        for kind in KINDS.iter().filter(|kind| kind.has_entries || kind.name == "Ingress") {
             for ((namespace, name), held) in known.all(kind.name) {
                 if spoken_of.contains(&(kind.name, namespace.as_str(), name.as_str())) {
                     continue;
                 }
-                let written = held.status.as_ref().and_then(status::withdrawn);
+                let written = withdrawn(kind, held);
                 due.extend(written.map(|written| Write::new(kind, namespace, name, held, written)));
             }
         }
         due
     }
+}
+
+/// What takes back what we have said of an object of which we say nothing any more.
+fn withdrawn(kind: &Kind, held: &Held) -> Option<Written> {
+    if kind.has_entries {
+        return held.status.as_ref().and_then(status::withdrawn);
+    }
+    // Whoever applies nothing owns nothing, and what nobody owns goes.
+    (kind.name == "Ingress" && held.says_ours).then_some(Written::Apply(Value::Null))
 }
 
 /// Waits until a status in the cluster has changed: it may be another's doing, and ours to mend.
@@ -267,12 +277,14 @@ async fn write(client: &Client, it: &Write) -> Result<(), Error> {
     };
     match &it.written {
         Written::Apply(status) => {
-            let patch = json!({
+            let mut patch = json!({
                 "apiVersion": it.kind.api_version(),
                 "kind": it.kind.name,
                 "metadata": { "name": it.name },
-                "status": status,
             });
+            if !status.is_null() {
+                patch["status"] = status.clone();
+            }
             api.patch_status(&it.name, &PatchParams::apply(WRITER).force(), &Patch::Apply(patch))
                 .await?;
         }

@@ -5,7 +5,6 @@ use std::sync::Mutex;
 use gateway::status::{Condition, ConditionType, Detail, GatewayStatus, Reason, Reference};
 use http::StatusCode;
 use kube_runtime::watcher::Event;
-use serde_json::Value;
 use tokio::sync::watch::channel;
 use tokio::time::sleep;
 
@@ -14,6 +13,7 @@ use crate::api_server::ApiServer;
 use crate::{Identity, Objects};
 
 const GATEWAYS: &str = "/apis/gateway.networking.k8s.io/v1/gateways";
+const INGRESSES: &str = "/apis/networking.k8s.io/v1/ingresses";
 
 fn gateway(name: &str) -> Value {
     let metadata = json!({ "namespace": "shop", "name": name });
@@ -120,4 +120,34 @@ async fn nothing_is_written_once_the_lease_has_gone() {
     publisher(&server, known, statuses(&names, "first"), until).write_all().await;
     assert_eq!(server.writes().len(), 2 * AT_ONCE);
     assert!(Instant::now() <= until);
+}
+
+fn ingress(manager: &str) -> Value {
+    let fields = json!({ "f:status": { "f:loadBalancer": { "f:ingress": {} } } });
+    let write = json!({
+        "manager": manager, "operation": "Apply", "subresource": "status", "apiVersion": "networking.k8s.io/v1",
+        "fieldsType": "FieldsV1", "fieldsV1": fields,
+    });
+    let metadata = json!({ "namespace": "shop", "name": "web", "managedFields": [write] });
+    let status = json!({ "loadBalancer": { "ingress": [{ "ip": "192.0.2.7" }] } });
+    json!({ "metadata": metadata, "spec": { "ingressClassName": "theirs" }, "status": status })
+}
+
+async fn ingress_left_to_others(manager: &str) -> (Vec<String>, Option<Value>) {
+    let mut known = Known::new();
+    tell(&mut known, "Ingress", ingress(manager));
+    let server = ApiServer::default();
+    server.put(INGRESSES, ingress(manager));
+    let until = Instant::now() + Duration::from_secs(3);
+    publisher(&server, known, Statuses::default(), until).write_all().await;
+    let status = server.object(INGRESSES, "shop", "web").map(|it| it["status"].clone());
+    (server.writes(), status)
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_addresses_of_an_ingress_that_is_no_longer_ours_are_withdrawn() {
+    let (writes, status) = ingress_left_to_others(WRITER).await;
+    assert_eq!((writes, status), (vec!["web".to_owned()], Some(Value::Null)));
+    let (writes, status) = ingress_left_to_others("another-controller").await;
+    assert_eq!((writes, status), (vec![], Some(ingress("")["status"].clone())));
 }
