@@ -2,14 +2,16 @@
 //!
 //! What a status says and what of it is ours is for `gateway::status` to know.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use gateway::ingress;
-use gateway::status::{self, Status, Written};
+use gateway::status::{self, Detail, Status, Written};
 use k8s_openapi::jiff::Timestamp;
 use kube_client::api::{Patch, PatchParams};
 use kube_client::{Api, Client, Error};
@@ -46,6 +48,13 @@ pub struct Statuses {
     pub statuses: Arc<[Status]>,
     /// Where Ingresses are served; of one that is served nowhere, none.
     pub ingresses: Addresses,
+}
+
+impl Statuses {
+    /// Whether they are certain to say the same, which takes no time to see.
+    pub(crate) fn are(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.statuses, &other.statuses) && self.ingresses == other.ingresses
+    }
 }
 
 /// Writes statuses.
@@ -151,15 +160,14 @@ impl Publisher {
         let known = lock(&self.known);
         let mut due = Vec::new();
         let mut spoken_of: BTreeSet<(&str, &str, &str)> = BTreeSet::new();
-        let mut statuses = statuses.to_vec();
-        status::tell_version(&mut statuses, known.bundle_version());
-        for status in &statuses {
+        for status in statuses.iter() {
             let object = &status.object;
             let Some(kind) = Kind::named(object.kind) else { continue };
             let namespace = kind.namespace_of(&object.namespace);
             spoken_of.insert((kind.name, namespace, &object.name));
             let Some(held) = known.find(kind.name, namespace, &object.name) else { continue };
-            let written = status::written(status, held.status.as_ref(), &now);
+            let status = versioned(status, known.bundle_version());
+            let written = status::written(&status, held.status.as_ref(), &now);
             due.extend(
                 written.map(|written| Write::new(kind, namespace, &object.name, held, written)),
             );
@@ -193,6 +201,15 @@ fn withdrawn(kind: &Kind, held: &Held) -> Option<Written> {
     }
     // Whoever applies nothing owns nothing, and what nobody owns goes.
     (kind.name == "Ingress" && held.says_ours).then_some(Written::Apply(Value::Null))
+}
+
+/// A GatewayClass says as well whether we know the definitions of Gateway API that are there.
+fn versioned<'s>(status: &'s Status, version: Option<&str>) -> Cow<'s, Status> {
+    let mut status = Cow::Borrowed(status);
+    if matches!(status.detail, Detail::GatewayClass(_)) {
+        status::tell_version(slice::from_mut(status.to_mut()), version);
+    }
+    status
 }
 
 /// Waits until a status in the cluster has changed: it may be another's doing, and ours to mend.

@@ -125,9 +125,15 @@ impl Objects {
         publish::addresses(&lock(&self.known), "Ingress")
     }
 
-    /// Lets the statuses be written.
+    /// Lets the statuses be written. Those that were given before change nothing.
     pub fn publish(&self, statuses: Statuses) {
-        self.statuses.send_replace(Some(statuses));
+        self.statuses.send_if_modified(|said| {
+            let is_new = !said.as_ref().is_some_and(|said| said.are(&statuses));
+            if is_new {
+                *said = Some(statuses);
+            }
+            is_new
+        });
     }
 
     /// Leaves the statuses to another replica: nothing is written from now on, and the Lease is given back. The API server

@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use gateway::status::{Condition, ConditionType, Detail, GatewayStatus, Reason, Reference};
+use gateway::status::{Condition, ConditionType, GatewayStatus, Reason, Reference};
 use http::StatusCode;
 use kube_runtime::watcher::Event;
 use tokio::sync::watch::channel;

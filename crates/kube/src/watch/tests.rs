@@ -45,3 +45,22 @@ async fn objects_are_streamed() {
 async fn an_api_server_that_streams_no_lists_is_asked_for_lists() {
     check(ApiServer::without_streaming_lists()).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn statuses_that_were_given_before_wake_nobody() {
+    let objects = watch(&ApiServer::default());
+    let mut published = objects.statuses.subscribe();
+    let mut publish = |statuses: &Statuses| {
+        objects.publish(statuses.clone());
+        let is_new = published.has_changed().unwrap();
+        published.mark_unchanged();
+        is_new
+    };
+    let first = Statuses::default();
+    assert!(publish(&first));
+    assert!(!publish(&first));
+    let name = ("shop".to_owned(), "web".to_owned());
+    let ingresses = [(name, vec!["192.0.2.7".parse().unwrap()])].into();
+    assert!(publish(&Statuses { ingresses, ..first }));
+    assert!(publish(&Statuses::default()));
+}
