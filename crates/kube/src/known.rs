@@ -215,8 +215,7 @@ fn hold(kind: &Kind, mut object: DynamicObject) -> Option<(Name, Held)> {
     let annotations = object.metadata.annotations.as_mut();
     let bundle_version = annotations.and_then(|it| it.remove(BUNDLE_VERSION));
     let says_ours = says_ours(&object.metadata);
-    // Who wrote which field is most of an object's metadata, and nothing else to us.
-    object.metadata.managed_fields = None;
+    kind.trim(&mut object);
     let resource_version = object.metadata.resource_version.clone().unwrap_or_default();
     let status = object.data.as_object_mut().and_then(|fields| fields.remove("status"));
     let mut value = object.data;

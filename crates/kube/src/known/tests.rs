@@ -115,6 +115,30 @@ fn a_list_tells_of_statuses_as_well() {
 }
 
 #[test]
+fn what_is_never_looked_at_is_no_change() {
+    let mut known = Known::new();
+    let mut change = |kind: &str, annotation: &str, data: Value| {
+        let mut changed = object("a", data);
+        changed.metadata.annotations = Some([(annotation.to_owned(), "7".to_owned())].into());
+        known.take(Kind::place(kind).unwrap(), Event::Apply(changed));
+        std::mem::take(&mut known.changes).objects
+    };
+    let ports = json!({"spec": {"ports": [{"port": 80}]}});
+    assert!(change("Service", "example.com/leader", ports.clone()));
+    assert!(!change("Service", "example.com/leads", ports));
+    let backend =
+        json!({"spec": {"defaultBackend": {"service": {"name": "a", "port": {"number": 80}}}}});
+    assert!(change("Ingress", "example.com/owner", backend.clone()));
+    assert!(!change("Ingress", "example.com/owns", backend.clone()));
+    assert!(change("Ingress", "nginx.ingress.kubernetes.io/ssl-redirect", backend.clone()));
+    assert!(change("Ingress", "kubernetes.io/ingress.class", backend));
+    let certificate = json!({"data": {"tls.crt": "UEVN", "tls.key": "UEVN"}});
+    assert!(change("Secret", "cert-manager.io/alt-names", certificate));
+    let with_more = json!({"data": {"tls.crt": "UEVN", "tls.key": "UEVN", "keystore.p12": "UEVN"}});
+    assert!(!change("Secret", "cert-manager.io/common-name", with_more));
+}
+
+#[test]
 fn what_is_wrong_is_left_out_and_told() {
     let mut known = Known::new();
     list(&mut known, [service("a", 80), object("bad", json!({"spec": {"ports": 80}}))]);
