@@ -165,7 +165,8 @@ impl Sources {
         let limits = "cannot watch files; `sysctl fs.inotify` shows the limits";
         let files = Files::new(flags.config.clone()).context(limits)?;
         let certificates = CertificateFiles::new(flags.shorthand.pairs()).context(limits)?;
-        let cluster = Cluster::connect(&flags.cluster).await?;
+        let cluster =
+            Cluster::connect(&flags.cluster, flags.drain_delay + flags.drain_timeout).await?;
         Ok(Self { objects, files, cluster, certificates })
     }
 
