@@ -66,9 +66,6 @@ async fn serve(flags: Serve) -> Result<(), Failure> {
     let scaler = bind_scaler(flags.scaler).await?;
     let scaler_address = scaler.as_ref().map(|listener| listener.address);
     let mut replicas = flags.replica.map(|me| Replicas::new(me, Arc::clone(&proxy)));
-    if let Some(replicas) = &mut replicas {
-        replicas.learn(sources.replicas().unwrap_or(flags.replicas));
-    }
     let names = Names::new(flags.dns, report.clone());
     let mut configuration = Configuration::new(proxy.clone(), names, report.clone());
     let checked = match checked {
@@ -81,6 +78,10 @@ async fn serve(flags: Serve) -> Result<(), Failure> {
             }
         },
     };
+    // Before anything is served: until others are known, each cap is ours alone.
+    if let Some(replicas) = &mut replicas {
+        replicas.learn(sources.replicas().unwrap_or(flags.replicas));
+    }
     begin(&mut configuration, checked).await?;
     sources.publish(&report);
     // Now it knows which Services there are.

@@ -129,6 +129,7 @@ class ReplicasTest(GatewayTest):
         self.api.patch(SYSTEM, {"spec": {"replicas": 3}})
         self.addCleanup(self.api.patch, SYSTEM, {"spec": {"replicas": 2}})
         self.wait(lambda: self.is_rolled_over(SYSTEM, 0), "three replicas of Sheave")
+        self.assertTrue(self.youngest_knew_the_others_before_it_served())
         # The third uses its part only when the others have let go of it.
         time.sleep(4)
         self.forget_counts()
@@ -139,6 +140,13 @@ class ReplicasTest(GatewayTest):
         print(f"{len(load.answers)} answers; requests at once at each pod: {sorted(most.values())}", file=sys.stderr)
         self.assertEqual(len(most), 5)
         self.assertLessEqual(max(most.values()), 4)
+
+    def youngest_knew_the_others_before_it_served(self) -> bool:
+        """Until it knows them, it takes each cap for its own."""
+        pods = self.api.get("/api/v1/namespaces/sheave-system/pods", labelSelector="app.kubernetes.io/name=sheave")["items"]
+        youngest = max(pods, key=lambda pod: pod["metadata"]["creationTimestamp"])["metadata"]["name"]
+        log = gateway.kubectl("--namespace", "sheave-system", "logs", youngest)
+        return "slots are dealt" in log[: log.index("configuration in force")]
 
     def forget_counts(self) -> None:
         """Pods that began before the cap did have seen more: others take their place."""
