@@ -1,6 +1,10 @@
 //! Which objects of a cluster matter, and how each is asked for.
 
-use kube_core::ApiResource;
+use std::net::IpAddr;
+
+use gateway::ingress;
+use kube_core::{ApiResource, DynamicObject};
+use serde_json::Value;
 
 /// A kind of objects.
 #[derive(Debug)]
@@ -23,6 +27,11 @@ const INGRESS: &str = "networking.k8s.io";
 
 /// That of Gateway tells which version of Gateway API is installed.
 pub(crate) const DEFINITION: &str = "CustomResourceDefinition";
+
+/// The values of Secrets and ConfigMaps that are looked at.
+const CHAIN: &str = "tls.crt";
+const KEY: &str = "tls.key";
+const AUTHORITIES: &str = "ca.crt";
 
 /// Of Secrets, those that never hold a certificate are most of what a cluster has, and the largest.
 const NO_CERTIFICATES: &str = "type!=kubernetes.io/service-account-token,type!=helm.sh/release.v1,\
@@ -109,15 +118,49 @@ impl Kind {
         }
     }
 
-    /// Whether an object of this kind can matter at all. Of ConfigMaps, which a cluster has many of, those that hold
-    /// certificates do.
-    pub(crate) fn may_matter(&self, content: &serde_json::Value) -> bool {
-        self.name != "ConfigMap" || content.pointer("/data/ca.crt").is_some()
+    /// The addresses that a status of this kind says: they are asked for by whoever knows them.
+    pub(crate) fn addresses(&self, status: Option<&Value>) -> Vec<IpAddr> {
+        let (list, field) = match self.name {
+            "Gateway" => ("/addresses", "value"),
+            "Ingress" => ("/loadBalancer/ingress", "ip"),
+            _ => return Vec::new(),
+        };
+        let list = status.and_then(|status| status.pointer(list)?.as_array());
+        let texts = list.into_iter().flatten().filter_map(|it| it.get(field)?.as_str());
+        texts.filter_map(|text| text.parse().ok()).collect()
+    }
+
+    /// Whether an object of this kind can matter at all. Of Secrets and ConfigMaps, which a cluster has many of, those that
+    /// hold certificates do.
+    pub(crate) fn may_matter(&self, content: &Value) -> bool {
+        let holds = |name: &str| content.pointer("/data").is_some_and(|it| it.get(name).is_some());
+        match self.name {
+            "Secret" => holds(CHAIN) || holds(AUTHORITIES),
+            "ConfigMap" => holds(AUTHORITIES),
+            _ => true,
+        }
+    }
+
+    /// Leaves out what is never looked at, so that it takes no room and its changes go unnoticed.
+    pub(crate) fn trim(&self, object: &mut DynamicObject) {
+        // Who wrote which field is most of an object's metadata.
+        object.metadata.managed_fields = None;
+        let has_settings = ["Ingress", "IngressClass"].contains(&self.name);
+        if let Some(annotations) = &mut object.metadata.annotations {
+            annotations.retain(|name, _| has_settings && ingress::reads(name));
+        }
+        if ["Secret", "ConfigMap"].contains(&self.name)
+            && let Some(Value::Object(values)) = object.data.get_mut("data")
+        {
+            values.retain(|name, _| [CHAIN, KEY, AUTHORITIES].contains(&&**name));
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -129,9 +172,15 @@ mod tests {
     }
 
     #[test]
-    fn of_config_maps_those_with_certificates_matter() {
-        let config_map = Kind::named("ConfigMap").unwrap();
-        assert!(config_map.may_matter(&serde_json::json!({"data": {"ca.crt": "PEM"}})));
-        assert!(!config_map.may_matter(&serde_json::json!({"data": {"app.conf": ""}})));
+    fn of_config_maps_and_secrets_those_with_certificates_matter() {
+        let matter = |kind: &str, data: Value| {
+            Kind::named(kind).unwrap().may_matter(&json!({ "data": data }))
+        };
+        assert!(matter("ConfigMap", json!({"ca.crt": "PEM"})));
+        assert!(!matter("ConfigMap", json!({"app.conf": ""})));
+        assert!(matter("Secret", json!({"tls.crt": "UEVN", "tls.key": "UEVN"})));
+        assert!(matter("Secret", json!({"ca.crt": "UEVN"})));
+        assert!(!matter("Secret", json!({"password": "", "tls": ""})));
+        assert!(!Kind::named("Secret").unwrap().may_matter(&json!({})));
     }
 }

@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use gateway::{Object, Origin, Problem};
-use kube_core::DynamicObject;
+use kube_core::{DynamicObject, ObjectMeta};
 use kube_runtime::watcher::Event;
 use serde_json::{Value, json};
 
+use crate::WRITER;
 use crate::kind::{DEFINITION, KINDS, Kind};
 
 /// The annotation of Gateway API's definitions that tells their version.
@@ -33,7 +34,7 @@ pub(crate) struct Changes {
     pub(crate) objects: bool,
     /// Endpoints.
     pub(crate) endpoints: bool,
-    /// Statuses, be it that they came back as we wrote them.
+    /// Statuses, be it that they came back as we wrote them, or what they depend on.
     pub(crate) statuses: bool,
 }
 
@@ -55,6 +56,8 @@ pub(crate) struct Held {
     pub(crate) status: Option<Value>,
     /// Of optimistic writes.
     pub(crate) resource_version: String,
+    /// Whether some of the status is what we have said.
+    pub(crate) says_ours: bool,
     /// Of a definition.
     bundle_version: Option<String>,
 }
@@ -89,8 +92,7 @@ impl Known {
             }
             Event::InitDone => {
                 let arrived = of_kind.arriving.take().unwrap_or_default();
-                let changed = of_kind.replace(arrived);
-                if changed { Changes::of(kind) } else { Changes::default() }
+                of_kind.replace(kind, arrived)
             }
             Event::Apply(object) => of_kind.apply(kind, object),
             Event::Delete(object) => {
@@ -137,19 +139,15 @@ impl Known {
 }
 
 impl OfKind {
-    /// A whole list has come. True: it differs from what was known.
-    fn replace(&mut self, arrived: BTreeMap<Name, Held>) -> bool {
-        let asks = |held: &Held| (held.object.clone(), held.problems.clone());
-        let is_same = self.is_complete
-            && self.objects.len() == arrived.len()
-            && self
-                .objects
-                .iter()
-                .zip(&arrived)
-                .all(|(was, is)| was.0 == is.0 && asks(was.1) == asks(is.1));
+    /// A whole list has come; tells how it differs from what was known.
+    fn replace(&mut self, kind: &Kind, arrived: BTreeMap<Name, Held>) -> Changes {
+        let are_same = self.is_complete && self.objects.keys().eq(arrived.keys());
+        let names = if are_same { Changes::default() } else { Changes::of(kind) };
+        let change = |(name, is): (&Name, &Held)| is.changes(kind, self.objects.get(name));
+        let changes = arrived.iter().map(change).fold(names, Changes::and);
         self.objects = arrived;
         self.is_complete = true;
-        !is_same
+        changes
     }
 
     fn apply(&mut self, kind: &Kind, object: DynamicObject) -> Changes {
@@ -158,14 +156,29 @@ impl OfKind {
             let gone = self.objects.remove(&name);
             return gone.map_or_else(Changes::default, |_| Changes::of(kind));
         };
-        let before = self.objects.get(&name);
-        let asks_same = before
-            .is_some_and(|before| before.object == held.object && before.problems == held.problems);
-        let said = before.and_then(|before| before.status.as_ref());
-        let says_same = said == held.status.as_ref();
+        let changes = held.changes(kind, self.objects.get(&name));
         self.objects.insert(name, held);
-        let statuses = Changes { statuses: !says_same, ..Changes::default() };
-        if asks_same { statuses } else { Changes::of(kind).and(statuses) }
+        changes
+    }
+}
+
+impl Held {
+    /// What has changed since it was like this; none: it was not there.
+    fn changes(&self, kind: &Kind, before: Option<&Self>) -> Changes {
+        let asks_same = before
+            .is_some_and(|before| before.object == self.object && before.problems == self.problems);
+        let statuses = before.map_or((None, None), Self::says) != self.says();
+        // A replica that knows no better goes by the addresses that another one has given.
+        let addresses = |held: &Self| kind.addresses(held.status.as_ref());
+        let has_same = before.is_some_and(|before| addresses(before) == addresses(self));
+        let is_same = asks_same && has_same;
+        let asked = if is_same { Changes::default() } else { Changes::of(kind) };
+        asked.and(Changes { statuses, ..Changes::default() })
+    }
+
+    /// All that a status goes by.
+    fn says(&self) -> (Option<&Value>, Option<&str>) {
+        (self.status.as_ref(), self.bundle_version.as_deref())
     }
 }
 
@@ -199,10 +212,10 @@ fn hold(kind: &Kind, mut object: DynamicObject) -> Option<(Name, Held)> {
         return None;
     }
     let name = name_of(&object);
-    // Who wrote which field is most of an object's metadata, and nothing to us.
-    object.metadata.managed_fields = None;
     let annotations = object.metadata.annotations.as_mut();
     let bundle_version = annotations.and_then(|it| it.remove(BUNDLE_VERSION));
+    let says_ours = says_ours(&object.metadata);
+    kind.trim(&mut object);
     let resource_version = object.metadata.resource_version.clone().unwrap_or_default();
     let status = object.data.as_object_mut().and_then(|fields| fields.remove("status"));
     let mut value = object.data;
@@ -210,13 +223,24 @@ fn hold(kind: &Kind, mut object: DynamicObject) -> Option<(Name, Held)> {
     value["kind"] = json!(kind.name);
     value["metadata"] = json!(object.metadata);
     let origin = Origin { file: Arc::from("kubernetes"), document: 0 };
-    if let Some(problem) = forbidden(kind, &name, &value, &origin) {
-        let (object, problems) = (None, vec![problem]);
-        return Some((name, Held { object, problems, status, resource_version, bundle_version }));
-    }
-    let (mut objects, problems) = gateway::objects::read(value, origin);
-    let object = objects.pop();
-    Some((name, Held { object, problems, status, resource_version, bundle_version }))
+    let (object, problems) = match forbidden(kind, &name, &value, &origin) {
+        Some(problem) => (None, vec![problem]),
+        None => {
+            let (mut objects, problems) = gateway::objects::read(value, origin);
+            (objects.pop(), problems)
+        }
+    };
+    let held = Held { object, problems, status, resource_version, says_ours, bundle_version };
+    Some((name, held))
+}
+
+/// Whether we have applied a status that is still there, as far as others have left it.
+fn says_ours(metadata: &ObjectMeta) -> bool {
+    let mut writers = metadata.managed_fields.iter().flatten();
+    writers.any(|it| {
+        let (manager, part) = (it.manager.as_deref(), it.subresource.as_deref());
+        (manager, part, it.operation.as_deref()) == (Some(WRITER), Some("status"), Some("Apply"))
+    })
 }
 
 /// A Service that stands for a name in DNS: whoever may write one could lead requests to what is not theirs

@@ -12,6 +12,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube_client::api::{ObjectMeta, PostParams};
 use kube_client::{Api, Error};
 use tokio::sync::watch::{Receiver, Sender, channel};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::{Cluster, Identity};
@@ -34,17 +35,17 @@ struct Terms {
     patience: Duration,
 }
 
-/// Tells from now on until when we hold the Lease of that name; `None`: we do not.
+/// Tells from now on until when we hold the Lease of that name; `None`: we do not. When nobody asks any more, the Lease is
+/// given back; the task ends with that.
 pub(crate) fn contend(
     cluster: &Cluster,
     identity: Identity,
     name: &'static str,
-) -> Receiver<Option<Instant>> {
+) -> (Receiver<Option<Instant>>, JoinHandle<()>) {
     let (held, told) = channel(None);
     let api = Api::namespaced(cluster.client.clone(), &identity.namespace);
     let contender = Contender { api, name, identity: identity.name, terms: LEADS, seen: None };
-    tokio::spawn(contender.run(held));
-    told
+    (told, tokio::spawn(contender.run(held)))
 }
 
 struct Contender {
@@ -65,7 +66,12 @@ impl Contender {
         let mut is_failing = false;
         while !held.is_closed() {
             let asked = Instant::now();
-            match timeout(self.terms.patience, self.look()).await {
+            let look = timeout(self.terms.patience, self.look());
+            let result = tokio::select! {
+                result = look => result,
+                () = held.closed() => break,
+            };
+            match result {
                 Ok(Ok(is_ours)) => {
                     is_failing = false;
                     self.tell(&held, is_ours.then(|| asked + self.terms.duration));
@@ -83,10 +89,9 @@ impl Contender {
                 () = held.closed() => {}
             }
         }
-        if held.borrow().is_some() {
-            // Else it runs out.
-            drop(timeout(self.terms.patience, self.give_back()).await);
-        }
+        self.tell(&held, None);
+        // A look that was broken off may have taken it, so that the Lease itself is asked. If that fails, it runs out.
+        drop(timeout(self.terms.patience, self.give_back()).await);
     }
 
     /// A renewal wakes nobody.
@@ -186,3 +191,6 @@ impl Contender {
 fn seconds(spec: &LeaseSpec) -> Option<Duration> {
     u64::try_from(spec.lease_duration_seconds?).ok().map(Duration::from_secs)
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,8 +12,13 @@ mod known;
 mod watch;
 /// Statuses, written where they differ.
 mod publish;
+/// Which of them could not be written.
+mod refusals;
 /// Which of several replicas writes.
 mod lease;
+/// What tests watch and write to.
+#[cfg(test)]
+mod api_server;
 
 use kube_client::{Client, Config};
 use thiserror::Error;

@@ -2,34 +2,41 @@
 //!
 //! What a status says and what of it is ours is for `gateway::status` to know.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use gateway::ingress;
-use gateway::status::{self, Status, Written};
+use gateway::status::{self, Detail, Status, Written};
 use k8s_openapi::jiff::Timestamp;
 use kube_client::api::{Patch, PatchParams};
 use kube_client::{Api, Client, Error};
 use kube_core::DynamicObject;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::watch::Receiver;
 use tokio::sync::watch::error::RecvError;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::WRITER;
 use crate::kind::{KINDS, Kind};
 use crate::known::{Held, Known};
+use crate::refusals::{Key, Refusals};
 use crate::watch::{Shared, lock};
 
 /// Writes that are under way at once: many routes change together, and each write takes the API server milliseconds.
 const AT_ONCE: usize = 16;
 /// Before a write that failed is tried again; by then a watch has told what was written in between.
 const PAUSE: Duration = Duration::from_millis(200);
-/// While the API server cannot be reached or refuses.
+/// While the API server cannot be reached.
 const LONG_PAUSE: Duration = Duration::from_secs(2);
+/// How long a write may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Of many failures at once, so many are told one by one.
+const MOST_TOLD: usize = 8;
 
 /// Addresses of Gateways, or of Ingresses, by namespace and name.
 pub type Addresses = BTreeMap<(String, String), Vec<IpAddr>>;
@@ -43,6 +50,13 @@ pub struct Statuses {
     pub ingresses: Addresses,
 }
 
+impl Statuses {
+    /// Whether they are certain to say the same, which takes no time to see.
+    pub(crate) fn are(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.statuses, &other.statuses) && self.ingresses == other.ingresses
+    }
+}
+
 /// Writes statuses.
 pub(crate) struct Publisher {
     pub(crate) client: Client,
@@ -53,6 +67,7 @@ pub(crate) struct Publisher {
     pub(crate) told: Receiver<()>,
     /// Until when it is for us to write.
     pub(crate) leads: Receiver<Option<Instant>>,
+    pub(crate) refusals: Refusals,
 }
 
 /// Something to be written.
@@ -65,25 +80,27 @@ struct Write {
 }
 
 /// How a write went.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Outcome {
     Done,
     /// Somebody else wrote in between: to be looked at again.
     Overtaken,
-    Failed,
+    /// The API server does not want it, and says why.
+    Refused(String),
+    /// The API server has not said anything.
+    Unanswered(String),
+    /// The Lease has gone.
+    NotOurs,
 }
 
 impl Publisher {
     pub(crate) async fn run(mut self) {
-        let mut is_failing = false;
         loop {
-            let outcome =
-                if self.leads() { self.write_all(&mut is_failing).await } else { Outcome::Done };
+            self.leads.mark_unchanged();
+            let again = self.write_all().await;
             let pause = async {
-                match outcome {
-                    Outcome::Done => std::future::pending().await,
-                    Outcome::Overtaken => sleep(PAUSE).await,
-                    Outcome::Failed => sleep(LONG_PAUSE).await,
+                match again {
+                    Some(again) => sleep_until(again).await,
+                    None => std::future::pending().await,
                 }
             };
             let changed = tokio::select! {
@@ -98,34 +115,43 @@ impl Publisher {
         }
     }
 
-    fn leads(&mut self) -> bool {
-        self.leads.borrow_and_update().is_some_and(|until| until > Instant::now())
-    }
-
-    /// Writes what differs; tells how the worst of it went.
-    async fn write_all(&mut self, is_failing: &mut bool) -> Outcome {
-        let Some(statuses) = self.statuses.borrow_and_update().clone() else {
-            return Outcome::Done;
-        };
-        let writes = self.due(&statuses);
-        let client = &self.client;
+    /// Writes what differs; tells when to look again, whatever else happens.
+    async fn write_all(&mut self) -> Option<Instant> {
+        if until(&self.leads).is_none() {
+            return not_ours(&self.leads);
+        }
+        let statuses = self.statuses.borrow_and_update().clone()?;
+        let mut writes = self.due(&statuses);
+        let Self { client, leads, refusals, .. } = self;
+        let (client, leads) = (&*client, &*leads);
+        refusals.keep(&writes.iter().map(Write::key).collect());
+        let now = Instant::now();
+        writes.retain(|it| refusals.allow(&it.key(), now));
         let mut results = stream::iter(writes)
-            .map(|it| async move { (write(client, &it).await, it) })
+            .map(|it| async move { (write_in_time(client, leads, &it).await, it) })
             .buffer_unordered(AT_ONCE);
-        let mut worst = Outcome::Done;
-        while let Some((result, it)) = results.next().await {
-            let Err(error) = result else { continue };
-            let outcome = judge(&error);
-            if outcome == Outcome::Failed && !std::mem::replace(is_failing, true) {
-                let Write { kind, namespace, name, .. } = it;
-                tracing::warn!(kind = kind.name, %namespace, %name, %error, "cannot write a status; it is tried again");
+        let mut again = None;
+        let mut told = Told::default();
+        while let Some((outcome, it)) = results.next().await {
+            let now = Instant::now();
+            let mut fail = |why: &str| {
+                if refusals.add(it.key(), now) {
+                    told.tell(&it, why);
+                }
+            };
+            match outcome {
+                Outcome::Done => {}
+                Outcome::Overtaken => again = Some(now + PAUSE),
+                Outcome::Refused(why) => fail(&why),
+                Outcome::Unanswered(why) => {
+                    fail(&why);
+                    // What is left would most likely wait as long.
+                    return Some(now + LONG_PAUSE);
+                }
+                Outcome::NotOurs => return not_ours(leads),
             }
-            worst = worst.max(outcome);
         }
-        if worst == Outcome::Done {
-            *is_failing = false;
-        }
-        worst
+        again.into_iter().chain(refusals.next()).min()
     }
 
     /// What the cluster does not say yet, or still says.
@@ -133,39 +159,57 @@ impl Publisher {
         let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let known = lock(&self.known);
         let mut due = Vec::new();
-        let mut spoken_of = BTreeSet::new();
-        let mut statuses = statuses.to_vec();
-        status::tell_version(&mut statuses, known.bundle_version());
-        for status in &statuses {
+        let mut spoken_of: BTreeSet<(&str, &str, &str)> = BTreeSet::new();
+        for status in statuses.iter() {
             let object = &status.object;
             let Some(kind) = Kind::named(object.kind) else { continue };
             let namespace = kind.namespace_of(&object.namespace);
-            spoken_of.insert((kind.name, namespace.to_owned(), object.name.to_string()));
+            spoken_of.insert((kind.name, namespace, &object.name));
             let Some(held) = known.find(kind.name, namespace, &object.name) else { continue };
-            let written = status::written(status, held.status.as_ref(), &now);
+            let status = versioned(status, known.bundle_version());
+            let written = status::written(&status, held.status.as_ref(), &now);
             due.extend(
                 written.map(|written| Write::new(kind, namespace, &object.name, held, written)),
             );
         }
         for ((namespace, name), addresses) in ingresses {
             let Some(kind) = Kind::named("Ingress") else { continue };
+            spoken_of.insert((kind.name, namespace, name));
             let Some(held) = known.find(kind.name, namespace, name) else { continue };
             let status = ingress::status(addresses);
             if held.status.as_ref() != Some(&status) {
                 due.push(Write::new(kind, namespace, name, held, Written::Apply(status)));
             }
         }
-        for kind in KINDS.iter().filter(|kind| kind.has_entries) {
+        for kind in KINDS.iter().filter(|kind| kind.has_entries || kind.name == "Ingress") {
             for ((namespace, name), held) in known.all(kind.name) {
-                if spoken_of.contains(&(kind.name, namespace.clone(), name.clone())) {
+                if spoken_of.contains(&(kind.name, namespace.as_str(), name.as_str())) {
                     continue;
                 }
-                let written = held.status.as_ref().and_then(status::withdrawn);
+                let written = withdrawn(kind, held);
                 due.extend(written.map(|written| Write::new(kind, namespace, name, held, written)));
             }
         }
         due
     }
+}
+
+/// What takes back what we have said of an object of which we say nothing any more.
+fn withdrawn(kind: &Kind, held: &Held) -> Option<Written> {
+    if kind.has_entries {
+        return held.status.as_ref().and_then(status::withdrawn);
+    }
+    // Whoever applies nothing owns nothing, and what nobody owns goes.
+    (kind.name == "Ingress" && held.says_ours).then_some(Written::Apply(Value::Null))
+}
+
+/// A GatewayClass says as well whether we know the definitions of Gateway API that are there.
+fn versioned<'s>(status: &'s Status, version: Option<&str>) -> Cow<'s, Status> {
+    let mut status = Cow::Borrowed(status);
+    if matches!(status.detail, Detail::GatewayClass(_)) {
+        status::tell_version(slice::from_mut(status.to_mut()), version);
+    }
+    status
 }
 
 /// Waits until a status in the cluster has changed: it may be another's doing, and ours to mend.
@@ -192,6 +236,52 @@ impl Write {
             written,
         }
     }
+
+    fn key(&self) -> Key {
+        let (namespace, name) = (self.namespace.clone(), self.name.clone());
+        (self.kind.name, namespace, name, self.resource_version.clone())
+    }
+}
+
+/// How many failures have been told of, so that what goes wrong with all does not drown everything else.
+#[derive(Default)]
+struct Told(usize);
+
+impl Told {
+    fn tell(&mut self, it: &Write, error: &str) {
+        self.0 += 1;
+        if self.0 <= MOST_TOLD {
+            let Write { kind, namespace, name, .. } = it;
+            tracing::warn!(kind = kind.name, %namespace, %name, error, "cannot write a status; it is tried again");
+        }
+    }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        if let Some(others @ 1..) = self.0.checked_sub(MOST_TOLD) {
+            tracing::warn!(others, "cannot write other statuses either; they are tried again");
+        }
+    }
+}
+
+/// Until when it is for us to write.
+fn until(leads: &Receiver<Option<Instant>>) -> Option<Instant> {
+    leads.borrow().filter(|until| *until > Instant::now())
+}
+
+/// When to look whether it is again for us to write: a Lease that was held all along, and renewed late, wakes nobody.
+fn not_ours(leads: &Receiver<Option<Instant>>) -> Option<Instant> {
+    leads.borrow().map(|_| Instant::now() + LONG_PAUSE)
+}
+
+/// Writes if that is still for us to do, and no longer than it is.
+async fn write_in_time(client: &Client, leads: &Receiver<Option<Instant>>, it: &Write) -> Outcome {
+    let Some(until) = until(leads) else { return Outcome::NotOurs };
+    match timeout_at(until.min(Instant::now() + PATIENCE), write(client, it)).await {
+        Ok(result) => result.map_or_else(judge, |()| Outcome::Done),
+        Err(_elapsed) => Outcome::Unanswered("the API server does not answer".to_owned()),
+    }
 }
 
 /// Lists that are maps are applied, so that what others say in them stays by itself; the others are replaced as they were
@@ -204,12 +294,14 @@ async fn write(client: &Client, it: &Write) -> Result<(), Error> {
     };
     match &it.written {
         Written::Apply(status) => {
-            let patch = json!({
+            let mut patch = json!({
                 "apiVersion": it.kind.api_version(),
                 "kind": it.kind.name,
                 "metadata": { "name": it.name },
-                "status": status,
             });
+            if !status.is_null() {
+                patch["status"] = status.clone();
+            }
             api.patch_status(&it.name, &PatchParams::apply(WRITER).force(), &Patch::Apply(patch))
                 .await?;
         }
@@ -224,30 +316,22 @@ async fn write(client: &Client, it: &Write) -> Result<(), Error> {
     Ok(())
 }
 
-fn judge(error: &Error) -> Outcome {
+fn judge(error: Error) -> Outcome {
     match error {
         // It has gone, and nobody has to be told.
         Error::Api(status) if status.code == 404 => Outcome::Done,
         Error::Api(status) if status.code == 409 => Outcome::Overtaken,
-        _ => Outcome::Failed,
+        Error::Api(_) => Outcome::Refused(error.to_string()),
+        _ => Outcome::Unanswered(error.to_string()),
     }
 }
 
-/// The addresses that Gateways have by their statuses.
-pub(crate) fn addresses(known: &Known) -> Addresses {
-    let given = |held: &Held| said(held, "/addresses", "value");
-    known.all("Gateway").map(|(name, held)| (name.clone(), given(held))).collect()
+/// The addresses that the objects of a kind have by their statuses.
+pub(crate) fn addresses(known: &Known, kind: &str) -> Addresses {
+    let Some(kind) = Kind::named(kind) else { return Addresses::new() };
+    let given = |held: &Held| kind.addresses(held.status.as_ref());
+    known.all(kind.name).map(|(name, held)| (name.clone(), given(held))).collect()
 }
 
-/// The addresses that Ingresses have by their statuses.
-pub(crate) fn ingress_addresses(known: &Known) -> Addresses {
-    let given = |held: &Held| said(held, "/loadBalancer/ingress", "ip");
-    known.all("Ingress").map(|(name, held)| (name.clone(), given(held))).collect()
-}
-
-/// The addresses in a list of a status.
-fn said(held: &Held, list: &str, field: &str) -> Vec<IpAddr> {
-    let list = held.status.as_ref().and_then(|status| status.pointer(list)?.as_array());
-    let texts = list.into_iter().flatten().filter_map(|it| it.get(field)?.as_str());
-    texts.filter_map(|text| text.parse().ok()).collect()
-}
+#[cfg(test)]
+mod tests;

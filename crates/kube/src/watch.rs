@@ -2,15 +2,15 @@
 //! ends it. While it is away, what was known holds.
 
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Once};
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use gateway::{Object, Problem};
-use kube_client::Api;
+use kube_client::{Api, Client};
 use kube_core::DynamicObject;
 use kube_runtime::WatchStreamExt;
-use kube_runtime::watcher::{self, Config, watcher};
+use kube_runtime::watcher::{self, Config, InitialListStrategy, watcher};
 use tokio::sync::watch::{self as channel, Receiver, Sender};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -18,12 +18,16 @@ use tokio::time::timeout;
 use crate::kind::KINDS;
 use crate::known::{Changes, Known};
 use crate::publish::{self, Addresses, Statuses};
+use crate::refusals::Refusals;
 use crate::{Cluster, Identity, WRITER, lease};
 
 /// Changes that follow one another within this are taken together.
 const COALESCE: Duration = Duration::from_millis(5);
 /// However they follow one another, none waits longer than this.
 const COALESCE_MOST: Duration = Duration::from_millis(50);
+
+/// How long the API server may take until another replica may write.
+const FAREWELL: Duration = Duration::from_secs(1);
 
 /// What a cluster asks for.
 #[derive(Debug, Default)]
@@ -46,7 +50,14 @@ pub struct Objects {
     known: Shared,
     told: Receiver<()>,
     statuses: Sender<Option<Statuses>>,
-    tasks: Vec<JoinHandle<()>>,
+    followers: Vec<JoinHandle<()>>,
+    writers: Option<Writers>,
+}
+
+/// Who makes of us the replica that writes.
+struct Writers {
+    publisher: JoinHandle<()>,
+    contender: JoinHandle<()>,
 }
 
 impl Objects {
@@ -56,21 +67,26 @@ impl Objects {
         let known = Arc::new(Mutex::new(Known::new()));
         let (tell, told) = channel::channel(());
         let (statuses, published) = channel::channel(None);
-        let follow = |place| {
-            let (known, tell) = (Arc::clone(&known), tell.clone());
-            tokio::spawn(follow(cluster.clone(), place, known, tell))
+        let follower = Follower {
+            client: cluster.client.clone(),
+            known: Arc::clone(&known),
+            tell,
+            lists: Arc::new(Once::new()),
         };
-        let mut tasks: Vec<_> = (0..KINDS.len()).map(follow).collect();
-        let leads = lease::contend(cluster, identity, WRITER);
+        let follow = |place| tokio::spawn(follower.clone().follow(place));
+        let followers = (0..KINDS.len()).map(follow).collect();
+        let (leads, contender) = lease::contend(cluster, identity, WRITER);
         let publisher = publish::Publisher {
             client: cluster.client.clone(),
             known: Arc::clone(&known),
             statuses: published,
             told: told.clone(),
             leads,
+            refusals: Refusals::default(),
         };
-        tasks.push(tokio::spawn(publisher.run()));
-        Self { known, told, statuses, tasks }
+        let publisher = tokio::spawn(publisher.run());
+        let writers = Some(Writers { publisher, contender });
+        Self { known, told, statuses, followers, writers }
     }
 
     /// Waits until the cluster asks for something else, and not before it has told all that it holds. May be dropped and
@@ -100,18 +116,33 @@ impl Objects {
     /// The addresses that Gateways have by their statuses.
     #[must_use]
     pub fn addresses(&self) -> Addresses {
-        publish::addresses(&lock(&self.known))
+        publish::addresses(&lock(&self.known), "Gateway")
     }
 
     /// The addresses that Ingresses have by their statuses.
     #[must_use]
     pub fn ingress_addresses(&self) -> Addresses {
-        publish::ingress_addresses(&lock(&self.known))
+        publish::addresses(&lock(&self.known), "Ingress")
     }
 
-    /// Lets the statuses be written.
+    /// Lets the statuses be written. Those that were given before change nothing.
     pub fn publish(&self, statuses: Statuses) {
-        self.statuses.send_replace(Some(statuses));
+        self.statuses.send_if_modified(|said| {
+            let is_new = !said.as_ref().is_some_and(|said| said.are(&statuses));
+            if is_new {
+                *said = Some(statuses);
+            }
+            is_new
+        });
+    }
+
+    /// Leaves the statuses to another replica: nothing is written from now on, and the Lease is given back. The API server
+    /// is waited for, but not for long.
+    pub async fn resign(&mut self) {
+        let Some(Writers { publisher, contender }) = self.writers.take() else { return };
+        publisher.abort();
+        // If this takes too long, the Lease runs out.
+        drop(timeout(FAREWELL, contender).await);
     }
 
     fn is_due(&self) -> bool {
@@ -133,43 +164,82 @@ impl Objects {
 
 impl Drop for Objects {
     fn drop(&mut self) {
-        self.tasks.iter().for_each(JoinHandle::abort);
+        let publisher = self.writers.iter().map(|writers| &writers.publisher);
+        self.followers.iter().chain(publisher).for_each(JoinHandle::abort);
     }
 }
 
-/// Takes all that the API server says of a kind, for ever.
-async fn follow(cluster: Cluster, place: usize, known: Shared, tell: Sender<()>) {
-    let kind = &KINDS[place];
-    let api: Api<DynamicObject> = Api::all_with(cluster.client, &kind.resource());
-    let config = Config { field_selector: kind.fields.map(str::to_owned), ..Config::default() };
-    let mut events = pin!(watcher(api, config.streaming_lists()).default_backoff());
-    let mut is_failing = false;
-    while let Some(event) = events.next().await {
-        match event {
-            Ok(event) => {
-                if std::mem::take(&mut is_failing) {
-                    tracing::info!(kind = kind.name, "watching again");
-                }
-                lock(&known).take(place, event);
-            }
-            Err(error) if is_absent(&error) => lock(&known).is_absent(place),
-            Err(error) => {
-                // Once for each outage: it is tried again and again.
-                if !std::mem::replace(&mut is_failing, true) {
-                    tracing::warn!(kind = kind.name, %error, "cannot watch; what is known holds");
-                }
-            }
+/// Hears what the API server says of each kind.
+#[derive(Clone)]
+struct Follower {
+    client: Client,
+    known: Shared,
+    tell: Sender<()>,
+    /// It has been said that the API server is asked for lists.
+    lists: Arc<Once>,
+}
+
+/// The API server cannot tell what there is in a watch.
+struct CannotStream;
+
+impl Follower {
+    /// Takes all that the API server says of a kind, for ever.
+    async fn follow(self, place: usize) {
+        let fields = KINDS[place].fields.map(str::to_owned);
+        let config = Config { field_selector: fields, ..Config::default() };
+        if let Err(CannotStream) = self.hear(place, config.clone().streaming_lists()).await {
+            self.lists.call_once(|| {
+                tracing::info!("the API server cannot stream lists: it is asked for them");
+            });
+            // A watcher ends only with what drives it.
+            self.hear(place, config).await.ok();
         }
-        tell.send_replace(());
+    }
+
+    async fn hear(&self, place: usize, config: Config) -> Result<(), CannotStream> {
+        let kind = &KINDS[place];
+        let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &kind.resource());
+        let streams = config.initial_list_strategy == InitialListStrategy::StreamingList;
+        let mut events = pin!(watcher(api, config).default_backoff());
+        let mut is_failing = false;
+        while let Some(event) = events.next().await {
+            match event {
+                Ok(event) => {
+                    if std::mem::take(&mut is_failing) {
+                        tracing::info!(kind = kind.name, "watching again");
+                    }
+                    lock(&self.known).take(place, event);
+                }
+                Err(error) if code(&error) == Some(404) => lock(&self.known).is_absent(place),
+                // Kubernetes up to 1.33, but for 1.32, streams none unless it is configured to.
+                Err(error) if streams && matches!(code(&error), Some(400 | 422)) => {
+                    return Err(CannotStream);
+                }
+                Err(error) => {
+                    // Once for each outage: it is tried again and again.
+                    if !std::mem::replace(&mut is_failing, true) {
+                        tracing::warn!(kind = kind.name, %error, "cannot watch; what is known holds");
+                    }
+                }
+            }
+            self.tell.send_replace(());
+        }
+        Ok(())
     }
 }
 
-/// Whether the API server has no such kind.
-fn is_absent(error: &watcher::Error) -> bool {
+/// With which status the API server has refused to tell of a kind at all.
+fn code(error: &watcher::Error) -> Option<u16> {
     let (watcher::Error::InitialListFailed(error) | watcher::Error::WatchStartFailed(error)) =
         error
     else {
-        return false;
+        return None;
     };
-    matches!(error, kube_client::Error::Api(status) if status.code == 404)
+    match error {
+        kube_client::Error::Api(status) => Some(status.code),
+        _ => None,
+    }
 }
+
+#[cfg(test)]
+mod tests;

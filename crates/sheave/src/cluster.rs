@@ -2,23 +2,32 @@
 //!
 //! It knows flags and the API server's side; what becomes of objects is for the configuration to know.
 
+use std::collections::BTreeSet;
+use std::future::pending;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use gateway::Object;
 use gateway::addresses;
 use gateway::ingress::{self, Served};
-use gateway::objects::{EndpointSliceSpec, Resource, SliceEndpoint};
+use gateway::objects::{Conditions, EndpointSliceSpec, Resource};
 use gateway::status::Status;
 use gateway::translate::SERVICE_NAME_LABEL;
 use ipnet::IpNet;
 use kube::{Addresses, Identity, Objects, Statuses};
+use proxy::{Time, clock};
+use tokio::time::sleep;
 
 use crate::configuration::Errors;
 use crate::failure::Failure;
 use crate::files::Contents;
 use crate::flags::ClusterFlags;
+use crate::parting::Parting;
 use crate::process;
+
+/// What ending takes beyond what the flags allow: until the pod is told of it, and to say the last of it.
+const FAREWELL: Duration = Duration::from_secs(10);
 
 /// The objects of a cluster, watched.
 pub(crate) struct Cluster {
@@ -37,11 +46,16 @@ struct Peers {
     namespace: String,
     service: String,
     serving: Vec<SocketAddr>,
+    parting: Parting,
 }
 
 impl Cluster {
-    /// Begins to watch where the flags ask for it. Needs a running tokio runtime.
-    pub(crate) async fn connect(flags: &ClusterFlags) -> Result<Option<Self>, Failure> {
+    /// Begins to watch where the flags ask for it. `drain` is what a Sheave may take to end, from when it is told to. Needs a
+    /// running tokio runtime.
+    pub(crate) async fn connect(
+        flags: &ClusterFlags,
+        drain: Duration,
+    ) -> Result<Option<Self>, Failure> {
         if !flags.kubernetes {
             return Ok(None);
         }
@@ -56,6 +70,8 @@ impl Cluster {
             namespace: identity.namespace.clone(),
             service,
             serving: Vec::new(),
+            // The others are told what we are.
+            parting: Parting::new(drain + FAREWELL),
         });
         let objects = Objects::new(&cluster, identity);
         let (dealt, ingresses) = Default::default();
@@ -66,7 +82,7 @@ impl Cluster {
     pub(crate) fn load(&mut self) -> Contents {
         let kube::Contents { objects, problems } = self.objects.load();
         if let Some(peers) = &mut self.peers {
-            peers.find(&objects);
+            peers.find(&objects, clock::now());
         }
         let served = ingress::served(&objects);
         let addresses = if self.pool.is_empty() {
@@ -102,7 +118,17 @@ impl Cluster {
     /// Waits until there is something to load, and not before the cluster has told all that it holds. May be dropped and
     /// called again.
     pub(crate) async fn changed(&mut self) {
-        self.objects.changed().await;
+        let next = self.peers.as_ref().and_then(|peers| peers.parting.next());
+        let has_ended = async {
+            match next {
+                Some(next) => sleep(next.saturating_since(clock::now())).await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            () = self.objects.changed() => {}
+            () = has_ended => {}
+        }
     }
 
     /// Who shares fixed caps with this Sheave; `None`: nobody has said where to look.
@@ -114,22 +140,28 @@ impl Cluster {
     pub(crate) fn publish(&self, statuses: Arc<[Status]>) {
         self.objects.publish(Statuses { statuses, ingresses: self.ingresses.clone() });
     }
+
+    /// Lets another replica write them from now on.
+    pub(crate) async fn resign(&mut self) {
+        self.objects.resign().await;
+    }
 }
 
 impl Peers {
     /// Those that are ready, as the slices of the Service say, and those that end: they keep their slots until they have
-    /// let their last requests go.
-    fn find(&mut self, objects: &[Object]) {
+    /// let their last requests go, or must have.
+    fn find(&mut self, objects: &[Object], now: Time) {
         let slices = objects.iter().filter_map(|object| self.slice(object));
-        let serves = |endpoint: &&SliceEndpoint| {
-            let conditions = &endpoint.conditions;
-            conditions.ready.unwrap_or(true) || conditions.terminating.unwrap_or(false)
+        let endpoints: Vec<_> = slices.flat_map(|slice| &slice.spec.endpoints).collect();
+        let addresses = |condition: &dyn Fn(&Conditions) -> bool| -> BTreeSet<IpAddr> {
+            let those = endpoints.iter().filter(|endpoint| condition(&endpoint.conditions));
+            those.filter_map(|endpoint| endpoint.addresses.first()?.parse().ok()).collect()
         };
-        let serving = slices.flat_map(|slice| &slice.spec.endpoints).filter(serves);
-        let addresses = serving.filter_map(|endpoint| endpoint.addresses.first()?.parse().ok());
-        self.serving = addresses.map(|address: IpAddr| SocketAddr::new(address, 0)).collect();
-        self.serving.sort_unstable();
-        self.serving.dedup();
+        let ends = |it: &Conditions| it.terminating.unwrap_or(false);
+        let mut serving = addresses(&|it| it.ready.unwrap_or(true) && !ends(it));
+        let ending = addresses(&ends);
+        serving.extend(self.parting.count(&ending, now));
+        self.serving = serving.into_iter().map(|address| SocketAddr::new(address, 0)).collect();
     }
 
     /// What an object says of them.
@@ -141,3 +173,6 @@ impl Peers {
         is_ours.then_some(slice)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -14,6 +14,8 @@ mod top;
 mod files;
 /// A cluster as a source of objects.
 mod cluster;
+/// Peers that end.
+mod parting;
 /// The certificate where none is given.
 mod self_signed;
 /// Names in DNS as endpoints.

@@ -64,18 +64,22 @@ async fn serve(flags: Serve) -> Result<(), Failure> {
     let scaler = bind_scaler(flags.scaler).await?;
     let scaler_address = scaler.as_ref().map(|listener| listener.address);
     let mut replicas = flags.replica.map(|me| Replicas::new(me, Arc::clone(&proxy)));
-    if let Some(replicas) = &mut replicas {
-        replicas.learn(sources.replicas().unwrap_or(flags.replicas));
-    }
     let names = Names::new(flags.dns, report.clone());
     let mut configuration = Configuration::new(proxy.clone(), names, report.clone());
     let checked = match checked {
         Some(checked) => checked,
         None => tokio::select! {
             contents = sources.first() => configuration::check(contents).map_err(refusal)?,
-            () = signals.stop() => return Ok(()),
+            () = signals.stop() => {
+                sources.resign().await;
+                return Ok(());
+            }
         },
     };
+    // Before anything is served: until others are known, each cap is ours alone.
+    if let Some(replicas) = &mut replicas {
+        replicas.learn(sources.replicas().unwrap_or(flags.replicas));
+    }
     begin(&mut configuration, checked).await?;
     sources.publish(&report);
     // Now it knows which Services there are.
@@ -102,6 +106,7 @@ async fn serve(flags: Serve) -> Result<(), Failure> {
                 Request::Stop => {
                     ending.begin()?;
                     report.send_modify(|report| report.phase = Phase::Draining);
+                    sources.resign().await;
                     continue;
                 }
             },
@@ -141,7 +146,8 @@ impl Sources {
         let limits = "cannot watch files; `sysctl fs.inotify` shows the limits";
         let files = Files::new(flags.config.clone()).context(limits)?;
         let certificates = CertificateFiles::new(flags.shorthand.pairs()).context(limits)?;
-        let cluster = Cluster::connect(&flags.cluster).await?;
+        let cluster =
+            Cluster::connect(&flags.cluster, flags.drain_delay + flags.drain_timeout).await?;
         Ok(Self { objects, files, cluster, certificates })
     }
 
@@ -197,6 +203,13 @@ impl Sources {
     fn publish(&self, report: &watch::Sender<Report>) {
         if let Some(cluster) = &self.cluster {
             cluster.publish(Arc::clone(&report.borrow().statuses));
+        }
+    }
+
+    /// Leaves it to others to tell the cluster what becomes of its objects: this process ends.
+    async fn resign(&mut self) {
+        if let Some(cluster) = &mut self.cluster {
+            cluster.resign().await;
         }
     }
 

@@ -131,6 +131,7 @@ class ReplicasTest(GatewayTest):
         self.api.post(f"/apis/sheave.dev/v1alpha1/namespaces/{self.namespace}/backendpolicies", body)
         self.addCleanup(self.api.patch, SYSTEM, {"spec": {"replicas": 2}})
         self.have_replicas(3)
+        self.assertTrue(self.youngest_knew_the_others_before_it_served())
         self.forget_counts()
         with ExitStack() as stack:
             first = [self.load_of(stack, address) for address in sorted(self.replicas())]
@@ -161,6 +162,13 @@ class ReplicasTest(GatewayTest):
     def load_of(self, stack: ExitStack, replica: str) -> Load:
         """As much as it can take, and more; a replica that goes breaks its clients' requests, which do not matter here."""
         return stack.enter_context(Load(replica, self.host, 20, 0.001))
+
+    def youngest_knew_the_others_before_it_served(self) -> bool:
+        """Until it knows them, it takes each cap for its own."""
+        pods = self.api.get("/api/v1/namespaces/sheave-system/pods", labelSelector="app.kubernetes.io/name=sheave")["items"]
+        youngest = max(pods, key=lambda pod: pod["metadata"]["creationTimestamp"])["metadata"]["name"]
+        log = gateway.kubectl("--namespace", "sheave-system", "logs", youngest)
+        return "slots are dealt" in log[: log.index("configuration in force")]
 
     def forget_counts(self) -> None:
         """Pods that began before the cap did have seen more: others take their place."""

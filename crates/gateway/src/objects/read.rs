@@ -122,7 +122,7 @@ struct Kind {
     versions: &'static [&'static str],
     /// Of its spec; made when it is first needed.
     schema: LazyLock<Value>,
-    read: fn(&mut Reader, Raw<'_>) -> Option<Object>,
+    read: fn(&mut Reader, &mut Raw<'_>) -> Option<Object>,
 }
 
 /// Of the metadata of every kind.
@@ -276,6 +276,10 @@ struct Raw<'a> {
     /// `Kind namespace/name`, as far as they are known.
     label: String,
     kind: &'static Kind,
+    metadata: Value,
+    /// What it asks for, once that is known from the other fields.
+    spec: Value,
+    /// All that has not been looked at.
     fields: Map<String, Value>,
 }
 
@@ -302,7 +306,7 @@ impl Reader {
     }
 
     fn read_value(&mut self, origin: &Origin, value: Value) {
-        let fields = match value {
+        let mut fields = match value {
             Value::Null => return,
             Value::Object(fields) => fields,
             Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
@@ -330,27 +334,23 @@ impl Reader {
             let message = format!("must be {}, is {version}", known.versions.join(" or "));
             return self.report(origin, &label, "apiVersion", message);
         }
-        let refused = (self.source == Source::Cluster).then(|| {
-            let metadata = fields.get("metadata").cloned().unwrap_or_default();
-            (metadata, RefusedSpec::of(known.name, &fields))
-        });
         let before = self.problems.len();
-        let object = (known.read)(self, Raw { origin, label, kind: known, fields });
-        let object = object.or_else(|| self.refused(origin, refused?, before));
+        let metadata = fields.remove("metadata").unwrap_or_else(|| json!({}));
+        let mut raw = Raw { origin, label, kind: known, metadata, spec: Value::Null, fields };
+        let object = (known.read)(self, &mut raw).or_else(|| self.refused(raw, before));
         self.objects.extend(object);
     }
 
-    /// What stands in for an object that cannot be read, for the first of the problems since `before`.
-    fn refused(
-        &self,
-        origin: &Origin,
-        (metadata, spec): (Value, RefusedSpec),
-        before: usize,
-    ) -> Option<Object> {
-        let metadata = serde_json::from_value(metadata).ok()?;
+    /// What stands in for an object of a cluster that cannot be read, for the first of the problems since `before`.
+    fn refused(&self, raw: Raw<'_>, before: usize) -> Option<Object> {
+        if self.source == Source::File {
+            return None;
+        }
+        let metadata = serde_json::from_value(raw.metadata).ok()?;
         let Problem { field, message, .. } = self.problems.get(before)?;
-        let spec = RefusedSpec { message: format!("{field}: {message}"), ..spec };
-        Some(Object::Refused(Resource { origin: origin.clone(), metadata, spec }.into()))
+        let spec = RefusedSpec::of(raw.kind.name, &raw.spec, format!("{field}: {message}"));
+        let origin = raw.origin.clone();
+        Some(Object::Refused(Resource { origin, metadata, spec }.into()))
     }
 
     fn read_list(&mut self, origin: &Origin, mut fields: Map<String, Value>) {
@@ -370,39 +370,38 @@ impl Reader {
     }
 
     /// An object as most are: `metadata` and `spec`, and a status that is not ours to read.
-    fn read_spec<S: DeserializeOwned>(&mut self, mut raw: Raw<'_>) -> Option<Shared<S>> {
-        let metadata = raw.fields.remove("metadata");
-        let spec = raw.fields.remove("spec").unwrap_or_else(|| json!({}));
+    fn read_spec<S: DeserializeOwned>(&mut self, raw: &mut Raw<'_>) -> Option<Shared<S>> {
+        raw.spec = raw.fields.remove("spec").unwrap_or_else(|| json!({}));
         let unknown = |name: &&String| !["apiVersion", "kind", "status"].contains(&name.as_str());
         let unknown: Vec<_> = raw.fields.keys().filter(unknown).cloned().collect();
-        let told = if self.is_silent(&raw) { &[] } else { &unknown[..] };
+        let told = if self.is_silent(raw) { &[] } else { &unknown[..] };
         for name in told {
             let message = "unknown field, known here: metadata, spec, status";
             self.report(raw.origin, &raw.label, name, message);
         }
-        let resource = self.read_parts(&raw, metadata, "spec", spec);
+        let resource = self.read_parts(raw, "spec");
         resource.filter(|_| unknown.is_empty() || self.source == Source::Cluster)
     }
 
     /// An object without a `spec`, whose fields stand beside its metadata.
-    fn read_flat<S: DeserializeOwned>(&mut self, mut raw: Raw<'_>) -> Option<Shared<S>> {
-        let metadata = raw.fields.remove("metadata");
+    fn read_flat<S: DeserializeOwned>(&mut self, raw: &mut Raw<'_>) -> Option<Shared<S>> {
         let mut fields = std::mem::take(&mut raw.fields);
         fields.retain(|name, _| !["apiVersion", "kind"].contains(&name.as_str()));
-        self.read_parts(&raw, metadata, "", Value::Object(fields))
+        raw.spec = Value::Object(fields);
+        self.read_parts(raw, "")
     }
 
     fn read_parts<S: DeserializeOwned>(
         &mut self,
-        raw: &Raw<'_>,
-        metadata: Option<Value>,
+        raw: &mut Raw<'_>,
         field: &str,
-        spec: Value,
     ) -> Option<Shared<S>> {
-        let metadata = metadata.unwrap_or_else(|| json!({}));
-        let metadata = self.read_part::<Metadata>(raw, &METADATA, "metadata", metadata);
-        let spec = self.read_part::<S>(raw, &raw.kind.schema, field, spec);
-        Some(Resource { origin: raw.origin.clone(), metadata: metadata?, spec: spec? }.into())
+        // They are put back: if nothing comes of the object, it is asked whom it concerns.
+        let (mut metadata, mut spec) = (raw.metadata.take(), raw.spec.take());
+        let named = self.read_part::<Metadata>(raw, &METADATA, "metadata", &mut metadata);
+        let asked = self.read_part::<S>(raw, &raw.kind.schema, field, &mut spec);
+        (raw.metadata, raw.spec) = (metadata, spec);
+        Some(Resource { origin: raw.origin.clone(), metadata: named?, spec: asked? }.into())
     }
 
     /// A part of an object, if it is without fault; all faults are reported.
@@ -411,13 +410,13 @@ impl Reader {
         raw: &Raw<'_>,
         allowed: &Value,
         field: &str,
-        mut value: Value,
+        value: &mut Value,
     ) -> Option<T> {
         let unknown = match self.source {
             Source::File => Vec::new(),
-            Source::Cluster => schema::prune(&mut value, allowed, field),
+            Source::Cluster => schema::prune(value, allowed, field),
         };
-        let mut faults = schema::faults(&value, allowed, field);
+        let mut faults = schema::faults(value, allowed, field);
         faults.retain(|fault| self.source == Source::File || !fault.is_name);
         let told = if self.is_silent(raw) { &[] } else { &unknown[..] };
         for fault in told.iter().chain(&faults) {
@@ -426,7 +425,7 @@ impl Reader {
         if !faults.is_empty() || unknown.iter().any(|it| narrows(raw.kind, &it.field)) {
             return None;
         }
-        match serde_json::from_value(value) {
+        match T::deserialize(&*value) {
             Ok(part) => Some(part),
             Err(error) => {
                 self.report(raw.origin, &raw.label, field, error.to_string());

@@ -1,7 +1,7 @@
 //! Objects of a cluster that cannot be read: whom they concern, so that their status can say why nothing comes of them.
 
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::route::ParentRef;
 
@@ -30,9 +30,8 @@ pub struct RefusedTarget {
 }
 
 impl RefusedSpec {
-    /// What can be read of an object nevertheless; why it is refused is not known yet.
-    pub(super) fn of(kind: &'static str, fields: &Map<String, Value>) -> Self {
-        let spec = fields.get("spec").unwrap_or(&Value::Null);
+    /// What can be read of an object nevertheless.
+    pub(super) fn of(kind: &'static str, spec: &Value, message: String) -> Self {
         let text = |of: &Value, name: &str| of[name].as_str().map(str::to_owned);
         let target = |of: &Value| {
             let section_name = text(of, "sectionName");
@@ -43,7 +42,7 @@ impl RefusedSpec {
             class: text(spec, "gatewayClassName"),
             parents: readable(&spec["parentRefs"]),
             targets: items(&spec["targetRefs"]).iter().filter_map(target).collect(),
-            message: String::new(),
+            message,
         }
     }
 }
@@ -53,5 +52,5 @@ fn items(list: &Value) -> &[Value] {
 }
 
 fn readable<T: DeserializeOwned>(list: &Value) -> Vec<T> {
-    items(list).iter().filter_map(|item| serde_json::from_value(item.clone()).ok()).collect()
+    items(list).iter().filter_map(|item| T::deserialize(item).ok()).collect()
 }

@@ -30,6 +30,7 @@ use super::{Report, Translation};
 use crate::addresses::GatewayName;
 use crate::objects::{GatewaySpec, Metadata, Object, Resource, Shared};
 use class::our_classes;
+use dialect::Dialect;
 use source::Sources;
 
 /// The controller of the IngressClasses that are ours.
@@ -64,6 +65,12 @@ pub fn served(objects: &[Object]) -> Vec<Served> {
         class.ingresses.iter().map(|it| served(&it.metadata)).collect::<Vec<_>>()
     };
     classes.into_iter().flat_map(of_class).collect()
+}
+
+/// Whether an annotation, of an Ingress or of an IngressClass, is looked at; those of other kinds never are.
+pub fn reads(annotation: &str) -> bool {
+    let others = [class::CLASS, class::DEFAULT, door::HTTP_PORT, door::HTTPS_PORT];
+    Dialect::find(annotation).is_some() || others.contains(&annotation)
 }
 
 /// The status of an Ingress whose class is served at these addresses.

@@ -78,6 +78,67 @@ fn a_status_alone_asks_for_nothing() {
 }
 
 #[test]
+fn addresses_that_a_status_says_are_asked_for() {
+    let mut known = Known::new();
+    let mut change = |kind: &str, status: Value| {
+        let spec = json!({ "gatewayClassName": "ours", "listeners": [] });
+        let spec = if kind == "Gateway" { spec } else { json!({}) };
+        let changed = object("a", json!({ "spec": spec, "status": status }));
+        known.take(Kind::place(kind).unwrap(), Event::Apply(changed));
+        std::mem::take(&mut known.changes)
+    };
+    let [all, status_alone] =
+        [true, false].map(|objects| Changes { objects, statuses: true, ..Changes::default() });
+    let address = json!([{ "type": "IPAddress", "value": "192.0.2.7" }]);
+    assert_eq!(change("Gateway", json!({})), all);
+    assert_eq!(change("Gateway", json!({ "conditions": [] })), status_alone);
+    assert_eq!(change("Gateway", json!({ "addresses": address })), all);
+    assert_eq!(change("Gateway", json!({ "addresses": address, "listeners": [] })), status_alone);
+    assert_eq!(change("Gateway", json!({})), all);
+    let address = json!({ "ingress": [{ "ip": "192.0.2.7" }] });
+    assert_eq!(change("Ingress", json!({})), all);
+    assert_eq!(change("Ingress", json!({ "loadBalancer": address })), all);
+    assert_eq!(change("Ingress", json!({ "loadBalancer": {} })), all);
+    assert_eq!(change("Service", json!({})), all);
+    assert_eq!(change("Service", json!({ "loadBalancer": address })), status_alone);
+}
+
+#[test]
+fn a_list_tells_of_statuses_as_well() {
+    let mut known = Known::new();
+    let mut with_status = service("a", 80);
+    with_status.data["status"] = json!({"loadBalancer": {}});
+    list(&mut known, [with_status.clone()]);
+    assert_eq!(list(&mut known, [with_status]), Changes::default());
+    let statuses = Changes { statuses: true, ..Changes::default() };
+    assert_eq!(list(&mut known, [service("a", 80)]), statuses);
+}
+
+#[test]
+fn what_is_never_looked_at_is_no_change() {
+    let mut known = Known::new();
+    let mut change = |kind: &str, annotation: &str, data: Value| {
+        let mut changed = object("a", data);
+        changed.metadata.annotations = Some([(annotation.to_owned(), "7".to_owned())].into());
+        known.take(Kind::place(kind).unwrap(), Event::Apply(changed));
+        std::mem::take(&mut known.changes).objects
+    };
+    let ports = json!({"spec": {"ports": [{"port": 80}]}});
+    assert!(change("Service", "example.com/leader", ports.clone()));
+    assert!(!change("Service", "example.com/leads", ports));
+    let backend =
+        json!({"spec": {"defaultBackend": {"service": {"name": "a", "port": {"number": 80}}}}});
+    assert!(change("Ingress", "example.com/owner", backend.clone()));
+    assert!(!change("Ingress", "example.com/owns", backend.clone()));
+    assert!(change("Ingress", "nginx.ingress.kubernetes.io/ssl-redirect", backend.clone()));
+    assert!(change("Ingress", "kubernetes.io/ingress.class", backend));
+    let certificate = json!({"data": {"tls.crt": "UEVN", "tls.key": "UEVN"}});
+    assert!(change("Secret", "cert-manager.io/alt-names", certificate));
+    let with_more = json!({"data": {"tls.crt": "UEVN", "tls.key": "UEVN", "keystore.p12": "UEVN"}});
+    assert!(!change("Secret", "cert-manager.io/common-name", with_more));
+}
+
+#[test]
 fn what_is_wrong_is_left_out_and_told() {
     let mut known = Known::new();
     list(&mut known, [service("a", 80), object("bad", json!({"spec": {"ports": 80}}))]);

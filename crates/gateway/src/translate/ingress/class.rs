@@ -6,9 +6,9 @@ use super::CONTROLLER;
 use crate::objects::{IngressClassSpec, IngressSpec, Metadata, Resource};
 
 /// Marks the class of Ingresses that name none.
-const DEFAULT: &str = "ingressclass.kubernetes.io/is-default-class";
+pub(super) const DEFAULT: &str = "ingressclass.kubernetes.io/is-default-class";
 /// How a class was named before there was a field for it.
-const CLASS: &str = "kubernetes.io/ingress.class";
+pub(super) const CLASS: &str = "kubernetes.io/ingress.class";
 
 /// An IngressClass of ours.
 pub(super) struct OurClass<'a> {

@@ -16,8 +16,8 @@ use crate::objects::{
 };
 
 /// Where the ports may be set, on an IngressClass.
-const HTTP_PORT: &str = "sheave.dev/http-port";
-const HTTPS_PORT: &str = "sheave.dev/https-port";
+pub(super) const HTTP_PORT: &str = "sheave.dev/http-port";
+pub(super) const HTTPS_PORT: &str = "sheave.dev/https-port";
 
 /// The listeners of a class.
 pub(super) struct Doors<'a> {

@@ -1,0 +1,277 @@
+//! An API server in memory, for tests: it lists, watches and keeps objects as a real one does, as far as that is asked of
+//! it, and can be told to refuse or not to answer.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::Frame;
+use kube_client::Client;
+use kube_client::client::Body;
+use serde_json::{Value, json};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::sleep;
+use tower::service_fn;
+
+use crate::Cluster;
+
+/// Handed out to whoever needs to look at it or to change it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ApiServer(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    objects: BTreeMap<Place, Value>,
+    version: u64,
+    /// What has changed, by version and collection, as watches tell it.
+    history: Vec<(u64, String, Value)>,
+    watches: Vec<(String, UnboundedSender<Value>)>,
+    /// The objects whose statuses were written, or were to be, in order.
+    writes: Vec<String>,
+    has_no_streaming_lists: bool,
+    /// By name, the objects whose statuses may not be written, and why.
+    refused: BTreeMap<String, StatusCode>,
+    /// By name, the objects whose writers wait for ever.
+    silent: BTreeSet<String>,
+    /// How long an answer to a write takes.
+    delay: Duration,
+}
+
+/// Where an object is: its collection, its namespace (empty for none) and its name.
+type Place = (String, String, String);
+
+type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
+
+impl ApiServer {
+    /// As Kubernetes up to 1.33, but for 1.32, is unless it is configured otherwise.
+    pub(crate) fn without_streaming_lists() -> Self {
+        let server = Self::default();
+        server.state().has_no_streaming_lists = true;
+        server
+    }
+
+    pub(crate) fn cluster(&self) -> Cluster {
+        let server = self.clone();
+        let service = service_fn(move |request| {
+            let server = server.clone();
+            async move { Ok::<_, Infallible>(server.answer(request).await) }
+        });
+        Cluster { client: Client::new(service, "default") }
+    }
+
+    /// An object as somebody else writes it, by the path of its collection.
+    pub(crate) fn put(&self, collection: &str, mut object: Value) {
+        let text = |name: &str| object["metadata"][name].as_str().unwrap_or_default().to_owned();
+        let place = (collection.to_owned(), text("namespace"), text("name"));
+        let mut state = self.state();
+        if let (Some(held), true) = (state.objects.get(&place), object.get("status").is_none()) {
+            object["status"] = held["status"].clone();
+        }
+        state.keep(place, object);
+    }
+
+    /// An object as it is now.
+    pub(crate) fn object(&self, collection: &str, namespace: &str, name: &str) -> Option<Value> {
+        let place = (collection.to_owned(), namespace.to_owned(), name.to_owned());
+        self.state().objects.get(&place).cloned()
+    }
+
+    pub(crate) fn refuse(&self, name: &str, status: StatusCode) {
+        self.state().refused.insert(name.to_owned(), status);
+    }
+
+    pub(crate) fn ignore(&self, name: &str) {
+        self.state().silent.insert(name.to_owned());
+    }
+
+    pub(crate) fn slow_down(&self, delay: Duration) {
+        self.state().delay = delay;
+    }
+
+    /// The objects whose statuses were written since this was asked, be it in vain.
+    pub(crate) fn writes(&self) -> Vec<String> {
+        std::mem::take(&mut self.state().writes)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap()
+    }
+
+    async fn answer(&self, request: Request<Body>) -> Answer {
+        let (head, body) = request.into_parts();
+        let body = body.collect_bytes().await.unwrap();
+        let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+        let query = head.uri.query().unwrap_or_default().to_owned();
+        let (place, is_status) = place(head.uri.path());
+        if head.method != Method::GET && self.state().silent.contains(&place.2) {
+            return std::future::pending().await;
+        }
+        let is_write = head.method != Method::GET;
+        let answer = self.obey(head.method, &query, place, is_status, body);
+        let delay = self.state().delay;
+        if is_write {
+            sleep(delay).await;
+        }
+        answer
+    }
+
+    fn obey(
+        &self,
+        method: Method,
+        query: &str,
+        place: Place,
+        is_status: bool,
+        body: Value,
+    ) -> Answer {
+        let mut state = self.state();
+        match method {
+            Method::GET if query.contains("watch=true") => state.watch(&place.0, query),
+            Method::GET if place.2.is_empty() => state.list(&place.0),
+            Method::GET => state.object(&place),
+            Method::POST => {
+                let name = body["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+                state.create((place.0, place.1, name), body)
+            }
+            Method::PUT => state.replace(place, body),
+            Method::PATCH if is_status => state.patch_status(place, &body),
+            _ => fault(StatusCode::METHOD_NOT_ALLOWED),
+        }
+    }
+}
+
+impl State {
+    fn keep(&mut self, place: Place, mut object: Value) -> Value {
+        self.version += 1;
+        object["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        let change = if self.objects.contains_key(&place) { "MODIFIED" } else { "ADDED" };
+        let event = json!({ "type": change, "object": object });
+        self.watches.retain(|(of, watch)| *of != place.0 || watch.send(event.clone()).is_ok());
+        self.history.push((self.version, place.0.clone(), event));
+        self.objects.insert(place, object.clone());
+        object
+    }
+
+    fn of<'s>(&'s self, collection: &'s str) -> impl Iterator<Item = &'s Value> {
+        self.objects.iter().filter(move |(place, _)| place.0 == collection).map(|(_, it)| it)
+    }
+
+    fn list(&self, collection: &str) -> Answer {
+        let items: Vec<_> = self.of(collection).collect();
+        let metadata = json!({ "resourceVersion": self.version.to_string() });
+        answer(
+            StatusCode::OK,
+            &json!({ "kind": "List", "apiVersion": "v1", "metadata": metadata, "items": items }),
+        )
+    }
+
+    /// From a version on; `sendInitialEvents` asks for what there is first, and for a mark where that ends.
+    fn watch(&mut self, collection: &str, query: &str) -> Answer {
+        let streams = query.contains("sendInitialEvents=true");
+        if streams && self.has_no_streaming_lists {
+            return fault(StatusCode::UNPROCESSABLE_ENTITY);
+        }
+        let (tell, told) = unbounded_channel();
+        if streams {
+            for object in self.of(collection) {
+                tell.send(json!({ "type": "ADDED", "object": object })).unwrap();
+            }
+            let annotations = json!({ "k8s.io/initial-events-end": "true" });
+            let version = self.version.to_string();
+            let metadata = json!({ "resourceVersion": version, "annotations": annotations });
+            let mark = json!({ "kind": "Any", "apiVersion": "v1", "metadata": metadata });
+            tell.send(json!({ "type": "BOOKMARK", "object": mark })).unwrap();
+        } else {
+            let since =
+                query.split('&').find_map(|it| it.strip_prefix("resourceVersion=")).unwrap();
+            let since: u64 = since.parse().unwrap();
+            let missed = self.history.iter().filter(|it| it.0 > since && it.1 == collection);
+            missed.for_each(|(_, _, event)| tell.send(event.clone()).unwrap());
+        }
+        self.watches.push((collection.to_owned(), tell));
+        Response::new(StreamBody::new(lines(told)).boxed_unsync())
+    }
+
+    fn object(&self, place: &Place) -> Answer {
+        self.objects
+            .get(place)
+            .map_or_else(|| fault(StatusCode::NOT_FOUND), |it| answer(StatusCode::OK, it))
+    }
+
+    fn create(&mut self, place: Place, object: Value) -> Answer {
+        if self.objects.contains_key(&place) {
+            return fault(StatusCode::CONFLICT);
+        }
+        answer(StatusCode::CREATED, &self.keep(place, object))
+    }
+
+    fn replace(&mut self, place: Place, object: Value) -> Answer {
+        if !self.is_current(&place, &object) {
+            return fault(StatusCode::CONFLICT);
+        }
+        answer(StatusCode::OK, &self.keep(place, object))
+    }
+
+    /// Whichever way it is patched: whoever asks this server is the only one who writes it.
+    fn patch_status(&mut self, place: Place, patch: &Value) -> Answer {
+        self.writes.push(place.2.clone());
+        if let Some(status) = self.refused.get(&place.2) {
+            return fault(*status);
+        }
+        let Some(mut object) = self.objects.get(&place).cloned() else {
+            return fault(StatusCode::NOT_FOUND);
+        };
+        if !self.is_current(&place, patch) {
+            return fault(StatusCode::CONFLICT);
+        }
+        object["status"] = patch["status"].clone();
+        answer(StatusCode::OK, &self.keep(place, object))
+    }
+
+    /// Whether what is written was made from what is there, as far as it says so.
+    fn is_current(&self, place: &Place, written: &Value) -> bool {
+        let version = |of: &Value| of["metadata"]["resourceVersion"].as_str().map(str::to_owned);
+        version(written).is_none_or(|it| Some(it) == self.objects.get(place).and_then(version))
+    }
+}
+
+/// Of a path, and whether it is that of a status.
+fn place(path: &str) -> (Place, bool) {
+    let parts: Vec<_> = path.trim_matches('/').split('/').collect();
+    let (api, rest) = parts.split_at(if parts[0] == "api" { 2 } else { 3 });
+    let (namespace, rest) = match rest {
+        ["namespaces", namespace, rest @ ..] if !rest.is_empty() => (*namespace, rest),
+        _ => ("", rest),
+    };
+    let collection = format!("/{}/{}", api.join("/"), rest[0]);
+    let name = rest.get(1).copied().unwrap_or_default();
+    ((collection, namespace.to_owned(), name.to_owned()), rest.get(2) == Some(&"status"))
+}
+
+/// What is told, a line each, as long as somebody may tell more.
+fn lines(
+    told: UnboundedReceiver<Value>,
+) -> impl stream::Stream<Item = Result<Frame<Bytes>, Infallible>> {
+    stream::unfold(told, |mut told| async move { Some((told.recv().await?, told)) })
+        .map(|event| Ok(Frame::data(Bytes::from(format!("{event}\n")))))
+}
+
+fn answer(status: StatusCode, body: &Value) -> Answer {
+    let body = Full::new(Bytes::from(body.to_string())).boxed_unsync();
+    Response::builder().status(status).body(body).unwrap()
+}
+
+fn fault(status: StatusCode) -> Answer {
+    let reason = status.canonical_reason().unwrap_or_default().replace(' ', "");
+    let (kind, code) = ("Status", status.as_u16());
+    let message = format!("the test's API server says: {reason}");
+    answer(
+        status,
+        &json!({ "kind": kind, "apiVersion": "v1", "status": "Failure", "message": message, "reason": reason, "code": code }),
+    )
+}

@@ -1,0 +1,61 @@
+//! Who holds the Lease, and what becomes of it when they leave.
+
+use super::*;
+use crate::Objects;
+use crate::api_server::ApiServer;
+
+const LEASES: &str = "/apis/coordination.k8s.io/v1/leases";
+
+fn join(server: &ApiServer, name: &str) -> Objects {
+    let identity = Identity { name: name.to_owned(), namespace: "sheave".to_owned() };
+    Objects::new(&server.cluster(), identity)
+}
+
+/// Who holds it as the API server has it; empty: nobody.
+fn holder(server: &ApiServer) -> Option<String> {
+    let lease = server.object(LEASES, "sheave", crate::WRITER)?;
+    Some(lease["spec"]["holderIdentity"].as_str()?.to_owned())
+}
+
+/// How long it takes until somebody holds it, in virtual time.
+async fn until_held_by(server: &ApiServer, name: &str) -> Duration {
+    let begun = Instant::now();
+    while holder(server).as_deref() != Some(name) {
+        assert!(begun.elapsed() < 10 * LEADS.duration, "{name} does not get it");
+        sleep(Duration::from_millis(10)).await;
+    }
+    begun.elapsed()
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_leaves_gives_the_lease_back_and_does_not_take_it_again() {
+    let server = ApiServer::default();
+    let mut first = join(&server, "first");
+    until_held_by(&server, "first").await;
+    first.resign().await;
+    assert_eq!(holder(&server).as_deref(), Some(""));
+    sleep(2 * LEADS.duration).await;
+    assert_eq!(holder(&server).as_deref(), Some(""));
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_replica_need_not_wait_for_the_end_of_a_lease_that_was_given_back() {
+    let server = ApiServer::default();
+    let mut first = join(&server, "first");
+    until_held_by(&server, "first").await;
+    let _second = join(&server, "second");
+    first.resign().await;
+    assert!(until_held_by(&server, "second").await < 2 * LEADS.look_every);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_api_server_that_does_not_answer_keeps_nobody() {
+    let server = ApiServer::default();
+    let mut first = join(&server, "first");
+    until_held_by(&server, "first").await;
+    server.ignore(crate::WRITER);
+    let begun = Instant::now();
+    first.resign().await;
+    assert!(begun.elapsed() <= Duration::from_secs(1));
+    assert_eq!(holder(&server).as_deref(), Some("first"));
+}

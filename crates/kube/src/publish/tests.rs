@@ -1,0 +1,153 @@
+//! What is written, and what becomes of it when the API server refuses or does not answer.
+
+use std::sync::Mutex;
+
+use gateway::status::{Condition, ConditionType, GatewayStatus, Reason, Reference};
+use http::StatusCode;
+use kube_runtime::watcher::Event;
+use tokio::sync::watch::channel;
+use tokio::time::sleep;
+
+use super::*;
+use crate::api_server::ApiServer;
+use crate::{Identity, Objects};
+
+const GATEWAYS: &str = "/apis/gateway.networking.k8s.io/v1/gateways";
+const INGRESSES: &str = "/apis/networking.k8s.io/v1/ingresses";
+
+fn gateway(name: &str) -> Value {
+    let metadata = json!({ "namespace": "shop", "name": name });
+    json!({ "metadata": metadata, "spec": { "gatewayClassName": "ours", "listeners": [] } })
+}
+
+/// Of a Gateway; the message is what differs from time to time.
+fn status(name: &str, message: &str) -> Status {
+    let (namespace, name) = ("shop".into(), name.into());
+    let message = message.to_owned();
+    let condition = Condition::no(ConditionType::Accepted, Reason::Invalid, message);
+    let detail = GatewayStatus { conditions: vec![condition], ..GatewayStatus::default() };
+    Status {
+        object: Reference { kind: "Gateway", namespace, name },
+        observed_generation: 1,
+        detail: Detail::Gateway(detail),
+    }
+}
+
+fn statuses(names: &[&str], message: &str) -> Statuses {
+    let statuses = names.iter().map(|name| status(name, message)).collect();
+    Statuses { statuses, ingresses: Addresses::new() }
+}
+
+/// Gateways of these names, watched, and a replica that leads.
+async fn lead(server: &ApiServer, names: &[&str]) -> Objects {
+    names.iter().for_each(|name| server.put(GATEWAYS, gateway(name)));
+    let identity = Identity { name: "us".to_owned(), namespace: "sheave".to_owned() };
+    let mut objects = Objects::new(&server.cluster(), identity);
+    objects.changed().await;
+    objects
+}
+
+/// What the API server has of what we say.
+fn said(server: &ApiServer, name: &str) -> Option<String> {
+    let gateway = server.object(GATEWAYS, "shop", name)?;
+    Some(gateway.pointer("/status/conditions/0/message")?.as_str()?.to_owned())
+}
+
+/// Waits in virtual time.
+async fn until_said(server: &ApiServer, name: &str, message: &str) {
+    let begun = Instant::now();
+    while said(server, name).as_deref() != Some(message) {
+        assert!(begun.elapsed() < Duration::from_secs(600), "{name} never says {message}");
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_that_is_never_answered_is_in_nobodys_way() {
+    let server = ApiServer::default();
+    server.ignore("a");
+    let objects = lead(&server, &["a", "b"]).await;
+    objects.publish(statuses(&["a", "b"], "first"));
+    until_said(&server, "b", "first").await;
+    objects.publish(statuses(&["a", "b"], "second"));
+    until_said(&server, "b", "second").await;
+    assert_eq!(said(&server, "a"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_refused_is_tried_less_and_less_often_until_it_changes() {
+    let server = ApiServer::default();
+    server.refuse("a", StatusCode::UNPROCESSABLE_ENTITY);
+    let objects = lead(&server, &["a", "b"]).await;
+    objects.publish(statuses(&["a", "b"], "first"));
+    until_said(&server, "b", "first").await;
+    sleep(Duration::from_secs(600)).await;
+    let writes = server.writes();
+    assert_eq!(writes.iter().filter(|name| *name == "b").count(), 1);
+    let refused = writes.iter().filter(|name| *name == "a").count();
+    assert!((5..20).contains(&refused), "{refused} in ten minutes");
+    // What is wrong with it may be mended.
+    server.put(GATEWAYS, gateway("a"));
+    objects.publish(statuses(&["a", "b"], "second"));
+    sleep(PAUSE).await;
+    assert!(server.writes().contains(&"a".to_owned()));
+}
+
+/// One that leads, of itself, and writes what it is given.
+fn publisher(server: &ApiServer, known: Known, statuses: Statuses, until: Instant) -> Publisher {
+    let (_, statuses) = channel(Some(statuses));
+    let (_, told) = channel(());
+    let (_, leads) = channel(Some(until));
+    let (client, known) = (server.cluster().client, Arc::new(Mutex::new(known)));
+    Publisher { client, known, statuses, told, leads, refusals: Refusals::default() }
+}
+
+/// What is known once an object has been told of.
+fn tell(known: &mut Known, kind: &str, object: Value) {
+    let object = serde_json::from_value(object).unwrap();
+    known.take(Kind::place(kind).unwrap(), Event::Apply(object));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_written_once_the_lease_has_gone() {
+    let names: Vec<_> = (0..3 * AT_ONCE).map(|index| format!("gateway-{index:02}")).collect();
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    let mut known = Known::new();
+    names.iter().for_each(|name| tell(&mut known, "Gateway", gateway(name)));
+    let server = ApiServer::default();
+    server.slow_down(Duration::from_secs(2));
+    let until = Instant::now() + Duration::from_secs(3);
+    publisher(&server, known, statuses(&names, "first"), until).write_all().await;
+    assert_eq!(server.writes().len(), 2 * AT_ONCE);
+    assert!(Instant::now() <= until);
+}
+
+fn ingress(manager: &str) -> Value {
+    let fields = json!({ "f:status": { "f:loadBalancer": { "f:ingress": {} } } });
+    let write = json!({
+        "manager": manager, "operation": "Apply", "subresource": "status", "apiVersion": "networking.k8s.io/v1",
+        "fieldsType": "FieldsV1", "fieldsV1": fields,
+    });
+    let metadata = json!({ "namespace": "shop", "name": "web", "managedFields": [write] });
+    let status = json!({ "loadBalancer": { "ingress": [{ "ip": "192.0.2.7" }] } });
+    json!({ "metadata": metadata, "spec": { "ingressClassName": "theirs" }, "status": status })
+}
+
+async fn ingress_left_to_others(manager: &str) -> (Vec<String>, Option<Value>) {
+    let mut known = Known::new();
+    tell(&mut known, "Ingress", ingress(manager));
+    let server = ApiServer::default();
+    server.put(INGRESSES, ingress(manager));
+    let until = Instant::now() + Duration::from_secs(3);
+    publisher(&server, known, Statuses::default(), until).write_all().await;
+    let status = server.object(INGRESSES, "shop", "web").map(|it| it["status"].clone());
+    (server.writes(), status)
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_addresses_of_an_ingress_that_is_no_longer_ours_are_withdrawn() {
+    let (writes, status) = ingress_left_to_others(WRITER).await;
+    assert_eq!((writes, status), (vec!["web".to_owned()], Some(Value::Null)));
+    let (writes, status) = ingress_left_to_others("another-controller").await;
+    assert_eq!((writes, status), (vec![], Some(ingress("")["status"].clone())));
+}

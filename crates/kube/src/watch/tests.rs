@@ -1,0 +1,66 @@
+//! What an API server holds, and how it comes here.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::api_server::ApiServer;
+
+const SERVICES: &str = "/api/v1/services";
+/// Of virtual time: far more than any retry takes.
+const LONG: Duration = Duration::from_secs(600);
+
+fn service(name: &str) -> Value {
+    let metadata = json!({ "namespace": "shop", "name": name });
+    json!({ "metadata": metadata, "spec": { "ports": [{ "port": 80 }] } })
+}
+
+fn watch(server: &ApiServer) -> Objects {
+    let identity = Identity { name: "us".to_owned(), namespace: "sheave".to_owned() };
+    Objects::new(&server.cluster(), identity)
+}
+
+/// The names of the Services, once something has changed.
+async fn services(objects: &mut Objects) -> Vec<String> {
+    timeout(LONG, objects.changed()).await.expect("something changes");
+    let name = |object: Object| {
+        if let Object::Service(it) = object { Some(it.metadata.name.clone()) } else { None }
+    };
+    objects.load().objects.into_iter().filter_map(name).collect()
+}
+
+async fn check(server: ApiServer) {
+    server.put(SERVICES, service("a"));
+    let mut objects = watch(&server);
+    assert_eq!(services(&mut objects).await, ["a"]);
+    server.put(SERVICES, service("b"));
+    assert_eq!(services(&mut objects).await, ["a", "b"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn objects_are_streamed() {
+    check(ApiServer::default()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_api_server_that_streams_no_lists_is_asked_for_lists() {
+    check(ApiServer::without_streaming_lists()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn statuses_that_were_given_before_wake_nobody() {
+    let objects = watch(&ApiServer::default());
+    let mut published = objects.statuses.subscribe();
+    let mut publish = |statuses: &Statuses| {
+        objects.publish(statuses.clone());
+        let is_new = published.has_changed().unwrap();
+        published.mark_unchanged();
+        is_new
+    };
+    let first = Statuses::default();
+    assert!(publish(&first));
+    assert!(!publish(&first));
+    let name = ("shop".to_owned(), "web".to_owned());
+    let ingresses = [(name, vec!["192.0.2.7".parse().unwrap()])].into();
+    assert!(publish(&Statuses { ingresses, ..first }));
+    assert!(publish(&Statuses::default()));
+}

@@ -1,0 +1,53 @@
+//! Who is counted among the Sheaves that share caps.
+
+use super::*;
+
+const PATIENCE: Duration = Duration::from_secs(40);
+
+fn at(seconds: u64) -> Time {
+    Time::ZERO + Duration::from_secs(seconds)
+}
+
+/// A slice of the peers' Service, an endpoint for each of the conditions.
+fn slice(conditions: &[&str]) -> Vec<Object> {
+    let endpoint = |(index, it): (usize, &&str)| {
+        format!("- {{addresses: [10.0.0.{index}], conditions: {{{it}}}}}\n")
+    };
+    let endpoints: String = conditions.iter().enumerate().map(endpoint).collect();
+    let text = format!(
+        "apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata:
+  name: peers-1
+  namespace: sheave
+  labels: {{kubernetes.io/service-name: peers}}
+addressType: IPv4
+ports: []
+endpoints:
+{endpoints}"
+    );
+    let (objects, problems) = gateway::parse(&text, "slice.yaml");
+    assert_eq!(problems, []);
+    objects
+}
+
+#[test]
+fn a_peer_that_ends_keeps_its_slots_until_a_pod_must_have_ended() {
+    let ending = Ending::new(PATIENCE);
+    let (namespace, service) = ("sheave".to_owned(), "peers".to_owned());
+    let mut peers = Peers { namespace, service, serving: Vec::new(), ending };
+    let mut find = |objects: &[Object], seconds| {
+        peers.find(objects, at(seconds));
+        peers.serving.iter().map(|it| it.ip().to_string()).collect::<Vec<_>>()
+    };
+    let ends = slice(&[
+        "ready: true",
+        "ready: false, terminating: true",
+        "ready: false, terminating: false",
+    ]);
+    assert_eq!(find(&ends, 0), ["10.0.0.0", "10.0.0.1"]);
+    assert_eq!(find(&ends, 39), ["10.0.0.0", "10.0.0.1"]);
+    assert_eq!(find(&ends, 40), ["10.0.0.0"]);
+    let other = slice(&["ready: true", "ready: true"]);
+    assert_eq!(find(&other, 41), ["10.0.0.0", "10.0.0.1"]);
+}

@@ -1,0 +1,74 @@
+//! Peers that end: each keeps its slots for as long as it may take to end, and no longer. A pod of a node that is gone is
+//! said to end until somebody takes it away.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use proxy::Time;
+
+/// Who ends.
+#[derive(Debug)]
+pub(crate) struct Parting {
+    /// How long ending may take.
+    patience: Duration,
+    /// Until when each counts.
+    until: BTreeMap<IpAddr, Time>,
+    next: Option<Time>,
+}
+
+impl Parting {
+    pub(crate) const fn new(patience: Duration) -> Self {
+        Self { patience, until: BTreeMap::new(), next: None }
+    }
+
+    /// Those still count that have not been said to end for too long.
+    pub(crate) fn count(&mut self, ending: &BTreeSet<IpAddr>, now: Time) -> Vec<IpAddr> {
+        self.until.retain(|address, _| ending.contains(address));
+        for address in ending {
+            self.until.entry(*address).or_insert(now + self.patience);
+        }
+        let counts = || self.until.iter().filter(|(_, until)| now < **until);
+        self.next = counts().map(|(_, until)| *until).min();
+        counts().map(|(address, _)| *address).collect()
+    }
+
+    /// When one of those that were counted last counts no more.
+    pub(crate) const fn next(&self) -> Option<Time> {
+        self.next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(40);
+
+    fn at(seconds: u64) -> Time {
+        Time::ZERO + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn who_ends_counts_for_as_long_as_that_may_take() {
+        let [a, b] = [1, 2].map(|last| IpAddr::from([10, 0, 0, last]));
+        let mut parting = Parting::new(PATIENCE);
+        assert_eq!(parting.count(&[a].into(), at(0)), [a]);
+        assert_eq!(parting.count(&[a, b].into(), at(10)), [a, b]);
+        assert_eq!(parting.next(), Some(at(40)));
+        assert_eq!(parting.count(&[a, b].into(), at(39)), [a, b]);
+        assert_eq!(parting.count(&[a, b].into(), at(40)), [b]);
+        assert_eq!(parting.next(), Some(at(50)));
+        assert!(parting.count(&[a, b].into(), at(50)).is_empty());
+        assert_eq!(parting.next(), None);
+    }
+
+    #[test]
+    fn another_pod_of_the_same_address_has_its_own_time() {
+        let a = IpAddr::from([10, 0, 0, 1]);
+        let mut parting = Parting::new(PATIENCE);
+        parting.count(&[a].into(), at(0));
+        parting.count(&[].into(), at(100));
+        assert_eq!(parting.count(&[a].into(), at(200)), [a]);
+    }
+}
