@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.child import Child
+from lab import network
+from lab.child import Child, ChildFailed
 from lab.paths import binary
 from lab.testbed import hosts
 from lab.testbed.cgroups import Group
@@ -82,6 +83,8 @@ class Link:
         """From here on the line is like this, and TCP on both sides of it uses that. What was on its way is lost."""
         self._stop()
         _use(self._host, self._gateway, congestion_control)
+        if (used := network.congestion_control(self._host.address)) != congestion_control:
+            raise ChildFailed(f"TCP uses {used} towards {self._host.name}, where {congestion_control} is asked for")
         argv = [binary("link"), "--seed", seed, "--there", conditions.there, "--back", conditions.back]
         self._child = Child(self._group.entering(argv), self._log, between=(self._near, self._far))
 
