@@ -16,6 +16,8 @@ from lab.testbed.other_work import OtherWork
 
 CONTROLLERS = ("cubic", "bbr")
 PLAIN = PROTOCOLS["h2-tls13"]
+PAGES_TO_LEARN = 2
+PAGES = (FIRST, NEXT)
 
 
 def obstacle() -> str | None:
@@ -56,9 +58,9 @@ class _Player:
     def play(self) -> None:
         match self._turn.by:
             case by if by == RETURNING:
-                self._come_back(WILLING)
+                self._come_back(WILLING, PROTOCOLS["h3"].name)
             case by if by == WITHOUT:
-                self._come_back(PLAIN)
+                self._come_back(PLAIN, PLAIN.name)
             case by if by == NEW:
                 self._visit_without_udp(WILLING, again=False)
             case by:
@@ -66,31 +68,33 @@ class _Player:
                 with self._made.browser.visit(protocol.flags_for(self._port)) as visit:
                     self._record(visit, protocol)
 
-    def _come_back(self, protocol: Protocol) -> None:
-        """From a network that lets UDP through to one that does not."""
+    def _come_back(self, protocol: Protocol, learnt: str) -> None:
+        """From a network that lets UDP through, where the browser learns what it may go on by, to one that does not."""
         with self._made.browser.visit(protocol.flags_for(self._port)) as visit:
-            # The second page is what teaches the browser that HTTP/3 works.
-            for _ in range(2):
-                self._load(visit, protocol)
-        self._visit_without_udp(protocol, again=True)
+            loads = [self._load(visit, protocol) for _ in range(PAGES_TO_LEARN)]
+        if learnt in loads[-1].by:
+            self._visit_without_udp(protocol, again=True)
+            return
+        for page in PAGES:
+            self._keep(Load(None, f"had not learnt to go by {learnt}: {loads[-1].failure or loads[-1].by}"), page)
 
     def _visit_without_udp(self, protocol: Protocol, *, again: bool) -> None:
         flags = protocol.flags_for(self._port)
         with self._made.without_udp(), self._made.browser.visit(flags, again=again) as visit:
-            for page in (FIRST, NEXT):
+            for page in PAGES:
                 self._record(visit, protocol, page)
 
     def _load(self, visit: Visit, protocol: Protocol) -> Load:
         return visit.load(f"https://{protocol.host}:{self._port}{self._turn.site.path}", self._patience)
 
     def _record(self, visit: Visit, protocol: Protocol, page: str | None = None) -> None:
-        turn = self._turn
         others, dropped = OtherWork(self._made), self._made.udp_dropped()
-        load = checked(self._load(visit, protocol), protocol, turn.site.round_trips)
+        load = checked(self._load(visit, protocol), protocol, self._turn.site.round_trips)
+        self._keep(load, page, self._made.udp_dropped() - dropped, others.cpus())
+
+    def _keep(self, load: Load, page: str | None, udp_dropped: int = 0, other_work_cpus: float = 0.0) -> None:
+        turn = self._turn
         where = {"variant": turn.variant.id, "edge": turn.edge, "site": turn.site.id, "protocol": turn.by}
-        beside = {
-            "udp_dropped": self._made.udp_dropped() - dropped,
-            "other_work_cpus": round(others.cpus(), 3),
-        }
+        beside = {"udp_dropped": udp_dropped, "other_work_cpus": round(other_work_cpus, 3)}
         came_to = rows.of_load(load, self._patience)
         self._bench.record(rows.EMPTY | where | {"page": page, "sample": turn.sample} | came_to | beside)
