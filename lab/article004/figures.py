@@ -44,7 +44,7 @@ def cells(rows: Iterable[Row]) -> Cells:
     for row in rows:
         key = (row["edge"], row["site"], row["protocol"], row["page"] or "")
         found.setdefault(key, {})[row["sample"]] = row["ms"]
-    return found
+    return dict(sorted(found.items()))
 
 
 def _of_loads(variant: str, rows: list[Row]) -> dict[str, Figure]:

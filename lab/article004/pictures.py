@@ -86,7 +86,7 @@ def _pages(rows: Sequence[Row], titles: dict[str, str]) -> Any:
 
 
 def _boxes(panel: Any, groups: Sequence[Sequence[tuple[str, list[Row]]]], names: Sequence[str]) -> None:
-    """Medians, quartiles, whiskers to one and a half of their distance, and beyond them dots; failures are crosses."""
+    """Medians, quartiles, whiskers to one and a half of their distance; every load is a dot, a failed one a cross."""
     place, centres = 0.0, []
     for boxes in groups:
         filled = [(by, rows) for by, rows in boxes if rows]
@@ -94,11 +94,12 @@ def _boxes(panel: Any, groups: Sequence[Sequence[tuple[str, list[Row]]]], names:
             at = place + offset
             drawn = panel.boxplot(
                 [[row["ms"] / 1000 for row in rows]], positions=[at], widths=BOX_WIDTH, patch_artist=True,
-                medianprops={"color": DARK}, flierprops={"marker": ".", "markersize": 3},
+                medianprops={"color": DARK}, showfliers=False,
             )  # fmt: skip
-            drawn["boxes"][0].set(facecolor=COLOURS[by], linewidth=0.7)
-            failed = [row["ms"] / 1000 for row in rows if row["failure"]]
-            panel.plot([at] * len(failed), failed, "x", color=RED, markersize=5)
+            drawn["boxes"][0].set(facecolor=COLOURS[by], linewidth=0.7, alpha=0.8)
+            for row in rows:
+                mark, colour = ("x", RED) if row["failure"] else (".", COLOURS[by])
+                panel.plot(at, row["ms"] / 1000, mark, color=colour, markersize=4)
         centres.append(place + (len(filled) - 1) / 2)
         place += len(filled) + 1
     panel.set_xticks(centres, names, fontsize=8)

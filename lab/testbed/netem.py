@@ -25,6 +25,9 @@ class Netem:
     def __init__(self, host: Host, gateway: str) -> None:
         self._host = host
         hosts.connect(host, gateway, f"{gateway.rpartition('.')[0]}.0/24")
+        # Else it would lose many packets at a time, which the kernel had not cut apart yet.
+        hosts.configure_node(f"link set {host.name} gso_max_segs 1")
+        host.configure("link set eth0 gso_max_segs 1")
 
     def use(self, conditions: Conditions) -> None:
         hosts.run_on_node(["tc", "-batch", "-"], _discipline(self._host.name, conditions.there))
