@@ -53,7 +53,9 @@ def _run(arguments: argparse.Namespace) -> int:
         raise Missing(f"{arguments.json}: there is no such folder to write to")
     found.check_extent(arguments.extent)
     only = found.parts(arguments.only.split(",")) if arguments.only else ()
-    outcome = run(found, extent=arguments.extent, only=only, json_file=arguments.json)
+    if arguments.resume and not found.resumable:
+        raise experiment.Unknown(f"{found.name} is run in one go; there is nothing to resume")
+    outcome = run(found, extent=arguments.extent, only=only, json_file=arguments.json, resume=arguments.resume)
     for claim in outcome.claims:
         print(claim)
     print(f"raw data, summary and plot: {outcome.folder}")
@@ -92,6 +94,7 @@ def _parser() -> argparse.ArgumentParser:
         "--full", dest="extent", action="store_const", const="full", help="at the size of whoever is reproduced"
     )
     command.add_argument("--only", metavar="PART,...", help="these variants or cases of the experiment alone")
+    command.add_argument("--resume", action="store_true", help="go on with the newest run that was cut off")
     command.add_argument("--json", metavar="FILE", type=Path, help="write claims, environment and raw data here")
     command.set_defaults(command=_run, extent="usual")
 

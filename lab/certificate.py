@@ -13,7 +13,7 @@ HOST = "lab.example"
 EC = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 # A certificate that is not its own authority's: some clients refuse one that is.
 LEAF = f"""\
-subjectAltName=DNS:{HOST}
+subjectAltName=DNS:{HOST},DNS:*.{HOST}
 basicConstraints=critical,CA:FALSE
 keyUsage=critical,digitalSignature
 extendedKeyUsage=serverAuth
@@ -31,7 +31,9 @@ class Certificate:
 
 
 def make(folder: Path) -> Certificate:
-    """One with an ECDSA key on P-256, valid for a day, for `HOST`, and an authority that has signed nothing else."""
+    """One with an ECDSA key on P-256, valid for a day, for `HOST` and the names below it, and an authority that has
+    signed nothing else.
+    """
     if not shutil.which("openssl"):
         raise Missing("openssl is not there. Run: sudo apt-get install openssl")
     made = Certificate(folder / "lab.pem", folder / "lab.pem.key", folder / "authority.pem")

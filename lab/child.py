@@ -18,7 +18,8 @@ class ChildFailed(Exception):
 
 
 class Child:
-    """One process and whatever it starts. Its output that is not a pipe goes to `log`.
+    """One process and whatever it starts. Its output that is not a pipe goes to `log`. `between` are descriptors of its
+    input and output where it is to have other ones.
 
     What is not measured need not be preferred to the machine's other work.
     """
@@ -32,15 +33,17 @@ class Child:
         piped: bool = False,
         env: Mapping[str, str] | None = None,
         preferred: bool = True,
+        between: tuple[int, int] | None = None,
     ) -> None:
         self.argv = [str(word) for word in argv]
         self.log = log
         pipe = subprocess.PIPE if piped else None
         with log.open("ab") as out:
+            given, taken = between or (pipe or subprocess.DEVNULL, pipe or out)
             self._process = subprocess.Popen(
                 [*_launcher(cpus), *self.argv],
-                stdin=pipe or subprocess.DEVNULL,
-                stdout=pipe or out,
+                stdin=given,
+                stdout=taken,
                 stderr=out,
                 # A backtrace would push the message out of the end of the log that an error shows.
                 env={**os.environ, "RUST_BACKTRACE": "0", **(env or {})},

@@ -44,7 +44,7 @@ class Experiment:
         for part in self._parts:
             if part["id"] in parts:
                 arms = (self.settings["arms"][arm]["balancer"] for arm in part.get("arms", ()))
-                wanted |= {part["entry"]} if "entry" in part else set(arms)
+                wanted |= {part["entry"]} if "entry" in part else {*arms, *part.get("edges", ())}
         return [name for name in self.settings["balancers"] if name in wanted]
 
     def parts(self, names: list[str]) -> tuple[str, ...]:
@@ -59,6 +59,11 @@ class Experiment:
         """Refuses a full run of what has no size but its own."""
         if extent == "full" and not any(name.startswith("full_") for name in self.settings):
             raise Unknown(f"{self.name} has no full size; it is run as it is, or with --quick")
+
+    @property
+    def resumable(self) -> bool:
+        """Whether a run that was cut off can go on."""
+        return self.settings.get("resumable", False)
 
     def module(self) -> ModuleType:
         """Its `experiment.py`, which has a function `run(bench)`."""

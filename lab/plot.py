@@ -8,6 +8,8 @@ from lab import costs, timeline
 from lab.article001 import pictures as limits_pictures
 from lab.article001 import rows as limits_rows
 from lab.article002 import pictures, rows
+from lab.article004 import pictures as loads_pictures
+from lab.article004 import rows as loads_rows
 from lab.autoscale import days
 from lab.autoscale import pictures as scaled
 from lab.experiment import Experiment
@@ -23,6 +25,8 @@ def draw(folder: Path, experiment: Experiment) -> Path:
         return pictures.draw(folder, titles(experiment))
     if limits_rows.recorded(folder / "raw.csv"):
         return limits_pictures.draw(folder, titles(experiment))
+    if loads_rows.recorded(folder / "raw.csv"):
+        return loads_pictures.draw(folder, titles(experiment))
     return costs.draw(folder, experiment.title)
 
 

@@ -10,6 +10,7 @@ from lab import experiment, plot, timeline
 from lab.article001 import page
 from lab.article001.pictures import PICTURES
 from lab.article002.pictures import SERVERS
+from lab.article004 import pictures as loads_pictures
 from lab.claim import Claim
 from lab.experiment import Experiment
 from lab.figure import Figure
@@ -19,6 +20,8 @@ from lab.results import read_rows
 SUBJECT = "article-000"
 LIMITS = "article-001"
 GRPC = "article-002"
+LOADS = "article-004"
+LOADS_SOURCE = "»Benchmarking HTTP/3 Performance with Ambassador Edge Stack and Envoy Proxy«"
 GRPC_SOURCE = "»Load balancing gRPC in K8s without service mesh«"
 SOURCE = "»Fixing Kubernetes Load Balancing with HTTP/3«, April 10, 2026"
 # The article as it is told here, in words, and the columns of the comparison.
@@ -95,6 +98,7 @@ used.</blockquote>
 {_machine(folder)}
 {_limits()}
 {_grpc()}
+{_loads()}
 </html>
 """
 
@@ -136,6 +140,25 @@ layer 4 load balancer provided by K8s doesn’t work well for gRPC.</blockquote>
 {_claims(claims)}
 {_svg(folder / "plot.svg")}
 {_svg(folder / SERVERS) if (folder / SERVERS).is_file() else ""}
+{_machine(folder)}"""
+
+
+def _loads() -> str:
+    """The newest run of article 004, if there is one."""
+    found = experiment.find(LOADS)
+    folder = _newest_of(LOADS)
+    if folder is None:
+        return _later(LOADS)
+    _, claims = _redrawn(found, folder)
+    pictures = "".join(_svg(path) for name in loads_pictures.PICTURES if (path := folder / name).is_file())
+    return f"""<h1>What HTTP/3 is worth to a browser</h1>
+<p>The sites of {escape(LOADS_SOURCE)}, loaded by Chromium over a line of 5 or 100 ms, with and without packets lost, by
+the same congestion control over TCP and QUIC.</p>
+<blockquote>There is definitely a big improvement going from HTTP/1.1 (H1) to either HTTP/2 (H2) or HTTP/3 (H3). Between H2
+and H3, performance is close, but H2 seems to edge out H3 in most of the trials.</blockquote>
+{_claims(claims)}
+{_svg(folder / "plot.svg")}
+{pictures}
 {_machine(folder)}"""
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from lab import costs
+from lab.article004 import figures as loads
+from lab.article004 import rows as loads_rows
 from lab.bench import Bench, Row
 from lab.claim import Claim
 from lab.figure import Figure
@@ -59,6 +61,8 @@ def summary(bench: Bench, figures: dict[str, Figure], claims: list[Claim]) -> st
         lines.append(f"| {claim.text} | {value} | {claim.bound} | {'yes' if claim.holds else '**no**'} |")
     if costs.recorded(bench.rows):
         lines += ["", *costs.table(costs.read(bench.rows))]
+    if bench.rows and bench.rows[0].keys() == loads_rows.EMPTY.keys():
+        lines += ["", *loads.table(bench.rows)]
     lines += ["", "| figure | median (quartiles) | unit | n |", "| --- | --- | --- | --- |"]
     lines += [f"| {name} | {figure} | {figure.unit} | {figure.count} |" for name, figure in figures.items()]
     return "\n".join(lines) + "\n"

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab import environment, network, plot, results
+from lab import environment, network, plot, results, resumption
 from lab.balancers import balancer
 from lab.bench import Bench, Extent, say
 from lab.child import raise_open_files
@@ -30,9 +30,14 @@ class Outcome:
 
 
 def run(
-    experiment: Experiment, *, extent: Extent = "usual", only: tuple[str, ...] = (), json_file: Path | None = None
+    experiment: Experiment,
+    *,
+    extent: Extent = "usual",
+    only: tuple[str, ...] = (),
+    json_file: Path | None = None,
+    resume: bool = False,
 ) -> Outcome:
-    """Runs everything, writes everything, and only then says which claims hold."""
+    """Runs everything, or with `resume` what is left of it; writes everything, and only then says which claims hold."""
     module = experiment.module()
     if obstacle := getattr(module, "obstacle", lambda: None)():
         raise Missing(f"{experiment.name} cannot run here: {obstacle}")
@@ -43,7 +48,8 @@ def run(
     raise_open_files()
     described = environment.describe(network_used, versions)
 
-    bench = Bench(experiment, extent, *_folders(experiment, extent, only), only=only)
+    terms = {"extent": extent, "only": list(only), "commit": described["commit"], "versions": versions}
+    bench = _resumed(experiment, extent, only, terms) if resume else _begun(experiment, extent, only, terms)
     if bench.quick:
         bench.note("A quick run: too few rounds to stand for a claim.")
     if environment.is_loaded(described):
@@ -56,6 +62,8 @@ def run(
     results.write(bench, described, figures, claims)
     if json_file:
         results.write_json(json_file, bench, described, figures, claims)
+    if experiment.resumable:
+        resumption.end(bench.folder)
     plot.draw(bench.folder, experiment)
     return Outcome(bench.folder, claims)
 
@@ -87,19 +95,51 @@ def _run_to_the_end(function, bench: Bench) -> dict[str, Figure]:
     except BaseException:
         if bench.rows:
             say(f"\nstopped early; the {len(bench.rows)} measurements so far are in {bench.folder}/raw.csv")
+            if bench.experiment.resumable:
+                say("--resume goes on from there")
         raise
 
 
-def _folders(experiment: Experiment, extent: Extent, only: tuple[str, ...]) -> tuple[Path, Path]:
-    """For results, and for logs. Whole runs are for committing and lie with the experiment; others in the cache."""
+def _begun(experiment: Experiment, extent: Extent, only: tuple[str, ...], terms: resumption.Terms) -> Bench:
+    """Whole runs are for committing and lie with the experiment; others in the cache."""
     now = datetime.datetime.now()
-    cache, moment = CACHE / "lab" / experiment.name, f"{now:%Y-%m-%dT%H%M%S}"
-    if extent == "quick" or only:
-        results_folder = _fresh(cache / moment)
-    else:
+    if _is_whole(extent, only):
         size = "-full" if extent == "full" else ""
-        results_folder = _fresh(experiment.folder / "runs" / f"{now:%Y-%m-%d}-{environment.machine_name()}{size}")
-    return results_folder, _fresh(cache / "logs" / moment)
+        folder = _fresh(experiment.folder / "runs" / f"{now:%Y-%m-%d}-{environment.machine_name()}{size}")
+    else:
+        folder = _fresh(_cache(experiment) / _moment())
+    if experiment.resumable:
+        resumption.begin(folder, terms)
+    return Bench(experiment, extent, folder, _logs(experiment), only=only)
+
+
+def _resumed(experiment: Experiment, extent: Extent, only: tuple[str, ...], terms: resumption.Terms) -> Bench:
+    """With the rows that there are."""
+    place = experiment.folder / "runs" if _is_whole(extent, only) else _cache(experiment)
+    folder = resumption.find(place.glob("*"), terms)
+    raw = folder / "raw.csv"
+    resumption.mend(raw)
+    rows = results.read_rows(raw) if raw.is_file() else []
+    bench = Bench(experiment, extent, folder, _logs(experiment), rows=rows, only=only)
+    bench.note(f"The run was cut off and resumed: {len(rows)} measurements are from before {_moment()}.")
+    say(f"going on with {folder}, which has {len(rows)} measurements")
+    return bench
+
+
+def _is_whole(extent: Extent, only: tuple[str, ...]) -> bool:
+    return extent != "quick" and not only
+
+
+def _cache(experiment: Experiment) -> Path:
+    return CACHE / "lab" / experiment.name
+
+
+def _logs(experiment: Experiment) -> Path:
+    return _fresh(_cache(experiment) / "logs" / _moment())
+
+
+def _moment() -> str:
+    return f"{datetime.datetime.now():%Y-%m-%dT%H%M%S}"
 
 
 def _fresh(wanted: Path) -> Path:

@@ -43,6 +43,8 @@ class Task:
     certificate: Certificate | None = None
     # Then they may come by HTTP/3 too, at the UDP port of the same number.
     http3: bool = False
+    # What QUIC is to go by, for clients that are far away: all else that would bound a connection is out of its way.
+    quic_congestion_control: Literal["cubic", "bbr"] | None = None
     # Who vouches for endpoints that are spoken to by TLS; their name is the certificate's.
     trusted: Certificate | None = None
     # Requests that a client may have under way on one HTTP/2 connection, where that is not the balancer's to say.

@@ -91,6 +91,9 @@ QUIC = """\
         quic_gso on;
         quic_retry off;
         ssl_early_data off;"""
+# For clients that are far away: the default of 64 KiB is what may be under way of one answer.
+QUIC_FAR = """
+        http3_stream_buffer_size 1m;"""
 # nginx's default.
 STREAMS = 128
 
@@ -106,6 +109,8 @@ def start(task: Task, site: Site) -> Running:
         raise Unsupported("nginx.py writes no routes and no guard; nginx has no queue for a cap and no splicing")
     if task.speaks == "http3" or task.hidden or task.in_flight is not None or not task.pooled:
         raise Unsupported("nginx speaks no HTTP/3 to endpoints; nginx.py hides no fields, limits nothing, and pools")
+    if task.quic_congestion_control == "bbr":
+        raise Unsupported("nginx's QUIC goes by CUBIC alone")
     address = site.choose_address()
     path = site.folder / "nginx.conf"
 
@@ -118,7 +123,7 @@ def start(task: Task, site: Site) -> Running:
                 folder=site.folder,
                 address=address,
                 ssl=" ssl" if task.certificate else "",
-                quic=QUIC.format(address=address) if task.http3 else "        # No HTTP/3.",
+                quic=_quic(task, address),
                 streams=task.client_streams or STREAMS,
                 certificate=_certificate(task),
                 proxy=_proxy(task),
@@ -143,6 +148,12 @@ def _proxy(task: Task) -> str:
     if task.speaks == "grpc":
         return GRPC
     return PROXY.format(version="1.1" if task.speaks == "http1" else "2")
+
+
+def _quic(task: Task, address: str) -> str:
+    if not task.http3:
+        return "        # No HTTP/3."
+    return QUIC.format(address=address) + (QUIC_FAR if task.quic_congestion_control else "")
 
 
 def _certificate(task: Task) -> str:

@@ -52,7 +52,7 @@ class Host:
 
     def run(self, argv: Sequence[str], text: str) -> None:
         """A command that sets something up on this host, with this input."""
-        _run([*self._entering(), *argv], text)
+        run_on_node([*self._entering(), *argv], text)
 
     def remove(self) -> None:
         """Ends everything on it, and so its namespace. The link would follow in its own time, so it goes first."""
@@ -75,7 +75,7 @@ def make_bridge(address: str, subnet: str, node: Host | None = None) -> None:
     )
     for setting in ("ip_forward", "conf/all/route_localnet"):
         # What lies there is of the namespace of whoever opens it.
-        (node.run if node else _run)(["sh", "-c", f"cat >/proc/sys/net/ipv4/{setting}"], "1")
+        (node.run if node else run_on_node)(["sh", "-c", f"cat >/proc/sys/net/ipv4/{setting}"], "1")
 
 
 def plug_in(host: Host, gateway: str, node: Host | None = None) -> None:
@@ -122,10 +122,16 @@ def _ip(*commands: str, node: Host | None = None) -> None:
     if node:
         node.configure(*commands)
     else:
-        _run(["ip", "-batch", "-"], "\n".join(commands) + "\n")
+        configure_node(*commands)
 
 
-def _run(argv: Sequence[str], text: str) -> None:
+def configure_node(*commands: str) -> None:
+    """Commands of `ip`, on this process's node."""
+    run_on_node(["ip", "-batch", "-"], "\n".join(commands) + "\n")
+
+
+def run_on_node(argv: Sequence[str], text: str) -> None:
+    """A command that sets something up on this process's node, with this input."""
     done = subprocess.run(argv, input=text, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise ChildFailed(f"`{' '.join(argv)}` refuses to set up the testbed's network: {done.stderr.strip()}")

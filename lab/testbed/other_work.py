@@ -5,18 +5,24 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from typing import Protocol
 
 from lab.bench import Bench, Row
-from lab.testbed.cluster import Node
 
 # Other programs that take more than this, in CPUs, may have disturbed a run.
 DISTURBING_CPUS = 0.25
 
 
+class OwnWork(Protocol):
+    """What knows how much CPU the lab's own programs have taken."""
+
+    def cpu_seconds(self) -> float: ...
+
+
 class OtherWork:
     """What other programs take, from when this is made."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: OwnWork) -> None:
         self._node = node
         self._before = (time.monotonic(), _machine_cpu_seconds() - node.cpu_seconds())
 

@@ -19,7 +19,7 @@ const EDGES: &[(&str, &[&str])] = &[
 ];
 
 /// These see Sheave from outside, by its command line and its sockets.
-const OUTSIDERS: &[&str] = &["tests", "loadgen"];
+const OUTSIDERS: &[&str] = &["tests", "loadgen", "link"];
 
 /// They decide and do nothing else.
 const PURE: &[&str] = &["crates/balance/src/", "crates/gateway/src/"];

@@ -1,0 +1,152 @@
+"""What the loads come to: medians, and ratios of loads of the same repetition."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+
+from lab.article004.browser import PROTOCOLS
+from lab.article004.rows import FIRST, NEXT
+from lab.article004.sites import SITES
+from lab.bench import Row
+from lab.figure import Figure, paired_ratio
+
+OURS = "sheave"
+# By the host with TLS 1.3, so that nothing but HTTP differs.
+H1, H2, H3 = "h1-tls13", "h2-tls13", "h3"
+RATIOS = {"h2 / h1": (H2, H1), "h3 / h1": (H3, H1), "h3 / h2": (H3, H2)}
+# As often as the article sampled before it went on: what is seen after the first ones, and what after all.
+EARLIER = (10, 25)
+# Of visits where UDP does not come through: who was told of HTTP/3 before, who is told of it now, who does not care.
+RETURNING, NEW, WITHOUT = "returning", "new", "without"
+
+Samples = dict[int, float]
+Cells = dict[tuple[str, str, str, str], Samples]
+
+
+def figures(rows: Sequence[Row]) -> dict[str, Figure]:
+    """For as many variants as there are; `worst` is the largest over what its name leaves open."""
+    found: dict[str, Figure] = {}
+    for variant in _distinct(rows, "variant"):
+        own = [row for row in rows if row["variant"] == variant]
+        failures = sum(row["failure"] is not None for row in own)
+        found[f"{variant}.failures"] = Figure.of([failures], "loads")
+        if any(row["page"] for row in own):
+            found |= _of_fallback(variant, own)
+        else:
+            found |= _of_loads(variant, own)
+    return found
+
+
+def cells(rows: Iterable[Row]) -> Cells:
+    """Milliseconds by sample, of each edge, site, protocol and page."""
+    found: Cells = {}
+    for row in rows:
+        key = (row["edge"], row["site"], row["protocol"], row["page"] or "")
+        found.setdefault(key, {})[row["sample"]] = row["ms"]
+    return dict(sorted(found.items()))
+
+
+def _of_loads(variant: str, rows: list[Row]) -> dict[str, Figure]:
+    loads = cells(rows)
+    found = {
+        f"{variant}.{edge}.{site}.{protocol}": Figure.of(list(samples.values()), "ms")
+        for (edge, site, protocol, _), samples in loads.items()
+    }
+    for edge in _distinct(rows, "edge"):
+        found |= _protocols_compared(f"{variant}.{edge}", edge, loads)
+    found |= _edges_compared(variant, loads)
+    return found | _earlier(variant, loads)
+
+
+def _protocols_compared(prefix: str, edge: str, loads: Cells) -> dict[str, Figure]:
+    found = {}
+    for name, (ours, theirs) in RATIOS.items():
+        ratios = {
+            site: paired_ratio(samples, loads[edge, site, theirs, ""])
+            for (of_edge, site, protocol, _), samples in loads.items()
+            if (of_edge, protocol) == (edge, ours) and (edge, site, theirs, "") in loads
+        }
+        found |= {f"{prefix}.{site}.{name}": ratio for site, ratio in ratios.items()}
+        if ratios:
+            found[f"{prefix}.{name}.worst"] = _worst(ratios.values())
+    return found
+
+
+def _edges_compared(variant: str, loads: Cells) -> dict[str, Figure]:
+    """Ours to whichever peer has the lowest median of the same page by the same protocol."""
+    found = {}
+    for (edge, site, protocol, _), samples in loads.items():
+        peers = [
+            theirs
+            for (peer, of_site, by, _), theirs in loads.items()
+            if peer != OURS and (of_site, by) == (site, protocol)
+        ]
+        if edge == OURS and peers:
+            best = min(peers, key=lambda theirs: statistics.median(theirs.values()))
+            found[f"{variant}.{OURS} / best peer.{site}.{protocol}"] = paired_ratio(samples, best)
+    if found:
+        found[f"{variant}.{OURS} / best peer.worst"] = _worst(list(found.values()))
+    return found
+
+
+def _earlier(variant: str, loads: Cells) -> dict[str, Figure]:
+    """How far medians after so many samples are from those after all, where there are more."""
+    found = {}
+    for count in EARLIER:
+        distances = [
+            abs(statistics.median(list(samples.values())[:count]) / statistics.median(samples.values()) - 1)
+            for samples in loads.values()
+            if len(samples) > count
+        ]
+        if distances:
+            found[f"{variant}.after {count} samples"] = Figure.of(distances, "of the median after all")
+    return found
+
+
+def _of_fallback(variant: str, rows: list[Row]) -> dict[str, Figure]:
+    loads = cells(rows)
+    found = {
+        f"{variant}.{edge}.{site}.{visitor}.{page}": Figure.of(list(samples.values()), "ms")
+        for (edge, site, visitor, page), samples in loads.items()
+    }
+    for (edge, site, visitor, page), samples in loads.items():
+        if visitor != WITHOUT and (plain := loads.get((edge, site, WITHOUT, page))):
+            added = [samples[sample] - plain[sample] for sample in sorted(samples.keys() & plain.keys())]
+            found[f"{variant}.{edge}.{site}.{visitor}.{page}.added"] = Figure.of(added, "ms")
+    for visitor in (RETURNING, NEW):
+        for page in (FIRST, NEXT):
+            added = [figure for name, figure in found.items() if name.endswith(f".{visitor}.{page}.added")]
+            if added:
+                found[f"{variant}.{visitor}.{page}.added.worst"] = _worst(added)
+    return found
+
+
+def _worst(found: Iterable[Figure]) -> Figure:
+    return max(found, key=lambda figure: figure.value)
+
+
+def _distinct(rows: Iterable[Row], column: str) -> list[str]:
+    return list(dict.fromkeys(row[column] for row in rows))
+
+
+def table(rows: Sequence[Row]) -> list[str]:
+    """Medians in milliseconds as Markdown: a line for each site and edge, a column for each protocol."""
+    lines = []
+    for variant in _distinct(rows, "variant"):
+        loads = cells(row for row in rows if row["variant"] == variant and not row["page"])
+        places = sorted({(list(SITES).index(site), site, edge) for edge, site, _, _ in loads})
+        lines += [
+            f"| {variant} | {site} | {edge} | {' | '.join(_cell(loads, edge, site, each) for each in PROTOCOLS)} |"
+            for _, site, edge in places
+        ]
+    if not lines:
+        return []
+    titles = " | ".join(protocol.title for protocol in PROTOCOLS.values())
+    head = f"| ms until all is done: median (quartiles) | site | edge | {titles} |"
+    return [head, "| --- " * (3 + len(PROTOCOLS)) + "|", *lines]
+
+
+def _cell(loads: Cells, edge: str, site: str, protocol: str) -> str:
+    samples = loads.get((edge, site, protocol, ""))
+    return str(Figure.of(list(samples.values()), "ms")) if samples else ""

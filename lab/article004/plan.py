@@ -1,0 +1,66 @@
+"""What a run does, in which order: sample by sample, so that what is compared is measured side by side."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from lab.article004 import rows, variants
+from lab.article004.figures import NEW, RETURNING, WITHOUT
+from lab.article004.sites import SITES, Site
+from lab.article004.variants import Variant
+from lab.bench import Bench
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One load of one edge's site, or one visit where UDP is blocked."""
+
+    variant: Variant
+    edge: str
+    site: Site
+    # A protocol's, or a visitor's.
+    by: str
+    sample: int
+
+    @property
+    def key(self) -> rows.Key:
+        return (self.variant.id, self.edge, self.site.id, self.by, self.sample)
+
+    def __str__(self) -> str:
+        return f"sample {self.sample}, {self.variant.id}: {self.site.id} by {self.by} from {self.edge}"
+
+
+@dataclass(frozen=True)
+class Round:
+    """One sample of one variant."""
+
+    variant: Variant
+    # Of what the line loses.
+    seed: int
+    turns: Sequence[Turn]
+
+
+def rounds(bench: Bench) -> Iterator[Round]:
+    """The same for the same seed, so that a run that was cut off can go on."""
+    settings = bench.settings
+    wanted = bench.only or settings.get(f"{bench.extent}_variants") or [each["id"] for each in settings["variants"]]
+    chosen = variants.read(settings["variants"], wanted)
+    for sample in range(1, bench.setting("samples") + 1):
+        for variant in chosen:
+            if variant.played_in(sample):
+                chance = random.Random(f"{settings['seed']} {sample} {variant.id}")
+                turns = [Turn(variant, *which, sample) for which in _everything(bench, variant)]
+                yield Round(variant, chance.getrandbits(63), chance.sample(turns, len(turns)))
+
+
+def _everything(bench: Bench, variant: Variant) -> Iterator[tuple[str, Site, str]]:
+    edges = bench.settings.get(f"{bench.extent}_edges", variant.edges)
+    sites = bench.settings.get(f"{bench.extent}_sites", variant.sites)
+    return product(
+        [edge for edge in variant.edges if edge in edges],
+        [SITES[site] for site in variant.sites if site in sites],
+        variant.protocols or (RETURNING, NEW, WITHOUT),
+    )

@@ -1,0 +1,49 @@
+"""What is compared, as experiment.toml has it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from lab.testbed.link import Conditions, Direction
+
+WORDS = ("title", "article")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One of them: the line, and who loads what over it."""
+
+    id: str
+    # loads: pages by each protocol. fallback: pages where UDP does not come through.
+    kind: Literal["loads", "fallback"]
+    rtt_ms: float
+    # Of TCP and of QUIC.
+    congestion: Literal["cubic", "bbr"]
+    edges: tuple[str, ...]
+    sites: tuple[str, ...]
+    protocols: tuple[str, ...] = ()
+    # The share of packets that are lost, in each direction.
+    loss: float = 0.0
+    # Fewer than there are repetitions, where each takes long.
+    at_most_samples: int | None = None
+
+    def conditions(self, mbit: float, queue_kib: int) -> Conditions:
+        """The same both ways."""
+        way = Direction(self.rtt_ms / 2, mbit, queue_kib, self.loss)
+        return Conditions(way, way)
+
+    def played_in(self, sample: int) -> bool:
+        """Samples count from 1."""
+        return self.at_most_samples is None or sample <= self.at_most_samples
+
+
+def read(settings: Sequence[dict[str, Any]], wanted: Sequence[str]) -> list[Variant]:
+    """Those that are wanted, in the order in which they stand."""
+    return [_variant(one) for one in settings if one["id"] in wanted]
+
+
+def _variant(one: dict[str, Any]) -> Variant:
+    plain = {name: tuple(value) if isinstance(value, list) else value for name, value in one.items()}
+    return Variant(**{name: value for name, value in plain.items() if name not in WORDS})

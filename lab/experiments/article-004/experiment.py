@@ -1,0 +1,100 @@
+"""Plays the variants of experiment.toml sample by sample: in each one every load once, in an order drawn anew."""
+
+from __future__ import annotations
+
+from lab.article004 import browser, plan, rows
+from lab.article004.browser import PROTOCOLS, WILLING, Load, Protocol, Visit, checked
+from lab.article004.figures import NEW, RETURNING, WITHOUT, figures
+from lab.article004.plan import Turn
+from lab.article004.rows import FIRST, NEXT
+from lab.article004.stage import Stage, stage
+from lab.bench import Bench, Progress
+from lab.figure import Figure
+from lab.testbed import cluster, link, other_work
+from lab.testbed.occupancy import occupy
+from lab.testbed.other_work import OtherWork
+
+CONTROLLERS = ("cubic", "bbr")
+PLAIN = PROTOCOLS["h2-tls13"]
+PAGES_TO_LEARN = 2
+PAGES = (FIRST, NEXT)
+
+
+def obstacle() -> str | None:
+    return cluster.obstacle() or link.obstacle(CONTROLLERS) or browser.obstacle()
+
+
+def prepare() -> dict[str, str]:
+    return {"browser": browser.version()}
+
+
+def run(bench: Bench) -> dict[str, Figure]:
+    known = rows.done(bench.rows)
+    rounds = list(plan.rounds(bench))
+    progress = Progress(sum(turn.key not in known for each in rounds for turn in each.turns))
+    with occupy() as top, stage(top, bench.logs) as made:
+        for each in rounds:
+            turns = [turn for turn in each.turns if turn.key not in known]
+            if turns:
+                made.use(each.variant.conditions(**bench.settings["line"]), each.variant.congestion, each.seed)
+            for turn in turns:
+                _Player(bench, made, turn).play()
+                made.check()
+                progress.step(str(turn))
+    other_work.note(bench, bench.rows)
+    return figures(bench.rows)
+
+
+class _Player:
+    """What is done in a turn."""
+
+    def __init__(self, bench: Bench, made: Stage, turn: Turn) -> None:
+        self._bench = bench
+        self._made = made
+        self._turn = turn
+        self._port = made.edge(turn.edge, turn.variant.congestion)
+        self._patience: float = bench.settings["patience_seconds"]
+
+    def play(self) -> None:
+        match self._turn.by:
+            case by if by == RETURNING:
+                self._come_back(WILLING, PROTOCOLS["h3"].name)
+            case by if by == WITHOUT:
+                self._come_back(PLAIN, PLAIN.name)
+            case by if by == NEW:
+                self._visit_without_udp(WILLING, again=False)
+            case by:
+                protocol = PROTOCOLS[by]
+                with self._made.browser.visit(protocol.flags_for(self._port)) as visit:
+                    self._record(visit, protocol)
+
+    def _come_back(self, protocol: Protocol, learnt: str) -> None:
+        """From a network that lets UDP through, where the browser learns what it may go on by, to one that does not."""
+        with self._made.browser.visit(protocol.flags_for(self._port)) as visit:
+            loads = [self._load(visit, protocol) for _ in range(PAGES_TO_LEARN)]
+        if learnt in loads[-1].by:
+            self._visit_without_udp(protocol, again=True)
+            return
+        for page in PAGES:
+            self._keep(Load(None, f"had not learnt to go by {learnt}: {loads[-1].failure or loads[-1].by}"), page)
+
+    def _visit_without_udp(self, protocol: Protocol, *, again: bool) -> None:
+        flags = protocol.flags_for(self._port)
+        with self._made.without_udp(), self._made.browser.visit(flags, again=again) as visit:
+            for page in PAGES:
+                self._record(visit, protocol, page)
+
+    def _load(self, visit: Visit, protocol: Protocol) -> Load:
+        return visit.load(f"https://{protocol.host}:{self._port}{self._turn.site.path}", self._patience)
+
+    def _record(self, visit: Visit, protocol: Protocol, page: str | None = None) -> None:
+        others, dropped = OtherWork(self._made), self._made.udp_dropped()
+        load = checked(self._load(visit, protocol), protocol, self._turn.site.round_trips)
+        self._keep(load, page, self._made.udp_dropped() - dropped, others.cpus())
+
+    def _keep(self, load: Load, page: str | None, udp_dropped: int = 0, other_work_cpus: float = 0.0) -> None:
+        turn = self._turn
+        where = {"variant": turn.variant.id, "edge": turn.edge, "site": turn.site.id, "protocol": turn.by}
+        beside = {"udp_dropped": udp_dropped, "other_work_cpus": round(other_work_cpus, 3)}
+        came_to = rows.of_load(load, self._patience)
+        self._bench.record(rows.EMPTY | where | {"page": page, "sample": turn.sample} | came_to | beside)

@@ -1,0 +1,122 @@
+//! What the command line says: how each direction is.
+
+use std::num::NonZeroU64;
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::{Context as _, Error, Result, anyhow, bail, ensure};
+
+const USAGE: &str = "usage: link [--seed N] [--there CONDITIONS] [--back CONDITIONS] <>NEAR >&FAR
+
+Carries packets between two TUN devices, its standard input and output, until it is ended. CONDITIONS
+of the way there, from NEAR to FAR, and back are delay-us=N,kbit=N,queue-bytes=N,loss=SHARE; what is
+not given is no delay, no limit, 1 MiB, no loss.";
+
+/// Of either direction, where nothing is said.
+const QUEUE_BYTES: u64 = 1 << 20;
+
+/// How one direction is.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Conditions {
+    /// From the end of a packet's transmission to its arrival.
+    pub(crate) delay: Duration,
+    pub(crate) bits_per_second: Option<NonZeroU64>,
+    /// How much may wait for its transmission; without a rate nothing does.
+    pub(crate) queue_bytes: u64,
+    /// The share of packets that are lost, each by itself.
+    pub(crate) loss: f64,
+}
+
+impl Default for Conditions {
+    fn default() -> Self {
+        Self { delay: Duration::ZERO, bits_per_second: None, queue_bytes: QUEUE_BYTES, loss: 0.0 }
+    }
+}
+
+impl FromStr for Conditions {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let mut said = Self::default();
+        for part in text.split(',').filter(|part| !part.is_empty()) {
+            let (name, value) =
+                part.split_once('=').with_context(|| format!("{part}: not NAME=VALUE"))?;
+            match name {
+                "delay-us" => said.delay = Duration::from_micros(number(part, value)?),
+                "kbit" => said.bits_per_second = Some(rate(part, value)?),
+                "queue-bytes" => said.queue_bytes = number(part, value)?,
+                "loss" => said.loss = share(part, value)?,
+                _ => bail!("{part}: there are delay-us, kbit, queue-bytes and loss"),
+            }
+        }
+        Ok(said)
+    }
+}
+
+fn number<N: FromStr>(part: &str, value: &str) -> Result<N> {
+    value.parse().map_err(|_number| anyhow!("{part}: not a number that fits"))
+}
+
+fn rate(part: &str, value: &str) -> Result<NonZeroU64> {
+    let kbit: u64 = number(part, value)?;
+    let rate = kbit.checked_mul(1000).and_then(NonZeroU64::new);
+    rate.with_context(|| format!("{part}: not a rate at which anything arrives"))
+}
+
+fn share(part: &str, value: &str) -> Result<f64> {
+    let share = number(part, value)?;
+    ensure!((0.0..=1.0).contains(&share), "{part}: a share is from 0 to 1");
+    Ok(share)
+}
+
+pub(crate) struct Arguments {
+    pub(crate) seed: u64,
+    pub(crate) there: Conditions,
+    pub(crate) back: Conditions,
+}
+
+impl Arguments {
+    pub(crate) fn parse(mut words: impl Iterator<Item = String>) -> Result<Self> {
+        let mut parsed =
+            Self { seed: 0, there: Conditions::default(), back: Conditions::default() };
+        while let Some(word) = words.next() {
+            let mut value = || words.next().with_context(|| format!("{word} needs a value"));
+            match word.as_str() {
+                "--seed" => parsed.seed = number(&word, &value()?)?,
+                "--there" => parsed.there = value()?.parse()?,
+                "--back" => parsed.back = value()?.parse()?,
+                _ => bail!("{USAGE}"),
+            }
+        }
+        Ok(parsed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn conditions_are_read_in_any_order_and_number() {
+        let read: Conditions = "loss=0.01,delay-us=50000,kbit=20000".parse().unwrap();
+        let rate = NonZeroU64::new(20_000_000);
+        assert_eq!(read.delay, Duration::from_millis(50));
+        assert_eq!((read.bits_per_second, read.queue_bytes, read.loss), (rate, QUEUE_BYTES, 0.01));
+        assert_eq!("".parse::<Conditions>().unwrap(), Conditions::default());
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_one_sentence() {
+        for (text, sentence) in [
+            ("loss=1.5", "loss=1.5: a share is from 0 to 1"),
+            ("loss=NaN", "loss=NaN: a share is from 0 to 1"),
+            ("kbit=0", "kbit=0: not a rate at which anything arrives"),
+            ("kbit=99999999999999999999", "kbit=99999999999999999999: not a number that fits"),
+            ("delay-us=-1", "delay-us=-1: not a number that fits"),
+            ("delay", "delay: not NAME=VALUE"),
+            ("jitter=1", "jitter=1: there are delay-us, kbit, queue-bytes and loss"),
+        ] {
+            assert_eq!(text.parse::<Conditions>().unwrap_err().to_string(), sentence);
+        }
+    }
+}

@@ -1,0 +1,136 @@
+"""A long line to a host: what its packets suffer between the node and it is the program `link`'s doing, in user space.
+
+So it needs nothing of the kernel but TUN devices. Loss, delay, rate and queue are of IP packets of at most the MTU, each
+by itself: the devices have no offloads, so the kernel cuts what is longer before the line sees it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab import network
+from lab.child import Child, ChildFailed
+from lab.paths import binary
+from lab.testbed import hosts
+from lab.testbed.cgroups import Group
+from lab.testbed.hosts import Host
+
+DEVICE = "/dev/net/tun"
+TUNSETIFF = 0x400454CA
+IFF_TUN, IFF_NO_PI = 0x0001, 0x1000
+# The kernel keeps so many packets for who reads late; its own default would lose some, beside what the line loses.
+DEVICE_QUEUE_PACKETS = 10_000
+CONTROLLERS = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
+# What one connection has found out would be told to the next one, which is to be measured by itself.
+FORGETTING = ("sh", "-c", "cat >/proc/sys/net/ipv4/tcp_no_metrics_save")
+
+
+@dataclass(frozen=True)
+class Direction:
+    """How it is, one way."""
+
+    delay_ms: float = 0.0
+    # None is as much as the machine can carry.
+    mbit: float | None = None
+    queue_kib: int = 1024
+    # The share of packets.
+    loss: float = 0.0
+
+    def __str__(self) -> str:
+        """As the program reads it."""
+        words = [f"delay-us={self.delay_ms * 1000:.0f}", f"queue-bytes={self.queue_kib * 1024}", f"loss={self.loss}"]
+        return ",".join(words if self.mbit is None else [*words, f"kbit={self.mbit * 1000:.0f}"])
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """From the node to the host, and back."""
+
+    there: Direction
+    back: Direction
+
+
+def obstacle(controllers: Sequence[str] = ()) -> str | None:
+    """Why this machine can have no such line with these congestion controllers; None if it can."""
+    try:
+        os.close(os.open(DEVICE, os.O_RDWR))
+    except OSError as error:
+        return f"{DEVICE} cannot be opened ({error.strerror}): the line to the client is made of TUN devices"
+    known = CONTROLLERS.read_text().split()
+    if missing := [name for name in controllers if name not in known]:
+        return f"the kernel has no congestion control {missing[0]} for TCP; it has {', '.join(known)}"
+    return None
+
+
+class Link:
+    """A line between the node and one host, and the only way to it."""
+
+    def __init__(self, host: Host, gateway: str, group: Group, folder: Path) -> None:
+        self._host = host
+        self._gateway = gateway
+        self._group = group.create()
+        self._log = folder / "link.log"
+        self._child: Child | None = None
+        self._near, self._far = _device(host.name), _device(f"{host.name}-far")
+        _set_up(host, gateway)
+
+    def use(self, conditions: Conditions, congestion_control: str, seed: int) -> None:
+        """From here on the line is like this, and TCP on both sides of it uses that. What was on its way is lost."""
+        self._stop()
+        _use(self._host, self._gateway, congestion_control)
+        if (used := network.congestion_control(self._host.address)) != congestion_control:
+            raise ChildFailed(f"TCP uses {used} towards {self._host.name}, where {congestion_control} is asked for")
+        argv = [binary("link"), "--seed", seed, "--there", conditions.there, "--back", conditions.back]
+        self._child = Child(self._group.entering(argv), self._log, between=(self._near, self._far))
+
+    def check(self) -> None:
+        if self._child:
+            self._child.check()
+
+    def remove(self) -> None:
+        """After the host: one of the devices is its link."""
+        self._stop()
+        os.close(self._near)
+        os.close(self._far)
+        self._group.remove()
+
+    def _stop(self) -> None:
+        if self._child:
+            self._child.stop()
+        self._child = None
+
+
+def _device(name: str) -> int:
+    """A TUN device in this process's namespace, which is there as long as the descriptor is open."""
+    descriptor = os.open(DEVICE, os.O_RDWR | os.O_NONBLOCK)
+    fcntl.ioctl(descriptor, TUNSETIFF, struct.pack("16sH22x", name.encode(), IFF_TUN | IFF_NO_PI))
+    return descriptor
+
+
+def _set_up(host: Host, gateway: str) -> None:
+    hosts.configure_node(
+        f"link set {host.name}-far netns {host.pid}",
+        f"address add {gateway} peer {host.address} dev {host.name}",
+        f"link set {host.name} txqueuelen {DEVICE_QUEUE_PACKETS} up",
+    )
+    host.configure(
+        "link set lo up",
+        f"link set {host.name}-far name eth0",
+        f"address add {host.address} peer {gateway} dev eth0",
+        f"link set eth0 txqueuelen {DEVICE_QUEUE_PACKETS} up",
+    )
+    hosts.run_on_node(FORGETTING, "1")
+    host.run(FORGETTING, "1")
+
+
+def _use(host: Host, gateway: str, congestion_control: str) -> None:
+    hosts.configure_node(f"route replace {host.address} dev {host.name} src {gateway} congctl {congestion_control}")
+    host.configure(
+        f"route replace {gateway} dev eth0 src {host.address} congctl {congestion_control}",
+        f"route replace default via {gateway} dev eth0 congctl {congestion_control}",
+    )

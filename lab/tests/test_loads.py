@@ -1,0 +1,181 @@
+"""What page loads come to: nothing is dropped, and nothing counts that came by something else."""
+
+import random
+import tempfile
+import unittest
+from pathlib import Path
+from unittest import mock
+
+from lab import experiment
+from lab.article004 import browser, pictures, plan, rows, variants
+from lab.article004.browser import PROTOCOLS, Load, checked, read
+from lab.article004.figures import NEW, RETURNING, WITHOUT, figures, table
+from lab.article004.rows import FIRST, NEXT
+from lab.article004.sites import SITES
+from lab.bench import Bench, Row
+from lab.testbed import link
+from lab.testbed.link import Direction
+
+SAID = {"ms": 812.34, "protocols": {"h3": 23}, "round_trips": 22, "tls": "QUIC"}
+
+
+class LoadTest(unittest.TestCase):
+    def test_load_by_what_was_asked_for_counts(self) -> None:
+        load = checked(read(SAID), PROTOCOLS["h3"], 22)
+        self.assertEqual(load, Load(812.3, None, ("h3",), "QUIC", 22))
+
+    def test_load_that_came_otherwise_is_a_failure(self) -> None:
+        for said, seen in (
+            ({"protocols": {"h2": 23}}, "22 round trips by h2, QUIC"),
+            ({"protocols": {"h3": 22, "h2": 1}}, "22 round trips by h3 and h2, QUIC"),
+            ({"tls": "TLS 1.3"}, "22 round trips by h3, TLS 1.3"),
+            ({"round_trips": 21}, "21 round trips by h3, QUIC"),
+        ):
+            with self.subTest(seen):
+                load = checked(read({**SAID, **said}), PROTOCOLS["h3"], 22)
+                self.assertEqual((load.ms, load.failure), (None, f"came otherwise: {seen}"))
+
+    def test_load_that_is_not_done_counts_as_long_as_it_was_waited_for(self) -> None:
+        load = checked(read({"failure": "not done"}), PROTOCOLS["h3"], 22)
+        row = rows.of_load(load, 60)
+        self.assertEqual((row["ms"], row["failure"]), (60_000, "not done"))
+
+    def test_each_protocol_is_forced_at_the_edge_it_is_loaded_from(self) -> None:
+        flags = PROTOCOLS["h3"].flags_for(8444)
+        self.assertIn("--origin-to-force-quic-on=tls13.lab.example:8444", flags)
+        self.assertIn("--ssl-version-max=tls1.2", PROTOCOLS["h2-tls12"].flags_for(8444))
+
+
+class SettingsTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.found = experiment.find("article-004")
+        self.module = self.found.module()
+
+    def bench(self, extent: str = "usual") -> Bench:
+        return Bench(self.found, extent, Path("/nowhere"), Path("/nowhere"))
+
+    def test_variants_name_what_there_is(self) -> None:
+        everything = self.found.settings["variants"]
+        for variant in variants.read(everything, [each["id"] for each in everything]):
+            self.assertLessEqual(set(variant.edges), self.found.settings["balancers"].keys(), variant.id)
+            self.assertLessEqual(set(variant.sites), SITES.keys(), variant.id)
+            self.assertLessEqual(set(variant.protocols), PROTOCOLS.keys(), variant.id)
+            self.assertIn(variant.congestion, self.module.CONTROLLERS, variant.id)
+
+    def test_line_is_alike_both_ways_and_half_the_round_trip_each(self) -> None:
+        lossy = variants.read(self.found.settings["variants"], ["loss-bbr"])[0].conditions(1000, 4096)
+        self.assertEqual(lossy.there, Direction(50.0, 1000, 4096, 0.01))
+        self.assertEqual(lossy.there, lossy.back)
+        self.assertEqual(str(lossy.there), "delay-us=50000,queue-bytes=4194304,loss=0.01,kbit=1000000")
+
+    def test_resumed_run_has_the_same_order_and_every_sample_once(self) -> None:
+        plans = [list(plan.rounds(self.bench())) for _ in range(2)]
+        self.assertEqual(*plans)
+        turns = [turn for each in plans[0] for turn in each.turns]
+        self.assertEqual(len(turns), len({turn.key for turn in turns}))
+        near = [turn for turn in turns if turn.variant.id == "near"]
+        self.assertEqual(len(near), 25 * 3 * 3 * 5)
+
+    def test_visit_is_done_with_its_last_page(self) -> None:
+        first = {"variant": "blocked", "edge": "sheave", "site": "small", "protocol": NEW, "page": FIRST, "sample": 1}
+        self.assertEqual(rows.done([first]), set())
+        self.assertEqual(rows.done([first, {**first, "page": NEXT}]), {("blocked", "sheave", "small", NEW, 1)})
+
+    def test_orders_of_samples_differ(self) -> None:
+        rounds = plan.rounds(self.bench())
+        near = [[turn.key[:-1] for turn in each.turns] for each in rounds if each.variant.id == "near"]
+        self.assertNotEqual(near[0], near[1])
+        self.assertEqual(sorted(near[0]), sorted(near[1]))
+
+
+class ObstacleTest(unittest.TestCase):
+    def test_machine_without_a_browser_says_so(self) -> None:
+        with mock.patch("shutil.which", return_value=None):
+            self.assertIn("no browser is there (chromium or chromium-browser)", browser.obstacle() or "")
+
+    def test_machine_without_tun_says_so(self) -> None:
+        with mock.patch.object(link, "DEVICE", "/nowhere/tun"):
+            self.assertEqual(
+                link.obstacle(),
+                "/nowhere/tun cannot be opened (No such file or directory): the line to the client is made of TUN devices",
+            )
+
+    def test_kernel_without_a_congestion_control_says_so(self) -> None:
+        with tempfile.NamedTemporaryFile("w") as known:
+            known.write("reno cubic\n")
+            known.flush()
+            with mock.patch.object(link, "DEVICE", "/dev/null"), mock.patch.object(link, "CONTROLLERS", Path(known.name)):
+                said = link.obstacle(["cubic", "bbr"])
+        self.assertEqual(said, "the kernel has no congestion control bbr for TCP; it has reno, cubic")
+
+
+class FiguresTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.found = experiment.find("article-004")
+
+    def rows(self, samples: int = 12) -> list[Row]:
+        """H3 takes half as long as H1, H2 a little more; peers take a tenth longer than Sheave."""
+        chance = random.Random(1)
+        made = []
+        everything = self.found.settings["variants"]
+        for variant in variants.read(everything, [each["id"] for each in everything]):
+            pages = [(by, None) for by in variant.protocols]
+            pages = pages or [(by, page) for by in (RETURNING, NEW, WITHOUT) for page in (FIRST, NEXT)]
+            for edge in variant.edges:
+                for site in variant.sites:
+                    for by, page in pages:
+                        scale = {"h3": 0.5, "h2-tls12": 0.6, "h2-tls13": 0.6}.get(by, 1.0)
+                        scale *= 1.0 if edge == "sheave" else 1.1
+                        scale += 0.3 if (by, page) == (RETURNING, FIRST) else 0.0
+                        where = {"variant": variant.id, "edge": edge, "site": site, "protocol": by, "page": page}
+                        for sample in range(1, samples + 1):
+                            load = Load(1000 * scale + chance.random(), None, ("h2",), "TLS 1.3", 22)
+                            made.append(rows.EMPTY | where | {"sample": sample} | rows.of_load(load, 60))
+        return made
+
+    def failing(self, *protocols: str) -> list[Row]:
+        """Sheave's by these are not done."""
+        return [
+            {**row, "ms": 60_000.0, "failure": "not done"}
+            if row["edge"] == "sheave" and row["protocol"] in protocols
+            else row
+            for row in self.rows()
+        ]
+
+    def test_each_claim_has_its_figure_and_can_fail(self) -> None:
+        known = figures(self.rows())
+        refuted = [figures(self.failing("h2-tls13")), figures(self.failing("h3", RETURNING, NEW))]
+        for claim in self.found.expectations:
+            self.assertTrue(claim.check(known).holds, claim.id)
+            self.assertFalse(all(claim.check(each).holds for each in refuted), claim.id)
+
+    def test_ratios_are_of_the_same_sample_and_the_worst_site_counts(self) -> None:
+        slow = [
+            {**row, "ms": 3 * row["ms"]} if (row["site"], row["protocol"]) == ("medium", "h3") else row
+            for row in self.rows()
+        ]
+        known = figures(slow)
+        self.assertAlmostEqual(known["far.sheave.h3 / h1.worst"].value, 1.5, delta=0.01)
+        self.assertAlmostEqual(known["far.sheave.small.h3 / h1"].value, 0.5, delta=0.01)
+
+    def test_what_earlier_samples_would_have_shown_is_a_figure(self) -> None:
+        known = figures(self.rows())
+        self.assertLess(known["far.after 10 samples"].value, 0.01)
+        self.assertNotIn("far.after 25 samples", known)
+
+    def test_fallback_is_what_a_page_takes_more_than_without_http3(self) -> None:
+        known = figures(self.rows())
+        self.assertAlmostEqual(known["blocked.returning.first.added.worst"].value, 300, delta=2)
+        self.assertAlmostEqual(known["blocked.returning.next.added.worst"].value, 0, delta=2)
+
+    def test_table_has_a_line_for_each_site_and_edge(self) -> None:
+        lines = table([row for row in self.rows() if row["variant"] == "far"])
+        self.assertEqual(len(lines), 2 + 3 * 3)
+        self.assertIn("| far | small | haproxy | ", lines[2])
+
+    def test_pictures_are_known_by_their_columns(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            bench = Bench(self.found, "quick", Path(folder), Path(folder))
+            bench.record(self.rows(1)[0])
+            self.assertTrue(rows.recorded(Path(folder) / "raw.csv"))
+        self.assertEqual(len(set(pictures.PICTURES)), 3)
