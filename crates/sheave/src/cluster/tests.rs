@@ -33,9 +33,9 @@ endpoints:
 
 #[test]
 fn a_peer_that_ends_keeps_its_slots_until_a_pod_must_have_ended() {
-    let ending = Ending::new(PATIENCE);
+    let parting = Parting::new(PATIENCE);
     let (namespace, service) = ("sheave".to_owned(), "peers".to_owned());
-    let mut peers = Peers { namespace, service, serving: Vec::new(), ending };
+    let mut peers = Peers { namespace, service, serving: Vec::new(), parting };
     let mut find = |objects: &[Object], seconds| {
         peers.find(objects, at(seconds));
         peers.serving.iter().map(|it| it.ip().to_string()).collect::<Vec<_>>()
