@@ -61,6 +61,22 @@ pub struct Listener {
     pub http3: Option<Http3>,
 }
 
+impl Listener {
+    /// Every rule of what comes in here, once for each way to it.
+    pub fn rules(&self) -> impl Iterator<Item = &Arc<Rule>> {
+        let (routes, only) = match &self.protocol {
+            Protocol::Http(routes) => (Some(routes), None),
+            Protocol::Tcp(only) | Protocol::Udp(only) => (None, only.as_ref()),
+        };
+        let sites = self.tls.iter().flat_map(|tls| &tls.sites);
+        let of_connections = sites.filter_map(|site| match &site.carries {
+            Carried::Connections(rule) => rule.as_ref(),
+            Carried::Requests => None,
+        });
+        routes.into_iter().flat_map(RouteTable::rules).chain(only).chain(of_connections)
+    }
+}
+
 /// What is spoken at a listener, and what becomes of it.
 #[derive(Clone, Debug)]
 pub enum Protocol {
@@ -191,4 +207,6 @@ pub struct EndpointSpec {
     pub weight: u32,
     /// The zone it runs in, where that is known.
     pub zone: Option<Arc<str>>,
+    /// The node it runs on, where that is known.
+    pub node: Option<Arc<str>>,
 }

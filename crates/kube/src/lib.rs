@@ -14,10 +14,13 @@ mod watch;
 mod publish;
 /// Which of several replicas writes.
 mod lease;
+/// Which node carries an address, and that it does.
+mod announce;
 
 use kube_client::{Client, Config};
 use thiserror::Error;
 
+pub use announce::{Announcing, Near, announce};
 pub use publish::{Addresses, Statuses};
 pub use watch::{Contents, Objects};
 

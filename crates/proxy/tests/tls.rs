@@ -217,7 +217,7 @@ fn backend(name: &str, address: SocketAddr, settings: BackendSettings) -> Backen
         port: 80,
         transport: Transport::Tcp,
     };
-    let endpoints = vec![EndpointSpec { address, weight: 1, zone: None }];
+    let endpoints = vec![EndpointSpec { address, weight: 1, zone: None, node: None }];
     Backend { key, source: Source::Slices, endpoints, settings }
 }
 

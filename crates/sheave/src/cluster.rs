@@ -2,6 +2,7 @@
 //!
 //! It knows flags and the API server's side; what becomes of objects is for the configuration to know.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -37,6 +38,16 @@ struct Peers {
     namespace: String,
     service: String,
     serving: Vec<SocketAddr>,
+    /// Where those are that are ready.
+    nodes: Arc<BTreeSet<Arc<str>>>,
+}
+
+/// The API server that the environment names.
+pub(crate) async fn connect() -> Result<kube::Cluster, Failure> {
+    kube::Cluster::connect().await.map_err(|error| {
+        let error = anyhow::Error::from(error);
+        Failure::input(format_args!("{error:#}: set KUBECONFIG, or run it in a pod"))
+    })
 }
 
 impl Cluster {
@@ -45,10 +56,7 @@ impl Cluster {
         if !flags.kubernetes {
             return Ok(None);
         }
-        let cluster = kube::Cluster::connect().await.map_err(|error| {
-            let error = anyhow::Error::from(error);
-            Failure::input(format_args!("{error:#}: set KUBECONFIG, or run it in a pod"))
-        })?;
+        let cluster = connect().await?;
         let name = flags.identity.clone().unwrap_or_else(process::host_name);
         let namespace = flags.namespace.as_deref().unwrap_or_else(|| cluster.namespace());
         let identity = Identity { name, namespace: namespace.to_owned() };
@@ -56,6 +64,7 @@ impl Cluster {
             namespace: identity.namespace.clone(),
             service,
             serving: Vec::new(),
+            nodes: Arc::default(),
         });
         let objects = Objects::new(&cluster, identity);
         let (dealt, ingresses) = Default::default();
@@ -110,6 +119,11 @@ impl Cluster {
         self.peers.as_ref().map(|peers| peers.serving.clone())
     }
 
+    /// The nodes on which a Sheave is ready; none: nobody has said where to look.
+    pub(crate) fn nodes(&self) -> Arc<BTreeSet<Arc<str>>> {
+        self.peers.as_ref().map(|peers| Arc::clone(&peers.nodes)).unwrap_or_default()
+    }
+
     /// Lets the statuses be written, by whichever replica leads.
     pub(crate) fn publish(&self, statuses: Arc<[Status]>) {
         self.objects.publish(Statuses { statuses, ingresses: self.ingresses.clone() });
@@ -121,12 +135,17 @@ impl Peers {
     /// let their last requests go.
     fn find(&mut self, objects: &[Object]) {
         let slices = objects.iter().filter_map(|object| self.slice(object));
-        let serves = |endpoint: &&SliceEndpoint| {
-            let conditions = &endpoint.conditions;
-            conditions.ready.unwrap_or(true) || conditions.terminating.unwrap_or(false)
+        let endpoints: Vec<_> = slices.flat_map(|slice| &slice.spec.endpoints).collect();
+        let is_ready = |endpoint: &SliceEndpoint| endpoint.conditions.ready.unwrap_or(true);
+        let ready = endpoints.iter().filter(|endpoint| is_ready(endpoint));
+        let nodes = ready.filter_map(|endpoint| endpoint.node_name.as_deref().map(Arc::from));
+        let nodes = Arc::new(nodes.collect());
+        let serves = |endpoint: &&&SliceEndpoint| {
+            is_ready(endpoint) || endpoint.conditions.terminating.unwrap_or(false)
         };
-        let serving = slices.flat_map(|slice| &slice.spec.endpoints).filter(serves);
+        let serving = endpoints.iter().filter(serves);
         let addresses = serving.filter_map(|endpoint| endpoint.addresses.first()?.parse().ok());
+        self.nodes = nodes;
         self.serving = addresses.map(|address: IpAddr| SocketAddr::new(address, 0)).collect();
         self.serving.sort_unstable();
         self.serving.dedup();

@@ -2,14 +2,13 @@
 //!
 //! It knows objects and the data plane; it must not know where objects come from.
 
-use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use gateway::snapshot::{Backend, BackendKey, EndpointSpec, Snapshot, Source};
-use gateway::status;
-use gateway::{Addresses, Endpoints, Object, Problem, Translation};
+use gateway::{Addresses, Endpoints, Object, Problem, Translation, addresses, status};
 use proxy::{ListenerView, Proxy};
 use tokio::sync::watch;
 
@@ -30,6 +29,8 @@ pub(crate) struct Configuration {
     told: Vec<Problem>,
     /// With the endpoints that they have now.
     backends: Vec<Backend>,
+    /// Which of them are behind each address of a pool.
+    behind: BTreeMap<IpAddr, BTreeSet<BackendKey>>,
     report: watch::Sender<Report>,
 }
 
@@ -78,8 +79,8 @@ impl Configuration {
     /// Nothing is in force yet.
     pub(crate) fn new(proxy: Arc<Proxy>, names: Names, report: watch::Sender<Report>) -> Self {
         let addresses = Addresses::default();
-        let (objects, backends, left_out, told) = Default::default();
-        Self { proxy, names, objects, addresses, left_out, told, backends, report }
+        let (objects, backends, behind, left_out, told) = Default::default();
+        Self { proxy, names, objects, addresses, left_out, told, backends, behind, report }
     }
 
     /// Puts the contents in force by the shortest way, or reports every error and leaves all as it is.
@@ -113,6 +114,7 @@ impl Configuration {
         tell_size(&snapshot);
         self.objects = objects;
         self.addresses = addresses;
+        self.behind = addresses::behind(&snapshot);
         self.backends = snapshot.backends;
         self.left_out = problems;
         self.record(|report| {
@@ -227,7 +229,9 @@ impl Configuration {
 
     /// Something new is in force.
     fn record(&self, detail: impl FnOnce(&mut Report)) {
+        let near = addresses::near(&self.behind, &self.backends);
         self.report.send_modify(|report| {
+            report.near = near.into();
             report.generation += 1;
             report.applied_at = Some(proxy::clock::wall());
             report.problems = Arc::default();
@@ -260,8 +264,10 @@ fn hosts(snapshot: &Snapshot) -> BTreeSet<Arc<str>> {
 /// Fills in what is known of the backend's name.
 fn resolve(backend: &mut Backend, names: &Names) {
     let Source::Dns { host, port } = &backend.source else { return };
-    let endpoint =
-        |address| EndpointSpec { address: SocketAddr::new(address, *port), weight: 1, zone: None };
+    let endpoint = |address| {
+        let address = SocketAddr::new(address, *port);
+        EndpointSpec { address, weight: 1, zone: None, node: None }
+    };
     backend.endpoints = names.addresses(host).into_iter().map(endpoint).collect();
 }
 

@@ -1,9 +1,12 @@
 //! What is in force and what was refused: written by the control loop, read by the admin API.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use gateway::Problem;
+use gateway::addresses::ByNode;
 use gateway::status::Status;
 use gateway::translate::Dated;
 
@@ -12,6 +15,8 @@ use gateway::translate::Dated;
 pub(crate) enum Phase {
     Starting,
     Ready,
+    /// It ends, and still takes in who comes.
+    Leaving,
     Draining,
 }
 
@@ -44,6 +49,10 @@ pub(crate) struct Report {
     pub(crate) statuses: Arc<[Status]>,
     /// Certificates in use.
     pub(crate) certificates: Arc<[Dated]>,
+    /// How many endpoints of each address of a pool are on which node.
+    pub(crate) near: Arc<BTreeMap<IpAddr, ByNode>>,
+    /// The nodes on which a Sheave is ready, where the cluster knows.
+    pub(crate) nodes: Arc<BTreeSet<Arc<str>>>,
     /// How often each came, in the order of [`Reload::ALL`].
     pub(crate) reloads: [u64; Reload::ALL.len()],
     /// Questions to DNS: answered, failed.
@@ -77,6 +86,8 @@ impl Report {
             unbound: Arc::default(),
             statuses: Arc::default(),
             certificates: Arc::default(),
+            near: Arc::default(),
+            nodes: Arc::default(),
             reloads: [0; Reload::ALL.len()],
             lookups: [0; 2],
             names_failing: 0,

@@ -100,7 +100,7 @@ async fn serve(flags: Serve) -> Result<(), Failure> {
                 Request::Reread => sources.expire(),
                 Request::Stop if leaves_at.is_some() => return Err(cut_off_by_signal()),
                 Request::Stop => {
-                    report.send_modify(|report| report.phase = Phase::Draining);
+                    report.send_modify(|report| report.phase = Phase::Leaving);
                     leaves_at = Some(leave(&proxy, flags.drain_delay));
                     continue;
                 }
@@ -112,13 +112,17 @@ async fn serve(flags: Serve) -> Result<(), Failure> {
             replicas.learn(members);
         }
     }
+    report.send_modify(|report| report.phase = Phase::Draining);
     drain(proxy, flags.drain_timeout, &mut signals).await
 }
 
 /// Has clients told that this process ends, for so long; tells when that is over.
 fn leave(proxy: &Proxy, delay: Duration) -> Instant {
     if !delay.is_zero() {
-        tracing::info!(delay_seconds = delay.as_secs_f64(), "leaving: new connections are still taken in");
+        tracing::info!(
+            delay_seconds = delay.as_secs_f64(),
+            "leaving: new connections are still taken in"
+        );
         proxy.leave();
     }
     Instant::now() + delay
@@ -214,6 +218,7 @@ impl Sources {
     fn publish(&self, report: &watch::Sender<Report>) {
         if let Some(cluster) = &self.cluster {
             cluster.publish(Arc::clone(&report.borrow().statuses));
+            report.send_modify(|report| report.nodes = cluster.nodes());
         }
     }
 

@@ -83,9 +83,9 @@ class ClusterTest(unittest.TestCase):
                 raise
             return None
 
-    def wait(self, value: Callable[[], Value], what: str) -> Value:
+    def wait(self, value: Callable[[], Value], what: str, seconds: float = PATIENCE_SECONDS) -> Value:
         """Until it is something true."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + seconds
         problem = ""
         while time.monotonic() < deadline:
             try:
@@ -94,7 +94,7 @@ class ClusterTest(unittest.TestCase):
             except ApiError as error:
                 problem = str(error)
             time.sleep(POLL_SECONDS)
-        raise AssertionError(f"{what} did not come within {PATIENCE_SECONDS:.0f} s {problem}")
+        raise AssertionError(f"{what} did not come within {seconds:.0f} s {problem}")
 
     def wait_for_pod(self, name: str, holds: Callable[[Object], object], what: str) -> Object:
         seen: Object = {}

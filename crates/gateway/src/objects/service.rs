@@ -134,7 +134,7 @@ pub struct SliceEndpoint {
     /// Its name within the Service.
     pub hostname: Option<Ignored>,
     /// Where it runs.
-    pub node_name: Option<Ignored>,
+    pub node_name: Option<String>,
     /// The zone it runs in.
     pub zone: Option<String>,
     /// Its Pod.

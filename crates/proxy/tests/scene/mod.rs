@@ -133,6 +133,6 @@ pub(crate) fn backend(name: &str, address: SocketAddr, settings: BackendSettings
         port: 80,
         transport: Transport::Tcp,
     };
-    let endpoints = vec![EndpointSpec { address, weight: 1, zone: None }];
+    let endpoints = vec![EndpointSpec { address, weight: 1, zone: None, node: None }];
     Backend { key, source: Source::Slices, endpoints, settings }
 }
