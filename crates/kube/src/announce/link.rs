@@ -224,3 +224,6 @@ fn ask_kernel(message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests;
