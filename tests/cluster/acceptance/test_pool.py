@@ -70,6 +70,8 @@ class Asker:
 class PoolTest(GatewayTest):
     def setUp(self) -> None:
         super().setUp()
+        # A node may have lost its Sheave in the test before.
+        kubectl("--namespace", "sheave-system", "rollout", "status", "--timeout=60s", "daemonset/sheave")
         self.make("services", "web", spec={"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 3000}]})
         self.run_on("n2", 1)
         self.wait_for_replicas(1)
@@ -80,6 +82,14 @@ class PoolTest(GatewayTest):
         path = f"{GATEWAY_API}/namespaces/{self.namespace}/gateways/web"
         given = self.wait(lambda: self.api.get(path)["status"].get("addresses"), "addresses")
         self.address, self.address_v6 = sorted((it["value"] for it in given), key=lambda text: ":" in text)
+        self.addCleanup(self.leave, path)
+
+    def leave(self, path: str) -> None:
+        """Until nobody carries the addresses: the next Gateway gets the same, and who carries one keeps it for a while."""
+        self.api.delete(path)
+        leases = "/apis/coordination.k8s.io/v1/namespaces/sheave-system/leases"
+        held = lambda: [it for it in self.api.get(leases, labelSelector="sheave.dev/lease=address")["items"] if it["spec"]["holderIdentity"]]
+        self.wait(lambda: not held(), "addresses that nobody carries")
 
     def find_address(self) -> None:
         """It is the Gateway's own, once there is one."""
