@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
+use crate::fronts::{self, Fronts};
 use crate::objects::{GatewayAddress, GatewaySpec, Metadata, Object, Resource};
 use crate::snapshot::{Backend, BackendKey, Snapshot, Target};
 use crate::translate::{CONTROLLER, ingress};
@@ -26,13 +27,16 @@ pub enum Addresses {
         /// By Gateway; no address occurs twice.
         assigned: BTreeMap<GatewayName, Vec<IpAddr>>,
     },
+    /// A cluster: every address of the machine, where ports of ours stand for those of each Gateway; clients come by
+    /// Services in front of them.
+    Fronts(Fronts),
 }
 
 impl Addresses {
     /// What each Gateway was given of a pool.
     pub fn dealt(&self) -> BTreeMap<GatewayName, Vec<IpAddr>> {
         match self {
-            Self::Own => BTreeMap::new(),
+            Self::Own | Self::Fronts(_) => BTreeMap::new(),
             Self::Pool { assigned } => assigned.clone(),
         }
     }
@@ -41,8 +45,20 @@ impl Addresses {
     pub(crate) fn assigned(&self, gateway: &Metadata) -> &[IpAddr] {
         let name = (gateway.namespace.clone(), gateway.name.clone());
         match self {
-            Self::Own => &[],
+            Self::Own | Self::Fronts(_) => &[],
             Self::Pool { assigned } => assigned.get(&name).map_or(&[], Vec::as_slice),
+        }
+    }
+
+    /// Where clients find a Gateway, as far as somebody else than the machine knows.
+    pub fn places(&self, gateway: &GatewayName) -> Vec<fronts::Place> {
+        match self {
+            Self::Own => Vec::new(),
+            Self::Pool { assigned } => {
+                let addresses = assigned.get(gateway).into_iter().flatten();
+                addresses.copied().map(fronts::Place::Ip).collect()
+            }
+            Self::Fronts(fronts) => fronts.places(gateway).to_vec(),
         }
     }
 }

@@ -46,6 +46,8 @@ pub struct Snapshot {
 pub struct Listener {
     /// Where to accept; port 0 takes any free port (files and flags only).
     pub address: SocketAddr,
+    /// The port that clients ask for, where that is another one: a Service leads here.
+    pub public_port: Option<u16>,
     /// Whether the address may come to this machine later, or never: it is of a cluster's pool, and is to be bound
     /// nevertheless (IP_FREEBIND), so that who gets it serves at once.
     pub free_bind: bool,

@@ -10,6 +10,7 @@ use kube_core::DynamicObject;
 use kube_runtime::watcher::Event;
 use serde_json::{Value, json};
 
+use crate::front;
 use crate::kind::{DEFINITION, KINDS, Kind};
 
 /// The annotation of Gateway API's definitions that tells their version.
@@ -57,6 +58,16 @@ pub(crate) struct Held {
     pub(crate) resource_version: String,
     /// Of a definition.
     bundle_version: Option<String>,
+    pub(crate) uid: String,
+    /// All of it, with its status, if it is a Service of ours: what somebody else writes there matters to us.
+    front: Option<Value>,
+}
+
+impl Held {
+    /// All of it, if it is a Service of ours in front of a Gateway.
+    pub(crate) const fn front(&self) -> Option<&Value> {
+        self.front.as_ref()
+    }
 }
 
 impl Known {
@@ -139,7 +150,7 @@ impl Known {
 impl OfKind {
     /// A whole list has come. True: it differs from what was known.
     fn replace(&mut self, arrived: BTreeMap<Name, Held>) -> bool {
-        let asks = |held: &Held| (held.object.clone(), held.problems.clone());
+        let asks = |held: &Held| (held.object.clone(), held.problems.clone(), held.front().cloned());
         let is_same = self.is_complete
             && self.objects.len() == arrived.len()
             && self
@@ -159,10 +170,13 @@ impl OfKind {
             return gone.map_or_else(Changes::default, |_| Changes::of(kind));
         };
         let before = self.objects.get(&name);
-        let asks_same = before
-            .is_some_and(|before| before.object == held.object && before.problems == held.problems);
         let said = before.and_then(|before| before.status.as_ref());
         let says_same = said == held.status.as_ref();
+        let asks_same = before.is_some_and(|before| {
+            before.object == held.object
+                && before.problems == held.problems
+                && before.front() == held.front()
+        });
         self.objects.insert(name, held);
         let statuses = Changes { statuses: !says_same, ..Changes::default() };
         if asks_same { statuses } else { Changes::of(kind).and(statuses) }
@@ -204,19 +218,28 @@ fn hold(kind: &Kind, mut object: DynamicObject) -> Option<(Name, Held)> {
     let annotations = object.metadata.annotations.as_mut();
     let bundle_version = annotations.and_then(|it| it.remove(BUNDLE_VERSION));
     let resource_version = object.metadata.resource_version.clone().unwrap_or_default();
+    let uid = object.metadata.uid.clone().unwrap_or_default();
     let status = object.data.as_object_mut().and_then(|fields| fields.remove("status"));
     let mut value = object.data;
     value["apiVersion"] = json!(kind.api_version());
     value["kind"] = json!(kind.name);
     value["metadata"] = json!(object.metadata);
     let origin = Origin { file: Arc::from("kubernetes"), document: 0 };
-    if let Some(problem) = forbidden(kind, &name, &value, &origin) {
-        let (object, problems) = (None, vec![problem]);
-        return Some((name, Held { object, problems, status, resource_version, bundle_version }));
-    }
-    let (mut objects, problems) = gateway::objects::read(value, origin);
-    let object = objects.pop();
-    Some((name, Held { object, problems, status, resource_version, bundle_version }))
+    let front = front::is_front(kind, &value).then(|| {
+        let mut all = value.clone();
+        all["status"] = json!(status);
+        all
+    });
+    let (object, problems) = match forbidden(kind, &name, &value, &origin) {
+        Some(problem) => (None, vec![problem]),
+        None => {
+            let (mut objects, problems) = gateway::objects::read(value, origin);
+            (objects.pop(), problems)
+        }
+    };
+    let held =
+        Held { object, problems, status, resource_version, bundle_version, uid, front };
+    Some((name, held))
 }
 
 /// A Service that stands for a name in DNS: whoever may write one could lead requests to what is not theirs

@@ -12,6 +12,8 @@ mod known;
 mod watch;
 /// Statuses, written where they differ.
 mod publish;
+/// Services in front of Gateways, written where they differ.
+mod front;
 /// Which of several replicas writes.
 mod lease;
 /// Which node carries an address, and that it does.
@@ -21,7 +23,8 @@ use kube_client::{Client, Config};
 use thiserror::Error;
 
 pub use announce::{Announcing, Near, announce};
-pub use publish::{Addresses, Statuses};
+pub use front::Services;
+pub use publish::{Addresses, Places, Statuses};
 pub use watch::{Contents, Objects};
 
 /// As whom we write: the field manager of statuses, and the name of the Lease.

@@ -8,17 +8,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
+use gateway::fronts::Place;
 use gateway::ingress;
 use gateway::status::{self, Status, Written};
 use k8s_openapi::jiff::Timestamp;
 use kube_client::api::{Patch, PatchParams};
 use kube_client::{Api, Client, Error};
 use kube_core::DynamicObject;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::watch::Receiver;
 use tokio::sync::watch::error::RecvError;
 use tokio::time::{Instant, sleep};
 
+use crate::front::{self, Services};
 use crate::WRITER;
 use crate::kind::{KINDS, Kind};
 use crate::known::{Held, Known};
@@ -34,13 +36,18 @@ const LONG_PAUSE: Duration = Duration::from_secs(2);
 /// Addresses of Gateways, or of Ingresses, by namespace and name.
 pub type Addresses = BTreeMap<(String, String), Vec<IpAddr>>;
 
+/// Where clients find Gateways, or Ingresses, by namespace and name.
+pub type Places = BTreeMap<(String, String), Vec<Place>>;
+
 /// What is to be said in the cluster.
 #[derive(Clone, Debug, Default)]
 pub struct Statuses {
     /// Of objects of Gateway API and of our own.
     pub statuses: Arc<[Status]>,
     /// Where Ingresses are served; of one that is served nowhere, none.
-    pub ingresses: Addresses,
+    pub ingresses: Places,
+    /// The Services in front of Gateways; `None`: those are nobody's business.
+    pub services: Option<Services>,
 }
 
 /// Writes statuses.
@@ -107,12 +114,12 @@ impl Publisher {
         let Some(statuses) = self.statuses.borrow_and_update().clone() else {
             return Outcome::Done;
         };
+        let mut worst = self.write_services(&statuses, is_failing).await;
         let writes = self.due(&statuses);
         let client = &self.client;
         let mut results = stream::iter(writes)
             .map(|it| async move { (write(client, &it).await, it) })
             .buffer_unordered(AT_ONCE);
-        let mut worst = Outcome::Done;
         while let Some((result, it)) = results.next().await {
             let Err(error) = result else { continue };
             let outcome = judge(&error);
@@ -128,8 +135,24 @@ impl Publisher {
         worst
     }
 
+    /// Writes the Services that differ; tells how the worst of it went.
+    async fn write_services(&self, statuses: &Statuses, is_failing: &mut bool) -> Outcome {
+        let Some(services) = &statuses.services else { return Outcome::Done };
+        let differences = front::due(&lock(&self.known), services);
+        let mut worst = Outcome::Done;
+        for difference in differences {
+            let Err(error) = front::write(&self.client, &difference).await else { continue };
+            let outcome = judge(&error);
+            if outcome == Outcome::Failed && !std::mem::replace(is_failing, true) {
+                tracing::warn!(%error, "cannot write the Service of a Gateway; it is tried again");
+            }
+            worst = worst.max(outcome);
+        }
+        worst
+    }
+
     /// What the cluster does not say yet, or still says.
-    fn due(&self, Statuses { statuses, ingresses }: &Statuses) -> Vec<Write> {
+    fn due(&self, Statuses { statuses, ingresses, .. }: &Statuses) -> Vec<Write> {
         let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let known = lock(&self.known);
         let mut due = Vec::new();
@@ -147,10 +170,10 @@ impl Publisher {
                 written.map(|written| Write::new(kind, namespace, &object.name, held, written)),
             );
         }
-        for ((namespace, name), addresses) in ingresses {
+        for ((namespace, name), places) in ingresses {
             let Some(kind) = Kind::named("Ingress") else { continue };
             let Some(held) = known.find(kind.name, namespace, name) else { continue };
-            let status = ingress::status(addresses);
+            let status = ingress::status(places);
             if held.status.as_ref() != Some(&status) {
                 due.push(Write::new(kind, namespace, name, held, Written::Apply(status)));
             }
@@ -243,6 +266,21 @@ pub(crate) fn addresses(known: &Known) -> Addresses {
 pub(crate) fn ingress_addresses(known: &Known) -> Addresses {
     let given = |held: &Held| said(held, "/loadBalancer/ingress", "ip");
     known.all("Ingress").map(|(name, held)| (name.clone(), given(held))).collect()
+}
+
+/// Where clients find the Services of a namespace, by what load balancers say in their statuses.
+pub(crate) fn service_places(known: &Known, namespace: &str) -> Places {
+    let place = |entry: &Value| {
+        let text = |field: &str| entry.get(field)?.as_str().filter(|text| !text.is_empty());
+        let ip = text("ip").and_then(|text| text.parse().ok()).map(Place::Ip);
+        ip.or_else(|| text("hostname").map(|name| Place::Name(name.to_owned())))
+    };
+    let given = |held: &Held| {
+        let list = held.status.as_ref().and_then(|it| it.pointer("/loadBalancer/ingress")?.as_array());
+        list.into_iter().flatten().filter_map(place).collect()
+    };
+    let ours = known.all("Service").filter(|((of, _), held)| of == namespace && held.front().is_some());
+    ours.map(|(name, held)| (name.clone(), given(held))).collect()
 }
 
 /// The addresses in a list of a status.

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 use crate::kind::KINDS;
 use crate::known::{Changes, Known};
-use crate::publish::{self, Addresses, Statuses};
+use crate::publish::{self, Addresses, Places, Statuses};
 use crate::{Cluster, Identity, WRITER, lease};
 
 /// Changes that follow one another within this are taken together.
@@ -107,6 +107,12 @@ impl Objects {
     #[must_use]
     pub fn ingress_addresses(&self) -> Addresses {
         publish::ingress_addresses(&lock(&self.known))
+    }
+
+    /// Where clients find our Services in a namespace.
+    #[must_use]
+    pub fn service_places(&self, namespace: &str) -> Places {
+        publish::service_places(&lock(&self.known), namespace)
     }
 
     /// Lets the statuses be written.

@@ -188,6 +188,7 @@ fn listener(name: &str, rule: &Arc<Rule>, sites: Vec<TlsSite>) -> Listener {
     routes.add_rule(&HostPattern::Any, &HostPattern::Any, &Arc::new(asked), rule);
     Listener {
         address: ([127, 0, 0, 1], 0).into(),
+        public_port: None,
         free_bind: false,
         name: name.into(),
         client: Arc::new(ClientSettings::default()),

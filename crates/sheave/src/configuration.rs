@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use crate::dns::Names;
 use crate::failure::bind_advice;
 use crate::files::Contents;
-use crate::report::{Reload, Report};
+use crate::report::{Fronting, Reload, Report};
 
 /// What is in force.
 pub(crate) struct Configuration {
@@ -99,7 +99,7 @@ impl Configuration {
             tracing::warn!(file = %problem.origin.file, object = problem.object, "{}", problem.message);
         }
         let Checked { objects, addresses, translation, .. } = checked;
-        let Translation { mut snapshot, mut statuses, dated, problems } = translation;
+        let Translation { mut snapshot, mut statuses, dated, problems, fronts, kept } = translation;
         self.names.follow(hosts(&snapshot)).await;
         for backend in &mut snapshot.backends {
             resolve(backend, &self.names);
@@ -119,6 +119,7 @@ impl Configuration {
         self.left_out = problems;
         self.record(|report| {
             report.statuses = statuses.into();
+            report.fronts = Fronting { fronts, kept }.into();
             report.certificates = dated.into_iter().collect();
             report.unbound = unbound.clone().into();
         });

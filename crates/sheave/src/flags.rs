@@ -15,7 +15,7 @@ use gateway::objects::MaxInFlight;
 use ipnet::IpNet;
 
 use crate::top::Order;
-pub(crate) use values::{AdminAddress, ListenUrl, LoggedShare, ToAddress};
+pub(crate) use values::{AdminAddress, ListenUrl, LoggedShare, ServiceTemplate, ToAddress};
 
 /// Sheave balances requests, not connections, over the endpoints of a Service.
 #[derive(Debug, Parser)]
@@ -176,6 +176,14 @@ pub(crate) struct ClusterFlags {
     /// Gateway is served on the addresses that it asks for, else on all of the machine].
     #[arg(long, value_name = "CIDR,CIDR...", value_delimiter = ',', requires = "kubernetes", help_heading = CLUSTER)]
     pub(crate) pool: Vec<IpNet>,
+
+    /// Give each Gateway a Service of its own in front of the Sheaves, made of this template, in --namespace: JSON of a Service
+    /// with `spec.selector`, for example '{"spec":{"type":"LoadBalancer","selector":{"app":"sheave"}}}'.
+    ///
+    /// Its ports are those of the Gateway's listeners and lead to ports of Sheave's from 20000 on; the Gateway's status has
+    /// the address that its load balancer gives. Where --peers names a Service, all of them go when that goes.
+    #[arg(long, value_name = "JSON", requires = "kubernetes", conflicts_with = "pool", value_parser = values::service_template, help_heading = CLUSTER)]
+    pub(crate) service_template: Option<ServiceTemplate>,
 
     /// Headless Service of the Sheaves that serve the same endpoints, in --namespace: fixed limits are dealt over those
     /// that are ready.

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use gateway::Problem;
-use gateway::addresses::ByNode;
+use gateway::addresses::{ByNode, GatewayName};
+use gateway::fronts::Front;
 use gateway::status::Status;
 use gateway::translate::Dated;
 
@@ -33,6 +34,14 @@ pub(crate) enum Reload {
     Refused,
 }
 
+/// What a translation says of Services in front of Gateways.
+#[derive(Debug, Default)]
+pub(crate) struct Fronting {
+    pub(crate) fronts: Vec<Front>,
+    /// Gateways whose Services stay as they are.
+    pub(crate) kept: BTreeSet<GatewayName>,
+}
+
 /// The state of configuration.
 #[derive(Clone, Debug)]
 pub(crate) struct Report {
@@ -47,6 +56,8 @@ pub(crate) struct Report {
     pub(crate) unbound: Arc<[String]>,
     /// What became of each object in force.
     pub(crate) statuses: Arc<[Status]>,
+    /// The Services that should be in front of Gateways.
+    pub(crate) fronts: Arc<Fronting>,
     /// Certificates in use.
     pub(crate) certificates: Arc<[Dated]>,
     /// How many endpoints of each address of a pool are on which node.
@@ -85,6 +96,7 @@ impl Report {
             problems: Arc::default(),
             unbound: Arc::default(),
             statuses: Arc::default(),
+            fronts: Arc::default(),
             certificates: Arc::default(),
             near: Arc::default(),
             nodes: Arc::default(),

@@ -215,9 +215,9 @@ impl Sources {
     }
 
     /// Tells the cluster what became of its objects.
-    fn publish(&self, report: &watch::Sender<Report>) {
-        if let Some(cluster) = &self.cluster {
-            cluster.publish(Arc::clone(&report.borrow().statuses));
+    fn publish(&mut self, report: &watch::Sender<Report>) {
+        if let Some(cluster) = &mut self.cluster {
+            cluster.publish(&report.borrow());
             report.send_modify(|report| report.nodes = cluster.nodes());
         }
     }
