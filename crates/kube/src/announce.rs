@@ -158,7 +158,7 @@ impl Carrier {
         loop {
             self.follow_lease();
             if is_over {
-                self.claim.stand(None);
+                self.claim.stand(None, self.now());
             } else {
                 self.follow_places();
             }
@@ -227,7 +227,7 @@ impl Carrier {
         let now = self.now();
         let endpoints = endpoints.filter(|_| now >= self.rests_until && self.find_link());
         let address = self.address;
-        self.claim.stand(endpoints.map(|endpoints| Standing { address, endpoints }));
+        self.claim.stand(endpoints.map(|endpoints| Standing { address, endpoints }), now);
     }
 
     /// Whether there is an interface to carry it.
@@ -247,7 +247,7 @@ impl Carrier {
             tracing::error!(address = %self.address, "cannot carry the address: {sentence}");
         }
         self.rests_until = self.now() + REST;
-        self.claim.stand(None);
+        self.claim.stand(None, self.now());
     }
 
     /// Makes of the interface what is decided.
@@ -298,7 +298,7 @@ impl Carrier {
     }
 
     async fn ask(&mut self) {
-        let Some(link) = &self.link else { return self.claim.stand(None) };
+        let Some(link) = &self.link else { return self.claim.stand(None, self.now()) };
         match link.ask(self.address).await {
             Ok(is_answered) => {
                 // Once, not each second.

@@ -177,6 +177,10 @@ class PoolTest(GatewayTest):
             self.assertLess(silence, TAKEN_OVER_SECONDS)
 
     def test_another_node_takes_over_from_one_without_power(self) -> None:
+        # The pods of that node go with it.
+        self.run_on("n3", 1)
+        self.run_on("n1", 1)
+        self.wait_for_replicas(3)
         with self.watched() as (holders, asker):
             holder, = holders.now()
             since = time.monotonic()

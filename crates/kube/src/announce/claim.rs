@@ -26,8 +26,10 @@ const LATE: Duration = Duration::from_millis(500);
 const FRESH: Duration = Duration::from_millis(600);
 /// So long before a Lease runs out the link is asked.
 const ASK_AHEAD: Duration = Duration::from_millis(300);
-/// How long each that is preferred is given to be quicker.
+/// How long each that is preferred is given to be quicker, where a holder has died.
 const TURN: Duration = Duration::from_millis(150);
+/// The same where nobody had it: they learn that it is served at different times, half a second apart.
+const FIRST_TURN: Duration = Duration::from_millis(700);
 /// However many are preferred.
 const MOST_TURNS: u32 = 3;
 /// Before what failed is tried again.
@@ -110,6 +112,8 @@ pub(super) struct Claim {
     me: String,
     /// Whether it is served here, and who else serves it.
     standing: Option<Standing>,
+    /// Since when it has been served here.
+    stood: Moment,
     /// What the Lease says; none: there is none.
     said: Option<Said>,
     /// Whether anything is known of the Lease.
@@ -153,6 +157,7 @@ impl Claim {
         Self {
             me,
             standing: None,
+            stood: Moment::ZERO,
             said: None,
             is_known: false,
             renewed: Moment::ZERO,
@@ -185,7 +190,10 @@ impl Claim {
     }
 
     /// Takes who serves the address; none: nobody here.
-    pub(super) fn stand(&mut self, standing: Option<Standing>) {
+    pub(super) fn stand(&mut self, standing: Option<Standing>, now: Moment) {
+        if self.standing.is_none() {
+            self.stood = now;
+        }
         self.standing = standing;
     }
 
@@ -291,16 +299,16 @@ impl Claim {
     fn come_by(&self, standing: &Standing, now: Moment) -> Option<Step> {
         let holder = self.said.as_ref().and_then(|said| said.holder.as_deref());
         let holder = holder.filter(|holder| *holder != self.me);
-        let since = match holder {
-            Some(_) => self.renewed + DURATION,
+        let (since, turn) = match holder {
+            Some(_) => (self.renewed + DURATION, TURN),
             // It is ours already, be it that another has given it to us.
-            None if self.is_ours() => self.changed,
+            None if self.is_ours() => (self.changed, TURN),
             // It has been given back, or there never was one. Everybody asks the link before turns begin.
-            None => self.changed + ASK_AHEAD,
+            None => (self.changed.max(self.stood) + ASK_AHEAD, FIRST_TURN),
         };
         let turns = if self.is_ours() { 0 } else { standing.rank(&self.me, holder) };
         let turns = u32::try_from(turns).unwrap_or(MOST_TURNS).min(MOST_TURNS);
-        let due = since + TURN * turns;
+        let due = since + turn * turns;
         let ask_at = due.saturating_sub(ASK_AHEAD).max(self.not_before);
         if holder.is_some() && since > now + ASK_AHEAD {
             return None;

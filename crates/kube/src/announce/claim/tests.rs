@@ -202,7 +202,7 @@ impl World {
         if is_told && node.version < self.lease.version {
             node.see(&self.lease, now);
         }
-        node.claim.stand((node.not_ready <= now).then_some(standing));
+        node.claim.stand((node.not_ready <= now).then_some(standing), now);
         node.follow(now);
         for _ in 0..9 {
             if node.doing.is_some() {
@@ -397,7 +397,7 @@ fn who_no_longer_serves_lets_go_at_once() {
     world.run(Duration::from_secs(3));
     let holder = world.carriers[0];
     world.strike(holder, Fault::NotReady(Duration::from_secs(60)));
-    world.run(Duration::from_secs(1));
+    world.run(Duration::from_secs(2));
     assert_eq!(world.carriers, [holder, 1 - holder]);
 }
 
@@ -405,7 +405,7 @@ fn who_no_longer_serves_lets_go_at_once() {
 fn a_slow_renewal_keeps_it_for_less() {
     let mut claim = Claim::new("n1".to_owned());
     let standing = Standing { address: IpAddr::from([192, 0, 2, 1]), endpoints: BTreeMap::new() };
-    claim.stand(Some(standing));
+    claim.stand(Some(standing), Duration::from_secs(9));
     let said = Said { holder: Some("n1".to_owned()), ..Said::default() };
     claim.see(Some(said), Duration::from_secs(9));
     let asked = Duration::from_secs(10);
