@@ -28,7 +28,8 @@ ARCHITECTURES = {"amd64": 0x3E, "arm64": 0xB7}
 # Where programs look for the authorities that the machine trusts, on Debian; there is none in `scratch`.
 AUTHORITIES = "etc/ssl/certs/ca-certificates.crt"
 
-NET_BIND_SERVICE = 10
+# As in linux/capability.h: low ports for who serves, interfaces and frames for who carries addresses.
+NET_BIND_SERVICE, NET_ADMIN, NET_RAW = 10, 12, 13
 # The version of `struct vfs_cap_data` in linux/capability.h that has no user namespace.
 CAPABILITY_REVISION_2 = 0x02000000
 
@@ -144,8 +145,9 @@ def layer(files: dict[str, bytes]) -> bytes:
 
 
 def capability() -> str:
-    """NET_BIND_SERVICE as permitted, not as effective: a container without it starts the program all the same."""
-    words = struct.pack("<IIIII", CAPABILITY_REVISION_2, 1 << NET_BIND_SERVICE, 0, 0, 0)
+    """What it can make use of, as permitted and not as effective: a container without it starts the program all the same."""
+    permitted = 1 << NET_BIND_SERVICE | 1 << NET_ADMIN | 1 << NET_RAW
+    words = struct.pack("<IIIII", CAPABILITY_REVISION_2, permitted, 0, 0, 0)
     # The header's text is UTF-8, and none of these bytes is above 127.
     assert re.fullmatch(rb"[\x00-\x7f]*", words)
     return words.decode()

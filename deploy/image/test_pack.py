@@ -61,13 +61,13 @@ class Pack(unittest.TestCase):
         for path in [for_docker["Config"], *for_docker["Layers"]]:
             self.assertIn(path, self.members)
 
-    def test_the_program_may_be_permitted_to_bind_low_ports(self) -> None:
+    def test_the_program_may_be_permitted_what_it_can_make_use_of(self) -> None:
         with tarfile.open(fileobj=io.BytesIO(pack.layer(self.files))) as tar:
             of_program, of_file = tar.getmember("sheave"), tar.getmember("etc/ssl/certs/ca-certificates.crt")
         self.assertEqual((of_program.mode, of_file.mode), (0o755, 0o644))
         words = struct.unpack("<5I", of_program.pax_headers["SCHILY.xattr.security.capability"].encode())
-        # Revision 2 and not effective; permitted: bit 10; inheritable: none.
-        self.assertEqual(words, (0x02000000, 1 << 10, 0, 0, 0))
+        # Revision 2 and not effective; permitted: NET_BIND_SERVICE, NET_ADMIN, NET_RAW; inheritable: none.
+        self.assertEqual(words, (0x02000000, 1 << 10 | 1 << 12 | 1 << 13, 0, 0, 0))
         self.assertEqual(of_file.pax_headers, {})
 
     def test_the_same_input_gives_the_same_bytes(self) -> None:

@@ -124,12 +124,36 @@ fn a_pool_of_addresses_is_for_nodes() {
     let settings = [pool, "hostNetwork=true", "kind=DaemonSet", "service.enabled=false"];
     let Some(made) = chart(&settings) else { return };
     let made = String::from_utf8(made.stdout).unwrap();
-    for part in
-        ["kind: DaemonSet", "hostNetwork: true", "--pool=192.0.2.0/24", "--pool=2001:db8::/64"]
-    {
+    for part in [
+        "kind: DaemonSet",
+        "hostNetwork: true",
+        "--pool=192.0.2.0/24",
+        "--pool=2001:db8::/64",
+        "name: announcer",
+        "add: [NET_ADMIN, NET_RAW]",
+    ] {
         assert!(made.contains(part), "{part}");
     }
     assert!(!made.contains("type: LoadBalancer"));
+}
+
+#[test]
+fn a_service_for_each_gateway_is_sheaves_to_write() {
+    let Some(plain) = chart(&[]) else { return };
+    let settings = ["service.perGateway=true", "service.annotations.lb=internal"];
+    let Some(made) = chart(&settings) else { return };
+    let (plain, made) =
+        (String::from_utf8(plain.stdout).unwrap(), String::from_utf8(made.stdout).unwrap());
+    let template =
+        made.lines().find_map(|line| line.trim().strip_prefix("- \"--service-template="));
+    let template = template.unwrap().strip_suffix('"').unwrap().replace("\\\"", "\"");
+    let template: serde_json::Value = serde_json::from_str(&template).unwrap();
+    assert_eq!(template["spec"]["type"], "LoadBalancer");
+    assert_eq!(template["spec"]["selector"]["app.kubernetes.io/name"], "sheave");
+    assert_eq!(template["metadata"]["annotations"]["lb"], "internal");
+    let right = "resources: [services]\n  verbs: [create, patch, delete]";
+    assert!(made.contains(right) && !plain.contains(right));
+    assert!(plain.contains("type: LoadBalancer\n") && !made.contains("type: LoadBalancer\n"));
 }
 
 #[test]

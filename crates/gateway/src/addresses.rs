@@ -4,10 +4,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 
+use crate::fronts::{self, Fronts};
 use crate::objects::{GatewayAddress, GatewaySpec, Metadata, Object, Resource};
+use crate::snapshot::{Backend, BackendKey, Snapshot, Target};
 use crate::translate::{CONTROLLER, ingress};
 
 /// A Gateway by its namespace and name.
@@ -24,13 +27,16 @@ pub enum Addresses {
         /// By Gateway; no address occurs twice.
         assigned: BTreeMap<GatewayName, Vec<IpAddr>>,
     },
+    /// A cluster: every address of the machine, where ports of ours stand for those of each Gateway; clients come by
+    /// Services in front of them.
+    Fronts(Fronts),
 }
 
 impl Addresses {
     /// What each Gateway was given of a pool.
     pub fn dealt(&self) -> BTreeMap<GatewayName, Vec<IpAddr>> {
         match self {
-            Self::Own => BTreeMap::new(),
+            Self::Own | Self::Fronts(_) => BTreeMap::new(),
             Self::Pool { assigned } => assigned.clone(),
         }
     }
@@ -39,10 +45,58 @@ impl Addresses {
     pub(crate) fn assigned(&self, gateway: &Metadata) -> &[IpAddr] {
         let name = (gateway.namespace.clone(), gateway.name.clone());
         match self {
-            Self::Own => &[],
+            Self::Own | Self::Fronts(_) => &[],
             Self::Pool { assigned } => assigned.get(&name).map_or(&[], Vec::as_slice),
         }
     }
+
+    /// Where clients find a Gateway, as far as somebody else than the machine knows.
+    pub fn places(&self, gateway: &GatewayName) -> Vec<fronts::Place> {
+        match self {
+            Self::Own => Vec::new(),
+            Self::Pool { assigned } => {
+                let addresses = assigned.get(gateway).into_iter().flatten();
+                addresses.copied().map(fronts::Place::Ip).collect()
+            }
+            Self::Fronts(fronts) => fronts.places(gateway).to_vec(),
+        }
+    }
+}
+
+/// The backends that requests to each address of a pool may go to.
+pub fn behind(snapshot: &Snapshot) -> BTreeMap<IpAddr, BTreeSet<BackendKey>> {
+    let mut behind: BTreeMap<IpAddr, BTreeSet<BackendKey>> = BTreeMap::new();
+    for listener in snapshot.listeners.iter().filter(|listener| listener.free_bind) {
+        let backends = behind.entry(listener.address.ip()).or_default();
+        let targets = listener.rules().flat_map(|rule| &rule.targets);
+        backends.extend(targets.filter_map(|target| match target.target {
+            Target::Backend(place) => Some(snapshot.backends[place].key.clone()),
+            Target::Unresolved => None,
+        }));
+    }
+    behind
+}
+
+/// How many endpoints each node has: by its name.
+pub type ByNode = BTreeMap<Arc<str>, usize>;
+
+/// How many endpoints of each address of a pool are on which node, where [`behind`] says what is behind them.
+pub fn near(
+    behind: &BTreeMap<IpAddr, BTreeSet<BackendKey>>,
+    backends: &[Backend],
+) -> BTreeMap<IpAddr, ByNode> {
+    let near = |keys: &BTreeSet<BackendKey>| {
+        let reached = backends.iter().filter(|backend| keys.contains(&backend.key));
+        let endpoints = reached.flat_map(|backend| &backend.endpoints);
+        // A pod counts once, however many ports it has.
+        let places = endpoints.filter_map(|it| Some((it.node.as_ref()?, it.address.ip())));
+        let mut by_node = ByNode::new();
+        for (node, _) in places.collect::<BTreeSet<_>>() {
+            *by_node.entry(Arc::clone(node)).or_default() += 1;
+        }
+        by_node
+    };
+    behind.iter().map(|(address, keys)| (*address, near(keys))).collect()
 }
 
 /// What one entry of a Gateway's `spec.addresses` asks for.

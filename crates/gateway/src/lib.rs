@@ -8,6 +8,8 @@
 pub mod objects;
 /// Which addresses Gateways are served on.
 pub mod addresses;
+/// Services in front of Gateways.
+pub mod fronts;
 /// From objects to a Snapshot and statuses.
 pub mod translate;
 /// Everything the data plane is asked to do.

@@ -101,6 +101,11 @@ impl RouteTable {
         self.listeners.entry(listener).routes.entry(hosts).add(number, &self.entries);
     }
 
+    /// Every rule, once for each way to it.
+    pub fn rules(&self) -> impl Iterator<Item = &Arc<Rule>> {
+        self.entries.iter().map(|entry| &entry.rule)
+    }
+
     /// The rule that serves a request.
     ///
     /// A host longer than any name of DNS matches only what asks for no host.

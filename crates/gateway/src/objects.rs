@@ -109,7 +109,7 @@ pub use read::{parse, read};
 pub use reference_grant::{GrantFrom, GrantTo, ReferenceGrantSpec};
 pub use refused::{RefusedSpec, RefusedTarget};
 pub use route::{ParentRef, ServiceRef};
-pub use scalar::{CorsOrigin, FieldName, Hostname, Ignored, Network, Unserved};
+pub use scalar::{CorsOrigin, FieldName, Hostname, Ignored, Network, TargetPort, Unserved};
 pub use schema::schema;
 pub use secret::{ConfigMapSpec, Encoded, Plain, SecretSpec};
 pub use service::{

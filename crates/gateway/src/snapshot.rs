@@ -46,6 +46,8 @@ pub struct Snapshot {
 pub struct Listener {
     /// Where to accept; port 0 takes any free port (files and flags only).
     pub address: SocketAddr,
+    /// The port that clients ask for, where that is another one: a Service leads here.
+    pub public_port: Option<u16>,
     /// Whether the address may come to this machine later, or never: it is of a cluster's pool, and is to be bound
     /// nevertheless (IP_FREEBIND), so that who gets it serves at once.
     pub free_bind: bool,
@@ -59,6 +61,22 @@ pub struct Listener {
     pub tls: Option<Arc<ListenerTls>>,
     /// How requests come by HTTP/3 too, at the UDP port of the same number; `None`: they do not.
     pub http3: Option<Http3>,
+}
+
+impl Listener {
+    /// Every rule of what comes in here, once for each way to it.
+    pub fn rules(&self) -> impl Iterator<Item = &Arc<Rule>> {
+        let (routes, only) = match &self.protocol {
+            Protocol::Http(routes) => (Some(routes), None),
+            Protocol::Tcp(only) | Protocol::Udp(only) => (None, only.as_ref()),
+        };
+        let sites = self.tls.iter().flat_map(|tls| &tls.sites);
+        let of_connections = sites.filter_map(|site| match &site.carries {
+            Carried::Connections(rule) => rule.as_ref(),
+            Carried::Requests => None,
+        });
+        routes.into_iter().flat_map(RouteTable::rules).chain(only).chain(of_connections)
+    }
 }
 
 /// What is spoken at a listener, and what becomes of it.
@@ -191,4 +209,6 @@ pub struct EndpointSpec {
     pub weight: u32,
     /// The zone it runs in, where that is known.
     pub zone: Option<Arc<str>>,
+    /// The node it runs on, where that is known.
+    pub node: Option<Arc<str>>,
 }

@@ -8,9 +8,10 @@ mod shape;
 /// What has to be written where a cluster does not say it yet.
 mod written;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
+use crate::fronts::Place;
 use crate::objects::ParentRef;
 use crate::snapshot::Transport;
 
@@ -75,7 +76,7 @@ impl GatewayClassStatus {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GatewayStatus {
     /// Where it is served, as far as that is known: every address of the machine is none.
-    pub addresses: Vec<IpAddr>,
+    pub addresses: Vec<Place>,
     /// What holds for it as a whole.
     pub conditions: Vec<Condition>,
     /// What became of each of its own listeners, in their order.

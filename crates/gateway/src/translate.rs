@@ -27,6 +27,8 @@ mod conflict;
 mod http3;
 /// The addresses that we accept on.
 mod address;
+/// The Services in front of Gateways.
+mod front;
 /// Where routes attach.
 mod attach;
 /// Routes that wait for places in a Snapshot.
@@ -65,7 +67,8 @@ pub use backend::{Endpoints, SERVICE_NAME_LABEL};
 pub use certificate::Dated;
 pub use listener::CONTROLLER;
 
-use crate::addresses::Addresses;
+use crate::addresses::{Addresses, GatewayName};
+use crate::fronts::Front;
 use crate::objects::{Object, Resource};
 use crate::problem::Problem;
 use crate::snapshot::{Backend, BackendKey, Snapshot};
@@ -85,6 +88,10 @@ pub struct Translation {
     pub problems: Vec<Problem>,
     /// The certificates that are in use, each once: when they hold is for who knows what time it is.
     pub dated: BTreeSet<Dated>,
+    /// The Services that should be in front of Gateways, where clients come by such.
+    pub fronts: Vec<Front>,
+    /// The Gateways that have none of these and keep what Service they have: they are ours, and are not served now.
+    pub kept: BTreeSet<GatewayName>,
 }
 
 /// What these objects ask for, where Gateways have these addresses.
@@ -130,8 +137,9 @@ pub fn translate(objects: &[Object], addresses: &Addresses) -> Translation {
         }
     }
     snapshot.listeners = listeners.into_listeners();
+    let (fronts, kept) = front::fronts(&index, &gateways);
     let Report { statuses, problems, dated } = report;
-    let mut translation = Translation { snapshot, statuses, problems, dated };
+    let mut translation = Translation { snapshot, statuses, problems, dated, fronts, kept };
     made.attribute(&mut translation);
     translation.problems.sort_by(|a, b| a.origin.cmp(&b.origin));
     translation

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 
 use gateway::addresses::{GatewayName, assign};
+use gateway::fronts::Place;
 use gateway::objects::read;
-use gateway::status::{Detail, Status};
+use gateway::status::{Detail, Reference, Status};
 use gateway::{Addresses, Object, Origin, parse, translate};
 use ipnet::IpNet;
 use proptest::prelude::*;
@@ -73,7 +74,7 @@ fn name(number: usize) -> GatewayName {
 fn dealt(pool: &[IpNet], objects: &[Object], known: &Known) -> Known {
     match assign(pool, objects, known) {
         Addresses::Pool { assigned } => assigned,
-        Addresses::Own => panic!("an address of the machine"),
+        Addresses::Own | Addresses::Fronts(_) => panic!("no addresses of a pool"),
     }
 }
 
@@ -118,7 +119,12 @@ proptest! {
         let first = assign(&pool, &objects, &Known::new());
         let said = translate(&objects, &first).statuses.into_iter().filter_map(|status| {
             let Detail::Gateway(detail) = status.detail else { return None };
-            Some(((status.object.namespace.to_string(), status.object.name.to_string()), detail.addresses))
+            let addresses = detail.addresses.into_iter().map(|place| match place {
+                Place::Ip(address) => address,
+                Place::Name(name) => panic!("{name} is of no pool"),
+            });
+            let Reference { namespace, name, .. } = status.object;
+            Some(((namespace.to_string(), name.to_string()), addresses.collect()))
         });
         let said: Known = said.collect();
         prop_assert_eq!(Addresses::Pool { assigned: said.clone() }, first);
@@ -183,7 +189,7 @@ fn who_cannot_be_read_keeps_its_address() {
     assert_eq!(dealt(&pool, &objects, &known), known);
     assert_eq!(dealt(&pool, &objects, &Known::new()), Known::from([(name(0), vec![])]));
     let statuses = translate(&objects, &assign(&pool, &objects, &known)).statuses;
-    let is_told = |status: &&Status| matches!(&status.detail, Detail::Gateway(it) if it.addresses == [near(7)]);
+    let is_told = |status: &&Status| matches!(&status.detail, Detail::Gateway(it) if it.addresses == [Place::Ip(near(7))]);
     assert_eq!(statuses.iter().filter(is_told).count(), 1, "{statuses:?}");
 }
 

@@ -2,8 +2,9 @@
 //!
 //! A comment `# request: HOST PATH` in a case asks where such a request goes, `# name: NAME` what becomes of a TLS
 //! connection that asks for a name, and of one that asks for none. With `# pool: NETWORK` Gateways get the addresses of
-//! a cluster, and `# known: NAMESPACE/GATEWAY ADDRESS` says what one of them had. With `# cluster` objects are read as
-//! those of an API server.
+//! a cluster, and `# known: NAMESPACE/GATEWAY ADDRESS` says what one of them had. With `# services: NAMESPACE` each has a
+//! Service in front of it there, and `# known:` says what load balancers gave. With `# cluster` objects are read as those
+//! of an API server.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
@@ -12,6 +13,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use gateway::addresses::assign;
+use gateway::fronts::{self, Front, Fronts, Place};
 use gateway::matching::PlainRequest;
 use gateway::objects::{Listen, ListenProtocol, Shorthand, read, shorthand};
 use gateway::snapshot::{
@@ -65,7 +67,8 @@ fn output(input: &str, file: &str) -> String {
         };
         let http3 = it.http3.map(|http3| format!(" and {http3:?}")).unwrap_or_default();
         let free = if it.free_bind { " wherever it is" } else { "" };
-        let address = format!("{}{transport}{free}{http3}", it.address);
+        let public = it.public_port.map(|port| format!(" for {port}")).unwrap_or_default();
+        let address = format!("{}{transport}{public}{free}{http3}", it.address);
         described(&it.name, &address, &it.client, &defaults.0.client)
     };
     section(&mut out, "listeners", snapshot.listeners.iter().map(listener));
@@ -89,6 +92,9 @@ fn output(input: &str, file: &str) -> String {
         described(&it.key, &from, &settings, &defaults.1.settings)
     };
     section(&mut out, "backends", snapshot.backends.iter().map(backend));
+    section(&mut out, "fronts", translation.fronts.iter().map(front));
+    let kept = translation.kept.iter().map(|(namespace, name)| format!("{namespace}/{name}"));
+    section(&mut out, "kept", kept.filter(|_| input.contains("# services: ")));
     section(&mut out, "statuses", translation.statuses.iter().flat_map(status));
     out
 }
@@ -118,7 +124,26 @@ fn addresses(input: &str, objects: &[Object]) -> Addresses {
         let gateway = (namespace.to_owned(), name.to_owned());
         known.entry(gateway).or_default().push(address.parse().unwrap());
     }
+    if let Some(namespace) = input.lines().find_map(|line| line.strip_prefix("# services: ")) {
+        let mut fronts = Fronts::read(objects, namespace);
+        for (gateway, addresses) in known {
+            let places = addresses.into_iter().map(Place::Ip).collect();
+            fronts.known.entry(gateway).or_default().places = places;
+        }
+        return Addresses::Fronts(fronts);
+    }
     if pool.is_empty() { Addresses::Own } else { assign(&pool, objects, &known) }
+}
+
+fn front(front: &Front) -> String {
+    let Front { gateway: (namespace, gateway), ports, infrastructure, wish } = front;
+    let ports: Vec<_> =
+        ports.iter().map(|((port, over), ours)| format!("{port} {over:?} -> {ours}")).collect();
+    let name = fronts::name(&front.gateway);
+    let (labels, annotations) = (&infrastructure.labels, &infrastructure.annotations);
+    let wish = wish.map(|wish| format!(" at {wish}")).unwrap_or_default();
+    let ports = ports.join(", ");
+    quoted(&format!("{name}{wish} of {namespace}/{gateway}: {ports} {labels:?} {annotations:?}"))
 }
 
 /// What a listener and a backend are without any policy.

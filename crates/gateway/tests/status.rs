@@ -3,6 +3,7 @@
 
 use std::net::IpAddr;
 
+use gateway::fronts::Place;
 use gateway::objects::ParentRef;
 use gateway::snapshot::Transport;
 use gateway::status::{
@@ -45,7 +46,7 @@ fn gateway(conditions: Vec<Condition>, listeners: &[&str]) -> Status {
         sockets: vec![(([10, 0, 0, 1], 80).into(), Transport::Tcp)],
         conditions: vec![accepted(), Condition::yes(ConditionType::Programmed, Reason::Programmed)],
     };
-    let addresses = vec![IpAddr::from([10, 0, 0, 1])];
+    let addresses = vec![Place::Ip(IpAddr::from([10, 0, 0, 1]))];
     let listeners = listeners.iter().map(listener).collect();
     let detail = GatewayStatus { addresses, conditions, listeners, attached_listener_sets: 0 };
     status("Gateway", 2, Detail::Gateway(detail))

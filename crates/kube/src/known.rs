@@ -11,6 +11,7 @@ use kube_runtime::watcher::Event;
 use serde_json::{Value, json};
 
 use crate::WRITER;
+use crate::front;
 use crate::kind::{DEFINITION, KINDS, Kind};
 
 /// The annotation of Gateway API's definitions that tells their version.
@@ -60,6 +61,16 @@ pub(crate) struct Held {
     pub(crate) says_ours: bool,
     /// Of a definition.
     bundle_version: Option<String>,
+    pub(crate) uid: String,
+    /// All of it, with its status, if it is a Service of ours: what somebody else writes there matters to us.
+    front: Option<Value>,
+}
+
+impl Held {
+    /// All of it, if it is a Service of ours in front of a Gateway.
+    pub(crate) const fn front(&self) -> Option<&Value> {
+        self.front.as_ref()
+    }
 }
 
 impl Known {
@@ -167,6 +178,7 @@ impl Held {
     fn changes(&self, kind: &Kind, before: Option<&Self>) -> Changes {
         let asks_same = before
             .is_some_and(|before| before.object == self.object && before.problems == self.problems);
+        let asks_same = asks_same && before.and_then(Self::front) == self.front();
         let statuses = before.map_or((None, None), Self::says) != self.says();
         // A replica that knows no better goes by the addresses that another one has given.
         let addresses = |held: &Self| kind.addresses(held.status.as_ref());
@@ -215,8 +227,10 @@ fn hold(kind: &Kind, mut object: DynamicObject) -> Option<(Name, Held)> {
     let annotations = object.metadata.annotations.as_mut();
     let bundle_version = annotations.and_then(|it| it.remove(BUNDLE_VERSION));
     let says_ours = says_ours(&object.metadata);
+    let front = front::whole(kind, &object);
     kind.trim(&mut object);
     let resource_version = object.metadata.resource_version.clone().unwrap_or_default();
+    let uid = object.metadata.uid.clone().unwrap_or_default();
     let status = object.data.as_object_mut().and_then(|fields| fields.remove("status"));
     let mut value = object.data;
     value["apiVersion"] = json!(kind.api_version());
@@ -230,7 +244,8 @@ fn hold(kind: &Kind, mut object: DynamicObject) -> Option<(Name, Held)> {
             (objects.pop(), problems)
         }
     };
-    let held = Held { object, problems, status, resource_version, says_ours, bundle_version };
+    let held =
+        Held { object, problems, status, resource_version, says_ours, bundle_version, uid, front };
     Some((name, held))
 }
 

@@ -162,17 +162,7 @@ impl Contender {
 
     /// As it is while we hold it.
     fn ours(&self, before: LeaseSpec) -> LeaseSpec {
-        let now = MicroTime(Timestamp::now());
-        let is_new = before.holder_identity.as_ref() != Some(&self.identity);
-        let transitions = before.lease_transitions.unwrap_or_default();
-        LeaseSpec {
-            holder_identity: Some(self.identity.clone()),
-            lease_duration_seconds: i32::try_from(self.terms.duration.as_secs()).ok(),
-            acquire_time: if is_new { Some(now.clone()) } else { before.acquire_time },
-            renew_time: Some(now),
-            lease_transitions: Some(transitions.saturating_add(i32::from(is_new))),
-            ..before
-        }
+        renewed(before, &self.identity, self.terms.duration)
     }
 
     async fn give_back(&self) -> Result<(), Error> {
@@ -185,6 +175,21 @@ impl Contender {
         let lease = Lease { spec: Some(spec), metadata: lease.metadata };
         self.api.replace(self.name, &PostParams::default(), &lease).await?;
         Ok(())
+    }
+}
+
+/// As a Lease is from now on, when somebody takes or renews it.
+pub(crate) fn renewed(before: LeaseSpec, holder: &str, duration: Duration) -> LeaseSpec {
+    let now = MicroTime(Timestamp::now());
+    let is_new = before.holder_identity.as_deref() != Some(holder);
+    let transitions = before.lease_transitions.unwrap_or_default();
+    LeaseSpec {
+        holder_identity: Some(holder.to_owned()),
+        lease_duration_seconds: i32::try_from(duration.as_secs()).ok(),
+        acquire_time: if is_new { Some(now.clone()) } else { before.acquire_time },
+        renew_time: Some(now),
+        lease_transitions: Some(transitions.saturating_add(i32::from(is_new))),
+        ..before
     }
 }
 

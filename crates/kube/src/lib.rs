@@ -14,8 +14,12 @@ mod watch;
 mod publish;
 /// Which of them could not be written.
 mod refusals;
+/// Services in front of Gateways, written where they differ.
+mod front;
 /// Which of several replicas writes.
 mod lease;
+/// Which node carries an address, and that it does.
+mod announce;
 /// What tests watch and write to.
 #[cfg(test)]
 mod api_server;
@@ -23,7 +27,9 @@ mod api_server;
 use kube_client::{Client, Config};
 use thiserror::Error;
 
-pub use publish::{Addresses, Statuses};
+pub use announce::{Announcing, Near, announce};
+pub use front::Services;
+pub use publish::{Addresses, Places, Statuses};
 pub use watch::{Contents, Objects};
 
 /// As whom we write: the field manager of statuses, and the name of the Lease.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
+use gateway::fronts::Place;
 use gateway::ingress;
 use gateway::status::{self, Detail, Status, Written};
 use k8s_openapi::jiff::Timestamp;
@@ -22,6 +23,7 @@ use tokio::sync::watch::error::RecvError;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::WRITER;
+use crate::front::{self, Difference, Services};
 use crate::kind::{KINDS, Kind};
 use crate::known::{Held, Known};
 use crate::refusals::{Key, Refusals};
@@ -41,19 +43,26 @@ const MOST_TOLD: usize = 8;
 /// Addresses of Gateways, or of Ingresses, by namespace and name.
 pub type Addresses = BTreeMap<(String, String), Vec<IpAddr>>;
 
+/// Where clients find Gateways, or Ingresses, by namespace and name.
+pub type Places = BTreeMap<(String, String), Vec<Place>>;
+
 /// What is to be said in the cluster.
 #[derive(Clone, Debug, Default)]
 pub struct Statuses {
     /// Of objects of Gateway API and of our own.
     pub statuses: Arc<[Status]>,
     /// Where Ingresses are served; of one that is served nowhere, none.
-    pub ingresses: Addresses,
+    pub ingresses: Places,
+    /// The Services in front of Gateways; `None`: those are nobody's business.
+    pub services: Option<Services>,
 }
 
 impl Statuses {
     /// Whether they are certain to say the same, which takes no time to see.
     pub(crate) fn are(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.statuses, &other.statuses) && self.ingresses == other.ingresses
+        Arc::ptr_eq(&self.statuses, &other.statuses)
+            && self.ingresses == other.ingresses
+            && self.services == other.services
     }
 }
 
@@ -76,7 +85,13 @@ struct Write {
     namespace: String,
     name: String,
     resource_version: String,
-    written: Written,
+    content: Content,
+}
+
+enum Content {
+    Status(Written),
+    /// A Service in front of a Gateway.
+    Service(Difference),
 }
 
 /// How a write went.
@@ -155,10 +170,11 @@ impl Publisher {
     }
 
     /// What the cluster does not say yet, or still says.
-    fn due(&self, Statuses { statuses, ingresses }: &Statuses) -> Vec<Write> {
+    fn due(&self, Statuses { statuses, ingresses, services }: &Statuses) -> Vec<Write> {
         let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let known = lock(&self.known);
-        let mut due = Vec::new();
+        let differences = services.iter().flat_map(|services| front::due(&known, services));
+        let mut due: Vec<_> = differences.filter_map(Write::of_service).collect();
         let mut spoken_of: BTreeSet<(&str, &str, &str)> = BTreeSet::new();
         for status in statuses.iter() {
             let object = &status.object;
@@ -172,11 +188,11 @@ impl Publisher {
                 written.map(|written| Write::new(kind, namespace, &object.name, held, written)),
             );
         }
-        for ((namespace, name), addresses) in ingresses {
+        for ((namespace, name), places) in ingresses {
             let Some(kind) = Kind::named("Ingress") else { continue };
             spoken_of.insert((kind.name, namespace, name));
             let Some(held) = known.find(kind.name, namespace, name) else { continue };
-            let status = ingress::status(addresses);
+            let status = ingress::status(places);
             if held.status.as_ref() != Some(&status) {
                 due.push(Write::new(kind, namespace, name, held, Written::Apply(status)));
             }
@@ -233,8 +249,21 @@ impl Write {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
             resource_version: held.resource_version.clone(),
-            written,
+            content: Content::Status(written),
         }
+    }
+
+    fn of_service(difference: Difference) -> Option<Self> {
+        let (namespace, name) = difference.name();
+        let (namespace, name) = (namespace.to_owned(), name.to_owned());
+        let (kind, resource_version) = (Kind::named("Service")?, String::new());
+        Some(Self {
+            kind,
+            namespace,
+            name,
+            resource_version,
+            content: Content::Service(difference),
+        })
     }
 
     fn key(&self) -> Key {
@@ -252,7 +281,7 @@ impl Told {
         self.0 += 1;
         if self.0 <= MOST_TOLD {
             let Write { kind, namespace, name, .. } = it;
-            tracing::warn!(kind = kind.name, %namespace, %name, error, "cannot write a status; it is tried again");
+            tracing::warn!(kind = kind.name, %namespace, %name, error, "cannot write to the cluster; it is tried again");
         }
     }
 }
@@ -260,7 +289,7 @@ impl Told {
 impl Drop for Told {
     fn drop(&mut self) {
         if let Some(others @ 1..) = self.0.checked_sub(MOST_TOLD) {
-            tracing::warn!(others, "cannot write other statuses either; they are tried again");
+            tracing::warn!(others, "cannot write other objects either; they are tried again");
         }
     }
 }
@@ -287,12 +316,16 @@ async fn write_in_time(client: &Client, leads: &Receiver<Option<Instant>>, it: &
 /// Lists that are maps are applied, so that what others say in them stays by itself; the others are replaced as they were
 /// read, or not at all.
 async fn write(client: &Client, it: &Write) -> Result<(), Error> {
+    let written = match &it.content {
+        Content::Status(written) => written,
+        Content::Service(difference) => return front::write(client, difference).await,
+    };
     let resource = it.kind.resource();
     let api: Api<DynamicObject> = match it.namespace.as_str() {
         "" => Api::all_with(client.clone(), &resource),
         namespace => Api::namespaced_with(client.clone(), namespace, &resource),
     };
-    match &it.written {
+    match written {
         Written::Apply(status) => {
             let mut patch = json!({
                 "apiVersion": it.kind.api_version(),
@@ -331,6 +364,23 @@ pub(crate) fn addresses(known: &Known, kind: &str) -> Addresses {
     let Some(kind) = Kind::named(kind) else { return Addresses::new() };
     let given = |held: &Held| kind.addresses(held.status.as_ref());
     known.all(kind.name).map(|(name, held)| (name.clone(), given(held))).collect()
+}
+
+/// Where clients find the Services of a namespace, by what load balancers say in their statuses.
+pub(crate) fn service_places(known: &Known, namespace: &str) -> Places {
+    let place = |entry: &Value| {
+        let text = |field: &str| entry.get(field)?.as_str().filter(|text| !text.is_empty());
+        let ip = text("ip").and_then(|text| text.parse().ok()).map(Place::Ip);
+        ip.or_else(|| text("hostname").map(|name| Place::Name(name.to_owned())))
+    };
+    let given = |held: &Held| {
+        let list =
+            held.status.as_ref().and_then(|it| it.pointer("/loadBalancer/ingress")?.as_array());
+        list.into_iter().flatten().filter_map(place).collect()
+    };
+    let ours =
+        known.all("Service").filter(|((of, _), held)| of == namespace && held.front().is_some());
+    ours.map(|(name, held)| (name.clone(), given(held))).collect()
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 use crate::kind::KINDS;
 use crate::known::{Changes, Known};
-use crate::publish::{self, Addresses, Statuses};
+use crate::publish::{self, Addresses, Places, Statuses};
 use crate::refusals::Refusals;
 use crate::{Cluster, Identity, WRITER, lease};
 
@@ -123,6 +123,12 @@ impl Objects {
     #[must_use]
     pub fn ingress_addresses(&self) -> Addresses {
         publish::addresses(&lock(&self.known), "Ingress")
+    }
+
+    /// Where clients find our Services in a namespace.
+    #[must_use]
+    pub fn service_places(&self, namespace: &str) -> Places {
+        publish::service_places(&lock(&self.known), namespace)
     }
 
     /// Lets the statuses be written. Those that were given before change nothing.

@@ -270,7 +270,8 @@ impl Proxy {
                 match control.groups.bind(spot, self.shared.seats.len()) {
                     Ok(group) => {
                         groups.insert(place, group);
-                        let alt_svc = alt_svc::value(&settings, address.port());
+                        let port = asked.public_port.unwrap_or_else(|| address.port());
+                        let alt_svc = alt_svc::value(&settings, port);
                         http3 = Some(LiveHttp3 { settings, alt_svc });
                     }
                     Err(source) => {
@@ -280,6 +281,7 @@ impl Proxy {
             }
             live.listeners[place] = Some(LiveListener {
                 name: Arc::clone(&asked.name),
+                public_port: asked.public_port.unwrap_or_else(|| bound.address.port()),
                 bound,
                 client: Arc::clone(&asked.client),
                 protocol: asked.protocol.clone(),

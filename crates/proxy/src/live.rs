@@ -85,6 +85,8 @@ impl std::ops::Deref for Ours {
 pub(crate) struct LiveListener {
     pub(crate) name: Arc<str>,
     pub(crate) bound: Arc<Bound>,
+    /// The port that clients ask for.
+    pub(crate) public_port: u16,
     pub(crate) client: Arc<ClientSettings>,
     pub(crate) protocol: Protocol,
     /// What becomes of TLS, which all connections begin with then.

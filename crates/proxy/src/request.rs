@@ -85,7 +85,7 @@ async fn forward(
     record.live = Some(Rc::clone(&live));
     let target = choose_target(worker, rule);
     exchange.filtering = Filtering::new(rule, target, &exchange.request);
-    if answers_itself(client, exchange)? {
+    if answers_itself(client, listener, exchange)? {
         return Ok(relay::reply(worker, client, exchange, record).await);
     }
     let backend = backend_of(&live, rule, target)?;
@@ -169,10 +169,14 @@ fn choose_target(worker: &Worker, rule: &Rule) -> Option<usize> {
 }
 
 /// A filter of the route answers in the endpoint's place: then the response's head is ready.
-fn answers_itself(client: &Client, exchange: &mut Exchange) -> Result<bool, Failure> {
+fn answers_itself(
+    client: &Client,
+    listener: &LiveListener,
+    exchange: &mut Exchange,
+) -> Result<bool, Failure> {
     let Exchange { request, response, filtering, .. } = exchange;
     let Some(filtering) = filtering else { return Ok(false) };
-    filtering.answer(request, client.origin.scheme, client.bound.address.port(), response)
+    filtering.answer(request, client.origin.scheme, listener.public_port, response)
 }
 
 fn backend_of(live: &Rc<Ours>, rule: &Rule, target: Option<usize>) -> Result<BackendRef, Failure> {

@@ -188,6 +188,7 @@ fn listener(name: &str, rule: &Arc<Rule>, sites: Vec<TlsSite>) -> Listener {
     routes.add_rule(&HostPattern::Any, &HostPattern::Any, &Arc::new(asked), rule);
     Listener {
         address: ([127, 0, 0, 1], 0).into(),
+        public_port: None,
         free_bind: false,
         name: name.into(),
         client: Arc::new(ClientSettings::default()),
@@ -217,7 +218,7 @@ fn backend(name: &str, address: SocketAddr, settings: BackendSettings) -> Backen
         port: 80,
         transport: Transport::Tcp,
     };
-    let endpoints = vec![EndpointSpec { address, weight: 1, zone: None }];
+    let endpoints = vec![EndpointSpec { address, weight: 1, zone: None, node: None }];
     Backend { key, source: Source::Slices, endpoints, settings }
 }
 

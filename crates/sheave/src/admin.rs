@@ -5,8 +5,12 @@
 mod accept;
 /// State as JSON.
 mod api;
+/// The addresses of a pool, as JSON.
+mod addresses;
 /// What became of each object, as JSON.
 mod status;
+/// Asking it.
+mod ask;
 /// Metrics of the process, and all of them together.
 mod metrics;
 /// Metrics as text.
@@ -28,7 +32,9 @@ use tokio::sync::watch;
 use crate::failure::Failure;
 use crate::report::{Phase, Report};
 pub(crate) use accept::{Bounded, Connection};
+pub(crate) use addresses::Addresses;
 pub(crate) use api::{Backend, Backends, Endpoint};
+pub(crate) use ask::ask;
 use exposition::Format;
 use metrics::Process;
 
@@ -41,6 +47,7 @@ Sheave's admin API
 /metrics            for Prometheus: OpenMetrics if asked for, else its older text
 /api/v1/listeners   addresses that are listened on
 /api/v1/backends    backends, their endpoints and what is in flight
+/api/v1/addresses   of a pool: those that are served here, and how many endpoints each node has
 /api/v1/config      what is in force, and the errors of what was read last
 ";
 
@@ -77,6 +84,7 @@ fn router(subject: Subject) -> Router {
         .route("/metrics", get(metrics))
         .route("/api/v1/listeners", get(listeners))
         .route("/api/v1/backends", get(backends))
+        .route("/api/v1/addresses", get(addresses))
         .route("/api/v1/config", get(config))
         .fallback(async || refuse(StatusCode::NOT_FOUND, "no such path: see /"))
         .method_not_allowed_fallback(async || {
@@ -89,7 +97,8 @@ async fn ready(State(subject): State<Subject>) -> (StatusCode, &'static str) {
     match subject.report.borrow().phase {
         Phase::Starting => (StatusCode::SERVICE_UNAVAILABLE, "starting\n"),
         Phase::Ready => (StatusCode::OK, "ready\n"),
-        Phase::Draining => (StatusCode::SERVICE_UNAVAILABLE, "draining\n"),
+        // For whoever asks this it is one: nothing new is to come.
+        Phase::Leaving | Phase::Draining => (StatusCode::SERVICE_UNAVAILABLE, "draining\n"),
     }
 }
 
@@ -107,6 +116,19 @@ async fn listeners(State(subject): State<Subject>) -> Json<api::Listeners> {
 
 async fn backends(State(subject): State<Subject>) -> Json<Backends> {
     Json(api::backends(subject.proxy.backends()))
+}
+
+/// Who carries an address goes by it: as long as a Sheave takes in who comes, it may stay.
+async fn addresses(State(subject): State<Subject>) -> Response {
+    let report = subject.report.borrow().clone();
+    match report.phase {
+        Phase::Ready | Phase::Leaving => {
+            Json(Addresses::of(&report, &subject.proxy.listeners())).into_response()
+        }
+        Phase::Starting | Phase::Draining => {
+            refuse(StatusCode::SERVICE_UNAVAILABLE, "not ready").into_response()
+        }
+    }
 }
 
 async fn config(State(subject): State<Subject>) -> Json<api::Config> {

@@ -2,29 +2,31 @@
 //!
 //! It knows flags and the API server's side; what becomes of objects is for the configuration to know.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use gateway::Object;
-use gateway::addresses;
+use gateway::addresses::{self, GatewayName};
+use gateway::fronts::{self, Front, Fronts, Targets};
 use gateway::ingress::{self, Served};
 use gateway::objects::{Conditions, EndpointSliceSpec, Resource};
-use gateway::status::Status;
 use gateway::translate::SERVICE_NAME_LABEL;
 use ipnet::IpNet;
-use kube::{Addresses, Identity, Objects, Statuses};
+use kube::{Addresses, Identity, Objects, Places, Services, Statuses};
 use proxy::{Time, clock};
+use serde_json::Value;
 use tokio::time::sleep;
 
 use crate::configuration::Errors;
 use crate::failure::Failure;
 use crate::files::Contents;
-use crate::flags::ClusterFlags;
+use crate::flags::{ClusterFlags, ServiceTemplate};
 use crate::parting::Parting;
 use crate::process;
+use crate::report::{Fronting, Report};
 
 /// What ending takes beyond what the flags allow: until the pod is told of it, and to say the last of it.
 const FAREWELL: Duration = Duration::from_secs(10);
@@ -32,13 +34,28 @@ const FAREWELL: Duration = Duration::from_secs(10);
 /// The objects of a cluster, watched.
 pub(crate) struct Cluster {
     objects: Objects,
-    pool: Vec<IpNet>,
+    mode: Mode,
+    /// Our own namespace.
+    namespace: String,
     /// What Gateways were given last; a status that says so may still be on its way.
     dealt: Addresses,
+    /// Which ports of ours stand for those of Gateways, as it was decided last; a Service that says so may still be on its
+    /// way.
+    targets: BTreeMap<GatewayName, Targets>,
     /// Where Ingresses are served.
-    ingresses: Addresses,
+    ingresses: Places,
     /// The headless Service of all Sheaves, and who of them serves.
     peers: Option<Peers>,
+}
+
+/// Where Gateways are served.
+enum Mode {
+    /// On the addresses of the machine, all together.
+    Shared,
+    /// Each on an address of its own.
+    Pool(Vec<IpNet>),
+    /// Each behind a Service of its own, made of a template.
+    Fronts(Value),
 }
 
 /// The Sheaves that share fixed caps.
@@ -47,6 +64,16 @@ struct Peers {
     service: String,
     serving: Vec<SocketAddr>,
     parting: Parting,
+    /// Where those are that are ready.
+    nodes: Arc<BTreeSet<Arc<str>>>,
+}
+
+/// The API server that the environment names.
+pub(crate) async fn connect() -> Result<kube::Cluster, Failure> {
+    kube::Cluster::connect().await.map_err(|error| {
+        let error = anyhow::Error::from(error);
+        Failure::input(format_args!("{error:#}: set KUBECONFIG, or run it in a pod"))
+    })
 }
 
 impl Cluster {
@@ -59,23 +86,27 @@ impl Cluster {
         if !flags.kubernetes {
             return Ok(None);
         }
-        let cluster = kube::Cluster::connect().await.map_err(|error| {
-            let error = anyhow::Error::from(error);
-            Failure::input(format_args!("{error:#}: set KUBECONFIG, or run it in a pod"))
-        })?;
+        let cluster = connect().await?;
         let name = flags.identity.clone().unwrap_or_else(process::host_name);
-        let namespace = flags.namespace.as_deref().unwrap_or_else(|| cluster.namespace());
-        let identity = Identity { name, namespace: namespace.to_owned() };
+        let namespace =
+            flags.namespace.as_deref().unwrap_or_else(|| cluster.namespace()).to_owned();
+        let identity = Identity { name, namespace: namespace.clone() };
         let peers = flags.peers.clone().map(|service| Peers {
             namespace: identity.namespace.clone(),
             service,
             serving: Vec::new(),
             // The others are told what we are.
             parting: Parting::new(drain + FAREWELL),
+            nodes: Arc::default(),
         });
         let objects = Objects::new(&cluster, identity);
-        let (dealt, ingresses) = Default::default();
-        Ok(Some(Self { objects, pool: flags.pool.clone(), dealt, ingresses, peers }))
+        let mode = match &flags.service_template {
+            Some(ServiceTemplate(template)) => Mode::Fronts(template.clone()),
+            None if flags.pool.is_empty() => Mode::Shared,
+            None => Mode::Pool(flags.pool.clone()),
+        };
+        let (dealt, targets, ingresses) = Default::default();
+        Ok(Some(Self { objects, mode, namespace, dealt, targets, ingresses, peers }))
     }
 
     /// What the cluster asks for now, and each Gateway's address.
@@ -85,34 +116,38 @@ impl Cluster {
             peers.find(&objects, clock::now());
         }
         let served = ingress::served(&objects);
-        let addresses = if self.pool.is_empty() {
-            gateway::Addresses::Own
-        } else {
-            let known = self.known(&served);
-            addresses::assign(&self.pool, &objects, &known)
+        let addresses = match &self.mode {
+            Mode::Shared => gateway::Addresses::Own,
+            Mode::Pool(pool) => {
+                let known = known(std::mem::take(&mut self.dealt), &self.objects, &served);
+                addresses::assign(pool, &objects, &known)
+            }
+            Mode::Fronts(_) => gateway::Addresses::Fronts(self.fronts(&objects)),
         };
         self.dealt = addresses.dealt();
         let place = |it: Served| {
-            let addresses = self.dealt.get(&it.gateway).filter(|it| !it.is_empty())?;
-            Some(((it.namespace, it.name), addresses.clone()))
+            let places = addresses.places(&it.gateway);
+            (!places.is_empty()).then_some(((it.namespace, it.name), places))
         };
         self.ingresses = served.into_iter().filter_map(place).collect();
         Contents { objects, problems, addresses, errors: Errors::LeaveOut }
     }
 
-    /// The addresses that Gateways have, those that stand for classes of Ingresses among them. What a status says goes
-    /// before what we remember: another replica may have dealt otherwise.
-    fn known(&mut self, served: &[Served]) -> Addresses {
-        let mut known = std::mem::take(&mut self.dealt);
-        let said = self.objects.ingress_addresses();
-        for ingress in served {
-            let name = (ingress.namespace.clone(), ingress.name.clone());
-            if let Some(addresses) = said.get(&name).filter(|it| !it.is_empty()) {
-                known.insert(ingress.gateway.clone(), addresses.clone());
+    /// What Services in front of Gateways say. That goes before what we remember: another replica leads, perhaps.
+    fn fronts(&self, objects: &[Object]) -> Fronts {
+        let mut fronts = Fronts::read(objects, &self.namespace);
+        let mut places = self.objects.service_places(&self.namespace);
+        for (gateway, known) in &mut fronts.known {
+            let service = (self.namespace.clone(), fronts::name(gateway));
+            known.places = places.remove(&service).unwrap_or_default();
+        }
+        for (gateway, targets) in &self.targets {
+            let known = fronts.known.entry(gateway.clone()).or_default();
+            for (port, target) in targets {
+                known.targets.entry(*port).or_insert(*target);
             }
         }
-        known.extend(self.objects.addresses().into_iter().filter(|(_, it)| !it.is_empty()));
-        known
+        fronts
     }
 
     /// Waits until there is something to load, and not before the cluster has told all that it holds. May be dropped and
@@ -136,15 +171,55 @@ impl Cluster {
         self.peers.as_ref().map(|peers| peers.serving.clone())
     }
 
-    /// Lets the statuses be written, by whichever replica leads.
-    pub(crate) fn publish(&self, statuses: Arc<[Status]>) {
-        self.objects.publish(Statuses { statuses, ingresses: self.ingresses.clone() });
+    /// The nodes on which a Sheave is ready; none: nobody has said where to look.
+    pub(crate) fn nodes(&self) -> Arc<BTreeSet<Arc<str>>> {
+        self.peers.as_ref().map(|peers| Arc::clone(&peers.nodes)).unwrap_or_default()
     }
 
     /// Lets another replica write them from now on.
     pub(crate) async fn resign(&mut self) {
         self.objects.resign().await;
     }
+
+    /// Lets statuses and Services be written, by whichever replica leads.
+    pub(crate) fn publish(&mut self, report: &Report) {
+        let (statuses, ingresses) = (Arc::clone(&report.statuses), self.ingresses.clone());
+        let services = match &self.mode {
+            Mode::Shared | Mode::Pool(_) => None,
+            Mode::Fronts(template) => Some(self.services(template, &report.fronts)),
+        };
+        let targets = |front: &Front| {
+            let ports = front.ports.iter().map(|((port, _), target)| (*port, *target));
+            (front.gateway.clone(), ports.collect())
+        };
+        self.targets = report.fronts.fronts.iter().map(targets).collect();
+        self.objects.publish(Statuses { statuses, ingresses, services });
+    }
+
+    fn services(&self, template: &Value, fronting: &Fronting) -> Services {
+        let service = |front: &Front| fronts::service(front, template, &self.namespace);
+        let name = |(namespace, name): &GatewayName| format!("{namespace}/{name}");
+        Services {
+            namespace: self.namespace.clone(),
+            wanted: fronting.fronts.iter().map(service).collect(),
+            kept: fronting.kept.iter().map(name).collect(),
+            owner: self.peers.as_ref().map(|peers| peers.service.clone()),
+        }
+    }
+}
+
+/// The addresses that Gateways have, those that stand for classes of Ingresses among them. What a status says goes before
+/// what we remember: another replica may have dealt otherwise.
+fn known(mut remembered: Addresses, objects: &Objects, served: &[Served]) -> Addresses {
+    let said = objects.ingress_addresses();
+    for ingress in served {
+        let name = (ingress.namespace.clone(), ingress.name.clone());
+        if let Some(addresses) = said.get(&name).filter(|it| !it.is_empty()) {
+            remembered.insert(ingress.gateway.clone(), addresses.clone());
+        }
+    }
+    remembered.extend(objects.addresses().into_iter().filter(|(_, it)| !it.is_empty()));
+    remembered
 }
 
 impl Peers {
@@ -157,8 +232,12 @@ impl Peers {
             let those = endpoints.iter().filter(|endpoint| condition(&endpoint.conditions));
             those.filter_map(|endpoint| endpoint.addresses.first()?.parse().ok()).collect()
         };
+        let is_ready = |it: &Conditions| it.ready.unwrap_or(true);
+        let ready = endpoints.iter().filter(|endpoint| is_ready(&endpoint.conditions));
+        let nodes = ready.filter_map(|endpoint| endpoint.node_name.as_deref().map(Arc::from));
+        self.nodes = Arc::new(nodes.collect());
         let ends = |it: &Conditions| it.terminating.unwrap_or(false);
-        let mut serving = addresses(&|it| it.ready.unwrap_or(true) && !ends(it));
+        let mut serving = addresses(&|it| is_ready(it) && !ends(it));
         let ending = addresses(&ends);
         serving.extend(self.parting.count(&ending, now));
         self.serving = serving.into_iter().map(|address| SocketAddr::new(address, 0)).collect();

@@ -2,15 +2,14 @@
 //!
 //! It knows objects and the data plane; it must not know where objects come from.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use gateway::snapshot::{Backend, BackendKey, EndpointSpec, Snapshot, Source};
-use gateway::status;
-use gateway::{Addresses, Endpoints, Object, Problem, Translation};
+use gateway::{Addresses, Endpoints, Object, Problem, Translation, addresses, status};
 use proxy::{ListenerView, Proxy};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
@@ -18,7 +17,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::dns::Names;
 use crate::failure::bind_advice;
 use crate::files::Contents;
-use crate::report::{Reload, Report};
+use crate::report::{Fronting, Reload, Report};
 
 /// How long it takes until an address that cannot be listened on is tried again.
 const BIND_AGAIN: Duration = Duration::from_secs(5);
@@ -37,6 +36,8 @@ pub(crate) struct Configuration {
     binds_again_at: Option<Instant>,
     /// With the endpoints that they have now.
     backends: Vec<Backend>,
+    /// Which of them are behind each address of a pool.
+    behind: BTreeMap<IpAddr, BTreeSet<BackendKey>>,
     report: watch::Sender<Report>,
 }
 
@@ -85,9 +86,20 @@ impl Configuration {
     /// Nothing is in force yet.
     pub(crate) fn new(proxy: Arc<Proxy>, names: Names, report: watch::Sender<Report>) -> Self {
         let addresses = Addresses::default();
-        let (objects, backends, left_out, told) = Default::default();
+        let (objects, backends, behind, left_out, told) = Default::default();
         let binds_again_at = None;
-        Self { proxy, names, objects, addresses, left_out, told, binds_again_at, backends, report }
+        Self {
+            proxy,
+            names,
+            objects,
+            addresses,
+            left_out,
+            told,
+            binds_again_at,
+            backends,
+            behind,
+            report,
+        }
     }
 
     /// Puts the contents in force by the shortest way, or reports every error and leaves all as it is.
@@ -106,7 +118,7 @@ impl Configuration {
             tracing::warn!(file = %problem.origin.file, object = problem.object, "{}", problem.message);
         }
         let Checked { objects, addresses, translation, .. } = checked;
-        let Translation { mut snapshot, mut statuses, dated, problems } = translation;
+        let Translation { mut snapshot, mut statuses, dated, problems, fronts, kept } = translation;
         self.names.follow(hosts(&snapshot)).await;
         for backend in &mut snapshot.backends {
             resolve(backend, &self.names);
@@ -121,11 +133,13 @@ impl Configuration {
         tell_size(&snapshot);
         self.objects = objects;
         self.addresses = addresses;
+        self.behind = addresses::behind(&snapshot);
         self.backends = snapshot.backends;
         self.left_out = problems;
         self.binds_again_at = (!unbound.is_empty()).then(|| Instant::now() + BIND_AGAIN);
         self.record(|report| {
             report.statuses = statuses.into();
+            report.fronts = Fronting { fronts, kept }.into();
             report.certificates = dated.into_iter().collect();
             report.unbound = unbound.clone().into();
         });
@@ -268,7 +282,9 @@ impl Configuration {
 
     /// Something new is in force.
     fn record(&self, detail: impl FnOnce(&mut Report)) {
+        let near = addresses::near(&self.behind, &self.backends);
         self.report.send_modify(|report| {
+            report.near = near.into();
             report.generation += 1;
             report.applied_at = Some(proxy::clock::wall());
             report.problems = Arc::default();
@@ -301,8 +317,10 @@ fn hosts(snapshot: &Snapshot) -> BTreeSet<Arc<str>> {
 /// Fills in what is known of the backend's name.
 fn resolve(backend: &mut Backend, names: &Names) {
     let Source::Dns { host, port } = &backend.source else { return };
-    let endpoint =
-        |address| EndpointSpec { address: SocketAddr::new(address, *port), weight: 1, zone: None };
+    let endpoint = |address| {
+        let address = SocketAddr::new(address, *port);
+        EndpointSpec { address, weight: 1, zone: None, node: None }
+    };
     backend.endpoints = names.addresses(host).into_iter().map(endpoint).collect();
 }
 

@@ -8,10 +8,12 @@ use std::time::Duration;
 
 use anyhow::Context;
 use proxy::Proxy;
+use tokio::sync::watch;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, sleep_until};
 
 use crate::failure::Failure;
+use crate::report::{Phase, Report};
 
 /// How far the process is on its way out.
 pub(crate) struct Ending {
@@ -20,6 +22,7 @@ pub(crate) struct Ending {
     delay: Duration,
     /// How long running requests may take from then on.
     timeout: Duration,
+    report: watch::Sender<Report>,
     stage: Stage,
 }
 
@@ -33,8 +36,13 @@ enum Stage {
 }
 
 impl Ending {
-    pub(crate) fn new(proxy: Arc<Proxy>, delay: Duration, timeout: Duration) -> Self {
-        Self { proxy, delay, timeout, stage: Stage::Ahead }
+    pub(crate) fn new(
+        proxy: Arc<Proxy>,
+        delay: Duration,
+        timeout: Duration,
+        report: watch::Sender<Report>,
+    ) -> Self {
+        Self { proxy, delay, timeout, report, stage: Stage::Ahead }
     }
 
     /// A signal has asked for it. The second is an error: what still runs is cut off.
@@ -48,6 +56,7 @@ impl Ending {
             tracing::info!(delay_seconds, "leaving: new connections are still taken in");
             self.proxy.leave();
         }
+        self.report.send_modify(|report| report.phase = Phase::Leaving);
         self.stage = Stage::Leaving(Instant::now() + self.delay);
         Ok(())
     }
@@ -77,6 +86,7 @@ impl Ending {
 
     fn drain(&self) -> JoinHandle<bool> {
         let timeout = self.timeout;
+        self.report.send_modify(|report| report.phase = Phase::Draining);
         tracing::info!(timeout_seconds = timeout.as_secs_f64(), "draining: no new requests");
         let proxy = Arc::clone(&self.proxy);
         spawn_blocking(move || proxy.drain(timeout))

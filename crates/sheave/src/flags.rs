@@ -15,7 +15,7 @@ use gateway::objects::MaxInFlight;
 use ipnet::IpNet;
 
 use crate::top::Order;
-pub(crate) use values::{AdminAddress, ListenUrl, LoggedShare, ToAddress};
+pub(crate) use values::{AdminAddress, ListenUrl, LoggedShare, ServiceTemplate, ToAddress};
 
 /// Sheave balances requests, not connections, over the endpoints of a Service.
 #[derive(Debug, Parser)]
@@ -58,6 +58,13 @@ pub(crate) enum Command {
     /// requests that wait, demand (requests at a time, the mean over 15 s), latency to the response's head (learned by
     /// PeakEwma alone), health. Without a terminal it is printed once.
     Top(Top),
+    /// Carry the addresses of a cluster's pool on this node, as long as a Sheave serves them here.
+    ///
+    /// For clusters without a load balancer, beside `sheave serve --kubernetes --pool`. Of all nodes one carries each
+    /// address and says so on the link (ARP, Neighbor Discovery): the one with most of the endpoints behind it. They agree
+    /// by a Lease for each address. When that node dies, another one has the address within 5 s. Needs NET_ADMIN and
+    /// NET_RAW in the node's network, and the API server of KUBECONFIG or of its pod.
+    Announce(Announce),
 }
 
 /// `sheave serve`.
@@ -165,10 +172,18 @@ pub(crate) struct ClusterFlags {
     #[arg(long, help_heading = CLUSTER)]
     pub(crate) kubernetes: bool,
 
-    /// Addresses to give to Gateways, one each, as CIDR blocks; this machine must be where they are routed to [default:
-    /// every Gateway is served on the addresses that it asks for, else on all of the machine].
+    /// Addresses to give to Gateways, one each, as CIDR blocks; `sheave announce` brings them to a node [default: every
+    /// Gateway is served on the addresses that it asks for, else on all of the machine].
     #[arg(long, value_name = "CIDR,CIDR...", value_delimiter = ',', requires = "kubernetes", help_heading = CLUSTER)]
     pub(crate) pool: Vec<IpNet>,
+
+    /// Give each Gateway a Service of its own in front of the Sheaves, made of this template, in --namespace: JSON of a Service
+    /// with `spec.selector`, for example '{"spec":{"type":"LoadBalancer","selector":{"app":"sheave"}}}'.
+    ///
+    /// Its ports are those of the Gateway's listeners and lead to ports of Sheave's from 20000 on; the Gateway's status has
+    /// the address that its load balancer gives. Where --peers names a Service, all of them go when that goes.
+    #[arg(long, value_name = "JSON", requires = "kubernetes", conflicts_with = "pool", value_parser = values::service_template, help_heading = CLUSTER)]
+    pub(crate) service_template: Option<ServiceTemplate>,
 
     /// Headless Service of the Sheaves that serve the same endpoints, in --namespace: fixed limits are dealt over those
     /// that are ready.
@@ -295,6 +310,45 @@ pub(crate) struct Top {
     /// What comes first.
     #[arg(long, value_name = "COLUMN", value_enum, default_value_t = Order::Requests)]
     pub(crate) sort: Order,
+}
+
+/// `sheave announce`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  In a pod with the node's network, the node's name by the downward API:
+    sheave announce --node $(NODE_NAME)
+  For addresses of a network that the node has no address of:
+    sheave announce --interface eth1
+
+It asks the Sheave at --admin what to carry: none of that is served while it is not ready, and nothing is carried then.
+Signals: SIGTERM and SIGINT give all addresses up, so that another node takes them.
+Exit codes: 0 fine, 1 the input is wrong, 2 Sheave failed.")]
+pub(crate) struct Announce {
+    /// Address of the admin API of the Sheave that serves here.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9900", value_parser = values::admin_api)]
+    pub(crate) admin: SocketAddr,
+
+    /// Name of this node, as Kubernetes has it [default: the host's].
+    #[arg(long, value_name = "NAME")]
+    pub(crate) node: Option<String>,
+
+    /// Namespace of the Leases, one for each address [default: that of the credentials].
+    #[arg(long, value_name = "NAME")]
+    pub(crate) namespace: Option<String>,
+
+    /// Interface that carries addresses, of Ethernet [default: for each address, the one on whose network it is].
+    #[arg(long, value_name = "NAME")]
+    pub(crate) interface: Option<String>,
+
+    /// How long after SIGTERM addresses are still carried, while the Sheave here tells its clients to connect anew: less than
+    /// its own --drain-delay.
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = values::duration)]
+    pub(crate) drain_delay: Duration,
+
+    /// How events are written to standard error.
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LogFormat::Text)]
+    pub(crate) log_format: LogFormat,
 }
 
 /// How events are written.

@@ -10,6 +10,8 @@ mod check;
 mod explain;
 /// `sheave top`.
 mod top;
+/// `sheave announce`.
+mod announce;
 /// Files as a source of objects.
 mod files;
 /// A cluster as a source of objects.
@@ -54,7 +56,7 @@ use flags::{Command, CommandLine};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    capability::allow_low_ports();
+    capability::take_permitted();
     let command = match CommandLine::try_parse() {
         Ok(CommandLine { command }) => command,
         Err(answer) => return say(&answer),
@@ -64,6 +66,7 @@ fn main() -> ExitCode {
         Command::Check(flags) => check::run(&flags.paths),
         Command::Explain(flags) => explain::run(&flags),
         Command::Top(flags) => top::run(&flags),
+        Command::Announce(flags) => announce::run(flags),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

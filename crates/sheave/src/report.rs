@@ -1,9 +1,13 @@
 //! What is in force and what was refused: written by the control loop, read by the admin API.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use gateway::Problem;
+use gateway::addresses::{ByNode, GatewayName};
+use gateway::fronts::Front;
 use gateway::status::Status;
 use gateway::translate::Dated;
 
@@ -12,6 +16,8 @@ use gateway::translate::Dated;
 pub(crate) enum Phase {
     Starting,
     Ready,
+    /// It ends, and still takes in who comes.
+    Leaving,
     Draining,
 }
 
@@ -28,6 +34,14 @@ pub(crate) enum Reload {
     Refused,
 }
 
+/// What a translation says of Services in front of Gateways.
+#[derive(Debug, Default)]
+pub(crate) struct Fronting {
+    pub(crate) fronts: Vec<Front>,
+    /// Gateways whose Services stay as they are.
+    pub(crate) kept: BTreeSet<GatewayName>,
+}
+
 /// The state of configuration.
 #[derive(Clone, Debug)]
 pub(crate) struct Report {
@@ -42,8 +56,14 @@ pub(crate) struct Report {
     pub(crate) unbound: Arc<[String]>,
     /// What became of each object in force.
     pub(crate) statuses: Arc<[Status]>,
+    /// The Services that should be in front of Gateways.
+    pub(crate) fronts: Arc<Fronting>,
     /// Certificates in use.
     pub(crate) certificates: Arc<[Dated]>,
+    /// How many endpoints of each address of a pool are on which node.
+    pub(crate) near: Arc<BTreeMap<IpAddr, ByNode>>,
+    /// The nodes on which a Sheave is ready, where the cluster knows.
+    pub(crate) nodes: Arc<BTreeSet<Arc<str>>>,
     /// How often each came, in the order of [`Reload::ALL`].
     pub(crate) reloads: [u64; Reload::ALL.len()],
     /// Questions to DNS: answered, failed.
@@ -76,7 +96,10 @@ impl Report {
             problems: Arc::default(),
             unbound: Arc::default(),
             statuses: Arc::default(),
+            fronts: Arc::default(),
             certificates: Arc::default(),
+            near: Arc::default(),
+            nodes: Arc::default(),
             reloads: [0; Reload::ALL.len()],
             lookups: [0; 2],
             names_failing: 0,

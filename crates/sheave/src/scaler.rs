@@ -237,7 +237,7 @@ impl Scaler {
 /// Who is told this asks another replica, or this one's successor.
 async fn draining(report: &mut watch::Receiver<Report>) -> Status {
     // Its sender lives as long as the process.
-    drop(report.wait_for(|report| report.phase == Phase::Draining).await);
+    drop(report.wait_for(|report| matches!(report.phase, Phase::Leaving | Phase::Draining)).await);
     Status::unavailable("this Sheave drains")
 }
 

@@ -91,7 +91,7 @@ async fn serve(flags: Serve) -> Result<(), Failure> {
         write_ready_file(path, admin, scaler_address, &proxy)?;
     }
 
-    let mut ending = Ending::new(proxy, flags.drain_delay, flags.drain_timeout);
+    let mut ending = Ending::new(proxy, flags.drain_delay, flags.drain_timeout, report.clone());
     loop {
         tokio::select! {
             changed = sources.changed() => changed.context("cannot watch files")?,
@@ -105,7 +105,6 @@ async fn serve(flags: Serve) -> Result<(), Failure> {
                 Request::Reread => sources.expire(),
                 Request::Stop => {
                     ending.begin()?;
-                    report.send_modify(|report| report.phase = Phase::Draining);
                     sources.resign().await;
                     continue;
                 }
@@ -200,9 +199,10 @@ impl Sources {
     }
 
     /// Tells the cluster what became of its objects.
-    fn publish(&self, report: &watch::Sender<Report>) {
-        if let Some(cluster) = &self.cluster {
-            cluster.publish(Arc::clone(&report.borrow().statuses));
+    fn publish(&mut self, report: &watch::Sender<Report>) {
+        if let Some(cluster) = &mut self.cluster {
+            cluster.publish(&report.borrow());
+            report.send_modify(|report| report.nodes = cluster.nodes());
         }
     }
 

@@ -1,7 +1,5 @@
 //! `sheave top`: what a running Sheave does, as a table that is kept fresh; or as plain tables, without a terminal.
 
-/// Asking the admin API.
-mod fetch;
 /// From what was read to the lines of a table.
 mod table;
 /// The terminal.
@@ -14,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use crate::admin::Backends;
+use crate::admin::{self, Backends};
 use crate::check::print;
 use crate::failure::Failure;
 use crate::flags::Top;
@@ -29,7 +27,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Shows until it is told to stop, or so many tables as were asked for.
 pub(crate) fn run(flags: &Top) -> Result<(), Failure> {
     let interval = flags.interval.unwrap_or(INTERVAL);
-    let first = fetch::backends(flags.admin).map_err(|why| unreachable(flags.admin, &why))?;
+    let first = backends(flags.admin).map_err(|why| unreachable(flags.admin, &why))?;
     let watch = Watch { admin: flags.admin, before: first, order: flags.sort };
     if flags.count.is_none() && io::stdout().is_terminal() && io::stdin().is_terminal() {
         return watch.live(interval).context("the terminal").map_err(Failure::from);
@@ -38,6 +36,10 @@ pub(crate) fn run(flags: &Top) -> Result<(), Failure> {
     let endless = flags.count.is_none() && flags.interval.is_some();
     let count = if endless { None } else { Some(flags.count.map_or(1, Into::into)) };
     watch.plain(interval, count)
+}
+
+fn backends(admin: SocketAddr) -> Result<Backends, String> {
+    admin::ask(admin, "/api/v1/backends")
 }
 
 fn unreachable(admin: SocketAddr, why: &str) -> Failure {
@@ -61,7 +63,7 @@ impl Watch {
             left = left.map(|left| left - 1);
             let since = proxy::clock::now();
             thread::sleep(interval);
-            let now = fetch::backends(self.admin).map_err(|why| unreachable(self.admin, &why))?;
+            let now = backends(self.admin).map_err(|why| unreachable(self.admin, &why))?;
             let passed = proxy::clock::now().saturating_since(since);
             let table = Table::of(&self.before, &now, passed);
             let lines = table.lines(self.order, PLAIN_WIDTH);
@@ -88,7 +90,7 @@ impl Watch {
                 None => {
                     let passed = proxy::clock::now().saturating_since(since);
                     since = proxy::clock::now();
-                    match fetch::backends(self.admin) {
+                    match backends(self.admin) {
                         Ok(now) => {
                             table = Table::of(&self.before, &now, passed);
                             self.before = now;

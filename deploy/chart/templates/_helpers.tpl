@@ -14,10 +14,33 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{ .Values.serviceAccount.name | default .Values.name }}
 {{- end }}
 
+{{/* The spec of a Service in front of all pods, but for its ports. */}}
+{{- define "sheave.front" -}}
+type: {{ .Values.service.type }}
+{{- if ne .Values.service.type "ClusterIP" }}
+externalTrafficPolicy: {{ .Values.service.externalTrafficPolicy }}
+{{- end }}
+{{- if eq .Values.service.type "LoadBalancer" }}
+{{- with .Values.service.loadBalancerClass }}
+loadBalancerClass: {{ . }}
+{{- end }}
+{{- end }}
+selector: {{- include "sheave.selector" . | nindent 2 }}
+{{- end }}
+
+{{/* What the Services of all Gateways say, as JSON. */}}
+{{- define "sheave.template" -}}
+{{- $metadata := dict "labels" (include "sheave.labels" . | fromYaml) "annotations" .Values.service.annotations -}}
+{{- dict "metadata" $metadata "spec" (include "sheave.front" . | fromYaml) | toJson -}}
+{{- end }}
+
 {{/* Settings that cannot go together. */}}
 {{- define "sheave.check" -}}
 {{- if and .Values.addresses.pool (not .Values.hostNetwork) }}
 {{- fail "addresses.pool needs hostNetwork: true, for nodes carry those addresses" }}
+{{- end }}
+{{- if and .Values.addresses.pool .Values.service.perGateway }}
+{{- fail "addresses.pool gives each Gateway an address: set service.perGateway to false" }}
 {{- end }}
 {{- if and .Values.addresses.pool .Values.service.enabled (eq .Values.service.type "LoadBalancer") }}
 {{- fail "addresses.pool gives each Gateway an address: set service.enabled to false" }}

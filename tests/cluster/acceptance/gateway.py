@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import struct
 import subprocess
 import sys
 import time
@@ -15,7 +17,7 @@ from lab import golang
 from lab.article002.stage import MODULE
 from tests.cluster.acceptance.load import Load
 from tests.cluster.api import Object
-from tests.cluster.places import IMAGES, KUBECONFIG, PROGRAMS, REPOSITORY
+from tests.cluster.places import IMAGES, KUBECONFIG, PROGRAMS, REPOSITORY, STATE
 from tests.cluster.tests import running
 from tests.cluster.tests.running import ECHO, ClusterTest, container
 
@@ -27,6 +29,8 @@ POD_NAME = {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadat
 NAMESPACE = {"name": "NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}}
 PROBE = {"httpGet": {"path": "/", "port": 3000}, "periodSeconds": 1}
 WEB = container(ECHO, env=[POD_NAME, NAMESPACE], readinessProbe=PROBE)
+# What the image's program can make use of: NET_BIND_SERVICE, NET_ADMIN, NET_RAW, as deploy/image/pack.py has it.
+CAPABILITIES = struct.pack("<5I", 0x02000000, 1 << 10 | 1 << 12 | 1 << 13, 0, 0, 0)
 KINDS = {
     "gateways": {"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway"},
     "httproutes": {"apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute"},
@@ -36,23 +40,48 @@ KINDS = {
 
 def install() -> None:
     """Begins a cluster with Sheave in it, for a module's tests; they are skipped where there can be none."""
+    _begin()
+    kubectl("apply", "--server-side", "--filename", str(REPOSITORY / "deploy/manifests/install.yaml"))
+    kubectl("--namespace", "sheave-system", "rollout", "status", "--timeout=60s", "deployment/sheave")
+
+
+def install_chart(*settings: str, workload: str = "daemonset") -> None:
+    """The same, with settings of the chart."""
+    helm = [str(REPOSITORY / "scripts/helm"), "template", "sheave", str(REPOSITORY / "deploy/chart")]
+    helm += ["--namespace", "sheave-system", "--kube-version", "1.36.0", "--set", "namespace.create=true"]
+    for setting in settings:
+        helm += ["--set", setting]
+    manifests = subprocess.run(helm, capture_output=True, text=True, check=True).stdout
+    _begin()
+    kubectl("apply", "--server-side", "--filename", "-", text=manifests)
+    kubectl("--namespace", "sheave-system", "rollout", "status", "--timeout=60s", f"{workload}/sheave")
+
+
+def _begin() -> None:
+    """A cluster that has the kinds and the image."""
     binary = Path(os.environ.get("SHEAVE_BINARY", REPOSITORY / "target" / "release" / "sheave"))
     if not binary.exists():
         raise unittest.SkipTest(f"{binary} is not there: `cargo build --release --package sheave` builds it")
     running.start()
-    programs = {"sheave": binary, "lab/echo": golang.build(MODULE)}
-    IMAGES.write_text("".join(f'["{image}"]\nprogram = "{program}"\n' for image, program in programs.items()))
-    for path in ("deploy/chart/crds", "deploy/manifests/install.yaml"):
-        kubectl("apply", "--server-side", "--filename", str(REPOSITORY / path))
-    kubectl("--namespace", "sheave-system", "rollout", "status", "--timeout=60s", "deployment/sheave")
+    program = STATE / "sheave"
+    shutil.copy(binary, program)
+    os.setxattr(program, "security.capability", CAPABILITIES)
+    programs = {"sheave": program, "lab/echo": golang.build(MODULE)}
+    IMAGES.write_text("".join(f'["{image}"]\nprogram = "{path}"\n' for image, path in programs.items()))
+    kubectl("apply", "--server-side", "--filename", str(REPOSITORY / "deploy/chart/crds"))
 
 
-def kubectl(*words: str) -> str:
+def kubectl(*words: str, text: str | None = None) -> str:
     argv = [str(PROGRAMS / "kubectl"), "--kubeconfig", str(KUBECONFIG), *words]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(argv, input=text, capture_output=True, text=True, check=False, timeout=120)
     if done.returncode:
         raise AssertionError(f"kubectl {' '.join(words)}: {done.stderr}")
     return done.stdout
+
+
+def command(*words: str) -> None:
+    """One of the cluster's own."""
+    subprocess.run([sys.executable, "-m", "tests.cluster", *words], cwd=REPOSITORY, check=True, timeout=120)
 
 
 class GatewayTest(ClusterTest):
@@ -61,6 +90,9 @@ class GatewayTest(ClusterTest):
     def setUp(self) -> None:
         super().setUp()
         self.host = f"{self.namespace}.test"
+        self.find_address()
+
+    def find_address(self) -> None:
         service = self.wait(
             lambda: self.api.get("/api/v1/namespaces/sheave-system/services/sheave")["status"]
             .get("loadBalancer", {})

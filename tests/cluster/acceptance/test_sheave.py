@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import subprocess
 import sys
 import time
 import urllib.request
@@ -11,9 +10,8 @@ from contextlib import ExitStack
 
 from tests.cluster.acceptance import gateway
 from tests.cluster.acceptance.calls import Calls
-from tests.cluster.acceptance.gateway import POD_NAME, SYSTEM, WEB, GatewayTest, is_ending
+from tests.cluster.acceptance.gateway import POD_NAME, SYSTEM, WEB, GatewayTest, command, is_ending
 from tests.cluster.acceptance.load import Load
-from tests.cluster.places import REPOSITORY
 from tests.cluster.tests import running
 from tests.cluster.tests.running import container
 
@@ -183,7 +181,3 @@ class ReplicasTest(GatewayTest):
 def _most(address: str) -> int:
     with urllib.request.urlopen(f"http://{address}:3000/", timeout=5) as response:
         return json.load(response)["most"]
-
-
-def command(name: str) -> None:
-    subprocess.run([sys.executable, "-m", "tests.cluster", name], cwd=REPOSITORY, check=True, timeout=120)

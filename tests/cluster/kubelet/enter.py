@@ -18,7 +18,8 @@ from pathlib import Path
 
 READ_ONLY, NO_SUID, NO_DEVICES, REMOUNT, BIND, RECURSIVE = 1, 2, 4, 32, 4096, 16384
 DETACH = 2
-DROP_FROM_BOUNDING_SET, SET_NO_NEW_PRIVILEGES = 24, 38
+DROP_FROM_BOUNDING_SET, KEEP_CAPABILITIES, SET_NO_NEW_PRIVILEGES = 24, 8, 38
+CAPABILITY_VERSION_3 = 0x20080522
 
 # What of the machine a container sees beside its own: programs and libraries, so that there is a shell.
 SYSTEM = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
@@ -143,16 +144,30 @@ def enter_root(root: Path) -> None:
 
 
 def give_up(asked: dict) -> None:
+    kept = {CAPABILITIES.index(name) for name in asked["capabilities"]}
     if not asked["privileged"]:
-        kept = {CAPABILITIES.index(name) for name in asked["capabilities"]}
         for number in range(int(Path("/proc/sys/kernel/cap_last_cap").read_text()) + 1):
             if number not in kept:
                 check(libc.prctl(DROP_FROM_BOUNDING_SET, number, 0, 0, 0), "dropping a capability")
-    if asked["no_new_privileges"]:
-        check(libc.prctl(SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0), "no new privileges")
+    # As a container runtime does it: who is not root is permitted what the container has, and a program with file
+    # capabilities may make use of that.
+    keeps = not asked["privileged"] and asked["user"] != 0
+    check(libc.prctl(KEEP_CAPABILITIES, int(keeps), 0, 0, 0), "keeping capabilities")
     os.setgroups(asked["groups"])
     os.setgid(asked["group"])
     os.setuid(asked["user"])
+    if keeps:
+        permit(sum(1 << number for number in kept))
+    if asked["no_new_privileges"]:
+        check(libc.prctl(SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0), "no new privileges")
+
+
+def permit(permitted: int) -> None:
+    header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
+    low, high = permitted & 0xFFFFFFFF, permitted >> 32
+    # Effective, permitted, inheritable, twice.
+    sets = (ctypes.c_uint32 * 6)(low, low, 0, high, high, 0)
+    check(libc.capset(header, sets), "setting capabilities")
 
 
 def mount(source: str | None, target: Path, flags: int, kind: str | None = None, options: str | None = None) -> None:

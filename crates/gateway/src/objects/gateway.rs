@@ -47,8 +47,8 @@ pub struct GatewaySpec {
     pub default_scope: Option<Unserved>,
 }
 
-/// Labels and settings of what a controller makes for a Gateway. We make nothing, so there is nothing to label.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+/// Labels and settings of what a controller makes for a Gateway: of us, the Service in front of it, where there is one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Infrastructure {
     /// Labels of what is made.

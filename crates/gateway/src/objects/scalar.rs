@@ -36,6 +36,10 @@ pub struct CorsOrigin(pub String);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unserved;
 
+/// A port of pods: its number, unless it is a name, which is looked up by others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TargetPort(pub Option<u16>);
+
 /// A field that means nothing to us and that may hold anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ignored;
@@ -184,6 +188,23 @@ impl<'de> Deserialize<'de> for Unserved {
 impl JsonSchema for Unserved {
     fn schema_name() -> Cow<'static, str> {
         "Unserved".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({})
+    }
+}
+
+impl<'de> Deserialize<'de> for TargetPort {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = serde_json::Value::deserialize(deserializer)?;
+        Ok(Self(value.as_u64().and_then(|number| u16::try_from(number).ok())))
+    }
+}
+
+impl JsonSchema for TargetPort {
+    fn schema_name() -> Cow<'static, str> {
+        "TargetPort".into()
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::scalar::Ignored;
+use super::scalar::{Ignored, TargetPort};
 
 /// A name for endpoints, and their ports. How a cluster's own network serves it does not concern us.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
@@ -87,8 +87,8 @@ pub struct ServicePort {
     pub protocol: Option<String>,
     /// What is spoken there.
     pub app_protocol: Option<String>,
-    /// EndpointSlices hold what it stands for.
-    pub target_port: Option<Ignored>,
+    /// EndpointSlices hold what it stands for; of our own Services we look at it.
+    pub target_port: Option<TargetPort>,
     /// For a cluster's own network.
     pub node_port: Option<Ignored>,
 }
@@ -134,7 +134,7 @@ pub struct SliceEndpoint {
     /// Its name within the Service.
     pub hostname: Option<Ignored>,
     /// Where it runs.
-    pub node_name: Option<Ignored>,
+    pub node_name: Option<String>,
     /// The zone it runs in.
     pub zone: Option<String>,
     /// Its Pod.

@@ -4,8 +4,8 @@ use super::{Condition, ConditionType, Detail, GatewayClassStatus, Reason, Status
 
 /// The features of Gateway API that are served, sorted: what a GatewayClass of ours says in `supportedFeatures`.
 ///
-/// Left out are the mesh, which is another product; `GatewayInfrastructure`, for we make nothing for a Gateway that could
-/// have its labels; and what the experimental channel alone has. Some features have had two names.
+/// Left out are the mesh, which is another product; `GatewayInfrastructure`, for what we make for a Gateway is in our own
+/// namespace, or nothing; and what the experimental channel alone has. Some features have had two names.
 pub const FEATURES: &[&str] = &[
     "BackendTLSPolicy",
     "BackendTLSPolicySANValidation",

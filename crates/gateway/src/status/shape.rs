@@ -7,6 +7,7 @@ use super::{
     Condition, Detail, GatewayClassStatus, GatewayStatus, ListenerStatus, ParentStatus, Status,
     TargetStatus,
 };
+use crate::fronts::Place;
 use crate::objects::ParentRef;
 use crate::translate::CONTROLLER;
 
@@ -30,7 +31,7 @@ pub fn shape(status: &Status) -> Value {
             listeners: own,
             attached_listener_sets,
         }) => json!({
-            "addresses": all(addresses, |it| json!({ "type": "IPAddress", "value": it.to_string() })),
+            "addresses": all(addresses, address),
             "conditions": conditions(of),
             "listeners": listeners(own),
             "attachedListenerSets": attached_listener_sets,
@@ -46,6 +47,14 @@ pub fn shape(status: &Status) -> Value {
             "ancestors": all(targets, |it| target(it, conditions(&it.conditions))),
         }),
     }
+}
+
+fn address(place: &Place) -> Value {
+    let kind = match place {
+        Place::Ip(_) => "IPAddress",
+        Place::Name(_) => "Hostname",
+    };
+    json!({ "type": kind, "value": place.to_string() })
 }
 
 fn all<T>(of: &[T], shape: impl Fn(&T) -> Value) -> Value {

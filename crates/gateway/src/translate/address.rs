@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::Report;
 use super::attach::{Attachment, CommonHosts};
-use super::listener::{self, OurGateway, OurListener};
+use super::listener::{self, OurGateway, OurListener, our_port};
 use super::listener_tls::Terms;
 use super::policy::ClientPolicies;
 use crate::addresses::Addresses;
@@ -63,8 +63,10 @@ impl ListenerDrafts {
             let protocol = empty(listener.protocol);
             let (tls, http3) = (None, None);
             let free_bind = self.free_bind;
+            let public_port = gateway.targets.is_some().then_some(listener.spec.port);
             self.listeners.push(Listener {
                 address,
+                public_port,
                 free_bind,
                 name,
                 client,
@@ -206,6 +208,6 @@ pub(super) fn sockets(
     gateway: &OurGateway<'_>,
     listener: &OurListener<'_>,
 ) -> impl Iterator<Item = SocketAddr> {
-    let port = listener.spec.port;
+    let port = our_port(gateway.targets.as_ref(), listener.spec.port);
     gateway.addresses.iter().map(move |ip| SocketAddr::new(*ip, port))
 }

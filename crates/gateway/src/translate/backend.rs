@@ -268,7 +268,8 @@ fn endpoints_of(
     let spec = |endpoint: &SliceEndpoint| {
         let ip = parse_address(slice.address_type, endpoint.addresses.first()?)?;
         let zone = endpoint.zone.as_deref().map(Arc::from);
-        let spec = EndpointSpec { address: SocketAddr::new(ip, port), weight: 1, zone };
+        let node = endpoint.node_name.as_deref().map(Arc::from);
+        let spec = EndpointSpec { address: SocketAddr::new(ip, port), weight: 1, zone, node };
         Some((spec, standing(endpoint)))
     };
     slice.endpoints.iter().filter_map(spec).collect()

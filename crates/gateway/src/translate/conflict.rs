@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use super::listener::{OurGateway, OurListener, Protocol};
+use super::listener::{OurGateway, OurListener, Protocol, our_port};
 use super::{Fault, Report};
 use crate::matching::HostPattern;
 use crate::snapshot::Transport;
@@ -45,13 +45,12 @@ pub(super) fn find_conflicts(gateways: &mut [OurGateway<'_>], report: &mut Repor
     let mut taken: BTreeMap<(SocketAddr, Transport), Vec<Claim>> = BTreeMap::new();
     for gateway in gateways {
         mark_twins(gateway);
-        let OurGateway { addresses, listeners, .. } = gateway;
+        let OurGateway { addresses, listeners, targets, .. } = gateway;
         for listener in listeners.iter_mut().filter(|it| it.is_served()) {
             let (claim, transport) = (claim(listener), listener.protocol.transport());
-            let sockets: Vec<_> = addresses
-                .iter()
-                .map(|ip| (SocketAddr::new(*ip, listener.spec.port), transport))
-                .collect();
+            let port = our_port(targets.as_ref(), listener.spec.port);
+            let sockets: Vec<_> =
+                addresses.iter().map(|ip| (SocketAddr::new(*ip, port), transport)).collect();
             let others = sockets.iter().filter_map(|socket| taken.get(socket)).flatten();
             let mut clashes = others.filter_map(|other| Some((other.clash(&claim)?, other)));
             match clashes.next() {

@@ -1,31 +1,36 @@
 //! What becomes of Gateways and their listeners, as their statuses say it.
 
-use std::net::IpAddr;
-
 use super::address::sockets;
 use super::listener::{OurGateway, OurListener};
 use super::{Fault, Report, condition, listener_set, listener_tls};
 use crate::addresses::Addresses;
+use crate::fronts::Place;
 use crate::status::{Condition, ConditionType, Detail, GatewayStatus, ListenerStatus, Reason};
 
 /// What became of each Gateway and of its ListenerSets.
 pub(super) fn statuses(gateways: &[OurGateway<'_>], addresses: &Addresses, report: &mut Report) {
     for gateway in gateways {
-        let is_known = |address: &&IpAddr| !address.is_unspecified();
         let own = gateway.listeners_of(gateway.owner());
-        // One that is not accepted is not served, and says what it has nevertheless, which is how it is known to have it.
-        let addresses = match &gateway.fault {
-            None => &*gateway.addresses,
-            Some(_) => addresses.assigned(&gateway.object.metadata),
-        };
         let detail = Detail::Gateway(GatewayStatus {
-            addresses: addresses.iter().filter(is_known).copied().collect(),
+            addresses: places(gateway, addresses),
             conditions: gateway_conditions(gateway),
             listeners: own.map(|it| listener_status(gateway, it)).collect(),
             attached_listener_sets: gateway.attached_sets(),
         });
         report.status("Gateway", gateway.object, detail);
         listener_set::statuses(gateway, report);
+    }
+}
+
+/// Where clients find it. One that is not accepted is not served, and says what it has nevertheless, which is how it is
+/// known to have it.
+fn places(gateway: &OurGateway<'_>, addresses: &Addresses) -> Vec<Place> {
+    match addresses {
+        Addresses::Own => {
+            let known = gateway.addresses.iter().filter(|address| !address.is_unspecified());
+            known.copied().map(Place::Ip).collect()
+        }
+        Addresses::Pool { .. } | Addresses::Fronts(_) => addresses.places(&gateway.name()),
     }
 }
 

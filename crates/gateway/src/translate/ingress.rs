@@ -21,13 +21,12 @@ mod policy;
 /// Whose fault it is.
 mod source;
 
-use std::net::IpAddr;
-
 use serde_json::{Value, json};
 
 use super::index::Index;
 use super::{Report, Translation};
 use crate::addresses::GatewayName;
+use crate::fronts::Place;
 use crate::objects::{GatewaySpec, Metadata, Object, Resource, Shared};
 use class::our_classes;
 use dialect::Dialect;
@@ -74,9 +73,13 @@ pub fn reads(annotation: &str) -> bool {
 }
 
 /// The status of an Ingress whose class is served at these addresses.
-pub fn status(addresses: &[IpAddr]) -> Value {
-    let addresses: Vec<_> = addresses.iter().map(|address| json!({ "ip": address })).collect();
-    json!({ "loadBalancer": { "ingress": addresses } })
+pub fn status(places: &[Place]) -> Value {
+    let place = |place: &Place| match place {
+        Place::Ip(address) => json!({ "ip": address }),
+        Place::Name(name) => json!({ "hostname": name }),
+    };
+    let places: Vec<_> = places.iter().map(place).collect();
+    json!({ "loadBalancer": { "ingress": places } })
 }
 
 /// The Gateways that stand for IngressClasses, by which requests come for at least one Ingress.
@@ -178,8 +181,10 @@ spec: {ingressClassName: theirs, defaultBackend: {service: {name: web, port: {nu
 
     #[test]
     fn a_status_is_all_addresses() {
-        let addresses = ["192.0.2.7".parse().unwrap(), "2001:db8::7".parse().unwrap()];
-        let expected = json!([{ "ip": "192.0.2.7" }, { "ip": "2001:db8::7" }]);
-        assert_eq!(status(&addresses)["loadBalancer"]["ingress"], expected);
+        let addresses = ["192.0.2.7", "2001:db8::7"].map(|text| Place::Ip(text.parse().unwrap()));
+        let places = [&addresses[..], &[Place::Name("lb.test".to_owned())]].concat();
+        let expected =
+            json!([{ "ip": "192.0.2.7" }, { "ip": "2001:db8::7" }, { "hostname": "lb.test" }]);
+        assert_eq!(status(&places)["loadBalancer"]["ingress"], expected);
     }
 }

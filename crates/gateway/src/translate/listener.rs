@@ -11,9 +11,10 @@ use super::listener_tls::{self, Terms};
 use super::owner::Owner;
 use super::{Fault, Report};
 use crate::addresses::{Addresses, GatewayName, Wish};
+use crate::fronts::{self, Fronts, Place, Targets};
 use crate::matching::HostPattern;
 use crate::objects::{
-    self, FromNamespaces, GatewayAddress, GatewayClassSpec, GatewaySpec, Resource,
+    self, FromNamespaces, GatewayAddress, GatewayClassSpec, GatewaySpec, Metadata, Resource,
 };
 use crate::snapshot::{Certificate, Http3, Scheme, Transport};
 use crate::status::{Condition, ConditionType, Detail, GatewayClassStatus, Reason};
@@ -32,6 +33,8 @@ pub(super) struct OurGateway<'a> {
     pub(super) addresses: Vec<IpAddr>,
     /// What endpoints that ask are shown; none, or why it cannot be.
     pub(super) client_certificate: Option<Result<Arc<Certificate>, Fault>>,
+    /// Ports of ours for those of listeners; none: they are the same.
+    pub(super) targets: Option<Targets>,
     /// Why the Gateway as a whole is not accepted, and so not served.
     pub(super) fault: Option<Fault>,
     /// Why it has not all the addresses that it asks for.
@@ -130,6 +133,11 @@ impl<'a> OurGateway<'a> {
         self.listeners[listener].is_served() && !self.addresses.is_empty()
     }
 
+    pub(super) fn name(&self) -> GatewayName {
+        let Metadata { namespace, name, .. } = &self.object.metadata;
+        (namespace.clone(), name.clone())
+    }
+
     pub(super) const fn owner(&self) -> Owner<'a> {
         Owner::of("Gateway", self.object)
     }
@@ -225,8 +233,35 @@ pub(super) fn gateways<'a>(
             }
         }
     }
+    if let Addresses::Fronts(fronts) = addresses {
+        assign_targets(&mut gateways, fronts, report);
+    }
     find_conflicts(&mut gateways, report);
     gateways
+}
+
+/// Gives each port of each Gateway one of ours.
+fn assign_targets(gateways: &mut [OurGateway<'_>], fronts: &Fronts, report: &mut Report) {
+    let asked = |gateway: &OurGateway<'_>| {
+        (gateway.name(), gateway.listeners.iter().map(|listener| listener.spec.port).collect())
+    };
+    let asked: Vec<_> = gateways.iter().map(asked).collect();
+    for (gateway, targets) in gateways.iter_mut().zip(fronts.assign(&asked)) {
+        let lacks = |it: &&mut OurListener<'_>| !targets.contains_key(&it.spec.port);
+        for listener in gateway.listeners.iter_mut().filter(lacks) {
+            let field = format!("spec.listeners[{}].port", listener.place);
+            let message = "all ports that stand for those of Gateways are taken";
+            let fault = Fault::new(Reason::PortUnavailable, field, message);
+            report.owner_fault(listener.owner, &fault);
+            listener.fault.get_or_insert(fault);
+        }
+        gateway.targets = Some(targets);
+    }
+}
+
+/// The port that we listen on for a listener's, where there are others for them.
+pub(super) fn our_port(targets: Option<&Targets>, port: u16) -> u16 {
+    targets.and_then(|targets| targets.get(&port)).copied().unwrap_or(port)
 }
 
 pub(super) fn is_ours(class: &Resource<GatewayClassSpec>) -> bool {
@@ -276,7 +311,17 @@ fn our_gateway<'a>(
     let fault = fault.or(served.fault);
     let addresses = if fault.is_none() { served.addresses } else { Vec::new() };
     let unassigned = served.unassigned;
-    OurGateway { object, listeners, sets, addresses, client_certificate, fault, unassigned }
+    let targets = None;
+    OurGateway {
+        object,
+        listeners,
+        sets,
+        addresses,
+        client_certificate,
+        targets,
+        fault,
+        unassigned,
+    }
 }
 
 fn parameters_fault(spec: &GatewaySpec) -> Option<Fault> {
@@ -308,6 +353,7 @@ impl Served {
             Addresses::Pool { assigned } => {
                 Self::of_pool(addresses.assigned(&gateway.metadata), &wishes, assigned)
             }
+            Addresses::Fronts(fronts) => Self::of_front(fronts, &gateway.metadata, &wishes),
         }
     }
 
@@ -330,6 +376,29 @@ impl Served {
                 .then(|| Fault::new(Reason::AddressNotAssigned, "spec.addresses", message))
         });
         Self { addresses: own.to_vec(), fault: None, unassigned }
+    }
+
+    /// Behind a Service, on every address; where clients find it is for its load balancer to say.
+    fn of_front(fronts: &Fronts, gateway: &Metadata, wishes: &[Wish]) -> Self {
+        let gateway = (gateway.namespace.clone(), gateway.name.clone());
+        let (places, service) = (fronts.places(&gateway), fronts::name(&gateway));
+        let lacks = |wish: &Wish| match wish {
+            Wish::Given(address) => (!places.contains(&Place::Ip(*address))).then_some(*address),
+            Wish::Any => None,
+        };
+        let not_yet = |message| Fault::new(Reason::AddressNotAssigned, "spec.addresses", message);
+        let unassigned = if fronts.foreign.contains(&service) {
+            Some(not_yet(format!("there is a Service {service} already, which is not Sheave's")))
+        } else if places.is_empty() {
+            Some(not_yet(format!("no load balancer has given Service {service} an address yet")))
+        } else {
+            wishes.iter().enumerate().find_map(|(n, wish)| {
+                let message = format!("the load balancer has not given {}", lacks(wish)?);
+                let field = format!("spec.addresses[{n}].value");
+                Some(Fault::new(Reason::AddressNotUsable, field, message))
+            })
+        };
+        Self { addresses: own(&[]), fault: None, unassigned }
     }
 }
 

@@ -7,7 +7,7 @@ use super::index::Index;
 use super::listener::{OurGateway, is_ours};
 use super::{Fault, Report, condition};
 use crate::addresses::Addresses;
-use crate::objects::{RefusedSpec, RefusedTarget, Resource};
+use crate::objects::{Metadata, RefusedSpec, RefusedTarget, Resource};
 use crate::status::{
     Condition, ConditionType, Detail, GatewayStatus, ParentStatus, Reason, TargetStatus,
 };
@@ -45,7 +45,8 @@ fn gateway(
             .map(|kind| refusal(kind, Reason::Invalid, &object.spec));
         let conditions = conditions.into();
         // It says what it has, which is how it is known that it has it.
-        let addresses = addresses.assigned(&object.metadata).to_vec();
+        let Metadata { namespace, name, .. } = &object.metadata;
+        let addresses = addresses.places(&(namespace.clone(), name.clone()));
         let detail = GatewayStatus { addresses, conditions, ..GatewayStatus::default() };
         report.status("Gateway", object, Detail::Gateway(detail));
     }

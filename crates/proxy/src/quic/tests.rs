@@ -202,6 +202,7 @@ fn listener(bound: &Arc<Bound>, client: ClientSettings, identity: &Identity) -> 
     let settings = Http3 { max_concurrent_streams: 128, zero_rtt: false, advertised_port: None };
     LiveListener {
         name: "test".into(),
+        public_port: bound.address.port(),
         bound: Arc::clone(bound),
         client: Arc::new(client),
         protocol: Protocol::Http(RouteTable::default()),

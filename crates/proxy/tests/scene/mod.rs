@@ -116,6 +116,7 @@ fn snapshot(backends: Vec<Backend>, filters: Option<Filters>) -> Snapshot {
     routes.add_rule(&HostPattern::Any, &HostPattern::Any, &Arc::new(all), &rule);
     let listener = Listener {
         address: ([127, 0, 0, 1], 0).into(),
+        public_port: None,
         free_bind: false,
         name: "listener".into(),
         client: Arc::new(ClientSettings::default()),
@@ -133,6 +134,6 @@ pub(crate) fn backend(name: &str, address: SocketAddr, settings: BackendSettings
         port: 80,
         transport: Transport::Tcp,
     };
-    let endpoints = vec![EndpointSpec { address, weight: 1, zone: None }];
+    let endpoints = vec![EndpointSpec { address, weight: 1, zone: None, node: None }];
     Backend { key, source: Source::Slices, endpoints, settings }
 }

@@ -76,7 +76,7 @@ fn what_is_not_there_or_not_allowed_is_said_in_json() {
 
 #[test]
 fn not_ready_before_all_is_served_and_while_draining() {
-    for phase in [Phase::Starting, Phase::Draining] {
+    for phase in [Phase::Starting, Phase::Leaving, Phase::Draining] {
         let answers = ask(phase, &["GET /readyz", "GET /healthz"]);
         assert!(answers[0].starts_with("HTTP/1.1 503 "), "{}", answers[0]);
         assert!(answers[1].starts_with("HTTP/1.1 200 "), "{}", answers[1]);

@@ -35,7 +35,8 @@ endpoints:
 fn a_peer_that_ends_keeps_its_slots_until_a_pod_must_have_ended() {
     let parting = Parting::new(PATIENCE);
     let (namespace, service) = ("sheave".to_owned(), "peers".to_owned());
-    let mut peers = Peers { namespace, service, serving: Vec::new(), parting };
+    let mut peers =
+        Peers { namespace, service, serving: Vec::new(), parting, nodes: Arc::default() };
     let mut find = |objects: &[Object], seconds| {
         peers.find(objects, at(seconds));
         peers.serving.iter().map(|it| it.ip().to_string()).collect::<Vec<_>>()

@@ -118,7 +118,7 @@ pub(super) fn limits(rule: &Rule) -> Vec<String> {
 }
 
 pub(super) fn endpoints(endpoints: &[EndpointSpec]) -> Vec<String> {
-    let endpoint = |EndpointSpec { address, weight, zone }: &EndpointSpec| {
+    let endpoint = |EndpointSpec { address, weight, zone, .. }: &EndpointSpec| {
         let zone = zone.as_ref().map(|zone| format!(", zone {zone}")).unwrap_or_default();
         format!("{address}, weight {weight}{zone}")
     };

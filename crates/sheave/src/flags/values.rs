@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use gateway::objects::{self, Listen, ListenProtocol, MaxInFlight};
+use serde_json::{Map, Value};
 
 /// More threads than any machine of today has CPUs.
 const MAX_WORKERS: usize = 1024;
@@ -36,6 +37,10 @@ pub(crate) enum LoggedShare {
     Nothing,
     Fraction(f64),
 }
+
+/// `--service-template`: what all Services in front of Gateways say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ServiceTemplate(pub(crate) Value);
 
 impl FromStr for ListenUrl {
     type Err = String;
@@ -119,6 +124,21 @@ impl FromStr for LoggedShare {
             }
         }
     }
+}
+
+/// `--service-template`.
+pub(super) fn service_template(text: &str) -> Result<ServiceTemplate, String> {
+    let example = r#"write a Service without ports, as {"spec":{"selector":{"app":"sheave"}}}"#;
+    let value: Value = serde_json::from_str(text).map_err(|error| format!("{error}: {example}"))?;
+    let fields = value.as_object().ok_or(example)?;
+    if let Some(field) = fields.keys().find(|field| !["metadata", "spec"].contains(&&***field)) {
+        return Err(format!("unknown field {field}: {example}"));
+    }
+    let selector = value.pointer("/spec/selector").and_then(Value::as_object);
+    if selector.is_none_or(Map::is_empty) || value.pointer("/spec/ports").is_some() {
+        return Err(example.to_owned());
+    }
+    Ok(ServiceTemplate(value))
 }
 
 /// `--workers`.

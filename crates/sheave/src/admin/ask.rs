@@ -4,16 +4,16 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use crate::admin::Backends;
+use serde::de::DeserializeOwned;
 
 /// To connect, and for each read.
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// More than the state of any Sheave takes.
 const MOST_BYTES: u64 = 64 * 1024 * 1024;
 
-/// The backends as they are now, or why they are not known: part of a sentence.
-pub(super) fn backends(admin: SocketAddr) -> Result<Backends, String> {
-    let answer = get(admin, "/api/v1/backends").map_err(|error| error.to_string())?;
+/// What a path shows now, or why that is not known: part of a sentence.
+pub(crate) fn ask<T: DeserializeOwned>(admin: SocketAddr, path: &str) -> Result<T, String> {
+    let answer = get(admin, path).map_err(|error| error.to_string())?;
     let body = body(&answer).ok_or("what answers there is not Sheave's admin API")?;
     serde_json::from_slice(body)
         .map_err(|_error| "it answers in another form: it may be another version".to_owned())

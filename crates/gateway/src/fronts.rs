@@ -1,0 +1,334 @@
+//! Services in front of Sheave, one for each Gateway: what they are called, which of our ports theirs lead to, and what
+//! they are to say.
+//!
+//! The Gateways share our pods, and what comes through a Service no longer shows for which address it came. So each port
+//! of each Gateway has a port of ours of its own, and keeps it. It knows nothing of who writes Services.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+
+use serde_json::{Map, Value, json};
+
+use crate::addresses::GatewayName;
+use crate::objects::{Infrastructure, Object, Resource, ServiceSpec};
+use crate::snapshot::Transport;
+
+/// The label that all Services in front of Gateways have, and no others.
+pub const LABEL: &str = "sheave.dev/front";
+/// The annotation that says whose it is: `namespace/name`.
+pub const GATEWAY: &str = "sheave.dev/gateway";
+/// The annotation that changes with what we write, so that what we no longer say is taken away.
+const CONTENT: &str = "sheave.dev/content";
+/// Gateway API's label of what is made for a Gateway.
+const GATEWAY_NAME: &str = "gateway.networking.k8s.io/gateway-name";
+
+/// Below those that the kernel gives to whoever asks for any, and below node ports.
+const PORTS: RangeInclusive<u16> = 20_000..=29_999;
+/// What a name or a value of a label may have.
+const MOST_CHARACTERS: usize = 63;
+
+/// Where clients find a Gateway.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// At an address.
+    Ip(IpAddr),
+    /// By a name in DNS, which some load balancers have instead.
+    Name(String),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ip(address) => address.fmt(f),
+            Self::Name(name) => name.fmt(f),
+        }
+    }
+}
+
+/// What is known of the Services in front of Gateways.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Fronts {
+    /// Of each Gateway that has one.
+    pub known: BTreeMap<GatewayName, Known>,
+    /// The names of Services that are not ours, where ours are.
+    pub foreign: BTreeSet<String>,
+}
+
+/// What is known of a Service in front of a Gateway.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    /// Its ports, and those of ours to which they lead.
+    pub targets: Targets,
+    /// Where clients find it.
+    pub places: Vec<Place>,
+}
+
+/// Ports of clients, and ours.
+pub type Targets = BTreeMap<u16, u16>;
+
+/// A Service as it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Front {
+    /// Whose it is.
+    pub gateway: GatewayName,
+    /// What clients ask for, and our port for it.
+    pub ports: BTreeMap<(u16, Transport), u16>,
+    /// Labels and annotations that the Gateway wants.
+    pub infrastructure: Infrastructure,
+    /// The address that the Gateway asks for.
+    pub wish: Option<IpAddr>,
+}
+
+impl Fronts {
+    /// What the Services of a namespace say; where clients find them is not known yet.
+    pub fn read(objects: &[Object], namespace: &str) -> Self {
+        let mut fronts = Self::default();
+        for object in objects {
+            let Object::Service(service) = object else { continue };
+            if service.metadata.namespace != namespace {
+                continue;
+            }
+            match gateway_of(service) {
+                Some(gateway) => {
+                    let (targets, places) = (targets(&service.spec), Vec::new());
+                    fronts.known.insert(gateway, Known { targets, places });
+                }
+                None => _ = fronts.foreign.insert(service.metadata.name.clone()),
+            }
+        }
+        fronts
+    }
+
+    /// Ports of ours for the ports of Gateways: whoever has one keeps it; the others get the lowest that are free, the
+    /// first Gateway first. None where there are no more.
+    pub(crate) fn assign(&self, asked: &[(GatewayName, BTreeSet<u16>)]) -> Vec<Targets> {
+        let is_asking = |name: &GatewayName| asked.iter().any(|(asking, _)| asking == name);
+        // Of one that cannot be read, or has just gone, they are not free yet.
+        let others = self.known.iter().filter(|(name, _)| !is_asking(name));
+        let mut taken: BTreeSet<u16> =
+            others.flat_map(|(_, it)| it.targets.values()).copied().collect();
+        let mut keep = |(name, ports): &(GatewayName, BTreeSet<u16>)| -> Targets {
+            let had = self.known.get(name).map(|known| &known.targets);
+            let had = had.into_iter().flatten().map(|(port, target)| (*port, *target));
+            let had = had.filter(|(port, _)| ports.contains(port));
+            had.filter(|(_, target)| PORTS.contains(target) && taken.insert(*target)).collect()
+        };
+        let mut assigned: Vec<Targets> = asked.iter().map(&mut keep).collect();
+        let mut free = PORTS.filter(|port| !taken.contains(port));
+        for (targets, (_, ports)) in assigned.iter_mut().zip(asked) {
+            for port in ports {
+                if !targets.contains_key(port)
+                    && let Some(target) = free.next()
+                {
+                    targets.insert(*port, target);
+                }
+            }
+        }
+        assigned
+    }
+
+    /// Where clients find a Gateway.
+    pub(crate) fn places(&self, gateway: &GatewayName) -> &[Place] {
+        self.known.get(gateway).map_or(&[], |known| &known.places)
+    }
+}
+
+/// The Gateway that a Service of ours is in front of.
+fn gateway_of(service: &Resource<ServiceSpec>) -> Option<GatewayName> {
+    service.metadata.labels.get(LABEL)?;
+    let (namespace, name) = service.metadata.annotations.get(GATEWAY)?.split_once('/')?;
+    Some((namespace.to_owned(), name.to_owned()))
+}
+
+fn targets(spec: &ServiceSpec) -> Targets {
+    let target = |port: &crate::objects::ServicePort| Some((port.port, port.target_port?.0?));
+    spec.ports.iter().filter_map(target).collect()
+}
+
+/// What the Service in front of a Gateway is called: with a number of its own, for the rest may be cut off, and joined
+/// names may be those of others too.
+pub fn name((namespace, name): &GatewayName) -> String {
+    let number = format!("{:08x}", fingerprint(&format!("{namespace}/{name}")));
+    let plain = |c: char| if c.is_ascii_lowercase() || c.is_ascii_digit() { c } else { '-' };
+    let readable: String = format!("sheave-{namespace}-{name}").chars().map(plain).collect();
+    let readable = cut(&readable, MOST_CHARACTERS - number.len() - 1);
+    format!("{}-{number}", readable.trim_end_matches('-'))
+}
+
+/// The Service in front of a Gateway, in a namespace; all that the Gateway does not say is of a template.
+pub fn service(front: &Front, template: &Value, namespace: &str) -> Value {
+    let mut service = template.clone();
+    let gateway = format!("{}/{}", front.gateway.0, front.gateway.1);
+    let label = cut(&front.gateway.1, MOST_CHARACTERS).trim_end_matches(['-', '.']);
+    let ours = [(LABEL, "gateway"), (GATEWAY_NAME, label)];
+    service["apiVersion"] = json!("v1");
+    service["kind"] = json!("Service");
+    let metadata = object(&mut service["metadata"]);
+    metadata.insert("name".to_owned(), json!(name(&front.gateway)));
+    metadata.insert("namespace".to_owned(), json!(namespace));
+    let labels = object(metadata.entry("labels").or_insert(Value::Null));
+    labels.extend(texts(&front.infrastructure.labels));
+    labels.extend(ours.map(|(name, value)| (name.to_owned(), json!(value))));
+    let annotations = object(metadata.entry("annotations").or_insert(Value::Null));
+    annotations.extend(texts(&front.infrastructure.annotations));
+    annotations.insert(GATEWAY.to_owned(), json!(gateway));
+    let spec = object(&mut service["spec"]);
+    spec.insert("ports".to_owned(), front.ports.iter().map(port).collect());
+    if let Some(wish) = front.wish {
+        spec.insert("loadBalancerIP".to_owned(), json!(wish));
+    }
+    let mut hasher = DefaultHasher::new();
+    service.to_string().hash(&mut hasher);
+    service["metadata"]["annotations"][CONTENT] = json!(format!("{:016x}", hasher.finish()));
+    service
+}
+
+/// Whether an object says all of what it should, whatever it says besides.
+pub fn says(is: &Value, should: &Value) -> bool {
+    match (is, should) {
+        (Value::Object(is), Value::Object(should)) => {
+            should.iter().all(|(name, should)| is.get(name).is_some_and(|is| says(is, should)))
+        }
+        (Value::Array(is), Value::Array(should)) => {
+            is.len() == should.len() && is.iter().zip(should).all(|(is, should)| says(is, should))
+        }
+        (is, should) => is == should,
+    }
+}
+
+fn port(((number, transport), target): (&(u16, Transport), &u16)) -> Value {
+    let (name, protocol) = match transport {
+        Transport::Tcp => (format!("tcp-{number}"), "TCP"),
+        Transport::Udp => (format!("udp-{number}"), "UDP"),
+    };
+    json!({ "name": name, "port": number, "protocol": protocol, "targetPort": target })
+}
+
+fn object(value: &mut Value) -> &mut Map<String, Value> {
+    if !value.is_object() {
+        *value = json!({});
+    }
+    value.as_object_mut().expect("it has just become one")
+}
+
+fn texts(texts: &BTreeMap<String, String>) -> impl Iterator<Item = (String, Value)> {
+    texts.iter().map(|(name, text)| (name.clone(), json!(text)))
+}
+
+/// FNV-1a. It is not to change from version to version, or Services would change their names, and load balancers their
+/// addresses.
+fn fingerprint(text: &str) -> u32 {
+    let step = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(16_777_619);
+    text.bytes().fold(2_166_136_261, step)
+}
+
+/// The beginning of a text that is of ASCII, as names are.
+fn cut(text: &str, most: usize) -> &str {
+    text.get(..most).unwrap_or(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gateway(name: &str) -> GatewayName {
+        ("shop".to_owned(), name.to_owned())
+    }
+
+    fn asking(name: &str, ports: &[u16]) -> (GatewayName, BTreeSet<u16>) {
+        (gateway(name), ports.iter().copied().collect())
+    }
+
+    fn known(name: &str, targets: &[(u16, u16)]) -> Fronts {
+        let known = Known { targets: targets.iter().copied().collect(), places: Vec::new() };
+        Fronts { known: [(gateway(name), known)].into(), foreign: BTreeSet::new() }
+    }
+
+    #[test]
+    fn each_port_of_each_gateway_has_one_of_its_own() {
+        let assigned = Fronts::default().assign(&[asking("a", &[80, 443]), asking("b", &[80])]);
+        assert_eq!(assigned[0], Targets::from([(80, 20_000), (443, 20_001)]));
+        assert_eq!(assigned[1], Targets::from([(80, 20_002)]));
+    }
+
+    #[test]
+    fn who_has_a_port_keeps_it() {
+        let fronts = known("b", &[(80, 20_000)]);
+        let assigned = fronts.assign(&[asking("a", &[80]), asking("b", &[80, 81])]);
+        assert_eq!(assigned[0], Targets::from([(80, 20_001)]));
+        assert_eq!(assigned[1], Targets::from([(80, 20_000), (81, 20_002)]));
+    }
+
+    #[test]
+    fn a_port_of_a_service_that_is_still_there_is_not_free() {
+        let fronts = known("unreadable", &[(80, 20_000)]);
+        assert_eq!(fronts.assign(&[asking("a", &[80])])[0], Targets::from([(80, 20_001)]));
+    }
+
+    #[test]
+    fn what_somebody_else_wrote_as_a_port_of_ours_is_not_taken_over() {
+        let fronts = known("a", &[(80, 9900), (81, 20_005), (82, 20_005)]);
+        let expected = Targets::from([(80, 20_000), (81, 20_005), (82, 20_001)]);
+        assert_eq!(fronts.assign(&[asking("a", &[80, 81, 82])])[0], expected);
+    }
+
+    #[test]
+    fn no_two_gateways_have_one_name() {
+        let names = [("a-b", "c"), ("a", "b-c"), ("a", "b.c")];
+        let names = names.map(|(namespace, of)| name(&(namespace.to_owned(), of.to_owned())));
+        assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), 3, "{names:?}");
+        assert_eq!(names[0], "sheave-a-b-c-508f0545", "once given, a name is kept");
+        let long = name(&("a".repeat(63), "b".repeat(63)));
+        assert!(long.len() <= 63 && long.starts_with("sheave-aaa"), "{long}");
+    }
+
+    #[test]
+    fn a_service_says_what_the_gateway_and_the_template_say() {
+        let infrastructure = Infrastructure {
+            labels: [("team".to_owned(), "shop".to_owned())].into(),
+            annotations: [("lb".to_owned(), "internal".to_owned())].into(),
+            parameters_ref: None,
+        };
+        let ports = [((80, Transport::Tcp), 20_000), ((443, Transport::Udp), 20_001)].into();
+        let wish = Some(IpAddr::from([192, 0, 2, 1]));
+        let front = Front { gateway: gateway("web"), ports, infrastructure, wish };
+        let template = json!({
+            "metadata": { "annotations": { "lb": "external", "of": "all" } },
+            "spec": { "type": "LoadBalancer", "selector": { "app": "sheave" } },
+        });
+        let made = service(&front, &template, "system");
+        let expected = json!({
+            "kind": "Service",
+            "metadata": {
+                "name": name(&gateway("web")),
+                "namespace": "system",
+                "labels": { LABEL: "gateway", GATEWAY_NAME: "web", "team": "shop" },
+                "annotations": { "lb": "internal", "of": "all", GATEWAY: "shop/web" },
+            },
+            "spec": {
+                "type": "LoadBalancer",
+                "selector": { "app": "sheave" },
+                "loadBalancerIP": "192.0.2.1",
+                "ports": [
+                    { "name": "tcp-80", "port": 80, "protocol": "TCP", "targetPort": 20_000 },
+                    { "name": "udp-443", "port": 443, "protocol": "UDP", "targetPort": 20_001 },
+                ],
+            },
+        });
+        assert!(says(&made, &expected), "{made}");
+        let plain = Front { infrastructure: Infrastructure::default(), ..front };
+        assert!(!says(&made, &service(&plain, &template, "system")), "less is another content");
+    }
+
+    #[test]
+    fn what_a_cluster_fills_in_is_no_difference() {
+        let should = json!({ "a": [{ "b": 1 }] });
+        assert!(says(&json!({ "a": [{ "b": 1, "c": 2 }], "d": 3 }), &should));
+        for is in [json!({ "a": [] }), json!({ "a": [{ "b": 2 }] }), json!({}), json!(null)] {
+            assert!(!says(&is, &should), "{is}");
+        }
+    }
+}

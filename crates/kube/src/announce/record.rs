@@ -1,0 +1,141 @@
+//! The Lease of an address, as the API server has it.
+
+use std::net::IpAddr;
+
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use kube_client::api::{ObjectMeta, PostParams};
+use kube_client::{Api, Error};
+
+use super::claim::{DURATION, Outcome, Said, Write};
+use crate::lease::renewed;
+
+/// What all Leases of addresses have, and no others.
+pub(super) const SELECTOR: &str = "sheave.dev/lease=address";
+/// Whose place would be better than the holder's.
+const WANTED_BY: &str = "sheave.dev/wanted-by";
+
+/// The name of an address's Lease: names have no colons, and end in no dash.
+pub(super) fn name(address: IpAddr) -> String {
+    match address {
+        IpAddr::V4(ip) => format!("sheave-address-{ip}"),
+        IpAddr::V6(ip) => {
+            let groups = ip.segments().map(|group| format!("{group:04x}"));
+            format!("sheave-address-{}", groups.join("-"))
+        }
+    }
+}
+
+/// What a Lease says.
+pub(super) fn said(lease: &Lease) -> Said {
+    let spec = lease.spec.clone().unwrap_or_default();
+    let annotations = lease.metadata.annotations.as_ref();
+    Said {
+        holder: spec.holder_identity.filter(|holder| !holder.is_empty()),
+        renewal: spec.renew_time.map(|time| time.0.to_string()).unwrap_or_default(),
+        wanted_by: annotations.and_then(|all| all.get(WANTED_BY)).cloned(),
+    }
+}
+
+/// Whether a Lease is newer than what is known of it.
+pub(super) fn is_newer(lease: &Lease, known: Option<&Lease>) -> bool {
+    let Some(known) = known else { return true };
+    // The versions of one object are numbers that grow.
+    let version = |lease: &Lease| lease.metadata.resource_version.as_deref()?.parse::<u64>().ok();
+    lease.metadata.uid != known.metadata.uid || version(lease) > version(known)
+}
+
+/// Writes a Lease if it is as it is known; tells what came of it, and the Lease as it is now where that is known.
+pub(super) async fn write(
+    api: &Api<Lease>,
+    (name, node): (&str, &str),
+    known: Option<&Lease>,
+    write: &Write,
+) -> (Outcome, Option<Option<Lease>>) {
+    let lease = written(name, node, known, write);
+    let done = match known {
+        None => api.create(&PostParams::default(), &lease).await,
+        Some(_) => api.replace(name, &PostParams::default(), &lease).await,
+    };
+    let outcome = match done {
+        Ok(lease) => return (Outcome::Done, Some(Some(lease))),
+        Err(error) => judge(&error),
+    };
+    let now = if outcome == Outcome::Overtaken { api.get_opt(name).await.ok() } else { None };
+    (outcome, now)
+}
+
+fn judge(error: &Error) -> Outcome {
+    match error {
+        Error::Api(status) if [404, 409].contains(&status.code) => Outcome::Overtaken,
+        // Too many requests: it may answer the next one.
+        Error::Api(status) if (400..500).contains(&status.code) && status.code != 429 => {
+            tracing::warn!(%error, "may not write the Lease of an address");
+            Outcome::Refused
+        }
+        _ => Outcome::Silent,
+    }
+}
+
+fn written(name: &str, node: &str, known: Option<&Lease>, write: &Write) -> Lease {
+    let mut lease = known.cloned().unwrap_or_else(|| empty(name));
+    let spec = lease.spec.take().unwrap_or_default();
+    let annotations = lease.metadata.annotations.get_or_insert_default();
+    annotations.remove(WANTED_BY);
+    let spec = match write {
+        Write::Hold => renewed(spec, node, DURATION),
+        Write::Hand(other) => renewed(spec, other, DURATION),
+        Write::Leave => LeaseSpec { holder_identity: Some(String::new()), ..spec },
+        Write::Want => {
+            annotations.insert(WANTED_BY.to_owned(), node.to_owned());
+            spec
+        }
+    };
+    lease.spec = Some(spec);
+    lease
+}
+
+fn empty(name: &str) -> Lease {
+    let label = SELECTOR.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let labels = Some(label.into_iter().collect());
+    let metadata = ObjectMeta { name: Some(name.to_owned()), labels, ..ObjectMeta::default() };
+    Lease { metadata, spec: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_objects() {
+        assert_eq!(name("192.0.2.7".parse().unwrap()), "sheave-address-192.0.2.7");
+        assert_eq!(
+            name("2001:db8::".parse().unwrap()),
+            "sheave-address-2001-0db8-0000-0000-0000-0000-0000-0000"
+        );
+    }
+
+    #[test]
+    fn what_is_written_is_what_is_read() {
+        let held = written("a", "n1", None, &Write::Hold);
+        assert_eq!(said(&held).holder.as_deref(), Some("n1"));
+        let wanted = written("a", "n2", Some(&held), &Write::Want);
+        assert_eq!(said(&wanted), Said { wanted_by: Some("n2".to_owned()), ..said(&held) });
+        let handed = written("a", "n1", Some(&wanted), &Write::Hand("n2".to_owned()));
+        assert_eq!((said(&handed).holder.as_deref(), said(&handed).wanted_by), (Some("n2"), None));
+        let left = written("a", "n2", Some(&handed), &Write::Leave);
+        assert_eq!(said(&left).holder, None);
+    }
+
+    #[test]
+    fn an_older_lease_is_no_news() {
+        let lease = |version: &str| {
+            let mut lease = empty("a");
+            lease.metadata.resource_version = Some(version.to_owned());
+            lease
+        };
+        assert!(is_newer(&lease("9"), None));
+        assert!(is_newer(&lease("10"), Some(&lease("9"))));
+        assert!(!is_newer(&lease("9"), Some(&lease("10"))));
+        assert!(!is_newer(&lease("9"), Some(&lease("9"))));
+    }
+}

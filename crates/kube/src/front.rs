@@ -1,0 +1,206 @@
+//! Services in front of Gateways, written where the cluster does not say the same already, by the replica that leads.
+//!
+//! What they say is for `gateway::fronts` to know. A Service that is not ours is never touched.
+
+use std::collections::BTreeSet;
+
+use gateway::fronts::{GATEWAY, LABEL, says};
+use kube_client::api::{DeleteParams, Patch, PatchParams, Preconditions};
+use kube_client::{Api, Client, Error};
+use kube_core::{DynamicObject, ObjectMeta};
+use serde_json::{Value, json};
+
+use crate::WRITER;
+use crate::kind::Kind;
+use crate::known::Known;
+
+/// The Services that there should be in front of Gateways.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Services {
+    /// Where all of them are.
+    pub namespace: String,
+    /// As they should be.
+    pub wanted: Vec<Value>,
+    /// The Gateways, as their annotation names them, whose Services stay as they are.
+    pub kept: BTreeSet<String>,
+    /// The Service with which all of them go.
+    pub owner: Option<String>,
+}
+
+/// A difference between what there is and what there should be.
+#[derive(Debug)]
+pub(crate) enum Difference {
+    Apply(Value),
+    Delete { namespace: String, name: String, uid: String },
+}
+
+const KIND: &str = "Service";
+
+/// What has to be written.
+pub(crate) fn due(known: &Known, services: &Services) -> Vec<Difference> {
+    let namespace = &services.namespace;
+    let owner = services.owner.as_ref().and_then(|owner| {
+        let held = known.find(KIND, namespace, owner)?;
+        Some(json!([{ "apiVersion": "v1", "kind": KIND, "name": owner, "uid": held.uid }]))
+    });
+    let mut due = Vec::new();
+    let mut names = BTreeSet::new();
+    for wanted in &services.wanted {
+        let mut wanted = wanted.clone();
+        if let Some(owner) = &owner {
+            wanted["metadata"]["ownerReferences"] = owner.clone();
+        }
+        let name = wanted["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        let is_due = match known.find(KIND, namespace, &name) {
+            None => true,
+            Some(held) => held.front().is_some_and(|is| !says(is, &wanted)),
+        };
+        if is_due {
+            due.push(Difference::Apply(wanted));
+        }
+        names.insert(name);
+    }
+    for ((of, name), held) in known.all(KIND).filter(|((of, _), _)| of == namespace) {
+        let Some(front) = held.front() else { continue };
+        let gateway = front["metadata"]["annotations"][GATEWAY].as_str().unwrap_or_default();
+        if !names.contains(name) && !services.kept.contains(gateway) {
+            let (namespace, name, uid) = (of.clone(), name.clone(), held.uid.clone());
+            due.push(Difference::Delete { namespace, name, uid });
+        }
+    }
+    due
+}
+
+/// All of a Service that is one of ours, its status too.
+pub(crate) fn whole(kind: &Kind, object: &DynamicObject) -> Option<Value> {
+    let labels = object.metadata.labels.as_ref()?;
+    if kind.name != KIND || !labels.contains_key(LABEL) {
+        return None;
+    }
+    let mut all = object.data.clone();
+    all["metadata"] = json!(ObjectMeta { managed_fields: None, ..object.metadata.clone() });
+    Some(all)
+}
+
+impl Difference {
+    /// The Service's namespace and name.
+    pub(crate) fn name(&self) -> (&str, &str) {
+        match self {
+            Self::Apply(service) => {
+                let text = |field: &str| service["metadata"][field].as_str().unwrap_or_default();
+                (text("namespace"), text("name"))
+            }
+            Self::Delete { namespace, name, .. } => (namespace, name),
+        }
+    }
+}
+
+pub(crate) async fn write(client: &Client, difference: &Difference) -> Result<(), Error> {
+    let Some(kind) = Kind::named(KIND) else { return Ok(()) };
+    let (namespace, name) = difference.name();
+    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &kind.resource());
+    match difference {
+        Difference::Apply(service) => {
+            let patch = Patch::Apply(service);
+            api.patch(name, &PatchParams::apply(WRITER).force(), &patch).await?;
+            tracing::info!(%namespace, %name, "wrote the Service of a Gateway");
+        }
+        Difference::Delete { uid, .. } => {
+            // That one, and none that has its name since.
+            let uid = Some(uid.clone());
+            let preconditions = Some(Preconditions { uid, resource_version: None });
+            let params = DeleteParams { preconditions, ..DeleteParams::default() };
+            api.delete(name, &params).await?;
+            tracing::info!(%namespace, %name, "deleted the Service of a Gateway that has gone");
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use gateway::fronts::{Front, service};
+    use gateway::objects::Infrastructure;
+    use gateway::snapshot::Transport;
+    use kube_runtime::watcher::Event;
+
+    use super::*;
+
+    fn wanted(name: &str) -> Value {
+        let gateway = ("shop".to_owned(), name.to_owned());
+        let ports = [((80, Transport::Tcp), 20_000)].into();
+        let infrastructure = Infrastructure::default();
+        let front = Front { gateway, ports, infrastructure, wish: None };
+        service(&front, &json!({ "spec": { "selector": { "app": "sheave" } } }), "system")
+    }
+
+    fn services(wanted: Vec<Value>) -> Services {
+        Services { namespace: "system".to_owned(), wanted, ..Services::default() }
+    }
+
+    fn known(objects: &[Value]) -> Known {
+        let mut known = Known::new();
+        let place = Kind::place(KIND).unwrap();
+        for object in objects {
+            let mut object: DynamicObject = serde_json::from_value(object.clone()).unwrap();
+            object.metadata.uid = Some("u1".to_owned());
+            known.take(place, Event::Apply(object));
+        }
+        known
+    }
+
+    fn words(differences: &[Difference]) -> Vec<&str> {
+        let word = |difference: &Difference| match difference {
+            Difference::Apply(_) => "apply",
+            Difference::Delete { .. } => "delete",
+        };
+        differences.iter().map(word).collect()
+    }
+
+    #[test]
+    fn only_what_differs_is_written() {
+        let mut is = wanted("web");
+        is["spec"]["clusterIP"] = json!("10.96.0.7");
+        is["status"] = json!({ "loadBalancer": { "ingress": [{ "ip": "192.0.2.7" }] } });
+        assert_eq!(words(&due(&known(&[]), &services(vec![wanted("web")]))), ["apply"]);
+        assert!(due(&known(&[is.clone()]), &services(vec![wanted("web")])).is_empty());
+        is["spec"]["ports"][0]["targetPort"] = json!(9900);
+        assert_eq!(words(&due(&known(&[is]), &services(vec![wanted("web")]))), ["apply"]);
+    }
+
+    #[test]
+    fn a_service_that_is_not_ours_is_left_alone() {
+        let mut foreign = wanted("web");
+        foreign["metadata"]["labels"] = json!({});
+        let elsewhere = {
+            let mut service = wanted("old");
+            service["metadata"]["namespace"] = json!("shop");
+            service
+        };
+        let known = known(&[foreign, elsewhere]);
+        assert!(due(&known, &services(vec![wanted("web")])).is_empty());
+        assert!(due(&known, &services(Vec::new())).is_empty());
+    }
+
+    #[test]
+    fn the_service_of_a_gateway_that_has_gone_goes_unless_it_is_kept() {
+        let known = known(&[wanted("web")]);
+        assert_eq!(words(&due(&known, &services(Vec::new()))), ["delete"]);
+        let kept = Services { kept: ["shop/web".to_owned()].into(), ..services(Vec::new()) };
+        assert!(due(&known, &kept).is_empty());
+    }
+
+    #[test]
+    fn all_of_them_go_with_their_owner() {
+        let owner = json!({
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": { "name": "sheave-peers", "namespace": "system" },
+        });
+        let owned =
+            Services { owner: Some("sheave-peers".to_owned()), ..services(vec![wanted("web")]) };
+        let differences = due(&known(&[owner, wanted("web")]), &owned);
+        let [Difference::Apply(service)] = &differences[..] else { panic!("{differences:?}") };
+        assert_eq!(service["metadata"]["ownerReferences"][0]["uid"], "u1");
+    }
+}

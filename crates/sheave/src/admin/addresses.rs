@@ -1,0 +1,55 @@
+//! The addresses of a pool as JSON: what whoever carries them goes by.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use gateway::addresses::ByNode;
+use proxy::ListenerView;
+use serde::{Deserialize, Serialize};
+
+use crate::report::Report;
+
+/// Those that are served here. The announcer reads it back.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Addresses {
+    pub(crate) addresses: Vec<Address>,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Address {
+    pub(crate) address: IpAddr,
+    /// Of each node on which a Sheave is ready, how many endpoints are there.
+    pub(crate) endpoints: BTreeMap<String, usize>,
+}
+
+impl Addresses {
+    /// An address of which no socket could be bound here is not served here.
+    pub(super) fn of(report: &Report, listening: &[ListenerView]) -> Self {
+        let bound: BTreeSet<_> = listening.iter().map(|listener| listener.address.ip()).collect();
+        let served = report.near.iter().filter(|(address, _)| bound.contains(address));
+        let address = |(address, near): (&IpAddr, &ByNode)| Address {
+            address: *address,
+            endpoints: of_nodes(near, &report.nodes),
+        };
+        Self { addresses: served.map(address).collect() }
+    }
+}
+
+fn of_nodes(near: &ByNode, nodes: &BTreeSet<Arc<str>>) -> BTreeMap<String, usize> {
+    let count = |node: &Arc<str>| (node.to_string(), near.get(node).copied().unwrap_or_default());
+    nodes.iter().map(count).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_count_where_a_sheave_is_ready() {
+        let near = ByNode::from([("n1".into(), 3), ("n3".into(), 1)]);
+        let nodes = BTreeSet::from(["n1".into(), "n2".into()]);
+        let expected = [("n1".to_owned(), 3), ("n2".to_owned(), 0)];
+        assert_eq!(of_nodes(&near, &nodes), BTreeMap::from(expected));
+    }
+}

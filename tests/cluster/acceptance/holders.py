@@ -1,0 +1,122 @@
+"""Who has an address, and since when: one onlooker on each node.
+
+    python -m tests.cluster.acceptance.holders NODE ADDRESS
+
+prints a line whenever that changes on the node whose network it runs in.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tests.cluster import network
+from tests.cluster.places import NODES, REPOSITORY, Node
+
+LOOK_SECONDS = 0.01
+FAR = float("inf")
+
+
+@dataclass(frozen=True)
+class Time:
+    """A time on one node, by the clock that all of them share."""
+
+    node: str
+    begin: float
+    end: float = FAR
+
+
+class Holders:
+    """Looks at all nodes for as long as it is entered."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._lock = threading.Lock()
+        self._times: list[Time] = []
+        self._processes: list[subprocess.Popen[str]] = []
+        self._threads: list[threading.Thread] = []
+
+    def __enter__(self) -> Holders:
+        for node in NODES:
+            process = _onlooker(node, self._address)
+            assert process.stdout
+            self._processes.append(process)
+            thread = threading.Thread(target=self._follow, args=(node.name, process.stdout), daemon=True)
+            thread.start()
+            self._threads.append(thread)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes:
+            process.terminate()
+            process.wait()
+            assert process.stdout
+        for thread in self._threads:
+            thread.join()
+        for process in self._processes:
+            if process.stdout:
+                process.stdout.close()
+
+    def _follow(self, node: str, lines: Iterable[str]) -> None:
+        for line in lines:
+            at, has = line.split()
+            with self._lock:
+                if has == "True":
+                    self._times.append(Time(node, float(at)))
+                    continue
+                for n, known in enumerate(self._times):
+                    if known.node == node and known.end == FAR:
+                        self._times[n] = Time(node, known.begin, float(at))
+
+    def times(self) -> list[Time]:
+        """Every time of every node, the earliest first."""
+        with self._lock:
+            return sorted(self._times, key=lambda it: it.begin)
+
+    def now(self) -> list[str]:
+        return [it.node for it in self.times() if it.end == FAR]
+
+    def overlaps(self) -> list[tuple[Time, Time]]:
+        """Where two nodes had it at once."""
+        times = self.times()
+        return [
+            (one, other)
+            for n, one in enumerate(times)
+            for other in times[n + 1 :]
+            if other.node != one.node and other.begin < one.end - LOOK_SECONDS
+        ]
+
+
+def _onlooker(node: Node, address: str) -> subprocess.Popen[str]:
+    argv = [*network.entering(node.namespace), sys.executable, "-m", __name__, node.name, address]
+    return subprocess.Popen(argv, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
+
+
+def has(address: str) -> bool:
+    """Whether the kernel here takes the address for its own."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as trying:
+        try:
+            trying.bind((address, 0))
+        except OSError:
+            return False
+    return True
+
+
+def look(address: str) -> None:
+    before = False
+    while True:
+        now = has(address)
+        if now != before:
+            print(time.monotonic(), now, flush=True)
+        before = now
+        time.sleep(LOOK_SECONDS)
+
+
+if __name__ == "__main__":
+    look(sys.argv[2])

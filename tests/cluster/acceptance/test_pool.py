@@ -1,0 +1,219 @@
+"""Addresses of a pool on the cluster's nodes: one carries each, and another does soon when it dies."""
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.cluster.acceptance import gateway
+from tests.cluster.acceptance.gateway import GATEWAY_API, NAMESPACE, POD_NAME, PROBE, GatewayTest, command, kubectl
+from tests.cluster.acceptance.holders import Holders
+from tests.cluster.acceptance.load import Load
+from tests.cluster.places import POOL, Node, node
+from tests.cluster.tests import running
+from tests.cluster.tests.running import ECHO, container
+
+tearDownModule = running.stop
+
+TAKEN_OVER_SECONDS = 5.0
+# Between two requests, each on a connection of its own.
+ASK_SECONDS = 0.02
+
+
+def setUpModule() -> None:
+    pool = f"addresses.pool={{{','.join(POOL)}}}"
+    gateway.install_chart("kind=DaemonSet", "hostNetwork=true", "service.enabled=false", pool)
+
+
+class Asker:
+    """Asks a Gateway again and again, each time on a new connection, and notes when it was answered."""
+
+    def __init__(self, address: str, host: str) -> None:
+        self._place, self._host = (address, 80), host
+        self._over = threading.Event()
+        self._answered: list[float] = []
+        self._thread = threading.Thread(target=self._ask, daemon=True)
+
+    def __enter__(self) -> "Asker":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _ask(self) -> None:
+        request = f"GET / HTTP/1.1\r\nHost: {self._host}\r\nConnection: close\r\n\r\n".encode()
+        while not self._over.is_set():
+            try:
+                with socket.create_connection(self._place, timeout=0.3) as connection:
+                    connection.sendall(request)
+                    if connection.recv(64).startswith(b"HTTP/1.1 200"):
+                        self._answered.append(time.monotonic())
+            except OSError:
+                pass
+            time.sleep(ASK_SECONDS)
+
+    def answered(self, since: float) -> bool:
+        return bool(self._answered) and self._answered[-1] > since
+
+    def longest_silence(self, since: float) -> float:
+        times = [since, *(at for at in self._answered if at > since)]
+        return max(after - before for before, after in zip(times, times[1:], strict=False))
+
+
+class PoolTest(GatewayTest):
+    def setUp(self) -> None:
+        super().setUp()
+        # A node may have lost its Sheave in the test before.
+        kubectl("--namespace", "sheave-system", "rollout", "status", "--timeout=60s", "daemonset/sheave")
+        self.make("services", "web", spec={"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 3000}]})
+        self.run_on("n2", 1)
+        self.wait_for_replicas(1)
+        # The Gateway comes last, so that it is known at once which node is near.
+        self.gateway_api("httproutes", parentRefs=[{"name": "web"}], rules=[{"backendRefs": [{"name": "web", "port": 80}]}])
+        listener = {"name": "http", "port": 80, "protocol": "HTTP"}
+        self.gateway_api("gateways", gatewayClassName="sheave", listeners=[listener])
+        path = f"{GATEWAY_API}/namespaces/{self.namespace}/gateways/web"
+        given = self.wait(lambda: self.api.get(path)["status"].get("addresses"), "addresses")
+        self.address, self.address_v6 = sorted((it["value"] for it in given), key=lambda text: ":" in text)
+        self.addCleanup(self.leave, path)
+
+    def leave(self, path: str) -> None:
+        """Until nobody carries the addresses: the next Gateway gets the same, and who carries one keeps it for a while."""
+        self.api.delete(path)
+        leases = "/apis/coordination.k8s.io/v1/namespaces/sheave-system/leases"
+        held = lambda: [it for it in self.api.get(leases, labelSelector="sheave.dev/lease=address")["items"] if it["spec"]["holderIdentity"]]
+        self.wait(lambda: not held(), "addresses that nobody carries")
+
+    def find_address(self) -> None:
+        """It is the Gateway's own, once there is one."""
+
+    def run_on(self, name: str, replicas: int) -> None:
+        """So many pods behind the Gateway on a node."""
+        image = container(ECHO, env=[POD_NAME, NAMESPACE], readinessProbe=PROBE)
+        labels = {"app": "web", "on": name}
+        spec = {"containers": [image], "nodeName": name, "terminationGracePeriodSeconds": 1}
+        template = {"metadata": {"labels": labels}, "spec": spec}
+        selector = {"matchLabels": labels}
+        self.make("deployments", f"web-{name}", spec={"replicas": replicas, "selector": selector, "template": template})
+
+    @contextmanager
+    def watched(self) -> Iterator[tuple[Holders, Asker]]:
+        """Once somebody carries the address; never are they two."""
+        with Holders(self.address) as holders, Holders(self.address_v6) as others:
+            self.wait(lambda: len(holders.now()) == 1 and len(others.now()) == 1, "a node with each address")
+            with Asker(self.address, self.host) as asker:
+                began = time.monotonic()
+                self.wait(lambda: asker.answered(began), "an answer")
+                yield holders, asker
+        for seen in (holders, others):
+            print(f"{self.id()}: {[(it.node, round(it.begin, 2), round(it.end, 2)) for it in seen.times()]}", file=sys.stderr)
+            self.assertEqual(seen.overlaps(), [])
+
+    def taken_over(self, holders: Holders, asker: Asker, since: float, before: str) -> None:
+        """Another node carries it within the time that we promise, and requests are answered again."""
+        self.wait(lambda: [it for it in holders.now() if it != before], "another node with the address")
+        self.wait(lambda: asker.answered(since + 1) and asker.answered(holders.times()[-1].begin), "answers from there")
+        taken = holders.times()[-1].begin - since
+        silence = asker.longest_silence(since - 1)
+        print(f"{self.id()}: taken over after {taken:.2f} s; no answer for {silence:.2f} s", file=sys.stderr)
+        self.assertLess(taken, TAKEN_OVER_SECONDS)
+
+    def test_the_node_with_the_endpoints_carries_it_and_an_outage_of_the_api_server_changes_nothing(self) -> None:
+        with self.watched() as (holders, _):
+            self.assertEqual(holders.now(), ["n2"])
+            with Load(self.address, self.host, 4, 0.01) as load:
+                command("stop-api-server")
+                time.sleep(12)
+                command("start-api-server")
+                time.sleep(6)
+            self.assertEqual(load.problems(), [])
+            self.assertEqual([it.node for it in holders.times()], ["n2"])
+
+    def test_it_moves_to_where_most_endpoints_are_when_that_has_settled(self) -> None:
+        with self.watched() as (holders, asker):
+            self.run_on("n3", 3)
+            since = time.monotonic()
+            self.wait(lambda: holders.now() == ["n3"], "the address where most endpoints are", patience=120)
+            moved = time.monotonic() - since
+            self.wait(lambda: asker.answered(since + moved), "answers from there")
+            silence = asker.longest_silence(since)
+            print(f"{self.id()}: moved after {moved:.0f} s; no answer for {silence:.2f} s", file=sys.stderr)
+            self.assertGreater(moved, 30)
+            self.assertLess(silence, 2)
+
+    def test_another_node_takes_over_from_an_announcer_that_is_stopped(self) -> None:
+        with self.watched() as (holders, asker):
+            holder, = holders.now()
+            stopped = announcers(node(holder))
+            since = time.monotonic()
+            for pid in stopped:
+                os.kill(pid, signal.SIGSTOP)
+            try:
+                self.taken_over(holders, asker, since, holder)
+            finally:
+                for pid in stopped:
+                    os.kill(pid, signal.SIGCONT)
+            moves = len(holders.times())
+            time.sleep(5)
+            self.assertEqual(len(holders.times()), moves)
+
+    def test_an_announcer_that_is_killed_leaves_the_address_to_the_kernel(self) -> None:
+        with self.watched() as (holders, asker):
+            holder, = holders.now()
+            since = time.monotonic()
+            for pid in announcers(node(holder)):
+                os.kill(pid, signal.SIGKILL)
+            time.sleep(TAKEN_OVER_SECONDS + 1)
+            self.assertEqual(len(holders.now()), 1)
+            silence = asker.longest_silence(since - 1)
+            print(f"{self.id()}: {holder}, then {holders.now()}; no answer for {silence:.2f} s", file=sys.stderr)
+            self.assertLess(silence, TAKEN_OVER_SECONDS)
+
+    def test_another_node_takes_over_from_one_without_power(self) -> None:
+        # The pods of that node go with it.
+        self.run_on("n3", 1)
+        self.run_on("n1", 1)
+        self.wait_for_replicas(3)
+        with self.watched() as (holders, asker):
+            holder, = holders.now()
+            since = time.monotonic()
+            command("stop-node", holder)
+            try:
+                self.taken_over(holders, asker, since, holder)
+            finally:
+                command("start-node", holder)
+
+    def test_a_pod_that_ends_hands_it_over_before_it_stops_taking_connections(self) -> None:
+        with self.watched() as (holders, asker):
+            holder, = holders.now()
+            pods = self.api.get("/api/v1/namespaces/sheave-system/pods")["items"]
+            pod, = (it["metadata"]["name"] for it in pods if it["spec"].get("nodeName") == holder)
+            since = time.monotonic()
+            kubectl("--namespace", "sheave-system", "delete", "pod", pod, "--wait=false")
+            self.taken_over(holders, asker, since, holder)
+            time.sleep(3)
+            silence = asker.longest_silence(since - 1)
+            self.assertLess(silence, 1.5)
+        kubectl("--namespace", "sheave-system", "rollout", "status", "--timeout=60s", "daemonset/sheave")
+
+
+def announcers(where: Node) -> list[int]:
+    """The processes on a node that announce."""
+    network = os.stat(f"/run/netns/{where.namespace}").st_ino
+    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit() and _announces(path, network)]
+
+
+def _announces(process: Path, network: int) -> bool:
+    try:
+        words = (process / "cmdline").read_bytes().split(b"\0")
+        return words[1:2] == [b"announce"] and os.stat(process / "ns/net").st_ino == network
+    except OSError:
+        # It has ended meanwhile.
+        return False

@@ -1,0 +1,136 @@
+"""A Service in front of each Gateway: with an address of its own, though all Gateways share Sheave's pods."""
+
+import http.client
+
+from tests.cluster.acceptance import gateway
+from tests.cluster.acceptance.gateway import GATEWAY_API, KINDS, NAMESPACE, POD_NAME, PROBE, GatewayTest
+from tests.cluster.acceptance.load import Load
+from tests.cluster.api import Object
+from tests.cluster.tests import running
+from tests.cluster.tests.running import ECHO, container
+
+tearDownModule = running.stop
+
+SERVICES = "/api/v1/namespaces/sheave-system/services"
+
+
+def setUpModule() -> None:
+    gateway.install_chart("service.perGateway=true", "lowPorts=false", workload="deployment")
+
+
+class ServicesTest(GatewayTest):
+    def setUp(self) -> None:
+        super().setUp()
+        for name in ("one", "two"):
+            self.run_app(name)
+            self.make_gateway(name, 80)
+
+    def find_address(self) -> None:
+        """Each Gateway has its own."""
+
+    def run_app(self, name: str) -> None:
+        image = container(ECHO, env=[POD_NAME, NAMESPACE], readinessProbe=PROBE)
+        labels = {"app": name}
+        template = {"metadata": {"labels": labels}, "spec": {"containers": [image]}}
+        self.make("deployments", name, spec={"selector": {"matchLabels": labels}, "template": template})
+        self.make("services", name, spec={"selector": labels, "ports": [{"port": 80, "targetPort": 3000}]})
+
+    def make_gateway(self, name: str, port: int) -> None:
+        """All of its requests go to the Service of that name."""
+        listener = {"name": "http", "port": port, "protocol": "HTTP"}
+        infrastructure = {"labels": {"team": name}, "annotations": {"lb.test/of": name}}
+        spec = {"gatewayClassName": "sheave", "listeners": [listener], "infrastructure": infrastructure}
+        self.create("gateways", name, spec)
+        rules = [{"backendRefs": [{"name": name, "port": 80}]}]
+        self.create("httproutes", name, {"parentRefs": [{"name": name}], "rules": rules})
+
+    def create(self, kind: str, name: str, spec: Object) -> None:
+        path = f"{GATEWAY_API}/namespaces/{self.namespace}/{kind}"
+        self.api.post(path, {"metadata": {"name": name}, "spec": spec, **KINDS[kind]})
+
+    def gateway(self, name: str) -> Object:
+        return self.api.get(f"{GATEWAY_API}/namespaces/{self.namespace}/gateways/{name}")
+
+    def address_of(self, name: str) -> str:
+        given = self.wait(lambda: self.gateway(name)["status"].get("addresses"), f"an address of {name}")
+        return given[0]["value"]
+
+    def service_of(self, name: str) -> Object | None:
+        services = self.api.get(SERVICES, labelSelector="sheave.dev/front=gateway")["items"]
+        wanted = f"{self.namespace}/{name}"
+        found = [it for it in services if it["metadata"]["annotations"]["sheave.dev/gateway"] == wanted]
+        self.assertLessEqual(len(found), 1)
+        return found[0] if found else None
+
+    def app_at(self, address: str, port: int) -> str | None:
+        """Which application answers there."""
+        connection = http.client.HTTPConnection(address, port, timeout=2)
+        try:
+            connection.request("GET", "/")
+            response = connection.getresponse()
+            body = response.read().decode()
+        except OSError:
+            return None
+        finally:
+            connection.close()
+        return next((name for name in ("one", "two") if f'"{name}-' in body), None)
+
+    def test_gateways_with_one_port_have_an_address_each_until_they_go(self) -> None:
+        one, two = self.address_of("one"), self.address_of("two")
+        self.assertNotEqual(one, two)
+        self.wait(lambda: self.app_at(one, 80) == "one", "an answer of one")
+        self.wait(lambda: self.app_at(two, 80) == "two", "an answer of two")
+        service = self.service_of("one")
+        assert service
+        self.assertEqual(service["metadata"]["labels"]["team"], "one")
+        self.assertEqual(service["metadata"]["annotations"]["lb.test/of"], "one")
+        self.assertEqual([it["name"] for it in service["metadata"]["ownerReferences"]], ["sheave-peers"])
+        self.assertEqual([it["ip"] for it in service["status"]["loadBalancer"]["ingress"]], [one])
+        conditions = {it["type"]: it["status"] for it in self.gateway("one")["status"]["conditions"]}
+        self.assertEqual(conditions["Programmed"], "True")
+        with Load(one, "any.test", 4, 0.01) as load:
+            self.api.delete(f"{GATEWAY_API}/namespaces/{self.namespace}/gateways/two")
+            self.wait(lambda: self.service_of("two") is None, "the end of the Service of two")
+            # What somebody else changes is changed back; what is said of other things stays.
+            path = f"{SERVICES}/{service['metadata']['name']}"
+            self.api.patch(path, {"metadata": {"labels": {"team": "nobody", "theirs": "yes"}}})
+            self.wait(lambda: self.labels(path).get("team") == "one", "the label of one")
+            self.assertEqual(self.labels(path).get("theirs"), "yes")
+        self.assertEqual(load.problems(), [])
+
+    def labels(self, path: str) -> dict[str, str]:
+        return self.api.get(path)["metadata"]["labels"]
+
+    def test_ports_follow_the_listeners_and_the_address_stays(self) -> None:
+        address = self.address_of("one")
+        self.wait(lambda: self.app_at(address, 80) == "one", "an answer of one")
+        listeners = [{"name": name, "port": port, "protocol": "HTTP"} for name, port in (("http", 80), ("more", 8080))]
+        path = f"{GATEWAY_API}/namespaces/{self.namespace}/gateways/one"
+        with Load(address, "any.test", 4, 0.01) as load:
+            self.api.patch(path, {"spec": {"listeners": listeners}})
+            self.wait(lambda: self.app_at(address, 8080) == "one", "an answer at the second port")
+        self.assertEqual(load.problems(), [])
+        self.assertEqual(self.address_of("one"), address)
+
+    def test_a_service_of_somebody_else_is_left_alone(self) -> None:
+        self.address_of("one")
+        service = self.service_of("one")
+        assert service
+        name = service["metadata"]["name"]
+        self.api.delete(f"{GATEWAY_API}/namespaces/{self.namespace}/gateways/one")
+        self.wait(lambda: self.service_of("one") is None, "the end of the Service of one")
+        theirs = {"metadata": {"name": name}, "spec": {"ports": [{"port": 99}]}}
+        self.api.post(SERVICES, theirs)
+        self.addCleanup(self.api.delete, f"{SERVICES}/{name}")
+        self.create("gateways", "one", {
+            "gatewayClassName": "sheave", "listeners": [{"name": "http", "port": 80, "protocol": "HTTP"}],
+        })  # fmt: skip
+        said = self.wait(lambda: self.programmed("one"), "what is said of the Gateway")
+        self.assertIn("not Sheave's", said)
+        self.assertEqual([it["port"] for it in self.api.get(f"{SERVICES}/{name}")["spec"]["ports"]], [99])
+
+    def programmed(self, name: str) -> str | None:
+        """Why it is not."""
+        conditions = self.gateway(name).get("status", {}).get("conditions", [])
+        found = [it["message"] for it in conditions if it["type"] == "Programmed" and it["reason"] == "AddressNotAssigned"]
+        return next((message for message in found if "already" in message), None)
