@@ -109,7 +109,7 @@ pub use namespace::{
 };
 pub use read::{parse, read};
 pub use reference_grant::{GrantFrom, GrantTo, ReferenceGrantSpec};
-pub use refused::{RefusedSpec, RefusedTarget};
+pub use refused::{RefusedSpec, RefusedTarget, Remains};
 pub use route::{ParentRef, ServiceRef};
 pub use scalar::{CorsOrigin, FieldName, Hostname, Ignored, Network, Unserved};
 pub use schema::schema;

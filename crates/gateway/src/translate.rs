@@ -192,10 +192,14 @@ impl Report {
     }
 
     fn status<S>(&mut self, kind: &'static str, object: &Resource<S>, detail: Detail) {
-        let (namespace, name) = (&*object.metadata.namespace, &*object.metadata.name);
+        self.owner_status(Owner::of(kind, object), detail);
+    }
+
+    fn owner_status(&mut self, owner: Owner<'_>, detail: Detail) {
+        let (namespace, name) = owner.name();
         self.statuses.push(Status {
-            object: Reference { kind, namespace: namespace.into(), name: name.into() },
-            observed_generation: object.metadata.generation,
+            object: Reference { kind: owner.kind, namespace: namespace.into(), name: name.into() },
+            observed_generation: owner.metadata.generation,
             detail,
         });
     }

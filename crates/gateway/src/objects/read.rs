@@ -10,8 +10,8 @@ use super::schema::{self, schema};
 use super::{
     BackendPolicySpec, BackendTlsPolicySpec, ClientPolicySpec, ConfigMapSpec, EndpointSliceSpec,
     GatewayClassSpec, GatewaySpec, GrpcRouteSpec, HttpRouteSpec, IngressClassSpec, IngressSpec,
-    ListenerSetSpec, Metadata, NamespaceSpec, Object, ReferenceGrantSpec, RefusedSpec, Resource,
-    SecretSpec, ServiceSpec, StreamRouteSpec, TlsRouteSpec,
+    ListenerSetSpec, Metadata, NamespaceSpec, Object, ReferenceGrantSpec, RefusedSpec, Remains,
+    Resource, SecretSpec, ServiceSpec, StreamRouteSpec, TlsRouteSpec,
 };
 use crate::problem::{self, Origin, Problem};
 
@@ -88,7 +88,9 @@ pub fn parse(text: &str, file: &str) -> (Vec<Object>, Vec<Problem>) {
 /// with every version, and none of those is reported. What a definition lets pass and is no name that any object could
 /// have leads nowhere, and counts as that.
 ///
-/// In place of an object that is refused there is an [`Object::Refused`], whose status says why.
+/// In place of an object that is refused there is an [`Object::Refused`], whose status says why. What it means to others
+/// is that it is there: connections that an unreadable BackendTLSPolicy is for fail, and of our own policies all parts
+/// apply that can be read.
 pub fn read(mut value: Value, origin: Origin) -> (Vec<Object>, Vec<Problem>) {
     drop_ballast(&mut value);
     schema::drop_nulls(&mut value);
@@ -260,6 +262,11 @@ impl Kind {
         KINDS.iter().find(|kind| kind.name == name && group(kind.versions[0]) == group(version))
     }
 
+    /// Whether it is one of Sheave.
+    fn is_ours(&self) -> bool {
+        self.versions == SHEAVE
+    }
+
     /// Whether it is one of Kubernetes itself.
     fn is_of_kubernetes(&self) -> bool {
         ["", "discovery.k8s.io", "networking.k8s.io"].contains(&group(self.versions[0]))
@@ -332,11 +339,17 @@ impl Reader {
         }
         let refused = (self.source == Source::Cluster).then(|| {
             let metadata = fields.get("metadata").cloned().unwrap_or_default();
-            (metadata, RefusedSpec::of(known.name, &fields))
+            let policy = known.is_ours().then(|| fields.get("spec").cloned()).flatten();
+            (metadata, RefusedSpec::of(known.name, &fields), policy)
         });
         let before = self.problems.len();
         let object = (known.read)(self, Raw { origin, label, kind: known, fields });
-        let object = object.or_else(|| self.refused(origin, refused?, before));
+        let object = object.or_else(|| {
+            let (metadata, spec, policy) = refused?;
+            let narrows = |field: &str| narrows(known, field);
+            let remains = policy.and_then(|it| Remains::of(known.name, it, &known.schema, narrows));
+            self.refused(origin, metadata, RefusedSpec { remains, ..spec }, before)
+        });
         self.objects.extend(object);
     }
 
@@ -344,7 +357,8 @@ impl Reader {
     fn refused(
         &self,
         origin: &Origin,
-        (metadata, spec): (Value, RefusedSpec),
+        metadata: Value,
+        spec: RefusedSpec,
         before: usize,
     ) -> Option<Object> {
         let metadata = serde_json::from_value(metadata).ok()?;
