@@ -102,7 +102,7 @@ pub use ingress::{
     IngressBackend, IngressClassSpec, IngressPath, IngressPathType, IngressPaths, IngressPort,
     IngressRule, IngressService, IngressSpec, IngressTls,
 };
-pub use listener_set::{AllowedListeners, ListenerNamespaces, ListenerSetSpec, ParentGatewayRef};
+pub use listener_set::{AllowedListeners, ListenerSetSpec, ParentGatewayRef};
 pub use metadata::{Metadata, Resource};
 pub use namespace::{
     LabelExpression, LabelSelector, NAMESPACE_NAME_LABEL, NamespaceSpec, namespace_labels,

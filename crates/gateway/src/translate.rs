@@ -13,6 +13,8 @@ mod owner;
 mod certificate;
 /// References to certificates.
 mod reference;
+/// Which namespaces others may attach from.
+mod allowed;
 /// Gateways: where to accept, and which listener is whose.
 mod listener;
 /// Which listeners are added to a Gateway from beside it.

@@ -174,10 +174,10 @@ impl<'a> Index<'a> {
         self.aims.get(&service).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether a namespace has the labels that are asked for; without a selector none is meant.
-    pub(super) fn selects(&self, selector: Option<&LabelSelector>, namespace: &str) -> bool {
+    /// Whether a namespace has the labels that are asked for.
+    pub(super) fn selects(&self, selector: &LabelSelector, namespace: &str) -> bool {
         let metadata = self.namespaces.get(&("", namespace)).map(|it| &it.metadata);
-        selector.is_some_and(|it| it.matches(&namespace_labels(namespace, metadata)))
+        selector.matches(&namespace_labels(namespace, metadata))
     }
 }
 

@@ -208,7 +208,7 @@ pub(super) fn text(host: &HostPattern) -> String {
 }
 
 fn listener(host: &HostPattern) -> Listener {
-    let namespaces = AllowedNamespaces { from: FromNamespaces::All, selector: None };
+    let namespaces = AllowedNamespaces { from: Some(FromNamespaces::All), selector: None };
     Listener {
         hostname: Some(host.clone()).filter(|host| *host != HostPattern::Any).map(Hostname),
         allowed_routes: AllowedRoutes { namespaces, kinds: Vec::new() },
