@@ -79,12 +79,17 @@ pub fn shorthand(flags: &Shorthand) -> Vec<Object> {
     let gateway = |(n, listen): (usize, &Listen)| gateway(n, *listen, flags.certificates);
     objects.extend((1..).zip(&flags.listen).map(gateway).map(Arc::new).map(Object::Gateway));
     let with_http3 = (1..).zip(&flags.listen).filter(|(_, listen)| flags.serve_http3(**listen));
-    objects.extend(with_http3.map(|(n, _)| client_policy(n)).map(Arc::new).map(Object::ClientPolicy));
+    objects
+        .extend(with_http3.map(|(n, _)| client_policy(n)).map(Arc::new).map(Object::ClientPolicy));
     let parents = |protocols: &[ListenProtocol]| parents(&flags.listen, protocols);
     let requests = parents(&[ListenProtocol::Http, ListenProtocol::Https]);
     objects.extend(requests.map(http_route).map(Arc::new).map(Object::HttpRoute));
-    objects.extend(parents(&[ListenProtocol::Tcp]).map(stream_route).map(Arc::new).map(Object::TcpRoute));
-    objects.extend(parents(&[ListenProtocol::Udp]).map(stream_route).map(Arc::new).map(Object::UdpRoute));
+    objects.extend(
+        parents(&[ListenProtocol::Tcp]).map(stream_route).map(Arc::new).map(Object::TcpRoute),
+    );
+    objects.extend(
+        parents(&[ListenProtocol::Udp]).map(stream_route).map(Arc::new).map(Object::UdpRoute),
+    );
     objects.push(Object::Service(service().into()));
     objects.extend(slices(&flags.to).map(Arc::new).map(Object::EndpointSlice));
     objects.push(Object::BackendPolicy(policy(flags).into()));
