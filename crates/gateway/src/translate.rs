@@ -178,6 +178,19 @@ impl Report {
         self.problems.push(object.problem(kind, field, message));
     }
 
+    /// What is a problem if the object is meant for us. In a cluster it may be somebody else's, of whom we say nothing.
+    fn problem_if_ours<S>(
+        &mut self,
+        kind: &str,
+        object: &Resource<S>,
+        field: &str,
+        message: impl Into<String>,
+    ) {
+        if !object.metadata.in_cluster {
+            self.problem(kind, object, field, message);
+        }
+    }
+
     /// A problem that several may come upon.
     fn once(&mut self, problem: Problem) {
         if !self.problems.contains(&problem) {

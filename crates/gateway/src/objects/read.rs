@@ -362,6 +362,7 @@ impl Reader {
         before: usize,
     ) -> Option<Object> {
         let metadata = serde_json::from_value(metadata).ok()?;
+        let metadata = Metadata { in_cluster: true, ..metadata };
         let Problem { field, message, .. } = self.problems.get(before)?;
         let spec = RefusedSpec { message: format!("{field}: {message}"), ..spec };
         Some(Object::Refused(Arc::new(Resource { origin: origin.clone(), metadata, spec })))
@@ -416,7 +417,8 @@ impl Reader {
         let metadata = metadata.unwrap_or_else(|| json!({}));
         let metadata = self.read_part::<Metadata>(raw, &METADATA, "metadata", metadata);
         let spec = self.read_part::<S>(raw, &raw.kind.schema, field, spec);
-        Some(Arc::new(Resource { origin: raw.origin.clone(), metadata: metadata?, spec: spec? }))
+        let metadata = Metadata { in_cluster: self.source == Source::Cluster, ..metadata? };
+        Some(Arc::new(Resource { origin: raw.origin.clone(), metadata, spec: spec? }))
     }
 
     /// A part of an object, if it is without fault; all faults are reported.

@@ -218,7 +218,7 @@ pub(super) fn gateways<'a>(
             Some(_) => {}
             None => {
                 let message = format!("there is no GatewayClass {class}");
-                report.problem("Gateway", object, "spec.gatewayClassName", message);
+                report.problem_if_ours("Gateway", object, "spec.gatewayClassName", message);
             }
         }
     }
