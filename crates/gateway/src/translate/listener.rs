@@ -453,6 +453,10 @@ impl<'a> Asked<'a, '_> {
                 format!("{} is not supported, only HTTP, HTTPS, TLS, TCP and UDP", spec.protocol);
             return fault(Reason::UnsupportedProtocol, "protocol", &message);
         };
+        if spec.port == 0 && self.owner.metadata.in_cluster {
+            let message = "must be from 1 to 65535: nobody would know which port was taken";
+            return fault(Reason::PortUnavailable, "port", message);
+        }
         if spec.tls.is_some() && !protocol.is_encrypted() {
             let message = "is only for the protocols HTTPS and TLS";
             return fault(Reason::UnsupportedValue, "tls", message);

@@ -73,7 +73,9 @@ fn port(
     report: &mut Report,
 ) -> u16 {
     let Some(value) = class.metadata.annotations.get(annotation) else { return usual };
-    value.parse().unwrap_or_else(|_| {
+    // Any free port, as files may have it, is of no use where nobody would know which.
+    let is_port = |port: &u16| *port != 0 || !class.metadata.in_cluster;
+    value.parse().ok().filter(is_port).unwrap_or_else(|| {
         let message = format!("{annotation} must be a port, is {value}");
         report.problem("IngressClass", class, super::annotation::FIELD, message);
         usual
