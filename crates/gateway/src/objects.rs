@@ -100,14 +100,14 @@ pub use ingress::{
     IngressBackend, IngressClassSpec, IngressPath, IngressPathType, IngressPaths, IngressPort,
     IngressRule, IngressService, IngressSpec, IngressTls,
 };
-pub use listener_set::{AllowedListeners, ListenerNamespaces, ListenerSetSpec, ParentGatewayRef};
+pub use listener_set::{AllowedListeners, ListenerSetSpec, ParentGatewayRef};
 pub use metadata::{Metadata, Resource, Shared};
 pub use namespace::{
     LabelExpression, LabelSelector, NAMESPACE_NAME_LABEL, NamespaceSpec, namespace_labels,
 };
 pub use read::{parse, read};
 pub use reference_grant::{GrantFrom, GrantTo, ReferenceGrantSpec};
-pub use refused::{RefusedSpec, RefusedTarget};
+pub use refused::{RefusedSpec, RefusedTarget, Remains};
 pub use route::{ParentRef, ServiceRef};
 pub use scalar::{CorsOrigin, FieldName, Hostname, Ignored, Network, TargetPort, Unserved};
 pub use schema::schema;

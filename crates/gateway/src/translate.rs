@@ -13,6 +13,8 @@ mod owner;
 mod certificate;
 /// References to certificates.
 mod reference;
+/// Which namespaces others may attach from.
+mod allowed;
 /// Gateways: where to accept, and which listener is whose.
 mod listener;
 /// Which listeners are added to a Gateway from beside it.
@@ -184,6 +186,19 @@ impl Report {
         self.problems.push(object.problem(kind, field, message));
     }
 
+    /// What is a problem if the object is meant for us. In a cluster it may be somebody else's, of whom we say nothing.
+    fn problem_if_ours<S>(
+        &mut self,
+        kind: &str,
+        object: &Resource<S>,
+        field: &str,
+        message: impl Into<String>,
+    ) {
+        if !object.metadata.in_cluster {
+            self.problem(kind, object, field, message);
+        }
+    }
+
     /// A problem that several may come upon.
     fn once(&mut self, problem: Problem) {
         if !self.problems.contains(&problem) {
@@ -200,10 +215,14 @@ impl Report {
     }
 
     fn status<S>(&mut self, kind: &'static str, object: &Resource<S>, detail: Detail) {
-        let (namespace, name) = (&*object.metadata.namespace, &*object.metadata.name);
+        self.owner_status(Owner::of(kind, object), detail);
+    }
+
+    fn owner_status(&mut self, owner: Owner<'_>, detail: Detail) {
+        let (namespace, name) = owner.name();
         self.statuses.push(Status {
-            object: Reference { kind, namespace: namespace.into(), name: name.into() },
-            observed_generation: object.metadata.generation,
+            object: Reference { kind: owner.kind, namespace: namespace.into(), name: name.into() },
+            observed_generation: owner.metadata.generation,
             detail,
         });
     }

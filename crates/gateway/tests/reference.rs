@@ -189,6 +189,13 @@ const PAGE_HEAD: &str = "\
 Policies of `apiVersion: sheave.dev/v1alpha1` are attached to what they change by `spec.targetRefs`. An unknown field, a
 value of the wrong type and one beyond its limits are errors. Durations are written as in Gateway API (GEP-2257): `5s`,
 `100ms`, `1h30m`.
+
+In a file such an error refuses the edit. In a cluster, whose definitions may be newer or older than Sheave, the part of
+the spec that it is in (`queue`, `timeouts`, ...) is as if it were not given, and all other parts apply: an endpoint does
+not lose its limit because of an algorithm that this version does not know. The status says so, with `Accepted` false
+and the first reason. Two parts are not left out alone: with an unreadable `targetRefs` nobody can say whom the policy is
+for, and nothing of it applies; with an unreadable `tls` nobody can say whom to believe, and connections to the endpoints
+fail unless a BackendTLSPolicy says so.
 ";
 
 /// A line for each field; those of objects follow under their own heading.

@@ -94,22 +94,20 @@ pub struct AllowedRoutes {
     pub kinds: Vec<RouteKind>,
 }
 
-/// The namespaces from which routes may attach.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+/// The namespaces from which routes or ListenerSets may attach.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AllowedNamespaces {
-    /// Which ones.
-    #[serde(default)]
-    pub from: FromNamespaces,
+    /// Which ones; when not given, for routes the same, for ListenerSets none.
+    pub from: Option<FromNamespaces>,
     /// Their labels, for `from: Selector`.
     pub selector: Option<LabelSelector>,
 }
 
 /// Namespaces, relative to that of the object that says it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 pub enum FromNamespaces {
     /// Its own.
-    #[default]
     Same,
     /// Every one.
     All,

@@ -3,8 +3,7 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::gateway::{FromNamespaces, Listener};
-use super::namespace::LabelSelector;
+use super::gateway::{AllowedNamespaces, Listener};
 
 /// Listeners, and the Gateway that they are added to.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
@@ -38,21 +37,5 @@ pub struct ParentGatewayRef {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct AllowedListeners {
     /// From which namespaces.
-    pub namespaces: ListenerNamespaces,
-}
-
-/// The namespaces from which ListenerSets may attach.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct ListenerNamespaces {
-    /// Which ones; none when not given.
-    pub from: FromNamespaces,
-    /// Their labels, for `from: Selector`.
-    pub selector: Option<LabelSelector>,
-}
-
-impl Default for ListenerNamespaces {
-    fn default() -> Self {
-        Self { from: FromNamespaces::None, selector: None }
-    }
+    pub namespaces: AllowedNamespaces,
 }

@@ -44,6 +44,9 @@ pub struct Metadata {
     /// Which version of the spec this is: the `observedGeneration` of its status.
     #[serde(default)]
     pub generation: i64,
+    /// Whether an API server holds it, where it may be somebody else's; what is in a file is meant for us.
+    #[serde(skip)]
+    pub in_cluster: bool,
 }
 
 impl Metadata {
@@ -56,6 +59,7 @@ impl Metadata {
             annotations: BTreeMap::new(),
             creation_timestamp: None,
             generation: 0,
+            in_cluster: false,
         }
     }
 

@@ -10,8 +10,8 @@ use super::schema::{self, schema};
 use super::{
     BackendPolicySpec, BackendTlsPolicySpec, ClientPolicySpec, ConfigMapSpec, EndpointSliceSpec,
     GatewayClassSpec, GatewaySpec, GrpcRouteSpec, HttpRouteSpec, IngressClassSpec, IngressSpec,
-    ListenerSetSpec, Metadata, NamespaceSpec, Object, ReferenceGrantSpec, RefusedSpec, Resource,
-    SecretSpec, ServiceSpec, Shared, StreamRouteSpec, TlsRouteSpec,
+    ListenerSetSpec, Metadata, NamespaceSpec, Object, ReferenceGrantSpec, RefusedSpec, Remains,
+    Resource, SecretSpec, ServiceSpec, Shared, StreamRouteSpec, TlsRouteSpec,
 };
 use crate::problem::{self, Origin, Problem};
 
@@ -88,7 +88,9 @@ pub fn parse(text: &str, file: &str) -> (Vec<Object>, Vec<Problem>) {
 /// with every version, and none of those is reported. What a definition lets pass and is no name that any object could
 /// have leads nowhere, and counts as that.
 ///
-/// In place of an object that is refused there is an [`Object::Refused`], whose status says why.
+/// In place of an object that is refused there is an [`Object::Refused`], whose status says why. What it means to others
+/// is that it is there: connections that an unreadable BackendTLSPolicy is for fail, and of our own policies all parts
+/// apply that can be read.
 pub fn read(mut value: Value, origin: Origin) -> (Vec<Object>, Vec<Problem>) {
     drop_ballast(&mut value);
     schema::drop_nulls(&mut value);
@@ -260,6 +262,11 @@ impl Kind {
         KINDS.iter().find(|kind| kind.name == name && group(kind.versions[0]) == group(version))
     }
 
+    /// Whether it is one of Sheave.
+    fn is_ours(&self) -> bool {
+        self.versions == SHEAVE
+    }
+
     /// Whether it is one of Kubernetes itself.
     fn is_of_kubernetes(&self) -> bool {
         ["", "discovery.k8s.io", "networking.k8s.io"].contains(&group(self.versions[0]))
@@ -335,20 +342,29 @@ impl Reader {
             return self.report(origin, &label, "apiVersion", message);
         }
         let before = self.problems.len();
+        // Whole, for what we do not know of it is taken out as it is read.
+        let is_kept = self.source == Source::Cluster && known.is_ours();
+        let policy = is_kept.then(|| fields.get("spec").cloned()).flatten();
         let metadata = fields.remove("metadata").unwrap_or_else(|| json!({}));
         let mut raw = Raw { origin, label, kind: known, metadata, spec: Value::Null, fields };
-        let object = (known.read)(self, &mut raw).or_else(|| self.refused(raw, before));
+        let object = (known.read)(self, &mut raw).or_else(|| self.refused(raw, policy, before));
         self.objects.extend(object);
     }
 
-    /// What stands in for an object of a cluster that cannot be read, for the first of the problems since `before`.
-    fn refused(&self, raw: Raw<'_>, before: usize) -> Option<Object> {
+    /// What stands in for an object of a cluster that cannot be read, for the first of the problems since `before`; all of
+    /// its spec, if it is a policy of ours.
+    fn refused(&self, raw: Raw<'_>, policy: Option<Value>, before: usize) -> Option<Object> {
         if self.source == Source::File {
             return None;
         }
         let metadata = serde_json::from_value(raw.metadata).ok()?;
+        let metadata = Metadata { in_cluster: true, ..metadata };
         let Problem { field, message, .. } = self.problems.get(before)?;
-        let spec = RefusedSpec::of(raw.kind.name, &raw.spec, format!("{field}: {message}"));
+        let kind = raw.kind;
+        let spec = RefusedSpec::of(kind.name, &raw.spec, format!("{field}: {message}"));
+        let narrows = |field: &str| narrows(kind, field);
+        let remains = policy.and_then(|it| Remains::of(kind.name, it, &kind.schema, narrows));
+        let spec = RefusedSpec { remains, ..spec };
         let origin = raw.origin.clone();
         Some(Object::Refused(Resource { origin, metadata, spec }.into()))
     }
@@ -401,7 +417,8 @@ impl Reader {
         let named = self.read_part::<Metadata>(raw, &METADATA, "metadata", &mut metadata);
         let asked = self.read_part::<S>(raw, &raw.kind.schema, field, &mut spec);
         (raw.metadata, raw.spec) = (metadata, spec);
-        Some(Resource { origin: raw.origin.clone(), metadata: named?, spec: asked? }.into())
+        let metadata = Metadata { in_cluster: self.source == Source::Cluster, ..named? };
+        Some(Resource { origin: raw.origin.clone(), metadata, spec: asked? }.into())
     }
 
     /// A part of an object, if it is without fault; all faults are reported.

@@ -85,6 +85,11 @@ impl<'a, S> Asking<'a, S> {
                 }
                 // Another controller's Gateway.
                 Ok(None) => {}
+                // Nor is what no Gateway is: the routes of a mesh have Services for parents.
+                Err((part @ "kind", message)) => {
+                    let field = format!("{field}.{part}");
+                    report.problem_if_ours(self.kind, self.route, &field, message);
+                }
                 Err((part, message)) => {
                     report.problem(self.kind, self.route, &format!("{field}.{part}"), message);
                 }

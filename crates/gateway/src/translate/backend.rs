@@ -5,11 +5,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use super::grant::permits;
-use super::index::{Index, Name};
+use super::index::{Aim, Index, Name};
 use super::{Fault, Report};
 use crate::objects::{
-    AddressType, BackendPolicySpec, BackendTlsPolicySpec, EndpointSliceSpec, Metadata, Object,
-    Resource, ServicePort, ServiceRef, ServiceSpec, ServiceType, SliceEndpoint, SlicePort,
+    AddressType, EndpointSliceSpec, Object, Resource, ServicePort, ServiceRef, ServiceSpec,
+    ServiceType, SliceEndpoint, SlicePort,
 };
 use crate::problem::Problem;
 use crate::snapshot::{BackendKey, EndpointSpec, Source, Transport};
@@ -207,24 +207,9 @@ fn protocol_fault(index: &Index<'_>, service: Name<'_>, port: &ServicePort) -> O
 }
 
 /// Whether a policy says whom to believe at a port: a BackendTLSPolicy, or a BackendPolicy that believes anybody.
-fn is_encrypted(index: &Index<'_>, (namespace, name): Name<'_>, port: &ServicePort) -> bool {
-    let is_meant = |target: &str, section: Option<&String>| {
-        target == name && section.is_none_or(|section| *section == port.name)
-    };
-    let by_tls_policy = |policy: &Resource<BackendTlsPolicySpec>| {
-        let mut targets = policy.spec.target_refs.iter();
-        targets.any(|target| is_meant(&target.name, target.section_name.as_ref()))
-    };
-    let by_backend_policy = |policy: &Resource<BackendPolicySpec>| {
-        let mut targets = policy.spec.target_refs.iter();
-        policy.spec.tls.insecure_skip_verify
-            && targets.any(|target| is_meant(&target.name, target.section_name.as_ref()))
-    };
-    let is_here = |metadata: &Metadata| metadata.namespace == namespace;
-    let mut tls_policies = index.backend_tls_policies.values();
-    let mut policies = index.backend_policies.values();
-    tls_policies.any(|policy| is_here(&policy.metadata) && by_tls_policy(policy))
-        || policies.any(|policy| is_here(&policy.metadata) && by_backend_policy(policy))
+fn is_encrypted(index: &Index<'_>, service: Name<'_>, port: &ServicePort) -> bool {
+    let is_meant = |aim: &Aim<'_>| aim.section.is_none_or(|section| *section == *port.name);
+    index.aims_at(service).iter().any(|aim| aim.encrypts && is_meant(aim))
 }
 
 fn service_of(slice: &Resource<EndpointSliceSpec>) -> Option<Name<'_>> {

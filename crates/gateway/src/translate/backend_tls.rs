@@ -3,20 +3,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::index::{Index, by_age};
+use super::index::{BACKEND_TLS_POLICY as KIND, Index, Name, sorted_by_age};
 use super::listener::OurGateway;
 use super::owner::Owner;
 use super::policy::{Attached, Reference, find_service};
 use super::reference::{Holder, Reasons};
+use super::speech::believing;
 use super::{Fault, Report, condition};
 use crate::matching::HostPattern;
 use crate::objects::{
-    BackendTlsPolicySpec, BackendTlsTarget, Resource, SubjectAltName, SubjectAltNameType,
+    BackendTlsPolicySpec, Metadata, RefusedSpec, Resource, SubjectAltName, SubjectAltNameType,
 };
 use crate::snapshot::{BackendKey, Certificate, EndpointTls, Roots, SubjectName};
-use crate::status::{ConditionType, Detail, Reason, TargetStatus};
+use crate::status::{Condition, ConditionType, Detail, Reason, TargetStatus};
 
-const KIND: &str = "BackendTLSPolicy";
 const AUTHORITY: Reasons =
     Reasons { kind: Reason::InvalidKind, target: Reason::InvalidCACertificateRef };
 
@@ -25,71 +25,136 @@ pub(super) type Ancestors = BTreeMap<BackendKey, BTreeSet<usize>>;
 
 /// The BackendTLSPolicies of Services and their ports.
 pub(super) struct BackendTlsPolicies<'a> {
-    attached: Attached<'a, BackendTlsPolicySpec>,
+    attached: Attached<'a>,
     /// In order of age.
     made: Vec<Made<'a>>,
 }
 
 /// What a policy comes to.
 struct Made<'a> {
-    policy: &'a Resource<BackendTlsPolicySpec>,
-    tls: EndpointTls,
-    /// Why it is not accepted.
-    fault: Option<Fault>,
-    /// References that lead nowhere.
-    unresolved: Vec<Fault>,
+    policy: Owner<'a>,
+    /// The names of its targets.
+    services: Vec<&'a str>,
+    /// None if nobody can read it.
+    tls: Option<EndpointTls>,
+    /// Whether it is accepted, and what else its status says.
+    conditions: Vec<Condition>,
 }
 
-/// Every BackendTLSPolicy at its targets.
+/// A BackendTLSPolicy, whether it can be read or not.
+enum Asked<'a> {
+    Read(&'a Resource<BackendTlsPolicySpec>),
+    Refused(&'a Resource<RefusedSpec>),
+}
+
+/// Every BackendTLSPolicy at its targets, also those that cannot be read: nothing is sent in clear text that somebody
+/// wanted encrypted.
 pub(super) fn backend_tls_policies<'a>(
     index: &Index<'a>,
     report: &mut Report,
 ) -> BackendTlsPolicies<'a> {
-    let mut policies = BackendTlsPolicies { attached: Attached(BTreeMap::new()), made: Vec::new() };
-    for policy in by_age(&index.backend_tls_policies) {
-        let mut made = make(index, policy, report);
-        let mut faults = validation_faults(&policy.spec);
-        if !faults.is_empty() {
-            made.tls.roots = Roots::Given(Vec::new());
-        }
-        for (n, target) in policy.spec.target_refs.iter().enumerate() {
-            faults.extend(policies.attach(index, policy, n, target).err());
-        }
-        faults.iter().for_each(|fault| report.fault(KIND, policy, fault));
-        let fault = faults.into_iter().next();
-        made.fault = fault.or(made.fault);
+    let read = index.backend_tls_policies.values().copied().map(Asked::Read);
+    let refused = index.refused.iter().copied().filter(|it| it.spec.kind == KIND);
+    let asked = sorted_by_age(read.chain(refused.map(Asked::Refused)), Asked::metadata);
+    let mut policies = BackendTlsPolicies { attached: Attached::default(), made: Vec::new() };
+    for asked in asked {
+        let made = match asked {
+            Asked::Read(policy) => policies.read(index, policy, report),
+            Asked::Refused(policy) => policies.refused(index, policy, report),
+        };
         policies.made.push(made);
     }
     policies
 }
 
+impl<'a> Asked<'a> {
+    fn metadata(&self) -> &'a Metadata {
+        match self {
+            Self::Read(policy) => &policy.metadata,
+            Self::Refused(policy) => &policy.metadata,
+        }
+    }
+}
+
 impl<'a> BackendTlsPolicies<'a> {
-    fn attach(
+    fn read(
         &mut self,
         index: &Index<'_>,
         policy: &'a Resource<BackendTlsPolicySpec>,
-        place: usize,
-        target: &'a BackendTlsTarget,
+        report: &mut Report,
+    ) -> Made<'a> {
+        let owner = Owner::of(KIND, policy);
+        let (mut tls, fault, unresolved) = make(index, policy, report);
+        let mut faults = validation_faults(&policy.spec);
+        if !faults.is_empty() {
+            tls.roots = Roots::Given(Vec::new());
+        }
+        for (n, target) in policy.spec.target_refs.iter().enumerate() {
+            let reference =
+                Reference { name: &target.name, section: target.section_name.as_deref() };
+            let attached = if target.group.is_empty() && target.kind == "Service" {
+                self.attach(index, owner, n, &reference)
+            } else {
+                let message = format!("{} is not supported, only Service", target.kind);
+                let field = format!("spec.targetRefs[{n}].kind");
+                Err(Fault::new(Reason::TargetNotFound, field, message))
+            };
+            faults.extend(attached.err());
+        }
+        faults.iter().for_each(|fault| report.owner_fault(owner, fault));
+        let fault = faults.into_iter().next().or(fault);
+        let (resolved, unresolved) = (ConditionType::ResolvedRefs, unresolved.first());
+        Made {
+            policy: owner,
+            services: policy.spec.target_refs.iter().map(|target| &*target.name).collect(),
+            tls: Some(tls),
+            conditions: vec![
+                condition(ConditionType::Accepted, Reason::Accepted, fault.as_ref()),
+                condition(resolved, Reason::ResolvedRefs, unresolved),
+            ],
+        }
+    }
+
+    /// One that cannot be read has its targets all the same, and believes nobody.
+    fn refused(
+        &mut self,
+        index: &Index<'_>,
+        policy: &'a Resource<RefusedSpec>,
+        report: &mut Report,
+    ) -> Made<'a> {
+        let owner = Owner::of(KIND, policy);
+        for (n, target) in policy.spec.services().enumerate() {
+            let reference =
+                Reference { name: &target.name, section: target.section_name.as_deref() };
+            let attached = self.attach(index, owner, n, &reference);
+            attached.err().iter().for_each(|fault| report.owner_fault(owner, fault));
+        }
+        let message = format!("{}; no endpoint is believed", policy.spec.message);
+        Made {
+            policy: owner,
+            services: policy.spec.services().map(|target| &*target.name).collect(),
+            tls: None,
+            conditions: vec![Condition::no(ConditionType::Accepted, Reason::Invalid, message)],
+        }
+    }
+
+    fn attach(
+        &mut self,
+        index: &Index<'_>,
+        policy: Owner<'a>,
+        number: usize,
+        reference: &Reference<'a>,
     ) -> Result<(), Fault> {
-        let field = format!("spec.targetRefs[{place}]");
-        let missing = |part: &str, message: String| {
+        let (namespace, name) = policy.name();
+        let field = format!("spec.targetRefs[{number}]");
+        find_service(index, namespace, reference).map_err(|(part, message)| {
             Fault::new(Reason::TargetNotFound, format!("{field}.{part}"), message)
-        };
-        if !target.group.is_empty() || target.kind != "Service" {
-            let message = format!("{} is not supported, only Service", target.kind);
-            return Err(missing("kind", message));
-        }
-        let namespace = &policy.metadata.namespace;
-        let reference = Reference { name: &target.name, section: target.section_name.as_deref() };
-        find_service(index, namespace, &reference)
-            .map_err(|(part, message)| missing(part, message))?;
-        let target = (&**namespace, reference.name, reference.section);
-        if let Some(older) = self.attached.0.get(&target) {
-            let message = format!("{KIND} {} has this target and is older", older.metadata.name);
-            return Err(Fault::new(Reason::Conflicted, field, message));
-        }
-        self.attached.0.insert(target, policy);
-        Ok(())
+        })?;
+        let target = (namespace, reference.name, reference.section);
+        self.attached.give(target, self.made.len(), name).map_err(|older| {
+            let message = format!("{KIND} {older} has this target and is older");
+            Fault::new(Reason::Conflicted, field, message)
+        })
     }
 
     /// How connections to a backend are encrypted; `port` is the name of its Service's port.
@@ -99,18 +164,15 @@ impl<'a> BackendTlsPolicies<'a> {
         port: Option<&str>,
         client: Option<Arc<Certificate>>,
     ) -> Option<Arc<EndpointTls>> {
-        let policy = self.attached.find((&key.namespace, &key.service, port))?;
-        let made = self.made.iter().find(|made| std::ptr::eq(made.policy, policy))?;
-        Some(Arc::new(EndpointTls { client, ..made.tls.clone() }))
+        let made = &self.made[self.attached.find((&key.namespace, &key.service, port))?];
+        let believing_nobody = || believing(Roots::Given(Vec::new()), key);
+        let tls = made.tls.clone().unwrap_or_else(believing_nobody);
+        Some(Arc::new(EndpointTls { client, ..tls }))
     }
 
     /// Whether connections to a Service, or to one of its ports, are encrypted.
     pub(super) fn covers(&self, namespace: &str, service: &str, port: Option<&str>) -> bool {
-        let is_meant = |&(of, name, section): &(&str, &str, Option<&str>)| {
-            let same_port = port.is_none() || section.is_none() || section == port;
-            (of, name) == (namespace, service) && same_port
-        };
-        self.attached.0.keys().any(is_meant)
+        self.attached.covers(namespace, service, port)
     }
 
     /// What became of each policy, for each Gateway that leads to one of its targets.
@@ -120,40 +182,37 @@ impl<'a> BackendTlsPolicies<'a> {
         gateways: &[OurGateway<'_>],
         report: &mut Report,
     ) {
-        for Made { policy, fault, unresolved, .. } in &self.made {
-            let is_target = |key: &BackendKey| {
-                let targets = &policy.spec.target_refs;
-                *key.namespace == *policy.metadata.namespace
-                    && targets.iter().any(|target| target.name == *key.service)
-            };
-            let keys = ancestors.iter().filter(|(key, _)| is_target(key));
-            let places: BTreeSet<_> = keys.flat_map(|(_, places)| places).collect();
+        let mut leading: BTreeMap<Name<'_>, BTreeSet<usize>> = BTreeMap::new();
+        for (key, places) in ancestors {
+            leading.entry((&key.namespace, &key.service)).or_default().extend(places);
+        }
+        for Made { policy, services, conditions, .. } in &self.made {
+            let (namespace, _) = policy.name();
+            let places = services.iter().filter_map(|service| leading.get(&(namespace, service)));
+            let places: BTreeSet<_> = places.flatten().collect();
             let status = |place: &usize| {
                 let metadata = &gateways[*place].object.metadata;
-                let resolved = unresolved.first();
                 TargetStatus {
                     kind: "Gateway",
                     namespace: metadata.namespace.clone(),
                     name: metadata.name.clone(),
                     section_name: None,
-                    conditions: vec![
-                        condition(ConditionType::Accepted, Reason::Accepted, fault.as_ref()),
-                        condition(ConditionType::ResolvedRefs, Reason::ResolvedRefs, resolved),
-                    ],
+                    conditions: conditions.clone(),
                 }
             };
             let statuses = places.into_iter().map(status).collect();
-            report.status(KIND, policy, Detail::Policy(statuses));
+            report.owner_status(*policy, Detail::Policy(statuses));
         }
     }
 }
 
-/// What a policy says. One that is wrong believes nobody, so that nothing is sent that somebody wanted encrypted.
-fn make<'a>(
+/// What a policy says, why it is not accepted, and the references that lead nowhere. One that is wrong believes nobody,
+/// so that nothing is sent that somebody wanted encrypted.
+fn make(
     index: &Index<'_>,
-    policy: &'a Resource<BackendTlsPolicySpec>,
+    policy: &Resource<BackendTlsPolicySpec>,
     report: &mut Report,
-) -> Made<'a> {
+) -> (EndpointTls, Option<Fault>, Vec<Fault>) {
     let validation = &policy.spec.validation;
     let holder = Holder { index, owner: Owner::of(KIND, policy) };
     let (mut roots, mut unresolved) = (Vec::new(), Vec::new());
@@ -177,7 +236,7 @@ fn make<'a>(
         roots: if is_system { Roots::System } else { Roots::Given(roots) },
         client: None,
     };
-    Made { policy, tls, fault, unresolved }
+    (tls, fault, unresolved)
 }
 
 /// Everything that cannot be, though each value alone is allowed.

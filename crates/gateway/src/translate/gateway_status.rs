@@ -35,7 +35,13 @@ fn places(gateway: &OurGateway<'_>, addresses: &Addresses) -> Vec<Place> {
 }
 
 fn gateway_conditions(gateway: &OurGateway<'_>) -> Vec<Condition> {
-    let mut conditions = state(gateway).to_vec();
+    let [mut accepted, programmed] = state(gateway);
+    // It is accepted all the same: its own listeners are none the worse for it.
+    if let Some(Fault { field, message, .. }) = &gateway.unclear {
+        let separator = if accepted.message.is_empty() { "" } else { "; " };
+        accepted.message += &format!("{separator}{field} {message}");
+    }
+    let mut conditions = vec![accepted, programmed];
     if let Some(client) = &gateway.client_certificate {
         let kind = ConditionType::ResolvedRefs;
         conditions.push(condition(kind, Reason::ResolvedRefs, client.as_ref().err()));

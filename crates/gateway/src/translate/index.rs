@@ -6,9 +6,13 @@ use super::Report;
 use crate::objects::{
     BackendPolicySpec, BackendTlsPolicySpec, ClientPolicySpec, ConfigMapSpec, EndpointSliceSpec,
     GatewayClassSpec, GatewaySpec, GrpcRouteSpec, HttpRouteSpec, IngressClassSpec, IngressSpec,
-    LabelSelector, ListenerSetSpec, NamespaceSpec, Object, ReferenceGrantSpec, RefusedSpec,
-    Resource, SecretSpec, ServiceSpec, StreamRouteSpec, TlsRouteSpec, namespace_labels,
+    LabelSelector, ListenerSetSpec, Metadata, NamespaceSpec, Object, ReferenceGrantSpec,
+    RefusedSpec, Remains, Resource, SecretSpec, ServiceSpec, StreamRouteSpec, TlsRouteSpec,
+    namespace_labels,
 };
+
+pub(super) const BACKEND_POLICY: &str = "BackendPolicy";
+pub(super) const BACKEND_TLS_POLICY: &str = "BackendTLSPolicy";
 
 /// A namespace and a name.
 pub(super) type Name<'a> = (&'a str, &'a str);
@@ -43,6 +47,20 @@ pub(super) struct Index<'a> {
     pub(super) client_policies: ByName<'a, ClientPolicySpec>,
     /// What cannot be read.
     pub(super) refused: Vec<&'a Resource<RefusedSpec>>,
+    /// The policies that name a Service, whether they hold there or not.
+    pub(super) aims: BTreeMap<Name<'a>, Vec<Aim<'a>>>,
+}
+
+/// That a policy names a Service.
+pub(super) struct Aim<'a> {
+    /// The policy's kind.
+    pub(super) kind: &'static str,
+    /// The policy's name.
+    pub(super) policy: &'a str,
+    /// Which port is meant; none: all of them.
+    pub(super) section: Option<&'a str>,
+    /// Whether connections are to be encrypted.
+    pub(super) encrypts: bool,
 }
 
 impl<'a> Index<'a> {
@@ -100,30 +118,81 @@ impl<'a> Index<'a> {
                     add(&mut index.config_maps, "ConfigMap", name(it), it, report);
                 }
                 Object::BackendTlsPolicy(it) => {
-                    add(&mut index.backend_tls_policies, "BackendTLSPolicy", name(it), it, report);
+                    let kind = BACKEND_TLS_POLICY;
+                    add(&mut index.backend_tls_policies, kind, name(it), it, report);
+                    let targets = it.spec.target_refs.iter().filter(|it| it.kind == "Service");
+                    let targets = targets.map(|it| (&*it.name, it.section_name.as_deref()));
+                    index.aim(kind, &it.metadata, targets, true);
                 }
                 Object::BackendPolicy(it) => {
-                    add(&mut index.backend_policies, "BackendPolicy", name(it), it, report);
+                    add(&mut index.backend_policies, BACKEND_POLICY, name(it), it, report);
+                    let encrypts = it.spec.tls.insecure_skip_verify;
+                    index.aim_usage(&it.metadata, &it.spec, encrypts);
                 }
                 Object::ClientPolicy(it) => {
                     add(&mut index.client_policies, "ClientPolicy", name(it), it, report);
                 }
-                Object::Refused(it) => index.refused.push(it),
+                Object::Refused(it) => {
+                    index.refused.push(it);
+                    index.aim_refused(&it.metadata, &it.spec);
+                }
             }
         }
     }
 
-    /// Whether a namespace has the labels that are asked for; without a selector none is meant.
-    pub(super) fn selects(&self, selector: Option<&LabelSelector>, namespace: &str) -> bool {
+    fn aim_refused(&mut self, metadata: &'a Metadata, spec: &'a RefusedSpec) {
+        if spec.kind == BACKEND_TLS_POLICY {
+            let targets = spec.services().map(|it| (&*it.name, it.section_name.as_deref()));
+            self.aim(BACKEND_TLS_POLICY, metadata, targets, true);
+        }
+        if let Some(Remains::Backend { spec, lacks_tls }) = &spec.remains {
+            self.aim_usage(metadata, spec, spec.tls.insecure_skip_verify || *lacks_tls);
+        }
+    }
+
+    fn aim_usage(&mut self, metadata: &'a Metadata, spec: &'a BackendPolicySpec, encrypts: bool) {
+        let targets = spec.target_refs.iter();
+        let targets = targets.map(|it| (&*it.name, it.section_name.as_deref()));
+        self.aim(BACKEND_POLICY, metadata, targets, encrypts);
+    }
+
+    fn aim(
+        &mut self,
+        kind: &'static str,
+        policy: &'a Metadata,
+        targets: impl Iterator<Item = (&'a str, Option<&'a str>)>,
+        encrypts: bool,
+    ) {
+        for (service, section) in targets {
+            let aim = Aim { kind, policy: &policy.name, section, encrypts };
+            self.aims.entry((&policy.namespace, service)).or_default().push(aim);
+        }
+    }
+
+    /// The policies that name a Service.
+    pub(super) fn aims_at<'s>(&'s self, service: Name<'s>) -> &'s [Aim<'a>] {
+        self.aims.get(&service).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether a namespace has the labels that are asked for.
+    pub(super) fn selects(&self, selector: &LabelSelector, namespace: &str) -> bool {
         let metadata = self.namespaces.get(&("", namespace)).map(|it| &it.metadata);
-        selector.is_some_and(|it| it.matches(&namespace_labels(namespace, metadata)))
+        selector.matches(&namespace_labels(namespace, metadata))
     }
 }
 
 /// In Gateway API's order among equals: the oldest first, then by name.
 pub(super) fn by_age<'a, S>(objects: &ByName<'a, S>) -> Vec<&'a Resource<S>> {
-    let mut sorted: Vec<_> = objects.values().copied().collect();
-    sorted.sort_by(|a, b| a.metadata.precedence().cmp(&b.metadata.precedence()));
+    sorted_by_age(objects.values().copied(), |it| &it.metadata)
+}
+
+/// The same of anything that has metadata.
+pub(super) fn sorted_by_age<'a, T>(
+    items: impl Iterator<Item = T>,
+    metadata: impl Fn(&T) -> &'a Metadata,
+) -> Vec<T> {
+    let mut sorted: Vec<_> = items.collect();
+    sorted.sort_by(|a, b| metadata(a).precedence().cmp(&metadata(b).precedence()));
     sorted
 }
 

@@ -127,6 +127,7 @@ impl Expansion {
 fn derived<S, T>(from: &Resource<S>, namespace: &str, name: &str, spec: T) -> Resource<T> {
     let mut metadata = Metadata::named(namespace, name);
     metadata.creation_timestamp.clone_from(&from.metadata.creation_timestamp);
+    metadata.in_cluster = from.metadata.in_cluster;
     Resource { origin: from.origin.clone(), metadata, spec }
 }
 

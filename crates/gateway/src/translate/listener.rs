@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
+use super::allowed::Allowed;
 use super::conflict::find_conflicts;
 use super::index::{Index, by_age};
 use super::listener_set::{ListenerSets, OurSet};
@@ -39,6 +40,8 @@ pub(super) struct OurGateway<'a> {
     pub(super) fault: Option<Fault>,
     /// Why it has not all the addresses that it asks for.
     pub(super) unassigned: Option<Fault>,
+    /// Why nobody can say which ListenerSets it allows, so that it takes none.
+    pub(super) unclear: Option<Fault>,
 }
 
 /// A listener of a Gateway of ours.
@@ -51,6 +54,8 @@ pub(super) struct OurListener<'a> {
     /// Of one that is not served, HTTP.
     pub(super) protocol: Protocol,
     pub(super) hosts: HostPattern,
+    /// From where routes may attach.
+    allowed: Allowed<'a>,
     /// None if there is no TLS, or none that can be served.
     pub(super) terms: Option<Terms>,
     /// How requests come by HTTP/3 too, or why they do not; none if they are not to.
@@ -173,14 +178,7 @@ impl OurListener<'_> {
 
     /// Whether routes of this kind and namespace may attach.
     pub(super) fn allows(&self, index: &Index<'_>, route_kind: &str, namespace: &str) -> bool {
-        let allowed = &self.spec.allowed_routes.namespaces;
-        let is_allowed = match allowed.from {
-            FromNamespaces::All => true,
-            FromNamespaces::Same => self.owner.metadata.namespace == namespace,
-            FromNamespaces::Selector => index.selects(allowed.selector.as_ref(), namespace),
-            FromNamespaces::None => false,
-        };
-        is_allowed && self.supported_kinds().contains(&route_kind)
+        self.allowed.permits(index, namespace) && self.supported_kinds().contains(&route_kind)
     }
 
     /// The kinds of routes that may attach: those of its protocol that are asked for. A protocol that we do not know has
@@ -223,13 +221,12 @@ pub(super) fn gateways<'a>(
         let class = &object.spec.gateway_class_name;
         match index.classes.get(&("", &**class)) {
             Some(class) if is_ours(class) => {
-                let sets = sets.of(index, object, report);
-                gateways.push(our_gateway(index, addresses, object, sets, report));
+                gateways.push(our_gateway(index, addresses, object, &sets, report));
             }
             Some(_) => {}
             None => {
                 let message = format!("there is no GatewayClass {class}");
-                report.problem("Gateway", object, "spec.gatewayClassName", message);
+                report.problem_if_ours("Gateway", object, "spec.gatewayClassName", message);
             }
         }
     }
@@ -286,7 +283,7 @@ fn our_gateway<'a>(
     index: &Index<'_>,
     addresses: &Addresses,
     object: &'a Resource<GatewaySpec>,
-    sets: Vec<OurSet<'a>>,
+    sets: &ListenerSets<'a>,
     report: &mut Report,
 ) -> OurGateway<'a> {
     let spec = &object.spec;
@@ -295,9 +292,14 @@ fn our_gateway<'a>(
     }
     let fault = parameters_fault(spec);
     let served = Served::find(object, addresses);
-    for fault in fault.iter().chain(&served.fault).chain(&served.unassigned) {
+    let (allowed, unclear) = match allowed_listeners(object) {
+        Ok(allowed) => (allowed, None),
+        Err(fault) => (Allowed::None, Some(fault)),
+    };
+    for fault in fault.iter().chain(&served.fault).chain(&served.unassigned).chain(&unclear) {
         report.fault("Gateway", object, fault);
     }
+    let sets = sets.of(index, object, &allowed, report);
     let mut listeners = Vec::new();
     let mut add = |owner, specs: &'a [objects::Listener]| {
         let asked = |place| Asked { index, gateway: object, owner, specs, place };
@@ -321,7 +323,18 @@ fn our_gateway<'a>(
         targets,
         fault,
         unassigned,
+        unclear,
     }
+}
+
+/// From where ListenerSets may attach.
+fn allowed_listeners(gateway: &Resource<GatewaySpec>) -> Result<Allowed<'_>, Fault> {
+    let Some(allowed) = &gateway.spec.allowed_listeners else { return Ok(Allowed::None) };
+    let own = &gateway.metadata.namespace;
+    Allowed::read(&allowed.namespaces, FromNamespaces::None, own).map_err(|(part, message)| {
+        let field = format!("spec.allowedListeners.namespaces.{part}");
+        Fault::new(Reason::UnsupportedValue, field, message)
+    })
 }
 
 fn parameters_fault(spec: &GatewaySpec) -> Option<Fault> {
@@ -462,16 +475,21 @@ impl<'a> Asked<'a, '_> {
             }
             .make(report);
         }
+        let (allowed, unclear) = match self.allowed_routes(spec) {
+            Ok(allowed) => (allowed, None),
+            Err(fault) => (Allowed::None, Some(fault)),
+        };
         let mut listener = OurListener {
             owner: self.owner,
             place: self.place,
             spec,
             protocol,
             hosts: hostname.map_or(HostPattern::Any, |hostname| hostname.0.clone()),
+            allowed,
             terms: tls.terms,
             http3: None,
             attached_routes: 0,
-            fault: self.fault(spec).or(tls.fault),
+            fault: self.fault(spec).or(unclear).or(tls.fault),
             conflict: None,
             unresolved: self.kinds_fault(spec, protocol).into_iter().collect(),
         };
@@ -496,21 +514,23 @@ impl<'a> Asked<'a, '_> {
                 format!("{} is not supported, only HTTP, HTTPS, TLS, TCP and UDP", spec.protocol);
             return fault(Reason::UnsupportedProtocol, "protocol", &message);
         };
+        if spec.port == 0 && self.owner.metadata.in_cluster {
+            let message = "must be from 1 to 65535: nobody would know which port was taken";
+            return fault(Reason::PortUnavailable, "port", message);
+        }
         if spec.tls.is_some() && !protocol.is_encrypted() {
             let message = "is only for the protocols HTTPS and TLS";
             return fault(Reason::UnsupportedValue, "tls", message);
         }
-        let namespaces = &spec.allowed_routes.namespaces;
-        if namespaces.from != FromNamespaces::Selector {
-            return None;
-        }
-        let Some(selector) = &namespaces.selector else {
-            let message = "is missing: it says which namespaces are meant";
-            return fault(Reason::UnsupportedValue, "allowedRoutes.namespaces.selector", message);
-        };
-        let (part, message) = selector.fault()?;
-        let part = format!("allowedRoutes.namespaces.selector.{part}");
-        fault(Reason::UnsupportedValue, &part, &message)
+        None
+    }
+
+    fn allowed_routes(&self, spec: &'a objects::Listener) -> Result<Allowed<'a>, Fault> {
+        let (asked, own) = (&spec.allowed_routes.namespaces, &self.owner.metadata.namespace);
+        Allowed::read(asked, FromNamespaces::Same, own).map_err(|(part, message)| {
+            let field = format!("spec.listeners[{}].allowedRoutes.namespaces.{part}", self.place);
+            Fault::new(Reason::UnsupportedValue, field, message)
+        })
     }
 
     fn kinds_fault(&self, spec: &objects::Listener, protocol: Protocol) -> Option<Fault> {

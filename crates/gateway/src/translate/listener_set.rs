@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use super::allowed::Allowed;
 use super::gateway_status::{listener_status, served_conditions};
 use super::index::{Index, Name, by_age};
 use super::listener::{OurGateway, OurListener, is_gateway_api};
 use super::owner::Owner;
 use super::{Fault, Report};
-use crate::objects::{FromNamespaces, GatewaySpec, ListenerSetSpec, Resource};
+use crate::objects::{GatewaySpec, ListenerSetSpec, Resource};
 use crate::status::{Condition, ConditionType, Detail, Reason};
 
 pub(super) const KIND: &str = "ListenerSet";
@@ -42,11 +43,16 @@ impl<'a> ListenerSets<'a> {
         &self,
         index: &Index<'_>,
         gateway: &Resource<GatewaySpec>,
+        allowed: &Allowed<'_>,
         report: &mut Report,
     ) -> Vec<OurSet<'a>> {
         let name = (&*gateway.metadata.namespace, &*gateway.metadata.name);
         let asking = self.0.get(&name).into_iter().flatten();
-        let sets = asking.map(|object| OurSet { object, fault: refusal(index, gateway, object) });
+        let fault = |object: &Resource<ListenerSetSpec>| {
+            let is_allowed = allowed.permits(index, &object.metadata.namespace);
+            (!is_allowed).then(|| refusal(gateway, object))
+        };
+        let sets = asking.map(|object| OurSet { object, fault: fault(object) });
         sets.inspect(|set| {
             set.fault.iter().for_each(|fault| report.fault(KIND, set.object, fault));
         })
@@ -72,24 +78,12 @@ fn gateway_name<'a>(
 }
 
 /// Why a Gateway does not take a ListenerSet: it must allow it.
-fn refusal(
-    index: &Index<'_>,
-    gateway: &Resource<GatewaySpec>,
-    set: &Resource<ListenerSetSpec>,
-) -> Option<Fault> {
-    let allowed = gateway.spec.allowed_listeners.clone().unwrap_or_default().namespaces;
-    let namespace = &set.metadata.namespace;
-    let is_allowed = match allowed.from {
-        FromNamespaces::All => true,
-        FromNamespaces::Same => *namespace == gateway.metadata.namespace,
-        FromNamespaces::Selector => index.selects(allowed.selector.as_ref(), namespace),
-        FromNamespaces::None => false,
-    };
+fn refusal(gateway: &Resource<GatewaySpec>, set: &Resource<ListenerSetSpec>) -> Fault {
     let message = format!(
-        "Gateway {}/{} allows no ListenerSet of namespace {namespace}",
-        gateway.metadata.namespace, gateway.metadata.name
+        "Gateway {}/{} allows no ListenerSet of namespace {}",
+        gateway.metadata.namespace, gateway.metadata.name, set.metadata.namespace
     );
-    (!is_allowed).then(|| Fault::new(Reason::NotAllowed, "spec.parentRef", message))
+    Fault::new(Reason::NotAllowed, "spec.parentRef", message)
 }
 
 impl OurGateway<'_> {

@@ -1,5 +1,6 @@
 //! Objects of any kind, as far as those who refer to others, and are told what is wrong, are alike.
 
+use super::index::Name;
 use crate::objects::{Metadata, Resource};
 use crate::problem::{Origin, Problem, label};
 
@@ -19,6 +20,11 @@ impl<'a> Owner<'a> {
     /// Whether both are the very same object.
     pub(super) fn is(&self, other: Owner<'_>) -> bool {
         std::ptr::eq(self.metadata, other.metadata)
+    }
+
+    /// Its namespace and name.
+    pub(super) fn name(&self) -> Name<'a> {
+        (&self.metadata.namespace, &self.metadata.name)
     }
 
     pub(super) fn problem(&self, field: &str, message: &str) -> Problem {

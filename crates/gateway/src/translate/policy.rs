@@ -1,18 +1,20 @@
 //! Policies: what applies to whom.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::iter;
 use std::sync::Arc;
 
 use super::backend_tls::BackendTlsPolicies;
-use super::index::{Index, by_age};
+use super::index::{BACKEND_POLICY, ByName, Index, sorted_by_age};
 use super::listener::{CONTROLLER, OurListener};
+use super::owner::Owner;
 use super::settings::{backend_faults, backend_settings, client_faults, client_settings, http3};
 use super::speech::Speech;
 use super::{Fault, Report, condition};
 use crate::objects::{
-    BackendPolicySpec, BackendProtocol, ClientPolicySpec, GatewaySpec, GatewayTarget, Resource,
-    ServiceTarget,
+    BackendPolicySpec, BackendProtocol, ClientPolicySpec, GatewaySpec, GatewayTarget, Metadata,
+    RefusedSpec, Remains, Resource, ServiceTarget,
 };
 use crate::snapshot::{BackendKey, BackendSettings, ClientSettings, Http3, Listener};
 use crate::status::{Condition, ConditionType, Detail, Reason, TargetStatus};
@@ -20,8 +22,9 @@ use crate::status::{Condition, ConditionType, Detail, Reason, TargetStatus};
 /// What a policy is for: a namespace, a name, and a part.
 pub(super) type Target<'a> = (&'a str, &'a str, Option<&'a str>);
 
-/// The policies of one kind by target.
-pub(super) struct Attached<'a, S>(pub(super) BTreeMap<Target<'a>, &'a Resource<S>>);
+/// Which policy of a kind each target has: its place among all of them, and its name.
+#[derive(Default)]
+pub(super) struct Attached<'a>(BTreeMap<Target<'a>, (usize, &'a str)>);
 
 /// A target as a policy names it.
 pub(super) struct Reference<'a> {
@@ -29,23 +32,79 @@ pub(super) struct Reference<'a> {
     pub(super) section: Option<&'a str>,
 }
 
-impl<'a, S> Attached<'a, S> {
+impl<'a> Attached<'a> {
+    /// Gives a target to a policy; if an older one has it, that one's name.
+    pub(super) fn give(
+        &mut self,
+        target: Target<'a>,
+        place: usize,
+        policy: &'a str,
+    ) -> Result<(), &'a str> {
+        match self.0.entry(target) {
+            Entry::Vacant(free) => _ = free.insert((place, policy)),
+            Entry::Occupied(taken) => return Err(taken.get().1),
+        }
+        Ok(())
+    }
+
     /// The policy of the part, or else that of the whole.
-    pub(super) fn find(&self, (namespace, name, section): Target<'_>) -> Option<&'a Resource<S>> {
+    pub(super) fn find(&self, (namespace, name, section): Target<'_>) -> Option<usize> {
         let whole = || self.0.get(&(namespace, name, None));
-        self.0.get(&(namespace, name, section)).or_else(whole).copied()
+        self.0.get(&(namespace, name, section)).or_else(whole).map(|(place, _)| *place)
+    }
+
+    /// Whether there is a policy for a part or for the whole; for the whole: for any part, too.
+    pub(super) fn covers(&self, namespace: &str, name: &str, section: Option<&str>) -> bool {
+        let mut parts = self.0.range((namespace, name, None)..).map(|(target, _)| target);
+        section.map_or_else(
+            || parts.next().is_some_and(|&(of, it, _)| (of, it) == (namespace, name)),
+            |_| self.find((namespace, name, section)).is_some(),
+        )
     }
 }
 
 /// The BackendPolicies of Services and their ports.
-pub(super) struct BackendPolicies<'a>(Attached<'a, BackendPolicySpec>);
+pub(super) struct BackendPolicies<'a> {
+    attached: Attached<'a>,
+    /// The oldest first.
+    policies: Vec<Policy<'a, BackendPolicySpec>>,
+}
 
-/// The ClientPolicies of Gateways and their listeners, with their settings.
+/// The ClientPolicies of Gateways and their listeners.
 pub(super) struct ClientPolicies<'a> {
-    attached: Attached<'a, ClientPolicySpec>,
-    /// By the policy's namespace and name.
-    settings: BTreeMap<(&'a str, &'a str), Arc<ClientSettings>>,
+    attached: Attached<'a>,
+    /// The oldest first, with their settings.
+    policies: Vec<(Policy<'a, ClientPolicySpec>, Arc<ClientSettings>)>,
     default: Arc<ClientSettings>,
+}
+
+/// A policy, or what can be read of one.
+struct Policy<'a, S> {
+    owner: Owner<'a>,
+    spec: &'a S,
+    /// What it is part of, if it is not all of it.
+    refused: Option<&'a RefusedSpec>,
+}
+
+impl<'a, S> Policy<'a, S> {
+    /// Those of a kind, the oldest first.
+    fn all(
+        kind: &'static str,
+        index: &Index<'a>,
+        whole: &ByName<'a, S>,
+        remains: impl Fn(&'a Remains) -> Option<&'a S>,
+    ) -> Vec<Self> {
+        let whole = whole.values().map(|object| Self {
+            owner: Owner::of(kind, object),
+            spec: &object.spec,
+            refused: None,
+        });
+        let rest = index.refused.iter().filter_map(|object| {
+            let spec = remains(object.spec.remains.as_ref()?)?;
+            Some(Self { owner: Owner::of(kind, object), spec, refused: Some(&object.spec) })
+        });
+        sorted_by_age(whole.chain(rest), |it| it.owner.metadata)
+    }
 }
 
 /// Every BackendPolicy at its targets.
@@ -54,40 +113,54 @@ pub(super) fn backend_policies<'a>(
     tls: &BackendTlsPolicies<'_>,
     report: &mut Report,
 ) -> BackendPolicies<'a> {
-    let mut attached = Attached(BTreeMap::new());
-    for policy in by_age(&index.backend_policies) {
-        let targets = policy.spec.target_refs.iter().map(service_reference);
-        let kinds = ("BackendPolicy", "Service");
-        let mut faults = backend_faults(&policy.spec);
+    let mut attached = Attached::default();
+    let policies = Policy::all(BACKEND_POLICY, index, &index.backend_policies, |it| match it {
+        Remains::Backend { spec, .. } => Some(&**spec),
+        Remains::Client(_) => None,
+    });
+    for (place, policy) in policies.iter().enumerate() {
+        let Policy { owner, spec, .. } = policy;
+        let namespace = &*owner.metadata.namespace;
+        let mut faults = backend_faults(spec);
         faults.extend(protocol_fault(policy, tls));
         let belief = belief_fault(policy, tls);
-        let is_plain = policy.spec.protocol == Some(BackendProtocol::H2c);
-        let is_insecure = policy.spec.tls.insecure_skip_verify && !is_plain && belief.is_none();
+        let is_plain = spec.protocol == Some(BackendProtocol::H2c);
+        let is_insecure = spec.tls.insecure_skip_verify && !is_plain && belief.is_none();
         let warning = is_insecure.then_some(ConditionType::InsecureEndpoints);
         faults.extend(belief);
-        let attaching = Attaching { kinds, policy, faults, warning };
+        let target_kind = "Service";
+        let attaching = Attaching { policy, place, target_kind, faults, warning };
+        let targets = spec.target_refs.iter().map(service_reference);
         attaching.attach(targets, &mut attached, report, |reference| {
-            find_service(index, &policy.metadata.namespace, reference)
+            find_service(index, namespace, reference)
         });
     }
-    BackendPolicies(attached)
+    BackendPolicies { attached, policies }
 }
 
 /// Every ClientPolicy at its targets.
 pub(super) fn client_policies<'a>(index: &Index<'a>, report: &mut Report) -> ClientPolicies<'a> {
-    let mut attached = Attached(BTreeMap::new());
-    let mut settings = BTreeMap::new();
-    for policy in by_age(&index.client_policies) {
-        let targets = policy.spec.target_refs.iter().map(gateway_reference);
-        let kinds = ("ClientPolicy", "Gateway");
-        let faults = client_faults(&policy.spec);
-        let attaching = Attaching { kinds, policy, faults, warning: None };
+    let mut attached = Attached::default();
+    let policies = Policy::all("ClientPolicy", index, &index.client_policies, |it| match it {
+        Remains::Client(spec) => Some(&**spec),
+        Remains::Backend { .. } => None,
+    });
+    for (place, policy) in policies.iter().enumerate() {
+        let Policy { owner, spec, .. } = policy;
+        let namespace = &*owner.metadata.namespace;
+        let (target_kind, faults, warning) = ("Gateway", client_faults(spec), None);
+        let attaching = Attaching { policy, place, target_kind, faults, warning };
+        let targets = spec.target_refs.iter().map(gateway_reference);
         attaching.attach(targets, &mut attached, report, |reference| {
-            find_gateway(index, &policy.metadata.namespace, reference)
+            find_gateway(index, namespace, reference)
         });
-        settings.insert(name_of(policy), Arc::new(client_settings(&policy.spec)));
     }
-    ClientPolicies { attached, settings, default: Arc::default() }
+    let with_settings = |policy: Policy<'a, ClientPolicySpec>| {
+        let settings = Arc::new(client_settings(policy.spec));
+        (policy, settings)
+    };
+    let policies = policies.into_iter().map(with_settings).collect();
+    ClientPolicies { attached, policies, default: Arc::default() }
 }
 
 impl BackendPolicies<'_> {
@@ -101,17 +174,29 @@ impl BackendPolicies<'_> {
         let service = index.services.get(&(&*key.namespace, &*key.service)).map(|it| &it.spec);
         let mut ports = service.into_iter().flat_map(|service| &service.ports);
         let port = ports.find(|port| port.port == key.port).map(|port| &*port.name);
-        let policy = self.0.find((&key.namespace, &key.service, port)).map(|policy| &policy.spec);
-        let settings_of = |spec| backend_settings(spec, &key.namespace);
+        let policy = self.attached.find((&key.namespace, &key.service, port));
+        let policy = policy.map(|place| &self.policies[place]);
+        let settings_of =
+            |it: &Policy<'_, BackendPolicySpec>| backend_settings(it.spec, &key.namespace);
         let mut settings = policy.map_or_else(BackendSettings::default, settings_of);
-        if policy.is_none_or(|policy| policy.prefer_same_zone.is_none()) {
+        if policy.is_none_or(|policy| policy.spec.prefer_same_zone.is_none()) {
             let wish = service.and_then(|service| service.traffic_distribution.as_deref());
             settings.prefers_same_zone =
                 wish.is_some_and(|wish| ["PreferSameZone", "PreferClose"].contains(&wish));
         }
-        let speech = speech.with(policy, key);
+        let speech = speech.with(policy.map(|policy| policy.spec), key);
+        let lacks_tls = policy.is_some_and(Policy::lacks_tls);
+        let speech = if lacks_tls { speech.closed(key) } else { speech };
         (settings.protocol, settings.tls) = (speech.protocol, speech.tls);
         settings
+    }
+}
+
+impl Policy<'_, BackendPolicySpec> {
+    /// Whether nobody can say how connections are to be secured.
+    fn lacks_tls(&self) -> bool {
+        let remains = self.refused.and_then(|refused| refused.remains.as_ref());
+        matches!(remains, Some(Remains::Backend { lacks_tls: true, .. }))
     }
 }
 
@@ -122,8 +207,7 @@ impl ClientPolicies<'_> {
         gateway: &Resource<GatewaySpec>,
         listener: Option<&str>,
     ) -> &Arc<ClientSettings> {
-        self.find(gateway, listener)
-            .map_or(&self.default, |policy| &self.settings[&name_of(policy)])
+        self.find(gateway, listener).map_or(&self.default, |(_, settings)| settings)
     }
 
     /// Whether requests are to come to a listener by HTTP/3 too, by the same policy.
@@ -132,7 +216,7 @@ impl ClientPolicies<'_> {
         gateway: &Resource<GatewaySpec>,
         listener: Option<&str>,
     ) -> Option<Http3> {
-        self.find(gateway, listener).and_then(|policy| http3(&policy.spec))
+        self.find(gateway, listener).and_then(|(policy, _)| http3(policy.spec))
     }
 
     /// A listener's policy does not apply, for it shares its address with one that came before.
@@ -143,94 +227,102 @@ impl ClientPolicies<'_> {
         first: &Listener,
         report: &mut Report,
     ) {
-        let Some(policy) = self.find(gateway, listener.section()) else { return };
+        let Some((policy, _)) = self.find(gateway, listener.section()) else { return };
         let OurListener { owner, spec, .. } = listener;
         let message = format!(
             "does not apply to listener {} of {} {}: it shares {} with {}, whose settings apply",
             spec.name, owner.kind, owner.metadata.name, first.address, first.name
         );
-        report.problem("ClientPolicy", policy, "spec.targetRefs", message);
+        report.problems.push(policy.owner.problem("spec.targetRefs", &message));
     }
 
     fn find(
         &self,
         gateway: &Resource<GatewaySpec>,
         listener: Option<&str>,
-    ) -> Option<&Resource<ClientPolicySpec>> {
-        let (namespace, name) = name_of(gateway);
-        self.attached.find((namespace, name, listener))
+    ) -> Option<&(Policy<'_, ClientPolicySpec>, Arc<ClientSettings>)> {
+        let Metadata { namespace, name, .. } = &gateway.metadata;
+        self.attached.find((namespace, name, listener)).map(|place| &self.policies[place])
     }
 }
 
 /// A policy that asks to be attached.
-struct Attaching<'a, S> {
-    /// Its own and its targets'.
-    kinds: (&'static str, &'static str),
-    policy: &'a Resource<S>,
+struct Attaching<'a, 'p, S> {
+    policy: &'p Policy<'a, S>,
+    /// Its place among those of its kind.
+    place: usize,
+    target_kind: &'static str,
     /// What in it cannot be. All else of it applies: without its cap, say, an endpoint would drown for a slip elsewhere.
     faults: Vec<Fault>,
     /// What its status says besides, where it holds.
     warning: Option<ConditionType>,
 }
 
-impl<'a, S> Attaching<'a, S> {
+impl<'a, S> Attaching<'a, '_, S> {
     /// Attaches the policy to each of its targets that exists and that no older policy has taken.
     fn attach(
         &self,
         references: impl Iterator<Item = Reference<'a>>,
-        attached: &mut Attached<'a, S>,
+        attached: &mut Attached<'a>,
         report: &mut Report,
         find: impl Fn(&Reference<'a>) -> Result<(), (&'static str, String)>,
     ) {
-        let Self { kinds: (kind, target_kind), policy, faults, warning } = self;
-        faults.iter().for_each(|fault| report.fault(kind, policy, fault));
+        let owner = self.policy.owner;
+        self.faults.iter().for_each(|fault| report.owner_fault(owner, fault));
         let mut statuses = Vec::new();
         for (n, reference) in references.enumerate() {
-            let field = format!("spec.targetRefs[{n}]");
-            let target = (&*policy.metadata.namespace, reference.name, reference.section);
-            let fault = match (find(&reference), attached.0.get(&target)) {
-                (Err((part, message)), _) => {
-                    Some(Fault::new(Reason::TargetNotFound, format!("{field}.{part}"), message))
-                }
-                (Ok(()), Some(older)) => {
-                    let message =
-                        format!("{kind} {} has this target and is older", older.metadata.name);
-                    Some(Fault::new(Reason::Conflicted, field, message))
-                }
-                (Ok(()), None) => {
-                    attached.0.insert(target, policy);
-                    None
-                }
-            };
-            fault.iter().for_each(|fault| report.fault(kind, policy, fault));
-            let invalid = faults.first().map(with_field);
-            let fault = fault.or(invalid);
+            let fault = self.attach_to(n, &reference, attached, &find).err();
+            fault.iter().for_each(|fault| report.owner_fault(owner, fault));
+            let fault = fault.or_else(|| self.fault());
             let accepted = condition(ConditionType::Accepted, Reason::Accepted, fault.as_ref());
-            let warning = warning.map(|kind| Condition::yes(kind, Reason::ConfigurationChanged));
+            let warning = self.warning.map(|it| Condition::yes(it, Reason::ConfigurationChanged));
             statuses.push(TargetStatus {
-                kind: target_kind,
-                namespace: policy.metadata.namespace.clone(),
+                kind: self.target_kind,
+                namespace: owner.metadata.namespace.clone(),
                 name: reference.name.to_owned(),
                 section_name: reference.section.map(str::to_owned),
                 conditions: iter::once(accepted).chain(warning).collect(),
             });
         }
-        report.status(kind, policy, Detail::Policy(statuses));
+        report.owner_status(owner, Detail::Policy(statuses));
     }
-}
 
-/// In a status, the message alone says which field it is about.
-fn with_field(fault: &Fault) -> Fault {
-    let message = format!("{}: {}; all else applies", fault.field, fault.message);
-    Fault { message, ..fault.clone() }
+    fn attach_to(
+        &self,
+        number: usize,
+        reference: &Reference<'a>,
+        attached: &mut Attached<'a>,
+        find: impl Fn(&Reference<'a>) -> Result<(), (&'static str, String)>,
+    ) -> Result<(), Fault> {
+        let Owner { kind, metadata, .. } = self.policy.owner;
+        let field = format!("spec.targetRefs[{number}]");
+        find(reference).map_err(|(part, message)| {
+            Fault::new(Reason::TargetNotFound, format!("{field}.{part}"), message)
+        })?;
+        let target = (&*metadata.namespace, reference.name, reference.section);
+        attached.give(target, self.place, &metadata.name).map_err(|older| {
+            let message = format!("{kind} {older} has this target and is older");
+            Fault::new(Reason::Conflicted, field, message)
+        })
+    }
+
+    /// What a status says is wrong with the policy itself. There, the message alone says which field it is about.
+    fn fault(&self) -> Option<Fault> {
+        let unread = self.policy.refused;
+        let unread = unread.map(|it| format!("{}; the other parts of the spec apply", it.message));
+        let with_field =
+            |fault: &Fault| format!("{}: {}; all else applies", fault.field, fault.message);
+        let message = unread.or_else(|| self.faults.first().map(with_field))?;
+        Some(Fault::new(Reason::Invalid, "", message))
+    }
 }
 
 /// Whether what is to be spoken is encrypted, a BackendTLSPolicy says, or that anybody is believed; the two must agree.
 fn protocol_fault(
-    policy: &Resource<BackendPolicySpec>,
+    policy: &Policy<'_, BackendPolicySpec>,
     tls: &BackendTlsPolicies<'_>,
 ) -> Option<Fault> {
-    let namespace = &policy.metadata.namespace;
+    let namespace = &policy.owner.metadata.namespace;
     let is_covered = |target: &&ServiceTarget| covers(tls, namespace, target);
     let is_bare = |target: &&ServiceTarget| {
         !policy.spec.tls.insecure_skip_verify && !covers(tls, namespace, target)
@@ -262,10 +354,10 @@ fn protocol_fault(
 
 /// Where a BackendTLSPolicy says whom to believe, nobody else is.
 fn belief_fault(
-    policy: &Resource<BackendPolicySpec>,
+    policy: &Policy<'_, BackendPolicySpec>,
     tls: &BackendTlsPolicies<'_>,
 ) -> Option<Fault> {
-    let namespace = &policy.metadata.namespace;
+    let namespace = &policy.owner.metadata.namespace;
     let mut targets = policy.spec.target_refs.iter();
     let target = targets
         .find(|target| covers(tls, namespace, target))
@@ -324,8 +416,4 @@ fn find_gateway(
         }
         Some(_) | None => Ok(()),
     }
-}
-
-fn name_of<S>(object: &Resource<S>) -> (&str, &str) {
-    (&object.metadata.namespace, &object.metadata.name)
 }

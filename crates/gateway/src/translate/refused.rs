@@ -3,11 +3,11 @@
 use std::slice;
 
 use super::attach::Asking;
-use super::index::Index;
-use super::listener::{OurGateway, is_ours};
-use super::{Fault, Report, condition};
+use super::index::{BACKEND_POLICY, Index};
+use super::listener::{OurGateway, is_gateway_api, is_ours};
+use super::{Fault, Report, condition, listener_set};
 use crate::addresses::Addresses;
-use crate::objects::{Metadata, RefusedSpec, RefusedTarget, Resource};
+use crate::objects::{Metadata, ParentRef, RefusedSpec, RefusedTarget, Resource};
 use crate::status::{
     Condition, ConditionType, Detail, GatewayStatus, ParentStatus, Reason, TargetStatus,
 };
@@ -22,9 +22,14 @@ pub(super) fn statuses(
     for object in &index.refused {
         match object.spec.kind {
             "Gateway" => gateway(index, object, addresses, report),
-            "BackendPolicy" => policy("Service", object, report),
+            listener_set::KIND => listener_set(object, gateways, report),
+            BACKEND_POLICY => policy("Service", object, report),
             "ClientPolicy" => policy("Gateway", object, report),
-            _ => route(index, object, gateways, report),
+            "HTTPRoute" | "GRPCRoute" | "TLSRoute" | "TCPRoute" | "UDPRoute" => {
+                route(index, object, gateways, report);
+            }
+            // BackendTLSPolicies have theirs from where they are attached, and the other kinds have none of us.
+            _ => {}
         }
     }
 }
@@ -52,6 +57,25 @@ fn gateway(
     }
 }
 
+fn listener_set(object: &Resource<RefusedSpec>, gateways: &[OurGateway<'_>], report: &mut Report) {
+    let is_ours = object.spec.parents.first().is_some_and(|parent| {
+        let namespace = parent.namespace.as_ref().unwrap_or(&object.metadata.namespace);
+        let name = (&**namespace, &*parent.name);
+        is_of_gateway(parent) && gateways.iter().any(|gateway| gateway.owner().name() == name)
+    });
+    if is_ours {
+        let conditions = [ConditionType::Accepted, ConditionType::Programmed]
+            .map(|kind| refusal(kind, Reason::Invalid, &object.spec));
+        let detail = Detail::ListenerSet(conditions.into(), Vec::new());
+        report.status(listener_set::KIND, object, detail);
+    }
+}
+
+fn is_of_gateway(parent: &ParentRef) -> bool {
+    let kind = parent.kind.as_deref().unwrap_or("Gateway");
+    is_gateway_api(parent.group.as_deref()) && kind == "Gateway"
+}
+
 fn route(
     index: &Index<'_>,
     object: &Resource<RefusedSpec>,
@@ -77,13 +101,18 @@ fn route(
     }
 }
 
+/// One of which something applies has its status from there.
 fn policy(target_kind: &'static str, object: &Resource<RefusedSpec>, report: &mut Report) {
+    if object.spec.remains.is_some() {
+        return;
+    }
+    let message = format!("{}; nothing of it applies", object.spec.message);
     let status = |target: &RefusedTarget| TargetStatus {
         kind: target_kind,
         namespace: object.metadata.namespace.clone(),
         name: target.name.clone(),
         section_name: target.section_name.clone(),
-        conditions: vec![refusal(ConditionType::Accepted, Reason::Invalid, &object.spec)],
+        conditions: vec![Condition::no(ConditionType::Accepted, Reason::Invalid, message.clone())],
     };
     let statuses = object.spec.targets.iter().map(status).collect();
     report.status(object.spec.kind, object, Detail::Policy(statuses));

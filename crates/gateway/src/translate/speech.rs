@@ -127,16 +127,23 @@ impl Speech {
         }
         let is_plain = asked == Some(BackendProtocol::H2c);
         if !is_plain && policy.is_some_and(|policy| policy.tls.insecure_skip_verify) {
-            self.tls.get_or_insert_with(|| believing(Roots::Anybody, key));
+            self.tls.get_or_insert_with(|| believing(Roots::Anybody, key).into());
         }
         if asked == Some(BackendProtocol::H2) || self.protocol == EndpointProtocol::Http3 {
-            self.tls.get_or_insert_with(|| believing(Roots::Given(Vec::new()), key));
+            self = self.closed(key);
         }
+        self
+    }
+
+    /// Encrypted in any case; where nobody says whom to believe, nobody is.
+    pub(super) fn closed(mut self, key: &BackendKey) -> Self {
+        self.tls.get_or_insert_with(|| believing(Roots::Given(Vec::new()), key).into());
         self
     }
 }
 
-fn believing(roots: Roots, key: &BackendKey) -> Arc<EndpointTls> {
+/// TLS to a backend of which no BackendTLSPolicy says more.
+pub(super) fn believing(roots: Roots, key: &BackendKey) -> EndpointTls {
     let server_name = format!("{}.{}.svc", key.service, key.namespace).into();
-    Arc::new(EndpointTls { server_name, subject_names: Vec::new(), roots, client: None })
+    EndpointTls { server_name, subject_names: Vec::new(), roots, client: None }
 }

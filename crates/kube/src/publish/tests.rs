@@ -35,7 +35,7 @@ fn status(name: &str, message: &str) -> Status {
 
 fn statuses(names: &[&str], message: &str) -> Statuses {
     let statuses = names.iter().map(|name| status(name, message)).collect();
-    Statuses { statuses, ingresses: Addresses::new() }
+    Statuses { statuses, ..Statuses::default() }
 }
 
 /// Gateways of these names, watched, and a replica that leads.

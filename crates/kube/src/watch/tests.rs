@@ -1,5 +1,6 @@
 //! What an API server holds, and how it comes here.
 
+use gateway::fronts::Place;
 use serde_json::{Value, json};
 
 use super::*;
@@ -60,7 +61,7 @@ async fn statuses_that_were_given_before_wake_nobody() {
     assert!(publish(&first));
     assert!(!publish(&first));
     let name = ("shop".to_owned(), "web".to_owned());
-    let ingresses = [(name, vec!["192.0.2.7".parse().unwrap()])].into();
+    let ingresses = [(name, vec![Place::Ip("192.0.2.7".parse().unwrap())])].into();
     assert!(publish(&Statuses { ingresses, ..first }));
     assert!(publish(&Statuses::default()));
 }

@@ -1,4 +1,5 @@
-//! Which Ingresses are ours: those that name an IngressClass of ours, or none where ours is the default.
+//! Which Ingresses are ours: those that name an IngressClass of ours, or none where ours is the default. Other
+//! controllers serve classes that there is no object for.
 
 use super::super::Report;
 use super::super::index::{Index, by_age};
@@ -36,7 +37,7 @@ pub(super) fn our_classes<'a>(index: &Index<'a>, report: &mut Report) -> Vec<Our
                 Some(class) => class.ingresses.push(ingress),
                 None if default.is_none() => {
                     let message = "is missing, and no IngressClass is the default";
-                    report.problem("Ingress", ingress, "spec.ingressClassName", message);
+                    report.problem_if_ours("Ingress", ingress, "spec.ingressClassName", message);
                 }
                 // Somebody else's.
                 None => {}
@@ -47,7 +48,7 @@ pub(super) fn our_classes<'a>(index: &Index<'a>, report: &mut Report) -> Vec<Our
             Some(class) => class.ingresses.push(ingress),
             None if !index.ingress_classes.contains_key(&("", name)) => {
                 let message = format!("there is no IngressClass {name}");
-                report.problem("Ingress", ingress, field, message);
+                report.problem_if_ours("Ingress", ingress, field, message);
             }
             None => {}
         }

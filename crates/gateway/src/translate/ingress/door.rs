@@ -73,7 +73,9 @@ fn port(
     report: &mut Report,
 ) -> u16 {
     let Some(value) = class.metadata.annotations.get(annotation) else { return usual };
-    value.parse().unwrap_or_else(|_| {
+    // Any free port, as files may have it, is of no use where nobody would know which.
+    let is_port = |port: &u16| *port != 0 || !class.metadata.in_cluster;
+    value.parse().ok().filter(is_port).unwrap_or_else(|| {
         let message = format!("{annotation} must be a port, is {value}");
         report.problem("IngressClass", class, super::annotation::FIELD, message);
         usual
@@ -208,7 +210,7 @@ pub(super) fn text(host: &HostPattern) -> String {
 }
 
 fn listener(host: &HostPattern) -> Listener {
-    let namespaces = AllowedNamespaces { from: FromNamespaces::All, selector: None };
+    let namespaces = AllowedNamespaces { from: Some(FromNamespaces::All), selector: None };
     Listener {
         hostname: Some(host.clone()).filter(|host| *host != HostPattern::Any).map(Hostname),
         allowed_routes: AllowedRoutes { namespaces, kinds: Vec::new() },

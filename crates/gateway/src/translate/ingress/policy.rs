@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::super::Report;
-use super::super::index::Index;
+use super::super::index::{BACKEND_POLICY, BACKEND_TLS_POLICY, Index};
 use super::annotation::{FIELD, Wishes};
 use super::class::OurClass;
 use super::source::Place;
@@ -64,11 +64,9 @@ fn services(spec: &IngressSpec) -> impl Iterator<Item = &str> {
 
 /// The name of the policy that somebody wrote for all of a Service.
 fn written<'a>(index: &Index<'a>, namespace: &str, service: &str) -> Option<&'a str> {
-    let is_meant = |it: &ServiceTarget| it.name == service && it.section_name.is_none();
-    let of_namespace = |it: &&&Resource<BackendPolicySpec>| it.metadata.namespace == namespace;
-    let mut policies = index.backend_policies.values().filter(of_namespace);
-    let policy = policies.find(|policy| policy.spec.target_refs.iter().any(is_meant));
-    policy.map(|policy| &*policy.metadata.name)
+    let aims = index.aims_at((namespace, service)).iter();
+    let whole = aims.filter(|it| it.kind == BACKEND_POLICY && it.section.is_none());
+    whole.map(|aim| aim.policy).min()
 }
 
 /// Whom to believe, a BackendTLSPolicy says better.
@@ -80,11 +78,7 @@ fn spec(index: &Index<'_>, namespace: &str, service: &str, wishes: &Wishes) -> B
         section_name: None,
     };
     let mut spec = BackendPolicySpec { target_refs: vec![target], ..wishes.policy.clone() };
-    let mut policies = index.backend_tls_policies.values();
-    if policies.any(|policy| {
-        policy.metadata.namespace == namespace
-            && policy.spec.target_refs.iter().any(|target| target.name == service)
-    }) {
+    if index.aims_at((namespace, service)).iter().any(|it| it.kind == BACKEND_TLS_POLICY) {
         spec.tls.insecure_skip_verify = false;
     }
     spec

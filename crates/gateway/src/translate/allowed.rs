@@ -1,0 +1,46 @@
+//! Which namespaces others may attach from.
+
+use super::index::Index;
+use crate::objects::{AllowedNamespaces, FromNamespaces, LabelSelector};
+
+/// Namespaces from which others may attach.
+pub(super) enum Allowed<'a> {
+    All,
+    Only(&'a str),
+    Labelled(&'a LabelSelector),
+    None,
+}
+
+impl<'a> Allowed<'a> {
+    /// What is said of an object of the namespace `own`, `usual` if nothing is; or why nobody can say what is meant: the
+    /// part, and a message.
+    pub(super) fn read(
+        asked: &'a AllowedNamespaces,
+        usual: FromNamespaces,
+        own: &'a str,
+    ) -> Result<Self, (String, String)> {
+        let selector = match asked.from.unwrap_or(usual) {
+            FromNamespaces::All => return Ok(Self::All),
+            FromNamespaces::Same => return Ok(Self::Only(own)),
+            FromNamespaces::None => return Ok(Self::None),
+            FromNamespaces::Selector => asked.selector.as_ref(),
+        };
+        let Some(selector) = selector else {
+            let message = "is missing: it says which namespaces are meant";
+            return Err(("selector".to_owned(), message.to_owned()));
+        };
+        match selector.fault() {
+            Some((part, message)) => Err((format!("selector.{part}"), message)),
+            None => Ok(Self::Labelled(selector)),
+        }
+    }
+
+    pub(super) fn permits(&self, index: &Index<'_>, namespace: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Only(own) => *own == namespace,
+            Self::Labelled(selector) => index.selects(selector, namespace),
+            Self::None => false,
+        }
+    }
+}
