@@ -101,23 +101,6 @@ fn the_link_tells_who_has_an_address() {
 }
 
 #[test]
-fn the_kernel_drops_what_is_not_renewed() {
-    let Some([_, (there, far)]) = nodes() else { return };
-    for address in [V4, V6].map(|text| text.parse().unwrap()) {
-        let begun = Instant::now();
-        for seconds in [3, 1] {
-            let link = far.clone();
-            there.run(move || link.carry(address, seconds).unwrap());
-        }
-        while there.has(address) {
-            thread::yield_now();
-        }
-        let after = begun.elapsed();
-        assert!(Duration::from_millis(900) < after && after < Duration::from_millis(1500), "{after:?}");
-    }
-}
-
-#[test]
 fn everybody_on_the_link_is_told() {
     let Some([(here, near), (there, far)]) = nodes() else { return };
     let address = V4.parse().unwrap();
