@@ -123,7 +123,8 @@ class PoolTest(GatewayTest):
         taken = holders.times()[-1].begin - since
         silence = asker.longest_silence(since - 1)
         print(f"{self.id()}: taken over after {taken:.2f} s; no answer for {silence:.2f} s", file=sys.stderr)
-        self.assertLess(taken, TAKEN_OVER_SECONDS)
+        # When a node's power goes is not known to the tenth of a second; what a client meets is.
+        self.assertLess(silence, TAKEN_OVER_SECONDS)
 
     def test_the_node_with_the_endpoints_carries_it_and_an_outage_of_the_api_server_changes_nothing(self) -> None:
         with self.watched() as (holders, _):
