@@ -28,7 +28,7 @@ pub use explain::{Explanation, PlainRequest, Verdict, Why};
 pub use pattern::{HostPattern, InvalidHost, InvalidPath, PathPattern};
 
 use crate::snapshot::Rule;
-use tree::Tree;
+use tree::{Reached, Tree};
 
 /// The longest name that DNS has, 253 bytes and a dot at the end.
 const MAX_HOST: usize = 254;
@@ -131,7 +131,7 @@ fn lower<'b>(host: &[u8], copy: &'b mut [u8; MAX_HOST]) -> &'b [u8] {
 
 /// A `T` for each pattern of hosts.
 #[derive(Clone, Debug)]
-struct Hosts<T> {
+pub(crate) struct Hosts<T> {
     labels: Tree<Names<T>>,
 }
 
@@ -155,7 +155,8 @@ impl<T> Default for Names<T> {
 }
 
 impl<T: Default> Hosts<T> {
-    fn entry(&mut self, pattern: &HostPattern) -> &mut T {
+    /// That of a pattern; it is made if there is none.
+    pub(crate) fn entry(&mut self, pattern: &HostPattern) -> &mut T {
         let slot = match pattern {
             HostPattern::Any => &mut self.labels.entry(std::iter::empty()).below,
             HostPattern::Below(name) => &mut self.labels.entry(labels(name.as_bytes())).below,
@@ -166,6 +167,40 @@ impl<T: Default> Hosts<T> {
 }
 
 impl<T> Hosts<T> {
+    /// Those of all patterns that mean every host of `pattern`.
+    pub(crate) fn covering(&self, pattern: &HostPattern) -> Vec<&T> {
+        let end = self.reach(pattern);
+        let names = end.whole.then(|| self.labels.value(end));
+        let (own, above) = match pattern {
+            HostPattern::Exact(_) => (names.and_then(|names| names.exact.as_ref()), true),
+            HostPattern::Below(_) | HostPattern::Any => (None, false),
+        };
+        let above = if end.whole && above { self.labels.back(end) } else { Some(end) };
+        let above = above.into_iter().flat_map(|at| self.labels.way_back(at));
+        own.into_iter().chain(above.filter_map(|names| names.below.as_ref())).collect()
+    }
+
+    /// Those of all patterns that have a host in common with `pattern`.
+    pub(crate) fn common(&self, pattern: &HostPattern) -> Vec<&T> {
+        let mut found = self.covering(pattern);
+        let end = self.reach(pattern);
+        let is_one = matches!(pattern, HostPattern::Exact(_));
+        if end.whole && !is_one {
+            let beneath = self.labels.beneath(end).into_iter();
+            found.extend(beneath.flat_map(|names| names.exact.iter().chain(&names.below)));
+        }
+        found
+    }
+
+    fn reach(&self, pattern: &HostPattern) -> Reached {
+        match pattern {
+            HostPattern::Any => self.labels.reach(std::iter::empty()),
+            HostPattern::Below(name) | HostPattern::Exact(name) => {
+                self.labels.reach(labels(name.as_bytes()))
+            }
+        }
+    }
+
     /// The first that `accept` takes of the `T`s whose patterns match `host`, the most specific first.
     fn find<'a, R>(&'a self, host: &[u8], accept: impl Fn(&'a T) -> Option<R>) -> Option<R> {
         let end = self.labels.reach(labels(host));

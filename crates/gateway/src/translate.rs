@@ -75,6 +75,7 @@ use crate::objects::{Object, Resource};
 use crate::problem::Problem;
 use crate::snapshot::{Backend, BackendKey, Snapshot};
 use crate::status::{Condition, ConditionType, Detail, Reason, Reference, Status};
+use attach::Parents;
 use draft::{RouteDraft, RuleDraft};
 use index::Index;
 use owner::Owner;
@@ -108,11 +109,12 @@ pub fn translate(objects: &[Object], addresses: &Addresses) -> Translation {
 
     let mut gateways = listener::gateways(&index, addresses, &mut report);
     http3::find(&mut gateways, &client_policies, &mut report);
-    let mut routes = route::drafts(&index, &mut gateways, &mut report);
-    routes.extend(stream_route::drafts(&index, &mut gateways, &mut report));
+    let known = Parents::new(&gateways);
+    let mut routes = route::drafts(&index, &known, &mut gateways, &mut report);
+    routes.extend(stream_route::drafts(&index, &known, &mut gateways, &mut report));
     let mut listeners = address::listeners(&gateways, addresses, &client_policies, &mut report);
     gateway_status::statuses(&gateways, addresses, &mut report);
-    refused::statuses(&index, &gateways, addresses, &mut report);
+    refused::statuses(&index, &known, &gateways, addresses, &mut report);
     let users = speech::users(&routes);
     users.report_clients(&tls_policies, &gateways, &mut report);
     tls_policies.statuses(&users.ancestors, &gateways, &mut report);
@@ -140,7 +142,7 @@ pub fn translate(objects: &[Object], addresses: &Addresses) -> Translation {
     }
     snapshot.listeners = listeners.into_listeners();
     let (fronts, kept) = front::fronts(&index, &gateways);
-    let Report { statuses, problems, dated } = report;
+    let Report { statuses, problems, dated, .. } = report;
     let mut translation = Translation { snapshot, statuses, problems, dated, fronts, kept };
     made.attribute(&mut translation);
     translation.problems.sort_by(|a, b| a.origin.cmp(&b.origin));
@@ -159,6 +161,8 @@ struct Report {
     statuses: Vec<Status>,
     problems: Vec<Problem>,
     dated: BTreeSet<Dated>,
+    /// What several have come upon, and has been said.
+    told: BTreeSet<Problem>,
 }
 
 /// A reason against something: where, and in words for programs and for people.
@@ -201,7 +205,7 @@ impl Report {
 
     /// A problem that several may come upon.
     fn once(&mut self, problem: Problem) {
-        if !self.problems.contains(&problem) {
+        if self.told.insert(problem.clone()) {
             self.problems.push(problem);
         }
     }

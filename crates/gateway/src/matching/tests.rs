@@ -387,3 +387,30 @@ proptest! {
         prop_assert_eq!(common, matches(&a) && matches(&b));
     }
 }
+
+#[test]
+fn patterns_are_found_by_what_they_have_in_common() {
+    let all =
+        ["", "*.com", "*.example.com", "example.com", "a.example.com", "*.a.example.com", "b.org"];
+    let pattern = |text: &&str| match *text {
+        "" => HostPattern::Any,
+        text => HostPattern::parse(text).unwrap(),
+    };
+    let mut hosts = Hosts::<usize>::default();
+    all.iter().enumerate().for_each(|(n, text)| *hosts.entry(&pattern(text)) = n);
+    for asked in all.iter().chain(&["x.a.example.com", "*.b.example.com", "*.org", "other.net"]) {
+        let asked = pattern(asked);
+        let expected = |is_meant: &dyn Fn(&HostPattern) -> bool| {
+            let places = all.iter().map(pattern).enumerate();
+            places.filter(|(_, it)| is_meant(it)).map(|(n, _)| n).collect::<Vec<_>>()
+        };
+        let sorted = |mut found: Vec<&usize>| {
+            found.sort_unstable();
+            found.into_iter().copied().collect::<Vec<_>>()
+        };
+        let covering = expected(&|it| it.intersect(&asked).as_ref() == Some(&asked));
+        assert_eq!(sorted(hosts.covering(&asked)), covering, "{asked:?}");
+        let common = expected(&|it| it.intersect(&asked).is_some());
+        assert_eq!(sorted(hosts.common(&asked)), common, "{asked:?}");
+    }
+}

@@ -78,6 +78,19 @@ impl<T> Tree<T> {
         &self.nodes[at.node].value
     }
 
+    /// The values below the node reached, in no order that means anything.
+    pub(super) fn beneath(&self, from: Reached) -> Vec<&T> {
+        let mut found = Vec::new();
+        let mut left = vec![from.node];
+        while let Some(node) = left.pop() {
+            for &child in self.nodes[node].children.values() {
+                found.push(&self.nodes[child].value);
+                left.push(child);
+            }
+        }
+        found
+    }
+
     /// One word back; nothing before the root.
     pub(super) fn back(&self, from: Reached) -> Option<Reached> {
         (from.node != 0).then(|| Reached { node: self.nodes[from.node].parent, whole: false })

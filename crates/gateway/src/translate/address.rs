@@ -17,10 +17,26 @@ use crate::snapshot::{Carried, Listener, ListenerTls, Protocol, Rule, TlsSite, T
 pub(super) struct ListenerDrafts {
     listeners: Vec<Listener>,
     /// Those of each listener; none: there is no TLS.
-    sites: Vec<Vec<TlsSite>>,
+    sites: Vec<Sites>,
     places: BTreeMap<(SocketAddr, Transport), usize>,
     /// The addresses are those of a cluster.
     free_bind: bool,
+}
+
+/// What becomes of TLS connections at an address.
+#[derive(Default)]
+struct Sites {
+    by_hosts: BTreeMap<HostPattern, TlsSite>,
+    /// Whether there are requests in some.
+    have_requests: bool,
+}
+
+impl Sites {
+    /// Adds one, in place of another for the same hosts.
+    fn add(&mut self, site: TlsSite) {
+        self.have_requests |= matches!(site.carries, Carried::Requests);
+        self.by_hosts.insert(site.hosts.clone(), site);
+    }
 }
 
 /// Every address that a listener of a Gateway is served on, without rules yet.
@@ -74,13 +90,13 @@ impl ListenerDrafts {
                 tls,
                 http3,
             });
-            self.sites.push(Vec::new());
+            self.sites.push(Sites::default());
         }
         let made = &mut self.listeners[place];
         let mut is_contrary = made.client != *client;
         if listener.protocol == listener::Protocol::Https {
             let http3 = listener.http3.as_ref().and_then(|http3| http3.as_ref().ok()).copied();
-            if self.sites[place].iter().any(|site| matches!(site.carries, Carried::Requests)) {
+            if self.sites[place].have_requests {
                 is_contrary |= made.http3 != http3;
             } else {
                 make_http(&mut made.protocol);
@@ -93,7 +109,7 @@ impl ListenerDrafts {
             }
             Protocol::Http(_) | Protocol::Tcp(_) | Protocol::Udp(_) => {}
         }
-        self.sites[place].extend(site(listener, &listener.hosts, None));
+        site(listener, &listener.hosts, None).into_iter().for_each(|it| self.sites[place].add(it));
         if is_contrary {
             policies.report_shared_address(gateway.object, listener, made, report);
         }
@@ -129,7 +145,8 @@ impl ListenerDrafts {
     }
 
     pub(super) fn into_listeners(self) -> Vec<Listener> {
-        let with_tls = |(listener, sites): (Listener, Vec<TlsSite>)| {
+        let with_tls = |(listener, sites): (Listener, Sites)| {
+            let sites: Vec<_> = sites.by_hosts.into_values().collect();
             let tls = (!sites.is_empty()).then(|| Arc::new(ListenerTls::new(sites)));
             Listener { tls, ..listener }
         };
@@ -178,14 +195,13 @@ fn site(
 
 /// Adds a rule for connections to hosts, in place of what closes them.
 fn add_sites(
-    sites: &mut Vec<TlsSite>,
+    sites: &mut Sites,
     listener: &OurListener<'_>,
     hosts: &[CommonHosts],
     rule: &Arc<Rule>,
 ) {
     for CommonHosts { hosts, .. } in hosts {
-        sites.retain(|site| site.hosts != *hosts);
-        sites.extend(site(listener, hosts, Some(rule)));
+        site(listener, hosts, Some(rule)).into_iter().for_each(|it| sites.add(it));
     }
 }
 

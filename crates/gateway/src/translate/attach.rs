@@ -1,11 +1,12 @@
 //! Where routes of any kind attach, and why they do not.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
+use std::ops::Range;
 
-use super::index::Index;
+use super::index::{Index, Name};
 use super::listener::{OurGateway, OurListener, is_gateway_api};
-use super::listener_set::{self, OurSet};
+use super::listener_set;
 use super::owner::Owner;
 use super::{Fault, Report};
 use crate::matching::HostPattern;
@@ -53,13 +54,53 @@ pub(super) struct Parent<'a> {
     pub(super) attached: Result<Vec<Attachment>, Fault>,
 }
 
+/// Who may be a parent of ours, by kind and name.
+pub(super) struct Parents<'a> {
+    owners: BTreeMap<(&'a str, Name<'a>), Found<'a>>,
+    /// The places of the listeners of a name among the Gateway's; only of one can there be several.
+    sections: BTreeMap<(&'a str, Name<'a>, &'a str), Vec<usize>>,
+}
+
 /// A parent of ours.
-struct Found<'g> {
+struct Found<'a> {
     /// The Gateway's place among ours.
-    place: usize,
-    gateway: &'g OurGateway<'g>,
+    gateway: usize,
     /// The Gateway, or a ListenerSet of it.
-    owner: Owner<'g>,
+    owner: Owner<'a>,
+    /// The places of its listeners among the Gateway's.
+    listeners: Range<usize>,
+    /// Whether it is a ListenerSet that the Gateway does not take.
+    is_refused: bool,
+}
+
+impl<'a> Parents<'a> {
+    pub(super) fn new(gateways: &[OurGateway<'a>]) -> Self {
+        let mut parents = Self { owners: BTreeMap::new(), sections: BTreeMap::new() };
+        for (place, gateway) in gateways.iter().enumerate() {
+            let own = (gateway.owner(), 0..gateway.own().len(), false);
+            let sets = gateway.sets.iter();
+            let sets = sets.map(|set| (set.owner(), set.listeners.clone(), set.fault.is_some()));
+            for (owner, listeners, is_refused) in iter::once(own).chain(sets) {
+                let found = Found { gateway: place, owner, listeners, is_refused };
+                parents.owners.insert((owner.kind, owner.name()), found);
+            }
+            for (place, OurListener { owner, spec, .. }) in gateway.listeners.iter().enumerate() {
+                let section = (owner.kind, owner.name(), &*spec.name);
+                parents.sections.entry(section).or_default().push(place);
+            }
+        }
+        parents
+    }
+
+    /// The places of the listeners that a reference means, of the Gateway that it leads to.
+    fn listeners(&self, found: &Found<'_>, reference: &ParentRef) -> Vec<usize> {
+        let Found { owner, listeners, .. } = found;
+        let Some(section) = reference.section_name.as_deref() else {
+            return listeners.clone().collect();
+        };
+        let section = (owner.kind, owner.name(), section);
+        self.sections.get(&section).cloned().unwrap_or_default()
+    }
 }
 
 impl<'a, S> Asking<'a, S> {
@@ -68,6 +109,7 @@ impl<'a, S> Asking<'a, S> {
     pub(super) fn parents(
         &self,
         index: &Index<'_>,
+        known: &Parents<'_>,
         gateways: &[OurGateway<'_>],
         report: &mut Report,
     ) -> Vec<Parent<'a>> {
@@ -78,9 +120,12 @@ impl<'a, S> Asking<'a, S> {
         let mut parents = Vec::new();
         for (n, reference) in self.parents.iter().enumerate() {
             let field = format!("spec.parentRefs[{n}]");
-            match self.find_parent(index, reference, gateways) {
+            match self.find_parent(index, known, reference) {
                 Ok(Some(found)) => {
-                    let attached = self.attach(index, reference, &field, &found);
+                    let gateway = &gateways[found.gateway];
+                    let listeners = known.listeners(found, reference).into_iter();
+                    let listeners = listeners.map(|place| (place, &gateway.listeners[place]));
+                    let attached = self.attach(index, reference, &field, found, listeners);
                     parents.push(Parent { reference, field, attached });
                 }
                 // Another controller's Gateway.
@@ -102,9 +147,12 @@ impl<'a, S> Asking<'a, S> {
     fn find_parent<'g>(
         &self,
         index: &Index<'_>,
-        parent: &ParentRef,
-        gateways: &'g [OurGateway<'g>],
-    ) -> Result<Option<Found<'g>>, (&'static str, String)> {
+        known: &'g Parents<'_>,
+        parent: &'g ParentRef,
+    ) -> Result<Option<&'g Found<'g>>, (&'static str, String)>
+    where
+        'a: 'g,
+    {
         let kind = parent.kind.as_deref().unwrap_or("Gateway");
         let namespace = &**parent.namespace.as_ref().unwrap_or(&self.route.metadata.namespace);
         let name = (namespace, &*parent.name);
@@ -120,33 +168,22 @@ impl<'a, S> Asking<'a, S> {
         if !is_there {
             return Err(("name", format!("there is no {kind} {namespace}/{}", parent.name)));
         }
-        let mut ours = gateways.iter().enumerate();
-        Ok(ours.find_map(|(place, gateway)| {
-            let owners = iter::once(gateway.owner()).chain(gateway.sets.iter().map(OurSet::owner));
-            let mut owners = owners.filter(|owner| owner.kind == kind);
-            let owner = owners.find(|it| (&*it.metadata.namespace, &*it.metadata.name) == name)?;
-            Some(Found { place, gateway, owner })
-        }))
+        Ok(known.owners.get(&(kind, name)))
     }
 
     /// Where the route attaches at a parent: listeners that are meant, allow it and have a host in common with it.
-    fn attach(
+    fn attach<'l>(
         &self,
         index: &Index<'_>,
         parent: &ParentRef,
         field: &str,
-        found: &Found<'_>,
+        &Found { gateway, owner, is_refused, .. }: &Found<'_>,
+        listeners: impl Iterator<Item = (usize, &'l OurListener<'l>)>,
     ) -> Result<Vec<Attachment>, Fault> {
-        let Found { place, gateway, owner } = *found;
-        let listeners = gateway.listeners.iter().enumerate();
-        let mut found: Vec<_> = listeners
-            .filter(|(_, it)| it.owner.is(owner))
-            .filter(|(_, it)| parent.section_name.as_ref().is_none_or(|name| *name == it.spec.name))
-            .filter(|(_, it)| parent.port.is_none_or(|port| port == it.spec.port))
-            .collect();
+        let is_meant = |it: &OurListener<'_>| parent.port.is_none_or(|port| port == it.spec.port);
+        let mut found: Vec<_> = listeners.filter(|(_, it)| is_meant(it)).collect();
         if found.is_empty() {
-            let is_refused = |set: &OurSet<'_>| set.owner().is(owner) && set.fault.is_some();
-            let message = if gateway.sets.iter().any(is_refused) {
+            let message = if is_refused {
                 "the Gateway does not allow the ListenerSet".to_owned()
             } else {
                 format!("the {} has no listener of this name and port", owner.kind)
@@ -161,7 +198,7 @@ impl<'a, S> Asking<'a, S> {
         }
         let attachments: Vec<_> = found
             .into_iter()
-            .map(|(listener, it)| self.at_listener(place, listener, it))
+            .map(|(place, it)| self.at_listener(gateway, place, it))
             .filter(|attachment| !attachment.hosts.is_empty())
             .collect();
         if attachments.is_empty() {

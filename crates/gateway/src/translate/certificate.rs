@@ -31,6 +31,9 @@ pub struct Dated {
     not_after: u64,
 }
 
+/// The certificate of a Secret and its key, which belong together, and when they hold; or what is wrong with it.
+pub(super) type Checked = Result<(Arc<Certificate>, Option<Dated>), BadValue>;
+
 /// What is wrong with a value of a Secret or ConfigMap.
 #[derive(Clone, Debug)]
 pub(super) struct BadValue {
@@ -82,10 +85,8 @@ fn span(seconds: u64) -> String {
     format!("{count} {name}{}", if count == 1 { "" } else { "s" })
 }
 
-/// The certificate of a Secret and its key, which belong together, and when they hold.
-pub(super) fn of_secret(
-    secret: &Resource<SecretSpec>,
-) -> Result<(Arc<Certificate>, Option<Dated>), BadValue> {
+/// Reads a Secret.
+pub(super) fn of_secret(secret: &Resource<SecretSpec>) -> Checked {
     let chain = certificates(value(secret, CHAIN)?).map_err(|message| bad(CHAIN, message))?;
     let key = PrivateKeyDer::from_pem_slice(value(secret, KEY)?)
         .map_err(|error| bad(KEY, pem_fault(&error, "a private key")))?;

@@ -5,91 +5,117 @@ use std::net::SocketAddr;
 
 use super::listener::{OurGateway, OurListener, Protocol, our_port};
 use super::{Fault, Report};
-use crate::matching::HostPattern;
+use crate::matching::{HostPattern, Hosts};
 use crate::snapshot::Transport;
 use crate::status::Reason;
 
-/// What a listener takes at each of its addresses.
-#[derive(Clone)]
-struct Claim {
-    protocol: Protocol,
-    hosts: HostPattern,
-    /// Whose it is.
-    name: String,
+/// What listeners take at one place: each claim by its number, the lower the earlier.
+#[derive(Default)]
+struct Claims {
+    by_hosts: BTreeMap<(HostPattern, Protocol), Vec<usize>>,
+    /// The first of each protocol.
+    by_protocol: BTreeMap<Protocol, usize>,
 }
 
-impl Claim {
-    /// Listeners of one address, port and transport must speak the same and differ in hostname. HTTPS and TLS can be told
-    /// apart by hostname too, for both begin with the name that the client asks for.
-    fn clash(&self, other: &Self) -> Option<Reason> {
-        let (same_protocol, same_hosts) =
-            (self.protocol == other.protocol, self.hosts == other.hosts);
-        let both_encrypted = self.protocol.is_encrypted() && other.protocol.is_encrypted();
-        match (same_protocol, same_hosts) {
-            (true, true) => Some(Reason::HostnameConflict),
-            (true, false) => None,
-            (false, false) if both_encrypted => None,
-            (false, true | false) => Some(Reason::ProtocolConflict),
-        }
+impl Claims {
+    fn add(&mut self, number: usize, listener: &OurListener<'_>) {
+        let claim = (listener.hosts.clone(), listener.protocol);
+        self.by_hosts.entry(claim).or_default().push(number);
+        self.by_protocol.entry(listener.protocol).or_insert(number);
     }
-}
 
-fn claim(listener: &OurListener<'_>) -> Claim {
-    let (protocol, hosts) = (listener.protocol, listener.hosts.clone());
-    Claim { protocol, hosts, name: listener.label() }
+    /// The first claim of another, if `own` is the listener's, that leaves no room for it. Listeners of one address, port
+    /// and transport must speak the same and differ in hostname. HTTPS and TLS can be told apart by hostname too, for
+    /// both begin with the name that the client asks for.
+    fn clash(&self, own: Option<usize>, listener: &OurListener<'_>) -> Option<(usize, Reason)> {
+        let OurListener { protocol, hosts, .. } = listener;
+        let same_hosts = |protocol: Protocol| {
+            let claims = self.by_hosts.get(&(hosts.clone(), protocol)).into_iter().flatten();
+            claims.copied().find(|number| Some(*number) != own)
+        };
+        let same = same_hosts(*protocol).map(|number| (number, Reason::HostnameConflict));
+        let others = self.by_protocol.iter().filter(|(other, _)| *other != protocol);
+        let others = others.filter_map(|(other, first)| {
+            let both_encrypted = protocol.is_encrypted() && other.is_encrypted();
+            let number = if both_encrypted { same_hosts(*other)? } else { *first };
+            Some((number, Reason::ProtocolConflict))
+        });
+        same.into_iter().chain(others).min_by_key(|(number, _)| *number)
+    }
 }
 
 /// Within a Gateway none of its own listeners that clash is served, as Gateway API asks; those of ListenerSets give way to
 /// whoever goes before them. Between Gateways the older one keeps what it has, so that a newcomer takes nothing down.
 pub(super) fn find_conflicts(gateways: &mut [OurGateway<'_>], report: &mut Report) {
-    let mut taken: BTreeMap<(SocketAddr, Transport), Vec<Claim>> = BTreeMap::new();
+    let mut taken: BTreeMap<(SocketAddr, Transport), Claims> = BTreeMap::new();
+    // Whose each claim is.
+    let mut names: Vec<String> = Vec::new();
     for gateway in gateways {
         mark_twins(gateway);
         let OurGateway { addresses, listeners, targets, .. } = gateway;
         for listener in listeners.iter_mut().filter(|it| it.is_served()) {
-            let (claim, transport) = (claim(listener), listener.protocol.transport());
+            let transport = listener.protocol.transport();
             let port = our_port(targets.as_ref(), listener.spec.port);
             let sockets: Vec<_> =
                 addresses.iter().map(|ip| (SocketAddr::new(*ip, port), transport)).collect();
-            let others = sockets.iter().filter_map(|socket| taken.get(socket)).flatten();
-            let mut clashes = others.filter_map(|other| Some((other.clash(&claim)?, other)));
-            match clashes.next() {
-                Some((reason, other)) => {
-                    listener.conflict = Some(conflict(listener.place, reason, &other.name));
+            let mut claims = sockets.iter().filter_map(|socket| taken.get(socket));
+            match claims.find_map(|claims| claims.clash(None, listener)) {
+                Some((other, reason)) => {
+                    listener.conflict = Some(conflict(listener.place, reason, &names[other]));
                 }
-                None => sockets.into_iter().for_each(|socket| {
-                    taken.entry(socket).or_default().push(claim.clone());
-                }),
+                None => {
+                    let claim =
+                        |socket| taken.entry(socket).or_default().add(names.len(), listener);
+                    sockets.into_iter().for_each(claim);
+                    names.push(listener.label());
+                }
             }
         }
-        for listener in listeners {
+        for listener in &*listeners {
             let fault = listener.conflict.iter();
             fault.for_each(|fault| report.owner_fault(listener.owner, fault));
         }
+        find_overlaps(listeners);
     }
 }
 
 fn mark_twins(gateway: &mut OurGateway<'_>) {
-    // Who has given way already claims nothing of those that come after it.
-    let mut claims: Vec<Option<_>> = gateway
-        .listeners
-        .iter()
-        .map(|it| it.is_served().then(|| (it.spec.port, it.protocol.transport(), claim(it))))
-        .collect();
-    let own = gateway.listeners.iter().filter(|listener| listener.is_gateways()).count();
+    let own = gateway.own().len();
+    let mut ports: BTreeMap<(u16, Transport), Claims> = BTreeMap::new();
+    let port = |listener: &OurListener<'_>| (listener.spec.port, listener.protocol.transport());
+    for (place, listener) in gateway.own().iter().enumerate().filter(|(_, it)| it.is_served()) {
+        ports.entry(port(listener)).or_default().add(place, listener);
+    }
     for (place, listener) in gateway.listeners.iter_mut().enumerate() {
-        let Some((port, transport, claim)) = &claims[place] else { continue };
-        let rivals = if place < own { &claims[..own] } else { &claims[..place] };
-        let others = rivals.iter().enumerate().filter(|(other, _)| *other != place);
-        let mut near = others
-            .filter_map(|(_, other)| other.as_ref())
-            .filter(|(theirs, over, _)| (theirs, over) == (port, transport));
-        listener.conflict = near
-            .find_map(|(_, _, other)| other.clash(claim))
-            .map(|reason| conflict(listener.place, reason, "another listener of the Gateway"));
-        if place >= own && listener.conflict.is_some() {
-            claims[place] = None;
+        if !listener.is_served() {
+            continue;
         }
+        let claims = ports.entry(port(listener)).or_default();
+        let clash = claims.clash((place < own).then_some(place), listener);
+        listener.conflict = clash
+            .map(|(_, reason)| conflict(listener.place, reason, "another listener of the Gateway"));
+        // Who gives way claims nothing of those that come after it.
+        if place >= own && listener.conflict.is_none() {
+            claims.add(place, listener);
+        }
+    }
+}
+
+/// Notes at each listener with TLS which other has hosts and its port in common with it.
+fn find_overlaps(listeners: &mut [OurListener<'_>]) {
+    let mut ports: BTreeMap<u16, Hosts<Vec<usize>>> = BTreeMap::new();
+    let is_meant = |it: &OurListener<'_>| it.protocol.is_encrypted() && it.is_served();
+    for (place, listener) in listeners.iter().enumerate().filter(|(_, it)| is_meant(it)) {
+        ports.entry(listener.spec.port).or_default().entry(&listener.hosts).push(place);
+    }
+    for place in 0..listeners.len() {
+        let listener = &listeners[place];
+        let Some(hosts) = ports.get(&listener.spec.port).filter(|_| is_meant(listener)) else {
+            continue;
+        };
+        let others = hosts.common(&listener.hosts).into_iter().flatten();
+        let first = others.copied().filter(|other| *other != place).min();
+        listeners[place].overlaps = first.map(|other| &*listeners[other].spec.name);
     }
 }
 

@@ -10,11 +10,10 @@ use crate::status::{Condition, ConditionType, Detail, GatewayStatus, ListenerSta
 /// What became of each Gateway and of its ListenerSets.
 pub(super) fn statuses(gateways: &[OurGateway<'_>], addresses: &Addresses, report: &mut Report) {
     for gateway in gateways {
-        let own = gateway.listeners_of(gateway.owner());
         let detail = Detail::Gateway(GatewayStatus {
             addresses: places(gateway, addresses),
             conditions: gateway_conditions(gateway),
-            listeners: own.map(|it| listener_status(gateway, it)).collect(),
+            listeners: gateway.own().iter().map(|it| listener_status(gateway, it)).collect(),
             attached_listener_sets: gateway.attached_sets(),
         });
         report.status("Gateway", gateway.object, detail);
@@ -59,19 +58,18 @@ fn state(gateway: &OurGateway<'_>) -> [Condition; 2] {
         let programmed = Condition::no(Programmed, Reason::Invalid, message.clone());
         return [Condition::no(Accepted, *reason, message.clone()), programmed];
     }
-    let own = gateway.listeners_of(gateway.owner());
-    served_conditions(own, Reason::Invalid, gateway.unassigned.as_ref())
+    served_conditions(gateway.own(), Reason::Invalid, gateway.unassigned.as_ref())
 }
 
 /// What holds for whoever has these listeners: it is accepted as long as one of them is served. `unserved` is why nothing
 /// is programmed if none is, `unassigned` why the Gateway has not its addresses.
-pub(super) fn served_conditions<'g>(
-    listeners: impl Iterator<Item = &'g OurListener<'g>>,
+pub(super) fn served_conditions(
+    listeners: &[OurListener<'_>],
     unserved: Reason,
     unassigned: Option<&Fault>,
 ) -> [Condition; 2] {
     use ConditionType::{Accepted, Programmed};
-    let (good, bad): (Vec<_>, Vec<_>) = listeners.partition(|listener| listener.is_served());
+    let (good, bad): (Vec<_>, Vec<_>) = listeners.iter().partition(|listener| listener.is_served());
     let names: Vec<_> = bad.iter().map(|listener| &*listener.spec.name).collect();
     let message = format!("listeners that are not served: {}", names.join(", "));
     let some_served = !good.is_empty();
@@ -113,25 +111,17 @@ pub(super) fn listener_status(
         supported_kinds: listener.supported_kinds(),
         attached_routes: listener.attached_routes,
         sockets: served.into_iter().flatten().map(|socket| (socket, transport)).collect(),
-        conditions: always.chain(overlap(gateway, listener)).chain(http3).collect(),
+        conditions: always.chain(overlap(listener)).chain(http3).collect(),
     }
 }
 
 /// Gateway API wants it told where the names that clients ask for do not keep listeners of a port apart. It is a warning,
 /// which is left out where there is nothing to warn of.
-fn overlap(gateway: &OurGateway<'_>, listener: &OurListener<'_>) -> Option<Condition> {
-    let is_encrypted = |it: &OurListener<'_>| it.protocol.is_encrypted() && it.is_served();
-    let mut others = gateway.listeners.iter().filter(|other| {
-        !std::ptr::eq(*other, listener)
-            && is_encrypted(other)
-            && other.spec.port == listener.spec.port
-            && other.hosts.intersect(&listener.hosts).is_some()
-    });
-    let other = others.next().filter(|_| is_encrypted(listener))?;
+fn overlap(listener: &OurListener<'_>) -> Option<Condition> {
+    let other = listener.overlaps?;
     let kind = ConditionType::OverlappingTLSConfig;
     let message = format!(
-        "hosts of listener {} are among them: a request on a connection of the other listener is answered with 421",
-        other.spec.name
+        "hosts of listener {other} are among them: a request on a connection of the other listener is answered with 421"
     );
     Some(Condition { message, ..Condition::yes(kind, Reason::OverlappingHostnames) })
 }

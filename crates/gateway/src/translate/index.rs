@@ -1,14 +1,16 @@
 //! Objects by name and age, each once.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
 use super::Report;
+use super::certificate::Checked;
 use crate::objects::{
     BackendPolicySpec, BackendTlsPolicySpec, ClientPolicySpec, ConfigMapSpec, EndpointSliceSpec,
-    GatewayClassSpec, GatewaySpec, GrpcRouteSpec, HttpRouteSpec, IngressClassSpec, IngressSpec,
-    LabelSelector, ListenerSetSpec, Metadata, NamespaceSpec, Object, ReferenceGrantSpec,
-    RefusedSpec, Remains, Resource, SecretSpec, ServiceSpec, StreamRouteSpec, TlsRouteSpec,
-    namespace_labels,
+    GatewayClassSpec, GatewaySpec, GrantFrom, GrantTo, GrpcRouteSpec, HttpRouteSpec,
+    IngressClassSpec, IngressSpec, LabelSelector, ListenerSetSpec, Metadata, NamespaceSpec, Object,
+    ReferenceGrantSpec, RefusedSpec, Remains, Resource, SecretSpec, ServiceSpec, StreamRouteSpec,
+    TlsRouteSpec, namespace_labels,
 };
 
 pub(super) const BACKEND_POLICY: &str = "BackendPolicy";
@@ -37,10 +39,14 @@ pub(super) struct Index<'a> {
     /// By name alone.
     pub(super) ingress_classes: ByName<'a, IngressClassSpec>,
     pub(super) ingresses: ByName<'a, IngressSpec>,
-    pub(super) grants: ByName<'a, ReferenceGrantSpec>,
+    grants: ByName<'a, ReferenceGrantSpec>,
+    /// What ReferenceGrants of a namespace let objects of Gateway API of a kind and namespace refer to.
+    pub(super) granted: BTreeMap<(&'a str, &'a str, &'a str), Vec<&'a GrantTo>>,
     pub(super) services: ByName<'a, ServiceSpec>,
     pub(super) slices: ByName<'a, EndpointSliceSpec>,
     pub(super) secrets: ByName<'a, SecretSpec>,
+    /// What is in Secrets that somebody has asked for: to check a key takes long, and many may ask.
+    pub(super) certificates: BTreeMap<Name<'a>, OnceCell<Checked>>,
     pub(super) config_maps: ByName<'a, ConfigMapSpec>,
     pub(super) backend_tls_policies: ByName<'a, BackendTlsPolicySpec>,
     pub(super) backend_policies: ByName<'a, BackendPolicySpec>,
@@ -108,12 +114,16 @@ impl<'a> Index<'a> {
                 Object::Ingress(it) => add(&mut index.ingresses, "Ingress", name(it), it, report),
                 Object::ReferenceGrant(it) => {
                     add(&mut index.grants, "ReferenceGrant", name(it), it, report);
+                    index.grant(it);
                 }
                 Object::Service(it) => add(&mut index.services, "Service", name(it), it, report),
                 Object::EndpointSlice(it) => {
                     add(&mut index.slices, "EndpointSlice", name(it), it, report);
                 }
-                Object::Secret(it) => add(&mut index.secrets, "Secret", name(it), it, report),
+                Object::Secret(it) => {
+                    add(&mut index.secrets, "Secret", name(it), it, report);
+                    index.certificates.entry(name(it)).or_default();
+                }
                 Object::ConfigMap(it) => {
                     add(&mut index.config_maps, "ConfigMap", name(it), it, report);
                 }
@@ -137,6 +147,14 @@ impl<'a> Index<'a> {
                     index.aim_refused(&it.metadata, &it.spec);
                 }
             }
+        }
+    }
+
+    fn grant(&mut self, grant: &'a Resource<ReferenceGrantSpec>) {
+        let is_known = |from: &&GrantFrom| from.group == "gateway.networking.k8s.io";
+        for from in grant.spec.from.iter().filter(is_known) {
+            let whom = (&*grant.metadata.namespace, &*from.kind, &*from.namespace);
+            self.granted.entry(whom).or_default().extend(&grant.spec.to);
         }
     }
 

@@ -1,6 +1,6 @@
 //! Gateways: where to accept, which listener is whose, and which of them cannot be served.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
@@ -66,12 +66,14 @@ pub(super) struct OurListener<'a> {
     pub(super) fault: Option<Fault>,
     /// Who else claims the same.
     pub(super) conflict: Option<Fault>,
+    /// The name of another listener with TLS that has hosts and the port in common with it.
+    pub(super) overlaps: Option<&'a str>,
     /// What it refers to and cannot have: kinds of routes that we do not know, certificates.
     pub(super) unresolved: Vec<Fault>,
 }
 
 /// What a listener speaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Protocol {
     Http,
     Https,
@@ -147,8 +149,9 @@ impl<'a> OurGateway<'a> {
         Owner::of("Gateway", self.object)
     }
 
-    pub(super) fn listeners_of(&self, owner: Owner<'_>) -> impl Iterator<Item = &OurListener<'a>> {
-        self.listeners.iter().filter(move |listener| listener.owner.is(owner))
+    /// Its own listeners.
+    pub(super) fn own(&self) -> &[OurListener<'a>] {
+        &self.listeners[..self.object.spec.listeners.len()]
     }
 
     /// Why it is not served anywhere, though it is accepted.
@@ -299,15 +302,19 @@ fn our_gateway<'a>(
     for fault in fault.iter().chain(&served.fault).chain(&served.unassigned).chain(&unclear) {
         report.fault("Gateway", object, fault);
     }
-    let sets = sets.of(index, object, &allowed, report);
+    let mut sets = sets.of(index, object, &allowed, report);
     let mut listeners = Vec::new();
     let mut add = |owner, specs: &'a [objects::Listener]| {
-        let asked = |place| Asked { index, gateway: object, owner, specs, place };
-        listeners.extend((0..specs.len()).map(|place| asked(place).listener(report)));
+        let (first, mut names) = (listeners.len(), BTreeSet::new());
+        listeners.extend(specs.iter().enumerate().map(|(place, spec)| {
+            let is_again = !names.insert(&*spec.name);
+            Asked { index, gateway: object, owner, spec, place, is_again }.listener(report)
+        }));
+        first..listeners.len()
     };
     add(Owner::of("Gateway", object), &spec.listeners);
-    for set in sets.iter().filter(|set| set.fault.is_none()) {
-        add(set.owner(), &set.object.spec.listeners);
+    for set in sets.iter_mut().filter(|set| set.fault.is_none()) {
+        set.listeners = add(set.owner(), &set.object.spec.listeners);
     }
     let client_certificate = listener_tls::client_certificate(index, object, report);
     let fault = fault.or(served.fault);
@@ -450,15 +457,16 @@ struct Asked<'a, 'i> {
     index: &'i Index<'i>,
     gateway: &'a Resource<GatewaySpec>,
     owner: Owner<'a>,
-    /// All of the owner.
-    specs: &'a [objects::Listener],
-    /// Which of them it is.
+    spec: &'a objects::Listener,
+    /// Which of the owner's it is.
     place: usize,
+    /// Whether one before it has its name.
+    is_again: bool,
 }
 
 impl<'a> Asked<'a, '_> {
     fn listener(&self, report: &mut Report) -> OurListener<'a> {
-        let spec = &self.specs[self.place];
+        let spec = self.spec;
         let known = Protocol::parse(&spec.protocol);
         let protocol = known.unwrap_or(Protocol::Http);
         // What has no requests has no hosts, whatever is written.
@@ -491,6 +499,7 @@ impl<'a> Asked<'a, '_> {
             attached_routes: 0,
             fault: self.fault(spec).or(unclear).or(tls.fault),
             conflict: None,
+            overlaps: None,
             unresolved: self.kinds_fault(spec, protocol).into_iter().collect(),
         };
         for fault in listener.fault.iter().chain(&listener.unresolved) {
@@ -505,7 +514,7 @@ impl<'a> Asked<'a, '_> {
         let fault = |reason, part: &str, message: &str| {
             Some(Fault::new(reason, format!("spec.listeners[{}].{part}", self.place), message))
         };
-        if self.specs[..self.place].iter().any(|earlier| earlier.name == spec.name) {
+        if self.is_again {
             let message = format!("another listener of the {} has this name", self.owner.kind);
             return fault(Reason::Invalid, "name", &message);
         }

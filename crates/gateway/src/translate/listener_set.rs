@@ -1,6 +1,7 @@
 //! ListenerSets: which of them their Gateway takes, and what becomes of each.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use super::allowed::Allowed;
 use super::gateway_status::{listener_status, served_conditions};
@@ -18,6 +19,8 @@ pub(super) struct OurSet<'a> {
     pub(super) object: &'a Resource<ListenerSetSpec>,
     /// Why the Gateway does not take it.
     pub(super) fault: Option<Fault>,
+    /// The places of its listeners among the Gateway's.
+    pub(super) listeners: Range<usize>,
 }
 
 /// The ListenerSets by the Gateway that they ask for, the oldest first.
@@ -52,7 +55,7 @@ impl<'a> ListenerSets<'a> {
             let is_allowed = allowed.permits(index, &object.metadata.namespace);
             (!is_allowed).then(|| refusal(gateway, object))
         };
-        let sets = asking.map(|object| OurSet { object, fault: fault(object) });
+        let sets = asking.map(|object| OurSet { object, fault: fault(object), listeners: 0..0 });
         sets.inspect(|set| {
             set.fault.iter().for_each(|fault| report.fault(KIND, set.object, fault));
         })
@@ -86,11 +89,16 @@ fn refusal(gateway: &Resource<GatewaySpec>, set: &Resource<ListenerSetSpec>) -> 
     Fault::new(Reason::NotAllowed, "spec.parentRef", message)
 }
 
-impl OurGateway<'_> {
+impl<'a> OurGateway<'a> {
+    /// The listeners of one of its ListenerSets.
+    fn of_set(&self, set: &OurSet<'_>) -> &[OurListener<'a>] {
+        &self.listeners[set.listeners.clone()]
+    }
+
     /// How many ListenerSets it serves something of.
     pub(super) fn attached_sets(&self) -> usize {
         let is_served = |set: &&OurSet<'_>| {
-            self.fault.is_none() && self.listeners_of(set.owner()).any(OurListener::is_served)
+            self.fault.is_none() && self.of_set(set).iter().any(OurListener::is_served)
         };
         self.sets.iter().filter(is_served).count()
     }
@@ -105,13 +113,13 @@ impl<'a> OurSet<'a> {
 /// What became of each ListenerSet of a Gateway.
 pub(super) fn statuses(gateway: &OurGateway<'_>, report: &mut Report) {
     for set in &gateway.sets {
-        let own = || gateway.listeners_of(set.owner());
-        let listeners = own().map(|it| listener_status(gateway, it)).collect();
+        let own = gateway.of_set(set);
+        let listeners = own.iter().map(|it| listener_status(gateway, it)).collect();
         let conditions = match refused(gateway, set) {
             Some((reason, message)) => not_served(reason, &message).into(),
             None => {
                 let unserved = Reason::ListenersNotValid;
-                served_conditions(own(), unserved, gateway.unassigned_fault()).into()
+                served_conditions(own, unserved, gateway.unassigned_fault()).into()
             }
         };
         report.status(KIND, set.object, Detail::ListenerSet(conditions, listeners));

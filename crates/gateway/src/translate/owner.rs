@@ -17,11 +17,6 @@ impl<'a> Owner<'a> {
         Self { kind, metadata: &object.metadata, origin: &object.origin }
     }
 
-    /// Whether both are the very same object.
-    pub(super) fn is(&self, other: Owner<'_>) -> bool {
-        std::ptr::eq(self.metadata, other.metadata)
-    }
-
     /// Its namespace and name.
     pub(super) fn name(&self) -> Name<'a> {
         (&self.metadata.namespace, &self.metadata.name)

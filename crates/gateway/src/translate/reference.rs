@@ -60,15 +60,17 @@ impl Holder<'_> {
     ) -> Result<Arc<Certificate>, Fault> {
         let name = Name::from(reference);
         let namespace = self.check(name, &["Secret"], field, reasons, report)?;
-        let Some(secret) = self.index.secrets.get(&(namespace, name.name)) else {
+        let place = (namespace, name.name);
+        let secret = self.index.secrets.get(&place).zip(self.index.certificates.get(&place));
+        let Some((secret, checked)) = secret else {
             return Err(self.absent(name, namespace, field, reasons, report));
         };
-        match certificate::of_secret(secret) {
+        match checked.get_or_init(|| certificate::of_secret(secret)) {
             Ok((certificate, dated)) => {
-                report.dated.extend(dated);
-                Ok(certificate)
+                report.dated.extend(dated.iter().cloned());
+                Ok(Arc::clone(certificate))
             }
-            Err(bad) => Err(broken("Secret", secret, &bad, field, reasons, report)),
+            Err(bad) => Err(broken("Secret", secret, bad, field, reasons, report)),
         }
     }
 

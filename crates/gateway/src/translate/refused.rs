@@ -2,7 +2,7 @@
 
 use std::slice;
 
-use super::attach::Asking;
+use super::attach::{Asking, Parents};
 use super::index::{BACKEND_POLICY, Index};
 use super::listener::{OurGateway, is_gateway_api, is_ours};
 use super::{Fault, Report, condition, listener_set};
@@ -15,6 +15,7 @@ use crate::status::{
 /// What becomes of each: nothing.
 pub(super) fn statuses(
     index: &Index<'_>,
+    known: &Parents<'_>,
     gateways: &[OurGateway<'_>],
     addresses: &Addresses,
     report: &mut Report,
@@ -26,7 +27,7 @@ pub(super) fn statuses(
             BACKEND_POLICY => policy("Service", object, report),
             "ClientPolicy" => policy("Gateway", object, report),
             "HTTPRoute" | "GRPCRoute" | "TLSRoute" | "TCPRoute" | "UDPRoute" => {
-                route(index, object, gateways, report);
+                route(index, known, object, gateways, report);
             }
             // BackendTLSPolicies have theirs from where they are attached, and the other kinds have none of us.
             _ => {}
@@ -78,6 +79,7 @@ fn is_of_gateway(parent: &ParentRef) -> bool {
 
 fn route(
     index: &Index<'_>,
+    known: &Parents<'_>,
     object: &Resource<RefusedSpec>,
     gateways: &[OurGateway<'_>],
     report: &mut Report,
@@ -88,7 +90,7 @@ fn route(
     for parent in parents {
         let parents = slice::from_ref(parent);
         let asking = Asking { kind, route: object, parents, hostnames: &[] };
-        let ours = asking.parents(index, gateways, &mut Report::default());
+        let ours = asking.parents(index, known, gateways, &mut Report::default());
         let conditions =
             vec![refusal(ConditionType::Accepted, Reason::UnsupportedValue, &object.spec)];
         statuses.extend(

@@ -1,7 +1,7 @@
 //! HTTPRoutes and GRPCRoutes: what becomes of each.
 
 use super::Report;
-use super::attach::{Asking, Attachment, settle};
+use super::attach::{Asking, Attachment, Parents, settle};
 use super::draft::RouteDraft;
 use super::index::{Index, by_age};
 use super::listener::OurGateway;
@@ -12,6 +12,7 @@ use crate::status::{Detail, ParentStatus};
 /// The routes that attach to Gateways of ours, in Gateway API's order among equals of a kind.
 pub(super) fn drafts(
     index: &Index<'_>,
+    known: &Parents<'_>,
     gateways: &mut [OurGateway<'_>],
     report: &mut Report,
 ) -> Vec<RouteDraft> {
@@ -19,14 +20,14 @@ pub(super) fn drafts(
     for route in by_age(&index.routes) {
         let (parents, hostnames) = (&*route.spec.parent_refs, &*route.spec.hostnames);
         let asking = Asking { kind: "HTTPRoute", route, parents, hostnames };
-        drafts.extend(draft(index, &asking, gateways, report, |route, attached, report| {
+        drafts.extend(draft(index, known, &asking, gateways, report, |route, attached, report| {
             http_rules(index, route, attached, report)
         }));
     }
     for route in by_age(&index.grpc_routes) {
         let (parents, hostnames) = (&*route.spec.parent_refs, &*route.spec.hostnames);
         let asking = Asking { kind: "GRPCRoute", route, parents, hostnames };
-        let draft = draft(index, &asking, gateways, report, |route, attached, report| {
+        let draft = draft(index, known, &asking, gateways, report, |route, attached, report| {
             grpc_rules(index, route, attached, report)
         });
         drafts.extend(draft.map(|draft| RouteDraft { is_grpc: true, ..draft }));
@@ -36,13 +37,14 @@ pub(super) fn drafts(
 
 fn draft<S>(
     index: &Index<'_>,
+    known: &Parents<'_>,
     asking: &Asking<'_, S>,
     gateways: &mut [OurGateway<'_>],
     report: &mut Report,
     rules: impl Fn(&Resource<S>, &[&Attachment], &mut Report) -> Rules,
 ) -> Option<RouteDraft> {
     let Asking { kind, route, .. } = *asking;
-    let parents = asking.parents(index, gateways, report);
+    let parents = asking.parents(index, known, gateways, report);
     if parents.is_empty() {
         return None;
     }

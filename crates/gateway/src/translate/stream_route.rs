@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::attach::{Asking, Attachment, Parent, settle};
+use super::attach::{Asking, Attachment, Parent, Parents, settle};
 use super::backend::{Referrer, resolve};
 use super::draft::{RouteDraft, RuleDraft, TargetDraft};
 use super::index::{Index, by_age};
@@ -33,17 +33,18 @@ struct Asked<'a, S> {
 /// The routes that attach to Gateways of ours, in Gateway API's order among equals.
 pub(super) fn drafts(
     index: &Index<'_>,
+    known: &Parents<'_>,
     gateways: &mut [OurGateway<'_>],
     report: &mut Report,
 ) -> Vec<RouteDraft> {
     let ours = by_age(&index.tls_routes).into_iter().map(tls).collect();
-    let mut drafts = drafts_of(ours, index, gateways, report);
+    let mut drafts = drafts_of(ours, index, known, gateways, report);
     let tcp = |route| stream("TCPRoute", Transport::Tcp, route);
     let ours = by_age(&index.tcp_routes).into_iter().map(tcp).collect();
-    drafts.extend(drafts_of(ours, index, gateways, report));
+    drafts.extend(drafts_of(ours, index, known, gateways, report));
     let udp = |route| stream("UDPRoute", Transport::Udp, route);
     let ours = by_age(&index.udp_routes).into_iter().map(udp).collect();
-    drafts.extend(drafts_of(ours, index, gateways, report));
+    drafts.extend(drafts_of(ours, index, known, gateways, report));
     drafts
 }
 
@@ -51,13 +52,14 @@ pub(super) fn drafts(
 fn drafts_of<S>(
     routes: Vec<Asked<'_, S>>,
     index: &Index<'_>,
+    known: &Parents<'_>,
     gateways: &mut [OurGateway<'_>],
     report: &mut Report,
 ) -> Vec<RouteDraft> {
     let with_parents = routes.into_iter().map(|asked| {
         let Asked { kind, route, parents, hostnames, .. } = asked;
         let asking = Asking { kind, route, parents, hostnames };
-        let parents = asking.parents(index, gateways, report);
+        let parents = asking.parents(index, known, gateways, report);
         (asked, parents)
     });
     let asking: Vec<_> = with_parents.filter(|(_, parents)| !parents.is_empty()).collect();

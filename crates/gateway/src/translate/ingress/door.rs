@@ -1,18 +1,18 @@
 //! Where is accepted: the listeners of the Gateway that stands for an IngressClass, one for each host and, with TLS, one
 //! for each host that has a certificate.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::super::Report;
 use super::super::listener::CONTROLLER;
 use super::class::OurClass;
 use super::source::Place;
 use super::{Expansion, NAMESPACE, derived};
-use crate::matching::HostPattern;
+use crate::matching::{HostPattern, Hosts};
 use crate::objects::{
     AllowedNamespaces, AllowedRoutes, FromNamespaces, GatewayClassSpec, GatewaySpec, GrantFrom,
-    GrantTo, Hostname, IngressClassSpec, IngressSpec, Listener, ListenerTls, Object, ObjectRef,
-    ParentRef, ReferenceGrantSpec, Resource,
+    GrantTo, Hostname, IngressClassSpec, IngressRule, IngressSpec, Listener, ListenerTls, Object,
+    ObjectRef, ParentRef, ReferenceGrantSpec, Resource,
 };
 
 /// Where the ports may be set, on an IngressClass.
@@ -27,6 +27,10 @@ pub(super) struct Doors<'a> {
     /// The hosts of rules, and the first Ingress that has each.
     http: BTreeMap<HostPattern, &'a Resource<IngressSpec>>,
     https: BTreeMap<HostPattern, Certified<'a>>,
+    /// The places of those with certificates.
+    certified: Hosts<usize>,
+    /// The names of their listeners.
+    https_names: Vec<String>,
 }
 
 /// Who gives a host its certificate.
@@ -45,20 +49,32 @@ pub(super) fn doors<'a>(class: &OurClass<'a>, report: &mut Report) -> Doors<'a> 
         https_port: port(class.object, HTTPS_PORT, 443, report),
         http: BTreeMap::new(),
         https: BTreeMap::new(),
+        certified: Hosts::default(),
+        https_names: Vec::new(),
     };
     for &ingress in &class.ingresses {
-        for host in hosts(&ingress.spec) {
+        for host in hosts(&ingress.spec).into_keys() {
             doors.http.entry(host).or_insert(ingress);
         }
         doors.add_certificates(ingress, report);
     }
+    for (place, host) in doors.https.keys().enumerate() {
+        *doors.certified.entry(host) = place;
+        doors.https_names.push(door_name("https", host));
+    }
     doors
 }
 
-/// The hosts of an Ingress, each once; with a default backend, every other as well.
-pub(super) fn hosts(spec: &IngressSpec) -> BTreeSet<HostPattern> {
-    let ruled = spec.rules.iter().map(|rule| pattern(rule.host.as_ref()));
-    ruled.chain(spec.default_backend.as_ref().map(|_| HostPattern::Any)).collect()
+/// The hosts of an Ingress, each with its rules; with a default backend, every other as well.
+pub(super) fn hosts(spec: &IngressSpec) -> BTreeMap<HostPattern, Vec<(usize, &IngressRule)>> {
+    let mut hosts: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for (n, rule) in spec.rules.iter().enumerate() {
+        hosts.entry(pattern(rule.host.as_ref())).or_default().push((n, rule));
+    }
+    if spec.default_backend.is_some() {
+        hosts.entry(HostPattern::Any).or_default();
+    }
+    hosts
 }
 
 /// The hosts that a rule means.
@@ -165,28 +181,29 @@ impl<'a> Doors<'a> {
 
     /// Whether every client that asks for these hosts can come with TLS.
     pub(super) fn has_certificate(&self, host: &HostPattern) -> bool {
-        self.https.keys().any(|certified| certified.intersect(host).as_ref() == Some(host))
+        !self.certified.covering(host).is_empty()
     }
 
     /// Where requests for a host come without TLS; for every host: wherever they do.
     pub(super) fn plain(&self, host: &HostPattern) -> Vec<ParentRef> {
         if *host == HostPattern::Any {
-            return self.http.keys().map(|host| self.parent("http", host)).collect();
+            return self.http.keys().map(|host| self.parent(door_name("http", host))).collect();
         }
-        vec![self.parent("http", host)]
+        vec![self.parent(door_name("http", host))]
     }
 
     /// Where they come with TLS.
     pub(super) fn encrypted(&self, host: &HostPattern) -> Vec<ParentRef> {
-        let theirs = self.https.keys().filter(|certified| certified.intersect(host).is_some());
-        theirs.map(|host| self.parent("https", host)).collect()
+        let mut places = self.certified.common(host);
+        places.sort_unstable();
+        places.into_iter().map(|place| self.parent(self.https_names[*place].clone())).collect()
     }
 
-    fn parent(&self, scheme: &str, host: &HostPattern) -> ParentRef {
+    fn parent(&self, listener: String) -> ParentRef {
         ParentRef {
             namespace: Some(NAMESPACE.to_owned()),
             name: self.class.to_owned(),
-            section_name: Some(door_name(scheme, host)),
+            section_name: Some(listener),
             ..Default::default()
         }
     }

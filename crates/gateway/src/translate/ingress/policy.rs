@@ -1,6 +1,6 @@
 //! How Services are used: what annotations say of them, as BackendPolicies.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::Report;
 use super::super::index::{BACKEND_POLICY, BACKEND_TLS_POLICY, Index};
@@ -27,7 +27,7 @@ pub(super) fn add(
         class.ingresses.iter().copied().zip(wishes).filter(|(_, it)| it.has_policy())
     {
         let namespace = &*ingress.metadata.namespace;
-        for service in services(&ingress.spec) {
+        for service in services(&ingress.spec).collect::<BTreeSet<_>>() {
             if let Some(policy) = written(index, namespace, service) {
                 let message = format!("BackendPolicy {policy} says how Service {service} is used");
                 report.problem("Ingress", ingress, FIELD, message);

@@ -13,8 +13,8 @@ use super::{Expansion, derived};
 use crate::matching::HostPattern;
 use crate::objects::{
     BackendRef, Hostname, HttpFilter, HttpRouteMatch, HttpRouteRule, HttpRouteSpec, IngressBackend,
-    IngressPath, IngressPathType, IngressSpec, Object, ParentRef, PathMatch, PathMatchType,
-    PathModifier, PathModifierType, RedirectScheme, RequestRedirect, Resource,
+    IngressPath, IngressPathType, IngressRule, IngressSpec, Object, ParentRef, PathMatch,
+    PathMatchType, PathModifier, PathModifierType, RedirectScheme, RequestRedirect, Resource,
 };
 
 /// Adds the routes of a class.
@@ -30,7 +30,7 @@ pub(super) fn add(
     for (ingress, wishes) in class.ingresses.iter().zip(wishes) {
         let mut making =
             Making { index, ingress, wishes, doors, rooted: &rooted, report: &mut *report };
-        hosts(&ingress.spec).iter().for_each(|host| making.host(host, made));
+        hosts(&ingress.spec).iter().for_each(|(host, rules)| making.host(host, rules, made));
     }
 }
 
@@ -68,8 +68,8 @@ impl Making<'_, '_> {
     }
 
     /// Adds what becomes of requests for a host.
-    fn host(&mut self, host: &HostPattern, made: &mut Expansion) {
-        let rules = self.rules(host);
+    fn host(&mut self, host: &HostPattern, rules: &[(usize, &IngressRule)], made: &mut Expansion) {
+        let rules = self.rules(host, rules);
         if rules.rules.is_empty() {
             return;
         }
@@ -109,13 +109,10 @@ impl Making<'_, '_> {
     }
 
     /// The rules of a host, with their backends.
-    fn rules(&mut self, host: &HostPattern) -> Rules {
+    fn rules(&mut self, host: &HostPattern, of_host: &[(usize, &IngressRule)]) -> Rules {
         let mut rules = Rules::default();
         let ingress = self.ingress;
-        for (n, rule) in ingress.spec.rules.iter().enumerate() {
-            if pattern(rule.host.as_ref()) != *host {
-                continue;
-            }
+        for (n, rule) in of_host {
             for (m, path) in rule.http.iter().flat_map(|http| &http.paths).enumerate() {
                 let field = format!("spec.rules[{n}].http.paths[{m}]");
                 if let Some(rule) = self.rule(path, &field) {

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
 use nix::sched::{CloneFlags, unshare};
-use nix::unistd::{gettid, geteuid};
+use nix::unistd::{geteuid, gettid};
 use tokio::runtime;
 
 use super::*;
@@ -60,7 +60,8 @@ fn wait<T>(future: impl Future<Output = T>) -> T {
 
 /// Two nodes with a network between them; none where that may not be made.
 fn nodes() -> Option<[(Node, Link); 2]> {
-    let may = geteuid().is_root() && thread::spawn(|| unshare(CloneFlags::CLONE_NEWNET)).join().unwrap().is_ok();
+    let may = geteuid().is_root()
+        && thread::spawn(|| unshare(CloneFlags::CLONE_NEWNET)).join().unwrap().is_ok();
     if !may {
         eprintln!("skipped: it takes root, and network namespaces");
         return None;
