@@ -78,6 +78,9 @@ pub(crate) fn whole(kind: &Kind, object: &DynamicObject) -> Option<Value> {
         return None;
     }
     let mut all = object.data.clone();
+    // A list does not say of each of its objects what it is.
+    all["apiVersion"] = json!(kind.api_version());
+    all["kind"] = json!(kind.name);
     all["metadata"] = json!(ObjectMeta { managed_fields: None, ..object.metadata.clone() });
     Some(all)
 }

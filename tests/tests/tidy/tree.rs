@@ -35,9 +35,12 @@ impl Tree {
         self.files.iter().filter(move |file| file.path.ends_with(suffix))
     }
 
-    /// Rust files of the product, without tests that stand beside them.
+    /// Rust files of the product, without tests and examples that stand beside them.
     pub(crate) fn product(&self) -> impl Iterator<Item = &File> {
-        let beside = |path: &str| path.contains("/tests/") || path.contains("/benches/");
+        let folders = ["/tests/", "/benches/", "/examples/"];
+        let beside = move |path: &str| {
+            path.ends_with("/tests.rs") || folders.iter().any(|folder| path.contains(folder))
+        };
         self.with_suffix(".rs")
             .filter(move |file| file.path.starts_with("crates/") && !beside(&file.path))
     }
