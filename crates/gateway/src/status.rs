@@ -1,6 +1,8 @@
 //! What became of each object, as Gateway API's conditions say it, and how a cluster is told. Who writes it there, and
 //! when, is for the source to know.
 
+/// How replicas share what a policy allows.
+mod deal;
 /// What the data plane has, by Gateway API's names.
 mod features;
 /// Statuses in the shape that Kubernetes gives them.
@@ -15,6 +17,7 @@ use crate::fronts::Place;
 use crate::objects::ParentRef;
 use crate::snapshot::Transport;
 
+pub use deal::tell_deal;
 pub use features::{FEATURES, tell_version};
 pub use shape::shape;
 pub use written::{Written, withdrawn, written};
@@ -120,6 +123,9 @@ pub struct TargetStatus {
     pub name: String,
     /// Which part of it.
     pub section_name: Option<String>,
+    /// Requests that the policy allows there at each endpoint, if it applies and says a number; for who knows over how
+    /// many replicas they are dealt.
+    pub slots: Option<u32>,
     /// What holds there.
     pub conditions: Vec<Condition>,
 }
@@ -158,13 +164,15 @@ pub enum ConditionType {
     Http3,
     /// Endpoints are believed whatever certificate they show; ours, for Gateway API knows no such thing.
     InsecureEndpoints,
+    /// Replicas share what a policy allows at each endpoint; ours too.
+    CapDealt,
     /// The definitions of Gateway API's kinds are of a version that we know.
     SupportedVersion,
 }
 
 impl ConditionType {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Accepted,
         Self::Programmed,
         Self::ResolvedRefs,
@@ -174,6 +182,7 @@ impl ConditionType {
         Self::InsecureFrontendValidationMode,
         Self::Http3,
         Self::InsecureEndpoints,
+        Self::CapDealt,
         Self::SupportedVersion,
     ];
 }
@@ -188,6 +197,7 @@ pub enum Reason {
     BackendNotFound,
     ConfigurationChanged,
     Conflicted,
+    Dealt,
     HostnameConflict,
     IncompatibleFilters,
     Invalid,

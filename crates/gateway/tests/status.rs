@@ -8,9 +8,10 @@ use gateway::objects::ParentRef;
 use gateway::snapshot::Transport;
 use gateway::status::{
     Condition, ConditionType, Detail, GatewayClassStatus, GatewayStatus, ListenerStatus,
-    ParentStatus, Reason, Reference, Status, TargetStatus, Written, tell_unbound, tell_version,
-    withdrawn, written,
+    ParentStatus, Reason, Reference, Status, TargetStatus, Written, tell_deal, tell_unbound,
+    tell_version, withdrawn, written,
 };
+use gateway::{Addresses, translate};
 use serde_json::{Value, json};
 
 const THEN: &str = "2026-01-01T00:00:00Z";
@@ -76,6 +77,7 @@ fn what_a_cluster_says_already_is_not_written() {
         namespace: "shop".to_owned(),
         name: "web".to_owned(),
         section_name: Some("http".to_owned()),
+        slots: None,
         conditions: vec![accepted()],
     };
     let class =
@@ -273,6 +275,26 @@ fn an_address_that_cannot_be_listened_on_is_told_of_its_listeners() {
         );
     }
     assert_eq!(status["conditions"][0]["status"], "True");
+}
+
+#[test]
+fn how_a_cap_is_dealt_is_told_where_it_applies() {
+    let (objects, _) = gateway::parse(include_str!("../testdata/backend-policies.in.yaml"), "in");
+    let mut statuses = translate(&objects, &Addresses::Own).statuses;
+    tell_deal(&mut statuses, 2);
+    tell_deal(&mut statuses, 3);
+    let dealt = |name: &str| -> Vec<_> {
+        let status = statuses.iter().find(|it| &*it.object.name == name).unwrap();
+        let Detail::Policy(targets) = &status.detail else { panic!("{name} is no policy") };
+        let all = targets.iter().map(|target| target.conditions.iter());
+        let dealt = all.map(|it| it.filter(|it| it.kind == ConditionType::CapDealt).collect());
+        dealt.map(|it: Vec<_>| it.iter().map(|it| it.message.clone()).collect::<String>()).collect()
+    };
+    let begins = |told: &[String], begin: &str| told.len() == 1 && told[0].starts_with(begin);
+    let all = "at once at each endpoint, dealt over 3 replicas: 1";
+    assert!(begins(&dealt("everything"), &format!("4 requests {all} each, and 1 more for 1 of")));
+    assert!(begins(&dealt("capped"), &format!("1 request {all} for 1 of them")));
+    assert_eq!(dealt("learned"), [""]);
 }
 
 #[test]

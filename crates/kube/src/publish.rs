@@ -55,6 +55,8 @@ pub struct Statuses {
     pub ingresses: Places,
     /// The Services in front of Gateways; `None`: those are nobody's business.
     pub services: Option<Services>,
+    /// How many replicas share what policies allow, this one included; `None`: nobody knows.
+    pub replicas: Option<u32>,
 }
 
 impl Statuses {
@@ -63,6 +65,7 @@ impl Statuses {
         Arc::ptr_eq(&self.statuses, &other.statuses)
             && self.ingresses == other.ingresses
             && self.services == other.services
+            && self.replicas == other.replicas
     }
 }
 
@@ -170,7 +173,8 @@ impl Publisher {
     }
 
     /// What the cluster does not say yet, or still says.
-    fn due(&self, Statuses { statuses, ingresses, services }: &Statuses) -> Vec<Write> {
+    fn due(&self, wanted: &Statuses) -> Vec<Write> {
+        let Statuses { statuses, ingresses, services, replicas } = wanted;
         let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let known = lock(&self.known);
         let differences = services.iter().flat_map(|services| front::due(&known, services));
@@ -182,7 +186,7 @@ impl Publisher {
             let namespace = kind.namespace_of(&object.namespace);
             spoken_of.insert((kind.name, namespace, &object.name));
             let Some(held) = known.find(kind.name, namespace, &object.name) else { continue };
-            let status = versioned(status, known.bundle_version());
+            let status = completed(status, known.bundle_version(), *replicas);
             let written = status::written(&status, held.status.as_ref(), &now);
             due.extend(
                 written.map(|written| Write::new(kind, namespace, &object.name, held, written)),
@@ -219,11 +223,22 @@ fn withdrawn(kind: &Kind, held: &Held) -> Option<Written> {
     (kind.name == "Ingress" && held.says_ours).then_some(Written::Apply(Value::Null))
 }
 
-/// A GatewayClass says as well whether we know the definitions of Gateway API that are there.
-fn versioned<'s>(status: &'s Status, version: Option<&str>) -> Cow<'s, Status> {
+/// A GatewayClass says as well whether we know the definitions of Gateway API that are there, and a policy how replicas
+/// share what it allows.
+fn completed<'s>(
+    status: &'s Status,
+    version: Option<&str>,
+    replicas: Option<u32>,
+) -> Cow<'s, Status> {
     let mut status = Cow::Borrowed(status);
-    if matches!(status.detail, Detail::GatewayClass(_)) {
-        status::tell_version(slice::from_mut(status.to_mut()), version);
+    match (&status.detail, replicas) {
+        (Detail::GatewayClass(_), _) => {
+            status::tell_version(slice::from_mut(status.to_mut()), version);
+        }
+        (Detail::Policy(_), Some(replicas)) => {
+            status::tell_deal(slice::from_mut(status.to_mut()), replicas);
+        }
+        _ => {}
     }
     status
 }

@@ -193,7 +193,9 @@ impl Cluster {
             (front.gateway.clone(), ports.collect())
         };
         self.targets = report.fronts.fronts.iter().map(targets).collect();
-        self.objects.publish(Statuses { statuses, ingresses, services });
+        let replicas = self.peers.as_ref().map(|peers| peers.serving.len().max(1));
+        let replicas = replicas.and_then(|replicas| replicas.try_into().ok());
+        self.objects.publish(Statuses { statuses, ingresses, services, replicas });
     }
 
     fn services(&self, template: &Value, fronting: &Fronting) -> Services {

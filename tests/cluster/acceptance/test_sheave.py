@@ -126,9 +126,12 @@ class ReplicasTest(GatewayTest):
         self.serve(5, image)
         policy = {"targetRefs": [{"kind": "Service", "name": "web"}], "maxInFlightPerEndpoint": 4}
         body = {"apiVersion": "sheave.dev/v1alpha1", "kind": "BackendPolicy", "metadata": {"name": "web"}, "spec": policy}
-        self.api.post(f"/apis/sheave.dev/v1alpha1/namespaces/{self.namespace}/backendpolicies", body)
+        policies = f"/apis/sheave.dev/v1alpha1/namespaces/{self.namespace}/backendpolicies"
+        self.api.post(policies, body)
         self.addCleanup(self.api.patch, SYSTEM, {"spec": {"replicas": 2}})
         self.have_replicas(3)
+        dealt = "4 requests at once at each endpoint, dealt over 3 replicas: 1 each, and 1 more for 1 of them"
+        self.wait(lambda: said(self.api.get(f"{policies}/web"), "CapDealt").startswith(dealt), "a status that says the deal")
         self.assertTrue(self.youngest_knew_the_others_before_it_served())
         self.forget_counts()
         with ExitStack() as stack:
@@ -176,6 +179,13 @@ class ReplicasTest(GatewayTest):
         """What each pod says of itself, asked directly."""
         pods = self.api.get(self.path("pods"), labelSelector="app=web")["items"]
         return {pod["metadata"]["name"]: _most(pod["status"]["podIP"]) for pod in pods if not is_ending(pod)}
+
+
+def said(policy: dict, condition: str) -> str:
+    """What a policy's status says in words, at its only target."""
+    ancestors = policy.get("status", {}).get("ancestors", [])
+    said = [it["message"] for ancestor in ancestors for it in ancestor["conditions"] if it["type"] == condition]
+    return said[0] if said else ""
 
 
 def _most(address: str) -> int:

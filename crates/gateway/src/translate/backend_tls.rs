@@ -197,6 +197,7 @@ impl<'a> BackendTlsPolicies<'a> {
                     namespace: metadata.namespace.clone(),
                     name: metadata.name.clone(),
                     section_name: None,
+                    slots: None,
                     conditions: conditions.clone(),
                 }
             };

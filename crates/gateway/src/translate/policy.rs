@@ -13,8 +13,8 @@ use super::settings::{backend_faults, backend_settings, client_faults, client_se
 use super::speech::Speech;
 use super::{Fault, Report, condition};
 use crate::objects::{
-    BackendPolicySpec, BackendProtocol, ClientPolicySpec, GatewaySpec, GatewayTarget, Metadata,
-    RefusedSpec, Remains, Resource, ServiceTarget,
+    BackendPolicySpec, BackendProtocol, ClientPolicySpec, GatewaySpec, GatewayTarget, MaxInFlight,
+    Metadata, RefusedSpec, Remains, Resource, ServiceTarget,
 };
 use crate::snapshot::{BackendKey, BackendSettings, ClientSettings, Http3, Listener};
 use crate::status::{Condition, ConditionType, Detail, Reason, TargetStatus};
@@ -129,7 +129,11 @@ pub(super) fn backend_policies<'a>(
         let warning = is_insecure.then_some(ConditionType::InsecureEndpoints);
         faults.extend(belief);
         let target_kind = "Service";
-        let attaching = Attaching { policy, place, target_kind, faults, warning };
+        let slots = match spec.max_in_flight_per_endpoint {
+            Some(MaxInFlight::Number(slots)) => Some(slots),
+            Some(MaxInFlight::Auto) | None => None,
+        };
+        let attaching = Attaching { policy, place, target_kind, faults, warning, slots };
         let targets = spec.target_refs.iter().map(service_reference);
         attaching.attach(targets, &mut attached, report, |reference| {
             find_service(index, namespace, reference)
@@ -149,7 +153,7 @@ pub(super) fn client_policies<'a>(index: &Index<'a>, report: &mut Report) -> Cli
         let Policy { owner, spec, .. } = policy;
         let namespace = &*owner.metadata.namespace;
         let (target_kind, faults, warning) = ("Gateway", client_faults(spec), None);
-        let attaching = Attaching { policy, place, target_kind, faults, warning };
+        let attaching = Attaching { policy, place, target_kind, faults, warning, slots: None };
         let targets = spec.target_refs.iter().map(gateway_reference);
         attaching.attach(targets, &mut attached, report, |reference| {
             find_gateway(index, namespace, reference)
@@ -256,6 +260,8 @@ struct Attaching<'a, 'p, S> {
     faults: Vec<Fault>,
     /// What its status says besides, where it holds.
     warning: Option<ConditionType>,
+    /// What it allows at each endpoint.
+    slots: Option<u32>,
 }
 
 impl<'a, S> Attaching<'a, '_, S> {
@@ -272,6 +278,7 @@ impl<'a, S> Attaching<'a, '_, S> {
         let mut statuses = Vec::new();
         for (n, reference) in references.enumerate() {
             let fault = self.attach_to(n, &reference, attached, &find).err();
+            let slots = self.slots.filter(|_| fault.is_none());
             fault.iter().for_each(|fault| report.owner_fault(owner, fault));
             let fault = fault.or_else(|| self.fault());
             let accepted = condition(ConditionType::Accepted, Reason::Accepted, fault.as_ref());
@@ -281,6 +288,7 @@ impl<'a, S> Attaching<'a, '_, S> {
                 namespace: owner.metadata.namespace.clone(),
                 name: reference.name.to_owned(),
                 section_name: reference.section.map(str::to_owned),
+                slots,
                 conditions: iter::once(accepted).chain(warning).collect(),
             });
         }

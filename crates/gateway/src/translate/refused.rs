@@ -114,6 +114,7 @@ fn policy(target_kind: &'static str, object: &Resource<RefusedSpec>, report: &mu
         namespace: object.metadata.namespace.clone(),
         name: target.name.clone(),
         section_name: target.section_name.clone(),
+        slots: None,
         conditions: vec![Condition::no(ConditionType::Accepted, Reason::Invalid, message.clone())],
     };
     let statuses = object.spec.targets.iter().map(status).collect();

@@ -1,0 +1,54 @@
+use super::{Condition, ConditionType, Detail, Reason, Status};
+
+/// Adds to the status of each BackendPolicy with a number for `maxInFlightPerEndpoint` how many requests each of so many
+/// replicas may have at an endpoint, which together make that number.
+pub fn tell_deal(statuses: &mut [Status], replicas: u32) {
+    let kind = ConditionType::CapDealt;
+    for status in statuses {
+        let Detail::Policy(targets) = &mut status.detail else { continue };
+        for target in targets {
+            let Some(slots) = target.slots else { continue };
+            let message = shares(slots, replicas);
+            let dealt = Condition { kind, holds: true, reason: Reason::Dealt, message };
+            target.conditions.retain(|condition| condition.kind != kind);
+            target.conditions.push(dealt);
+        }
+    }
+}
+
+fn shares(slots: u32, replicas: u32) -> String {
+    let (least, left_over) = (slots / replicas.max(1), slots % replicas.max(1));
+    let requests = if slots == 1 { "request" } else { "requests" };
+    let all = format!("{slots} {requests} at once at each endpoint");
+    match (replicas, least, left_over) {
+        (0 | 1, ..) => format!("{all}, all of the one replica"),
+        (_, _, 0) => format!("{all}, dealt over {replicas} replicas: {least} each"),
+        (_, 0, _) => format!(
+            "{all}, dealt over {replicas} replicas: 1 for {left_over} of them, who differ from endpoint to endpoint; \
+             the others send nothing there"
+        ),
+        _ => format!(
+            "{all}, dealt over {replicas} replicas: {least} each, and 1 more for {left_over} of them, who differ from \
+             endpoint to endpoint"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shares;
+
+    #[test]
+    fn shares_are_told_for_people() {
+        let all = "4 requests at once at each endpoint";
+        assert_eq!(shares(4, 1), format!("{all}, all of the one replica"));
+        assert_eq!(shares(4, 2), format!("{all}, dealt over 2 replicas: 2 each"));
+        let differ = "of them, who differ from endpoint to endpoint";
+        assert_eq!(
+            shares(4, 3),
+            format!("{all}, dealt over 3 replicas: 1 each, and 1 more for 1 {differ}")
+        );
+        let one = "1 request at once at each endpoint, dealt over 5 replicas: 1 for 1";
+        assert_eq!(shares(1, 5), format!("{one} {differ}; the others send nothing there"));
+    }
+}
