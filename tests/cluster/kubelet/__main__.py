@@ -54,6 +54,7 @@ class Kubelet:
     def _seen(self, item: Object) -> None:
         uid = item["metadata"]["uid"]
         if pod := self._pods.get(uid):
+            self._home.reporter.seen(item)
             pod.offer(item)
         elif (
             item.get("status", {}).get("phase") not in ("Succeeded", "Failed")

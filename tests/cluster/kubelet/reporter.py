@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import threading
+from copy import deepcopy
 from dataclasses import dataclass
 
 from tests.cluster.api import STRATEGIC_MERGE, Api, ApiError, Object, Unreachable
@@ -28,7 +28,7 @@ class Reporter(threading.Thread):
         super().__init__(daemon=True)
         self._api = api
         self._waiting: dict[str, Report] = {}
-        self._said: dict[str, str] = {}
+        self._said: dict[str, Object] = {}
         self._news = threading.Condition()
 
     def tell(self, pod: Object, status: Object, *, final: bool = False) -> None:
@@ -39,6 +39,15 @@ class Reporter(threading.Thread):
                 return
             self._waiting[metadata["uid"]] = Report(metadata["namespace"], metadata["name"], status, final)
             self._news.notify()
+
+    def seen(self, pod: Object) -> None:
+        """So the API server has it: where a controller has said otherwise, as of the pods of a node that was not heard of
+        for a while, the same is said again."""
+        with self._news:
+            uid = pod["metadata"]["uid"]
+            said, has = self._said.get(uid), _conditions(pod.get("status", {}))
+            if said and any(has.get(kind) != holds for kind, holds in _conditions(said).items()):
+                del self._said[uid]
 
     def forget(self, uid: str) -> None:
         """Its object is gone."""
@@ -66,11 +75,11 @@ class Reporter(threading.Thread):
 
     def _send(self, uid: str, report: Report) -> None:
         path = f"/api/v1/namespaces/{report.namespace}/pods/{report.name}"
-        text = json.dumps(report.status, sort_keys=True)
-        if self._said.get(uid) != text:
+        if self._said.get(uid) != report.status:
             body = {"metadata": {"uid": uid}, "status": report.status}
             self._api.patch(f"{path}/status", body, STRATEGIC_MERGE)
-            self._said[uid] = text
+            with self._news:
+                self._said[uid] = deepcopy(report.status)
         if report.final:
             self._api.delete(path, {"gracePeriodSeconds": 0, "preconditions": {"uid": uid}})
 
@@ -78,3 +87,7 @@ class Reporter(threading.Thread):
         """For the next try, unless there is something newer."""
         with self._news:
             self._waiting.setdefault(uid, report)
+
+
+def _conditions(status: Object) -> dict[str, str]:
+    return {condition["type"]: condition["status"] for condition in status.get("conditions", [])}

@@ -7,7 +7,7 @@ import time
 import unittest
 
 from tests.cluster import cluster, control_plane, network, nodes
-from tests.cluster.api import Unreachable
+from tests.cluster.api import STRATEGIC_MERGE, Unreachable
 from tests.cluster.places import NODES, node
 from tests.cluster.tests import running
 from tests.cluster.tests.running import ECHO, ClusterTest, container, fetch, is_ready, shell, status_of
@@ -218,6 +218,13 @@ class LifeTest(ClusterTest):
             return [known["ready"] for known in pod["status"].get("containerStatuses", [])] == [True, False]
 
         self.assertFalse(is_ready(self.wait_for_pod("p", is_half_ready, "half of it ready")))
+
+    def test_pod_that_is_ready_is_so_again_when_a_controller_has_said_otherwise(self) -> None:
+        self.make_pod("p", ECHO_CONTAINER, **QUICK)
+        self.wait_until_ready("p")
+        lost = {"status": {"conditions": [{"type": "Ready", "status": "False", "reason": "NodeNotReady"}]}}
+        self.assertFalse(is_ready(self.api.patch(self.path("pods", "p") + "/status", lost, STRATEGIC_MERGE)))
+        self.wait_until_ready("p")
 
     def test_unknown_image_is_said_so(self) -> None:
         self.make_pod("p", container("registry.example/nothing:1"))
