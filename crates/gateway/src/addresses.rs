@@ -22,6 +22,8 @@ pub enum Addresses {
     /// Files and flags: those that a Gateway asks for, else every address of the machine.
     #[default]
     Own,
+    /// A cluster: the same, and clients come by one Service in front of all Gateways, found there.
+    Shared(Vec<fronts::Place>),
     /// A cluster: those that each Gateway was given, and no others. [`assign`] gives them.
     Pool {
         /// By Gateway; no address occurs twice.
@@ -36,7 +38,7 @@ impl Addresses {
     /// What each Gateway was given of a pool.
     pub fn dealt(&self) -> BTreeMap<GatewayName, Vec<IpAddr>> {
         match self {
-            Self::Own | Self::Fronts(_) => BTreeMap::new(),
+            Self::Own | Self::Shared(_) | Self::Fronts(_) => BTreeMap::new(),
             Self::Pool { assigned } => assigned.clone(),
         }
     }
@@ -45,7 +47,7 @@ impl Addresses {
     pub(crate) fn assigned(&self, gateway: &Metadata) -> &[IpAddr] {
         let name = (gateway.namespace.clone(), gateway.name.clone());
         match self {
-            Self::Own | Self::Fronts(_) => &[],
+            Self::Own | Self::Shared(_) | Self::Fronts(_) => &[],
             Self::Pool { assigned } => assigned.get(&name).map_or(&[], Vec::as_slice),
         }
     }
@@ -54,6 +56,7 @@ impl Addresses {
     pub fn places(&self, gateway: &GatewayName) -> Vec<fronts::Place> {
         match self {
             Self::Own => Vec::new(),
+            Self::Shared(places) => places.clone(),
             Self::Pool { assigned } => {
                 let addresses = assigned.get(gateway).into_iter().flatten();
                 addresses.copied().map(fronts::Place::Ip).collect()

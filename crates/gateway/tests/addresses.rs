@@ -74,7 +74,9 @@ fn name(number: usize) -> GatewayName {
 fn dealt(pool: &[IpNet], objects: &[Object], known: &Known) -> Known {
     match assign(pool, objects, known) {
         Addresses::Pool { assigned } => assigned,
-        Addresses::Own | Addresses::Fronts(_) => panic!("no addresses of a pool"),
+        Addresses::Own | Addresses::Shared(_) | Addresses::Fronts(_) => {
+            panic!("no addresses of a pool")
+        }
     }
 }
 

@@ -3,8 +3,8 @@
 //! A comment `# request: HOST PATH` in a case asks where such a request goes, `# name: NAME` what becomes of a TLS
 //! connection that asks for a name, and of one that asks for none. With `# pool: NETWORK` Gateways get the addresses of
 //! a cluster, and `# known: NAMESPACE/GATEWAY ADDRESS` says what one of them had. With `# services: NAMESPACE` each has a
-//! Service in front of it there, and `# known:` says what load balancers gave. With `# cluster` objects are read as those
-//! of an API server.
+//! Service in front of it there, and `# known:` says what load balancers gave; with `# service: ADDRESS` all have one, which
+//! has this address. With `# cluster` objects are read as those of an API server.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
@@ -131,6 +131,11 @@ fn addresses(input: &str, objects: &[Object]) -> Addresses {
             fronts.known.entry(gateway).or_default().places = places;
         }
         return Addresses::Fronts(fronts);
+    }
+    let shared = input.lines().filter_map(|line| line.strip_prefix("# service: ")?.parse().ok());
+    let shared: Vec<_> = shared.map(Place::Ip).collect();
+    if !shared.is_empty() {
+        return Addresses::Shared(shared);
     }
     if pool.is_empty() { Addresses::Own } else { assign(&pool, objects, &known) }
 }

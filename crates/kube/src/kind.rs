@@ -1,7 +1,6 @@
 //! Which objects of a cluster matter, and how each is asked for.
 
-use std::net::IpAddr;
-
+use gateway::fronts::Place;
 use gateway::ingress;
 use kube_core::{ApiResource, DynamicObject};
 use serde_json::Value;
@@ -118,16 +117,21 @@ impl Kind {
         }
     }
 
-    /// The addresses that a status of this kind says: they are asked for by whoever knows them.
-    pub(crate) fn addresses(&self, status: Option<&Value>) -> Vec<IpAddr> {
-        let (list, field) = match self.name {
-            "Gateway" => ("/addresses", "value"),
-            "Ingress" => ("/loadBalancer/ingress", "ip"),
+    /// Where a status of this kind says that clients find it: that is asked for by whoever knows it.
+    pub(crate) fn places(&self, status: Option<&Value>) -> Vec<Place> {
+        let (list, ip, name) = match self.name {
+            "Gateway" => ("/addresses", "value", None),
+            "Ingress" | "Service" => ("/loadBalancer/ingress", "ip", Some("hostname")),
             _ => return Vec::new(),
         };
         let list = status.and_then(|status| status.pointer(list)?.as_array());
-        let texts = list.into_iter().flatten().filter_map(|it| it.get(field)?.as_str());
-        texts.filter_map(|text| text.parse().ok()).collect()
+        let text = |entry: &Value, field: &str| Some(entry.get(field)?.as_str()?.to_owned());
+        let place = |entry: &Value| {
+            let address = text(entry, ip).and_then(|text| text.parse().ok());
+            let name = || text(entry, name?).filter(|name| !name.is_empty());
+            address.map(Place::Ip).or_else(|| name().map(Place::Name))
+        };
+        list.into_iter().flatten().filter_map(place).collect()
     }
 
     /// Whether an object of this kind can matter at all. Of Secrets and ConfigMaps, which a cluster has many of, those that

@@ -181,8 +181,8 @@ impl Held {
         let asks_same = asks_same && before.and_then(Self::front) == self.front();
         let statuses = before.map_or((None, None), Self::says) != self.says();
         // A replica that knows no better goes by the addresses that another one has given.
-        let addresses = |held: &Self| kind.addresses(held.status.as_ref());
-        let has_same = before.is_some_and(|before| addresses(before) == addresses(self));
+        let places = |held: &Self| kind.places(held.status.as_ref());
+        let has_same = before.is_some_and(|before| places(before) == places(self));
         let is_same = asks_same && has_same;
         let asked = if is_same { Changes::default() } else { Changes::of(kind) };
         asked.and(Changes { statuses, ..Changes::default() })

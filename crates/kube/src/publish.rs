@@ -25,7 +25,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use crate::WRITER;
 use crate::front::{self, Difference, Services};
 use crate::kind::{KINDS, Kind};
-use crate::known::{Held, Known};
+use crate::known::{Held, Known, Name};
 use crate::refusals::{Key, Refusals};
 use crate::watch::{Shared, lock};
 
@@ -376,26 +376,29 @@ fn judge(error: Error) -> Outcome {
 
 /// The addresses that the objects of a kind have by their statuses.
 pub(crate) fn addresses(known: &Known, kind: &str) -> Addresses {
-    let Some(kind) = Kind::named(kind) else { return Addresses::new() };
-    let given = |held: &Held| kind.addresses(held.status.as_ref());
-    known.all(kind.name).map(|(name, held)| (name.clone(), given(held))).collect()
+    let address = |place: Place| match place {
+        Place::Ip(address) => Some(address),
+        Place::Name(_) => None,
+    };
+    let addresses = |(name, places): (&Name, Vec<Place>)| {
+        (name.clone(), places.into_iter().filter_map(address).collect())
+    };
+    places(known, kind).map(addresses).collect()
 }
 
 /// Where clients find the Services of a namespace, by what load balancers say in their statuses.
 pub(crate) fn service_places(known: &Known, namespace: &str) -> Places {
-    let place = |entry: &Value| {
-        let text = |field: &str| entry.get(field)?.as_str().filter(|text| !text.is_empty());
-        let ip = text("ip").and_then(|text| text.parse().ok()).map(Place::Ip);
-        ip.or_else(|| text("hostname").map(|name| Place::Name(name.to_owned())))
+    let of_namespace = places(known, "Service").filter(|((of, _), _)| of == namespace);
+    of_namespace.map(|(name, places)| (name.clone(), places)).collect()
+}
+
+fn places<'k>(known: &'k Known, kind: &str) -> impl Iterator<Item = (&'k Name, Vec<Place>)> {
+    let kind = Kind::named(kind);
+    let places = |kind: &Kind, held: &Held| kind.places(held.status.as_ref());
+    let all = move |kind: &'static Kind| {
+        known.all(kind.name).map(move |(name, held)| (name, places(kind, held)))
     };
-    let given = |held: &Held| {
-        let list =
-            held.status.as_ref().and_then(|it| it.pointer("/loadBalancer/ingress")?.as_array());
-        list.into_iter().flatten().filter_map(place).collect()
-    };
-    let ours =
-        known.all("Service").filter(|((of, _), held)| of == namespace && held.front().is_some());
-    ours.map(|(name, held)| (name.clone(), given(held))).collect()
+    kind.into_iter().flat_map(all)
 }
 
 #[cfg(test)]

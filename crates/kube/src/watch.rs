@@ -125,7 +125,7 @@ impl Objects {
         publish::addresses(&lock(&self.known), "Ingress")
     }
 
-    /// Where clients find our Services in a namespace.
+    /// Where clients find the Services of a namespace.
     #[must_use]
     pub fn service_places(&self, namespace: &str) -> Places {
         publish::service_places(&lock(&self.known), namespace)

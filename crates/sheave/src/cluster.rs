@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use gateway::Object;
 use gateway::addresses::{self, GatewayName};
-use gateway::fronts::{self, Front, Fronts, Targets};
+use gateway::fronts::{self, Front, Fronts, Place, Targets};
 use gateway::ingress::{self, Served};
 use gateway::objects::{Conditions, EndpointSliceSpec, Resource};
 use gateway::translate::SERVICE_NAME_LABEL;
@@ -50,8 +50,8 @@ pub(crate) struct Cluster {
 
 /// Where Gateways are served.
 enum Mode {
-    /// On the addresses of the machine, all together.
-    Shared,
+    /// On the addresses of the machine, all together; behind this Service, if it is named.
+    Shared(Option<String>),
     /// Each on an address of its own.
     Pool(Vec<IpNet>),
     /// Each behind a Service of its own, made of a template.
@@ -102,7 +102,7 @@ impl Cluster {
         let objects = Objects::new(&cluster, identity);
         let mode = match &flags.service_template {
             Some(ServiceTemplate(template)) => Mode::Fronts(template.clone()),
-            None if flags.pool.is_empty() => Mode::Shared,
+            None if flags.pool.is_empty() => Mode::Shared(flags.published_service.clone()),
             None => Mode::Pool(flags.pool.clone()),
         };
         let (dealt, targets, ingresses) = Default::default();
@@ -117,7 +117,8 @@ impl Cluster {
         }
         let served = ingress::served(&objects);
         let addresses = match &self.mode {
-            Mode::Shared => gateway::Addresses::Own,
+            Mode::Shared(None) => gateway::Addresses::Own,
+            Mode::Shared(Some(service)) => gateway::Addresses::Shared(self.places_of(service)),
             Mode::Pool(pool) => {
                 let known = known(std::mem::take(&mut self.dealt), &self.objects, &served);
                 addresses::assign(pool, &objects, &known)
@@ -131,6 +132,12 @@ impl Cluster {
         };
         self.ingresses = served.into_iter().filter_map(place).collect();
         Contents { objects, problems, addresses, errors: Errors::LeaveOut }
+    }
+
+    /// Where clients find a Service of our namespace.
+    fn places_of(&self, service: &str) -> Vec<Place> {
+        let mut places = self.objects.service_places(&self.namespace);
+        places.remove(&(self.namespace.clone(), service.to_owned())).unwrap_or_default()
     }
 
     /// What Services in front of Gateways say. That goes before what we remember: another replica leads, perhaps.
@@ -185,7 +192,7 @@ impl Cluster {
     pub(crate) fn publish(&mut self, report: &Report) {
         let (statuses, ingresses) = (Arc::clone(&report.statuses), self.ingresses.clone());
         let services = match &self.mode {
-            Mode::Shared | Mode::Pool(_) => None,
+            Mode::Shared(_) | Mode::Pool(_) => None,
             Mode::Fronts(template) => Some(self.services(template, &report.fronts)),
         };
         let targets = |front: &Front| {

@@ -185,6 +185,11 @@ pub(crate) struct ClusterFlags {
     #[arg(long, value_name = "JSON", requires = "kubernetes", conflicts_with = "pool", value_parser = values::service_template, help_heading = CLUSTER)]
     pub(crate) service_template: Option<ServiceTemplate>,
 
+    /// The Service in front of the Sheaves, in --namespace: its addresses, which its load balancer gives, are said in the
+    /// statuses of Gateways and Ingresses.
+    #[arg(long, value_name = "NAME", requires = "kubernetes", conflicts_with_all = ["pool", "service_template"], help_heading = CLUSTER)]
+    pub(crate) published_service: Option<String>,
+
     /// Headless Service of the Sheaves that serve the same endpoints, in --namespace: fixed limits are dealt over those
     /// that are ready.
     #[arg(long, value_name = "NAME", requires = "kubernetes", help_heading = CLUSTER)]

@@ -24,12 +24,15 @@ pub(super) fn statuses(gateways: &[OurGateway<'_>], addresses: &Addresses, repor
 /// Where clients find it. One that is not accepted is not served, and says what it has nevertheless, which is how it is
 /// known to have it.
 fn places(gateway: &OurGateway<'_>, addresses: &Addresses) -> Vec<Place> {
+    let own = gateway.addresses.iter().filter(|address| !address.is_unspecified());
+    let own: Vec<_> = own.copied().map(Place::Ip).collect();
     match addresses {
-        Addresses::Own => {
-            let known = gateway.addresses.iter().filter(|address| !address.is_unspecified());
-            known.copied().map(Place::Ip).collect()
+        Addresses::Own => own,
+        // What it asks for itself, no Service leads to.
+        Addresses::Shared(_) if !own.is_empty() => own,
+        Addresses::Shared(_) | Addresses::Pool { .. } | Addresses::Fronts(_) => {
+            addresses.places(&gateway.name())
         }
-        Addresses::Pool { .. } | Addresses::Fronts(_) => addresses.places(&gateway.name()),
     }
 }
 

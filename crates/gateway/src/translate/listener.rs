@@ -369,7 +369,9 @@ impl Served {
             Err(fault) => return Self { fault: Some(fault), ..Self::default() },
         };
         match addresses {
-            Addresses::Own => Self { addresses: own(&wishes), ..Self::default() },
+            Addresses::Own | Addresses::Shared(_) => {
+                Self { addresses: own(&wishes), ..Self::default() }
+            }
             Addresses::Pool { assigned } => {
                 Self::of_pool(addresses.assigned(&gateway.metadata), &wishes, assigned)
             }

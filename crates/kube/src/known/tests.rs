@@ -100,7 +100,13 @@ fn addresses_that_a_status_says_are_asked_for() {
     assert_eq!(change("Ingress", json!({ "loadBalancer": address })), all);
     assert_eq!(change("Ingress", json!({ "loadBalancer": {} })), all);
     assert_eq!(change("Service", json!({})), all);
-    assert_eq!(change("Service", json!({ "loadBalancer": address })), status_alone);
+    assert_eq!(change("Service", json!({ "loadBalancer": address })), all);
+    assert_eq!(
+        change("Service", json!({ "loadBalancer": address, "conditions": [] })),
+        status_alone
+    );
+    let name = json!({ "ingress": [{ "hostname": "lb.test" }] });
+    assert_eq!(change("Service", json!({ "loadBalancer": name })), all);
 }
 
 #[test]
