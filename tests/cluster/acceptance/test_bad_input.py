@@ -1,0 +1,193 @@
+"""What is wrong is said where it is wrong, and takes nothing else down: a neighbour is under load all the while."""
+
+import base64
+import http.client
+import time
+from pathlib import Path
+
+from tests.cluster import certificates
+from tests.cluster.acceptance import gateway
+from tests.cluster.acceptance.gateway import CLIENTS, GATEWAY_API, KINDS, WEB, GatewayTest
+from tests.cluster.api import APPLY, MERGE, Object
+from tests.cluster.tests import running
+
+setUpModule = gateway.install
+tearDownModule = running.stop
+
+GRANT = {"apiVersion": "gateway.networking.k8s.io/v1beta1", "kind": "ReferenceGrant", "metadata": {"name": "web"}}
+# As long as a name of a Service, or a label, may be.
+LONG = "a" * 63
+# So long nobody has to write anything where all is said.
+CALM_SECONDS = 3.0
+
+
+class BadInputTest(GatewayTest):
+    """`web` is in order, and has load; `other` is not."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.serve(1, WEB)
+
+    def create(self, kind: str, name: str, namespace: str = "", **spec: object) -> None:
+        path = f"{GATEWAY_API}/namespaces/{namespace or self.namespace}/{kind}"
+        self.api.post(path, {"metadata": {"name": name}, "spec": spec, **KINDS[kind]})
+
+    def route(self, name: str, namespace: str = "", service: str = "web") -> None:
+        """To a Service of the namespace that has the load, for a host that is called as the route is."""
+        parent = {"name": "web", "namespace": self.namespace}
+        backend = {"name": service, "port": 80, "namespace": self.namespace}
+        hosts, rules = [self.host_of(name)], [{"backendRefs": [backend]}]
+        self.create("httproutes", name, namespace, parentRefs=[parent], hostnames=hosts, rules=rules)
+
+    def host_of(self, name: str) -> str:
+        return f"{name}.{self.host}"
+
+    def open_gateway(self) -> None:
+        """For routes of any namespace, and hosts below its own."""
+        speaks = {"port": 80, "protocol": "HTTP", "allowedRoutes": {"namespaces": {"from": "All"}}}
+        listeners = [
+            {"name": "http", "hostname": self.host, **speaks},
+            {"name": "others", "hostname": f"*.{self.host}", **speaks},
+        ]
+        path = f"{GATEWAY_API}/namespaces/{self.namespace}/gateways/web"
+        self.api.patch(path, {"spec": {"listeners": listeners}})
+
+    def status(self, host: str) -> int:
+        connection = http.client.HTTPConnection(self.address, 80, timeout=5)
+        try:
+            connection.request("GET", "/", headers={"Host": host})
+            return connection.getresponse().status
+        finally:
+            connection.close()
+
+    def wait_for_status(self, host: str, status: int) -> None:
+        self.wait(lambda: self.status(host) == status, f"status {status} for {host}")
+
+    def wait_for_reason(self, path: str, kind: str, reason: str) -> str:
+        """Why a condition has come about, in words, wherever the status has it."""
+
+        def message() -> str | None:
+            found = conditions(self.api.get(f"{GATEWAY_API}/{path}").get("status", {}))
+            said = (it["message"] for it in found if (it["type"], it["reason"]) == (kind, reason))
+            return next((words or "(no words)" for words in said), None)
+
+        return self.wait(message, f"{kind} with {reason}")
+
+    def test_secret_without_a_key_costs_its_own_listener_alone(self) -> None:
+        chain = Path(certificates.certificate("api-server")).read_bytes()
+        secret = {"metadata": {"name": "half"}, "data": {"tls.crt": base64.b64encode(chain).decode()}}
+        self.api.post(f"/api/v1/namespaces/{self.namespace}/secrets", secret)
+        listeners = [
+            {"name": "https", "port": 443, "protocol": "HTTPS", "tls": {"certificateRefs": [{"name": "half"}]}},
+            {"name": "http", "port": 80, "protocol": "HTTP", "hostname": self.host_of("other")},
+        ]
+        with self.load():
+            self.create("gateways", "other", gatewayClassName="sheave", listeners=listeners)
+            path = f"namespaces/{self.namespace}/gateways/other"
+            said = self.wait_for_reason(path, "ResolvedRefs", "InvalidCertificateRef")
+            self.assertIn("tls.key", said)
+            # Nobody has a route there yet, but it is served.
+            self.wait_for_status(self.host_of("other"), 404)
+
+    def test_port_that_another_protocol_has_is_told_of_the_younger_listener(self) -> None:
+        listener = {"name": "raw", "port": 80, "protocol": "TCP"}
+        with self.load():
+            self.create("gateways", "other", gatewayClassName="sheave", listeners=[listener])
+            path = f"namespaces/{self.namespace}/gateways/other"
+            self.assertIn("speaks another protocol", self.wait_for_reason(path, "Conflicted", "ProtocolConflict"))
+
+    def test_grant_that_is_withdrawn_closes_the_way_for_whom_it_opened_it(self) -> None:
+        namespace = f"{self.namespace}-guest"
+        self.api.post("/api/v1/namespaces", {"metadata": {"name": namespace}})
+        self.addCleanup(self.api.delete, f"/api/v1/namespaces/{namespace}")
+        self.open_gateway()
+        come = [{"group": "gateway.networking.k8s.io", "kind": "HTTPRoute", "namespace": namespace}]
+        grant = {**GRANT, "spec": {"from": come, "to": [{"group": "", "kind": "Service"}]}}
+        grants = f"/apis/gateway.networking.k8s.io/v1beta1/namespaces/{self.namespace}/referencegrants"
+        self.api.post(grants, grant)
+        with self.load():
+            self.route("guest", namespace)
+            self.wait_for_status(self.host_of("guest"), 200)
+            self.api.delete(f"{grants}/web")
+            self.wait_for_status(self.host_of("guest"), 500)
+            path = f"namespaces/{namespace}/httproutes/guest"
+            self.wait_for_reason(path, "ResolvedRefs", "RefNotPermitted")
+
+    def test_service_that_is_deleted_under_load_is_missed_by_its_own_route_alone(self) -> None:
+        self.open_gateway()
+        ports = {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 3000}]}
+        self.make("services", "other", spec=ports)
+        self.route("other", service="other")
+        path = f"namespaces/{self.namespace}/httproutes/other"
+        with self.load():
+            self.wait_for_status(self.host_of("other"), 200)
+            self.api.delete(self.path("services", "other"))
+            self.wait_for_status(self.host_of("other"), 500)
+            self.wait_for_reason(path, "ResolvedRefs", "BackendNotFound")
+            self.make("services", "other", spec=ports)
+            self.wait_for_status(self.host_of("other"), 200)
+            self.wait_for_reason(path, "ResolvedRefs", "ResolvedRefs")
+
+    def test_names_may_be_as_long_as_kubernetes_lets_them(self) -> None:
+        self.open_gateway()
+        self.make("services", LONG, spec={"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 3000}]})
+        with self.load() as load:
+            self.route(LONG, service=LONG)
+            self.wait_for_status(self.host_of(LONG), 200)
+            self.wait(lambda: len(load.answers) > 10 * CLIENTS, "answers")
+
+    def test_endpoint_that_is_said_twice_counts_once_and_one_without_conditions_counts(self) -> None:
+        self.open_gateway()
+        self.make("services", "other", spec={"ports": [{"port": 80, "targetPort": 3000}]})
+        pod = self.api.get(self.path("pods"), labelSelector="app=web")["items"][0]["status"]["podIP"]
+        slices = f"/apis/discovery.k8s.io/v1/namespaces/{self.namespace}/endpointslices"
+        for name, endpoints in (("other-1", [{"addresses": [pod]}] * 2), ("other-2", [{"addresses": [pod]}]), ("other-3", [])):
+            labels = {"kubernetes.io/service-name": "other"}
+            body = {"metadata": {"name": name, "labels": labels}, "addressType": "IPv4"}
+            self.api.post(slices, {**body, "ports": [{"port": 3000, "protocol": "TCP"}], "endpoints": endpoints})
+        with self.load():
+            self.route("other", service="other")
+            self.wait_for_status(self.host_of("other"), 200)
+            self.api.delete(f"{slices}/other-2")
+            self.api.delete(f"{slices}/other-1")
+            # A backend without endpoints.
+            self.wait_for_status(self.host_of("other"), 503)
+
+    def test_what_another_controller_writes_is_mended_once_or_left_where_it_is_none_of_ours(self) -> None:
+        path = f"{GATEWAY_API}/namespaces/{self.namespace}/gateways/web"
+        time_of_it = {"lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": 1, "message": ""}
+        foreign = {**time_of_it, "type": "example.com/Checked", "status": "True", "reason": "Checked"}
+        wrong = {**time_of_it, "type": "Accepted", "status": "False", "reason": "Invalid"}
+        body = {**KINDS["gateways"], "metadata": {"name": "web"}, "status": {"conditions": [foreign, wrong]}}
+        with self.load():
+            self.api.patch(f"{path}/status", body, APPLY, fieldManager="another", force="true")
+            self.wait_for_reason(f"namespaces/{self.namespace}/gateways/web", "Accepted", "Accepted")
+            mended = self.api.get(path)
+            time.sleep(CALM_SECONDS)
+            self.assertEqual(self.api.get(path)["metadata"]["resourceVersion"], mended["metadata"]["resourceVersion"])
+            kinds = [it["type"] for it in mended["status"]["conditions"]]
+            self.assertIn("example.com/Checked", kinds)
+
+    def test_class_of_another_controller_is_not_ours_and_comes_and_goes(self) -> None:
+        theirs = {"metadata": {"name": self.namespace}, "spec": {"controllerName": "example.com/another"}}
+        classes = f"{GATEWAY_API}/gatewayclasses"
+        self.api.post(classes, {"apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass", **theirs})
+        self.addCleanup(self.api.delete, f"{classes}/{self.namespace}")
+        with self.load():
+            listener = {"name": "http", "port": 80, "protocol": "HTTP", "hostname": self.host_of("other")}
+            self.create("gateways", "other", gatewayClassName=self.namespace, listeners=[listener])
+            time.sleep(CALM_SECONDS)
+            path = f"{GATEWAY_API}/namespaces/{self.namespace}/gateways/other"
+            self.assertEqual({it["reason"] for it in conditions(self.api.get(path)["status"])}, {"Pending"})
+            self.api.patch(path, {"spec": {"gatewayClassName": "sheave"}}, MERGE)
+            self.wait_for_reason(f"namespaces/{self.namespace}/gateways/other", "Programmed", "Programmed")
+
+
+def conditions(status: object) -> list[Object]:
+    """All that a status has, at any depth."""
+    if isinstance(status, list):
+        return [it for entry in status for it in conditions(entry)]
+    if not isinstance(status, dict):
+        return []
+    own = [it for it in status.get("conditions", []) if isinstance(it, dict)]
+    return own + [it for name, part in status.items() if name != "conditions" for it in conditions(part)]
