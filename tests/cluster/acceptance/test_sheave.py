@@ -113,7 +113,7 @@ class ReplicasTest(GatewayTest):
         self.serve(1, WEB)
         with self.load():
             command("stop-api-server")
-            time.sleep(float(os.environ.get("OUTAGE_SECONDS", "10")))
+            time.sleep(float(os.environ.get("OUTAGE_SECONDS", "60")))
             command("start-api-server")
             self.scale(2)
             self.wait_for_replicas(2, RETURN_SECONDS)
