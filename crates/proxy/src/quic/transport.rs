@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gateway::snapshot::CongestionControl;
-use quinn_proto::congestion::{BbrConfig, ControllerFactory, CubicConfig};
+use quinn_proto::congestion::{BbrConfig, ControllerFactory};
 use quinn_proto::{IdleTimeout, TransportConfig, VarInt};
+
+use super::cubic::CubicFactory;
 
 /// What may be sent to us on one stream before it has been passed on: as over HTTP/2.
 const STREAM_WINDOW: u32 = 256 * 1024;
@@ -56,7 +58,7 @@ impl Terms {
 
     fn controllers(&self) -> Arc<dyn ControllerFactory + Send + Sync> {
         match self.congestion_control {
-            CongestionControl::Cubic => Arc::new(CubicConfig::default()),
+            CongestionControl::Cubic => Arc::new(CubicFactory),
             CongestionControl::Bbr => Arc::new(BbrConfig::default()),
         }
     }
