@@ -103,6 +103,7 @@ STREAMS = """\
 HTTP3 = """\
   http3:
     enabled: true
+    congestionControl: {congestion_control}
 """
 
 # Of the Service's port.
@@ -232,8 +233,6 @@ def prepare() -> str:
 def start(task: Task, site: Site) -> Running:
     if task.in_flight is not None or not task.pooled:
         raise Unsupported("sheave.py limits endpoints one by one, and leaves it to Sheave what connections are kept")
-    if task.quic_congestion_control == "bbr":
-        raise Unsupported("Sheave's QUIC goes by CUBIC alone")
     ready = site.folder / "ready.json"
     config = _write_config(task, site)
     argv = [binary("sheave"), "serve", "--config", config]
@@ -254,7 +253,7 @@ def _write_config(task: Task, site: Site) -> Path:
         protocol="HTTPS" if task.certificate else "HTTP",
         tls=TLS if task.certificate else "",
         streams=STREAMS.format(streams=task.client_streams) if task.client_streams else "",
-        http3=HTTP3 if task.http3 else "",
+        http3=HTTP3.format(congestion_control=(task.quic_congestion_control or "cubic").title()) if task.http3 else "",
         speech={"http2": HTTP2, "http3": HTTP3_ENDPOINTS}.get(task.speaks, ""),
         algorithm=task.algorithm or "LeastLoad",
         connect_timeout_ms=task.guard.connect_timeout_ms if task.guard else 5000,

@@ -75,7 +75,7 @@ pub use backend_tls_policy::{
 };
 pub use client_policy::{
     ClientConnections, ClientHttp2, ClientHttp3, ClientLimits, ClientPolicySpec, ClientTimeouts,
-    GatewayKind, GatewayTarget, ProxyProtocol,
+    CongestionControl, GatewayKind, GatewayTarget, ProxyProtocol,
 };
 pub use duration::Duration;
 pub use gateway::{

@@ -20,8 +20,8 @@ pub use filter::{
     Rewrite, Scheme, Share, Url,
 };
 pub use settings::{
-    Affinity, BackendSettings, ClientSettings, EndpointProtocol, HashKey, Http3, Priorities,
-    PriorityHeader, Probe, ProxyProtocol, ProxyVersion, RuleRetry,
+    Affinity, BackendSettings, ClientSettings, CongestionControl, EndpointProtocol, HashKey, Http3,
+    Priorities, PriorityHeader, Probe, ProxyProtocol, ProxyVersion, RuleRetry,
 };
 pub use tls::{
     Carried, Certificate, ClientCertificates, EndpointTls, ListenerTls, PrivateKey, Roots,

@@ -32,14 +32,24 @@ pub(crate) fn tell(value: Option<&str>, request: &RequestHead, response: &mut Re
 
 #[cfg(test)]
 mod tests {
+    use gateway::snapshot::CongestionControl;
+
     use super::*;
+
+    fn http3(advertised_port: Option<NonZeroU16>) -> Http3 {
+        Http3 {
+            max_concurrent_streams: 1,
+            zero_rtt: false,
+            congestion_control: CongestionControl::Cubic,
+            advertised_port,
+        }
+    }
 
     fn told(version: Version, of_endpoint: Option<&str>, of_filter: Option<&str>) -> Vec<String> {
         let (mut request, mut response) = (RequestHead::new(), ResponseHead::new());
         request.version = version;
         of_endpoint.into_iter().for_each(|value| response.fields.append("alt-svc", value));
-        let http3 = Http3 { max_concurrent_streams: 1, zero_rtt: false, advertised_port: None };
-        let value = value(&http3, 443);
+        let value = value(&http3(None), 443);
         forget(Some(&value), &mut response);
         of_filter.into_iter().for_each(|value| response.fields.append("alt-svc", value));
         tell(Some(&value), &request, &mut response);
@@ -58,11 +68,7 @@ mod tests {
 
     #[test]
     fn the_port_that_clients_are_told_may_be_another() {
-        let http3 = Http3 {
-            max_concurrent_streams: 1,
-            zero_rtt: false,
-            advertised_port: NonZeroU16::new(443),
-        };
+        let http3 = http3(NonZeroU16::new(443));
         assert_eq!(&*value(&http3, 8443), "h3=\":443\"; ma=86400");
     }
 }

@@ -105,6 +105,20 @@ async fn large_bodies_pass_both_ways() -> Result {
     Ok(())
 }
 
+/// Whatever a policy has connections send by.
+#[tokio::test]
+async fn large_bodies_pass_by_either_congestion_control() -> Result {
+    const LENGTH: u64 = 3_000_000;
+    for control in ["Cubic", "Bbr"] {
+        let endpoint = Endpoint::start(vec![Step::AnswerPattern(LENGTH)]).await?;
+        let policy = json!({ "http3": { "congestionControl": control } });
+        let site = Site::guarded(&[endpoint.address], policy).await?;
+        let response = site.client().await?.get("/").await?;
+        ensure!(Digest::of(&response.body) == Digest::of_pattern(LENGTH), "{control}");
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_head_has_no_body() -> Result {
     let answer = "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n";

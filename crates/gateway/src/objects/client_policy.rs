@@ -152,9 +152,22 @@ pub struct ClientHttp3 {
     /// can send it again: so those with safe methods are served, and endpoints told (`Early-Data: 1`); others are
     /// answered with 425.
     pub zero_rtt: bool,
+    /// How fast answers are sent, going by what the path to the client shows.
+    pub congestion_control: CongestionControl,
     /// The UDP port that clients are told, where it is not that of the listener: a Service in front may map ports.
     #[schemars(range(min = 1, max = 65_535))]
     pub advertised_port: Option<u16>,
+}
+
+/// How fast a connection of QUIC sends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum CongestionControl {
+    /// Slower whenever a packet is lost (RFC 9438).
+    #[default]
+    Cubic,
+    /// By the bandwidth and the round trip that were measured: for paths that lose packets without being full. It is
+    /// experimental.
+    Bbr,
 }
 
 impl Default for ClientHttp2 {
@@ -165,7 +178,13 @@ impl Default for ClientHttp2 {
 
 impl Default for ClientHttp3 {
     fn default() -> Self {
-        Self { enabled: false, max_concurrent_streams: 128, zero_rtt: false, advertised_port: None }
+        Self {
+            enabled: false,
+            max_concurrent_streams: 128,
+            zero_rtt: false,
+            congestion_control: CongestionControl::default(),
+            advertised_port: None,
+        }
     }
 }
 

@@ -282,8 +282,20 @@ pub struct Http3 {
     pub max_concurrent_streams: u32,
     /// Whether requests are taken before the handshake is over.
     pub zero_rtt: bool,
+    /// How fast connections send.
+    pub congestion_control: CongestionControl,
     /// The UDP port that clients are told; `None`: the listener's.
     pub advertised_port: Option<NonZeroU16>,
+}
+
+/// What a connection of QUIC goes by when it sends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CongestionControl {
+    /// Lost packets.
+    #[default]
+    Cubic,
+    /// Bandwidth and round trips, as they are measured.
+    Bbr,
 }
 
 /// Whether connections of clients begin with a PROXY protocol header, of either version. Who connects decides, never what

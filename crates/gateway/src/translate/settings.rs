@@ -14,8 +14,8 @@ use crate::objects::{
     PassiveHealth, PriorityValue, ProbeType, Queue, QueuePriority, RoutePriority,
 };
 use crate::snapshot::{
-    Affinity, BackendSettings, ClientSettings, EndpointProtocol, HashKey, Http3, Priorities,
-    PriorityHeader, Probe, ProxyProtocol, ProxyVersion,
+    Affinity, BackendSettings, ClientSettings, CongestionControl, EndpointProtocol, HashKey, Http3,
+    Priorities, PriorityHeader, Probe, ProxyProtocol, ProxyVersion,
 };
 use crate::status::Reason;
 
@@ -132,6 +132,10 @@ pub(super) fn http3(spec: &ClientPolicySpec) -> Option<Http3> {
     is_asked_for.then(|| Http3 {
         max_concurrent_streams: spec.http3.max_concurrent_streams,
         zero_rtt: spec.http3.zero_rtt,
+        congestion_control: match spec.http3.congestion_control {
+            objects::CongestionControl::Cubic => CongestionControl::Cubic,
+            objects::CongestionControl::Bbr => CongestionControl::Bbr,
+        },
         advertised_port: spec.http3.advertised_port.and_then(NonZeroU16::new),
     })
 }
@@ -188,10 +192,12 @@ pub(super) fn client_faults(spec: &ClientPolicySpec) -> Vec<Fault> {
     let has_header = spec.proxy_protocol != objects::ProxyProtocol::Off;
     let message = "needs `trustedProxies`: a header is read from nobody else";
     faults.when(has_header && spec.trusted_proxies.is_empty(), "proxyProtocol", message);
-    let ClientHttp3 { enabled, max_concurrent_streams: _, zero_rtt, advertised_port } = &spec.http3;
+    let ClientHttp3 { enabled, zero_rtt, congestion_control, advertised_port, .. } = &spec.http3;
     let message = "cannot be with `proxyProtocol`: HTTP/3 has no place for a header";
     faults.when(*enabled && has_header, "http3.enabled", message);
     faults.when(*zero_rtt && !enabled, "http3.zeroRtt", "needs `enabled`");
+    let is_chosen = *congestion_control != objects::CongestionControl::default();
+    faults.when(is_chosen && !enabled, "http3.congestionControl", "needs `enabled`");
     faults.when(advertised_port.is_some() && !enabled, "http3.advertisedPort", "needs `enabled`");
     faults.0
 }

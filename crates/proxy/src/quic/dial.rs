@@ -10,6 +10,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
+use gateway::snapshot::CongestionControl;
 use quinn_proto::crypto::rustls::QuicClientConfig;
 use quinn_proto::{ClientConfig, Endpoint, EndpointConfig};
 
@@ -75,6 +76,8 @@ impl Dialer {
             bi_streams: BI_STREAMS,
             idle_timeout: settings.idle_timeout,
             keep_alive: settings.keep_alive,
+            // What goes to endpoints is requests, over paths that are short.
+            congestion_control: CongestionControl::Cubic,
         };
         let mut config = ClientConfig::new(Arc::<QuicClientConfig>::clone(crypto));
         config.transport_config(terms.config());

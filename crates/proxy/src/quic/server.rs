@@ -288,6 +288,7 @@ impl Server {
             bi_streams: http3.max_concurrent_streams,
             idle_timeout: policy.connection_idle_timeout.saturating_add(RESERVE),
             keep_alive: None,
+            congestion_control: http3.congestion_control,
         };
         config
             .transport_config(terms.config())

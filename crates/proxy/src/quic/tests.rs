@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use gateway::matching::{HostPattern, RouteTable};
 use gateway::snapshot::{
-    Carried, Certificate, ClientSettings, Http3, ListenerTls, PrivateKey, Protocol, TlsSite,
-    TlsTerms, Transport,
+    Carried, Certificate, ClientSettings, CongestionControl, Http3, ListenerTls, PrivateKey,
+    Protocol, TlsSite, TlsTerms, Transport,
 };
 use quinn::crypto::rustls::QuicClientConfig;
 use rcgen::{CertificateParams, KeyPair, SanType};
@@ -199,7 +199,12 @@ fn listener(bound: &Arc<Bound>, client: ClientSettings, identity: &Identity) -> 
         carries: Carried::Requests,
     };
     let tls = ListenerTls { sites: vec![site] };
-    let settings = Http3 { max_concurrent_streams: 128, zero_rtt: false, advertised_port: None };
+    let settings = Http3 {
+        max_concurrent_streams: 128,
+        zero_rtt: false,
+        congestion_control: CongestionControl::Cubic,
+        advertised_port: None,
+    };
     LiveListener {
         name: "test".into(),
         public_port: bound.address.port(),

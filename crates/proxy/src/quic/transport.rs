@@ -3,7 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use gateway::snapshot::CongestionControl;
+use quinn_proto::congestion::{BbrConfig, ControllerFactory};
 use quinn_proto::{IdleTimeout, TransportConfig, VarInt};
+
+use super::cubic::CubicFactory;
 
 /// What may be sent to us on one stream before it has been passed on: as over HTTP/2.
 const STREAM_WINDOW: u32 = 256 * 1024;
@@ -27,6 +31,8 @@ pub(super) struct Terms {
     pub(super) idle_timeout: Duration,
     /// How often the other side is asked for a sign of life, if it is.
     pub(super) keep_alive: Option<Duration>,
+    /// How fast we send.
+    pub(super) congestion_control: CongestionControl,
 }
 
 impl Terms {
@@ -45,8 +51,16 @@ impl Terms {
             .send_window(LEAST_UNACKNOWLEDGED)
             .crypto_buffer_size(CRYPTO_BUFFER)
             .initial_mtu(FIRST_DATAGRAM)
-            .datagram_receive_buffer_size(None);
+            .datagram_receive_buffer_size(None)
+            .congestion_controller_factory(self.controllers());
         Arc::new(config)
+    }
+
+    fn controllers(&self) -> Arc<dyn ControllerFactory + Send + Sync> {
+        match self.congestion_control {
+            CongestionControl::Cubic => Arc::new(CubicFactory),
+            CongestionControl::Bbr => Arc::new(BbrConfig::default()),
+        }
     }
 }
 
@@ -58,7 +72,10 @@ pub(super) fn most_unacknowledged(window: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use quinn_proto::congestion::Bbr;
+
     use super::*;
+    use crate::clock::quic_now;
 
     #[test]
     fn what_is_kept_for_the_other_side_follows_what_the_path_carries() {
@@ -67,10 +84,23 @@ mod tests {
         assert_eq!(most_unacknowledged(u64::MAX), MOST_UNACKNOWLEDGED);
     }
 
+    fn terms(congestion_control: CongestionControl) -> Terms {
+        Terms { bi_streams: 1, idle_timeout: Duration::MAX, keep_alive: None, congestion_control }
+    }
+
     #[test]
     fn a_century_of_silence_is_as_good_as_for_ever() {
-        let terms = Terms { bi_streams: 1, idle_timeout: Duration::MAX, keep_alive: None };
         // It does not come to nothing.
-        drop(terms.config());
+        drop(terms(CongestionControl::Cubic).config());
+    }
+
+    #[test]
+    fn each_path_has_the_controller_that_was_asked_for() {
+        let is_bbr = |asked| {
+            let controller = terms(asked).controllers().build(quic_now(), FIRST_DATAGRAM);
+            controller.into_any().is::<Bbr>()
+        };
+        assert!(is_bbr(CongestionControl::Bbr));
+        assert!(!is_bbr(CongestionControl::Cubic));
     }
 }

@@ -125,12 +125,17 @@ fn what_tls_makes_of_a_connection_is_told() {
 #[test]
 fn where_http3_is_served_is_told() {
     let example = include_str!("../../../../examples/http3.yaml");
-    let (objects, problems) = gateway::parse(example, "example.yaml");
-    let checked =
-        configuration::check(Contents { objects, problems, ..Contents::default() }).unwrap();
-    let asked = Asked::parse("GET", "https://shop.example:8443/", &[]).unwrap();
-    let told = explain(&asked, &checked).unwrap().join("\n");
-    assert!(told.contains("http3      on UDP port 8443, 128 requests at a time"), "{told}");
+    let told = |example: &str| {
+        let (objects, problems) = gateway::parse(example, "example.yaml");
+        let contents = Contents { objects, problems, ..Contents::default() };
+        let checked = configuration::check(contents).unwrap();
+        let asked = Asked::parse("GET", "https://shop.example:8443/", &[]).unwrap();
+        explain(&asked, &checked).unwrap().join("\n") + "\n"
+    };
+    let line = "http3      on UDP port 8443, 128 requests at a time";
+    assert!(told(example).contains(&format!("{line}\n")), "{}", told(example));
+    let by_bbr = example.replace("congestionControl: Cubic", "congestionControl: Bbr");
+    assert!(told(&by_bbr).contains(&format!("{line}, sent by BBR\n")), "{}", told(&by_bbr));
 }
 
 #[test]

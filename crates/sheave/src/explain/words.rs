@@ -6,8 +6,8 @@ use gateway::matching::{
     Conditions, FieldCondition, HostPattern, PathPattern, Unmet, ValuePattern, Verdict, Why,
 };
 use gateway::snapshot::{
-    Allowed, Carried, EndpointSpec, Filters, HeaderEdits, Http3, ListenerTls, Mirror, PathRewrite,
-    Redirect, Rule, Snapshot,
+    Allowed, Carried, CongestionControl, EndpointSpec, Filters, HeaderEdits, Http3, ListenerTls,
+    Mirror, PathRewrite, Redirect, Rule, Snapshot,
 };
 
 use super::asked::Asked;
@@ -52,10 +52,14 @@ pub(super) fn tls(tls: Option<&ListenerTls>, asked: &Asked) -> (Vec<String>, boo
 
 /// Where HTTP/3 is served beside a listener of this port.
 pub(super) fn http3(http3: Http3, port: u16) -> String {
-    let Http3 { max_concurrent_streams, zero_rtt, advertised_port } = http3;
+    let Http3 { max_concurrent_streams, zero_rtt, congestion_control, advertised_port } = http3;
     let told = advertised_port.map(|told| format!(", told as port {told}")).unwrap_or_default();
     let early = if zero_rtt { ", safe requests before the handshake is over (0-RTT)" } else { "" };
-    format!("on UDP port {port}{told}, {max_concurrent_streams} requests at a time{early}")
+    let pace = match congestion_control {
+        CongestionControl::Cubic => "",
+        CongestionControl::Bbr => ", sent by BBR",
+    };
+    format!("on UDP port {port}{told}, {max_concurrent_streams} requests at a time{early}{pace}")
 }
 
 /// What a way to a rule asks of a request.

@@ -1,0 +1,257 @@
+//! The window against the formulas of RFC 9438, and laws that hold whatever happens.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const ROUND: Duration = Duration::from_millis(100);
+const DATAGRAM: u16 = 1200;
+
+/// A path on which a whole window is sent at the beginning of a round and acknowledged at its end.
+struct Path {
+    cubic: Cubic,
+    now: Instant,
+}
+
+impl Path {
+    fn new() -> Self {
+        Self { cubic: Cubic::new(DATAGRAM), now: crate::clock::quic_now() }
+    }
+
+    /// With a window of so many datagrams, in which something was just lost.
+    fn lost_at(datagrams: f64) -> Self {
+        let mut path = Self::new();
+        path.cubic.window = datagrams * f64::from(DATAGRAM);
+        path.lose();
+        path
+    }
+
+    /// So many rounds without a loss.
+    fn run(&mut self, rounds: u32) -> &mut Self {
+        for _ in 0..rounds {
+            let (sent, window) = (self.now, self.cubic.window());
+            self.now += ROUND;
+            for _ in 0..window / u64::from(DATAGRAM) {
+                self.cubic.acknowledged(self.now, sent, DATAGRAM.into(), ROUND);
+            }
+        }
+        self
+    }
+
+    /// A loss of what was sent just before.
+    fn lose(&mut self) -> &mut Self {
+        let sent = self.now;
+        self.now += Duration::from_millis(1);
+        self.cubic.congested(self.now, sent);
+        self.now += Duration::from_millis(1);
+        self
+    }
+
+    fn datagrams(&self) -> f64 {
+        self.cubic.window / f64::from(DATAGRAM)
+    }
+}
+
+#[track_caller]
+fn near(seen: f64, expected: f64, tolerance: f64) {
+    assert!((seen - expected).abs() <= tolerance, "{seen}, not {expected}");
+}
+
+#[test]
+fn connection_begins_with_ten_datagrams_and_doubles() {
+    near(Path::new().datagrams(), 10.0, 0.0);
+    near(Path::new().run(3).datagrams(), 80.0, 0.0);
+    assert_eq!(Cubic::new(1200).initial_window(), 12_000);
+    assert_eq!(Cubic::new(1500).initial_window(), 14_720);
+    assert_eq!(Cubic::new(9000).initial_window(), 18_000);
+}
+
+#[test]
+fn loss_takes_three_tenths_once_in_a_round() {
+    let mut path = Path::new();
+    path.run(3);
+    let sent = path.now;
+    path.lose();
+    near(path.datagrams(), 56.0, 0.01);
+    // Another one of the same round.
+    path.cubic.congested(path.now, sent);
+    near(path.datagrams(), 56.0, 0.01);
+    // One of the next round.
+    path.lose();
+    near(path.datagrams(), 39.2, 0.01);
+}
+
+#[test]
+fn what_was_sent_before_the_reduction_does_not_grow_the_window() {
+    let mut path = Path::new();
+    let sent = path.now;
+    path.lose();
+    path.cubic.acknowledged(path.now, sent, 12_000, ROUND);
+    near(path.datagrams(), 7.0, 0.01);
+}
+
+#[test]
+fn window_follows_the_curve() {
+    for most in [300.0, 1000.0, 5000.0] {
+        let mut path = Path::lost_at(most);
+        let k = (most * 0.3 / 0.4_f64).cbrt();
+        for round in 1..=2 * (k / 0.1) as u32 {
+            path.run(1);
+            // The first acknowledgement begins the growth, and the window is to be where the curve is a round later.
+            let seconds = f64::from(round) * 0.1;
+            let expected = 0.4 * (seconds - k).powi(3) + most;
+            near(path.datagrams() / expected, 1.0, 0.02);
+        }
+    }
+}
+
+#[test]
+fn small_window_grows_as_renos_would() {
+    let mut path = Path::lost_at(20.0);
+    near(path.datagrams(), 14.0, 0.01);
+    // 3 * (1 - 0.7) / (1 + 0.7) for each round, until it is back where it was.
+    path.run(5);
+    near(path.datagrams(), 14.0 + 5.0 * 0.529, 0.3);
+    path.run(7);
+    let before = path.datagrams();
+    near(before, 20.0, 0.7);
+    path.run(4);
+    near(path.datagrams(), before + 4.0, 0.3);
+}
+
+#[test]
+fn who_is_pushed_back_early_leaves_room() {
+    let mut path = Path::lost_at(100.0);
+    near(path.cubic.plateau / f64::from(DATAGRAM), 100.0, 0.01);
+    path.run(1).lose();
+    let second = path.cubic.prior_window;
+    near(path.cubic.plateau, second * 0.85, 1.0);
+    near(path.cubic.window, second * 0.7, 1.0);
+}
+
+#[test]
+fn window_grows_at_once_after_two_losses_in_a_row() {
+    let mut path = Path::new();
+    path.run(2).lose().run(1).lose();
+    let least = path.datagrams();
+    path.run(1);
+    assert!(path.datagrams() > least + 0.4, "{least}, then {}", path.datagrams());
+    path.run(3);
+    assert!(path.datagrams() > least + 1.9, "{least}, then {}", path.datagrams());
+}
+
+#[test]
+fn two_datagrams_are_left_however_much_gets_lost() {
+    let mut path = Path::new();
+    for _ in 0..20 {
+        path.lose();
+    }
+    near(path.datagrams(), 2.0, 0.0);
+    path.run(10);
+    assert!(path.datagrams() > 6.0, "{}", path.datagrams());
+}
+
+#[test]
+fn persistent_congestion_begins_anew_with_two_datagrams() {
+    let mut path = Path::new();
+    path.run(3);
+    let sent = path.now;
+    path.now += ROUND;
+    path.cubic.on_congestion_event(path.now, sent, true, 0);
+    near(path.datagrams(), 2.0, 0.0);
+    path.now += ROUND;
+    path.run(4);
+    near(path.datagrams(), 32.0, 0.0);
+    // Up to seven tenths of where it was, and from there on with care: that is the plateau now.
+    path.run(1);
+    near(path.datagrams(), 56.0, 1.0);
+    path.run(1);
+    near(path.datagrams(), 56.5, 1.0);
+    near(path.cubic.growth.unwrap().k, 0.0, 0.0);
+}
+
+#[test]
+fn persistent_congestion_counts_among_what_was_sent_before_a_reduction() {
+    let mut path = Path::new();
+    path.run(3);
+    let sent = path.now;
+    path.lose();
+    path.cubic.on_congestion_event(path.now, sent, true, 0);
+    near(path.datagrams(), 2.0, 0.0);
+    near(path.cubic.slow_start_until / f64::from(DATAGRAM), 56.0, 0.01);
+}
+
+#[test]
+fn time_with_too_little_to_send_does_not_count() {
+    for rounds in [20, 90, 150] {
+        let (mut busy, mut idle) = (Path::lost_at(1000.0), Path::lost_at(1000.0));
+        busy.run(rounds);
+        idle.run(rounds).cubic.was_not_filled();
+        near(idle.datagrams(), busy.datagrams(), 0.0);
+        idle.now += Duration::from_secs(60);
+        busy.run(10);
+        // The round in which it begins again is that much shorter.
+        idle.run(11);
+        near(idle.datagrams() / busy.datagrams(), 1.0, 0.002);
+    }
+}
+
+#[test]
+fn larger_datagrams_raise_what_is_left_at_least() {
+    let mut cubic = Cubic::new(DATAGRAM);
+    cubic.window = 2400.0;
+    cubic.on_mtu_update(1452);
+    assert_eq!(cubic.window(), 2904);
+}
+
+/// What can happen to a path, a little later than what happened before.
+#[derive(Clone, Debug)]
+enum Event {
+    Acknowledged { bytes: u64 },
+    NotFilled,
+    Congested { is_persistent: bool },
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        20 => (1..=1200_u64).prop_map(|bytes| Event::Acknowledged { bytes }),
+        2 => Just(Event::NotFilled),
+        1 => prop::bool::weighted(0.1).prop_map(|is_persistent| Event::Congested { is_persistent }),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn window_stays_in_its_bounds(
+        steps in prop::collection::vec((event(), 0..500_u64, 0..500_u64), 1..400),
+    ) {
+        let mut path = Path::new();
+        // By no more than what has arrived does it grow.
+        let mut most = path.cubic.window;
+        for (event, passed, ago) in steps {
+            path.now += Duration::from_millis(passed);
+            let sent = path.now.checked_sub(Duration::from_millis(ago)).unwrap();
+            let before = path.cubic.window;
+            match event {
+                Event::Acknowledged { bytes } => {
+                    path.cubic.acknowledged(path.now, sent, bytes, Duration::from_millis(ago));
+                    most += bytes as f64;
+                    prop_assert!(path.cubic.window >= before);
+                }
+                Event::NotFilled => {
+                    path.cubic.was_not_filled();
+                    prop_assert!(path.cubic.window == before);
+                }
+                Event::Congested { is_persistent } => {
+                    path.cubic.on_congestion_event(path.now, sent, is_persistent, 0);
+                    prop_assert!(path.cubic.window <= before);
+                    if path.cubic.window < before {
+                        most = path.cubic.window;
+                    }
+                    prop_assert!(!is_persistent || path.cubic.window == 2400.0);
+                }
+            }
+            prop_assert!((2400.0..=most + 0.001).contains(&path.cubic.window));
+        }
+    }
+}
