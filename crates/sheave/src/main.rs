@@ -36,6 +36,8 @@ mod admin;
 mod scaler;
 /// The ready file.
 mod ready;
+/// The allocator, and when it gives memory back.
+mod memory;
 /// What the kernel says of this process.
 mod process;
 /// What it may do beyond what any other may.
@@ -51,9 +53,6 @@ use clap::Parser;
 
 use failure::Failure;
 use flags::{Command, CommandLine};
-
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     capability::take_permitted();

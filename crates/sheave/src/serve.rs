@@ -26,6 +26,7 @@ use crate::failure::Failure;
 use crate::files::{CertificateFiles, Contents, Files};
 use crate::flags::{AdminAddress, LoggedShare, Serve};
 use crate::log;
+use crate::memory::Leftovers;
 use crate::process;
 use crate::ready;
 use crate::replicas::Replicas;
@@ -91,6 +92,8 @@ async fn serve(flags: Serve) -> Result<(), Failure> {
         write_ready_file(path, admin, scaler_address, &proxy)?;
     }
 
+    let mut leftovers = Leftovers::default();
+    leftovers.grow();
     let mut ending = Ending::new(proxy, flags.drain_delay, flags.drain_timeout, report.clone());
     loop {
         tokio::select! {
@@ -100,6 +103,7 @@ async fn serve(flags: Serve) -> Result<(), Failure> {
                 continue;
             }
             () = settle(&mut replicas) => continue,
+            () = leftovers.give_back() => continue,
             ended = ending.reached() => return ended,
             signal = signals.next() => match signal {
                 Request::Reread => sources.expire(),
@@ -112,6 +116,7 @@ async fn serve(flags: Serve) -> Result<(), Failure> {
         }
         configuration.reload(sources.load()).await;
         sources.publish(&report);
+        leftovers.grow();
         if let (Some(replicas), Some(members)) = (&mut replicas, sources.replicas()) {
             replicas.learn(members);
         }
