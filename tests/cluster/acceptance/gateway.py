@@ -150,9 +150,9 @@ class GatewayTest(ClusterTest):
         return status.get("observedGeneration", 0) >= generation and counts == [wanted] * 3
 
     @contextmanager
-    def load(self) -> Iterator[Load]:
+    def load(self, pause_seconds: float = PAUSE_SECONDS) -> Iterator[Load]:
         """Under load; nobody's request may fail."""
-        with self.LOAD(self.address, self.host, CLIENTS, PAUSE_SECONDS) as load:
+        with self.LOAD(self.address, self.host, CLIENTS, pause_seconds) as load:
             yield load
         problems = load.problems()
         print(f"{self.id()}: {len(load.answers)} answers, {len(problems)} failures", file=sys.stderr)
