@@ -105,7 +105,14 @@ class GrpcPodsTest(PodsTest):
 
 class ReplicasTest(GatewayTest):
     def test_no_request_fails_as_sheave_is_rolled_over(self) -> None:
+        # With Local the cluster's one address moves to another node, and breaks what is under way there: with Cluster it
+        # stays, and what is seen is how Sheave ends.
+        service = "/api/v1/namespaces/sheave-system/services/sheave"
+        self.api.patch(service, {"spec": {"externalTrafficPolicy": "Cluster"}})
+        self.addCleanup(self.api.patch, service, {"spec": {"externalTrafficPolicy": "Local"}})
+        self.addCleanup(self.api.patch, SYSTEM, {"spec": {"replicas": 2}})
         self.serve(2, WEB)
+        self.have_replicas(3)
         with self.load():
             self.roll_over(SYSTEM)
 
