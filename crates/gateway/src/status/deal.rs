@@ -1,3 +1,5 @@
+//! How the replicas of Sheave share what a policy allows at each endpoint, as its status says it.
+
 use super::{Condition, ConditionType, Detail, Reason, Status};
 
 /// Adds to the status of each BackendPolicy with a number for `maxInFlightPerEndpoint` how many requests each of so many
