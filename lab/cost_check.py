@@ -1,7 +1,8 @@
 """Instructions that Sheave executes for a request, against the committed figure: what CI can measure on any machine.
 
 Callgrind counts them. Each case runs twice with different numbers of requests; the difference, divided, is the cost of
-one request, and start-up cancels out. What seems too much is measured again, and the least counts. Exit codes: 0 within the tolerance, 1 above it, 2 the check could not be made.
+one request, and start-up cancels out. What seems too much is measured again, and the least counts. Exit codes: 0 within
+the tolerance, 1 above it, 2 the check could not be made.
 """
 
 from __future__ import annotations
