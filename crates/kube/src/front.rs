@@ -122,7 +122,7 @@ pub(crate) async fn write(client: &Client, difference: &Difference) -> Result<()
 
 #[cfg(test)]
 mod tests {
-    use gateway::fronts::{Front, service};
+    use gateway::fronts::{Front, Fronts, service};
     use gateway::objects::Infrastructure;
     use gateway::snapshot::Transport;
     use kube_runtime::watcher::Event;
@@ -169,6 +169,16 @@ mod tests {
         assert!(due(&known(&[is.clone()]), &services(vec![wanted("web")])).is_empty());
         is["spec"]["ports"][0]["targetPort"] = json!(9900);
         assert_eq!(words(&due(&known(&[is]), &services(vec![wanted("web")]))), ["apply"]);
+    }
+
+    #[test]
+    fn a_service_of_ours_is_known_for_what_it_is() {
+        let (objects, problems) = known(&[wanted("web")]).contents();
+        assert_eq!(problems, []);
+        let fronts = Fronts::read(&objects, "system");
+        let of: Vec<_> = fronts.known.keys().cloned().collect();
+        assert_eq!(of, [("shop".to_owned(), "web".to_owned())]);
+        assert!(fronts.foreign.is_empty());
     }
 
     #[test]

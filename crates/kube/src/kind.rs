@@ -1,6 +1,6 @@
 //! Which objects of a cluster matter, and how each is asked for.
 
-use gateway::fronts::Place;
+use gateway::fronts::{GATEWAY, Place};
 use gateway::ingress;
 use kube_core::{ApiResource, DynamicObject};
 use serde_json::Value;
@@ -149,9 +149,13 @@ impl Kind {
     pub(crate) fn trim(&self, object: &mut DynamicObject) {
         // Who wrote which field is most of an object's metadata.
         object.metadata.managed_fields = None;
-        let has_settings = ["Ingress", "IngressClass"].contains(&self.name);
+        let is_read = |name: &str| match self.name {
+            "Ingress" | "IngressClass" => ingress::reads(name),
+            "Service" => name == GATEWAY,
+            _ => false,
+        };
         if let Some(annotations) = &mut object.metadata.annotations {
-            annotations.retain(|name, _| has_settings && ingress::reads(name));
+            annotations.retain(|name, _| is_read(name));
         }
         if ["Secret", "ConfigMap"].contains(&self.name)
             && let Some(Value::Object(values)) = object.data.get_mut("data")
