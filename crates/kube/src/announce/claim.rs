@@ -238,6 +238,8 @@ impl Claim {
         let seconds = if is_free { LIFETIME_SECONDS } else { whole_seconds(by_lease) };
         let is_longer = until.is_none_or(|until| now + of_seconds(seconds) > until);
         match until {
+            // Who held it before goes by the link while cut off, and may have found it free when we did not carry it yet.
+            None if !self.is_free(now) => Carry::Not,
             _ if seconds > 0 && is_longer => Carry::For(seconds),
             Some(_) => Carry::AsItIs,
             None => Carry::Not,
@@ -286,7 +288,7 @@ impl Claim {
         if let Some(other) = wanted_by.filter(|other| standing.is_worth(&self.me, other)) {
             return Step::Write(Write::Hand(other.to_owned()));
         }
-        if held.is_cut_off && carried.is_some() && !self.has_asked(now) {
+        if (held.is_cut_off || carried.is_none()) && !self.has_asked(now) {
             return Step::Ask;
         }
         if self.not_before <= now {
