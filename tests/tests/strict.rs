@@ -112,7 +112,8 @@ struct Answering {
     endpoint: Endpoint,
 }
 
-/// Sheave in front of endpoints of which each has an answer of its own.
+/// Sheave in front of endpoints of which each has an answer of its own. It has one worker: a client that moves to another
+/// does not find there the connection that its last request was sent on.
 async fn answering(answers: impl Iterator<Item = Vec<Step>>) -> Result<(Sheave, Vec<Answering>)> {
     let mut objects = objects::gateway();
     let mut answering = Vec::new();
@@ -125,7 +126,7 @@ async fn answering(answers: impl Iterator<Item = Vec<Step>>) -> Result<(Sheave, 
     }
     let configuration = Configuration::empty()?;
     configuration.write("main.yaml", &objects)?;
-    Ok((Sheave::serve(&configuration).await?, answering))
+    Ok((Sheave::serve_with(&configuration, &["--workers", "1"]).await?, answering))
 }
 
 #[tokio::test]

@@ -83,7 +83,7 @@ async fn responses_without_a_body_have_none() -> Result {
         ("GET", "204 No Content", "", None),
     ] {
         let answer = format!("HTTP/1.1 {status}\r\n{fields}\r\n");
-        let scene = Scene::of(Behaviour::answering(&answer)).await?;
+        let scene = one_worker(Behaviour::answering(&answer)).await?;
         let mut client = scene.client().await?;
         for _ in 0..2 {
             let response = client.exchange(method, "/", &[], b"").await?;
