@@ -25,7 +25,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use crate::WRITER;
 use crate::front::{self, Difference, Services};
 use crate::kind::{KINDS, Kind};
-use crate::known::{Held, Known, Name};
+use crate::known::{Held, Known};
 use crate::refusals::{Key, Refusals};
 use crate::watch::{Shared, lock};
 
@@ -376,29 +376,20 @@ fn judge(error: Error) -> Outcome {
 
 /// The addresses that the objects of a kind have by their statuses.
 pub(crate) fn addresses(known: &Known, kind: &str) -> Addresses {
+    let Some(kind) = Kind::named(kind) else { return Addresses::new() };
     let address = |place: Place| match place {
         Place::Ip(address) => Some(address),
         Place::Name(_) => None,
     };
-    let addresses = |(name, places): (&Name, Vec<Place>)| {
-        (name.clone(), places.into_iter().filter_map(address).collect())
-    };
-    places(known, kind).map(addresses).collect()
+    let given =
+        |held: &Held| kind.places(held.status.as_ref()).into_iter().filter_map(address).collect();
+    known.all(kind.name).map(|(name, held)| (name.clone(), given(held))).collect()
 }
 
-/// Where clients find the Services of a namespace, by what load balancers say in their statuses.
-pub(crate) fn service_places(known: &Known, namespace: &str) -> Places {
-    let of_namespace = places(known, "Service").filter(|((of, _), _)| of == namespace);
-    of_namespace.map(|(name, places)| (name.clone(), places)).collect()
-}
-
-fn places<'k>(known: &'k Known, kind: &str) -> impl Iterator<Item = (&'k Name, Vec<Place>)> {
-    let kind = Kind::named(kind);
-    let places = |kind: &Kind, held: &Held| kind.places(held.status.as_ref());
-    let all = move |kind: &'static Kind| {
-        known.all(kind.name).map(move |(name, held)| (name, places(kind, held)))
-    };
-    kind.into_iter().flat_map(all)
+/// Where clients find a Service, by what its load balancer says in its status.
+pub(crate) fn service_places(known: &Known, namespace: &str, name: &str) -> Vec<Place> {
+    let held = Kind::named("Service").zip(known.find("Service", namespace, name));
+    held.map(|(kind, held)| kind.places(held.status.as_ref())).unwrap_or_default()
 }
 
 #[cfg(test)]

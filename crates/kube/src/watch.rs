@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Once};
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use gateway::fronts::Place;
 use gateway::{Object, Problem};
 use kube_client::{Api, Client};
 use kube_core::DynamicObject;
@@ -17,7 +18,7 @@ use tokio::time::timeout;
 
 use crate::kind::KINDS;
 use crate::known::{Changes, Known};
-use crate::publish::{self, Addresses, Places, Statuses};
+use crate::publish::{self, Addresses, Statuses};
 use crate::refusals::Refusals;
 use crate::{Cluster, Identity, WRITER, lease};
 
@@ -125,10 +126,10 @@ impl Objects {
         publish::addresses(&lock(&self.known), "Ingress")
     }
 
-    /// Where clients find the Services of a namespace.
+    /// Where clients find a Service.
     #[must_use]
-    pub fn service_places(&self, namespace: &str) -> Places {
-        publish::service_places(&lock(&self.known), namespace)
+    pub fn service_places(&self, namespace: &str, name: &str) -> Vec<Place> {
+        publish::service_places(&lock(&self.known), namespace, name)
     }
 
     /// Lets the statuses be written. Those that were given before change nothing.

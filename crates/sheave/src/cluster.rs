@@ -3,14 +3,13 @@
 //! It knows flags and the API server's side; what becomes of objects is for the configuration to know.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::future::pending;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use gateway::Object;
 use gateway::addresses::{self, GatewayName};
-use gateway::fronts::{self, Front, Fronts, Place, Targets};
+use gateway::fronts::{self, Front, Fronts, Targets};
 use gateway::ingress::{self, Served};
 use gateway::objects::{Conditions, EndpointSliceSpec, Resource};
 use gateway::translate::SERVICE_NAME_LABEL;
@@ -18,9 +17,9 @@ use ipnet::IpNet;
 use kube::{Addresses, Identity, Objects, Places, Services, Statuses};
 use proxy::{Time, clock};
 use serde_json::Value;
-use tokio::time::sleep;
 
 use crate::configuration::Errors;
+use crate::due;
 use crate::failure::Failure;
 use crate::files::Contents;
 use crate::flags::{ClusterFlags, ServiceTemplate};
@@ -118,7 +117,10 @@ impl Cluster {
         let served = ingress::served(&objects);
         let addresses = match &self.mode {
             Mode::Shared(None) => gateway::Addresses::Own,
-            Mode::Shared(Some(service)) => gateway::Addresses::Shared(self.places_of(service)),
+            Mode::Shared(Some(service)) => {
+                let places = self.objects.service_places(&self.namespace, service);
+                gateway::Addresses::Shared(places)
+            }
             Mode::Pool(pool) => {
                 let known = known(std::mem::take(&mut self.dealt), &self.objects, &served);
                 addresses::assign(pool, &objects, &known)
@@ -134,19 +136,11 @@ impl Cluster {
         Contents { objects, problems, addresses, errors: Errors::LeaveOut }
     }
 
-    /// Where clients find a Service of our namespace.
-    fn places_of(&self, service: &str) -> Vec<Place> {
-        let mut places = self.objects.service_places(&self.namespace);
-        places.remove(&(self.namespace.clone(), service.to_owned())).unwrap_or_default()
-    }
-
     /// What Services in front of Gateways say. That goes before what we remember: another replica leads, perhaps.
     fn fronts(&self, objects: &[Object]) -> Fronts {
         let mut fronts = Fronts::read(objects, &self.namespace);
-        let mut places = self.objects.service_places(&self.namespace);
         for (gateway, known) in &mut fronts.known {
-            let service = (self.namespace.clone(), fronts::name(gateway));
-            known.places = places.remove(&service).unwrap_or_default();
+            known.places = self.objects.service_places(&self.namespace, &fronts::name(gateway));
         }
         for (gateway, targets) in &self.targets {
             let known = fronts.known.entry(gateway.clone()).or_default();
@@ -160,16 +154,10 @@ impl Cluster {
     /// Waits until there is something to load, and not before the cluster has told all that it holds. May be dropped and
     /// called again.
     pub(crate) async fn changed(&mut self) {
-        let next = self.peers.as_ref().and_then(|peers| peers.parting.next());
-        let has_ended = async {
-            match next {
-                Some(next) => sleep(next.saturating_since(clock::now())).await,
-                None => pending().await,
-            }
-        };
+        let has_ended = self.peers.as_ref().and_then(|peers| peers.parting.next());
         tokio::select! {
             () = self.objects.changed() => {}
-            () = has_ended => {}
+            () = due::reached(has_ended) => {}
         }
     }
 

@@ -24,6 +24,8 @@ mod self_signed;
 mod dns;
 /// From objects to what is in force.
 mod configuration;
+/// Waiting for what may be due some time.
+mod due;
 /// The end of the process.
 mod ending;
 /// The Sheaves that share limits with this one.

@@ -4,10 +4,11 @@
 //! allocations, and on a thread that has nothing to do there are none. With 5,000 routes that was as much again as is in
 //! use.
 
-use std::future::pending;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until};
+use proxy::{Time, clock};
+
+use crate::due;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -18,20 +19,19 @@ const CALM: Duration = Duration::from_secs(1);
 /// What changes have left over on this thread.
 #[derive(Debug, Default)]
 pub(crate) struct Leftovers {
-    due: Option<Instant>,
+    due: Option<Time>,
 }
 
 impl Leftovers {
     /// There has been a change.
     pub(crate) fn grow(&mut self) {
-        self.due = Some(Instant::now() + CALM);
+        self.due = Some(clock::now() + CALM);
     }
 
     /// Gives them back to the system when all is calm. May be dropped and called again.
     #[allow(unsafe_code, reason = "the allocator's own call, which takes no pointer")]
     pub(crate) async fn give_back(&mut self) {
-        let Some(due) = self.due else { return pending().await };
-        sleep_until(due).await;
+        due::reached(self.due).await;
         self.due = None;
         // SAFETY: it takes nothing, may be called at any time, and frees only what nobody has.
         unsafe { libmimalloc_sys::mi_collect(true) };

@@ -1,12 +1,12 @@
 //! The Sheaves that share fixed caps with this one: over whom slots are dealt, and when those that others let go of may be
 //! used.
 
-use std::future::pending;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use proxy::{Dealer, Proxy, Time, clock};
-use tokio::time::sleep;
+
+use crate::due;
 
 /// Keeps the data plane's deal up to date.
 pub(crate) struct Replicas {
@@ -36,8 +36,7 @@ impl Replicas {
 
     /// Puts in force what is to be, as time goes by. May be dropped and called again.
     pub(crate) async fn settle(&mut self) {
-        let Some(due) = self.due else { return pending().await };
-        sleep(due.saturating_since(clock::now())).await;
+        due::reached(self.due).await;
         self.put_in_force();
     }
 
