@@ -233,13 +233,15 @@ impl Claim {
     pub(super) fn carry(&self, now: Moment) -> Carry {
         let Some(held) = self.held.filter(|_| self.standing.is_some()) else { return Carry::Not };
         let until = held.carried.map(|carried| carried.until).filter(|until| *until > now);
-        let is_free = held.is_cut_off && until.is_some() && self.is_free(now);
         let by_lease = (held.renewed + DURATION).saturating_sub(now + LATE);
-        let seconds = if is_free { LIFETIME_SECONDS } else { whole_seconds(by_lease) };
+        let seconds = match until {
+            // Who held it before goes by the link while cut off, and may have found it free when we did not carry it yet.
+            None if !self.is_free(now) => 0,
+            Some(_) if held.is_cut_off && self.is_free(now) => LIFETIME_SECONDS,
+            Some(_) | None => whole_seconds(by_lease),
+        };
         let is_longer = until.is_none_or(|until| now + of_seconds(seconds) > until);
         match until {
-            // Who held it before goes by the link while cut off, and may have found it free when we did not carry it yet.
-            None if !self.is_free(now) => Carry::Not,
             _ if seconds > 0 && is_longer => Carry::For(seconds),
             Some(_) => Carry::AsItIs,
             None => Carry::Not,
