@@ -59,7 +59,7 @@ def least(name: str, case: dict[str, Any], tolerance: float) -> int:
     """Instructions for one request of a case, measured again as long as they are too many."""
     measured = measure(case)
     for _ in range(1, MOST_MEASUREMENTS):
-        if measured <= case["instructions"] * (1 + tolerance):
+        if _change(measured, case) <= tolerance:
             break
         print(f"{name:12} {measured:>8} instructions per request: measured again", flush=True)
         measured = min(measured, measure(case))
@@ -102,9 +102,13 @@ def _instructions(case: dict[str, Any], requests: int) -> int:
         return int(found.group(1))
 
 
+def _change(measured: int, case: dict[str, Any]) -> float:
+    return measured / case["instructions"] - 1
+
+
 def _report(name: str, measured: int, case: dict[str, Any], settings: dict[str, Any]) -> bool:
     committed, tolerance = case["instructions"], settings["tolerance"]
-    change = measured / committed - 1
+    change = _change(measured, case)
     verdict = "ok"
     if change > tolerance:
         verdict = f"TOO MANY: at most {tolerance:.0%} more is let through"

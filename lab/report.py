@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from html import escape
 from pathlib import Path
 
@@ -96,9 +97,7 @@ used.</blockquote>
 {_svg(folder / "rates.svg")}
 {sections}
 {_machine(folder)}
-{_limits()}
-{_grpc()}
-{_loads()}
+{_others()}
 </html>
 """
 
@@ -109,61 +108,50 @@ def _machine(folder: Path) -> str:
 <pre>{escape((folder / "environment.txt").read_text())}</pre>"""
 
 
-def _limits() -> str:
-    """The newest run of article 001, if there is one."""
-    found = experiment.find(LIMITS)
-    folder = _newest_of(LIMITS)
-    if folder is None:
-        return _later(LIMITS)
-    figures, claims = _redrawn(found, folder)
-    pictures = "".join(_svg(path) for name in PICTURES if (path := folder / name).is_file())
+def _limits(found: Experiment, folder: Path, figures: dict[str, Figure], claims: list[Claim]) -> str:
     return f"""{page.INTRODUCTION}
 {page.tables(found.settings["variants"], figures)}
 {_claims(claims)}
-{_svg(folder / "plot.svg")}
-{pictures}
-{_machine(folder)}"""
+{_pictures(folder, PICTURES)}"""
 
 
-def _grpc() -> str:
-    """The newest run of article 002, if there is one."""
-    found = experiment.find(GRPC)
-    folder = _newest_of(GRPC)
-    if folder is None:
-        return _later(GRPC)
-    _, claims = _redrawn(found, folder)
+def _grpc(_found: Experiment, folder: Path, _figures: dict[str, Figure], claims: list[Claim]) -> str:
     return f"""<h1>A gRPC client with one connection</h1>
 <p>The servers and clients of {escape(GRPC_SOURCE)}, in Go, on the same testbed: a call takes 100 ms, and has a deadline
 of 300 ms.</p>
 <blockquote>gRPC uses a single TCP connection and multiplexes requests on top of that connection. This means that the
 layer 4 load balancer provided by K8s doesn’t work well for gRPC.</blockquote>
 {_claims(claims)}
-{_svg(folder / "plot.svg")}
-{_svg(folder / SERVERS) if (folder / SERVERS).is_file() else ""}
-{_machine(folder)}"""
+{_pictures(folder, [SERVERS])}"""
 
 
-def _loads() -> str:
-    """The newest run of article 004, if there is one."""
-    found = experiment.find(LOADS)
-    folder = _newest_of(LOADS)
-    if folder is None:
-        return _later(LOADS)
-    _, claims = _redrawn(found, folder)
-    pictures = "".join(_svg(path) for name in loads_pictures.PICTURES if (path := folder / name).is_file())
+def _loads(_found: Experiment, folder: Path, _figures: dict[str, Figure], claims: list[Claim]) -> str:
     return f"""<h1>What HTTP/3 is worth to a browser</h1>
 <p>The sites of {escape(LOADS_SOURCE)}, loaded by Chromium over a line of 5 or 100 ms, with and without packets lost, by
 the same congestion control over TCP and QUIC.</p>
 <blockquote>There is definitely a big improvement going from HTTP/1.1 (H1) to either HTTP/2 (H2) or HTTP/3 (H3). Between H2
 and H3, performance is close, but H2 seems to edge out H3 in most of the trials.</blockquote>
 {_claims(claims)}
-{_svg(folder / "plot.svg")}
-{pictures}
-{_machine(folder)}"""
+{_pictures(folder, loads_pictures.PICTURES)}"""
 
 
-def _later(name: str) -> str:
-    return f"<p><small>There is more once `make lab EXP={name}` has run.</small></p>"
+def _others() -> str:
+    """What the newest run of each other experiment has to tell, or how to make one."""
+    return "\n".join(_told(name, tell) for name, tell in ((LIMITS, _limits), (GRPC, _grpc), (LOADS, _loads)))
+
+
+def _told(name: str, tell: Callable[[Experiment, Path, dict[str, Figure], list[Claim]], str]) -> str:
+    folder = _newest_of(name)
+    if folder is None:
+        return f"<p><small>There is more once `make lab EXP={name}` has run.</small></p>"
+    found = experiment.find(name)
+    figures, claims = _redrawn(found, folder)
+    return f"{tell(found, folder, figures, claims)}\n{_machine(folder)}"
+
+
+def _pictures(folder: Path, more: Iterable[str]) -> str:
+    """What every experiment draws, and what this one draws besides, as far as the run has it."""
+    return "\n".join(_svg(path) for name in ("plot.svg", *more) if (path := folder / name).is_file())
 
 
 def _redrawn(found: Experiment, folder: Path) -> tuple[dict[str, Figure], list[Claim]]:
