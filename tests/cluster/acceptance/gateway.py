@@ -94,9 +94,11 @@ class GatewayTest(ClusterTest):
 
     def find_address(self) -> None:
         service = self.wait(
-            lambda: self.api.get("/api/v1/namespaces/sheave-system/services/sheave")["status"]
-            .get("loadBalancer", {})
-            .get("ingress"),
+            lambda: (
+                self.api.get("/api/v1/namespaces/sheave-system/services/sheave")["status"]
+                .get("loadBalancer", {})
+                .get("ingress")
+            ),
             "an address for Sheave",
         )
         self.address = service[0]["ip"]
@@ -104,18 +106,29 @@ class GatewayTest(ClusterTest):
     def serve(self, replicas: int, image: Object, route: str = "httproutes", **speaks: str) -> None:
         """Pods behind a Service, a route and a Gateway, until they answer."""
         labels = {"app": "web"}
-        template = {"metadata": {"labels": labels}, "spec": {"containers": [image], "terminationGracePeriodSeconds": 10}}
-        self.make("deployments", "web", spec={"replicas": replicas, "selector": {"matchLabels": labels}, "template": template})
+        template = {
+            "metadata": {"labels": labels},
+            "spec": {"containers": [image], "terminationGracePeriodSeconds": 10},
+        }
+        self.make(
+            "deployments", "web", spec={"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
+        )
         self.make("services", "web", spec={"selector": labels, "ports": [{"port": 80, "targetPort": 3000, **speaks}]})
         listener = {"name": "http", "port": 80, "protocol": "HTTP", "hostname": self.host}
-        self.gateway_api("gateways", gatewayClassName="sheave", listeners=[listener])
-        self.gateway_api(route, parentRefs=[{"name": "web"}], rules=[{"backendRefs": [{"name": "web", "port": 80}]}])
+        self.create("gateways", "web", gatewayClassName="sheave", listeners=[listener])
+        self.create(route, "web", parentRefs=[{"name": "web"}], rules=[{"backendRefs": [{"name": "web", "port": 80}]}])
         self.wait_for_replicas(replicas)
         self.wait(self.answers, "an answer through the Gateway")
 
-    def gateway_api(self, kind: str, **spec: object) -> None:
-        path = f"{GATEWAY_API}/namespaces/{self.namespace}/{kind}"
-        self.api.post(path, {"metadata": {"name": "web"}, "spec": spec, **KINDS[kind]})
+    def path(self, kind: str, name: str = "", namespace: str = "") -> str:
+        """Of the Gateway API's kinds too."""
+        if kind not in KINDS:
+            return super().path(kind, name)
+        return f"{GATEWAY_API}/namespaces/{namespace or self.namespace}/{kind}" + (f"/{name}" if name else "")
+
+    def create(self, kind: str, name: str, namespace: str = "", **spec: object) -> None:
+        """An object of the Gateway API."""
+        self.api.post(self.path(kind, namespace=namespace), {"metadata": {"name": name}, "spec": spec, **KINDS[kind]})
 
     def answers(self) -> bool:
         with self.LOAD(self.address, self.host, 1, 0.05) as load:
@@ -162,3 +175,13 @@ class GatewayTest(ClusterTest):
 
 def is_ending(pod: Object) -> bool:
     return "deletionTimestamp" in pod["metadata"]
+
+
+def conditions(status: object) -> list[Object]:
+    """All that a status has, at any depth."""
+    if isinstance(status, list):
+        return [it for entry in status for it in conditions(entry)]
+    if not isinstance(status, dict):
+        return []
+    own = [it for it in status.get("conditions", []) if isinstance(it, dict)]
+    return own + [it for name, part in status.items() if name != "conditions" for it in conditions(part)]

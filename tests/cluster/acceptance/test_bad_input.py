@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tests.cluster import certificates
 from tests.cluster.acceptance import gateway
-from tests.cluster.acceptance.gateway import CLIENTS, GATEWAY_API, KINDS, WEB, GatewayTest
-from tests.cluster.api import APPLY, MERGE, Object
+from tests.cluster.acceptance.gateway import CLIENTS, GATEWAY_API, KINDS, WEB, GatewayTest, conditions
+from tests.cluster.api import APPLY, MERGE
 from tests.cluster.tests import running
 
 setUpModule = gateway.install
@@ -28,10 +28,6 @@ class BadInputTest(GatewayTest):
         super().setUp()
         self.serve(1, WEB)
 
-    def create(self, kind: str, name: str, namespace: str = "", **spec: object) -> None:
-        path = f"{GATEWAY_API}/namespaces/{namespace or self.namespace}/{kind}"
-        self.api.post(path, {"metadata": {"name": name}, "spec": spec, **KINDS[kind]})
-
     def route(self, name: str, namespace: str = "", service: str = "web") -> None:
         """To a Service of the namespace that has the load, for a host that is called as the route is."""
         parent = {"name": "web", "namespace": self.namespace}
@@ -49,8 +45,7 @@ class BadInputTest(GatewayTest):
             {"name": "http", "hostname": self.host, **speaks},
             {"name": "others", "hostname": f"*.{self.host}", **speaks},
         ]
-        path = f"{GATEWAY_API}/namespaces/{self.namespace}/gateways/web"
-        self.api.patch(path, {"spec": {"listeners": listeners}})
+        self.api.patch(self.path("gateways", "web"), {"spec": {"listeners": listeners}})
 
     def status(self, host: str) -> int:
         connection = http.client.HTTPConnection(self.address, 80, timeout=5)
@@ -67,7 +62,7 @@ class BadInputTest(GatewayTest):
         """Why a condition has come about, in words, wherever the status has it."""
 
         def message() -> str | None:
-            found = conditions(self.api.get(f"{GATEWAY_API}/{path}").get("status", {}))
+            found = conditions(self.api.get(path).get("status", {}))
             said = (it["message"] for it in found if (it["type"], it["reason"]) == (kind, reason))
             return next((words or "(no words)" for words in said), None)
 
@@ -83,7 +78,7 @@ class BadInputTest(GatewayTest):
         ]
         with self.load():
             self.create("gateways", "other", gatewayClassName="sheave", listeners=listeners)
-            path = f"namespaces/{self.namespace}/gateways/other"
+            path = self.path("gateways", "other")
             said = self.wait_for_reason(path, "ResolvedRefs", "InvalidCertificateRef")
             self.assertIn("tls.key", said)
             # Nobody has a route there yet, but it is served.
@@ -93,7 +88,7 @@ class BadInputTest(GatewayTest):
         listener = {"name": "raw", "port": 80, "protocol": "TCP"}
         with self.load():
             self.create("gateways", "other", gatewayClassName="sheave", listeners=[listener])
-            path = f"namespaces/{self.namespace}/gateways/other"
+            path = self.path("gateways", "other")
             self.assertIn("speaks another protocol", self.wait_for_reason(path, "Conflicted", "ProtocolConflict"))
 
     def test_grant_that_is_withdrawn_closes_the_way_for_whom_it_opened_it(self) -> None:
@@ -110,7 +105,7 @@ class BadInputTest(GatewayTest):
             self.wait_for_status(self.host_of("guest"), 200)
             self.api.delete(f"{grants}/web")
             self.wait_for_status(self.host_of("guest"), 500)
-            path = f"namespaces/{namespace}/httproutes/guest"
+            path = self.path("httproutes", "guest", namespace)
             self.wait_for_reason(path, "ResolvedRefs", "RefNotPermitted")
 
     def test_service_that_is_deleted_under_load_is_missed_by_its_own_route_alone(self) -> None:
@@ -118,7 +113,7 @@ class BadInputTest(GatewayTest):
         ports = {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 3000}]}
         self.make("services", "other", spec=ports)
         self.route("other", service="other")
-        path = f"namespaces/{self.namespace}/httproutes/other"
+        path = self.path("httproutes", "other")
         with self.load():
             self.wait_for_status(self.host_of("other"), 200)
             self.api.delete(self.path("services", "other"))
@@ -141,7 +136,11 @@ class BadInputTest(GatewayTest):
         self.make("services", "other", spec={"ports": [{"port": 80, "targetPort": 3000}]})
         pod = self.api.get(self.path("pods"), labelSelector="app=web")["items"][0]["status"]["podIP"]
         slices = f"/apis/discovery.k8s.io/v1/namespaces/{self.namespace}/endpointslices"
-        for name, endpoints in (("other-1", [{"addresses": [pod]}] * 2), ("other-2", [{"addresses": [pod]}]), ("other-3", [])):
+        for name, endpoints in (
+            ("other-1", [{"addresses": [pod]}] * 2),
+            ("other-2", [{"addresses": [pod]}]),
+            ("other-3", []),
+        ):
             labels = {"kubernetes.io/service-name": "other"}
             body = {"metadata": {"name": name, "labels": labels}, "addressType": "IPv4"}
             self.api.post(slices, {**body, "ports": [{"port": 3000, "protocol": "TCP"}], "endpoints": endpoints})
@@ -154,14 +153,14 @@ class BadInputTest(GatewayTest):
             self.wait_for_status(self.host_of("other"), 503)
 
     def test_what_another_controller_writes_is_mended_once_or_left_where_it_is_none_of_ours(self) -> None:
-        path = f"{GATEWAY_API}/namespaces/{self.namespace}/gateways/web"
+        path = self.path("gateways", "web")
         time_of_it = {"lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": 1, "message": ""}
         foreign = {**time_of_it, "type": "example.com/Checked", "status": "True", "reason": "Checked"}
         wrong = {**time_of_it, "type": "Accepted", "status": "False", "reason": "Invalid"}
         body = {**KINDS["gateways"], "metadata": {"name": "web"}, "status": {"conditions": [foreign, wrong]}}
         with self.load():
             self.api.patch(f"{path}/status", body, APPLY, fieldManager="another", force="true")
-            self.wait_for_reason(f"namespaces/{self.namespace}/gateways/web", "Accepted", "Accepted")
+            self.wait_for_reason(path, "Accepted", "Accepted")
             mended = self.api.get(path)
             time.sleep(CALM_SECONDS)
             self.assertEqual(self.api.get(path)["metadata"]["resourceVersion"], mended["metadata"]["resourceVersion"])
@@ -177,17 +176,7 @@ class BadInputTest(GatewayTest):
             listener = {"name": "http", "port": 80, "protocol": "HTTP", "hostname": self.host_of("other")}
             self.create("gateways", "other", gatewayClassName=self.namespace, listeners=[listener])
             time.sleep(CALM_SECONDS)
-            path = f"{GATEWAY_API}/namespaces/{self.namespace}/gateways/other"
+            path = self.path("gateways", "other")
             self.assertEqual({it["reason"] for it in conditions(self.api.get(path)["status"])}, {"Pending"})
             self.api.patch(path, {"spec": {"gatewayClassName": "sheave"}}, MERGE)
-            self.wait_for_reason(f"namespaces/{self.namespace}/gateways/other", "Programmed", "Programmed")
-
-
-def conditions(status: object) -> list[Object]:
-    """All that a status has, at any depth."""
-    if isinstance(status, list):
-        return [it for entry in status for it in conditions(entry)]
-    if not isinstance(status, dict):
-        return []
-    own = [it for it in status.get("conditions", []) if isinstance(it, dict)]
-    return own + [it for name, part in status.items() if name != "conditions" for it in conditions(part)]
+            self.wait_for_reason(path, "Programmed", "Programmed")

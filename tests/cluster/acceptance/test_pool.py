@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.cluster.acceptance import gateway
-from tests.cluster.acceptance.gateway import GATEWAY_API, NAMESPACE, POD_NAME, PROBE, GatewayTest, command, kubectl
+from tests.cluster.acceptance.gateway import NAMESPACE, POD_NAME, PROBE, GatewayTest, command, kubectl
 from tests.cluster.acceptance.holders import Holders
 from tests.cluster.acceptance.load import Load
 from tests.cluster.places import POOL, Node, node
@@ -76,10 +76,12 @@ class PoolTest(GatewayTest):
         self.run_on("n2", 1)
         self.wait_for_replicas(1)
         # The Gateway comes last, so that it is known at once which node is near.
-        self.gateway_api("httproutes", parentRefs=[{"name": "web"}], rules=[{"backendRefs": [{"name": "web", "port": 80}]}])
+        self.create(
+            "httproutes", "web", parentRefs=[{"name": "web"}], rules=[{"backendRefs": [{"name": "web", "port": 80}]}]
+        )
         listener = {"name": "http", "port": 80, "protocol": "HTTP"}
-        self.gateway_api("gateways", gatewayClassName="sheave", listeners=[listener])
-        path = f"{GATEWAY_API}/namespaces/{self.namespace}/gateways/web"
+        self.create("gateways", "web", gatewayClassName="sheave", listeners=[listener])
+        path = self.path("gateways", "web")
         given = self.wait(lambda: self.api.get(path)["status"].get("addresses"), "addresses")
         self.address, self.address_v6 = sorted((it["value"] for it in given), key=lambda text: ":" in text)
         self.addCleanup(self.leave, path)
@@ -88,7 +90,11 @@ class PoolTest(GatewayTest):
         """Until nobody carries the addresses: the next Gateway gets the same, and who carries one keeps it for a while."""
         self.api.delete(path)
         leases = "/apis/coordination.k8s.io/v1/namespaces/sheave-system/leases"
-        held = lambda: [it for it in self.api.get(leases, labelSelector="sheave.dev/lease=address")["items"] if it["spec"]["holderIdentity"]]
+        held = lambda: [
+            it
+            for it in self.api.get(leases, labelSelector="sheave.dev/lease=address")["items"]
+            if it["spec"]["holderIdentity"]
+        ]
         self.wait(lambda: not held(), "addresses that nobody carries")
 
     def find_address(self) -> None:
@@ -113,7 +119,10 @@ class PoolTest(GatewayTest):
                 self.wait(lambda: asker.answered(began), "an answer")
                 yield holders, asker
         for seen in (holders, others):
-            print(f"{self.id()}: {[(it.node, round(it.begin, 2), round(it.end, 2)) for it in seen.times()]}", file=sys.stderr)
+            print(
+                f"{self.id()}: {[(it.node, round(it.begin, 2), round(it.end, 2)) for it in seen.times()]}",
+                file=sys.stderr,
+            )
             self.assertEqual(seen.overlaps(), [])
 
     def taken_over(self, holders: Holders, asker: Asker, since: float, before: str) -> None:
@@ -151,7 +160,7 @@ class PoolTest(GatewayTest):
 
     def test_another_node_takes_over_from_an_announcer_that_is_stopped(self) -> None:
         with self.watched() as (holders, asker):
-            holder, = holders.now()
+            (holder,) = holders.now()
             stopped = announcers(node(holder))
             since = time.monotonic()
             for pid in stopped:
@@ -167,7 +176,7 @@ class PoolTest(GatewayTest):
 
     def test_an_announcer_that_is_killed_leaves_the_address_to_the_kernel(self) -> None:
         with self.watched() as (holders, asker):
-            holder, = holders.now()
+            (holder,) = holders.now()
             since = time.monotonic()
             for pid in announcers(node(holder)):
                 os.kill(pid, signal.SIGKILL)
@@ -183,7 +192,7 @@ class PoolTest(GatewayTest):
         self.run_on("n1", 1)
         self.wait_for_replicas(3)
         with self.watched() as (holders, asker):
-            holder, = holders.now()
+            (holder,) = holders.now()
             since = time.monotonic()
             command("stop-node", holder)
             try:
@@ -193,9 +202,9 @@ class PoolTest(GatewayTest):
 
     def test_a_pod_that_ends_hands_it_over_before_it_stops_taking_connections(self) -> None:
         with self.watched() as (holders, asker):
-            holder, = holders.now()
+            (holder,) = holders.now()
             pods = self.api.get("/api/v1/namespaces/sheave-system/pods")["items"]
-            pod, = (it["metadata"]["name"] for it in pods if it["spec"].get("nodeName") == holder)
+            (pod,) = (it["metadata"]["name"] for it in pods if it["spec"].get("nodeName") == holder)
             since = time.monotonic()
             kubectl("--namespace", "sheave-system", "delete", "pod", pod, "--wait=false")
             self.taken_over(holders, asker, since, holder)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from tests.cluster.acceptance import gateway
-from tests.cluster.acceptance.gateway import GATEWAY_API, KINDS, WEB, GatewayTest
+from tests.cluster.acceptance.gateway import WEB, GatewayTest
 from tests.cluster.api import Object
 from tests.cluster.tests import running
 
@@ -65,11 +65,13 @@ class ScaleTest(GatewayTest):
             self.scale(2)
             self.wait(lambda: len(self.ready()) == 2, "a second pod")
             tell("a second pod was ready after", f"{time.monotonic() - begun:.1f} s")
-        tell(f"memory with no, then {SERVICES} x {ENDPOINTS} endpoints", f"{megabytes(empty)}, {megabytes(self.memory())}")
+        tell(
+            f"memory with no, then {SERVICES} x {ENDPOINTS} endpoints",
+            f"{megabytes(empty)}, {megabytes(self.memory())}",
+        )
 
     def make_route(self, index: int) -> None:
-        body = {"metadata": {"name": f"route-{index}"}, "spec": self.redirection(index, 0), **KINDS["httproutes"]}
-        self.api.post(f"{GATEWAY_API}/namespaces/{self.namespace}/httproutes", body)
+        self.create("httproutes", f"route-{index}", **self.redirection(index, 0))
 
     def redirection(self, index: int, edition: int) -> Object:
         """A route of a path of its own, which answers with the edition."""
@@ -82,7 +84,7 @@ class ScaleTest(GatewayTest):
         """Seconds until the API server has answered, and from then until it is served."""
         body = {"spec": self.redirection(index, edition)}
         begun = time.monotonic()
-        self.api.patch(f"{GATEWAY_API}/namespaces/{self.namespace}/httproutes/route-{index}", body)
+        self.api.patch(self.path("httproutes", f"route-{index}"), body)
         answered = time.monotonic()
         self.until_served(index, edition)
         return answered - begun, time.monotonic() - answered
@@ -117,8 +119,7 @@ class ScaleTest(GatewayTest):
         spec = self.redirection(index, index)
         match = {"path": {"type": "PathPrefix", "value": f"/many-{index}"}}
         spec["rules"].append({"matches": [match], "backendRefs": [{"name": name, "port": 80}]})
-        body = {"metadata": {"name": name}, "spec": spec, **KINDS["httproutes"]}
-        self.api.post(f"{GATEWAY_API}/namespaces/{self.namespace}/httproutes", body)
+        self.create("httproutes", name, **spec)
 
     def at_hand(self, make: Callable[[int], None], indices: Iterable[int]) -> None:
         begun = time.monotonic()
@@ -128,7 +129,9 @@ class ScaleTest(GatewayTest):
 
     def memory(self) -> float:
         """Of the replica that has most, in bytes."""
-        pods = self.api.get("/api/v1/namespaces/sheave-system/pods", labelSelector="app.kubernetes.io/name=sheave")["items"]
+        pods = self.api.get("/api/v1/namespaces/sheave-system/pods", labelSelector="app.kubernetes.io/name=sheave")[
+            "items"
+        ]
         return max(resident(pod["status"]["podIP"]) for pod in pods if "deletionTimestamp" not in pod["metadata"])
 
 

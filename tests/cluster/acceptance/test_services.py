@@ -3,7 +3,7 @@
 import http.client
 
 from tests.cluster.acceptance import gateway
-from tests.cluster.acceptance.gateway import GATEWAY_API, KINDS, NAMESPACE, POD_NAME, PROBE, GatewayTest
+from tests.cluster.acceptance.gateway import NAMESPACE, POD_NAME, PROBE, GatewayTest
 from tests.cluster.acceptance.load import Load
 from tests.cluster.api import Object
 from tests.cluster.tests import running
@@ -39,17 +39,12 @@ class ServicesTest(GatewayTest):
         """All of its requests go to the Service of that name."""
         listener = {"name": "http", "port": port, "protocol": "HTTP"}
         infrastructure = {"labels": {"team": name}, "annotations": {"lb.test/of": name}}
-        spec = {"gatewayClassName": "sheave", "listeners": [listener], "infrastructure": infrastructure}
-        self.create("gateways", name, spec)
+        self.create("gateways", name, gatewayClassName="sheave", listeners=[listener], infrastructure=infrastructure)
         rules = [{"backendRefs": [{"name": name, "port": 80}]}]
-        self.create("httproutes", name, {"parentRefs": [{"name": name}], "rules": rules})
-
-    def create(self, kind: str, name: str, spec: Object) -> None:
-        path = f"{GATEWAY_API}/namespaces/{self.namespace}/{kind}"
-        self.api.post(path, {"metadata": {"name": name}, "spec": spec, **KINDS[kind]})
+        self.create("httproutes", name, parentRefs=[{"name": name}], rules=rules)
 
     def gateway(self, name: str) -> Object:
-        return self.api.get(f"{GATEWAY_API}/namespaces/{self.namespace}/gateways/{name}")
+        return self.api.get(self.path("gateways", name))
 
     def address_of(self, name: str) -> str:
         given = self.wait(lambda: self.gateway(name)["status"].get("addresses"), f"an address of {name}")
@@ -89,7 +84,7 @@ class ServicesTest(GatewayTest):
         conditions = {it["type"]: it["status"] for it in self.gateway("one")["status"]["conditions"]}
         self.assertEqual(conditions["Programmed"], "True")
         with Load(one, "any.test", 4, 0.01) as load:
-            self.api.delete(f"{GATEWAY_API}/namespaces/{self.namespace}/gateways/two")
+            self.api.delete(self.path("gateways", "two"))
             self.wait(lambda: self.service_of("two") is None, "the end of the Service of two")
             # What somebody else changes is changed back; what is said of other things stays.
             path = f"{SERVICES}/{service['metadata']['name']}"
@@ -105,7 +100,7 @@ class ServicesTest(GatewayTest):
         address = self.address_of("one")
         self.wait(lambda: self.app_at(address, 80) == "one", "an answer of one")
         listeners = [{"name": name, "port": port, "protocol": "HTTP"} for name, port in (("http", 80), ("more", 8080))]
-        path = f"{GATEWAY_API}/namespaces/{self.namespace}/gateways/one"
+        path = self.path("gateways", "one")
         with Load(address, "any.test", 4, 0.01) as load:
             self.api.patch(path, {"spec": {"listeners": listeners}})
             self.wait(lambda: self.app_at(address, 8080) == "one", "an answer at the second port")
@@ -117,14 +112,13 @@ class ServicesTest(GatewayTest):
         service = self.service_of("one")
         assert service
         name = service["metadata"]["name"]
-        self.api.delete(f"{GATEWAY_API}/namespaces/{self.namespace}/gateways/one")
+        self.api.delete(self.path("gateways", "one"))
         self.wait(lambda: self.service_of("one") is None, "the end of the Service of one")
         theirs = {"metadata": {"name": name}, "spec": {"ports": [{"port": 99}]}}
         self.api.post(SERVICES, theirs)
         self.addCleanup(self.api.delete, f"{SERVICES}/{name}")
-        self.create("gateways", "one", {
-            "gatewayClassName": "sheave", "listeners": [{"name": "http", "port": 80, "protocol": "HTTP"}],
-        })  # fmt: skip
+        listener = {"name": "http", "port": 80, "protocol": "HTTP"}
+        self.create("gateways", "one", gatewayClassName="sheave", listeners=[listener])
         said = self.wait(lambda: self.programmed("one"), "what is said of the Gateway")
         self.assertIn("not Sheave's", said)
         self.assertEqual([it["port"] for it in self.api.get(f"{SERVICES}/{name}")["spec"]["ports"]], [99])
@@ -132,5 +126,7 @@ class ServicesTest(GatewayTest):
     def programmed(self, name: str) -> str | None:
         """Why it is not."""
         conditions = self.gateway(name).get("status", {}).get("conditions", [])
-        found = [it["message"] for it in conditions if it["type"] == "Programmed" and it["reason"] == "AddressNotAssigned"]
+        found = [
+            it["message"] for it in conditions if it["type"] == "Programmed" and it["reason"] == "AddressNotAssigned"
+        ]
         return next((message for message in found if "already" in message), None)

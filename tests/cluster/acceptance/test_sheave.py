@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 from tests.cluster.acceptance import gateway
 from tests.cluster.acceptance.calls import Calls
-from tests.cluster.acceptance.gateway import POD_NAME, SYSTEM, WEB, GatewayTest, command, is_ending
+from tests.cluster.acceptance.gateway import POD_NAME, SYSTEM, WEB, GatewayTest, command, conditions, is_ending
 from tests.cluster.acceptance.load import Load
 from tests.cluster.tests import running
 from tests.cluster.tests.running import container
@@ -132,13 +132,20 @@ class ReplicasTest(GatewayTest):
         image = container("busybox:1", "python3", "-c", COUNTER, env=[POD_NAME], readinessProbe=CONNECTS)
         self.serve(5, image)
         policy = {"targetRefs": [{"kind": "Service", "name": "web"}], "maxInFlightPerEndpoint": 4}
-        body = {"apiVersion": "sheave.dev/v1alpha1", "kind": "BackendPolicy", "metadata": {"name": "web"}, "spec": policy}
+        body = {
+            "apiVersion": "sheave.dev/v1alpha1",
+            "kind": "BackendPolicy",
+            "metadata": {"name": "web"},
+            "spec": policy,
+        }
         policies = f"/apis/sheave.dev/v1alpha1/namespaces/{self.namespace}/backendpolicies"
         self.api.post(policies, body)
         self.addCleanup(self.api.patch, SYSTEM, {"spec": {"replicas": 2}})
         self.have_replicas(3)
         dealt = "4 requests at once at each endpoint, dealt over 3 replicas: 1 each, and 1 more for 1 of them"
-        self.wait(lambda: said(self.api.get(f"{policies}/web"), "CapDealt").startswith(dealt), "a status that says the deal")
+        self.wait(
+            lambda: said(self.api.get(f"{policies}/web"), "CapDealt").startswith(dealt), "a status that says the deal"
+        )
         self.assertTrue(self.youngest_knew_the_others_before_it_served())
         self.forget_counts()
         with ExitStack() as stack:
@@ -151,20 +158,26 @@ class ReplicasTest(GatewayTest):
             self.load_of(stack, next(iter(self.replicas() - left)))
             time.sleep(6)
         most = self.most_at_once()
-        print(f"answers of each replica in 6 s: {counts}; at once at each pod: {sorted(most.values())}", file=sys.stderr)
+        print(
+            f"answers of each replica in 6 s: {counts}; at once at each pod: {sorted(most.values())}", file=sys.stderr
+        )
         self.assertEqual(len(most), 5)
         self.assertEqual(max(most.values()), 4)
         self.assertGreater(min(counts), 0)
 
     def have_replicas(self, count: int) -> None:
         self.api.patch(SYSTEM, {"spec": {"replicas": count}})
-        self.wait(lambda: len(self.replicas()) == count and self.is_rolled_over(SYSTEM, 0), f"{count} replicas of Sheave")
+        self.wait(
+            lambda: len(self.replicas()) == count and self.is_rolled_over(SYSTEM, 0), f"{count} replicas of Sheave"
+        )
         # Who is new uses its part only when the others have let go of it.
         time.sleep(4)
 
     def replicas(self) -> set[str]:
         """Where each is itself."""
-        pods = self.api.get("/api/v1/namespaces/sheave-system/pods", labelSelector="app.kubernetes.io/name=sheave")["items"]
+        pods = self.api.get("/api/v1/namespaces/sheave-system/pods", labelSelector="app.kubernetes.io/name=sheave")[
+            "items"
+        ]
         return {pod["status"]["podIP"] for pod in pods if "podIP" in pod["status"] and not is_ending(pod)}
 
     def load_of(self, stack: ExitStack, replica: str) -> Load:
@@ -173,7 +186,9 @@ class ReplicasTest(GatewayTest):
 
     def youngest_knew_the_others_before_it_served(self) -> bool:
         """Until it knows them, it takes each cap for its own."""
-        pods = self.api.get("/api/v1/namespaces/sheave-system/pods", labelSelector="app.kubernetes.io/name=sheave")["items"]
+        pods = self.api.get("/api/v1/namespaces/sheave-system/pods", labelSelector="app.kubernetes.io/name=sheave")[
+            "items"
+        ]
         youngest = max(pods, key=lambda pod: pod["metadata"]["creationTimestamp"])["metadata"]["name"]
         log = gateway.kubectl("--namespace", "sheave-system", "logs", youngest)
         return "slots are dealt" in log[: log.index("configuration in force")]
@@ -190,9 +205,8 @@ class ReplicasTest(GatewayTest):
 
 def said(policy: dict, condition: str) -> str:
     """What a policy's status says in words, at its only target."""
-    ancestors = policy.get("status", {}).get("ancestors", [])
-    said = [it["message"] for ancestor in ancestors for it in ancestor["conditions"] if it["type"] == condition]
-    return said[0] if said else ""
+    said = (it["message"] for it in conditions(policy.get("status", {})) if it["type"] == condition)
+    return next(said, "")
 
 
 def _most(address: str) -> int:
