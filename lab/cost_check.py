@@ -59,7 +59,7 @@ def least(name: str, case: dict[str, Any], tolerance: float) -> int:
     """Instructions for one request of a case, measured again as long as they are too many."""
     measured = measure(case)
     for _ in range(1, MOST_MEASUREMENTS):
-        if _change(measured, case) <= tolerance:
+        if measured <= _most(case, tolerance):
             break
         print(f"{name:12} {measured:>8} instructions per request: measured again", flush=True)
         measured = min(measured, measure(case))
@@ -102,20 +102,21 @@ def _instructions(case: dict[str, Any], requests: int) -> int:
         return int(found.group(1))
 
 
-def _change(measured: int, case: dict[str, Any]) -> float:
-    return measured / case["instructions"] - 1
+def _most(case: dict[str, Any], tolerance: float) -> float:
+    return case["instructions"] * (1 + tolerance)
 
 
 def _report(name: str, measured: int, case: dict[str, Any], settings: dict[str, Any]) -> bool:
     committed, tolerance = case["instructions"], settings["tolerance"]
-    change = _change(measured, case)
+    change = measured / committed - 1
+    is_within = measured <= _most(case, tolerance)
     verdict = "ok"
-    if change > tolerance:
+    if not is_within:
         verdict = f"TOO MANY: at most {tolerance:.0%} more is let through"
     elif change < -tolerance:
         verdict = "fewer: commit the new figure (make cost-check ARGS=--update)"
     print(f"{name:12} {measured:>8} instructions per request, committed {committed}: {change:+.1%} {verdict}")
-    return change <= tolerance
+    return is_within
 
 
 def _updated(text: str, measured: dict[str, int]) -> str:
