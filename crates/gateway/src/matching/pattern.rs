@@ -73,7 +73,7 @@ impl HostPattern {
     }
 
     /// Every host of `other` is one of ours.
-    fn covers(&self, other: &Self) -> bool {
+    pub(crate) fn covers(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Any, _) => true,
             (Self::Below(ours), Self::Exact(name)) => is_below(name, ours),

@@ -27,15 +27,29 @@ pub(super) struct ListenerDrafts {
 #[derive(Default)]
 struct Sites {
     by_hosts: BTreeMap<HostPattern, TlsSite>,
+    /// What the listeners of the address have.
+    of_listeners: Vec<HostPattern>,
     /// Whether there are requests in some.
     have_requests: bool,
 }
 
 impl Sites {
-    /// Adds one, in place of another for the same hosts.
-    fn add(&mut self, site: TlsSite) {
+    /// Adds that of a listener, before there are rules.
+    fn add_listener(&mut self, site: TlsSite) {
         self.have_requests |= matches!(site.carries, Carried::Requests);
+        self.of_listeners.push(site.hosts.clone());
         self.by_hosts.insert(site.hosts.clone(), site);
+    }
+
+    /// Adds one for hosts of a listener, in place of what closes their connections. Those that another listener asks for
+    /// more specifically are that one's, whether or not it has a route for them.
+    fn add_hosts(&mut self, listener: &HostPattern, site: TlsSite) {
+        let is_nearer = |other: &HostPattern| {
+            other.specificity() > listener.specificity() && other.covers(&site.hosts)
+        };
+        if !self.of_listeners.iter().any(is_nearer) {
+            self.by_hosts.insert(site.hosts.clone(), site);
+        }
     }
 }
 
@@ -109,7 +123,9 @@ impl ListenerDrafts {
             }
             Protocol::Http(_) | Protocol::Tcp(_) | Protocol::Udp(_) => {}
         }
-        site(listener, &listener.hosts, None).into_iter().for_each(|it| self.sites[place].add(it));
+        if let Some(site) = site(listener, &listener.hosts, None) {
+            self.sites[place].add_listener(site);
+        }
         if is_contrary {
             policies.report_shared_address(gateway.object, listener, made, report);
         }
@@ -193,7 +209,7 @@ fn site(
     Some(TlsSite { hosts: hosts.clone(), terminate, carries })
 }
 
-/// Adds a rule for connections to hosts, in place of what closes them.
+/// Adds a rule for connections to hosts.
 fn add_sites(
     sites: &mut Sites,
     listener: &OurListener<'_>,
@@ -201,7 +217,9 @@ fn add_sites(
     rule: &Arc<Rule>,
 ) {
     for CommonHosts { hosts, .. } in hosts {
-        site(listener, hosts, Some(rule)).into_iter().for_each(|it| sites.add(it));
+        if let Some(site) = site(listener, hosts, Some(rule)) {
+            sites.add_hosts(&listener.hosts, site);
+        }
     }
 }
 
