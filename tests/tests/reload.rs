@@ -195,23 +195,50 @@ fn second_gateway(port: u16) -> Vec<Value> {
     vec![gateway, route]
 }
 
+/// Where the second Gateway is listened on.
+async fn open_second(scene: &Scene) -> Result<SocketAddr> {
+    scene.configuration.write("second.yaml", &second_gateway(0))?;
+    let observe = async || listening(scene).await;
+    let both = eventually("two listeners", observe, |all| all.len() == 2).await?;
+    both.into_iter().find(|it| it.ip().to_string() == "127.0.0.2").context("second")
+}
+
+async fn close_second(scene: &Scene, address: SocketAddr) -> Result {
+    scene.configuration.remove("second.yaml")?;
+    let refused = async || Ok(Client::connect(address).await.is_err());
+    eventually("nobody listens there", refused, |refused| *refused).await?;
+    Ok(())
+}
+
 #[tokio::test]
 async fn listeners_come_and_go() -> Result {
     let scene = Scene::of(Behaviour::ok()).await?;
     let mut kept = scene.client().await?;
     ensure!(kept.get("/").await?.status() == 200);
-    scene.configuration.write("second.yaml", &second_gateway(0))?;
-    let observe = async || listening(&scene).await;
-    let both = eventually("two listeners", observe, |all| all.len() == 2).await?;
-    let second = *both.iter().find(|it| it.ip().to_string() == "127.0.0.2").context("second")?;
+    let second = open_second(&scene).await?;
     let mut client = Client::connect(second).await?;
     ensure!(client.get("/").await?.status() == 200);
 
-    scene.configuration.remove("second.yaml")?;
+    close_second(&scene, second).await?;
     client.end().await?;
-    let refused = async || Ok(Client::connect(second).await.is_err());
-    eventually("nobody listens there", refused, |refused| *refused).await?;
     ensure!(kept.get("/").await?.status() == 200, "the other listener is not disturbed");
+    Ok(())
+}
+
+/// Otherwise the next request would be on its way when the connection is closed.
+#[tokio::test]
+async fn who_is_served_when_the_listener_goes_is_told() -> Result {
+    let scene = Scene::of(Behaviour::gated()).await?;
+    let second = open_second(&scene).await?;
+    let mut client = Client::connect(second).await?;
+    client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await?;
+    scene.endpoint().until("the request", |counts| counts.in_flight == 1).await?;
+
+    close_second(&scene, second).await?;
+    scene.endpoint().open_gate(1);
+    let response = client.response("GET").await?;
+    ensure!(response.status() == 200 && response.closes(), "{response:?}");
+    client.end().await?;
     Ok(())
 }
 

@@ -181,10 +181,11 @@ impl Client {
         live.listener(&self.bound)
     }
 
-    /// The connection may be used for another request, as far as its age and the process' stage go.
+    /// The connection may be used for another request: by its age, and as long as somebody listens.
     pub(crate) fn may_stay(&self, worker: &Worker, settings: &ClientSettings) -> bool {
         let age = self.since.saturating_since(self.accepted);
         worker.stage() == Stage::Serving
+            && self.listener(&worker.live()).is_some()
             && settings.connection_max_age.is_none_or(|most| age < most)
     }
 
