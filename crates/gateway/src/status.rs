@@ -34,7 +34,7 @@ pub struct Status {
 }
 
 /// An object by its name.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Reference {
     /// Its kind.
     pub kind: &'static str,

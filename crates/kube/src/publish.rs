@@ -3,16 +3,16 @@
 //! What a status says and what of it is ours is for `gateway::status` to know.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
-use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{mem, slice};
 
 use futures_util::{StreamExt, stream};
 use gateway::fronts::Place;
 use gateway::ingress;
-use gateway::status::{self, Detail, Status, Written};
+use gateway::status::{self, Detail, Reference, Status, Written};
 use k8s_openapi::jiff::Timestamp;
 use kube_client::api::{Patch, PatchParams};
 use kube_client::{Api, Client, Error};
@@ -80,6 +80,15 @@ pub(crate) struct Publisher {
     /// Until when it is for us to write.
     pub(crate) leads: Receiver<Option<Instant>>,
     pub(crate) refusals: Refusals,
+    /// Of each object whose status says what it is to say.
+    pub(crate) said: HashMap<Reference, Said>,
+}
+
+/// A status, and the object that was seen to have it: nothing is due before one of them changes, and of thousands of
+/// routes it is one that does.
+pub(crate) struct Said {
+    status: Status,
+    resource_version: String,
 }
 
 /// Something to be written.
@@ -173,13 +182,15 @@ impl Publisher {
     }
 
     /// What the cluster does not say yet, or still says.
-    fn due(&self, wanted: &Statuses) -> Vec<Write> {
+    fn due(&mut self, wanted: &Statuses) -> Vec<Write> {
         let Statuses { statuses, ingresses, services, replicas } = wanted;
+        let Self { known, said, .. } = self;
         let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-        let known = lock(&self.known);
+        let known = lock(known);
         let differences = services.iter().flat_map(|services| front::due(&known, services));
         let mut due: Vec<_> = differences.filter_map(Write::of_service).collect();
-        let mut spoken_of: BTreeSet<(&str, &str, &str)> = BTreeSet::new();
+        let mut spoken_of: HashSet<(&str, &str, &str)> = HashSet::new();
+        let mut said_before = mem::take(said);
         for status in statuses.iter() {
             let object = &status.object;
             let Some(kind) = Kind::named(object.kind) else { continue };
@@ -187,10 +198,19 @@ impl Publisher {
             spoken_of.insert((kind.name, namespace, &object.name));
             let Some(held) = known.find(kind.name, namespace, &object.name) else { continue };
             let status = completed(status, known.bundle_version(), *replicas);
-            let written = status::written(&status, held.status.as_ref(), &now);
-            due.extend(
-                written.map(|written| Write::new(kind, namespace, &object.name, held, written)),
-            );
+            let before = said_before.remove(object).filter(|before| before.is(&status, held));
+            if let Some(before) = before {
+                said.insert(object.clone(), before);
+                continue;
+            }
+            match status::written(&status, held.status.as_ref(), &now) {
+                Some(written) => {
+                    due.push(Write::new(kind, namespace, &object.name, held, written));
+                }
+                None => {
+                    said.insert(object.clone(), Said::new(status.into_owned(), held));
+                }
+            }
         }
         for ((namespace, name), places) in ingresses {
             let Some(kind) = Kind::named("Ingress") else { continue };
@@ -211,6 +231,16 @@ impl Publisher {
             }
         }
         due
+    }
+}
+
+impl Said {
+    fn new(status: Status, held: &Held) -> Self {
+        Self { status, resource_version: held.resource_version.clone() }
+    }
+
+    fn is(&self, status: &Status, held: &Held) -> bool {
+        self.resource_version == held.resource_version && self.status == *status
     }
 }
 
@@ -245,7 +275,7 @@ fn completed<'s>(
 
 /// Waits until a status in the cluster has changed: it may be another's doing, and ours to mend.
 async fn restated(known: &Shared, told: &mut Receiver<()>) -> Result<(), RecvError> {
-    while !std::mem::take(&mut lock(known).changes.statuses) {
+    while !mem::take(&mut lock(known).changes.statuses) {
         told.changed().await?;
     }
     Ok(())

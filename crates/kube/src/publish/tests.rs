@@ -99,7 +99,8 @@ fn publisher(server: &ApiServer, known: Known, statuses: Statuses, until: Instan
     let (_, told) = channel(());
     let (_, leads) = channel(Some(until));
     let (client, known) = (server.cluster().client, Arc::new(Mutex::new(known)));
-    Publisher { client, known, statuses, told, leads, refusals: Refusals::default() }
+    let (refusals, said) = (Refusals::default(), HashMap::new());
+    Publisher { client, known, statuses, told, leads, refusals, said }
 }
 
 /// What is known once an object has been told of.
@@ -120,6 +121,25 @@ async fn nothing_is_written_once_the_lease_has_gone() {
     publisher(&server, known, statuses(&names, "first"), until).write_all().await;
     assert_eq!(server.writes().len(), 2 * AT_ONCE);
     assert!(Instant::now() <= until);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_said_is_said_again_once_it_or_the_object_has_changed() {
+    let server = ApiServer::default();
+    let objects = lead(&server, &["a", "b"]).await;
+    for message in ["first", "second", "first"] {
+        objects.publish(statuses(&["a", "b"], message));
+        until_said(&server, "b", message).await;
+        until_said(&server, "a", message).await;
+        // Time to see that it is said, and that nothing is due.
+        sleep(PAUSE).await;
+        let mut emptied = gateway("a");
+        emptied["status"] = json!({});
+        server.put(GATEWAYS, emptied);
+        assert_eq!(said(&server, "a"), None);
+        until_said(&server, "a", message).await;
+    }
+    assert_eq!(server.writes().iter().filter(|name| *name == "b").count(), 3);
 }
 
 fn ingress(manager: &str) -> Value {
