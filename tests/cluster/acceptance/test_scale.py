@@ -39,11 +39,10 @@ class ScaleTest(GatewayTest):
         self.until_served(ROUTES - 1, 0)
         with self.load(LIGHT_PAUSE_SECONDS):
             changes = [self.change(index * 7 % ROUTES, index + 1) for index in range(CHANGES)]
-            # What the API server takes to say yes is its own: on two cores that is most of the longest waits.
-            own = sorted(served for _, served in changes)
-            tell(f"apply to served, {ROUTES} routes, {CHANGES} changes", milliseconds(sorted(map(sum, changes))))
+            waits = sorted(map(sum, changes))
+            tell(f"apply to served, {ROUTES} routes, {CHANGES} changes", milliseconds(waits))
             tell("of which the API server took", milliseconds(sorted(asked for asked, _ in changes)))
-            tell("and Sheave", milliseconds(own))
+            tell("and Sheave", milliseconds(sorted(served for _, served in changes)))
             self.at_hand(self.make_route, range(ROUTES, MANY_ROUTES))
             self.until_served(MANY_ROUTES - 1, 0)
         busy = self.memory()
@@ -52,7 +51,7 @@ class ScaleTest(GatewayTest):
         many = self.memory()
         told = f"{megabytes(empty)}, {megabytes(busy)}, and when all is calm {megabytes(many)}"
         tell(f"memory with no, then {MANY_ROUTES} routes", told)
-        self.assertLessEqual(own[int(0.99 * CHANGES)], PROPAGATION_SECONDS)
+        self.assertLessEqual(waits[int(0.99 * CHANGES)], PROPAGATION_SECONDS)
         self.assertLessEqual(many, MANY_ROUTES_BYTES)
 
     def test_many_endpoints_are_held(self) -> None:
