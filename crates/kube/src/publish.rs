@@ -80,15 +80,16 @@ pub(crate) struct Publisher {
     /// Until when it is for us to write.
     pub(crate) leads: Receiver<Option<Instant>>,
     pub(crate) refusals: Refusals,
-    /// Of each object whose status says what it is to say.
-    pub(crate) said: HashMap<Reference, Said>,
+    pub(crate) said: Said,
 }
 
-/// A status, and the object that was seen to have it: nothing is due before one of them changes, and of thousands of
+/// What the cluster was seen to say already: nothing is due before a status or its object changes, and of thousands of
 /// routes it is one that does.
+#[derive(Default)]
 pub(crate) struct Said {
-    status: Status,
-    resource_version: String,
+    statuses: Arc<[Status]>,
+    /// The place of an object's status among those, and the version of the object that had it.
+    objects: HashMap<Reference, (usize, String)>,
 }
 
 /// Something to be written.
@@ -190,26 +191,25 @@ impl Publisher {
         let differences = services.iter().flat_map(|services| front::due(&known, services));
         let mut due: Vec<_> = differences.filter_map(Write::of_service).collect();
         let mut spoken_of: HashSet<(&str, &str, &str)> = HashSet::new();
-        let mut said_before = mem::take(said);
-        for status in statuses.iter() {
+        let mut before = mem::replace(said, Said::of(statuses));
+        for (place, status) in statuses.iter().enumerate() {
             let object = &status.object;
             let Some(kind) = Kind::named(object.kind) else { continue };
             let namespace = kind.namespace_of(&object.namespace);
             spoken_of.insert((kind.name, namespace, &object.name));
             let Some(held) = known.find(kind.name, namespace, &object.name) else { continue };
-            let status = completed(status, known.bundle_version(), *replicas);
-            let before = said_before.remove(object).filter(|before| before.is(&status, held));
-            if let Some(before) = before {
-                said.insert(object.clone(), before);
+            if before.take(status, held) {
+                said.add(place, status, held);
                 continue;
             }
-            match status::written(&status, held.status.as_ref(), &now) {
+            let completed = completed(status, known.bundle_version(), *replicas);
+            match status::written(&completed, held.status.as_ref(), &now) {
                 Some(written) => {
                     due.push(Write::new(kind, namespace, &object.name, held, written));
                 }
-                None => {
-                    said.insert(object.clone(), Said::new(status.into_owned(), held));
-                }
+                // What is completed depends on more than the status.
+                None if matches!(completed, Cow::Borrowed(_)) => said.add(place, status, held),
+                None => {}
             }
         }
         for ((namespace, name), places) in ingresses {
@@ -235,12 +235,19 @@ impl Publisher {
 }
 
 impl Said {
-    fn new(status: Status, held: &Held) -> Self {
-        Self { status, resource_version: held.resource_version.clone() }
+    fn of(statuses: &Arc<[Status]>) -> Self {
+        Self { statuses: Arc::clone(statuses), objects: HashMap::with_capacity(statuses.len()) }
     }
 
-    fn is(&self, status: &Status, held: &Held) -> bool {
-        self.resource_version == held.resource_version && self.status == *status
+    fn add(&mut self, place: usize, status: &Status, held: &Held) {
+        self.objects.insert(status.object.clone(), (place, held.resource_version.clone()));
+    }
+
+    /// Whether an object has been seen to have that status, and has not changed since.
+    fn take(&mut self, status: &Status, held: &Held) -> bool {
+        self.objects.remove(&status.object).is_some_and(|(place, version)| {
+            version == held.resource_version && self.statuses[place] == *status
+        })
     }
 }
 

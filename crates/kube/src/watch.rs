@@ -1,7 +1,6 @@
 //! From the API server's watches to what is known: one task for each kind, which comes back by itself after whatever
 //! ends it. While it is away, what was known holds.
 
-use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, Once};
 use std::time::Duration;
@@ -85,7 +84,7 @@ impl Objects {
             told: told.clone(),
             leads,
             refusals: Refusals::default(),
-            said: HashMap::new(),
+            said: publish::Said::default(),
         };
         let publisher = tokio::spawn(publisher.run());
         let writers = Some(Writers { publisher, contender });

@@ -99,7 +99,7 @@ fn publisher(server: &ApiServer, known: Known, statuses: Statuses, until: Instan
     let (_, told) = channel(());
     let (_, leads) = channel(Some(until));
     let (client, known) = (server.cluster().client, Arc::new(Mutex::new(known)));
-    let (refusals, said) = (Refusals::default(), HashMap::new());
+    let (refusals, said) = (Refusals::default(), Said::default());
     Publisher { client, known, statuses, told, leads, refusals, said }
 }
 
