@@ -12,6 +12,7 @@ use crate::body::Pump;
 use crate::filter::Filtering;
 use crate::grpc::Call;
 use crate::head::{RequestHead, ResponseHead};
+use crate::live::Ours;
 
 /// The memory of one request, used again by the next.
 pub(crate) struct Exchange {
@@ -38,6 +39,8 @@ pub(crate) enum After {
 
 /// What holds for one request from its admission on.
 pub(crate) struct Terms<'l> {
+    /// What was in force when the request came.
+    pub(crate) live: &'l Ours,
     pub(crate) client: &'l ClientSettings,
     /// What clients that do not speak HTTP/3 are told of it; `None`: it is not served.
     pub(crate) alt_svc: Option<&'l str>,

@@ -119,7 +119,7 @@ fn start(
     let keep_alive = request.keep_alive
         && framing != Framing::UntilClose
         && !expects
-        && client.may_stay(worker, terms.client);
+        && client.may_stay(worker, terms.live, terms.client);
     let from = lease.connection.stream.framing(response.framing);
     download.start(from, client.stream.framing(framing));
     if let Some(translation) = translation {
@@ -358,7 +358,7 @@ async fn send_own(
     let Some(listener) = client.listener(&live) else { return After::Cut };
     let keep_alive = exchange.request.keep_alive
         && exchange.upload.is_read()
-        && client.may_stay(worker, &listener.client);
+        && client.may_stay(worker, &live, &listener.client);
     record.status = exchange.response.status;
     let Exchange { request, response, .. } = &mut *exchange;
     if !response.fields.has(Name::Date) {

@@ -90,7 +90,8 @@ async fn forward(
     }
     let backend = backend_of(&live, rule, target)?;
     record.backend = Some(backend.clone());
-    let mut terms = terms(listener, rule, &backend, client, &exchange.request, record.started);
+    let mut terms =
+        terms(&live, listener, rule, &backend, client, &exchange.request, record.started);
     grpc::begin(exchange, &mut terms, record.started);
     prepare(worker, &live, client, exchange, &terms)?;
     if let Some(priorities) = terms.backend().queue_priority.clone() {
@@ -187,6 +188,7 @@ fn backend_of(live: &Rc<Ours>, rule: &Rule, target: Option<usize>) -> Result<Bac
 }
 
 fn terms<'l>(
+    live: &'l Ours,
     listener: &'l LiveListener,
     rule: &Rule,
     backend: &BackendRef,
@@ -199,6 +201,7 @@ fn terms<'l>(
     let deadline = most.map_or(Time::MAX, |most| started + most);
     let address = || client.origin.client(&request.fields, &listener.client);
     Terms {
+        live,
         client: &listener.client,
         alt_svc: listener.alt_svc(),
         key: hash_key::of_request(&current.settings, request, address),

@@ -19,7 +19,7 @@ use crate::clock;
 use crate::deadline::Deadline;
 use crate::demand::Refused;
 use crate::forwarded::Origin;
-use crate::live::{Bound, Live, LiveListener};
+use crate::live::{Bound, Live, LiveListener, Ours};
 use crate::proxy_protocol::{self, Addresses, Header};
 use crate::stream::Stream;
 use crate::tls::{Greeting, Session};
@@ -181,11 +181,13 @@ impl Client {
         live.listener(&self.bound)
     }
 
-    /// The connection may be used for another request: by its age, and as long as somebody listens.
-    pub(crate) fn may_stay(&self, worker: &Worker, settings: &ClientSettings) -> bool {
+    /// The connection may be used for another request: by its age, and as long as somebody listens. `live` is what was in
+    /// force when this one came.
+    pub(crate) fn may_stay(&self, worker: &Worker, live: &Ours, settings: &ClientSettings) -> bool {
         let age = self.since.saturating_since(self.accepted);
+        let is_listened_for = || self.listener(&worker.live()).is_some();
         worker.stage() == Stage::Serving
-            && self.listener(&worker.live()).is_some()
+            && (live.is_current(&worker.shared.live) || is_listened_for())
             && settings.connection_max_age.is_none_or(|most| age < most)
     }
 
