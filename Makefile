@@ -1,7 +1,7 @@
 # Commands for people and for CI. Recipes call; what has a life of its own is in scripts/ or lab/.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check conformance cluster cluster-down cluster-shell sim lab report fuzz gen image fmt clean cost-check
+.PHONY: help demo test check conformance acceptance cluster cluster-down cluster-shell sim lab report fuzz gen image fmt clean cost-check
 
 # Where rustup puts cargo, which a shell started before the installation does not know.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
@@ -25,6 +25,9 @@ check: ## format, lints, documentation, dependencies, then `make test`: green me
 conformance: ## h2spec, grpc-go's interop suite, and others' clients and servers of HTTP/3; needs Go
 	@scripts/setup conformance
 	@scripts/conformance
+
+acceptance: ## Sheave in a cluster, while pods, replicas and the API server come and go; root, a quiet machine, 15 minutes
+	@scripts/acceptance
 
 cluster: ## a real Kubernetes for tests: three nodes as namespaces (NODE=real: one with a real kubelet)
 	@scripts/setup cluster
