@@ -1,7 +1,7 @@
 # Commands for people and for CI. Recipes call; what has a life of its own is in scripts/ or lab/.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check conformance acceptance cluster cluster-down cluster-shell sim lab report fuzz gen image fmt clean cost-check
+.PHONY: help demo test check conformance acceptance cluster cluster-down cluster-shell sim lab report fuzz gen release image fmt clean cost-check
 
 # Where rustup puts cargo, which a shell started before the installation does not know.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
@@ -63,7 +63,11 @@ gen: ## write generated files anew: CRDs, reference pages, plain manifests; need
 	@scripts/setup gen
 	@scripts/gen
 
-image: ## pack the image of ARCH=amd64 or arm64, without a registry; about ten minutes at first
+release: ## build Sheave as it is shipped, optimised by what a load shows; a quarter of an hour at first
+	@scripts/setup release
+	@scripts/release
+
+image: ## pack the image of ARCH=amd64 or arm64, without a registry; a quarter of an hour at first
 	@scripts/setup image
 	@scripts/image $(or $(ARCH),amd64)
 

@@ -41,7 +41,7 @@ def run(
     module = experiment.module()
     if obstacle := getattr(module, "obstacle", lambda: None)():
         raise Missing(f"{experiment.name} cannot run here: {obstacle}")
-    build(*experiment.settings.get("programs", ("sheave", "loadgen")))
+    build(*experiment.settings.get("programs", ("sheave", "loadgen")), shipped=experiment.settings.get("shipped", False))
     # What it needs beside balancers, by an experiment that does: fetched, and named with its version.
     versions = getattr(module, "prepare", dict)() | prepare(experiment, _balancers(experiment, extent, only))
     network_used = network.isolate()
@@ -103,7 +103,7 @@ def _run_to_the_end(function, bench: Bench) -> dict[str, Figure]:
 def _begun(experiment: Experiment, extent: Extent, only: tuple[str, ...], terms: resumption.Terms) -> Bench:
     """Whole runs are for committing and lie with the experiment; others in the cache."""
     now = datetime.datetime.now()
-    if _is_whole(extent, only):
+    if _is_whole(experiment, extent, only):
         size = "-full" if extent == "full" else ""
         folder = _fresh(experiment.folder / "runs" / f"{now:%Y-%m-%d}-{environment.machine_name()}{size}")
     else:
@@ -115,7 +115,7 @@ def _begun(experiment: Experiment, extent: Extent, only: tuple[str, ...], terms:
 
 def _resumed(experiment: Experiment, extent: Extent, only: tuple[str, ...], terms: resumption.Terms) -> Bench:
     """With the rows that there are."""
-    place = experiment.folder / "runs" if _is_whole(extent, only) else _cache(experiment)
+    place = experiment.folder / "runs" if _is_whole(experiment, extent, only) else _cache(experiment)
     folder = resumption.find(place.glob("*"), terms)
     raw = folder / "raw.csv"
     resumption.mend(raw)
@@ -126,8 +126,9 @@ def _resumed(experiment: Experiment, extent: Extent, only: tuple[str, ...], term
     return bench
 
 
-def _is_whole(extent: Extent, only: tuple[str, ...]) -> bool:
-    return extent != "quick" and not only
+def _is_whole(experiment: Experiment, extent: Extent, only: tuple[str, ...]) -> bool:
+    """Whether it can stand for the experiment's claims."""
+    return extent != "quick" and not only and bool(experiment.expectations)
 
 
 def _cache(experiment: Experiment) -> Path:

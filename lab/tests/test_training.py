@@ -1,0 +1,33 @@
+"""What a release is built by: loads that there are, for balancers that there are."""
+
+import inspect
+import unittest
+
+from lab.balancers import Task
+from lab.load import LoadGenerator
+from lab.training import TRAININGS
+
+
+class TrainingTest(unittest.TestCase):
+    def test_every_load_is_one_that_the_load_generator_knows(self) -> None:
+        extent = {"warmup_seconds": 0.1, "seconds": 1.0}
+        for training in TRAININGS:
+            with self.subTest(training.name):
+                Task(endpoints=(), **training.task)
+                for how in training.loads:
+                    inspect.signature(LoadGenerator.load).bind(None, "target", **extent, **how)
+                for how in training.shakes:
+                    inspect.signature(LoadGenerator.shake).bind(
+                        None, "target", host="host", ask=False, **extent, **how
+                    )
+
+    def test_every_protocol_has_a_load_in_front_and_behind(self) -> None:
+        behind = {training.task.get("speaks", "http1") for training in TRAININGS}
+        self.assertEqual(behind, {"http1", "http2", "grpc"})
+        loads = [how for training in TRAININGS for how in training.loads]
+        in_front = {"http3" if how.get("http3") else "http2" if "streams" in how else "http1" for how in loads}
+        self.assertEqual(in_front, {"http1", "http2", "http3"})
+
+
+if __name__ == "__main__":
+    unittest.main()
