@@ -53,6 +53,10 @@ def _run(arguments: argparse.Namespace) -> int:
         raise Missing(f"{arguments.json}: there is no such folder to write to")
     found.check_extent(arguments.extent)
     only = found.parts(arguments.only.split(",")) if arguments.only else ()
+    if arguments.before:
+        if not arguments.before.is_file():
+            raise Missing(f"{arguments.before}: there is no such program")
+        found = found.beside(arguments.before.resolve())
     if arguments.resume and not found.resumable:
         raise experiment.Unknown(f"{found.name} is run in one go; there is nothing to resume")
     outcome = run(found, extent=arguments.extent, only=only, json_file=arguments.json, resume=arguments.resume)
@@ -95,6 +99,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     command.add_argument("--only", metavar="PART,...", help="these variants or cases of the experiment alone")
     command.add_argument("--resume", action="store_true", help="go on with the newest run that was cut off")
+    command.add_argument(
+        "--before", metavar="PROGRAM", type=Path, help="another build of Sheave, in the place of all peers"
+    )
     command.add_argument("--json", metavar="FILE", type=Path, help="write claims, environment and raw data here")
     command.set_defaults(command=_run, extent="usual")
 

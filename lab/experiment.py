@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -54,6 +55,22 @@ class Experiment:
             there_are = f"there are: {', '.join(known)}" if known else "it is run as a whole"
             raise Unknown(f"{self.name} has no part '{unknown[0]}'; {there_are}")
         return tuple(names)
+
+    def beside(self, before: Path) -> Experiment:
+        """The same loads with another build of Sheave in the place of all peers: what a change costs, or wins.
+
+        No claim is about that.
+        """
+        settings = copy.deepcopy(self.settings)
+        cases = [*settings.get("cases", ()), *filter(None, [settings.get("idle")])]
+        if not all("against" in case for case in settings.get("cases", [{}])):
+            raise Unknown(f"{self.name} has no cases in which one balancer stands against another")
+        for case in cases:
+            now, then = case["arms"][0], f"{case['arms'][0]}-before"
+            case["arms"], case["against"] = [now, then], [then]
+            settings["arms"][then] = {**settings["arms"][now], "program": before}
+        settings["balancers"] = {"sheave": settings["balancers"]["sheave"]}
+        return replace(self, settings=settings, expectations=())
 
     def check_extent(self, extent: str) -> None:
         """Refuses a full run of what has no size but its own."""

@@ -80,11 +80,13 @@ class Site:
     host: str = "127.0.0.1"
     # 0 is any that is free.
     port: int = 0
+    # Another build of Sheave than the tree's.
+    program: Path | None = None
 
     @classmethod
-    def pinned(cls, folder: Path, cpus: Sequence[int]) -> Self:
+    def pinned(cls, folder: Path, cpus: Sequence[int], program: Path | None = None) -> Self:
         """On loopback, on these CPUs alone."""
-        return cls(folder, partial(Child, cpus=cpus))
+        return cls(folder, partial(Child, cpus=cpus), program=program)
 
     def choose_address(self) -> str:
         """The address to listen at, for programs that cannot choose a port themselves."""

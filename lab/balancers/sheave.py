@@ -235,7 +235,7 @@ def start(task: Task, site: Site) -> Running:
         raise Unsupported("sheave.py limits endpoints one by one, and leaves it to Sheave what connections are kept")
     ready = site.folder / "ready.json"
     config = _write_config(task, site)
-    argv = [binary("sheave"), "serve", "--config", config]
+    argv = [site.program or binary("sheave"), "serve", "--config", config]
     argv += ["--workers", str(task.workers), "--admin", "127.0.0.1:0", "--ready-file", ready]
     child = site.start("sheave", argv, lambda _: ready.is_file(), seconds=60)
     said = json.loads(ready.read_text())

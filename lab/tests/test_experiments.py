@@ -4,6 +4,7 @@ import subprocess
 import sys
 import tomllib
 import unittest
+from pathlib import Path
 from unittest import mock
 
 from lab import cost_check, experiment
@@ -39,6 +40,15 @@ class ExperimentTest(unittest.TestCase):
         for name, arm in settings["arms"].items():
             self.assertIn(arm["balancer"], settings["balancers"], name)
 
+    def test_another_build_takes_the_place_of_all_peers(self) -> None:
+        found = experiment.find("proxy-cost").beside(Path("before"))
+        self.assertEqual((found.expectations, [*found.settings["balancers"]]), ((), ["sheave"]))
+        for case in [*found.settings["cases"], found.settings["idle"]]:
+            now, then = case["arms"]
+            self.assertEqual((then, case["against"]), (f"{now}-before", [then]))
+            self.assertEqual(found.settings["arms"][then], {**found.settings["arms"][now], "program": Path("before")})
+        with self.assertRaises(experiment.Unknown):
+            experiment.find("article-000").beside(Path("before"))
 
     def test_parts_of_an_experiment_name_the_balancers_they_need(self) -> None:
         for name, part, balancers in (

@@ -78,11 +78,12 @@ def _start(
     peer, cpus = balancer(settings.pop("balancer")), settings.pop("cpus")
     settings.pop("rounds", None)
     settings.pop("copies", None)
+    program = settings.pop("program", None)
     if settings.pop("tls", False):
         settings["certificate"] = own
     folder = bench.logs / run_name
     folder.mkdir()
-    return peer.start(Task(endpoints=load.endpoints, **settings), Site.pinned(folder, cpus))
+    return peer.start(Task(endpoints=load.endpoints, **settings), Site.pinned(folder, cpus, program))
 
 
 def _check_forwarding(name: str, settings: dict[str, Any], arm: Running) -> None:
