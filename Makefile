@@ -64,7 +64,6 @@ gen: ## write generated files anew: CRDs, reference pages, plain manifests; need
 	@scripts/gen
 
 release: ## build Sheave as it is shipped, optimised by what a load shows; a quarter of an hour at first
-	@scripts/setup release
 	@scripts/release
 
 image: ## pack the image of ARCH=amd64 or arm64, without a registry; a quarter of an hour at first

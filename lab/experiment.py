@@ -62,10 +62,10 @@ class Experiment:
         No claim is about that.
         """
         settings = copy.deepcopy(self.settings)
-        cases = [*settings.get("cases", ()), *filter(None, [settings.get("idle")])]
-        if not all("against" in case for case in settings.get("cases", [{}])):
+        cases = settings.get("cases", [])
+        if not cases or not all("against" in case for case in cases):
             raise Unknown(f"{self.name} has no cases in which one balancer stands against another")
-        for case in cases:
+        for case in [*cases, settings["idle"]]:
             now, then = case["arms"][0], f"{case['arms'][0]}-before"
             case["arms"], case["against"] = [now, then], [then]
             settings["arms"][then] = {**settings["arms"][now], "program": before}

@@ -40,10 +40,9 @@ def build(*packages: str, shipped: bool = False) -> None:
 
 def _build_shipped() -> str:
     """Where it is."""
-    for script, output in (["scripts/setup", "release"], None), (["scripts/release"], subprocess.PIPE):
-        done = subprocess.run(script, cwd=REPOSITORY, check=False, stdout=output, text=True)
-        if done.returncode != 0:
-            raise Missing(f"`{' '.join(script)}` failed")
+    done = subprocess.run(["scripts/release"], cwd=REPOSITORY, check=False, stdout=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        raise Missing("`scripts/release` failed")
     return done.stdout.strip()
 
 
