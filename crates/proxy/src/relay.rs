@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Poll, ready};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use balance::{End, Time};
 
@@ -185,10 +185,7 @@ async fn stream(
 
 /// What a response says of its endpoint.
 pub(crate) fn end(response: &ResponseHead) -> End {
-    let retry_after = || {
-        let seconds = str::from_utf8(response.fields.first(Name::RetryAfter)?).ok()?;
-        seconds.trim().parse().ok().map(Duration::from_secs)
-    };
+    let retry_after = || wait(response.fields.first(Name::RetryAfter)?, clock::wall());
     match response.status {
         // Nothing but a call has a status in its head, and that only where nothing follows.
         200 if response.version.has_streams() => {
@@ -199,6 +196,17 @@ pub(crate) fn end(response: &ResponseHead) -> End {
         500.. => End::ServerError,
         _ => End::Success,
     }
+}
+
+/// How long `Retry-After` asks to wait: seconds, or until a date (RFC 9110 §10.2.3). `None`: it is neither.
+fn wait(said: &[u8], now: SystemTime) -> Option<Duration> {
+    let said = str::from_utf8(said).ok()?.trim();
+    if !said.is_empty() && said.bytes().all(|byte| byte.is_ascii_digit()) {
+        // More than can be counted is more than anybody waits.
+        return Some(Duration::from_secs(said.parse().unwrap_or(u64::MAX)));
+    }
+    let until = httpdate::parse_http_date(said).ok()?;
+    Some(until.duration_since(now).unwrap_or_default())
 }
 
 fn from_endpoint(stop: Stop) -> Failure {
@@ -398,4 +406,29 @@ fn put_own(
         download.out.extend_from_slice(body);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_after_is_seconds_or_a_date() {
+        let now = httpdate::parse_http_date("Fri, 20 Nov 2026 12:00:00 GMT").unwrap();
+        let seconds = |seconds| Some(Duration::from_secs(seconds));
+        for (said, waits) in [
+            ("7", seconds(7)),
+            (" 0 ", seconds(0)),
+            ("99999999999999999999", seconds(u64::MAX)),
+            ("Fri, 20 Nov 2026 12:01:30 GMT", seconds(90)),
+            ("Fri, 20 Nov 2026 11:00:00 GMT", seconds(0)),
+            ("Friday, 20-Nov-26 12:01:30 GMT", seconds(90)),
+            ("-1", None),
+            ("1.5", None),
+            ("soon", None),
+            ("", None),
+        ] {
+            assert_eq!(wait(said.as_bytes(), now), waits, "{said}");
+        }
+    }
 }
