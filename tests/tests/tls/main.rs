@@ -6,6 +6,8 @@ mod handshakes;
 mod clients;
 /// Certificates that change under load.
 mod rotation;
+/// Connections that do nothing, and what they cost.
+mod idle;
 /// Endpoints that are spoken to by TLS.
 mod endpoints;
 /// Connections that are passed on by their name.

@@ -72,6 +72,8 @@ impl TlsStream {
 
     /// Reads ciphertext once; an error where the connection ends without saying so, for what came may not be whole.
     pub(crate) fn poll_hear(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<()>> {
+        // Who waits holds no memory for what may come.
+        ready!(self.socket.poll_read_ready(cx))?;
         let bytes = &mut self.session.incoming.bytes;
         bytes.reserve_exact(most.clamp(READ_LEAST, READ_MOST) + FRAMES);
         match ready!(pin!(self.socket.read_buf(bytes)).poll(cx))? {
