@@ -6,6 +6,8 @@ mod site;
 mod calls;
 /// What Sheave answers itself, and when.
 mod refusals;
+/// What servers say of their load.
+mod load_reports;
 /// Servers that fail, and those that say so when asked.
 mod failing;
 /// Browsers, which cannot speak it.

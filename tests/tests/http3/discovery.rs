@@ -6,7 +6,7 @@ use tests::{Behaviour, Client, Endpoint, Result, Sheave, http2, objects};
 
 use crate::site::{Site, served_over_http3};
 
-/// Over TCP they are told where; an endpoint that has something to say of itself is not contradicted.
+/// Over TCP they are told where; who is there already is told nothing.
 #[tokio::test]
 async fn answers_over_tcp_tell_of_http3() -> Result {
     let endpoint = Endpoint::start(Behaviour::ok()).await?;

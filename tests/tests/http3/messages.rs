@@ -4,8 +4,9 @@ use anyhow::ensure;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request};
 use serde_json::json;
+use tests::endpoint::refusing_address;
 use tests::payload::{self, Digest};
-use tests::{Behaviour, Endpoint, Result, Step, http2, http3, within};
+use tests::{Behaviour, Endpoint, Result, Step, grpc, http2, http3, within};
 
 use crate::site::Site;
 
@@ -76,6 +77,28 @@ async fn trailers_pass() -> Result {
     let site = Site::of_http2(&[endpoint.address]).await?;
     let response = with_trailers(&site.client().await?).await?;
     ensure!(response.text() == "hello" && response.trailer("sum") == Some("5"), "{response:?}");
+    Ok(())
+}
+
+/// A call of gRPC ends with its status over HTTP/3 as well: the server's in a trailer, ours in the only head there is.
+#[tokio::test]
+async fn a_call_of_grpc_ends_with_its_status() -> Result {
+    let call = || {
+        let mut head = http3::post("/test.Echo/Say");
+        head.headers_mut().insert("content-type", HeaderValue::from_static("application/grpc"));
+        (head, grpc::message(b"hello"))
+    };
+    let server = http2::Endpoint::start(|call: http2::Call| async { call.reply(b"said").await }).await?;
+    let site = Site::of_http2(&[server.address]).await?;
+    let (head, message) = call();
+    let answer = site.client().await?.exchange(head, message).await?;
+    ensure!(answer.status() == 200 && answer.trailer("grpc-status") == Some("0"), "{answer:?}");
+    assert_eq!(grpc::messages(answer.body)?, ["said"]);
+
+    let site = Site::of_http2(&[refusing_address().await?]).await?;
+    let (head, message) = call();
+    let answer = site.client().await?.exchange(head, message).await?;
+    ensure!(answer.status() == 200 && answer.field("grpc-status") == Some("14"), "{answer:?}");
     Ok(())
 }
 

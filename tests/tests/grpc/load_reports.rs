@@ -1,0 +1,101 @@
+//! What servers say of their load: in a call's trailers (ORCA, gRFC A51), or by refusing it.
+
+use anyhow::ensure;
+use http::{HeaderName, HeaderValue};
+use serde_json::json;
+use tests::http2::{Call, Endpoint};
+use tests::patience::eventually;
+use tests::{Result, grpc, http2, objects};
+
+use crate::site::{METHOD, Site};
+
+/// `OrcaLoadReport { named_metrics: { "sheave_max_in_flight": 7.0 } }` in protobuf's wire format and base64.
+const SEVEN: &str = "Qh8KFHNoZWF2ZV9tYXhfaW5fZmxpZ2h0EQAAAAAAABxA";
+
+/// A server that answers each call with this in its trailers.
+async fn reporting(name: &'static str, value: &'static str) -> Result<Endpoint> {
+    Endpoint::start(move |call: Call| async move {
+        let mut trailers = grpc::trailers(grpc::OK);
+        trailers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+        call.answer_with(http2::status(200), grpc::message(b"done"), trailers).await
+    })
+    .await
+}
+
+async fn in_front_of(server: &Endpoint) -> Result<Site> {
+    let auto = objects::backend_policy("app", json!({ "maxInFlightPerEndpoint": "auto" }));
+    Site::of(&[server], &[auto]).await
+}
+
+/// RESOURCE_EXHAUSTED is »full now«, for as long as the server says: with nothing else, and after a message.
+#[tokio::test]
+async fn a_server_that_refuses_is_given_less() -> Result {
+    for after_a_message in [false, true] {
+        let server = Endpoint::start(move |call: Call| async move {
+            let mut fields = grpc::trailers(grpc::RESOURCE_EXHAUSTED);
+            fields.insert("grpc-retry-pushback-ms", HeaderValue::from_static("50000"));
+            let mut head = http2::status(200);
+            if after_a_message {
+                return call.answer_with(head, grpc::message(b"half"), fields).await;
+            }
+            head.headers_mut().extend(fields);
+            call.end_with(head)
+        })
+        .await?;
+        let site = Site::of(&[&server], &[]).await?;
+        let reply = site.client().await?.call(METHOD, b"").await?;
+        ensure!(reply.code == grpc::RESOURCE_EXHAUSTED, "{reply:?}");
+        assert_eq!(reply.said("grpc-retry-pushback-ms"), Some("50000"));
+        let limits = async || site.sheave.samples("sheave_endpoint_limit").await;
+        let one = |limits: &Vec<(String, f64)>| limits.len() == 1 && limits[0].1 == 1.0;
+        eventually("a limit", limits, one).await?;
+        assert_eq!(site.sheave.sum("sheave_endpoint_refusals_total").await?, 1.0);
+        assert_eq!(site.sheave.sum("sheave_endpoint_refusals_cut_total").await?, 0.0);
+    }
+    Ok(())
+}
+
+/// Each way of writing it sets the limit, and goes on to the client.
+#[tokio::test]
+async fn a_server_names_its_limit_in_a_trailer() -> Result {
+    for (name, value, limit) in [
+        ("endpoint-load-metrics", "TEXT named_metrics.sheave_max_in_flight=5", 5.0),
+        ("endpoint-load-metrics", r#"JSON {"named_metrics":{"sheave_max_in_flight":6}}"#, 6.0),
+        ("endpoint-load-metrics-bin", SEVEN, 7.0),
+    ] {
+        let server = reporting(name, value).await?;
+        let site = in_front_of(&server).await?;
+        let reply = site.client().await?.call(METHOD, b"").await?;
+        ensure!(reply.code == grpc::OK && reply.exchange.trailer(name) == Some(value), "{reply:?}");
+        let said = |limits: &Vec<(String, f64)>| {
+            let is_it = |(labels, said): &(String, f64)| labels.contains("\"said\"") && *said == limit;
+            limits.iter().any(is_it)
+        };
+        let limits = async || site.sheave.samples("sheave_endpoint_limit").await;
+        eventually(value, limits, said).await?;
+    }
+    Ok(())
+}
+
+/// What cannot be is counted, and the call goes on as it is.
+#[tokio::test]
+async fn a_report_that_cannot_be_is_counted() -> Result {
+    for (name, value, reason) in [
+        ("endpoint-load-metrics", "TEXT named_metrics.sheave_max_in_flight=-1", "out_of_range"),
+        ("endpoint-load-metrics", "JSON {", "malformed"),
+        ("endpoint-load-metrics-bin", "Qh8K", "malformed"),
+    ] {
+        let server = reporting(name, value).await?;
+        let site = in_front_of(&server).await?;
+        let reply = site.client().await?.call(METHOD, b"").await?;
+        ensure!(reply.code == grpc::OK && reply.exchange.trailer(name) == Some(value), "{reply:?}");
+        let ignored = async || {
+            site.sheave.samples("sheave_endpoint_load_reports_ignored_total").await
+        };
+        let counted = |samples: &Vec<(String, f64)>| {
+            samples.iter().any(|(labels, count)| labels.contains(reason) && *count == 1.0)
+        };
+        eventually(value, ignored, counted).await?;
+    }
+    Ok(())
+}
