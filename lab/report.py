@@ -34,7 +34,7 @@ ROWS = (
     ("median latency after, ms", "p50_after_ms", "no change"),
     ("95th percentile after, ms", "p95_after_ms", ""),
     ("new replica's share", "share", "0 %"),
-    ("its first request, ms after the next one there is", "first_request_delay_ms", "none"),
+    ("requests went elsewhere until its first, ms", "first_request_delay_ms", "none"),
     ("failed requests in a run", "failures", "0"),
 )
 STYLE = """\

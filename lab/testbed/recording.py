@@ -138,14 +138,17 @@ def _first_request(recording: Recording, published: float) -> Row:
     got, both by the client's clock, and to the first arrival by the replica's own.
 
     A saturated replica answers in bursts, as it gets its CPU, and users who wait for it have nothing to send meanwhile.
-    So what a balancer takes is the time from the first of these to the second.
+    So what a balancer is late by is the time to the last request that it still gave to another: 0 if the next one there
+    was is the replica's first.
     """
     sent = [answer for answer in recording.answers if answer.sent >= published]
     newcomer = recording.replicas[-1]
     next_sent = min((answer.sent for answer in sent), default=None)
     first_sent = min((answer.sent for answer in sent if answer.replica == newcomer), default=None)
     arrived = min((time for time in recording.arrivals[newcomer] if time >= published), default=None)
-    delay = None if first_sent is None or next_sent is None else first_sent - next_sent
+    delay = None
+    if first_sent is not None:
+        delay = max((answer.sent - published for answer in sent if answer.sent < first_sent), default=0.0)
     return {
         "next_request_ms": _milliseconds(_after(published, next_sent)),
         "first_request_ms": _milliseconds(_after(published, first_sent)),

@@ -37,9 +37,18 @@ class SummaryTest(unittest.TestCase):
         self.assertEqual((row["share"], row["share_lowest"], row["failures"]), (0.5, 0.5, 0))
         self.assertEqual((row["first_request_ms"], row["first_arrival_ms"]), (0.0, 2.0))
 
-    def test_delay_counts_from_the_next_request_there_is(self) -> None:
+    def test_delay_is_to_the_last_request_that_went_elsewhere(self) -> None:
         row = summary(recorded(newcomer_from=10.3))
-        self.assertEqual((row["next_request_ms"], row["first_request_delay_ms"]), (0.0, 300.0))
+        self.assertEqual((row["first_request_ms"], row["first_request_delay_ms"]), (300.0, 290.0))
+
+    def test_pause_of_the_clients_is_no_delay(self) -> None:
+        recording = recorded(newcomer_from=10.0)
+        self.assertEqual(summary(recording)["first_request_delay_ms"], 0.0)
+        early = Answer(sent=109.999, seconds=1.0, replica="app-1", failure=None)
+        later = [answer for answer in recording.answers if not 109.5 <= answer.sent < 112.0]
+        recording.answers = [*later, early, Answer(sent=110.005, seconds=1.0, replica="app-1", failure=None)]
+        row = summary(recording)
+        self.assertEqual((row["first_request_ms"], row["first_request_delay_ms"]), (2000.0, 5.0))
 
     def test_replica_that_gets_nothing_has_no_first_request(self) -> None:
         row = summary(recorded(newcomer_from=99.0))
