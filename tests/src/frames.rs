@@ -26,8 +26,12 @@ pub const END_HEADERS: u8 = 0x4;
 
 pub const NO_ERROR: u32 = 0x0;
 pub const PROTOCOL_ERROR: u32 = 0x1;
+pub const REFUSED_STREAM: u32 = 0x7;
 pub const CANCEL: u32 = 0x8;
 pub const ENHANCE_YOUR_CALM: u32 = 0xb;
+
+/// How a head begins that says 200: an entry of the static table (RFC 7541, appendix A).
+pub const STATUS_200: u8 = 0x88;
 
 /// What a frame says, and of which stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -180,6 +184,21 @@ impl Reading {
         loop {
             match self.frame().await? {
                 Some(frame) if frame.kind == kind => return Ok(Some(frame)),
+                Some(_) => {}
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// The next HEADERS or RST_STREAM of this stream; `None` if the connection ends before.
+    pub async fn of_stream(&mut self, stream: u32) -> Result<Option<Frame>> {
+        loop {
+            match self.frame().await? {
+                Some(frame)
+                    if frame.stream == stream && [HEADERS, RST_STREAM].contains(&frame.kind) =>
+                {
+                    return Ok(Some(frame));
+                }
                 Some(_) => {}
                 None => return Ok(None),
             }

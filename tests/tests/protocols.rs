@@ -82,7 +82,7 @@ async fn frames_by_hand_are_understood() -> Result {
     let mut wire = Wire::connect(endpoint.address, &[]).await?;
     wire.write(&Frame::get(1)).await?;
     let head = wire.reader.next(frames::HEADERS).await?.context("an answer")?;
-    assert_eq!((head.stream, head.payload.first()), (1, Some(&0x88)));
+    assert_eq!((head.stream, head.payload.first()), (1, Some(&frames::STATUS_200)));
     assert_eq!(endpoint.only().uri(), "http://test/");
 
     // A stream of an even number is none that a client may open.

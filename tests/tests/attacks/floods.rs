@@ -1,8 +1,9 @@
 //! Who sends more than anybody needs: resets, fields, pings, settings. Each flood is ended long before it would end.
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
+use serde_json::json;
 use tests::frames::{self, Frame, Wire};
-use tests::{Result, within};
+use tests::{Result, Step, within};
 
 use crate::target::Target;
 
@@ -75,30 +76,66 @@ async fn empty_continuations_are_ended() -> Result {
     target.is_well().await
 }
 
-/// A few bytes that stand for many: one large field in the table, named a thousand times in each head.
-#[tokio::test]
-async fn a_head_that_unfolds_is_refused() -> Result {
-    let target = Target::new().await?;
-    let wire = target.connect().await?;
+/// A few bytes that stand for many: one large field in the table, named so many times in the head of this stream.
+fn bomb(stream: u32, named: usize) -> Frame {
     // Kept in the table (RFC 7541 §6.2.1) as its newest entry, 62, and then named by its number.
     let kept = [vec![0x40], frames::text("x-bomb"), frames::text(&"a".repeat(3000))].concat();
-    let named = vec![0x80 | 62; 10_000];
-    let bomb = |number: u32| {
-        let head = frames::block(&frames::fields("GET"));
-        let fields = [head, kept.clone(), named.clone()].concat();
-        let flags = frames::END_STREAM | frames::END_HEADERS;
-        Frame::new(frames::HEADERS, flags, 2 * number + 1, fields).bytes()
-    };
-    let mut wire = wire;
-    for number in 0..50 {
-        if wire.send(bomb(number)).await.is_err() {
-            break;
-        }
-    }
+    let fields = [frames::block(&frames::fields("GET")), kept, vec![0x80 | 62; named]].concat();
+    Frame::new(frames::HEADERS, frames::END_STREAM | frames::END_HEADERS, stream, fields)
+}
+
+/// Of whoever reads no GOAWAY and closes nothing, too.
+#[tokio::test]
+async fn a_head_that_unfolds_without_measure_ends_the_connection() -> Result {
+    let target = Target::new().await?;
+    let mut wire = target.connect().await?;
+    wire.write(&bomb(1, 10_000)).await?;
+    target.counted(ENDED, "excess").await?;
     target.is_well().await?;
     let requests = target.scene.endpoint().counts().requests;
     ensure!(requests == 2, "only innocents reach the endpoint: {requests}");
+    let goaway = wire.reader.next(frames::GOAWAY).await?.context("a verdict")?;
+    assert_eq!(goaway.reason(), Some(frames::ENHANCE_YOUR_CALM));
     Ok(())
+}
+
+/// Beyond the limit of a head, and not beyond all measure: the connection goes on.
+#[tokio::test]
+async fn a_head_that_unfolds_a_little_is_refused() -> Result {
+    let target = Target::new().await?;
+    let mut wire = target.connect().await?;
+    wire.write(&bomb(1, 20)).await?;
+    let answer = wire.reader.of_stream(1).await?.context("an answer")?;
+    // 431 in Huffman's code.
+    let status = [0x69, 0x90, 0xff];
+    ensure!(answer.kind == frames::HEADERS && answer.payload.ends_with(&status), "{answer:?}");
+    target.refused(1).await?;
+    wire.write(&Frame::get(3)).await?;
+    let answer = wire.reader.of_stream(3).await?.context("an answer")?;
+    ensure!(answer.payload.first() == Some(&frames::STATUS_200), "{answer:?}");
+    target.refused(1).await?;
+    target.is_well().await
+}
+
+/// Whoever does not heed what our settings say of streams loses those beyond, and no other.
+#[tokio::test]
+async fn streams_beyond_those_that_may_be_open_are_refused() -> Result {
+    const OPEN: u32 = 3;
+    const BEYOND: u32 = 2;
+    let spec = json!({ "http2": { "maxConcurrentStreams": OPEN } });
+    let target = Target::before(vec![Step::AnswerPattern(1000)], spec).await?;
+    // SETTINGS_INITIAL_WINDOW_SIZE: no answer comes to its end.
+    let mut wire = Wire::connect(target.scene.sheave.address(), &[(4, 0)]).await?;
+    for number in 0..OPEN + BEYOND {
+        wire.write(&Frame::get(2 * number + 1)).await?;
+    }
+    for number in OPEN..OPEN + BEYOND {
+        let answer = wire.reader.of_stream(2 * number + 1).await?.context("an answer")?;
+        ensure!(answer.kind == frames::RST_STREAM, "{answer:?}");
+        ensure!(answer.reason() == Some(frames::REFUSED_STREAM), "{answer:?}");
+    }
+    target.refused(u64::from(BEYOND)).await?;
+    target.is_well().await
 }
 
 /// CVE-2019-9512: each ping wants an answer, and nobody reads them.

@@ -46,25 +46,17 @@ async fn a_slow_body_is_given_up() -> Result {
     let mut wire = target.connect().await?;
     wire.write(&Frame::post(1)).await?;
     wire.write(&Frame::new(frames::DATA, 0, 1, b"half")).await?;
-    let answer = of_stream(&mut wire, 1).await?.context("an answer")?;
+    let answer = wire.reader.of_stream(1).await?.context("an answer")?;
     // 408 is no entry of the static table; a reset would do as well.
-    ensure!(answer.kind == frames::RST_STREAM || answer.payload.first() != Some(&0x88));
+    ensure!(
+        answer.kind == frames::RST_STREAM || answer.payload.first() != Some(&frames::STATUS_200)
+    );
     target.scene.sheave.idle().await?;
     target.counted("sheave_failures_total", "body_timeout").await?;
     wire.write(&Frame::get(3)).await?;
-    let answer = of_stream(&mut wire, 3).await?.context("an answer")?;
-    ensure!(answer.payload.first() == Some(&0x88), "{answer:?}");
+    let answer = wire.reader.of_stream(3).await?.context("an answer")?;
+    ensure!(answer.payload.first() == Some(&frames::STATUS_200), "{answer:?}");
     target.is_well().await
-}
-
-/// The first HEADERS or RST_STREAM of this stream.
-async fn of_stream(wire: &mut Wire, stream: u32) -> Result<Option<Frame>> {
-    while let Some(frame) = wire.reader.frame().await? {
-        if frame.stream == stream && [frames::HEADERS, frames::RST_STREAM].contains(&frame.kind) {
-            return Ok(Some(frame));
-        }
-    }
-    Ok(None)
 }
 
 /// CVE-2019-9517: large answers are asked for and the window stays shut. We keep next to nothing of them, and give up.

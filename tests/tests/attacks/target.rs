@@ -48,6 +48,13 @@ impl Target {
         Ok(())
     }
 
+    /// Waits until so many streams have been refused, and no more.
+    pub(crate) async fn refused(&self, streams: u64) -> Result {
+        let refused = async || self.scene.sheave.sum("sheave_http2_streams_refused_total").await;
+        eventually("streams refused", refused, |refused| *refused == streams as f64).await?;
+        Ok(())
+    }
+
     /// Waits until the metric, for this reason, has counted something.
     pub(crate) async fn counted(&self, metric: &str, reason: &str) -> Result {
         let label = format!("\"{reason}\"");

@@ -68,7 +68,8 @@ async fn a_server_names_its_limit_in_a_trailer() -> Result {
         let reply = site.client().await?.call(METHOD, b"").await?;
         ensure!(reply.code == grpc::OK && reply.exchange.trailer(name) == Some(value), "{reply:?}");
         let said = |limits: &Vec<(String, f64)>| {
-            let is_it = |(labels, said): &(String, f64)| labels.contains("\"said\"") && *said == limit;
+            let is_it =
+                |(labels, said): &(String, f64)| labels.contains("\"said\"") && *said == limit;
             limits.iter().any(is_it)
         };
         let limits = async || site.sheave.samples("sheave_endpoint_limit").await;
@@ -89,9 +90,8 @@ async fn a_report_that_cannot_be_is_counted() -> Result {
         let site = in_front_of(&server).await?;
         let reply = site.client().await?.call(METHOD, b"").await?;
         ensure!(reply.code == grpc::OK && reply.exchange.trailer(name) == Some(value), "{reply:?}");
-        let ignored = async || {
-            site.sheave.samples("sheave_endpoint_load_reports_ignored_total").await
-        };
+        let ignored =
+            async || site.sheave.samples("sheave_endpoint_load_reports_ignored_total").await;
         let counted = |samples: &Vec<(String, f64)>| {
             samples.iter().any(|(labels, count)| labels.contains(reason) && *count == 1.0)
         };

@@ -74,7 +74,12 @@ async fn what_a_goaway_leaves_out_is_sent_again() -> Result {
     first.write(&Frame::goaway(0, frames::NO_ERROR)).await?;
     let mut second = Wire::accept(&listener).await?;
     let head = second.reader.next(frames::HEADERS).await?.context("the request again")?;
-    let answer = Frame::new(frames::HEADERS, frames::END_HEADERS | frames::END_STREAM, 0, [0x88]);
+    let answer = Frame::new(
+        frames::HEADERS,
+        frames::END_HEADERS | frames::END_STREAM,
+        0,
+        [frames::STATUS_200],
+    );
     second.write(&Frame { stream: head.stream, ..answer }).await?;
     let response = within("an answer", asking).await???;
     ensure!(response.status() == 200, "{response:?}");

@@ -150,7 +150,7 @@ async fn authority_and_host_agree_or_the_request_is_malformed() -> Result {
 async fn served(wire: &mut Wire) -> Result<bool> {
     while let Some(frame) = wire.reader.frame().await? {
         match frame.kind {
-            frames::HEADERS => return Ok(frame.payload.first() == Some(&0x88)),
+            frames::HEADERS => return Ok(frame.payload.first() == Some(&frames::STATUS_200)),
             frames::RST_STREAM | frames::GOAWAY => return Ok(false),
             _ => {}
         }

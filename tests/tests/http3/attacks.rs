@@ -162,7 +162,10 @@ async fn unknown_versions_are_negotiated() -> Result {
     let length = within("an answer", socket.recv(&mut answer)).await??;
     let answer = &answer[..length];
     ensure!(answer[0] & 0x80 != 0 && answer[1..5] == [0; 4], "{answer:02x?}");
-    ensure!(answer[5..14] == [8, 2, 2, 2, 2, 2, 2, 2, 2], "the second is the first answered: {answer:02x?}");
+    ensure!(
+        answer[5..14] == [8, 2, 2, 2, 2, 2, 2, 2, 2],
+        "the second is the first answered: {answer:02x?}"
+    );
     ensure!(answer.windows(4).any(|version| version == [0, 0, 0, 1]), "{answer:02x?}");
     is_well(&site, memory).await
 }

@@ -88,7 +88,8 @@ async fn a_call_of_grpc_ends_with_its_status() -> Result {
         head.headers_mut().insert("content-type", HeaderValue::from_static("application/grpc"));
         (head, grpc::message(b"hello"))
     };
-    let server = http2::Endpoint::start(|call: http2::Call| async { call.reply(b"said").await }).await?;
+    let server =
+        http2::Endpoint::start(|call: http2::Call| async { call.reply(b"said").await }).await?;
     let site = Site::of_http2(&[server.address]).await?;
     let (head, message) = call();
     let answer = site.client().await?.exchange(head, message).await?;

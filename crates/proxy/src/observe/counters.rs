@@ -229,6 +229,7 @@ pub(crate) struct WorkerCounters {
     /// By [`h2::Fault`].
     pub(crate) http2_ended: [Counter; h2::Fault::ALL.len()],
     pub(crate) http2_streams_reset: Counter,
+    pub(crate) http2_streams_refused: Counter,
     /// By [`h3::Fault`].
     pub(crate) http3_ended: [Counter; h3::Fault::ALL.len()],
     pub(crate) http3_streams_reset: Counter,
@@ -244,6 +245,7 @@ impl WorkerCounters {
             log_dropped: Counter::default(),
             http2_ended: std::array::from_fn(|_| Counter::default()),
             http2_streams_reset: Counter::default(),
+            http2_streams_refused: Counter::default(),
             http3_ended: std::array::from_fn(|_| Counter::default()),
             http3_streams_reset: Counter::default(),
         }

@@ -233,6 +233,12 @@ static OF_ALL: &[Row<Shared>] = &[
         "Requests that clients gave up over HTTP/2.",
     ),
     Row::new(
+        "sheave_http2_streams_refused",
+        &[],
+        Read::Count(|it| total(&it.seats, |seat| &seat.counters.http2_streams_refused)),
+        "Streams of HTTP/2 that came to no request: one more than may be open, or a head too large or malformed.",
+    ),
+    Row::new(
         "sheave_http3_connections_ended",
         &["reason"],
         Read::Counts(|it, each| {

@@ -13,6 +13,8 @@ pub(in crate::accept) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\
 
 /// What begins each frame (RFC 9113 §4.1).
 const HEADER_BYTES: usize = 9;
+/// The header's last bit but 31 is reserved.
+const STREAM_BITS: u32 = u32::MAX >> 1;
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
@@ -34,12 +36,23 @@ pub(super) struct Meter {
     kind: u8,
     /// A head has begun and has further frames.
     head_is_open: bool,
+    /// The head that came last began a stream, and did not only end one.
+    head_opens_stream: bool,
+    /// The stream that began last (RFC 9113 §5.1.1: each has a higher number than those before).
+    last_stream: u32,
+    streams: u64,
     resets: Allowance,
     idle_frames: Allowance,
     /// Streams that the client has reset.
     pub(super) streams_reset: u64,
+    /// Streams of whose heads the library has made what it would.
+    pub(super) streams_seen: u64,
     /// Bytes that have come.
     pub(super) heard: u64,
+    /// Since when nothing more is sent, and the client is to close the connection too.
+    pub(super) closing_since: Option<Time>,
+    /// It has had its time for that.
+    pub(super) is_given_up: bool,
     fault: Option<Fault>,
 }
 
@@ -52,10 +65,16 @@ impl Meter {
             header_bytes: 0,
             kind: DATA,
             head_is_open: false,
+            head_opens_stream: false,
+            last_stream: 0,
+            streams: 0,
             resets: Allowance::of_resets(open, now),
             idle_frames: Allowance::new(BURST, now),
             streams_reset: 0,
+            streams_seen: 0,
             heard: 0,
+            closing_since: None,
+            is_given_up: false,
             fault: None,
         }
     }
@@ -85,12 +104,18 @@ impl Meter {
     }
 
     fn begin_frame(&mut self) {
-        let [high, middle, low, kind, flags, ..] = self.header;
+        let [high, middle, low, kind, flags, stream @ ..] = self.header;
         self.left = u32::from_be_bytes([0, high, middle, low]) as usize;
         self.kind = kind;
         match kind {
             HEADERS => {
                 self.head_is_open = flags & END_HEADERS == 0;
+                let stream = u32::from_be_bytes(stream) & STREAM_BITS;
+                self.head_opens_stream = stream > self.last_stream;
+                if self.head_opens_stream {
+                    self.last_stream = stream;
+                    self.streams += 1;
+                }
                 self.resets.earn(1);
                 self.idle_frames.earn(1);
             }
@@ -110,6 +135,11 @@ impl Meter {
                 }
             }
         }
+    }
+
+    /// The library asks for more, so it has dealt with every frame that is whole.
+    pub(super) fn see(&mut self) {
+        self.streams_seen = self.streams - u64::from(self.head_opens_stream && self.is_amid_head());
     }
 
     /// We have sent so many bytes.
@@ -179,6 +209,29 @@ mod tests {
         assert!(meter.is_amid_head());
         meter.hear(&last[last.len() - 1..]);
         assert!(!meter.is_amid_head());
+    }
+
+    #[test]
+    fn streams_count_once_their_heads_are_whole() {
+        let mut meter = meter();
+        let of_stream = |mut frame: Vec<u8>, stream: u8| {
+            frame[HEADER_BYTES - 1] = stream;
+            frame
+        };
+        meter.hear(&of_stream(frame(HEADERS, END_HEADERS, 5), 1));
+        assert_eq!(meter.streams_seen, 0, "the library has not asked for more");
+        let mut seen = |bytes: &[u8]| {
+            meter.hear(bytes);
+            meter.see();
+            meter.streams_seen
+        };
+        let head = of_stream(frame(HEADERS, 0, 5), 3);
+        assert_eq!(seen(&head[..head.len() - 1]), 1);
+        assert_eq!(seen(&head[head.len() - 1..]), 1);
+        assert_eq!(seen(&of_stream(frame(CONTINUATION, END_HEADERS, 5), 3)), 2);
+        let trailers = of_stream(frame(HEADERS, END_HEADERS, 5), 1);
+        assert_eq!(seen(&trailers[..HEADER_BYTES]), 2);
+        assert_eq!(seen(&trailers[HEADER_BYTES..]), 2);
     }
 
     #[test]

@@ -41,6 +41,8 @@ pub(super) struct Talk {
     pings: Option<PingPong>,
     /// As far as they have been counted.
     streams_reset: u64,
+    /// Streams that have been begun to serve, or counted as refused.
+    streams_met: u64,
     seen_tick: u32,
 }
 
@@ -72,6 +74,7 @@ impl Talk {
             heard: 0,
             was_asked: false,
             streams_reset: 0,
+            streams_met: 0,
             seen_tick: u32::MAX,
         }
     }
@@ -90,6 +93,7 @@ impl Talk {
                         self.look_at = self.look_at.max(idle_since + SILENCE);
                     }
                     carrier.worker.count_request(&mut self.seen_tick);
+                    self.streams_met += 1;
                     serving::begin(carrier, request, response);
                     continue;
                 }
@@ -111,7 +115,8 @@ impl Talk {
         }
     }
 
-    /// Counts what has been reset, and tells the client to leave if it must; true: the library has to send that.
+    /// Counts what has been reset and refused, and tells the client to leave if it must; true: the library has to send
+    /// that.
     fn takes_leave(&mut self) -> bool {
         let carrier = &self.carrier;
         let fault = {
@@ -120,6 +125,12 @@ impl Talk {
                 let counters = carrier.worker.counters();
                 counters.http2_streams_reset.add(meter.streams_reset - self.streams_reset);
                 self.streams_reset = meter.streams_reset;
+            }
+            // What came to no request was refused by the library: one too many, or with a head that it did not take.
+            let refused = meter.streams_seen.saturating_sub(self.streams_met);
+            if refused > 0 && matches!(self.phase, Phase::Serving) {
+                carrier.worker.counters().http2_streams_refused.add(refused);
+                self.streams_met += refused;
             }
             self.head_since =
                 meter.is_amid_head().then(|| self.head_since.unwrap_or_else(clock::now));
@@ -157,14 +168,24 @@ impl Talk {
             }
             Phase::Ended(since) => return since + GOODBYE,
         };
-        let at = self.look_at.min(head_due);
+        let close_due = self.close_due().unwrap_or(Time::MAX);
+        let at = self.look_at.min(head_due).min(close_due);
         at.min(idle.unwrap_or(Time::MAX)).min(leave.unwrap_or(Time::MAX))
+    }
+
+    /// When a client has had its time to close what the library has closed.
+    fn close_due(&self) -> Option<Time> {
+        self.meter.borrow().closing_since.map(|since| since + GOODBYE)
     }
 
     /// Does what is due; false: the connection is over.
     fn look(&mut self, now: Time) -> bool {
         let (idle_timeout, head_timeout) = self.carrier.timeouts();
         let has_come = |at: Option<Time>| at.is_some_and(|at| now >= at);
+        if has_come(self.close_due()) {
+            // The library says for what it closes when it has closed.
+            return !std::mem::replace(&mut self.meter.borrow_mut().is_given_up, true);
+        }
         let head_is_late = has_come(self.head_since.map(|since| since + head_timeout));
         match self.phase {
             Phase::Ended(_) => return false,

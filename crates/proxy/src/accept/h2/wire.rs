@@ -9,6 +9,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::meter::Meter;
+use crate::clock;
 use crate::stream::Stream;
 
 /// What a client may still send when all has been sent to it.
@@ -42,9 +43,13 @@ impl AsyncRead for Wire {
         space: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        if this.meter.borrow().fault().is_some() {
-            // Who polls the connection sees that too, and ends it.
-            return Poll::Pending;
+        {
+            let mut meter = this.meter.borrow_mut();
+            meter.see();
+            if meter.fault().is_some() {
+                // Who polls the connection sees that too, and ends it.
+                return Poll::Pending;
+            }
         }
         let before = space.filled().len();
         if this.ahead.is_empty() {
@@ -96,16 +101,17 @@ impl AsyncWrite for Wire {
     /// Says that nothing more comes, and waits for the client to say so too: a close with unread bytes would be a reset,
     /// and a reset can overtake our last frames. The connection bounds the time.
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Self { stream, dropping, .. } = self.get_mut();
+        let Self { stream, dropping, meter, .. } = self.get_mut();
         let left = match dropping {
             Some(left) => left,
             None => {
+                meter.borrow_mut().closing_since.get_or_insert_with(clock::now);
                 ready!(Pin::new(&mut *stream).poll_shutdown(cx))?;
                 dropping.insert(LINGER_BYTES)
             }
         };
         let mut dropped = [0; 4096];
-        while *left > 0 {
+        while *left > 0 && !meter.borrow().is_given_up {
             let mut space = ReadBuf::new(&mut dropped);
             ready!(Pin::new(&mut *stream).poll_read(cx, &mut space))?;
             if space.filled().is_empty() {
