@@ -178,7 +178,8 @@ async fn connection(
         return Ok((slot, connection));
     }
     let header = client.announcement(terms.backend());
-    let opening = open(&slot.endpoint, &header, &wish);
+    // What is seldom needed takes no room in every request's future.
+    let opening = Box::pin(open(&slot.endpoint, &header, &wish));
     match in_time(worker, client, terms, now, opening).await {
         Ok(connection) => Ok((slot, connection)),
         Err(failure) => Err(unsent(worker, slot, failure, terms)),
