@@ -27,6 +27,10 @@ const BURST: u32 = 1000;
 /// So many bytes that we send earn one idle frame: gRPC pings while it receives, to learn how wide the way is.
 const BYTES_PER_FRAME: usize = 128;
 
+/// So many requests are read before those are served that have been: what they need is still in the processor's caches
+/// then, and other connections have their turn.
+const TURN: u64 = 32;
+
 /// What a connection's client has sent so far.
 pub(super) struct Meter {
     /// Of the frame that is coming in: what is left, or its header as far as it is there.
@@ -41,6 +45,8 @@ pub(super) struct Meter {
     /// The stream that began last (RFC 9113 §5.1.1: each has a higher number than those before).
     last_stream: u32,
     streams: u64,
+    /// As many as that when this turn of the connection began.
+    streams_before: u64,
     resets: Allowance,
     idle_frames: Allowance,
     /// Streams that the client has reset.
@@ -68,6 +74,7 @@ impl Meter {
             head_opens_stream: false,
             last_stream: 0,
             streams: 0,
+            streams_before: 0,
             resets: Allowance::of_resets(open, now),
             idle_frames: Allowance::new(BURST, now),
             streams_reset: 0,
@@ -142,6 +149,16 @@ impl Meter {
         self.streams_seen = self.streams - u64::from(self.head_opens_stream && self.is_amid_head());
     }
 
+    /// The connection's task runs again: what had been read before is being served.
+    pub(super) fn begin_turn(&mut self) {
+        self.streams_before = self.streams;
+    }
+
+    /// Enough has been read for now.
+    pub(super) fn is_turn_over(&self) -> bool {
+        self.streams - self.streams_before >= TURN
+    }
+
     /// We have sent so many bytes.
     pub(super) fn sent(&mut self, bytes: usize) {
         self.idle_frames.earn(u32::try_from(bytes / BYTES_PER_FRAME).unwrap_or(u32::MAX));
@@ -211,13 +228,27 @@ mod tests {
         assert!(!meter.is_amid_head());
     }
 
+    fn of_stream(mut frame: Vec<u8>, stream: u8) -> Vec<u8> {
+        frame[HEADER_BYTES - 1] = stream;
+        frame
+    }
+
+    #[test]
+    fn a_turn_is_so_many_requests() {
+        let mut meter = meter();
+        for stream in (1u8..).step_by(2).take(TURN as usize) {
+            assert!(!meter.is_turn_over());
+            meter.hear(&of_stream(frame(HEADERS, END_HEADERS, 5), stream));
+            meter.hear(&of_stream(frame(DATA, 0, 200), stream));
+        }
+        assert!(meter.is_turn_over());
+        meter.begin_turn();
+        assert!(!meter.is_turn_over());
+    }
+
     #[test]
     fn streams_count_once_their_heads_are_whole() {
         let mut meter = meter();
-        let of_stream = |mut frame: Vec<u8>, stream: u8| {
-            frame[HEADER_BYTES - 1] = stream;
-            frame
-        };
         meter.hear(&of_stream(frame(HEADERS, END_HEADERS, 5), 1));
         assert_eq!(meter.streams_seen, 0, "the library has not asked for more");
         let mut seen = |bytes: &[u8]| {

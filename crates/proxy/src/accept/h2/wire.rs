@@ -50,6 +50,10 @@ impl AsyncRead for Wire {
                 // Who polls the connection sees that too, and ends it.
                 return Poll::Pending;
             }
+            if meter.is_turn_over() {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
         }
         let before = space.filled().len();
         if this.ahead.is_empty() {
