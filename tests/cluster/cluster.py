@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import IO
 
 from lab.paths import Missing
 from lab.testbed import cgroups
@@ -20,6 +21,8 @@ from tests.cluster.processes import Process, end_part, make_groups, top_group
 
 READY_SECONDS = 120.0
 POLL_SECONDS = 0.1
+# A command that was killed may still have it: in a child that had not become its program yet, and is ending.
+LOCK_SECONDS = 5.0
 TOOLS = {
     "ip": "iproute2",
     "iptables": "iptables",
@@ -188,9 +191,18 @@ def _remove() -> None:
 @contextmanager
 def _locked() -> Iterator[None]:
     """Only one command at a time makes or removes a cluster."""
+    deadline = time.monotonic() + LOCK_SECONDS
     with LOCK.open("a+") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise Exists("another command is just making or removing a cluster: wait until it ends") from error
+        while not _lock(lock):
+            if time.monotonic() > deadline:
+                raise Exists("another command is just making or removing a cluster: wait until it ends")
+            time.sleep(POLL_SECONDS)
         yield
+
+
+def _lock(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
