@@ -42,6 +42,8 @@ pub mod admin;
 pub mod scene;
 /// Many clients that do the same.
 pub mod load;
+/// What connections cost that do nothing.
+pub mod idle;
 /// Whether the machine can tell.
 pub mod machine;
 /// Waiting for something to become true.

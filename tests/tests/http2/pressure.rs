@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use bytes::Bytes;
 use h2::RecvStream;
-use tests::{Behaviour, Endpoint, Result, Step, http2, payload, within};
+use tests::{Behaviour, Endpoint, Result, Step, http2, idle, payload, within};
 use tokio::time::interval;
 
 use crate::site::Site;
@@ -104,15 +104,9 @@ async fn read_watching(site: &Site, body: &mut RecvStream) -> Result<(u64, u64)>
 async fn a_thousand_idle_connections_cost_little() -> Result {
     let endpoint = Endpoint::start(Behaviour::ok()).await?;
     let site = Site::of(&[endpoint.address], &[]).await?;
-    let mut clients = vec![ask(&site).await?];
-    let before = site.sheave.memory_bytes()?;
-    while clients.len() <= CONNECTIONS {
-        clients.push(ask(&site).await?);
-    }
-    let growth = site.sheave.memory_bytes()?.saturating_sub(before);
-    let each = growth / CONNECTIONS as u64;
-    eprintln!("{CONNECTIONS} idle connections of HTTP/2: {each} bytes each");
-    ensure!(each < MOST_FOR_A_CONNECTION, "{each} bytes for each of {CONNECTIONS}");
+    let open = async || ask(&site).await;
+    let clients =
+        idle::cost_little(&site.sheave, "HTTP/2", CONNECTIONS, MOST_FOR_A_CONNECTION, open).await?;
     let last = clients.last().context("there are many")?;
     ensure!(last.get("/").await?.status() == 200);
     Ok(())
@@ -121,6 +115,6 @@ async fn a_thousand_idle_connections_cost_little() -> Result {
 /// A client that has sent something, and rests.
 async fn ask(site: &Site) -> Result<http2::Client> {
     let client = site.client().await?;
-    ensure!(client.post("/", vec![b'x'; 16 * KIBIBYTE as usize]).await?.status() == 200);
+    ensure!(client.post("/", idle::body()).await?.status() == 200);
     Ok(client)
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use bytes::Buf;
-use tests::{Behaviour, Endpoint, Result, Step, http3, within};
+use tests::{Behaviour, Endpoint, Result, Step, http3, idle, within};
 use tokio::time::interval;
 
 use crate::site::Site;
@@ -105,15 +105,9 @@ async fn an_upload_that_nobody_takes_costs_little() -> Result {
 async fn idle_connections_cost_little() -> Result {
     let endpoint = Endpoint::start(Behaviour::ok()).await?;
     let site = Site::of(&[endpoint.address]).await?;
-    let mut clients = vec![ask(&site).await?];
-    let before = site.sheave.memory_bytes()?;
-    while clients.len() <= CONNECTIONS {
-        clients.push(ask(&site).await?);
-    }
-    let growth = site.sheave.memory_bytes()?.saturating_sub(before);
-    let each = growth / CONNECTIONS as u64;
-    eprintln!("{CONNECTIONS} idle connections of HTTP/3: {each} bytes each");
-    ensure!(each < MOST_FOR_A_CONNECTION, "{each} bytes for each of {CONNECTIONS}");
+    let open = async || ask(&site).await;
+    let clients =
+        idle::cost_little(&site.sheave, "HTTP/3", CONNECTIONS, MOST_FOR_A_CONNECTION, open).await?;
     let last = clients.last().context("there are many")?;
     ensure!(last.get("/").await?.status() == 200);
     Ok(())
@@ -122,6 +116,6 @@ async fn idle_connections_cost_little() -> Result {
 /// A client that has sent something, and rests.
 async fn ask(site: &Site) -> Result<http3::Client> {
     let client = site.client().await?;
-    ensure!(client.post("/", vec![b'x'; 16 * KIBIBYTE as usize]).await?.status() == 200);
+    ensure!(client.post("/", idle::body()).await?.status() == 200);
     Ok(client)
 }

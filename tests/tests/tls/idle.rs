@@ -3,7 +3,7 @@
 use anyhow::{Context, ensure};
 use tests::certificates::Authority;
 use tests::tls::Terms;
-use tests::{Behaviour, Client, Result, Scene, http2};
+use tests::{Behaviour, Client, Result, Scene, http2, idle};
 
 const CONNECTIONS: usize = 1000;
 
@@ -19,15 +19,12 @@ async fn idle_connections_of_http1_cost_little() -> Result {
     let scene = scene(&authority).await?;
     let open = async || {
         let mut client = Client::connect_tls(scene.sheave.address(), "test", &terms).await?;
-        ensure!(client.post("/", &body()).await?.status() == 200);
+        ensure!(client.post("/", &idle::body()).await?.status() == 200);
         Ok(client)
     };
-    let mut clients = vec![open().await?];
-    let before = scene.sheave.memory_bytes()?;
-    while clients.len() <= CONNECTIONS {
-        clients.push(open().await?);
-    }
-    is_little("HTTP/1.1 over TLS", &scene, before, MOST_FOR_HTTP1)?;
+    let mut clients =
+        idle::cost_little(&scene.sheave, "HTTP/1.1 over TLS", CONNECTIONS, MOST_FOR_HTTP1, open)
+            .await?;
     let last = clients.last_mut().context("there are many")?;
     ensure!(last.get("/").await?.status() == 200);
     Ok(())
@@ -41,15 +38,12 @@ async fn idle_connections_of_http2_cost_little() -> Result {
     let open = async || {
         let stream = terms.connect(scene.sheave.address(), "test").await?;
         let client = http2::Client::over(stream, &h2::client::Builder::new()).await?;
-        ensure!(client.post("/", body()).await?.status() == 200);
+        ensure!(client.post("/", idle::body()).await?.status() == 200);
         Ok(client)
     };
-    let mut clients = vec![open().await?];
-    let before = scene.sheave.memory_bytes()?;
-    while clients.len() <= CONNECTIONS {
-        clients.push(open().await?);
-    }
-    is_little("HTTP/2 over TLS", &scene, before, MOST_FOR_HTTP2)?;
+    let clients =
+        idle::cost_little(&scene.sheave, "HTTP/2 over TLS", CONNECTIONS, MOST_FOR_HTTP2, open)
+            .await?;
     let last = clients.last().context("there are many")?;
     ensure!(last.get("/").await?.status() == 200);
     Ok(())
@@ -57,17 +51,4 @@ async fn idle_connections_of_http2_cost_little() -> Result {
 
 async fn scene(authority: &Authority) -> Result<Scene> {
     Scene::secure(Behaviour::ok(), &authority.vouch(&["test"]), &[]).await
-}
-
-/// Requests with bodies are where buffers come from.
-fn body() -> Vec<u8> {
-    vec![b'x'; 16 * 1024]
-}
-
-fn is_little(protocol: &str, scene: &Scene, before: u64, most: u64) -> Result {
-    let growth = scene.sheave.memory_bytes()?.saturating_sub(before);
-    let each = growth / CONNECTIONS as u64;
-    eprintln!("{CONNECTIONS} idle connections of {protocol}: {each} bytes each");
-    ensure!(each < most, "{each} bytes for each of {CONNECTIONS}");
-    Ok(())
 }

@@ -1,0 +1,29 @@
+//! What connections cost in memory that do nothing.
+
+use anyhow::{Result, ensure};
+
+use crate::sheave::Sheave;
+
+/// What each sends before it rests: bodies are where buffers come from.
+pub fn body() -> Vec<u8> {
+    vec![b'x'; 16 * 1024]
+}
+
+/// Opens a connection, and then `count` more, each of which has to cost less than `most` bytes. All of them.
+pub async fn cost_little<C>(
+    sheave: &Sheave,
+    protocol: &str,
+    count: usize,
+    most: u64,
+    open: impl AsyncFn() -> Result<C>,
+) -> Result<Vec<C>> {
+    let mut clients = vec![open().await?];
+    let before = sheave.memory_bytes()?;
+    while clients.len() <= count {
+        clients.push(open().await?);
+    }
+    let each = sheave.memory_bytes()?.saturating_sub(before) / count as u64;
+    eprintln!("{count} idle connections of {protocol}: {each} bytes each");
+    ensure!(each < most, "{each} bytes for each of {count}");
+    Ok(clients)
+}
