@@ -55,8 +55,8 @@ pub(super) struct Meter {
     pub(super) streams_seen: u64,
     /// Bytes that have come.
     pub(super) heard: u64,
-    /// Since when nothing more is sent, and the client is to close the connection too.
-    pub(super) closing_since: Option<Time>,
+    /// All has been said, and the client is to close the connection too.
+    pub(super) is_closing: bool,
     /// It has had its time for that.
     pub(super) is_given_up: bool,
     fault: Option<Fault>,
@@ -80,7 +80,7 @@ impl Meter {
             streams_reset: 0,
             streams_seen: 0,
             heard: 0,
-            closing_since: None,
+            is_closing: false,
             is_given_up: false,
             fault: None,
         }

@@ -120,7 +120,7 @@ impl Talk {
     /// that.
     fn takes_leave(&mut self) -> bool {
         let carrier = &self.carrier;
-        let fault = {
+        let (fault, is_closing) = {
             let meter = self.meter.borrow();
             if meter.streams_reset != self.streams_reset {
                 let counters = carrier.worker.counters();
@@ -135,9 +135,13 @@ impl Talk {
             }
             self.head_since =
                 meter.is_amid_head().then(|| self.head_since.unwrap_or_else(clock::now));
-            meter.fault()
+            (meter.fault(), meter.is_closing)
         };
         match (self.phase, fault) {
+            (Phase::Serving | Phase::Leaving(_), _) if is_closing => {
+                self.phase = Phase::Ended(clock::now());
+                return false;
+            }
             (Phase::Serving | Phase::Leaving(_), Some(fault)) => self.end(fault),
             (Phase::Serving, None) if carrier.must_leave() => self.say_goodbye(clock::now()),
             (Phase::Serving | Phase::Leaving(_), None) | (Phase::Ended(_), _) => return false,
@@ -169,27 +173,20 @@ impl Talk {
             }
             Phase::Ended(since) => return since + GOODBYE,
         };
-        let close_due = self.close_due().unwrap_or(Time::MAX);
-        let at = self.look_at.min(head_due).min(close_due);
+        let at = self.look_at.min(head_due);
         at.min(idle.unwrap_or(Time::MAX)).min(leave.unwrap_or(Time::MAX))
-    }
-
-    /// When a client has had its time to close what the library has closed.
-    fn close_due(&self) -> Option<Time> {
-        self.meter.borrow().closing_since.map(|since| since + GOODBYE)
     }
 
     /// Does what is due; false: the connection is over.
     fn look(&mut self, now: Time) -> bool {
         let (idle_timeout, head_timeout) = self.carrier.timeouts();
         let has_come = |at: Option<Time>| at.is_some_and(|at| now >= at);
-        if has_come(self.close_due()) {
-            // The library says for what it closes when it has closed.
-            return !std::mem::replace(&mut self.meter.borrow_mut().is_given_up, true);
-        }
         let head_is_late = has_come(self.head_since.map(|since| since + head_timeout));
         match self.phase {
-            Phase::Ended(_) => return false,
+            // The library says what it ended the connection for when the client is waited for no more.
+            Phase::Ended(_) => {
+                return !std::mem::replace(&mut self.meter.borrow_mut().is_given_up, true);
+            }
             Phase::Serving | Phase::Leaving(_) if head_is_late => self.end(Fault::SlowHead),
             Phase::Leaving(since) => {
                 if has_come(self.carrier.idle(GOODBYE)) && now >= since + GOODBYE {

@@ -9,7 +9,6 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::meter::Meter;
-use crate::clock;
 use crate::stream::Stream;
 
 /// What a client may still send when all has been sent to it.
@@ -109,7 +108,7 @@ impl AsyncWrite for Wire {
         let left = match dropping {
             Some(left) => left,
             None => {
-                meter.borrow_mut().closing_since.get_or_insert_with(clock::now);
+                meter.borrow_mut().is_closing = true;
                 ready!(Pin::new(&mut *stream).poll_shutdown(cx))?;
                 dropping.insert(LINGER_BYTES)
             }
