@@ -26,6 +26,8 @@ mod id;
 mod session;
 /// What we tell the other side that it may do.
 mod transport;
+/// Which of its streams go before others.
+mod precedence;
 /// How much may be under way.
 mod cubic;
 /// Keys that all workers share.

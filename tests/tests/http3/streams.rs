@@ -1,12 +1,15 @@
 //! Each stream is a request of its own: where it goes, and how many there may be.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::ensure;
+use bytes::Buf;
+use http::HeaderValue;
 use serde_json::json;
 use tests::http3::Receiving;
 use tests::scene::{addresses, endpoints};
-use tests::{Behaviour, Endpoint, Result, http3, within};
+use tests::{Behaviour, Endpoint, Result, Step, http3, within};
 use tokio::task::JoinSet;
 
 use crate::site::Site;
@@ -35,6 +38,47 @@ async fn one_connection_is_balanced_by_requests() -> Result {
     }
     for response in responses {
         ensure!(within("an answer", http3::Client::response(response)).await??.status() == 200);
+    }
+    Ok(())
+}
+
+/// Of two long answers on one connection the one that the client needs first comes first (RFC 9218), though it was asked
+/// for last.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_urgent_comes_first() -> Result {
+    const LENGTH: u64 = 32 << 20;
+    let server = Endpoint::start(vec![Step::AnswerPattern(LENGTH)]).await?;
+    let site = Site::of(&[server.address]).await?;
+    let client = site.client().await?;
+    let mut late = answer_of(&client, "u=7").await?;
+    let mut urgent = answer_of(&client, "u=0").await?;
+
+    let of_late = Arc::new(AtomicU64::new(0));
+    let counted = of_late.clone();
+    let reading = tokio::spawn(async move { read(&mut late, &counted).await });
+    let of_urgent = AtomicU64::new(0);
+    read(&mut urgent, &of_urgent).await?;
+    let of_late_then = of_late.load(Ordering::Relaxed);
+    reading.await??;
+    assert_eq!((of_urgent.into_inner(), of_late.load(Ordering::Relaxed)), (LENGTH, LENGTH));
+    ensure!(of_late_then < LENGTH / 2, "{of_late_then} bytes of what could wait");
+    Ok(())
+}
+
+/// The answer to a GET of this priority, of which the head has come.
+async fn answer_of(client: &http3::Client, priority: &'static str) -> Result<Receiving> {
+    let mut head = http3::get("/");
+    head.headers_mut().insert("priority", HeaderValue::from_static(priority));
+    let (mut sending, mut receiving) = within("a stream", client.begin(head)).await??;
+    sending.finish().await?;
+    within("a head", receiving.recv_response()).await??;
+    Ok(receiving)
+}
+
+/// Reads a body to its end, and counts what has come.
+async fn read(receiving: &mut Receiving, count: &AtomicU64) -> Result {
+    while let Some(piece) = within("a piece", receiving.recv_data()).await?? {
+        count.fetch_add(piece.remaining() as u64, Ordering::Relaxed);
     }
     Ok(())
 }

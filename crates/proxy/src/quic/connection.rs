@@ -18,7 +18,8 @@ use quinn_proto::{ConnectionHandle, Dir, StreamId, VarInt};
 use crate::accept::arrival::Presence;
 use crate::clock;
 use crate::quic::agenda::Agenda;
-use crate::quic::{Closed, RecvStream, SendStream};
+use crate::quic::precedence::Precedence;
+use crate::quic::{Closed, RecvStream, SendStream, transport};
 use crate::tls::Greeting;
 
 /// A connection. It lives until one side closes it, whether anybody holds it or not.
@@ -59,6 +60,9 @@ pub(super) struct State {
     /// A client's, in the counts of its listener and worker: until somebody serves it, or it is over.
     pub(super) presence: Option<Presence>,
     pub(super) sleepers: Sleepers,
+    /// What may have been written and not been acknowledged.
+    send_window: u64,
+    pub(super) precedence: Precedence,
 }
 
 /// The tasks that wait for something of the connection.
@@ -117,6 +121,8 @@ impl Inner {
             ping_at: None,
             presence: None,
             sleepers: Sleepers::default(),
+            send_window: transport::LEAST_UNACKNOWLEDGED,
+            precedence: Precedence::default(),
         };
         Rc::new(Self {
             handle,
@@ -145,6 +151,30 @@ impl State {
             self.closed = Some(why);
         }
         self.sleepers.wake_all();
+    }
+
+    /// The path carries `window` bytes at a time.
+    pub(super) fn set_path_window(&mut self, window: u64) {
+        self.send_window = transport::most_unacknowledged(window);
+        self.proto.set_send_window(self.send_window);
+    }
+
+    /// Does what writes on a stream of this priority, with the room that such a stream has.
+    ///
+    /// Room comes free for all alike. What goes first finds some more, so that what does not, which has taken the rest
+    /// while there was nothing else to write, never keeps it waiting.
+    pub(super) fn with_room_of<T>(
+        &mut self,
+        priority: i32,
+        write: impl FnOnce(&mut Self) -> T,
+    ) -> T {
+        if !self.precedence.leads(priority) {
+            return write(self);
+        }
+        self.proto.set_send_window(transport::most_of_leader(self.send_window));
+        let written = write(self);
+        self.proto.set_send_window(self.send_window);
+        written
     }
 }
 

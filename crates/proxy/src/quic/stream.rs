@@ -17,6 +17,8 @@ use crate::quic::{Closed, Connection};
 
 /// Writes of several pieces that are not longer than this are copied once, and kept as one.
 const GATHERED: usize = 4096;
+/// Where streams begin.
+const FIRST_PRIORITY: i32 = 0;
 /// For what a stream is reset whose task has gone: H3_REQUEST_CANCELLED (RFC 9114 §8.1).
 const CANCELLED: u64 = 0x10c;
 /// For what we stop reading a stream that nobody reads: H3_NO_ERROR.
@@ -37,6 +39,8 @@ pub(crate) enum StreamEnd {
 pub(crate) struct SendStream {
     connection: Rc<Inner>,
     id: StreamId,
+    /// Its place among those of the connection.
+    priority: i32,
     /// It is finished, reset, or stopped.
     over: bool,
 }
@@ -52,7 +56,8 @@ pub(crate) struct RecvStream {
 
 impl SendStream {
     pub(super) fn new(connection: &Connection, id: StreamId) -> Self {
-        Self { connection: Rc::clone(&connection.0), id, over: false }
+        connection.0.state.borrow_mut().precedence.enter(id, FIRST_PRIORITY);
+        Self { connection: Rc::clone(&connection.0), id, priority: FIRST_PRIORITY, over: false }
     }
 
     /// Writes as much of the slices as there is room for.
@@ -87,7 +92,7 @@ impl SendStream {
         if let Some(closed) = state.closed {
             return Poll::Ready(Err(StreamEnd::Connection(closed)));
         }
-        match write(state) {
+        match state.with_room_of(self.priority, write) {
             Ok(count) => {
                 self.connection.note();
                 Poll::Ready(Ok(count))
@@ -150,6 +155,8 @@ impl SendStream {
     /// Streams with a higher number go first; 0 is where they begin.
     pub(crate) fn set_priority(&mut self, priority: i32) {
         let state = &mut *self.connection.state.borrow_mut();
+        state.precedence.leave(self.id, std::mem::replace(&mut self.priority, priority));
+        state.precedence.enter(self.id, priority);
         // What is over goes nowhere.
         state.proto.send_stream(self.id).set_priority(priority).unwrap_or_default();
     }
@@ -158,7 +165,9 @@ impl SendStream {
 impl Drop for SendStream {
     fn drop(&mut self) {
         self.reset(CANCELLED);
-        self.connection.state.borrow_mut().sleepers.writers.remove(&self.id);
+        let state = &mut *self.connection.state.borrow_mut();
+        state.sleepers.writers.remove(&self.id);
+        state.precedence.leave(self.id, self.priority);
     }
 }
 

@@ -18,7 +18,7 @@ const UNI_STREAMS: u32 = 16;
 /// Bytes of a handshake that may come out of order.
 const CRYPTO_BUFFER: usize = 16 * 1024;
 /// What of a connection may have been written and not been acknowledged: follows what the path carries, between these.
-const LEAST_UNACKNOWLEDGED: u64 = 256 * 1024;
+pub(super) const LEAST_UNACKNOWLEDGED: u64 = 256 * 1024;
 const MOST_UNACKNOWLEDGED: u64 = 4 * 1024 * 1024;
 /// The sizes of datagrams in which connections begin; more is tried out (RFC 8899).
 const FIRST_DATAGRAM: u16 = 1200;
@@ -68,6 +68,11 @@ impl Terms {
 /// that there is always more to send, and a client that reads slowly does not make us keep what it cannot get yet.
 pub(super) fn most_unacknowledged(window: u64) -> u64 {
     window.saturating_mul(2).clamp(LEAST_UNACKNOWLEDGED, MOST_UNACKNOWLEDGED)
+}
+
+/// The same for a stream that goes before others, which may have no more than `most`: half as much again.
+pub(super) fn most_of_leader(most: u64) -> u64 {
+    most + most / 2
 }
 
 #[cfg(test)]

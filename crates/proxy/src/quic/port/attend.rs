@@ -1,8 +1,10 @@
 //! What a connection has to tell: passed on to the endpoint that knows its ids, and to the tasks that wait.
 
+use std::cmp::Reverse;
 use std::rc::Rc;
+use std::task::Waker;
 
-use quinn_proto::{Dir, Event, StreamEvent};
+use quinn_proto::{Dir, Event, StreamEvent, StreamId};
 
 use super::{Port, Role};
 use crate::quic::closed::unsecured;
@@ -14,14 +16,17 @@ impl Port {
     /// Passes on what a connection has to tell, to the endpoint and to its tasks.
     pub(in crate::quic) fn attend(&mut self, inner: &Rc<Inner>) {
         inner.heard.set(false);
+        let mut writable = Vec::new();
         loop {
             self.attend_to_endpoint(inner);
             let event = inner.state.borrow_mut().proto.poll();
             match event {
+                Some(Event::Stream(StreamEvent::Writable { id })) => writable.push(id),
                 Some(event) => self.attend_to(inner, event),
                 None => break,
             }
         }
+        wake_writers(&mut inner.state.borrow_mut(), writable);
     }
 
     fn attend_to_endpoint(&mut self, inner: &Rc<Inner>) {
@@ -95,6 +100,15 @@ fn establish(state: &mut State) {
     state.handshake_until = None;
     wake(&mut state.sleepers.established);
     wake(&mut state.sleepers.room);
+}
+
+/// Wakes who may write on, the most urgent first: there is as much room as the path carries, for all streams together,
+/// and who comes first takes it.
+fn wake_writers(state: &mut State, mut writable: Vec<StreamId>) {
+    let State { proto, sleepers, .. } = state;
+    writable.sort_by_key(|&id| Reverse(proto.send_stream(id).priority().unwrap_or_default()));
+    let wakers = writable.iter().filter_map(|id| sleepers.writers.remove(id));
+    wakers.for_each(Waker::wake);
 }
 
 fn attend_to_stream(state: &mut State, event: StreamEvent) {

@@ -8,8 +8,8 @@ use std::time::Instant;
 use quinn_proto::{Dir, Transmit};
 
 use super::{Port, Role};
+use crate::quic::Dropped;
 use crate::quic::connection::Inner;
-use crate::quic::{Dropped, transport};
 
 /// Runs of datagrams that are sent in one turn, before what has come is heard again.
 const RUNS: usize = 32;
@@ -84,7 +84,7 @@ impl Port {
             state.ping_at = is_busy.then(|| server.ping_at(now)).flatten();
         }
         let window = state.proto.congestion_state().window();
-        state.proto.set_send_window(transport::most_unacknowledged(window));
+        state.set_path_window(window);
         let moments = [state.proto.poll_timeout(), state.handshake_until, state.ping_at];
         let next = moments.into_iter().flatten().min();
         self.alarms.set(inner.handle, &mut state.alarm, next);
