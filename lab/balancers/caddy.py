@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from lab import certificate
 from lab.balancers import Running, Site, Task, Unsupported, listening
 from lab.debian import Suite
 
@@ -22,8 +23,10 @@ def prepare() -> str:
 def start(task: Task, site: Site) -> Running:
     if task.routes is not None or task.cap is not None or task.splice or task.guard or task.in_flight is not None:
         raise Unsupported("caddy.py writes no routes and no guard; Caddy has no queue for a cap and no splicing")
-    if task.speaks != "http1" or task.certificate or task.client_streams or task.hidden or not task.pooled:
-        raise Unsupported("caddy.py writes neither TLS nor HTTP/2, hides no fields, and pools")
+    if task.speaks != "http1" or task.client_streams or task.hidden or not task.pooled:
+        raise Unsupported("caddy.py speaks HTTP/1.1 to endpoints, bounds no streams, hides no fields, and pools")
+    if task.quic_congestion_control == "bbr":
+        raise Unsupported("Caddy's QUIC goes by CUBIC alone")
     address = site.choose_address()
     path = site.folder / "caddy.json"
     path.write_text(json.dumps(_configuration(address, task), indent=1))
@@ -38,7 +41,7 @@ def _fixed(_: Sequence[str]) -> None:
 
 
 def _configuration(address: str, task: Task) -> dict[str, Any]:
-    """Without its administration, its certificates and an access log."""
+    """Without its administration, certificates that it sees to itself, and an access log."""
     proxy = {
         "handler": "reverse_proxy",
         "upstreams": [{"dial": endpoint} for endpoint in task.endpoints],
@@ -48,7 +51,14 @@ def _configuration(address: str, task: Task) -> dict[str, Any]:
         "transport": {"protocol": "http", "keep_alive": {"max_idle_conns_per_host": 1024}},
     }
     server = {"listen": [address], "routes": [{"handle": [proxy]}], "automatic_https": {"disable": True}}
-    return {"admin": {"disabled": True}, "apps": {"http": {"servers": {"lab": server}}}}
+    apps: dict[str, Any] = {"http": {"servers": {"lab": server}}}
+    if task.certificate:
+        pair = {"certificate": str(task.certificate.chain), "key": str(task.certificate.key)}
+        apps["tls"] = {"certificates": {"load_files": [pair]}}
+        # Whoever names nobody gets it too. HTTP/3 is at the UDP port of the same number.
+        policy = {"default_sni": certificate.HOST}
+        server |= {"tls_connection_policies": [policy], "protocols": ["h1", "h2", *(["h3"] if task.http3 else [])]}
+    return {"admin": {"disabled": True}, "apps": apps}
 
 
 def _program() -> list[str | Path]:

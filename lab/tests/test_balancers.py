@@ -110,6 +110,7 @@ class LimitTest(unittest.TestCase):
         text = json.dumps(caddy._configuration("127.0.0.1:2", Task(("127.0.0.1:1",))))
         self.assertIn('"upstreams": [{"dial": "127.0.0.1:1"}]', text)
         self.assertIn('"policy": "least_conn"', text)
+        self.assertNotIn("tls", text)
 
 
 class Http2Test(unittest.TestCase):
@@ -182,6 +183,15 @@ class CertificateTest(unittest.TestCase):
             config = sheave._write_config(Task((), certificate=made), Site.pinned(Path(folder), ()))
             self.assertIn("    -----BEGIN PRIVATE KEY-----", (config / "secret.yaml").read_text())
             self.assertIn("protocol: HTTPS", (config / "gateway.yaml").read_text())
+
+    def test_caddy_reads_it_and_speaks_http3_if_asked_to(self) -> None:
+        pair = certificate.Certificate(Path("/c/chain.pem"), Path("/c/key.pem"), Path("/c/authority.pem"))
+        for http3, protocols in ((False, ["h1", "h2"]), (True, ["h1", "h2", "h3"])):
+            with self.subTest(http3=http3):
+                apps = caddy._configuration("127.0.0.1:2", Task((), certificate=pair, http3=http3))["apps"]
+                self.assertEqual(apps["http"]["servers"]["lab"]["protocols"], protocols)
+                files = apps["tls"]["certificates"]["load_files"]
+                self.assertEqual(files, [{"certificate": "/c/chain.pem", "key": "/c/key.pem"}])
 
 
 class UnsupportedTest(unittest.TestCase):
