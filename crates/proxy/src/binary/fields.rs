@@ -4,7 +4,7 @@ use crate::h1::{BadFraming, BadSyntax, HeadLimits};
 use crate::head::{Fields, Name};
 
 /// What a line takes in HTTP/1.1 beside its name and value.
-const LINE_BYTES: usize = b": \r\n".len();
+pub(crate) const LINE_BYTES: usize = b": \r\n".len();
 
 /// How large the fields of a message may still be.
 #[derive(Clone, Copy, Debug)]

@@ -3,9 +3,19 @@
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
-use crate::binary::fields::{Allowance, check_value, is_trailer};
+use crate::binary::fields::{Allowance, LINE_BYTES, check_value, is_trailer};
 use crate::h1::{BadSyntax, HeadLimits};
 use crate::head::{Fields, Name};
+
+/// What a field takes that we add to a head, about.
+const ADDED_BYTES: usize = 40;
+
+/// Makes room for the fields of a message, and for as many as will be `added` to them: they come in at once, and the memory
+/// of many messages that begin together would be taken piece by piece.
+pub(super) fn reserve(map: &HeaderMap, added: usize, fields: &mut Fields) {
+    let bytes = map.iter().map(|(name, value)| name.as_str().len() + value.len() + LINE_BYTES);
+    fields.reserve(map.len() + added, bytes.sum::<usize>() + added * ADDED_BYTES);
+}
 
 /// Appends the fields of a head. Cookies become one field (RFC 9113 §8.2.3).
 pub(super) fn read(
@@ -61,8 +71,8 @@ fn name(known: Name, text: &[u8]) -> Result<HeaderName, BadSyntax> {
         Name::XForwardedProto => const { HeaderName::from_static("x-forwarded-proto") },
         Name::XForwardedHost => const { HeaderName::from_static("x-forwarded-host") },
         Name::XRequestId => const { HeaderName::from_static("x-request-id") },
-        Name::Other
-        | Name::Connection
+        Name::Other => return other_name(text),
+        Name::Connection
         | Name::KeepAlive
         | Name::ProxyConnection
         | Name::TransferEncoding
@@ -81,9 +91,22 @@ fn name(known: Name, text: &[u8]) -> Result<HeaderName, BadSyntax> {
     })
 }
 
+/// Those of every call of gRPC are not in the library's table, and each would be a copy of its text.
+fn other_name(text: &[u8]) -> Result<HeaderName, BadSyntax> {
+    Ok(match text {
+        b"grpc-timeout" => const { HeaderName::from_static("grpc-timeout") },
+        b"grpc-encoding" => const { HeaderName::from_static("grpc-encoding") },
+        b"grpc-accept-encoding" => const { HeaderName::from_static("grpc-accept-encoding") },
+        b"grpc-status" => const { HeaderName::from_static("grpc-status") },
+        b"grpc-message" => const { HeaderName::from_static("grpc-message") },
+        _ => return HeaderName::from_bytes(text).map_err(|_invalid| BadSyntax::FieldName),
+    })
+}
+
 /// The trailers of a message; `None`: it has none that may be sent on.
 pub(crate) fn read_trailers(map: &HeaderMap) -> Option<Box<Fields>> {
     let mut fields = Fields::new();
+    reserve(map, 0, &mut fields);
     for (name, value) in map {
         if is_trailer(Name::recognise(name.as_str().as_bytes())) {
             fields.append(name, value.as_bytes().trim_ascii());

@@ -12,6 +12,9 @@ use crate::head::{Framing, RequestHead, Version};
 
 use super::fields;
 
+/// The target and its like, and what tells an endpoint who asks.
+const ADDED_FIELDS: usize = 6;
+
 /// Reads a head. `is_whole`: it says that no body follows. `key` is asked for a key if a WebSocket is to be opened.
 pub(crate) fn read(
     parts: &Parts,
@@ -25,6 +28,7 @@ pub(crate) fn read(
     let target = parts.uri.path_and_query().map_or("", PathAndQuery::as_str);
     let authority = parts.uri.authority().map(Authority::as_str);
     let protocol = parts.extensions.get::<::h2::ext::Protocol>().map(::h2::ext::Protocol::as_str);
+    fields::reserve(&parts.headers, ADDED_FIELDS, &mut head.fields);
     let mut keep = |text: &str| head.fields.keep(text.as_bytes());
     let said = Said {
         method: keep(parts.method.as_str()),

@@ -22,6 +22,7 @@ pub(crate) fn read(
     head.clear();
     head.version = Version::Http2;
     head.status = parts.status.as_u16();
+    fields::reserve(&parts.headers, 1, &mut head.fields);
     fields::read(&parts.headers, limits, &mut head.fields)?;
     response::complete(is_whole, request, head)
 }

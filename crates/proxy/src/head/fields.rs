@@ -126,6 +126,12 @@ impl Fields {
         self.present = 0;
     }
 
+    /// Makes room for so many more fields, and so many more bytes.
+    pub(crate) fn reserve(&mut self, fields: usize, bytes: usize) {
+        self.table.reserve(fields);
+        self.bytes.reserve(bytes);
+    }
+
     /// The fields that were not removed: which name it is, its text, its value.
     pub fn iter(&self) -> impl Iterator<Item = (Name, &[u8], &[u8])> {
         self.table.iter().filter(|field| !field.removed).map(|field| {
