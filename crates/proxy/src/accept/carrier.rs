@@ -114,7 +114,12 @@ impl Carrier {
     }
 
     pub(super) fn is_busy(&self) -> bool {
-        self.open.get() > 0
+        self.under_way() > 0
+    }
+
+    /// Requests that have begun and not ended.
+    pub(super) fn under_way(&self) -> u32 {
+        self.open.get()
     }
 
     /// When a request begins that begins now, as nearly as matters.

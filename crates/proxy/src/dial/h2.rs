@@ -26,6 +26,7 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
+use self::paced::Paced;
 use crate::dial::attempt::RESPONSE_LIMITS;
 use crate::dial::call::{Asked, Call, Order};
 use crate::dial::connect;
@@ -36,6 +37,9 @@ use crate::failure::Failure;
 use crate::h2::{Message, request};
 use crate::stream::Stream;
 use crate::tls::{Security, Trust};
+
+/// What is read of an endpoint at a time.
+mod paced;
 
 /// What an endpoint may send of one response before the client has taken it: at 1 ms from us it is 2 Gbit/s.
 const STREAM_WINDOW: u32 = 256 * 1024;
@@ -68,7 +72,7 @@ pub(crate) struct Link {
 
 /// Moves the bytes of a link.
 pub(super) struct Driver {
-    connection: Http2<Stream, Bytes>,
+    connection: Http2<Paced, Bytes>,
     pings: Option<PingPong>,
     state: Arc<State>,
     _open: Open,
@@ -81,8 +85,10 @@ pub(super) async fn begin(
     tally: Arc<Tally>,
 ) -> Result<(Link, Driver), Failure> {
     watch(&stream);
-    let (requests, mut connection) =
-        builder().handshake(stream).await.map_err(|error| why(&error))?;
+    let (requests, mut connection) = builder()
+        .handshake(Paced::new(stream, Arc::clone(&tally)))
+        .await
+        .map_err(|error| why(&error))?;
     poll_fn(|cx| match Pin::new(&mut connection).poll(cx) {
         _ if connection.max_concurrent_send_streams() > 0 => Poll::Ready(Ok(())),
         Poll::Ready(Err(error)) => Poll::Ready(Err(why(&error))),
@@ -132,7 +138,7 @@ fn why(error: &h2::Error) -> Failure {
     if error.is_io() { Failure::ConnectFailed } else { Failure::NotHttp2 }
 }
 
-fn most(connection: &Http2<Stream, Bytes>) -> u32 {
+fn most(connection: &Http2<Paced, Bytes>) -> u32 {
     u32::try_from(connection.max_concurrent_send_streams()).unwrap_or(u32::MAX)
 }
 

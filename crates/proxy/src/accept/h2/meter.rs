@@ -7,14 +7,11 @@ use balance::Time;
 
 use super::fault::Fault;
 use crate::accept::allowance::{Allowance, RESET_PRICE};
+use crate::h2::frames::{FrameHeader, Pace, Walk};
 
 /// What begins a connection in place of a frame (RFC 9113 §3.4).
 pub(in crate::accept) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// What begins each frame (RFC 9113 §4.1).
-const HEADER_BYTES: usize = 9;
-/// The header's last bit but 31 is reserved.
-const STREAM_BITS: u32 = u32::MAX >> 1;
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
@@ -33,11 +30,11 @@ const TURN: u64 = 32;
 
 /// What a connection's client has sent so far.
 pub(super) struct Meter {
-    /// Of the frame that is coming in: what is left, or its header as far as it is there.
-    left: usize,
-    header: [u8; HEADER_BYTES],
-    header_bytes: usize,
+    walk: Walk,
+    /// Of the frame that is coming in, or came last.
     kind: u8,
+    /// How much is read at a time.
+    pub(super) pace: Pace,
     /// A head has begun and has further frames.
     head_is_open: bool,
     /// The head that came last began a stream, and did not only end one.
@@ -45,8 +42,9 @@ pub(super) struct Meter {
     /// The stream that began last (RFC 9113 §5.1.1: each has a higher number than those before).
     last_stream: u32,
     streams: u64,
-    /// As many as that when this turn of the connection began.
+    /// As many as that when this turn of the connection began, and so many requests were under way.
     streams_before: u64,
+    under_way: u32,
     resets: Allowance,
     idle_frames: Allowance,
     /// Streams that the client has reset.
@@ -66,15 +64,15 @@ impl Meter {
     /// Of a connection that may have so many streams open.
     pub(super) fn new(open: u32, now: Time) -> Self {
         Self {
-            left: PREFACE.len(),
-            header: [0; HEADER_BYTES],
-            header_bytes: 0,
+            walk: Walk::new(PREFACE.len()),
             kind: DATA,
+            pace: Pace::default(),
             head_is_open: false,
             head_opens_stream: false,
             last_stream: 0,
             streams: 0,
             streams_before: 0,
+            under_way: 0,
             resets: Allowance::of_resets(open, now),
             idle_frames: Allowance::new(BURST, now),
             streams_reset: 0,
@@ -89,35 +87,23 @@ impl Meter {
     /// The client has sent this. How much of it is worth going on with: all, as long as there is no fault.
     pub(super) fn hear(&mut self, heard: &[u8]) -> usize {
         self.heard += heard.len() as u64;
-        let mut bytes = heard;
-        while !bytes.is_empty() && self.fault.is_none() {
-            if self.left > 0 {
-                let count = self.left.min(bytes.len());
-                self.left -= count;
-                bytes = &bytes[count..];
-                continue;
-            }
-            let count = (HEADER_BYTES - self.header_bytes).min(bytes.len());
-            let (header, rest) = bytes.split_at(count);
-            self.header[self.header_bytes..self.header_bytes + count].copy_from_slice(header);
-            self.header_bytes += count;
-            bytes = rest;
-            if self.header_bytes == HEADER_BYTES {
-                self.header_bytes = 0;
-                self.begin_frame();
-            }
+        let (mut bytes, mut frames) = (heard, 0);
+        while self.fault.is_none()
+            && let Some(header) = self.walk.next(&mut bytes)
+        {
+            frames += 1;
+            self.begin_frame(header);
         }
+        self.pace.note(heard.len(), frames, self.under_way);
         heard.len() - bytes.len()
     }
 
-    fn begin_frame(&mut self) {
-        let [high, middle, low, kind, flags, stream @ ..] = self.header;
-        self.left = u32::from_be_bytes([0, high, middle, low]) as usize;
+    fn begin_frame(&mut self, header: FrameHeader) {
+        let FrameHeader { length, kind, flags, stream } = header;
         self.kind = kind;
         match kind {
             HEADERS => {
                 self.head_is_open = flags & END_HEADERS == 0;
-                let stream = u32::from_be_bytes(stream) & STREAM_BITS;
                 self.head_opens_stream = stream > self.last_stream;
                 if self.head_opens_stream {
                     self.last_stream = stream;
@@ -127,7 +113,7 @@ impl Meter {
                 self.idle_frames.earn(1);
             }
             CONTINUATION => self.head_is_open = flags & END_HEADERS == 0,
-            DATA => self.idle_frames.earn(u32::from(self.left > 0)),
+            DATA => self.idle_frames.earn(u32::from(length > 0)),
             WINDOW_UPDATE => {}
             RST_STREAM => {
                 self.streams_reset += 1;
@@ -149,9 +135,10 @@ impl Meter {
         self.streams_seen = self.streams - u64::from(self.head_opens_stream && self.is_amid_head());
     }
 
-    /// The connection's task runs again: what had been read before is being served.
-    pub(super) fn begin_turn(&mut self) {
+    /// The connection's task runs again: what had been read before is being served, so many requests by now.
+    pub(super) fn begin_turn(&mut self, under_way: u32) {
         self.streams_before = self.streams;
+        self.under_way = under_way;
     }
 
     /// Enough has been read for now.
@@ -171,7 +158,8 @@ impl Meter {
 
     /// A head has begun, and not all of it has come.
     pub(super) fn is_amid_head(&self) -> bool {
-        self.head_is_open || (self.left > 0 && matches!(self.kind, HEADERS | CONTINUATION))
+        self.head_is_open
+            || (self.walk.is_amid_frame() && matches!(self.kind, HEADERS | CONTINUATION))
     }
 }
 
@@ -179,6 +167,7 @@ impl Meter {
 mod tests {
     use super::*;
     use crate::clock;
+    use crate::h2::frames::HEADER_BYTES;
 
     const PING: u8 = 6;
 
@@ -199,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_told_apart_however_they_come() {
+    fn resets_are_counted_however_frames_come() {
         let frames = [
             frame(HEADERS, END_HEADERS, 20),
             frame(RST_STREAM, 0, 4),
@@ -242,7 +231,7 @@ mod tests {
             meter.hear(&of_stream(frame(DATA, 0, 200), stream));
         }
         assert!(meter.is_turn_over());
-        meter.begin_turn();
+        meter.begin_turn(TURN as u32);
         assert!(!meter.is_turn_over());
     }
 

@@ -85,7 +85,7 @@ impl Talk {
         cx: &mut Context<'_>,
         deadline: &mut Deadline,
     ) -> Poll<Option<Fault>> {
-        self.meter.borrow_mut().begin_turn();
+        self.meter.borrow_mut().begin_turn(self.carrier.under_way());
         loop {
             match self.frames.poll_accept(cx) {
                 Poll::Ready(Some(Ok((request, response)))) => {

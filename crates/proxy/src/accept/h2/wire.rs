@@ -42,7 +42,7 @@ impl AsyncRead for Wire {
         space: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        {
+        let pace = {
             let mut meter = this.meter.borrow_mut();
             meter.see();
             if meter.fault().is_some() {
@@ -53,10 +53,11 @@ impl AsyncRead for Wire {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-        }
+            meter.pace
+        };
         let before = space.filled().len();
         if this.ahead.is_empty() {
-            ready!(Pin::new(&mut this.stream).poll_read(cx, space))?;
+            ready!(pace.poll_read(Pin::new(&mut this.stream), cx, space))?;
         } else {
             let rest = &this.ahead[this.taken..];
             let count = rest.len().min(space.remaining());
