@@ -6,14 +6,12 @@ belongs to nobody. Namespaces, links and rules need no removal: they go with the
 
 from __future__ import annotations
 
-import fcntl
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
+from lab.lock import take
 from lab.paths import Missing
 from lab.testbed import cgroups
 from lab.testbed.cgroups import Group
@@ -31,7 +29,10 @@ class Occupied(Exception):
 def occupy() -> Iterator[Group]:
     """Takes the testbed, empty; yields the group that everything is to run in. This process runs in it too."""
     with LOCK.open("a+") as lock:
-        _wait_for(lock)
+        if not take(lock, PATIENCE_SECONDS):
+            lock.seek(0)
+            owner = lock.read().strip() or "unknown"
+            raise Occupied(f"another lab runs (process {owner}): wait until it ends, or end it")
         lock.truncate(0)
         print(os.getpid(), file=lock, flush=True)
         top = Group(cgroups.of_machine())
@@ -57,23 +58,5 @@ def sweep() -> None:
     if os.geteuid() != 0 or found is None or not any(folder.exists() for folder in Group(found).folders):
         return
     with LOCK.open("a+") as lock:
-        if _try(lock):
+        if take(lock):
             Group(found).remove()
-
-
-def _wait_for(lock: IO[str]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not _try(lock):
-        if time.monotonic() > deadline:
-            lock.seek(0)
-            owner = lock.read().strip() or "unknown"
-            raise Occupied(f"another lab runs (process {owner}): wait until it ends, or end it")
-        time.sleep(0.05)
-
-
-def _try(lock: IO[str]) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

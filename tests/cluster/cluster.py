@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import subprocess
@@ -10,8 +9,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import IO
 
+from lab.lock import take
 from lab.paths import Missing
 from lab.testbed import cgroups
 from tests.cluster import certificates, control_plane, gateway_api, network, nodes, programs, real_node
@@ -191,18 +190,7 @@ def _remove() -> None:
 @contextmanager
 def _locked() -> Iterator[None]:
     """Only one command at a time makes or removes a cluster."""
-    deadline = time.monotonic() + LOCK_SECONDS
     with LOCK.open("a+") as lock:
-        while not _lock(lock):
-            if time.monotonic() > deadline:
-                raise Exists("another command is just making or removing a cluster: wait until it ends")
-            time.sleep(POLL_SECONDS)
+        if not take(lock, LOCK_SECONDS):
+            raise Exists("another command is just making or removing a cluster: wait until it ends")
         yield
-
-
-def _lock(file: IO[str]) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

@@ -1,0 +1,23 @@
+"""Locks on files: they are the kernel's, and go with their process, however that ends."""
+
+from __future__ import annotations
+
+import fcntl
+import time
+from typing import IO
+
+POLL_SECONDS = 0.05
+
+
+def take(file: IO[str], seconds: float = 0.0) -> bool:
+    """Locks the file, waiting for whoever has it for so long at most; whether it could."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(POLL_SECONDS)
+        else:
+            return True
