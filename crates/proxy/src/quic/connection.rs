@@ -60,8 +60,6 @@ pub(super) struct State {
     /// A client's, in the counts of its listener and worker: until somebody serves it, or it is over.
     pub(super) presence: Option<Presence>,
     pub(super) sleepers: Sleepers,
-    /// What may have been written and not been acknowledged.
-    send_window: u64,
     pub(super) precedence: Precedence,
 }
 
@@ -121,7 +119,6 @@ impl Inner {
             ping_at: None,
             presence: None,
             sleepers: Sleepers::default(),
-            send_window: transport::LEAST_UNACKNOWLEDGED,
             precedence: Precedence::default(),
         };
         Rc::new(Self {
@@ -153,10 +150,9 @@ impl State {
         self.sleepers.wake_all();
     }
 
-    /// The path carries `window` bytes at a time.
-    pub(super) fn set_path_window(&mut self, window: u64) {
-        self.send_window = transport::most_unacknowledged(window);
-        self.proto.set_send_window(self.send_window);
+    /// What may have been written and not been acknowledged, as the path is now.
+    pub(super) fn send_window(&self) -> u64 {
+        transport::most_unacknowledged(self.proto.congestion_state().window())
     }
 
     /// Does what writes on a stream of this priority, with the room that such a stream has.
@@ -171,9 +167,10 @@ impl State {
         if !self.precedence.leads(priority) {
             return write(self);
         }
-        self.proto.set_send_window(transport::most_of_leader(self.send_window));
+        let most = self.send_window();
+        self.proto.set_send_window(transport::most_of_leader(most));
         let written = write(self);
-        self.proto.set_send_window(self.send_window);
+        self.proto.set_send_window(most);
         written
     }
 }

@@ -39,7 +39,7 @@ pub(crate) enum StreamEnd {
 pub(crate) struct SendStream {
     connection: Rc<Inner>,
     id: StreamId,
-    /// Its place among those of the connection.
+    /// Its place among those of the connection; the library forgets it with the stream.
     priority: i32,
     /// It is finished, reset, or stopped.
     over: bool,

@@ -18,7 +18,7 @@ const UNI_STREAMS: u32 = 16;
 /// Bytes of a handshake that may come out of order.
 const CRYPTO_BUFFER: usize = 16 * 1024;
 /// What of a connection may have been written and not been acknowledged: follows what the path carries, between these.
-pub(super) const LEAST_UNACKNOWLEDGED: u64 = 256 * 1024;
+const LEAST_UNACKNOWLEDGED: u64 = 256 * 1024;
 const MOST_UNACKNOWLEDGED: u64 = 4 * 1024 * 1024;
 /// The sizes of datagrams in which connections begin; more is tried out (RFC 8899).
 const FIRST_DATAGRAM: u16 = 1200;

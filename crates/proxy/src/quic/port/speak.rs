@@ -83,8 +83,8 @@ impl Port {
                 !state.proto.is_closed() && state.proto.streams().remote_open_streams(Dir::Bi) > 0;
             state.ping_at = is_busy.then(|| server.ping_at(now)).flatten();
         }
-        let window = state.proto.congestion_state().window();
-        state.set_path_window(window);
+        let most = state.send_window();
+        state.proto.set_send_window(most);
         let moments = [state.proto.poll_timeout(), state.handshake_until, state.ping_at];
         let next = moments.into_iter().flatten().min();
         self.alarms.set(inner.handle, &mut state.alarm, next);
