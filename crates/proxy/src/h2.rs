@@ -1,7 +1,7 @@
 //! HTTP/2: what the `h2` crate gives and takes, as the rest of the data plane knows it, and back.
 //!
-//! Frames, HPACK and windows are that crate's; of frames only where one begins is known here. Here a head becomes a table of spans like any other; what it means,
-//! `binary` decides.
+//! Frames, HPACK and windows are that crate's; of frames only where one begins is known here. Here a head becomes a
+//! table of spans like any other; what it means, `binary` decides.
 
 /// Fields and trailers, both ways.
 mod fields;
