@@ -148,9 +148,13 @@ async fn without_any_slot_requests_are_refused_and_told_why() -> Result {
             ensure!(response.field("retry-after").is_some(), "{response:?}");
             let reason = response.field("proxy-status").unwrap_or_default();
             ensure!(reason.contains("belongs to other replicas"), "{reason}");
-            let counted = sheave.samples("sheave_backend_refused_total").await?;
-            let no_slot = counted.iter().find(|(labels, _)| labels.contains("no_slot"));
-            ensure!(no_slot.is_some_and(|&(_, count)| count == 1.0), "{counted:?}");
+            // A request is counted when it is over, which is a moment after its answer.
+            let counted = async || sheave.samples("sheave_backend_refused_total").await;
+            tests::eventually("the refusal is counted", counted, |counted| {
+                let no_slot = counted.iter().find(|(labels, _)| labels.contains("no_slot"));
+                no_slot.is_some_and(|&(_, count)| count == 1.0)
+            })
+            .await?;
         }
         ensure!((served, refused) == (1, 1), "{served} and {refused}");
     }
