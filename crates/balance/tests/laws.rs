@@ -215,13 +215,13 @@ impl World {
                 }
                 self.waiters.push(Waiter { id, asks, ticket, since: self.now, passed: 0 });
             }
+            // Who is refused without the lock is refused even if all who wait shun an endpoint that is free.
             Entry::Refused(Refusal::Late) => {
-                assert!(free.is_empty());
+                assert!(free.is_empty() || !self.waiters.is_empty());
                 let overloaded = !self.waiters.is_empty() && self.is_overloaded();
                 assert!(asks.patience.is_some() || overloaded, "it had all the time");
             }
             Entry::Refused(refusal) => {
-                // A full queue refuses at once, even if all in it shun an endpoint that is free.
                 assert!(!room_to_wait && (free.is_empty() || !self.waiters.is_empty()));
                 let usable = self.set.members().iter().any(|m| m.weight > 0);
                 let nobody = self.limits.max_waiting == 0 && !usable;
