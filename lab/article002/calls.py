@@ -91,18 +91,28 @@ def arrival(calls: Iterable[Call], newcomer: str, published: float) -> Arrival:
     return Arrival(1000 * first, min(shares, default=None), max(shares, default=None))
 
 
-def largest(clean: Callable[[int], bool], *, lowest: int, highest: int, precision: float) -> int:
-    """The largest number of calls at once that is clean, to within a factor; 0 if not even the lowest one is.
+def largest(clean: Callable[[int], bool], *, lowest: int, highest: int, factor: float, steps: int) -> int:
+    """The largest number of calls at once that is clean; 0 if not even the lowest one is.
 
-    Doubles until it is too much, then halves the distance. More calls are taken to be no cleaner than fewer.
+    There is no sharp limit: near it a number is clean at one time and not at another, and a search that trusts each
+    answer ends wherever bad luck has sent it. So after doubling until it is too much, it goes up by the factor after each
+    clean one and down by it after each that is not (the up-and-down method, Dixon and Mood 1948). Where it has been in
+    so many steps, on average, one in two is clean.
     """
     good, bad = 0, lowest
     while bad <= highest and clean(bad):
         good, bad = bad, 2 * bad
     if good == 0:
         return 0
-    bad = min(bad, round(highest * precision))
-    while bad > good * precision:
-        middle = round(math.sqrt(good * bad))
-        good, bad = (middle, bad) if clean(middle) else (good, middle)
-    return good
+    level, before = math.sqrt(good * bad), None
+    has_turned = False
+    visited: list[float] = []
+    while len(visited) < steps:
+        level = min(max(level, lowest), highest)
+        is_clean = clean(round(level))
+        # The way to where it turns tells of where it began.
+        has_turned |= before not in (None, is_clean) or level in (lowest, highest)
+        if has_turned:
+            visited.append(math.log(level))
+        level, before = (level * factor if is_clean else level / factor), is_clean
+    return round(math.exp(sum(visited) / len(visited)))

@@ -1,13 +1,17 @@
 """What gRPC calls come to: shares, windows, and the search for the most calls at once."""
 
 import math
+import random
 import unittest
+from typing import Any
 
 from lab import experiment
 from lab.article002 import calls, rows
 from lab.article002.calls import Call
 from lab.article002.figures import figures
 from lab.bench import Row
+
+SEARCH: dict[str, Any] = {"lowest": 50, "highest": 20_000, "factor": 1.08, "steps": 16}
 
 
 def call(sent: float, replica: str = "app-1", code: str = "OK", seconds: float = 0.1) -> Call:
@@ -47,9 +51,15 @@ class CallsTest(unittest.TestCase):
     def test_search_finds_the_largest_clean_burst(self) -> None:
         for limit in (50, 99, 777, 4321, 20_000):
             with self.subTest(limit):
-                found = calls.largest(limit.__ge__, lowest=50, highest=20_000, precision=1.05)
-                self.assertTrue(limit / 1.06 <= found <= limit, found)
-        self.assertEqual(calls.largest(lambda _: False, lowest=50, highest=20_000, precision=1.05), 0)
+                found = calls.largest(limit.__ge__, **SEARCH)
+                self.assertTrue(limit / 1.06 <= found <= limit * 1.06, found)
+        self.assertEqual(calls.largest(lambda _: False, **SEARCH), 0)
+
+    def test_search_is_not_led_astray_by_a_limit_that_is_not_sharp(self) -> None:
+        for seed in range(50):
+            chance = random.Random(seed)
+            found = calls.largest(lambda size: size < 4000 * chance.lognormvariate(0, 0.1), **SEARCH)
+            self.assertTrue(4000 / 1.15 <= found <= 4000 * 1.15, found)
 
 
 class FiguresTest(unittest.TestCase):

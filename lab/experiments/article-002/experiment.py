@@ -95,11 +95,11 @@ def _bursts(player: _Player) -> None:
             player.record((), largest=_largest(made, **bench.settings["largest"]))
 
 
-def _largest(made: Stage, tries: int, **range_and_precision: Any) -> int:
+def _largest(made: Stage, tries: int, **search: Any) -> int:
     def clean(calls: int) -> bool:
         return any(not any(call.failed for call in made.burst(calls)) for _ in range(tries))
 
-    return reading.largest(clean, **range_and_precision)
+    return reading.largest(clean, **search)
 
 
 def _shares(player: _Player) -> None:
