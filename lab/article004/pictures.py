@@ -27,7 +27,7 @@ BOX_WIDTH = 0.8
 
 
 def draw(folder: Path, titles: dict[str, str]) -> Path:
-    """The pictures, beside their data; returns the article's: near beside far, of every site."""
+    """The pictures, beside their data; returns the article's, near beside far, of every site, if it is there."""
     prepare()
     rows = read_rows(folder / "raw.csv")
     loads = [row for row in rows if not row["page"]]
@@ -39,10 +39,12 @@ def draw(folder: Path, titles: dict[str, str]) -> Path:
         save(_grid(far, titles, lambda row: row["edge"], {}), folder / EDGES)
     if lossy:
         save(_grid(lossy, titles, lambda row: f"{row['edge']}, {_controller(titles, row)}", {}), folder / LOSSES)
+    if not loads:
+        return save(_pages(pages, titles), folder / "plot.svg")
     if pages:
         save(_pages(pages, titles), folder / BLOCKED)
     ours = [row for row in calm if row["edge"] == OURS]
-    return save(_grid(ours or calm or rows, titles, lambda row: row["variant"], titles), folder / "plot.svg")
+    return save(_grid(ours or calm or loads, titles, lambda row: row["variant"], titles), folder / "plot.svg")
 
 
 def _controller(titles: dict[str, str], row: Row) -> str:
