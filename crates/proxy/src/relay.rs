@@ -142,6 +142,7 @@ async fn stream(
     let Exchange { call, upload, download, .. } = exchange;
     let until = lease.until;
     let (mut seen, mut due) = (u64::MAX, until);
+    let mut taken = download.written;
     let mut long_from = if call.is_some() { clock::now() + grpc::LONG } else { Time::MAX };
     poll_fn(|cx| {
         lease.upload(cx, worker, client, upload)?;
@@ -160,19 +161,32 @@ async fn stream(
             seen = progress;
             let most =
                 if slow_client { terms.client.body_timeout } else { terms.backend().idle_timeout };
-            due = until.min(clock::now() + most);
+            let now = clock::now();
+            if taken != download.written {
+                taken = download.written;
+                client.takes(now);
+            }
+            due = until.min(now + most);
             client.deadline.set(due.min(long_from));
         }
-        ready!(client.deadline.poll(cx));
-        if long_from <= due && clock::now() < due {
-            record.becomes_long(worker);
-            long_from = Time::MAX;
-            client.deadline.set(due);
+        let now = loop {
             ready!(client.deadline.poll(cx));
-        }
-        Poll::Ready(Err(if clock::now() >= terms.deadline {
+            let now = clock::now();
+            if slow_client {
+                due = due.max(until.min(client.stalls_at(terms.client.body_timeout)));
+            }
+            if now >= due {
+                break now;
+            }
+            if now >= long_from {
+                record.becomes_long(worker);
+                long_from = Time::MAX;
+            }
+            client.deadline.set(due.min(long_from));
+        };
+        Poll::Ready(Err(if now >= terms.deadline {
             Failure::RequestTimeout
-        } else if clock::now() >= until {
+        } else if now >= until {
             Failure::AttemptTimeout
         } else if slow_client {
             Failure::BodyTimeout
@@ -260,21 +274,30 @@ pub(crate) async fn forward_interim(
     let Exchange { request, response, download, .. } = &mut *exchange;
     download.start(Framing::None, Framing::None);
     client.stream.put_head(response, &Manner::without_body(request.version), &mut download.out)?;
-    flush(client, exchange, terms.deadline.min(clock::now() + terms.client.body_timeout)).await
+    flush(client, exchange, terms.client.body_timeout, terms.deadline).await
 }
 
-/// Writes what is in the download.
+/// Writes what is in the download, to a client that takes something so often.
 async fn flush(
     client: &mut Client,
     exchange: &mut Exchange,
-    deadline: Time,
+    patience: Duration,
+    until: Time,
 ) -> Result<(), Failure> {
-    client.deadline.set(deadline);
+    client.deadline.set(until.min(clock::now() + patience));
     poll_fn(|cx| {
         if let Poll::Ready(done) = exchange.download.poll_flush(cx, &mut client.stream) {
+            client.takes(clock::now());
             return Poll::Ready(done.map_err(from_endpoint));
         }
-        client.deadline.poll(cx).map(|()| Err(Failure::BodyTimeout))
+        loop {
+            ready!(client.deadline.poll(cx));
+            let due = until.min(client.stalls_at(patience));
+            if clock::now() >= due {
+                return Poll::Ready(Err(Failure::BodyTimeout));
+            }
+            client.deadline.set(due);
+        }
     })
     .await
 }
@@ -376,8 +399,7 @@ async fn send_own(
     if put_own(client, exchange, body, keep_alive).is_err() {
         return After::Cut;
     }
-    let deadline = clock::now() + listener.client.body_timeout;
-    match flush(client, exchange, deadline).await {
+    match flush(client, exchange, listener.client.body_timeout, Time::MAX).await {
         Ok(()) if keep_alive => After::KeepAlive,
         Ok(()) => After::Close,
         Err(_) => After::Cut,

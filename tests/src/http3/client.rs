@@ -1,6 +1,7 @@
 //! A client of one connection.
 
 use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
 
 use anyhow::{Result, anyhow};
 use bytes::Bytes;
@@ -28,6 +29,17 @@ impl Client {
     /// A connection to the host `test`.
     pub async fn connect(address: SocketAddr, terms: &Terms) -> Result<Self> {
         let (endpoint, connecting) = begin(address, terms)?;
+        Self::over(endpoint, within("a handshake", connecting).await??).await
+    }
+
+    /// The same, by a client that lets so many bytes be under way to it, on all streams together.
+    pub async fn connect_narrowly(address: SocketAddr, terms: &Terms, window: u32) -> Result<Self> {
+        let mut transport = quinn::TransportConfig::default();
+        transport.receive_window(window.into());
+        let mut config = terms.quic()?;
+        config.transport_config(Arc::new(transport));
+        let endpoint = Endpoint::client("127.0.0.1:0".parse()?)?;
+        let connecting = endpoint.connect_with(config, address, "test")?;
         Self::over(endpoint, within("a handshake", connecting).await??).await
     }
 

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use bytes::Buf;
+use http::HeaderValue;
+use serde_json::json;
 use tests::{Behaviour, Endpoint, Result, Step, http3, idle, within};
 use tokio::time::interval;
 
@@ -51,6 +53,45 @@ async fn a_slow_reader_of_much_costs_little() -> Result {
     eprintln!("{} KiB more for {} MiB on its way", growth / KIBIBYTE, LENGTH / MEBIBYTE);
     assert_eq!(length, LENGTH);
     ensure!(growth < MOST_GROWTH, "{growth} bytes more");
+    Ok(())
+}
+
+/// On a slow line streams wait for one another: who has got nothing for longer than a client may take nothing is served
+/// all the same while one that is more urgent gets something. Once none gets anything, they are given up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_waits_for_its_turn_is_no_slow_client() -> Result {
+    const PATIENCE: Duration = Duration::from_millis(300);
+    let endpoint = Endpoint::start(vec![Step::AnswerPattern(LENGTH)]).await?;
+    let policy = json!({ "timeouts": { "body": format!("{}ms", PATIENCE.as_millis()) } });
+    let site = Site::guarded(&[endpoint.address], policy).await?;
+    let window = 64 * KIBIBYTE as u32;
+    let client =
+        http3::Client::connect_narrowly(site.sheave.address(), &site.terms, window).await?;
+    let begin = async |priority| {
+        let mut head = http3::get("/");
+        head.headers_mut().insert("priority", HeaderValue::from_static(priority));
+        let (mut sending, receiving) = client.begin(head).await?;
+        sending.finish().await?;
+        Ok::<_, anyhow::Error>((sending, receiving))
+    };
+    let (_first_sending, mut first) = begin("u=0").await?;
+    ensure!(within("a head", first.recv_response()).await??.status() == 200);
+    let (_second_sending, mut second) = begin("u=7").await?;
+
+    let mut ticks = interval(PATIENCE / 20);
+    for _ in 0..80 {
+        ticks.tick().await;
+        ensure!(within("a piece", first.recv_data()).await??.is_some());
+    }
+    first.stop_sending(h3::error::Code::H3_REQUEST_CANCELLED);
+    drop(first);
+    ensure!(within("a head", second.recv_response()).await??.status() == 200);
+    ensure!(within("a piece", second.recv_data()).await??.is_some());
+
+    // Nobody reads any more.
+    site.sheave.idle().await?;
+    let lines = site.sheave.access_log(2).await?;
+    ensure!(lines[1]["error.type"] == "body_timeout", "{}", lines[1]);
     Ok(())
 }
 

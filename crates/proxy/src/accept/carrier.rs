@@ -36,6 +36,8 @@ pub(super) struct Carrier {
     pub(super) accepted: Time,
     /// What the client has been refused, on any stream.
     pub(super) refused: Rc<RefCell<Refused>>,
+    /// When the client last took anything, on any stream.
+    pub(super) taken: Rc<Cell<Time>>,
     /// When it will be old; `None`: never.
     pub(super) leave_at: Option<Time>,
     /// Whether there has been a request.
@@ -52,7 +54,7 @@ impl Carrier {
     pub(super) fn new(worker: &Rc<Worker>, arrival: Arrival) -> Self {
         let origin = Rc::new(arrival.origin());
         let Arrival { peer, destination, bound, greeting, accepted, refused, .. } = arrival;
-        let live = worker.live();
+        let (live, now) = (worker.live(), clock::now());
         let max_age = live.listener(&bound).and_then(|it| it.client.connection_max_age);
         let leave_at = max_age.map(|age| accepted + jitter(age, &mut worker.rng.borrow_mut()));
         Self {
@@ -64,10 +66,11 @@ impl Carrier {
             destination,
             accepted,
             refused: Rc::new(RefCell::new(refused)),
+            taken: Rc::new(Cell::new(now)),
             leave_at,
             has_begun: Cell::new(false),
             open: Cell::new(0),
-            ended: Cell::new(clock::now()),
+            ended: Cell::new(now),
             waiting: RefCell::default(),
         }
     }

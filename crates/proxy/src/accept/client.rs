@@ -1,6 +1,6 @@
 //! A client's connection as its requests see it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -44,6 +44,8 @@ pub(crate) struct Client {
     pub(crate) accepted: Time,
     /// What it has been refused, on any stream of its connection.
     pub(crate) refused: Rc<RefCell<Refused>>,
+    /// When it last took anything, on any stream of its connection.
+    pub(super) taken: Rc<Cell<Time>>,
     /// When the last thing happened.
     pub(crate) since: Time,
     pub(super) seen_tick: u32,
@@ -80,6 +82,7 @@ impl Client {
             destination,
             accepted,
             refused: Rc::new(RefCell::new(refused)),
+            taken: Rc::new(Cell::new(now)),
             since: now,
             seen_tick: u32::MAX,
             has_served: false,
@@ -101,6 +104,7 @@ impl Client {
             destination: carrier.destination,
             accepted: carrier.accepted,
             refused: Rc::clone(&carrier.refused),
+            taken: Rc::clone(&carrier.taken),
             since,
             seen_tick: u32::MAX,
             has_served: false,
@@ -219,6 +223,17 @@ impl Client {
                 }
             }
         }
+    }
+
+    /// It takes something of a response.
+    pub(crate) fn takes(&self, now: Time) {
+        self.taken.set(now);
+    }
+
+    /// When a client that takes no more has been waited for long enough. On a slow line the streams of a connection wait
+    /// for one another: none has stalled while any of them moves.
+    pub(crate) fn stalls_at(&self, patience: Duration) -> Time {
+        self.taken.get() + patience
     }
 
     /// Awaits `future`, but not beyond `deadline` and not for a client that has gone.
