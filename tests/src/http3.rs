@@ -5,7 +5,7 @@
 use bytes::{BufMut, Bytes};
 use h3::client::RequestStream;
 use h3::error::StreamError;
-use http::Request;
+use http::{HeaderValue, Request};
 
 use crate::http2::Body;
 
@@ -36,6 +36,13 @@ pub async fn read(stream: &mut Receiving) -> Result<Body, StreamError> {
 /// A GET of this path from the host `test`.
 pub fn get(path: &str) -> Request<()> {
     Request::get(format!("https://test{path}")).body(()).expect("a path")
+}
+
+/// The same, as urgent as this says (RFC 9218): `u=0` before all else.
+pub fn get_by_priority(path: &str, priority: &'static str) -> Request<()> {
+    let mut request = get(path);
+    request.headers_mut().insert("priority", HeaderValue::from_static(priority));
+    request
 }
 
 /// A POST to this path of the host `test`.

@@ -287,7 +287,10 @@ async fn flush(
     client.deadline.set(until.min(clock::now() + patience));
     poll_fn(|cx| {
         if let Poll::Ready(done) = exchange.download.poll_flush(cx, &mut client.stream) {
-            client.takes(clock::now());
+            // Who has gone takes nothing, and others of its connection must not wait for longer because of it.
+            if done.is_ok() {
+                client.takes(clock::now());
+            }
             return Poll::Ready(done.map_err(from_endpoint));
         }
         loop {

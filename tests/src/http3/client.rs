@@ -28,7 +28,7 @@ pub struct Client {
 impl Client {
     /// A connection to the host `test`.
     pub async fn connect(address: SocketAddr, terms: &Terms) -> Result<Self> {
-        let (endpoint, connecting) = begin(address, terms)?;
+        let (endpoint, connecting) = begin(address, terms.quic()?)?;
         Self::over(endpoint, within("a handshake", connecting).await??).await
     }
 
@@ -38,8 +38,7 @@ impl Client {
         transport.receive_window(window.into());
         let mut config = terms.quic()?;
         config.transport_config(Arc::new(transport));
-        let endpoint = Endpoint::client("127.0.0.1:0".parse()?)?;
-        let connecting = endpoint.connect_with(config, address, "test")?;
+        let (endpoint, connecting) = begin(address, config)?;
         Self::over(endpoint, within("a handshake", connecting).await??).await
     }
 
@@ -49,7 +48,7 @@ impl Client {
         address: SocketAddr,
         terms: &Terms,
     ) -> Result<(Self, quinn::ZeroRttAccepted)> {
-        let (endpoint, connecting) = begin(address, terms)?;
+        let (endpoint, connecting) = begin(address, terms.quic()?)?;
         let early = connecting.into_0rtt();
         let (connection, accepted) = early.map_err(|_none| anyhow!("nothing was left"))?;
         Ok((Self::over(endpoint, connection).await?, accepted))
@@ -124,8 +123,11 @@ impl Drop for Client {
 }
 
 /// A port of its own, and the first packets.
-pub(super) fn begin(address: SocketAddr, terms: &Terms) -> Result<(Endpoint, quinn::Connecting)> {
+pub(super) fn begin(
+    address: SocketAddr,
+    config: quinn::ClientConfig,
+) -> Result<(Endpoint, quinn::Connecting)> {
     let endpoint = Endpoint::client("127.0.0.1:0".parse()?)?;
-    let connecting = endpoint.connect_with(terms.quic()?, address, "test")?;
+    let connecting = endpoint.connect_with(config, address, "test")?;
     Ok((endpoint, connecting))
 }

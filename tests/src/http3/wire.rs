@@ -34,7 +34,7 @@ pub struct Wire {
 impl Wire {
     /// A connection to the host `test`, with empty SETTINGS.
     pub async fn connect(address: SocketAddr, terms: &Terms) -> Result<Self> {
-        let (endpoint, connecting) = client::begin(address, terms)?;
+        let (endpoint, connecting) = client::begin(address, terms.quic()?)?;
         let connection = within("a handshake", connecting).await??;
         let mut control = connection.open_uni().await?;
         control.write_all(&[code::CONTROL]).await?;

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use bytes::Buf;
-use http::HeaderValue;
 use serde_json::json;
 use tests::{Behaviour, Endpoint, Result, Step, http3, idle, within};
 use tokio::time::interval;
@@ -68,8 +67,7 @@ async fn who_waits_for_its_turn_is_no_slow_client() -> Result {
     let client =
         http3::Client::connect_narrowly(site.sheave.address(), &site.terms, window).await?;
     let begin = async |priority| {
-        let mut head = http3::get("/");
-        head.headers_mut().insert("priority", HeaderValue::from_static(priority));
+        let head = http3::get_by_priority("/", priority);
         let (mut sending, receiving) = client.begin(head).await?;
         sending.finish().await?;
         Ok::<_, anyhow::Error>((sending, receiving))

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::ensure;
 use bytes::Buf;
-use http::HeaderValue;
 use serde_json::json;
 use tests::http3::Receiving;
 use tests::scene::{addresses, endpoints};
@@ -67,8 +66,7 @@ async fn what_is_urgent_comes_first() -> Result {
 
 /// The answer to a GET of this priority, of which the head has come.
 async fn answer_of(client: &http3::Client, priority: &'static str) -> Result<Receiving> {
-    let mut head = http3::get("/");
-    head.headers_mut().insert("priority", HeaderValue::from_static(priority));
+    let head = http3::get_by_priority("/", priority);
     let (mut sending, mut receiving) = within("a stream", client.begin(head)).await??;
     sending.finish().await?;
     within("a head", receiving.recv_response()).await??;
