@@ -48,9 +48,11 @@ def rounds(bench: Bench) -> Iterator[Round]:
     settings = bench.settings
     wanted = bench.only or settings.get(f"{bench.extent}_variants") or [each["id"] for each in settings["variants"]]
     chosen = variants.read(settings["variants"], wanted)
-    for sample in range(1, bench.setting("samples") + 1):
+    usual = bench.setting("samples")
+    samples = {variant.id: variant.samples(usual) for variant in chosen}
+    for sample in range(1, max(samples.values()) + 1):
         for variant in chosen:
-            if variant.played_in(sample):
+            if sample <= samples[variant.id]:
                 chance = random.Random(f"{settings['seed']} {sample} {variant.id}")
                 turns = [Turn(variant, *which, sample) for which in _everything(bench, variant)]
                 yield Round(variant, chance.getrandbits(63), chance.sample(turns, len(turns)))

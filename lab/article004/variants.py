@@ -26,17 +26,17 @@ class Variant:
     protocols: tuple[str, ...] = ()
     # The share of packets that are lost, in each direction.
     loss: float = 0.0
-    # Fewer than there are repetitions, where each takes long.
-    at_most_samples: int | None = None
+    # Samples for each that a run has: fewer where a load takes long, more where loads differ much.
+    samples_for_one: float = 1.0
 
     def conditions(self, mbit: float, queue_kib: int) -> Conditions:
         """The same both ways."""
         way = Direction(self.rtt_ms / 2, mbit, queue_kib, self.loss)
         return Conditions(way, way)
 
-    def played_in(self, sample: int) -> bool:
-        """Samples count from 1."""
-        return self.at_most_samples is None or sample <= self.at_most_samples
+    def samples(self, usual: int) -> int:
+        """One at least."""
+        return max(1, round(usual * self.samples_for_one))
 
 
 def read(settings: Sequence[dict[str, Any]], wanted: Sequence[str]) -> list[Variant]:

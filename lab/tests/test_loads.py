@@ -76,6 +76,14 @@ class SettingsTest(unittest.TestCase):
         near = [turn for turn in turns if turn.variant.id == "near"]
         self.assertEqual(len(near), 25 * 3 * 3 * 5)
 
+    def test_variant_has_its_own_number_of_samples(self) -> None:
+        for extent, usual, often, seldom in (("usual", 25, 100, 10), ("full", 50, 200, 20)):
+            samples: dict[str, int] = {}
+            for each in plan.rounds(self.bench(extent)):
+                samples[each.variant.id] = samples.get(each.variant.id, 0) + 1
+            self.assertEqual(samples["far"], usual)
+            self.assertEqual((samples["loss-cubic-often"], samples["loss-cubic-medium"]), (often, seldom))
+
     def test_visit_is_done_with_its_last_page(self) -> None:
         first = {"variant": "blocked", "edge": "sheave", "site": "small", "protocol": NEW, "page": FIRST, "sample": 1}
         self.assertEqual(rows.done([first]), set())
