@@ -61,6 +61,9 @@ class Suite:
             "Dir::State::Status": status,
             "Dir::Cache": self._folder / "cache",
             "Acquire::Languages": "none",
+            # A list that cannot be fetched is an error: without it apt would only say later that it knows no such package.
+            "Acquire::Retries": "3",
+            "APT::Update::Error-Mode": "any",
             # The download user of apt cannot write to the cache of this repository.
             "APT::Sandbox::User": "",
         }

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab.balancers import Site as Place
-from lab.balancers import listening
+from lab.balancers import listening, nginx
 from lab.child import Child
-from lab.debian import Suite
 
 SHORT_BYTES, LONG_BYTES = 1_400, 141_000
 
@@ -128,9 +127,5 @@ def start_backend(place: Place) -> tuple[str, Child]:
     address = place.choose_address()
     path = place.folder / "nginx.conf"
     path.write_text(CONFIGURATION.format(user="user root;", folder=place.folder, address=address))
-    argv = [*_program(), "-c", path, "-p", place.folder, "-e", "stderr"]
+    argv = [*nginx.program(), "-c", path, "-p", place.folder, "-e", "stderr"]
     return address, place.start("backend", argv, listening(address))
-
-
-def _program() -> list[str | Path]:
-    return Suite("forky").program("nginx", "usr/sbin/nginx")

@@ -99,7 +99,7 @@ STREAMS = 128
 
 
 def prepare() -> str:
-    done = subprocess.run([*_program(), "-v"], check=True, capture_output=True, text=True)
+    done = subprocess.run([*program(), "-v"], check=True, capture_output=True, text=True)
     found = re.search(r"nginx/(\d+\.\d+\.\d+)", done.stderr)
     return found.group(1) if found else done.stderr.strip()
 
@@ -139,7 +139,7 @@ def start(task: Task, site: Site) -> Running:
         os.kill(child.pid, signal.SIGHUP)
 
     write(task.endpoints)
-    argv = [*_program(), "-c", path, "-p", site.folder, "-e", "stderr"]
+    argv = [*program(), "-c", path, "-p", site.folder, "-e", "stderr"]
     child = site.start("nginx", argv, listening(address))
     return Running(address, child, set_endpoints)
 
@@ -162,5 +162,6 @@ def _certificate(task: Task) -> str:
     return CERTIFICATE.format(chain=task.certificate.chain, key=task.certificate.key)
 
 
-def _program() -> list[str | Path]:
+def program() -> list[str | Path]:
+    """The words of a command that runs it; fetched if it is not there."""
     return Suite("forky").program("nginx", "usr/sbin/nginx")

@@ -8,6 +8,7 @@ from lab.article004.figures import NEW, RETURNING, WITHOUT, figures
 from lab.article004.plan import Turn
 from lab.article004.rows import FIRST, NEXT
 from lab.article004.stage import Stage, stage
+from lab.balancers import nginx
 from lab.bench import Bench, Progress
 from lab.figure import Figure
 from lab.testbed import cluster, link, other_work
@@ -25,7 +26,8 @@ def obstacle() -> str | None:
 
 
 def prepare() -> dict[str, str]:
-    return {"browser": browser.version()}
+    # Whatever the edges are, nginx is behind them: fetched now, for the run has no network but its own.
+    return {"browser": browser.version(), "backend": nginx.prepare()}
 
 
 def run(bench: Bench) -> dict[str, Figure]:
