@@ -22,6 +22,12 @@ const FIRST_DATAGRAMS: f64 = 10.0;
 const FIRST_BYTES: f64 = 14_720.0;
 /// Datagrams that may be under way however much gets lost.
 const LEAST_DATAGRAMS: f64 = 2.0;
+/// Whoever receives may wait with acknowledging (RFC 9000 §13.2.1): a browser says one for ten datagrams, or after 25 ms.
+/// What has arrived then still counts as under way. The window is for what the path carries in a round trip; so much more
+/// may be under way, at most.
+const MOST_STRETCH: f64 = 1.25;
+/// Datagrams over which it is seen how long they wait.
+const STRETCH_OVER: f64 = 64.0;
 
 /// Gives each path a controller of its own.
 pub(super) struct CubicFactory;
@@ -47,6 +53,8 @@ struct Cubic {
     plateau: f64,
     /// `None`: begins with the next acknowledgement.
     growth: Option<Growth>,
+    /// How many round trips pass until a datagram is acknowledged, on average.
+    stretch: f64,
 }
 
 /// Growth in congestion avoidance, since it began.
@@ -74,6 +82,7 @@ impl Cubic {
             prior_window: 0.0,
             plateau: 0.0,
             growth: None,
+            stretch: 1.0,
         }
     }
 
@@ -87,6 +96,7 @@ impl Cubic {
 
     /// The window was in use and these bytes have arrived.
     fn acknowledged(&mut self, now: Instant, sent: Instant, bytes: u64, rtt: Duration) {
+        self.see_wait(now.saturating_duration_since(sent), rtt);
         if self.is_of_before(sent) {
             return;
         }
@@ -108,6 +118,19 @@ impl Cubic {
             let target = growth.curve(growth.elapsed + rtt, self.datagram).clamp(self.window, most);
             self.window += (target - self.window) * rounds;
         }
+    }
+
+    /// An acknowledgement came so long after what it is for. The round trip is without what its sender waited, as it says.
+    fn see_wait(&mut self, wait: Duration, rtt: Duration) {
+        if !rtt.is_zero() {
+            // One that somebody slept over says little of the next ones.
+            let stretch = wait.div_duration_f64(rtt).min(2.0);
+            self.stretch += (stretch - self.stretch) / STRETCH_OVER;
+        }
+    }
+
+    fn most_under_way(&self) -> f64 {
+        self.window * self.stretch.clamp(1.0, MOST_STRETCH)
     }
 
     /// There was less to send than the window has room for: it was not tried, and stays.
@@ -200,7 +223,7 @@ impl Controller for Cubic {
     }
 
     fn window(&self) -> u64 {
-        self.window as u64
+        self.most_under_way() as u64
     }
 
     fn clone_box(&self) -> Box<dyn Controller> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use gateway::snapshot::CongestionControl;
 use quinn_proto::congestion::{BbrConfig, ControllerFactory};
-use quinn_proto::{IdleTimeout, TransportConfig, VarInt};
+use quinn_proto::{IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
 
 use super::cubic::CubicFactory;
 
@@ -22,6 +22,8 @@ const LEAST_UNACKNOWLEDGED: u64 = 256 * 1024;
 const MOST_UNACKNOWLEDGED: u64 = 4 * 1024 * 1024;
 /// The sizes of datagrams in which connections begin; more is tried out (RFC 8899).
 const FIRST_DATAGRAM: u16 = 1200;
+/// The largest that is tried: an Ethernet frame's worth over IPv4, and as much as browsers take.
+const LARGEST_DATAGRAM: u16 = 1472;
 
 /// What differs from connection to connection.
 pub(super) struct Terms {
@@ -37,6 +39,8 @@ pub(super) struct Terms {
 
 impl Terms {
     pub(super) fn config(&self) -> Arc<TransportConfig> {
+        let mut larger = MtuDiscoveryConfig::default();
+        larger.upper_bound(LARGEST_DATAGRAM);
         let mut config = TransportConfig::default();
         // A century is for ever.
         let idle =
@@ -51,6 +55,7 @@ impl Terms {
             .send_window(LEAST_UNACKNOWLEDGED)
             .crypto_buffer_size(CRYPTO_BUFFER)
             .initial_mtu(FIRST_DATAGRAM)
+            .mtu_discovery_config(Some(larger))
             .datagram_receive_buffer_size(None)
             .congestion_controller_factory(self.controllers());
         Arc::new(config)

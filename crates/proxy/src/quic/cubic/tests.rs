@@ -1,5 +1,7 @@
 //! The window against the formulas of RFC 9438, and laws that hold whatever happens.
 
+use std::collections::VecDeque;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -204,6 +206,64 @@ fn larger_datagrams_raise_what_is_left_at_least() {
     assert_eq!(cubic.window(), 2904);
 }
 
+/// In a window of so many datagrams, of which so many are acknowledged at a time, and none that waits for others longer
+/// than this: how many windows arrive in a second.
+fn windows_a_second(at_a_time: usize, most_wait: Duration) -> f64 {
+    const DATAGRAMS: f64 = 12.0;
+    const SECONDS: u32 = 60;
+    let mut path = Path::new();
+    let begin = path.now;
+    path.cubic.window = DATAGRAMS * f64::from(DATAGRAM);
+    path.cubic.slow_start_until = 0.0;
+    // When they were sent: those on their way, and those that have arrived.
+    let (mut sent, mut arrived) = (VecDeque::new(), VecDeque::new());
+    let mut acknowledged = 0.0;
+    while path.now < begin + SECONDS * Duration::from_secs(1) {
+        let room = path.cubic.window() / u64::from(DATAGRAM);
+        if (sent.len() + arrived.len()) < room as usize {
+            sent.push_back(path.now);
+        }
+        while sent.front().is_some_and(|at| *at + ROUND <= path.now) {
+            arrived.extend(sent.pop_front());
+        }
+        let is_due = arrived.front().is_some_and(|at| *at + ROUND + most_wait <= path.now);
+        if is_due || arrived.len() >= at_a_time {
+            for at in arrived.drain(..) {
+                path.cubic.acknowledged(path.now, at, DATAGRAM.into(), ROUND);
+                acknowledged += 1.0;
+            }
+            // That it grows is not what is asked here.
+            path.cubic.window = DATAGRAMS * f64::from(DATAGRAM);
+        }
+        path.now += Duration::from_millis(1);
+    }
+    acknowledged / DATAGRAMS / f64::from(SECONDS)
+}
+
+#[test]
+fn who_acknowledges_late_gets_no_less() {
+    let at_once = windows_a_second(1, Duration::ZERO);
+    near(at_once, 10.0, 0.2);
+    near(windows_a_second(2, Duration::from_millis(25)), at_once, 0.6);
+    near(windows_a_second(10, Duration::from_millis(25)), at_once, 0.6);
+    // Whoever waits for longer than that is not followed.
+    let never = windows_a_second(usize::MAX, Duration::from_millis(80));
+    assert!(never < at_once * 0.85, "{never}");
+    assert!(never > at_once * 0.6, "{never}");
+}
+
+#[test]
+fn one_late_acknowledgement_moves_little() {
+    let mut path = Path::new();
+    let sent = path.now;
+    path.now += Duration::from_secs(60);
+    path.cubic.acknowledged(path.now, sent, DATAGRAM.into(), ROUND);
+    near(path.cubic.most_under_way() / path.cubic.window, 1.0, 0.02);
+    // Nor does one for which there is no round trip yet.
+    path.cubic.acknowledged(path.now, sent, DATAGRAM.into(), Duration::ZERO);
+    near(path.cubic.most_under_way() / path.cubic.window, 1.0, 0.02);
+}
+
 /// What can happen to a path, a little later than what happened before.
 #[derive(Clone, Debug)]
 enum Event {
@@ -252,6 +312,8 @@ proptest! {
                 }
             }
             prop_assert!((2400.0..=most + 0.001).contains(&path.cubic.window));
+            let stretch = path.cubic.most_under_way() / path.cubic.window;
+            prop_assert!((0.999..=1.251).contains(&stretch), "{stretch}");
         }
     }
 }
