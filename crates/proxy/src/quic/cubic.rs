@@ -4,6 +4,7 @@
 //! then stands still for rounds, which costs much where packets get lost at random. See docs/internals/quic.md.
 
 use std::any::Any;
+use std::f64::consts::LN_2;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -28,6 +29,12 @@ const LEAST_DATAGRAMS: f64 = 2.0;
 const MOST_STRETCH: f64 = 1.25;
 /// Datagrams over which it is seen how long they wait.
 const STRETCH_OVER: f64 = 64.0;
+/// The library sends 1.25 windows in a round trip, evenly (RFC 9002 §7.7). By what has been acknowledged until then a window
+/// grows 1.9 times a round; to double, as it is to in slow start (§7.3.1), takes 2 ln 2 of them.
+const DOUBLING: f64 = 2.0 * LN_2 / 1.25;
+/// The smoothed round trip, by which the library goes, begins with what a client takes to start: until it has come down
+/// to what the path takes, slow start makes up for it, so many times at most.
+const MOST_OUTDATED: f64 = 2.0;
 
 /// Gives each path a controller of its own.
 pub(super) struct CubicFactory;
@@ -55,6 +62,8 @@ struct Cubic {
     growth: Option<Growth>,
     /// How many round trips pass until a datagram is acknowledged, on average.
     stretch: f64,
+    /// The same of the newest one; `None`: there is none yet.
+    newest: Option<f64>,
 }
 
 /// Growth in congestion avoidance, since it began.
@@ -83,6 +92,7 @@ impl Cubic {
             plateau: 0.0,
             growth: None,
             stretch: 1.0,
+            newest: None,
         }
     }
 
@@ -126,11 +136,18 @@ impl Cubic {
             // One that somebody slept over says little of the next ones.
             let stretch = wait.div_duration_f64(rtt).min(2.0);
             self.stretch += (stretch - self.stretch) / STRETCH_OVER;
+            self.newest = Some(stretch);
         }
     }
 
     fn most_under_way(&self) -> f64 {
-        self.window * self.stretch.clamp(1.0, MOST_STRETCH)
+        let waiting = self.stretch.clamp(1.0, MOST_STRETCH);
+        match self.newest {
+            Some(newest) if self.window < self.slow_start_until => {
+                self.window * waiting.max(DOUBLING / newest.clamp(1.0 / MOST_OUTDATED, 1.0))
+            }
+            _ => self.window * waiting,
+        }
     }
 
     /// There was less to send than the window has room for: it was not tried, and stays.
