@@ -26,8 +26,8 @@ class Variant:
     protocols: tuple[str, ...] = ()
     # The share of packets that are lost, in each direction.
     loss: float = 0.0
-    # Samples for each that a run has: fewer where a load takes long, more where loads differ much.
-    samples_for_one: float = 1.0
+    # Samples for each that the others have: more where loads differ much.
+    samples_for_one: int = 1
 
     def conditions(self, mbit: float, queue_kib: int) -> Conditions:
         """The same both ways."""
@@ -35,8 +35,7 @@ class Variant:
         return Conditions(way, way)
 
     def samples(self, usual: int) -> int:
-        """One at least."""
-        return max(1, round(usual * self.samples_for_one))
+        return usual * self.samples_for_one
 
 
 def read(settings: Sequence[dict[str, Any]], wanted: Sequence[str]) -> list[Variant]:

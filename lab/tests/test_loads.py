@@ -77,12 +77,11 @@ class SettingsTest(unittest.TestCase):
         self.assertEqual(len(near), 25 * 3 * 3 * 5)
 
     def test_variant_has_its_own_number_of_samples(self) -> None:
-        for extent, usual, often, seldom in (("usual", 25, 100, 10), ("full", 50, 200, 20)):
+        for extent, usual, often in (("usual", 25, 100), ("full", 50, 200)):
             samples: dict[str, int] = {}
             for each in plan.rounds(self.bench(extent)):
                 samples[each.variant.id] = samples.get(each.variant.id, 0) + 1
-            self.assertEqual(samples["far"], usual)
-            self.assertEqual((samples["loss-cubic-often"], samples["loss-cubic-medium"]), (often, seldom))
+            self.assertEqual((samples["far"], samples["loss-cubic-often"]), (usual, often))
 
     def test_visit_is_done_with_its_last_page(self) -> None:
         first = {"variant": "blocked", "edge": "sheave", "site": "small", "protocol": NEW, "page": FIRST, "sample": 1}
