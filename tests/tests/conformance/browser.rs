@@ -47,7 +47,10 @@ async fn a_browser_comes_by_http3_at_once() -> Result {
     }
     let site = Site::of(page()?).await?;
     let went = went_by(&site, &site.port()).await?;
-    ensure!(went == json!({ "page": ["h3"], "again": ["h3"] }), "{went}");
+    // It asks more than once if what it notes of a request comes late.
+    let again = went["again"].as_array().context("a list")?;
+    let all_by_h3 = !again.is_empty() && again.iter().all(|by| by == "h3");
+    ensure!(went["page"] == json!(["h3"]) && all_by_h3, "{went}");
     Ok(())
 }
 
