@@ -64,6 +64,27 @@ async fn what_is_urgent_comes_first() -> Result {
     Ok(())
 }
 
+/// Two long answers that are as urgent take turns, though one was asked for first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn equals_share_what_the_path_carries() -> Result {
+    const LENGTH: u64 = 32 << 20;
+    let server = Endpoint::start(vec![Step::AnswerPattern(LENGTH)]).await?;
+    let site = Site::of(&[server.address]).await?;
+    let client = site.client().await?;
+    let mut reading = JoinSet::new();
+    let counts = [Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0))];
+    for count in &counts {
+        let (mut answer, count) = (answer_of(&client, "u=3").await?, count.clone());
+        reading.spawn(async move { read(&mut answer, &count).await });
+    }
+    within("the first to be done", reading.join_next()).await?.expect("two")??;
+    let least = counts.iter().map(|count| count.load(Ordering::Relaxed)).min();
+    ensure!(least > Some(LENGTH / 2), "{least:?} bytes of the other one");
+    within("the other one", reading.join_next()).await?.expect("two")??;
+    assert_eq!(counts.map(|count| count.load(Ordering::Relaxed)), [LENGTH; 2]);
+    Ok(())
+}
+
 /// The answer to a GET of this priority, of which the head has come.
 async fn answer_of(client: &http3::Client, priority: &'static str) -> Result<Receiving> {
     let head = http3::get_by_priority("/", priority);

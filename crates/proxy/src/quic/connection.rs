@@ -155,6 +155,13 @@ impl State {
         transport::most_unacknowledged(self.proto.congestion_state().window())
     }
 
+    /// From here on the stream goes after what its equals have written.
+    pub(super) fn begin_portion(&mut self, id: StreamId, priority: i32) {
+        let place = self.precedence.place(priority);
+        // What is over goes nowhere.
+        self.proto.send_stream(id).set_priority(place).unwrap_or_default();
+    }
+
     /// Does what writes on a stream of this priority, with the room that such a stream has.
     ///
     /// Room comes free for all alike. What goes first finds some more, so that what does not, which has taken the rest

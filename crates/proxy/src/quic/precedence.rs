@@ -4,14 +4,25 @@ use std::collections::BTreeMap;
 
 use quinn_proto::{Dir, StreamId};
 
-/// How many streams with both directions are open of each priority: the others stay open, and say little.
+/// Of streams of one priority each sends a portion of what was written, then the next one does. By datagrams they would
+/// share more evenly, and who receives fifty of them would have fifty to wake for as many datagrams.
 #[derive(Default)]
-pub(super) struct Precedence(BTreeMap<i32, u32>);
+pub(super) struct Precedence {
+    /// How many streams with both directions are open of each priority: the others stay open, and say little.
+    open: BTreeMap<i32, u32>,
+    /// Counts portions, of all priorities.
+    portions: u32,
+}
+
+/// Bits of a place that say which portion it is.
+const PORTION_BITS: u32 = 27;
+/// Beyond these priorities are alike.
+const MOST_PRIORITY: i32 = 15;
 
 impl Precedence {
     pub(super) fn enter(&mut self, id: StreamId, priority: i32) {
         if id.dir() == Dir::Bi {
-            *self.0.entry(priority).or_default() += 1;
+            *self.open.entry(priority).or_default() += 1;
         }
     }
 
@@ -19,17 +30,25 @@ impl Precedence {
         if id.dir() == Dir::Uni {
             return;
         }
-        if let Some(open) = self.0.get_mut(&priority) {
+        if let Some(open) = self.open.get_mut(&priority) {
             *open -= 1;
             if *open == 0 {
-                self.0.remove(&priority);
+                self.open.remove(&priority);
             }
         }
     }
 
+    /// Where a stream of this priority stands that begins a portion, as the library counts: what is higher goes first.
+    pub(super) fn place(&mut self, priority: i32) -> i32 {
+        // After so many one goes before those that began earlier, and after the next one all is as it should be.
+        self.portions = (self.portions + 1) % (1 << PORTION_BITS);
+        let portions = i32::try_from(self.portions).unwrap_or_default();
+        priority.clamp(-MOST_PRIORITY, MOST_PRIORITY) * (1 << PORTION_BITS) - portions
+    }
+
     /// Streams of this priority go before others that are open, and no others before them.
     pub(super) fn leads(&self, priority: i32) -> bool {
-        self.0.len() > 1 && self.0.last_key_value().is_some_and(|(&most, _)| most == priority)
+        self.open.len() > 1 && self.open.last_key_value().is_some_and(|(&most, _)| most == priority)
     }
 }
 
@@ -58,6 +77,29 @@ mod tests {
     }
 
     #[test]
+    fn who_began_a_portion_earlier_goes_before_its_equals_alone() {
+        let mut precedence = Precedence::default();
+        let places = [0, 0, -9, 6, 0, -9, 6].map(|priority| precedence.place(priority));
+        let [first, second, late, urgent, third, later, urgent_too] = places;
+        let in_order = [urgent, urgent_too, first, second, third, late, later];
+        assert!(in_order.is_sorted_by(|before, after| before > after), "{places:?}");
+    }
+
+    #[test]
+    fn a_count_that_is_full_begins_anew_within_its_priority() {
+        let last = (1 << PORTION_BITS) - 1;
+        let most =
+            |priority| Precedence { portions: last, ..Precedence::default() }.place(priority);
+        let least =
+            |priority| Precedence { portions: last - 1, ..Precedence::default() }.place(priority);
+        for priority in -MOST_PRIORITY..MOST_PRIORITY {
+            assert!(most(priority) > least(priority));
+            assert!(most(priority) < least(priority + 1), "{priority}");
+        }
+        assert_eq!(least(i32::MIN), least(-MOST_PRIORITY));
+    }
+
+    #[test]
     fn streams_of_one_direction_do_not_count() {
         let [control, request] =
             [Dir::Uni, Dir::Bi].map(|direction| StreamId::new(Side::Server, direction, 0));
@@ -67,6 +109,6 @@ mod tests {
         assert!(!precedence.leads(6));
         precedence.leave(control, 0);
         precedence.leave(request, 6);
-        assert!(precedence.0.is_empty());
+        assert!(precedence.open.is_empty());
     }
 }

@@ -17,6 +17,8 @@ use crate::quic::{Closed, Connection};
 
 /// Writes of several pieces that are not longer than this are copied once, and kept as one.
 const GATHERED: usize = 4096;
+/// What a stream may write before others of its priority go first.
+const PORTION: usize = 64 * 1024;
 /// Where streams begin.
 const FIRST_PRIORITY: i32 = 0;
 /// For what a stream is reset whose task has gone: H3_REQUEST_CANCELLED (RFC 9114 §8.1).
@@ -41,6 +43,8 @@ pub(crate) struct SendStream {
     id: StreamId,
     /// Its place among those of the connection; the library forgets it with the stream.
     priority: i32,
+    /// What it may still write in its place.
+    portion_left: usize,
     /// It is finished, reset, or stopped.
     over: bool,
 }
@@ -57,7 +61,13 @@ pub(crate) struct RecvStream {
 impl SendStream {
     pub(super) fn new(connection: &Connection, id: StreamId) -> Self {
         connection.0.state.borrow_mut().precedence.enter(id, FIRST_PRIORITY);
-        Self { connection: Rc::clone(&connection.0), id, priority: FIRST_PRIORITY, over: false }
+        Self {
+            connection: Rc::clone(&connection.0),
+            id,
+            priority: FIRST_PRIORITY,
+            portion_left: 0,
+            over: false,
+        }
     }
 
     /// Writes as much of the slices as there is room for.
@@ -92,8 +102,13 @@ impl SendStream {
         if let Some(closed) = state.closed {
             return Poll::Ready(Err(StreamEnd::Connection(closed)));
         }
+        if self.portion_left == 0 {
+            self.portion_left = PORTION;
+            state.begin_portion(self.id, self.priority);
+        }
         match state.with_room_of(self.priority, write) {
             Ok(count) => {
+                self.portion_left = self.portion_left.saturating_sub(count);
                 self.connection.note();
                 Poll::Ready(Ok(count))
             }
@@ -157,8 +172,7 @@ impl SendStream {
         let state = &mut *self.connection.state.borrow_mut();
         state.precedence.leave(self.id, std::mem::replace(&mut self.priority, priority));
         state.precedence.enter(self.id, priority);
-        // What is over goes nowhere.
-        state.proto.send_stream(self.id).set_priority(priority).unwrap_or_default();
+        state.begin_portion(self.id, priority);
     }
 }
 

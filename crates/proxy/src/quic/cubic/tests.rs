@@ -264,7 +264,9 @@ fn growth_in_a_round(smoothed: Duration) -> f64 {
         }
         let tick = ROUND / 1000;
         credit += 1.25 * path.cubic.most_under_way() * tick.div_duration_f64(smoothed);
-        while credit >= DATAGRAM.into() && (sent.len() as u64 + 1) * 1200 <= path.cubic.window() {
+        while credit >= DATAGRAM.into()
+            && (sent.len() as u64 + 1) * u64::from(DATAGRAM) <= path.cubic.window()
+        {
             sent.push_back(path.now);
             credit -= f64::from(DATAGRAM);
         }
