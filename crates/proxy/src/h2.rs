@@ -13,5 +13,8 @@ pub(crate) mod response;
 pub(crate) mod frames;
 /// A stream as its request sees it.
 mod message;
+/// In which order responses are handed over.
+mod turns;
 
 pub(crate) use message::Message;
+pub(crate) use turns::{Turn, Turns};

@@ -1,6 +1,7 @@
 //! Each stream is a request of its own: where it goes, and how many there may be.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::ensure;
@@ -37,6 +38,43 @@ async fn one_connection_is_balanced_by_requests() -> Result {
     for response in responses {
         ensure!(within("an answer", http2::Client::response(response)).await??.status() == 200);
     }
+    Ok(())
+}
+
+/// Long answers of one connection take turns, also with one that nobody reads.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_share_what_the_connection_carries() -> Result {
+    const LENGTH: u64 = 32 << 20;
+    let server = Endpoint::start(vec![Step::AnswerPattern(LENGTH)]).await?;
+    let site = Site::of(&[server.address], &[]).await?;
+    let mut settings = h2::client::Builder::new();
+    // What is not read takes its stream's part of it.
+    settings.initial_connection_window_size(1 << 20);
+    let client = http2::Client::connect_with(site.sheave.address(), &settings).await?;
+    let mut answers = begin(&client, 4).await?;
+    let unread = within("a head", answers.pop().expect("four")).await??;
+    let given_up = answers.pop().expect("three");
+    drop(within("a head", given_up).await??);
+    let mut reading = JoinSet::new();
+    let counts = [Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0))];
+    for (answer, count) in answers.into_iter().zip(&counts) {
+        let count = count.clone();
+        reading.spawn(async move {
+            let mut body = within("a head", answer).await??.into_body();
+            while let Some(piece) = within("a piece", body.data()).await? {
+                let length = piece?.len();
+                body.flow_control().release_capacity(length)?;
+                count.fetch_add(length as u64, Ordering::Relaxed);
+            }
+            Ok::<_, anyhow::Error>(())
+        });
+    }
+    within("the first to be done", reading.join_next()).await?.expect("two")??;
+    let least = counts.iter().map(|count| count.load(Ordering::Relaxed)).min();
+    ensure!(least > Some(LENGTH / 2), "{least:?} bytes of the other one");
+    within("the other one", reading.join_next()).await?.expect("two")??;
+    assert_eq!(counts.map(|count| count.load(Ordering::Relaxed)), [LENGTH; 2]);
+    drop(unread);
     Ok(())
 }
 

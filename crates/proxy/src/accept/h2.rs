@@ -128,7 +128,8 @@ async fn talk(worker: &Rc<Worker>, mut client: Client) -> Option<Fault> {
     let (stream, mut deadline, mut arrival) = client.into_parts();
     arrival.destination = arrival.destination.or_else(|| stream.local_addr().ok());
     let meter = Rc::new(RefCell::new(Meter::new(streams, clock::now())));
-    let wire = Wire::new(stream, ahead, Rc::clone(&meter));
+    let turns = Rc::default();
+    let wire = Wire::new(stream, ahead, Rc::clone(&meter), Rc::clone(&turns));
     let mut handshake = pin!(builder.handshake(wire));
     // The preface is there; only our own settings may have to wait for room.
     let begun = poll_fn(|cx| match handshake.as_mut().poll(cx) {
@@ -136,7 +137,7 @@ async fn talk(worker: &Rc<Worker>, mut client: Client) -> Option<Fault> {
         Poll::Pending => deadline.poll(cx).map(|()| None),
     });
     let frames = begun.await?.ok()?;
-    let mut talk = Talk::new(frames, Carrier::new(worker, arrival), meter);
+    let mut talk = Talk::new(frames, Carrier::new(worker, arrival), meter, turns);
     poll_fn(|cx| talk.poll(cx, &mut deadline)).await
 }
 

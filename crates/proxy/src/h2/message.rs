@@ -18,9 +18,11 @@ use crate::dial::attempt::RESPONSE_LIMITS;
 use crate::failure::Failure;
 use crate::head::{Fields, RequestHead, ResponseHead};
 use crate::stream::{Broken, Manner};
+use crate::sys::Tied;
 
 use super::fields::{read_trailers, write_trailers};
 use super::response;
+use super::turns::Turn;
 
 /// One request and its response.
 pub(crate) struct Message {
@@ -33,6 +35,8 @@ pub(crate) struct Message {
     unfinished: Reason,
     /// The peer, or its connection, has ended the stream before its time.
     broken: Option<Broken>,
+    /// Among the responses to a client; requests to an endpoint have none.
+    turn: Option<Tied<Turn>>,
 }
 
 enum Reading {
@@ -51,10 +55,12 @@ enum Writing {
 
 impl Message {
     /// A client's request, whose head has been read.
-    pub(crate) fn from_client(body: RecvStream, response: SendResponse<Bytes>) -> Self {
+    pub(crate) fn from_client(body: RecvStream, response: SendResponse<Bytes>, turn: Turn) -> Self {
         let reading = if body.is_end_stream() { Reading::Ended } else { Reading::Body(body) };
         // Nothing else tells the client that what it got is not whole.
-        Self::new(reading, Writing::Head(response), Reason::INTERNAL_ERROR)
+        let mut message = Self::new(reading, Writing::Head(response), Reason::INTERNAL_ERROR);
+        message.turn = Some(Tied::new(turn));
+        message
     }
 
     /// A request to an endpoint, whose head has been sent, and is all of it if `is_whole`.
@@ -69,7 +75,7 @@ impl Message {
 
     fn new(reading: Reading, writing: Writing, unfinished: Reason) -> Self {
         let (data, trailers, broken) = (Bytes::new(), None, None);
-        Self { reading, writing, data, trailers, unfinished, broken }
+        Self { reading, writing, data, trailers, unfinished, broken, turn: None }
     }
 
     /// How the stream was ended before its time, as far as that has been seen.
@@ -193,7 +199,19 @@ impl Message {
         };
         let wanted = slices.iter().map(|slice| slice.len()).sum();
         debug_assert!(wanted > 0, "there would be nothing to wait for");
-        let sent = ready!(poll_room(cx, body, wanted)).and_then(|room| {
+        let room = poll_room(cx, body, wanted);
+        if let Some(turn) = &mut self.turn {
+            match room {
+                Poll::Pending => turn.pass(),
+                Poll::Ready(Ok(_)) if turn.poll(cx).is_pending() => {
+                    // It does not wait for room, which would tell it of a reset.
+                    ready!(self.poll_gone(cx));
+                    return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+                }
+                Poll::Ready(_) => {}
+            }
+        }
+        let sent = ready!(room).and_then(|room| {
             let count = wanted.min(room);
             let ends = is_last && count == wanted;
             body.send_data(first(slices, count), ends)?;
@@ -201,6 +219,9 @@ impl Message {
         });
         Poll::Ready(match sent {
             Ok((count, ends)) => {
+                if let Some(turn) = &mut self.turn {
+                    turn.took(count);
+                }
                 if ends {
                     self.writing = Writing::Ended;
                 }

@@ -17,6 +17,7 @@ use super::wire::Wire;
 use crate::accept::carrier::Carrier;
 use crate::clock;
 use crate::deadline::Deadline;
+use crate::h2::{Turn, Turns};
 
 /// A client of which nothing has been heard for so long is asked whether it is still there, if anything is under way.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -30,6 +31,7 @@ pub(super) struct Talk {
     frames: Connection<Wire, Bytes>,
     carrier: Rc<Carrier>,
     meter: Rc<RefCell<Meter>>,
+    turns: Rc<Turns>,
     phase: Phase,
     /// A head has been coming in since then.
     head_since: Option<Time>,
@@ -61,12 +63,14 @@ impl Talk {
         mut frames: Connection<Wire, Bytes>,
         carrier: Carrier,
         meter: Rc<RefCell<Meter>>,
+        turns: Rc<Turns>,
     ) -> Self {
         Self {
             pings: frames.ping_pong(),
             frames,
             carrier: Rc::new(carrier),
             meter,
+            turns,
             phase: Phase::Serving,
             head_since: None,
             fault: None,
@@ -95,7 +99,7 @@ impl Talk {
                     }
                     carrier.worker.count_request(&mut self.seen_tick);
                     self.streams_met += 1;
-                    serving::begin(carrier, request, response);
+                    serving::begin(carrier, request, response, Turn::new(&self.turns));
                     continue;
                 }
                 Poll::Ready(Some(Err(error))) => {
@@ -103,7 +107,7 @@ impl Talk {
                     return Poll::Ready(self.fault.or_else(|| Fault::found(&error, amid_head)));
                 }
                 Poll::Ready(None) => return Poll::Ready(self.fault),
-                Poll::Pending => {}
+                Poll::Pending => self.turns.flushed(),
             }
             if self.takes_leave() {
                 continue;

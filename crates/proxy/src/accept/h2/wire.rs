@@ -9,6 +9,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::meter::Meter;
+use crate::h2::Turns;
 use crate::stream::Stream;
 
 /// What a client may still send when all has been sent to it.
@@ -21,17 +22,29 @@ pub(super) struct Wire {
     ahead: Vec<u8>,
     taken: usize,
     meter: Rc<RefCell<Meter>>,
+    turns: Rc<Turns>,
     /// All has been sent: what still comes is dropped, and not more than this of it.
     dropping: Option<usize>,
 }
 
 impl Wire {
-    pub(super) fn new(stream: Stream, ahead: Vec<u8>, meter: Rc<RefCell<Meter>>) -> Self {
-        Self { stream, ahead, taken: 0, meter, dropping: None }
+    pub(super) fn new(
+        stream: Stream,
+        ahead: Vec<u8>,
+        meter: Rc<RefCell<Meter>>,
+        turns: Rc<Turns>,
+    ) -> Self {
+        Self { stream, ahead, taken: 0, meter, turns, dropping: None }
     }
 
-    fn sent(&self, count: io::Result<usize>) -> io::Result<usize> {
-        count.inspect(|count| self.meter.borrow_mut().sent(*count))
+    fn sent(&self, count: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Ok(count)) = count {
+            self.meter.borrow_mut().sent(count);
+            self.turns.written(Some(count));
+        } else {
+            self.turns.written(None);
+        }
+        count
     }
 }
 
@@ -80,8 +93,8 @@ impl AsyncWrite for Wire {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        let count = ready!(Pin::new(&mut this.stream).poll_write(cx, bytes));
-        Poll::Ready(this.sent(count))
+        let count = Pin::new(&mut this.stream).poll_write(cx, bytes);
+        this.sent(count)
     }
 
     fn poll_write_vectored(
@@ -90,8 +103,8 @@ impl AsyncWrite for Wire {
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        let count = ready!(Pin::new(&mut this.stream).poll_write_vectored(cx, slices));
-        Poll::Ready(this.sent(count))
+        let count = Pin::new(&mut this.stream).poll_write_vectored(cx, slices);
+        this.sent(count)
     }
 
     fn is_write_vectored(&self) -> bool {

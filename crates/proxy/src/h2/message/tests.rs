@@ -1,6 +1,7 @@
 //! Messages over connections in memory, with `h2` at the other end.
 
 use std::future::{Future, poll_fn};
+use std::rc::Rc;
 use std::time::Duration;
 
 use ::h2::{client, server};
@@ -39,7 +40,7 @@ impl Scene {
         let (response, body) = requests.send_request(Request::new(()), false).unwrap();
         let (request, respond) = incoming.accept().await.unwrap().unwrap();
         spawn_local(async move { poll_fn(|cx| incoming.poll_closed(cx)).await });
-        let message = Message::from_client(request.into_body(), respond);
+        let message = Message::from_client(request.into_body(), respond, Turn::new(&Rc::default()));
         Self { message, response, body }
     }
 

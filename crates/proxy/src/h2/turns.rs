@@ -1,0 +1,217 @@
+//! In which order the responses of one connection are handed over for sending: in portions, who began one first going
+//! first.
+//!
+//! The library sends a frame of each stream that has something to send, and then the next of each. A browser would have
+//! fifty responses to wake readers for all the time, and all of them would come to their ends at once, when nothing is
+//! left to do while it reads them. So hardly more is handed over at a time than one response may have of it.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+/// What a response may hand over before others go first.
+const PORTION: usize = 64 * 1024;
+/// When so much has been handed over and not been written, all wait.
+const MOST_AHEAD: usize = 64 * 1024;
+
+/// The responses of a connection.
+#[derive(Default)]
+pub(crate) struct Turns(RefCell<State>);
+
+/// The first of those that wait has been woken whenever it may go on.
+#[derive(Default)]
+struct State {
+    /// Handed over and not written, or less: frames' headers count as written too.
+    ahead: usize,
+    /// The connection takes no more now.
+    is_blocked: bool,
+    /// Portions that have been begun.
+    portions: u64,
+    /// Those that have something to hand over, and room with the client, by their portions.
+    waiting: BTreeMap<u64, Waker>,
+}
+
+/// A response among those of its connection.
+pub(crate) struct Turn {
+    turns: Rc<Turns>,
+    portion: u64,
+    /// What it may still hand over of that.
+    left: usize,
+}
+
+impl Turns {
+    /// So much has been written, of whatever kind; `None`: the connection takes no more now.
+    pub(crate) fn written(&self, bytes: Option<usize>) {
+        let state = &mut *self.0.borrow_mut();
+        state.is_blocked = bytes.is_none();
+        state.ahead = state.ahead.saturating_sub(bytes.unwrap_or_default());
+        state.wake_first();
+    }
+
+    /// The library has written what it could: all, unless the connection takes no more. What was handed over by a stream
+    /// that has been reset since will not be.
+    pub(crate) fn flushed(&self) {
+        let state = &mut *self.0.borrow_mut();
+        if !state.is_blocked && std::mem::take(&mut state.ahead) > 0 {
+            state.wake_first();
+        }
+    }
+}
+
+impl State {
+    fn wake_first(&self) {
+        if self.ahead < MOST_AHEAD
+            && let Some((_, waker)) = self.waiting.first_key_value()
+        {
+            waker.wake_by_ref();
+        }
+    }
+
+    fn leave(&mut self, portion: u64) {
+        if self.waiting.remove(&portion).is_some() {
+            self.wake_first();
+        }
+    }
+}
+
+impl Turn {
+    pub(crate) fn new(turns: &Rc<Turns>) -> Self {
+        Self { turns: Rc::clone(turns), portion: 0, left: 0 }
+    }
+
+    /// Ready when it may hand something over: then it does, or passes.
+    pub(crate) fn poll(&mut self, cx: &Context<'_>) -> Poll<()> {
+        let state = &mut *self.turns.0.borrow_mut();
+        if self.left == 0 {
+            self.left = PORTION;
+            state.portions += 1;
+            self.portion = state.portions;
+        }
+        let first = state.waiting.first_key_value().map_or(self.portion, |(&first, _)| first);
+        if self.portion <= first && state.ahead < MOST_AHEAD {
+            return Poll::Ready(());
+        }
+        state.waiting.insert(self.portion, cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// It has handed over so much.
+    pub(crate) fn took(&mut self, bytes: usize) {
+        self.left = self.left.saturating_sub(bytes);
+        let state = &mut *self.turns.0.borrow_mut();
+        state.ahead += bytes;
+        state.waiting.remove(&self.portion);
+        state.wake_first();
+    }
+
+    /// It has nothing to hand over now, or may not.
+    pub(crate) fn pass(&mut self) {
+        self.turns.0.borrow_mut().leave(self.portion);
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.pass();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::task::Wake;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Task(AtomicU32);
+
+    impl Wake for Task {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A response and its task.
+    struct Response {
+        turn: Turn,
+        task: Arc<Task>,
+    }
+
+    impl Response {
+        fn of(turns: &Rc<Turns>) -> Self {
+            Self { turn: Turn::new(turns), task: Arc::default() }
+        }
+
+        /// Whether it could hand over so much.
+        fn hands_over(&mut self, bytes: usize) -> bool {
+            let waker = self.task.clone().into();
+            let is_due = self.turn.poll(&Context::from_waker(&waker)).is_ready();
+            if is_due {
+                self.turn.took(bytes);
+            }
+            is_due
+        }
+
+        /// Whether it has been woken since it was asked last.
+        fn is_woken(&self) -> bool {
+            self.task.0.swap(0, Ordering::Relaxed) > 0
+        }
+    }
+
+    fn responses<const N: usize>() -> (Rc<Turns>, [Response; N]) {
+        let turns = Rc::default();
+        let responses = std::array::from_fn(|_| Response::of(&turns));
+        (turns, responses)
+    }
+
+    #[test]
+    fn who_began_a_portion_first_ends_it_first() {
+        let (turns, [mut one, mut other]) = responses();
+        assert!(one.hands_over(PORTION / 2));
+        assert!(other.hands_over(PORTION / 2));
+        assert!(!other.hands_over(1) && !one.hands_over(1));
+        turns.written(Some(PORTION));
+        assert!(one.is_woken() && !other.is_woken());
+        assert!(!other.hands_over(1), "not before the other one");
+        assert!(one.hands_over(PORTION / 2));
+        assert!(other.is_woken());
+        // What one has now is a portion that it began later.
+        assert!(!one.hands_over(1));
+        assert!(other.hands_over(PORTION / 2) && !one.is_woken());
+        turns.written(Some(1));
+        assert!(one.is_woken() && one.hands_over(1));
+    }
+
+    #[test]
+    fn nobody_waits_for_who_does_not_go_on() {
+        let (turns, [mut first, mut passing, mut leaving, mut last]) = responses();
+        assert!(first.hands_over(PORTION));
+        for waiting in [&mut passing, &mut leaving, &mut last] {
+            assert!(!waiting.hands_over(1));
+        }
+        turns.written(Some(1));
+        assert!(passing.is_woken() && !leaving.is_woken());
+        passing.turn.pass();
+        assert!(leaving.is_woken() && !last.is_woken());
+        drop(leaving);
+        assert!(last.is_woken() && last.hands_over(1));
+    }
+
+    #[test]
+    fn what_will_not_be_written_is_waited_for_no_longer_than_the_rest() {
+        let (turns, [mut reset, mut other]) = responses();
+        assert!(reset.hands_over(PORTION));
+        assert!(!other.hands_over(1));
+        turns.written(None);
+        turns.flushed();
+        assert!(!other.is_woken(), "there is no room");
+        turns.written(Some(100));
+        assert!(other.is_woken());
+        turns.written(Some(0));
+        turns.flushed();
+        assert!(other.is_woken() && other.hands_over(PORTION));
+    }
+}
