@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ class Bench:
     notes: list[str] = field(default_factory=list)
     # The variants that were asked for; empty is all that the extent has.
     only: tuple[str, ...] = ()
+    _recording: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     @property
     def quick(self) -> bool:
@@ -49,9 +51,10 @@ class Bench:
         return self.settings.get(f"{self.extent}_{name}", self.settings[name])
 
     def record(self, row: Row) -> None:
-        """Keeps a row, on disk at once: what is interrupted has its data up to there."""
-        self.append("raw.csv", [row])
-        self.rows.append(row)
+        """Keeps a row, on disk at once: what is interrupted has its data up to there. From any thread."""
+        with self._recording:
+            self.append("raw.csv", [row])
+            self.rows.append(row)
 
     def append(self, name: str, rows: Sequence[Row]) -> None:
         """Adds rows of the same columns to a CSV file of the run."""
@@ -77,9 +80,14 @@ class Progress:
         self._done = 0
         self._began = time.monotonic()
         self._live = sys.stderr.isatty()
+        self._stepping = threading.Lock()
 
     def step(self, what: str) -> None:
-        """One step is done. On a terminal the line is rewritten; elsewhere there is one for each tenth."""
+        """One step is done, in any thread. On a terminal the line is rewritten; elsewhere there is one for each tenth."""
+        with self._stepping:
+            self._step(what)
+
+    def _step(self, what: str) -> None:
         self._done += 1
         elapsed = time.monotonic() - self._began
         left = elapsed / self._done * (self._steps - self._done)

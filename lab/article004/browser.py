@@ -132,6 +132,10 @@ class Browser:
             raise ChildFailed(f"the browser's driver ended{self._child.log_end()}")
         return json.loads(line)
 
+    def give_up(self) -> None:
+        """Whoever waits for an answer gets none."""
+        self._child.ask_to_end()
+
     def stop(self) -> None:
         self._child.stop()
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass, replace
 from itertools import product
 
 from lab.article004 import rows, variants
@@ -42,20 +42,28 @@ class Round:
     seed: int
     turns: Sequence[Turn]
 
+    def without(self, known: Set[rows.Key]) -> Round:
+        """What is left of it."""
+        return replace(self, turns=[turn for turn in self.turns if turn.key not in known])
 
-def rounds(bench: Bench) -> Iterator[Round]:
-    """The same for the same seed, so that a run that was cut off can go on."""
+
+def rounds(bench: Bench) -> Iterator[Sequence[Round]]:
+    """Those that are played at the same time; the same for the same seed, so that a run that was cut off can go on."""
     settings = bench.settings
     wanted = bench.only or settings.get(f"{bench.extent}_variants") or [each["id"] for each in settings["variants"]]
     chosen = variants.read(settings["variants"], wanted)
     usual = bench.setting("samples")
-    samples = {variant.id: variant.samples(usual) for variant in chosen}
-    for sample in range(1, max(samples.values()) + 1):
+    for sample in range(1, max(variant.samples(usual) for variant in chosen) + 1):
         for variant in chosen:
-            if sample <= samples[variant.id]:
-                chance = random.Random(f"{settings['seed']} {sample} {variant.id}")
-                turns = [Turn(variant, *which, sample) for which in _everything(bench, variant)]
-                yield Round(variant, chance.getrandbits(63), chance.sample(turns, len(turns)))
+            samples, at_once = range(1, variant.samples(usual) + 1), variant.samples_at_once
+            if sample in samples[::at_once]:
+                yield [_round(bench, variant, each) for each in samples[sample - 1 :][:at_once]]
+
+
+def _round(bench: Bench, variant: Variant, sample: int) -> Round:
+    chance = random.Random(f"{bench.settings['seed']} {sample} {variant.id}")
+    turns = [Turn(variant, *which, sample) for which in _everything(bench, variant)]
+    return Round(variant, chance.getrandbits(63), chance.sample(turns, len(turns)))
 
 
 def _everything(bench: Bench, variant: Variant) -> Iterator[tuple[str, Site, str]]:

@@ -1,4 +1,4 @@
-"""A client with a browser at one end of a line; edges and the one backend behind them at the other."""
+"""Clients with browsers, each at the end of a line; edges and the one backend behind them at the other."""
 
 from __future__ import annotations
 
@@ -12,22 +12,21 @@ from pathlib import Path
 
 from lab import certificate
 from lab.article004 import sites
-from lab.article004.browser import Browser
+from lab.article004.client import Client
 from lab.balancers import Running, Site, Task, balancer
 from lab.certificate import Certificate
 from lab.child import Child
-from lab.testbed import hosts
 from lab.testbed.cgroups import Group
-from lab.testbed.hosts import Host
-from lab.testbed.link import Conditions, Link
 
-EDGE, CLIENT = "10.99.0.1", "10.99.0.2"
+NETWORK = "10.99.0"
+EDGE = f"{NETWORK}.1"
+FIRST_CLIENT = 2
 FIRST_PORT = 8443
 BACKEND = "backend"
 
 
 class Stage:
-    """One for a whole run; the line and the edges change."""
+    """One for a whole run; edges and clients come as they are needed."""
 
     def __init__(self, top: Group, folder: Path, closing: ExitStack) -> None:
         self._top = top
@@ -35,19 +34,17 @@ class Stage:
         self._closing = closing
         self._edges: dict[tuple[str, str], Running] = {}
         self._certificate = certificate.make(folder)
-        self._client = Host("client", CLIENT, top.child("client"), folder)
-        self._link = Link(self._client, EDGE, top.child("link"), folder)
-        # The host first: one of the line's devices is its link.
-        closing.callback(self._link.remove)
-        closing.callback(self._client.remove)
+        self._clients: list[Client] = []
         self._backend, self._backend_child = sites.start_backend(self._place(BACKEND))
         closing.callback(self._backend_child.stop)
-        self.browser = Browser(self._client, EDGE, pin(self._certificate), folder)
-        closing.callback(self.browser.stop)
 
-    def use(self, conditions: Conditions, congestion_control: str, seed: int) -> None:
-        """From here on the line is like this."""
-        self._link.use(conditions, congestion_control, seed)
+    def clients(self, count: int) -> Sequence[Client]:
+        """So many; whoever is not there yet comes, and stays to the end."""
+        while (number := len(self._clients)) < count:
+            name, address = f"client-{number + 1}", f"{NETWORK}.{FIRST_CLIENT + number}"
+            folder = self._folder / name
+            self._clients.append(Client(name, address, EDGE, pin(self._certificate), self._top, folder, self._closing))
+        return self._clients[:count]
 
     def edge(self, name: str, congestion_control: str) -> int:
         """The port of an edge whose QUIC uses this; it is started where it is not there, and runs to the end."""
@@ -70,34 +67,15 @@ class Stage:
     def _launch(self, name: str, argv: Sequence[object], log: Path) -> Child:
         return Child(self._top.child(name).create().entering(argv), log)
 
-    def udp_dropped(self) -> int:
-        """Datagrams that had arrived at the client, and found no room at who was to read them."""
-        names, values = (
-            line.split()[1:]
-            for line in Path(f"/proc/{self._client.pid}/net/snmp").read_text().splitlines()
-            if line.startswith("Udp:")
-        )
-        return int(dict(zip(names, values, strict=True))["RcvbufErrors"])
-
-    @contextmanager
-    def without_udp(self) -> Iterator[None]:
-        """Datagrams of the client get lost, and nobody is told."""
-        rule = f"INPUT --in-interface {self._client.name} --protocol udp --jump DROP"
-        hosts.run_on_node(["iptables", "--wait", "5", "--append", *rule.split()], "")
-        try:
-            yield
-        finally:
-            hosts.run_on_node(["iptables", "--wait", "5", "--delete", *rule.split()], "")
-
     def cpu_seconds(self) -> float:
         """Of everything that runs for the lab."""
         return self._top.cpu_seconds()
 
     def check(self) -> None:
         """Raises if something that has to run has ended."""
-        self._link.check()
-        for child in (self._backend_child, *(running.child for running in self._edges.values())):
-            child.check()
+        children = (self._backend_child, *(running.child for running in self._edges.values()))
+        for each in (*self._clients, *children):
+            each.check()
 
 
 @contextmanager

@@ -28,6 +28,8 @@ class Variant:
     loss: float = 0.0
     # Samples for each that the others have: more where loads differ much.
     samples_for_one: int = 1
+    # So many of them at the same time, each over a line of its own: where pages wait for packets and hardly for CPU.
+    samples_at_once: int = 1
 
     def conditions(self, mbit: float, queue_kib: int) -> Conditions:
         """The same both ways."""

@@ -1,5 +1,6 @@
 """What page loads come to: nothing is dropped, and nothing counts that came by something else."""
 
+import itertools
 import random
 import tempfile
 import unittest
@@ -71,7 +72,7 @@ class SettingsTest(unittest.TestCase):
     def test_resumed_run_has_the_same_order_and_every_sample_once(self) -> None:
         plans = [list(plan.rounds(self.bench())) for _ in range(2)]
         self.assertEqual(*plans)
-        turns = [turn for each in plans[0] for turn in each.turns]
+        turns = [turn for each in itertools.chain(*plans[0]) for turn in each.turns]
         self.assertEqual(len(turns), len({turn.key for turn in turns}))
         near = [turn for turn in turns if turn.variant.id == "near"]
         self.assertEqual(len(near), 25 * 3 * 3 * 5)
@@ -79,9 +80,23 @@ class SettingsTest(unittest.TestCase):
     def test_variant_has_its_own_number_of_samples(self) -> None:
         for extent, usual, often in (("usual", 25, 100), ("full", 50, 200)):
             samples: dict[str, int] = {}
-            for each in plan.rounds(self.bench(extent)):
+            for each in itertools.chain(*plan.rounds(self.bench(extent))):
                 samples[each.variant.id] = samples.get(each.variant.id, 0) + 1
             self.assertEqual((samples["far"], samples["loss-cubic-often"]), (usual, often))
+
+    def test_samples_of_one_variant_alone_are_played_at_once(self) -> None:
+        at_once: dict[str, list[int]] = {}
+        for together in plan.rounds(self.bench()):
+            (id,) = {each.variant.id for each in together}
+            at_once.setdefault(id, []).append(len(together))
+            self.assertEqual(len({each.seed for each in together}), len(together), "each line loses other packets")
+        self.assertEqual(at_once["far"], 25 * [1])
+        self.assertEqual(at_once["loss-cubic-medium"], [4, 4, 4, 4, 4, 4, 1])
+
+    def test_round_that_was_cut_off_goes_on_with_what_is_left(self) -> None:
+        ((first,), *_) = plan.rounds(self.bench())
+        left = first.without({turn.key for turn in first.turns[:40]})
+        self.assertEqual((left.turns, left.seed), (first.turns[40:], first.seed))
 
     def test_visit_is_done_with_its_last_page(self) -> None:
         first = {"variant": "blocked", "edge": "sheave", "site": "small", "protocol": NEW, "page": FIRST, "sample": 1}
@@ -89,7 +104,7 @@ class SettingsTest(unittest.TestCase):
         self.assertEqual(rows.done([first, {**first, "page": NEXT}]), {("blocked", "sheave", "small", NEW, 1)})
 
     def test_orders_of_samples_differ(self) -> None:
-        rounds = plan.rounds(self.bench())
+        rounds = itertools.chain(*plan.rounds(self.bench()))
         near = [[turn.key[:-1] for turn in each.turns] for each in rounds if each.variant.id == "near"]
         self.assertNotEqual(near[0], near[1])
         self.assertEqual(sorted(near[0]), sorted(near[1]))

@@ -1,0 +1,54 @@
+"""A client: a browser on a host of its own, at the far end of a line of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from lab.article004.browser import Browser
+from lab.testbed import hosts
+from lab.testbed.cgroups import Group
+from lab.testbed.hosts import Host
+from lab.testbed.link import Conditions, Link
+
+
+class Client:
+    """One of those who load at the same time; the line changes."""
+
+    def __init__(self, name: str, address: str, edge: str, pin: str, top: Group, folder: Path, closing: ExitStack) -> None:
+        folder.mkdir()
+        self._host = Host(name, address, top.child(name), folder)
+        self._link = Link(self._host, edge, top.child(f"{name}-link"), folder)
+        # The host first: one of the line's devices is its link.
+        closing.callback(self._link.remove)
+        closing.callback(self._host.remove)
+        self.browser = Browser(self._host, edge, pin, folder)
+        closing.callback(self.browser.stop)
+
+    def use(self, conditions: Conditions, congestion_control: str, seed: int) -> None:
+        """From here on the line is like this."""
+        self._link.use(conditions, congestion_control, seed)
+
+    def udp_dropped(self) -> int:
+        """Datagrams that had arrived here, and found no room at who was to read them."""
+        names, values = (
+            line.split()[1:]
+            for line in Path(f"/proc/{self._host.pid}/net/snmp").read_text().splitlines()
+            if line.startswith("Udp:")
+        )
+        return int(dict(zip(names, values, strict=True))["RcvbufErrors"])
+
+    @contextmanager
+    def without_udp(self) -> Iterator[None]:
+        """Datagrams of this client get lost, and nobody is told."""
+        rule = f"INPUT --in-interface {self._host.name} --protocol udp --jump DROP"
+        hosts.run_on_node(["iptables", "--wait", "5", "--append", *rule.split()], "")
+        try:
+            yield
+        finally:
+            hosts.run_on_node(["iptables", "--wait", "5", "--delete", *rule.split()], "")
+
+    def check(self) -> None:
+        """Raises if the line has ended."""
+        self._link.check()
