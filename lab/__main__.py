@@ -63,7 +63,7 @@ def _run(arguments: argparse.Namespace) -> int:
     for claim in outcome.claims:
         print(claim)
     print(f"raw data, summary and plot: {outcome.folder}")
-    return 0 if outcome.holds else 1
+    return 0 if outcome.holds else 2
 
 
 def _plot(arguments: argparse.Namespace) -> int:
@@ -88,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("list", help="list the experiments")
     command.set_defaults(command=_list)
 
-    command = commands.add_parser("run", help="run one; exit code 1 if a claim falls short")
+    command = commands.add_parser("run", help="run one; exit code 2 if a claim falls short")
     command.add_argument("name", metavar="NAME")
     extent = command.add_mutually_exclusive_group()
     extent.add_argument(
