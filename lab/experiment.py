@@ -62,13 +62,18 @@ class Experiment:
         No claim is about that.
         """
         settings = copy.deepcopy(self.settings)
-        cases = settings.get("cases", [])
-        if not cases or not all("against" in case for case in cases):
-            raise Unknown(f"{self.name} has no cases in which one balancer stands against another")
-        for case in [*cases, settings["idle"]]:
-            now, then = case["arms"][0], f"{case['arms'][0]}-before"
-            case["arms"], case["against"] = [now, then], [then]
-            settings["arms"][then] = {**settings["arms"][now], "program": before}
+        if (cases := settings.get("cases", [])) and all("against" in case for case in cases):
+            for case in [*cases, settings["idle"]]:
+                now, then = case["arms"][0], f"{case['arms'][0]}-before"
+                case["arms"], case["against"] = [now, then], [then]
+                settings["arms"][then] = {**settings["arms"][now], "program": before}
+        elif (variants := settings.get("variants", [])) and all("edges" in variant for variant in variants):
+            settings["builds"] = {"sheave-before": before}
+            for variant in variants:
+                variant["edges"] = ["sheave", *settings["builds"]]
+            settings.pop("quick_edges", None)
+        else:
+            raise Unknown(f"{self.name} has nothing in which one balancer stands against another")
         settings["balancers"] = {"sheave": settings["balancers"]["sheave"]}
         return replace(self, settings=settings, expectations=())
 

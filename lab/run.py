@@ -48,7 +48,8 @@ def run(
     raise_open_files()
     described = environment.describe(network_used, versions)
 
-    terms = {"extent": extent, "only": list(only), "commit": described["commit"], "versions": versions}
+    builds = {name: str(program) for name, program in experiment.settings.get("builds", {}).items()}
+    terms = {"extent": extent, "only": list(only), "commit": described["commit"], "versions": versions, "builds": builds}
     bench = _resumed(experiment, extent, only, terms) if resume else _begun(experiment, extent, only, terms)
     if bench.quick:
         bench.note("A quick run: too few rounds to stand for a claim.")

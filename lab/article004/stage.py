@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -28,8 +28,9 @@ BACKEND = "backend"
 class Stage:
     """One for a whole run; edges and clients come as they are needed."""
 
-    def __init__(self, top: Group, folder: Path, closing: ExitStack) -> None:
+    def __init__(self, top: Group, builds: Mapping[str, Path], folder: Path, closing: ExitStack) -> None:
         self._top = top
+        self._builds = builds
         self._folder = folder
         self._closing = closing
         self._edges: dict[tuple[str, str], Running] = {}
@@ -54,15 +55,17 @@ class Stage:
             task = Task(
                 (self._backend,), certificate=self._certificate, http3=True, quic_congestion_control=congestion_control
             )
-            running = balancer(name).start(task, self._place(f"{name}-{congestion_control}", EDGE, port))
+            program = self._builds.get(name)
+            place = self._place(f"{name}-{congestion_control}", EDGE, port, program)
+            running = balancer("sheave" if program else name).start(task, place)
             self._closing.callback(running.child.stop)
             self._edges[key] = running
         return FIRST_PORT + list(self._edges).index(key)
 
-    def _place(self, name: str, host: str = "127.0.0.1", port: int = 0) -> Site:
+    def _place(self, name: str, host: str = "127.0.0.1", port: int = 0, program: Path | None = None) -> Site:
         folder = self._folder / name
         folder.mkdir()
-        return Site(folder, partial(self._launch, name), host, port)
+        return Site(folder, partial(self._launch, name), host, port, program)
 
     def _launch(self, name: str, argv: Sequence[object], log: Path) -> Child:
         return Child(self._top.child(name).create().entering(argv), log)
@@ -79,10 +82,10 @@ class Stage:
 
 
 @contextmanager
-def stage(top: Group, folder: Path) -> Iterator[Stage]:
-    """All of it but the edges; nothing is left afterwards."""
+def stage(top: Group, builds: Mapping[str, Path], folder: Path) -> Iterator[Stage]:
+    """The backend, and whatever comes; nothing is left afterwards. `builds` are edges that are other builds of Sheave."""
     with ExitStack() as closing:
-        yield Stage(top, folder, closing)
+        yield Stage(top, builds, folder, closing)
 
 
 def pin(certificate: Certificate) -> str:

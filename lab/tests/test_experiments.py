@@ -1,5 +1,6 @@
 """Every experiment says what it claims in terms of what it measures, and the command line says what is wrong."""
 
+import itertools
 import subprocess
 import sys
 import tomllib
@@ -8,7 +9,9 @@ from pathlib import Path
 from unittest import mock
 
 from lab import cost_check, experiment
+from lab.article004 import plan
 from lab.balancers import balancer
+from lab.bench import Bench
 from lab.paths import REPOSITORY, Missing
 from lab.testbed import cluster
 
@@ -47,8 +50,18 @@ class ExperimentTest(unittest.TestCase):
             now, then = case["arms"]
             self.assertEqual((then, case["against"]), (f"{now}-before", [then]))
             self.assertEqual(found.settings["arms"][then], {**found.settings["arms"][now], "program": Path("before")})
-        with self.assertRaises(experiment.Unknown):
-            experiment.find("article-000").beside(Path("before"))
+
+    def test_another_build_is_an_edge_beside_ours(self) -> None:
+        found = experiment.find("article-004").beside(Path("before"))
+        self.assertEqual((found.expectations, found.balancers(["far"])), ((), ["sheave"]))
+        bench = Bench(found, "quick", Path("/nowhere"), Path("/nowhere"))
+        turns = [turn for each in itertools.chain(*plan.rounds(bench)) for turn in each.turns]
+        self.assertEqual({turn.edge for turn in turns}, {"sheave", *found.settings["builds"]})
+
+    def test_another_build_needs_something_to_stand_against(self) -> None:
+        for name in ("article-000", "long-line", "bad-endpoints"):
+            with self.subTest(name), self.assertRaises(experiment.Unknown):
+                experiment.find(name).beside(Path("before"))
 
     def test_parts_of_an_experiment_name_the_balancers_they_need(self) -> None:
         for name, part, balancers in (

@@ -38,7 +38,7 @@ def run(bench: Bench) -> dict[str, Figure]:
     known = rows.done(bench.rows)
     rounds = [[each.without(known) for each in together] for together in plan.rounds(bench)]
     progress = Progress(sum(len(each.turns) for together in rounds for each in together))
-    with occupy() as top, stage(top, bench.logs) as made:
+    with occupy() as top, stage(top, bench.settings.get("builds", {}), bench.logs) as made:
         for together in rounds:
             left = [each for each in together if each.turns]
             clients = made.clients(len(left))
