@@ -107,7 +107,9 @@ class Child:
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
-                pipe.close()
+                # What was written for one that had ended is lost.
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
 
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -36,6 +36,15 @@ class ChildTest(unittest.TestCase):
         with self.start("raise SystemExit('port in use')") as child, ended:
             wait_until(lambda: False, child, "the listener")
 
+    def test_child_that_reads_no_more_can_be_stopped(self) -> None:
+        child = self.start("import os, time; os.close(0); print(flush=True); time.sleep(600)", piped=True)
+        child.stdout.readline()
+        with self.assertRaises(BrokenPipeError):
+            child.stdin.write("for nobody\n")
+            child.stdin.flush()
+        child.stop()
+        self.assertFalse(child.alive())
+
     def test_child_stays_on_its_cpus(self) -> None:
         cpu = min(os.sched_getaffinity(0))
         code = "import os; print(sorted(os.sched_getaffinity(0)), flush=True); input()"
