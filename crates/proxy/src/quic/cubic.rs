@@ -33,7 +33,7 @@ const STRETCH_OVER: f64 = 64.0;
 /// grows 1.9 times a round; to double, as it is to in slow start (§7.3.1), takes 2 ln 2 of them.
 const DOUBLING: f64 = 2.0 * LN_2 / 1.25;
 /// The smoothed round trip, by which the library goes, begins with what a client takes to start: until it has come down
-/// to what the path takes, slow start makes up for it, so many times at most.
+/// once to what the path takes, slow start makes up for it, so many times at most.
 const MOST_OUTDATED: f64 = 2.0;
 
 /// Gives each path a controller of its own.
@@ -62,8 +62,10 @@ struct Cubic {
     growth: Option<Growth>,
     /// How many round trips pass until a datagram is acknowledged, on average.
     stretch: f64,
-    /// The same of the newest one; `None`: there is none yet.
+    /// The same of the newest one that has just been acknowledged; `None`: all that were have been looked at.
     newest: Option<f64>,
+    /// The most of them, but 1 at most: so near has the smoothed round trip come to what the path takes. 0: not known.
+    nearest: f64,
 }
 
 /// Growth in congestion avoidance, since it began.
@@ -93,6 +95,7 @@ impl Cubic {
             growth: None,
             stretch: 1.0,
             newest: None,
+            nearest: 0.0,
         }
     }
 
@@ -132,22 +135,28 @@ impl Cubic {
 
     /// An acknowledgement came so long after what it is for. The round trip is without what its sender waited, as it says.
     fn see_wait(&mut self, wait: Duration, rtt: Duration) {
-        if !rtt.is_zero() {
-            // One that somebody slept over says little of the next ones.
-            let stretch = wait.div_duration_f64(rtt).min(2.0);
+        if let Some(stretch) = stretch(wait, rtt) {
             self.stretch += (stretch - self.stretch) / STRETCH_OVER;
-            self.newest = Some(stretch);
         }
+    }
+
+    /// Of those that are acknowledged at a time the newest one has not waited for the others.
+    fn see_newest(&mut self, wait: Duration, rtt: Duration) {
+        self.newest = stretch(wait, rtt).or(self.newest);
+    }
+
+    /// That was all that was acknowledged at this time.
+    fn acknowledgement_ends(&mut self) {
+        let newest = self.newest.take().unwrap_or_default();
+        self.nearest = self.nearest.max(newest.min(1.0));
     }
 
     fn most_under_way(&self) -> f64 {
         let waiting = self.stretch.clamp(1.0, MOST_STRETCH);
-        match self.newest {
-            Some(newest) if self.window < self.slow_start_until => {
-                self.window * waiting.max(DOUBLING / newest.clamp(1.0 / MOST_OUTDATED, 1.0))
-            }
-            _ => self.window * waiting,
+        if self.nearest == 0.0 || self.window >= self.slow_start_until {
+            return self.window * waiting;
         }
+        self.window * waiting.max(DOUBLING / self.nearest.max(1.0 / MOST_OUTDATED))
     }
 
     /// There was less to send than the window has room for: it was not tried, and stays.
@@ -185,7 +194,15 @@ impl Cubic {
         self.reduced_at = None;
         self.plateau = 0.0;
         self.growth = None;
+        // Nor is more under way than that because of how it was before.
+        (self.stretch, self.nearest) = (1.0, 1.0);
     }
+}
+
+/// How many round trips that was; `None`: there is none yet.
+fn stretch(wait: Duration, rtt: Duration) -> Option<f64> {
+    // One that somebody slept over says little of the next ones.
+    (!rtt.is_zero()).then(|| wait.div_duration_f64(rtt).min(2.0))
 }
 
 impl Growth {
@@ -214,11 +231,16 @@ impl Controller for Cubic {
         app_limited: bool,
         rtt: &RttEstimator,
     ) {
+        self.see_newest(now.saturating_duration_since(sent), rtt.get());
         if app_limited {
             self.was_not_filled();
         } else {
             self.acknowledged(now, sent, bytes, rtt.get());
         }
+    }
+
+    fn on_end_acks(&mut self, _: Instant, _: u64, _: bool, _: Option<u64>) {
+        self.acknowledgement_ends();
     }
 
     fn on_congestion_event(
@@ -235,7 +257,12 @@ impl Controller for Cubic {
     }
 
     fn on_mtu_update(&mut self, new_mtu: u16) {
+        let before = first_window(self.datagram);
         self.datagram = new_mtu.into();
+        if self.slow_start_until.is_infinite() {
+            // As though it had begun with datagrams of this size (RFC 9002 §7.2).
+            self.window += (first_window(self.datagram) - before).max(0.0);
+        }
         self.window = self.window.max(self.least_window());
     }
 

@@ -24,6 +24,8 @@ const MOST_UNACKNOWLEDGED: u64 = 4 * 1024 * 1024;
 const FIRST_DATAGRAM: u16 = 1200;
 /// The largest that is tried: an Ethernet frame's worth over IPv4, and as much as browsers take.
 const LARGEST_DATAGRAM: u16 = 1472;
+/// So near to what the path carries it is found: an Ethernet frame's worth over IPv6 is 20 bytes less.
+const DATAGRAM_STEP: u16 = 4;
 
 /// What differs from connection to connection.
 pub(super) struct Terms {
@@ -40,7 +42,7 @@ pub(super) struct Terms {
 impl Terms {
     pub(super) fn config(&self) -> Arc<TransportConfig> {
         let mut larger = MtuDiscoveryConfig::default();
-        larger.upper_bound(LARGEST_DATAGRAM);
+        larger.upper_bound(LARGEST_DATAGRAM).minimum_change(DATAGRAM_STEP);
         let mut config = TransportConfig::default();
         // A century is for ever.
         let idle =

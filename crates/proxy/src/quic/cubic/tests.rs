@@ -40,6 +40,19 @@ impl Path {
         self
     }
 
+    /// A datagram of then is acknowledged alone, while the library takes a round trip for so long.
+    fn hear_of(&mut self, sent: Instant, smoothed: Duration) -> &mut Self {
+        self.cubic.see_newest(self.now - sent, smoothed);
+        self.cubic.acknowledged(self.now, sent, DATAGRAM.into(), smoothed);
+        self.cubic.acknowledgement_ends();
+        self
+    }
+
+    /// How many windows may be under way.
+    fn windows(&self) -> f64 {
+        self.cubic.most_under_way() / self.cubic.window
+    }
+
     /// A loss of what was sent just before.
     fn lose(&mut self) -> &mut Self {
         let sent = self.now;
@@ -200,10 +213,26 @@ fn time_with_too_little_to_send_does_not_count() {
 
 #[test]
 fn larger_datagrams_raise_what_is_left_at_least() {
-    let mut cubic = Cubic::new(DATAGRAM);
-    cubic.window = 2400.0;
-    cubic.on_mtu_update(1452);
-    assert_eq!(cubic.window(), 2904);
+    let mut path = Path::lost_at(2.0);
+    path.cubic.on_mtu_update(1452);
+    assert_eq!(path.cubic.window(), 2904);
+}
+
+#[test]
+fn a_connection_begins_with_as_many_datagrams_when_they_turn_out_to_be_larger() {
+    let mut path = Path::new();
+    path.run(1);
+    let grown = path.cubic.window;
+    for larger in [1336, 1404, 1438, 1472] {
+        path.cubic.on_mtu_update(larger);
+    }
+    near(path.cubic.window, grown + 14_720.0 - 12_000.0, 0.0);
+    path.cubic.on_mtu_update(1200);
+    near(path.cubic.window, grown + 14_720.0 - 12_000.0, 0.0);
+    // Where the path is known to carry so much only it stays.
+    let mut path = Path::lost_at(100.0);
+    path.cubic.on_mtu_update(1472);
+    near(path.cubic.window, 70.0 * f64::from(DATAGRAM), 0.001);
 }
 
 /// In a window of so many datagrams, of which so many are acknowledged at a time, and none that waits for others longer
@@ -272,7 +301,7 @@ fn growth_in_a_round(smoothed: Duration) -> f64 {
         }
         while sent.front().is_some_and(|at| *at + ROUND <= path.now) {
             let at = sent.pop_front().unwrap();
-            path.cubic.acknowledged(path.now, at, DATAGRAM.into(), smoothed);
+            path.hear_of(at, smoothed);
         }
         path.now += tick;
     }
@@ -296,8 +325,50 @@ fn slow_start_does_not_push_into_a_queue_that_grows() {
     let mut path = Path::new();
     let sent = path.now;
     path.now += ROUND * 2;
-    path.cubic.acknowledged(path.now, sent, DATAGRAM.into(), ROUND);
-    near(path.cubic.most_under_way() / path.cubic.window, DOUBLING, 0.001);
+    near(path.hear_of(sent, ROUND).windows(), DOUBLING, 0.001);
+}
+
+#[test]
+fn a_round_trip_that_has_been_right_once_is_not_made_up_for() {
+    let mut path = Path::new();
+    let sent = path.now;
+    path.now += ROUND;
+    near(path.hear_of(sent, ROUND * 4 / 3).windows(), DOUBLING * 4.0 / 3.0, 0.001);
+    near(path.hear_of(sent, ROUND).windows(), DOUBLING, 0.001);
+    // On a path that is quicker now and then.
+    near(path.hear_of(sent, ROUND * 2).windows(), DOUBLING, 0.001);
+}
+
+#[test]
+fn what_is_acknowledged_while_little_is_sent_shows_the_round_trip_too() {
+    let mut path = Path::new();
+    let sent = path.now;
+    path.now += ROUND;
+    path.hear_of(sent, ROUND * 2);
+    path.cubic.see_newest(ROUND, ROUND);
+    path.cubic.was_not_filled();
+    path.cubic.acknowledgement_ends();
+    near(path.windows(), DOUBLING, 0.001);
+}
+
+#[test]
+fn of_those_acknowledged_at_a_time_the_newest_shows_the_round_trip() {
+    let mut path = Path::new();
+    for waited in [3, 2, 1] {
+        path.cubic.see_newest(ROUND / 2 * waited, ROUND);
+    }
+    path.cubic.acknowledgement_ends();
+    near(path.windows(), DOUBLING * 2.0, 0.001);
+}
+
+#[test]
+fn no_more_than_two_datagrams_are_under_way_where_all_begins_anew() {
+    let mut path = Path::new();
+    let sent = path.now;
+    path.now += ROUND;
+    near(path.hear_of(sent, ROUND * 2).windows(), DOUBLING * 2.0, 0.001);
+    path.cubic.on_congestion_event(path.now, sent, true, 0);
+    assert!((2 * DATAGRAM + 1..3 * DATAGRAM).contains(&(path.cubic.window() as u16)));
 }
 
 #[test]
@@ -315,14 +386,15 @@ fn one_late_acknowledgement_moves_little() {
 /// What can happen to a path, a little later than what happened before.
 #[derive(Clone, Debug)]
 enum Event {
-    Acknowledged { bytes: u64 },
+    Acknowledged { bytes: u64, smoothed: u64, is_last: bool },
     NotFilled,
     Congested { is_persistent: bool },
 }
 
 fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
-        20 => (1..=1200_u64).prop_map(|bytes| Event::Acknowledged { bytes }),
+        20 => (1..=1200_u64, 0..500_u64, prop::bool::ANY)
+            .prop_map(|(bytes, smoothed, is_last)| Event::Acknowledged { bytes, smoothed, is_last }),
         2 => Just(Event::NotFilled),
         1 => prop::bool::weighted(0.1).prop_map(|is_persistent| Event::Congested { is_persistent }),
     ]
@@ -341,8 +413,13 @@ proptest! {
             let sent = path.now.checked_sub(Duration::from_millis(ago)).unwrap();
             let before = path.cubic.window;
             match event {
-                Event::Acknowledged { bytes } => {
-                    path.cubic.acknowledged(path.now, sent, bytes, Duration::from_millis(ago));
+                Event::Acknowledged { bytes, smoothed, is_last } => {
+                    let (wait, smoothed) = (Duration::from_millis(ago), Duration::from_millis(smoothed));
+                    path.cubic.see_newest(wait, smoothed);
+                    path.cubic.acknowledged(path.now, sent, bytes, smoothed);
+                    if is_last {
+                        path.cubic.acknowledgement_ends();
+                    }
                     most += bytes as f64;
                     prop_assert!(path.cubic.window >= before);
                 }
@@ -360,7 +437,7 @@ proptest! {
                 }
             }
             prop_assert!((2400.0..=most + 0.001).contains(&path.cubic.window));
-            let stretch = path.cubic.most_under_way() / path.cubic.window;
+            let stretch = path.windows();
             let is_slow_start = path.cubic.window < path.cubic.slow_start_until;
             let most = if is_slow_start { 2.0 * DOUBLING } else { MOST_STRETCH };
             prop_assert!((0.999..=most + 0.001).contains(&stretch), "{stretch}");
