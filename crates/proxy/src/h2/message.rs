@@ -199,16 +199,19 @@ impl Message {
         };
         let wanted = slices.iter().map(|slice| slice.len()).sum();
         debug_assert!(wanted > 0, "there would be nothing to wait for");
-        let room = poll_room(cx, body, wanted);
+        let mut room = poll_room(cx, body, wanted);
         if let Some(turn) = &mut self.turn {
             match room {
                 Poll::Pending => turn.pass(),
-                Poll::Ready(Ok(_)) if turn.poll(cx).is_pending() => {
-                    // It does not wait for room, which would tell it of a reset.
-                    ready!(self.poll_gone(cx));
-                    return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
-                }
-                Poll::Ready(_) => {}
+                Poll::Ready(Ok(open)) => match turn.poll(cx) {
+                    Poll::Ready(most) => room = Poll::Ready(Ok(open.min(most))),
+                    Poll::Pending => {
+                        // It does not wait for room, which would tell it of a reset.
+                        ready!(self.poll_gone(cx));
+                        return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+                    }
+                },
+                Poll::Ready(Err(_)) => {}
             }
         }
         let sent = ready!(room).and_then(|room| {

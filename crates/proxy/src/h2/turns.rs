@@ -3,7 +3,8 @@
 //!
 //! The library sends a frame of each stream that has something to send, and then the next of each. A browser would have
 //! fifty responses to wake readers for all the time, and all of them would come to their ends at once, when nothing is
-//! left to do while it reads them. So hardly more is handed over at a time than one response may have of it.
+//! left to do while it reads them. So hardly more is handed over at a time than one response may have of it. Whoever
+//! begins goes before those that go on, so that what is short does not wait for what is long.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -12,6 +13,11 @@ use std::task::{Context, Poll, Waker};
 
 /// What a response may hand over before others go first.
 const PORTION: usize = 64 * 1024;
+/// What goes before others that have handed over as much already.
+const FIRST_PORTION: usize = 16 * 1024;
+/// What a frame's header takes, and how much may follow it: what has been written counts with the headers.
+const FRAME_HEADER: usize = 9;
+const FRAME: usize = 16 * 1024;
 /// When so much has been handed over and not been written, all wait.
 const MOST_AHEAD: usize = 64 * 1024;
 
@@ -22,20 +28,27 @@ pub(crate) struct Turns(RefCell<State>);
 /// The first of those that wait has been woken whenever it may go on.
 #[derive(Default)]
 struct State {
-    /// Handed over and not written, or less: frames' headers count as written too.
+    /// Handed over and not written, or less: what belongs to no body counts as written too.
     ahead: usize,
     /// The connection takes no more now.
     is_blocked: bool,
     /// Portions that have been begun.
     portions: u64,
     /// Those that have something to hand over, and room with the client, by their portions.
-    waiting: BTreeMap<u64, Waker>,
+    waiting: BTreeMap<Portion, Waker>,
+}
+
+/// What is lower goes first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Portion {
+    is_further: bool,
+    number: u64,
 }
 
 /// A response among those of its connection.
 pub(crate) struct Turn {
     turns: Rc<Turns>,
-    portion: u64,
+    portion: Option<Portion>,
     /// What it may still hand over of that.
     left: usize,
 }
@@ -68,7 +81,7 @@ impl State {
         }
     }
 
-    fn leave(&mut self, portion: u64) {
+    fn leave(&mut self, portion: Portion) {
         if self.waiting.remove(&portion).is_some() {
             self.wake_first();
         }
@@ -77,37 +90,47 @@ impl State {
 
 impl Turn {
     pub(crate) fn new(turns: &Rc<Turns>) -> Self {
-        Self { turns: Rc::clone(turns), portion: 0, left: 0 }
+        Self { turns: Rc::clone(turns), portion: None, left: 0 }
     }
 
-    /// Ready when it may hand something over: then it does, or passes.
-    pub(crate) fn poll(&mut self, cx: &Context<'_>) -> Poll<()> {
+    /// Ready with how much it may hand over: then it does hand something over, or passes.
+    pub(crate) fn poll(&mut self, cx: &Context<'_>) -> Poll<usize> {
         let state = &mut *self.turns.0.borrow_mut();
-        if self.left == 0 {
-            self.left = PORTION;
-            state.portions += 1;
-            self.portion = state.portions;
+        let portion = match self.portion.filter(|_| self.left > 0) {
+            Some(portion) => portion,
+            None => {
+                let is_further = self.portion.is_some();
+                self.left = if is_further { PORTION } else { FIRST_PORTION };
+                state.portions += 1;
+                *self.portion.insert(Portion { is_further, number: state.portions })
+            }
+        };
+        let waits = state.waiting.contains_key(&portion);
+        let first = state.waiting.first_key_value().map_or(portion, |(&first, _)| first);
+        if portion > first || state.ahead >= MOST_AHEAD {
+            state.waiting.insert(portion, cx.waker().clone());
+            return Poll::Pending;
         }
-        let first = state.waiting.first_key_value().map_or(self.portion, |(&first, _)| first);
-        if self.portion <= first && state.ahead < MOST_AHEAD {
-            return Poll::Ready(());
-        }
-        state.waiting.insert(self.portion, cx.waker().clone());
-        Poll::Pending
+        let others = state.waiting.len() - usize::from(waits);
+        Poll::Ready(if others > 0 && !portion.is_further { self.left } else { usize::MAX })
     }
 
     /// It has handed over so much.
     pub(crate) fn took(&mut self, bytes: usize) {
         self.left = self.left.saturating_sub(bytes);
         let state = &mut *self.turns.0.borrow_mut();
-        state.ahead += bytes;
-        state.waiting.remove(&self.portion);
+        state.ahead += bytes + FRAME_HEADER * bytes.div_ceil(FRAME);
+        if let Some(portion) = self.portion {
+            state.waiting.remove(&portion);
+        }
         state.wake_first();
     }
 
     /// It has nothing to hand over now, or may not.
     pub(crate) fn pass(&mut self) {
-        self.turns.0.borrow_mut().leave(self.portion);
+        if let Some(portion) = self.portion {
+            self.turns.0.borrow_mut().leave(portion);
+        }
     }
 }
 
@@ -167,9 +190,19 @@ mod tests {
         (turns, responses)
     }
 
+    /// All of them have begun.
+    fn long_responses<const N: usize>() -> (Rc<Turns>, [Response; N]) {
+        let (turns, mut responses) = responses();
+        for response in &mut responses {
+            assert!(response.hands_over(FIRST_PORTION));
+        }
+        turns.flushed();
+        (turns, responses)
+    }
+
     #[test]
     fn who_began_a_portion_first_ends_it_first() {
-        let (turns, [mut one, mut other]) = responses();
+        let (turns, [mut one, mut other]) = long_responses();
         assert!(one.hands_over(PORTION / 2));
         assert!(other.hands_over(PORTION / 2));
         assert!(!other.hands_over(1) && !one.hands_over(1));
@@ -181,8 +214,40 @@ mod tests {
         // What one has now is a portion that it began later.
         assert!(!one.hands_over(1));
         assert!(other.hands_over(PORTION / 2) && !one.is_woken());
-        turns.written(Some(1));
+        turns.written(Some(FRAME));
         assert!(one.is_woken() && one.hands_over(1));
+    }
+
+    #[test]
+    fn who_begins_goes_before_those_that_go_on() {
+        let (turns, [mut long, mut longer]) = long_responses();
+        assert!(long.hands_over(PORTION));
+        assert!(!longer.hands_over(1));
+        let [mut short, mut shorter] = [(); 2].map(|()| Response::of(&turns));
+        assert!(!short.hands_over(1) && !shorter.hands_over(1));
+        turns.written(Some(FRAME));
+        assert!(short.is_woken() && !shorter.is_woken() && !longer.is_woken());
+        assert!(!longer.hands_over(1), "not before them");
+        assert!(short.hands_over(100) && shorter.is_woken());
+        assert!(shorter.hands_over(100) && longer.is_woken());
+    }
+
+    #[test]
+    fn who_begins_takes_no_more_than_others_may_wait_for() {
+        let (turns, [mut first, mut other]) = responses();
+        assert_eq!(first.turn.poll(&Context::from_waker(Waker::noop())), Poll::Ready(usize::MAX));
+        assert!(first.hands_over(PORTION) && !other.hands_over(1) && !first.hands_over(1));
+        turns.flushed();
+        let most = other.turn.poll(&Context::from_waker(Waker::noop()));
+        assert_eq!(most, Poll::Ready(FIRST_PORTION));
+    }
+
+    #[test]
+    fn headers_of_frames_are_waited_for_like_what_they_carry() {
+        let (turns, [mut one, mut other]) = responses();
+        assert!(one.hands_over(PORTION));
+        turns.written(Some(PORTION / FRAME * FRAME_HEADER));
+        assert!(!other.hands_over(1), "not a byte of it has been written");
     }
 
     #[test]
@@ -192,7 +257,7 @@ mod tests {
         for waiting in [&mut passing, &mut leaving, &mut last] {
             assert!(!waiting.hands_over(1));
         }
-        turns.written(Some(1));
+        turns.written(Some(FRAME));
         assert!(passing.is_woken() && !leaving.is_woken());
         passing.turn.pass();
         assert!(leaving.is_woken() && !last.is_woken());

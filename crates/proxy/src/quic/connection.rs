@@ -155,9 +155,13 @@ impl State {
         transport::most_unacknowledged(self.proto.congestion_state().window())
     }
 
-    /// From here on the stream goes after what its equals have written.
-    pub(super) fn begin_portion(&mut self, id: StreamId, priority: i32) {
-        let place = self.precedence.place(priority);
+    /// From here on the stream goes after what its equals have written; with its first portion before those that go on.
+    pub(super) fn begin_portion(&mut self, id: StreamId, priority: i32, is_first: bool) {
+        let place = if is_first {
+            self.precedence.first_place(priority)
+        } else {
+            self.precedence.place(priority)
+        };
         // What is over goes nowhere.
         self.proto.send_stream(id).set_priority(place).unwrap_or_default();
     }

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use quinn_proto::{Dir, StreamId};
 
 /// Of streams of one priority each sends a portion of what was written, then the next one does. By datagrams they would
-/// share more evenly, and who receives fifty of them would have fifty to wake for as many datagrams.
+/// share more evenly, and who receives fifty of them would have fifty to wake for as many datagrams. Whoever begins goes
+/// before those that go on, so that what is short does not wait for what is long.
 #[derive(Default)]
 pub(super) struct Precedence {
     /// How many streams with both directions are open of each priority: the others stay open, and say little.
@@ -15,7 +16,9 @@ pub(super) struct Precedence {
 }
 
 /// Bits of a place that say which portion it is.
-const PORTION_BITS: u32 = 27;
+const PORTION_BITS: u32 = 26;
+/// What lies between two priorities: portions of who begins, and of who goes on.
+const STEP: i32 = 2 << PORTION_BITS;
 /// Beyond these priorities are alike.
 const MOST_PRIORITY: i32 = 15;
 
@@ -38,12 +41,17 @@ impl Precedence {
         }
     }
 
-    /// Where a stream of this priority stands that begins a portion, as the library counts: what is higher goes first.
+    /// Where a stream of this priority stands with its first portion, as the library counts: what is higher goes first.
+    pub(super) fn first_place(&mut self, priority: i32) -> i32 {
+        self.place(priority) + STEP / 2
+    }
+
+    /// Where it stands with any other.
     pub(super) fn place(&mut self, priority: i32) -> i32 {
         // After so many one goes before those that began earlier, and after the next one all is as it should be.
         self.portions = (self.portions + 1) % (1 << PORTION_BITS);
         let portions = i32::try_from(self.portions).unwrap_or_default();
-        priority.clamp(-MOST_PRIORITY, MOST_PRIORITY) * (1 << PORTION_BITS) - portions
+        priority.clamp(-MOST_PRIORITY, MOST_PRIORITY) * STEP - portions
     }
 
     /// Streams of this priority go before others that are open, and no others before them.
@@ -86,14 +94,22 @@ mod tests {
     }
 
     #[test]
+    fn who_begins_goes_before_its_equals_that_go_on() {
+        let mut precedence = Precedence::default();
+        let [long, urgent] = [0, 1].map(|priority| precedence.place(priority));
+        let [short, shorter] = [0, 0].map(|priority| precedence.first_place(priority));
+        let in_order = [urgent, short, shorter, long];
+        assert!(in_order.is_sorted_by(|before, after| before > after), "{in_order:?}");
+    }
+
+    #[test]
     fn a_count_that_is_full_begins_anew_within_its_priority() {
         let last = (1 << PORTION_BITS) - 1;
-        let most =
-            |priority| Precedence { portions: last, ..Precedence::default() }.place(priority);
-        let least =
-            |priority| Precedence { portions: last - 1, ..Precedence::default() }.place(priority);
+        let full = |portions| Precedence { portions, ..Precedence::default() };
+        let most = |priority| full(last).first_place(priority);
+        let least = |priority| full(last - 1).place(priority);
         for priority in -MOST_PRIORITY..MOST_PRIORITY {
-            assert!(most(priority) > least(priority));
+            assert!(full(last).place(priority) < full(last - 1).first_place(priority));
             assert!(most(priority) < least(priority + 1), "{priority}");
         }
         assert_eq!(least(i32::MIN), least(-MOST_PRIORITY));

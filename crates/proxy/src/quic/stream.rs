@@ -19,6 +19,8 @@ use crate::quic::{Closed, Connection};
 const GATHERED: usize = 4096;
 /// What a stream may write before others of its priority go first.
 const PORTION: usize = 64 * 1024;
+/// What goes before others that have written as much already. Of what is longer the first datagram does.
+const FIRST_PORTION: usize = 16 * 1024;
 /// Where streams begin.
 const FIRST_PRIORITY: i32 = 0;
 /// For what a stream is reset whose task has gone: H3_REQUEST_CANCELLED (RFC 9114 §8.1).
@@ -45,6 +47,7 @@ pub(crate) struct SendStream {
     priority: i32,
     /// What it may still write in its place.
     portion_left: usize,
+    is_first_portion: bool,
     /// It is finished, reset, or stopped.
     over: bool,
 }
@@ -66,6 +69,7 @@ impl SendStream {
             id,
             priority: FIRST_PRIORITY,
             portion_left: 0,
+            is_first_portion: true,
             over: false,
         }
     }
@@ -103,12 +107,17 @@ impl SendStream {
             return Poll::Ready(Err(StreamEnd::Connection(closed)));
         }
         if self.portion_left == 0 {
-            self.portion_left = PORTION;
-            state.begin_portion(self.id, self.priority);
+            self.portion_left = if self.is_first_portion { FIRST_PORTION } else { PORTION };
+            state.begin_portion(self.id, self.priority, self.is_first_portion);
         }
         match state.with_room_of(self.priority, write) {
             Ok(count) => {
                 self.portion_left = self.portion_left.saturating_sub(count);
+                if self.is_first_portion && self.portion_left == 0 {
+                    self.is_first_portion = false;
+                    self.portion_left = PORTION.saturating_sub(count);
+                    state.begin_portion(self.id, self.priority, self.is_first_portion);
+                }
                 self.connection.note();
                 Poll::Ready(Ok(count))
             }
@@ -172,7 +181,7 @@ impl SendStream {
         let state = &mut *self.connection.state.borrow_mut();
         state.precedence.leave(self.id, std::mem::replace(&mut self.priority, priority));
         state.precedence.enter(self.id, priority);
-        state.begin_portion(self.id, priority);
+        state.begin_portion(self.id, priority, self.is_first_portion);
     }
 }
 

@@ -31,7 +31,7 @@ impl Scene {
     async fn new(window: u32) -> Self {
         let (ours, theirs) = tokio::io::duplex(1024 * 1024);
         let mut builder = client::Builder::new();
-        builder.initial_window_size(window);
+        builder.initial_window_size(window).initial_connection_window_size(1024 * 1024);
         let (incoming, outgoing) =
             tokio::join!(server::handshake(ours), builder.handshake::<_, Bytes>(theirs));
         let (mut requests, outgoing) = outgoing.unwrap();
@@ -144,5 +144,20 @@ fn a_client_that_resets_has_gone() {
         body.send_reset(Reason::CANCEL);
         poll_fn(|cx| message.poll_gone(cx)).await;
         assert_eq!(message.broken(), Some(Broken::Reset));
+    });
+}
+
+#[test]
+fn who_waits_for_its_turn_notices_a_client_that_resets() {
+    run(async {
+        let mut scene = Scene::new(1024 * 1024).await;
+        scene.begin_response();
+        // Nobody says that it has been written, so that nothing else is due.
+        assert_eq!(scene.message.write(&[7; 65_536], false).await, Some(65_536));
+        assert_eq!(scene.message.write(b"more", false).await, None);
+        scene.body.send_reset(Reason::CANCEL);
+        let slices = [IoSlice::new(b"more")];
+        let written = poll_fn(|cx| scene.message.poll_write(cx, &slices, false)).await;
+        assert!(written.is_err() && scene.message.broken().is_some());
     });
 }
