@@ -221,6 +221,11 @@ impl Pump {
         self.reading == Reading::Done
     }
 
+    /// The whole body has been read, and what is not yet written is here: the source is not needed any more.
+    pub(crate) fn has_all(&self) -> bool {
+        self.is_read() && self.pipe.is_none()
+    }
+
     /// Moves what can be moved. Ready when the body's last byte has been written.
     pub(crate) fn poll(
         &mut self,

@@ -60,7 +60,20 @@ pub(crate) async fn relay(
         let now = clock::now();
         record.ended = Some(now);
         lay_down(worker, lease, exchange, terms, now);
-        return Ok(if keep_alive && whole { After::KeepAlive } else { After::Close });
+        // A client that takes its time has it alone.
+        let mut taken = Ok(());
+        if !exchange.download.is_done() {
+            taken = flush(client, exchange, terms.client.body_timeout, terms.deadline).await;
+            record.ended = Some(clock::now());
+        }
+        return Ok(match taken {
+            Ok(()) if keep_alive && whole => After::KeepAlive,
+            Ok(()) => After::Close,
+            Err(failure) => {
+                record.failure = Some(failure);
+                cut(client)
+            }
+        });
     };
     lease.doubt(failure);
     let sent_nothing = exchange.download.written == 0;
@@ -130,7 +143,8 @@ fn start(
     Ok(keep_alive)
 }
 
-/// Streams the response's body, and what is left of the request's.
+/// Streams the response's body, and what is left of the request's. Ends when the endpoint is not needed any more: what has
+/// been read of the response may not have been written yet.
 async fn stream(
     worker: &Worker,
     client: &mut Client,
@@ -151,6 +165,9 @@ async fn stream(
         let sink = &mut client.stream;
         if let Poll::Ready(done) = download.poll(cx, &mut source, sink, &worker.scratch) {
             return Poll::Ready(done.map_err(from_endpoint));
+        }
+        if download.has_all() && upload.is_done() {
+            return Poll::Ready(Ok(()));
         }
         let slow_client = download.waiting_for == Side::Sink;
         if upload.is_read() && !slow_client && client.poll_gone(cx, worker).is_ready() {

@@ -141,6 +141,26 @@ fn capped(queue: u32) -> Value {
     )
 }
 
+/// What has been read of a response to its end is between us and the client: the endpoint has finished.
+#[tokio::test]
+async fn who_takes_a_response_slowly_holds_no_slot() -> Result {
+    let server = Endpoint::start(Behaviour::ok()).await?;
+    let policy = json!({ "maxInFlightPerEndpoint": 1, "queue": { "timeout": "1h" } });
+    let site = Site::of(&[server.address], &[objects::backend_policy("app", policy)]).await?;
+    let mut settings = h2::client::Builder::new();
+    settings.initial_window_size(1);
+    let slow = http2::Client::connect_with(site.sheave.address(), &settings).await?;
+    let response = begin(&slow, 1).await?.pop().expect("one");
+    let mut body = within("a head", response).await??.into_body();
+
+    let other = site.client().await?;
+    ensure!(within("another's", other.get("/")).await??.status() == 200);
+    let counts = server.counts();
+    ensure!(counts.accepted == 1, "the connection is used again: {counts:?}");
+    assert_eq!(within("the rest", http2::read(&mut body)).await??.bytes, "ok");
+    Ok(())
+}
+
 /// Streams, aborted now and then, of several connections: never one over the cap at an endpoint of HTTP/1.1.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_cap_holds_for_streams_to_http1_endpoints() -> Result {
