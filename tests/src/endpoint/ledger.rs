@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
 use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout};
@@ -143,7 +144,9 @@ impl Books {
             .values()
             .map(|descriptor| PollFd::new(descriptor, PollFlags::RDHUP))
             .collect();
-        poll(&mut polled, Some(&Timespec::default())).expect("descriptors can be polled");
+        // A child of the test that ends is a signal.
+        let looked = retry_on_intr(|| poll(&mut polled, Some(&Timespec::default())));
+        looked.expect("descriptors can be polled");
         let connections = polled.iter().filter(|polled| polled.revents().is_empty()).count();
         self.counts.connections = connections;
         self.counts.most_connections = self.counts.most_connections.max(connections);
