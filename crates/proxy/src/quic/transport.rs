@@ -24,8 +24,6 @@ const MOST_UNACKNOWLEDGED: u64 = 4 * 1024 * 1024;
 const FIRST_DATAGRAM: u16 = 1200;
 /// The largest that is tried: an Ethernet frame's worth over IPv4, and as much as browsers take.
 const LARGEST_DATAGRAM: u16 = 1472;
-/// What may be sent before anything has been acknowledged, by BBR too: ten of the largest (RFC 9002 §7.2).
-const FIRST_WINDOW: u64 = 10 * LARGEST_DATAGRAM as u64;
 /// So near to what the path carries it is found: an Ethernet frame's worth over IPv6 is 20 bytes less.
 const DATAGRAM_STEP: u16 = 4;
 
@@ -68,11 +66,7 @@ impl Terms {
     fn controllers(&self) -> Arc<dyn ControllerFactory + Send + Sync> {
         match self.congestion_control {
             CongestionControl::Cubic => Arc::new(CubicFactory),
-            CongestionControl::Bbr => {
-                let mut bbr = BbrConfig::default();
-                bbr.initial_window(FIRST_WINDOW);
-                Arc::new(bbr)
-            }
+            CongestionControl::Bbr => Arc::new(BbrConfig::default()),
         }
     }
 }
@@ -110,15 +104,6 @@ mod tests {
     fn a_century_of_silence_is_as_good_as_for_ever() {
         // It does not come to nothing.
         drop(terms(CongestionControl::Cubic).config());
-    }
-
-    #[test]
-    fn connections_begin_with_ten_datagrams_by_either_controller() {
-        for (asked, least) in [(CongestionControl::Cubic, 12_000), (CongestionControl::Bbr, 14_720)]
-        {
-            let controller = terms(asked).controllers().build(quic_now(), FIRST_DATAGRAM);
-            assert_eq!((controller.initial_window(), controller.window()), (least, least));
-        }
     }
 
     #[test]
