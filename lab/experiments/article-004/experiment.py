@@ -53,7 +53,7 @@ def run(bench: Bench) -> dict[str, Figure]:
 
 def _play(lanes: Sequence[Sequence[_Player]], clients: Sequence[Client], progress: Progress) -> None:
     """What a client does one after another, the clients at the same time."""
-    with ThreadPoolExecutor() as threads:
+    with ThreadPoolExecutor(max(1, len(lanes))) as threads:
         playing = [threads.submit(_play_in_turn, players, progress) for players in lanes]
         try:
             for each in as_completed(playing):
