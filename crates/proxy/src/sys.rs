@@ -11,7 +11,9 @@ use std::time::Duration;
 // Where things stand in `struct tcp_info` (linux/tcp.h): eight bytes of flags, then `u32`s, then `u64`s (since 4.1).
 const LAST_DATA_RECV: usize = 8 + 11 * 4;
 const BYTES_ACKED: usize = 8 + 24 * 4 + 2 * 8;
-const INFO_BYTES: usize = BYTES_ACKED + 8;
+// Since 4.6.
+const MIN_RTT: usize = BYTES_ACKED + 2 * 8 + 3 * 4;
+const INFO_BYTES: usize = MIN_RTT + 4;
 
 /// As asm-generic/socket.h numbers it (since 4.5).
 const SO_ATTACH_REUSEPORT_CBPF: libc::c_int = 51;
@@ -20,13 +22,26 @@ const SO_ATTACH_REUSEPORT_CBPF: libc::c_int = 51;
 ///
 /// `None` where the kernel does not say.
 pub(crate) fn bytes_acked(socket: &impl AsRawFd) -> Option<u64> {
-    tcp_info(socket)?[BYTES_ACKED..].try_into().ok().map(u64::from_ne_bytes)
+    tcp_info(socket, BYTES_ACKED).map(u64::from_ne_bytes)
+}
+
+/// The shortest round trip to the peer that was seen; `None` where there was none, or the kernel does not say.
+pub(crate) fn round_trip(socket: &impl AsRawFd) -> Option<Duration> {
+    let microseconds = tcp_info(socket, MIN_RTT).map(u32::from_ne_bytes)?;
+    (microseconds < u32::MAX).then(|| Duration::from_micros(microseconds.into()))
+}
+
+/// From now on the kernel does not send a window at once but spreads it over the round trip: in slow start at twice the
+/// window's rate, later at 1.2 times (net.ipv4.tcp_pacing_ss_ratio, tcp_pacing_ca_ratio).
+pub(crate) fn pace(socket: &impl AsRawFd) -> io::Result<()> {
+    // It does for whoever has a limit, however high; all bits set is none.
+    set_option(socket, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, u64::MAX - 1)
 }
 
 /// How long ago the last data came from the peer, however long it then lay unread; exact to a tick of the kernel.
 pub(crate) fn since_last_data(socket: &impl AsRawFd) -> Option<Duration> {
-    let milliseconds = tcp_info(socket)?[LAST_DATA_RECV..LAST_DATA_RECV + 4].try_into().ok()?;
-    Some(Duration::from_millis(u64::from(u32::from_ne_bytes(milliseconds))))
+    let milliseconds = tcp_info(socket, LAST_DATA_RECV).map(u32::from_ne_bytes)?;
+    Some(Duration::from_millis(milliseconds.into()))
 }
 
 /// Datagrams may be fragmented on their way, as senders that know nothing of it expect.
@@ -85,7 +100,8 @@ fn set_option<T>(socket: &impl AsRawFd, level: i32, option: i32, value: T) -> io
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-fn tcp_info(socket: &impl AsRawFd) -> Option<[u8; INFO_BYTES]> {
+/// What stands there in `struct tcp_info`; `None` where the kernel does not know it.
+fn tcp_info<const SIZE: usize>(socket: &impl AsRawFd, at: usize) -> Option<[u8; SIZE]> {
     let mut info = [MaybeUninit::<u8>::uninit(); INFO_BYTES];
     let mut length = info.len() as libc::socklen_t;
     // SAFETY: the kernel writes at most `length` bytes to `info`, and says in `length` how many it wrote.
@@ -98,11 +114,12 @@ fn tcp_info(socket: &impl AsRawFd) -> Option<[u8; INFO_BYTES]> {
             &raw mut length,
         )
     };
-    if result != 0 || (length as usize) < info.len() {
+    if result != 0 || (length as usize) < at + SIZE {
         return None;
     }
-    // SAFETY: the kernel has just written all of `info`.
-    Some(info.map(|byte| unsafe { byte.assume_init() }))
+    let field: [MaybeUninit<u8>; SIZE] = info[at..at + SIZE].try_into().ok()?;
+    // SAFETY: the kernel has just written `length` bytes of `info`.
+    Some(field.map(|byte| unsafe { byte.assume_init() }))
 }
 
 thread_local! {
@@ -181,6 +198,30 @@ mod tests {
         theirs.write_all(b"x").unwrap();
         ours.read_exact(&mut received[..1]).unwrap();
         assert_eq!(bytes_acked(&ours).unwrap(), before + 5);
+    }
+
+    #[test]
+    fn round_trip_to_ourselves_is_short() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let _theirs = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (ours, _) = listener.accept().unwrap();
+        // The handshake was one.
+        let seen = round_trip(&ours).unwrap();
+        assert!(seen > Duration::ZERO && seen < Duration::from_secs(60), "{seen:?}");
+    }
+
+    #[test]
+    fn what_is_paced_arrives_all_the_same() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut theirs, _) = listener.accept().unwrap();
+        pace(&ours).unwrap();
+        let sent = [7; 100_000];
+        let sending = thread::spawn(move || ours.write_all(&sent));
+        let mut received = Vec::new();
+        theirs.read_to_end(&mut received).unwrap();
+        sending.join().unwrap().unwrap();
+        assert_eq!(received, sent);
     }
 
     #[test]
