@@ -10,7 +10,6 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
-use std::time::Duration;
 
 use gateway::snapshot::ClientSettings;
 use h2::server::Builder;
@@ -23,8 +22,6 @@ use crate::accept::carrier::Carrier;
 use crate::accept::client::{Client, Filled};
 use crate::buffer::BUFFER_BYTES;
 use crate::clock;
-use crate::stream::Stream;
-use crate::sys;
 use crate::worker::Worker;
 
 /// The connection from its first request to its end.
@@ -55,17 +52,12 @@ const FRAME: u32 = 64 * 1024;
 const SEND_BUFFER: usize = 128 * 1024;
 /// Requests that were answered before their end, of which the latest are remembered.
 const ANSWERED_EARLY: usize = 256;
-/// From so far away on what a client gets is spread over the round trip. All that it asks for is on this one connection: a
-/// window that comes at once keeps the client from growing its own (docs/internals/http2.md). Nearer it would gain little
-/// and cost timers.
-const FAR: Duration = Duration::from_millis(10);
 /// What a field takes of the limit of a head beside its text (RFC 9113 §6.5.2).
 const FIELD_OVERHEAD: usize = 32;
 
 /// Serves requests until the connection ends.
 pub(crate) async fn serve(presence: Presence, mut client: Client) {
     let worker = Rc::clone(&presence.worker);
-    pace_if_far(&client.stream);
     let sleeping = poll_fn(|cx| Poll::Ready(worker.sleep_here(cx.waker().clone()))).await;
     let end = match hear_preface(&worker, &mut client).await {
         Ok(()) => talk(&worker, client).await,
@@ -74,14 +66,6 @@ pub(crate) async fn serve(presence: Presence, mut client: Client) {
     worker.leave(sleeping);
     if let Some(fault) = end {
         worker.counters().http2_ended[fault as usize].add(1);
-    }
-}
-
-fn pace_if_far(stream: &Stream) {
-    let Some(socket) = stream.socket() else { return };
-    if sys::round_trip(socket).is_some_and(|seen| seen >= FAR) {
-        // A kernel that cannot sends at once, as before.
-        drop(sys::pace(socket));
     }
 }
 

@@ -5,15 +5,22 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::meter::Meter;
 use crate::h2::Turns;
 use crate::stream::Stream;
+use crate::sys;
 
 /// What a client may still send when all has been sent to it.
 const LINGER_BYTES: usize = 1024 * 1024;
+
+/// From so far away on a client for which there is more than the kernel takes at once gets it spread over the round trip:
+/// a window that comes at once keeps it from growing its own (docs/internals/http2.md). Nearer that would gain little and
+/// cost timers.
+const FAR: Duration = Duration::from_millis(10);
 
 /// A client's connection under the frames.
 pub(super) struct Wire {
@@ -23,6 +30,8 @@ pub(super) struct Wire {
     taken: usize,
     meter: Rc<RefCell<Meter>>,
     turns: Rc<Turns>,
+    /// The kernel did not take all at once, and the connection is paced since if the client is far away.
+    has_waited: bool,
     /// All has been sent: what still comes is dropped, and not more than this of it.
     dropping: Option<usize>,
 }
@@ -34,10 +43,13 @@ impl Wire {
         meter: Rc<RefCell<Meter>>,
         turns: Rc<Turns>,
     ) -> Self {
-        Self { stream, ahead, taken: 0, meter, turns, dropping: None }
+        Self { stream, ahead, taken: 0, meter, turns, has_waited: false, dropping: None }
     }
 
-    fn sent(&self, count: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+    fn sent(&mut self, count: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if count.is_pending() && !std::mem::replace(&mut self.has_waited, true) {
+            pace_if_far(&self.stream);
+        }
         if let Poll::Ready(Ok(count)) = count {
             self.meter.borrow_mut().sent(count);
             self.turns.written(Some(count));
@@ -45,6 +57,14 @@ impl Wire {
             self.turns.written(None);
         }
         count
+    }
+}
+
+fn pace_if_far(stream: &Stream) {
+    let Some(socket) = stream.socket() else { return };
+    if sys::round_trip(socket).is_some_and(|seen| seen >= FAR) {
+        // A kernel that cannot sends at once, as before.
+        drop(sys::pace(socket));
     }
 }
 
