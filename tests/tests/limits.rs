@@ -70,7 +70,8 @@ async fn who_refuses_gets_no_more_while_others_have_room() -> Result {
         ensure!(first.contains(&429), "{first:?}");
         let full = scene.sheave.samples("sheave_endpoint_limit").await?;
         let full = full.iter().find(|(labels, _)| labels.contains("reason=\"full\""));
-        ensure!(full.is_some_and(|(_, limit)| *limit == 2.0), "{full:?}");
+        // Two at a time are taken; one of them may have been answered just before the refusal is heard.
+        ensure!(full.is_some_and(|(_, limit)| [1.0, 2.0].contains(limit)), "{full:?}");
         for _ in 0..5 {
             let later = together(&scene, 12).await?;
             ensure!(later.iter().all(|status| *status == 200), "{later:?}");
