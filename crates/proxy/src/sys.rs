@@ -211,11 +211,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_paced_arrives_all_the_same() {
+    fn what_is_paced_has_a_limit_that_nothing_reaches() {
+        // tcpi_max_pacing_rate, before what has been acknowledged.
+        let most = |socket: &TcpStream| tcp_info(socket, BYTES_ACKED - 8).map(u64::from_ne_bytes);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut theirs, _) = listener.accept().unwrap();
+        assert_eq!(most(&ours), Some(u64::MAX));
         pace(&ours).unwrap();
+        assert_eq!(most(&ours), Some(u64::MAX - 1));
         let sent = [7; 100_000];
         let sending = thread::spawn(move || ours.write_all(&sent));
         let mut received = Vec::new();
