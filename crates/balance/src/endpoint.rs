@@ -12,6 +12,8 @@ use crate::health::Health;
 use crate::limit::{Evidence, Heed, Refusals};
 use crate::load::{Cap, Cell, Pages, Room};
 use crate::outcome::Outcome;
+use crate::reachability::Schedule;
+use crate::retry::ResendAllowance;
 use crate::reuse::IdleHistory;
 use crate::time::Time;
 
@@ -38,7 +40,10 @@ pub struct Endpoint<T> {
     pub evidence: Evidence,
     /// What the user of this crate keeps for each endpoint.
     pub data: T,
+    /// Requests in flight at its death that may be sent elsewhere, beside the retry budget.
+    pub resends: ResendAllowance,
     refusals: Refusals,
+    reachability: Schedule,
     cell: Cell,
     key: u64,
 }
@@ -61,15 +66,65 @@ impl<T> Endpoint<T> {
         self.cell.latency().learn(outcome, now);
     }
 
+    /// True unless it is marked unreachable: pickers pass over such an endpoint while another is reachable.
+    pub fn is_reachable(&self) -> bool {
+        self.cell.ceiling().is_reachable()
+    }
+
+    /// Since when it is marked unreachable; `None`: it is not.
+    pub fn unreachable_since(&self) -> Option<Time> {
+        (!self.is_reachable()).then(|| self.reachability.since())
+    }
+
+    /// Marks it unreachable for all workers and backends: a connection attempt at it has failed. True if it was not
+    /// marked; then the caller has the control thread make background attempts
+    /// ([`attempt_due_at`](Self::attempt_due_at)), and lets requests that wait for this endpoint look for another
+    /// ([`Admission::replace`](crate::Admission::replace)).
+    pub fn mark_unreachable(&self, now: Time) -> bool {
+        let first = self.cell.ceiling().close();
+        if first {
+            self.reachability.begin(now);
+        }
+        first
+    }
+
+    /// Takes the mark away: a connection has been made. True if there was one; then requests that wait may have a slot
+    /// here ([`Admission::replace`](crate::Admission::replace)). Attempts that began before say nothing of its health.
+    pub fn mark_reachable(&self, now: Time) -> bool {
+        let first = self.cell.ceiling().open();
+        if first {
+            self.health.heed_from(now);
+        }
+        first
+    }
+
+    /// When the control thread makes the next background attempt to connect.
+    pub fn attempt_due_at(&self) -> Time {
+        self.reachability.due_at()
+    }
+
+    /// A background attempt has failed.
+    pub fn attempt_failed(&self, now: Time) {
+        self.reachability.failed(now);
+    }
+
+    /// Something speaks for its return: the next background attempt is due now.
+    pub fn hasten_attempt(&self, now: Time) {
+        self.reachability.hasten(now);
+    }
+
     /// Takes one of all its slots, unless it is at the cap. A slot taken must come back once, by
     /// [`Admission::release`](crate::Admission::release).
     pub fn take(&self, cap: Cap) -> bool {
         self.cell.take(Room::within(cap))
     }
 
-    /// How many requests it may have at once, whoever's its slots are; `None`: any number.
+    /// How many requests it may have at once, whoever's its slots are; `None`: any number. An endpoint that is marked
+    /// unreachable keeps its limit.
     pub fn limit(&self, cap: Cap) -> Option<u32> {
-        Some(self.cell.most(Room::within(cap))).filter(|&most| most < u32::MAX)
+        let room = Room::within(cap);
+        let room = if self.is_reachable() { room } else { room.with_unreachable() };
+        Some(self.cell.most(room)).filter(|&most| most < u32::MAX)
     }
 
     /// It has said that it is full, to a request that was picked when it had `level`, that one included. Until it wants to
@@ -155,7 +210,9 @@ impl<T> Ledger<T> {
             idle: IdleHistory::default(),
             health: Health::default(),
             evidence: Evidence::default(),
+            resends: ResendAllowance::default(),
             refusals: Refusals::default(),
+            reachability: Schedule::default(),
             data: data(),
             cell: self.pages.cell(),
             key: self.next_key,

@@ -4,6 +4,10 @@
 //! and so does silence, so that an endpoint that was slow is tried again. What failed says nothing about latency:
 //! whoever fails fast would look fast and attract the traffic of all (linkerd2#11669). Failures are blame instead,
 //! which makes an endpoint look up to 17 times as slow.
+//!
+//! Beside the peak there is the mean of the logarithm, which one slow response hardly moves, however slow: where a few
+//! requests take very long, that says nothing of the endpoint. And there is the share of recent attempts that failed.
+//! Pickers that go by load compare those between endpoints ([`crate::pick`]).
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -26,6 +30,18 @@ const NEWS: Duration = Duration::from_millis(1);
 /// How much slower full blame makes an endpoint look.
 const PENALTY: f32 = 16.0;
 
+/// The weight of one response in the mean, and that of one after a long silence. A larger one would take the queue behind
+/// one long request for a slow endpoint (`sim --study`, uneven service times).
+const MEAN_SHARE: f32 = 1.0 / 64.0;
+const MEAN_SHARE_AFTER_SILENCE: f32 = 1.0 / 4.0;
+
+/// So many responses make a mean. Until then an endpoint that is cold, and slow for that, counts as usual; and each of
+/// the first ones weighs the same.
+const MEAN_SAMPLES: u32 = 16;
+
+/// The weight of one attempt in the share of those that failed.
+const FAILURE_SHARE: f32 = 1.0 / 8.0;
+
 /// One endpoint's estimate, over all workers.
 ///
 /// Evidence, not a balance: each figure is an atomic of its own, and of two reports at the same moment one may be lost.
@@ -40,6 +56,26 @@ pub(crate) struct Latency {
     blamed_at: AtomicU64,
     /// `Retry-After`: until then the blame is full.
     spared_until: AtomicU64,
+    /// The mean [`logarithm`] of the nanoseconds, as bits of an `f32`; 0: nothing is known.
+    mean: AtomicU32,
+    samples: AtomicU32,
+    mean_at: AtomicU64,
+    /// From 0 to 1, as bits of an `f32`.
+    failing: AtomicU32,
+    failing_at: AtomicU64,
+    /// When it last refused a request because it had too much to do.
+    refused_at: AtomicU64,
+}
+
+/// What a picker compares between endpoints that it otherwise chooses by load.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Showing {
+    /// Nanoseconds to the head of a response, on the average; `None`: it has given none yet.
+    pub(crate) mean: Option<f32>,
+    /// The share of recent attempts that failed, from 0 to 1.
+    pub(crate) failing: f32,
+    /// It has refused requests lately.
+    pub(crate) refuses: bool,
 }
 
 /// What is to be thought of an endpoint at a moment.
@@ -64,14 +100,18 @@ impl Latency {
                 self.forgive(now);
                 if let Some(latency) = outcome.head_after {
                     self.observe(latency, now);
+                    self.observe_mean(latency, now);
                 }
             }
             End::ServerError | End::ConnectFailed | End::TimedOut | End::Broken => {
                 let blame = self.blame(now);
                 self.set_blame(blame + (1.0 - blame) / 4.0, now);
+                let failing = self.failing(now);
+                self.set_failing(failing + (1.0 - failing) * FAILURE_SHARE, now);
             }
             End::Refused { retry_after } => {
                 self.set_blame(1.0, now);
+                self.refused_at.store(now.as_nanos(), Ordering::Relaxed);
                 let until = now + retry_after.unwrap_or_default().min(SPARED_AT_MOST);
                 self.spared_until.fetch_max(until.as_nanos(), Ordering::Relaxed);
             }
@@ -81,24 +121,70 @@ impl Latency {
 
     /// Nobody knows the next endpoint that is counted here.
     pub(crate) fn forget(&self) {
-        let Self { estimate, estimated_at, blame, blamed_at, spared_until } = self;
-        estimate.store(0, Ordering::Relaxed);
-        blame.store(0, Ordering::Relaxed);
-        for time in [estimated_at, blamed_at, spared_until] {
+        let Self { estimate, estimated_at, blame, blamed_at, spared_until, .. } = self;
+        let Self { mean, samples, mean_at, failing, failing_at, refused_at, .. } = self;
+        for level in [estimate, blame, mean, samples, failing] {
+            level.store(0, Ordering::Relaxed);
+        }
+        for time in [estimated_at, blamed_at, spared_until, mean_at, failing_at, refused_at] {
             time.store(0, Ordering::Relaxed);
         }
+    }
+
+    /// What it has shown lately, as pickers compare it between endpoints.
+    pub(crate) fn showing(&self, now: Time) -> Showing {
+        let mean = f32::from_bits(self.mean.load(Ordering::Relaxed));
+        let is_known = self.samples.load(Ordering::Relaxed) >= MEAN_SAMPLES;
+        let refused_at = self.refused_at.load(Ordering::Relaxed);
+        let since_refusal = now.saturating_since(Time::from_nanos(refused_at));
+        Showing {
+            mean: is_known.then(|| power(mean) * left_of_memory(since(&self.mean_at, now))),
+            failing: self.failing(now),
+            refuses: refused_at > 0 && since_refusal < GRUDGE,
+        }
+    }
+
+    /// Takes one sample in a millisecond, whatever its size, so that the mean is one.
+    fn observe_mean(&self, latency: Duration, now: Time) {
+        let silence = since(&self.mean_at, now);
+        let samples = self.samples.load(Ordering::Relaxed);
+        if samples > 0 && silence < NEWS {
+            return;
+        }
+        let before = f32::from_bits(self.mean.load(Ordering::Relaxed));
+        let latency = logarithm((nanos(latency) as f32).max(1.0));
+        let by_silence = (1.0 - left_of_memory(silence)).min(MEAN_SHARE_AFTER_SILENCE);
+        let share = by_silence.max(MEAN_SHARE).max(1.0 / (samples as f32 + 1.0));
+        let mean = before + (latency - before) * share;
+        self.samples.store(samples.saturating_add(1), Ordering::Relaxed);
+        self.mean.store(mean.to_bits(), Ordering::Relaxed);
+        self.mean_at.store(now.as_nanos(), Ordering::Relaxed);
+    }
+
+    fn failing(&self, now: Time) -> f32 {
+        let failing = f32::from_bits(self.failing.load(Ordering::Relaxed));
+        if failing == 0.0 {
+            return 0.0;
+        }
+        failing * (1.0 - since(&self.failing_at, now).as_secs_f32() / GRUDGE.as_secs_f32()).max(0.0)
+    }
+
+    fn set_failing(&self, failing: f32, now: Time) {
+        self.failing.store(failing.to_bits(), Ordering::Relaxed);
+        self.failing_at.store(now.as_nanos(), Ordering::Relaxed);
     }
 
     fn observe(&self, latency: Duration, now: Time) {
         // Never 0, which stands for nothing.
         let latency = (nanos(latency) as f32).max(1.0);
         let silence = self.silence(now);
-        let left = left_of_memory(silence);
-        let before = f32::from_bits(self.estimate.load(Ordering::Relaxed)) * left;
+        let before = f32::from_bits(self.estimate.load(Ordering::Relaxed));
         // Every request comes by, and hardly one has news.
         if latency <= before && silence < NEWS {
             return;
         }
+        let left = left_of_memory(silence);
+        let before = before * left;
         let estimate = latency.max(before + latency * (1.0 - left));
         self.estimate.store(estimate.to_bits(), Ordering::Relaxed);
         self.estimated_at.store(now.as_nanos(), Ordering::Relaxed);
@@ -108,6 +194,10 @@ impl Latency {
         let blame = self.blame(now);
         if blame > 0.0 {
             self.set_blame(blame * 0.75, now);
+        }
+        let failing = self.failing(now);
+        if failing > 0.0 {
+            self.set_failing(failing * (1.0 - FAILURE_SHARE), now);
         }
     }
 
@@ -124,13 +214,28 @@ impl Latency {
         if blame == 0.0 {
             return 0.0;
         }
-        let since = now.saturating_since(Time::from_nanos(self.blamed_at.load(Ordering::Relaxed)));
-        blame * (1.0 - since.as_secs_f32() / GRUDGE.as_secs_f32()).max(0.0)
+        blame * (1.0 - since(&self.blamed_at, now).as_secs_f32() / GRUDGE.as_secs_f32()).max(0.0)
     }
 
     fn silence(&self, now: Time) -> Duration {
-        now.saturating_since(Time::from_nanos(self.estimated_at.load(Ordering::Relaxed)))
+        since(&self.estimated_at, now)
     }
+}
+
+/// The binary logarithm of a number from 1 on, within 0.09, and 127: exponent and mantissa, read as one number.
+fn logarithm(number: f32) -> f32 {
+    number.to_bits() as f32 / MANTISSA
+}
+
+/// The number with that logarithm.
+fn power(logarithm: f32) -> f32 {
+    f32::from_bits((logarithm * MANTISSA) as u32)
+}
+
+const MANTISSA: f32 = 8_388_608.0;
+
+fn since(then: &AtomicU64, now: Time) -> Duration {
+    now.saturating_since(Time::from_nanos(then.load(Ordering::Relaxed)))
 }
 
 /// What is left of an observation: (1 + t/8)^-8, which is within 0.04 of e^-t and costs no exponential.

@@ -19,6 +19,8 @@ mod latency;
 mod load;
 /// What came of one attempt.
 pub mod outcome;
+/// When an endpoint that cannot be reached is tried again.
+pub mod reachability;
 /// One address that can serve, its load, and sets of them.
 pub mod endpoint;
 /// Which of several balancers uses which slots of an endpoint.

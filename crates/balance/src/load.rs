@@ -212,6 +212,12 @@ impl Loads {
         self.seats[member].weight
     }
 
+    /// True unless the member is marked unreachable.
+    pub(crate) fn is_reachable(&self, member: usize) -> bool {
+        let seat = &self.seats[member];
+        seat.page.ceilings[seat.index as usize].is_reachable()
+    }
+
     /// Counts one more request at a member, unless there is no room, or it is not to have any.
     pub(crate) fn take(&self, member: usize, room: Room) -> bool {
         let seat = &self.seats[member];
@@ -223,13 +229,15 @@ impl Loads {
 
     fn try_out(&self, trial: &Trial) -> bool {
         let seat = &self.seats[trial.member];
-        if trial.spent.load(Ordering::Relaxed) || !seat.page.take(seat.index as usize, 1) {
+        let index = seat.index as usize;
+        let is_untried = !trial.spent.load(Ordering::Relaxed);
+        if !is_untried || !seat.page.ceilings[index].is_reachable() || !seat.page.take(index, 1) {
             return false;
         }
         let first = !trial.spent.swap(true, Ordering::Relaxed);
         if !first {
             // Another has begun and ended between the two looks.
-            seat.page.give_back(seat.index as usize);
+            seat.page.give_back(index);
         }
         first
     }

@@ -12,6 +12,8 @@ use crate::time::Time;
 
 /// What a request asks of choosing.
 mod wish;
+/// How far members are to be avoided because they are slower than others, or fail.
+mod handicap;
 /// The endpoint with the least load for its weight.
 mod least_load;
 /// Each endpoint in turn, as often as its weight says.
@@ -26,6 +28,7 @@ mod consistent_hash;
 mod maglev;
 
 pub(crate) use consistent_hash::Ring;
+use handicap::Handicaps;
 pub use maglev::MaglevTable;
 pub use wish::Wish;
 pub(crate) use wish::{Claim, Wants};
@@ -33,7 +36,8 @@ pub(crate) use wish::{Claim, Wants};
 /// How to choose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Algorithm {
-    /// The endpoint with the fewest requests in flight for its weight; of more than 64, the better of two random ones.
+    /// The endpoint with the fewest requests in flight for its weight, where one that is clearly slower than others
+    /// counts as more loaded; of more than 64, the better of two random ones.
     #[default]
     LeastLoad,
     /// Each endpoint in turn, smoothly, as often as its weight says.
@@ -59,6 +63,7 @@ const SCAN: usize = 64;
 pub struct Picker {
     algorithm: Algorithm,
     state: State,
+    handicaps: Handicaps,
 }
 
 #[derive(Debug)]
@@ -84,7 +89,7 @@ impl Picker {
             Algorithm::Random => State::Random(random::Random::new(seed)),
             Algorithm::PeakEwma => State::PeakEwma(peak_ewma::PeakEwma::new(seed)),
         };
-        Self { algorithm, state }
+        Self { algorithm, state, handicaps: Handicaps::default() }
     }
 
     /// How it chooses.
@@ -105,9 +110,31 @@ impl Picker {
         let field = |bars| Field::new(&set.loads, Room::within(cap), bars);
         let member = match self.claim(set, wish) {
             Claim::Any => self.take_member(set, &field(Bars::Nobody), wish),
-            Claim::But(except) => self.take_member(set, &field(Bars::One(except)), wish),
+            Claim::But(excluded) => {
+                let barred = |member| excluded.contains(&member);
+                self.take_member(set, &field(Bars::Those(&barred)), wish)
+            }
             Claim::Only(member) => self.take_bound(set, &field(Bars::Nobody), wish, member),
         };
+        member.map(|member| set.members()[member].endpoint.clone())
+    }
+
+    /// As [`take`](Self::take), for a request that cannot wait, where no endpoint that is left to it is reachable: the
+    /// attempt fails in an honest way, or finds the endpoint back before anything else does.
+    #[cold]
+    pub(crate) fn take_unreachable<T>(
+        &mut self,
+        set: &EndpointSet<T>,
+        cap: Cap,
+        wish: &Wish<'_, T>,
+    ) -> Option<Arc<Endpoint<T>>> {
+        let claim = self.claim(set, wish);
+        let barred = |member| !claim.allows(member);
+        if (0..set.members().len()).any(|member| set.is_open(member) && !barred(member)) {
+            return None;
+        }
+        let field = Field::new(&set.loads, Room::within(cap), Bars::Those(&barred));
+        let member = self.take_regular(set, &field.with_unreachable(), wish);
         member.map(|member| set.members()[member].endpoint.clone())
     }
 
@@ -132,13 +159,13 @@ impl Picker {
 
     /// Which members may serve the request.
     pub(crate) fn claim<T>(&self, set: &EndpointSet<T>, wish: &Wish<'_, T>) -> Claim {
-        set.claim(wish.except, wish.only, self.binding(wish.key))
+        set.claim(wish.tried, wish.only, self.binding(wish.key))
     }
 
     /// What somebody who made this wish waits for.
     pub(crate) fn wants<T>(&self, wish: &Wish<'_, T>) -> Wants<T> {
-        let (except, only) = (wish.except.cloned(), wish.only.cloned());
-        Wants { except, only, key: self.binding(wish.key) }
+        let (tried, only) = (wish.tried.into(), wish.only.cloned());
+        Wants { tried, only, key: self.binding(wish.key) }
     }
 
     /// The key, if it leaves no choice.
@@ -156,6 +183,7 @@ impl Picker {
     ) -> Option<usize> {
         if set.loads.has_trials()
             && wish.only.is_none()
+            && wish.tried.is_empty()
             && let Some(tried) = field.take_trial()
         {
             return Some(tried);
@@ -213,30 +241,57 @@ impl Picker {
         {
             return Some(member);
         }
+        self.handicaps.look(field, wish.now);
         if let Some(zones) = field.by_zone()
             && let Some(member) = self.choose_by_zone(zones, wish.now)
         {
             return Some(member);
         }
-        self.state.choose(field, wish.now)
+        self.state.choose(field, &mut self.handicaps, wish.now)
     }
 
     /// Kept apart, because most sets know no zones and every request comes by.
     #[cold]
     fn choose_by_zone(&mut self, zones: [Field<'_>; 2], now: Time) -> Option<usize> {
-        zones.iter().find_map(|zone| self.state.choose(zone, now))
+        zones.iter().find_map(|zone| self.state.choose(zone, &mut self.handicaps, now))
     }
 }
 
 impl State {
     #[inline]
-    fn choose(&mut self, field: &Field<'_>, now: Time) -> Option<usize> {
-        match self {
-            Self::LeastLoad(state) => state.choose(field),
-            Self::RoundRobin(state) => state.choose(field),
-            Self::Random(state) => state.choose(field),
-            Self::PeakEwma(state) => state.choose(field, now),
+    fn choose(&mut self, field: &Field<'_>, handicaps: &mut Handicaps, now: Time) -> Option<usize> {
+        if handicaps.are_even() {
+            return match self {
+                Self::LeastLoad(state) => state.choose(field),
+                Self::RoundRobin(state) => state.choose(field, Handicaps::none),
+                Self::Random(state) => state.choose(field),
+                Self::PeakEwma(state) => state.choose(field, now, Handicaps::none),
+            };
         }
+        self.choose_with(field, handicaps, now)
+    }
+
+    /// Kept apart, because mostly no endpoint is slower than others or fails.
+    #[cold]
+    fn choose_with(
+        &mut self,
+        field: &Field<'_>,
+        handicaps: &mut Handicaps,
+        now: Time,
+    ) -> Option<usize> {
+        let mut choose = |limited: bool| {
+            let handicap = |member| handicaps.of(member, limited);
+            match self {
+                Self::LeastLoad(state) => state.choose_with(field, handicap),
+                Self::RoundRobin(state) => state.choose(field, handicap),
+                Self::Random(state) => state.choose_with(field, handicap),
+                Self::PeakEwma(state) => state.choose(field, now, handicap),
+            }
+        };
+        // Where all others are full, one that fails may have more than its share.
+        let chosen = choose(true).or_else(|| choose(false))?;
+        handicaps.chose(chosen);
+        Some(chosen)
     }
 }
 

@@ -264,10 +264,13 @@ impl<T, N> Queue<T, N> {
             let barred = |member| flows.iter().any(|flow| flow.bound.contains_key(&member));
             return picker.take_beside(&self.set, cap, wish, &barred);
         };
-        // That leaves the endpoint that all of them have failed at.
-        let Claim::But(shunned) = claim else { return None };
-        let spare = picker.claim(&self.set, wish).allows(shunned) && self.next(shunned).is_none();
-        if spare { self.set.take(shunned, cap) } else { None }
+        // That leaves the endpoints at which the first has been tried.
+        let Claim::But(avoided) = claim else { return None };
+        let own = picker.claim(&self.set, wish);
+        avoided.iter().find_map(|&member| {
+            let spare = own.allows(member) && self.next(member).is_none();
+            if spare { self.set.take(member, cap) } else { None }
+        })
     }
 
     /// Offers one slot of an endpoint; gives whom to wake. An endpoint that has left the set grants nothing.
@@ -283,17 +286,17 @@ impl<T, N> Queue<T, N> {
         let mut woken = Vec::new();
         while let Some((flow, _)) = self.first_common() {
             let first = self.flows[flow].common.first().expect("it was found there");
-            let wish = first.wants.wish();
+            let wish = first.wants.wish(now);
             let Some(endpoint) = self.picker.take(&self.set, self.limits.cap, &wish) else {
                 break;
             };
             let granted = self.grant(endpoint, now, &mut woken);
             woken.extend(granted);
         }
-        // The first finds nothing, so what is free, if anything, is the one it has failed at. Others may use that, or
+        // The first finds nothing, so what is free, if anything, is where it has been tried. Others may use that, or
         // are bound to it. Without a first, each who is bound is asked.
         let mut members: Vec<usize> = match self.first_common().map(|(_, claim)| claim) {
-            Some(Claim::But(shunned)) => vec![shunned],
+            Some(Claim::But(avoided)) => avoided.to_vec(),
             Some(Claim::Any | Claim::Only(_)) => Vec::new(),
             None => self.flows.iter().flat_map(|flow| flow.bound.keys().copied()).collect(),
         };
@@ -366,7 +369,7 @@ impl<T, N> Queue<T, N> {
     /// Somebody whom several endpoints can serve, and its flow.
     fn first_common(&mut self) -> Option<(usize, Claim)> {
         let mut flows = self.flows.iter_mut().enumerate();
-        flows.find_map(|(n, flow)| flow.common.first().map(|waiter| (n, waiter.claim)))
+        flows.find_map(|(n, flow)| flow.common.first().map(|waiter| (n, waiter.claim.clone())))
     }
 
     /// Who is next of those who still wait and may use the member: in which flow, and where in that.

@@ -11,8 +11,11 @@ use crate::time::{Time, nanos};
 
 /// How many retries a backend may have.
 mod budget;
+/// How many requests a dying endpoint may hand to the others.
+mod resend;
 
 pub use budget::RetryBudget;
+pub use resend::ResendAllowance;
 
 /// How often requests are tried again. Which failures may be repaired by that is the caller's to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -50,6 +50,8 @@ pub struct Delay {
 pub enum Refusal {
     /// The set is empty, or has no weight, and nobody may wait.
     NoEndpoint,
+    /// Every endpoint of the set is marked unreachable, and the queue is full, or there is none.
+    Unreachable,
     /// No slot of the set is ours ([`Deal`](crate::Deal)), and nobody may wait.
     NoSlot,
     /// Every slot is taken and the queue is full, or there is none.
@@ -64,7 +66,9 @@ pub enum Refusal {
 
 impl Refusal {
     fn under<T>(set: &EndpointSet<T>, limits: Limits) -> Self {
-        if limits.max_waiting > 0 || set.is_usable() {
+        if set.is_unreachable() {
+            Self::Unreachable
+        } else if limits.max_waiting > 0 || set.is_usable() {
             Self::Full
         } else if set.is_dealt_out() {
             Self::NoSlot
@@ -191,6 +195,12 @@ impl Admission {
         let waiting = self.waiting();
         if waiting == 0
             && let Some(endpoint) = picker.take(set, limits.cap, wish)
+        {
+            return Entry::Slot(endpoint);
+        }
+        if waiting == 0
+            && limits.max_waiting == 0
+            && let Some(endpoint) = picker.take_unreachable(set, limits.cap, wish)
         {
             return Entry::Slot(endpoint);
         }

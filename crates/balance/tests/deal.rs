@@ -273,7 +273,8 @@ fn who_is_bound_to_an_endpoint_without_a_slot_of_ours_goes_elsewhere() {
     let bound = Wish { only: Some(&there), ..Wish::default() };
     assert_eq!(picker.take(&set, Cap::of(2), &bound).unwrap().address, here.address);
     // Who has failed at the only one that it may use has no other.
-    let shy = Wish { except: Some(&here), ..Wish::default() };
+    let tried = [here.clone()];
+    let shy = Wish { tried: &tried, ..Wish::default() };
     assert_eq!(picker.take(&set, Cap::of(2), &shy).unwrap().address, here.address);
 }
 

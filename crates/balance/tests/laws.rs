@@ -177,8 +177,9 @@ impl World {
         let room_to_wait = self.waiters.len() < self.limits.max_waiting as usize;
         let id = self.next_id;
         self.next_id += 1;
+        let tried: Vec<_> = asks.except.map(|e| self.endpoints[e].clone()).into_iter().collect();
         let wish = Wish {
-            except: asks.except.map(|e| &self.endpoints[e]),
+            tried: &tried,
             only: asks.only.map(|e| &self.endpoints[e]),
             key: asks.key,
             now: self.now,

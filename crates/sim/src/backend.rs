@@ -41,6 +41,8 @@ pub(crate) struct Backend {
 pub(crate) struct Bill {
     pub(crate) requests: u64,
     pub(crate) retries: u64,
+    /// Requests that were sent elsewhere because their endpoint died with them, beside the budget.
+    pub(crate) resends: u64,
     /// In the calm, by server.
     pub(crate) served: Vec<u64>,
 }
@@ -115,9 +117,10 @@ impl Backend {
     ) -> Entry<usize, Id> {
         let known = |server: Option<usize>| server.map(|server| &endpoints[server]);
         let rank = Rank { priority: want.priority, route: want.route, until };
-        let (except, only) = (known(want.except), known(want.only));
-        let wish = Wish { except, only, key: want.key, now, rank };
+        let tried: Vec<_> = want.tried.servers().map(|server| endpoints[server].clone()).collect();
+        let wish = Wish { tried: &tried, only: known(want.only), key: want.key, now, rank };
         let Worker { picker, seen } = &mut self.workers[worker];
+        let seen = &seen.as_of_now();
         let queue = &mut self.queue;
         let entry = self.admission.enter(picker, &seen.set, seen.limits, &wish, || queue, || id);
         self.line.entered((id, want), &entry, seen, &self.current);
@@ -222,6 +225,11 @@ impl Backend {
             let within = (settings.min..=settings.max).contains(&limit);
             assert!(within, "{address} has a limit of {limit}");
         }
+    }
+
+    /// An endpoint has been marked unreachable, or reachable: those who wait look again for what may serve them.
+    pub(crate) fn reachability_changed(&mut self, now: Time) -> Vec<Id> {
+        self.replace(self.current.as_of_now(), now)
     }
 
     pub(crate) fn replace(&mut self, view: View, now: Time) -> Vec<Id> {

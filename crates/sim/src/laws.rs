@@ -20,17 +20,19 @@ pub(crate) use line::{Grant, Line};
 pub(crate) use verdict::check_verdict;
 
 /// Endpoints and limits, as the queue has them or as a worker still sees them.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct View {
     pub(crate) set: Arc<EndpointSet<usize>>,
     pub(crate) limits: Limits,
     algorithm: Algorithm,
     /// By server.
     parts: Rc<[Part]>,
+    /// By server: whether it is not marked unreachable, as of the moment of the view.
+    reachable: Rc<[bool]>,
 }
 
 /// What a server is given, as far as a view goes.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Part {
     weight: u32,
     trial: bool,
@@ -39,22 +41,54 @@ struct Part {
 }
 
 /// What a request asks of choosing, by server.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Want {
-    pub(crate) except: Option<usize>,
+    pub(crate) tried: Tried,
     pub(crate) only: Option<usize>,
     pub(crate) key: Option<u64>,
     pub(crate) priority: Priority,
     pub(crate) route: u64,
 }
 
+/// The servers at which a request has been tried.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tried {
+    /// One bit for each server.
+    servers: u32,
+    latest: Option<usize>,
+}
+
+impl Tried {
+    pub(crate) fn add(&mut self, server: usize) {
+        self.servers |= 1 << server;
+        self.latest = Some(server);
+    }
+
+    pub(crate) fn contains(self, server: usize) -> bool {
+        self.servers & 1 << server != 0
+    }
+
+    fn is_empty(self) -> bool {
+        self.servers == 0
+    }
+
+    /// All of them, the latest one last.
+    pub(crate) fn servers(self) -> impl Iterator<Item = usize> {
+        let others = (0..32).filter(move |&it| self.contains(it) && Some(it) != self.latest);
+        others.chain(self.latest)
+    }
+
+    fn only_latest(self) -> Self {
+        Self { servers: self.latest.map_or(0, |latest| 1 << latest), ..self }
+    }
+}
+
 /// What a want comes to in a view.
 enum Claim {
-    Any,
-    But(usize),
+    But(Tried),
     Only(usize),
-    /// One other than this; which, only the table knows.
-    NextTo(usize),
+    /// One that is left; which, only the table knows.
+    ByTable(Tried),
 }
 
 impl View {
@@ -71,7 +105,33 @@ impl View {
             let part = &mut parts[member.endpoint.data];
             (part.weight, part.trial) = (member.weight, member.trial);
         }
-        Self { set, limits, algorithm, parts: parts.into() }
+        let reachable = vec![true; parts.len()].into();
+        Self { set, limits, algorithm, parts: parts.into(), reachable }.as_of_now()
+    }
+
+    /// The same with what is marked unreachable now, of which nothing learns late.
+    pub(crate) fn as_of_now(&self) -> Self {
+        let mut reachable = vec![true; self.parts.len()];
+        for member in self.set.members() {
+            reachable[member.endpoint.data] = member.endpoint.is_reachable();
+        }
+        Self { reachable: reachable.into(), ..self.clone() }
+    }
+
+    fn is_open(&self, server: usize) -> bool {
+        self.parts[server].weight > 0 && self.reachable[server]
+    }
+
+    /// True if no endpoint that has a weight is reachable.
+    fn is_unreachable(&self) -> bool {
+        let mut regular = (0..self.parts.len()).filter(|&it| self.parts[it].weight > 0).peekable();
+        regular.peek().is_some() && !regular.any(|server| self.reachable[server])
+    }
+
+    /// Servers with a weight at which a request has not been tried.
+    pub(crate) fn untried(&self, tried: Tried) -> usize {
+        let regular = (0..self.parts.len()).filter(|&it| self.parts[it].weight > 0);
+        regular.filter(|&server| !tried.contains(server)).count()
     }
 
     /// Those who share one share of the queue.
@@ -81,25 +141,38 @@ impl View {
 
     /// Any endpoint will do, whatever the set.
     fn is_free(&self, want: Want) -> bool {
-        want.only.is_none() && want.except.is_none() && self.algorithm != Algorithm::Maglev
+        want.only.is_none() && want.tried.is_empty() && self.algorithm != Algorithm::Maglev
     }
 
     fn claim(&self, want: Want) -> Claim {
-        let usable = self.parts.iter().filter(|part| part.weight > 0).count();
-        let except = want.except.filter(|_| usable > 1);
-        let is_usable = |server: &usize| self.parts[*server].weight > 0;
-        if let Some(only) = want.only.filter(is_usable).filter(|&only| Some(only) != except) {
+        let excluded = self.excluded(want.tried);
+        let is_left = |server: &usize| self.is_open(*server) && !excluded.contains(*server);
+        if let Some(only) = want.only.filter(is_left) {
             return Claim::Only(only);
         }
         let binds = self.algorithm == Algorithm::Maglev;
         let owner = want.key.filter(|_| binds).and_then(|key| self.set.maglev().member(key));
-        let owner = owner.map(|member| self.set.members()[member].endpoint.data);
-        match (owner, except) {
-            (Some(owner), Some(except)) if owner == except => Claim::NextTo(except),
-            (Some(owner), _) => Claim::Only(owner),
-            (None, Some(except)) => Claim::But(except),
-            (None, None) => Claim::Any,
+        match owner.map(|member| self.set.members()[member].endpoint.data) {
+            Some(owner) if is_left(&owner) => Claim::Only(owner),
+            Some(_) => Claim::ByTable(excluded),
+            None => Claim::But(excluded),
         }
+    }
+
+    /// All of those that were tried while another is left, else the latest.
+    fn excluded(&self, tried: Tried) -> Tried {
+        let regular = || (0..self.parts.len()).filter(|&it| self.parts[it].weight > 0);
+        if regular().count() < 2 {
+            return Tried::default();
+        }
+        let left = |server: &usize| !tried.contains(*server);
+        let open = || regular().filter(|&server| self.reachable[server]);
+        let another_is_left = if open().count() > 0 {
+            open().any(|it| left(&it))
+        } else {
+            regular().any(|it| left(&it))
+        };
+        if another_is_left { tried } else { tried.only_latest() }
     }
 
     /// Whether a request may be given a slot of this endpoint, which it has taken.
@@ -111,29 +184,34 @@ impl View {
         }
         let claim = self.claim(want);
         if part.trial {
-            return match claim {
-                Claim::Any => true,
-                Claim::But(except) | Claim::NextTo(except) => server != except,
-                Claim::Only(_) => want.only.is_none(),
-            };
+            return self.reachable[server]
+                && match claim {
+                    Claim::But(excluded) | Claim::ByTable(excluded) => !excluded.contains(server),
+                    Claim::Only(_) => want.only.is_none(),
+                };
         }
-        part.weight > 0
-            && match claim {
-                Claim::Any => true,
-                Claim::But(except) | Claim::NextTo(except) => server != except,
-                Claim::Only(only) => server == only,
-            }
+        // Where nothing waits, and nothing reachable is left to the request, it is sent all the same.
+        let is_left = |server: usize| self.is_open(server) && Self::serves(&claim, server);
+        let is_last_resort = self.limits.max_waiting == 0 && !(0..self.parts.len()).any(is_left);
+        let may_reach = self.reachable[server] || is_last_resort;
+        part.weight > 0 && may_reach && Self::serves(&claim, server)
+    }
+
+    fn serves(claim: &Claim, server: usize) -> bool {
+        match claim {
+            Claim::But(excluded) | Claim::ByTable(excluded) => !excluded.contains(server),
+            Claim::Only(only) => server == *only,
+        }
     }
 
     /// Whether a request that waits must be given a slot of this endpoint when there is one.
     fn wants(&self, want: Want, endpoint: &Endpoint) -> bool {
         let server = endpoint.data;
-        self.parts[server].weight > 0
+        self.is_open(server)
             && match self.claim(want) {
-                Claim::Any => true,
-                Claim::But(except) => server != except,
+                Claim::But(excluded) => !excluded.contains(server),
                 Claim::Only(only) => server == only,
-                Claim::NextTo(_) => false,
+                Claim::ByTable(_) => false,
             }
     }
 
@@ -173,7 +251,8 @@ impl View {
         let has_room = |endpoint: &Endpoint| {
             most(endpoint, self.limits.cap).is_none_or(|most| endpoint.in_flight() < most)
         };
-        let members = self.set.members().iter().filter(|member| member.weight > 0);
+        let members = self.set.members().iter();
+        let members = members.filter(|member| self.is_open(member.endpoint.data));
         members.map(|member| &*member.endpoint).filter(move |endpoint| has_room(endpoint))
     }
 

@@ -12,7 +12,7 @@ use crate::requests::Job;
 
 pub(crate) struct Server {
     fault: Fault,
-    busy: u32,
+    running: Vec<Job>,
     waiting: VecDeque<Job>,
 }
 
@@ -28,7 +28,7 @@ pub(crate) enum Fault {
     FailingBehindGoodProbes(u32),
     /// Requests are served, but probes say that they are not.
     BadProbes,
-    /// Refuses connections.
+    /// Breaks all connections, and refuses further ones.
     Dead,
     /// Takes what comes, and answers nothing.
     BlackHole,
@@ -75,12 +75,16 @@ pub(crate) enum Reception {
 
 impl Server {
     pub(crate) fn sound() -> Self {
-        Self { fault: Fault::None, busy: 0, waiting: VecDeque::new() }
+        Self { fault: Fault::None, running: Vec::new(), waiting: VecDeque::new() }
     }
 
-    /// What is under way goes on as it began.
-    pub(crate) fn suffer(&mut self, fault: Fault) {
+    /// What is under way goes on as it began, but for what a death ends: that is returned.
+    pub(crate) fn suffer(&mut self, fault: Fault) -> Vec<Job> {
         self.fault = fault;
+        if fault != Fault::Dead {
+            return Vec::new();
+        }
+        self.running.drain(..).chain(self.waiting.drain(..)).collect()
     }
 
     pub(crate) fn receive(&mut self, job: Job, plan: &ServerPlan, now: Time) -> Reception {
@@ -91,15 +95,15 @@ impl Server {
             return Reception::Swallowed;
         }
         if let Fault::Full(most, retry_after) = self.fault
-            && self.busy + self.waiting.len() as u32 >= most
+            && (self.running.len() + self.waiting.len()) as u32 >= most
         {
             return Reception::Full(retry_after);
         }
-        if self.busy == plan.threads {
+        if self.running.len() as u32 == plan.threads {
             self.waiting.push_back(job);
             return Reception::Waits;
         }
-        self.busy += 1;
+        self.running.push(job);
         Reception::Begins
     }
 
@@ -155,19 +159,25 @@ impl Server {
         }
     }
 
+    /// True if a thread has been working on the job: the server has not died since it began.
+    pub(crate) fn finishes(&mut self, job: Job) -> bool {
+        let running = self.running.iter().position(|running| *running == job);
+        running.map(|place| self.running.swap_remove(place)).is_some()
+    }
+
     /// A thread is free. It takes the next whose balancer still waits for it; `None`: it rests.
     pub(crate) fn next(&mut self, mut is_wanted: impl FnMut(Job) -> bool) -> Option<Job> {
         while let Some(job) = self.waiting.pop_front() {
             if is_wanted(job) {
+                self.running.push(job);
                 return Some(job);
             }
         }
-        self.busy -= 1;
         None
     }
 
     pub(crate) fn is_idle(&self) -> bool {
-        self.busy == 0 && self.waiting.is_empty()
+        self.running.is_empty() && self.waiting.is_empty()
     }
 
     pub(crate) fn probe(&self, now: Time) -> ProbeResult {
@@ -182,6 +192,11 @@ impl Server {
             Fault::Paused(until) => until <= now,
         };
         if answers { ProbeResult::Good } else { ProbeResult::Bad }
+    }
+
+    /// Whether a connection can be made.
+    pub(crate) fn accepts(&self, now: Time) -> bool {
+        !self.refuses(now) && self.fault != Fault::BlackHole
     }
 
     fn refuses(&self, now: Time) -> bool {

@@ -88,6 +88,11 @@ enum Event {
         server: usize,
         result: ProbeResult,
     },
+    /// A balancer tries to connect to an endpoint that it has marked unreachable.
+    Attempt {
+        balancer: usize,
+        server: usize,
+    },
     Fault,
     Enter(Phase),
 }
@@ -145,6 +150,7 @@ impl World {
             Event::Learn { place, worker } => self.backend(place).learn(worker),
             Event::Tick { balancer } => self.tick(balancer),
             Event::Probed { place, server, result } => self.probed(place, server, result),
+            Event::Attempt { balancer, server } => self.attempt(balancer, server),
             Event::Fault => self.fault(),
             Event::Enter(phase) => self.enter_phase(phase),
         }
@@ -163,7 +169,9 @@ impl World {
                 let server = self.dice.below(self.servers.len());
                 let fault = Fault::draw(&mut self.dice, self.now, self.plan.longest_spell());
                 self.trace(format_args!("server {server}: {fault:?}"));
-                self.servers[server].suffer(fault);
+                for job in self.servers[server].suffer(fault) {
+                    self.after(Duration::from_micros(100), Event::Refuse(job, End::Broken));
+                }
             }
         }
     }
@@ -197,7 +205,9 @@ impl World {
         match phase {
             Phase::Safety => {}
             Phase::Recovery => {
-                self.servers.iter_mut().for_each(|server| server.suffer(Fault::None));
+                for server in &mut self.servers {
+                    server.suffer(Fault::None);
+                }
                 for place in self.places() {
                     let plan = &self.plan.backends[place.backend];
                     let weights: Vec<_> = plan.weights.iter().copied().map(Some).collect();

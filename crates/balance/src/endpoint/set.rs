@@ -36,7 +36,8 @@ impl<T> Member<T> {
 
     /// How many requests it may have at once; `None`: any number.
     pub fn limit(&self, cap: Cap) -> Option<u32> {
-        Some(self.endpoint.cell.most(self.room(cap))).filter(|&most| most < u32::MAX)
+        let limit = self.endpoint.limit(cap).unwrap_or(u32::MAX).min(self.most);
+        Some(limit).filter(|&most| most < u32::MAX)
     }
 
     /// Takes a slot for what does not come by way of a picker, such as a probe, unless it is at the cap. A slot taken
@@ -180,25 +181,59 @@ impl<T> EndpointSet<T> {
         std::ptr::eq(&*self.members[position].endpoint, endpoint).then_some(position)
     }
 
-    /// Which members may serve a request that has failed at `except`, is bound to `only`, or else by its key.
+    /// Which members may serve a request that has been tried at `tried`, is bound to `only`, or else by its key.
+    ///
+    /// A member that is marked unreachable binds nothing, as one without a weight does.
     #[inline]
     pub(crate) fn claim(
         &self,
-        except: Option<&Arc<Endpoint<T>>>,
+        tried: &[Arc<Endpoint<T>>],
         only: Option<&Arc<Endpoint<T>>>,
         key: Option<u64>,
     ) -> Claim {
-        if except.is_none() && only.is_none() && key.is_none() {
+        if tried.is_empty() && only.is_none() && key.is_none() {
             return Claim::Any;
         }
-        let except = except.filter(|_| self.regular > 1).and_then(|known| self.position(known));
-        let is_regular = |&member: &usize| self.loads.weight(member) > 0;
-        let bound = only.and_then(|known| self.position(known)).filter(is_regular);
-        let by_key = || key.and_then(|key| self.maglev().member_but(key, except));
-        match bound.filter(|&only| Some(only) != except).or_else(by_key) {
+        let excluded = self.excluded(tried);
+        let is_left = |member: &usize| self.is_open(*member) && !excluded.contains(member);
+        let bound = only.and_then(|known| self.position(known)).filter(is_left);
+        let by_key = || {
+            let (key, table) = (key?, self.maglev());
+            let by_key = table.member_among(key, |member| is_left(&member));
+            by_key
+                .or_else(|| table.member_among(key, |member| !excluded.contains(&member)))
+                .or_else(|| table.member(key))
+        };
+        match bound.or_else(by_key) {
             Some(only) => Claim::Only(only),
-            None => except.map_or(Claim::Any, Claim::But),
+            None if excluded.is_empty() => Claim::Any,
+            None => Claim::But(excluded.into()),
         }
+    }
+
+    /// The members among `tried` that are to be avoided: all of them while another one is left, else the latest.
+    fn excluded(&self, tried: &[Arc<Endpoint<T>>]) -> Vec<usize> {
+        if tried.is_empty() || self.regular < 2 {
+            return Vec::new();
+        }
+        let tried: Vec<usize> = tried.iter().filter_map(|known| self.position(known)).collect();
+        let all_members = 0..self.members.len();
+        let is_regular = |member: &usize| self.loads.weight(*member) > 0;
+        let is_another = |member: usize| is_regular(&member) && !tried.contains(&member);
+        let another_is_left = all_members.clone().any(|it| is_another(it) && self.is_open(it))
+            || all_members.clone().all(|it| !self.is_open(it))
+                && all_members.clone().any(is_another);
+        if another_is_left { tried } else { tried.last().copied().into_iter().collect() }
+    }
+
+    /// True if the member has a weight and is not marked unreachable.
+    pub(crate) fn is_open(&self, member: usize) -> bool {
+        self.loads.weight(member) > 0 && self.loads.is_reachable(member)
+    }
+
+    /// True if there are members that could be chosen, and all of them are marked unreachable.
+    pub fn is_unreachable(&self) -> bool {
+        self.regular > 0 && !(0..self.members.len()).any(|member| self.is_open(member))
     }
 
     fn by_share(&self) -> Vec<(SocketAddr, u32)> {

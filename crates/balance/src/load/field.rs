@@ -1,7 +1,7 @@
 //! What one choice is among: the members, how much each may have, and who is left out.
 
 use super::{Loads, Room, Share};
-use crate::latency::Impression;
+use crate::latency::{Impression, Showing};
 use crate::rng::Rng;
 use crate::time::Time;
 
@@ -25,6 +25,16 @@ impl<'a> Field<'a> {
     /// than we. `None`: there is a cap.
     pub(crate) fn unheeding(&self) -> Option<Self> {
         Some(Self { room: self.room.unheeding()?, ..*self })
+    }
+
+    /// The same members, also those that are marked unreachable.
+    pub(crate) fn with_unreachable(&self) -> Self {
+        Self { room: self.room.with_unreachable(), ..*self }
+    }
+
+    /// Whether these are the members that an address stands for: the address of the loads, and how many there are.
+    pub(crate) fn identity(&self) -> (usize, usize) {
+        (std::ptr::from_ref(self.loads).addr(), self.loads.seats.len())
     }
 
     /// Counts one more request at a member, if it has room and is not left out.
@@ -72,6 +82,15 @@ impl<'a> Field<'a> {
         seat.page.latencies[seat.index as usize].at(now)
     }
 
+    /// What a member has shown lately; `None` for one that cannot be chosen.
+    pub(crate) fn showings(&self, now: Time) -> impl Iterator<Item = Option<(u32, Showing)>> {
+        self.loads.seats.iter().map(move |seat| {
+            let index = seat.index as usize;
+            let is_open = seat.weight > 0 && seat.page.ceilings[index].is_reachable();
+            is_open.then(|| (seat.weight, seat.page.latencies[index].showing(now)))
+        })
+    }
+
     /// Whether a member of this load may be chosen.
     #[inline]
     pub(crate) fn is_open(&self, member: usize, load: Load) -> bool {
@@ -83,7 +102,6 @@ impl<'a> Field<'a> {
     pub(crate) fn bars(&self, member: usize) -> bool {
         match self.bars {
             Bars::Nobody => false,
-            Bars::One(barred) => member == barred,
             Bars::Those(barred) => barred(member),
         }
     }
@@ -140,8 +158,6 @@ impl<'a> Field<'a> {
 pub(crate) enum Bars<'a> {
     /// None.
     Nobody,
-    /// This one.
-    One(usize),
     /// Those of which this is true.
     Those(&'a dyn Fn(usize) -> bool),
 }

@@ -52,9 +52,12 @@ impl From<Option<NonZeroU32>> for Cap {
 pub(crate) struct Ceiling {
     /// What has been learned; heeded by backends that asked for it.
     learned: AtomicU32,
-    /// What it can bear while it says that it is full; heeded by all.
+    /// What it can bear while it says that it is full, and 0 while it is marked unreachable; heeded by all.
     full: AtomicU32,
 }
+
+/// The value of `full` at an endpoint that is marked unreachable. A refusal never lowers it so far.
+const UNREACHABLE: u32 = 0;
 
 impl Ceiling {
     #[inline]
@@ -65,6 +68,8 @@ impl Ceiling {
         }
         if room.heeds_refusals {
             most = most.min(self.full.load(Ordering::Relaxed));
+        } else if room.heeds_reachability && !self.is_reachable() {
+            most = 0;
         }
         if room.spares { with_some_to_spare(most) } else { most }
     }
@@ -77,8 +82,29 @@ impl Ceiling {
         self.learned.load(Ordering::Relaxed)
     }
 
+    /// Returns what the endpoint can bear while it says that it is full; `u32::MAX` if it does not.
     pub(crate) fn full(&self) -> u32 {
-        self.full.load(Ordering::Relaxed)
+        match self.full.load(Ordering::Relaxed) {
+            UNREACHABLE => u32::MAX,
+            most => most,
+        }
+    }
+
+    /// True unless the endpoint is marked unreachable.
+    pub(crate) fn is_reachable(&self) -> bool {
+        self.full.load(Ordering::Relaxed) != UNREACHABLE
+    }
+
+    /// Marks the endpoint unreachable; true if it was not.
+    pub(crate) fn close(&self) -> bool {
+        self.full.swap(UNREACHABLE, Ordering::Relaxed) != UNREACHABLE
+    }
+
+    /// Marks the endpoint reachable; true if it was not.
+    pub(crate) fn open(&self) -> bool {
+        self.full
+            .compare_exchange(UNREACHABLE, u32::MAX, Ordering::Relaxed, Ordering::Relaxed)
+            .is_ok()
     }
 
     /// It says that it is full.
@@ -88,15 +114,17 @@ impl Ceiling {
 
     /// It is not full any longer.
     pub(crate) fn lift_full(&self) {
-        if self.full() < u32::MAX {
-            self.full.store(u32::MAX, Ordering::Relaxed);
+        let full = self.full();
+        if full < u32::MAX {
+            // An endpoint that is marked unreachable at the same moment stays so.
+            self.full.compare_exchange(full, u32::MAX, Ordering::Relaxed, Ordering::Relaxed).ok();
         }
     }
 
     /// Nobody knows the next endpoint that is counted here.
     pub(crate) fn forget(&self) {
         self.set_learned(u32::MAX);
-        self.lift_full();
+        self.full.store(u32::MAX, Ordering::Relaxed);
     }
 }
 
@@ -113,6 +141,7 @@ pub(crate) struct Room {
     most: u32,
     learned: bool,
     heeds_refusals: bool,
+    heeds_reachability: bool,
     spares: bool,
 }
 
@@ -123,7 +152,7 @@ impl Room {
             Cap::Fixed(most) => (most.get(), false),
             Cap::Learned => (u32::MAX, true),
         };
-        Self { most, learned, heeds_refusals: true, spares: false }
+        Self { most, learned, heeds_refusals: true, heeds_reachability: true, spares: false }
     }
 
     /// No more than this, whatever the cap.
@@ -143,6 +172,11 @@ impl Room {
         (!is_capped).then_some(Self { heeds_refusals: false, ..self })
     }
 
+    /// The same, also at endpoints that are marked unreachable; what an endpoint says of its load is not known there.
+    pub(crate) fn with_unreachable(self) -> Self {
+        Self { heeds_refusals: false, heeds_reachability: false, ..self }
+    }
+
     /// Less than three quarters of it, or a few where there is any number.
     pub(crate) fn with_some_to_spare(self) -> Self {
         Self { spares: true, ..self }
@@ -154,6 +188,8 @@ fn with_some_to_spare(most: u32) -> u32 {
     const OF_ANY_NUMBER: u32 = 4;
     match most {
         u32::MAX => OF_ANY_NUMBER,
+        // Marked unreachable.
+        0 => 0,
         most => (most - most.div_ceil(4)).max(1),
     }
 }

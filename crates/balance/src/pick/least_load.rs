@@ -4,6 +4,7 @@
 //! (envoy#4481). Of more, the better of two random, different ones is taken, which is nearly as good and looks at no
 //! more; if neither has room, all are looked at here too.
 
+use super::handicap::Handicap;
 use super::{SCAN, better_of_two};
 use crate::load::{Field, Load};
 use crate::rng::Rng;
@@ -29,6 +30,38 @@ impl LeastLoad {
             return Some(member);
         }
         self.choose_of_all(field)
+    }
+
+    /// The same where some members are slower than others, or fail: their load counts as many times as much.
+    pub(super) fn choose_with(
+        &mut self,
+        field: &Field<'_>,
+        handicap: impl Fn(usize) -> Option<Handicap>,
+    ) -> Option<usize> {
+        let cost = |member: usize, load: Load| match handicap(member) {
+            Some(Handicap { slow, failing }) if load.weight > 0 => {
+                (load.in_flight as f32 + 1.0) * slow * failing / load.weight as f32
+            }
+            Some(_) | None => f32::INFINITY,
+        };
+        if field.len() > SCAN {
+            // Two were drawn by weight already.
+            let busy = |(member, load): (usize, Load)| cost(member, Load { weight: 1, ..load });
+            let better = better_of_two(field, &mut self.rng, |one, other| busy(one) < busy(other));
+            if let Some(member) = better.filter(|&member| handicap(member).is_some()) {
+                return Some(member);
+            }
+        }
+        let start = self.start.checked_rem(field.len())?;
+        let (mut best, mut least) = (None, f32::INFINITY);
+        field.each(start, |member, load| {
+            let cost = cost(member, load);
+            if cost < least && field.is_open(member, load) {
+                (best, least) = (Some(member), cost);
+            }
+        });
+        self.start = best? + 1;
+        best
     }
 
     /// A function of its own: within its caller the loop costs a third more instructions.

@@ -41,13 +41,17 @@ impl MaglevTable {
         &self.slots
     }
 
-    /// As [`member`](Self::member), but not `except` if there is another.
-    pub(crate) fn member_but(&self, key: u64, except: Option<usize>) -> Option<usize> {
+    /// Returns the member that the key belongs to among those that `may_serve` allows; `None` if it allows none.
+    pub(crate) fn member_among(
+        &self,
+        key: u64,
+        may_serve: impl Fn(usize) -> bool,
+    ) -> Option<usize> {
         /// Beyond so many, the key has looked at most slots without luck.
         const JUMPS: u64 = 16;
         let way = (0..JUMPS).filter_map(|times| self.member(jump(key, times)));
         let rest = self.slots.iter().map(|&member| member as usize);
-        way.chain(rest).find(|&member| Some(member) != except).or_else(|| self.member(key))
+        way.chain(rest).find(|&member| may_serve(member))
     }
 }
 

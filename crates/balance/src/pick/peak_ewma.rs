@@ -4,6 +4,7 @@
 //! be as fast as the others on average, so it is neither flooded nor starved while it shows what it can do. Of more
 //! than [`SCAN`] members the better of two random, different ones is taken.
 
+use super::handicap::Handicap;
 use super::{SCAN, better_of_two};
 use crate::load::{Field, Load};
 use crate::rng::Rng;
@@ -23,19 +24,31 @@ impl PeakEwma {
     }
 
     #[inline(never)]
-    pub(super) fn choose(&mut self, field: &Field<'_>, now: Time) -> Option<usize> {
+    pub(super) fn choose(
+        &mut self,
+        field: &Field<'_>,
+        now: Time,
+        handicap: impl Fn(usize) -> Option<Handicap>,
+    ) -> Option<usize> {
         if field.len() > SCAN
             && let Some(member) = better_of_two(field, &mut self.rng, |one, other| {
                 let (one, other) = (Case::of(field, one, now), Case::of(field, other, now));
                 one.cost(other.latency.unwrap_or(1.0)) < other.cost(one.latency.unwrap_or(1.0))
             })
+            && handicap(member).is_some()
         {
             return Some(member);
         }
-        self.choose_of_all(field, now)
+        self.choose_of_all(field, now, handicap)
     }
 
-    fn choose_of_all(&mut self, field: &Field<'_>, now: Time) -> Option<usize> {
+    /// Latencies and failures are part of the cost here: of a handicap only its limit counts.
+    fn choose_of_all(
+        &mut self,
+        field: &Field<'_>,
+        now: Time,
+        handicap: impl Fn(usize) -> Option<Handicap>,
+    ) -> Option<usize> {
         let start = self.start.checked_rem(field.len())?;
         let (mut known, mut cold) = (Best::default(), Best::default());
         let (mut sum, mut count) = (0.0, 0_u32);
@@ -48,7 +61,7 @@ impl PeakEwma {
                 sum += latency;
                 count += 1;
             }
-            if field.is_open(member, load) {
+            if handicap(member).is_some() && field.is_open(member, load) {
                 let group = if case.latency.is_some() { &mut known } else { &mut cold };
                 group.consider(member, case.cost(1.0));
             }

@@ -1,5 +1,6 @@
 //! Chooses at random, each endpoint as often as its weight says.
 
+use super::handicap::Handicap;
 use crate::load::Field;
 use crate::rng::Rng;
 
@@ -17,18 +18,31 @@ impl Random {
         if field.is_open(drawn, field.load(drawn)) {
             return Some(drawn);
         }
-        self.draw_open(field)
+        self.draw_open(field, |_| 1.0)
     }
 
-    /// Draws among those that can take a request: each displaces who was drawn before as often as its weight says.
-    fn draw_open(&mut self, field: &Field<'_>) -> Option<usize> {
+    /// The same where some members fail: those are drawn as many times less often.
+    pub(super) fn choose_with(
+        &mut self,
+        field: &Field<'_>,
+        handicap: impl Fn(usize) -> Option<Handicap>,
+    ) -> Option<usize> {
+        self.draw_open(field, |member| handicap(member).map_or(f32::INFINITY, |it| it.failing))
+    }
+
+    /// Draws among those that can take a request: each displaces who was drawn before as often as its weight, divided by
+    /// how far it fails, says.
+    fn draw_open(&mut self, field: &Field<'_>, failing: impl Fn(usize) -> f32) -> Option<usize> {
+        /// What a weight of one counts for: enough that a part of it is a whole number.
+        const UNIT: f32 = 256.0;
         let (mut drawn, mut total) = (None, 0);
         field.each(0, |member, load| {
             if load.weight == 0 || !field.is_open(member, load) {
                 return;
             }
-            total += load.weight as usize;
-            if self.0.below(total) < load.weight as usize {
+            let weight = (load.weight as f32 * UNIT / failing(member)) as usize;
+            total += weight;
+            if weight > 0 && self.0.below(total) < weight {
                 drawn = Some(member);
             }
         });

@@ -1,12 +1,16 @@
 //! Chooses each endpoint in turn, as often as its weight says and evenly spread (nginx's smooth weighted round robin).
 //!
 //! At each choice every endpoint that can take a request earns its weight, and the richest pays what all have earned.
-//! One that is at its cap earns nothing, so it does not come back with a burst.
+//! One that is at its cap earns nothing, so it does not come back with a burst. One that fails earns less.
 
 use std::collections::BTreeMap;
 
+use super::handicap::Handicap;
 use crate::load::{Field, Share};
 use crate::rng::Rng;
+
+/// What a weight of one earns: enough that a part of it is a whole number.
+const UNIT: i64 = 256;
 
 #[derive(Debug)]
 pub(super) struct RoundRobin {
@@ -24,7 +28,11 @@ impl RoundRobin {
     }
 
     #[inline(never)]
-    pub(super) fn choose(&mut self, field: &Field<'_>) -> Option<usize> {
+    pub(super) fn choose(
+        &mut self,
+        field: &Field<'_>,
+        handicap: impl Fn(usize) -> Option<Handicap>,
+    ) -> Option<usize> {
         if self.shares != field.shares() {
             self.follow(field.shares());
         }
@@ -32,10 +40,12 @@ impl RoundRobin {
         let mut best = None;
         let mut earned = 0;
         field.each(start, |member, load| {
+            let Some(Handicap { failing, .. }) = handicap(member) else { return };
             if load.weight == 0 || !field.is_open(member, load) {
                 return;
             }
-            let weight = i64::from(load.weight);
+            let weight = (i64::from(load.weight) * UNIT) as f32 / failing;
+            let weight = (weight as i64).max(1);
             earned += weight;
             self.credits[member] += weight;
             let credit = self.credits[member];
@@ -53,7 +63,7 @@ impl RoundRobin {
     fn follow(&mut self, shares: &[Share]) {
         let before = self.shares.drain(..).map(|share| share.key);
         let known: BTreeMap<u64, i64> = before.zip(self.credits.drain(..)).collect();
-        let round: i64 = shares.iter().map(|share| i64::from(share.weight)).sum();
+        let round: i64 = shares.iter().map(|share| i64::from(share.weight) * UNIT).sum();
         let credit = |share: &Share| {
             let credit = known.get(&share.key).copied().unwrap_or_default();
             credit.clamp(-round, round)

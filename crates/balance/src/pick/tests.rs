@@ -1,9 +1,11 @@
 //! Who is chosen, how often, and who is not.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use super::*;
 use crate::endpoint::{Ledger, Member};
+use crate::outcome::{End, Outcome};
 use crate::rng::Rng;
 
 struct World {
@@ -93,22 +95,118 @@ fn every_slot_is_found_and_none_beyond_the_cap() {
 }
 
 #[test]
-fn the_endpoint_just_failed_at_is_used_only_if_it_is_alone() {
+fn the_endpoint_tried_last_is_used_only_if_it_is_alone() {
     for algorithm in ALGORITHMS {
         let cap = Cap::of(1);
         let two = World::new(&[1, 1]);
-        let failed = two.set.members()[0].endpoint.clone();
-        let avoid = Wish { except: Some(&failed), ..Wish::default() };
+        let tried = [two.set.members()[0].endpoint.clone()];
+        let avoid = Wish { tried: &tried, ..Wish::default() };
         let mut picker = Picker::new(algorithm, 3);
         let other = picker.take(&two.set, cap, &avoid).unwrap();
         assert_eq!(other.address.port(), 1, "{algorithm:?}");
         assert!(picker.take(&two.set, cap, &avoid).is_none(), "{algorithm:?}");
 
         let one = World::new(&[1, 0]);
-        let failed = one.set.members()[0].endpoint.clone();
-        let avoid = Wish { except: Some(&failed), ..Wish::default() };
+        let tried = [one.set.members()[0].endpoint.clone()];
+        let avoid = Wish { tried: &tried, ..Wish::default() };
         assert!(picker.take(&one.set, cap, &avoid).is_some(), "{algorithm:?}");
     }
+}
+
+#[test]
+fn a_request_goes_to_each_endpoint_once_before_any_twice() {
+    for algorithm in ALGORITHMS {
+        let world = World::new(&[1; 5]);
+        let mut picker = Picker::new(algorithm, 3);
+        let mut tried = Vec::new();
+        for _ in 0..5 {
+            let wish = Wish { tried: &tried, key: Some(7), ..Wish::default() };
+            let next = picker.take(&world.set, Cap::None, &wish).unwrap();
+            next.give_back();
+            assert!(tried.iter().all(|it| !Arc::ptr_eq(it, &next)), "{algorithm:?}");
+            tried.push(next);
+        }
+        let wish = Wish { tried: &tried, key: Some(7), ..Wish::default() };
+        let again = picker.take(&world.set, Cap::None, &wish).unwrap();
+        assert!(!Arc::ptr_eq(&again, tried.last().unwrap()), "{algorithm:?}: not the latest");
+    }
+}
+
+#[test]
+fn an_unreachable_endpoint_is_passed_over_while_another_is_reachable() {
+    for algorithm in ALGORITHMS {
+        let world = World::new(&[1; 3]);
+        let mut picker = Picker::new(algorithm, 3);
+        let endpoint = |member: usize| &world.set.members()[member].endpoint;
+        let now = Time::ZERO;
+        assert!(endpoint(0).mark_unreachable(now) && !endpoint(0).mark_unreachable(now));
+        let bound = Wish { only: Some(endpoint(0)), ..Wish::default() };
+        for key in 0..30 {
+            let wish = Wish { key: Some(crate::rng::mix(key)), ..Wish::default() };
+            for wish in [wish, bound] {
+                let taken = picker.take(&world.set, Cap::None, &wish).unwrap();
+                assert!(!Arc::ptr_eq(&taken, endpoint(0)), "{algorithm:?}");
+            }
+        }
+        endpoint(1).mark_unreachable(now);
+        endpoint(2).mark_unreachable(now);
+        let wish = Wish { key: Some(7), ..Wish::default() };
+        assert!(picker.take(&world.set, Cap::None, &wish).is_none(), "{algorithm:?}");
+        let last = picker.take_unreachable(&world.set, Cap::None, &wish);
+        assert!(last.is_some(), "{algorithm:?}: the last resort");
+        assert!(endpoint(1).mark_reachable(now) && !endpoint(1).mark_reachable(now));
+        assert!(picker.take_unreachable(&world.set, Cap::None, &wish).is_none(), "{algorithm:?}");
+        let taken = picker.take(&world.set, Cap::None, &wish).unwrap();
+        assert!(Arc::ptr_eq(&taken, endpoint(1)), "{algorithm:?}");
+    }
+}
+
+/// Sends requests, of which each that `fails` is answered at once, and the others after as many further ones as
+/// there are `clients`; gives how many each endpoint got.
+fn shares(algorithm: Algorithm, clients: usize, fails: &[End]) -> Vec<usize> {
+    let world = World::new(&vec![1; fails.len()]);
+    let mut picker = Picker::new(algorithm, 3);
+    let mut running = std::collections::VecDeque::new();
+    let mut shares = vec![0; fails.len()];
+    for request in 0..20_000_u64 {
+        let now = Time::ZERO + Duration::from_micros(500 * request);
+        let wish = Wish { key: Some(crate::rng::mix(request)), now, ..Wish::default() };
+        let endpoint = picker.take(&world.set, Cap::None, &wish).unwrap();
+        let member = usize::from(endpoint.address.port());
+        let outcome =
+            |end| Outcome { started: now, head_after: Some(Duration::from_millis(10)), end };
+        endpoint.learn(&outcome(fails[member]), now);
+        shares[member] += 1;
+        if fails[member] == End::Success {
+            running.push_back(endpoint);
+        } else {
+            endpoint.give_back();
+        }
+        if running.len() > clients {
+            running.pop_front().unwrap().give_back();
+        }
+    }
+    running.into_iter().for_each(|endpoint| endpoint.give_back());
+    shares
+}
+
+#[test]
+fn a_fast_failure_does_not_attract() {
+    let refused = End::Refused { retry_after: None };
+    for algorithm in
+        [Algorithm::LeastLoad, Algorithm::RoundRobin, Algorithm::Random, Algorithm::PeakEwma]
+    {
+        let failing = shares(algorithm, 40, &[End::ServerError, End::Success, End::Success]);
+        assert!(failing[0] < 20_000 / 3 / 5, "{algorithm:?}: {failing:?}");
+        let refusing = shares(algorithm, 40, &[refused, End::Success, End::Success]);
+        assert!(refusing[0] <= 20_000 / 3 + 100, "{algorithm:?}: {refusing:?}");
+    }
+}
+
+#[test]
+fn where_all_fail_alike_none_is_avoided() {
+    let even = shares(Algorithm::LeastLoad, 40, &[End::ServerError; 3]);
+    assert!(even.iter().all(|&share| share > 6_000), "{even:?}");
 }
 
 #[test]
@@ -117,17 +215,17 @@ fn a_key_that_failed_goes_elsewhere_and_always_to_the_same() {
         let world = World::new(&[1; 5]);
         let mut picker = Picker::new(algorithm, 3);
         for key in 0..100 {
-            let mut take = |except| {
-                let wish = Wish { key: Some(crate::rng::mix(key)), except, ..Wish::default() };
+            let mut take = |tried: &[Arc<Endpoint<()>>]| {
+                let wish = Wish { key: Some(crate::rng::mix(key)), tried, ..Wish::default() };
                 let endpoint = picker.take(&world.set, Cap::None, &wish).unwrap();
                 endpoint.give_back();
                 endpoint
             };
-            let home = take(None);
-            let other = take(Some(&home));
+            let home = take(&[]);
+            let other = take(std::slice::from_ref(&home));
             assert!(!Arc::ptr_eq(&home, &other));
-            assert!(Arc::ptr_eq(&take(Some(&home)), &other));
-            assert!(Arc::ptr_eq(&take(None), &home));
+            assert!(Arc::ptr_eq(&take(std::slice::from_ref(&home)), &other));
+            assert!(Arc::ptr_eq(&take(&[]), &home));
         }
     }
 }
@@ -154,7 +252,11 @@ fn of_many_the_better_of_two_different_ones_is_taken() {
     for number in 0..300 {
         let endpoint = &world.set.members()[number % 100].endpoint;
         (0..rng.below(9)).for_each(|_| assert!(endpoint.take(Cap::None)));
-        let field = Field::new(&world.set.loads, Room::within(Cap::of(20)), Bars::One(7));
+        let field = Field::new(
+            &world.set.loads,
+            Room::within(Cap::of(20)),
+            Bars::Those(&|member| member == 7),
+        );
         let mut seen = Vec::new();
         let chosen = better_of_two(&field, &mut rng, |(other, _), (one, _)| {
             seen.extend([one, other]);

@@ -12,8 +12,9 @@ use crate::time::Time;
 /// Wishes yield to health: one that names an endpoint counts only as long as that one is a member with a weight, and
 /// is not on trial.
 pub struct Wish<'a, T> {
-    /// An endpoint that the request has just failed at: none but this, if there is another with a weight.
-    pub except: Option<&'a Arc<Endpoint<T>>>,
+    /// Endpoints at which the request has been tried already, the latest one last. None of them is chosen while another
+    /// endpoint with a weight is reachable; if all have been tried, only the latest one is avoided.
+    pub tried: &'a [Arc<Endpoint<T>>],
     /// The endpoint that the request is bound to, as by a cookie. If it is full, the request waits for it.
     pub only: Option<&'a Arc<Endpoint<T>>>,
     /// A hash of what requests have in common that are to meet at one endpoint: for
@@ -36,14 +37,14 @@ impl<T> Copy for Wish<'_, T> {}
 
 impl<T> Default for Wish<'_, T> {
     fn default() -> Self {
-        Self { except: None, only: None, key: None, now: Time::ZERO, rank: Rank::default() }
+        Self { tried: &[], only: None, key: None, now: Time::ZERO, rank: Rank::default() }
     }
 }
 
 impl<T> fmt::Debug for Wish<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Wish")
-            .field("except", &self.except)
+            .field("tried", &self.tried)
             .field("only", &self.only)
             .field("key", &self.key)
             .field("now", &self.now)
@@ -54,40 +55,39 @@ impl<T> fmt::Debug for Wish<'_, T> {
 
 /// What somebody waits for: as much of a wish as outlives the set it was made in.
 pub(crate) struct Wants<T> {
-    pub(crate) except: Option<Arc<Endpoint<T>>>,
+    pub(crate) tried: Box<[Arc<Endpoint<T>>]>,
     pub(crate) only: Option<Arc<Endpoint<T>>>,
     /// A key that binds to one endpoint, whichever that is in a set.
     pub(crate) key: Option<u64>,
 }
 
 impl<T> Wants<T> {
-    pub(crate) fn wish(&self) -> Wish<'_, T> {
-        let (except, only) = (self.except.as_ref(), self.only.as_ref());
-        Wish { except, only, key: self.key, ..Wish::default() }
+    pub(crate) fn wish(&self, now: Time) -> Wish<'_, T> {
+        Wish { tried: &self.tried, only: self.only.as_ref(), key: self.key, now, ..Wish::default() }
     }
 
     pub(crate) fn claim(&self, set: &EndpointSet<T>) -> Claim {
-        set.claim(self.except.as_ref(), self.only.as_ref(), self.key)
+        set.claim(&self.tried, self.only.as_ref(), self.key)
     }
 }
 
 /// Which members of a set may serve a request; those without a weight never do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
     /// Any.
     Any,
-    /// Any but this one.
-    But(usize),
+    /// Any but these.
+    But(Arc<[usize]>),
     /// This one.
     Only(usize),
 }
 
 impl Claim {
-    pub(crate) fn allows(self, member: usize) -> bool {
+    pub(crate) fn allows(&self, member: usize) -> bool {
         match self {
             Self::Any => true,
-            Self::But(except) => member != except,
-            Self::Only(only) => member == only,
+            Self::But(excluded) => !excluded.contains(&member),
+            Self::Only(only) => member == *only,
         }
     }
 }

@@ -57,7 +57,10 @@ impl Line {
                 let fits =
                     |view: &View| view.allows(want, endpoint) && view.is_within_cap(endpoint);
                 let by_sight = waiting == 0 && fits(seen);
-                assert!(by_sight || fits(current), "not an endpoint to use, or over the cap");
+                assert!(
+                    by_sight || fits(current),
+                    "not an endpoint to use, or over the cap: {endpoint:?} for {want:?} by {seen:?}"
+                );
                 let wanted = self.0.iter().any(|waiter| current.wants(waiter.want, endpoint));
                 assert!(!wanted, "barged in before somebody who waits");
             }
@@ -88,7 +91,11 @@ impl Line {
 
     fn reason(view: &View) -> Refusal {
         let nobody = view.limits.max_waiting == 0 && !view.is_usable();
-        if nobody { Refusal::NoEndpoint } else { Refusal::Full }
+        match nobody {
+            _ if view.is_unreachable() => Refusal::Unreachable,
+            true => Refusal::NoEndpoint,
+            false => Refusal::Full,
+        }
     }
 
     /// A place in a full queue has gone to somebody who wants this.

@@ -8,7 +8,7 @@ use balance::{End, Entry, Outcome, Priority, outcome::Testimony};
 
 use super::{Endpoint, Event, Phase, World};
 use crate::dice::Dice;
-use crate::laws::Want;
+use crate::laws::{Tried, Want};
 use crate::plan::BackendPlan;
 use crate::requests::{Id, Job, Place, Request, Stage};
 use crate::server::Reception;
@@ -39,7 +39,7 @@ impl World {
         let faulty = self.phase == Phase::Safety;
         let bound = faulty && self.dice.percent(plan.bound_percent);
         let want = Want {
-            except: None,
+            tried: Tried::default(),
             only: bound.then(|| self.dice.below(self.servers.len())),
             key: Some(self.dice.seed()),
             priority: draw_priority(&mut self.dice, plan),
@@ -128,6 +128,9 @@ impl World {
             self.agenda.enter(until, Event::Finish { server, job, end });
             return;
         }
+        if !self.servers[server].finishes(job) {
+            return;
+        }
         let requests = &mut self.requests;
         if let Some(next) = self.servers[server].next(|job| requests.runs(job)) {
             self.serve(server, next);
@@ -147,6 +150,13 @@ impl World {
         else {
             panic!("only what runs is concluded");
         };
+        let in_flight = endpoint.in_flight();
+        if end == End::ConnectFailed && endpoint.mark_unreachable(self.now) {
+            let (balancer, server) = (request.place.balancer, endpoint.data);
+            self.agenda.enter(endpoint.attempt_due_at(), Event::Attempt { balancer, server });
+            self.reachability_changed(balancer);
+        }
+        let request = self.requests.known(job.id);
         let end = if request.client_gone { End::Unfinished } else { end };
         let place = request.place;
         let took = self.now.saturating_since(started);
@@ -158,7 +168,31 @@ impl World {
             endpoint.refused(level, retry_after, self.now);
         }
         self.release(place, &endpoint);
-        self.settle(job.id, end, endpoint.data);
+        self.settle(job.id, end, &endpoint, in_flight);
+    }
+
+    /// The control thread of a balancer tries to connect to an endpoint that is marked unreachable.
+    pub(super) fn attempt(&mut self, balancer: usize, server: usize) {
+        let (now, accepts) = (self.now, self.servers[server].accepts(self.now));
+        let endpoint = self.balancers[balancer].endpoints[server].clone();
+        if accepts {
+            if endpoint.mark_reachable(now) {
+                self.reachability_changed(balancer);
+            }
+        } else {
+            endpoint.attempt_failed(now);
+            self.agenda.enter(endpoint.attempt_due_at(), Event::Attempt { balancer, server });
+        }
+    }
+
+    /// Those who wait look again for what may serve them.
+    fn reachability_changed(&mut self, balancer: usize) {
+        let now = self.now;
+        for backend in 0..self.plan.backends.len() {
+            let place = Place { balancer, backend };
+            let woken = self.backend(place).reachability_changed(now);
+            self.wake_up(place, woken);
+        }
     }
 
     fn tell(&mut self, place: Place, endpoint: &Endpoint, outcome: &Outcome) {
@@ -175,8 +209,8 @@ impl World {
     }
 
     /// A request whose attempt has ended so is served, tried again, or has failed.
-    fn settle(&mut self, id: Id, end: End, server: usize) {
-        let now = self.now;
+    fn settle(&mut self, id: Id, end: End, endpoint: &Endpoint, in_flight: u32) {
+        let (now, server) = (self.now, endpoint.data);
         let Request { place, attempts, client_gone, .. } = *self.requests.known(id);
         let calm = self.phase >= Phase::Calm;
         assert!(!calm || end == End::Success, "a request fails though all is well");
@@ -187,17 +221,27 @@ impl World {
             }
             return self.requests.remove(id);
         }
+        let want = &mut self.requests.known(id).want;
+        want.tried.add(server);
+        let tried = want.tried;
         let retry = self.plan.backends[place.backend].retry;
         let backend = &mut self.balancers[place.balancer].backends[place.backend];
-        let again =
-            !client_gone && attempts < retry.attempts.get() && backend.may_retry(&retry, now);
+        // Nothing was sent: the request goes to the next endpoint, at nobody's expense.
+        let unsent = end == End::ConnectFailed && backend.current.untried(tried) > 0;
+        let resent = end == End::Broken
+            && attempts < retry.attempts.get()
+            && endpoint.resends.takes(in_flight, now);
+        let again = !client_gone
+            && (unsent
+                || resent
+                || attempts < retry.attempts.get() && backend.may_retry(&retry, now));
         if !again {
             self.tally.failed += 1;
             return self.requests.remove(id);
         }
+        backend.bill.resends += u64::from(resent);
         self.tally.retried += 1;
-        let wait = backend.backoff(&retry, attempts);
-        self.requests.known(id).want.except = Some(server);
+        let wait = if unsent { Duration::ZERO } else { backend.backoff(&retry, attempts) };
         self.after(wait, Event::Ask(id));
     }
 
