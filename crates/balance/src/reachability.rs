@@ -55,9 +55,65 @@ impl Schedule {
     }
 }
 
+/// How long an endpoint that owes answers may be silent before it is asked whether it is there at all.
+pub const SILENCE: Duration = Duration::from_millis(250);
+
+/// Finds an endpoint from which nothing comes any more, as when its node has lost its power: packets vanish, and no
+/// connection breaks. Belongs to the control thread, which looks some times a second.
+///
+/// Silence alone proves nothing, for a request may take long. So it is only a reason to connect to the endpoint once; as
+/// long as that works, the next reason comes after twice the time.
+#[derive(Debug, Default)]
+pub struct Silence {
+    /// Answers at the last look at which there were more than before, or nothing was owed.
+    answers: u64,
+    since: Time,
+    checks: u32,
+}
+
+impl Silence {
+    /// The longest time between two checks is this many times the first one, as a power of two.
+    const DOUBLINGS: u32 = 6;
+
+    /// True if the endpoint should be checked now: it owes `owed` answers and has given none for long, where `usual` is
+    /// how long an answer takes.
+    pub fn is_suspicious(&mut self, owed: u64, answers: u64, usual: Duration, now: Time) -> bool {
+        if owed == 0 || answers != self.answers {
+            *self = Self { answers, since: now, checks: 0 };
+            return false;
+        }
+        let patience = SILENCE.max(usual * 2).saturating_mul(1 << self.checks);
+        let is_suspicious = now.saturating_since(self.since) >= patience;
+        if is_suspicious {
+            self.checks = (self.checks + 1).min(Self::DOUBLINGS);
+            self.since = now;
+        }
+        is_suspicious
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn silence_is_checked_after_a_quarter_of_a_second_and_then_less_often() {
+        let at = |millis| Time::ZERO + Duration::from_millis(millis);
+        let check = |usual: u64, owed| {
+            let mut silence = Silence::default();
+            let usual = Duration::from_millis(usual);
+            let looks = (0..40).map(|look| at(look * 50));
+            let suspicious = looks.filter(|now| silence.is_suspicious(owed, 7, usual, *now));
+            suspicious.map(|now| now.as_nanos() / 1_000_000).collect::<Vec<_>>()
+        };
+        assert_eq!(check(10, 3), [250, 750, 1750]);
+        assert_eq!(check(400, 3), [800], "an endpoint that takes long has longer");
+        assert_eq!(check(10, 0), [0; 0], "nothing is owed");
+        let mut silence = Silence::default();
+        let answering = (0..40)
+            .any(|look| silence.is_suspicious(3, look, Duration::from_millis(10), at(look * 200)));
+        assert!(!answering, "an endpoint that answers now and then is there");
+    }
 
     #[test]
     fn pauses_double_up_to_the_longest() {

@@ -62,7 +62,7 @@ mod refused;
 mod shorthand;
 
 pub use backend_health::{
-    ActiveHealth, BackendRetry, GrpcStatus, Health, PassiveHealth, ProbeType, SlowStart,
+    ActiveHealth, BackendRetry, EjectOn, GrpcStatus, Health, PassiveHealth, ProbeType, SlowStart,
 };
 pub use backend_policy::{
     Affinity, AffinityType, Algorithm, AutoLimit, BackendConnections, BackendPolicySpec,

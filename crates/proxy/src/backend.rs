@@ -2,6 +2,7 @@
 //!
 //! What health makes of the configured endpoints is [`crate::health`]'s; here is only what is in force.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Poll, Waker};
@@ -11,8 +12,8 @@ use balance::limit::Visit;
 use balance::outcome::{End, Outcome, Testimony};
 use balance::retry::RetryBudget;
 use balance::{
-    Admission, Algorithm, Cap, Deal, Delay, EndpointSet, Entry, LimitSettings, Limits, Member,
-    Picker, Priority, Queue, Rank, Ticket, Time, Wish,
+    Admission, Cap, Deal, Delay, EndpointSet, Entry, LimitSettings, Limits, Member, Picker,
+    Priority, Queue, Rank, Ticket, Time, Wish,
 };
 use gateway::snapshot::{BackendKey, BackendSettings, EndpointProtocol};
 
@@ -26,6 +27,7 @@ use crate::health::Care;
 use crate::live::{Live, Ours};
 use crate::observe::BackendCounters;
 use crate::published::{Edition, Published};
+use crate::reachability;
 use crate::tls::Trust;
 use crate::worker::Worker;
 
@@ -224,11 +226,21 @@ impl Backend {
         let current = self.current();
         if current.set.members().is_empty() {
             Failure::NoEndpoint
+        } else if current.set.is_unreachable() {
+            Failure::Unreachable
         } else if current.set.is_dealt_out() {
             Failure::NoSlot
         } else {
             Failure::QueueTimeout
         }
+    }
+
+    /// An endpoint has been marked unreachable, or reachable: requests that wait look again for one that may serve them.
+    pub(crate) fn reachability_changed(&self) {
+        let current = self.current();
+        let (set, limits) = (Arc::clone(&current.set), current.limits);
+        let woken = self.admission.replace(set, limits, clock::now(), || lock(&self.queue));
+        woken.into_iter().for_each(Waker::wake);
     }
 
     /// Gives free slots to those who wait.
@@ -308,12 +320,41 @@ pub(crate) struct Slot {
     worker: usize,
     /// When the endpoint finished, where that is known; else it is when the slot is dropped.
     freed: Option<Time>,
+    /// The request has been sent, and nothing has come of it yet.
+    awaits_answer: Cell<bool>,
 }
 
 impl Slot {
     fn new(backend: BackendRef, endpoint: Arc<Endpoint>, started: Time, worker: usize) -> Self {
         let level = endpoint.in_flight();
-        Self { backend, endpoint, started, level, worker, freed: None }
+        let awaits_answer = Cell::new(false);
+        Self { backend, endpoint, started, level, worker, freed: None, awaits_answer }
+    }
+
+    /// The endpoint has been asked: an answer is to come.
+    pub(crate) fn asked(&self) {
+        if !self.awaits_answer.replace(true) {
+            self.endpoint.data.counters[self.worker].asked.add(1);
+        }
+    }
+
+    /// The endpoint has answered, or the answer is not waited for any more.
+    pub(crate) fn answered(&self) {
+        if self.awaits_answer.replace(false) {
+            self.endpoint.data.counters[self.worker].answered.add(1);
+        }
+    }
+
+    /// A connection attempt at the endpoint has failed so: perhaps it cannot be reached.
+    pub(crate) fn found(&self, worker: &Worker, failure: Failure) {
+        let cannot_be_reached = matches!(
+            failure,
+            Failure::ConnectFailed | Failure::ConnectTimeout | Failure::ConnectSlow
+        );
+        if cannot_be_reached {
+            let (backend, cause) = (self.backend.alone(), failure.details());
+            reachability::mark_unreachable(&worker.shared, backend, &self.endpoint, cause);
+        }
     }
 
     /// The endpoint finished at `at`: the slot is free.
@@ -323,9 +364,21 @@ impl Slot {
 
     /// The Outcome of one attempt: what metrics, pickers and health learn from, and nothing else.
     ///
-    /// `head_after`: how long the head of the response took, where somebody wants to know.
+    /// `head_after`: how long the head of the response took, where that tells how busy the endpoint is.
     pub(crate) fn conclude(
         &self,
+        worker: &Worker,
+        current: &Current,
+        end: End,
+        head_after: Option<Duration>,
+    ) {
+        self.conclude_at(clock::now(), worker, current, end, head_after);
+    }
+
+    /// As [`conclude`](Self::conclude), for a caller that knows what time it is.
+    pub(crate) fn conclude_at(
+        &self,
+        now: Time,
         worker: &Worker,
         current: &Current,
         end: End,
@@ -339,11 +392,13 @@ impl Slot {
             Testimony::Neither => counters.untold.add(1),
         }
         let outcome = Outcome { started: self.started, head_after, end };
-        if current.settings.algorithm == Algorithm::PeakEwma {
-            self.endpoint.learn(&outcome, clock::now());
-        }
+        self.endpoint.learn(&outcome, now);
         if self.endpoint.health.learn(&outcome, &current.settings.health) {
+            self.backend.care.ask();
             worker.shared.bell.ring();
+        }
+        if end == End::Success && !self.endpoint.is_reachable() {
+            reachability::is_back(self.backend.alone(), &self.endpoint, self.started);
         }
         if let End::Refused { retry_after } = end {
             self.refused(worker, current, retry_after);
@@ -353,16 +408,17 @@ impl Slot {
     /// As [`conclude`](Self::conclude), where how long the endpoint has had the request tells how busy it is.
     pub(crate) fn conclude_stay(
         &self,
+        now: Time,
         worker: &Worker,
         current: &Current,
         end: End,
         head_after: Option<Duration>,
     ) {
         if current.limits.cap == Cap::Learned {
-            let held = clock::now().saturating_since(self.started);
+            let held = now.saturating_since(self.started);
             self.endpoint.evidence.learn(Visit { level: self.level, held }, end);
         }
-        self.conclude(worker, current, end, head_after);
+        self.conclude_at(now, worker, current, end, head_after);
     }
 
     #[cold]
@@ -378,6 +434,7 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
+        self.answered();
         let freed = self.freed.unwrap_or_else(clock::now);
         self.backend.demand.of(self.worker).give_back(self.started, freed);
         self.backend.release(&self.endpoint);

@@ -487,7 +487,10 @@ fn view_backend(backend: &Backend) -> BackendView {
         endpoints: members
             .map(|member| {
                 let standing = standings.get(&member.endpoint.address).copied();
-                let health = standing.unwrap_or("serving");
+                let health = match member.endpoint.is_reachable() {
+                    true => standing.unwrap_or("serving"),
+                    false => "unreachable",
+                };
                 let protocol = current.settings.protocol;
                 let limit = limits.get(&member.endpoint.address).copied();
                 EndpointView {

@@ -20,6 +20,7 @@ pub(crate) enum Failure {
     NoRoute,
     Unresolved,
     NoEndpoint,
+    Unreachable,
     NoSlot,
     QueueFull,
     QueueTimeout,
@@ -28,6 +29,7 @@ pub(crate) enum Failure {
     QueueLetGo,
     ConnectFailed,
     ConnectTimeout,
+    ConnectSlow,
     EndpointClosed,
     BadResponse(BadResponse),
     AttemptTimeout,
@@ -61,7 +63,7 @@ pub(crate) struct Meaning {
 
 impl Failure {
     /// Every word, for the metrics; bad requests share one.
-    pub(crate) const ALL: [Self; 37] = [
+    pub(crate) const ALL: [Self; 39] = [
         Self::BadRequest(BadRequest::Target),
         Self::BadRequestBody(BadChunk::Size),
         Self::BadWebText,
@@ -72,6 +74,7 @@ impl Failure {
         Self::NoRoute,
         Self::Unresolved,
         Self::NoEndpoint,
+        Self::Unreachable,
         Self::NoSlot,
         Self::QueueFull,
         Self::QueueTimeout,
@@ -80,6 +83,7 @@ impl Failure {
         Self::QueueLetGo,
         Self::ConnectFailed,
         Self::ConnectTimeout,
+        Self::ConnectSlow,
         Self::EndpointClosed,
         Self::BadResponse(BadResponse::Status),
         Self::AttemptTimeout,
@@ -125,6 +129,7 @@ impl Failure {
             Self::NoRoute => row(404, "destination_not_found", "no_route"),
             Self::Unresolved => row(500, "proxy_configuration_error", "unresolved_backend"),
             Self::NoEndpoint => row(503, "destination_unavailable", "no_endpoint"),
+            Self::Unreachable => row(503, "destination_unavailable", "unreachable"),
             Self::NoSlot => row(429, "connection_limit_reached", "no_slot"),
             Self::QueueFull => row(429, "connection_limit_reached", "queue_full"),
             Self::QueueTimeout => row(429, "connection_limit_reached", "queue_timeout"),
@@ -133,6 +138,7 @@ impl Failure {
             Self::QueueLetGo => row(429, "connection_limit_reached", "queue_let_go"),
             Self::ConnectFailed => row(502, "connection_refused", "connect_failed"),
             Self::ConnectTimeout => row(504, "connection_timeout", "connect_timeout"),
+            Self::ConnectSlow => row(504, "connection_timeout", "connect_slow"),
             Self::EndpointClosed => row(502, "connection_terminated", "endpoint_closed"),
             Self::BadResponse(_) => row(502, "http_protocol_error", "bad_response"),
             Self::AttemptTimeout => row(504, "http_response_timeout", "attempt_timeout"),
@@ -168,6 +174,8 @@ impl Failure {
             | Self::NoRoute
             | Self::Unresolved
             | Self::NoEndpoint
+            | Self::Unreachable
+            | Self::ConnectSlow
             | Self::NoSlot
             | Self::QueueFull
             | Self::QueueTimeout
@@ -203,7 +211,7 @@ impl Failure {
 
     /// The backend had no slot left for it.
     pub(crate) fn is_overload(self) -> bool {
-        self != Self::NoEndpoint && self.refusal().is_some()
+        !matches!(self, Self::NoEndpoint | Self::Unreachable) && self.refusal().is_some()
     }
 
     /// What is said of it to the client, in words.
@@ -219,6 +227,7 @@ impl Failure {
             Self::NoRoute => "no route matches",
             Self::Unresolved => "the route's backend does not exist",
             Self::NoEndpoint => "backend has no endpoint",
+            Self::Unreachable => "no endpoint of the backend can be reached",
             Self::NoSlot => "every slot of the backend belongs to other replicas of this proxy",
             Self::QueueFull => "every endpoint is at its limit and the queue is full",
             Self::QueueTimeout => "every endpoint is at its limit and the wait was too long",
@@ -231,6 +240,7 @@ impl Failure {
             }
             Self::ConnectFailed => "endpoint refuses connections",
             Self::ConnectTimeout => "endpoint does not accept connections in time",
+            Self::ConnectSlow => "endpoint takes long to accept a connection",
             Self::EndpointClosed => "endpoint closed the connection without a response",
             Self::BadResponse(why) => why.reason(),
             Self::AttemptTimeout => "endpoint did not respond in time",
@@ -254,8 +264,9 @@ impl Failure {
     }
 
     /// The failures by which a backend's slots and queue refuse a request.
-    pub(crate) const REFUSALS: [Self; 7] = [
+    pub(crate) const REFUSALS: [Self; 8] = [
         Self::NoEndpoint,
+        Self::Unreachable,
         Self::NoSlot,
         Self::QueueFull,
         Self::QueueTimeout,
@@ -280,6 +291,7 @@ impl From<Refusal> for Failure {
     fn from(refusal: Refusal) -> Self {
         match refusal {
             Refusal::NoEndpoint => Self::NoEndpoint,
+            Refusal::Unreachable => Self::Unreachable,
             Refusal::NoSlot => Self::NoSlot,
             Refusal::Full => Self::QueueFull,
             Refusal::Late => Self::QueueLate,

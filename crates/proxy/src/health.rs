@@ -22,6 +22,7 @@ use crate::clock;
 use crate::demand;
 use crate::dial::pool::{Endpoint, EndpointData, lock};
 use crate::probe::{self, Finding};
+use crate::reachability::Attempts;
 use crate::worker::Shared;
 
 /// How often health is judged when nobody asks for it: ejections end, slow starts go on, probes fall due.
@@ -50,6 +51,10 @@ impl Bell {
 pub(crate) struct Care {
     cases: Mutex<Cases>,
     pub(crate) ejections: AtomicU64,
+    /// A worker has seen what is to be judged now.
+    is_asked: AtomicBool,
+    /// An endpoint is ejected or on trial.
+    is_pending: AtomicBool,
 }
 
 struct Cases {
@@ -64,7 +69,25 @@ impl Care {
         let rng = Rng::new(u64::try_from(wall.as_nanos()).unwrap_or_default());
         let configured = Arc::new(EndpointSet::empty());
         let cases = Mutex::new(Cases { configured, ward: Ward::new(), rng });
-        Self { cases, ejections: AtomicU64::new(0) }
+        Self {
+            cases,
+            ejections: AtomicU64::new(0),
+            is_asked: AtomicBool::new(false),
+            is_pending: AtomicBool::new(false),
+        }
+    }
+
+    /// Asks for a judgement; the caller rings the bell.
+    pub(crate) fn ask(&self) {
+        self.is_asked.store(true, Ordering::Release);
+    }
+
+    /// True if there is something to judge or to probe now: by default an endpoint is looked at only once it has failed.
+    fn is_due(&self, settings: &HealthSettings) -> bool {
+        let asked = self.is_asked.swap(false, Ordering::AcqRel);
+        let compares = settings.passive.is_some_and(|passive| passive.server_errors);
+        let always = compares || settings.active.is_some() || settings.slow_start.is_some();
+        always || asked || self.is_pending.load(Ordering::Relaxed)
     }
 
     /// These are the endpoints from now on; `put_in_force` gets those to choose among, before anything else is judged.
@@ -82,6 +105,7 @@ impl Care {
             return put_in_force(Arc::clone(&cases.configured));
         }
         let (_, events) = cases.judge(settings);
+        self.is_pending.store(cases.ward.is_pending(), Ordering::Relaxed);
         self.tell(key, &events, None);
         put_in_force(cases.effective())
     }
@@ -184,20 +208,22 @@ pub(crate) fn run(shared: &Arc<Shared>) -> io::Result<()> {
 
 async fn watch(shared: &Arc<Shared>) {
     let mut probes = JoinSet::new();
+    let mut attempts = Attempts::default();
     let mut limits_due = clock::now();
     while !shared.bell.stopped.load(Ordering::Acquire) {
         let live = shared.live.load();
         let now = clock::now();
-        let (mut wait, mut raised) = (None, false);
+        let (mut wait, mut raised) = (attempts.begin_due(shared, now), false);
         for backend in &live.backends {
             let watched = look_at(backend, &mut probes);
+            let expects_answers = attempts.listen(backend, now);
             // Whoever rings the bell does not make limits change faster.
             let current = backend.current();
             let is_learning = current.limits.cap == Cap::Learned;
             raised |= is_learning && limits_due <= now && backend.limit(&current, now);
             let full = backend.lift_refusals();
             raised |= full.is_some();
-            let tick = (watched || is_learning).then_some(TICK);
+            let tick = (watched || is_learning || expects_answers).then_some(TICK);
             wait = [wait, tick, full].into_iter().flatten().min();
         }
         if raised {
@@ -216,6 +242,7 @@ async fn watch(shared: &Arc<Shared>) {
         tokio::select! {
             () = shared.bell.rung.notified() => {}
             Some(_) = probes.join_next() => {}
+            () = attempts.ended(shared) => {}
             () = tick => {}
         }
     }
@@ -223,7 +250,7 @@ async fn watch(shared: &Arc<Shared>) {
 
 /// Judges a backend's endpoints and probes those that are due; says whether there is anything to watch.
 fn look_at(backend: &Arc<Backend>, probes: &mut JoinSet<()>) -> bool {
-    if !is_watched(&backend.current().settings.health) {
+    if !backend.care.is_due(&backend.current().settings.health) {
         return false;
     }
     let mut cases = lock(&backend.care.cases);
@@ -231,6 +258,7 @@ fn look_at(backend: &Arc<Backend>, probes: &mut JoinSet<()>) -> bool {
     let current = backend.current();
     let settings = &current.settings.health;
     let (changed, events) = cases.judge(settings);
+    backend.care.is_pending.store(cases.ward.is_pending(), Ordering::Relaxed);
     backend.care.tell(&backend.key, &events, None);
     if changed {
         let (settings, trust) = current.policy();

@@ -79,6 +79,8 @@ pub mod orca;
 mod health;
 /// Whether an endpoint is well: asked by a request of our own.
 mod probe;
+/// Which endpoints cannot be reached, and when they are back.
+mod reachability;
 /// A Snapshot at work.
 mod live;
 /// What is replaced whole and looked at all the time.

@@ -251,6 +251,7 @@ async fn send(
         Ok(opened) => opened,
         Err(failure) => {
             slot.conclude(worker, &current, failure.end(), None);
+            slot.found(worker, failure);
             return Fate::Failed;
         }
     };

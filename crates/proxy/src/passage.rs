@@ -41,12 +41,12 @@ pub(crate) enum Entered {
     Queued(Place),
 }
 
-/// Asks for a slot for this client, not at the endpoint that has just failed if there is another.
+/// Asks for a slot for this client, not at an endpoint that was tried while another is left.
 pub(crate) async fn enter(
     worker: &Worker,
     backend: &BackendRef,
     client: IpAddr,
-    except: Option<&Arc<Endpoint>>,
+    tried: &[Arc<Endpoint>],
 ) -> Result<Entered, Failure> {
     let client = match client {
         IpAddr::V4(client) => client.to_ipv6_mapped(),
@@ -55,7 +55,7 @@ pub(crate) async fn enter(
     let key = Some(hash(&client.octets()));
     let now = clock::now();
     let rank = Rank { until: now + backend.hold().settings.queue_timeout, ..Rank::default() };
-    let wish = Wish { except, key, now, rank, ..Wish::default() };
+    let wish = Wish { tried, key, now, rank, ..Wish::default() };
     let entered = poll_fn(|cx| {
         Poll::Ready(backend::enter(backend, worker.index, &wish, || cx.waker().clone()))
     });
@@ -64,6 +64,14 @@ pub(crate) async fn enter(
         Admitted::Queued(place) => Ok(Entered::Queued(place)),
         Admitted::Refused(failure) => Err(turn_away(worker, backend, failure)),
     }
+}
+
+/// Whether the slot's backend has an endpoint at which the passage was not tried.
+pub(crate) fn is_another_left(slot: &Slot, tried: &[Arc<Endpoint>]) -> bool {
+    let is_tried = |it: &Arc<Endpoint>| tried.iter().any(|tried| Arc::ptr_eq(tried, it));
+    let current = slot.backend.hold();
+    let mut members = current.set.members().iter().filter(|member| member.weight > 0);
+    tried.len() <= current.set.members().len() && members.any(|member| !is_tried(&member.endpoint))
 }
 
 /// A passage gets no slot, and counts as if it had one for a while.

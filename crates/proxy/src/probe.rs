@@ -99,7 +99,7 @@ pub(crate) async fn ask(probe: &Probe, endpoint: SocketAddr, current: &Current) 
 }
 
 /// Begins the connection as the backend's connections begin.
-async fn begin(
+pub(crate) async fn begin(
     mut socket: TcpStream,
     header: Option<ProxyVersion>,
     security: Security<'_>,

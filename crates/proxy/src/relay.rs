@@ -53,11 +53,11 @@ pub(crate) async fn relay(
     if let Some(trailers) = exchange.download.trailers() {
         orca::hear(worker, &lease.slot, terms, trailers);
     }
-    let conclude = if streams { Slot::conclude } else { Slot::conclude_stay };
-    conclude(&lease.slot, worker, &terms.current, end, lease.head_after);
+    let now = clock::now();
+    let conclude = if streams { Slot::conclude_at } else { Slot::conclude_stay };
+    conclude(&lease.slot, now, worker, &terms.current, end, lease.head_after);
     let Err(failure) = result else {
         let whole = exchange.upload.is_read();
-        let now = clock::now();
         record.ended = Some(now);
         lay_down(worker, lease, exchange, terms, now);
         // A client that takes its time has it alone.

@@ -16,7 +16,7 @@ use crate::affinity::Bond;
 use crate::backend::{self, Admitted, BackendRef, Slot};
 use crate::body::Pump;
 use crate::clock;
-use crate::dial::attempt;
+use crate::dial::attempt::{self, Effort};
 use crate::dial::pool::{Endpoint, EndpointData};
 use crate::dial::{call, websocket};
 use crate::exchange::{After, Exchange, Terms};
@@ -103,18 +103,18 @@ async fn forward(
     client.refused.borrow_mut().ask(backend.alone(), record.started);
     backend.budget.request(worker.index, record.started);
     let mut retries = Retries::new(rule, &backend);
-    let mut next = Next::Admit { except: None };
+    let mut next = Next::Admit;
     let lease = loop {
         retries.pause(worker, client, &terms).await?;
+        let tried = retries.tried();
         let (slot, fresh) = match next {
-            Next::Admit { except } => {
-                (admit(worker, client, &backend, except.as_ref(), &terms, record).await?, false)
-            }
+            Next::Admit => (admit(worker, client, &backend, tried, &terms, record).await?, false),
             Next::Again(slot) => (slot, true),
         };
         record.attempt(&slot);
         grpc::say_what_is_left(exchange, record.started, slot.started);
-        next = match attempt::attempt(worker, client, exchange, slot, fresh, &terms).await {
+        let effort = Effort { fresh, tried };
+        next = match attempt::attempt(worker, client, exchange, slot, effort, &terms).await {
             Err(lost) => retries.after(lost, worker, exchange, &terms)?,
             Ok(lease) if retries.wants_another(worker, exchange, &terms) => {
                 retries.instead_of(lease, worker, exchange, &terms)
@@ -271,21 +271,21 @@ async fn admit(
     worker: &Worker,
     client: &mut Client,
     backend: &BackendRef,
-    except: Option<&Arc<Endpoint>>,
+    tried: &[Arc<Endpoint>],
     terms: &Terms<'_>,
     record: &mut Record,
 ) -> Result<Slot, Failure> {
     // The first attempt begins with the request, as nearly as matters: no need to ask the clock again.
-    let now = if except.is_some() { clock::now() } else { record.started };
+    let now = if tried.is_empty() { record.started } else { clock::now() };
     let only = terms.bond.as_ref().and_then(Bond::endpoint);
-    let wish = Wish { except, only, key: terms.key, now, rank: terms.rank(now) };
+    let wish = Wish { tried, only, key: terms.key, now, rank: terms.rank(now) };
     let failure = match enter(worker, client, backend, &wish, terms, record).await {
         Err(full) if full.is_overload() && only.is_some() => full,
         Err(Failure::ClientGone) => return Err(Failure::ClientGone),
         Err(failure) => return Err(turn_away(worker, client, backend, failure)),
         Ok(slot) => return Ok(slot),
     };
-    // Who is bound to a busy endpoint had better go elsewhere than nowhere.
+    // If the affinity target is full, any endpoint will do instead of a refusal.
     let unbound = Wish { only: None, ..wish };
     let elsewhere = backend::enter_at_once(backend, worker.index, &unbound);
     elsewhere.ok_or_else(|| turn_away(worker, client, backend, failure))

@@ -25,8 +25,8 @@ use crate::worker::Worker;
 
 /// What comes next.
 pub(crate) enum Next {
-    /// An attempt with whatever slot can be had; not at the endpoint that has just failed, if there is another.
-    Admit { except: Option<Arc<Endpoint>> },
+    /// An attempt with whatever slot can be had; not at an endpoint that was tried, while another is left.
+    Admit,
     /// An attempt with the same slot, on a fresh connection.
     Again(Slot),
 }
@@ -35,15 +35,24 @@ pub(crate) enum Next {
 pub(crate) struct Retries<'r> {
     rule: &'r Rule,
     backend: &'r BackendRef,
-    /// Attempts after the first.
+    /// Attempts after the first, but for those before which nothing had been sent.
     made: u32,
+    /// Attempts for which there was no connection.
+    unsent: usize,
+    /// Endpoints at which the request was tried, the latest last.
+    tried: Vec<Arc<Endpoint>>,
     /// Before the next attempt.
     pause: Option<Duration>,
 }
 
 impl<'r> Retries<'r> {
     pub(crate) fn new(rule: &'r Rule, backend: &'r BackendRef) -> Self {
-        Self { rule, backend, made: 0, pause: None }
+        Self { rule, backend, made: 0, unsent: 0, tried: Vec::new(), pause: None }
+    }
+
+    /// Endpoints at which the request was tried, the latest last.
+    pub(crate) fn tried(&self) -> &[Arc<Endpoint>] {
+        &self.tried
     }
 
     /// After an attempt that was lost.
@@ -61,14 +70,42 @@ impl<'r> Retries<'r> {
                 self.backend.counters[worker.index].retries.add(1);
                 Ok(Next::Again(slot))
             }
-            Retry::Elsewhere(endpoint) if self.allows(worker, exchange, terms) => {
+            // Nothing was sent, so this costs no budget either: each endpoint is tried once.
+            Retry::Unsent(endpoint) => {
+                self.tried.push(endpoint);
+                self.unsent += 1;
+                if !self.may_find_another(lost.failure) {
+                    return Err(lost.failure);
+                }
+                self.backend.counters[worker.index].retries.add(1);
+                Ok(Next::Admit)
+            }
+            Retry::Elsewhere { endpoint, in_flight }
+                if self.allows(worker, exchange, terms, || {
+                    let is_broken =
+                        matches!(lost.failure, Failure::EndpointClosed | Failure::EndpointReset);
+                    is_broken && endpoint.resends.takes(in_flight, clock::now())
+                }) =>
+            {
+                self.tried.push(endpoint);
                 // What was lost at once is sent elsewhere at once; after that, with patience.
                 self.pause = (self.made > 1).then(|| self.backoff(worker, terms));
                 exchange.upload.rewind();
-                Ok(Next::Admit { except: Some(endpoint) })
+                Ok(Next::Admit)
             }
-            Retry::SameEndpoint(_) | Retry::Elsewhere(_) | Retry::Never => Err(lost.failure),
+            Retry::SameEndpoint(_) | Retry::Elsewhere { .. } | Retry::Never => Err(lost.failure),
         }
+    }
+
+    /// Whether a request that could not be sent may still find an endpoint that takes it: one at which it was not tried,
+    /// or, where the latest was only slow to accept a connection, one of all, with more patience.
+    fn may_find_another(&self, failure: Failure) -> bool {
+        let current = self.backend.hold();
+        let members = || current.set.members().iter().filter(|member| member.weight > 0);
+        let is_tried = |it: &Arc<Endpoint>| self.tried.iter().any(|tried| Arc::ptr_eq(tried, it));
+        let all_tried = members().all(|member| is_tried(&member.endpoint));
+        let most = members().count() + usize::from(failure == Failure::ConnectSlow);
+        self.unsent < most.max(1) && (!all_tried || failure == Failure::ConnectSlow)
     }
 
     /// Whether the response, whose head is there, is one to be asked for again.
@@ -82,7 +119,7 @@ impl<'r> Retries<'r> {
             Some(status) => names_call(terms.backend(), status),
             None => self.names(exchange, terms),
         };
-        is_named && self.allows(worker, exchange, terms)
+        is_named && self.allows(worker, exchange, terms, || false)
     }
 
     fn names(&self, exchange: &Exchange, terms: &Terms<'_>) -> bool {
@@ -103,8 +140,8 @@ impl<'r> Retries<'r> {
     ) -> Next {
         let end = relay::end(&exchange.response);
         let pushback = grpc::ended_by_head(exchange).map(|status| status.pushback);
-        lease.slot.conclude_stay(worker, &terms.current, end, lease.head_after);
-        let endpoint = Arc::clone(&lease.slot.endpoint);
+        lease.slot.conclude_stay(clock::now(), worker, &terms.current, end, lease.head_after);
+        self.tried.push(Arc::clone(&lease.slot.endpoint));
         exchange.download.start(exchange.response.framing, Framing::None);
         abandon::abandon(worker, lease, exchange, terms);
         exchange.upload.rewind();
@@ -112,7 +149,7 @@ impl<'r> Retries<'r> {
             Some(Pushback::After(pause)) => pause,
             Some(Pushback::Unsaid | Pushback::Never) | None => self.backoff(worker, terms),
         });
-        Next::Admit { except: Some(endpoint) }
+        Next::Admit
     }
 
     /// Waits before the next attempt, if that is to be.
@@ -133,15 +170,21 @@ impl<'r> Retries<'r> {
         }
     }
 
-    /// Whether one more attempt may be made; if so, it counts.
-    fn allows(&mut self, worker: &Worker, exchange: &Exchange, terms: &Terms<'_>) -> bool {
+    /// Whether one more attempt may be made; if so, it counts. `is_granted`: the budget need not bear it.
+    fn allows(
+        &mut self,
+        worker: &Worker,
+        exchange: &Exchange,
+        terms: &Terms<'_>,
+        is_granted: impl FnOnce() -> bool,
+    ) -> bool {
         let settings = &terms.backend().retry;
         let attempts = self.rule.retry.as_ref().map_or(settings.attempts, |own| own.attempts);
         if self.made + 1 >= attempts.get() || !exchange.upload.is_kept() {
             return false;
         }
         let counters = &self.backend.counters[worker.index];
-        if !self.backend.budget.allows(settings, clock::now()) {
+        if !is_granted() && !self.backend.budget.allows(settings, clock::now()) {
             counters.retries_refused.add(1);
             return false;
         }

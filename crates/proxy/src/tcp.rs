@@ -66,8 +66,7 @@ async fn carry(
     end
 }
 
-/// A connection to one of the backend's endpoints. Nothing of the client's has been sent, so where one refuses another is
-/// tried.
+/// A connection to one of the backend's endpoints. Nothing of the client's has been sent, so each is tried once.
 async fn reach(
     worker: &Rc<Worker>,
     client: &mut Client,
@@ -76,12 +75,10 @@ async fn reach(
 ) -> Result<(Slot, Stream), Failure> {
     let held = backend.hold();
     let settings = &held.settings;
-    let mut except = None;
-    let mut attempts = 0;
+    let mut tried = Vec::new();
     loop {
-        let slot = admit(worker, client, backend, except.as_ref(), settings, record).await?;
+        let slot = admit(worker, client, backend, &tried, settings, record).await?;
         record.attempt(&slot);
-        attempts += 1;
         let failure = match open(worker, client, &slot, &held).await {
             Ok(stream) => {
                 slot.conclude(worker, &held, End::Success, None);
@@ -90,11 +87,12 @@ async fn reach(
             Err(failure) => failure,
         };
         slot.conclude(worker, &held, failure.end(), None);
-        if failure == Failure::ClientGone || attempts >= settings.retry.attempts.get() {
+        slot.found(worker, failure);
+        tried.push(Arc::clone(&slot.endpoint));
+        if failure == Failure::ClientGone || !passage::is_another_left(&slot, &tried) {
             return Err(failure);
         }
         backend.counters[worker.index].retries.add(1);
-        except = Some(Arc::clone(&slot.endpoint));
     }
 }
 
@@ -102,11 +100,11 @@ async fn admit(
     worker: &Worker,
     client: &mut Client,
     backend: &BackendRef,
-    except: Option<&Arc<Endpoint>>,
+    tried: &[Arc<Endpoint>],
     settings: &BackendSettings,
     record: &mut Record,
 ) -> Result<Slot, Failure> {
-    let place = match passage::enter(worker, backend, client.peer.ip(), except).await? {
+    let place = match passage::enter(worker, backend, client.peer.ip(), tried).await? {
         Entered::Slot(slot) => return Ok(slot),
         Entered::Queued(place) => place,
     };
@@ -132,7 +130,8 @@ async fn open(
     let settings = &current.settings;
     let header = client.announcement(settings);
     let security = Security::of_connections(current.trust.as_ref());
-    let connecting = connect(&slot.endpoint, worker.index, &header, security);
+    let unacknowledged = settings.unacknowledged_timeout;
+    let connecting = connect(&slot.endpoint, worker.index, &header, security, unacknowledged);
     match within(client, settings.connect_timeout, connecting).await {
         Ok(connected) => connected.map(|connection| connection.stream),
         Err(Interrupt::ClientGone) => Err(Failure::ClientGone),

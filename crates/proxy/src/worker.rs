@@ -25,6 +25,7 @@ use crate::observe::WorkerCounters;
 use crate::observe::access::Log;
 use crate::published::Published;
 use crate::quic;
+use crate::reachability::Outages;
 use crate::scratch::{KeepBudget, Scratch};
 use crate::udp;
 
@@ -49,6 +50,8 @@ pub(crate) struct Shared {
     pub(crate) replicas: AtomicUsize,
     /// Calls the thread that watches health.
     pub(crate) bell: Bell,
+    /// Endpoints that are marked unreachable.
+    pub(crate) outages: Outages,
     pub(crate) quic_keys: LazyLock<quic::Keys>,
     stage: AtomicU8,
 }
@@ -150,6 +153,7 @@ impl Shared {
             exemplars,
             replicas: AtomicUsize::new(1),
             bell: Bell::default(),
+            outages: Outages::default(),
             quic_keys: LazyLock::new(quic::Keys::new),
             stage: AtomicU8::new(Stage::Serving as u8),
         }

@@ -28,6 +28,9 @@ impl Health {
             return false;
         }
         let news = match outcome.end.testimony() {
+            Testimony::Against if settings.passive.is_some_and(|it| it.forgives(outcome.end)) => {
+                self.served()
+            }
             Testimony::For => self.served(),
             Testimony::Against => self.failed(settings),
             Testimony::Neither => false,

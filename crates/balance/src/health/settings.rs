@@ -3,10 +3,12 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use crate::outcome::End;
+
 /// How the health of a backend's endpoints is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HealthSettings {
-    /// Ejects endpoints whose requests fail; off by default.
+    /// Ejects endpoints whose requests fail; here off by default, see [`PassiveSettings::of_connections`].
     pub passive: Option<PassiveSettings>,
     /// Probes endpoints; off by default.
     pub active: Option<ActiveSettings>,
@@ -28,6 +30,9 @@ impl Default for HealthSettings {
 pub struct PassiveSettings {
     /// So many failures in a row eject at once; 5 by default.
     pub consecutive_failures: NonZeroU32,
+    /// A response that says the endpoint is at fault (5xx) is a failure too, and not only a connection that cannot be made
+    /// or breaks and a response that does not come; true by default. Only then success rates are compared.
+    pub server_errors: bool,
     /// How often success rates are compared; 10 s by default.
     pub interval: Duration,
     /// An outlier's success rate is below the mean by this many hundredths of the standard deviation; 190 by default.
@@ -51,6 +56,7 @@ impl Default for PassiveSettings {
     fn default() -> Self {
         Self {
             consecutive_failures: NonZeroU32::new(5).expect("5 is not 0"),
+            server_errors: true,
             interval: Duration::from_secs(10),
             outlier_deviation_percent: 190,
             outlier_failure_percent: 10,
@@ -60,6 +66,24 @@ impl Default for PassiveSettings {
             max_ejection_time: Duration::from_secs(300),
             max_ejection_percent: 50,
         }
+    }
+}
+
+impl PassiveSettings {
+    /// What holds where no policy says anything: failures of the connection alone eject, for a short time. A 5xx may be
+    /// the fault of the request, and an endpoint that has restarted is to have its share again soon.
+    pub fn of_connections() -> Self {
+        Self {
+            server_errors: false,
+            base_ejection_time: Duration::from_secs(1),
+            max_ejection_time: Duration::from_secs(30),
+            ..Self::default()
+        }
+    }
+
+    /// True if what came of an attempt is not a failure by these settings, whatever it is by others.
+    pub(crate) fn forgives(&self, end: End) -> bool {
+        end == End::ServerError && !self.server_errors
     }
 }
 

@@ -64,7 +64,7 @@ impl Ward {
                 let mut round = Round { members, passive, now, panic, events };
                 round.follow_up(&mut self.cases);
                 round.eject_failing(&mut self.cases);
-                if self.compares_at.is_none_or(|at| at <= now) {
+                if passive.server_errors && self.compares_at.is_none_or(|at| at <= now) {
                     self.compares_at = Some(now + passive.interval);
                     round.eject_outliers(&mut self.cases, totals);
                 }
@@ -89,6 +89,11 @@ impl Ward {
             ..member.clone()
         };
         EndpointSet::new(members.iter().zip(&self.parts).map(part).collect())
+    }
+
+    /// True if an endpoint is ejected or on trial, so that time alone changes something.
+    pub fn is_pending(&self) -> bool {
+        self.cases.iter().any(|case| !case.ejection.is_serving())
     }
 
     /// Whether health is ignored because too few endpoints are usable.

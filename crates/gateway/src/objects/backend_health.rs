@@ -15,7 +15,9 @@ use super::duration::Duration;
 pub struct Health {
     /// Probes endpoints; not given: none is probed.
     pub active: Option<ActiveHealth>,
-    /// Ejects endpoints whose requests fail; not given: none is ejected.
+    /// Ejects endpoints whose requests fail. Not given: five failures of the connection in a row (it cannot be made, it
+    /// breaks, or no response comes in time) eject an endpoint for a second, each further time for twice as long, up to 30
+    /// seconds; a 5xx ejects none.
     pub passive: Option<PassiveHealth>,
     /// With fewer endpoints in a hundred fit than this, all are used: better a request that may fail than none. 0:
     /// never.
@@ -79,11 +81,12 @@ pub enum ProbeType {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct PassiveHealth {
-    /// So many failures in a row eject at once. A failure is a connection that cannot be made or breaks, a timeout, and a
-    /// 5xx; a 429, or a 503 with `Retry-After`, is none.
+    /// What counts as a failure.
+    pub eject_on: EjectOn,
+    /// So many failures in a row eject at once. A 429, or a 503 with `Retry-After`, is none.
     #[schemars(range(min = 1, max = 1000))]
     pub consecutive_failures: u32,
-    /// How often success rates are compared.
+    /// How often success rates are compared, where a 5xx is a failure.
     pub interval: Duration,
     /// An outlier's success rate is below the mean by this many hundredths of the standard deviation.
     #[schemars(range(min = 0, max = 10_000))]
@@ -104,6 +107,18 @@ pub struct PassiveHealth {
     /// So many endpoints in a hundred are ejected at the same time, at most; one of two always may be.
     #[schemars(range(min = 0, max = 100))]
     pub max_ejection_percent: u32,
+}
+
+/// What ejects an endpoint.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum EjectOn {
+    /// Failures of the connection, and 5xx responses.
+    #[default]
+    ServerErrors,
+    /// Failures of the connection alone: it cannot be made, it breaks, or no response comes in time.
+    ConnectionFailures,
+    /// Nothing: no endpoint is ejected.
+    Nothing,
 }
 
 /// How an endpoint that starts or returns comes to its full share.
@@ -213,6 +228,7 @@ impl Default for PassiveHealth {
     fn default() -> Self {
         let defaults = PassiveSettings::default();
         Self {
+            eject_on: EjectOn::default(),
             consecutive_failures: defaults.consecutive_failures.get(),
             interval: Duration(defaults.interval),
             outlier_deviation_percent: defaults.outlier_deviation_percent,

@@ -328,6 +328,10 @@ pub struct BackendTimeouts {
     pub per_attempt: Option<Duration>,
     /// While no byte moves between Sheave and the endpoint during a request.
     pub idle: Duration,
+    /// While the endpoint acknowledges nothing, neither what was sent nor, on a connection that is quiet, that it is still
+    /// there (TCP_USER_TIMEOUT and keep-alive, and QUIC's idle timeout). Then the connection has broken.
+    #[schemars(extend("format" = "positive-duration"))]
+    pub unacknowledged: Duration,
     /// For an endpoint to finish a request whose client has gone; its slot is taken for as long.
     pub abandoned: Duration,
 }
@@ -390,6 +394,7 @@ impl Default for BackendTimeouts {
             request: None,
             per_attempt: None,
             idle: Duration::from_secs(60),
+            unacknowledged: Duration::from_secs(3),
             abandoned: Duration::from_secs(10),
         }
     }

@@ -51,6 +51,8 @@ pub struct BackendSettings {
     pub per_attempt_timeout: Option<Duration>,
     /// No byte moved between us and the endpoint while a request runs.
     pub idle_timeout: Duration,
+    /// A connection to an endpoint on which nothing is acknowledged for so long has broken.
+    pub unacknowledged_timeout: Duration,
     /// How long the slot of a request whose client has gone is kept while the endpoint works on.
     pub abandoned_timeout: Duration,
     /// A connection is not reused when older than this; `None`: no limit.

@@ -10,7 +10,7 @@ use balance::{LimitSettings, Priority};
 use super::Fault;
 use crate::objects::{
     self, ActiveHealth, AffinityType, AutoLimit, BackendPolicySpec, BackendProtocol, BackendRetry,
-    ClientHttp3, ClientPolicySpec, Fairness, GrpcStatus, HashOn, HashOnType, MaxInFlight,
+    ClientHttp3, ClientPolicySpec, EjectOn, Fairness, GrpcStatus, HashOn, HashOnType, MaxInFlight,
     PassiveHealth, PriorityValue, ProbeType, Queue, QueuePriority, RoutePriority,
 };
 use crate::snapshot::{
@@ -78,6 +78,7 @@ pub(super) fn backend_settings(spec: &BackendPolicySpec, namespace: &str) -> Bac
         request_timeout: spec.timeouts.request.map(|timeout| timeout.0),
         per_attempt_timeout: spec.timeouts.per_attempt.map(|timeout| timeout.0),
         idle_timeout: spec.timeouts.idle.0,
+        unacknowledged_timeout: spec.timeouts.unacknowledged.0,
         abandoned_timeout: spec.timeouts.abandoned.0,
         connection_max_age: spec.connections.max_age.map(|age| age.0),
         connection_max_requests: spec.connections.max_requests.and_then(NonZeroU32::new),
@@ -337,7 +338,10 @@ pub(super) fn sorted<T: Ord + Clone>(statuses: &[T]) -> Box<[T]> {
 fn health(spec: &BackendPolicySpec) -> HealthSettings {
     let active = spec.health.active.as_ref();
     HealthSettings {
-        passive: spec.health.passive.as_ref().map(passive),
+        passive: match &spec.health.passive {
+            None => Some(PassiveSettings::of_connections()),
+            Some(asked) => (asked.eject_on != EjectOn::Nothing).then(|| passive(asked)),
+        },
         active: active.map(|active| ActiveSettings {
             interval: active.interval.0,
             timeout: active.timeout.0,
@@ -355,6 +359,7 @@ fn health(spec: &BackendPolicySpec) -> HealthSettings {
 fn passive(asked: &PassiveHealth) -> PassiveSettings {
     PassiveSettings {
         consecutive_failures: at_least_one(asked.consecutive_failures),
+        server_errors: asked.eject_on == EjectOn::ServerErrors,
         interval: asked.interval.0,
         outlier_deviation_percent: asked.outlier_deviation_percent,
         outlier_failure_percent: asked.outlier_failure_percent,

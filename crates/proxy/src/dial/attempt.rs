@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use balance::{Algorithm, End, Time};
+use balance::{End, Time};
 use gateway::snapshot::EndpointProtocol;
 
 use crate::accept::client::{Client, Interrupt};
@@ -17,6 +17,7 @@ use crate::clock;
 use crate::dial::abandon;
 use crate::dial::call;
 use crate::dial::connect::connect;
+use crate::dial::h3::HEAD_START;
 use crate::dial::pool::{self, Connection, Endpoint, Wish};
 use crate::exchange::{Exchange, Terms};
 use crate::failure::Failure;
@@ -102,7 +103,52 @@ pub(crate) enum Retry {
     Never,
     /// The connection was stale, the endpoint is not at fault.
     SameEndpoint(Slot),
-    Elsewhere(Arc<Endpoint>),
+    /// Nothing was sent: there was no connection to this endpoint.
+    Unsent(Arc<Endpoint>),
+    Elsewhere {
+        /// Where it was lost.
+        endpoint: Arc<Endpoint>,
+        /// How many requests the endpoint had then, this one included.
+        in_flight: u32,
+    },
+}
+
+impl Retry {
+    pub(super) fn elsewhere(endpoint: &Arc<Endpoint>) -> Self {
+        Self::Elsewhere { endpoint: Arc::clone(endpoint), in_flight: endpoint.in_flight() }
+    }
+}
+
+/// How a connection for an attempt may be had.
+#[derive(Clone, Copy)]
+pub(crate) struct Effort<'a> {
+    /// Only a new connection will do: the request was lost on another one just now.
+    pub(crate) fresh: bool,
+    /// Endpoints at which the request has been tried.
+    pub(crate) tried: &'a [Arc<Endpoint>],
+}
+
+impl Effort<'_> {
+    /// True if another endpoint may get the request when this one takes long to accept a connection.
+    fn has_alternative(self, slot: &Slot, terms: &Terms<'_>) -> bool {
+        let is_tried = |it: &Arc<Endpoint>| self.tried.iter().any(|tried| Arc::ptr_eq(tried, it));
+        terms.current.set.members().iter().any(|member| {
+            let endpoint = &member.endpoint;
+            let is_another = !Arc::ptr_eq(endpoint, &slot.endpoint) && !is_tried(endpoint);
+            member.weight > 0 && is_another && endpoint.is_reachable()
+        })
+    }
+
+    /// How long a connection attempt may take before another endpoint is the better choice; `None`: there is no other.
+    pub(super) fn patience(self, slot: &Slot, terms: &Terms<'_>) -> Option<Duration> {
+        let patience = slot.endpoint.data.reachability.patience();
+        let patience = match terms.backend().protocol {
+            EndpointProtocol::Http1 | EndpointProtocol::Http2 => patience,
+            // TCP is tried only after that.
+            EndpointProtocol::Http3 => patience + HEAD_START,
+        };
+        self.has_alternative(slot, terms).then_some(patience)
+    }
 }
 
 impl Lost {
@@ -117,12 +163,13 @@ pub(crate) async fn attempt(
     client: &mut Client,
     exchange: &mut Exchange,
     slot: Slot,
-    fresh: bool,
+    effort: Effort<'_>,
     terms: &Terms<'_>,
 ) -> Result<Lease, Lost> {
     let started = clock::now();
     let (slot, connection) =
-        connection(worker, client, exchange, slot, fresh, terms, started).await?;
+        connection(worker, client, exchange, slot, effort, terms, started).await?;
+    slot.asked();
     let mut lease =
         Lease { slot, connection, upload_broken: false, head_after: None, until: terms.deadline };
     let by = |most: Option<Duration>| most.map_or(Time::MAX, |most| started + most);
@@ -134,6 +181,7 @@ pub(crate) async fn attempt(
             let failure = grpc::judge(failure, exchange, terms);
             return Err(lost(worker, lease, exchange, failure, terms));
         }
+        lease.slot.answered();
         if exchange.response.upgrade && !exchange.request.upgrade {
             let failure = Failure::BadResponse(BadResponse::UpgradeNotAsked);
             return Err(lost(worker, lease, exchange, failure, terms));
@@ -142,7 +190,7 @@ pub(crate) async fn attempt(
             // How soon an endpoint leaves HTTP, or begins to answer a stream of messages, does not tell how busy it is.
             let streams =
                 exchange.response.upgrade || exchange.call.is_some() && !exchange.upload.is_read();
-            if terms.backend().algorithm == Algorithm::PeakEwma && !streams {
+            if !streams {
                 lease.head_after = Some(clock::now().saturating_since(lease.slot.started));
             }
             return Ok(lease);
@@ -163,24 +211,27 @@ async fn connection(
     client: &mut Client,
     exchange: &mut Exchange,
     slot: Slot,
-    fresh: bool,
+    effort: Effort<'_>,
     terms: &Terms<'_>,
     now: Time,
 ) -> Result<(Slot, Box<Connection>), Lost> {
     match terms.backend().protocol {
         EndpointProtocol::Http1 => {}
         EndpointProtocol::Http2 | EndpointProtocol::Http3 => {
-            return call::connection(worker, client, exchange, slot, fresh, terms, now).await;
+            return call::connection(worker, client, exchange, slot, effort, terms, now).await;
         }
     }
     let wish = wish(worker, client, exchange, terms, now);
-    if !fresh && let Some(connection) = pool::take(&slot.endpoint, &wish) {
+    if !effort.fresh
+        && let Some(connection) = pool::take(&slot.endpoint, &wish)
+    {
         return Ok((slot, connection));
     }
     let header = client.announcement(terms.backend());
     // What is seldom needed takes no room in every request's future.
     let opening = Box::pin(open(&slot.endpoint, &header, &wish));
-    match in_time(worker, client, terms, now, opening).await {
+    let hurry = effort.patience(&slot, terms);
+    match in_time(worker, client, terms, now, hurry, opening).await {
         Ok(connection) => Ok((slot, connection)),
         Err(failure) => Err(unsent(worker, slot, failure, terms)),
     }
@@ -212,25 +263,32 @@ pub(crate) async fn open(
     wish: &Wish<'_>,
 ) -> Result<Box<Connection>, Failure> {
     let security = Security::of_http1(wish.trust);
-    let mut connection = connect(endpoint, wish.worker, header, security).await?;
+    let unacknowledged = wish.settings.unacknowledged_timeout;
+    let mut connection = connect(endpoint, wish.worker, header, security, unacknowledged).await?;
     connection.announced = wish.announced;
     connection.trust = wish.trust.cloned();
     Ok(connection)
 }
 
-/// Awaits a connection as long as the policies allow and the client is there.
+/// Awaits a connection as long as the policies allow and the client is there, and no longer than `hurry`: then another
+/// endpoint is the better choice.
 pub(super) async fn in_time<T>(
     worker: &Worker,
     client: &mut Client,
     terms: &Terms<'_>,
     now: Time,
+    hurry: Option<Duration>,
     connecting: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, Failure> {
-    let patience = now + terms.backend().connect_timeout;
+    let most = terms.backend().connect_timeout;
+    let patience = now + hurry.map_or(most, |hurry| hurry.min(most));
     match client.until(worker, patience.min(terms.deadline), connecting).await {
         Ok(connected) => connected,
         Err(Interrupt::ClientGone) => Err(Failure::ClientGone),
         Err(Interrupt::Deadline) if patience > terms.deadline => Err(Failure::RequestTimeout),
+        Err(Interrupt::Deadline) if hurry.is_some_and(|hurry| hurry < most) => {
+            Err(Failure::ConnectSlow)
+        }
         Err(Interrupt::Deadline) => Err(Failure::ConnectTimeout),
     }
 }
@@ -238,14 +296,19 @@ pub(super) async fn in_time<T>(
 /// Not a byte of the request has been sent, so any may go elsewhere, if that is of use.
 pub(super) fn unsent(worker: &Worker, slot: Slot, failure: Failure, terms: &Terms<'_>) -> Lost {
     slot.conclude(worker, &terms.current, failure.end(), None);
+    slot.found(worker, failure);
     let is_of_use = !matches!(
         failure,
-        Failure::ClientGone | Failure::RequestTimeout | Failure::BadRequest(_) | Failure::NoUpgrade
+        Failure::ClientGone
+            | Failure::RequestTimeout
+            | Failure::BadRequest(_)
+            | Failure::NoUpgrade
+            | Failure::OutOfDescriptors
     );
     if !is_of_use {
         return Lost::for_good(failure);
     }
-    Lost { failure, retry: Retry::Elsewhere(Arc::clone(&slot.endpoint)) }
+    Lost { failure, retry: Retry::Unsent(Arc::clone(&slot.endpoint)) }
 }
 
 /// Losing the race with an endpoint that closes an idle connection can be repaired by sending the request again.
@@ -367,13 +430,13 @@ fn lost(
     let stale =
         failure == Failure::EndpointClosed && lease.connection.idle_for.is_some() && !has_answered;
     let end = if stale { End::Unfinished } else { terms.judge(failure.end(), &lease.slot) };
-    lease.slot.conclude_stay(worker, &terms.current, end, None);
+    lease.slot.conclude_stay(clock::now(), worker, &terms.current, end, None);
     if failure != Failure::EndpointClosed {
         let again = matches!(failure, Failure::AttemptTimeout | Failure::BadResponse(_))
             && exchange.request.method.is_idempotent();
-        let endpoint = Arc::clone(&lease.slot.endpoint);
+        let elsewhere = Retry::elsewhere(&lease.slot.endpoint);
         abandon::abandon(worker, lease, exchange, terms);
-        let retry = if again { Retry::Elsewhere(endpoint) } else { Retry::Never };
+        let retry = if again { elsewhere } else { Retry::Never };
         return Lost { failure, retry };
     }
     let Lease { slot, connection, .. } = lease;
@@ -385,7 +448,7 @@ fn lost(
     let retry = match connection.idle_for {
         _ if has_answered || !harmless => Retry::Never,
         Some(_) => Retry::SameEndpoint(slot),
-        None => Retry::Elsewhere(slot.endpoint.clone()),
+        None => Retry::elsewhere(&slot.endpoint),
     };
     Lost { failure, retry }
 }

@@ -15,7 +15,8 @@ use http::uri::Scheme;
 
 use crate::accept::client::Client;
 use crate::backend::{Current, Slot};
-use crate::dial::attempt::{self, Lease, Lost, Retry};
+use crate::clock;
+use crate::dial::attempt::{self, Effort, Lease, Lost, Retry};
 use crate::dial::h3::{self, Way, framed};
 use crate::dial::pool::{Connection, Endpoint};
 use crate::dial::trunk::{Kind, Waiting};
@@ -83,15 +84,15 @@ pub(super) async fn connection(
     client: &mut Client,
     exchange: &mut Exchange,
     slot: Slot,
-    fresh: bool,
+    effort: Effort<'_>,
     terms: &Terms<'_>,
     now: Time,
 ) -> Result<(Slot, Box<Connection>), Lost> {
-    let failure = match way(worker, client, exchange, &slot, fresh, terms, now).await {
+    let failure = match way(worker, client, exchange, &slot, effort, terms, now).await {
         Ok(Way::Stream(connection)) => return Ok((slot, connection)),
         Ok(Way::Http1) if exchange.call.is_none() => {
             let wish = attempt::wish(worker, client, exchange, terms, now);
-            return framed::connection(worker, client, exchange, slot, fresh, terms, &wish).await;
+            return framed::connection(worker, client, exchange, slot, effort, terms, &wish).await;
         }
         // Calls of gRPC need what HTTP/1.1 has not.
         Ok(Way::Http1) => Failure::NotHttp2,
@@ -106,7 +107,7 @@ async fn way(
     client: &mut Client,
     exchange: &Exchange,
     slot: &Slot,
-    fresh: bool,
+    effort: Effort<'_>,
     terms: &Terms<'_>,
     now: Time,
 ) -> Result<Way, Failure> {
@@ -117,7 +118,7 @@ async fn way(
         current,
         announced: current.settings.proxy_protocol.map(|_| client.peer),
         header: client.announcement(&current.settings),
-        fresh,
+        fresh: effort.fresh,
         now,
         order: Order { request: &exchange.request, framing: exchange.request.framing },
     };
@@ -127,7 +128,8 @@ async fn way(
             Asked::Opened(connection) => Ok(Way::Stream(connection)),
             Asked::Wait(waiting) => {
                 let waits = Box::pin(call.wait(waiting));
-                let waited = attempt::in_time(worker, client, terms, now, waits).await;
+                let hurry = effort.patience(slot, terms);
+                let waited = attempt::in_time(worker, client, terms, now, hurry, waits).await;
                 waited.map(Way::Stream)
             }
         },
@@ -135,7 +137,9 @@ async fn way(
             if let Some(connection) = h3::open_at_once(worker, &call) {
                 return Ok(Way::Stream(connection));
             }
-            attempt::in_time(worker, client, terms, now, Box::pin(h3::open(worker, call))).await
+            let hurry = effort.patience(slot, terms);
+            let opening = Box::pin(h3::open(worker, call));
+            attempt::in_time(worker, client, terms, now, hurry, opening).await
         }
     }
 }
@@ -195,7 +199,7 @@ pub(super) fn lost(
     // To end a connection is an endpoint's right, if it says for what, or if nothing is under way.
     let stale = failure == Failure::EndpointClosed && (unprocessed || was_idle);
     let end = if stale { End::Unfinished } else { terms.judge(failure.end(), &slot) };
-    slot.conclude_stay(worker, &terms.current, end, None);
+    slot.conclude_stay(clock::now(), worker, &terms.current, end, None);
     let counters = &slot.endpoint.data.counters[worker.index];
     let over_quic = matches!(connection.stream, Stream::H3(_));
     let refused = if over_quic { &counters.http3 } else { &counters.http2 };
@@ -212,7 +216,7 @@ pub(super) fn lost(
     let retry = match () {
         () if !repeatable => Retry::Never,
         () if stale && !fresh => Retry::SameEndpoint(slot),
-        () => Retry::Elsewhere(Arc::clone(&slot.endpoint)),
+        () => Retry::elsewhere(&slot.endpoint),
     };
     Lost { failure, retry }
 }

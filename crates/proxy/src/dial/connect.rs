@@ -3,7 +3,9 @@
 use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
@@ -19,17 +21,20 @@ pub(crate) async fn connect(
     worker: usize,
     header: &[u8],
     security: Security<'_>,
+    unacknowledged: Duration,
 ) -> Result<Box<Connection>, Failure> {
-    let stream = open(endpoint, worker, header, security).await?;
+    let stream = open(endpoint, worker, header, security, unacknowledged).await?;
     Ok(Box::new(Connection::new(stream, header.len() as u64, worker, clock::now())))
 }
 
-/// Opens a connection to the endpoint, which begins with `header`; the caller bounds the time.
+/// Opens a connection to the endpoint, which begins with `header` and breaks when the endpoint has acknowledged nothing
+/// for as long as `unacknowledged`; the caller bounds the time.
 pub(crate) async fn open(
     endpoint: &Endpoint,
     worker: usize,
     header: &[u8],
     security: Security<'_>,
+    unacknowledged: Duration,
 ) -> Result<Stream, Failure> {
     let secret = match security {
         Security::Plain => None,
@@ -37,15 +42,32 @@ pub(crate) async fn open(
         Security::Impossible => return Err(Failure::Untrusted(Untrusted::Unusable)),
     };
     endpoint.data.counters[worker].connections.add(1);
+    let begun = clock::now();
     let mut stream = TcpStream::connect(endpoint.address).await.map_err(|error| why(&error))?;
     // Heads and small bodies leave in one write: there is nothing for Nagle's algorithm to gather.
     drop(stream.set_nodelay(true));
+    notice_silence(&stream, unacknowledged);
     stream.write_all(header).await.map_err(|error| why(&error))?;
-    match secret {
-        None => Ok(Stream::Tcp(stream)),
+    let stream = match secret {
+        None => Stream::Tcp(stream),
         // Boxed, so that connections without it do not keep the room that it takes.
-        Some(secret) => Box::pin(secure(stream, secret)).await,
-    }
+        Some(secret) => Box::pin(secure(stream, secret)).await?,
+    };
+    endpoint.data.reachability.connected_in(clock::now().saturating_since(begun));
+    Ok(stream)
+}
+
+/// Lets the kernel notice when the endpoint has gone without a word: when it acknowledges no bytes, or, on a connection
+/// that is quiet, no probe.
+fn notice_silence(socket: &TcpStream, unacknowledged: Duration) {
+    const SECOND: Duration = Duration::from_secs(1);
+    let socket = SockRef::from(socket);
+    // The first probe leaves time for a second one, which finds the time over.
+    let quiet = unacknowledged.saturating_sub(SECOND).max(SECOND);
+    let keepalive = TcpKeepalive::new().with_time(quiet).with_interval(SECOND);
+    // Without them a dead endpoint is noticed later, by the timeouts of requests.
+    drop(socket.set_tcp_keepalive(&keepalive));
+    drop(socket.set_tcp_user_timeout(Some(unacknowledged)));
 }
 
 /// Makes sure that it is the endpoint that we speak with, and that nobody else listens.

@@ -4,8 +4,8 @@
 //! speaks HTTP/2 at all before any request depends on it. It is opened by a task of its own, since whoever asked first may
 //! leave first.
 //!
-//! Who has gone without a word is noticed in bounded time: the kernel asks after 30 s of silence and gives up bytes that
-//! are not acknowledged for as long; an endpoint whose kernel is well and which is not is asked by PING when a response
+//! An endpoint that has gone without a word is noticed in bounded time by the kernel (`connect`); an endpoint whose kernel
+//! is well and which is not is asked by PING when a response
 //! does not come in time, and nothing else has come meanwhile. That is done as often as servers of gRPC allow, which close
 //! the connection otherwise (`too_many_pings`).
 
@@ -22,7 +22,6 @@ use bytes::Bytes;
 use gateway::snapshot::BackendSettings;
 use h2::client::{Builder, Connection as Http2, SendRequest};
 use h2::{Ping, PingPong};
-use socket2::{SockRef, TcpKeepalive};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
@@ -58,11 +57,6 @@ const GIVEN_UP: usize = 1024;
 /// What a field takes of the limit of a head beside its text (RFC 9113 §6.5.2).
 pub(super) const FIELD_OVERHEAD: usize = 32;
 
-/// Silence after which the kernel asks whether the endpoint is still there, and how often it asks.
-const SILENCE: Duration = Duration::from_secs(30);
-const ASK_AGAIN: Duration = Duration::from_secs(10);
-const ASK_TIMES: u32 = 3;
-
 /// One HTTP/2 connection to an endpoint.
 pub(crate) struct Link {
     /// Clones of it send: it would wait for the streams that it has begun itself, by the wakers of their tasks.
@@ -84,7 +78,6 @@ pub(super) async fn begin(
     room: Arc<Notify>,
     tally: Arc<Tally>,
 ) -> Result<(Link, Driver), Failure> {
-    watch(&stream);
     let (requests, mut connection) = builder()
         .handshake(Paced::new(stream, Arc::clone(&tally)))
         .await
@@ -121,17 +114,6 @@ fn builder() -> Builder {
         // A count over the whole life of a link, which may be long; nothing is kept for what it counts.
         .max_local_error_reset_streams(None);
     builder
-}
-
-/// Lets the kernel notice when the endpoint has gone.
-fn watch(stream: &Stream) {
-    let Some(socket) = stream.socket() else { return };
-    let socket = SockRef::from(socket);
-    let keepalive =
-        TcpKeepalive::new().with_time(SILENCE).with_interval(ASK_AGAIN).with_retries(ASK_TIMES);
-    // Without it a dead endpoint is noticed later, by PING.
-    drop(socket.set_tcp_keepalive(&keepalive));
-    drop(socket.set_tcp_user_timeout(Some(SILENCE)));
 }
 
 fn why(error: &h2::Error) -> Failure {
@@ -226,6 +208,8 @@ struct Dial {
     /// What it begins with.
     header: Vec<u8>,
     patience: Duration,
+    /// The endpoint is gone that acknowledges nothing for so long.
+    unacknowledged: Duration,
 }
 
 impl Dial {
@@ -246,7 +230,8 @@ impl Dial {
 
     async fn open(&self) -> Result<(Link, Driver), Failure> {
         let security = Security::of_requests(self.trust.as_ref());
-        let stream = connect::open(&self.endpoint, self.worker, &self.header, security).await?;
+        let Self { endpoint, worker, header, unacknowledged, .. } = self;
+        let stream = connect::open(endpoint, *worker, header, security, *unacknowledged).await?;
         if stream.has_settled_on_http1() {
             self.endpoint.data.reach.found_http1();
             return Err(Failure::NotHttp2);
@@ -288,6 +273,7 @@ impl Call<'_> {
                 trust: self.current.trust.clone(),
                 header: self.header.clone(),
                 patience: settings.connect_timeout,
+                unacknowledged: settings.unacknowledged_timeout,
             };
             tokio::task::spawn_local(dial.run());
         }

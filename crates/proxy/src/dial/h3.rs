@@ -33,7 +33,7 @@ pub(crate) use reach::Reach;
 
 /// So long a QUIC connection may take before the request goes by TCP, if that is sooner there. In the same data centre a
 /// handshake takes some milliseconds, around the world a third of a second.
-const HEAD_START: Duration = Duration::from_millis(300);
+pub(super) const HEAD_START: Duration = Duration::from_millis(300);
 
 /// How a request goes to its endpoint.
 pub(crate) enum Way {

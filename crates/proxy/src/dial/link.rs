@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use crate::clock;
 
 /// An endpoint that does not answer a PING for so long has gone.
-pub(super) const PONG: Duration = Duration::from_secs(10);
+pub(super) const PONG: Duration = Duration::from_secs(3);
 /// One that does is not asked again for so long: what grpc-go allows.
 pub(super) const BETWEEN_PINGS: Duration = Duration::from_secs(300);
 

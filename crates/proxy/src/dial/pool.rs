@@ -20,6 +20,7 @@ use crate::dial::h2;
 use crate::dial::h3::Reach;
 use crate::dial::link::{Berth, Tally};
 use crate::observe::EndpointCounters;
+use crate::reachability;
 use crate::stream::Stream;
 use crate::sys;
 use crate::tls::Trust;
@@ -47,6 +48,8 @@ pub(crate) struct EndpointData {
     pub(crate) reach: Reach,
     /// One per worker.
     pub(crate) counters: Box<[EndpointCounters]>,
+    /// How quickly connections are made, and how long the endpoint has been silent.
+    pub(crate) reachability: reachability::Signs,
     /// The backends that name this endpoint: a slot freed by one may be what another waits for.
     sharers: Mutex<Vec<Weak<Backend>>>,
     is_shared: AtomicBool,
@@ -109,6 +112,7 @@ impl EndpointData {
             over_quic: (0..workers).map(|_| Arc::default()).collect(),
             reach: Reach::default(),
             counters: (0..workers).map(|_| EndpointCounters::default()).collect(),
+            reachability: reachability::Signs::default(),
             sharers: Mutex::default(),
             is_shared: AtomicBool::new(false),
         }
@@ -129,6 +133,11 @@ impl EndpointData {
         let mut sharers = lock(&self.sharers);
         change(&mut sharers);
         self.is_shared.store(sharers.len() > 1, Ordering::Release);
+    }
+
+    /// The backends that name this endpoint.
+    pub(crate) fn sharers(&self) -> Vec<Arc<Backend>> {
+        lock(&self.sharers).iter().filter_map(Weak::upgrade).collect()
     }
 
     /// The backends other than `backend` that name this endpoint.

@@ -185,6 +185,9 @@ pub(crate) struct EndpointCounters {
     /// Attempts that say nothing of the endpoint: it was busy, or the client left.
     pub(crate) untold: Counter,
     pub(crate) connections: Counter,
+    /// Requests that were sent, and those of them that are not waited for any more: the others await an answer.
+    pub(crate) asked: Counter,
+    pub(crate) answered: Counter,
     pub(crate) http2: LinkCounters,
     pub(crate) http3: LinkCounters,
     /// Requests that went by TCP because HTTP/3 was not to be had.

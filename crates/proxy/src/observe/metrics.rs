@@ -410,6 +410,18 @@ static OF_ENDPOINTS: &[Row<Endpoint>] = &[
         "Requests in flight at the endpoint now, over all backends that name it.",
     ),
     Row::new(
+        "sheave_endpoint_unreachable",
+        ENDPOINT,
+        Read::Gauge(|it| f64::from(u8::from(!it.is_reachable()))),
+        "1 while the endpoint is marked unreachable: a connection attempt has failed, and requests go to others until a background attempt succeeds.",
+    ),
+    Row::new(
+        "sheave_endpoint_outages",
+        ENDPOINT,
+        Read::Count(|it| it.data.reachability.outages.load(Ordering::Relaxed)),
+        "How often the endpoint has been marked unreachable.",
+    ),
+    Row::new(
         "sheave_endpoint_refusals",
         ENDPOINT,
         Read::Count(|it| total(&it.data.counters, |shard| &shard.refusals)),

@@ -128,15 +128,13 @@ impl Flow {
 
     async fn carry(&self, front: &Front, record: &mut Record) -> Result<(), Failure> {
         let worker = &*front.worker;
-        let (mut attempts, mut except) = (0, None);
+        let mut tried = Vec::new();
         loop {
             let (way, idle) = way(front)?;
             record.goes(&way);
-            let most_attempts = way.backend.hold().settings.retry.attempts.get();
             let client = self.whence.client.ip();
-            let slot = admit(worker, client, &way.backend, except.as_ref(), record).await?;
+            let slot = admit(worker, client, &way.backend, &tried, record).await?;
             record.attempt(&slot);
-            attempts += 1;
             let end = match self.open(&slot).await {
                 Ok(()) => self.exchange(front, &slot, idle, record).await,
                 Err(failure) => End::Refused(failure),
@@ -155,17 +153,18 @@ impl Flow {
                 if matches!(end, End::Over) {
                     return Ok(());
                 }
-                (attempts, except) = (0, None);
+                tried.clear();
                 continue;
             };
+            slot.found(worker, failure);
             if answered {
-                attempts = 0;
+                tried.clear();
             }
-            if attempts >= most_attempts {
+            tried.push(Arc::clone(&slot.endpoint));
+            if !passage::is_another_left(&slot, &tried) {
                 return Err(failure);
             }
             way.backend.counters[worker.index].retries.add(1);
-            except = Some(Arc::clone(&slot.endpoint));
         }
     }
 
@@ -288,10 +287,10 @@ async fn admit(
     worker: &Worker,
     client: IpAddr,
     backend: &BackendRef,
-    except: Option<&Arc<Endpoint>>,
+    tried: &[Arc<Endpoint>],
     record: &mut Record,
 ) -> Result<Slot, Failure> {
-    let place = match passage::enter(worker, backend, client, except).await? {
+    let place = match passage::enter(worker, backend, client, tried).await? {
         Entered::Slot(slot) => return Ok(slot),
         Entered::Queued(place) => place,
     };

@@ -56,6 +56,7 @@ fn draw_passive(dice: &mut Dice, service: Duration) -> PassiveSettings {
     let base_ejection_time = service * dice.between(5, 50);
     PassiveSettings {
         consecutive_failures: one_to(6, dice),
+        server_errors: true,
         interval: service * dice.between(10, 50),
         outlier_deviation_percent: dice.between(100, 250),
         outlier_failure_percent: dice.between(0, 30),

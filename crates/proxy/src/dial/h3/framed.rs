@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 
 use crate::accept::client::Client;
 use crate::backend::Slot;
-use crate::dial::attempt::{self, Lost};
+use crate::dial::attempt::{self, Effort, Lost};
 use crate::dial::call::Order;
 use crate::dial::pool::{self, Connection, Endpoint, Wish};
 use crate::exchange::{Exchange, Terms};
@@ -116,14 +116,15 @@ pub(in crate::dial) async fn connection(
     client: &mut Client,
     exchange: &mut Exchange,
     slot: Slot,
-    fresh: bool,
+    effort: Effort<'_>,
     terms: &Terms<'_>,
     wish: &Wish<'_>,
 ) -> Result<(Slot, Box<Connection>), Lost> {
     let order = Order { request: &exchange.request, framing: exchange.request.framing };
     let header = client.announcement(terms.backend());
-    let opening = open(&slot.endpoint, fresh, &header, wish, order);
-    match attempt::in_time(worker, client, terms, wish.now, Box::pin(opening)).await {
+    let opening = open(&slot.endpoint, effort.fresh, &header, wish, order);
+    let hurry = effort.patience(&slot, terms);
+    match attempt::in_time(worker, client, terms, wish.now, hurry, Box::pin(opening)).await {
         Ok((connection, head_bytes)) => {
             exchange.upload.written += head_bytes;
             Ok((slot, connection))

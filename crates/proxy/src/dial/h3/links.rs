@@ -24,12 +24,11 @@ use crate::quic::LinkSettings;
 use crate::tls::{QuicSecret, Trust, Untrusted};
 use crate::worker::Worker;
 
-/// A link on which nothing comes for so long has broken. It is not for want of anything to say: while it is open, the
-/// endpoint is asked to give a sign of life. Links that nobody uses end by the backend's policy.
-const LINK: LinkSettings = LinkSettings {
-    idle_timeout: Duration::from_secs(30),
-    keep_alive: Some(Duration::from_secs(10)),
-};
+/// A link on which nothing comes for as long as `unacknowledged` has broken. It is not for want of anything to say: while
+/// it is open, the endpoint is asked to give a sign of life. Links that are not used end by the backend's policy.
+fn link_settings(unacknowledged: Duration) -> LinkSettings {
+    LinkSettings { idle_timeout: unacknowledged, keep_alive: Some(unacknowledged / 3) }
+}
 
 /// The HTTP/3 connections of one worker.
 #[derive(Default)]
@@ -100,6 +99,7 @@ impl Links {
                 endpoint: Arc::clone(call.endpoint),
                 trust: call.current.trust.clone(),
                 patience: settings.connect_timeout,
+                unacknowledged: settings.unacknowledged_timeout,
             };
             tokio::task::spawn_local(dial.run());
         }
@@ -138,6 +138,8 @@ struct Dial {
     endpoint: Arc<Endpoint>,
     trust: Option<Arc<Trust>>,
     patience: Duration,
+    /// The endpoint is gone that acknowledges nothing for so long.
+    unacknowledged: Duration,
 }
 
 impl Dial {
@@ -182,18 +184,24 @@ impl Dial {
     }
 
     async fn open(&self) -> Result<(Link, Driver), Failure> {
-        let Self { worker, endpoint, trust, patience } = self;
+        let Self { worker, endpoint, trust, patience, unacknowledged } = self;
         let secret = trust.as_ref().and_then(|trust| trust.quic());
         let secret = secret.ok_or(Failure::Untrusted(Untrusted::Unusable))?;
         endpoint.data.counters[worker.index].connections.add(1);
         let QuicSecret { config, name } = secret;
-        let connection = worker.quic.dial(endpoint.address, name, config, LINK)?;
+        let settings = link_settings(*unacknowledged);
+        let begun_at = clock::now();
+        let connection = worker.quic.dial(endpoint.address, name, config, settings)?;
         let room = self.with_trunk(|trunk| trunk.room());
         let tally = Arc::clone(&endpoint.data.over_quic[worker.index]);
         let begun = timeout(*patience, link::begin(&connection, room, tally)).await;
         let begun = begun.unwrap_or(Err(Failure::ConnectTimeout));
-        if begun.is_err() {
-            connection.close(Code::NO_ERROR.0, "not in time");
+        match &begun {
+            Ok(_) => {
+                let took = clock::now().saturating_since(begun_at);
+                endpoint.data.reachability.connected_in(took);
+            }
+            Err(_) => connection.close(Code::NO_ERROR.0, "not in time"),
         }
         begun
     }

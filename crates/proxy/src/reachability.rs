@@ -1,0 +1,352 @@
+//! Finds out which endpoints cannot be reached, and when they are back.
+//!
+//! The rules are those of [`balance::reachability`]. A worker marks an endpoint at which a connection attempt has failed.
+//! From then on the thread that watches health makes the background attempts, one at a time for each endpoint, until one
+//! succeeds. It also checks endpoints that owe answers and are silent: where packets vanish, no connection breaks.
+//! A request waits for none of this.
+
+use std::future::pending;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use balance::Time;
+use balance::reachability::{SILENCE, Silence};
+use gateway::snapshot::{EndpointProtocol, Transport};
+use tokio::net::{TcpStream, UdpSocket};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::backend::Backend;
+use crate::clock;
+use crate::dial::connect;
+use crate::dial::pool::{Endpoint, lock};
+use crate::probe;
+use crate::tls::Security;
+use crate::worker::Shared;
+
+/// How long a connection attempt may take before the request goes to another endpoint, unless connections to this one are
+/// known to take long: the delay of RFC 8305 (happy eyeballs), section 5.
+const USUAL_CONNECT: Duration = Duration::from_millis(250);
+/// So many times longer than usual an attempt may take.
+const TIMES_USUAL: u32 = 3;
+/// The longest background attempt: the kernel sends its second SYN after a second.
+const LONGEST_ATTEMPT: Duration = Duration::from_secs(1);
+/// How long an endpoint of UDP has to say that no process listens.
+const REFUSAL_OF_UDP: Duration = Duration::from_millis(50);
+/// Background attempts and checks under way at the same time, over all endpoints.
+const MOST_ATTEMPTS: usize = 256;
+
+/// What is known of the reachability of one endpoint beside the mark. Each figure is of use by itself.
+#[derive(Default)]
+pub(crate) struct Signs {
+    /// Nanoseconds that a connection takes, TLS included; 0: none has been made.
+    connect_nanos: AtomicU64,
+    /// How often it has been marked unreachable.
+    pub(crate) outages: AtomicU64,
+    /// Background attempts that have failed since the mark was set.
+    failed_attempts: AtomicU32,
+    /// For the control thread alone.
+    silence: Mutex<Silence>,
+}
+
+impl Signs {
+    /// A connection has been made in this time.
+    pub(crate) fn connected_in(&self, took: Duration) {
+        let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        let before = self.connect_nanos.load(Ordering::Relaxed);
+        // The longest one counts, and is forgotten by and by.
+        let after = took.max(before - before / 8);
+        self.connect_nanos.store(after, Ordering::Relaxed);
+    }
+
+    /// How long a connection attempt may take before another endpoint is the better choice.
+    pub(crate) fn patience(&self) -> Duration {
+        let usual = Duration::from_nanos(self.connect_nanos.load(Ordering::Relaxed));
+        USUAL_CONNECT.max(usual.saturating_mul(TIMES_USUAL))
+    }
+
+    /// How long the next background attempt may take: longer each time, for the way may be long.
+    fn attempt_patience(&self) -> Duration {
+        let failed = self.failed_attempts.load(Ordering::Relaxed).min(8);
+        let longer = USUAL_CONNECT.saturating_mul(1 << failed).min(LONGEST_ATTEMPT);
+        self.patience().max(longer)
+    }
+}
+
+/// Marks an endpoint unreachable for all workers and backends: a connection attempt has failed.
+pub(crate) fn mark_unreachable(
+    shared: &Shared,
+    backend: &Arc<Backend>,
+    endpoint: &Arc<Endpoint>,
+    cause: &'static str,
+) {
+    if !endpoint.mark_unreachable(clock::now()) {
+        return;
+    }
+    let name = endpoint.address;
+    tracing::warn!(backend = %backend.key, endpoint = %name, cause, "endpoint is unreachable");
+    let signs = &endpoint.data.reachability;
+    signs.outages.fetch_add(1, Ordering::Relaxed);
+    signs.failed_attempts.store(0, Ordering::Relaxed);
+    shared.outages.add(backend, endpoint);
+    let_requests_look_again(endpoint);
+    shared.bell.ring();
+}
+
+/// A request that began at `started` has been answered by an endpoint that is marked unreachable: it is back, unless the
+/// request is older than the mark.
+#[cold]
+pub(crate) fn is_back(backend: &Backend, endpoint: &Endpoint, started: Time) {
+    if endpoint.unreachable_since().is_some_and(|since| since < started) {
+        mark_reachable(backend, endpoint);
+    }
+}
+
+fn mark_reachable(backend: &Backend, endpoint: &Endpoint) {
+    let since = endpoint.unreachable_since();
+    let now = clock::now();
+    if endpoint.mark_reachable(now) {
+        let name = endpoint.address;
+        let after = since.map(|since| now.saturating_since(since));
+        tracing::info!(backend = %backend.key, endpoint = %name, ?after, "endpoint is reachable again");
+        let_requests_look_again(endpoint);
+    }
+}
+
+fn let_requests_look_again(endpoint: &Endpoint) {
+    endpoint.data.sharers().iter().for_each(|backend| backend.reachability_changed());
+}
+
+/// Endpoints that are marked unreachable, for the control thread to attempt.
+#[derive(Default)]
+pub(crate) struct Outages(Mutex<Vec<Outage>>);
+
+struct Outage {
+    /// By whose policy the endpoint is attempted.
+    backend: Arc<Backend>,
+    endpoint: Arc<Endpoint>,
+    is_attempted: bool,
+}
+
+impl Outages {
+    fn add(&self, backend: &Arc<Backend>, endpoint: &Arc<Endpoint>) {
+        let mut outages = lock(&self.0);
+        if !outages.iter().any(|outage| Arc::ptr_eq(&outage.endpoint, endpoint)) {
+            let (backend, endpoint) = (Arc::clone(backend), Arc::clone(endpoint));
+            outages.push(Outage { backend, endpoint, is_attempted: false });
+        }
+    }
+}
+
+impl Outage {
+    /// It has not come back, and a backend still names it.
+    fn lasts(&self) -> bool {
+        !self.endpoint.is_reachable() && !self.endpoint.data.sharers().is_empty()
+    }
+}
+
+/// The background attempts of the control thread.
+#[derive(Default)]
+pub(crate) struct Attempts(JoinSet<Attempt>);
+
+/// One attempt to connect, with its result.
+struct Attempt {
+    backend: Arc<Backend>,
+    endpoint: Arc<Endpoint>,
+    result: Result<(), &'static str>,
+}
+
+impl Attempts {
+    /// Begins the attempts that are due; gives how long it takes until the next one is.
+    pub(crate) fn begin_due(&mut self, shared: &Shared, now: Time) -> Option<Duration> {
+        let mut outages = lock(&shared.outages.0);
+        outages.retain(|outage| outage.is_attempted || outage.lasts());
+        let mut wait: Option<Duration> = None;
+        for outage in outages.iter_mut().filter(|outage| !outage.is_attempted) {
+            let left = outage.endpoint.attempt_due_at().saturating_since(now);
+            if left.is_zero() && self.0.len() < MOST_ATTEMPTS {
+                outage.is_attempted = true;
+                let patience = outage.endpoint.data.reachability.attempt_patience();
+                self.begin(&outage.backend, &outage.endpoint, patience, Depth::Handshake);
+            } else {
+                // One that finds no room is begun when another ends.
+                let left = left.max(Duration::from_millis(1));
+                wait = Some(wait.map_or(left, |wait| wait.min(left)));
+            }
+        }
+        wait
+    }
+
+    /// Checks the endpoints of a backend that owe answers and are silent; says whether any endpoint may come to that.
+    pub(crate) fn listen(&mut self, backend: &Arc<Backend>, now: Time) -> bool {
+        let current = backend.current();
+        let members = current.set.members();
+        if members.len() < 2 || backend.key.transport == Transport::Udp {
+            return false;
+        }
+        let reachable = members.iter().filter(|member| member.endpoint.is_reachable());
+        for member in reachable {
+            let endpoint = &member.endpoint;
+            if endpoint.in_flight() > 0 && is_silent(endpoint, now) {
+                let is_another = |other: &Arc<Endpoint>| !Arc::ptr_eq(other, endpoint);
+                let mut others = members.iter().map(|member| &member.endpoint);
+                if self.0.len() < MOST_ATTEMPTS
+                    && others.any(|other| is_another(other) && other.is_reachable())
+                {
+                    let patience = endpoint.data.reachability.patience();
+                    self.begin(backend, endpoint, patience, Depth::Connection);
+                }
+            }
+        }
+        true
+    }
+
+    /// Ready when an attempt has ended, of which the consequence has been drawn.
+    pub(crate) async fn ended(&mut self, shared: &Shared) {
+        match self.0.join_next().await {
+            Some(Ok(attempt)) => attempt.conclude(shared),
+            // It was cancelled with the runtime.
+            Some(Err(_)) => {}
+            None => pending().await,
+        }
+    }
+
+    fn begin(
+        &mut self,
+        backend: &Arc<Backend>,
+        endpoint: &Arc<Endpoint>,
+        patience: Duration,
+        depth: Depth,
+    ) {
+        let (backend, endpoint) = (Arc::clone(backend), Arc::clone(endpoint));
+        self.0.spawn(async move {
+            let result = timeout(patience, connect(&backend, &endpoint, depth)).await;
+            let result = result.unwrap_or(Err("it does not answer"));
+            Attempt { backend, endpoint, result }
+        });
+    }
+}
+
+impl Attempt {
+    fn conclude(self, shared: &Shared) {
+        let Self { backend, endpoint, result } = self;
+        for outage in lock(&shared.outages.0).iter_mut() {
+            outage.is_attempted &= !Arc::ptr_eq(&outage.endpoint, &endpoint);
+        }
+        match result {
+            Ok(()) => mark_reachable(&backend, &endpoint),
+            Err(cause) if endpoint.is_reachable() => {
+                mark_unreachable(shared, &backend, &endpoint, cause);
+            }
+            Err(_) => {
+                endpoint.data.reachability.failed_attempts.fetch_add(1, Ordering::Relaxed);
+                endpoint.attempt_failed(clock::now());
+            }
+        }
+    }
+}
+
+fn is_silent(endpoint: &Endpoint, now: Time) -> bool {
+    let shards = endpoint.data.counters.iter();
+    let (asked, answered) = shards.fold((0_u64, 0_u64), |(asked, answered), shard| {
+        (asked + shard.asked.value(), answered + shard.answered.value())
+    });
+    let usual = endpoint.latency(now).unwrap_or(SILENCE / 2);
+    let owed = asked.saturating_sub(answered);
+    lock(&endpoint.data.reachability.silence).is_suspicious(owed, answered, usual, now)
+}
+
+/// How far an attempt goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Depth {
+    /// Its kernel is there.
+    Connection,
+    /// It can take requests, as far as that can be known without one.
+    Handshake,
+}
+
+/// Connects to the endpoint as the backend's connections begin, and closes the connection again.
+async fn connect(backend: &Backend, endpoint: &Endpoint, depth: Depth) -> Result<(), &'static str> {
+    let current = backend.current();
+    if backend.key.transport == Transport::Udp {
+        return refuses_no_datagram(endpoint.address).await;
+    }
+    let over_tcp = async {
+        let begun = clock::now();
+        let socket = TcpStream::connect(endpoint.address).await.map_err(|error| {
+            if connect::is_our_fault(&error) {
+                "no file descriptors left"
+            } else {
+                "it refuses connections"
+            }
+        })?;
+        if depth == Depth::Handshake {
+            let security = Security::of_requests(current.trust.as_ref());
+            let begun = probe::begin(socket, current.settings.proxy_protocol, security).await;
+            begun.map_err(|finding| finding.fault().unwrap_or("it says nothing"))?;
+        }
+        endpoint.data.reachability.connected_in(clock::now().saturating_since(begun));
+        Ok(())
+    };
+    if current.settings.protocol != EndpointProtocol::Http3 {
+        return over_tcp.await;
+    }
+    // Not every server of HTTP/3 listens on TCP as well.
+    let (mut over_tcp, mut over_quic) =
+        (std::pin::pin!(over_tcp), std::pin::pin!(speaks_quic(endpoint.address)));
+    tokio::select! {
+        Ok(()) = &mut over_quic => Ok(()),
+        result = &mut over_tcp => match result {
+            Ok(()) => Ok(()),
+            Err(cause) => over_quic.await.map_err(|_| cause),
+        },
+    }
+}
+
+/// An error if no process listens on the port, as its kernel says: an empty datagram means nothing to any other.
+async fn refuses_no_datagram(endpoint: SocketAddr) -> Result<(), &'static str> {
+    let socket = datagrams_to(endpoint).await?;
+    let refused = async {
+        socket.send(&[]).await?;
+        socket.recv(&mut [0; 1]).await
+    };
+    match timeout(REFUSAL_OF_UDP, refused).await {
+        Ok(Err(_)) => Err("it refuses datagrams"),
+        Ok(Ok(_)) | Err(_) => Ok(()),
+    }
+}
+
+/// An error unless a server of QUIC answers: to a version that there is not, each answers with those that it speaks
+/// (RFC 9000, sections 6 and 15), and keeps nothing for it.
+async fn speaks_quic(endpoint: SocketAddr) -> Result<(), &'static str> {
+    /// A long header and a version that is reserved for this.
+    const HEADER: [u8; 5] = [0xc0, 0x1a, 0x2a, 0x3a, 0x4a];
+    /// The length of each connection ID, which may be any bytes.
+    const ID: u8 = 8;
+    /// What a first datagram has at least (RFC 9000, section 14.1).
+    const LENGTH: usize = 1200;
+    let socket = datagrams_to(endpoint).await?;
+    let mut datagram = HEADER.to_vec();
+    for byte in [b's', b'e'] {
+        datagram.push(ID);
+        datagram.extend([byte; ID as usize]);
+    }
+    datagram.resize(LENGTH, 0);
+    let asked = async {
+        socket.send(&datagram).await?;
+        socket.recv(&mut [0; 64]).await
+    };
+    asked.await.map(|_| ()).map_err(|_| "it refuses datagrams")
+}
+
+async fn datagrams_to(endpoint: SocketAddr) -> Result<UdpSocket, &'static str> {
+    let any: SocketAddr = match endpoint {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    let socket = UdpSocket::bind(any).await.map_err(|_| "no socket can be had")?;
+    socket.connect(endpoint).await.map_err(|_| "there is no way to it")?;
+    Ok(socket)
+}
