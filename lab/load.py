@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 from lab.child import Child, ChildFailed
 from lab.paths import binary
+from lab.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,8 @@ class Service:
     exponential: bool = False
     at_once: int | None = None
     seed: int = 0
-    # By endpoint: slow:FACTOR, errors or black-hole. It sets in when the first load begins to count.
+    # By endpoint: slow:FACTOR, errors, black-hole, dead or dead:MILLISECONDS until it is back. It sets in when the first
+    # load begins to count.
     defects: Mapping[int, str] = field(default_factory=dict)
 
     def arguments(self) -> list[object]:
@@ -125,6 +127,40 @@ class LoadGenerator:
             }
         )
         return LoadReport(**self._answer())
+
+    def trace(
+        self,
+        target: str,
+        request: Request,
+        *,
+        connections: int,
+        warmup_seconds: float,
+        seconds_before: float,
+        seconds_after: float,
+        drain_seconds: float,
+        processes: Sequence[int] = (),
+        at_onset: Callable[[], object] = lambda: None,
+    ) -> Trace:
+        """A closed loop around the onset of defects, of which every request is reported.
+
+        `at_onset` is called at the onset, for defects that the load generator cannot make itself.
+        """
+        self._ask(
+            {
+                "do": "trace",
+                "target": target,
+                "connections": connections,
+                "request": asdict(request),
+                "warmup_seconds": warmup_seconds,
+                "seconds_before": seconds_before,
+                "seconds_after": seconds_after,
+                "drain_seconds": drain_seconds,
+                "processes": list(processes),
+            }
+        )
+        self._answer()
+        at_onset()
+        return Trace.of(self._answer())
 
     def shake(
         self,

@@ -22,6 +22,9 @@ pub(crate) enum Defect {
     Errors,
     /// Every connection is closed, and attempts to open one get no answer.
     BlackHole,
+    /// Every connection is closed and new ones are refused, as the kernel does for a killed process;
+    /// after this time it listens again at the same address.
+    Dead { back_after: Option<Duration> },
 }
 
 impl FromStr for Defect {
@@ -31,6 +34,13 @@ impl FromStr for Defect {
         match text.split_once(':') {
             None if text == "errors" => Ok(Self::Errors),
             None if text == "black-hole" => Ok(Self::BlackHole),
+            None if text == "dead" => Ok(Self::Dead { back_after: None }),
+            Some(("dead", milliseconds)) => {
+                let milliseconds = milliseconds
+                    .parse()
+                    .with_context(|| format!("{text}: not a number of milliseconds"))?;
+                Ok(Self::Dead { back_after: Some(Duration::from_millis(milliseconds)) })
+            }
             Some(("slow", factor)) => {
                 let factor: f64 =
                     factor.parse().with_context(|| format!("{text}: not a factor"))?;
@@ -39,7 +49,11 @@ impl FromStr for Defect {
                 }
                 Ok(Self::Slow(factor))
             }
-            Some(_) | None => bail!("{text}: a defect is slow:FACTOR, errors or black-hole"),
+            Some(_) | None => {
+                bail!(
+                    "{text}: a defect is slow:FACTOR, errors, black-hole, dead or dead:MILLISECONDS"
+                )
+            }
         }
     }
 }
@@ -79,7 +93,10 @@ mod tests {
         assert_eq!("slow:10".parse::<Defect>().unwrap(), Defect::Slow(10.0));
         assert_eq!("errors".parse::<Defect>().unwrap(), Defect::Errors);
         assert_eq!("black-hole".parse::<Defect>().unwrap(), Defect::BlackHole);
-        for wrong in ["", "slow", "slow:x", "slow:0", "slow:inf", "errors:1", "sloth"] {
+        assert_eq!("dead".parse::<Defect>().unwrap(), Defect::Dead { back_after: None });
+        let back_after = Some(Duration::from_millis(1500));
+        assert_eq!("dead:1500".parse::<Defect>().unwrap(), Defect::Dead { back_after });
+        for wrong in ["", "slow", "slow:x", "slow:0", "slow:inf", "errors:1", "sloth", "dead:x"] {
             assert!(wrong.parse::<Defect>().is_err(), "{wrong}");
         }
     }

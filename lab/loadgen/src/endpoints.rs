@@ -5,7 +5,7 @@ mod http1;
 mod http2;
 
 use std::io;
-use std::net::{SocketAddr, TcpStream as StdStream};
+use std::net::{IpAddr, SocketAddr, TcpStream as StdStream};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
@@ -22,14 +22,20 @@ use crate::job::Arguments;
 use crate::service::{Pending, Service};
 
 pub(crate) struct Endpoints {
-    listeners: Vec<TcpListener>,
+    addresses: Vec<SocketAddr>,
+    /// By endpoint; none while it is dead.
+    listeners: Vec<Option<TcpListener>>,
     connections: Slab<Connection>,
     /// Requests answered, by endpoint; a 500 is no answer.
     served: Vec<u64>,
+    /// Requests whose bytes an endpoint had received, in part or whole, and not answered when it died.
+    unanswered: Vec<u64>,
     answers: Answers,
     service: Service,
     /// What will go wrong, and where.
     defects: Vec<(usize, Defect)>,
+    /// Dead endpoints that return, with the time of that.
+    returns: Vec<(Instant, usize)>,
     /// What keeps the backlogs of black holes full.
     fillers: Vec<StdStream>,
     /// Tells a connection from an earlier one that had its place.
@@ -40,6 +46,8 @@ struct Connection {
     endpoint: usize,
     serial: u64,
     speech: Speech,
+    /// Requests that were read and have not been answered.
+    in_flight: u64,
 }
 
 enum Speech {
@@ -53,39 +61,47 @@ enum Speech {
 
 impl Endpoints {
     pub(crate) fn listen(arguments: Arguments, registry: &Registry) -> Result<Self> {
-        let mut listeners = Vec::new();
-        for index in 0..arguments.endpoints {
-            let mut listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0)))
-                .context("cannot listen on loopback")?;
-            registry.register(&mut listener, Side::Listener.token(index), Interest::READABLE)?;
-            listeners.push(listener);
+        let count = arguments.endpoints;
+        let mut listeners = Vec::with_capacity(count);
+        let mut addresses = Vec::with_capacity(count);
+        for index in 0..count {
+            let listener = listen(index, SocketAddr::new(host(index)?, 0), registry)?;
+            addresses.push(listener.local_addr()?);
+            listeners.push(Some(listener));
         }
         Ok(Self {
-            served: vec![0; listeners.len()],
-            service: Service::new(arguments.service_time, listeners.len()),
+            addresses,
             listeners,
+            served: vec![0; count],
+            unanswered: vec![0; count],
+            service: Service::new(arguments.service_time, count),
             connections: Slab::new(),
             answers: Answers::default(),
             defects: arguments.defects,
+            returns: Vec::new(),
             fillers: Vec::new(),
             next_serial: 0,
         })
     }
 
-    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
-        self.listeners
-            .iter()
-            .map(|listener| listener.local_addr().expect("a bound socket has an address"))
-            .collect()
+    pub(crate) fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
     }
 
     pub(crate) fn served(&self) -> &[u64] {
         &self.served
     }
 
-    /// How long until an answer falls due.
+    pub(crate) fn unanswered(&self) -> &[u64] {
+        &self.unanswered
+    }
+
+    /// How long until an answer falls due or an endpoint returns.
     pub(crate) fn next_due(&self) -> Duration {
-        let Some(next) = self.service.next_due() else { return Duration::from_secs(1) };
+        let returns = self.returns.iter().map(|(at, _)| *at);
+        let Some(next) = returns.chain(self.service.next_due()).min() else {
+            return Duration::from_secs(1);
+        };
         next.saturating_duration_since(Instant::now())
     }
 
@@ -93,17 +109,51 @@ impl Endpoints {
     pub(crate) fn break_down(&mut self, registry: &Registry) -> Result<()> {
         for (endpoint, defect) in std::mem::take(&mut self.defects) {
             self.service.break_down(endpoint, defect);
-            if defect == Defect::BlackHole {
-                self.connections.retain(|_, connection| connection.endpoint != endpoint);
-                self.fillers.extend(deafen(&mut self.listeners[endpoint], registry)?);
+            match defect {
+                Defect::Slow(_) | Defect::Errors => {}
+                Defect::BlackHole => {
+                    self.connections.retain(|_, connection| connection.endpoint != endpoint);
+                    if let Some(listener) = &mut self.listeners[endpoint] {
+                        self.fillers.extend(deafen(listener, registry)?);
+                    }
+                }
+                Defect::Dead { back_after } => {
+                    self.kill(endpoint, registry)?;
+                    self.returns.extend(back_after.map(|after| (Instant::now() + after, endpoint)));
+                }
             }
+        }
+        Ok(())
+    }
+
+    /// Closes everything that an endpoint has. The kernel resets connections with unread bytes, ends the
+    /// others, and refuses new ones.
+    fn kill(&mut self, endpoint: usize, registry: &Registry) -> Result<()> {
+        // Bytes may have been received on connections that wait to be accepted.
+        self.accept(endpoint, registry)?;
+        self.listeners[endpoint] = None;
+        for (_, connection) in self.connections.iter().filter(|(_, c)| c.endpoint == endpoint) {
+            self.unanswered[endpoint] += connection.unanswered();
+        }
+        self.connections.retain(|_, connection| connection.endpoint != endpoint);
+        Ok(())
+    }
+
+    /// Lets endpoints listen again whose time has come.
+    pub(crate) fn return_due(&mut self, now: Instant, registry: &Registry) -> Result<()> {
+        while let Some(place) = self.returns.iter().position(|(at, _)| *at <= now) {
+            let (_, endpoint) = self.returns.swap_remove(place);
+            let listener = listen(endpoint, self.addresses[endpoint], registry)?;
+            self.listeners[endpoint] = Some(listener);
         }
         Ok(())
     }
 
     pub(crate) fn accept(&mut self, endpoint: usize, registry: &Registry) -> Result<()> {
         loop {
-            let mut socket = match self.listeners[endpoint].accept() {
+            // An event may have been pending when the endpoint died.
+            let Some(listener) = &self.listeners[endpoint] else { return Ok(()) };
+            let mut socket = match listener.accept() {
                 Ok((socket, _)) => socket,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => return Err(error).context("an endpoint cannot accept"),
@@ -116,6 +166,7 @@ impl Endpoints {
                 endpoint,
                 serial: self.next_serial,
                 speech: Speech::Unheard(socket),
+                in_flight: 0,
             });
             self.next_serial += 1;
         }
@@ -147,7 +198,7 @@ impl Endpoints {
     }
 
     fn answer_or_wait(&mut self, index: usize, stream: u32, wanted: Wanted) -> Result<(), Fault> {
-        let &Connection { endpoint, serial, .. } = &self.connections[index];
+        let Connection { endpoint, serial, .. } = self.connections[index];
         if self.service.fails(endpoint) {
             return self.connections[index].speech.refuse(stream);
         }
@@ -155,6 +206,7 @@ impl Endpoints {
             return self.answer(index, stream, &wanted);
         }
         let pending = Pending { connection: index, serial, stream, wanted };
+        self.connections[index].in_flight += 1;
         self.service.arrive(endpoint, pending, Instant::now());
         Ok(())
     }
@@ -173,11 +225,36 @@ impl Endpoints {
     fn answer(&mut self, index: usize, stream: u32, wanted: &Wanted) -> Result<(), Fault> {
         let connection = &mut self.connections[index];
         self.served[connection.endpoint] += 1;
+        connection.in_flight = connection.in_flight.saturating_sub(1);
         connection.speech.answer(stream, wanted, &mut self.answers)
     }
 }
 
+/// An address of its own for each endpoint, so that rules for packets can tell them apart. Clients are
+/// at 127.0.0.1 and cannot be given the address of a dead endpoint as their own.
+fn host(endpoint: usize) -> Result<IpAddr> {
+    let last = u8::try_from(endpoint + 1).context("there are at most 254 endpoints")?;
+    Ok(IpAddr::from([127, 0, 1, last]))
+}
+
+fn listen(endpoint: usize, address: SocketAddr, registry: &Registry) -> Result<TcpListener> {
+    let mut listener = TcpListener::bind(address)
+        .with_context(|| format!("cannot listen on {address}, which has to be on loopback"))?;
+    registry.register(&mut listener, Side::Listener.token(endpoint), Interest::READABLE)?;
+    Ok(listener)
+}
+
 impl Connection {
+    /// Requests of which bytes were received and which have not been answered.
+    fn unanswered(&self) -> u64 {
+        let partial = match &self.speech {
+            Speech::Unheard(socket) => http1::has_unread_bytes(socket),
+            Speech::Http1(http1) => http1.has_part_of_a_request(),
+            Speech::Http2(_) | Speech::Moved => false,
+        };
+        self.in_flight.max(u64::from(partial))
+    }
+
     /// Finds out what the client speaks, once it says something.
     fn listen(&mut self) -> Result<(), Fault> {
         let Speech::Unheard(socket) = &self.speech else { return Ok(()) };

@@ -24,8 +24,10 @@ impl Script {
 
     fn judge(&self, head: &ResponseHead) -> Result<(), Fault> {
         match *head {
-            ResponseHead { status: 200, body_bytes } if body_bytes == self.answer_bytes => Ok(()),
-            ResponseHead { status: 200, body_bytes } => Err(Fault::Length(body_bytes)),
+            ResponseHead { status: 200, body_bytes, .. } if body_bytes == self.answer_bytes => {
+                Ok(())
+            }
+            ResponseHead { status: 200, body_bytes, .. } => Err(Fault::Length(body_bytes)),
             ResponseHead { status, .. } => Err(Fault::Status(status)),
         }
     }
@@ -39,6 +41,8 @@ pub(crate) struct Exchange {
     /// An answer after which the proxy has yet to close.
     unclosed: Option<ResponseHead>,
     idle: bool,
+    /// True if the last answer announced that the connection closes after it.
+    closing: bool,
 }
 
 impl Exchange {
@@ -50,7 +54,8 @@ impl Exchange {
     ) -> io::Result<Self> {
         let mut socket = TcpStream::connect(target)?;
         registry.register(&mut socket, token, Interest::READABLE | Interest::WRITABLE)?;
-        Ok(Self { socket, sent: 0, incoming: Incoming::new(), unclosed: None, idle: true })
+        let incoming = Incoming::new();
+        Ok(Self { socket, sent: 0, incoming, unclosed: None, idle: true, closing: false })
     }
 
     /// Begins to connect. The first request goes out when the socket turns writable.
@@ -73,6 +78,11 @@ impl Exchange {
         self.idle
     }
 
+    /// True if the connection takes another request once this one has ended as it did.
+    pub(crate) fn is_reusable_after(&self, outcome: &Result<bool, Fault>) -> bool {
+        !self.closing && matches!(outcome, Ok(_) | Err(Fault::Status(_)))
+    }
+
     /// Sends and receives as far as the socket goes. True when the answer is complete and as it should be.
     pub(crate) fn advance(&mut self, script: &Script, scratch: &mut [u8]) -> Result<bool, Fault> {
         if self.idle && script.close {
@@ -92,6 +102,7 @@ impl Exchange {
             let Some(head) = self.incoming.read(&self.socket, scratch)? else { return Ok(false) };
             if !script.close {
                 self.idle = true;
+                self.closing = head.closes;
                 return script.judge(&head).map(|()| true);
             }
             self.unclosed = Some(head);

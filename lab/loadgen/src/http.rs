@@ -105,6 +105,8 @@ pub(crate) fn bytes_in_path(path: &str) -> usize {
 pub(crate) struct ResponseHead {
     pub(crate) status: u16,
     pub(crate) body_bytes: u64,
+    /// True if the connection takes no further request.
+    pub(crate) closes: bool,
 }
 
 impl Head for ResponseHead {
@@ -115,12 +117,20 @@ impl Head for ResponseHead {
             return Ok(None);
         };
         let body_bytes = content_length(response.headers)?.ok_or(Fault::NoLength)?;
-        Ok(Some((Self { status: response.code.unwrap_or(0), body_bytes }, length)))
+        let closes = announces_close(response.headers);
+        Ok(Some((Self { status: response.code.unwrap_or(0), body_bytes, closes }, length)))
     }
 
     fn body_bytes(&self) -> u64 {
         self.body_bytes
     }
+}
+
+fn announces_close(headers: &[httparse::Header<'_>]) -> bool {
+    headers.iter().any(|header| {
+        header.name.eq_ignore_ascii_case("connection")
+            && header.value.eq_ignore_ascii_case(b"close")
+    })
 }
 
 fn content_length(headers: &[httparse::Header<'_>]) -> Result<Option<u64>, Fault> {
@@ -143,6 +153,11 @@ pub(crate) struct Incoming<H> {
 impl<H: Head> Incoming<H> {
     pub(crate) fn new() -> Self {
         Self { partial: Vec::new(), head: None, body_left: 0 }
+    }
+
+    /// True if a part of a message has been read.
+    pub(crate) fn is_partial(&self) -> bool {
+        self.head.is_some() || !self.partial.is_empty()
     }
 
     /// Reads until one message is complete or the socket has no more. A read shorter than asked for has
@@ -227,6 +242,20 @@ mod tests {
         let done = incoming(&[b"HTTP/1.1 200 OK\r\nContent-", b"Length: 5\r\n\r\nab"]).unwrap();
         assert_eq!(done.head.unwrap().status, 200);
         assert_eq!(done.body_left, 3);
+    }
+
+    #[test]
+    fn answer_may_end_its_connection() {
+        let closes = |head: &[u8]| ResponseHead::parse(head).unwrap().unwrap().0.closes;
+        assert!(closes(b"HTTP/1.1 503 Busy\r\nConnection: Close\r\nContent-Length: 0\r\n\r\n"));
+        assert!(!closes(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n"));
+    }
+
+    #[test]
+    fn message_is_partial_until_it_is_read() {
+        assert!(!incoming(&[]).unwrap().is_partial());
+        assert!(incoming(&[b"HTTP/1.1 200 OK\r\n"]).unwrap().is_partial());
+        assert!(incoming(&[b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n"]).unwrap().is_partial());
     }
 
     #[test]

@@ -17,7 +17,8 @@ const USAGE: &str = "usage: loadgen [--endpoints N] [--delay-us N] [--exponentia
 Serves as N endpoints [4] on loopback, each answering after a delay [0] and serving so many requests at
 a time [no limit], and runs the jobs that come as JSON lines on standard input. The endpoints' addresses
 are the first line of output. --exponential draws each delay, with --delay-us as the mean. KIND is
-slow:FACTOR, errors or black-hole; it sets in when the first job begins to count.";
+slow:FACTOR, errors, black-hole, dead or dead:MILLISECONDS until it is back; it sets in when the first job
+begins to count.";
 
 pub(crate) struct Arguments {
     pub(crate) endpoints: usize,
@@ -68,6 +69,7 @@ fn defect(text: &str) -> Result<(usize, Defect)> {
 pub(crate) enum Job {
     Load(LoadJob),
     Pace(PaceJob),
+    Trace(TraceJob),
     Hold(HoldJob),
     Shake(ShakeJob),
     Release,
@@ -148,6 +150,26 @@ pub(crate) struct PaceJob {
     pub(crate) processes: Vec<u32>,
 }
 
+/// A closed loop over HTTP/1.1 around the onset of defects, which reports every request.
+#[derive(Deserialize)]
+pub(crate) struct TraceJob {
+    pub(crate) target: SocketAddr,
+    pub(crate) connections: usize,
+    pub(crate) request: Request,
+    /// Time before anything is reported.
+    pub(crate) warmup_seconds: f64,
+    /// Reported time before the onset of defects.
+    pub(crate) seconds_before: f64,
+    /// Time from the onset until no further request is sent.
+    pub(crate) seconds_after: f64,
+    /// Time for requests in flight to end after that.
+    pub(crate) drain_seconds: f64,
+    #[serde(default = "yes")]
+    pub(crate) spin: bool,
+    #[serde(default)]
+    pub(crate) processes: Vec<u32>,
+}
+
 /// Connections that stay open, idle, after one request each.
 #[derive(Deserialize)]
 pub(crate) struct HoldJob {
@@ -170,15 +192,17 @@ pub(crate) enum Extent {
 
 /// The first line of output.
 #[derive(Serialize)]
-pub(crate) struct Ready {
-    pub(crate) endpoints: Vec<SocketAddr>,
+pub(crate) struct Ready<'a> {
+    pub(crate) endpoints: &'a [SocketAddr],
 }
 
-/// One line of output for each job that has ended.
+/// One line of output for each job that has ended; a trace has one more at the onset of defects.
 #[derive(Serialize)]
 #[serde(untagged)]
 pub(crate) enum Report {
     Load(LoadReport),
+    Onset(OnsetReport),
+    Trace(TraceReport),
     Hold(HoldReport),
 }
 
@@ -197,6 +221,35 @@ pub(crate) struct LoadReport {
     pub(crate) served: Vec<u64>,
     pub(crate) cpu_ns: u64,
     /// Time in which the proxy could have run but waited for a CPU: the measure of a disturbed run.
+    pub(crate) wait_ns: u64,
+}
+
+/// Requests sent from now on are sent after the onset.
+#[derive(Serialize)]
+pub(crate) struct OnsetReport {
+    pub(crate) onset: bool,
+}
+
+/// Every request that ended after the warm-up or had no answer by the end, in the order of their ends. Times
+/// count from the onset.
+#[derive(Default, Serialize)]
+pub(crate) struct TraceReport {
+    /// Start of each request; negative if it began before the onset.
+    pub(crate) began_us: Vec<i64>,
+    pub(crate) took_us: Vec<u64>,
+    /// Outcome of each request, as an index of `outcomes`.
+    pub(crate) outcome: Vec<usize>,
+    /// Distinct outcomes in words; the first is success.
+    pub(crate) outcomes: Vec<String>,
+    /// Requests that each endpoint has answered since the onset, each `sample_ms` from the onset on.
+    pub(crate) served: Vec<Vec<u64>>,
+    pub(crate) sample_ms: u64,
+    /// Requests whose bytes each endpoint had received, and not answered, when it died.
+    pub(crate) unanswered: Vec<u64>,
+    /// Time from the warm-up to the last request sent, in which `cpu_ns` and `wait_ns` were taken.
+    pub(crate) seconds: f64,
+    pub(crate) cpu_ns: u64,
+    /// Time in which the proxy could have run but waited for a CPU.
     pub(crate) wait_ns: u64,
 }
 

@@ -11,6 +11,7 @@ mod load;
 mod multiplex;
 mod shake;
 mod pace;
+mod trace;
 mod hold;
 mod course;
 mod window;
@@ -43,6 +44,7 @@ use crate::load::Load;
 use crate::multiplex::Multiplex;
 use crate::pace::Pace;
 use crate::shake::Shake;
+use crate::trace::Trace;
 
 /// Discarded bytes are counted in here, never read back. As large as the largest body of the lab.
 pub(crate) const SCRATCH_BYTES: usize = 1 << 20;
@@ -79,6 +81,7 @@ enum Activity {
     Multiplexing(Box<Multiplex>),
     Shaking(Box<Shake>),
     Pacing(Box<Pace>),
+    Tracing(Box<Trace>),
     Holding(Box<Hold>),
 }
 
@@ -128,6 +131,7 @@ impl Loop {
             }
             let now = Instant::now();
             self.endpoints.answer_due(now);
+            self.endpoints.return_due(now, self.poll.registry())?;
             self.tick(now)?;
         }
     }
@@ -140,7 +144,11 @@ impl Loop {
             Activity::Multiplexing(load) if load.spins() => Some(Duration::ZERO),
             Activity::Shaking(shake) if shake.spins() => Some(Duration::ZERO),
             Activity::Pacing(pace) if pace.spins() => Some(Duration::ZERO),
-            Activity::Loading(_) | Activity::Multiplexing(_) | Activity::Shaking(_) => Some(soon()),
+            Activity::Tracing(trace) if trace.spins() => Some(Duration::ZERO),
+            Activity::Loading(_)
+            | Activity::Multiplexing(_)
+            | Activity::Shaking(_)
+            | Activity::Tracing(_) => Some(soon()),
             Activity::Pacing(pace) => Some(soon().min(pace.next_due(Instant::now()))),
             Activity::Idle | Activity::Holding(_) => Some(self.endpoints.next_due()),
         }
@@ -161,6 +169,9 @@ impl Loop {
             Activity::Pacing(pace) => {
                 pace.advance(index, self.poll.registry(), &mut self.scratch)?
             }
+            Activity::Tracing(trace) => {
+                trace.advance(index, self.poll.registry(), &mut self.scratch)?
+            }
             Activity::Holding(hold) => {
                 if hold.advance(index, self.poll.registry(), &mut self.scratch)? {
                     emit(&Report::Hold(hold.report()))?;
@@ -175,23 +186,31 @@ impl Loop {
         let served = self.endpoints.served();
         let (report, counts) = match &mut self.activity {
             Activity::Idle | Activity::Holding(_) => return Ok(()),
-            Activity::Loading(load) => (load.tick(now, served)?, load.counts()),
+            Activity::Loading(load) => (load.tick(now, served)?.map(Report::Load), load.counts()),
             Activity::Multiplexing(load) => {
-                (load.tick(now, served, registry, &mut self.scratch)?, load.counts())
+                let report = load.tick(now, served, registry, &mut self.scratch)?;
+                (report.map(Report::Load), load.counts())
             }
             Activity::Shaking(shake) => {
-                (shake.tick(now, served, registry, &mut self.scratch)?, shake.counts())
+                let report = shake.tick(now, served, registry, &mut self.scratch)?;
+                (report.map(Report::Load), shake.counts())
             }
             Activity::Pacing(pace) => {
-                (pace.tick(now, served, registry, &mut self.scratch)?, pace.counts())
+                let report = pace.tick(now, served, registry, &mut self.scratch)?;
+                (report.map(Report::Load), pace.counts())
+            }
+            Activity::Tracing(trace) => {
+                (trace.tick(now, served, self.endpoints.unanswered())?, trace.counts())
             }
         };
         if counts {
             self.endpoints.break_down(registry)?;
         }
         if let Some(report) = report {
-            emit(&Report::Load(report))?;
-            self.activity = Activity::Idle;
+            emit(&report)?;
+            if !matches!(report, Report::Onset(_)) {
+                self.activity = Activity::Idle;
+            }
         }
         Ok(())
     }
@@ -220,6 +239,9 @@ impl Loop {
             }
             Job::Pace(job) => {
                 self.activity = Activity::Pacing(Box::new(Pace::start(job, registry)?));
+            }
+            Job::Trace(job) => {
+                self.activity = Activity::Tracing(Box::new(Trace::start(job, registry)?));
             }
             Job::Hold(job) => {
                 self.activity = Activity::Holding(Box::new(Hold::start(job, registry)?));

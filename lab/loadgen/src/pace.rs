@@ -132,8 +132,7 @@ impl Pace {
             return Ok(());
         }
         let under_way = connection.under_way.take();
-        let usable = !self.script.close && matches!(outcome, Ok(_) | Err(Fault::Status(_)));
-        if !usable {
+        if self.script.close || !connection.exchange.is_reusable_after(&outcome) {
             connection.exchange = connect(&self.job, index, registry)?;
         }
         if let Some(due) = under_way {

@@ -106,7 +106,7 @@ impl Service {
         let place = &mut self.places[endpoint];
         let takes = match place.defect {
             Some(Defect::Slow(factor)) => usual.mul_f64(factor),
-            Some(Defect::Errors | Defect::BlackHole) | None => usual,
+            Some(Defect::Errors | Defect::BlackHole | Defect::Dead { .. }) | None => usual,
         };
         place.serving += 1;
         self.begun += 1;

@@ -36,8 +36,8 @@ impl Window {
 
 /// What lies between the beginning and the end of the counting.
 pub(crate) struct Span {
-    length: Duration,
-    cpu: CpuTime,
+    pub(crate) length: Duration,
+    pub(crate) cpu: CpuTime,
     served: Vec<u64>,
 }
 

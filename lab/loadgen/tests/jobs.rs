@@ -218,3 +218,58 @@ fn defects_set_in_when_the_counting_begins() {
     assert_eq!(report["requests"], 0);
     assert_eq!(loadgen.run(1, paced(), json!({}))["errors"], 0);
 }
+
+fn traced(loadgen: &mut Loadgen, seconds_after: f64) -> Value {
+    let job = json!({
+        "do": "trace", "connections": 8, "warmup_seconds": 0.0,
+        "seconds_before": 0.1, "seconds_after": seconds_after, "drain_seconds": 1.0,
+    });
+    assert_eq!(loadgen.run(0, job, json!({})), json!({"onset": true}));
+    line(&mut loadgen.output)
+}
+
+/// When each request began, in microseconds from the onset, and how it ended.
+fn requests(trace: &Value) -> Vec<(i64, &str)> {
+    let began = trace["began_us"].as_array().unwrap().iter();
+    let outcomes = trace["outcome"].as_array().unwrap().iter();
+    let words = |place: &Value| {
+        trace["outcomes"][usize::try_from(place.as_u64().unwrap()).unwrap()].as_str().unwrap()
+    };
+    began.zip(outcomes).map(|(began, place)| (began.as_i64().unwrap(), words(place))).collect()
+}
+
+#[test]
+fn dead_endpoint_breaks_what_it_has_received_and_refuses_the_rest() {
+    // It dies before the first answers are due.
+    let trace =
+        traced(&mut Loadgen::start("--endpoints 1 --delay-us 9000000 --defect 0=dead"), 0.05);
+    assert_eq!(trace["unanswered"], json!([8]));
+    let (in_flight, later): (Vec<_>, Vec<_>) =
+        requests(&trace).into_iter().partition(|(began, _)| *began < 0);
+    assert_eq!(in_flight.len(), 8);
+    assert!(in_flight.iter().all(|(_, outcome)| *outcome == "the connection was closed"));
+    let refused = |(_, outcome): &(i64, &str)| outcome.starts_with("Connection refused");
+    assert!(!later.is_empty() && later.iter().all(refused), "{}", trace["outcomes"]);
+}
+
+#[test]
+fn dead_endpoint_returns_at_its_address() {
+    let trace =
+        traced(&mut Loadgen::start("--endpoints 1 --delay-us 5000 --defect 0=dead:100"), 0.3);
+    let samples = trace["served"].as_array().unwrap();
+    assert_eq!((&samples[0], &samples[1]), (&json!([0]), &json!([0])), "{samples:?}");
+    assert_ne!(samples[samples.len() - 1], json!([0]), "{samples:?}");
+    let (_, last) = requests(&trace)[requests(&trace).len() - 1];
+    assert_eq!(last, "200");
+}
+
+#[test]
+fn trace_names_requests_that_had_no_answer() {
+    // The answer takes longer than the trace.
+    let trace = traced(&mut Loadgen::start("--endpoints 1 --delay-us 9000000"), 0.05);
+    let requests = requests(&trace);
+    assert_eq!(requests.len(), 8);
+    assert!(
+        requests.iter().all(|(began, outcome)| *began < 0 && *outcome == "no answer by the end")
+    );
+}

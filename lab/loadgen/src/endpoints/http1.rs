@@ -35,6 +35,11 @@ impl Http1 {
         Ok(head.map(|head| (0, head.wanted)))
     }
 
+    /// True if the client has sent bytes of a request that has not been read whole.
+    pub(super) fn has_part_of_a_request(&self) -> bool {
+        self.incoming.is_partial() || has_unread_bytes(&self.socket)
+    }
+
     pub(super) fn send(&mut self, bytes: Rc<[u8]>) -> Result<(), Fault> {
         self.answer = Some(Answer { bytes, sent: 0 });
         self.write_answer()
@@ -52,6 +57,11 @@ impl Http1 {
         self.answer = None;
         Ok(())
     }
+}
+
+/// True if the kernel has received, and acknowledged, bytes that are still to be read.
+pub(super) fn has_unread_bytes(socket: &TcpStream) -> bool {
+    matches!(socket.peek(&mut [0]), Ok(1))
 }
 
 #[derive(Default)]

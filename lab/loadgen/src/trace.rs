@@ -1,0 +1,233 @@
+//! A closed loop over HTTP/1.1 that reports each request: when it began, how long it took, how it ended.
+//!
+//! Defects set in at its onset. Clients keep their connections as long as the proxy does, and a client whose
+//! request fails sends the next one at once.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use mio::Registry;
+
+use crate::Side;
+use crate::exchange::{Exchange, Script};
+use crate::job::{OnsetReport, Report, TraceJob, TraceReport};
+use crate::window::{Span, Window};
+
+const SAMPLE: Duration = Duration::from_millis(100);
+const SUCCESS: &str = "200";
+const UNANSWERED: &str = "no answer by the end";
+
+pub(crate) struct Trace {
+    job: TraceJob,
+    script: Script,
+    connections: Vec<Connection>,
+    phase: Phase,
+    requests: Vec<Request>,
+    /// Distinct outcomes in words; a request has the index of its own.
+    outcomes: Vec<String>,
+    /// Requests that endpoints have answered, at the onset and each `SAMPLE` after it.
+    served: Vec<Vec<u64>>,
+}
+
+struct Connection {
+    exchange: Exchange,
+    /// Time at which its request in flight was sent.
+    sent_at: Option<Instant>,
+}
+
+/// A request that has ended, or was given up at the end of the trace.
+struct Request {
+    began: Instant,
+    took: Duration,
+    outcome: usize,
+}
+
+enum Phase {
+    Warmup {
+        until: Instant,
+    },
+    Before {
+        until: Instant,
+        window: Window,
+    },
+    After {
+        onset: Instant,
+        window: Window,
+    },
+    Draining {
+        onset: Instant,
+        span: Span,
+    },
+    /// The report has been given.
+    Over,
+}
+
+impl Trace {
+    pub(crate) fn start(job: TraceJob, registry: &Registry) -> Result<Self> {
+        let until = Instant::now() + Duration::from_secs_f64(job.warmup_seconds);
+        let connections = (0..job.connections)
+            .map(|index| connect(&job, index, registry))
+            .collect::<Result<_>>()?;
+        Ok(Self {
+            script: Script::of(&job.request),
+            connections,
+            phase: Phase::Warmup { until },
+            requests: Vec::new(),
+            outcomes: vec![SUCCESS.to_owned()],
+            served: Vec::new(),
+            job,
+        })
+    }
+
+    pub(crate) fn spins(&self) -> bool {
+        self.job.spin
+    }
+
+    /// True from the onset on.
+    pub(crate) fn counts(&self) -> bool {
+        matches!(self.phase, Phase::After { .. })
+    }
+
+    /// Takes one connection as far as it goes: the answer, the next request, its answer if it is there.
+    pub(crate) fn advance(
+        &mut self,
+        index: usize,
+        registry: &Registry,
+        scratch: &mut [u8],
+    ) -> Result<()> {
+        loop {
+            let connection = &mut self.connections[index];
+            let outcome = connection.exchange.advance(&self.script, scratch);
+            let Some(began) = connection.sent_at.filter(|_| !matches!(outcome, Ok(false))) else {
+                return Ok(());
+            };
+            connection.sent_at = None;
+            let reusable = !self.script.close && connection.exchange.is_reusable_after(&outcome);
+            let now = Instant::now();
+            self.record(began, now, outcome.err().map(|fault| fault.to_string()));
+            if !self.sends() {
+                return Ok(());
+            }
+            if !reusable {
+                self.connections[index] = connect(&self.job, index, registry)?;
+                return Ok(());
+            }
+            let connection = &mut self.connections[index];
+            connection.sent_at = Some(now);
+            connection.exchange.begin();
+        }
+    }
+
+    /// Moves through the phases; reports the onset, and in the end everything.
+    pub(crate) fn tick(
+        &mut self,
+        now: Instant,
+        served: &[u64],
+        unanswered: &[u64],
+    ) -> Result<Option<Report>> {
+        self.sample(now, served);
+        if !self.phase_ends(now) {
+            return Ok(None);
+        }
+        self.phase = match std::mem::replace(&mut self.phase, Phase::Over) {
+            Phase::Warmup { .. } => {
+                self.requests.clear();
+                let until = now + Duration::from_secs_f64(self.job.seconds_before);
+                Phase::Before { until, window: Window::open(now, &self.job.processes, served)? }
+            }
+            Phase::Before { window, .. } => {
+                self.phase = Phase::After { onset: now, window };
+                self.sample(now, served);
+                return Ok(Some(Report::Onset(OnsetReport { onset: true })));
+            }
+            Phase::After { onset, window } => {
+                Phase::Draining { onset, span: window.close(now, &self.job.processes, served)? }
+            }
+            Phase::Draining { onset, span } => {
+                self.record_unanswered(now);
+                return Ok(Some(Report::Trace(self.report(onset, &span, unanswered))));
+            }
+            Phase::Over => Phase::Over,
+        };
+        Ok(None)
+    }
+
+    fn phase_ends(&self, now: Instant) -> bool {
+        let after = Duration::from_secs_f64(self.job.seconds_after);
+        let drain = Duration::from_secs_f64(self.job.drain_seconds);
+        match self.phase {
+            Phase::Warmup { until } | Phase::Before { until, .. } => now >= until,
+            Phase::After { onset, .. } => now >= onset + after,
+            Phase::Draining { onset, .. } => {
+                now >= onset + after + drain
+                    || self.connections.iter().all(|connection| connection.sent_at.is_none())
+            }
+            Phase::Over => false,
+        }
+    }
+
+    fn sends(&self) -> bool {
+        !matches!(self.phase, Phase::Draining { .. } | Phase::Over)
+    }
+
+    fn record(&mut self, began: Instant, ended: Instant, fault: Option<String>) {
+        let words = fault.unwrap_or_else(|| SUCCESS.to_owned());
+        let known = self.outcomes.iter().position(|known| *known == words);
+        let outcome = known.unwrap_or_else(|| {
+            self.outcomes.push(words);
+            self.outcomes.len() - 1
+        });
+        self.requests.push(Request { began, took: ended - began, outcome });
+    }
+
+    fn record_unanswered(&mut self, now: Instant) {
+        let began: Vec<Instant> =
+            self.connections.iter_mut().filter_map(|each| each.sent_at.take()).collect();
+        for began in began {
+            self.record(began, now, Some(UNANSWERED.to_owned()));
+        }
+    }
+
+    /// Keeps what endpoints have answered, if a sample is due.
+    fn sample(&mut self, now: Instant, served: &[u64]) {
+        let Phase::After { onset, .. } = self.phase else { return };
+        let taken = u32::try_from(self.served.len()).expect("a trace lasts for seconds");
+        if now >= onset + SAMPLE * taken {
+            self.served.push(served.to_vec());
+        }
+    }
+
+    fn report(&mut self, onset: Instant, span: &Span, unanswered: &[u64]) -> TraceReport {
+        let at_onset = self.served.first().cloned().unwrap_or_default();
+        let since_onset = |sample: &Vec<u64>| {
+            sample.iter().zip(&at_onset).map(|(now, then)| now - then).collect()
+        };
+        TraceReport {
+            began_us: self.requests.iter().map(|each| signed_us(each.began, onset)).collect(),
+            took_us: self.requests.iter().map(|each| each.took.as_micros() as u64).collect(),
+            outcome: self.requests.iter().map(|each| each.outcome).collect(),
+            outcomes: std::mem::take(&mut self.outcomes),
+            served: self.served.iter().map(since_onset).collect(),
+            sample_ms: SAMPLE.as_millis() as u64,
+            unanswered: unanswered.to_vec(),
+            seconds: span.length.as_secs_f64(),
+            cpu_ns: span.cpu.run_ns,
+            wait_ns: span.cpu.wait_ns,
+        }
+    }
+}
+
+/// A connection whose first request goes out as soon as it is there.
+fn connect(job: &TraceJob, index: usize, registry: &Registry) -> Result<Connection> {
+    let exchange = Exchange::connect(job.target, registry, Side::Client.token(index))
+        .with_context(|| format!("cannot connect to {}", job.target))?;
+    Ok(Connection { exchange, sent_at: Some(Instant::now()) })
+}
+
+/// Microseconds from the onset, negative before it.
+fn signed_us(at: Instant, onset: Instant) -> i64 {
+    match at.checked_duration_since(onset) {
+        Some(after) => after.as_micros() as i64,
+        None => -((onset - at).as_micros() as i64),
+    }
+}
