@@ -52,6 +52,9 @@ backend endpoints
 {servers}
 """
 
+# In the folder of a run.
+SOCKET = "haproxy.sock"
+
 # The manual's default is 100. What endpoints allow holds beside it.
 STREAMS = """\
     tune.h2.fe.max-concurrent-streams {streams}
@@ -90,13 +93,11 @@ def start(task: Task, site: Site) -> Running:
         raise Unsupported("HAProxy 3.2 speaks no HTTP/3 to its servers, and haproxy.py hides no fields")
     address = site.choose_address()
     path = site.folder / "haproxy.cfg"
-    # A socket's path may have some hundred bytes; the folder's own may have more.
-    socket_path = Path(os.path.relpath(site.folder / "haproxy.sock"))
     servers = [_server(endpoint, task) for endpoint in task.endpoints]
     path.write_text(
         CONFIGURATION.format(
             workers=task.workers,
-            socket=socket_path,
+            socket=SOCKET,
             splice="option splice-auto" if task.splice else "# Bodies are copied.",
             streams=STREAMS.format(streams=task.client_streams) if task.client_streams else "    # HTTP/2 is as it is.",
             quic=_quic(task),
@@ -110,8 +111,9 @@ def start(task: Task, site: Site) -> Running:
             servers="\n".join(f"    server {server}" for server in servers),
         )
     )
-    child = site.start("haproxy", [*_program(), "-db", "-f", path], listening(address))
-    return Running(address, child, Endpoints(socket_path, task).set)
+    # The socket's path may have some hundred bytes, and that of its folder more: it is named relative to the folder.
+    child = site.start("haproxy", [*_program(), "-db", "-C", site.folder, "-f", path], listening(address))
+    return Running(address, child, Endpoints(site.folder, task).set)
 
 
 def _quic(task: Task) -> str:
@@ -139,8 +141,8 @@ def _server(endpoint: str, task: Task) -> str:
 class Endpoints:
     """Changes the servers of a running HAProxy as its management guide has it: add and enable, or maintenance."""
 
-    def __init__(self, socket_path: Path, task: Task) -> None:
-        self._socket_path = socket_path
+    def __init__(self, folder: Path, task: Task) -> None:
+        self._folder = folder
         self._task = task
         self._known = set(task.endpoints)
 
@@ -157,11 +159,15 @@ class Endpoints:
             self._say(f"set server endpoints/{endpoint} state maint")
 
     def _say(self, command: str, expected: str = "") -> None:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(5)
-            connection.connect(str(self._socket_path))
-            connection.sendall(f"{command}\n".encode())
-            answer = connection.makefile().read().strip()
+        folder = os.open(self._folder, os.O_PATH)
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+                connection.settimeout(5)
+                connection.connect(f"/proc/self/fd/{folder}/{SOCKET}")
+                connection.sendall(f"{command}\n".encode())
+                answer = connection.makefile().read().strip()
+        finally:
+            os.close(folder)
         if answer != expected:
             raise RuntimeError(f"HAProxy answers to `{command}`: {answer}")
 
