@@ -67,6 +67,13 @@ class Task:
     guard: Guard | None = None
     # Another way to choose an endpoint than the one that a balancer's file has, in the balancer's own word.
     algorithm: str | None = None
+    # The configuration that a user begins with: endpoints and, where a program needs them, timeouts; everything that
+    # decides about endpoints and failures is the program's own default.
+    defaults: bool = False
+
+    def __post_init__(self) -> None:
+        if self.defaults and (self.guard or self.algorithm or self.cap):
+            raise ValueError("defaults have no guard, no algorithm and no cap")
 
 
 @dataclass(frozen=True)

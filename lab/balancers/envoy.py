@@ -51,6 +51,8 @@ def start(task: Task, site: Site) -> Running:
         raise Unsupported("envoy.py writes no HTTP/3, hides no fields, limits nothing, and pools")
     if task.routes is not None or task.cap is not None or task.splice:
         raise Unsupported("envoy.py writes no routes; Envoy has no queue for a cap on each endpoint and no splicing")
+    if task.defaults and task.speaks != "http1":
+        raise Unsupported("Envoy's default is HTTP/1.1 to endpoints")
     address = site.choose_address()
     endpoints = site.folder / "endpoints.json"
     _write_endpoints(endpoints, task.endpoints)
@@ -126,7 +128,9 @@ def _tls(certificate: Certificate) -> dict[str, Any]:
 
 
 def _route(task: Task) -> dict[str, Any]:
-    action: dict[str, Any] = {"cluster": "endpoints", "timeout": "60s"}
+    action: dict[str, Any] = {"cluster": "endpoints"}
+    if not task.defaults:
+        action["timeout"] = "60s"
     if task.guard:
         # The guide for transient failures: never again where it has just failed.
         action["retry_policy"] = {
@@ -139,18 +143,25 @@ def _route(task: Task) -> dict[str, Any]:
 
 
 def _cluster(task: Task, endpoints: Path) -> dict[str, Any]:
-    everything = {
-        "max_connections": UNLIMITED,
-        "max_pending_requests": UNLIMITED,
-        "max_requests": UNLIMITED,
-        "max_retries": UNLIMITED,
-    }
     cluster = {
         "name": "endpoints",
         "type": "EDS",
         "eds_cluster_config": {
             "eds_config": {"resource_api_version": "V3", "path_config_source": {"path": str(endpoints)}}
         },
+    }
+    return cluster if task.defaults else cluster | _tuned(task)
+
+
+def _tuned(task: Task) -> dict[str, Any]:
+    """What a cluster has beside its endpoints."""
+    everything = {
+        "max_connections": UNLIMITED,
+        "max_pending_requests": UNLIMITED,
+        "max_requests": UNLIMITED,
+        "max_retries": UNLIMITED,
+    }
+    tuned: dict[str, Any] = {
         "connect_timeout": f"{task.guard.connect_timeout_ms / 1000}s" if task.guard else "5s",
         "load_balancing_policy": {"policies": [{"typed_extension_config": _least_request(task)}]},
         "circuit_breakers": {"thresholds": [{"priority": "DEFAULT", **everything}]},
@@ -163,12 +174,12 @@ def _cluster(task: Task, endpoints: Path) -> dict[str, Any]:
         },
     }
     if task.guard:
-        cluster["outlier_detection"] = {
+        tuned["outlier_detection"] = {
             "consecutive_5xx": task.guard.failures,
             # The default of 10 % would eject none of five.
             "max_ejection_percent": 50,
         }
-    return cluster
+    return tuned
 
 
 def _speech(task: Task) -> dict[str, Any]:

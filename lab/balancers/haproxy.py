@@ -25,9 +25,7 @@ global
 
 defaults
     mode http
-    # Idle connections to endpoints are shared by all clients: endpoints here never close them early, for which the
-    # manual recommends it. With the default each client's first request would open one.
-    http-reuse always
+{reuse}
     # X-Forwarded-For, as the others add it.
     option forwardfor
     {splice}
@@ -68,6 +66,13 @@ BIND_QUIC = "    bind quic4@{address} ssl crt {chain} alpn h3{congestion}"
 # The default window of 480 KiB is 39 Mbit/s at 100 ms.
 CONGESTION = " quic-cc-algo {algorithm}(16m)"
 
+# Idle connections to endpoints are shared by all clients: endpoints here never close them early, for which the manual
+# recommends it. With the default each client's first request would open one.
+REUSE = "    http-reuse always"
+
+# What the manual's examples have: a request whose server cannot be reached goes to another one.
+REDISPATCH = "    option redispatch"
+
 # `observe` needs the check, which also decides when a server comes back.
 GUARD = """\
     option httpchk GET /b/100
@@ -107,7 +112,8 @@ def start(task: Task, site: Site) -> Running:
             tls=f" ssl crt {task.certificate.chain} alpn h2,http/1.1" if task.certificate else "",
             algorithm=task.algorithm or "leastconn",
             connect_timeout_ms=task.guard.connect_timeout_ms if task.guard else 5000,
-            guard=GUARD.format(retries=task.guard.attempts - 1) if task.guard else "    # Servers are not watched.",
+            reuse="    # Idle connections are shared as by default." if task.defaults else REUSE,
+            guard=_guard(task),
             servers="\n".join(f"    server {server}" for server in servers),
         )
     )
@@ -128,6 +134,12 @@ def _bind_quic(task: Task, address: str) -> str:
     algorithm = task.quic_congestion_control
     congestion = CONGESTION.format(algorithm=algorithm) if algorithm else ""
     return BIND_QUIC.format(address=address, chain=task.certificate.chain, congestion=congestion)
+
+
+def _guard(task: Task) -> str:
+    if task.defaults:
+        return REDISPATCH
+    return GUARD.format(retries=task.guard.attempts - 1) if task.guard else "    # Servers are not watched."
 
 
 def _server(endpoint: str, task: Task) -> str:

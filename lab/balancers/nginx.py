@@ -33,11 +33,7 @@ http {{
     keepalive_requests 1000000000;
     keepalive_timeout 60s;
 
-    # Bodies go through as they come, and never by way of a file.
-    client_max_body_size 0;
-    client_body_buffer_size 64k;
-    proxy_request_buffering off;
-    proxy_max_temp_file_size 0;
+{bodies}
     client_body_temp_path {folder}/body;
     proxy_temp_path {folder}/proxy;
     fastcgi_temp_path {folder}/fastcgi;
@@ -45,7 +41,7 @@ http {{
     scgi_temp_path {folder}/scgi;
 
     upstream endpoints {{
-        least_conn;
+{method}
 {servers}
         # Idle connections that a worker keeps: as many as the largest load has.
         keepalive 512;
@@ -67,6 +63,13 @@ http {{
     }}
 }}
 """
+
+BODIES = """\
+    # Bodies go through as they come, and never by way of a file.
+    client_max_body_size 0;
+    client_body_buffer_size 64k;
+    proxy_request_buffering off;
+    proxy_max_temp_file_size 0;"""
 
 PROXY = """\
             proxy_pass http://endpoints;
@@ -113,6 +116,9 @@ def start(task: Task, site: Site) -> Running:
         raise Unsupported("nginx's QUIC goes by CUBIC alone")
     address = site.choose_address()
     path = site.folder / "nginx.conf"
+    # Without a guard servers are not watched, as with the others: by default one failure takes an endpoint out for ten
+    # seconds, and whoever comes when all are out is answered 502 at once.
+    watched = "" if task.defaults else " max_fails=0"
 
     def write(endpoints: Sequence[str]) -> None:
         path.write_text(
@@ -127,9 +133,9 @@ def start(task: Task, site: Site) -> Running:
                 streams=task.client_streams or STREAMS,
                 certificate=_certificate(task),
                 proxy=_proxy(task),
-                # Without a guard servers are not watched, as with the others: by default one failure takes an endpoint
-                # out for ten seconds, and whoever comes when all are out is answered 502 at once.
-                servers="\n".join(f"        server {endpoint} max_fails=0;" for endpoint in endpoints),
+                bodies="    # Bodies are buffered as by default." if task.defaults else BODIES,
+                method="        # Round robin." if task.defaults else "        least_conn;",
+                servers="\n".join(f"        server {endpoint}{watched};" for endpoint in endpoints),
             )
         )
 

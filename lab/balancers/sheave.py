@@ -36,6 +36,18 @@ spec:
     protocol: {protocol}
     port: {port}
 {tls}---
+apiVersion: v1
+kind: Service
+metadata:
+  name: endpoints
+spec:
+  ports:
+  - name: http
+    port: 80
+{speech}"""
+
+POLICIES = """\
+---
 apiVersion: sheave.dev/v1alpha1
 kind: ClientPolicy
 metadata:
@@ -51,15 +63,6 @@ spec:
     head: 10s
     body: 30s
 {streams}{http3}---
-apiVersion: v1
-kind: Service
-metadata:
-  name: endpoints
-spec:
-  ports:
-  - name: http
-    port: 80
-{speech}---
 apiVersion: sheave.dev/v1alpha1
 kind: BackendPolicy
 metadata:
@@ -246,21 +249,14 @@ def start(task: Task, site: Site) -> Running:
 def _write_config(task: Task, site: Site) -> Path:
     config = site.folder / "config"
     config.mkdir()
-    cap = CAP.format(cap=task.cap, queue=QUEUE if task.queue is None else task.queue) if task.cap else ""
     gateway = GATEWAY.format(
         host=site.host,
         port=site.port,
         protocol="HTTPS" if task.certificate else "HTTP",
         tls=TLS if task.certificate else "",
-        streams=STREAMS.format(streams=task.client_streams) if task.client_streams else "",
-        http3=HTTP3.format(congestion_control=(task.quic_congestion_control or "cubic").title()) if task.http3 else "",
         speech={"http2": HTTP2, "http3": HTTP3_ENDPOINTS}.get(task.speaks, ""),
-        algorithm=task.algorithm or "LeastLoad",
-        connect_timeout_ms=task.guard.connect_timeout_ms if task.guard else 5000,
-        cap=cap,
-        guard=GUARD.format(attempts=task.guard.attempts, failures=task.guard.failures) if task.guard else "",
     )
-    (config / "gateway.yaml").write_text(gateway)
+    (config / "gateway.yaml").write_text(gateway + ("" if task.defaults else _policies(task)))
     if task.certificate:
         (config / "secret.yaml").write_text(_secret(task.certificate))
     if task.trusted:
@@ -268,6 +264,18 @@ def _write_config(task: Task, site: Site) -> Path:
     (config / "routes.yaml").write_text(GRPC_ROUTE if task.speaks == "grpc" else _routes(task))
     _write_endpoints(config / "endpoints.yaml", task.endpoints)
     return config
+
+
+def _policies(task: Task) -> str:
+    cap = CAP.format(cap=task.cap, queue=QUEUE if task.queue is None else task.queue) if task.cap else ""
+    return POLICIES.format(
+        streams=STREAMS.format(streams=task.client_streams) if task.client_streams else "",
+        http3=HTTP3.format(congestion_control=(task.quic_congestion_control or "cubic").title()) if task.http3 else "",
+        algorithm=task.algorithm or "LeastLoad",
+        connect_timeout_ms=task.guard.connect_timeout_ms if task.guard else 5000,
+        cap=cap,
+        guard=GUARD.format(attempts=task.guard.attempts, failures=task.guard.failures) if task.guard else "",
+    )
 
 
 def _secret(certificate: Certificate) -> str:

@@ -78,6 +78,29 @@ class GuardTest(unittest.TestCase):
         self.assertNotIn("outlier_detection", envoy._cluster(task, Path("endpoints.json")))
 
 
+class DefaultsTest(unittest.TestCase):
+    """What a user begins with: nothing decides about endpoints but each program's own default."""
+
+    task = Task(("127.0.1.1:1",), defaults=True)
+
+    def test_sheave_has_no_policy(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            config = sheave._write_config(self.task, Site.pinned(Path(folder), ()))
+            self.assertFalse([path for path in config.iterdir() if "Policy" in path.read_text()])
+
+    def test_envoy_has_endpoints_and_nothing_else(self) -> None:
+        self.assertEqual(envoy._cluster(self.task, Path("e.json")).keys(), {"name", "type", "eds_cluster_config"})
+        self.assertEqual(envoy._route(self.task)["route"], {"cluster": "endpoints"})
+
+    def test_haproxy_sends_a_request_elsewhere_if_it_cannot_connect(self) -> None:
+        self.assertEqual(haproxy._guard(self.task), "    option redispatch")
+        self.assertEqual(haproxy._server("127.0.1.1:1", self.task), "127.0.1.1:1 127.0.1.1:1")
+
+    def test_defaults_and_a_guard_contradict_each_other(self) -> None:
+        with self.assertRaises(ValueError):
+            Task((), defaults=True, guard=Guard(attempts=3, failures=5, connect_timeout_ms=1000))
+
+
 class LimitTest(unittest.TestCase):
     """What endpoints may have in flight, each in its own words, or says that it cannot."""
 
