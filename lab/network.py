@@ -8,8 +8,10 @@ import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from lab.paths import Missing
 
 CLONE_NEWNET = 0x4000_0000
 CLONE_NEWUSER = 0x1000_0000
@@ -52,6 +54,29 @@ def congestion_control(towards: str = "127.0.0.1") -> str:
         client.connect_ex((towards, DISCARD))
         name = client.getsockopt(socket.IPPROTO_TCP, TCP_CONGESTION, 16)
     return name.rstrip(b"\0").decode()
+
+
+@contextlib.contextmanager
+def packets_dropped(address: str) -> Iterator[None]:
+    """Drops every packet to and from an address where it arrives, so that its sender sees nothing of it.
+
+    The process must have a network namespace of its own: the rules hold for all of it.
+    """
+    if os.stat("/proc/self/ns/net").st_ino == os.stat(f"/proc/{os.getppid()}/ns/net").st_ino:
+        raise Missing("packets are dropped in a network namespace of the lab's own alone, and it has none")
+    _change_rules("-I", address)
+    try:
+        yield
+    finally:
+        _change_rules("-D", address)
+
+
+def _change_rules(action: str, address: str) -> None:
+    rules = f"*filter\n{action} INPUT -s {address} -j DROP\n{action} INPUT -d {address} -j DROP\nCOMMIT\n"
+    argv = ["iptables-restore", "--wait", "5", "--noflush"]
+    done = subprocess.run(argv, input=rules, check=False, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise Missing(f"packets cannot be dropped: {done.stderr.strip()}")
 
 
 def free_port() -> int:

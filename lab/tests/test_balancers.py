@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import socket
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -25,6 +26,7 @@ from lab.balancers import (
     traefik,
 )
 from lab.child import Child
+from lab.paths import REPOSITORY, Missing
 
 
 class ListensTest(unittest.TestCase):
@@ -44,6 +46,32 @@ class ListensTest(unittest.TestCase):
     def test_connection_is_no_listener(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
             self.assertFalse(network.listens([os.getpid()], client.getsockname()[1]))
+
+
+class PacketsDroppedTest(unittest.TestCase):
+    def test_machines_own_network_is_left_alone(self) -> None:
+        with self.assertRaisesRegex(Missing, "a network namespace of the lab's own"):
+            with network.packets_dropped("127.0.1.1"):
+                self.fail("the rules are there")
+
+    def test_address_is_unreachable_in_a_namespace_until_the_end(self) -> None:
+        if os.geteuid() != 0 or not shutil.which("iptables-restore") or not shutil.which("ip"):
+            self.skipTest("it takes root, iproute2 and iptables")
+        code = """
+import socket
+from lab import network
+network.isolate()
+with socket.create_server(("127.0.1.1", 0)) as server:
+    with network.packets_dropped("127.0.1.1"):
+        try:
+            socket.create_connection(server.getsockname(), timeout=0.1)
+        except TimeoutError:
+            print("dropped")
+    socket.create_connection(server.getsockname(), timeout=10).close()
+    print("delivered")
+"""
+        done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+        self.assertEqual(done.stdout.split(), ["dropped", "delivered"], done.stderr)
 
 
 class ReplaceFileTest(unittest.TestCase):
