@@ -67,6 +67,7 @@ class ExperimentTest(unittest.TestCase):
         for name, part, balancers in (
             ("proxy-cost", "routes", ["sheave"]),
             ("proxy-cost", "get-64-KiB", ["sheave", "haproxy", "nginx", "envoy"]),
+            ("bad-endpoints", "errors-1-of-3", ["sheave", "haproxy", "nginx", "envoy"]),
             ("article-000", "clusterip", []),
             ("article-000", "nginx", ["nginx"]),
         ):
@@ -89,7 +90,7 @@ class CommandLineTest(unittest.TestCase):
         for arguments, sentence in {
             ("article-000", "--only", "nonsense"): "article-000 has no part 'nonsense'; there are: one, two, clusterip",
             ("proxy-cost", "--only", "sheave"): "proxy-cost has no part 'sheave'; there are: get-64, get-512",
-            ("bad-endpoints", "--only", "slow"): "bad-endpoints has no part 'slow'; it is run as a whole",
+            ("long-line", "--only", "slow"): "long-line has no part 'slow'; it is run as a whole",
             ("proxy-cost", "--full"): "proxy-cost has no full size",
         }.items():
             with self.subTest(arguments):
