@@ -52,6 +52,8 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.json and not arguments.json.resolve().parent.is_dir():
         raise Missing(f"{arguments.json}: there is no such folder to write to")
     found.check_extent(arguments.extent)
+    if arguments.arms:
+        found = found.with_arms(arguments.arms.split(","))
     only = found.parts(arguments.only.split(",")) if arguments.only else ()
     if arguments.before:
         if not arguments.before.is_file():
@@ -98,6 +100,7 @@ def _parser() -> argparse.ArgumentParser:
         "--full", dest="extent", action="store_const", const="full", help="at the size of whoever is reproduced"
     )
     command.add_argument("--only", metavar="PART,...", help="these variants or cases of the experiment alone")
+    command.add_argument("--arms", metavar="ARM,...", help="these arms of its cases alone, where it compares arms")
     command.add_argument("--resume", action="store_true", help="go on with the newest run that was cut off")
     command.add_argument(
         "--before", metavar="PROGRAM", type=Path, help="another build of Sheave, in the place of all peers"

@@ -39,8 +39,8 @@ class Bench:
 
     @property
     def partial(self) -> bool:
-        """Whether figures may be missing because nobody asked for them."""
-        return bool(self.only) or f"{self.extent}_variants" in self.settings
+        """True if the run leaves out some of what the experiment has, so that figures are missing."""
+        return bool(self.only or self.experiment.arms) or f"{self.extent}_variants" in self.settings
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -29,6 +29,8 @@ class Experiment:
     folder: Path
     settings: dict[str, Any]
     expectations: tuple[Expectation, ...]
+    # The arms that were chosen; empty is all.
+    arms: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
@@ -76,6 +78,21 @@ class Experiment:
             raise Unknown(f"{self.name} has nothing in which one balancer stands against another")
         settings["balancers"] = {"sheave": settings["balancers"]["sheave"]}
         return replace(self, settings=settings, expectations=())
+
+    def with_arms(self, names: Sequence[str]) -> Experiment:
+        """The same with these arms alone. Claims about other arms, or that compare with them, are left out."""
+        parts = self.settings.get("parts", "variants")
+        if not all("arms" in part for part in self._parts) or not self._parts:
+            raise Unknown(f"{self.name} has no arms to choose from")
+        if unknown := [name for name in names if name not in self.settings["arms"]]:
+            raise Unknown(f"{self.name} has no arm '{unknown[0]}'; there are: {', '.join(self.settings['arms'])}")
+        settings = copy.deepcopy(self.settings)
+        for part in settings[parts]:
+            part["arms"] = [name for name in part["arms"] if name in names]
+        settings[parts] = [part for part in settings[parts] if part["arms"]]
+        used = {settings["arms"][name]["balancer"] for name in names}
+        settings["balancers"] = {name: version for name, version in settings["balancers"].items() if name in used}
+        return replace(self, settings=settings, arms=tuple(names))
 
     def check_extent(self, extent: str) -> None:
         """Refuses a full run of what has no size but its own."""

@@ -129,7 +129,7 @@ def _resumed(experiment: Experiment, extent: Extent, only: tuple[str, ...], term
 
 def _is_whole(experiment: Experiment, extent: Extent, only: tuple[str, ...]) -> bool:
     """Whether it can stand for the experiment's claims."""
-    return extent != "quick" and not only and bool(experiment.expectations)
+    return extent != "quick" and not only and not experiment.arms and bool(experiment.expectations)
 
 
 def _cache(experiment: Experiment) -> Path:

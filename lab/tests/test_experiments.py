@@ -63,6 +63,13 @@ class ExperimentTest(unittest.TestCase):
             with self.subTest(name), self.assertRaises(experiment.Unknown):
                 experiment.find(name).beside(Path("before"))
 
+    def test_chosen_arms_leave_out_the_others_and_their_balancers(self) -> None:
+        found = experiment.find("bad-endpoints").with_arms(["sheave-defaults", "nginx-defaults"])
+        self.assertEqual([*found.settings["balancers"]], ["sheave", "nginx"])
+        arms = {scenario["id"]: scenario["arms"] for scenario in found.settings["scenarios"]}
+        self.assertEqual(arms["slow"], ["sheave-defaults", "nginx-defaults"])
+        self.assertNotIn("healthy", arms)
+
     def test_parts_of_an_experiment_name_the_balancers_they_need(self) -> None:
         for name, part, balancers in (
             ("proxy-cost", "routes", ["sheave"]),
@@ -91,6 +98,8 @@ class CommandLineTest(unittest.TestCase):
             ("article-000", "--only", "nonsense"): "article-000 has no part 'nonsense'; there are: one, two, clusterip",
             ("proxy-cost", "--only", "sheave"): "proxy-cost has no part 'sheave'; there are: get-64, get-512",
             ("long-line", "--only", "slow"): "long-line has no part 'slow'; it is run as a whole",
+            ("bad-endpoints", "--arms", "sheave,nonsense"): "bad-endpoints has no arm 'nonsense'; there are: sheave, ",
+            ("article-000", "--arms", "sheave"): "article-000 has no arms to choose from",
             ("proxy-cost", "--full"): "proxy-cost has no full size",
         }.items():
             with self.subTest(arguments):
