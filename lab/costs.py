@@ -95,7 +95,8 @@ def _draw_case(panel, name: str, case: Case, programs: list[str]) -> None:
     panel.set_yticks(range(len(case.arms)), list(case.arms))
     panel.invert_yaxis()
     # From zero, or lengths would lie.
-    panel.set_xlim(0, 1.05 * max(map(max, case.arms.values())) or 1)
+    lowest, highest = min(map(min, case.arms.values())), max(map(max, case.arms.values()))
+    panel.set_xlim(1.05 * min(lowest, 0), 1.05 * max(highest, 0) or 1)
     panel.set_xlabel(case.unit)
     panel.set_title(name, fontsize=10)
     panel.grid(axis="x", alpha=0.3)
