@@ -19,8 +19,8 @@ use crate::load::Field;
 use crate::time::Time;
 
 /// How often members are compared; of many members less often, in proportion.
-const INTERVAL: Duration = Duration::from_millis(20);
-const INTERVAL_MEMBERS: u32 = 256;
+const INTERVAL: Duration = Duration::from_millis(5);
+const INTERVAL_MEMBERS: u32 = 64;
 
 /// Latencies are compared beyond this, in nanoseconds: below it a difference is that of networks and schedulers.
 const SMALL_LATENCY: f32 = 2_000_000.0;
