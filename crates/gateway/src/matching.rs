@@ -9,6 +9,8 @@
 
 /// A tree of words with one hash lookup per word.
 mod tree;
+/// Host names in normal form.
+mod host;
 /// Which hosts and paths are meant.
 mod pattern;
 /// What else is asked of a request.
@@ -25,13 +27,11 @@ pub use condition::{
     Conditions, FieldCondition, InvalidPattern, Pattern, Unmet, ValuePattern, query_value,
 };
 pub use explain::{Explanation, PlainRequest, Verdict, Why};
+pub use host::{HostName, HostNameBuffer, OwnedHostName};
 pub use pattern::{HostPattern, InvalidHost, InvalidPath, PathPattern};
 
 use crate::snapshot::Rule;
 use tree::{Reached, Tree};
-
-/// The longest name that DNS has, 253 bytes and a dot at the end.
-const MAX_HOST: usize = 254;
 
 /// What a request must show to be matched.
 pub trait Request {
@@ -110,28 +110,24 @@ impl RouteTable {
     ///
     /// A host longer than any name of DNS matches only what asks for no host.
     pub fn find(&self, request: &impl Request) -> Option<&Arc<Rule>> {
-        self.find_entry(request).map(|entry| &entry.rule)
+        let mut buffer = HostNameBuffer::new();
+        self.find_at(HostName::new(request.host(), &mut buffer), request)
     }
 
-    fn find_entry(&self, request: &impl Request) -> Option<&Entry> {
-        let mut lowered = [0; MAX_HOST];
-        let host = lower(request.host(), &mut lowered);
-        let listener = self.listeners.find(host, Some)?;
-        listener.routes.find(host, |paths| paths.find(request, &self.entries))
+    /// The rule that serves a request whose host is `host`, for callers that need the name in normal form themselves.
+    pub fn find_at(&self, host: HostName<'_>, request: &impl Request) -> Option<&Arc<Rule>> {
+        self.find_entry(host, request).map(|entry| &entry.rule)
     }
-}
 
-/// A host as patterns are written: in lower case, with no dot at its end. Empty if it is too long to be one.
-fn lower<'b>(host: &[u8], copy: &'b mut [u8; MAX_HOST]) -> &'b [u8] {
-    let Some(copy) = copy.get_mut(..host.len()) else { return b"" };
-    copy.copy_from_slice(host);
-    copy.make_ascii_lowercase();
-    copy.strip_suffix(b".").unwrap_or(copy)
+    fn find_entry(&self, host: HostName<'_>, request: &impl Request) -> Option<&Entry> {
+        let listener = self.listeners.find(host)?;
+        listener.routes.find_first(host, |paths| paths.find(request, &self.entries))
+    }
 }
 
 /// A `T` for each pattern of hosts.
 #[derive(Clone, Debug)]
-pub(crate) struct Hosts<T> {
+pub struct Hosts<T> {
     labels: Tree<Names<T>>,
 }
 
@@ -156,7 +152,7 @@ impl<T> Default for Names<T> {
 
 impl<T: Default> Hosts<T> {
     /// That of a pattern; it is made if there is none.
-    pub(crate) fn entry(&mut self, pattern: &HostPattern) -> &mut T {
+    pub fn entry(&mut self, pattern: &HostPattern) -> &mut T {
         let slot = match pattern {
             HostPattern::Any => &mut self.labels.entry(std::iter::empty()).below,
             HostPattern::Below(name) => &mut self.labels.entry(labels(name.as_bytes())).below,
@@ -201,9 +197,18 @@ impl<T> Hosts<T> {
         }
     }
 
+    /// That of the most specific pattern that matches `host`.
+    pub fn find(&self, host: HostName<'_>) -> Option<&T> {
+        self.find_first(host, Some)
+    }
+
     /// The first that `accept` takes of the `T`s whose patterns match `host`, the most specific first.
-    fn find<'a, R>(&'a self, host: &[u8], accept: impl Fn(&'a T) -> Option<R>) -> Option<R> {
-        let end = self.labels.reach(labels(host));
+    fn find_first<'a, R>(
+        &'a self,
+        host: HostName<'_>,
+        accept: impl Fn(&'a T) -> Option<R>,
+    ) -> Option<R> {
+        let end = self.labels.reach(labels(host.as_bytes()));
         let names = self.labels.value(end);
         if end.whole
             && let Some(found) = names.exact.as_ref().and_then(&accept)

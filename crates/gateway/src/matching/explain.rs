@@ -3,7 +3,7 @@
 //! It looks at every rule, and is for people who ask, not for requests.
 
 use super::condition::Unmet;
-use super::{Entry, HostPattern, MAX_HOST, Match, Request, RouteTable, lower};
+use super::{Entry, HostName, HostNameBuffer, HostPattern, Match, Request, RouteTable};
 use crate::snapshot::Rule;
 
 /// A request that is written out, for those who ask what would become of one.
@@ -87,10 +87,10 @@ pub enum Why<'t> {
 impl RouteTable {
     /// Why a rule serves a request, and the others do not.
     pub fn explain(&self, request: &impl Request) -> Explanation<'_> {
-        let chosen = self.find_entry(request);
-        let mut lowered = [0; MAX_HOST];
-        let host = lower(request.host(), &mut lowered);
-        let listener = self.listeners.find(host, Some).map(|listener| &listener.hosts);
+        let mut buffer = HostNameBuffer::new();
+        let host = HostName::new(request.host(), &mut buffer);
+        let chosen = self.find_entry(host, request);
+        let listener = self.listeners.find(host).map(|listener| &listener.hosts);
         let verdict = |entry| verdict(entry, request, host, listener, chosen);
         let mut verdicts: Vec<_> = self.entries.iter().map(verdict).collect();
         verdicts.sort_by_key(|verdict| verdict.why.distance());
@@ -114,7 +114,7 @@ impl Why<'_> {
 fn verdict<'t>(
     entry: &'t Entry,
     request: &impl Request,
-    host: &[u8],
+    host: HostName<'_>,
     listener: Option<&HostPattern>,
     chosen: Option<&Entry>,
 ) -> Verdict<'t> {
@@ -123,7 +123,7 @@ fn verdict<'t>(
         Why::Chosen
     } else if listener != Some(&entry.listener) {
         Why::OtherListener
-    } else if !hosts.matches(host) {
+    } else if !hosts.matches(host.as_bytes()) {
         Why::OtherHost
     } else if !asked.path.matches(request.path()) {
         Why::OtherPath

@@ -1,0 +1,83 @@
+//! The normal form of host names, in which alone they are compared.
+//!
+//! TLS server names and the hosts of requests come from clients, who may write one name in several ways. If two places
+//! normalised them differently, a connection could be secured for one listener and its requests routed by another.
+
+/// The longest name that DNS has, 253 bytes and a dot at the end.
+const MAX_BYTES: usize = 254;
+
+/// A host name in normal form: lower case, without a dot at its end, empty if it is longer than any name of DNS.
+///
+/// One dot is removed, as it only marks the name as absolute. A second one is an empty label, which no pattern matches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostName<'b>(&'b [u8]);
+
+/// Space for a host name in normal form.
+pub struct HostNameBuffer([u8; MAX_BYTES]);
+
+/// A host name in normal form that owns its bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnedHostName(Box<[u8]>);
+
+impl<'b> HostName<'b> {
+    /// Normalises a host without its port.
+    pub fn new(written: &[u8], buffer: &'b mut HostNameBuffer) -> Self {
+        let Some(copy) = buffer.0.get_mut(..written.len()) else { return Self(b"") };
+        copy.copy_from_slice(written);
+        copy.make_ascii_lowercase();
+        Self(copy.strip_suffix(b".").unwrap_or(copy))
+    }
+
+    /// Returns the bytes of the name.
+    pub fn as_bytes(self) -> &'b [u8] {
+        self.0
+    }
+}
+
+impl HostNameBuffer {
+    /// Makes an empty buffer.
+    pub fn new() -> Self {
+        Self([0; MAX_BYTES])
+    }
+}
+
+impl Default for HostNameBuffer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl OwnedHostName {
+    /// Normalises a host without its port.
+    pub fn new(written: &[u8]) -> Self {
+        Self(HostName::new(written, &mut HostNameBuffer::new()).0.into())
+    }
+
+    /// Borrows the name.
+    pub fn borrowed(&self) -> HostName<'_> {
+        HostName(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_has_one_normal_form() {
+        let long = "a".repeat(MAX_BYTES + 1);
+        for (written, normal) in [
+            ("secure.example.com", "secure.example.com"),
+            ("Secure.EXAMPLE.com", "secure.example.com"),
+            ("secure.example.com.", "secure.example.com"),
+            ("secure.example.com..", "secure.example.com."),
+            (".", ""),
+            ("", ""),
+            ("[::1]", "[::1]"),
+            (&long, ""),
+        ] {
+            let name = OwnedHostName::new(written.as_bytes());
+            assert_eq!(name.borrowed().as_bytes(), normal.as_bytes(), "{written}");
+        }
+    }
+}
