@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use gateway::addresses::assign;
 use gateway::fronts::{self, Front, Fronts, Place};
-use gateway::matching::PlainRequest;
+use gateway::matching::{OwnedHostName, PlainRequest};
 use gateway::objects::{Listen, ListenProtocol, Shorthand, read, shorthand};
 use gateway::snapshot::{
     Backend, BackendSettings, Carried, ClientCertificates, EndpointTls, Filters, Listener,
@@ -220,10 +220,11 @@ fn site(site: &TlsSite, snapshot: &Snapshot) -> String {
 
 fn names(line: &str, snapshot: &Snapshot) -> Vec<String> {
     let Some(name) = line.strip_prefix("# name: ") else { return Vec::new() };
-    let asked = (name != "none").then_some(name.as_bytes());
+    let asked = (name != "none").then(|| OwnedHostName::new(name.as_bytes()));
     let listeners = snapshot.listeners.iter().filter_map(|it| Some((it.address, it.tls.as_ref()?)));
     let answer = |(address, tls): (_, &std::sync::Arc<gateway::snapshot::ListenerTls>)| {
-        let found = tls.find(asked).map(|it| site(it, snapshot));
+        let found =
+            tls.find(asked.as_ref().map(OwnedHostName::borrowed)).map(|it| site(it, snapshot));
         quoted(&format!("{name} at {address} -> {}", found.as_deref().unwrap_or("refused")))
     };
     listeners.map(answer).collect()

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use balance::{Deal, EndpointSet, Ledger, Member};
+use gateway::matching::{HostName, HostNameBuffer, Request};
 use gateway::snapshot::{
     BackendKey, BackendSettings, Carried, ClientSettings, EndpointSpec, Http3, Protocol, Rule,
     Transport,
@@ -16,6 +17,7 @@ use gateway::{Snapshot, snapshot};
 
 use crate::backend::{self, Backend, Held};
 use crate::dial::pool::EndpointData;
+use crate::failure::Failure;
 use crate::observe::{ListenerCounters, RouteCounters};
 use crate::published::{Edition, Published};
 use crate::tls::{Greeting, Sites, Trust, Trusts};
@@ -108,10 +110,29 @@ impl LiveListener {
         self.http3.as_ref().map(|http3| &*http3.alt_svc)
     }
 
+    /// The rule that serves a request of a connection.
+    ///
+    /// One normal form of the host is what both the site and the routes are found by.
+    pub(crate) fn request_rule(
+        &self,
+        greeting: Option<&Greeting>,
+        request: &impl Request,
+    ) -> Result<&Arc<Rule>, Failure> {
+        let mut buffer = HostNameBuffer::new();
+        let host = HostName::new(request.host(), &mut buffer);
+        if self.tls.as_ref().is_some_and(|sites| sites.is_misdirected(greeting, host)) {
+            return Err(Failure::Misdirected);
+        }
+        match &self.protocol {
+            Protocol::Http(routes) => routes.find_at(host, request).ok_or(Failure::NoRoute),
+            Protocol::Tcp(_) | Protocol::Udp(_) => Err(Failure::NoRoute),
+        }
+    }
+
     /// The rule of a connection that carries no requests.
     pub(crate) fn connection_rule(&self, greeting: Option<&Greeting>) -> Option<&Arc<Rule>> {
         if let (Some(sites), Some(greeting)) = (&self.tls, greeting) {
-            return match &sites.find(greeting.server_name.as_deref())?.carries {
+            return match &sites.of_connection(greeting)?.carries {
                 Carried::Connections(rule) => rule.as_ref(),
                 Carried::Requests => None,
             };

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use balance::{Priority, Time, Wish};
-use gateway::snapshot::{EndpointProtocol, Protocol, Rule, Target};
+use gateway::snapshot::{EndpointProtocol, Rule, Target};
 
 use crate::accept::client::{Client, Interrupt};
 use crate::affinity::Bond;
@@ -80,7 +80,7 @@ async fn forward(
 ) -> Result<After, Failure> {
     let live = worker.live();
     let listener = client.listener(&live).ok_or(Failure::NoRoute)?;
-    let rule = route(listener, client, &exchange.request)?;
+    let rule = listener.request_rule(client.greeting.as_deref(), &exchange.request)?;
     record.rule = Some(rule.index);
     record.live = Some(Rc::clone(&live));
     let target = choose_target(worker, rule);
@@ -124,23 +124,6 @@ async fn forward(
     };
     exchange.upload.forget();
     relay::relay(worker, client, exchange, lease, &terms, record).await
-}
-
-/// The rule that serves the request.
-fn route<'l>(
-    listener: &'l LiveListener,
-    client: &Client,
-    request: &RequestHead,
-) -> Result<&'l Arc<Rule>, Failure> {
-    if let (Some(sites), Some(greeting)) = (&listener.tls, &client.greeting)
-        && sites.is_misdirected(greeting.server_name.as_deref(), request.host())
-    {
-        return Err(Failure::Misdirected);
-    }
-    match &listener.protocol {
-        Protocol::Http(routes) => routes.find(request).ok_or(Failure::NoRoute),
-        Protocol::Tcp(_) | Protocol::Udp(_) => Err(Failure::NoRoute),
-    }
 }
 
 /// One of the rule's backends, by weight.

@@ -24,6 +24,7 @@ mod tests;
 
 use std::sync::Arc;
 
+use gateway::matching::OwnedHostName;
 use quinn_proto::crypto::rustls::QuicServerConfig;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::server::ResolvesServerCertUsingSni;
@@ -32,7 +33,7 @@ use rustls::{Error, ProtocolVersion, RootCertStore, ServerConfig};
 
 pub(crate) use hello::{Hello, MOST_HELLO_BYTES};
 pub(crate) use session::Session;
-pub(crate) use sites::{Decryption, Servers, Sites, Treatment};
+pub(crate) use sites::{Decryption, Servers, Site, Sites, Treatment};
 pub(crate) use stream::TlsStream;
 pub(crate) use trust::{QuicSecret, Secret, Security, Trust, Trusts};
 
@@ -63,8 +64,10 @@ fn authorities(roots: &[Box<[u8]>]) -> Result<RootCertStore, Error> {
 
 /// What a client's TLS has told of it.
 pub(crate) struct Greeting {
-    /// The name that it asked for, in lower case (SNI).
-    pub(crate) server_name: Option<Box<str>>,
+    /// The name that it asked for (SNI).
+    pub(crate) server_name: Option<OwnedHostName>,
+    /// The site that its handshake was with. `None`: it is not known yet, and the connection carries nothing.
+    pub(crate) site: Option<Arc<Site>>,
     /// As logs write it; `None`: it is passed through, and not ours to know.
     pub(crate) version: Option<&'static str>,
 }
@@ -72,7 +75,8 @@ pub(crate) struct Greeting {
 impl Greeting {
     /// Of who asks for no name over QUIC, which has one version of TLS.
     pub(crate) fn of_quic() -> Self {
-        Self { server_name: None, version: version_word(Some(ProtocolVersion::TLSv1_3)) }
+        let version = version_word(Some(ProtocolVersion::TLSv1_3));
+        Self { server_name: None, site: None, version }
     }
 }
 

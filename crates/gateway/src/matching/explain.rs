@@ -123,7 +123,7 @@ fn verdict<'t>(
         Why::Chosen
     } else if listener != Some(&entry.listener) {
         Why::OtherListener
-    } else if !hosts.matches(host.as_bytes()) {
+    } else if !hosts.matches(host) {
         Why::OtherHost
     } else if !asked.path.matches(request.path()) {
         Why::OtherPath

@@ -1,6 +1,7 @@
 //! Which hosts and paths are meant, parsed once so that what exists is well formed.
 
 use super::condition::{InvalidPattern, Pattern};
+use super::host::HostName;
 
 /// A Gateway API hostname that a listener or route asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,8 +53,9 @@ impl HostPattern {
         other.covers(self).then(|| self.clone())
     }
 
-    /// Whether a host is meant, which is in lower case and has no dot at its end.
-    pub fn matches(&self, host: &[u8]) -> bool {
+    /// Whether a host is meant.
+    pub fn matches(&self, host: HostName<'_>) -> bool {
+        let host = host.as_bytes();
         match self {
             Self::Any => true,
             Self::Below(name) => {

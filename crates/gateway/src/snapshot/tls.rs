@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::Rule;
-use crate::matching::HostPattern;
+use crate::matching::{HostName, HostPattern};
 
 /// What becomes of TLS connections at a listener.
 #[derive(Clone, Debug, Default)]
@@ -22,8 +22,8 @@ impl ListenerTls {
         Self { sites }
     }
 
-    /// What becomes of a connection that asks for a name, in lower case and without a dot at its end, or for none.
-    pub fn find(&self, name: Option<&[u8]>) -> Option<&TlsSite> {
+    /// What becomes of a connection that asks for a name, or for none.
+    pub fn find(&self, name: Option<HostName<'_>>) -> Option<&TlsSite> {
         self.sites.iter().find(|site| match name {
             Some(name) => site.hosts.matches(name),
             None => site.hosts == HostPattern::Any,

@@ -10,6 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Poll, ready};
 
+use gateway::matching::OwnedHostName;
 use gateway::snapshot::Carried;
 use rustls::HandshakeKind;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
@@ -178,11 +179,12 @@ async fn greet(worker: &Rc<Worker>, client: &mut Client) -> Result<Begun, Unsecu
             Hello::Unfinished => hear(worker, client, &mut said).await?,
         }
     };
-    let greeting = client.greeting.insert(Arc::new(Greeting { server_name, version: None }));
     let live = worker.live();
     let sites =
         live.listener(&client.bound).and_then(|it| it.tls.as_ref()).ok_or(Unsecured::Gone)?;
-    let site = sites.find(greeting.server_name.as_deref());
+    let site = sites.find(server_name.as_ref().map(OwnedHostName::borrowed));
+    let greeting = Greeting { server_name, site: site.cloned(), version: None };
+    client.greeting = Some(Arc::new(greeting));
     let (alert, unsecured) = match site.map(|site| (&site.treatment, &site.carries)) {
         Some((Treatment::PassThrough, _)) => {
             client.buffer = Some(Buffer::holding(said));

@@ -250,10 +250,11 @@ impl Server {
         let presence = {
             let state = &mut *inner.state.borrow_mut();
             let Some(presence) = state.presence.take() else { return };
-            let server_name = settled(&state.proto).and_then(|settled| settled.server_name);
+            let (server_name, site) = settled(&state.proto)
+                .map_or((None, None), |settled| (settled.server_name, Some(settled.site)));
             inner
                 .greeting
-                .get_or_init(|| Arc::new(Greeting { server_name, ..Greeting::of_quic() }));
+                .get_or_init(|| Arc::new(Greeting { server_name, site, ..Greeting::of_quic() }));
             presence
         };
         (self.serve)(presence, connection.clone());

@@ -6,6 +6,7 @@
 use std::any::Any;
 use std::sync::Arc;
 
+use gateway::matching::{HostName, OwnedHostName};
 use quinn_proto::crypto::rustls::QuicServerConfig;
 use quinn_proto::crypto::{
     self, ExportKeyingMaterialError, HeaderKey, KeyPair, Keys, PacketKey, UnsupportedVersion,
@@ -17,7 +18,7 @@ use rustls::quic::{DirectionalKeys, KeyChange, Secrets, ServerConnection, Versio
 
 use crate::live::Bound;
 use crate::quic::closed::description;
-use crate::tls::{Decryption, Hello, MOST_HELLO_BYTES, Treatment, quic_protocol};
+use crate::tls::{Decryption, Hello, MOST_HELLO_BYTES, Site, Treatment, quic_protocol};
 use crate::worker::Shared;
 
 /// The version of QUIC that we speak (RFC 9000).
@@ -41,8 +42,12 @@ impl Answerer {
         Self { shared: Arc::clone(shared), bound: Arc::clone(bound), protocol: quic_protocol() }
     }
 
-    /// Whose connection it is for who asks for `name`, as of now; else the alert for which it is refused.
-    fn site(&self, name: Option<&str>) -> Result<Arc<rustls::ServerConfig>, u8> {
+    /// Returns the site of a client that asks for `name`, as of now, and its configuration; else the alert for which the
+    /// client is refused.
+    fn site(
+        &self,
+        name: Option<HostName<'_>>,
+    ) -> Result<(Arc<Site>, Arc<rustls::ServerConfig>), u8> {
         let live = self.shared.live.load();
         let listener = live.listener(&self.bound).ok_or(description::INTERNAL_ERROR)?;
         let sites = listener.tls.as_ref().ok_or(description::INTERNAL_ERROR)?;
@@ -50,7 +55,8 @@ impl Answerer {
         match &site.treatment {
             Treatment::Decrypt(Decryption { over_quic: Some(config), .. }) => {
                 let is_early = listener.http3.as_ref().is_some_and(|it| it.settings.zero_rtt);
-                Ok(Arc::clone(if is_early { &config.early } else { &config.usual }))
+                let config = if is_early { &config.early } else { &config.usual };
+                Ok((Arc::clone(site), Arc::clone(config)))
             }
             // What is carried as it is we cannot carry over QUIC.
             Treatment::Decrypt(Decryption { over_quic: None, .. }) | Treatment::PassThrough => {
@@ -82,7 +88,8 @@ impl crypto::ServerConfig for Answerer {
 
 /// What a handshake has settled.
 pub(super) struct Settled {
-    pub(super) server_name: Option<Box<str>>,
+    pub(super) server_name: Option<OwnedHostName>,
+    pub(super) site: Arc<Site>,
     pub(super) resumed: bool,
 }
 
@@ -103,6 +110,8 @@ enum Stage {
 /// A handshake with a site.
 struct Talk {
     tls: ServerConnection,
+    server_name: Option<OwnedHostName>,
+    site: Arc<Site>,
     /// The port has been told whom the client asks for.
     announced: bool,
     next: Option<Secrets>,
@@ -119,20 +128,22 @@ impl Session {
     /// Finds who answers, once the ClientHello is whole. What was said so far.
     fn answer(&mut self) -> Result<Option<Vec<u8>>, TransportError> {
         let Stage::Hearing { said, parameters } = &mut self.stage else { return Ok(None) };
-        let Some(name) = greeted(said)? else { return Ok(None) };
-        let config = self.answerer.site(name.as_deref()).map_err(refusal)?;
+        let Some(server_name) = greeted(said)? else { return Ok(None) };
+        let name = server_name.as_ref().map(OwnedHostName::borrowed);
+        let (site, config) = self.answerer.site(name).map_err(refusal)?;
         let mut encoded = Vec::new();
         parameters.write(&mut encoded);
         let tls = ServerConnection::new(config, Version::V1, encoded)
             .map_err(|_unusable| refusal(description::INTERNAL_ERROR))?;
         let said = std::mem::take(said);
-        self.stage = Stage::Talking(Box::new(Talk { tls, announced: false, next: None }));
+        let talk = Talk { tls, server_name, site, announced: false, next: None };
+        self.stage = Stage::Talking(Box::new(talk));
         Ok(Some(said))
     }
 }
 
 /// The name that a client asks for; `None`: its ClientHello is not whole.
-fn greeted(said: &[u8]) -> Result<Option<Option<Box<str>>>, TransportError> {
+fn greeted(said: &[u8]) -> Result<Option<Option<OwnedHostName>>, TransportError> {
     let Some((&[kind, a, b, c], _)) = said.split_first_chunk::<HELLO_HEAD>() else {
         return Ok(None);
     };
@@ -166,9 +177,10 @@ impl crypto::Session for Session {
     }
 
     fn handshake_data(&self) -> Option<Box<dyn Any>> {
-        let tls = &self.talk()?.tls;
+        let Talk { tls, server_name, site, .. } = self.talk()?;
         Some(Box::new(Settled {
-            server_name: tls.server_name().map(Into::into),
+            server_name: server_name.clone(),
+            site: Arc::clone(site),
             resumed: tls.handshake_kind() == Some(HandshakeKind::Resumed),
         }))
     }

@@ -1,5 +1,6 @@
 //! What a client says first: read before it is known who answers, if we do at all.
 
+use gateway::matching::OwnedHostName;
 use rustls::Error;
 use rustls::server::Acceptor;
 
@@ -15,8 +16,11 @@ const HANDSHAKE: u8 = 22;
 pub(crate) enum Hello {
     /// There is more to come.
     Unfinished,
-    /// It asks for this name, in lower case.
-    Greets(Option<Box<str>>),
+    /// It asks for this name (SNI).
+    ///
+    /// RFC 6066 §3 has the name sent without a dot at its end. Some clients send one nevertheless; they are served as if
+    /// they had not, like a request whose Host has one. The name is normalised here, and nowhere else.
+    Greets(Option<OwnedHostName>),
     /// No TLS, but HTTP without it.
     PlainHttp,
     /// It cannot be answered but with these bytes.
@@ -49,7 +53,8 @@ impl Hello {
         }
         match acceptor.accept() {
             Ok(Some(accepted)) => {
-                Self::Greets(accepted.client_hello().server_name().map(Into::into))
+                let hello = accepted.client_hello();
+                Self::Greets(hello.server_name().map(|name| OwnedHostName::new(name.as_bytes())))
             }
             Ok(None) => Self::Unfinished,
             Err((error, mut alert)) => {

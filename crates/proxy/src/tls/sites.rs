@@ -5,11 +5,12 @@
 
 use std::sync::Arc;
 
-use gateway::matching::HostPattern;
-use gateway::snapshot::{Carried, ListenerTls, TlsSite, TlsTerms};
+use gateway::matching::{HostName, HostPattern, Hosts, OwnedHostName};
+use gateway::snapshot::{Carried, ClientCertificates, ListenerTls, TlsSite, TlsTerms};
 use rustls::crypto::CryptoProvider;
 use rustls::{Error, ServerConfig};
 
+use crate::tls::Greeting;
 use crate::tls::certificate::Certificates;
 use crate::tls::clients;
 use crate::tls::provider;
@@ -20,14 +21,19 @@ const REQUEST_PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 /// What we speak over QUIC.
 const QUIC_PROTOCOL: &[u8] = b"h3";
 
-/// The connections of a listener.
-pub(crate) struct Sites(Vec<Site>);
+/// The connections of a listener, by the name that the client asks for.
+pub(crate) struct Sites {
+    all: Vec<Arc<Site>>,
+    by_host: Hosts<Option<Arc<Site>>>,
+}
 
 /// Those for some names.
 pub(crate) struct Site {
     hosts: HostPattern,
     pub(crate) treatment: Treatment,
     pub(crate) carries: Carried,
+    /// As the configuration has them; `None`: connections are passed through.
+    terms: Option<Arc<TlsTerms>>,
 }
 
 /// What is done with the TLS of a connection.
@@ -57,31 +63,75 @@ pub(crate) struct OverQuic {
 }
 
 impl Sites {
+    fn new(all: Vec<Site>) -> Self {
+        let all: Vec<_> = all.into_iter().map(Arc::new).collect();
+        let mut by_host = Hosts::<Option<Arc<Site>>>::default();
+        for site in &all {
+            by_host.entry(&site.hosts).get_or_insert_with(|| Arc::clone(site));
+        }
+        Self { all, by_host }
+    }
+
     /// Whether no name's connections are decrypted here.
     pub(crate) fn only_pass_through(&self) -> bool {
-        self.0.iter().all(|site| matches!(site.treatment, Treatment::PassThrough))
+        self.all.iter().all(|site| matches!(site.treatment, Treatment::PassThrough))
     }
 
-    /// The most specific site for a name in lower case; `None`: the client asked for none.
-    pub(crate) fn find(&self, name: Option<&str>) -> Option<&Site> {
-        self.0.iter().find(|site| match name {
-            Some(name) => site.hosts.matches(name.as_bytes()),
-            None => site.hosts == HostPattern::Any,
-        })
-    }
-
-    /// Whether a request for `host` belongs to another site than the connection for `name` that it came by, as happens when
-    /// clients use a connection for all names of its certificate.
-    pub(crate) fn is_misdirected(&self, name: Option<&str>, host: &[u8]) -> bool {
-        if self.0.len() < 2 || name.is_some_and(|name| host.eq_ignore_ascii_case(name.as_bytes())) {
-            return false;
+    /// The most specific site for a name; `None`: the client asked for none.
+    pub(crate) fn find(&self, name: Option<HostName<'_>>) -> Option<&Arc<Site>> {
+        match name {
+            Some(name) => self.by_host.find(name)?.as_ref(),
+            None => self.all.iter().find(|site| site.hosts == HostPattern::Any),
         }
-        let Ok(host) = str::from_utf8(host) else { return false };
-        let host = host.trim_end_matches('.').to_ascii_lowercase();
-        let wanted = self.find(Some(&host));
-        let here = self.find(name);
-        wanted.is_some_and(|wanted| !here.is_some_and(|here| std::ptr::eq(wanted, here)))
     }
+
+    /// Returns the site of a connection as of now, which is not that of its handshake if the configuration was replaced.
+    /// `None` if there is none, or if it asks clients for more than the handshake did.
+    pub(crate) fn of_connection(&self, greeting: &Greeting) -> Option<&Arc<Site>> {
+        let site = self.find(greeting.server_name.as_ref().map(OwnedHostName::borrowed))?;
+        let of_handshake = greeting.site.as_ref()?;
+        let holds = Arc::ptr_eq(site, of_handshake) || site.accepts_handshake_of(of_handshake);
+        holds.then_some(site)
+    }
+
+    /// Returns true if a request for `host` belongs to another site than the connection that it came by. That happens when
+    /// clients use a connection for all names of its certificate, and when they try to avoid what the other site asks for.
+    ///
+    /// Sites are compared, never names: a site is all that a handshake has proved. A host without a site has no routes.
+    pub(crate) fn is_misdirected(&self, greeting: Option<&Greeting>, host: HostName<'_>) -> bool {
+        let Some(wanted) = self.find(Some(host)) else { return false };
+        // A connection without TLS is older than the configuration.
+        let Some(greeting) = greeting else { return true };
+        let is_wanted = |site: &Arc<Site>| Arc::ptr_eq(site, wanted);
+        // Nothing has been replaced since the handshake, nearly always.
+        let belongs = greeting.site.as_ref().is_some_and(is_wanted)
+            || self.of_connection(greeting).is_some_and(is_wanted);
+        !belongs || !matches!(wanted.carries, Carried::Requests)
+    }
+}
+
+impl Site {
+    /// True if a handshake with the site `earlier` has proved all that this site asks clients for.
+    ///
+    /// Other certificates of ours make no difference, nor do further authorities of clients: to replace either leaves
+    /// connections alone.
+    fn accepts_handshake_of(&self, earlier: &Self) -> bool {
+        let (Some(now), Some(then)) = (&self.terms, &earlier.terms) else {
+            return self.terms.is_none() && earlier.terms.is_none();
+        };
+        match (required_clients(now), required_clients(then)) {
+            (None, _) => true,
+            (Some(_), None) => false,
+            (Some(asked), Some(proved)) => {
+                proved.roots.iter().all(|root| asked.roots.contains(root))
+            }
+        }
+    }
+}
+
+/// What clients must show, where they must show anything.
+fn required_clients(terms: &TlsTerms) -> Option<&ClientCertificates> {
+    terms.clients.as_ref().filter(|clients| clients.required)
 }
 
 /// With what listeners decrypt, as of the last Snapshot.
@@ -114,9 +164,10 @@ impl Servers {
             hosts: asked.hosts.clone(),
             treatment: self.treatment(asked, &before),
             carries: asked.carries.clone(),
+            terms: asked.terminate.clone(),
         };
         let mut sites =
-            |tls: &ListenerTls| Arc::new(Sites(tls.sites.iter().map(&mut site).collect()));
+            |tls: &ListenerTls| Arc::new(Sites::new(tls.sites.iter().map(&mut site).collect()));
         listeners.map(|tls| tls.map(&mut sites)).collect()
     }
 

@@ -2,6 +2,8 @@
 
 /// What is shown to clients, and asked of them.
 mod sites;
+/// Which names belong together.
+mod names;
 /// What is asked of endpoints.
 mod trust;
 /// Without sockets.
@@ -101,8 +103,12 @@ fn sites(servers: &mut Servers, sites: Vec<TlsSite>) -> Arc<Sites> {
     servers.sites([Some(&tls)].into_iter()).remove(0).unwrap()
 }
 
+fn site_of<'s>(sites: &'s Sites, name: &str) -> Option<&'s Arc<Site>> {
+    sites.find(Some(OwnedHostName::new(name.as_bytes()).borrowed()))
+}
+
 fn config(sites: &Sites, name: &str) -> Arc<ServerConfig> {
-    match &sites.find(Some(name)).unwrap().treatment {
+    match &site_of(sites, name).unwrap().treatment {
         Treatment::Decrypt(decryption) => Arc::clone(&decryption.over_tcp),
         Treatment::PassThrough | Treatment::Refuse => panic!("{name} is not decrypted"),
     }

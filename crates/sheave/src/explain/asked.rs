@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use gateway::matching::{PlainRequest, RouteTable};
+use gateway::matching::{OwnedHostName, PlainRequest, RouteTable};
 use gateway::snapshot::{Listener, Protocol};
 
 /// A request that is only thought of.
@@ -14,7 +14,7 @@ pub(super) struct Asked {
     /// Whether it would be sent inside of TLS.
     pub(super) is_https: bool,
     /// The name that TLS would ask for; an address is none.
-    pub(super) server_name: Option<String>,
+    pub(super) server_name: Option<OwnedHostName>,
     /// Whether the port was written.
     is_port_given: bool,
 }
@@ -49,8 +49,7 @@ impl Asked {
             request.host = host_and_port(value)?.0.to_owned();
         }
         let is_address = host.starts_with('[') || host.parse::<IpAddr>().is_ok();
-        let name = host.trim_end_matches('.').to_ascii_lowercase();
-        let server_name = (!is_address).then_some(name);
+        let server_name = (!is_address).then(|| OwnedHostName::new(host.as_bytes()));
         let is_port_given = port.is_some();
         let port = port.unwrap_or(usual_port);
         Ok(Self { request, port, is_https, server_name, is_port_given })

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use gateway::matching::{
-    Conditions, FieldCondition, HostPattern, PathPattern, Unmet, ValuePattern, Verdict, Why,
+    Conditions, FieldCondition, HostPattern, OwnedHostName, PathPattern, Unmet, ValuePattern,
+    Verdict, Why,
 };
 use gateway::snapshot::{
     Allowed, Carried, CongestionControl, EndpointSpec, Filters, HeaderEdits, Http3, ListenerTls,
@@ -22,13 +23,13 @@ pub(super) fn hosts(pattern: &HostPattern) -> String {
 
 /// What TLS makes of a connection, and whether requests come out of it.
 pub(super) fn tls(tls: Option<&ListenerTls>, asked: &Asked) -> (Vec<String>, bool) {
-    let name = asked.server_name.as_deref();
+    let name = asked.server_name.as_ref().map(OwnedHostName::borrowed);
     let line = |text: &str, goes_on| (vec![text.to_owned()], goes_on);
     let site = match (tls, asked.is_https) {
         (None, false) => return (Vec::new(), true),
         (None, true) => return line("none here: the URL must begin with http://", false),
         (Some(_), false) => return line("needed here: the URL must begin with https://", false),
-        (Some(tls), true) => tls.find(name.map(str::as_bytes)),
+        (Some(tls), true) => tls.find(name),
     };
     let Some(site) = site else {
         return line("no certificate is for this name: the connection is refused", false);

@@ -122,8 +122,24 @@ fn a_hello_is_known_when_it_is_whole() {
     for part in 0..said.len() {
         assert_eq!(Hello::parse(&said[..part]), Hello::Unfinished, "{part}");
     }
-    assert_eq!(Hello::parse(&said), Hello::Greets(Some("a.example.com".into())));
+    assert_eq!(Hello::parse(&said), Hello::Greets(Some(OwnedHostName::new(b"a.example.com"))));
     assert_eq!(Hello::parse(b"GET / HTTP/1.1\r\n"), Hello::PlainHttp);
     assert!(matches!(Hello::parse(b"\x16\x03\x01\x00\x04\x02\0\0\0"), Hello::Bad(..)));
     assert!(matches!(Hello::parse(b"\x00\x01\x02\x00\x01\x00"), Hello::Bad(..)));
+}
+
+/// As some clients write it, though RFC 6066 §3 has no dot at the end of a name.
+#[test]
+fn a_server_name_is_normalised_as_it_is_read() {
+    let authority = Authority::new();
+    let (sent, asked) = (b"a.example.comx", b"A.Example.Com.");
+    let mut client = client_session(&authority.trust("a.example.comx", &[], None));
+    client.shake().unwrap();
+    let mut said = client.outgoing;
+    let place = said.windows(sent.len()).position(|window| window == sent).unwrap();
+    said[place..place + sent.len()].copy_from_slice(asked);
+    let normal = Some(OwnedHostName::new(b"a.example.com"));
+    assert_eq!(Hello::parse(&said), Hello::Greets(normal.clone()));
+    // QUIC carries the same message without its record.
+    assert_eq!(Hello::of_message(&said[5..]), Hello::Greets(normal));
 }

@@ -56,29 +56,9 @@ fn one_bad_site_leaves_the_others_alone() {
         vec![site("a.example.com", &[&good]), site("b.example.com", &[&Arc::new(mixed)])],
     );
     meet(&authority.trust("a.example.com", &[], None), config(&sites, "a.example.com"));
-    let bad = sites.find(Some("b.example.com")).unwrap();
+    let bad = site_of(&sites, "b.example.com").unwrap();
     assert!(matches!(bad.treatment, Treatment::Refuse));
-    assert!(sites.find(Some("c.example.com")).is_none() && sites.find(None).is_none());
-}
-
-#[test]
-fn a_request_for_another_site_is_misdirected() {
-    let authority = Authority::new();
-    let certificate = authority.certificate(&["*.example.com"]);
-    let sites = sites(
-        &mut Servers::new(),
-        vec![site("a.example.com", &[&certificate]), site("*.example.com", &[&certificate])],
-    );
-    for (name, host, misdirected) in [
-        ("a.example.com", "A.example.com", false),
-        ("a.example.com", "b.example.com", true),
-        ("b.example.com", "c.example.com", false),
-        ("b.example.com", "a.example.com.", true),
-        // Nobody's: there is no route, which is all there is to say.
-        ("a.example.com", "example.org", false),
-    ] {
-        assert_eq!(sites.is_misdirected(Some(name), host.as_bytes()), misdirected, "{name} {host}");
-    }
+    assert!(site_of(&sites, "c.example.com").is_none() && sites.find(None).is_none());
 }
 
 #[test]

@@ -1,0 +1,239 @@
+//! Laws of names: for any listeners, server names and hosts, a request reaches the routes of the site that its connection's
+//! handshake was with, or none.
+
+use std::sync::LazyLock;
+
+use gateway::matching::{Conditions, Match, PathPattern, PlainRequest, RouteTable};
+use gateway::snapshot::{Protocol, Rule, Transport};
+use proptest::prelude::*;
+
+use super::*;
+use crate::failure::Failure;
+use crate::live::{Bound, LiveListener};
+
+/// What listeners may ask for; `""` is every host.
+const PATTERNS: [&str; 7] = [
+    "",
+    "example.com",
+    "*.example.com",
+    "secure.example.com",
+    "*.secure.example.com",
+    "a.secure.example.com",
+    "example.org",
+];
+
+/// What clients may ask for, before it is spelled in some way.
+const NAMES: [&str; 10] = [
+    "",
+    "example.com",
+    "secure.example.com",
+    "a.secure.example.com",
+    "b.secure.example.com",
+    "other.example.com",
+    "example.org",
+    "example.net",
+    "127.0.0.1",
+    "[2001:db8::1]",
+];
+
+/// What becomes of the connections for a pattern.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    /// They carry requests, of clients that have to show certificates of these authorities; none: of any client.
+    Requests(&'static [usize]),
+    /// They carry requests of clients that are asked for a certificate and may show none.
+    Fallback,
+    Decrypted,
+    PassedThrough,
+}
+
+/// What is served at an address: a kind for each pattern that has a listener.
+type Kinds = [Option<Kind>; PATTERNS.len()];
+
+static AUTHORITIES: LazyLock<[Authority; 2]> =
+    LazyLock::new(|| [Authority::new(), Authority::new()]);
+static CERTIFICATE: LazyLock<Arc<Certificate>> =
+    LazyLock::new(|| AUTHORITIES[0].certificate(&["example.com"]));
+
+fn pattern(place: usize) -> HostPattern {
+    match PATTERNS[place] {
+        "" => HostPattern::Any,
+        text => HostPattern::parse(text).unwrap(),
+    }
+}
+
+fn of_authorities(authorities: &[usize], required: bool) -> Option<ClientCertificates> {
+    let roots: Vec<_> = authorities.iter().map(|it| AUTHORITIES[*it].der.clone()).collect();
+    (!roots.is_empty()).then_some(ClientCertificates { roots, required })
+}
+
+fn made(place: usize, kind: Kind) -> TlsSite {
+    let clients = match kind {
+        Kind::Requests(authorities) => of_authorities(authorities, true),
+        Kind::Fallback => of_authorities(&[0], false),
+        Kind::Decrypted | Kind::PassedThrough => None,
+    };
+    let terms = TlsTerms { certificates: vec![Arc::clone(&CERTIFICATE)], clients };
+    TlsSite {
+        hosts: pattern(place),
+        terminate: (kind != Kind::PassedThrough).then(|| Arc::new(terms)),
+        carries: match kind {
+            Kind::Requests(_) | Kind::Fallback => Carried::Requests,
+            Kind::Decrypted | Kind::PassedThrough => Carried::Connections(None),
+        },
+    }
+}
+
+/// A listener as translation makes it: sites for all TLS, routes for what carries requests. The index of a rule is the place
+/// of its listener's pattern.
+fn listener(kinds: &Kinds) -> LiveListener {
+    let served = || kinds.iter().enumerate().filter_map(|(place, kind)| Some((place, (*kind)?)));
+    let mut all: Vec<_> = served().map(|(place, kind)| made(place, kind)).collect();
+    all.sort_by_key(|site| std::cmp::Reverse(site.hosts.specificity()));
+    let mut routes = RouteTable::default();
+    let path = PathPattern::prefix("/").unwrap();
+    let asked = Arc::new(Match { path, conditions: Conditions::default() });
+    for (place, kind) in served() {
+        if matches!(kind, Kind::Requests(_) | Kind::Fallback) {
+            routes.add_rule(&pattern(place), &HostPattern::Any, &asked, &rule(place));
+        }
+    }
+    let address = "127.0.0.1:443".parse().unwrap();
+    LiveListener {
+        name: "test".into(),
+        bound: Arc::new(Bound::new(0, Transport::Tcp, address, address, 1)),
+        public_port: 443,
+        client: Arc::default(),
+        protocol: Protocol::Http(routes),
+        tls: Some(sites(&mut Servers::new(), all)),
+        http3: None,
+    }
+}
+
+fn rule(index: usize) -> Arc<Rule> {
+    Arc::new(Rule {
+        index,
+        name: format!("{index}").into(),
+        targets: Vec::new(),
+        filters: None,
+        request_timeout: None,
+        attempt_timeout: None,
+        retry: None,
+    })
+}
+
+/// What a handshake for this name leaves behind; `None`: it is refused.
+fn shaken(listener: &LiveListener, server_name: Option<&str>) -> Option<Greeting> {
+    let server_name = server_name.map(|name| OwnedHostName::new(name.as_bytes()));
+    let found = listener.tls.as_ref()?.find(server_name.as_ref().map(OwnedHostName::borrowed))?;
+    let site = Some(Arc::clone(found));
+    Some(Greeting { server_name, site, version: None })
+}
+
+/// The place of the pattern whose routes serve the request.
+fn served(
+    listener: &LiveListener,
+    greeting: Option<&Greeting>,
+    host: &str,
+) -> Result<usize, Failure> {
+    let (method, host, path) = ("GET".to_owned(), host.to_owned(), "/".to_owned());
+    let request = PlainRequest { method, host, path, ..PlainRequest::default() };
+    listener.request_rule(greeting, &request).map(|rule| rule.index)
+}
+
+/// The place of the pattern that a name belongs to, as plainly as it can be said.
+fn place_of(kinds: &Kinds, written: Option<&str>) -> Option<usize> {
+    let Some(written) = written else { return kinds[0].map(|_| 0) };
+    let lower = written.to_lowercase();
+    let name = if written.len() > 254 { "" } else { lower.strip_suffix('.').unwrap_or(&lower) };
+    let is_meant = |place: &usize| match PATTERNS[*place].split_once("*.") {
+        None if PATTERNS[*place].is_empty() => true,
+        None => PATTERNS[*place] == name,
+        Some((_, below)) => name.strip_suffix(below).is_some_and(|front| front.ends_with('.')),
+    };
+    let meant = (0..PATTERNS.len()).filter(|place| kinds[*place].is_some()).filter(is_meant);
+    meant.max_by_key(|place| pattern(*place).specificity())
+}
+
+fn kinds() -> impl Strategy<Value = Kinds> {
+    let kind = prop_oneof![
+        3 => Just(Kind::Requests(&[])),
+        3 => Just(Kind::Requests(&[0])),
+        1 => Just(Kind::Requests(&[1])),
+        1 => Just(Kind::Requests(&[0, 1])),
+        1 => Just(Kind::Fallback),
+        1 => Just(Kind::Decrypted),
+        1 => Just(Kind::PassedThrough),
+    ];
+    proptest::array::uniform7(prop::option::weighted(0.6, kind))
+}
+
+/// A name in some spelling: in any case, with dots at its end, or far too long.
+fn spelled() -> impl Strategy<Value = String> {
+    let dots = prop::sample::select(vec!["", "", ".", ".", "..", "..."]);
+    let name = (prop::sample::select(NAMES.to_vec()), any::<u32>(), dots, 0..20_u8);
+    name.prop_map(|(name, upper, dots, long)| {
+        let in_case = |(place, char): (usize, char)| match upper >> (place % 32) & 1 {
+            0 => char,
+            _ => char.to_ascii_uppercase(),
+        };
+        let name: String = name.chars().enumerate().map(in_case).collect();
+        let front = if long == 0 { "x".repeat(300) + "." } else { String::new() };
+        format!("{front}{name}{dots}")
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_request_reaches_the_routes_of_the_site_of_its_handshake(
+        kinds in kinds(),
+        server_name in prop::option::weighted(0.9, spelled()),
+        other in spelled(),
+        is_same in any::<bool>(),
+    ) {
+        let host = server_name.as_ref().filter(|_| is_same).unwrap_or(&other);
+        let listener = listener(&kinds);
+        let greeting = shaken(&listener, server_name.as_deref());
+        let of_handshake = place_of(&kinds, server_name.as_deref());
+        prop_assert_eq!(greeting.is_some(), of_handshake.is_some());
+        let (Some(greeting), Some(of_handshake)) = (greeting, of_handshake) else { return Ok(()) };
+        let wanted = place_of(&kinds, Some(host));
+        let carries = matches!(kinds[of_handshake], Some(Kind::Requests(_) | Kind::Fallback));
+        let expected = match wanted {
+            None => Err(Failure::NoRoute),
+            Some(wanted) if wanted == of_handshake && carries => Ok(wanted),
+            Some(_) => Err(Failure::Misdirected),
+        };
+        prop_assert_eq!(served(&listener, Some(&greeting), host), expected);
+        // Sites that are made again are the same sites.
+        let again = self::listener(&kinds);
+        prop_assert_eq!(served(&again, Some(&greeting), host), expected);
+        // What came without TLS came before the listener had it.
+        let plain = if wanted.is_some() { Failure::Misdirected } else { Failure::NoRoute };
+        prop_assert_eq!(served(&listener, None, host), Err(plain));
+    }
+
+    #[test]
+    fn a_handshake_opens_no_site_that_asks_for_more(
+        before in kinds(),
+        after in kinds(),
+        server_name in prop::option::weighted(0.9, spelled()),
+        other in spelled(),
+        is_same in any::<bool>(),
+    ) {
+        let host = server_name.as_ref().filter(|_| is_same).unwrap_or(&other);
+        let Some(greeting) = shaken(&listener(&before), server_name.as_deref()) else { return Ok(()) };
+        let Ok(place) = served(&listener(&after), Some(&greeting), host) else { return Ok(()) };
+        prop_assert_eq!(Some(place), place_of(&after, server_name.as_deref()));
+        let shown = place_of(&before, server_name.as_deref()).and_then(|place| before[place]);
+        prop_assert!(shown != Some(Kind::PassedThrough));
+        if let Some(Kind::Requests(asked @ [_, ..])) = after[place] {
+            let Some(Kind::Requests(shown @ [_, ..])) = shown else {
+                return Err(TestCaseError::fail("no certificate was shown"));
+            };
+            prop_assert!(shown.iter().all(|authority| asked.contains(authority)));
+        }
+    }
+}
