@@ -343,6 +343,8 @@ pub(crate) async fn answer(
         return After::Cut;
     };
     let Exchange { request, response, filtering, call, .. } = exchange;
+    // A client of HTTP/1.1 needs another connection, and may not know what a 421 means.
+    request.keep_alive &= failure != Failure::Misdirected;
     response.clear();
     let overloaded = record.backend.as_ref().filter(|_| failure.is_overload()).map(Overloaded::of);
     *call = call.or_else(|| Call::of(request));
