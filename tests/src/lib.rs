@@ -12,6 +12,8 @@ pub mod random;
 pub mod certificates;
 /// TLS by rustls.
 pub mod tls;
+/// TLS clients whose server name is sent as it is written.
+pub mod server_name;
 /// A client that may send slowly, abort, pipeline or be wrong.
 pub mod client;
 /// A server with a behaviour, which keeps the truth that tests assert on.

@@ -28,7 +28,12 @@ pub struct Client {
 impl Client {
     /// A connection to the host `test`.
     pub async fn connect(address: SocketAddr, terms: &Terms) -> Result<Self> {
-        let (endpoint, connecting) = begin(address, terms.quic()?)?;
+        Self::connect_with(address, terms.quic()?).await
+    }
+
+    /// The same, with this configuration of QUIC.
+    pub async fn connect_with(address: SocketAddr, config: quinn::ClientConfig) -> Result<Self> {
+        let (endpoint, connecting) = begin(address, config)?;
         Self::over(endpoint, within("a handshake", connecting).await??).await
     }
 

@@ -4,6 +4,8 @@
 mod handshakes;
 /// Clients that show certificates.
 mod clients;
+/// Names that are written in several ways.
+mod names;
 /// Certificates that change under load.
 mod rotation;
 /// Connections that do nothing, and what they cost.

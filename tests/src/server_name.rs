@@ -1,0 +1,293 @@
+//! TLS clients that send a server name as it is written, also one that rustls would correct or refuse.
+//!
+//! rustls is given a valid name of the same length. Its ClientHello is rewritten on the way out, and so is what it hashes of
+//! it, so that both sides agree on the transcript. The server's certificate has to be for the valid name.
+
+use std::any::Any;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use anyhow::Result;
+use quinn::crypto::rustls::QuicClientConfig;
+use quinn_proto::crypto::{self, ExportKeyingMaterialError, HeaderKey, KeyPair, Keys, PacketKey};
+use quinn_proto::transport_parameters::TransportParameters;
+use quinn_proto::{ConnectError, ConnectionId, Side, TransportError};
+use rustls::client::Resumption;
+use rustls::crypto::aws_lc_rs::{self, cipher_suite};
+use rustls::crypto::{CipherSuiteCommon, CryptoProvider, hash};
+use rustls::pki_types::ServerName;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::version::TLS13;
+use rustls::{ClientConfig, SupportedCipherSuite, Tls13CipherSuite};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use crate::certificates::{Authority, Identity};
+use crate::patience::within;
+
+/// The handshake message that the name is in (RFC 8446 §4).
+const CLIENT_HELLO: u8 = 1;
+
+/// A client of TLS 1.3 that sends one server name byte for byte.
+pub struct LiteralClient {
+    config: ClientConfig,
+    rewrite: Rewrite,
+}
+
+/// A name in place of another of the same length.
+#[derive(Clone)]
+struct Rewrite {
+    valid: Arc<str>,
+    literal: Arc<str>,
+}
+
+/// Returns the name that a certificate has to be for, if `literal` is sent.
+pub fn valid_name(literal: &str) -> String {
+    format!("{}x", &literal[..literal.len() - 1])
+}
+
+impl LiteralClient {
+    /// Trusts this authority, and shows `identity` to a server that asks for a certificate.
+    pub fn new(literal: &str, authority: &Authority, identity: Option<&Identity>) -> Result<Self> {
+        let rewrite = Rewrite { valid: valid_name(literal).into(), literal: literal.into() };
+        let builder = ClientConfig::builder_with_provider(Arc::new(provider(&rewrite)?));
+        let builder = builder.with_protocol_versions(&[&TLS13])?;
+        let mut config = builder.with_root_certificates(authority.roots()).with_no_client_auth();
+        config.resumption = Resumption::disabled();
+        if let Some(identity) = identity {
+            let key = aws_lc_rs::sign::any_supported_type(&identity.key())?;
+            let certified = CertifiedKey::new(identity.chain(), key);
+            config.client_auth_cert_resolver = Arc::new(SingleCertAndKey::from(certified));
+        }
+        Ok(Self { config, rewrite })
+    }
+
+    /// Makes a connection over TCP.
+    pub async fn connect(&self, address: SocketAddr) -> Result<TlsStream<RewritingStream>> {
+        let tcp = TcpStream::connect(address).await?;
+        tcp.set_nodelay(true)?;
+        let name = ServerName::try_from(self.rewrite.valid.to_string())?;
+        let stream = RewritingStream { tcp, rewrite: Some(self.rewrite.clone()) };
+        let connector = TlsConnector::from(Arc::new(self.config.clone()));
+        Ok(within("a handshake", connector.connect(name, stream)).await??)
+    }
+
+    /// As QUIC takes it, for HTTP/3; the name that a connection is made to is ignored.
+    pub fn quic(&self) -> Result<quinn::ClientConfig> {
+        let mut config = self.config.clone();
+        config.alpn_protocols = vec![b"h3".to_vec()];
+        let inner = Arc::new(QuicClientConfig::try_from(config)?);
+        let config = RewritingConfig { inner, rewrite: self.rewrite.clone() };
+        Ok(quinn::ClientConfig::new(Arc::new(config)))
+    }
+}
+
+impl Rewrite {
+    /// Replaces the name in bytes that hold it.
+    fn apply(&self, bytes: &mut [u8]) {
+        let (valid, literal) = (self.valid.as_bytes(), self.literal.as_bytes());
+        if let Some(at) = bytes.windows(valid.len()).position(|window| window == valid) {
+            bytes[at..at + literal.len()].copy_from_slice(literal);
+        }
+    }
+
+    /// Replaces the name in a ClientHello alone: certificates hold it too.
+    fn apply_to_hello(&self, message: &[u8]) -> Vec<u8> {
+        let mut message = message.to_vec();
+        if message.first() == Some(&CLIENT_HELLO) {
+            self.apply(&mut message);
+        }
+        message
+    }
+}
+
+/// The usual provider, which hashes what is sent in place of what rustls believes to be sent.
+fn provider(rewrite: &Rewrite) -> Result<CryptoProvider> {
+    let SupportedCipherSuite::Tls13(usual) = cipher_suite::TLS13_AES_128_GCM_SHA256 else {
+        anyhow::bail!("the suite is one of TLS 1.3");
+    };
+    let inner = usual.common.hash_provider;
+    // What a suite refers to lives for ever; a test makes few.
+    let hash_provider = Box::leak(Box::new(RewritingHash { inner, rewrite: rewrite.clone() }));
+    let suite = Box::leak(Box::new(Tls13CipherSuite {
+        common: CipherSuiteCommon { hash_provider, ..usual.common },
+        ..*usual
+    }));
+    let cipher_suites = vec![SupportedCipherSuite::Tls13(suite)];
+    Ok(CryptoProvider { cipher_suites, ..aws_lc_rs::default_provider() })
+}
+
+struct RewritingHash {
+    inner: &'static dyn hash::Hash,
+    rewrite: Rewrite,
+}
+
+impl hash::Hash for RewritingHash {
+    fn start(&self) -> Box<dyn hash::Context> {
+        Box::new(RewritingContext { inner: self.inner.start(), rewrite: self.rewrite.clone() })
+    }
+
+    fn hash(&self, data: &[u8]) -> hash::Output {
+        self.inner.hash(&self.rewrite.apply_to_hello(data))
+    }
+
+    fn output_len(&self) -> usize {
+        self.inner.output_len()
+    }
+
+    fn algorithm(&self) -> hash::HashAlgorithm {
+        self.inner.algorithm()
+    }
+}
+
+struct RewritingContext {
+    inner: Box<dyn hash::Context>,
+    rewrite: Rewrite,
+}
+
+impl hash::Context for RewritingContext {
+    fn fork_finish(&self) -> hash::Output {
+        self.inner.fork_finish()
+    }
+
+    fn fork(&self) -> Box<dyn hash::Context> {
+        Box::new(Self { inner: self.inner.fork(), rewrite: self.rewrite.clone() })
+    }
+
+    fn finish(self: Box<Self>) -> hash::Output {
+        self.inner.finish()
+    }
+
+    fn update(&mut self, data: &[u8]) {
+        self.inner.update(&self.rewrite.apply_to_hello(data));
+    }
+}
+
+/// A connection that rewrites the first thing that is sent, which holds the ClientHello.
+pub struct RewritingStream {
+    tcp: TcpStream,
+    rewrite: Option<Rewrite>,
+}
+
+impl AsyncRead for RewritingStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        space: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tcp).poll_read(cx, space)
+    }
+}
+
+impl AsyncWrite for RewritingStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let mut bytes = bytes.to_vec();
+        if let Some(rewrite) = &self.rewrite {
+            rewrite.apply(&mut bytes);
+        }
+        let written = Pin::new(&mut self.tcp).poll_write(cx, &bytes);
+        if written.is_ready() {
+            self.rewrite = None;
+        }
+        written
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tcp).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tcp).poll_shutdown(cx)
+    }
+}
+
+struct RewritingConfig {
+    inner: Arc<QuicClientConfig>,
+    rewrite: Rewrite,
+}
+
+impl crypto::ClientConfig for RewritingConfig {
+    fn start_session(
+        self: Arc<Self>,
+        version: u32,
+        _server_name: &str,
+        parameters: &TransportParameters,
+    ) -> Result<Box<dyn crypto::Session>, ConnectError> {
+        let inner = Arc::clone(&self.inner);
+        let inner = inner.start_session(version, &self.rewrite.valid, parameters)?;
+        Ok(Box::new(RewritingSession { inner, rewrite: self.rewrite.clone() }))
+    }
+}
+
+struct RewritingSession {
+    inner: Box<dyn crypto::Session>,
+    rewrite: Rewrite,
+}
+
+impl crypto::Session for RewritingSession {
+    fn initial_keys(&self, id: &ConnectionId, side: Side) -> Keys {
+        self.inner.initial_keys(id, side)
+    }
+
+    fn handshake_data(&self) -> Option<Box<dyn Any>> {
+        self.inner.handshake_data()
+    }
+
+    fn peer_identity(&self) -> Option<Box<dyn Any>> {
+        self.inner.peer_identity()
+    }
+
+    fn early_crypto(&self) -> Option<(Box<dyn HeaderKey>, Box<dyn PacketKey>)> {
+        self.inner.early_crypto()
+    }
+
+    fn early_data_accepted(&self) -> Option<bool> {
+        self.inner.early_data_accepted()
+    }
+
+    fn is_handshaking(&self) -> bool {
+        self.inner.is_handshaking()
+    }
+
+    fn read_handshake(&mut self, bytes: &[u8]) -> Result<bool, TransportError> {
+        self.inner.read_handshake(bytes)
+    }
+
+    fn transport_parameters(&self) -> Result<Option<TransportParameters>, TransportError> {
+        self.inner.transport_parameters()
+    }
+
+    fn write_handshake(&mut self, out: &mut Vec<u8>) -> Option<Keys> {
+        let begun = out.len();
+        let keys = self.inner.write_handshake(out);
+        let message = self.rewrite.apply_to_hello(&out[begun..]);
+        out[begun..].copy_from_slice(&message);
+        keys
+    }
+
+    fn next_1rtt_keys(&mut self) -> Option<KeyPair<Box<dyn PacketKey>>> {
+        self.inner.next_1rtt_keys()
+    }
+
+    fn is_valid_retry(&self, id: &ConnectionId, header: &[u8], payload: &[u8]) -> bool {
+        self.inner.is_valid_retry(id, header, payload)
+    }
+
+    fn export_keying_material(
+        &self,
+        output: &mut [u8],
+        label: &[u8],
+        context: &[u8],
+    ) -> Result<(), ExportKeyingMaterialError> {
+        self.inner.export_keying_material(output, label, context)
+    }
+}
