@@ -14,7 +14,7 @@ use crate::body::{Side, Source, Stop};
 use crate::clock;
 use crate::dial::abandon;
 use crate::dial::attempt::Lease;
-use crate::dial::pool;
+use crate::dial::pool::{self, CompletedExchange};
 use crate::exchange::{After, Exchange, Terms};
 use crate::failure::Failure;
 use crate::forwarded::{PSEUDONYM, via};
@@ -254,19 +254,12 @@ fn lay_down(worker: &Worker, lease: Lease, exchange: &Exchange, terms: &Terms<'_
     let Lease { slot, mut connection, upload_broken, .. } = lease;
     connection.count_written(exchange.upload.written);
     worker.scratch.stock.reclaim(&mut connection.buffer);
-    // What is left is nothing that we asked for.
-    let unasked = connection.buffer.is_some();
-    let reusable = exchange.response.keep_alive
-        && exchange.response.framing != Framing::UntilClose
-        && exchange.upload.is_done()
-        && !upload_broken
-        && !unasked
-        && connection.berth.is_none();
-    if reusable {
-        pool::give_back(&slot.endpoint, connection, terms.is_capped(), now);
-    } else {
-        drop(connection);
-    }
+    let done = CompletedExchange {
+        response: &exchange.response,
+        request_sent: exchange.upload.is_done() && !upload_broken,
+        response_read: exchange.download.has_all(),
+    };
+    pool::give_back(&slot.endpoint, connection, &done, terms.is_capped(), now);
     // The slot goes last: who gets it finds the connection, or may open another.
     slot.free(now);
 }

@@ -195,3 +195,28 @@ async fn upgrades_are_not_copied() -> Result {
     assert_eq!(copy.counts().accepted, 0);
     Ok(())
 }
+
+/// A mirror that switches protocols without being asked: its connection carries neither a copy nor a request.
+#[tokio::test]
+async fn a_mirror_that_switches_protocols_keeps_no_connection() -> Result {
+    let switching =
+        "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n";
+    let app = Endpoint::start(Behaviour::ok()).await?;
+    let copy = Endpoint::start(Behaviour::answering(switching)).await?;
+    let direct = json!({ "type": "PathPrefix", "value": "/direct" });
+    let rules = json!([
+        { "backendRefs": [to("app")], "filters": [mirror("copy")] },
+        { "matches": [{ "path": direct }], "backendRefs": [to("copy")] },
+    ]);
+    // The idle connections of a capped endpoint are common to all workers.
+    let capped = objects::backend_policy("copy", json!({ "maxInFlightPerEndpoint": 4 }));
+    let site = Site::with(rules, &[("app", &app), ("copy", &copy)], &[capped]).await?;
+    let mut client = site.client().await?;
+    ensure!(client.get("/").await?.status() == 200);
+    copy.until("the copy", |counts| counts.requests == 1).await?;
+    site.sheave.idle().await?;
+    ensure!(client.get("/direct").await?.status() == 502);
+    let counts = copy.counts();
+    assert_eq!(counts.accepted, counts.requests, "a tunnel carried another request");
+    Ok(())
+}

@@ -122,3 +122,42 @@ async fn an_abandoned_connection_that_ends_makes_room_for_one() -> Result {
     ensure!(counts.most_in_flight == 1 && counts.most_connections == 1, "{counts:?}");
     Ok(())
 }
+
+const SWITCHING: &str =
+    "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n";
+
+/// A browser tab that is closed during a WebSocket handshake is enough. After the 101 the connection is a tunnel to whatever
+/// the endpoint has switched to: no other client's request may be written into it.
+#[tokio::test]
+async fn a_connection_that_has_switched_protocols_carries_no_other_request() -> Result {
+    let steps = vec![Step::Gate, Step::send(SWITCHING)];
+    let scene = Scene::governed(steps, json!({ "maxInFlightPerEndpoint": 1 })).await?;
+    let mut gone = scene.client().await?;
+    gone.send("GET /chat HTTP/1.1\r\nHost: test\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n")
+        .await?;
+    scene.endpoint().until("the upgrade", |counts| counts.requests == 1).await?;
+    gone.reset();
+
+    let mut next = scene.client().await?;
+    next.send("GET /next HTTP/1.1\r\nHost: test\r\nCookie: secret\r\n\r\n").await?;
+    scene.sheave.waiting(1).await?;
+    scene.endpoint().open_gate(1);
+    scene.endpoint().until("the next request", |counts| counts.requests == 2).await?;
+    assert_eq!(scene.endpoint().counts().accepted, 2, "the tunnel carried another request");
+    Ok(())
+}
+
+/// The same for an endpoint that switches without being asked. A request that is tried again goes by a fresh connection too.
+#[tokio::test]
+async fn a_connection_that_switched_unasked_carries_no_other_request() -> Result {
+    let policy = json!({ "maxInFlightPerEndpoint": 1 });
+    let scene = Scene::governed(vec![Step::send(SWITCHING)], policy).await?;
+    for _ in 0..3 {
+        ensure!(scene.client().await?.get("/").await?.status() == 502);
+    }
+    scene.sheave.idle().await?;
+    let counts = scene.endpoint().counts();
+    ensure!(counts.requests >= 3, "{counts:?}");
+    assert_eq!(counts.accepted, counts.requests, "a tunnel carried another request");
+    Ok(())
+}

@@ -16,7 +16,7 @@ use crate::backend::Current;
 use crate::body::{Pump, Source};
 use crate::clock;
 use crate::dial::attempt::{Lease, poll_head};
-use crate::dial::pool;
+use crate::dial::pool::{self, CompletedExchange};
 use crate::exchange::{Exchange, Terms};
 use crate::failure::Failure;
 use crate::head::{Framing, Method, RequestHead, ResponseHead};
@@ -40,11 +40,12 @@ pub(crate) fn abandon(
     }
     lease.slot.backend.counters[worker.index].abandoned.add(1);
     let until = clock::now() + terms.backend().abandoned_timeout;
+    let upload_broken = lease.upload_broken;
     let rest = Rest {
         lease,
         is_capped: terms.is_capped(),
         request: asking(exchange.request.method),
-        sent_whole: exchange.upload.is_done(),
+        sent_whole: exchange.upload.is_done() && !upload_broken,
         request_bytes: exchange.upload.written,
         response: std::mem::take(&mut exchange.response),
         pump: std::mem::replace(&mut exchange.download, Pump::new()),
@@ -74,7 +75,8 @@ fn asking(method: Method) -> RequestHead {
 }
 
 enum End {
-    Reusable,
+    /// The response has been read to its end.
+    Read,
     Closed,
     TooMuch,
 }
@@ -117,7 +119,7 @@ impl Rest {
     pub(crate) async fn see_out(mut self, worker: &Worker, until: Time) {
         let until = clock::instant(until);
         match timeout_at(until, self.finish(worker)).await {
-            Ok(End::Reusable) => self.lay_down(worker),
+            Ok(End::Read) => self.lay_down(worker),
             Ok(End::TooMuch) if self.is_capped => {
                 let Lease { slot, connection, .. } = self.lease;
                 drop(connection);
@@ -165,26 +167,22 @@ impl Rest {
             pump.poll_discard(cx, &mut source, &worker.scratch)
         });
         match read.await {
-            Ok(()) if self.sent_whole && self.is_reusable() => End::Reusable,
-            Ok(()) => End::Closed,
+            Ok(()) => End::Read,
             Err(crate::body::Stop::TooLarge) => End::TooMuch,
             Err(_) => End::Closed,
         }
-    }
-
-    fn is_reusable(&self) -> bool {
-        let unasked = self.lease.connection.buffer.as_ref().is_some_and(|left| !left.is_empty());
-        self.response.keep_alive
-            && self.response.framing != Framing::UntilClose
-            && !unasked
-            && self.lease.connection.berth.is_none()
     }
 
     fn lay_down(self, worker: &Worker) {
         let Lease { slot, mut connection, .. } = self.lease;
         connection.count_written(self.request_bytes);
         worker.scratch.stock.reclaim(&mut connection.buffer);
-        pool::give_back(&slot.endpoint, connection, self.is_capped, clock::now());
+        let done = CompletedExchange {
+            response: &self.response,
+            request_sent: self.sent_whole,
+            response_read: self.pump.has_all(),
+        };
+        pool::give_back(&slot.endpoint, connection, &done, self.is_capped, clock::now());
         drop(slot);
     }
 }

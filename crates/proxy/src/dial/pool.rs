@@ -19,6 +19,7 @@ use crate::buffer::Buffer;
 use crate::dial::h2;
 use crate::dial::h3::Reach;
 use crate::dial::link::{Berth, Tally};
+use crate::head::{Framing, ResponseHead};
 use crate::observe::EndpointCounters;
 use crate::reachability;
 use crate::stream::Stream;
@@ -100,6 +101,15 @@ pub(crate) struct Wish<'a> {
     pub(crate) replayable: bool,
     pub(crate) settings: &'a BackendSettings,
     pub(crate) now: Time,
+}
+
+/// What a connection has carried last: all that decides whether it is still HTTP and empty.
+pub(crate) struct CompletedExchange<'e> {
+    pub(crate) response: &'e ResponseHead,
+    /// The endpoint has taken the whole request.
+    pub(crate) request_sent: bool,
+    /// The response has been read to its end.
+    pub(crate) response_read: bool,
 }
 
 pub(crate) type Endpoint = balance::Endpoint<EndpointData>;
@@ -217,13 +227,19 @@ pub(crate) fn take(endpoint: &Endpoint, wish: &Wish<'_>) -> Option<Box<Connectio
     }
 }
 
-/// Lays the connection down for the next request.
+/// Returns a connection to the pool if it can carry another request, and closes it otherwise.
+///
+/// This is the only way into the pool, so that no caller can forget a condition.
 pub(crate) fn give_back(
     endpoint: &Endpoint,
     mut connection: Box<Connection>,
+    exchange: &CompletedExchange<'_>,
     capped: bool,
     now: Time,
 ) {
+    if !connection.is_reusable(exchange) {
+        return;
+    }
     connection.idle_since = now;
     connection.served += 1;
     if connection.served > 1 {
@@ -327,6 +343,26 @@ impl Connection {
         Self { berth: Some(berth), ..Self::new(stream, 0, worker, now) }
     }
 
+    /// True if the connection is still HTTP and empty: the next bytes in either direction begin another exchange.
+    fn is_reusable(&self, exchange: &CompletedExchange<'_>) -> bool {
+        let CompletedExchange { response, request_sent, response_read } = exchange;
+        // A 101 is the last of HTTP on the connection, asked for or not; after any other 1xx a response is outstanding.
+        let is_http = response.status >= 200 && !response.upgrade;
+        let is_delimited = match response.framing {
+            Framing::None | Framing::Length(_) | Framing::Chunked => true,
+            Framing::UntilClose | Framing::Stream => false,
+        };
+        let is_empty = self.buffer.as_ref().is_none_or(Buffer::is_empty);
+        is_http
+            && response.keep_alive
+            && is_delimited
+            && *request_sent
+            && *response_read
+            && is_empty
+            // A stream ends with its request.
+            && self.berth.is_none()
+    }
+
     /// Too old, too much used or too long idle by the backend's policy.
     fn is_spent(&self, settings: &BackendSettings, now: Time) -> bool {
         let reached = |limit: Option<Duration>, since| {
@@ -364,4 +400,57 @@ impl Connection {
 /// The data behind a lock stays whole if a holder panics: every change of it is a single push or pop.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use balance::Ledger;
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    /// A connection over a socket of its own.
+    async fn connection() -> Box<Connection> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        Box::new(Connection::new(Stream::Tcp(socket), 0, 0, Time::default()))
+    }
+
+    #[tokio::test]
+    async fn only_a_connection_that_is_http_and_empty_returns_to_the_pool() {
+        let response = |status| ResponseHead { status, keep_alive: true, ..ResponseHead::new() };
+        let framed = |framing| ResponseHead { framing, ..response(200) };
+        let closing = ResponseHead { keep_alive: false, ..response(200) };
+        let switched = ResponseHead { upgrade: true, ..response(101) };
+        let tunnel = ResponseHead { upgrade: true, ..response(200) };
+        for (response, request_sent, response_read, left, is_kept) in [
+            (response(200), true, true, "", true),
+            (response(404), true, true, "", true),
+            (framed(Framing::Length(3)), true, true, "", true),
+            (framed(Framing::Chunked), true, true, "", true),
+            (framed(Framing::UntilClose), true, true, "", false),
+            (framed(Framing::Stream), true, true, "", false),
+            (closing, true, true, "", false),
+            (switched, true, true, "", false),
+            // A 101 that breaks the rules of upgrades, and a response to CONNECT.
+            (response(101), true, true, "", false),
+            (tunnel, true, true, "", false),
+            // No final response has come.
+            (response(0), true, true, "", false),
+            (response(100), true, true, "", false),
+            (response(103), true, true, "", false),
+            (response(200), false, true, "", false),
+            (response(200), true, false, "", false),
+            (response(200), true, true, "HTTP/1.1 200 OK\r\n", false),
+        ] {
+            let mut connection = connection().await;
+            connection.buffer = Some(Buffer::holding(left.as_bytes().to_vec()));
+            let exchange = CompletedExchange { response: &response, request_sent, response_read };
+            let address = "127.0.0.1:1".parse().unwrap();
+            let endpoint = Ledger::new().endpoint(address, || EndpointData::new(1));
+            give_back(&endpoint, connection, &exchange, false, Time::default());
+            let kept = endpoint.data.idle_connections() == 1;
+            assert_eq!(kept, is_kept, "{response:?} {request_sent} {response_read} {left:?}");
+        }
+    }
 }
