@@ -97,7 +97,9 @@ impl Latency {
     pub(crate) fn learn(&self, outcome: &Outcome, now: Time) {
         match outcome.end {
             End::Success => {
-                self.forgive(now);
+                if self.is_blamed() {
+                    self.forgive(now);
+                }
                 if let Some(latency) = outcome.head_after {
                     self.observe(latency, now);
                     self.observe_mean(latency, now);
@@ -146,11 +148,11 @@ impl Latency {
 
     /// Takes one sample in a millisecond, whatever its size, so that the mean is one.
     fn observe_mean(&self, latency: Duration, now: Time) {
-        let silence = since(&self.mean_at, now);
         let samples = self.samples.load(Ordering::Relaxed);
-        if samples > 0 && silence < NEWS {
+        if samples > 0 && is_recent(&self.mean_at, now) {
             return;
         }
+        let silence = since(&self.mean_at, now);
         let before = f32::from_bits(self.mean.load(Ordering::Relaxed));
         let latency = logarithm((nanos(latency) as f32).max(1.0));
         let by_silence = (1.0 - left_of_memory(silence)).min(MEAN_SHARE_AFTER_SILENCE);
@@ -177,19 +179,23 @@ impl Latency {
     fn observe(&self, latency: Duration, now: Time) {
         // Never 0, which stands for nothing.
         let latency = (nanos(latency) as f32).max(1.0);
-        let silence = self.silence(now);
         let before = f32::from_bits(self.estimate.load(Ordering::Relaxed));
         // Every request comes by, and hardly one has news.
-        if latency <= before && silence < NEWS {
+        if latency <= before && is_recent(&self.estimated_at, now) {
             return;
         }
-        let left = left_of_memory(silence);
+        let left = left_of_memory(self.silence(now));
         let before = before * left;
         let estimate = latency.max(before + latency * (1.0 - left));
         self.estimate.store(estimate.to_bits(), Ordering::Relaxed);
         self.estimated_at.store(now.as_nanos(), Ordering::Relaxed);
     }
 
+    fn is_blamed(&self) -> bool {
+        [&self.blame, &self.failing].iter().any(|level| level.load(Ordering::Relaxed) != 0)
+    }
+
+    #[cold]
     fn forgive(&self, now: Time) {
         let blame = self.blame(now);
         if blame > 0.0 {
@@ -233,6 +239,11 @@ fn power(logarithm: f32) -> f32 {
 }
 
 const MANTISSA: f32 = 8_388_608.0;
+
+/// Whether that was less than [`NEWS`] ago.
+fn is_recent(then: &AtomicU64, now: Time) -> bool {
+    now.as_nanos().saturating_sub(then.load(Ordering::Relaxed)) < NEWS.as_nanos() as u64
+}
 
 fn since(then: &AtomicU64, now: Time) -> Duration {
     now.saturating_since(Time::from_nanos(then.load(Ordering::Relaxed)))

@@ -255,7 +255,7 @@ async fn send(
             return Fate::Failed;
         }
     };
-    let lease = Lease { connection, slot, upload_broken: false, head_after: None, until };
+    let lease = Lease::new(slot, connection, until);
     let mut rest = Rest::new(lease, original.request.method, current.limits.cap.is_some());
     let asked = timeout_at(clock::instant(until), rest.ask(worker, &unsent)).await;
     let asked = asked.unwrap_or(Err(Failure::AttemptTimeout));

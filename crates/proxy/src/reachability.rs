@@ -143,7 +143,11 @@ impl Outages {
 impl Outage {
     /// It has not come back, and a backend still names it.
     fn lasts(&self) -> bool {
-        !self.endpoint.is_reachable() && !self.endpoint.data.sharers().is_empty()
+        if self.endpoint.data.sharers().is_empty() {
+            // It may be named again while requests still hold it, and then begins without a mark.
+            self.endpoint.mark_reachable(clock::now());
+        }
+        !self.endpoint.is_reachable()
     }
 }
 

@@ -55,7 +55,8 @@ pub(crate) async fn relay(
     }
     let now = clock::now();
     let conclude = if streams { Slot::conclude_at } else { Slot::conclude_stay };
-    conclude(&lease.slot, now, worker, &terms.current, end, lease.head_after);
+    let head_after = lease.head_by(now);
+    conclude(&lease.slot, now, worker, &terms.current, end, head_after);
     let Err(failure) = result else {
         let whole = exchange.upload.is_read();
         record.ended = Some(now);
@@ -179,6 +180,8 @@ async fn stream(
             let most =
                 if slow_client { terms.client.body_timeout } else { terms.backend().idle_timeout };
             let now = clock::now();
+            // The first look comes at once after the head, of a response that is not whole yet.
+            lease.head_by(now);
             if taken != download.written {
                 taken = download.written;
                 client.takes(now);

@@ -133,14 +133,16 @@ impl<'r> Retries<'r> {
     /// Gives up a response that is asked for again.
     pub(crate) fn instead_of(
         &mut self,
-        lease: Lease,
+        mut lease: Lease,
         worker: &Rc<Worker>,
         exchange: &mut Exchange,
         terms: &Terms<'_>,
     ) -> Next {
         let end = relay::end(&exchange.response);
         let pushback = grpc::ended_by_head(exchange).map(|status| status.pushback);
-        lease.slot.conclude_stay(clock::now(), worker, &terms.current, end, lease.head_after);
+        let now = clock::now();
+        let head_after = lease.head_by(now);
+        lease.slot.conclude_stay(now, worker, &terms.current, end, head_after);
         self.tried.push(Arc::clone(&lease.slot.endpoint));
         exchange.download.start(exchange.response.framing, Framing::None);
         abandon::abandon(worker, lease, exchange, terms);

@@ -43,8 +43,10 @@ pub(crate) struct Lease {
     pub(crate) slot: Slot,
     /// The endpoint took no more of the request's body: the connection cannot be used again.
     pub(crate) upload_broken: bool,
-    /// How long the head of the response took, where the picker wants to know.
+    /// How long the head of the response took, once that is known.
     pub(crate) head_after: Option<Duration>,
+    /// How long it took tells how busy the endpoint is.
+    pub(crate) head_tells: bool,
     /// The response has to be over by then.
     pub(crate) until: Time,
 }
@@ -82,6 +84,19 @@ impl Lease {
 }
 
 impl Lease {
+    pub(crate) fn new(slot: Slot, connection: Box<Connection>, until: Time) -> Self {
+        let (upload_broken, head_tells) = (false, false);
+        Self { connection, slot, upload_broken, head_after: None, head_tells, until }
+    }
+
+    /// How long the head took, if that tells anything: until `now`, unless it was noted before.
+    pub(crate) fn head_by(&mut self, now: Time) -> Option<Duration> {
+        if self.head_tells && self.head_after.is_none() {
+            self.head_after = Some(now.saturating_since(self.slot.started));
+        }
+        self.head_after
+    }
+
     /// The endpoint did not answer in time, which may be because its connection has gone without a word.
     pub(crate) fn doubt(&self, failure: Failure) {
         if failure.end() == End::TimedOut
@@ -170,8 +185,7 @@ pub(crate) async fn attempt(
     let (slot, connection) =
         connection(worker, client, exchange, slot, effort, terms, started).await?;
     slot.asked();
-    let mut lease =
-        Lease { slot, connection, upload_broken: false, head_after: None, until: terms.deadline };
+    let mut lease = Lease::new(slot, connection, terms.deadline);
     let by = |most: Option<Duration>| most.map_or(Time::MAX, |most| started + most);
     lease.until = by(terms.attempt_timeout).min(terms.deadline);
     let patience = by(terms.backend().per_attempt_timeout).min(lease.until);
@@ -190,9 +204,7 @@ pub(crate) async fn attempt(
             // How soon an endpoint leaves HTTP, or begins to answer a stream of messages, does not tell how busy it is.
             let streams =
                 exchange.response.upgrade || exchange.call.is_some() && !exchange.upload.is_read();
-            if !streams {
-                lease.head_after = Some(clock::now().saturating_since(lease.slot.started));
-            }
+            lease.head_tells = !streams;
             return Ok(lease);
         }
         exchange.request.expect_continue &= exchange.response.status != 100;
