@@ -38,4 +38,4 @@ class Calls(Load):
             if call.failed:
                 self.failures.append(f"{call.seconds:.3f} s: {call.code}")
             else:
-                self.answers.append(Answer(call.sent + call.seconds - since, HTTPStatus.OK, call.replica))
+                self.answers.append(Answer(call.sent + call.seconds - since, HTTPStatus.OK, call.replica, call.seconds))

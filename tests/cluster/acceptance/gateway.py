@@ -103,13 +103,18 @@ class GatewayTest(ClusterTest):
         )
         self.address = service[0]["ip"]
 
-    def serve(self, replicas: int, image: Object, route: str = "httproutes", **speaks: str) -> None:
-        """Pods behind a Service, a route and a Gateway, until they answer."""
+    def serve(
+        self, replicas: int, image: Object, route: str = "httproutes", spread: bool = False, **speaks: str
+    ) -> None:
+        """Pods behind a Service, a route and a Gateway, until they answer; spread means at most one more on any node."""
         labels = {"app": "web"}
         template = {
             "metadata": {"labels": labels},
             "spec": {"containers": [image], "terminationGracePeriodSeconds": 10},
         }
+        if spread:
+            even = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule"}
+            template["spec"]["topologySpreadConstraints"] = [{**even, "labelSelector": {"matchLabels": labels}}]
         self.make(
             "deployments", "web", spec={"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
         )
@@ -163,14 +168,15 @@ class GatewayTest(ClusterTest):
         return status.get("observedGeneration", 0) >= generation and counts == [wanted] * 3
 
     @contextmanager
-    def load(self, pause_seconds: float = PAUSE_SECONDS) -> Iterator[Load]:
-        """Under load; nobody's request may fail."""
-        with self.LOAD(self.address, self.host, CLIENTS, pause_seconds) as load:
+    def load(self, pause_seconds: float = PAUSE_SECONDS, clients: int = CLIENTS) -> Iterator[Load]:
+        """Keeps a load up; no request may fail."""
+        with self.LOAD(self.address, self.host, clients, pause_seconds) as load:
             yield load
         problems = load.problems()
-        print(f"{self.id()}: {len(load.answers)} answers, {len(problems)} failures", file=sys.stderr)
+        counts = f"{len(load.answers)} answers, {len(problems)} failures"
+        print(f"{self.id()}: {counts}, longest request {1000 * load.longest():.0f} ms", file=sys.stderr)
         self.assertEqual(problems, [])
-        self.assertGreater(len(load.answers), CLIENTS)
+        self.assertGreater(len(load.answers), clients)
 
 
 def is_ending(pod: Object) -> bool:

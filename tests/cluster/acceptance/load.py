@@ -14,11 +14,13 @@ TIMEOUT_SECONDS = 15.0
 
 @dataclass(frozen=True)
 class Answer:
-    """One request that was answered: when, how, and by which pod."""
+    """One request that was answered: when, how, by which pod, after how long, and why not as it should have been."""
 
     at: float
     status: int
     pod: str
+    seconds: float
+    error: str = ""
 
 
 class Load:
@@ -49,10 +51,14 @@ class Load:
         """When a pod answered for the first time."""
         return min((answer.at for answer in self.answers if answer.pod == pod), default=None)
 
+    def longest(self) -> float:
+        """Seconds that the slowest answered request took."""
+        return max((answer.seconds for answer in self.answers), default=0.0)
+
     def problems(self) -> list[str]:
         """What went wrong, be it a connection or a status."""
-        bad = [f"status {answer.status}" for answer in list(self.answers) if answer.status != http.HTTPStatus.OK]
-        return self.failures + bad
+        bad = [answer for answer in list(self.answers) if answer.status != http.HTTPStatus.OK]
+        return self.failures + [f"{it.seconds:.3f} s: status {it.status}: {it.error}" for it in bad]
 
     def _ask(self) -> None:
         address, host, pause_seconds = self._place
@@ -63,7 +69,9 @@ class Load:
                 connection.request("GET", "/", headers={"Host": host})
                 response = connection.getresponse()
                 body = response.read()
-                self.answers.append(Answer(time.monotonic(), response.status, _pod(body)))
+                now = time.monotonic()
+                error = response.getheader("Proxy-Status", "")
+                self.answers.append(Answer(now, response.status, _pod(body), now - begun, error))
             except (OSError, http.client.HTTPException) as error:
                 self.failures.append(f"{time.monotonic() - begun:.3f} s: {type(error).__name__}: {error}")
                 connection.close()
