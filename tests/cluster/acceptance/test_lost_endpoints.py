@@ -1,0 +1,180 @@
+"""Requests under the default policy while a pod is killed, a node stops, and a Deployment shrinks.
+
+RUNS=10 repeats each test ten times, every time with pods of its own:
+
+    RUNS=10 scripts/acceptance --pattern test_lost_endpoints.py
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import unittest
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.cluster.acceptance import gateway
+from tests.cluster.acceptance.gateway import POD_NAME, GatewayTest, command
+from tests.cluster.acceptance.load import Load
+from tests.cluster.tests import running
+from tests.cluster.tests.running import container
+
+setUpModule = gateway.install
+tearDownModule = running.stop
+
+RUNS = int(os.environ.get("RUNS", "1"))
+CLIENTS = 40
+# Before a fault, and after the last change.
+STEADY_SECONDS = 2.0
+# How long the EndpointSlice still lists a killed pod. A kubelet notices after a second or so.
+UNNOTICED_SECONDS = 3.0
+# A connection to a silent endpoint breaks after 3 s (`timeouts.unacknowledged`); then the request goes elsewhere.
+LONGEST_SECONDS = 4.0
+# The node controller waits for 20 s.
+LEAST_LISTED_SECONDS = 10.0
+
+# Answers after 10 ms. At SIGTERM it ends at once, with requests in flight, as many servers do.
+SERVER = r"""
+import asyncio, json, os, signal
+signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+body = json.dumps({"pod": os.environ["POD_NAME"]})
+response = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+class Connection(asyncio.Protocol):
+    received = b""
+    def connection_made(self, transport):
+        self.transport = transport
+    def data_received(self, data):
+        self.received += data
+        if self.received.endswith(b"\r\n\r\n"):
+            self.received = b""
+            asyncio.get_running_loop().call_later(0.01, self.transport.write, response)
+async def main():
+    server = await asyncio.get_running_loop().create_server(Connection, "", 3000, backlog=1024)
+    await server.serve_forever()
+asyncio.run(main())
+"""
+IMAGE = container(
+    "busybox:1",
+    "python3",
+    "-c",
+    SERVER,
+    env=[POD_NAME],
+    readinessProbe={"tcpSocket": {"port": 3000}, "periodSeconds": 1},
+)
+
+
+def load_tests(loader: unittest.TestLoader, *_: object) -> unittest.TestSuite:
+    return unittest.TestSuite(loader.loadTestsFromTestCase(LostEndpointsTest) for _ in range(RUNS))
+
+
+class LostEndpointsTest(GatewayTest):
+    def setUp(self) -> None:
+        super().setUp()
+        self.serve(3, IMAGE, spread=True)
+
+    def test_no_get_fails_as_a_pod_is_killed_that_its_slice_still_lists(self) -> None:
+        pod, node = next(iter(self.places().items()))
+        with self.clients() as load:
+            time.sleep(STEADY_SECONDS)
+            with paused_kubelet(node):
+                kill(pod)
+                killed = time.monotonic()
+                time.sleep(UNNOTICED_SECONDS)
+                self.assertIn(pod, self.ready())
+                listed = time.monotonic()
+            self.wait(lambda: load.between(listed, time.monotonic())[pod], f"answers from {pod} again")
+            time.sleep(STEADY_SECONDS)
+        late = load.between(killed + LONGEST_SECONDS / 10, listed)
+        self.assertNotIn(pod, late)
+        self.assertGreater(late.total(), CLIENTS)
+        self.assertEqual(len(self.ready()), 3)
+
+    def test_no_get_fails_as_a_node_stops_whose_pods_the_slice_still_lists(self) -> None:
+        # A node with a Sheave takes its clients' connections with it.
+        occupied = set(self.places("sheave-system").values())
+        pod, node = next((pod, node) for pod, node in self.places().items() if node not in occupied)
+        with self.clients() as load:
+            time.sleep(STEADY_SECONDS)
+            stopped = time.monotonic()
+            command("stop-node", node)
+            try:
+                self.wait(lambda: pod not in self.ready(), f"a slice without {pod}")
+                unlisted = time.monotonic()
+                time.sleep(STEADY_SECONDS)
+            finally:
+                started = time.monotonic()
+                command("start-node", node)
+            self.wait(lambda: load.between(started, time.monotonic())[pod], f"answers from {pod} again")
+            time.sleep(STEADY_SECONDS)
+        self.assertLessEqual(load.longest(), LONGEST_SECONDS)
+        tell(f"{self.id()}: the slice listed a silent pod for {unlisted - stopped:.1f} s")
+        self.assertGreater(unlisted - stopped, LEAST_LISTED_SECONDS)
+        self.assertGreater(load.between(stopped + LONGEST_SECONDS, unlisted).total(), CLIENTS)
+        self.assertEqual(len(self.ready()), 3)
+
+    def test_no_get_fails_as_a_deployment_shrinks_to_one_pod_and_grows_again(self) -> None:
+        with self.clients() as load:
+            time.sleep(STEADY_SECONDS)
+            self.scale(1)
+            self.wait(lambda: len(self.places()) == 1, "the end of two pods")
+            time.sleep(STEADY_SECONDS)
+            grown = time.monotonic()
+            self.scale(3)
+            self.wait(lambda: len(load.between(grown, time.monotonic())) == 3, "answers from three pods")
+            time.sleep(STEADY_SECONDS)
+
+    @contextmanager
+    def clients(self) -> Iterator[Load]:
+        """A closed loop: each client sends its next request when it has the last response."""
+        with self.load(pause_seconds=0.0, clients=CLIENTS) as load:
+            yield load
+
+    def places(self, namespace: str = "") -> dict[str, str]:
+        """The node of each pod."""
+        pods = self.api.get(f"/api/v1/namespaces/{namespace or self.namespace}/pods")["items"]
+        return {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in pods}
+
+
+def kill(pod: str) -> None:
+    """Ends a pod's processes with SIGKILL."""
+    name = f"POD_NAME={pod}".encode()
+    pids = [pid for pid, process in processes() if name in words(process / "environ")]
+    if not pids:
+        raise AssertionError(f"pod {pod} has no process")
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+
+
+@contextmanager
+def paused_kubelet(node: str) -> Iterator[None]:
+    """Keeps a node's kubelet from reporting what happens to its pods."""
+    command_line = [b"-m", b"tests.cluster.kubelet", node.encode()]
+    pids = [pid for pid, process in processes() if words(process / "cmdline")[1:4] == command_line]
+    if not pids:
+        raise AssertionError(f"node {node} has no kubelet")
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+def processes() -> Iterator[tuple[int, Path]]:
+    return ((int(path.name), path) for path in Path("/proc").iterdir() if path.name.isdigit())
+
+
+def words(path: Path) -> list[bytes]:
+    """The words of a command line or an environment; none if the process has ended."""
+    try:
+        return path.read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+def tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
