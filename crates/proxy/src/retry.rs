@@ -35,7 +35,7 @@ pub(crate) enum Next {
 pub(crate) struct Retries<'r> {
     rule: &'r Rule,
     backend: &'r BackendRef,
-    /// Attempts after the first, but for those before which nothing had been sent.
+    /// Attempts after the first, but for those before which nothing had been sent, or on a stale connection alone.
     made: u32,
     /// Attempts for which there was no connection.
     unsent: usize,
@@ -64,9 +64,9 @@ impl<'r> Retries<'r> {
         terms: &Terms<'_>,
     ) -> Result<Next, Failure> {
         match lost.retry {
-            // The endpoint is not at fault and sees the request once: that costs no budget, and is always allowed.
+            // The endpoint is not at fault and sees the request once: that costs no budget and is no
+            // attempt of the policy's. A fresh connection cannot be stale, so this has an end.
             Retry::SameEndpoint(slot) if exchange.upload.rewind() => {
-                self.made += 1;
                 self.backend.counters[worker.index].retries.add(1);
                 Ok(Next::Again(slot))
             }
@@ -98,13 +98,17 @@ impl<'r> Retries<'r> {
     }
 
     /// Whether a request that could not be sent may still find an endpoint that takes it: one at which it was not tried,
-    /// or, where the latest was only slow to accept a connection, one of all, with more patience.
+    /// or, where the latest was only slow to accept a connection, one of all, with more patience. An endpoint that has
+    /// left the backend since it was tried does not count against those that are left.
     fn may_find_another(&self, failure: Failure) -> bool {
         let current = self.backend.hold();
         let members = || current.set.members().iter().filter(|member| member.weight > 0);
         let is_tried = |it: &Arc<Endpoint>| self.tried.iter().any(|tried| Arc::ptr_eq(tried, it));
         let all_tried = members().all(|member| is_tried(&member.endpoint));
-        let most = members().count() + usize::from(failure == Failure::ConnectSlow);
+        let is_member =
+            |it: &Arc<Endpoint>| members().any(|member| Arc::ptr_eq(&member.endpoint, it));
+        let left = self.tried.iter().filter(|tried| !is_member(tried)).count();
+        let most = members().count() + left + usize::from(failure == Failure::ConnectSlow);
         self.unsent < most.max(1) && (!all_tried || failure == Failure::ConnectSlow)
     }
 

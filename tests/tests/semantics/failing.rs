@@ -1,13 +1,20 @@
 //! Endpoints that fail: what the client is told, and what is tried again.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use serde_json::json;
+use socket2::{Domain, Socket, Type};
 use tests::configuration::SERVICE;
 use tests::endpoint::{Seen, refusing_address};
 use tests::payload::{self, Digest};
-use tests::{Behaviour, Broken, Configuration, Endpoint, Result, Scene, Sheave, Step, objects};
+use tests::scene::endpoints;
+use tests::{
+    Behaviour, Broken, Client, Configuration, Endpoint, Result, Scene, Sheave, Step, objects,
+};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 /// RFC 9112 §8: the client must see that the response is not whole.
@@ -100,8 +107,60 @@ async fn what_may_be_repeated_is_sent_again_a_few_times() -> Result {
         ensure!(client.get("/").await?.status() == 200);
         ensure!(client.exchange(method, "/drop", &[], b"").await?.status() == 502);
         let attempts = scene.endpoint().counts().requests - 1;
-        ensure!((2..=3).contains(&attempts), "{method}: {attempts} attempts");
+        // Three, and one before them on a connection that was kept.
+        ensure!((2..=4).contains(&attempts), "{method}: {attempts} attempts");
     }
+    Ok(())
+}
+
+/// That a kept connection is found closed is no attempt: endpoints die one after the other, each with idle connections.
+#[tokio::test]
+async fn a_get_outlives_two_of_three_endpoints() -> Result {
+    const ROUNDS: usize = 5;
+    const CLIENTS: usize = 12;
+    let wait = || Step::Wait(Duration::from_millis(20));
+    for _ in 0..ROUNDS {
+        let dying = vec![Step::ReadBody, wait(), Step::CloseFor("/drop"), Step::Answer];
+        let staying = Behaviour::from(vec![Step::ReadBody, wait(), Step::Answer]);
+        let mut servers = endpoints(2, &dying.into()).await?;
+        servers.push(Endpoint::start(staying).await?);
+        let scene = Scene::with(servers, &[], &["--workers", "1"]).await?;
+        for target in ["/", "/drop"] {
+            let address = scene.sheave.address();
+            let get = || async move { Client::connect(address).await?.get(target).await };
+            let clients: JoinSet<_> = (0..CLIENTS).map(|_| get()).collect();
+            for response in clients.join_all().await {
+                let response = response?;
+                ensure!(response.status() == 200, "{target}: {response:?}");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// An endpoint that leaves its backend while a connection to it is attempted stands in the way of no other.
+#[tokio::test]
+async fn a_request_outlives_all_endpoints_that_its_backend_had() -> Result {
+    let full = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    full.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into())?;
+    full.listen(0)?;
+    let address = full.local_addr()?.as_socket().context("an address")?;
+    // There is room for one connection that has not been accepted.
+    let _first = TcpStream::connect(address).await?;
+    let configuration = Configuration::of(&[address])?;
+    let sheave = Sheave::serve(&configuration).await?;
+
+    let mut client = Client::connect(sheave.address()).await?;
+    let get = tokio::spawn(async move { client.get("/").await });
+    sleep(Duration::from_millis(100)).await;
+    let endpoint = Endpoint::start(Behaviour::ok()).await?;
+    configuration.set_endpoints(&[endpoint.address])?;
+    sheave.uses(&[endpoint.address]).await?;
+    ensure!(!get.is_finished(), "it waits for a connection");
+    // The next packet of the attempt is refused.
+    drop(full);
+    let response = get.await??;
+    ensure!(response.status() == 200, "{response:?}");
     Ok(())
 }
 
