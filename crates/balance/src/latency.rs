@@ -35,6 +35,10 @@ const PENALTY: f32 = 16.0;
 const MEAN_SHARE: f32 = 1.0 / 64.0;
 const MEAN_SHARE_AFTER_SILENCE: f32 = 1.0 / 4.0;
 
+/// So many responses at first are not counted in the mean: an endpoint that has started is slow until its caches are filled
+/// and its code is compiled.
+const COLD_SAMPLES: u32 = 16;
+
 /// So many responses make a mean. Until then an endpoint that is cold, and slow for that, counts as usual; and each of
 /// the first ones weighs the same.
 const MEAN_SAMPLES: u32 = 16;
@@ -136,7 +140,8 @@ impl Latency {
     /// What it has shown lately, as pickers compare it between endpoints.
     pub(crate) fn showing(&self, now: Time) -> Showing {
         let mean = f32::from_bits(self.mean.load(Ordering::Relaxed));
-        let is_known = self.samples.load(Ordering::Relaxed) >= MEAN_SAMPLES;
+        let samples = self.samples.load(Ordering::Relaxed);
+        let is_known = samples >= COLD_SAMPLES + MEAN_SAMPLES;
         let refused_at = self.refused_at.load(Ordering::Relaxed);
         let since_refusal = now.saturating_since(Time::from_nanos(refused_at));
         Showing {
@@ -153,14 +158,15 @@ impl Latency {
             return;
         }
         let silence = since(&self.mean_at, now);
+        self.samples.store(samples.saturating_add(1), Ordering::Relaxed);
+        self.mean_at.store(now.as_nanos(), Ordering::Relaxed);
+        let Some(samples) = samples.checked_sub(COLD_SAMPLES) else { return };
         let before = f32::from_bits(self.mean.load(Ordering::Relaxed));
         let latency = logarithm((nanos(latency) as f32).max(1.0));
         let by_silence = (1.0 - left_of_memory(silence)).min(MEAN_SHARE_AFTER_SILENCE);
         let share = by_silence.max(MEAN_SHARE).max(1.0 / (samples as f32 + 1.0));
         let mean = before + (latency - before) * share;
-        self.samples.store(samples.saturating_add(1), Ordering::Relaxed);
         self.mean.store(mean.to_bits(), Ordering::Relaxed);
-        self.mean_at.store(now.as_nanos(), Ordering::Relaxed);
     }
 
     fn failing(&self, now: Time) -> f32 {

@@ -266,11 +266,9 @@ impl<T, N> Queue<T, N> {
         };
         // That leaves the endpoints at which the first has been tried.
         let Claim::But(avoided) = claim else { return None };
-        let own = picker.claim(&self.set, wish);
-        avoided.iter().find_map(|&member| {
-            let spare = own.allows(member) && self.next(member).is_none();
-            if spare { self.set.take(member, cap) } else { None }
-        })
+        let spare: Vec<usize> =
+            avoided.iter().copied().filter(|&member| self.next(member).is_none()).collect();
+        picker.take_beside(&self.set, cap, wish, &|member| !spare.contains(&member))
     }
 
     /// Offers one slot of an endpoint; gives whom to wake. An endpoint that has left the set grants nothing.

@@ -198,10 +198,7 @@ impl Admission {
         {
             return Entry::Slot(endpoint);
         }
-        if waiting == 0
-            && limits.max_waiting == 0
-            && let Some(endpoint) = picker.take_unreachable(set, limits.cap, wish)
-        {
+        if let Some(endpoint) = Self::last_resort(picker, set, limits, wish, waiting) {
             return Entry::Slot(endpoint);
         }
         if let Some(refusal) = self.refuse_at_sight(waiting, limits, wish) {
@@ -272,6 +269,18 @@ impl Admission {
         }
         let now = now();
         self.offer_all(&mut lock(), now)
+    }
+
+    /// Takes a slot at an unreachable endpoint if no endpoint is reachable and there is no queue in which to wait for one.
+    fn last_resort<T>(
+        picker: &mut Picker,
+        set: &EndpointSet<T>,
+        limits: Limits,
+        wish: &Wish<'_, T>,
+        waiting: u32,
+    ) -> Option<Arc<Endpoint<T>>> {
+        let may_wait = waiting > 0 || limits.max_waiting > 0;
+        if may_wait { None } else { picker.take_unreachable(set, limits.cap, wish) }
     }
 
     /// Why a request need not come to the lock, if so: refusing many must not slow down those who are served.
@@ -346,6 +355,10 @@ impl Admission {
         notify: impl FnOnce() -> N,
     ) -> Entry<T, N> {
         if let Some(endpoint) = queue.spare_slot(picker, wish) {
+            return Entry::Slot(endpoint);
+        }
+        let limits = queue.limits();
+        if let Some(endpoint) = Self::last_resort(picker, queue.set(), limits, wish, waiting) {
             return Entry::Slot(endpoint);
         }
         let Some(turned_out) = queue.turn_out_for(&wish.rank, waiting) else {

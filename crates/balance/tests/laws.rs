@@ -30,13 +30,26 @@ const ALGORITHMS: [Algorithm; 6] = [
 /// What a request wishes, by endpoints' numbers.
 #[derive(Clone, Copy, Debug, Default)]
 struct Asks {
-    except: Option<usize>,
+    tried: Tried,
     only: Option<usize>,
     key: Option<u64>,
     priority: Priority,
     route: u64,
     /// How long it can wait; `None`: for ever.
     patience: Option<Duration>,
+}
+
+/// Endpoints at which a request has been tried, the latest one last.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tried {
+    endpoints: [usize; ENDPOINTS],
+    count: usize,
+}
+
+impl Tried {
+    fn as_slice(&self) -> &[usize] {
+        &self.endpoints[..self.count]
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -50,6 +63,11 @@ enum Step {
     Replace {
         weights: [Option<(u32, bool)>; ENDPOINTS],
         limits: Limits,
+    },
+    /// The endpoint is marked unreachable, or reachable.
+    Mark {
+        endpoint: usize,
+        reachable: bool,
     },
     Dispatch,
     /// Time goes by.
@@ -71,17 +89,20 @@ fn limits() -> impl Strategy<Value = Limits> {
 }
 
 fn asks() -> impl Strategy<Value = Asks> {
-    let one = |often| proptest::option::weighted(often, 0..ENDPOINTS);
+    let only = proptest::option::weighted(0.2, 0..ENDPOINTS);
+    let order = Just(std::array::from_fn(|endpoint| endpoint)).prop_shuffle();
+    let count = prop_oneof![6 => Just(0), 4 => 1..=ENDPOINTS];
+    let tried = (order, count).prop_map(|(endpoints, count)| Tried { endpoints, count });
     let key = proptest::option::weighted(0.7, any::<u64>());
     let priority = prop_oneof![3 => Just(3), 1 => Just(1), 1 => Just(6)];
     let priority = priority.prop_map(|number| Priority::new(number).expect("a priority"));
     let patience =
         prop_oneof![3 => Just(None), 1 => (0_u32..20).prop_map(|it| Some(it * MILLISECOND))];
     // What a key binds to instead of the endpoint it failed at is for the pickers' own laws.
-    (one(0.3), one(0.2), key, priority, 0_u64..3, patience).prop_map(
-        |(except, only, key, priority, route, patience)| {
-            let key = key.filter(|_| except.is_none());
-            Asks { except, only, key, priority, route, patience }
+    (tried, only, key, priority, 0_u64..3, patience).prop_map(
+        |(tried, only, key, priority, route, patience)| {
+            let key = key.filter(|_| tried.count == 0);
+            Asks { tried, only, key, priority, route, patience }
         },
     )
 }
@@ -99,6 +120,8 @@ fn step() -> impl Strategy<Value = Step> {
         8 => any::<usize>().prop_map(Step::Release),
         3 => any::<usize>().prop_map(Step::Cancel),
         1 => (weights, limits()).prop_map(|(weights, limits)| Step::Replace { weights, limits }),
+        2 => (0..ENDPOINTS, any::<bool>())
+            .prop_map(|(endpoint, reachable)| Step::Mark { endpoint, reachable }),
         1 => Just(Step::Dispatch),
         4 => (0_u32..5).prop_map(|it| Step::Pass(it * MILLISECOND)),
     ]
@@ -120,9 +143,11 @@ struct World {
     queue: RefCell<Queue<usize, usize>>,
     picker: Picker,
     set: Arc<EndpointSet<usize>>,
+    /// The same without trials, to ask where a key goes.
+    regular: EndpointSet<usize>,
     limits: Limits,
     /// On trial, and tried already.
-    tried: [bool; ENDPOINTS],
+    trial_spent: [bool; ENDPOINTS],
     held: Vec<usize>,
     waiters: Vec<Waiter>,
     next_id: usize,
@@ -144,8 +169,9 @@ impl World {
             queue: RefCell::new(Queue::new(set.clone(), limits)),
             picker: Picker::new(algorithm, 9),
             set,
+            regular: EndpointSet::empty(),
             limits,
-            tried: [false; ENDPOINTS],
+            trial_spent: [false; ENDPOINTS],
             held: Vec::new(),
             waiters: Vec::new(),
             next_id: 0,
@@ -160,6 +186,7 @@ impl World {
             Step::Release(at) => self.release(*at),
             Step::Cancel(at) => self.cancel(*at),
             Step::Replace { weights, limits } => self.replace(weights, *limits),
+            Step::Mark { endpoint, reachable } => self.mark(*endpoint, *reachable),
             Step::Dispatch => {
                 let woken = self.admission.dispatch(|| self.now, || self.queue.borrow_mut());
                 assert_eq!(woken, [], "all that could be given had been given");
@@ -170,14 +197,20 @@ impl World {
     }
 
     fn enter(&mut self, asks: Asks) {
-        let free: Vec<usize> = (0..ENDPOINTS)
+        let mut free: Vec<usize> = (0..ENDPOINTS)
             .filter(|&e| self.has_room(e) && (self.may_use(asks, e) || self.may_try(asks, e)))
             .filter(|&e| !self.waiters.iter().any(|waiter| self.may_use(waiter.asks, e)))
             .collect();
+        if self.is_unreachable() && self.limits.max_waiting == 0 && self.waiters.is_empty() {
+            let is_last_resort =
+                |&e: &usize| self.is_regular(e) && self.is_within_cap(e) && self.may_use(asks, e);
+            free.extend((0..ENDPOINTS).filter(is_last_resort));
+        }
         let room_to_wait = self.waiters.len() < self.limits.max_waiting as usize;
         let id = self.next_id;
         self.next_id += 1;
-        let tried: Vec<_> = asks.except.map(|e| self.endpoints[e].clone()).into_iter().collect();
+        let tried: Vec<_> =
+            asks.tried.as_slice().iter().map(|&e| self.endpoints[e].clone()).collect();
         let wish = Wish {
             tried: &tried,
             only: asks.only.map(|e| &self.endpoints[e]),
@@ -226,7 +259,11 @@ impl World {
                 assert!(!room_to_wait && (free.is_empty() || !self.waiters.is_empty()));
                 let usable = self.set.members().iter().any(|m| m.weight > 0);
                 let nobody = self.limits.max_waiting == 0 && !usable;
-                let expected = if nobody { Refusal::NoEndpoint } else { Refusal::Full };
+                let expected = match nobody {
+                    _ if self.is_unreachable() => Refusal::Unreachable,
+                    true => Refusal::NoEndpoint,
+                    false => Refusal::Full,
+                };
                 assert_eq!(refusal, expected);
                 let lower = self.waiters.iter().any(|it| it.asks.priority > asks.priority);
                 assert!(!lower || self.limits.max_waiting == 0, "a lower one kept its place");
@@ -304,12 +341,34 @@ impl World {
                 ..Member::new(Arc::clone(endpoint), weight)
             })
         };
-        let members = self.endpoints.iter().zip(weights).filter_map(member).collect();
-        self.tried = [false; ENDPOINTS];
+        let members: Vec<_> = self.endpoints.iter().zip(weights).filter_map(member).collect();
+        let regular = |member: &Member<usize>| Member {
+            trial: false,
+            weight: if member.trial { 0 } else { member.weight },
+            ..member.clone()
+        };
+        self.regular = EndpointSet::new(members.iter().map(regular).collect());
+        self.trial_spent = [false; ENDPOINTS];
         self.set = Arc::new(EndpointSet::new(members));
         self.limits = limits;
-        let woken =
-            self.admission.replace(self.set.clone(), limits, self.now, || self.queue.borrow_mut());
+        self.look_again();
+    }
+
+    fn mark(&mut self, endpoint: usize, reachable: bool) {
+        let it = &self.endpoints[endpoint];
+        let before = it.is_reachable();
+        let changed =
+            if reachable { it.mark_reachable(self.now) } else { it.mark_unreachable(self.now) };
+        assert_eq!(changed, before != reachable);
+        if changed {
+            self.look_again();
+        }
+    }
+
+    /// The set in force is put in force, again if it is the same: all who wait look for what may serve them now.
+    fn look_again(&mut self) {
+        let (set, limits) = (self.set.clone(), self.limits);
+        let woken = self.admission.replace(set, limits, self.now, || self.queue.borrow_mut());
         self.granted(woken);
     }
 
@@ -329,6 +388,7 @@ impl World {
             assert!(waiter.ticket.granted().is_none(), "a slot is given once");
             assert!(!self.admission.cancel(&waiter.ticket));
             assert!(self.weight(endpoint) > 0 && self.may_use(waiter.asks, endpoint));
+            assert!(self.endpoints[endpoint].is_reachable(), "an unreachable endpoint is granted");
             self.check_order(&waiter, position, endpoint);
             if let Some(most) = self.endpoints[endpoint].limit(self.limits.cap) {
                 assert!(self.endpoints[endpoint].in_flight() <= most, "over the cap");
@@ -357,8 +417,8 @@ impl World {
     fn takes(&mut self, endpoint: usize) {
         if self.is_on_trial(endpoint) {
             assert_eq!(self.endpoints[endpoint].in_flight(), 1, "a trial is alone");
-            assert!(!self.tried[endpoint], "one trial in each set");
-            self.tried[endpoint] = true;
+            assert!(!self.trial_spent[endpoint], "one trial in each set");
+            self.trial_spent[endpoint] = true;
         }
         self.held.push(endpoint);
     }
@@ -389,38 +449,62 @@ impl World {
         self.weight(endpoint) > 0 && !self.is_on_trial(endpoint)
     }
 
+    fn is_open(&self, endpoint: usize) -> bool {
+        self.is_regular(endpoint) && self.endpoints[endpoint].is_reachable()
+    }
+
+    /// Every endpoint that could be chosen is marked unreachable.
+    fn is_unreachable(&self) -> bool {
+        (0..ENDPOINTS).any(|e| self.is_regular(e)) && !(0..ENDPOINTS).any(|e| self.is_open(e))
+    }
+
     fn has_room(&self, endpoint: usize) -> bool {
-        let in_flight = self.endpoints[endpoint].in_flight();
         if self.is_on_trial(endpoint) {
-            return in_flight == 0 && !self.tried[endpoint];
+            let state = &self.endpoints[endpoint];
+            return state.in_flight() == 0 && state.is_reachable() && !self.trial_spent[endpoint];
         }
+        self.is_open(endpoint) && self.is_within_cap(endpoint)
+    }
+
+    fn is_within_cap(&self, endpoint: usize) -> bool {
         let most = self.endpoints[endpoint].limit(self.limits.cap);
-        self.weight(endpoint) > 0 && most.is_none_or(|most| in_flight < most)
+        most.is_none_or(|most| self.endpoints[endpoint].in_flight() < most)
     }
 
     fn may_use(&self, asks: Asks, endpoint: usize) -> bool {
         match self.bound(asks) {
             Some(only) => endpoint == only,
-            None => Some(endpoint) != self.except(asks),
+            None => !self.excluded(asks).contains(&endpoint),
         }
     }
 
-    /// A key yields to a trial, for who comes while nobody waits but for an endpoint of its own.
+    /// A key yields to a trial.
     fn may_try(&self, asks: Asks, endpoint: usize) -> bool {
         let keyed = asks.only.is_none() && self.home(asks.key).is_some();
-        let alone = self.waiters.iter().all(|waiter| self.bound(waiter.asks).is_some());
-        keyed && alone && self.is_on_trial(endpoint)
+        keyed && self.is_on_trial(endpoint)
     }
 
-    /// The endpoint that it is to be kept from.
-    fn except(&self, asks: Asks) -> Option<usize> {
-        let others = (0..ENDPOINTS).filter(|&e| self.is_regular(e)).count() > 1;
-        asks.except.filter(|_| others)
+    /// The endpoints that it is to be kept from: all that were tried if an untried one can be chosen, else the latest if
+    /// another one can be.
+    fn excluded(&self, asks: Asks) -> Vec<usize> {
+        let mut choices: Vec<usize> = (0..ENDPOINTS).filter(|&e| self.is_open(e)).collect();
+        if choices.is_empty() {
+            choices = (0..ENDPOINTS).filter(|&e| self.is_regular(e)).collect();
+        }
+        let tried = asks.tried.as_slice();
+        let latest = tried.last().copied();
+        if choices.iter().any(|choice| !tried.contains(choice)) {
+            tried.to_vec()
+        } else if choices.iter().any(|&choice| Some(choice) != latest) {
+            latest.into_iter().collect()
+        } else {
+            Vec::new()
+        }
     }
 
     /// The only endpoint that will do.
     fn bound(&self, asks: Asks) -> Option<usize> {
-        let is_well = |&only: &usize| self.is_regular(only) && Some(only) != self.except(asks);
+        let is_well = |&only: &usize| self.is_open(only) && !self.excluded(asks).contains(&only);
         asks.only.filter(is_well).or_else(|| self.home(asks.key))
     }
 
@@ -428,7 +512,17 @@ impl World {
     fn home(&self, key: Option<u64>) -> Option<usize> {
         let key = key.filter(|_| self.picker.algorithm() == Algorithm::Maglev)?;
         let member = self.set.maglev().member(key)?;
-        Some(self.set.members()[member].endpoint.data)
+        let home = self.set.members()[member].endpoint.data;
+        if self.is_open(home) || self.is_unreachable() { Some(home) } else { self.deputy(key) }
+    }
+
+    /// Where a key goes whose own endpoint is unreachable.
+    fn deputy(&self, key: u64) -> Option<usize> {
+        let wish = Wish { key: Some(key), ..Wish::default() };
+        let endpoint = Picker::new(Algorithm::Maglev, 9).take(&self.regular, Cap::None, &wish)?;
+        let nothing_waits = || Box::new(Queue::<_, ()>::new(self.set.clone(), self.limits));
+        Admission::new().release(&endpoint, || self.now, nothing_waits);
+        Some(endpoint.data)
     }
 
     /// Everybody leaves.

@@ -428,6 +428,54 @@ fn who_is_bound_is_in_nobodys_way_and_nobody_barges_in_before_it() {
 }
 
 #[test]
+fn an_endpoint_that_becomes_reachable_serves_a_request_that_comes_at_the_same_moment() {
+    loom::model(|| {
+        let World { first, .. } = World::new();
+        let backend = Backend::new(&first);
+        let endpoint = first.members()[0].endpoint.clone();
+        assert!(endpoint.mark_unreachable(Time::ZERO));
+        let marking = {
+            let (backend, first) = (backend.clone(), first.clone());
+            thread::spawn(move || {
+                assert!(endpoint.mark_reachable(Time::ZERO));
+                backend.replace(&first)
+            })
+        };
+        let entry = backend.enter(&first, "late");
+        let woken = marking.join().unwrap();
+        assert_eq!(woken.len() == 1, matches!(entry, Entry::Waiting { .. }), "woken if it waits");
+        assert!(slot_of(entry).is_some(), "no request sleeps while the slot is free");
+        assert_eq!((in_flight(&first), backend.admission.waiting()), (1, 0));
+    });
+}
+
+#[test]
+fn a_request_that_is_bound_to_an_endpoint_is_served_by_another_once_that_is_unreachable() {
+    loom::model(|| {
+        let World { first, second, both, .. } = World::new();
+        let backend = Backend::new(&both);
+        let (lost, held) = (backend.take(&first), backend.take(&second));
+        let releasing = {
+            let backend = backend.clone();
+            thread::spawn(move || backend.release(&held))
+        };
+        let marking = {
+            let (backend, lost, both) = (backend.clone(), lost.clone(), both.clone());
+            thread::spawn(move || {
+                assert!(lost.mark_unreachable(Time::ZERO));
+                backend.replace(&both)
+            })
+        };
+        let entry = backend.enter_for(&both, Some(&lost), "bound");
+        let woken = releasing.join().unwrap().iter().len() + marking.join().unwrap().len();
+        assert_eq!(woken == 1, matches!(entry, Entry::Waiting { .. }), "woken if it waits");
+        let slot = slot_of(entry).expect("no request sleeps while a slot is free");
+        assert!(std::sync::Arc::ptr_eq(&slot, &second.members()[0].endpoint));
+        assert_eq!((in_flight(&both), backend.admission.waiting()), (2, 0));
+    });
+}
+
+#[test]
 fn an_endpoint_on_trial_is_tried_once() {
     loom::model(|| {
         let World { first, .. } = World::new();

@@ -86,8 +86,63 @@ fn any_algorithm() -> impl Strategy<Value = Algorithm> {
     proptest::sample::select(&ALGORITHMS[..])
 }
 
+/// Endpoints with a weight that are reachable; all that have one if none is.
+fn choices(set: &Set) -> Vec<usize> {
+    let regular = || set.members().iter().filter(|member| member.weight > 0);
+    let reachable = regular().filter(|member| member.endpoint.is_reachable());
+    let reachable: Vec<usize> = reachable.map(|member| member.endpoint.data).collect();
+    match reachable.is_empty() {
+        true => regular().map(|member| member.endpoint.data).collect(),
+        false => reachable,
+    }
+}
+
 proptest! {
     #![proptest_config(config())]
+
+    #[test]
+    fn a_request_goes_to_a_reachable_endpoint_and_back_to_one_only_if_none_is_untried(
+        algorithm in any_algorithm(),
+        weights in weights(8),
+        unreachable in proptest::collection::vec(any::<bool>(), 8),
+        mut tried in Just((0..8_usize).collect::<Vec<_>>()).prop_shuffle(),
+        tries in 0_usize..8,
+        only in proptest::option::of(0_usize..8),
+        keys: bool,
+        seed: u64,
+    ) {
+        let mut ledger = Ledger::new();
+        let set = set(&mut ledger, &weights);
+        let endpoints: Vec<_> =
+            (0..8).map(|number| ledger.endpoint(address(number), || number)).collect();
+        for (endpoint, unreachable) in endpoints.iter().zip(unreachable) {
+            prop_assert_eq!(unreachable && endpoint.mark_unreachable(balance::Time::ZERO), unreachable);
+        }
+        tried.truncate(tries);
+        let choices = choices(&set);
+        let tried_endpoints: Vec<_> = tried.iter().map(|&it| endpoints[it].clone()).collect();
+        let mut picker = Picker::new(algorithm, seed);
+        let wish = Wish {
+            tried: &tried_endpoints,
+            only: only.map(|only| &endpoints[only]),
+            key: keys.then_some(seed),
+            ..Wish::default()
+        };
+        let picked = picker.take(&set, Cap::None, &wish);
+        let is_reachable = choices.iter().any(|&choice| endpoints[choice].is_reachable());
+        prop_assert_eq!(picked.is_some(), is_reachable);
+        if let Some(picked) = picked {
+            release(&picked);
+            let latest = tried.last().copied();
+            let another = choices.iter().any(|&choice| Some(choice) != latest);
+            let untried = choices.iter().any(|choice| !tried.contains(choice));
+            prop_assert!(choices.contains(&picked.data));
+            prop_assert!(!untried || !tried.contains(&picked.data), "it was tried there");
+            prop_assert!(!another || Some(picked.data) != latest, "it was tried there last");
+            let bound = only.filter(|only| choices.contains(only) && !tried.contains(only));
+            prop_assert!(bound.is_none_or(|bound| bound == picked.data), "it is bound");
+        }
+    }
 
     #[test]
     fn every_slot_is_found_and_none_beyond_the_cap(

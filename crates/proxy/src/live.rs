@@ -129,6 +129,12 @@ impl LiveListener {
         }
     }
 
+    /// True if a connection with this handshake, or without TLS, has proved what the listener asks for now.
+    pub(crate) fn accepts_handshake(&self, greeting: Option<&Greeting>) -> bool {
+        let Some(sites) = &self.tls else { return true };
+        greeting.is_some_and(|greeting| sites.of_connection(greeting).is_some())
+    }
+
     /// The rule of a connection that carries no requests.
     pub(crate) fn connection_rule(&self, greeting: Option<&Greeting>) -> Option<&Arc<Rule>> {
         if let (Some(sites), Some(greeting)) = (&self.tls, greeting) {

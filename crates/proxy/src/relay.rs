@@ -339,8 +339,10 @@ pub(crate) async fn answer(
         return After::Cut;
     };
     let Exchange { request, response, filtering, call, .. } = exchange;
-    // A client of HTTP/1.1 needs another connection, and may not know what a 421 means.
-    request.keep_alive &= failure != Failure::Misdirected;
+    if failure == Failure::Misdirected {
+        // If not even requests for its own name are served, a client of HTTP/1.1 had better not keep the connection.
+        request.keep_alive &= client.has_valid_handshake(&worker.live());
+    }
     response.clear();
     let overloaded = record.backend.as_ref().filter(|_| failure.is_overload()).map(Overloaded::of);
     *call = call.or_else(|| Call::of(request));

@@ -41,8 +41,6 @@ pub(crate) struct Backend {
 pub(crate) struct Bill {
     pub(crate) requests: u64,
     pub(crate) retries: u64,
-    /// Requests that were sent elsewhere because their endpoint died with them, beside the budget.
-    pub(crate) resends: u64,
     /// In the calm, by server.
     pub(crate) served: Vec<u64>,
 }

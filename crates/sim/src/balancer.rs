@@ -8,6 +8,7 @@ use balance::{EndpointSet, Ledger, Member};
 
 use crate::backend::Backend;
 use crate::dice::Dice;
+use crate::laws::ResendAccount;
 use crate::plan::Plan;
 use crate::world::Endpoint;
 
@@ -17,6 +18,8 @@ pub(crate) struct Balancer {
     pub(crate) backends: Vec<Backend>,
     /// What has come of requests, by server.
     pub(crate) totals: Vec<Totals>,
+    /// Resends beside the retry budget, by server.
+    pub(crate) resends: Vec<ResendAccount>,
     /// Probes that hold a slot.
     pub(crate) probing: usize,
 }
@@ -29,7 +32,8 @@ impl Balancer {
         let endpoint = |server| ledger.endpoint(address(server), || server);
         let endpoints: Vec<_> = (0..plan.servers.len()).map(endpoint).collect();
         let totals = vec![Totals::default(); endpoints.len()];
-        let mut balancer = Self { endpoints, backends: Vec::new(), totals, probing: 0 };
+        let resends = endpoints.iter().map(|_| ResendAccount::default()).collect();
+        let mut balancer = Self { endpoints, backends: Vec::new(), totals, resends, probing: 0 };
         for backend in &plan.backends {
             let weights: Vec<_> = backend.weights.iter().copied().map(Some).collect();
             let set = balancer.set(&weights);

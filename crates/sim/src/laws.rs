@@ -12,11 +12,17 @@ use crate::world::Endpoint;
 mod line;
 /// What a judgement may do.
 mod verdict;
+/// How a request may be sent again.
+mod retries;
 /// What is true when all is over.
 mod end;
+/// An endpoint that fails attracts no requests.
+mod share;
 
 pub(crate) use end::{keys_stay, shares_match_weights};
 pub(crate) use line::{Grant, Line};
+pub(crate) use retries::{RequestHistory, ResendAccount};
+pub(crate) use share::failures_attract_nothing;
 pub(crate) use verdict::check_verdict;
 
 /// Endpoints and limits, as the queue has them or as a worker still sees them.
@@ -159,20 +165,19 @@ impl View {
         }
     }
 
-    /// All of those that were tried while another is left, else the latest.
+    /// Returns the servers to avoid: all that were tried if an untried one can be chosen, else the latest, unless it is the
+    /// only choice.
     fn excluded(&self, tried: Tried) -> Tried {
-        let regular = || (0..self.parts.len()).filter(|&it| self.parts[it].weight > 0);
-        if regular().count() < 2 {
-            return Tried::default();
-        }
-        let left = |server: &usize| !tried.contains(*server);
-        let open = || regular().filter(|&server| self.reachable[server]);
-        let another_is_left = if open().count() > 0 {
-            open().any(|it| left(&it))
-        } else {
-            regular().any(|it| left(&it))
+        let none_is_open = self.is_unreachable();
+        let is_choice = |server: &usize| {
+            self.is_open(*server) || none_is_open && self.parts[*server].weight > 0
         };
-        if another_is_left { tried } else { tried.only_latest() }
+        let choices: Vec<usize> = (0..self.parts.len()).filter(is_choice).collect();
+        if choices.iter().any(|&server| !tried.contains(server)) {
+            return tried;
+        }
+        let is_another = |&server: &usize| Some(server) != tried.latest;
+        if choices.iter().any(is_another) { tried.only_latest() } else { Tried::default() }
     }
 
     /// Whether a request may be given a slot of this endpoint, which it has taken.
@@ -190,11 +195,32 @@ impl View {
                     Claim::Only(_) => want.only.is_none(),
                 };
         }
-        // Where nothing waits, and nothing reachable is left to the request, it is sent all the same.
-        let is_left = |server: usize| self.is_open(server) && Self::serves(&claim, server);
-        let is_last_resort = self.limits.max_waiting == 0 && !(0..self.parts.len()).any(is_left);
-        let may_reach = self.reachable[server] || is_last_resort;
+        let may_reach = self.reachable[server] || self.is_last_resort();
         part.weight > 0 && may_reach && Self::serves(&claim, server)
+    }
+
+    /// True if a request may be sent to an unreachable endpoint: no endpoint with a weight is reachable, and there is no
+    /// queue in which to wait for one.
+    fn is_last_resort(&self) -> bool {
+        self.limits.max_waiting == 0 && self.is_unreachable()
+    }
+
+    /// True if no request may be sent to the endpoint, because it is marked unreachable and another is reachable.
+    fn is_passed_over(&self, endpoint: &Endpoint) -> bool {
+        !self.reachable[endpoint.data] && !self.is_last_resort()
+    }
+
+    /// True if a request that cannot wait must be sent to an unreachable endpoint, as no other is left.
+    fn has_last_resort(&self, want: Want) -> bool {
+        let claim = self.claim(want);
+        let is_free = |endpoint: &Endpoint| {
+            let server = endpoint.data;
+            let serves = self.parts[server].weight > 0 && Self::serves(&claim, server);
+            serves && self.has_room(endpoint)
+        };
+        let is_known = !matches!(claim, Claim::ByTable(_));
+        let mut endpoints = self.set.members().iter().map(|member| &*member.endpoint);
+        is_known && self.is_last_resort() && endpoints.any(is_free)
     }
 
     fn serves(claim: &Claim, server: usize) -> bool {
@@ -248,12 +274,13 @@ impl View {
 
     /// The endpoints that have a weight and could take one more.
     fn free(&self) -> impl Iterator<Item = &Endpoint> {
-        let has_room = |endpoint: &Endpoint| {
-            most(endpoint, self.limits.cap).is_none_or(|most| endpoint.in_flight() < most)
-        };
         let members = self.set.members().iter();
         let members = members.filter(|member| self.is_open(member.endpoint.data));
-        members.map(|member| &*member.endpoint).filter(move |endpoint| has_room(endpoint))
+        members.map(|member| &*member.endpoint).filter(|endpoint| self.has_room(endpoint))
+    }
+
+    fn has_room(&self, endpoint: &Endpoint) -> bool {
+        most(endpoint, self.limits.cap).is_none_or(|most| endpoint.in_flight() < most)
     }
 
     /// Whether anybody can be given anything.

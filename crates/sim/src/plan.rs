@@ -4,6 +4,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use balance::health::HealthSettings;
+use balance::reachability::LONGEST_PAUSE;
 use balance::retry::RetrySettings;
 use balance::{Algorithm, Cap, Limits};
 
@@ -32,6 +33,8 @@ pub(crate) struct Plan {
     pub(crate) calm: Duration,
     /// How long there are faults.
     pub(crate) safety: Duration,
+    /// The only faults are deaths, of one server at a time while the others could serve everything: no request fails.
+    pub(crate) single_deaths: bool,
 }
 
 /// What stands at an endpoint.
@@ -74,6 +77,10 @@ pub(crate) struct BackendPlan {
 impl Plan {
     /// Requests of the phase with faults, about.
     const REQUESTS: u32 = 4_000;
+    /// In so many seeds of a hundred the only faults are deaths.
+    const SINGLE_DEATHS_PERCENT: u32 = 10;
+    /// How long there are deaths then, in intervals between them.
+    const DEATH_INTERVALS: u32 = 10;
 
     pub(crate) fn draw(dice: &mut Dice) -> Self {
         let usual = Duration::from_micros(u64::from(dice.between(2_000, 50_000)));
@@ -83,7 +90,7 @@ impl Plan {
             (0..dice.between(1, 2)).map(|_| BackendPlan::draw(dice, &servers)).collect();
         let interval: Duration = backends.iter().map(|backend| backend.interval).sum();
         let safety = interval * (Self::REQUESTS / backends.len().pow(2) as u32);
-        Self {
+        let plan = Self {
             balancers: dice.between(1, 3) as usize,
             workers: dice.between(1, 8) as usize,
             tick: usual * dice.between(1, 10),
@@ -91,7 +98,33 @@ impl Plan {
             servers,
             backends,
             safety,
+            single_deaths: false,
+        };
+        let single_deaths = plan.servers.len() > 1 && dice.percent(Self::SINGLE_DEATHS_PERCENT);
+        if single_deaths { plan.with_single_deaths() } else { plan }
+    }
+
+    /// The plan with so little load that one server less is no matter, no limits, nothing but outages to judge by, and
+    /// what holds by default of retries.
+    fn with_single_deaths(mut self) -> Self {
+        let (backends, slowest) = (self.backends.len() as u32, slowest(&self.servers));
+        for backend in &mut self.backends {
+            backend.weights.fill(1);
+            backend.limits.cap = Cap::None;
+            backend.health = HealthSettings { passive: None, active: None, ..backend.health };
+            backend.retry = RetrySettings::default();
+            backend.timeout = slowest * 50;
         }
+        let interval = self.easy_interval() * backends;
+        self.backends.iter_mut().for_each(|backend| backend.interval = interval);
+        self.safety = self.death_interval() * Self::DEATH_INTERVALS;
+        self.calm = self.death_interval();
+        Self { single_deaths: true, ..self }
+    }
+
+    /// Between two deaths, at least: the first server has returned and is readmitted, and what was resent is served.
+    pub(crate) fn death_interval(&self) -> Duration {
+        slowest(&self.servers) * 100 + LONGEST_PAUSE * 2
     }
 
     /// The most time that a request, begun before the faults ended, can keep a thread of a server.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use balance::{Ticket, Time};
 
-use crate::laws::{Grant, Want};
+use crate::laws::{Grant, RequestHistory, Want};
 use crate::world::Endpoint;
 
 /// Which request; its place may serve another later, under another generation.
@@ -35,6 +35,7 @@ pub(crate) struct Request {
     pub(crate) want: Want,
     /// So many have begun.
     pub(crate) attempts: u32,
+    pub(crate) history: RequestHistory,
     pub(crate) client_gone: bool,
 }
 

@@ -12,6 +12,8 @@ use crate::requests::Job;
 
 pub(crate) struct Server {
     fault: Fault,
+    /// When the fault began, or the first of several in a row in which connections could be made all the time.
+    since: Time,
     running: Vec<Job>,
     waiting: VecDeque<Job>,
 }
@@ -75,11 +77,17 @@ pub(crate) enum Reception {
 
 impl Server {
     pub(crate) fn sound() -> Self {
-        Self { fault: Fault::None, running: Vec::new(), waiting: VecDeque::new() }
+        Self {
+            fault: Fault::None,
+            since: Time::ZERO,
+            running: Vec::new(),
+            waiting: VecDeque::new(),
+        }
     }
 
     /// What is under way goes on as it began, but for what a death ends: that is returned.
-    pub(crate) fn suffer(&mut self, fault: Fault) -> Vec<Job> {
+    pub(crate) fn suffer(&mut self, fault: Fault, now: Time) -> Vec<Job> {
+        self.since = self.accepting_since(now).unwrap_or(now);
         self.fault = fault;
         if fault != Fault::Dead {
             return Vec::new();
@@ -194,9 +202,24 @@ impl Server {
         if answers { ProbeResult::Good } else { ProbeResult::Bad }
     }
 
-    /// Whether a connection can be made.
+    pub(crate) fn is_sound(&self) -> bool {
+        self.fault == Fault::None
+    }
+
+    /// True if a connection can be made.
     pub(crate) fn accepts(&self, now: Time) -> bool {
-        !self.refuses(now) && self.fault != Fault::BlackHole
+        self.accepting_since(now).is_some()
+    }
+
+    /// Since when connections can be made; `None` if they cannot.
+    pub(crate) fn accepting_since(&self, now: Time) -> Option<Time> {
+        if self.refuses(now) || self.fault == Fault::BlackHole {
+            return None;
+        }
+        let Fault::Flapping(period) = self.fault else { return Some(self.since) };
+        let period = (period.as_nanos() as u64).max(1);
+        let began = Time::from_nanos(now.as_nanos() / period * period);
+        Some(self.since.max(began))
     }
 
     fn refuses(&self, now: Time) -> bool {

@@ -7,6 +7,7 @@ use std::fmt;
 use std::time::Duration;
 
 use balance::health::ProbeResult;
+use balance::reachability::LONGEST_PAUSE;
 use balance::{End, Time};
 
 use crate::agenda::Agenda;
@@ -131,6 +132,7 @@ impl World {
             self.trace(format_args!("{event:?}"));
             self.happen(event);
             self.balancers.iter().flat_map(|balancer| &balancer.backends).for_each(Backend::check);
+            self.check_readmission();
         }
         self.check_end();
         self.tally
@@ -160,19 +162,47 @@ impl World {
         if self.phase != Phase::Safety {
             return;
         }
+        self.check_counts();
+        if self.plan.single_deaths {
+            return self.single_death();
+        }
         let next = self.dice.exponential(self.plan.calm);
         self.after(next, Event::Fault);
-        self.check_counts();
         match self.dice.below(4) {
             0 => self.reconfigure(),
             _ => {
                 let server = self.dice.below(self.servers.len());
                 let fault = Fault::draw(&mut self.dice, self.now, self.plan.longest_spell());
-                self.trace(format_args!("server {server}: {fault:?}"));
-                for job in self.servers[server].suffer(fault) {
-                    self.after(Duration::from_micros(100), Event::Refuse(job, End::Broken));
-                }
+                self.suffer(server, fault);
             }
+        }
+    }
+
+    /// The dead server returns, or another dies.
+    fn single_death(&mut self) {
+        let interval = self.plan.death_interval();
+        match self.servers.iter().position(|server| !server.is_sound()) {
+            Some(dead) => {
+                self.suffer(dead, Fault::None);
+                self.after(interval, Event::Fault);
+            }
+            None => {
+                let server = self.dice.below(self.servers.len());
+                self.suffer(server, Fault::Dead);
+                self.after(interval / 2, Event::Fault);
+            }
+        }
+    }
+
+    /// Connections break if the server dies.
+    fn suffer(&mut self, server: usize, fault: Fault) {
+        self.trace(format_args!("server {server}: {fault:?}"));
+        for job in self.servers[server].suffer(fault, self.now) {
+            if self.requests.runs(job) {
+                let place = self.requests.known(job.id).place;
+                self.balancers[place.balancer].resends[server].lost();
+            }
+            self.after(Duration::from_micros(100), Event::Refuse(job, End::Broken));
         }
     }
 
@@ -206,7 +236,7 @@ impl World {
             Phase::Safety => {}
             Phase::Recovery => {
                 for server in &mut self.servers {
-                    server.suffer(Fault::None);
+                    server.suffer(Fault::None, self.now);
                 }
                 for place in self.places() {
                     let plan = &self.plan.backends[place.backend];
@@ -222,11 +252,31 @@ impl World {
                     let now = self.now;
                     self.backend(place).check_recovery(now);
                 }
+                let mut endpoints = self.balancers.iter().flat_map(|it| &it.endpoints);
+                let all_are_back = endpoints.all(|endpoint| endpoint.is_reachable());
+                assert!(all_are_back, "an endpoint is still marked unreachable");
                 let rounds = 200 * self.places().len() as u32;
                 self.after(self.plan.easy_interval() * rounds, Event::Enter(Phase::End));
             }
             Phase::End => {}
         }
+    }
+
+    /// An endpoint at which connections can be made is not marked unreachable for longer than the pause between two
+    /// background attempts.
+    fn check_readmission(&self) {
+        for endpoint in self.balancers.iter().flat_map(|balancer| &balancer.endpoints) {
+            let Some(marked_at) = endpoint.unreachable_since() else { continue };
+            let back_at = self.servers[endpoint.data].accepting_since(self.now);
+            let since = back_at.map_or(self.now, |back_at| back_at.max(marked_at));
+            let waits = self.now.saturating_since(since);
+            assert!(waits <= LONGEST_PAUSE, "{endpoint:?} is not readmitted after {waits:?}");
+        }
+    }
+
+    /// A request ends without an answer, and its client is still there: one server alone must not be the reason.
+    fn check_loss(&self) {
+        assert!(!self.plan.single_deaths, "a request fails though all servers but one are sound");
     }
 
     /// Every slot taken is held by somebody.
@@ -249,6 +299,7 @@ impl World {
         }
         for plan in &self.plan.backends {
             laws::keys_stay(plan.algorithm, self.servers.len(), &mut self.dice);
+            laws::failures_attract_nothing(plan, self.plan.workers, &mut self.dice);
         }
     }
 

@@ -211,19 +211,24 @@ impl<T> EndpointSet<T> {
         }
     }
 
-    /// The members among `tried` that are to be avoided: all of them while another one is left, else the latest.
+    /// Returns the members among `tried` that are to be avoided. The choice is among the reachable members, or among all if
+    /// none is reachable. If one of those is untried, all of `tried` are avoided; else the latest one, unless it is the
+    /// only choice.
     fn excluded(&self, tried: &[Arc<Endpoint<T>>]) -> Vec<usize> {
-        if tried.is_empty() || self.regular < 2 {
-            return Vec::new();
-        }
-        let tried: Vec<usize> = tried.iter().filter_map(|known| self.position(known)).collect();
+        let Some(latest) = tried.last() else { return Vec::new() };
+        let latest = self.position(latest);
+        let mut tried: Vec<usize> = tried.iter().filter_map(|known| self.position(known)).collect();
         let all_members = 0..self.members.len();
-        let is_regular = |member: &usize| self.loads.weight(*member) > 0;
-        let is_another = |member: usize| is_regular(&member) && !tried.contains(&member);
-        let another_is_left = all_members.clone().any(|it| is_another(it) && self.is_open(it))
-            || all_members.clone().all(|it| !self.is_open(it))
-                && all_members.clone().any(is_another);
-        if another_is_left { tried } else { tried.last().copied().into_iter().collect() }
+        let none_is_open = !all_members.clone().any(|member| self.is_open(member));
+        let is_choice = |member: &usize| {
+            self.is_open(*member) || none_is_open && self.loads.weight(*member) > 0
+        };
+        let mut choices = all_members.filter(is_choice);
+        if choices.clone().all(|member| tried.contains(&member)) {
+            let another_is_left = choices.any(|member| Some(member) != latest);
+            tried.retain(|&member| another_is_left && Some(member) == latest);
+        }
+        tried
     }
 
     /// True if the member has a weight and is not marked unreachable.

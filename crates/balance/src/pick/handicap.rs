@@ -179,3 +179,6 @@ impl Usual {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -133,6 +133,24 @@ fn a_request_goes_to_each_endpoint_once_before_any_twice() {
 }
 
 #[test]
+fn a_retry_goes_back_to_the_only_reachable_endpoint_rather_than_to_an_unreachable_one() {
+    for algorithm in ALGORITHMS {
+        let mut world = World::new(&[1; 3]);
+        let gone = world.set.members()[2].endpoint.clone();
+        world.become_of(&[(0, 1), (1, 1)]);
+        let mut picker = Picker::new(algorithm, 3);
+        let [first, other] = [0, 1].map(|member| world.set.members()[member].endpoint.clone());
+        other.mark_unreachable(Time::ZERO);
+        for tried in [vec![first.clone()], vec![first.clone(), gone]] {
+            let wish = Wish { tried: &tried, key: Some(7), ..Wish::default() };
+            let again = picker.take(&world.set, Cap::None, &wish).unwrap();
+            assert!(Arc::ptr_eq(&again, &first), "{algorithm:?} after {tried:?}");
+            assert!(picker.take_unreachable(&world.set, Cap::None, &wish).is_none());
+        }
+    }
+}
+
+#[test]
 fn an_unreachable_endpoint_is_passed_over_while_another_is_reachable() {
     for algorithm in ALGORITHMS {
         let world = World::new(&[1; 3]);

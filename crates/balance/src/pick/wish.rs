@@ -13,7 +13,8 @@ use crate::time::Time;
 /// is not on trial.
 pub struct Wish<'a, T> {
     /// Endpoints at which the request has been tried already, the latest one last. None of them is chosen while another
-    /// endpoint with a weight is reachable; if all have been tried, only the latest one is avoided.
+    /// endpoint with a weight is reachable. If all that are reachable have been tried, only the latest one is avoided, and
+    /// not even that if it is alone. If none is reachable, the same holds of all that have a weight.
     pub tried: &'a [Arc<Endpoint<T>>],
     /// The endpoint that the request is bound to, as by a cookie. If it is full, the request waits for it.
     pub only: Option<&'a Arc<Endpoint<T>>>,

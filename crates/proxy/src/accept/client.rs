@@ -185,6 +185,12 @@ impl Client {
         live.listener(&self.bound)
     }
 
+    /// True if the connection is not older than what its listener asks of TLS: requests for its own name can be served.
+    pub(crate) fn has_valid_handshake(&self, live: &Live) -> bool {
+        self.listener(live)
+            .is_some_and(|listener| listener.accepts_handshake(self.greeting.as_deref()))
+    }
+
     /// The connection may be used for another request: by its age, and as long as somebody listens. `live` is what was in
     /// force when this one came.
     pub(crate) fn may_stay(&self, worker: &Worker, live: &Ours, settings: &ClientSettings) -> bool {

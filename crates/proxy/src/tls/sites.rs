@@ -79,9 +79,10 @@ impl Sites {
 
     /// The most specific site for a name; `None`: the client asked for none.
     pub(crate) fn find(&self, name: Option<HostName<'_>>) -> Option<&Arc<Site>> {
-        match name {
-            Some(name) => self.by_host.find(name)?.as_ref(),
-            None => self.all.iter().find(|site| site.hosts == HostPattern::Any),
+        match (name, &*self.all) {
+            (None, all) => all.iter().find(|site| site.hosts == HostPattern::Any),
+            (Some(name), [only]) => only.hosts.matches(name).then_some(only),
+            (Some(name), _) => self.by_host.find(name)?.as_ref(),
         }
     }
 

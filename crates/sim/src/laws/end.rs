@@ -8,7 +8,7 @@ use crate::dice::Dice;
 use crate::plan::BackendPlan;
 
 /// How many standard deviations chance may bring: once in 500 million.
-const DEVIATIONS: f64 = 6.0;
+pub(super) const DEVIATIONS: f64 = 6.0;
 
 /// Each server got its share of the requests in turn or at random; what goes by load or key does not keep to weights.
 pub(crate) fn shares_match_weights(plan: &BackendPlan, workers: usize, served: &[u64]) {

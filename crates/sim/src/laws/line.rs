@@ -61,6 +61,8 @@ impl Line {
                     by_sight || fits(current),
                     "not an endpoint to use, or over the cap: {endpoint:?} for {want:?} by {seen:?}"
                 );
+                let passed_over = seen.is_passed_over(endpoint) && current.is_passed_over(endpoint);
+                assert!(!passed_over, "sent to an unreachable endpoint while another is reachable");
                 let wanted = self.0.iter().any(|waiter| current.wants(waiter.want, endpoint));
                 assert!(!wanted, "barged in before somebody who waits");
             }
@@ -79,6 +81,8 @@ impl Line {
                 let mut free = decides.free();
                 let served = waiting == 0 && free.any(|endpoint| decides.wants(want, endpoint));
                 assert!(!served, "refused though there is a slot");
+                let last_resort = waiting == 0 && decides.has_last_resort(want);
+                assert!(!last_resort, "refused before it was tried at every endpoint");
                 if *refusal == Refusal::Late {
                     return;
                 }
@@ -168,6 +172,7 @@ impl Grant {
     pub(crate) fn shown(&self, endpoint: &Endpoint) {
         let Self { view, want, .. } = self;
         assert!(view.allows(*want, endpoint), "granted an endpoint not to use");
+        assert!(view.reachable[endpoint.data], "granted a slot at an unreachable endpoint");
         let could = |other: &&Want| view.wants(**other, endpoint);
         let party = view.party(*want);
         let passed = self.older.iter().filter(could).any(|&other| view.party(other) == party);

@@ -8,10 +8,23 @@ use balance::{End, Entry, Outcome, Priority, outcome::Testimony};
 
 use super::{Endpoint, Event, Phase, World};
 use crate::dice::Dice;
-use crate::laws::{Tried, Want};
+use crate::laws::{RequestHistory, Tried, Want};
 use crate::plan::BackendPlan;
 use crate::requests::{Id, Job, Place, Request, Stage};
 use crate::server::Reception;
+
+/// How long a connection attempt may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
+
+/// At whose expense a request is sent again.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Payer {
+    /// Nothing was sent.
+    Nobody,
+    /// The endpoint has died with the request.
+    Endpoint,
+    Budget,
+}
 
 impl World {
     pub(super) fn arrive(&mut self, backend: usize) {
@@ -46,7 +59,9 @@ impl World {
             route: u64::from(self.dice.between(1, plan.routes)),
         };
         let stage = Stage::Asks;
-        let request = Request { place, worker, stage, want, attempts: 0, client_gone: false };
+        let history = RequestHistory::default();
+        let request =
+            Request { place, worker, stage, want, attempts: 0, history, client_gone: false };
         let id = self.requests.add(request);
         if faulty && self.dice.percent(plan.leaving_percent) {
             let stays = self.dice.exponential(plan.patience / 2);
@@ -87,6 +102,7 @@ impl World {
     }
 
     fn refused(&mut self, id: Id) {
+        self.check_loss();
         self.tally.refused += 1;
         self.requests.remove(id);
     }
@@ -110,7 +126,12 @@ impl World {
                 self.after(Duration::from_micros(100), Event::Refuse(job, end));
             }
             Reception::Begins => self.serve(server, job),
-            Reception::Swallowed | Reception::Waits => {}
+            // With a kept connection the attempt times out.
+            Reception::Swallowed if self.dice.percent(50) => {}
+            Reception::Swallowed => {
+                self.after(timeout.min(CONNECT_TIMEOUT), Event::Refuse(job, End::ConnectFailed));
+            }
+            Reception::Waits => {}
         }
     }
 
@@ -211,7 +232,7 @@ impl World {
     /// A request whose attempt has ended so is served, tried again, or has failed.
     fn settle(&mut self, id: Id, end: End, endpoint: &Endpoint, in_flight: u32) {
         let (now, server) = (self.now, endpoint.data);
-        let Request { place, attempts, client_gone, .. } = *self.requests.known(id);
+        let Request { place, client_gone, .. } = *self.requests.known(id);
         let calm = self.phase >= Phase::Calm;
         assert!(!calm || end == End::Success, "a request fails though all is well");
         if end == End::Success {
@@ -221,27 +242,38 @@ impl World {
             }
             return self.requests.remove(id);
         }
-        let want = &mut self.requests.known(id).want;
+        let Request { want, history, .. } = self.requests.known(id);
         want.tried.add(server);
-        let tried = want.tried;
+        history.ended(end);
+        let (tried, sent) = (want.tried, history.sent);
         let retry = self.plan.backends[place.backend].retry;
-        let backend = &mut self.balancers[place.balancer].backends[place.backend];
-        // Nothing was sent: the request goes to the next endpoint, at nobody's expense.
-        let unsent = end == End::ConnectFailed && backend.current.untried(tried) > 0;
-        let resent = end == End::Broken
-            && attempts < retry.attempts.get()
-            && endpoint.resends.takes(in_flight, now);
-        let again = !client_gone
-            && (unsent
-                || resent
-                || attempts < retry.attempts.get() && backend.may_retry(&retry, now));
-        if !again {
+        let balancer = &mut self.balancers[place.balancer];
+        let backend = &mut balancer.backends[place.backend];
+        let payer = if client_gone {
+            None
+        } else if end == End::ConnectFailed {
+            (backend.current.untried(tried) > 0).then_some(Payer::Nobody)
+        } else if sent >= retry.attempts.get() {
+            None
+        } else if end == End::Broken && endpoint.resends.takes(in_flight, now) {
+            balancer.resends[server].resend(in_flight, now);
+            Some(Payer::Endpoint)
+        } else {
+            backend.may_retry(&retry, now).then_some(Payer::Budget)
+        };
+        let Some(payer) = payer else {
+            if !client_gone {
+                history.fails(tried, &backend.current);
+                self.check_loss();
+            }
             self.tally.failed += 1;
             return self.requests.remove(id);
-        }
-        backend.bill.resends += u64::from(resent);
+        };
+        history.budgeted += u32::from(payer == Payer::Budget);
         self.tally.retried += 1;
-        let wait = if unsent { Duration::ZERO } else { backend.backoff(&retry, attempts) };
+        // The first retry is made at once.
+        let waits = end != End::ConnectFailed && sent > 1;
+        let wait = if waits { backend.backoff(&retry, sent - 1) } else { Duration::ZERO };
         self.after(wait, Event::Ask(id));
     }
 
@@ -265,6 +297,7 @@ impl World {
         let backend = &mut self.balancers[place.balancer].backends[place.backend];
         match backend.give_up(id, ticket) {
             None => {
+                self.check_loss();
                 self.tally.out_of_patience += 1;
                 self.requests.remove(id);
             }
