@@ -66,17 +66,15 @@ async fn one_that_fails_in_a_row_gets_nothing_more() -> Result {
 }
 
 #[tokio::test]
-async fn one_that_refuses_connections_is_ejected_and_nobody_notices() -> Result {
-    let passive =
-        json!({ "consecutiveFailures": 3, "baseEjectionTime": "1h", "maxEjectionTime": "1h" });
-    let mut scene = two(Behaviour::ok(), json!({ "health": { "passive": passive } })).await?;
+async fn one_that_refuses_connections_is_unreachable_and_no_request_fails() -> Result {
+    let mut scene = two(Behaviour::ok(), json!({})).await?;
     let address = scene.endpoints[0].address;
     scene.endpoints[0] = Endpoint::start(Behaviour::ok()).await?;
     scene.endpoints[0].address = address;
     for method in ["GET", "POST"] {
         assert_eq!(statuses(&scene, method, 10).await?, [200; 10]);
     }
-    drive_until(&scene, 0, "ejected").await
+    drive_until(&scene, 0, "unreachable").await
 }
 
 #[tokio::test]
@@ -176,9 +174,10 @@ async fn probes_never_push_an_endpoint_over_its_cap() -> Result {
 async fn a_status_is_tried_again_if_the_policy_says_so() -> Result {
     let retry = json!({ "statuses": [503], "backoffBase": "1ms", "budgetFloorPerSecond": 1000 });
     let scene = two(Behaviour::answering(UNAVAILABLE), json!({ "retry": retry })).await?;
+    // Before the endpoint is known to fail, and gets less than its turn.
+    let posts = statuses(&scene, "POST", 4).await?;
+    assert_eq!(posts.iter().filter(|status| **status == 503).count(), 2, "a POST is sent once");
     assert_eq!(statuses(&scene, "GET", 20).await?, [200; 20]);
-    let posts = statuses(&scene, "POST", 20).await?;
-    assert_eq!(posts.iter().filter(|status| **status == 503).count(), 10, "a POST is sent once");
     Ok(())
 }
 
@@ -186,19 +185,21 @@ async fn a_status_is_tried_again_if_the_policy_says_so() -> Result {
 async fn an_attempt_that_takes_too_long_is_made_elsewhere() -> Result {
     let policy = json!({ "timeouts": { "perAttempt": "50ms" } });
     let scene = two(vec![Step::ReadBody, Step::Hold], policy).await?;
-    assert_eq!(statuses(&scene, "GET", 10).await?, [200; 10]);
+    // Before the endpoint is known to fail, and gets less than its turn.
     let posts = statuses(&scene, "POST", 4).await?;
     assert_eq!(posts.iter().filter(|status| **status == 504).count(), 2, "{posts:?}");
+    assert_eq!(statuses(&scene, "GET", 10).await?, [200; 10]);
     Ok(())
 }
 
 #[tokio::test]
-async fn without_a_budget_nothing_is_tried_again() -> Result {
+async fn without_a_budget_only_what_was_in_flight_at_a_death_is_tried_again() -> Result {
     let policy = json!({ "retry": { "budgetPercent": 0, "budgetFloorPerSecond": 0 } });
     let scene = two(vec![Step::ReadBody, Step::Close], policy).await?;
-    let statuses = statuses(&scene, "GET", 10).await?;
-    assert_eq!(statuses.iter().filter(|status| **status == 502).count(), 5, "{statuses:?}");
-    assert_eq!(scene.sheave.sum("sheave_backend_retries_refused_total").await?, 5.0);
+    // The endpoint gets every other one: its first broken connection may be its death, its second may not.
+    let statuses = statuses(&scene, "GET", 4).await?;
+    assert_eq!(statuses.iter().filter(|status| **status == 502).count(), 1, "{statuses:?}");
+    assert_eq!(scene.sheave.sum("sheave_backend_retries_refused_total").await?, 1.0);
     Ok(())
 }
 

@@ -306,10 +306,14 @@ async fn examine(backend: &Arc<Backend>, endpoint: &Arc<Endpoint>, current: &Cur
 }
 
 /// A slot that a probe holds; an uncapped endpoint has none to hold.
-struct ProbeSlot<'a>(Option<(&'a Backend, &'a Endpoint)>);
+pub(crate) struct ProbeSlot<'a>(Option<(&'a Backend, &'a Endpoint)>);
 
 impl<'a> ProbeSlot<'a> {
-    fn take(backend: &'a Backend, endpoint: &'a Endpoint, current: &Current) -> Option<Self> {
+    pub(crate) fn take(
+        backend: &'a Backend,
+        endpoint: &'a Endpoint,
+        current: &Current,
+    ) -> Option<Self> {
         let cap = current.limits.cap;
         if cap == Cap::None {
             return Some(Self(None));

@@ -22,6 +22,7 @@ use crate::backend::Backend;
 use crate::clock;
 use crate::dial::connect;
 use crate::dial::pool::{Endpoint, lock};
+use crate::health::ProbeSlot;
 use crate::probe;
 use crate::tls::Security;
 use crate::worker::Shared;
@@ -277,6 +278,24 @@ async fn connect(backend: &Backend, endpoint: &Endpoint, depth: Depth) -> Result
     if backend.key.transport == Transport::Udp {
         return refuses_no_datagram(endpoint.address).await;
     }
+    // A capped endpoint has no more connections than slots, and this is one.
+    let _slot = match depth {
+        Depth::Connection => match ProbeSlot::take(backend, endpoint, &current) {
+            Some(slot) => Some(slot),
+            // It is full, so that no request waits for the result.
+            None => return Ok(()),
+        },
+        Depth::Handshake => {
+            let limit = endpoint.limit(current.limits.cap).unwrap_or(u32::MAX);
+            if endpoint.in_flight() >= limit {
+                return Err("its slots are taken");
+            }
+            if current.limits.cap.is_some() {
+                endpoint.data.close_one();
+            }
+            None
+        }
+    };
     let over_tcp = async {
         let begun = clock::now();
         let socket = TcpStream::connect(endpoint.address).await.map_err(|error| {

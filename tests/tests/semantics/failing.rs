@@ -201,7 +201,7 @@ async fn another_endpoint_serves_what_one_refused() -> Result {
     let serving = Endpoint::start(Behaviour::ok()).await?;
     let configuration = Configuration::of(&[refusing_address().await?, serving.address])?;
     let sheave = Sheave::serve(&configuration).await?;
-    let mut client = tests::Client::connect(sheave.address()).await?;
+    let mut client = Client::connect(sheave.address()).await?;
     for _ in 0..20 {
         // Not a byte was sent, so that any request may be tried again.
         ensure!(client.post("/", b"hello").await?.status() == 200);
@@ -213,7 +213,7 @@ async fn another_endpoint_serves_what_one_refused() -> Result {
 async fn all_refusing_is_a_bad_gateway() -> Result {
     let configuration = Configuration::of(&[refusing_address().await?])?;
     let sheave = Sheave::serve(&configuration).await?;
-    let response = tests::Client::connect(sheave.address()).await?.get("/").await?;
+    let response = Client::connect(sheave.address()).await?.get("/").await?;
     ensure!(response.status() == 502, "{response:?}");
     let reason = response.field("proxy-status").unwrap_or_default();
     ensure!(reason.contains("connection_refused"), "{reason}");
@@ -295,7 +295,7 @@ async fn a_rule_that_leads_nowhere_is_500() -> Result {
     main.extend(objects::slices(SERVICE, &[endpoint.address]));
     configuration.write("main.yaml", &main)?;
     let sheave = Sheave::serve(&configuration).await?;
-    let response = tests::Client::connect(sheave.address()).await?.get("/").await?;
+    let response = Client::connect(sheave.address()).await?.get("/").await?;
     ensure!(response.status() == 500, "{response:?}");
     ensure!(response.head.has("proxy-status"), "{response:?}");
     Ok(())
@@ -318,7 +318,7 @@ async fn weights_share_out_requests() -> Result {
     }
     configuration.write("main.yaml", &main)?;
     let sheave = Sheave::serve(&configuration).await?;
-    let mut client = tests::Client::connect(sheave.address()).await?;
+    let mut client = Client::connect(sheave.address()).await?;
     for _ in 0..1000 {
         ensure!(client.get("/").await?.status() == 200);
     }
