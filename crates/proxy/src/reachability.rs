@@ -323,7 +323,7 @@ async fn connect(backend: &Backend, endpoint: &Endpoint, depth: Depth) -> Result
         Ok(()) = &mut over_quic => Ok(()),
         result = &mut over_tcp => match result {
             Ok(()) => Ok(()),
-            Err(cause) => over_quic.await.map_err(|_| cause),
+            Err(cause) => over_quic.await.map_err(|_error| cause),
         },
     }
 }
@@ -361,7 +361,7 @@ async fn speaks_quic(endpoint: SocketAddr) -> Result<(), &'static str> {
         socket.send(&datagram).await?;
         socket.recv(&mut [0; 64]).await
     };
-    asked.await.map(|_| ()).map_err(|_| "it refuses datagrams")
+    asked.await.map(|_| ()).map_err(|_error| "it refuses datagrams")
 }
 
 async fn datagrams_to(endpoint: SocketAddr) -> Result<UdpSocket, &'static str> {
@@ -369,7 +369,7 @@ async fn datagrams_to(endpoint: SocketAddr) -> Result<UdpSocket, &'static str> {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
         SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
     };
-    let socket = UdpSocket::bind(any).await.map_err(|_| "no socket can be had")?;
-    socket.connect(endpoint).await.map_err(|_| "there is no way to it")?;
+    let socket = UdpSocket::bind(any).await.map_err(|_error| "no socket can be had")?;
+    socket.connect(endpoint).await.map_err(|_error| "there is no way to it")?;
     Ok(socket)
 }

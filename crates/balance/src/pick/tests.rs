@@ -189,7 +189,7 @@ fn shares(algorithm: Algorithm, clients: usize, fails: &[End]) -> Vec<usize> {
     for request in 0..20_000_u64 {
         let now = Time::ZERO + Duration::from_micros(500 * request);
         let wish = Wish { key: Some(crate::rng::mix(request)), now, ..Wish::default() };
-        let endpoint = picker.take(&world.set, Cap::None, &wish).unwrap();
+        let endpoint = picker.take(&world.set, Cap::None, &wish).expect("there is no cap");
         let member = usize::from(endpoint.address.port());
         let outcome =
             |end| Outcome { started: now, head_after: Some(Duration::from_millis(10)), end };
@@ -201,7 +201,7 @@ fn shares(algorithm: Algorithm, clients: usize, fails: &[End]) -> Vec<usize> {
             endpoint.give_back();
         }
         if running.len() > clients {
-            running.pop_front().unwrap().give_back();
+            running.pop_front().expect("it is not empty").give_back();
         }
     }
     running.into_iter().for_each(|endpoint| endpoint.give_back());
