@@ -43,7 +43,7 @@ pub(crate) enum Stage {
     /// About to ask for a slot.
     Asks,
     /// In the queue; a `Grant` once somebody has woken it.
-    Waits(Arc<Ticket<usize>>, Option<Grant>),
+    Waits(Arc<Ticket<usize>>, Option<Box<Grant>>),
     /// At an endpoint, since then; and how many that had then, this one included.
     Runs(Arc<Endpoint>, Time, u32),
 }

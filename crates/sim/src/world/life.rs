@@ -354,7 +354,7 @@ impl World {
             let Stage::Waits(_, grant @ None) = &mut self.requests.known(id).stage else {
                 panic!("only who waits is granted a slot, and once");
             };
-            *grant = granted;
+            *grant = granted.map(Box::new);
             let late = Duration::from_micros(u64::from(self.dice.between(0, 100)));
             self.after(late, Event::Wake(id));
         }
