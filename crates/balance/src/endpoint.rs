@@ -63,7 +63,20 @@ impl<T> Endpoint<T> {
     /// Takes note of what came of an attempt. To be called for each, whatever the algorithm: backends may share an
     /// endpoint. Hardly one call in a millisecond writes.
     pub fn learn(&self, outcome: &Outcome, now: Time) {
-        self.cell.latency().learn(outcome, now);
+        self.learn_usual(outcome, now);
+        self.cell.latency().learn_peak(outcome, now);
+    }
+
+    /// As [`learn`](Self::learn), where no backend chooses by [`PeakEwma`](crate::Algorithm::PeakEwma).
+    #[inline]
+    pub fn learn_usual(&self, outcome: &Outcome, now: Time) {
+        self.cell.latency().learn_usual(outcome, now);
+    }
+
+    /// How long it takes to begin a response, on the average; `None` before enough responses.
+    pub fn usual_latency(&self, now: Time) -> Option<Duration> {
+        let mean = self.cell.latency().showing(now).mean?;
+        Some(Duration::from_nanos(mean as u64))
     }
 
     /// True unless it is marked unreachable: pickers pass over such an endpoint while another is reachable.

@@ -27,6 +27,9 @@ const SPARED_AT_MOST: Duration = Duration::from_secs(300);
 /// News that is younger than this and no slower adds nothing.
 const NEWS: Duration = Duration::from_millis(1);
 
+/// Between two responses that count in the mean, at least: hardly any request has to add to it.
+const SAMPLING: Duration = Duration::from_millis(4);
+
 /// How much slower full blame makes an endpoint look.
 const PENALTY: f32 = 16.0;
 
@@ -98,26 +101,44 @@ impl Latency {
         Impression { latency, penalty: 1.0 + PENALTY * self.blame(now) }
     }
 
-    pub(crate) fn learn(&self, outcome: &Outcome, now: Time) {
+    /// Takes note of what pickers compare.
+    #[inline]
+    pub(crate) fn learn_usual(&self, outcome: &Outcome, now: Time) {
         match outcome.end {
             End::Success => {
-                if self.is_blamed() {
-                    self.forgive(now);
+                if self.failing.load(Ordering::Relaxed) != 0 {
+                    self.set_failing(self.failing(now) * (1.0 - FAILURE_SHARE), now);
                 }
+                if let Some(latency) = outcome.head_after
+                    && !is_within(SAMPLING, &self.mean_at, now)
+                {
+                    self.observe_mean(latency, now);
+                }
+            }
+            End::ServerError | End::ConnectFailed | End::TimedOut | End::Broken => {
+                let failing = self.failing(now);
+                self.set_failing(failing + (1.0 - failing) * FAILURE_SHARE, now);
+            }
+            End::Refused { .. } => self.refused_at.store(now.as_nanos(), Ordering::Relaxed),
+            End::Unfinished => {}
+        }
+    }
+
+    /// Takes note of peaks, and of what is blamed on the endpoint.
+    pub(crate) fn learn_peak(&self, outcome: &Outcome, now: Time) {
+        match outcome.end {
+            End::Success => {
+                self.forgive(now);
                 if let Some(latency) = outcome.head_after {
                     self.observe(latency, now);
-                    self.observe_mean(latency, now);
                 }
             }
             End::ServerError | End::ConnectFailed | End::TimedOut | End::Broken => {
                 let blame = self.blame(now);
                 self.set_blame(blame + (1.0 - blame) / 4.0, now);
-                let failing = self.failing(now);
-                self.set_failing(failing + (1.0 - failing) * FAILURE_SHARE, now);
             }
             End::Refused { retry_after } => {
                 self.set_blame(1.0, now);
-                self.refused_at.store(now.as_nanos(), Ordering::Relaxed);
                 let until = now + retry_after.unwrap_or_default().min(SPARED_AT_MOST);
                 self.spared_until.fetch_max(until.as_nanos(), Ordering::Relaxed);
             }
@@ -151,12 +172,10 @@ impl Latency {
         }
     }
 
-    /// Takes one sample in a millisecond, whatever its size, so that the mean is one.
+    /// Adds a sample. The caller takes one now and then, whatever its size, so that the mean is one.
+    #[cold]
     fn observe_mean(&self, latency: Duration, now: Time) {
         let samples = self.samples.load(Ordering::Relaxed);
-        if samples > 0 && is_recent(&self.mean_at, now) {
-            return;
-        }
         let silence = since(&self.mean_at, now);
         self.samples.store(samples.saturating_add(1), Ordering::Relaxed);
         self.mean_at.store(now.as_nanos(), Ordering::Relaxed);
@@ -187,7 +206,7 @@ impl Latency {
         let latency = (nanos(latency) as f32).max(1.0);
         let before = f32::from_bits(self.estimate.load(Ordering::Relaxed));
         // Every request comes by, and hardly one has news.
-        if latency <= before && is_recent(&self.estimated_at, now) {
+        if latency <= before && is_within(NEWS, &self.estimated_at, now) {
             return;
         }
         let left = left_of_memory(self.silence(now));
@@ -197,19 +216,10 @@ impl Latency {
         self.estimated_at.store(now.as_nanos(), Ordering::Relaxed);
     }
 
-    fn is_blamed(&self) -> bool {
-        [&self.blame, &self.failing].iter().any(|level| level.load(Ordering::Relaxed) != 0)
-    }
-
-    #[cold]
     fn forgive(&self, now: Time) {
         let blame = self.blame(now);
         if blame > 0.0 {
             self.set_blame(blame * 0.75, now);
-        }
-        let failing = self.failing(now);
-        if failing > 0.0 {
-            self.set_failing(failing * (1.0 - FAILURE_SHARE), now);
         }
     }
 
@@ -246,9 +256,10 @@ fn power(logarithm: f32) -> f32 {
 
 const MANTISSA: f32 = 8_388_608.0;
 
-/// Whether that was less than [`NEWS`] ago.
-fn is_recent(then: &AtomicU64, now: Time) -> bool {
-    now.as_nanos().saturating_sub(then.load(Ordering::Relaxed)) < NEWS.as_nanos() as u64
+/// Whether something has happened, less than this ago.
+fn is_within(duration: Duration, then: &AtomicU64, now: Time) -> bool {
+    let then = then.load(Ordering::Relaxed);
+    then > 0 && now.as_nanos().saturating_sub(then) < duration.as_nanos() as u64
 }
 
 fn since(then: &AtomicU64, now: Time) -> Duration {
@@ -289,11 +300,11 @@ mod tests {
     fn the_estimate_jumps_to_a_peak_and_comes_down_slowly() {
         let latency = Latency::default();
         assert!(latency.at(at(0)).latency.is_none());
-        latency.learn(&success(10), at(0));
-        latency.learn(&success(100), at(1));
+        latency.learn_peak(&success(10), at(0));
+        latency.learn_peak(&success(100), at(1));
         assert!((99.0..=100.0).contains(&estimate(&latency, at(1))));
         for now in 2..10_000 {
-            latency.learn(&success(10), at(now));
+            latency.learn_peak(&success(10), at(now));
         }
         let after = estimate(&latency, at(10_000));
         // e^-1 of the 90 ms above is left.
@@ -303,16 +314,16 @@ mod tests {
     #[test]
     fn who_was_slow_is_forgotten_in_silence() {
         let latency = Latency::default();
-        latency.learn(&success(1_000), at(0));
+        latency.learn_peak(&success(1_000), at(0));
         assert!(estimate(&latency, at(60_000)) < 20.0);
     }
 
     #[test]
     fn failures_are_blame_that_decays_in_five_seconds_and_no_latency() {
         let latency = Latency::default();
-        latency.learn(&success(10), at(0));
+        latency.learn_peak(&success(10), at(0));
         for _ in 0..20 {
-            latency.learn(&outcome(End::ServerError, 1), at(0));
+            latency.learn_peak(&outcome(End::ServerError, 1), at(0));
         }
         let shown = |now| latency.at(at(now));
         assert!((9.9..=10.0).contains(&estimate(&latency, at(0))));
@@ -324,10 +335,10 @@ mod tests {
     #[test]
     fn one_failure_weighs_little_and_successes_make_up_for_it() {
         let latency = Latency::default();
-        latency.learn(&outcome(End::Broken, 1), at(0));
+        latency.learn_peak(&outcome(End::Broken, 1), at(0));
         assert_eq!(latency.at(at(0)).penalty, 5.0);
         for _ in 0..10 {
-            latency.learn(&success(10), at(1));
+            latency.learn_peak(&success(10), at(1));
         }
         assert!(latency.at(at(1)).penalty < 1.3);
     }
@@ -336,18 +347,18 @@ mod tests {
     fn retry_after_is_heeded_and_bounded() {
         let refused = |seconds| End::Refused { retry_after: Some(Duration::from_secs(seconds)) };
         let latency = Latency::default();
-        latency.learn(&outcome(refused(30), 1), at(0));
-        latency.learn(&success(10), at(1));
+        latency.learn_peak(&outcome(refused(30), 1), at(0));
+        latency.learn_peak(&success(10), at(1));
         assert_eq!(latency.at(at(29_999)).penalty, 17.0);
         assert_eq!(latency.at(at(30_000)).penalty, 1.0);
-        latency.learn(&outcome(refused(1_000_000), 1), at(0));
+        latency.learn_peak(&outcome(refused(1_000_000), 1), at(0));
         assert_eq!(latency.at(at(300_000)).penalty, 1.0);
     }
 
     #[test]
     fn who_leaves_says_nothing() {
         let latency = Latency::default();
-        latency.learn(&outcome(End::Unfinished, 1), at(0));
+        latency.learn_peak(&outcome(End::Unfinished, 1), at(0));
         let Impression { latency, penalty } = latency.at(at(0));
         assert_eq!((latency, penalty), (None, 1.0));
     }

@@ -12,8 +12,8 @@ use balance::limit::Visit;
 use balance::outcome::{End, Outcome, Testimony};
 use balance::retry::RetryBudget;
 use balance::{
-    Admission, Cap, Deal, Delay, EndpointSet, Entry, LimitSettings, Limits, Member, Picker,
-    Priority, Queue, Rank, Ticket, Time, Wish,
+    Admission, Algorithm, Cap, Deal, Delay, EndpointSet, Entry, LimitSettings, Limits, Member,
+    Picker, Priority, Queue, Rank, Ticket, Time, Wish,
 };
 use gateway::snapshot::{BackendKey, BackendSettings, EndpointProtocol};
 
@@ -392,7 +392,14 @@ impl Slot {
             Testimony::Neither => counters.untold.add(1),
         }
         let outcome = Outcome { started: self.started, head_after, end };
-        self.endpoint.learn(&outcome, now);
+        match current.settings.algorithm {
+            Algorithm::PeakEwma => self.endpoint.learn(&outcome, now),
+            Algorithm::LeastLoad
+            | Algorithm::RoundRobin
+            | Algorithm::Random
+            | Algorithm::ConsistentHash
+            | Algorithm::Maglev => self.endpoint.learn_usual(&outcome, now),
+        }
         if self.endpoint.health.learn(&outcome, &current.settings.health) {
             self.backend.care.ask();
             worker.shared.bell.ring();

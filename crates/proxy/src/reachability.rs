@@ -258,7 +258,7 @@ fn is_silent(endpoint: &Endpoint, now: Time) -> bool {
     let (asked, answered) = shards.fold((0_u64, 0_u64), |(asked, answered), shard| {
         (asked + shard.asked.value(), answered + shard.answered.value())
     });
-    let usual = endpoint.latency(now).unwrap_or(SILENCE / 2);
+    let usual = endpoint.usual_latency(now).unwrap_or(SILENCE / 2);
     let owed = asked.saturating_sub(answered);
     lock(&endpoint.data.reachability.silence).is_suspicious(owed, answered, usual, now)
 }
