@@ -70,8 +70,10 @@ pub(crate) async fn enter(
 pub(crate) fn is_another_left(slot: &Slot, tried: &[Arc<Endpoint>]) -> bool {
     let is_tried = |it: &Arc<Endpoint>| tried.iter().any(|tried| Arc::ptr_eq(tried, it));
     let current = slot.backend.hold();
-    let mut members = current.set.members().iter().filter(|member| member.weight > 0);
-    tried.len() <= current.set.members().len() && members.any(|member| !is_tried(&member.endpoint))
+    let members = || current.set.members().iter().filter(|member| member.weight > 0);
+    // An endpoint that has left since it was tried does not count against those that are left.
+    let gone = tried.iter().filter(|it| !current.set.contains(it)).count();
+    tried.len() < members().count() + gone && members().any(|it| !is_tried(&it.endpoint))
 }
 
 /// A passage gets no slot, and counts as if it had one for a while.
