@@ -271,6 +271,19 @@ impl Admission {
         self.offer_all(&mut lock(), now)
     }
 
+    /// Takes a slot for a request that is not going to wait.
+    fn slot_at_once<T, N>(
+        queue: &mut Queue<T, N>,
+        picker: &mut Picker,
+        wish: &Wish<'_, T>,
+        waiting: u32,
+    ) -> Option<Arc<Endpoint<T>>> {
+        let limits = queue.limits();
+        queue
+            .spare_slot(picker, wish)
+            .or_else(|| Self::last_resort(picker, queue.set(), limits, wish, waiting))
+    }
+
     /// Takes a slot at an unreachable endpoint if no endpoint is reachable and there is no queue in which to wait for one.
     fn last_resort<T>(
         picker: &mut Picker,
@@ -327,7 +340,7 @@ impl Admission {
         if let Some(refusal) = queue.hopeless(&wish.rank, claim, waiting, wish.now) {
             // It will not sleep, so it need not announce itself.
             let refused = Entry::Refused(refusal);
-            return queue.spare_slot(picker, wish).map_or(refused, Entry::Slot);
+            return Self::slot_at_once(queue, picker, wish, waiting).map_or(refused, Entry::Slot);
         }
         if waiting >= queue.limits().max_waiting {
             return self.take_place(queue, picker, wish, waiting, notify);
@@ -354,11 +367,7 @@ impl Admission {
         waiting: u32,
         notify: impl FnOnce() -> N,
     ) -> Entry<T, N> {
-        if let Some(endpoint) = queue.spare_slot(picker, wish) {
-            return Entry::Slot(endpoint);
-        }
-        let limits = queue.limits();
-        if let Some(endpoint) = Self::last_resort(picker, queue.set(), limits, wish, waiting) {
+        if let Some(endpoint) = Self::slot_at_once(queue, picker, wish, waiting) {
             return Entry::Slot(endpoint);
         }
         let Some(turned_out) = queue.turn_out_for(&wish.rank, waiting) else {

@@ -774,3 +774,25 @@ fn in_a_long_overload_nobody_waits_longer_than_the_target_but_no_slot_is_idle() 
     assert_eq!((world.held.len(), world.waiters.len()), (1, 0));
     world.end();
 }
+
+#[test]
+fn a_worker_that_does_not_know_yet_that_the_queue_is_gone_uses_the_last_resort() {
+    let mut world = one_slot(20, true);
+    let before = world.limits;
+    (0..20).for_each(|_| world.enter(Asks::default()));
+    // The queue learns its pace: a slot each 10 ms.
+    for _ in 0..20 {
+        world.now = world.now + 10 * MILLISECOND;
+        world.next();
+    }
+    world.release(0);
+    world.mark(0, false);
+    let now_limits = Limits { max_waiting: 0, ..before };
+    world.replace(&[Some((1, false)), None, None, None], now_limits);
+    let until = world.now + MILLISECOND;
+    let wish = Wish { now: world.now, rank: Rank { until, ..Rank::default() }, ..Wish::default() };
+    let lock = || world.queue.borrow_mut();
+    let picker = &mut world.picker;
+    let entry = world.admission.enter(picker, &world.set, before, &wish, lock, || 0);
+    assert!(matches!(entry, Entry::Slot(_)), "{entry:?}");
+}
