@@ -416,7 +416,7 @@ fn who_is_bound_is_in_nobodys_way_and_nobody_barges_in_before_it() {
             panic!("no slot is free");
         };
         let releasing = {
-            let (backend, held) = (backend.clone(), held.clone());
+            let backend = backend.clone();
             thread::spawn(move || backend.release(&held))
         };
         let other = slot_of(backend.enter(&both, "other")).expect("the second is free");
