@@ -27,15 +27,16 @@ const SPARED_AT_MOST: Duration = Duration::from_secs(300);
 /// News that is younger than this and no slower adds nothing.
 const NEWS: Duration = Duration::from_millis(1);
 
-/// Between two responses that count in the mean, at least: hardly any request has to add to it.
+/// The least time between two responses that count in the mean: hardly any request has to add to it. Half the latency of
+/// the response has to pass too, so that requests which waited behind a long one count as one or two.
 const SAMPLING: Duration = Duration::from_millis(4);
 
 /// How much slower full blame makes an endpoint look.
 const PENALTY: f32 = 16.0;
 
-/// The weight of one response in the mean, and that of one after a long silence. A larger one would take the queue behind
-/// one long request for a slow endpoint (`sim --study`, uneven service times).
-const MEAN_SHARE: f32 = 1.0 / 64.0;
+/// The weight of one response in the mean, and that of one after a long silence. With a larger one, uneven service times
+/// would make endpoints look slow (`sim --study`).
+const MEAN_SHARE: f32 = 1.0 / 16.0;
 const MEAN_SHARE_AFTER_SILENCE: f32 = 1.0 / 4.0;
 
 /// So many responses at first are not counted in the mean: an endpoint that has started is slow until its caches are filled
@@ -44,7 +45,7 @@ const COLD_SAMPLES: u32 = 16;
 
 /// So many responses make a mean. Until then an endpoint that is cold, and slow for that, counts as usual; and each of
 /// the first ones weighs the same.
-const MEAN_SAMPLES: u32 = 16;
+const MEAN_SAMPLES: u32 = 8;
 
 /// The weight of one attempt in the share of those that failed.
 const FAILURE_SHARE: f32 = 1.0 / 8.0;
@@ -110,7 +111,7 @@ impl Latency {
                     self.set_failing(self.failing(now) * (1.0 - FAILURE_SHARE), now);
                 }
                 if let Some(latency) = outcome.head_after
-                    && !is_within(SAMPLING, &self.mean_at, now)
+                    && self.is_sample(latency, now)
                 {
                     self.observe_mean(latency, now);
                 }
@@ -161,8 +162,7 @@ impl Latency {
     /// What it has shown lately, as pickers compare it between endpoints.
     pub(crate) fn showing(&self, now: Time) -> Showing {
         let mean = f32::from_bits(self.mean.load(Ordering::Relaxed));
-        let samples = self.samples.load(Ordering::Relaxed);
-        let is_known = samples >= COLD_SAMPLES + MEAN_SAMPLES;
+        let is_known = self.samples.load(Ordering::Relaxed) >= COLD_SAMPLES + MEAN_SAMPLES;
         let refused_at = self.refused_at.load(Ordering::Relaxed);
         let since_refusal = now.saturating_since(Time::from_nanos(refused_at));
         Showing {
@@ -170,6 +170,14 @@ impl Latency {
             failing: self.failing(now),
             refuses: refused_at > 0 && since_refusal < GRUDGE,
         }
+    }
+
+    /// True if a response of this latency counts in the mean.
+    #[inline]
+    fn is_sample(&self, latency: Duration, now: Time) -> bool {
+        let since_last = since(&self.mean_at, now);
+        let is_cold = || self.samples.load(Ordering::Relaxed) < COLD_SAMPLES;
+        since_last >= SAMPLING && (since_last >= latency / 2 || is_cold())
     }
 
     /// Adds a sample. The caller takes one now and then, whatever its size, so that the mean is one.
@@ -353,6 +361,24 @@ mod tests {
         assert_eq!(latency.at(at(30_000)).penalty, 1.0);
         latency.learn_peak(&outcome(refused(1_000_000), 1), at(0));
         assert_eq!(latency.at(at(300_000)).penalty, 1.0);
+    }
+
+    #[test]
+    fn responses_that_waited_behind_a_long_one_count_once_in_the_mean() {
+        let latency = Latency::default();
+        let learn = |started: u64, ended: u64| {
+            let head_after = Some(Duration::from_millis(ended - started));
+            let outcome = Outcome { started: at(started), head_after, end: End::Success };
+            latency.learn_usual(&outcome, at(ended));
+        };
+        let mean = |now| latency.showing(at(now)).mean.expect("enough samples are there") / 1e6;
+        (1..=40).for_each(|sample| learn(sample * 20, sample * 20 + 10));
+        let before = mean(1_000);
+        learn(1_000, 1_200);
+        (1..=20).for_each(|waiting| learn(1_000 + waiting, 1_200 + waiting * 10));
+        assert!(mean(1_400) < before * 1.6, "{before} ms became {} ms", mean(1_400));
+        (0..20).for_each(|sample| learn(1_400 + sample * 200, 1_600 + sample * 200));
+        assert!(mean(5_400) > before * 8.0, "{before} ms became {} ms", mean(5_400));
     }
 
     #[test]

@@ -34,6 +34,8 @@ mod farm;
 mod knee;
 /// Another world, plain and large: how long requests wait under each picker.
 mod study;
+/// And another: how soon a picker finds an endpoint that turns slow.
+mod onset;
 /// And another: a queue in a long overload.
 mod overload;
 /// And another: several balancers that share slots.
@@ -44,6 +46,7 @@ mod autoscale;
 const USAGE: &str = "usage: sim --seeds N   run seeds 0 to N - 1, stop at the first that fails
        sim --seed N    run one, traced
        sim --study     print how long requests wait under each picker
+       sim --onset     print what an endpoint that turns slow costs under each picker
        sim --overload  print what a queue does in a long overload
        sim --limits    print how well limits are learned
        sim --replicas  print what sharing slots over several balancers costs
@@ -72,6 +75,10 @@ fn main() -> ExitCode {
         }
         ["--study"] => {
             study::print();
+            ExitCode::SUCCESS
+        }
+        ["--onset"] => {
+            onset::print();
             ExitCode::SUCCESS
         }
         ["--overload"] => {

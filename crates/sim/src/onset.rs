@@ -1,0 +1,141 @@
+//! How soon a picker finds an endpoint that turns slow: the 99th percentile of latency from that moment on.
+//!
+//! The virtual twin of the scenario `slow` of `lab/experiments/bad-endpoints`: five endpoints, of which each serves four
+//! requests at a time, in 5 ms on average; 1,600 requests per second, at random moments. After one second one endpoint
+//! turns ten times slower.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use balance::{
+    Admission, Algorithm, Cap, End, EndpointSet, Limits, Outcome, Picker, Queue, Time, Wish,
+};
+
+use crate::agenda::Agenda;
+use crate::dice::{Dice, Variance};
+use crate::farm;
+
+const ALGORITHMS: [Algorithm; 2] = [Algorithm::LeastLoad, Algorithm::PeakEwma];
+const ENDPOINTS: usize = 5;
+const PLACES: usize = 4;
+const SERVICE: Duration = Duration::from_millis(5);
+const INTERVAL: Duration = Duration::from_micros(625);
+const SLOWER: u32 = 10;
+const ONSET: Time = Time::from_nanos(1_000_000_000);
+const COUNTED: [u64; 2] = [3, 5];
+const SEEDS: u64 = 101;
+
+/// Prints a row for each algorithm and length of the counting.
+pub(crate) fn print() {
+    println!("picker,seconds,latency_p99_ms,to_the_slow_endpoint_percent");
+    for seconds in COUNTED {
+        for algorithm in ALGORITHMS {
+            let runs = (0..SEEDS).map(|seed| World::new(algorithm, seed).run(seconds));
+            let (mut latencies, mut shares): (Vec<_>, Vec<_>) = runs.unzip();
+            latencies.sort_by(f64::total_cmp);
+            shares.sort_by(f64::total_cmp);
+            let middle = SEEDS as usize / 2;
+            let (latency, share) = (latencies[middle], shares[middle]);
+            println!("{algorithm:?},{seconds},{latency:.1},{share:.1}");
+        }
+    }
+}
+
+struct World {
+    dice: Dice,
+    set: EndpointSet<usize>,
+    picker: Picker,
+    admission: Admission,
+    queue: Queue<usize, ()>,
+    servers: Vec<Server>,
+    departures: Agenda<Request>,
+    /// Of requests that were sent from the onset on, by the end of the counting.
+    latencies: Vec<f64>,
+    slow: usize,
+}
+
+#[derive(Default)]
+struct Server {
+    serving: usize,
+    waiting: VecDeque<Time>,
+}
+
+struct Request {
+    server: usize,
+    started: Time,
+}
+
+impl World {
+    fn new(algorithm: Algorithm, seed: u64) -> Self {
+        let mut dice = Dice::new(seed);
+        let set = farm::endpoints(ENDPOINTS, |server| server);
+        set.prepare(algorithm);
+        Self {
+            picker: Picker::new(algorithm, dice.seed()),
+            dice,
+            set,
+            admission: Admission::new(),
+            queue: Queue::new(EndpointSet::empty().into(), Limits::default()),
+            servers: (0..ENDPOINTS).map(|_| Server::default()).collect(),
+            departures: Agenda::new(),
+            latencies: Vec::new(),
+            slow: 0,
+        }
+    }
+
+    /// The 99th percentile in ms, and the share of the slow endpoint in percent.
+    fn run(mut self, seconds: u64) -> (f64, f64) {
+        let end = ONSET + Duration::from_secs(seconds);
+        let mut now = Time::ZERO;
+        while now < end {
+            now = now + self.dice.exponential(INTERVAL);
+            self.settle(now);
+            self.send(now);
+        }
+        while let Some((at, request)) = self.departures.next() {
+            self.depart(request, at);
+        }
+        self.latencies.sort_by(f64::total_cmp);
+        let count = self.latencies.len();
+        (self.latencies[count * 99 / 100], self.slow as f64 * 100.0 / count as f64)
+    }
+
+    fn settle(&mut self, now: Time) {
+        while let Some((at, request)) = self.departures.next_until(now) {
+            self.depart(request, at);
+        }
+    }
+
+    fn depart(&mut self, Request { server, started }: Request, at: Time) {
+        let latency = at.saturating_since(started);
+        let endpoint = &self.set.members()[server].endpoint;
+        endpoint.learn(&Outcome { started, head_after: Some(latency), end: End::Success }, at);
+        self.admission.release(endpoint, || at, || &mut self.queue);
+        if started >= ONSET {
+            self.latencies.push(latency.as_secs_f64() * 1e3);
+            self.slow += usize::from(server == 0);
+        }
+        self.servers[server].serving -= 1;
+        if let Some(started) = self.servers[server].waiting.pop_front() {
+            self.serve(server, started, at);
+        }
+    }
+
+    fn send(&mut self, now: Time) {
+        let wish = Wish { now, ..Wish::default() };
+        let endpoint = self.picker.take(&self.set, Cap::None, &wish).expect("there is no cap");
+        let server = endpoint.data;
+        if self.servers[server].serving < PLACES {
+            self.serve(server, now, now);
+        } else {
+            self.servers[server].waiting.push_back(now);
+        }
+    }
+
+    fn serve(&mut self, server: usize, started: Time, now: Time) {
+        self.servers[server].serving += 1;
+        let usual = SERVICE.mul_f64(self.dice.unit(Variance::Exponential));
+        let service = if server == 0 && now >= ONSET { usual * SLOWER } else { usual };
+        self.departures.enter(now + service, Request { server, started });
+    }
+}
