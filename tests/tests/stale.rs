@@ -2,12 +2,18 @@
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::ensure;
+use socket2::SockRef;
 use tests::load::Report;
 use tests::random::Random;
 use tests::{Behaviour, Client, Configuration, Endpoint, Keep, Result, Sheave, objects};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::spawn;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
@@ -58,6 +64,58 @@ async fn no_post_fails_where_servers_close_idle_connections() -> Result {
     let clients: JoinSet<_> = (0..SERVERS).map(posts).collect();
     let report = clients.join_all().await.into_iter().fold(Report::default(), Report::and);
     each_was_served_once(&report, &endpoints)
+}
+
+/// Acknowledgements may be delayed, and one that comes with a reset is not heard: that nothing was acknowledged does not say
+/// that the endpoint has not read it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_post_that_was_read_before_a_reset_is_not_sent_again() -> Result {
+    const ROUNDS: usize = 10;
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let configuration = Configuration::of(&[listener.local_addr()?])?;
+    let posts = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&posts);
+    let endpoint = spawn(async move {
+        loop {
+            let (socket, _) = listener.accept().await.expect("the listener is open");
+            spawn(answer_gets_and_reset_posts(socket, Arc::clone(&count)));
+        }
+    });
+    let sheave = Sheave::serve_with(&configuration, &["--workers", "1"]).await?;
+    let mut client = Client::connect(sheave.address()).await?;
+    let host = [("Host", "app.test")];
+    for _ in 0..ROUNDS {
+        // A POST takes an idle connection only after another one has shown that the endpoint keeps them.
+        for pause in [Duration::from_millis(50), Duration::ZERO] {
+            // After some exchanges a kernel takes the connection for an interactive one and delays its acknowledgements.
+            for _ in 0..8 {
+                let answered = client.exchange("GET", "/", &host, b"").await?;
+                ensure!(answered.status() == 200, "{answered:?}");
+            }
+            sleep(pause).await;
+            let lost = client.exchange("POST", "/", &host, b"once").await?;
+            ensure!(lost.status() == 502, "{lost:?}");
+        }
+    }
+    endpoint.abort();
+    ensure!(posts.load(Ordering::Relaxed) == 2 * ROUNDS, "{posts:?} POSTs of {}", 2 * ROUNDS);
+    Ok(())
+}
+
+/// Resets the connection at once when it has read a POST.
+async fn answer_gets_and_reset_posts(mut socket: TcpStream, posts: Arc<AtomicUsize>) {
+    SockRef::from(&socket).set_linger(Some(Duration::ZERO)).expect("a socket has the option");
+    let mut read = Vec::new();
+    while socket.read_buf(&mut read).await.is_ok_and(|count| count > 0) {
+        if read.ends_with(b"\r\n\r\n") && read.starts_with(b"GET") {
+            read.clear();
+            let response = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+            socket.write_all(response).await.expect("the connection is open");
+        } else if read.ends_with(b"once") {
+            posts.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+    }
 }
 
 /// POSTs one after another, each with a target of its own.

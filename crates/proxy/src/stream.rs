@@ -20,7 +20,7 @@ use crate::h1::write;
 use crate::h2;
 use crate::h3;
 use crate::head::{Fields, Framing, ResponseHead, Version};
-use crate::sys::Tied;
+use crate::sys::{self, Tied};
 use crate::tls::{Session, TlsStream};
 
 /// Of what is read from one stream of many, so much may have to be kept until its window opens.
@@ -51,6 +51,38 @@ pub(crate) enum Broken {
     Malformed,
     /// Its connection has ended.
     Closed,
+}
+
+/// How the bytes of a connection came to their end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ConnectionEnd {
+    /// By a FIN, which acknowledges all that the peer's kernel has received (RFC 9293, section 3.10.4).
+    Finished,
+    /// By a reset or a timeout. Our kernel takes no acknowledgement from a reset, and acknowledgements may be delayed, so
+    /// that the peer may have read what nothing has acknowledged.
+    Broken,
+}
+
+impl ConnectionEnd {
+    /// That which a read of so many bytes tells; `None`: there is more.
+    pub(crate) fn of(read: Result<usize, &io::Error>) -> Option<Self> {
+        match read {
+            Ok(0) => Some(Self::Finished),
+            Ok(_) => None,
+            // TLS tells of a FIN without `close_notify` so.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Some(Self::Finished),
+            Err(_) => Some(Self::Broken),
+        }
+    }
+
+    /// How many bytes the peer's kernel has received at most; `None`: perhaps all.
+    pub(crate) fn received_at_most(self, stream: &Stream) -> Option<u64> {
+        match self {
+            // The SYN counts as a byte.
+            Self::Finished => stream.socket().and_then(sys::bytes_acked)?.checked_sub(1),
+            Self::Broken => None,
+        }
+    }
 }
 
 /// A stream that no runtime watches: on its way to another worker.
@@ -233,6 +265,16 @@ impl Stream {
             Self::Tls(tls) => Some(&tls.socket),
             Self::Framed(framed) => Some(&framed.tls.socket),
             Self::H2(_) | Self::H3(_) => None,
+        }
+    }
+
+    /// Bytes on the wire of which `before` were there and `bytes` more have been written; the first `unsealed` were
+    /// written before anything was sealed.
+    pub(crate) fn written(&self, unsealed: u64, before: u64, bytes: u64) -> u64 {
+        match self {
+            Self::Tcp(_) | Self::H2(_) | Self::H3(_) => before + bytes,
+            Self::Tls(tls) => unsealed + tls.session.written,
+            Self::Framed(framed) => unsealed + framed.tls.session.written,
         }
     }
 

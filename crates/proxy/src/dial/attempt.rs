@@ -25,7 +25,7 @@ use crate::grpc;
 use crate::h1::{BadResponse, HeadLimits, parse};
 use crate::head::{RequestHead, ResponseHead};
 use crate::relay;
-use crate::sys;
+use crate::stream::ConnectionEnd;
 use crate::tls::Security;
 use crate::worker::Worker;
 
@@ -397,9 +397,10 @@ pub(crate) fn poll_head(
         let buffer =
             connection.buffer.get_or_insert_with(|| worker.scratch.stock.take_for_endpoint());
         let most = (RESPONSE_LIMITS.head_bytes + 1).max(BUFFER_BYTES);
-        match ready!(buffer.poll_fill(cx, &mut connection.stream, most)) {
-            Ok(count) if count > 0 => {}
-            _ => return Poll::Ready(Err(Failure::EndpointClosed)),
+        let read = ready!(buffer.poll_fill(cx, &mut connection.stream, most));
+        connection.end = ConnectionEnd::of(read.as_ref().copied());
+        if connection.end.is_some() {
+            return Poll::Ready(Err(Failure::EndpointClosed));
         }
     }
 }
@@ -451,12 +452,13 @@ fn lost(
         let retry = if again { elsewhere } else { Retry::Never };
         return Lost { failure, retry };
     }
-    let Lease { slot, connection, .. } = lease;
+    let Lease { slot, connection, upload_broken, .. } = lease;
     if let Some(age) = connection.idle_for {
         slot.endpoint.idle.found_closed(age);
     }
-    let harmless =
-        exchange.request.method.is_idempotent() || is_unacknowledged(&connection, &exchange.upload);
+    let harmless = exchange.request.method.is_idempotent()
+        || exchange.upload.written == 0
+        || !upload_broken && is_unacknowledged(&connection);
     let retry = match connection.idle_for {
         _ if has_answered || !harmless => Retry::Never,
         Some(_) => Retry::SameEndpoint(slot),
@@ -465,14 +467,8 @@ fn lost(
     Lost { failure, retry }
 }
 
-/// The endpoint's kernel has acknowledged not one byte of the request: the endpoint cannot have seen it.
-fn is_unacknowledged(connection: &Connection, upload: &Pump) -> bool {
-    // The SYN counts as a byte.
-    let before = connection.written + 1;
-    upload.written == 0
-        || connection
-            .stream
-            .socket()
-            .and_then(sys::bytes_acked)
-            .is_some_and(|acknowledged| acknowledged <= before)
+/// The endpoint's kernel has received not one byte of the request, so that the endpoint cannot have seen it.
+fn is_unacknowledged(connection: &Connection) -> bool {
+    let received = connection.end.and_then(|end| end.received_at_most(&connection.stream));
+    received.is_some_and(|received| received <= connection.written)
 }

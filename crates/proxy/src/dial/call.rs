@@ -18,6 +18,7 @@ use crate::backend::{Current, Slot};
 use crate::clock;
 use crate::dial::attempt::{self, Effort, Lease, Lost, Retry};
 use crate::dial::h3::{self, Way, framed};
+use crate::dial::link::Berth;
 use crate::dial::pool::{Connection, Endpoint};
 use crate::dial::trunk::{Kind, Waiting};
 use crate::dial::websocket;
@@ -194,6 +195,8 @@ pub(super) fn lost(
     lease.doubt(failure);
     let Lease { connection, slot, .. } = lease;
     let unprocessed = is_unprocessed(&connection);
+    let unacknowledged = failure == Failure::EndpointClosed
+        && connection.berth.as_ref().is_some_and(Berth::is_unacknowledged);
     let (was_idle, fresh) =
         connection.berth.as_ref().map_or((false, true), |berth| (berth.was_idle, berth.fresh));
     // To end a connection is an endpoint's right, if it says for what, or if nothing is under way.
@@ -212,7 +215,9 @@ pub(super) fn lost(
             | Failure::AttemptTimeout
             | Failure::BadResponse(_)
     );
-    let repeatable = unprocessed || (is_the_endpoints && exchange.request.method.is_idempotent());
+    let repeatable = unprocessed
+        || unacknowledged
+        || (is_the_endpoints && exchange.request.method.is_idempotent());
     let retry = match () {
         () if !repeatable => Retry::Never,
         () if stale && !fresh => Retry::SameEndpoint(slot),

@@ -29,7 +29,9 @@ use self::paced::Paced;
 use crate::dial::attempt::RESPONSE_LIMITS;
 use crate::dial::call::{Asked, Call, Order};
 use crate::dial::connect;
-use crate::dial::link::{self, BETWEEN_PINGS, Berth, Condition, Open, PONG, State, Tally, Wear};
+use crate::dial::link::{
+    self, BETWEEN_PINGS, Berth, Condition, Delivery, Open, PONG, State, Tally, Wear,
+};
 use crate::dial::pool::{Connection, Endpoint, lock};
 use crate::dial::trunk::{self, Kind, Trunk, Waiting};
 use crate::failure::Failure;
@@ -72,14 +74,16 @@ pub(super) struct Driver {
     _open: Open,
 }
 
-/// Agrees with the endpoint on HTTP/2; the caller bounds the time.
+/// Agrees with the endpoint on HTTP/2, where `unsealed` bytes have been written before; the caller bounds the time.
 pub(super) async fn begin(
     stream: Stream,
+    unsealed: u64,
     room: Arc<Notify>,
     tally: Arc<Tally>,
 ) -> Result<(Link, Driver), Failure> {
+    let delivery = Arc::<Delivery>::default();
     let (requests, mut connection) = builder()
-        .handshake(Paced::new(stream, Arc::clone(&tally)))
+        .handshake(Paced::new(stream, unsealed, Arc::clone(&tally), Arc::clone(&delivery)))
         .await
         .map_err(|error| why(&error))?;
     poll_fn(|cx| match Pin::new(&mut connection).poll(cx) {
@@ -90,7 +94,7 @@ pub(super) async fn begin(
     })
     .await?;
     let pings = connection.ping_pong();
-    let state = State::new(most(&connection), room, tally);
+    let state = State::new(most(&connection), room, tally, delivery);
     let link = Link { requests, wear: Wear::new(Arc::clone(&state)) };
     let driver = Driver { connection, pings, _open: Open::new(&state), state };
     Ok((link, driver))
@@ -237,7 +241,7 @@ impl Dial {
             return Err(Failure::NotHttp2);
         }
         let room = trunk::of(&mut self.links().trunks(), self.kind()).room();
-        begin(stream, room, Arc::clone(&self.links().tally)).await
+        begin(stream, header.len() as u64, room, Arc::clone(&self.links().tally)).await
     }
 
     fn links(&self) -> &Links {

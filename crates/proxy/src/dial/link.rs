@@ -4,8 +4,8 @@
 //! A link takes requests until the endpoint says GOAWAY or it is spent by the backend's policy; then whoever holds it lets
 //! go of it, and it ends with the last of its streams.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use balance::Time;
@@ -100,7 +100,8 @@ impl Wear {
         self.state.tally.streams.fetch_add(1, Ordering::Relaxed);
         self.served = self.served.saturating_add(1);
         let heard_before = self.state.heard.load(Ordering::Relaxed);
-        Berth { state: Arc::clone(&self.state), was_idle, fresh, heard_before }
+        let written_before = self.state.delivery.written.load(Ordering::Relaxed);
+        Berth { state: Arc::clone(&self.state), was_idle, fresh, heard_before, written_before }
     }
 }
 
@@ -120,10 +121,16 @@ pub(super) struct State {
     /// Who waits for a place on any link of the trunk.
     pub(super) room: Arc<Notify>,
     tally: Arc<Tally>,
+    delivery: Arc<Delivery>,
 }
 
 impl State {
-    pub(super) fn new(most: u32, room: Arc<Notify>, tally: Arc<Tally>) -> Arc<Self> {
+    pub(super) fn new(
+        most: u32,
+        room: Arc<Notify>,
+        tally: Arc<Tally>,
+        delivery: Arc<Delivery>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             streams: AtomicU32::new(0),
             most: AtomicU32::new(most),
@@ -133,6 +140,7 @@ impl State {
             is_let_go: AtomicBool::new(false),
             room,
             tally,
+            delivery,
         })
     }
 
@@ -147,6 +155,15 @@ impl State {
     pub(super) fn has_room(&self) -> bool {
         self.streams.load(Ordering::Relaxed) < self.most.load(Ordering::Relaxed)
     }
+}
+
+/// How much of what was written on a link has arrived. The link's connection alone writes it.
+#[derive(Default)]
+pub(super) struct Delivery {
+    /// Bytes given to the kernel.
+    pub(super) written: AtomicU64,
+    /// So many of them at most has the endpoint received; none are known while the connection lasts.
+    pub(super) received_at_most: OnceLock<u64>,
 }
 
 /// What is open to an endpoint from one worker, by one protocol.
@@ -181,9 +198,17 @@ pub(crate) struct Berth {
     pub(crate) fresh: bool,
     /// Heads that had come on the link when this stream began.
     heard_before: u32,
+    /// Bytes that had been written on the link when this stream began.
+    written_before: u64,
 }
 
 impl Berth {
+    /// True if the connection has ended before the endpoint's kernel received any byte of this stream.
+    pub(crate) fn is_unacknowledged(&self) -> bool {
+        let received = self.state.delivery.received_at_most.get();
+        received.is_some_and(|&received| received <= self.written_before)
+    }
+
     /// The head of a response has come.
     pub(crate) fn heard(&self) {
         self.state.heard.fetch_add(1, Ordering::Relaxed);

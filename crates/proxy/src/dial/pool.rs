@@ -22,7 +22,7 @@ use crate::dial::link::{Berth, Tally};
 use crate::head::{Framing, ResponseHead};
 use crate::observe::EndpointCounters;
 use crate::reachability;
-use crate::stream::Stream;
+use crate::stream::{ConnectionEnd, Stream};
 use crate::sys;
 use crate::tls::Trust;
 
@@ -71,6 +71,8 @@ pub(crate) struct Connection {
     /// Bytes written since it was opened: with what the kernel says was acknowledged, it tells whether a request can
     /// have reached the endpoint.
     pub(crate) written: u64,
+    /// How the endpoint ended it.
+    pub(crate) end: Option<ConnectionEnd>,
     /// Responses it has carried.
     pub(crate) served: u32,
     /// How long it lay idle before this use; `None` for one that was opened for it.
@@ -310,6 +312,7 @@ impl Connection {
             buffer: None,
             unsealed,
             written: unsealed,
+            end: None,
             served: 0,
             idle_for: None,
             announced: None,
@@ -325,11 +328,7 @@ impl Connection {
 
     /// So many bytes of a request have been written to the stream.
     pub(crate) fn count_written(&mut self, bytes: u64) {
-        self.written = match &self.stream {
-            Stream::Tcp(_) | Stream::H2(_) | Stream::H3(_) => self.written + bytes,
-            Stream::Tls(tls) => self.unsealed + tls.session.written,
-            Stream::Framed(framed) => self.unsealed + framed.tls.session.written,
-        };
+        self.written = self.stream.written(self.unsealed, self.written, bytes);
     }
 
     /// It speaks for the client it has to, and is secured as it has to be.

@@ -8,9 +8,9 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::dial::link::Tally;
+use crate::dial::link::{Delivery, Tally};
 use crate::h2::frames::{Pace, Walk};
-use crate::stream::Stream;
+use crate::stream::{ConnectionEnd, Stream};
 
 /// A connection to an endpoint under the frames.
 pub(super) struct Paced {
@@ -18,14 +18,48 @@ pub(super) struct Paced {
     walk: Walk,
     pace: Pace,
     tally: Arc<Tally>,
+    delivery: Arc<Delivery>,
+    /// Bytes written before anything was sealed.
+    unsealed: u64,
     /// Who has been answered has a turn before more is read.
     is_turn_over: bool,
 }
 
 impl Paced {
-    /// `tally` counts what is under way to the endpoint.
-    pub(super) fn new(stream: Stream, tally: Arc<Tally>) -> Self {
-        Self { stream, walk: Walk::new(0), pace: Pace::default(), tally, is_turn_over: false }
+    /// A connection on which `unsealed` bytes have been written. `tally` counts what is under way to the endpoint,
+    /// `delivery` what has arrived there.
+    pub(super) fn new(
+        stream: Stream,
+        unsealed: u64,
+        tally: Arc<Tally>,
+        delivery: Arc<Delivery>,
+    ) -> Self {
+        let (walk, pace) = (Walk::new(0), Pace::default());
+        let mut connection =
+            Self { stream, walk, pace, tally, delivery, unsealed, is_turn_over: false };
+        connection.count_written(unsealed);
+        connection
+    }
+
+    fn count_written(&mut self, bytes: u64) {
+        let before = self.delivery.written.load(Ordering::Relaxed);
+        let written = self.stream.written(self.unsealed, before, bytes);
+        self.delivery.written.store(written, Ordering::Relaxed);
+    }
+
+    fn wrote(&mut self, written: io::Result<usize>) -> Poll<io::Result<usize>> {
+        match &written {
+            Ok(bytes) => self.count_written(*bytes as u64),
+            Err(_) => self.ended(ConnectionEnd::Broken),
+        }
+        Poll::Ready(written)
+    }
+
+    #[cold]
+    fn ended(&self, end: ConnectionEnd) {
+        let written = || self.delivery.written.load(Ordering::Relaxed);
+        let received = || end.received_at_most(&self.stream).unwrap_or_else(written);
+        self.delivery.received_at_most.get_or_init(received);
     }
 }
 
@@ -41,7 +75,11 @@ impl AsyncRead for Paced {
             return Poll::Pending;
         }
         let before = space.filled().len();
-        this.is_turn_over = ready!(this.pace.poll_read(Pin::new(&mut this.stream), cx, space))?;
+        let read = ready!(this.pace.poll_read(Pin::new(&mut this.stream), cx, space));
+        if let Some(end) = ConnectionEnd::of(read.as_ref().map(|_| space.filled().len() - before)) {
+            this.ended(end);
+        }
+        this.is_turn_over = read?;
         let mut heard = &space.filled()[before..];
         let (bytes, mut frames) = (heard.len(), 0);
         while this.walk.next(&mut heard).is_some() {
@@ -58,7 +96,9 @@ impl AsyncWrite for Paced {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write(cx, bytes)
+        let this = self.get_mut();
+        let written = ready!(Pin::new(&mut this.stream).poll_write(cx, bytes));
+        this.wrote(written)
     }
 
     fn poll_write_vectored(
@@ -66,7 +106,9 @@ impl AsyncWrite for Paced {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write_vectored(cx, slices)
+        let this = self.get_mut();
+        let written = ready!(Pin::new(&mut this.stream).poll_write_vectored(cx, slices));
+        this.wrote(written)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -13,8 +13,10 @@ use bytes::Bytes;
 use gateway::snapshot::{BackendSettings, EndpointProtocol};
 use h2::Reason;
 use h2::server::{self, SendResponse};
+use socket2::SockRef;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
 use tokio::task::spawn_local;
 
 use super::sweep;
@@ -316,4 +318,49 @@ fn an_upgrade_needs_an_endpoint_that_takes_it() {
         head.fields.add(Name::Upgrade, "websocket");
         assert_eq!(scene.ask_for(head).await.err(), Some(Failure::NoUpgrade));
     });
+}
+
+/// An endpoint that answers the first request, and resets its connection when it is told to or gets another request.
+async fn resetting(listener: TcpListener, reset: oneshot::Receiver<()>, done: oneshot::Sender<()>) {
+    let (socket, _) = listener.accept().await.unwrap();
+    SockRef::from(&socket).set_linger(Some(Duration::ZERO)).unwrap();
+    let mut connection = server::Builder::new().handshake::<_, Bytes>(socket).await.unwrap();
+    let (_, respond) = connection.accept().await.unwrap().unwrap();
+    ok(respond, &mut connection);
+    tokio::select! {
+        _ = connection.accept() => {}
+        _ = reset => {}
+    }
+    drop(connection);
+    done.send(()).unwrap();
+}
+
+/// Whether a request is known to be unacknowledged that is lost when its connection is reset, `before` it is sent or
+/// when the endpoint has read it.
+async fn is_unacknowledged(before: bool) -> bool {
+    let mut scene = Scene::new(100, ok).await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    scene.endpoint = Ledger::new().endpoint(address, || EndpointData::new(1));
+    let ((reset, is_reset), (done, is_done)) = (oneshot::channel(), oneshot::channel());
+    spawn_local(resetting(listener, is_reset, done));
+    assert_eq!(outcome(&mut scene.ask().await.unwrap()).await, (Ok(200), false));
+    if before {
+        reset.send(()).unwrap();
+        // The runtime does not look at sockets before the request is sent.
+        is_done.await.unwrap();
+    }
+    let mut connection = scene.ask().await.unwrap();
+    assert_eq!(outcome(&mut connection).await, (Err(Failure::EndpointClosed), false));
+    connection.berth.as_ref().expect("it is a stream of a link").is_unacknowledged()
+}
+
+#[test]
+fn a_request_written_to_a_connection_that_was_reset_is_known_to_be_unacknowledged() {
+    run(async { assert!(is_unacknowledged(true).await) });
+}
+
+#[test]
+fn a_request_that_the_endpoint_has_read_is_not_unacknowledged() {
+    run(async { assert!(!is_unacknowledged(false).await) });
 }

@@ -61,7 +61,7 @@ pub(super) async fn begin(
         }
     };
     // How many streams there may be, QUIC says.
-    let state = State::new(u32::MAX, room, tally);
+    let state = State::new(u32::MAX, room, tally, Arc::default());
     let shared = Rc::new(Shared::default());
     let link = Link {
         connection: connection.clone(),
