@@ -74,6 +74,13 @@ impl Endpoint {
         self.ledger.until(what, wanted).await
     }
 
+    /// Closes the listener and all connections at once, as the end of its process does: what it had seen until then.
+    pub async fn kill(self) -> Result<Vec<Seen>> {
+        self.accepting.abort();
+        self.until("its connections are closed", |counts| counts.connections == 0).await?;
+        Ok(self.seen())
+    }
+
     /// Lets so many requests pass that wait, or will wait, at a [`Step::Gate`].
     pub fn open_gate(&self, requests: usize) {
         self.ledger.gate.add_permits(requests);

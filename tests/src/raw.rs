@@ -130,7 +130,12 @@ pub struct UdpEcho {
 
 impl UdpEcho {
     pub async fn start() -> Result<Self> {
-        let socket = UdpSocket::bind("127.0.0.1:0").await?;
+        Self::start_at("127.0.0.1:0".parse()?).await
+    }
+
+    /// A server on this address, say that of one that has ended.
+    pub async fn start_at(address: SocketAddr) -> Result<Self> {
+        let socket = UdpSocket::bind(address).await?;
         let address = socket.local_addr()?;
         let echoing = tokio::spawn(async move {
             let mut room = vec![0; 64 * 1024];

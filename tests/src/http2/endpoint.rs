@@ -107,6 +107,12 @@ impl Endpoint {
         self.books.lock().clone()
     }
 
+    /// Closes the listener and all connections at once, as the end of its process does: what it had seen until then.
+    pub async fn kill(self) -> Result<Counts> {
+        self.accepting.abort();
+        self.until("its connections are closed", |counts| counts.connections == 0).await
+    }
+
     /// The only request so far.
     pub fn only(&self) -> Request<()> {
         let mut heads = self.counts().heads;
@@ -198,15 +204,12 @@ async fn accept(listener: TcpListener, manner: Manner, serve: Serve, books: Arc<
     let mut connections = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
         stream.set_nodelay(true).expect("a connected socket takes options");
-        books.change(|counts| {
-            counts.accepted += 1;
-            counts.connections += 1;
-        });
+        let open = Open::new(&books);
         let (manner, serve, books) = (manner.clone(), serve.clone(), books.clone());
         connections.spawn(async move {
+            let _open = open;
             // An error is the other side's leaving.
             drop(converse(stream, &manner, &serve, &books).await);
-            books.change(|counts| counts.connections -= 1);
         });
         while connections.try_join_next().is_some() {}
     }
@@ -256,6 +259,25 @@ impl Books {
             counts.requests
         });
         (number, Running { books: self.clone(), finished: false })
+    }
+}
+
+/// A connection that has not ended. Its task drops it last, even if the task is aborted.
+struct Open(Arc<Books>);
+
+impl Open {
+    fn new(books: &Arc<Books>) -> Self {
+        books.change(|counts| {
+            counts.accepted += 1;
+            counts.connections += 1;
+        });
+        Self(books.clone())
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.change(|counts| counts.connections -= 1);
     }
 }
 
