@@ -1,0 +1,75 @@
+//! TCP connections and UDP flows after the death of an endpoint: new ones reach a living one.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context, ensure};
+use tests::raw::{RawScene, RawServer, UdpEcho, ask, echoed, udp_client};
+use tests::{Result, eventually};
+use tokio::net::UdpSocket;
+
+use crate::site::{TWO_WORKERS, refuses, until_health};
+
+const NEW: u8 = 30;
+
+#[tokio::test]
+async fn new_connections_reach_a_living_endpoint() -> Result {
+    let mut servers = Vec::new();
+    for _ in 0..3 {
+        servers.push(RawServer::echo().await?);
+    }
+    let addresses: Vec<_> = servers.iter().map(|server| server.address).collect();
+    let scene = RawScene::tcp(&addresses, &[], TWO_WORKERS).await?;
+    // Connections that stay, so that the dead endpoint has the fewest.
+    let mut kept = Vec::new();
+    while servers.iter().any(|server| server.open() == 0) {
+        let mut connection = scene.connect().await?;
+        ensure!(echoed(&mut connection, b"before").await? == b"before");
+        kept.push(connection);
+    }
+    for dead in &addresses[..2] {
+        drop(servers.remove(0));
+        refuses(*dead).await?;
+        for number in 0..NEW {
+            let mut connection = scene.connect().await?;
+            let echo = echoed(&mut connection, &[number]).await;
+            ensure!(echo.with_context(|| format!("connection {number}"))? == [number]);
+        }
+        until_health(&scene.sheave, *dead, "unreachable").await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn new_flows_reach_a_living_endpoint() -> Result {
+    let mut servers = Vec::new();
+    for _ in 0..3 {
+        servers.push(UdpEcho::start().await?);
+    }
+    let addresses: Vec<_> = servers.iter().map(|server| server.address).collect();
+    let scene = RawScene::udp(&addresses, &[], TWO_WORKERS).await?;
+    for dead in &addresses[..2] {
+        drop(servers.remove(0));
+        refuses_datagrams(*dead).await?;
+        for number in 0..NEW {
+            let client = udp_client(scene.at("127.0.0.1")?).await?;
+            let port = ask(&client, &[number]).await?;
+            ensure!(servers.iter().any(|server| server.address.port() == port), "{port}");
+        }
+        until_health(&scene.sheave, *dead, "unreachable").await?;
+    }
+    servers.push(UdpEcho::start_at(addresses[0]).await?);
+    until_health(&scene.sheave, addresses[0], "serving").await?;
+    let is_used = async || {
+        let client = udp_client(scene.at("127.0.0.1")?).await?;
+        Ok(ask(&client, b"new").await? == addresses[0].port())
+    };
+    eventually("it gets flows again", is_used, |used| *used).await?;
+    Ok(())
+}
+
+/// Waits until no process reads datagrams at the address.
+async fn refuses_datagrams(address: SocketAddr) -> Result {
+    let is_free = async || Ok(UdpSocket::bind(address).await.is_ok());
+    eventually("the address is free", is_free, |free| *free).await?;
+    Ok(())
+}

@@ -1,0 +1,176 @@
+//! Clients that send requests until they are told to stop: each on a connection of its own, one after another, and each
+//! with a target of its own.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use tests::tls::Terms;
+use tests::{Client, eventually, grpc, http2, http3};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+/// What each client sends, and how.
+#[derive(Clone)]
+pub(crate) enum Calls {
+    /// Requests with this method, a key of the client's own, and the first cookie that it was given.
+    Http1(&'static str),
+    Http2Gets,
+    Http3Gets(Box<Terms>),
+    Grpc,
+}
+
+/// Clients at work.
+pub(crate) struct Load {
+    clients: JoinSet<Vec<Answer>>,
+    control: Arc<Control>,
+}
+
+#[derive(Default)]
+struct Control {
+    is_stopped: AtomicBool,
+    answered: AtomicUsize,
+}
+
+/// One request, and its response.
+#[derive(Clone, Debug)]
+pub(crate) struct Answer {
+    pub(crate) target: String,
+    pub(crate) begun: Instant,
+    pub(crate) took: Duration,
+    /// Why the request failed, if it did.
+    pub(crate) failure: Option<String>,
+}
+
+impl Load {
+    pub(crate) fn start(address: SocketAddr, clients: usize, calls: &Calls) -> Self {
+        let control = Arc::<Control>::default();
+        let client = |number| {
+            let (connection, cookie) = (None, None);
+            let worker = Worker { number, address, calls: calls.clone(), connection, cookie };
+            worker.run(Arc::clone(&control))
+        };
+        Self { clients: (0..clients).map(client).collect(), control: Arc::clone(&control) }
+    }
+
+    /// Waits until so many more requests have been answered.
+    pub(crate) async fn answers(&self, more: usize) -> Result<()> {
+        let answered = || self.control.answered.load(Ordering::Relaxed);
+        let wanted = answered() + more;
+        eventually("answers", async || Ok(answered()), |answered| *answered >= wanted).await?;
+        Ok(())
+    }
+
+    /// Lets the requests end that are in flight.
+    pub(crate) async fn stop(self) -> Vec<Answer> {
+        self.control.is_stopped.store(true, Ordering::Relaxed);
+        self.clients.join_all().await.into_iter().flatten().collect()
+    }
+}
+
+/// Those that failed.
+pub(crate) fn failed(answers: &[Answer]) -> Vec<&Answer> {
+    answers.iter().filter(|answer| answer.failure.is_some()).collect()
+}
+
+/// No request failed.
+pub(crate) fn assert_all_served(answers: &[Answer]) -> Result<()> {
+    let failed = failed(answers);
+    let (all, some) = (answers.len(), failed.iter().take(5).collect::<Vec<_>>());
+    ensure!(all > 0 && failed.is_empty(), "{} of {all} requests failed: {some:#?}", failed.len());
+    Ok(())
+}
+
+/// Those that failed had begun before.
+pub(crate) fn assert_none_failed_after(death: Instant, answers: &[Answer]) -> Result<()> {
+    let failed = failed(answers);
+    ensure!(failed.iter().all(|answer| answer.begun < death), "begun at {death:?}: {failed:#?}");
+    Ok(())
+}
+
+/// The longest time that a request took.
+pub(crate) fn longest(answers: &[Answer]) -> Duration {
+    answers.iter().map(|answer| answer.took).max().unwrap_or_default()
+}
+
+/// One client.
+struct Worker {
+    number: usize,
+    address: SocketAddr,
+    calls: Calls,
+    connection: Option<Connection>,
+    /// The first cookie that it was given.
+    cookie: Option<String>,
+}
+
+/// A client's connection.
+enum Connection {
+    Http1(Client),
+    Http2(http2::Client),
+    Http3(http3::Client),
+}
+
+impl Connection {
+    async fn open(address: SocketAddr, calls: &Calls) -> Result<Self> {
+        Ok(match calls {
+            Calls::Http1(_) => Self::Http1(Client::connect(address).await?),
+            Calls::Http2Gets | Calls::Grpc => Self::Http2(http2::Client::connect(address).await?),
+            Calls::Http3Gets(terms) => Self::Http3(http3::Client::connect(address, terms).await?),
+        })
+    }
+}
+
+impl Worker {
+    async fn run(mut self, control: Arc<Control>) -> Vec<Answer> {
+        let mut answers: Vec<Answer> = Vec::new();
+        while !control.is_stopped.load(Ordering::Relaxed) && failed(&answers).len() < 10 {
+            let target = format!("/{}/{}", self.number, answers.len());
+            let begun = Instant::now();
+            let failure = self.exchange(&target).await.err().map(|error| format!("{error:#}"));
+            answers.push(Answer { target, begun, took: begun.elapsed(), failure });
+            control.answered.fetch_add(1, Ordering::Relaxed);
+        }
+        answers
+    }
+
+    /// A request on the connection, or on a new one if there is none. A connection is kept if the request succeeds.
+    async fn exchange(&mut self, target: &str) -> Result<()> {
+        let mut open = match self.connection.take() {
+            Some(open) => open,
+            None => Connection::open(self.address, &self.calls).await?,
+        };
+        match (&mut open, &self.calls) {
+            (Connection::Http1(client), Calls::Http1(method)) => {
+                let key = self.number.to_string();
+                let cookie = self.cookie.clone().unwrap_or_default();
+                let fields = [("X-Key", key.as_str()), ("Cookie", cookie.as_str())];
+                let fields = if cookie.is_empty() { &fields[..1] } else { &fields[..] };
+                let response = client.exchange(method, target, fields, b"").await?;
+                let reason = response.field("proxy-status");
+                ensure!(response.status() == 200, "{}: {reason:?}", response.status());
+                ensure!(!response.closes(), "the connection is closed");
+                if self.cookie.is_none() {
+                    let cookie = response.field("set-cookie");
+                    self.cookie = cookie.and_then(|it| Some(it.split(';').next()?.to_owned()));
+                }
+            }
+            (Connection::Http2(client), Calls::Grpc) => {
+                let reply = client.call(target, b"once").await?;
+                ensure!(reply.code == grpc::OK, "{reply:?}");
+            }
+            (Connection::Http2(client), _) => is_ok(&client.get(target).await?)?,
+            (Connection::Http3(client), _) => is_ok(&client.get(target).await?)?,
+            (Connection::Http1(_), _) => unreachable!("its calls are of HTTP/1.1"),
+        }
+        self.connection = Some(open);
+        Ok(())
+    }
+}
+
+fn is_ok(response: &http2::Exchange) -> Result<()> {
+    let reason = response.field("proxy-status");
+    ensure!(response.status() == 200, "{}: {reason:?}", response.status());
+    Ok(())
+}

@@ -1,0 +1,93 @@
+//! Sheave in front of endpoints that can be killed.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::Context;
+use serde_json::Value;
+use tests::endpoint::Seen;
+use tests::scene::endpoints;
+use tests::{Behaviour, Endpoint, Result, Scene, Sheave, eventually, http2};
+
+/// How long an endpoint works on a request.
+pub(crate) const SERVICE_TIME: Duration = Duration::from_millis(10);
+/// Clients of a load.
+pub(crate) const CLIENTS: usize = 20;
+/// Answers between two events.
+pub(crate) const ANSWERS: usize = 300;
+pub(crate) const TWO_WORKERS: &[&str] = &["--workers", "2"];
+
+/// So many endpoints of HTTP/1.1 that take [`SERVICE_TIME`], and these policies.
+pub(crate) async fn scene(count: usize, policies: &[Value]) -> Result<Scene> {
+    let servers = endpoints(count, &Behaviour::slow(SERVICE_TIME)).await?;
+    Scene::with(servers, policies, TWO_WORKERS).await
+}
+
+/// Kills the endpoint and waits until its address refuses connections. Returns what the endpoint has seen.
+pub(crate) async fn kill(endpoint: Endpoint) -> Result<Vec<Seen>> {
+    let address = endpoint.address;
+    let seen = endpoint.kill().await?;
+    refuses(address).await?;
+    Ok(seen)
+}
+
+/// As [`kill`], for an endpoint of HTTP/2.
+pub(crate) async fn kill_http2(endpoint: http2::Endpoint) -> Result {
+    let address = endpoint.address;
+    endpoint.kill().await?;
+    refuses(address).await
+}
+
+/// Waits until no process listens at the address.
+pub(crate) async fn refuses(address: SocketAddr) -> Result {
+    let connect = async || Ok(tokio::net::TcpStream::connect(address).await.is_err());
+    eventually("connections are refused", connect, |refused| *refused).await?;
+    Ok(())
+}
+
+/// Starts an endpoint at the address of one that has died.
+pub(crate) async fn restart(address: SocketAddr, behaviour: &Behaviour) -> Result<Endpoint> {
+    let mut restarted = None;
+    let start = async || {
+        restarted = Endpoint::start_at(address, behaviour.clone()).await.ok();
+        Ok(restarted.is_some())
+    };
+    eventually("the address is free", start, |restarted| *restarted).await?;
+    restarted.context("it has been started")
+}
+
+/// The health of an endpoint, as the admin API shows it.
+pub(crate) async fn health(sheave: &Sheave, endpoint: SocketAddr) -> Result<String> {
+    let views: Value = serde_json::from_slice(&sheave.admin_get("/api/v1/backends").await?.body)?;
+    let backends = views["backends"].as_array().context("backends")?.iter();
+    let mut endpoints = backends.flat_map(|backend| backend["endpoints"].as_array()).flatten();
+    let view = endpoints.find(|view| view["address"] == endpoint.to_string().as_str());
+    Ok(view.context("the endpoint")?["health"].as_str().context("health")?.to_owned())
+}
+
+/// Waits until the admin API shows this health of the endpoint.
+pub(crate) async fn until_health(sheave: &Sheave, endpoint: SocketAddr, wanted: &str) -> Result {
+    let observe = async || health(sheave, endpoint).await;
+    eventually(wanted, observe, |health| health == wanted).await?;
+    Ok(())
+}
+
+/// The value of a metric of this endpoint.
+pub(crate) async fn metric(sheave: &Sheave, name: &str, endpoint: SocketAddr) -> Result<f64> {
+    let label = format!("endpoint=\"{endpoint}\"");
+    let samples = sheave.samples(name).await?;
+    let sample = samples.iter().find(|(labels, _)| labels.contains(&label));
+    Ok(sample.with_context(|| format!("{name} of {endpoint} in {samples:?}"))?.1)
+}
+
+/// Requests that each endpoint has got.
+pub(crate) fn requests(endpoints: &[Endpoint]) -> Vec<u64> {
+    endpoints.iter().map(|endpoint| endpoint.counts().requests).collect()
+}
+
+/// No death has made the retry budget refuse a resend.
+pub(crate) async fn assert_budget_is_left(sheave: &Sheave) -> Result {
+    let refused = sheave.sum("sheave_backend_retries_refused_total").await?;
+    anyhow::ensure!(refused == 0.0, "the budget refused {refused} resends");
+    Ok(())
+}
