@@ -359,6 +359,25 @@ fn a_failed_trial_ejects_for_longer() {
     assert_eq!(world.standing(0), Some(Standing::Ejected { until }));
 }
 
+/// Its connections break at its death, and what returns may be another process.
+#[test]
+fn an_unreachable_endpoint_is_not_ejected() {
+    let mut world = World::new(passive());
+    let broken = Step::Attempts { endpoint: 0, end: End::Broken, count: 5, began: 0 };
+    world.run(&broken);
+    assert!(matches!(world.standing(0), Some(Standing::Ejected { .. })));
+    assert!(world.endpoints[0].mark_unreachable(world.now));
+    world.run(&Step::Wait(1));
+    assert_eq!(world.standing(0), Some(Standing::Serving), "it is ejected no longer");
+    world.run(&broken);
+    assert_eq!(world.standing(0), Some(Standing::Serving), "it is not ejected meanwhile");
+    assert!(world.endpoints[0].mark_reachable(world.now));
+    world.run(&Step::Wait(1));
+    assert_eq!(world.standing(0), Some(Standing::Serving), "it begins anew");
+    world.run(&broken);
+    assert!(matches!(world.standing(0), Some(Standing::Ejected { .. })), "it is there and fails");
+}
+
 #[test]
 fn requests_that_hung_in_an_ejected_endpoint_say_nothing_later() {
     let mut world = World::new(passive());

@@ -14,6 +14,8 @@ mod races;
 mod flows;
 /// Requests that are bound to an endpoint.
 mod bindings;
+/// All endpoints of a backend at once.
+mod outages;
 /// Endpoints whose packets vanish.
 mod silence;
 /// Endpoints that answer errors sooner than others answer.

@@ -37,7 +37,8 @@ pub enum Change {
     },
     /// Its time is over: it is tried with one request at a time.
     Tried,
-    /// It serves again: it passed its trial, or cannot be spared, in a panic or because the set has shrunk.
+    /// It serves again: it passed its trial, or cannot be spared, in a panic or because the set has shrunk. Or it cannot
+    /// be reached, which keeps requests away by itself.
     Readmitted,
     /// Probes say that it is not fit to serve.
     ProbesFail,

@@ -21,10 +21,15 @@ pub(crate) struct Round<'a, T> {
 
 impl<T> Round<'_, T> {
     /// What has become of those who are ejected or tried.
+    ///
+    /// An unreachable endpoint gets no requests anyway, and what returns may be another process: what broke at the death
+    /// of the one before would keep it out for longer than its absence. So it is not ejected as well.
     pub(crate) fn follow_up(&mut self, cases: &mut [Case]) {
         for (case, member) in cases.iter_mut().zip(self.members) {
             let health = &member.endpoint.health;
-            if case.ejection.try_again(health, self.now) {
+            if !case.ejection.is_serving() && !member.endpoint.is_reachable() {
+                self.readmit(case);
+            } else if case.ejection.try_again(health, self.now) {
                 self.tell(case, Change::Tried);
             } else if case.ejection.standing() == Standing::Trial {
                 self.conclude_trial(case, &member.endpoint);
@@ -47,6 +52,7 @@ impl<T> Round<'_, T> {
         let failures = |place: usize| self.members[place].endpoint.health.failures();
         let mut failing: Vec<usize> = (0..cases.len())
             .filter(|&place| cases[place].ejection.is_serving())
+            .filter(|&place| self.members[place].endpoint.is_reachable())
             .filter(|&place| failures(place) >= self.passive.consecutive_failures.get())
             .collect();
         failing.sort_by_key(|&place| std::cmp::Reverse(failures(place)));

@@ -1,0 +1,68 @@
+//! All endpoints of a backend dead at the same time.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::ensure;
+use serde_json::Value;
+use tests::{Behaviour, Response, Result, Scene, eventually};
+use tokio::time::Instant;
+
+use crate::site::{kill, restart, scene, until_health};
+
+/// What is added to a bound on time for a machine that is busy with other tests.
+const MARGIN: Duration = Duration::from_millis(500);
+
+async fn all_dead(policies: &[Value]) -> Result<(Scene, Vec<SocketAddr>)> {
+    let mut scene = scene(3, policies).await?;
+    ensure!(scene.client().await?.get("/").await?.status() == 200);
+    let mut addresses = Vec::new();
+    for endpoint in scene.endpoints.drain(..) {
+        addresses.push(endpoint.address);
+        kill(endpoint).await?;
+    }
+    Ok((scene, addresses))
+}
+
+/// Sheave's own answer, with this status and error.
+fn is_refusal(response: &Response, status: u16, error: &str) -> Result {
+    let reason = response.field("proxy-status").unwrap_or_default();
+    ensure!(response.status() == status && reason.contains(error), "{response:?}");
+    Ok(())
+}
+
+/// Waits until so many requests have failed for this reason.
+async fn until_failures(scene: &Scene, word: &str, wanted: f64) -> Result {
+    let label = format!("\"{word}\"");
+    let observe = async || {
+        let samples = scene.sheave.samples("sheave_failures_total").await?.into_iter();
+        let samples = samples.filter(|(labels, _)| labels.contains(&label));
+        Ok(samples.map(|(_, count)| count).sum::<f64>())
+    };
+    eventually(word, observe, |count| *count == wanted).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn without_a_queue_the_answer_is_502_at_once() -> Result {
+    let (scene, addresses) = all_dead(&[]).await?;
+    let mut client = scene.client().await?;
+    for method in ["GET", "POST"] {
+        for _ in 0..10 {
+            let begun = Instant::now();
+            let response = client.exchange(method, "/", &[], b"").await?;
+            is_refusal(&response, 502, "error=connection_refused")?;
+            ensure!(begun.elapsed() < MARGIN, "after {:?}", begun.elapsed());
+        }
+    }
+    until_failures(&scene, "connect_failed", 20.0).await?;
+    for address in &addresses {
+        until_health(&scene.sheave, *address, "unreachable").await?;
+    }
+    let _back = restart(addresses[2], &Behaviour::ok()).await?;
+    for _ in 0..10 {
+        let response = client.get("/").await?;
+        ensure!(response.status() == 200, "it is back: {response:?}");
+    }
+    Ok(())
+}
