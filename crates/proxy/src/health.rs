@@ -215,7 +215,7 @@ async fn watch(shared: &Arc<Shared>) {
         let now = clock::now();
         let (mut wait, mut raised) = (attempts.begin_due(shared, now), false);
         for backend in &live.backends {
-            let watched = look_at(backend, &mut probes);
+            let watched = look_at(backend, &mut probes, &mut attempts);
             let expects_answers = attempts.listen(backend, now);
             // Whoever rings the bell does not make limits change faster.
             let current = backend.current();
@@ -249,7 +249,7 @@ async fn watch(shared: &Arc<Shared>) {
 }
 
 /// Judges a backend's endpoints and probes those that are due; says whether there is anything to watch.
-fn look_at(backend: &Arc<Backend>, probes: &mut JoinSet<()>) -> bool {
+fn look_at(backend: &Arc<Backend>, probes: &mut JoinSet<()>, attempts: &mut Attempts) -> bool {
     if !backend.care.is_due(&backend.current().settings.health) {
         return false;
     }
@@ -260,6 +260,13 @@ fn look_at(backend: &Arc<Backend>, probes: &mut JoinSet<()>) -> bool {
     let (changed, events) = cases.judge(settings);
     backend.care.is_pending.store(cases.ward.is_pending(), Ordering::Relaxed);
     backend.care.tell(&backend.key, &events, None);
+    for event in events {
+        if let Event::Endpoint(address, Change::Ejected { .. }) = event
+            && let Some(member) = cases.configured.find(address)
+        {
+            attempts.check(backend, &member.endpoint);
+        }
+    }
     if changed {
         let (settings, trust) = current.policy();
         backend.replace(Current::new(cases.effective(), settings, trust));

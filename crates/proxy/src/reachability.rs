@@ -197,15 +197,22 @@ impl Attempts {
             if endpoint.in_flight() > 0 && is_silent(endpoint, now) {
                 let is_another = |other: &Arc<Endpoint>| !Arc::ptr_eq(other, endpoint);
                 let mut others = members.iter().map(|member| &member.endpoint);
-                if self.0.len() < MOST_ATTEMPTS
-                    && others.any(|other| is_another(other) && other.is_reachable())
-                {
-                    let patience = endpoint.data.reachability.patience();
-                    self.begin(backend, endpoint, patience, Depth::Connection);
+                if others.any(|other| is_another(other) && other.is_reachable()) {
+                    self.check(backend, endpoint);
                 }
             }
         }
         true
+    }
+
+    /// Connects once to an endpoint that may have gone. One that was ejected for the connections that broke at its death
+    /// may get no request from then on, and so no connection attempt that would mark it: the trial at the end of its
+    /// ejection would fail and eject it for longer, though it may be back soon.
+    pub(crate) fn check(&mut self, backend: &Arc<Backend>, endpoint: &Arc<Endpoint>) {
+        if endpoint.is_reachable() && self.0.len() < MOST_ATTEMPTS {
+            let patience = endpoint.data.reachability.patience();
+            self.begin(backend, endpoint, patience, Depth::Connection);
+        }
     }
 
     /// Ready when an attempt has ended, of which the consequence has been drawn.

@@ -16,6 +16,8 @@ mod flows;
 mod bindings;
 /// All endpoints of a backend at once.
 mod outages;
+/// Endpoints that return.
+mod returns;
 /// Endpoints whose packets vanish.
 mod silence;
 /// Endpoints that answer errors sooner than others answer.

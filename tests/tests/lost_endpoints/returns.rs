@@ -1,0 +1,105 @@
+//! Endpoints that return at the same address: what is said of them meanwhile, and when they have their share again.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::ensure;
+use serde_json::json;
+use tests::scene::endpoints;
+use tests::{Behaviour, Result, Scene, objects};
+use tokio::time::Instant;
+
+use crate::load::{Calls, Load, assert_all_served};
+use crate::site::{
+    ANSWERS, CLIENTS, SERVICE_TIME, TWO_WORKERS, health, kill, metric, requests, restart, scene,
+    until_health,
+};
+
+/// What is added to a bound on time for a machine that is busy with other tests.
+const MARGIN: Duration = Duration::from_millis(500);
+/// In which an endpoint that returns is found.
+const RETURN: Duration = Duration::from_secs(1);
+
+/// Lines of the log that say this of the endpoint.
+fn lines(scene: &Scene, text: &str, endpoint: SocketAddr) -> usize {
+    let (log, address) = (scene.sheave.log(), endpoint.to_string());
+    log.lines().filter(|line| line.contains(text) && line.contains(&address)).count()
+}
+
+async fn is_shown(scene: &Scene, endpoint: SocketAddr, unreachable: bool, outages: u32) -> Result {
+    let (gauge, counter) = ("sheave_endpoint_unreachable", "sheave_endpoint_outages_total");
+    let word = if unreachable { "unreachable" } else { "serving" };
+    ensure!(health(&scene.sheave, endpoint).await? == word);
+    let shown = metric(&scene.sheave, gauge, endpoint).await?;
+    ensure!(shown == f64::from(u8::from(unreachable)), "{gauge}: {shown}");
+    let counted = metric(&scene.sheave, counter, endpoint).await?;
+    ensure!(counted == f64::from(outages), "{counter}: {counted}");
+    let lost = lines(scene, "endpoint is unreachable", endpoint);
+    let back = lines(scene, "endpoint is reachable again", endpoint);
+    let returns = outages - u32::from(unreachable);
+    ensure!(lost == outages as usize && back == returns as usize, "log: {lost} and {back}");
+    Ok(())
+}
+
+/// Its requests break before a connection attempt fails: it is ejected first, for an hour, and then gets no request that
+/// would find out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_endpoint_that_is_ejected_at_its_death_is_unreachable_and_returns() -> Result {
+    let passive = json!({ "baseEjectionTime": "1h", "maxEjectionTime": "1h" });
+    let policy = objects::backend_policy("app", json!({ "health": { "passive": passive } }));
+    let servers = endpoints(3, &Behaviour::gated()).await?;
+    let mut scene = Scene::with(servers, &[policy], TWO_WORKERS).await?;
+    let load = Load::start(scene.sheave.address(), CLIENTS, &Calls::Http1("GET"));
+    for endpoint in &scene.endpoints {
+        endpoint.until("requests", |counts| counts.in_flight >= 6).await?;
+    }
+    let address = scene.endpoints[0].address;
+    kill(scene.endpoints.remove(0)).await?;
+    until_health(&scene.sheave, address, "unreachable").await?;
+    scene.endpoints.iter().for_each(|endpoint| endpoint.open_gate(1_000_000));
+    load.answers(ANSWERS).await?;
+
+    let begun = Instant::now();
+    let endpoint = restart(address, &Behaviour::slow(SERVICE_TIME)).await?;
+    until_health(&scene.sheave, address, "serving").await?;
+    endpoint.until("requests", |counts| counts.requests > 0).await?;
+    ensure!(begun.elapsed() < RETURN + MARGIN, "after {:?}", begun.elapsed());
+    assert_all_served(&load.stop().await)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_endpoint_that_returns_has_its_share_within_a_second() -> Result {
+    let mut scene = scene(3, &[]).await?;
+    let address = scene.endpoints[0].address;
+    is_shown(&scene, address, false, 0).await?;
+    let load = Load::start(scene.sheave.address(), CLIENTS, &Calls::Http1("GET"));
+    for outage in 1..=2 {
+        // Serving for as long as the first ejection lasts makes the next ejection as short.
+        let serving = Instant::now();
+        while serving.elapsed() < Duration::from_millis(1200) {
+            load.answers(ANSWERS).await?;
+        }
+        kill(scene.endpoints.remove(0)).await?;
+        until_health(&scene.sheave, address, "unreachable").await?;
+        load.answers(ANSWERS).await?;
+        scene.sheave.said(0, "endpoint is unreachable").await?;
+        is_shown(&scene, address, true, outage).await?;
+
+        let begun = Instant::now();
+        scene.endpoints.insert(0, restart(address, &Behaviour::slow(SERVICE_TIME)).await?);
+        until_health(&scene.sheave, address, "serving").await?;
+        let took = begun.elapsed();
+        ensure!(took < RETURN + MARGIN, "it is reachable after {took:?}");
+        // Requests that were in flight when it came back are with the others.
+        load.answers(2 * CLIENTS).await?;
+        is_shown(&scene, address, false, outage).await?;
+        let before = requests(&scene.endpoints);
+        load.answers(2 * ANSWERS).await?;
+        let after = requests(&scene.endpoints);
+        let got: Vec<u64> =
+            after.iter().zip(before).map(|(after, before)| after - before).collect();
+        let share = got[0] as f64 / got.iter().sum::<u64>() as f64;
+        ensure!(share >= 0.8 / 3.0, "a share of {share:.3}: {got:?}");
+    }
+    assert_all_served(&load.stop().await)
+}
