@@ -39,6 +39,8 @@ pub(crate) struct Retries<'r> {
     made: u32,
     /// Attempts for which there was no connection.
     unsent: usize,
+    /// No endpoint could be reached, and the request has waited for one.
+    has_waited: bool,
     /// Endpoints at which the request was tried, the latest last.
     tried: Vec<Arc<Endpoint>>,
     /// Before the next attempt.
@@ -47,7 +49,8 @@ pub(crate) struct Retries<'r> {
 
 impl<'r> Retries<'r> {
     pub(crate) fn new(rule: &'r Rule, backend: &'r BackendRef) -> Self {
-        Self { rule, backend, made: 0, unsent: 0, tried: Vec::new(), pause: None }
+        let (tried, pause) = (Vec::new(), None);
+        Self { rule, backend, made: 0, unsent: 0, has_waited: false, tried, pause }
     }
 
     /// Endpoints at which the request was tried, the latest last.
@@ -74,7 +77,7 @@ impl<'r> Retries<'r> {
             Retry::Unsent(endpoint) => {
                 self.tried.push(endpoint);
                 self.unsent += 1;
-                if !self.may_find_another(lost.failure) {
+                if !self.may_find_another(lost.failure) && !self.may_wait_for_one() {
                     return Err(lost.failure);
                 }
                 self.backend.counters[worker.index].retries.add(1);
@@ -110,6 +113,14 @@ impl<'r> Retries<'r> {
         let left = self.tried.iter().filter(|tried| !is_member(tried)).count();
         let most = members().count() + left + usize::from(failure == Failure::ConnectSlow);
         self.unsent < most.max(1) && (!all_tried || failure == Failure::ConnectSlow)
+    }
+
+    /// True if no endpoint can be reached and the backend has a queue in which the request can wait for one. A request
+    /// waits so once: an endpoint that is back and lost again costs it its last chance.
+    fn may_wait_for_one(&mut self) -> bool {
+        let current = self.backend.hold();
+        let may_wait = current.limits.max_waiting > 0 && current.set.is_unreachable();
+        may_wait && !std::mem::replace(&mut self.has_waited, true)
     }
 
     /// Whether the response, whose head is there, is one to be asked for again.

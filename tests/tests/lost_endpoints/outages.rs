@@ -4,14 +4,17 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::ensure;
-use serde_json::Value;
-use tests::{Behaviour, Response, Result, Scene, eventually};
+use serde_json::{Value, json};
+use tests::{Behaviour, Response, Result, Scene, eventually, objects};
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::site::{kill, restart, scene, until_health};
 
 /// What is added to a bound on time for a machine that is busy with other tests.
 const MARGIN: Duration = Duration::from_millis(500);
+/// In which an endpoint that returns is found.
+const RETURN: Duration = Duration::from_secs(1);
 
 async fn all_dead(policies: &[Value]) -> Result<(Scene, Vec<SocketAddr>)> {
     let mut scene = scene(3, policies).await?;
@@ -22,6 +25,11 @@ async fn all_dead(policies: &[Value]) -> Result<(Scene, Vec<SocketAddr>)> {
         kill(endpoint).await?;
     }
     Ok((scene, addresses))
+}
+
+fn with_queue(timeout: &str) -> Value {
+    let queue = json!({ "timeout": timeout });
+    objects::backend_policy("app", json!({ "maxInFlightPerEndpoint": 10, "queue": queue }))
 }
 
 /// Sheave's own answer, with this status and error.
@@ -65,4 +73,40 @@ async fn without_a_queue_the_answer_is_502_at_once() -> Result {
         ensure!(response.status() == 200, "it is back: {response:?}");
     }
     Ok(())
+}
+
+#[tokio::test]
+async fn with_a_queue_requests_wait_for_the_first_endpoint_that_is_back() -> Result {
+    let (scene, addresses) = all_dead(&[with_queue("1h")]).await?;
+    let (mut clients, mut waiting) = (JoinSet::new(), 0);
+    for method in ["GET", "POST"].repeat(5) {
+        let mut client = scene.client().await?;
+        clients.spawn(async move { client.exchange(method, "/", &[], b"").await });
+        // The first one finds out that no endpoint can be reached.
+        waiting += 1;
+        scene.sheave.waiting(waiting).await?;
+    }
+    let begun = Instant::now();
+    let _back = restart(addresses[1], &Behaviour::ok()).await?;
+    while let Some(response) = clients.join_next().await {
+        ensure!(response??.status() == 200);
+    }
+    ensure!(begun.elapsed() < RETURN + MARGIN, "after {:?}", begun.elapsed());
+    scene.sheave.idle().await
+}
+
+#[tokio::test]
+async fn with_a_queue_the_answer_is_503_when_the_time_is_over() -> Result {
+    let (scene, _) = all_dead(&[with_queue("300ms")]).await?;
+    let mut client = scene.client().await?;
+    for _ in 0..3 {
+        let begun = Instant::now();
+        let response = client.get("/").await?;
+        let took = begun.elapsed();
+        is_refusal(&response, 503, "error=destination_unavailable")?;
+        let wait = Duration::from_millis(300);
+        ensure!(took >= wait && took <= wait + MARGIN, "after {took:?}");
+    }
+    until_failures(&scene, "unreachable", 3.0).await?;
+    scene.sheave.idle().await
 }
