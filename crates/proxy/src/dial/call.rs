@@ -199,8 +199,8 @@ pub(super) fn lost(
         && connection.berth.as_ref().is_some_and(Berth::is_unacknowledged);
     let (was_idle, fresh) =
         connection.berth.as_ref().map_or((false, true), |berth| (berth.was_idle, berth.fresh));
-    // To end a connection is an endpoint's right, if it says for what, or if nothing is under way.
-    let stale = failure == Failure::EndpointClosed && (unprocessed || was_idle);
+    // To end a connection is an endpoint's right, if it says for what, if nothing is under way, or before it gets anything.
+    let stale = failure == Failure::EndpointClosed && (unprocessed || was_idle || unacknowledged);
     let end = if stale { End::Unfinished } else { terms.judge(failure.end(), &slot) };
     slot.conclude_stay(clock::now(), worker, &terms.current, end, None);
     let counters = &slot.endpoint.data.counters[worker.index];

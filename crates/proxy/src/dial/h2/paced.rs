@@ -76,7 +76,10 @@ impl AsyncRead for Paced {
         }
         let before = space.filled().len();
         let read = ready!(this.pace.poll_read(Pin::new(&mut this.stream), cx, space));
-        if let Some(end) = ConnectionEnd::of(read.as_ref().map(|_| space.filled().len() - before)) {
+        let count = space.filled().len() - before;
+        if space.remaining() > 0
+            && let Some(end) = ConnectionEnd::of(read.as_ref().map(|_| count))
+        {
             this.ended(end);
         }
         this.is_turn_over = read?;
