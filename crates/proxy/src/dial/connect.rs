@@ -57,6 +57,10 @@ pub(crate) async fn open(
     Ok(stream)
 }
 
+/// How long after bytes were sent the kernel sends them again for the first time, but for the probe of a lost tail: where
+/// round trips are short, twice the least retransmission timeout of 200 ms, as seen.
+const FIRST_RETRANSMISSION: Duration = Duration::from_millis(400);
+
 /// Lets the kernel notice when the endpoint has gone without a word: when it acknowledges no bytes, or, on a connection
 /// that is quiet, no probe.
 fn notice_silence(socket: &TcpStream, unacknowledged: Duration) {
@@ -65,9 +69,12 @@ fn notice_silence(socket: &TcpStream, unacknowledged: Duration) {
     // The first probe leaves time for a second one, which finds the time over.
     let quiet = unacknowledged.saturating_sub(SECOND).max(SECOND);
     let keepalive = TcpKeepalive::new().with_time(quiet).with_interval(SECOND);
+    // The kernel counts from the first retransmission.
+    let since_retransmission = unacknowledged.saturating_sub(FIRST_RETRANSMISSION);
+    let user_timeout = since_retransmission.max(unacknowledged / 2);
     // Without them a dead endpoint is noticed later, by the timeouts of requests.
     drop(socket.set_tcp_keepalive(&keepalive));
-    drop(socket.set_tcp_user_timeout(Some(unacknowledged)));
+    drop(socket.set_tcp_user_timeout(Some(user_timeout)));
 }
 
 /// Makes sure that it is the endpoint that we speak with, and that nobody else listens.
