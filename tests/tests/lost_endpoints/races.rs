@@ -6,9 +6,10 @@ use std::fs;
 
 use anyhow::{Context, ensure};
 use rustix::process::Signal;
+use tests::client::request;
 use tests::configuration::SERVICE;
 use tests::http2::{self, Call};
-use tests::{Behaviour, Configuration, Result, Scene, Sheave, eventually, objects};
+use tests::{Behaviour, Client, Configuration, Result, Scene, Sheave, eventually, objects};
 use tests::{grpc, within};
 use tokio::task::JoinSet;
 
@@ -132,6 +133,54 @@ async fn call_at_a_death(first: First) -> Result {
     while let Some(reply) = within("a reply", calls.join_next()).await? {
         let reply = reply??;
         ensure!(reply.code == grpc::OK, "{reply:?}");
+    }
+    Ok(())
+}
+
+/// Streams that are opened on a link whose endpoint has died, before the link's own task has noticed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_post_that_a_dead_http2_endpoint_has_not_received_goes_elsewhere() -> Result {
+    for round in 0..ROUNDS {
+        let first = if round % 2 == 0 { First::Death } else { First::Requests };
+        stream_at_a_death(first).await.with_context(|| format!("{first:?} first"))?;
+    }
+    Ok(())
+}
+
+async fn stream_at_a_death(first: First) -> Result {
+    let mut servers = vec![http2::Endpoint::ok().await?, http2::Endpoint::ok().await?];
+    let addresses: Vec<_> = servers.iter().map(|server| server.address).collect();
+    let configuration = Configuration::empty()?;
+    let mut all = objects::gateway();
+    let service = objects::speaking("kubernetes.io/h2c", objects::service(SERVICE));
+    all.extend([objects::route(SERVICE), service]);
+    all.extend(objects::slices(SERVICE, &addresses));
+    configuration.write("main.yaml", &all)?;
+    let sheave = Sheave::serve_with(&configuration, ONE_WORKER).await?;
+    let mut clients = Vec::new();
+    for _ in 0..REQUESTS {
+        let mut client = Client::connect(sheave.address()).await?;
+        ensure!(client.post("/before", b"").await?.status() == 200);
+        clients.push(client);
+    }
+    ensure!(servers.iter().all(|server| server.counts().requests > 0), "both have a connection");
+    sheave.idle().await?;
+
+    stop(&sheave).await?;
+    let mut dying = Some(servers.remove(0));
+    if let First::Death = first {
+        kill_http2(dying.take().context("it lives")?).await?;
+    }
+    for client in &mut clients {
+        client.send(request("POST", "/", &[], b"once")).await?;
+    }
+    if let Some(endpoint) = dying {
+        kill_http2(endpoint).await?;
+    }
+    sheave.signal(Signal::CONT)?;
+    for client in &mut clients {
+        let response = client.response("POST").await?;
+        ensure!(response.status() == 200, "{response:?}");
     }
     Ok(())
 }
