@@ -12,8 +12,9 @@ const MAX_BYTES: usize = 254;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostName<'b>(&'b [u8]);
 
-/// Space for a host name in normal form.
-pub struct HostNameBuffer([u8; MAX_BYTES]);
+/// Space for a host name in normal form; unused if it is written so already.
+#[derive(Default)]
+pub struct HostNameBuffer(Option<[u8; MAX_BYTES]>);
 
 /// A host name in normal form that owns its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,8 +22,19 @@ pub struct OwnedHostName(Box<[u8]>);
 
 impl<'b> HostName<'b> {
     /// Normalises a host without its port.
-    pub fn new(written: &[u8], buffer: &'b mut HostNameBuffer) -> Self {
-        let Some(copy) = buffer.0.get_mut(..written.len()) else { return Self(b"") };
+    #[inline]
+    pub fn new(written: &'b [u8], buffer: &'b mut HostNameBuffer) -> Self {
+        let is_normal = written.len() <= MAX_BYTES
+            && written.last() != Some(&b'.')
+            && !written.iter().any(u8::is_ascii_uppercase);
+        if is_normal { Self(written) } else { Self::normalised(written, buffer) }
+    }
+
+    /// Kept apart, because clients mostly write names in normal form.
+    #[cold]
+    fn normalised(written: &[u8], buffer: &'b mut HostNameBuffer) -> Self {
+        let space = buffer.0.insert([0; MAX_BYTES]);
+        let Some(copy) = space.get_mut(..written.len()) else { return Self(b"") };
         copy.copy_from_slice(written);
         copy.make_ascii_lowercase();
         Self(copy.strip_suffix(b".").unwrap_or(copy))
@@ -37,13 +49,7 @@ impl<'b> HostName<'b> {
 impl HostNameBuffer {
     /// Makes an empty buffer.
     pub fn new() -> Self {
-        Self([0; MAX_BYTES])
-    }
-}
-
-impl Default for HostNameBuffer {
-    fn default() -> Self {
-        Self::new()
+        Self::default()
     }
 }
 
