@@ -23,10 +23,10 @@ const INTERVAL: Duration = Duration::from_millis(5);
 const INTERVAL_MEMBERS: u32 = 64;
 
 /// Latencies are compared beyond this, in nanoseconds: below it a difference is that of networks and schedulers.
-const SMALL_LATENCY: f32 = 2_000_000.0;
+const SMALL_LATENCY: f32 = 1_500_000.0;
 
 /// An endpoint is slow from this multiple of the reference on; below it a difference may be chance. Beyond it, load counts
-/// by the square of the excess, so that an endpoint that is clearly slow is soon left to those that find no other.
+/// by the cube of the excess, so that an endpoint that is clearly slow is soon left to those that find no other.
 const SLOW: f32 = 2.5;
 
 /// The share of failed attempts, beyond that of the best member, from which on an endpoint counts as failing: three
@@ -174,7 +174,7 @@ impl Usual {
         let times = (mean + SMALL_LATENCY) / (self.mean + SMALL_LATENCY);
         let failing = showing.failing - self.failing;
         Handicap {
-            slow: (times / SLOW).max(1.0).powi(2),
+            slow: (times / SLOW).max(1.0).powi(3),
             failing: if failing < FAILING { 1.0 } else { 1.0 + PENALTY * failing * failing },
         }
     }
