@@ -220,14 +220,14 @@ mod tests {
 
     /// The examples of RFC 7541, C.1.
     #[test]
-    fn integers_are_as_hpack_writes_them() {
+    fn integers_match_the_hpack_examples() {
         assert_eq!(integer(5, 10), [10]);
         assert_eq!(integer(5, 1337), [31, 154, 10]);
         assert_eq!(integer(8, 42), [42]);
     }
 
     #[test]
-    fn a_frame_is_nine_bytes_and_its_payload() {
+    fn frame_has_a_nine_byte_header_and_its_payload() {
         let frame = Frame::window_update(3, 5);
         assert_eq!(frame.bytes(), [0, 0, 4, 8, 0, 0, 0, 0, 3, 0, 0, 0, 5]);
     }

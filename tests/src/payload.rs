@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn digest_ignores_how_the_body_was_cut() {
+    fn digest_is_independent_of_chunk_boundaries() {
         let mut digest = Digest::default();
         for piece in pieces(200_000) {
             let (left, right) = piece.split_at(piece.len() / 3);

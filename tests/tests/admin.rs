@@ -5,7 +5,7 @@ use serde_json::Value;
 use tests::{Behaviour, Client, Endpoint, Result, Scene, eventually};
 
 #[tokio::test]
-async fn paths_answer_and_others_say_that_they_are_none() -> Result {
+async fn admin_paths_answer_and_unknown_paths_give_404() -> Result {
     let scene = Scene::of(Behaviour::ok()).await?;
     for path in ["/", "/healthz", "/readyz", "/metrics"] {
         let response = scene.sheave.admin_get(path).await?;
@@ -27,7 +27,7 @@ async fn paths_answer_and_others_say_that_they_are_none() -> Result {
 }
 
 #[tokio::test]
-async fn metrics_are_open_metrics_and_count_what_happened() -> Result {
+async fn metrics_are_valid_open_metrics_with_correct_counts() -> Result {
     let scene = Scene::of(Behaviour::ok()).await?;
     let mut client = scene.client().await?;
     for _ in 0..7 {
@@ -93,7 +93,7 @@ async fn exemplars_name_sampled_traces_when_switched_on() -> Result {
 
 /// Labels are bounded by the configuration: clients cannot make series.
 #[tokio::test]
-async fn clients_cannot_make_series() -> Result {
+async fn clients_cannot_create_metric_series() -> Result {
     let scene = Scene::of(Behaviour::ok()).await?;
     let mut client = scene.client().await?;
     client.get("/").await?;

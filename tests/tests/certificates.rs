@@ -70,7 +70,7 @@ async fn holds_until(sheave: &Sheave, year: i32) -> Result {
 }
 
 #[tokio::test]
-async fn a_renewed_certificate_is_taken_and_a_broken_one_is_not() -> Result {
+async fn renewed_certificate_is_loaded_and_a_broken_one_is_rejected() -> Result {
     let (certificate, key) = made(2098)?;
     let mount = Mount::new(&certificate, &key)?;
     let sheave = Sheave::start(mount.flags()?).await?;
@@ -94,7 +94,7 @@ async fn a_renewed_certificate_is_taken_and_a_broken_one_is_not() -> Result {
 }
 
 #[tokio::test]
-async fn what_is_wrong_at_the_start_is_one_line_with_the_files() -> Result {
+async fn invalid_certificate_at_start_gives_one_line_naming_the_files() -> Result {
     let ((certificate, _), (_, key)) = (made(2098)?, made(2098)?);
     let mount = Mount::new(&certificate, &key)?;
     let flags = mount.flags()?;
@@ -113,7 +113,7 @@ async fn what_is_wrong_at_the_start_is_one_line_with_the_files() -> Result {
 }
 
 #[tokio::test]
-async fn without_a_certificate_there_is_one_of_its_own() -> Result {
+async fn https_without_a_certificate_uses_a_self_signed_one() -> Result {
     let flags = ["--listen", "https://127.0.0.1:0", "--to", "127.0.0.1:1"];
     let sheave = Sheave::start(flags).await?;
     ensure!(sheave.log().contains("self-signed"), "{}", sheave.log());
@@ -144,7 +144,7 @@ async fn check(certificate: &str, key: &str) -> Result<(Option<i32>, String)> {
 }
 
 #[tokio::test]
-async fn check_says_what_is_wrong_with_a_certificate() -> Result {
+async fn check_reports_certificate_errors() -> Result {
     let (certificate, key) = made(2098)?;
     let (code, said) = check(&certificate, &key).await?;
     ensure!(code == Some(0), "{said}");

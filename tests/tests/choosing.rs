@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 const ONE_WORKER: &[&str] = &["--workers", "1"];
 
 #[tokio::test]
-async fn by_least_load_nobody_waits_behind_one_that_is_stuck() -> Result {
+async fn least_load_avoids_a_stuck_endpoint() -> Result {
     let (stuck, free) =
         (Endpoint::start(Behaviour::gated()).await?, Endpoint::start(Behaviour::ok()).await?);
     let scene = Scene::with(vec![stuck, free], &[], &[]).await?;
@@ -37,7 +37,7 @@ async fn by_least_load_nobody_waits_behind_one_that_is_stuck() -> Result {
 }
 
 #[tokio::test]
-async fn in_turn_everybody_gets_the_same() -> Result {
+async fn round_robin_is_even() -> Result {
     let policy = objects::backend_policy("app", json!({ "algorithm": "RoundRobin" }));
     let servers = endpoints(4, &Behaviour::ok()).await?;
     let scene = Scene::with(servers, &[policy], ONE_WORKER).await?;
@@ -51,7 +51,7 @@ async fn in_turn_everybody_gets_the_same() -> Result {
 }
 
 #[tokio::test]
-async fn a_connection_carries_as_many_requests_as_it_may() -> Result {
+async fn connection_is_closed_after_max_requests() -> Result {
     let policy = json!({ "connections": { "maxRequests": 3 } });
     let policies = [objects::backend_policy("app", policy)];
     let servers = endpoints(1, &Behaviour::ok()).await?;
@@ -69,7 +69,7 @@ async fn a_connection_carries_as_many_requests_as_it_may() -> Result {
 }
 
 #[tokio::test]
-async fn an_idle_connection_is_closed_by_us_in_time() -> Result {
+async fn idle_endpoint_connection_is_closed_after_the_timeout() -> Result {
     let policy = json!({ "connections": { "idleTimeout": "200ms" } });
     let scene = Scene::governed(Behaviour::ok(), policy).await?;
     ensure!(scene.client().await?.get("/").await?.status() == 200);
@@ -78,7 +78,7 @@ async fn an_idle_connection_is_closed_by_us_in_time() -> Result {
 }
 
 #[tokio::test]
-async fn an_old_connection_is_not_used_again() -> Result {
+async fn connection_over_max_age_is_not_reused() -> Result {
     let policy = json!({ "connections": { "maxAge": "100ms" } });
     let servers = endpoints(1, &Behaviour::slow(Duration::from_millis(5))).await?;
     let policies = [objects::backend_policy("app", policy)];
@@ -102,7 +102,7 @@ async fn an_old_connection_is_not_used_again() -> Result {
 }
 
 #[tokio::test]
-async fn there_are_no_more_connections_than_there_may_be() -> Result {
+async fn max_connections_is_respected() -> Result {
     let policy = json!({ "connections": { "max": 2 }, "queue": { "maxRequests": 100 } });
     let scene = Scene::governed(Behaviour::slow(Duration::from_millis(5)), policy).await?;
     let mut clients = JoinSet::new();

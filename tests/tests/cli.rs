@@ -36,7 +36,7 @@ async fn ends_with_a_line(arguments: &[&str], parts: &[&str]) -> Result {
 }
 
 #[tokio::test]
-async fn what_cannot_be_listened_on_is_one_line() -> Result {
+async fn unusable_listen_address_gives_a_one_line_error() -> Result {
     let taken = TcpListener::bind("127.0.0.1:0")?;
     let taken = taken.local_addr()?.to_string();
     let url = format!("http://{taken}");
@@ -56,7 +56,7 @@ async fn what_cannot_be_listened_on_is_one_line() -> Result {
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_is_named() -> Result {
+async fn unreadable_configuration_is_named() -> Result {
     let serve = ["serve", "--config", "/nowhere/at/all.yaml", "--admin", "127.0.0.1:0"];
     ends(&serve, 1, &["/nowhere/at/all.yaml", "no such file"]).await?;
     ends(&["check", "/nowhere/at/all.yaml"], 1, &["/nowhere/at/all.yaml", "no such file"]).await?;
@@ -64,7 +64,7 @@ async fn what_cannot_be_read_is_named() -> Result {
 }
 
 #[tokio::test]
-async fn nonsense_is_answered_with_what_to_do() -> Result {
+async fn invalid_flags_give_an_actionable_error() -> Result {
     let cases: [(&[&str], &[&str]); 9] = [
         (&["serve"], &["--config", "--listen"]),
         (&["serve", "--to", "127.0.0.1:1"], &["--listen"]),
@@ -113,7 +113,7 @@ const ERRORS: [&str; 4] = [
 ];
 
 #[tokio::test]
-async fn every_error_of_a_configuration_is_named_with_its_place() -> Result {
+async fn every_configuration_error_is_reported_with_its_place() -> Result {
     let configuration = Configuration::empty()?;
     configuration.write_text("wrong.yaml", WRONG)?;
     configuration.write_text("broken.yaml", "a: [1,\n")?;
@@ -130,7 +130,7 @@ async fn every_error_of_a_configuration_is_named_with_its_place() -> Result {
 }
 
 #[tokio::test]
-async fn a_good_configuration_is_fine() -> Result {
+async fn valid_configuration_passes_check() -> Result {
     let configuration = Configuration::of(&["127.0.0.1:1".parse()?])?;
     let path = configuration.path().to_str().unwrap().to_owned();
     ends(&["check", &path], 0, &["5 objects, fine"]).await?;
@@ -142,7 +142,7 @@ async fn a_good_configuration_is_fine() -> Result {
 }
 
 #[tokio::test]
-async fn two_files_with_one_object_are_both_named() -> Result {
+async fn duplicate_object_names_both_files() -> Result {
     let configuration = Configuration::of(&["127.0.0.1:1".parse()?])?;
     let mut other = objects::service(SERVICE);
     other["spec"]["ports"][0]["port"] = json!(81);
@@ -153,7 +153,7 @@ async fn two_files_with_one_object_are_both_named() -> Result {
 }
 
 #[tokio::test]
-async fn flags_serve_what_files_would() -> Result {
+async fn flags_serve_like_configuration_files() -> Result {
     let gated = Endpoint::start(Behaviour::gated()).await?;
     let to = gated.address.to_string();
     let flags = ["--listen", "http://127.0.0.1:0", "--to", &to];
@@ -175,7 +175,7 @@ async fn flags_serve_what_files_would() -> Result {
 }
 
 #[tokio::test]
-async fn without_an_address_every_one_is_listened_on() -> Result {
+async fn listen_without_an_address_binds_all_interfaces() -> Result {
     let endpoint = Endpoint::start(Behaviour::ok()).await?;
     let to = endpoint.address.to_string();
     let sheave = Sheave::start(["--listen", "http://:0", "--to", &to]).await?;
@@ -194,7 +194,7 @@ async fn without_an_address_every_one_is_listened_on() -> Result {
 }
 
 #[tokio::test]
-async fn endpoints_may_be_names() -> Result {
+async fn endpoints_may_be_dns_names() -> Result {
     let endpoint = Endpoint::start(Behaviour::ok()).await?;
     let to = format!("localhost:{}", endpoint.address.port());
     let sheave = Sheave::start(["--listen", "http://127.0.0.1:0", "--to", &to]).await?;
@@ -203,7 +203,7 @@ async fn endpoints_may_be_names() -> Result {
 }
 
 #[tokio::test]
-async fn explain_tells_where_a_request_goes() -> Result {
+async fn explain_shows_the_route_of_a_request() -> Result {
     let configuration = Configuration::of(&["10.0.0.1:80".parse()?])?;
     let path = configuration.path().to_str().unwrap();
     let explain = ["explain", path, "GET", "http://a.test/path"];
@@ -231,7 +231,7 @@ async fn top_prints_tables_without_a_terminal() -> Result {
 }
 
 #[tokio::test]
-async fn help_helps() -> Result {
+async fn help_lists_commands_and_flags() -> Result {
     let commands = ["serve", "check", "Examples", "Exit codes"];
     ends(&["--help"], 0, &commands).await?;
     let serve = [
@@ -288,7 +288,7 @@ async fn the_access_log_has_a_line_for_each_request() -> Result {
 
 /// What a client may write into a request cannot break a line, nor be mistaken for a known method.
 #[tokio::test]
-async fn the_access_log_is_json_whatever_clients_send() -> Result {
+async fn access_log_is_valid_json_for_any_client_input() -> Result {
     let endpoint = Endpoint::start(Behaviour::ok()).await?;
     let configuration = Configuration::of(&[endpoint.address])?;
     let sheave = Sheave::serve_with(&configuration, &["--access-log", "on"]).await?;
@@ -308,7 +308,7 @@ async fn the_access_log_is_json_whatever_clients_send() -> Result {
 }
 
 #[tokio::test]
-async fn the_access_log_can_be_a_sample() -> Result {
+async fn access_log_can_be_sampled() -> Result {
     let endpoint = Endpoint::start(Behaviour::ok()).await?;
     let configuration = Configuration::of(&[endpoint.address])?;
     let sheave = Sheave::serve_with(&configuration, &["--access-log", "0.1"]).await?;

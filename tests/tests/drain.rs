@@ -17,7 +17,7 @@ async fn scene(behaviour: impl Into<Behaviour>, arguments: &[&str]) -> Result<Sc
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_that_listen_lose_nothing() -> Result {
+async fn clients_heeding_connection_close_lose_no_request() -> Result {
     let mut scene = scene(Behaviour::slow(Duration::from_millis(3)), &["--workers", "2"]).await?;
     let address = scene.sheave.address();
     let clients: JoinSet<_> = (0..32).map(|seed| until_told_to_close(address, seed)).collect();
@@ -51,7 +51,7 @@ async fn until_draining(scene: &Scene) -> Result {
 }
 
 #[tokio::test]
-async fn what_runs_is_finished() -> Result {
+async fn running_request_is_finished_during_drain() -> Result {
     let mut scene = scene(Behaviour::gated(), &["--drain-timeout", "3s"]).await?;
     let mut client = scene.client().await?;
     let mut idle = scene.client().await?;
@@ -72,7 +72,7 @@ async fn what_runs_is_finished() -> Result {
 }
 
 #[tokio::test]
-async fn what_waits_is_served() -> Result {
+async fn queued_requests_are_served_during_drain() -> Result {
     let policy = json!({ "maxInFlightPerEndpoint": 1, "queue": { "timeout": "1h" } });
     let mut scene = Scene::governed(Behaviour::gated(), policy).await?;
     let mut clients = Vec::new();
@@ -95,7 +95,7 @@ async fn what_waits_is_served() -> Result {
 }
 
 #[tokio::test]
-async fn idle_connections_do_not_delay_the_end() -> Result {
+async fn idle_connections_do_not_delay_shutdown() -> Result {
     let mut scene = scene(Behaviour::ok(), &["--drain-timeout", "3s"]).await?;
     let mut clients = Vec::new();
     for _ in 0..10 {
@@ -110,7 +110,7 @@ async fn idle_connections_do_not_delay_the_end() -> Result {
 
 /// Load balancers need a while to learn of it: until then who comes is served.
 #[tokio::test]
-async fn who_comes_while_others_learn_is_served_and_told() -> Result {
+async fn new_connections_are_served_with_connection_close_during_drain_delay() -> Result {
     let mut scene = scene(Behaviour::ok(), &["--drain-delay", "1h"]).await?;
     let mut old = scene.client().await?;
     ensure!(!old.get("/").await?.closes());
@@ -132,7 +132,7 @@ async fn who_comes_while_others_learn_is_served_and_told() -> Result {
 
 /// A client that was told to leave before its first request would but come again.
 #[tokio::test]
-async fn http2_may_have_its_first_request_before_it_is_told() -> Result {
+async fn http2_connection_serves_a_first_request_before_goaway() -> Result {
     let scene = scene(Behaviour::ok(), &["--drain-delay", "1h"]).await?;
     scene.sheave.signal(Signal::TERM)?;
     scene.sheave.said(0, "leaving").await?;
@@ -154,7 +154,7 @@ async fn http2_may_have_its_first_request_before_it_is_told() -> Result {
 }
 
 #[tokio::test]
-async fn after_the_delay_it_drains() -> Result {
+async fn drain_begins_after_the_delay() -> Result {
     let mut scene = scene(Behaviour::ok(), &["--drain-delay", "300ms"]).await?;
     let begun = Instant::now();
     scene.sheave.signal(Signal::TERM)?;
@@ -164,7 +164,7 @@ async fn after_the_delay_it_drains() -> Result {
 }
 
 #[tokio::test]
-async fn a_second_signal_stops_at_once() -> Result {
+async fn second_signal_stops_immediately() -> Result {
     let mut scene = scene(vec![Step::Hold], &["--drain-timeout", "1h"]).await?;
     let mut client = scene.client().await?;
     client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await?;
@@ -177,7 +177,7 @@ async fn a_second_signal_stops_at_once() -> Result {
 }
 
 #[tokio::test]
-async fn the_drain_timeout_cuts_what_still_runs() -> Result {
+async fn drain_timeout_cuts_running_requests() -> Result {
     let mut scene = scene(vec![Step::Hold], &["--drain-timeout", "300ms"]).await?;
     let mut client = scene.client().await?;
     client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await?;

@@ -19,12 +19,12 @@ const CLIENTS: u64 = 48;
 const STORM: Duration = Duration::from_secs(20);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cap_of_one_holds_in_a_storm() -> Result {
+async fn cap_of_one_holds_under_request_storm() -> Result {
     storm(1).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cap_of_four_holds_in_a_storm() -> Result {
+async fn cap_of_four_holds_under_request_storm() -> Result {
     storm(4).await
 }
 

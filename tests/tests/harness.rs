@@ -6,7 +6,7 @@ use tests::payload::Digest;
 use tests::{Behaviour, Broken, Client, Endpoint, Keep, Result, Step};
 
 #[tokio::test]
-async fn exchanges_are_booked() -> Result {
+async fn endpoint_records_requests() -> Result {
     let endpoint = Endpoint::start(Behaviour::ok()).await?;
     let mut client = Client::connect(endpoint.address).await?;
     assert_eq!(client.get("/a").await?.text(), "ok");
@@ -23,7 +23,7 @@ async fn exchanges_are_booked() -> Result {
 }
 
 #[tokio::test]
-async fn concurrency_is_counted_where_the_work_is() -> Result {
+async fn endpoint_counts_concurrent_requests() -> Result {
     let endpoint = Endpoint::start(Behaviour::gated()).await?;
     let mut clients = Vec::new();
     for _ in 0..3 {
@@ -42,7 +42,7 @@ async fn concurrency_is_counted_where_the_work_is() -> Result {
 }
 
 #[tokio::test]
-async fn a_connection_the_client_has_closed_is_counted_no_more() -> Result {
+async fn endpoint_stops_counting_a_closed_connection() -> Result {
     let endpoint = Endpoint::start(Behaviour::ok()).await?;
     for _ in 0..200 {
         assert_eq!(Client::connect(endpoint.address).await?.get("/").await?.status(), 200);
@@ -52,7 +52,7 @@ async fn a_connection_the_client_has_closed_is_counted_no_more() -> Result {
 }
 
 #[tokio::test]
-async fn servers_close_as_told() -> Result {
+async fn endpoint_closes_connections_as_configured() -> Result {
     let silent = Endpoint::start(Behaviour::ok().keeping(Keep::CloseSilently)).await?;
     let mut client = Client::connect(silent.address).await?;
     assert!(!client.get("/").await?.closes());
@@ -72,7 +72,7 @@ async fn servers_close_as_told() -> Result {
 }
 
 #[tokio::test]
-async fn large_bodies_are_echoed_in_both_framings() -> Result {
+async fn endpoint_echoes_large_bodies_in_both_framings() -> Result {
     const LENGTH: u64 = 3_000_000;
     let endpoint = Endpoint::start(vec![Step::Echo]).await?;
     let mut client = Client::connect(endpoint.address).await?;
@@ -93,7 +93,7 @@ async fn large_bodies_are_echoed_in_both_framings() -> Result {
 }
 
 #[tokio::test]
-async fn a_broken_answer_is_seen_as_broken() -> Result {
+async fn client_detects_broken_responses() -> Result {
     let truncated = "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello";
     let cases = [
         ("HTTP/1.1 200 OK\r\nContent-Le", "truncated"),

@@ -51,7 +51,7 @@ async fn statuses(scene: &Scene, method: &str, requests: usize) -> Result<Vec<u1
 }
 
 #[tokio::test]
-async fn one_that_fails_in_a_row_gets_nothing_more() -> Result {
+async fn endpoint_with_consecutive_failures_is_ejected() -> Result {
     let passive =
         json!({ "consecutiveFailures": 3, "baseEjectionTime": "1h", "maxEjectionTime": "1h" });
     let scene =
@@ -66,7 +66,7 @@ async fn one_that_fails_in_a_row_gets_nothing_more() -> Result {
 }
 
 #[tokio::test]
-async fn one_that_refuses_connections_is_unreachable_and_no_request_fails() -> Result {
+async fn endpoint_refusing_connections_becomes_unreachable_without_failed_requests() -> Result {
     let mut scene = two(Behaviour::ok(), json!({})).await?;
     let address = scene.endpoints[0].address;
     scene.endpoints[0] = Endpoint::start(Behaviour::ok()).await?;
@@ -78,7 +78,7 @@ async fn one_that_refuses_connections_is_unreachable_and_no_request_fails() -> R
 }
 
 #[tokio::test]
-async fn an_ejected_one_is_tried_and_comes_back_when_it_serves() -> Result {
+async fn ejected_endpoint_returns_after_a_successful_half_open_trial() -> Result {
     let passive = json!({ "consecutiveFailures": 2, "baseEjectionTime": "50ms" });
     let mut scene =
         two(Behaviour::answering(FAILURE), json!({ "health": { "passive": passive } })).await?;
@@ -102,7 +102,7 @@ async fn an_ejected_one_is_tried_and_comes_back_when_it_serves() -> Result {
 
 /// With no endpoint well, health is ignored: an answer that may be an error is better than none.
 #[tokio::test]
-async fn where_all_fail_all_are_used() -> Result {
+async fn panic_mode_uses_all_endpoints_when_all_fail() -> Result {
     let passive = json!({ "consecutiveFailures": 1, "baseEjectionTime": "1h", "maxEjectionPercent": 100, "maxEjectionTime": "1h" });
     let policy = json!({ "algorithm": "RoundRobin", "health": { "passive": passive } });
     let servers = endpoints(2, &Behaviour::answering(FAILURE)).await?;
@@ -119,7 +119,7 @@ async fn where_all_fail_all_are_used() -> Result {
 }
 
 #[tokio::test]
-async fn one_whose_probes_fail_gets_nothing_until_they_succeed() -> Result {
+async fn endpoint_with_failing_probes_gets_no_requests() -> Result {
     let active = json!({ "path": "/healthz", "interval": "10ms", "fall": 2, "rise": 2 });
     let scene =
         two(Behaviour::answering(UNAVAILABLE), json!({ "health": { "active": active } })).await?;
@@ -132,7 +132,7 @@ async fn one_whose_probes_fail_gets_nothing_until_they_succeed() -> Result {
 
 /// A probe port that answers garbage says of all endpoints that they are ill, which is not believed.
 #[tokio::test]
-async fn a_probe_port_that_answers_garbage_hurts_nobody() -> Result {
+async fn probes_failing_on_all_endpoints_do_not_stop_traffic() -> Result {
     let garbage = Endpoint::start(vec![Step::send("\0garbage\r\n\r\n"), Step::Close]).await?;
     let port = garbage.address.port();
     let active = json!({ "path": "/", "port": port, "interval": "5ms", "fall": 1 });
@@ -147,7 +147,7 @@ async fn a_probe_port_that_answers_garbage_hurts_nobody() -> Result {
 
 /// A probe takes a slot, and the connection that belongs to it.
 #[tokio::test]
-async fn probes_never_push_an_endpoint_over_its_cap() -> Result {
+async fn probes_respect_the_cap() -> Result {
     let active = json!({ "path": "/healthz", "interval": "2ms", "fall": 1 });
     let policy = json!({ "maxInFlightPerEndpoint": 1, "health": { "active": active } });
     let work = vec![Step::ReadBody, Step::Wait(Duration::from_millis(1)), Step::send(FAILURE)];
@@ -171,7 +171,7 @@ async fn probes_never_push_an_endpoint_over_its_cap() -> Result {
 }
 
 #[tokio::test]
-async fn a_status_is_tried_again_if_the_policy_says_so() -> Result {
+async fn configured_status_is_retried() -> Result {
     let retry = json!({ "statuses": [503], "backoffBase": "1ms", "budgetFloorPerSecond": 1000 });
     let scene = two(Behaviour::answering(UNAVAILABLE), json!({ "retry": retry })).await?;
     // Before the endpoint is known to fail, and gets less than its turn.
@@ -182,7 +182,7 @@ async fn a_status_is_tried_again_if_the_policy_says_so() -> Result {
 }
 
 #[tokio::test]
-async fn an_attempt_that_takes_too_long_is_made_elsewhere() -> Result {
+async fn attempt_timeout_retries_on_another_endpoint() -> Result {
     let policy = json!({ "timeouts": { "perAttempt": "50ms" } });
     let scene = two(vec![Step::ReadBody, Step::Hold], policy).await?;
     // Before the endpoint is known to fail, and gets less than its turn.
@@ -193,7 +193,7 @@ async fn an_attempt_that_takes_too_long_is_made_elsewhere() -> Result {
 }
 
 #[tokio::test]
-async fn without_a_budget_only_what_was_in_flight_at_a_death_is_tried_again() -> Result {
+async fn zero_retry_budget_retries_only_requests_in_flight_at_an_endpoint_death() -> Result {
     let policy = json!({ "retry": { "budgetPercent": 0, "budgetFloorPerSecond": 0 } });
     let scene = two(vec![Step::ReadBody, Step::Close], policy).await?;
     // The endpoint gets every other one: its first broken connection may be its death, its second may not.
@@ -204,7 +204,7 @@ async fn without_a_budget_only_what_was_in_flight_at_a_death_is_tried_again() ->
 }
 
 #[tokio::test]
-async fn a_newcomer_starts_slowly() -> Result {
+async fn new_endpoint_gets_slow_start() -> Result {
     let policy = json!({ "slowStart": { "window": "1h", "floorPercent": 10 } });
     let mut scene = two(Behaviour::ok(), policy).await?;
     assert_eq!(statuses(&scene, "GET", 20).await?, [200; 20]);

@@ -34,7 +34,7 @@ fn rule(host: &str, path: &str, kind: &str, service: &str) -> Value {
 }
 
 #[tokio::test]
-async fn requests_go_where_ingresses_lead() -> Result {
+async fn requests_are_routed_by_ingress() -> Result {
     let (shop, api) =
         (Endpoint::start(Behaviour::ok()).await?, Endpoint::start(Behaviour::ok()).await?);
     let rules = json!([rule("shop.test", "/cart", "Prefix", "shop")]);
@@ -80,7 +80,7 @@ async fn requests_go_where_ingresses_lead() -> Result {
 }
 
 #[tokio::test]
-async fn what_is_to_be_guarded_is_not_served() -> Result {
+async fn ingress_with_unsupported_access_control_is_not_served() -> Result {
     let endpoint = Endpoint::start(Behaviour::ok()).await?;
     let spec = json!({ "rules": [rule("shop.test", "/", "Prefix", "shop")] });
     let mut all = vec![class(), ingress("shop", json!({}), spec.clone()), objects::service("shop")];

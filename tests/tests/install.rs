@@ -23,7 +23,7 @@ fn metrics(text: &str) -> BTreeSet<&str> {
 }
 
 #[test]
-fn every_metric_of_the_examples_is_in_the_reference() {
+fn every_metric_in_the_examples_is_documented() {
     let reference = read("docs/reference/metrics.md");
     for path in EXAMPLES {
         let text = read(path);
@@ -35,7 +35,7 @@ fn every_metric_of_the_examples_is_in_the_reference() {
 }
 
 #[test]
-fn the_dashboard_is_json() {
+fn dashboard_is_valid_json() {
     let dashboard: serde_json::Value = serde_json::from_str(&read(EXAMPLES[0])).unwrap();
     let panels = dashboard["panels"].as_array().unwrap();
     let ids: BTreeSet<_> = panels.iter().map(|panel| panel["id"].as_u64().unwrap()).collect();
@@ -43,7 +43,7 @@ fn the_dashboard_is_json() {
 }
 
 #[test]
-fn flags_of_the_manifests_are_flags_of_the_binary() {
+fn manifests_use_only_existing_flags() {
     let (manifests, reference) = (read(MANIFESTS), read("docs/reference/cli.md"));
     let arguments = manifests.lines().filter_map(|line| line.trim().strip_prefix("- --"));
     let flags: Vec<_> = arguments.map(|it| it.split('=').next().unwrap()).collect();
@@ -56,7 +56,7 @@ fn flags_of_the_manifests_are_flags_of_the_binary() {
 }
 
 #[test]
-fn roles_write_nothing_but_statuses_and_leases() {
+fn rbac_roles_grant_writes_only_to_statuses_and_leases() {
     let manifests = read(MANIFESTS);
     let mut rules = 0;
     for role in manifests
@@ -82,14 +82,14 @@ fn roles_write_nothing_but_statuses_and_leases() {
 }
 
 #[test]
-fn the_chart_has_the_version_of_the_binary() {
+fn chart_version_matches_the_binary() {
     let chart = read("deploy/chart/Chart.yaml");
     let version = env!("CARGO_PKG_VERSION");
     assert!(chart.contains(&format!("\nversion: {version}\nappVersion: {version}\n")), "{chart}");
 }
 
 #[test]
-fn every_value_of_the_chart_says_what_it_means() {
+fn chart_values_match_their_schema() {
     let values = read("deploy/chart/values.yaml");
     let schema: serde_json::Value =
         serde_json::from_str(&read("deploy/chart/values.schema.json")).unwrap();
@@ -119,7 +119,7 @@ fn chart(settings: &[&str]) -> Option<Output> {
 }
 
 #[test]
-fn a_pool_of_addresses_is_for_nodes() {
+fn chart_address_pool_renders_a_host_network_daemon_set() {
     let pool = "addresses.pool={192.0.2.0/24,2001:db8::/64}";
     let settings = [pool, "hostNetwork=true", "kind=DaemonSet", "service.enabled=false"];
     let Some(made) = chart(&settings) else { return };
@@ -138,7 +138,7 @@ fn a_pool_of_addresses_is_for_nodes() {
 }
 
 #[test]
-fn a_service_for_each_gateway_is_sheaves_to_write() {
+fn chart_per_gateway_services_grant_service_writes() {
     let Some(plain) = chart(&[]) else { return };
     let settings = ["service.perGateway=true", "service.annotations.lb=internal"];
     let Some(made) = chart(&settings) else { return };
@@ -157,7 +157,7 @@ fn a_service_for_each_gateway_is_sheaves_to_write() {
 }
 
 #[test]
-fn the_chart_refuses_what_cannot_be() {
+fn chart_rejects_invalid_values() {
     let cases = [
         ("replica=3", "replica"),
         ("kind=StatefulSet", "'Deployment', 'DaemonSet'"),

@@ -13,12 +13,12 @@ use tokio::time::{Instant, sleep_until};
 const AT_ONCE: Duration = Duration::from_millis(100);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_new_endpoint_gets_its_share_of_kept_connections_by_least_load() -> Result {
+async fn least_load_gives_a_new_endpoint_its_share_on_kept_connections() -> Result {
     joins("LeastLoad").await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_new_endpoint_gets_its_share_of_kept_connections_in_turn() -> Result {
+async fn round_robin_gives_a_new_endpoint_its_share_on_kept_connections() -> Result {
     joins("RoundRobin").await
 }
 
@@ -67,7 +67,7 @@ fn share(scene: &Scene, from: Instant, to: Instant) -> (f64, f64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_endpoint_that_left_gets_no_new_request() -> Result {
+async fn removed_endpoint_gets_no_new_request() -> Result {
     let servers = endpoints(3, &Behaviour::slow(Duration::from_millis(5))).await?;
     let scene = Scene::with(servers, &[], &["--workers", "2"]).await?;
     let load = Load::start(scene.sheave.address(), 16, Habit::GET);
@@ -85,7 +85,7 @@ async fn an_endpoint_that_left_gets_no_new_request() -> Result {
 }
 
 #[tokio::test]
-async fn what_runs_at_an_endpoint_that_left_ends_well() -> Result {
+async fn running_request_at_a_removed_endpoint_completes() -> Result {
     let leaving = Endpoint::start(Behaviour::gated()).await?;
     let mut scene = Scene::with(vec![leaving], &[], &[]).await?;
     let mut client = scene.client().await?;
@@ -104,7 +104,7 @@ async fn what_runs_at_an_endpoint_that_left_ends_well() -> Result {
 }
 
 #[tokio::test]
-async fn unready_and_terminating_endpoints_are_used_only_when_no_other_is_left() -> Result {
+async fn unready_and_terminating_endpoints_are_used_only_as_a_last_resort() -> Result {
     let servers = endpoints(3, &Behaviour::ok()).await?;
     let scene = Scene::with(servers, &[], &[]).await?;
     let conditions = [

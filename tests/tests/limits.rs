@@ -24,7 +24,7 @@ async fn limits(scene: &Scene) -> Result<Vec<(String, f64)>> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_number_of_workers_is_learned_under_load() -> Result {
+async fn adaptive_limit_learns_the_worker_count_under_load() -> Result {
     let endpoints = vec![Endpoint::start(workers(3)).await?, Endpoint::start(workers(3)).await?];
     let policy = json!({ "maxInFlightPerEndpoint": "auto", "queue": { "timeout": "1h" } });
     let policies = [objects::backend_policy("app", policy)];
@@ -69,7 +69,7 @@ async fn together(scene: &Scene, requests: usize) -> Result<Vec<u16>> {
 }
 
 #[tokio::test]
-async fn who_refuses_gets_no_more_while_others_have_room() -> Result {
+async fn refusing_endpoint_is_avoided_while_others_have_capacity() -> Result {
     const LONG: &str =
         "HTTP/1.1 429 Too Many Requests\r\nRetry-After: 30\r\nContent-Length: 0\r\n\r\n";
     for cap in [json!({}), json!({ "maxInFlightPerEndpoint": 20 })] {
@@ -107,7 +107,7 @@ async fn who_refuses_gets_no_more_while_others_have_room() -> Result {
 }
 
 #[tokio::test]
-async fn whoever_is_full_is_asked_where_nobody_can_wait_and_nobody_else_has_room() -> Result {
+async fn full_endpoint_is_tried_without_a_queue_or_alternative() -> Result {
     let answer = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 30\r\nContent-Length: 0\r\n\r\n";
     let refusing = vec![Step::ReadBody, Step::RefuseBeyond(0, answer), Step::Answer];
     let scene = Scene::of(Behaviour::from(refusing)).await?;
@@ -121,7 +121,7 @@ async fn whoever_is_full_is_asked_where_nobody_can_wait_and_nobody_else_has_room
 }
 
 #[tokio::test]
-async fn a_refusal_is_over_in_a_second_and_one_of_a_year_in_a_minute() -> Result {
+async fn refusal_expires_after_a_second_and_long_retry_after_is_cut() -> Result {
     let scene = one_that_refuses(json!({}), REFUSAL).await?;
     together(&scene, 12).await?;
     let over = |limits: &Vec<(String, f64)>| limits.is_empty();
@@ -138,7 +138,7 @@ async fn a_refusal_is_over_in_a_second_and_one_of_a_year_in_a_minute() -> Result
 }
 
 #[tokio::test]
-async fn refusals_are_not_heeded_where_a_policy_says_so() -> Result {
+async fn refusals_are_ignored_by_policy() -> Result {
     let scene = one_that_refuses(json!({ "heedRefusals": false }), REFUSAL).await?;
     together(&scene, 12).await?;
     ensure!(limits(&scene).await?.is_empty());
@@ -147,7 +147,7 @@ async fn refusals_are_not_heeded_where_a_policy_says_so() -> Result {
 }
 
 #[tokio::test]
-async fn an_endpoint_names_its_limit_and_what_cannot_be_is_ignored_and_counted() -> Result {
+async fn load_report_sets_the_limit_and_invalid_ones_are_counted() -> Result {
     let auto = json!({ "maxInFlightPerEndpoint": "auto" });
     let answer = |report: &str| {
         Behaviour::answering(&format!("HTTP/1.1 200 OK\r\n{report}Content-Length: 0\r\n\r\n"))
@@ -178,7 +178,7 @@ async fn an_endpoint_names_its_limit_and_what_cannot_be_is_ignored_and_counted()
 }
 
 #[tokio::test]
-async fn auto_is_turned_on_and_off_while_requests_run() -> Result {
+async fn adaptive_limit_is_toggled_while_requests_run() -> Result {
     let scene = Scene::of(Behaviour::gated()).await?;
     let address = scene.sheave.address();
     let runs = tokio::spawn(async move { Client::connect(address).await?.get("/").await });

@@ -75,7 +75,7 @@ fn local(last: u8) -> IpAddr {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_new_answer_moves_the_endpoints_when_the_old_one_expires() -> Result {
+async fn dns_change_updates_endpoints_after_the_ttl() -> Result {
     let scene = Scene::on(&[local(1), local(2)]).await?;
     let load = Load::start(scene.sheave.address(), 2, Habit::GET);
     scene.sheave.uses(&[scene.address(0)]).await?;
@@ -89,7 +89,7 @@ async fn a_new_answer_moves_the_endpoints_when_the_old_one_expires() -> Result {
 }
 
 #[tokio::test]
-async fn both_families_are_used() -> Result {
+async fn ipv4_and_ipv6_addresses_are_used() -> Result {
     let v6 = IpAddr::V6(Ipv6Addr::LOCALHOST);
     if std::net::TcpListener::bind((v6, 0)).is_err() {
         eprintln!("this machine has no IPv6: nothing to see");
@@ -104,7 +104,7 @@ async fn both_families_are_used() -> Result {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_failure_of_dns_touches_traffic() -> Result {
+async fn dns_failures_do_not_affect_traffic() -> Result {
     let scene = Scene::on(&[local(1), local(2)]).await?;
     let load = Load::start(scene.sheave.address(), 2, Habit::GET);
     let (first, used) = (&[scene.address(0)][..], scene.sheave.lines());
@@ -130,7 +130,7 @@ async fn no_failure_of_dns_touches_traffic() -> Result {
 }
 
 #[tokio::test]
-async fn a_name_server_that_is_gone_touches_nothing() -> Result {
+async fn missing_dns_server_does_not_affect_traffic() -> Result {
     let Scene { names, endpoints, sheave, _configuration } = Scene::on(&[local(1)]).await?;
     ensure!(names.questions() > 0, "it was asked");
     drop(names);

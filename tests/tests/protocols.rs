@@ -12,7 +12,7 @@ use tests::tls::{Front, Terms};
 use tests::{Behaviour, Result, within};
 
 #[tokio::test]
-async fn streams_are_booked() -> Result {
+async fn endpoint_records_streams() -> Result {
     let endpoint = Endpoint::ok().await?;
     let client = Client::connect(endpoint.address).await?;
     ensure!(client.get("/a").await?.text() == "ok");
@@ -42,7 +42,7 @@ async fn bodies_and_trailers_are_echoed() -> Result {
 }
 
 #[tokio::test]
-async fn resets_are_heard_on_both_sides() -> Result {
+async fn resets_are_detected_on_both_sides() -> Result {
     let endpoint = Endpoint::start(|mut call: Call| async move {
         if call.number == 1 {
             call.reset(Reason::REFUSED_STREAM);
@@ -65,7 +65,7 @@ async fn resets_are_heard_on_both_sides() -> Result {
 }
 
 #[tokio::test]
-async fn connections_end_after_their_requests() -> Result {
+async fn endpoint_closes_connections_after_their_requests() -> Result {
     let manner = Manner { requests: Some(2), ..Manner::default() };
     let endpoint = Endpoint::with(manner, |call| async { call.answer("ok").await }).await?;
     let client = Client::connect(endpoint.address).await?;
@@ -77,7 +77,7 @@ async fn connections_end_after_their_requests() -> Result {
 }
 
 #[tokio::test]
-async fn frames_by_hand_are_understood() -> Result {
+async fn handwritten_frames_are_understood() -> Result {
     let endpoint = Endpoint::ok().await?;
     let mut wire = Wire::connect(endpoint.address, &[]).await?;
     wire.write(&Frame::get(1)).await?;
@@ -93,7 +93,7 @@ async fn frames_by_hand_are_understood() -> Result {
 }
 
 #[tokio::test]
-async fn a_front_decrypts_and_says_what_it_saw() -> Result {
+async fn tls_front_decrypts_and_records_handshakes() -> Result {
     let authority = Authority::new();
     let endpoint = tests::Endpoint::start(Behaviour::ok()).await?;
     let identity = authority.vouch(&["a.test"]);
@@ -117,7 +117,7 @@ async fn a_front_decrypts_and_says_what_it_saw() -> Result {
 }
 
 #[tokio::test]
-async fn calls_have_messages_and_a_status() -> Result {
+async fn grpc_calls_carry_messages_and_a_status() -> Result {
     let endpoint = Endpoint::start(|mut call: Call| async move {
         let sent = grpc::messages(call.read().await?.bytes).expect("whole messages");
         if sent[0].is_empty() {

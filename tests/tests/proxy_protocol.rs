@@ -30,7 +30,7 @@ async fn failures(scene: &Scene, reason: &str) -> Result<f64> {
 }
 
 #[tokio::test]
-async fn headers_are_judged_as_the_table_says() -> Result {
+async fn proxy_headers_are_accepted_or_rejected_per_table() -> Result {
     let scene = Scene::guarded(Behaviour::ok(), policy("FromTrusted")).await?;
     let lines = HEADERS.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     let mut bad = 0.0;
@@ -103,7 +103,7 @@ fn unescape(text: &str) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_header_holds_for_all_requests_of_its_connection() -> Result {
+async fn proxy_header_applies_to_all_requests_of_its_connection() -> Result {
     let servers = endpoints(1, &Behaviour::ok()).await?;
     let policies = [objects::client_policy(policy("Required"))];
     let scene = Scene::with(servers, &policies, &["--access-log", "on"]).await?;
@@ -119,7 +119,7 @@ async fn a_header_holds_for_all_requests_of_its_connection() -> Result {
 }
 
 #[tokio::test]
-async fn a_stranger_is_never_believed() -> Result {
+async fn proxy_header_of_an_untrusted_peer_is_rejected() -> Result {
     let scene = Scene::guarded(Behaviour::ok(), policy("FromTrusted")).await?;
     let address = scene.sheave.address();
     let mut client = Client::connect_from(STRANGER, address).await?;
@@ -143,7 +143,7 @@ async fn a_stranger_is_never_believed() -> Result {
 }
 
 #[tokio::test]
-async fn a_proxy_that_says_nothing_is_closed() -> Result {
+async fn missing_proxy_header_times_out() -> Result {
     let policy = json!({
         "proxyProtocol": "FromTrusted",
         "trustedProxies": ["127.0.0.1/32"],
@@ -163,7 +163,7 @@ async fn a_proxy_that_says_nothing_is_closed() -> Result {
 }
 
 #[tokio::test]
-async fn a_tcp_connection_begins_behind_its_header() -> Result {
+async fn tcp_payload_begins_after_the_proxy_header() -> Result {
     let server = RawServer::echo().await?;
     let policy = objects::client_policy(policy("Required"));
     let scene = RawScene::tcp(&[server.address], &[policy], &["--access-log", "on"]).await?;
@@ -217,7 +217,7 @@ fn header_v1(client: SocketAddr, destination: SocketAddr) -> String {
 }
 
 #[tokio::test]
-async fn an_endpoint_connection_speaks_for_one_client() -> Result {
+async fn endpoint_connection_with_proxy_header_serves_one_client() -> Result {
     let server = telling().await?;
     for capped in [false, true] {
         let mut spec = json!({ "proxyProtocol": "V1" });
@@ -250,7 +250,7 @@ async fn an_endpoint_connection_speaks_for_one_client() -> Result {
 }
 
 #[tokio::test]
-async fn what_a_proxy_before_us_says_is_told_to_endpoints() -> Result {
+async fn received_proxy_header_is_forwarded_to_endpoints() -> Result {
     let server = RawServer::start(|mut stream: TcpStream| async move {
         let mut header = [0; 28];
         stream.read_exact(&mut header).await?;

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep_until};
 const MARGIN: Duration = Duration::from_millis(500);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn at_twice_the_load_that_can_be_served_all_slots_stay_busy() -> Result {
+async fn all_slots_stay_busy_at_twice_the_capacity() -> Result {
     const SLOTS: u32 = 16;
     let queue_timeout = Duration::from_millis(400);
     let policy = json!({
@@ -101,7 +101,7 @@ async fn occupy(scene: &Scene) -> Result<Client> {
 }
 
 #[tokio::test]
-async fn who_came_first_is_served_first() -> Result {
+async fn queue_is_served_in_arrival_order() -> Result {
     let scene = one_slot(json!({})).await?;
     let mut clients = vec![occupy(&scene).await?];
     for number in 1..=5 {
@@ -120,7 +120,7 @@ async fn who_came_first_is_served_first() -> Result {
 }
 
 #[tokio::test]
-async fn nobody_waits_longer_than_the_timeout() -> Result {
+async fn queued_request_is_refused_after_the_timeout() -> Result {
     let scene = one_slot(json!({ "timeout": "300ms" })).await?;
     let mut first = occupy(&scene).await?;
     let begun = Instant::now();
@@ -134,7 +134,7 @@ async fn nobody_waits_longer_than_the_timeout() -> Result {
 }
 
 #[tokio::test]
-async fn beyond_the_queue_requests_are_refused_at_once() -> Result {
+async fn requests_over_the_queue_limit_are_refused_at_once() -> Result {
     let policy = json!({
         "maxInFlightPerEndpoint": 1,
         "queue": { "maxRequests": 1, "timeout": "1h" },
@@ -155,7 +155,7 @@ async fn beyond_the_queue_requests_are_refused_at_once() -> Result {
 }
 
 #[tokio::test]
-async fn a_queue_of_none_refuses_all_that_would_wait() -> Result {
+async fn zero_length_queue_refuses_requests_that_would_wait() -> Result {
     let scene = one_slot(json!({ "maxRequests": 0 })).await?;
     let mut first = occupy(&scene).await?;
     refusal(&scene.client().await?.get("/").await?, 429, "1")?;
@@ -165,7 +165,7 @@ async fn a_queue_of_none_refuses_all_that_would_wait() -> Result {
 }
 
 #[tokio::test]
-async fn without_an_endpoint_the_answer_is_503_at_once() -> Result {
+async fn backend_without_endpoints_is_answered_503_at_once() -> Result {
     let scene = Scene::with(Vec::new(), &[], &[]).await?;
     let response = scene.client().await?.get("/").await?;
     ensure!(response.status() == 503, "{response:?}");
@@ -175,7 +175,7 @@ async fn without_an_endpoint_the_answer_is_503_at_once() -> Result {
 }
 
 #[tokio::test]
-async fn without_an_endpoint_a_queue_waits_for_one() -> Result {
+async fn queued_request_waits_for_an_endpoint_until_the_timeout() -> Result {
     let policy = json!({ "maxInFlightPerEndpoint": 1, "queue": { "timeout": "300ms" } });
     let policies = [objects::backend_policy("app", policy)];
     let scene = Scene::with(Vec::new(), &policies, &[]).await?;
@@ -188,7 +188,7 @@ async fn without_an_endpoint_a_queue_waits_for_one() -> Result {
 }
 
 #[tokio::test]
-async fn an_endpoint_that_joins_takes_from_the_queue() -> Result {
+async fn new_endpoint_serves_the_queue() -> Result {
     let mut scene = one_slot(json!({ "timeout": "1h" })).await?;
     let mut first = occupy(&scene).await?;
     let mut waiting = Vec::new();
@@ -212,7 +212,7 @@ async fn an_endpoint_that_joins_takes_from_the_queue() -> Result {
 }
 
 #[tokio::test]
-async fn the_first_endpoint_of_all_takes_from_the_queue() -> Result {
+async fn first_endpoint_serves_the_queue() -> Result {
     let policy = json!({ "maxInFlightPerEndpoint": 1, "queue": { "timeout": "1h" } });
     let policies = [objects::backend_policy("app", policy)];
     let scene = Scene::with(Vec::new(), &policies, &[]).await?;
@@ -225,7 +225,7 @@ async fn the_first_endpoint_of_all_takes_from_the_queue() -> Result {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_the_queue_takes_nothing_with_it() -> Result {
+async fn client_that_leaves_the_queue_loses_no_slot() -> Result {
     let scene = one_slot(json!({ "timeout": "1h" })).await?;
     let mut first = occupy(&scene).await?;
     let mut waiting = Vec::new();
@@ -250,7 +250,7 @@ async fn a_client_that_leaves_the_queue_takes_nothing_with_it() -> Result {
 }
 
 #[tokio::test]
-async fn a_raised_cap_lets_the_queue_in() -> Result {
+async fn raised_cap_admits_queued_requests() -> Result {
     let scene = one_slot(json!({ "timeout": "1h" })).await?;
     let mut clients = vec![occupy(&scene).await?];
     for number in 1..=3 {
@@ -286,7 +286,7 @@ fn set_cap(scene: &Scene, cap: u32) -> Result {
 }
 
 #[tokio::test]
-async fn a_removed_cap_lets_everybody_in() -> Result {
+async fn removed_cap_admits_all_queued_requests() -> Result {
     let scene = one_slot(json!({ "timeout": "1h" })).await?;
     let mut clients = vec![occupy(&scene).await?];
     for number in 1..=3 {
@@ -305,7 +305,7 @@ async fn a_removed_cap_lets_everybody_in() -> Result {
 }
 
 #[tokio::test]
-async fn without_an_endpoint_the_limits_of_the_queue_hold() -> Result {
+async fn queue_limits_hold_without_endpoints() -> Result {
     let policy = json!({
         "maxInFlightPerEndpoint": 1,
         "queue": { "maxRequests": 2, "timeout": "1h" },
@@ -341,7 +341,7 @@ fn order(scene: &Scene) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_higher_priority_goes_first() -> Result {
+async fn higher_priority_is_served_first() -> Result {
     let priority = json!({ "header": "X-Priority", "values": [
         { "value": "gold", "priority": 1 }, { "value": "batch", "priority": 6 },
     ] });
@@ -403,7 +403,7 @@ async fn served_in_order(scene: &Scene, paths: &[&str]) -> Result<Vec<String>> {
 }
 
 #[tokio::test]
-async fn a_flood_by_one_route_does_not_push_another_back() -> Result {
+async fn flood_of_one_route_does_not_delay_another() -> Result {
     let scene = two_rules(json!({ "timeout": "1h" })).await?;
     let order = served_in_order(&scene, &["/a", "/b", "/c", "/d", "/pay/1", "/pay/2"]).await?;
     assert_eq!(order, ["/a", "/pay/1", "/b", "/pay/2", "/c", "/d"]);
@@ -411,7 +411,7 @@ async fn a_flood_by_one_route_does_not_push_another_back() -> Result {
 }
 
 #[tokio::test]
-async fn a_route_may_go_before_others() -> Result {
+async fn route_priority_is_respected() -> Result {
     let routes = json!([{ "name": "app", "sectionName": "pay", "priority": 0 }]);
     let queue = json!({ "timeout": "1h", "priority": { "routes": routes } });
     let scene = two_rules(queue).await?;
@@ -421,7 +421,7 @@ async fn a_route_may_go_before_others() -> Result {
 }
 
 #[tokio::test]
-async fn a_higher_priority_takes_the_place_of_a_lower_one() -> Result {
+async fn higher_priority_evicts_a_lower_one() -> Result {
     let queue =
         json!({ "maxRequests": 1, "timeout": "1h", "priority": { "header": "X-Priority" } });
     let scene = one_slot(queue).await?;
@@ -440,7 +440,7 @@ async fn a_higher_priority_takes_the_place_of_a_lower_one() -> Result {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_cannot_be_served_in_time_is_refused_at_once_and_told_when_to_come_back() -> Result {
+async fn request_that_would_miss_its_deadline_is_refused_with_retry_after() -> Result {
     let slow = Behaviour::slow(Duration::from_millis(100));
     let policy = json!({ "maxInFlightPerEndpoint": 1, "queue": { "timeout": "1m" } });
     let scene = Scene::governed(slow, policy).await?;
@@ -481,7 +481,7 @@ async fn who_cannot_be_served_in_time_is_refused_at_once_and_told_when_to_come_b
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn changes_of_cap_and_queue_under_load_lose_nothing() -> Result {
+async fn cap_and_queue_changes_under_load_lose_no_request() -> Result {
     let servers = endpoints(2, &Behaviour::slow(Duration::from_millis(5))).await?;
     let policies = [objects::backend_policy("app", json!({ "maxInFlightPerEndpoint": 4 }))];
     let scene = Scene::with(servers, &policies, &["--workers", "2"]).await?;
@@ -518,7 +518,7 @@ async fn changes_of_cap_and_queue_under_load_lose_nothing() -> Result {
 }
 
 #[tokio::test]
-async fn a_shorter_timeout_and_queue_hold_from_the_next_request_on() -> Result {
+async fn shorter_queue_limits_apply_from_the_next_request() -> Result {
     let scene = one_slot(json!({ "timeout": "1h" })).await?;
     let mut first = occupy(&scene).await?;
     let mut patient = begin(&scene, "/patient").await?;
@@ -549,7 +549,7 @@ async fn a_shorter_timeout_and_queue_hold_from_the_next_request_on() -> Result {
 }
 
 #[tokio::test]
-async fn in_a_long_overload_who_has_waited_too_long_is_let_go() -> Result {
+async fn sustained_overload_sheds_requests_that_waited_too_long() -> Result {
     let timeout = Duration::from_millis(1_500);
     let scene = one_slot(json!({ "timeout": "1500ms", "target": "100ms" })).await?;
     let mut first = occupy(&scene).await?;

@@ -19,7 +19,7 @@ use tokio::time::sleep;
 const CHANGES: u64 = 100;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_request_fails_during_a_hundred_changes() -> Result {
+async fn no_request_fails_during_a_hundred_reloads() -> Result {
     let behaviour = Behaviour::slow(Duration::from_millis(2));
     let servers = endpoints(4, &behaviour).await?;
     let mut scene = Scene::with(servers, &[], &["--workers", "2"]).await?;
@@ -74,7 +74,7 @@ async fn until_taken(scene: &Scene, host: &str) -> Result {
 }
 
 #[tokio::test]
-async fn a_bad_edit_is_reported_and_changes_nothing() -> Result {
+async fn invalid_edit_is_reported_and_changes_nothing() -> Result {
     const REFUSED: &str = "what was in force still is";
     let scene = Scene::of(Behaviour::ok()).await?;
     let load = Load::start(scene.sheave.address(), 2, Habit::GET);
@@ -104,7 +104,7 @@ async fn a_bad_edit_is_reported_and_changes_nothing() -> Result {
 }
 
 #[tokio::test]
-async fn a_half_written_file_is_never_taken() -> Result {
+async fn partially_written_file_is_never_loaded() -> Result {
     let scene = Scene::of(Behaviour::ok()).await?;
     let load = Load::start(scene.sheave.address(), 2, Habit::GET);
     let path = scene.configuration.path().join("main.yaml");
@@ -130,7 +130,7 @@ async fn a_half_written_file_is_never_taken() -> Result {
 }
 
 #[tokio::test]
-async fn a_directory_that_vanishes_is_taken_up_again() -> Result {
+async fn removed_directory_is_watched_again_when_it_returns() -> Result {
     let scene = Scene::of(Behaviour::ok()).await?;
     let path = scene.configuration.path().to_owned();
     let aside = path.with_extension("aside");
@@ -147,7 +147,7 @@ async fn a_directory_that_vanishes_is_taken_up_again() -> Result {
 
 /// How a cluster mounts a ConfigMap: names that lead through `..data`, which is replaced at once.
 #[tokio::test]
-async fn a_mounted_config_map_is_followed() -> Result {
+async fn mounted_config_map_updates_are_loaded() -> Result {
     let scene = Scene::of(Behaviour::ok()).await?;
     let path = scene.configuration.path();
     for (version, host) in [("..1", "one.test"), ("..2", "two.test")] {
@@ -165,7 +165,7 @@ async fn a_mounted_config_map_is_followed() -> Result {
 }
 
 #[tokio::test]
-async fn a_signal_reads_the_configuration_again() -> Result {
+async fn sighup_reloads_the_configuration() -> Result {
     let scene = Scene::of(Behaviour::ok()).await?;
     scene.configuration.write("more.yaml", &marker("more.test"))?;
     scene.sheave.signal(Signal::HUP)?;
@@ -211,7 +211,7 @@ async fn close_second(scene: &Scene, address: SocketAddr) -> Result {
 }
 
 #[tokio::test]
-async fn listeners_come_and_go() -> Result {
+async fn listeners_are_added_and_removed() -> Result {
     let scene = Scene::of(Behaviour::ok()).await?;
     let mut kept = scene.client().await?;
     ensure!(kept.get("/").await?.status() == 200);
@@ -227,7 +227,7 @@ async fn listeners_come_and_go() -> Result {
 
 /// Otherwise the next request would be on its way when the connection is closed.
 #[tokio::test]
-async fn who_is_served_when_the_listener_goes_is_told() -> Result {
+async fn running_request_on_a_removed_listener_gets_connection_close() -> Result {
     let scene = Scene::of(Behaviour::gated()).await?;
     let second = open_second(&scene).await?;
     let mut client = Client::connect(second).await?;
@@ -243,7 +243,7 @@ async fn who_is_served_when_the_listener_goes_is_told() -> Result {
 }
 
 #[tokio::test]
-async fn an_address_that_is_taken_does_not_take_the_rest_down() -> Result {
+async fn address_in_use_does_not_affect_other_listeners() -> Result {
     let taken = TcpListener::bind("127.0.0.2:0")?;
     let address = taken.local_addr()?;
     let scene = Scene::of(Behaviour::ok()).await?;

@@ -53,7 +53,7 @@ async fn has_slots(sheave: &Sheave) -> Result {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn three_sheaves_keep_to_a_cap_of_four_though_one_is_killed_and_comes_back() -> Result {
+async fn three_replicas_respect_a_cap_of_four_across_a_restart() -> Result {
     let endpoints = endpoints(5, &busy()).await?;
     let configuration = capped(&endpoints, 4, json!({ "queue": { "timeout": "30s" } }))?;
     let mut sheaves = Vec::new();
@@ -100,7 +100,7 @@ async fn three_sheaves_keep_to_a_cap_of_four_though_one_is_killed_and_comes_back
 }
 
 #[tokio::test]
-async fn an_endpoint_without_a_slot_here_makes_no_request_fail() -> Result {
+async fn endpoint_without_assigned_slots_fails_no_request() -> Result {
     for algorithm in ["LeastLoad", "Maglev"] {
         let endpoints = endpoints(20, &Behaviour::from(vec![Step::ReadBody, Step::Answer])).await?;
         let configuration = capped(&endpoints, 1, json!({ "algorithm": algorithm }))?;
@@ -127,7 +127,7 @@ async fn an_endpoint_without_a_slot_here_makes_no_request_fail() -> Result {
 }
 
 #[tokio::test]
-async fn without_any_slot_requests_are_refused_and_told_why() -> Result {
+async fn requests_without_any_assigned_slot_are_refused_with_a_reason() -> Result {
     for (queue, error) in [(json!({ "maxRequests": 0 }), 503), (json!({ "timeout": "300ms" }), 429)]
     {
         let endpoints = endpoints(1, &busy()).await?;

@@ -48,7 +48,7 @@ async fn demand_becomes(keda: &mut Keda, wanted: f64) -> Result {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn from_zero_the_first_request_is_told_of_and_served_by_the_first_endpoint() -> Result {
+async fn scale_from_zero_activates_and_serves_the_first_request() -> Result {
     let scene = nobody(json!({ "queue": { "maxRequests": 8, "timeout": "60s" } })).await?;
     let mut keda = Keda::asks(&scene.sheave, &[("service", "app"), ("target", "4")]).await?;
     let mut streams = [keda.stream().await?, keda.stream().await?];
@@ -78,7 +78,7 @@ async fn from_zero_the_first_request_is_told_of_and_served_by_the_first_endpoint
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn from_zero_a_request_that_may_not_wait_is_told_of_too() -> Result {
+async fn scale_from_zero_is_activated_by_a_refused_request() -> Result {
     let scene = nobody(json!({ "queue": { "maxRequests": 0 } })).await?;
     let mut keda = Keda::asks(&scene.sheave, &[("service", "default/app")]).await?;
     let mut stream = keda.stream().await?;
@@ -89,7 +89,7 @@ async fn from_zero_a_request_that_may_not_wait_is_told_of_too() -> Result {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn demand_is_what_is_in_flight_and_what_waits_on_average() -> Result {
+async fn demand_is_the_average_of_in_flight_and_queued_requests() -> Result {
     let scene = gated(
         json!({ "maxInFlightPerEndpoint": 4, "queue": { "maxRequests": 8 , "timeout": "60s" } }),
     );
@@ -136,7 +136,7 @@ async fn demand_is_what_is_in_flight_and_what_waits_on_average() -> Result {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_that_are_refused_and_ask_again_are_as_many_as_they_are() -> Result {
+async fn refused_clients_that_retry_count_once_each() -> Result {
     const CLIENTS: usize = 36;
     let scene =
         gated(json!({ "maxInFlightPerEndpoint": 1, "queue": { "maxRequests": 0 } })).await?;
@@ -174,7 +174,7 @@ async fn clients_that_are_refused_and_ask_again_are_as_many_as_they_are() -> Res
 }
 
 #[tokio::test]
-async fn clients_that_do_not_ask_again_count_as_long_as_they_would_have_taken() -> Result {
+async fn refused_clients_without_retry_count_for_a_service_time() -> Result {
     let scene =
         gated(json!({ "maxInFlightPerEndpoint": 1, "queue": { "maxRequests": 0 } })).await?;
     let _first = begin(&scene).await?;
@@ -193,7 +193,7 @@ async fn clients_that_do_not_ask_again_count_as_long_as_they_would_have_taken() 
 }
 
 #[tokio::test]
-async fn what_is_asked_wrongly_is_named() -> Result {
+async fn invalid_scaler_metadata_is_reported() -> Result {
     let scene = Scene::with(vec![Endpoint::start(Behaviour::ok()).await?], &[], &SCALER);
     let scene = scene.await?;
     for (metadata, code, message) in [
@@ -246,7 +246,7 @@ async fn what_is_asked_wrongly_is_named() -> Result {
 }
 
 #[tokio::test]
-async fn each_service_has_its_own_demand_and_a_stream_ends_with_it() -> Result {
+async fn demand_is_per_service_and_its_stream_ends_with_the_service() -> Result {
     let endpoint = Endpoint::start(Behaviour::gated()).await?;
     let configuration = Configuration::of(&[endpoint.address])?;
     let other = [
@@ -279,7 +279,7 @@ async fn each_service_has_its_own_demand_and_a_stream_ends_with_it() -> Result {
 }
 
 #[tokio::test]
-async fn who_is_told_looks_elsewhere_when_the_process_drains() -> Result {
+async fn drain_ends_scaler_streams_with_unavailable() -> Result {
     let mut scene = gated(json!({ "maxInFlightPerEndpoint": 1 })).await?;
     let mut client = begin(&scene).await?;
     scene.endpoint().until("the slot is taken", |counts| counts.in_flight == 1).await?;

@@ -33,7 +33,7 @@ async fn connections_are_spread_over_workers() -> Result {
 
 /// Otherwise a few clients that stay would leave one worker with all the work.
 #[tokio::test]
-async fn idle_connections_move_to_a_worker_that_has_less_to_do() -> Result {
+async fn idle_connections_move_to_a_less_loaded_worker() -> Result {
     const CLIENTS: usize = 16;
     let servers = endpoints(1, &Behaviour::ok()).await?;
     let scene = Scene::with(servers, &[], &["--workers", "2"]).await?;

@@ -20,7 +20,7 @@ use tokio::time::sleep;
 const POSTS: u64 = 10_000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_post_fails_where_each_response_ends_its_connection() -> Result {
+async fn no_post_fails_if_each_response_closes_its_connection() -> Result {
     const CLIENTS: u64 = 8;
     let endpoint = Endpoint::start(Behaviour::ok().keeping(Keep::CloseSilently)).await?;
     let configuration = Configuration::of(&[endpoint.address])?;
@@ -38,7 +38,7 @@ async fn no_post_fails_where_each_response_ends_its_connection() -> Result {
 
 /// Each server has one client alone, so that the gaps its connections see are the ones meant.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_post_fails_where_servers_close_idle_connections() -> Result {
+async fn no_post_fails_if_servers_close_idle_connections() -> Result {
     const SERVERS: u64 = 20;
     let idle = Keep::CloseWhenIdle(Duration::from_millis(50));
     let mut endpoints = Vec::new();
@@ -69,7 +69,7 @@ async fn no_post_fails_where_servers_close_idle_connections() -> Result {
 /// Acknowledgements may be delayed, and one that comes with a reset is not heard: that nothing was acknowledged does not say
 /// that the endpoint has not read it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_post_that_was_read_before_a_reset_is_not_sent_again() -> Result {
+async fn post_read_before_a_reset_is_not_retried() -> Result {
     const ROUNDS: usize = 10;
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let configuration = Configuration::of(&[listener.local_addr()?])?;

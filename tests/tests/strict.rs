@@ -16,7 +16,7 @@ const CHUNKED_REQUEST: &str = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: 
 const CHUNKED_RESPONSE: &str = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
 
 #[tokio::test]
-async fn requests_are_judged_as_the_table_says() -> Result {
+async fn requests_are_accepted_or_rejected_per_table() -> Result {
     let scene = Scene::of(Behaviour::ok()).await?;
     for row in rows(REQUESTS) {
         request(&scene, &row).await.with_context(|| format!("{row:?}"))?;
@@ -66,7 +66,7 @@ async fn passed(client: &mut Client, connection: &str, bytes: &str) -> Result {
 }
 
 #[tokio::test]
-async fn chunks_of_requests_are_judged_as_the_table_says() -> Result {
+async fn chunked_requests_are_accepted_or_rejected_per_table() -> Result {
     let scene = Scene::of(Behaviour::ok()).await?;
     for row in rows(CHUNKED) {
         chunked_request(&scene, &row).await.with_context(|| format!("{row:?}"))?;
@@ -130,7 +130,7 @@ async fn answering(answers: impl Iterator<Item = Vec<Step>>) -> Result<(Sheave, 
 }
 
 #[tokio::test]
-async fn responses_are_judged_as_the_table_says() -> Result {
+async fn responses_are_accepted_or_rejected_per_table() -> Result {
     // What is too large is another matter: the limits of the table are not those of the binary.
     let rows: Vec<Vec<&str>> = rows(RESPONSES).filter(|row| !row[4].contains("\\{")).collect();
     let steps = |row: &Vec<&str>| {
@@ -171,7 +171,7 @@ async fn response(sheave: &Sheave, row: &[&str], answering: &Answering) -> Resul
 }
 
 #[tokio::test]
-async fn chunks_of_responses_are_judged_as_the_table_says() -> Result {
+async fn chunked_responses_are_accepted_or_rejected_per_table() -> Result {
     let rows: Vec<Vec<&str>> = rows(CHUNKED).collect();
     let steps = |row: &Vec<&str>| {
         let answer = [CHUNKED_RESPONSE.as_bytes(), &unescape(row[4])].concat();
@@ -245,6 +245,6 @@ fn unescape(text: &str) -> Vec<u8> {
 }
 
 #[test]
-fn escapes_are_undone() {
+fn table_escapes_are_decoded() {
     assert_eq!(unescape(r"a\r\n\t\\\x00\{3*b\x41}c"), b"a\r\n\t\\\0bAbAbAc");
 }

@@ -25,7 +25,7 @@ fn backend_policy(spec: Value) -> Value {
 }
 
 #[tokio::test]
-async fn a_client_that_has_ended_hears_the_answer() -> Result {
+async fn half_closed_client_gets_the_response() -> Result {
     let server = RawServer::start(|mut stream| async move {
         let mut question = Vec::new();
         stream.read_to_end(&mut question).await?;
@@ -44,7 +44,7 @@ async fn a_client_that_has_ended_hears_the_answer() -> Result {
 }
 
 #[tokio::test]
-async fn an_endpoint_that_has_ended_hears_the_rest() -> Result {
+async fn half_closed_endpoint_gets_the_remaining_bytes() -> Result {
     let (heard, mut rest) = tokio::sync::mpsc::channel(1);
     let server = RawServer::start(move |mut stream| {
         let heard = heard.clone();
@@ -87,7 +87,7 @@ async fn a_large_stream_arrives_whole_both_ways() -> Result {
 }
 
 #[tokio::test]
-async fn who_reads_slowly_holds_up_who_sends() -> Result {
+async fn slow_reader_applies_back_pressure() -> Result {
     const CLIENTS: usize = 16;
     let sent = Arc::new(AtomicU64::new(0));
     let counted = sent.clone();
@@ -129,7 +129,7 @@ async fn who_reads_slowly_holds_up_who_sends() -> Result {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_never_exceed_the_cap_and_none_is_lost_in_the_queue() -> Result {
+async fn connections_respect_the_cap_and_none_is_lost_in_the_queue() -> Result {
     const CLIENTS: usize = 200;
     let servers = [RawServer::echo().await?, RawServer::echo().await?];
     let addresses = servers.each_ref().map(|server| server.address);
@@ -158,7 +158,7 @@ async fn connections_never_exceed_the_cap_and_none_is_lost_in_the_queue() -> Res
 }
 
 #[tokio::test]
-async fn who_gets_no_slot_is_reset() -> Result {
+async fn connection_without_a_slot_is_reset() -> Result {
     let server = RawServer::echo().await?;
     let policy = json!({
         "maxInFlightPerEndpoint": 1,
@@ -183,7 +183,7 @@ async fn who_gets_no_slot_is_reset() -> Result {
 }
 
 #[tokio::test]
-async fn who_leaves_the_queue_takes_nothing_with_it() -> Result {
+async fn client_that_leaves_the_queue_loses_no_slot() -> Result {
     let server = RawServer::echo().await?;
     let policy = json!({ "maxInFlightPerEndpoint": 1, "queue": { "timeout": "1h" } });
     let scene = RawScene::tcp(&[server.address], &[backend_policy(policy)], &[]).await?;
@@ -202,7 +202,7 @@ async fn who_leaves_the_queue_takes_nothing_with_it() -> Result {
 }
 
 #[tokio::test]
-async fn where_an_endpoint_refuses_another_gets_every_byte() -> Result {
+async fn refused_connection_is_retried_with_every_byte() -> Result {
     let server = RawServer::echo().await?;
     let dead = refusing_address().await?;
     let scene = RawScene::tcp(&[dead, server.address], &[], &[]).await?;
@@ -227,7 +227,7 @@ async fn without_an_endpoint_connections_are_reset() -> Result {
 }
 
 #[tokio::test]
-async fn a_reset_on_one_side_is_a_reset_on_the_other() -> Result {
+async fn reset_is_propagated_to_the_other_side() -> Result {
     let (ended, mut ends) = tokio::sync::mpsc::channel(1);
     let server = RawServer::start(move |mut stream| {
         let ended = ended.clone();
@@ -254,7 +254,7 @@ async fn a_reset_on_one_side_is_a_reset_on_the_other() -> Result {
 }
 
 #[tokio::test]
-async fn a_connection_in_which_nothing_moves_is_reset() -> Result {
+async fn idle_connection_is_reset() -> Result {
     let server = RawServer::echo().await?;
     let policy = objects::client_policy(json!({ "timeouts": { "stream": "500ms" } }));
     let scene = RawScene::tcp(&[server.address], &[policy], &[]).await?;
@@ -270,7 +270,7 @@ async fn a_connection_in_which_nothing_moves_is_reset() -> Result {
 }
 
 #[tokio::test]
-async fn connections_go_on_while_the_process_ends() -> Result {
+async fn connections_continue_during_drain() -> Result {
     let server = RawServer::echo().await?;
     let mut scene = RawScene::tcp(&[server.address], &[], &["--drain-timeout", "1h"]).await?;
     let mut client = scene.connect().await?;
@@ -286,7 +286,7 @@ async fn connections_go_on_while_the_process_ends() -> Result {
 }
 
 #[tokio::test]
-async fn the_drain_timeout_cuts_connections() -> Result {
+async fn drain_timeout_closes_connections() -> Result {
     let server = RawServer::echo().await?;
     let mut scene = RawScene::tcp(&[server.address], &[], &["--drain-timeout", "300ms"]).await?;
     let mut client = scene.connect().await?;
@@ -297,7 +297,7 @@ async fn the_drain_timeout_cuts_connections() -> Result {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn reloads_disturb_no_connection() -> Result {
+async fn reload_disturbs_no_connection() -> Result {
     let servers = [RawServer::echo().await?, RawServer::echo().await?, RawServer::echo().await?];
     let addresses = servers.each_ref().map(|server| server.address);
     let scene = RawScene::tcp(&addresses, &[], &["--workers", "2"]).await?;
@@ -332,7 +332,7 @@ async fn talk(address: SocketAddr, stopped: tokio::sync::watch::Receiver<bool>) 
 }
 
 #[tokio::test]
-async fn a_listener_on_every_address_shows_ipv4_as_such() -> Result {
+async fn wildcard_listener_logs_ipv4_clients_as_ipv4() -> Result {
     let server = RawServer::echo().await?;
     let scene = RawScene::tcp(&[server.address], &[], &["--access-log", "on"]).await?;
     for (number, ip) in ["127.0.0.1", "::1"].into_iter().enumerate() {
@@ -346,7 +346,7 @@ async fn a_listener_on_every_address_shows_ipv4_as_such() -> Result {
 }
 
 #[tokio::test]
-async fn a_listener_takes_no_more_connections_than_it_may() -> Result {
+async fn listener_enforces_its_connection_limit() -> Result {
     let server = RawServer::echo().await?;
     let policy = objects::client_policy(json!({ "connections": { "max": 1 } }));
     let scene = RawScene::tcp(&[server.address], &[policy], &[]).await?;

@@ -21,7 +21,7 @@ async fn open(scene: &RawScene) -> Result<f64> {
 }
 
 #[tokio::test]
-async fn a_flow_stays_and_flows_are_balanced() -> Result {
+async fn flow_keeps_its_endpoint_and_flows_are_balanced() -> Result {
     let servers = [UdpEcho::start().await?, UdpEcho::start().await?, UdpEcho::start().await?];
     let addresses = servers.each_ref().map(|server| server.address);
     let scene = RawScene::udp(&addresses, &[], &["--workers", "2"]).await?;
@@ -45,7 +45,7 @@ async fn a_flow_stays_and_flows_are_balanced() -> Result {
 }
 
 #[tokio::test]
-async fn answers_come_from_the_address_that_was_asked() -> Result {
+async fn replies_come_from_the_destination_address() -> Result {
     let server = UdpEcho::start().await?;
     let scene = RawScene::udp(&[server.address], &[], &["--access-log", "on"]).await?;
     // A client's socket is connected, so that it hears nobody else.
@@ -57,7 +57,7 @@ async fn answers_come_from_the_address_that_was_asked() -> Result {
 }
 
 #[tokio::test]
-async fn a_quiet_flow_ends_and_gives_back_what_it_held() -> Result {
+async fn idle_flow_ends_and_releases_its_slot() -> Result {
     let server = UdpEcho::start().await?;
     let policies = [
         objects::client_policy(json!({ "timeouts": { "flow": "300ms" } })),
@@ -88,7 +88,7 @@ async fn a_quiet_flow_ends_and_gives_back_what_it_held() -> Result {
 }
 
 #[tokio::test]
-async fn there_are_no_more_flows_than_may_be() -> Result {
+async fn flow_limit_is_enforced() -> Result {
     let server = UdpEcho::start().await?;
     let policy = objects::client_policy(json!({ "connections": { "max": 2 } }));
     let scene = RawScene::udp(&[server.address], &[policy], &[]).await?;
@@ -107,7 +107,7 @@ async fn there_are_no_more_flows_than_may_be() -> Result {
 }
 
 #[tokio::test]
-async fn where_an_endpoint_refuses_another_gets_the_datagram() -> Result {
+async fn refused_datagram_is_retried_on_another_endpoint() -> Result {
     let server = UdpEcho::start().await?;
     let addresses = [refusing_address().await?, server.address];
     let scene = RawScene::udp(&addresses, &[], &[]).await?;
@@ -120,7 +120,7 @@ async fn where_an_endpoint_refuses_another_gets_the_datagram() -> Result {
 }
 
 #[tokio::test]
-async fn flows_leave_an_endpoint_that_has_left() -> Result {
+async fn flows_move_from_a_removed_endpoint() -> Result {
     let servers = [UdpEcho::start().await?, UdpEcho::start().await?];
     let scene = RawScene::udp(&[servers[0].address], &[], &[]).await?;
     let client = udp_client(scene.at("127.0.0.1")?).await?;
@@ -132,7 +132,7 @@ async fn flows_leave_an_endpoint_that_has_left() -> Result {
 }
 
 #[tokio::test]
-async fn a_listener_that_goes_ends_its_flows() -> Result {
+async fn removed_listener_ends_its_flows() -> Result {
     let server = UdpEcho::start().await?;
     let scene = RawScene::udp(&[server.address], &[], &[]).await?;
     let client = udp_client(scene.at("127.0.0.1")?).await?;
@@ -146,7 +146,7 @@ async fn a_listener_that_goes_ends_its_flows() -> Result {
 }
 
 #[tokio::test]
-async fn flows_go_on_while_the_process_ends() -> Result {
+async fn flows_continue_during_drain() -> Result {
     let server = UdpEcho::start().await?;
     let mut scene = RawScene::udp(&[server.address], &[], &["--drain-timeout", "6s"]).await?;
     let client = udp_client(scene.at("127.0.0.1")?).await?;
@@ -165,7 +165,7 @@ async fn flows_go_on_while_the_process_ends() -> Result {
 }
 
 #[tokio::test]
-async fn many_flows_at_once_get_their_own_answers() -> Result {
+async fn many_concurrent_flows_get_their_own_replies() -> Result {
     let servers = [UdpEcho::start().await?, UdpEcho::start().await?];
     let addresses = servers.each_ref().map(|server| server.address);
     let scene = RawScene::udp(&addresses, &[], &["--workers", "2"]).await?;

@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_address_is_the_same_endpoint_while_anybody_holds_it() {
+    fn same_address_gives_the_same_endpoint_while_referenced() {
         let mut ledger = Ledger::new();
         let first = ledger.endpoint(address(1), || "first");
         assert!(Arc::ptr_eq(&first, &ledger.endpoint(address(1), || "second")));
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ledger_does_not_grow_with_endpoints_that_have_gone() {
+    fn registry_does_not_grow_with_removed_endpoints() {
         let mut ledger = Ledger::new();
         let kept = ledger.endpoint(address(0), || ());
         for port in 1..10_000 {
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_named_twice_is_one_with_the_larger_weight() {
+    fn duplicate_members_merge_to_the_larger_weight() {
         let mut ledger = Ledger::new();
         let mut member = |port, weight| Member::new(ledger.endpoint(address(port), || ()), weight);
         let set = EndpointSet::new(vec![member(2, 1), member(1, 5), member(2, 3), member(1, 0)]);
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_knows_its_members_by_identity() {
+    fn set_membership_is_by_endpoint_identity() {
         let (mut here, mut there) = (Ledger::new(), Ledger::new());
         let ours = here.endpoint(address(1), || ());
         let theirs = there.endpoint(address(1), || ());

@@ -46,14 +46,14 @@ mod tests {
     }
 
     #[test]
-    fn each_byte_counts() {
+    fn every_byte_changes_the_hash() {
         assert_ne!(hash(b"abc"), hash(b"abd"));
         assert_ne!(hash(b"abc"), hash(b"abc\0"));
         assert_ne!(hash(b"12345678a"), hash(b"a12345678"));
     }
 
     #[test]
-    fn an_ipv4_address_is_hashed_as_the_ipv6_address_that_maps_it() {
+    fn ipv4_address_hashes_like_its_ipv4_mapped_ipv6_address() {
         let hash_of = |address: &str| hash_address(7, address.parse().unwrap());
         assert_eq!(hash_of("10.0.0.1:80"), hash_of("[::ffff:10.0.0.1]:80"));
         assert_ne!(hash_of("10.0.0.1:80"), hash_of("10.0.0.1:81"));

@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn the_estimate_jumps_to_a_peak_and_comes_down_slowly() {
+    fn latency_estimate_jumps_to_a_peak_and_decays_slowly() {
         let latency = Latency::default();
         assert!(latency.at(at(0)).latency.is_none());
         latency.learn_peak(&success(10), at(0));
@@ -320,14 +320,14 @@ mod tests {
     }
 
     #[test]
-    fn who_was_slow_is_forgotten_in_silence() {
+    fn latency_estimate_decays_without_traffic() {
         let latency = Latency::default();
         latency.learn_peak(&success(1_000), at(0));
         assert!(estimate(&latency, at(60_000)) < 20.0);
     }
 
     #[test]
-    fn failures_are_blame_that_decays_in_five_seconds_and_no_latency() {
+    fn failures_add_a_penalty_that_decays_in_five_seconds() {
         let latency = Latency::default();
         latency.learn_peak(&success(10), at(0));
         for _ in 0..20 {
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn one_failure_weighs_little_and_successes_make_up_for_it() {
+    fn single_failure_adds_a_small_penalty_that_successes_remove() {
         let latency = Latency::default();
         latency.learn_peak(&outcome(End::Broken, 1), at(0));
         assert_eq!(latency.at(at(0)).penalty, 5.0);
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn retry_after_is_heeded_and_bounded() {
+    fn retry_after_is_honored_and_bounded() {
         let refused = |seconds| End::Refused { retry_after: Some(Duration::from_secs(seconds)) };
         let latency = Latency::default();
         latency.learn_peak(&outcome(refused(30), 1), at(0));
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn responses_that_waited_behind_a_long_one_count_once_in_the_mean() {
+    fn concurrent_slow_responses_count_once_in_the_mean() {
         let latency = Latency::default();
         let learn = |started: u64, ended: u64| {
             let head_after = Some(Duration::from_millis(ended - started));
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_says_nothing() {
+    fn unfinished_request_does_not_change_the_latency_estimate() {
         let latency = Latency::default();
         latency.learn_peak(&outcome(End::Unfinished, 1), at(0));
         let Impression { latency, penalty } = latency.at(at(0));

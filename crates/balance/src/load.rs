@@ -266,7 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dropped_cell_is_used_again_and_starts_at_zero() {
+    fn freed_in_flight_counter_is_reused_and_starts_at_zero() {
         let mut pages = Pages::default();
         let cells: Vec<Cell> = (0..PAGE).map(|_| pages.cell()).collect();
         let extra = pages.cell();
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cap_lowered_below_what_is_in_flight_drains_down_to_it() {
+    fn in_flight_drains_to_a_lowered_cap() {
         let cell = Pages::default().cell();
         let two = Room::within(Cap::of(2));
         assert!((0..4).all(|_| cell.take(Room::within(Cap::None))));

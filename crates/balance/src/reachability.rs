@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn silence_is_checked_after_a_quarter_of_a_second_and_then_less_often() {
+    fn silent_endpoint_is_checked_after_250_ms_and_then_less_often() {
         let at = |millis| Time::ZERO + Duration::from_millis(millis);
         let check = |usual: u64, owed| {
             let mut silence = Silence::default();
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_double_up_to_the_longest() {
+    fn reconnect_backoff_doubles_up_to_the_maximum() {
         let (schedule, mut now) = (Schedule::default(), Time::ZERO);
         schedule.begin(now);
         let mut pauses = Vec::new();

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn backoff_is_random_up_to_a_bound_that_doubles() {
+    fn backoff_has_full_jitter_below_a_doubling_bound() {
         let (settings, mut rng) = (RetrySettings::default(), Rng::new(5));
         for (retry, millis) in [(1, 25), (2, 50), (3, 100), (4, 200), (5, 250), (99, 250)] {
             let waits: Vec<_> = (0..1000).map(|_| settings.backoff(retry, &mut rng)).collect();
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_hedged_by_default() {
+    fn hedging_is_disabled_by_default() {
         assert_eq!(RetrySettings::default().hedge_at(Time::ZERO), None);
     }
 }

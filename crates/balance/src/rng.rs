@@ -42,14 +42,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_sequence_is_that_of_the_paper() {
+    fn generator_matches_the_reference_sequence() {
         let mut rng = Rng::new(1234567);
         assert_eq!(rng.next_u64(), 6457827717110365317);
         assert_eq!(rng.next_u64(), 3203168211198807973);
     }
 
     #[test]
-    fn below_reaches_every_number_about_equally_often() {
+    fn below_is_uniformly_distributed() {
         let mut rng = Rng::new(7);
         let mut seen = [0; 5];
         for _ in 0..50_000 {

@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn differences_and_sums_saturate() {
+    fn time_differences_and_sums_saturate() {
         let (early, late) = (Time::from_nanos(5), Time::from_nanos(9));
         assert_eq!(late.saturating_since(early), Duration::from_nanos(4));
         assert_eq!(early.saturating_since(late), Duration::ZERO);

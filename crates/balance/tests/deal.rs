@@ -41,7 +41,7 @@ proptest! {
     })]
 
     #[test]
-    fn shares_add_up_to_the_cap_and_differ_by_one_at_most(
+    fn slot_shares_sum_to_the_cap_and_differ_by_at_most_one(
         members in members(),
         number in any::<u16>(),
         slots in prop_oneof![0_u32..40, any::<u32>()],
@@ -53,7 +53,7 @@ proptest! {
     }
 
     #[test]
-    fn who_joins_takes_from_others_and_who_leaves_gives_to_others(
+    fn joining_replica_only_takes_slots_and_leaving_replica_only_gives_slots(
         members in members(),
         number in any::<u16>(),
         slots in 0_u32..40,
@@ -70,7 +70,7 @@ proptest! {
     }
 
     #[test]
-    fn neither_the_order_of_members_nor_how_they_are_written_matters(
+    fn assignment_is_independent_of_member_order_and_address_form(
         members in members(),
         number in any::<u16>(),
         slots in 0_u32..40,
@@ -90,7 +90,7 @@ proptest! {
     /// Members come and go at random and learn of it late. Requests are as long as that lateness leaves of the time for
     /// handing over; so whoever has let go of a slot has ended what it had there when another uses it.
     #[test]
-    fn never_are_more_slots_in_use_than_there_are(
+    fn slots_in_use_never_exceed_the_cap_during_membership_changes(
         present in prop::collection::vec(btree_set(0_u32..5, 1..5), 1..12),
         gaps in prop::collection::vec(1_u64..4_000, 12),
         lags in prop::collection::vec(0_u64..1_000, 60),
@@ -138,7 +138,7 @@ proptest! {
 }
 
 #[test]
-fn members_get_about_as_many_slots_as_one_another() {
+fn left_over_slots_spread_evenly_over_replicas() {
     for (all, slots) in [(3_u32, 4_u32), (3, 1), (7, 10), (10, 3)] {
         let members: Vec<_> = (0..all).map(member).collect();
         let mut sums = vec![0_u32; members.len()];
@@ -157,7 +157,7 @@ fn members_get_about_as_many_slots_as_one_another() {
 }
 
 #[test]
-fn a_deal_is_the_same_on_every_machine_and_in_every_version() {
+fn slot_assignment_is_stable_across_machines_and_versions() {
     let members: Vec<_> = (0..3).map(member).collect();
     // Who gets the fourth of four slots.
     let more = |number| shares(&members, endpoint(number), 4).iter().position(|&it| it == 2);
@@ -166,7 +166,7 @@ fn a_deal_is_the_same_on_every_machine_and_in_every_version() {
 }
 
 #[test]
-fn without_members_every_slot_is_ours_and_without_us_none() {
+fn empty_membership_assigns_all_slots_and_absence_assigns_none() {
     let (me, at) = (member(1), endpoint(1));
     assert_eq!(Deal::among(me, []).share(at, 4), 4);
     assert_eq!(Deal::among(me, [me]).share(at, 4), 4);
@@ -175,7 +175,7 @@ fn without_members_every_slot_is_ours_and_without_us_none() {
 }
 
 #[test]
-fn only_a_fixed_cap_is_dealt() {
+fn only_a_fixed_cap_is_divided_among_replicas() {
     let deal = Deal::among(member(1), [member(1), member(2)]);
     assert_eq!(deal.most(endpoint(1), Cap::of(4)), 2);
     assert_eq!([Cap::None, Cap::Learned].map(|cap| deal.most(endpoint(1), cap)), [u32::MAX; 2]);
@@ -189,7 +189,7 @@ fn course(dealer: &Dealer, millis: [u64; 3]) -> [u32; 3] {
 }
 
 #[test]
-fn who_is_alone_waits_for_nobody() {
+fn single_replica_gets_all_slots_immediately() {
     let mut dealer = Dealer::new(member(1));
     dealer.learn([member(1)], Time::ZERO);
     assert_eq!(course(&dealer, [0, 1, 2]), [4; 3]);
@@ -197,7 +197,7 @@ fn who_is_alone_waits_for_nobody() {
 }
 
 #[test]
-fn slots_are_let_go_at_once_and_taken_when_they_have_been_handed_over() {
+fn slots_are_released_at_once_and_acquired_after_the_handover_delay() {
     let (mut old, mut new) = (Dealer::new(member(1)), Dealer::new(member(2)));
     old.learn([member(1)], Time::ZERO);
     let both = || [member(1), member(2)];
@@ -217,7 +217,7 @@ fn slots_are_let_go_at_once_and_taken_when_they_have_been_handed_over() {
 }
 
 #[test]
-fn who_comes_back_while_its_slots_are_handed_over_has_them_as_before() {
+fn replica_that_returns_during_handover_keeps_its_slots() {
     let mut dealer = Dealer::new(member(1));
     let at = |it| Time::ZERO + Duration::from_millis(it);
     let both = || [member(1), member(2)];
@@ -242,7 +242,7 @@ fn in_flight(set: &EndpointSet<()>) -> Vec<u32> {
 }
 
 #[test]
-fn no_algorithm_gives_an_endpoint_more_than_its_slots_of_ours() {
+fn no_algorithm_exceeds_the_assigned_slots_of_an_endpoint() {
     for algorithm in [
         Algorithm::LeastLoad,
         Algorithm::RoundRobin,
@@ -266,7 +266,7 @@ fn no_algorithm_gives_an_endpoint_more_than_its_slots_of_ours() {
 }
 
 #[test]
-fn who_is_bound_to_an_endpoint_without_a_slot_of_ours_goes_elsewhere() {
+fn pinned_request_falls_back_if_its_endpoint_has_no_assigned_slot() {
     let set = dealt(&mut Ledger::new(), &[0, 2]);
     let mut picker = Picker::new(Algorithm::LeastLoad, 7);
     let [here, there] = [1, 0].map(|member: usize| set.members()[member].endpoint.clone());
@@ -279,7 +279,7 @@ fn who_is_bound_to_an_endpoint_without_a_slot_of_ours_goes_elsewhere() {
 }
 
 #[test]
-fn slots_that_become_ours_wake_who_waits_and_those_that_are_let_go_drain() {
+fn newly_assigned_slots_wake_waiters_and_released_slots_drain() {
     let mut ledger = Ledger::new();
     let limits = Limits { cap: Cap::of(4), max_waiting: 9, ..Limits::default() };
     let (before, after) = (dealt(&mut ledger, &[1]), dealt(&mut ledger, &[3]));
@@ -307,7 +307,7 @@ fn slots_that_become_ours_wake_who_waits_and_those_that_are_let_go_drain() {
 }
 
 #[test]
-fn where_no_slot_is_ours_the_refusal_says_so_unless_somebody_may_wait() {
+fn request_without_an_assigned_slot_is_refused_with_no_slot_or_queued() {
     let ask = |set: Arc<EndpointSet<()>>, max_waiting| {
         let limits = Limits { cap: Cap::of(1), max_waiting, ..Limits::default() };
         let mut queue = Queue::<(), ()>::new(Arc::clone(&set), limits);
@@ -331,7 +331,7 @@ fn where_no_slot_is_ours_the_refusal_says_so_unless_somebody_may_wait() {
 
 /// Of five two have slots of ours, and both fail: that the others are well is of no use here.
 #[test]
-fn an_endpoint_without_a_slot_of_ours_is_none_that_could_serve() {
+fn endpoints_without_assigned_slots_do_not_count_as_available() {
     let set = dealt(&mut Ledger::new(), &[0, 4, 0, 4, 0]);
     let settings =
         HealthSettings { passive: Some(PassiveSettings::default()), ..HealthSettings::default() };

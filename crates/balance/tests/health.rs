@@ -239,7 +239,7 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn health_keeps_its_caps_and_declares_its_panics(
+    fn ejections_respect_the_limit_and_panic_mode_is_reported(
         settings in settings(),
         steps in proptest::collection::vec(step(), 1..100),
     ) {
@@ -259,7 +259,7 @@ proptest! {
     }
 
     #[test]
-    fn slow_start_never_falls_and_ends_with_its_window(
+    fn slow_start_share_never_decreases_and_ends_with_its_window(
         window in 1_u64..100_000,
         floor_percent in 0_u32..=100,
         looks in proptest::collection::vec(1_u64..10_000, 1..50),
@@ -289,7 +289,7 @@ proptest! {
     }
 
     #[test]
-    fn attempts_stay_within_the_budget(
+    fn retries_stay_within_the_budget(
         budget_percent in 0_u32..200,
         budget_floor_per_second in 0_u32..5,
         steps in proptest::collection::vec((0_u64..2_000, 0_usize..50, 0_usize..50), 1..100),
@@ -318,7 +318,7 @@ fn passive() -> HealthSettings {
 }
 
 #[test]
-fn an_ejected_endpoint_returns_after_its_trial() {
+fn ejected_endpoint_returns_after_a_successful_half_open_trial() {
     let mut world = World::new(passive());
     world.run(&Step::Attempts { endpoint: 0, end: End::Broken, count: 5, began: 0 });
     assert!(matches!(world.standing(0), Some(Standing::Ejected { .. })));
@@ -335,7 +335,7 @@ fn an_ejected_endpoint_returns_after_its_trial() {
 }
 
 #[test]
-fn a_trial_that_tells_nothing_is_repeated() {
+fn inconclusive_half_open_trial_is_repeated() {
     let mut world = World::new(passive());
     world.run(&Step::Attempts { endpoint: 0, end: End::Broken, count: 5, began: 0 });
     world.run(&Step::Wait(30_000));
@@ -350,7 +350,7 @@ fn a_trial_that_tells_nothing_is_repeated() {
 }
 
 #[test]
-fn a_failed_trial_ejects_for_longer() {
+fn failed_half_open_trial_doubles_the_ejection_time() {
     let mut world = World::new(passive());
     world.run(&Step::Attempts { endpoint: 0, end: End::Broken, count: 5, began: 0 });
     world.run(&Step::Wait(30_000));
@@ -379,7 +379,7 @@ fn an_unreachable_endpoint_is_not_ejected() {
 }
 
 #[test]
-fn requests_that_hung_in_an_ejected_endpoint_say_nothing_later() {
+fn timeouts_from_before_the_ejection_are_ignored_after_return() {
     let mut world = World::new(passive());
     world.run(&Step::Attempts { endpoint: 0, end: End::TimedOut, count: 5, began: 5_000 });
     world.run(&Step::Wait(30_000));
@@ -390,7 +390,7 @@ fn requests_that_hung_in_an_ejected_endpoint_say_nothing_later() {
 }
 
 #[test]
-fn a_worker_asks_for_a_judgement_when_one_is_due() {
+fn fifth_consecutive_failure_requests_a_health_evaluation() {
     let world = World::new(passive());
     let learn = |end| {
         let outcome = Outcome { started: world.now, head_after: None, end };

@@ -549,7 +549,7 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn slots_and_queue_do_what_the_rules_say(
+    fn slots_and_queue_match_the_model(
         algorithm in proptest::sample::select(&ALGORITHMS[..]),
         start in limits(),
         steps in proptest::collection::vec(step(), 1..200),
@@ -563,7 +563,7 @@ proptest! {
 }
 
 #[test]
-fn those_who_gave_up_are_cleared_away() {
+fn cancelled_tickets_are_removed_from_the_queue() {
     let mut world = World::new(
         Algorithm::LeastLoad,
         Limits { cap: Cap::of(1), max_waiting: 3, ..Limits::default() },
@@ -589,7 +589,7 @@ fn those_who_gave_up_are_cleared_away() {
 }
 
 #[test]
-fn a_long_line_at_one_endpoint_refuses_nobody_who_can_be_served_by_another() {
+fn queue_full_of_pinned_requests_does_not_refuse_requests_for_a_free_endpoint() {
     let mut world = World::new(
         Algorithm::LeastLoad,
         Limits { cap: Cap::of(1), max_waiting: 3, ..Limits::default() },
@@ -638,7 +638,7 @@ impl World {
 }
 
 #[test]
-fn a_lower_priority_is_served_after_seven_younger_ones_and_not_before() {
+fn lower_priority_is_served_after_seven_newer_higher_priority_requests() {
     let mut world = one_slot(100, true);
     world.enter(with_priority(7));
     let mut order = Vec::new();
@@ -651,7 +651,7 @@ fn a_lower_priority_is_served_after_seven_younger_ones_and_not_before() {
 }
 
 #[test]
-fn under_a_flood_of_a_higher_priority_a_lower_one_gets_one_slot_in_eight() {
+fn lower_priority_gets_one_slot_in_eight_under_high_priority_flood() {
     let mut world = one_slot(1_000, true);
     for _ in 0..100 {
         world.enter(with_priority(6));
@@ -665,7 +665,7 @@ fn under_a_flood_of_a_higher_priority_a_lower_one_gets_one_slot_in_eight() {
 }
 
 #[test]
-fn routes_take_turns_however_many_of_one_wait() {
+fn routes_are_served_fairly_regardless_of_queue_length() {
     let mut world = one_slot(100, true);
     for _ in 0..20 {
         world.enter(by_route(1));
@@ -677,7 +677,7 @@ fn routes_take_turns_however_many_of_one_wait() {
 }
 
 #[test]
-fn a_route_that_asks_now_and_then_gains_nothing_by_that() {
+fn sparse_route_gains_no_advantage() {
     let mut world = one_slot(100, true);
     (0..50).for_each(|_| world.enter(by_route(1)));
     let mut seldom = 0;
@@ -691,7 +691,7 @@ fn a_route_that_asks_now_and_then_gains_nothing_by_that() {
 }
 
 #[test]
-fn without_fairness_who_came_first_is_first_whatever_the_route() {
+fn queue_is_fifo_across_routes_without_fairness() {
     let mut world = one_slot(100, false);
     for route in [1, 1, 1, 2, 1] {
         world.enter(by_route(route));
@@ -701,7 +701,7 @@ fn without_fairness_who_came_first_is_first_whatever_the_route() {
 }
 
 #[test]
-fn routes_share_the_places_of_a_full_queue() {
+fn full_queue_is_shared_evenly_by_routes() {
     let mut world = one_slot(6, true);
     (0..20).for_each(|_| world.enter(by_route(1)));
     (0..20).for_each(|_| world.enter(by_route(2)));
@@ -711,7 +711,7 @@ fn routes_share_the_places_of_a_full_queue() {
 }
 
 #[test]
-fn a_higher_priority_takes_the_place_of_a_lower_one_and_never_the_other_way() {
+fn higher_priority_evicts_lower_priority_and_not_the_reverse() {
     let mut world = one_slot(4, true);
     (0..4).for_each(|_| world.enter(with_priority(5)));
     (0..3).for_each(|_| world.enter(with_priority(2)));
@@ -722,7 +722,7 @@ fn a_higher_priority_takes_the_place_of_a_lower_one_and_never_the_other_way() {
 }
 
 #[test]
-fn who_cannot_be_served_in_time_is_refused_at_once_and_nobody_without_evidence() {
+fn request_that_would_miss_its_deadline_is_refused_once_the_rate_is_known() {
     let mut world = one_slot(1_000, true);
     let patient =
         |patience: u32| Asks { patience: Some(patience * MILLISECOND), ..Asks::default() };
@@ -751,7 +751,7 @@ fn who_cannot_be_served_in_time_is_refused_at_once_and_nobody_without_evidence()
 }
 
 #[test]
-fn in_a_long_overload_nobody_waits_longer_than_the_target_but_no_slot_is_idle() {
+fn sustained_overload_sheds_requests_over_the_target_without_idle_slots() {
     let mut world = one_slot(1_000, true);
     let delay = Some(Delay { target: 50 * MILLISECOND, interval: 100 * MILLISECOND });
     let limits = Limits { delay, ..world.limits };
@@ -776,7 +776,7 @@ fn in_a_long_overload_nobody_waits_longer_than_the_target_but_no_slot_is_idle() 
 }
 
 #[test]
-fn a_worker_that_does_not_know_yet_that_the_queue_is_gone_uses_the_last_resort() {
+fn worker_with_stale_queue_limits_uses_the_last_resort_endpoint() {
     let mut world = one_slot(20, true);
     let before = world.limits;
     (0..20).for_each(|_| world.enter(Asks::default()));

@@ -132,7 +132,7 @@ fn in_flight(set: &Set) -> u32 {
 }
 
 #[test]
-fn a_released_slot_reaches_who_comes_at_the_same_moment() {
+fn released_slot_reaches_a_concurrent_arrival() {
     loom::model(|| {
         let World { first, .. } = World::new();
         let backend = Backend::new(&first);
@@ -150,7 +150,7 @@ fn a_released_slot_reaches_who_comes_at_the_same_moment() {
 }
 
 #[test]
-fn of_two_who_come_while_a_slot_is_released_one_has_it_and_the_other_is_next() {
+fn two_concurrent_arrivals_share_a_released_slot_one_after_the_other() {
     loom::model(|| {
         let World { first, .. } = World::new();
         let backend = Backend::new(&first);
@@ -186,7 +186,7 @@ fn of_two_who_come_while_a_slot_is_released_one_has_it_and_the_other_is_next() {
 }
 
 #[test]
-fn a_grant_that_meets_a_cancel_goes_to_the_next() {
+fn grant_concurrent_with_cancel_goes_to_the_next_waiter() {
     loom::model(|| {
         let World { first, .. } = World::new();
         let backend = Backend::new(&first);
@@ -209,7 +209,7 @@ fn a_grant_that_meets_a_cancel_goes_to_the_next() {
 }
 
 #[test]
-fn a_slot_granted_to_nobody_is_free_again() {
+fn slot_granted_to_a_cancelled_waiter_is_freed() {
     loom::model(|| {
         let World { first, .. } = World::new();
         let backend = Backend::new(&first);
@@ -234,7 +234,7 @@ fn a_slot_granted_to_nobody_is_free_again() {
 }
 
 #[test]
-fn nobody_barges_in() {
+fn arrival_does_not_overtake_a_waiter() {
     loom::model(|| {
         let World { first, .. } = World::new();
         let backend = Backend::new(&first);
@@ -252,7 +252,7 @@ fn nobody_barges_in() {
 }
 
 #[test]
-fn an_endpoint_that_leaves_while_it_is_released_keeps_nobody_waiting() {
+fn endpoint_removed_during_release_leaves_no_waiter_asleep() {
     loom::model(|| {
         let World { first, second, .. } = World::new();
         let backend = Backend::new(&first);
@@ -272,7 +272,7 @@ fn an_endpoint_that_leaves_while_it_is_released_keeps_nobody_waiting() {
 }
 
 #[test]
-fn an_endpoint_that_has_left_is_granted_to_nobody_until_it_is_back() {
+fn removed_endpoint_is_not_granted_until_it_returns() {
     loom::model(|| {
         let World { first, none, .. } = World::new();
         let backend = Backend::new(&first);
@@ -292,7 +292,7 @@ fn an_endpoint_that_has_left_is_granted_to_nobody_until_it_is_back() {
 }
 
 #[test]
-fn an_endpoint_that_joins_serves_who_comes_with_the_old_set() {
+fn new_endpoint_serves_an_arrival_that_holds_the_old_set() {
     loom::model(|| {
         let World { first, both, second, .. } = World::new();
         let backend = Backend::new(&first);
@@ -315,7 +315,7 @@ fn an_endpoint_that_joins_serves_who_comes_with_the_old_set() {
 }
 
 #[test]
-fn a_place_that_goes_to_another_while_a_slot_is_released_leaves_nobody_asleep() {
+fn eviction_concurrent_with_release_leaves_no_waiter_asleep() {
     loom::model(|| {
         let World { first, .. } = World::new();
         let backend = Backend::with(&first, Limits { max_waiting: 1, ..LIMITS });
@@ -343,7 +343,7 @@ fn a_place_that_goes_to_another_while_a_slot_is_released_leaves_nobody_asleep() 
 }
 
 #[test]
-fn who_gives_up_while_its_place_goes_to_another_is_counted_once() {
+fn cancel_concurrent_with_eviction_is_counted_once() {
     loom::model(|| {
         let World { first, .. } = World::new();
         let backend = Backend::with(&first, Limits { max_waiting: 1, ..LIMITS });
@@ -367,7 +367,7 @@ fn who_gives_up_while_its_place_goes_to_another_is_counted_once() {
 }
 
 #[test]
-fn a_slot_freed_through_another_backend_reaches_who_comes_at_the_same_moment() {
+fn slot_freed_by_another_backend_reaches_a_concurrent_arrival() {
     loom::model(|| {
         let World { first, .. } = World::new();
         let (here, there) = (Backend::new(&first), Backend::new(&first));
@@ -387,7 +387,7 @@ fn a_slot_freed_through_another_backend_reaches_who_comes_at_the_same_moment() {
 }
 
 #[test]
-fn who_is_bound_to_an_endpoint_gets_it_though_it_is_released_at_the_same_moment() {
+fn pinned_request_gets_its_endpoint_released_concurrently() {
     loom::model(|| {
         let World { first, both, .. } = World::new();
         let backend = Backend::new(&both);
@@ -406,7 +406,7 @@ fn who_is_bound_to_an_endpoint_gets_it_though_it_is_released_at_the_same_moment(
 }
 
 #[test]
-fn who_is_bound_is_in_nobodys_way_and_nobody_barges_in_before_it() {
+fn pinned_waiter_neither_blocks_others_nor_is_overtaken() {
     loom::model(|| {
         let World { first, second, both, .. } = World::new();
         let backend = Backend::new(&both);
@@ -428,7 +428,7 @@ fn who_is_bound_is_in_nobodys_way_and_nobody_barges_in_before_it() {
 }
 
 #[test]
-fn an_endpoint_that_becomes_reachable_serves_a_request_that_comes_at_the_same_moment() {
+fn endpoint_marked_reachable_serves_a_concurrent_arrival() {
     loom::model(|| {
         let World { first, .. } = World::new();
         let backend = Backend::new(&first);
@@ -450,7 +450,7 @@ fn an_endpoint_that_becomes_reachable_serves_a_request_that_comes_at_the_same_mo
 }
 
 #[test]
-fn a_request_that_is_bound_to_an_endpoint_is_served_by_another_once_that_is_unreachable() {
+fn pinned_request_falls_back_once_its_endpoint_is_unreachable() {
     loom::model(|| {
         let World { first, second, both, .. } = World::new();
         let backend = Backend::new(&both);
@@ -476,7 +476,7 @@ fn a_request_that_is_bound_to_an_endpoint_is_served_by_another_once_that_is_unre
 }
 
 #[test]
-fn an_endpoint_on_trial_is_tried_once() {
+fn half_open_endpoint_gets_a_single_trial_request() {
     loom::model(|| {
         let World { first, .. } = World::new();
         let member = Member { trial: true, ..first.members()[0].clone() };
@@ -500,7 +500,7 @@ fn an_endpoint_on_trial_is_tried_once() {
 }
 
 #[test]
-fn who_reads_demand_while_it_changes_sees_all_of_a_change_or_nothing() {
+fn demand_reads_concurrent_with_writes_are_atomic() {
     loom::model(|| {
         let at = |seconds: u64| Time::from_nanos(seconds * 1_000_000_000);
         let shard = Arc::new(Shard::new());

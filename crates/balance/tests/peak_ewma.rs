@@ -82,7 +82,7 @@ fn share(served: &[u32], server: usize) -> f64 {
 }
 
 #[test]
-fn who_fails_fast_is_starved_and_comes_back_when_it_serves_again() {
+fn fast_failing_endpoint_is_avoided_until_it_recovers() {
     for count in [5, 100] {
         let mut servers = vec![SOUND; count];
         servers[2] = Server { after: Duration::from_millis(1), end: End::ServerError };
@@ -100,7 +100,7 @@ fn who_fails_fast_is_starved_and_comes_back_when_it_serves_again() {
 }
 
 #[test]
-fn who_is_ten_times_slower_gets_little() {
+fn ten_times_slower_endpoint_gets_few_requests() {
     for count in [5, 100] {
         let mut servers = vec![SOUND; count];
         servers[0].after *= 10;
@@ -114,7 +114,7 @@ fn who_is_ten_times_slower_gets_little() {
 }
 
 #[test]
-fn who_asks_to_be_left_alone_is_and_serves_later() {
+fn endpoint_with_retry_after_is_avoided_and_serves_later() {
     let mut servers = vec![SOUND; 4];
     let retry_after = Some(Duration::from_secs(30));
     servers[1] = Server { after: Duration::from_millis(1), end: End::Refused { retry_after } };
@@ -129,7 +129,7 @@ fn who_asks_to_be_left_alone_is_and_serves_later() {
 }
 
 #[test]
-fn a_newcomer_is_neither_flooded_nor_starved() {
+fn new_endpoint_is_neither_flooded_nor_starved() {
     for count in [5, 100] {
         let mut world = World::new(vec![SOUND; count]);
         let per_second = 200 * count as u64;

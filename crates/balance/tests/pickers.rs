@@ -101,7 +101,7 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn a_request_goes_to_a_reachable_endpoint_and_back_to_one_only_if_none_is_untried(
+    fn reachable_untried_endpoints_are_preferred_to_tried_ones(
         algorithm in any_algorithm(),
         weights in weights(8),
         unreachable in proptest::collection::vec(any::<bool>(), 8),
@@ -145,7 +145,7 @@ proptest! {
     }
 
     #[test]
-    fn every_slot_is_found_and_none_beyond_the_cap(
+    fn every_algorithm_fills_all_slots_up_to_the_cap(
         algorithm in any_algorithm(),
         weights in weights(150),
         cap in 1_u32..4,
@@ -184,7 +184,7 @@ proptest! {
     }
 
     #[test]
-    fn random_keeps_to_weights(weights in weights(12), seed: u64) {
+    fn random_follows_weights(weights in weights(12), seed: u64) {
         let mut ledger = Ledger::new();
         let set = set(&mut ledger, &weights);
         let total: u32 = weights.iter().sum();
@@ -199,7 +199,7 @@ proptest! {
     }
 
     #[test]
-    fn random_keeps_to_weights_among_those_with_room(seed: u64) {
+    fn random_follows_weights_among_endpoints_below_the_cap(seed: u64) {
         let mut ledger = Ledger::new();
         let set = set(&mut ledger, &[10, 1, 3]);
         let mut picker = Picker::new(Algorithm::Random, seed);
@@ -216,7 +216,7 @@ proptest! {
     }
 
     #[test]
-    fn least_load_of_many_never_takes_the_worst_and_keeps_loads_together(seed: u64) {
+    fn least_load_over_many_endpoints_avoids_the_most_loaded_and_balances(seed: u64) {
         let mut ledger = Ledger::new();
         let set = set(&mut ledger, &[1; 200]);
         let mut picker = Picker::new(Algorithm::LeastLoad, seed);
@@ -234,7 +234,7 @@ proptest! {
     }
 
     #[test]
-    fn local_endpoints_are_used_first_and_others_before_they_are_full(
+    fn local_endpoints_are_preferred_and_remote_ones_used_before_local_are_full(
         algorithm in proptest::sample::select(&BY_ZONE[..]),
         local in 1_usize..100,
         remote in 1_usize..100,
@@ -274,7 +274,7 @@ proptest! {
     }
 
     #[test]
-    fn consistent_hash_keeps_to_its_bound_whatever_the_keys(
+    fn consistent_hash_respects_its_load_bound_for_any_keys(
         weights in weights(30),
         keys in 1_u64..50,
         seed: u64,
@@ -301,7 +301,7 @@ proptest! {
     }
 
     #[test]
-    fn consistent_hash_moves_no_key_but_those_of_who_comes_or_goes(
+    fn consistent_hash_moves_only_keys_of_changed_endpoints(
         count in 2_usize..100,
         changed: proptest::sample::Index,
         seed: u64,
@@ -321,7 +321,7 @@ proptest! {
     }
 
     #[test]
-    fn maglev_moves_hardly_any_keys_but_those_of_who_comes_or_goes(
+    fn maglev_moves_few_keys_besides_those_of_changed_endpoints(
         count in 2_usize..100,
         changed: proptest::sample::Index,
         weighted: bool,
@@ -340,7 +340,7 @@ proptest! {
     }
 
     #[test]
-    fn maglev_spreads_keys_by_weight_in_whatever_order(weights in weights(50), turn: usize) {
+    fn maglev_spreads_keys_by_weight_in_any_member_order(weights in weights(50), turn: usize) {
         let mut members: Vec<_> =
             weights.iter().enumerate().map(|(number, &weight)| (address(number), weight)).collect();
         let total: u32 = weights.iter().sum();
@@ -363,7 +363,7 @@ proptest! {
 }
 
 #[test]
-fn least_load_of_many_keeps_to_weights() {
+fn least_load_over_many_endpoints_follows_weights() {
     let mut ledger = Ledger::new();
     let weights: Vec<u32> = (0..120).map(|number| 1 + number % 3).collect();
     let set = set(&mut ledger, &weights);

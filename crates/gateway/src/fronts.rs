@@ -248,14 +248,14 @@ mod tests {
     }
 
     #[test]
-    fn each_port_of_each_gateway_has_one_of_its_own() {
+    fn every_gateway_port_gets_a_unique_target_port() {
         let assigned = Fronts::default().assign(&[asking("a", &[80, 443]), asking("b", &[80])]);
         assert_eq!(assigned[0], Targets::from([(80, 20_000), (443, 20_001)]));
         assert_eq!(assigned[1], Targets::from([(80, 20_002)]));
     }
 
     #[test]
-    fn who_has_a_port_keeps_it() {
+    fn assigned_target_port_is_kept() {
         let fronts = known("b", &[(80, 20_000)]);
         let assigned = fronts.assign(&[asking("a", &[80]), asking("b", &[80, 81])]);
         assert_eq!(assigned[0], Targets::from([(80, 20_001)]));
@@ -263,20 +263,20 @@ mod tests {
     }
 
     #[test]
-    fn a_port_of_a_service_that_is_still_there_is_not_free() {
+    fn target_port_of_an_existing_service_is_not_reassigned() {
         let fronts = known("unreadable", &[(80, 20_000)]);
         assert_eq!(fronts.assign(&[asking("a", &[80])])[0], Targets::from([(80, 20_001)]));
     }
 
     #[test]
-    fn what_somebody_else_wrote_as_a_port_of_ours_is_not_taken_over() {
+    fn foreign_or_duplicate_target_ports_are_not_adopted() {
         let fronts = known("a", &[(80, 9900), (81, 20_005), (82, 20_005)]);
         let expected = Targets::from([(80, 20_000), (81, 20_005), (82, 20_001)]);
         assert_eq!(fronts.assign(&[asking("a", &[80, 81, 82])])[0], expected);
     }
 
     #[test]
-    fn no_two_gateways_have_one_name() {
+    fn service_names_of_gateways_are_unique() {
         let names = [("a-b", "c"), ("a", "b-c"), ("a", "b.c")];
         let names = names.map(|(namespace, of)| name(&(namespace.to_owned(), of.to_owned())));
         assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), 3, "{names:?}");
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_says_what_the_gateway_and_the_template_say() {
+    fn service_combines_gateway_and_template() {
         let infrastructure = Infrastructure {
             labels: [("team".to_owned(), "shop".to_owned())].into(),
             annotations: [("lb".to_owned(), "internal".to_owned())].into(),
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_cluster_fills_in_is_no_difference() {
+    fn fields_defaulted_by_the_cluster_are_no_difference() {
         let should = json!({ "a": [{ "b": 1 }] });
         assert!(says(&json!({ "a": [{ "b": 1, "c": 2 }], "d": 3 }), &should));
         for is in [json!({ "a": [] }), json!({ "a": [{ "b": 2 }] }), json!({}), json!(null)] {

@@ -82,7 +82,7 @@ fn dealt(pool: &[IpNet], objects: &[Object], known: &Known) -> Known {
 
 proptest! {
     #[test]
-    fn no_address_is_given_twice_or_from_elsewhere(
+    fn addresses_are_assigned_once_and_only_from_the_pool(
         pool in pool(),
         wishes in prop::collection::vec(wish(), 0..12),
         known in prop::collection::btree_map(0..12_usize, prop::collection::vec((0..20_u8).prop_map(near), 0..3), 0..6),
@@ -106,7 +106,7 @@ proptest! {
     }
 
     #[test]
-    fn dealing_again_changes_nothing(pool in pool(), wishes in prop::collection::vec(wish(), 0..12)) {
+    fn address_assignment_is_idempotent_and_order_independent(pool in pool(), wishes in prop::collection::vec(wish(), 0..12)) {
         let objects = objects(&wishes);
         let first = dealt(&pool, &objects, &Known::new());
         prop_assert_eq!(&dealt(&pool, &objects, &first), &first);
@@ -116,7 +116,7 @@ proptest! {
     }
 
     #[test]
-    fn statuses_say_what_gateways_have(pool in pool(), wishes in prop::collection::vec(wish(), 0..12)) {
+    fn gateway_statuses_report_assigned_addresses(pool in pool(), wishes in prop::collection::vec(wish(), 0..12)) {
         let objects = objects(&wishes);
         let first = assign(&pool, &objects, &Known::new());
         let said = translate(&objects, &first).statuses.into_iter().filter_map(|status| {
@@ -134,7 +134,7 @@ proptest! {
     }
 
     #[test]
-    fn a_newcomer_takes_nothing_away(
+    fn new_gateway_takes_no_assigned_address(
         pool in pool(),
         wishes in prop::collection::vec(wish(), 1..12),
     ) {
@@ -147,7 +147,7 @@ proptest! {
     }
 
     #[test]
-    fn nobody_waits_while_an_address_is_free(
+    fn no_gateway_waits_while_an_address_is_free(
         pool in pool(),
         wishes in prop::collection::vec(wish(), 0..12),
     ) {
@@ -168,7 +168,7 @@ proptest! {
 }
 
 #[test]
-fn who_cannot_be_read_keeps_its_address() {
+fn invalid_gateway_keeps_its_address() {
     let class = parse(
         "apiVersion: gateway.networking.k8s.io/v1\nkind: GatewayClass\n\
          metadata: {name: ours}\nspec: {controllerName: sheave.dev/gateway}\n",

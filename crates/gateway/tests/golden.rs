@@ -24,7 +24,7 @@ use gateway::status::{Condition, Detail, GatewayStatus, ListenerStatus, Status};
 use gateway::{Addresses, Object, Origin, Problem, Snapshot, parse, translate};
 
 #[test]
-fn every_case_comes_to_what_its_output_says() {
+fn every_golden_case_matches_its_expected_output() {
     let update = std::env::var_os("UPDATE_EXPECT").is_some();
     let mut wrong = Vec::new();
     for input in cases() {

@@ -129,7 +129,7 @@ fn with_slices(slices: Vec<EndpointSliceSpec>) -> Vec<Object> {
 
 proptest! {
     #[test]
-    fn any_text_is_read_or_refused(text in "\\PC*") {
+    fn arbitrary_text_never_gives_an_invalid_snapshot(text in "\\PC*") {
         let (objects, _) = parse(&text, "any");
         assert_valid(&translate(&objects, &Addresses::Own).snapshot);
     }
@@ -153,7 +153,7 @@ proptest! {
     }
 
     #[test]
-    fn the_short_way_gives_the_endpoints_of_a_translation(before in slices(), after in slices()) {
+    fn endpoint_fast_path_agrees_with_full_translation(before in slices(), after in slices()) {
         let translation = translate(&with_slices(before), &Addresses::Own);
         let objects = with_slices(after);
         let endpoints = Endpoints::new(&objects);
@@ -164,7 +164,7 @@ proptest! {
     }
 
     #[test]
-    fn flags_come_to_a_listener_and_an_endpoint_for_each_address(
+    fn flags_translate_to_a_listener_and_an_endpoint_per_address(
         listen in prop::collection::btree_set(any::<SocketAddr>(), 1..5),
         to in prop::collection::btree_set(any::<SocketAddr>(), 1..20),
         max_in_flight in prop::option::of(1..1000_u32),

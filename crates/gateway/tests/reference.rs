@@ -44,7 +44,7 @@ fn custom_resource_definitions_are_fresh() {
 }
 
 #[test]
-fn the_reference_page_is_fresh() {
+fn policy_reference_page_is_fresh() {
     let mut page = PAGE_HEAD.to_owned();
     for policy in policies() {
         page += &format!("\n## {}\n\n", policy.kind);

@@ -71,7 +71,7 @@ fn foreign(name: &str) -> Value {
 }
 
 #[test]
-fn what_a_cluster_says_already_is_not_written() {
+fn unchanged_status_is_not_written() {
     let policy = TargetStatus {
         kind: "Service",
         namespace: "shop".to_owned(),
@@ -100,7 +100,7 @@ fn what_a_cluster_says_already_is_not_written() {
 }
 
 #[test]
-fn a_route_gets_the_shape_that_kubernetes_has() {
+fn route_status_has_the_gateway_api_shape() {
     let section = ParentRef {
         name: "edge".to_owned(),
         namespace: Some("infra".to_owned()),
@@ -133,7 +133,7 @@ fn a_route_gets_the_shape_that_kubernetes_has() {
 }
 
 #[test]
-fn a_condition_changes_its_time_with_its_status_alone() {
+fn last_transition_time_changes_only_with_the_condition_status() {
     let first = after(written(&route(vec![parent("edge", accepted())]), None, THEN), &Value::Null);
     let newer = Status { observed_generation: 3, ..route(vec![parent("edge", accepted())]) };
     let second = after(written(&newer, Some(&first), NOW), &first);
@@ -146,7 +146,7 @@ fn a_condition_changes_its_time_with_its_status_alone() {
 }
 
 #[test]
-fn entries_of_others_stay_where_they_are() {
+fn parent_statuses_of_other_controllers_keep_their_position() {
     let (edge, other) = (parent("edge", accepted()), parent("other", accepted()));
     let ours =
         |parents| after(written(&route(parents), None, THEN), &Value::Null)["parents"].clone();
@@ -161,7 +161,7 @@ fn entries_of_others_stay_where_they_are() {
 }
 
 #[test]
-fn a_parent_is_known_with_every_default_filled_in() {
+fn parent_reference_matches_with_defaults_filled_in() {
     let status = route(vec![parent("edge", accepted())]);
     let mut current = after(written(&status, None, THEN), &Value::Null);
     let reference = current["parents"][0]["parentRef"].as_object_mut().unwrap();
@@ -173,7 +173,7 @@ fn a_parent_is_known_with_every_default_filled_in() {
 }
 
 #[test]
-fn lists_stay_within_what_kubernetes_takes() {
+fn status_lists_and_messages_stay_within_kubernetes_limits() {
     let others: Vec<_> = (0..30).map(|n| foreign(&format!("other-{n}"))).collect();
     let current = json!({ "parents": others });
     let ours = (0..5).map(|n| parent(&format!("edge-{n}"), accepted())).collect();
@@ -197,7 +197,7 @@ fn lists_stay_within_what_kubernetes_takes() {
 }
 
 #[test]
-fn conditions_and_listeners_of_others_are_not_written() {
+fn foreign_conditions_and_listeners_are_not_applied() {
     let status = gateway(vec![accepted()], &["a"]);
     let mut current = after(written(&status, None, THEN), &Value::Null);
     let foreign = json!({ "type": "example.com/Seen", "status": "True" });
@@ -213,7 +213,7 @@ fn conditions_and_listeners_of_others_are_not_written() {
 }
 
 #[test]
-fn what_we_say_no_longer_is_written_once() {
+fn removed_conditions_and_listeners_are_written_once() {
     let insecure =
         Condition::yes(ConditionType::InsecureFrontendValidationMode, Reason::ConfigurationChanged);
     let before = gateway(vec![accepted(), insecure], &["a", "b"]);
@@ -235,7 +235,7 @@ fn before_last(status: &Status) -> Condition {
 }
 
 #[test]
-fn what_a_new_gateway_is_born_with_is_replaced() {
+fn initial_gateway_conditions_are_replaced() {
     let waiting = json!({ "conditions": [{
         "type": "Accepted", "status": "Unknown", "reason": "Pending",
         "message": "Waiting for controller", "lastTransitionTime": "1970-01-01T00:00:00Z",
@@ -248,7 +248,7 @@ fn what_a_new_gateway_is_born_with_is_replaced() {
 }
 
 #[test]
-fn what_is_no_longer_ours_is_withdrawn() {
+fn own_parent_status_is_withdrawn_from_an_unmanaged_route() {
     let status = route(vec![parent("edge", accepted())]);
     let current = json!({ "parents": [foreign("a")] });
     assert_eq!(withdrawn(&current), None);
@@ -258,7 +258,7 @@ fn what_is_no_longer_ours_is_withdrawn() {
 }
 
 #[test]
-fn an_address_that_cannot_be_listened_on_is_told_of_its_listeners() {
+fn bind_failure_sets_programmed_false_on_the_affected_listeners() {
     let mut statuses = [gateway(vec![accepted()], &["a", "b"])];
     let before = statuses.clone();
     tell_unbound(&mut statuses, (([10, 0, 0, 1], 80).into(), Transport::Udp), "in use");
@@ -278,7 +278,7 @@ fn an_address_that_cannot_be_listened_on_is_told_of_its_listeners() {
 }
 
 #[test]
-fn how_a_cap_is_dealt_is_told_where_it_applies() {
+fn cap_division_condition_is_set_on_affected_policy_targets() {
     let (objects, _) = gateway::parse(include_str!("../testdata/backend-policies.in.yaml"), "in");
     let mut statuses = translate(&objects, &Addresses::Own).statuses;
     tell_deal(&mut statuses, 2);
@@ -298,7 +298,7 @@ fn how_a_cap_is_dealt_is_told_where_it_applies() {
 }
 
 #[test]
-fn versions_are_told_of_classes() {
+fn gateway_class_reports_the_supported_crd_version() {
     let cases = [
         (Some("v1.6.3"), "True", "SupportedVersion"),
         (Some("v1.7.0-rc.1"), "True", "SupportedVersion"),
@@ -324,7 +324,7 @@ fn versions_are_told_of_classes() {
 }
 
 #[test]
-fn what_definitions_have_no_fields_for_is_no_feature() {
+fn features_missing_from_the_installed_crds_are_not_reported() {
     for (version, has) in [("v1.6.3", false), ("v1.7.0", true)] {
         let detail = Detail::GatewayClass(GatewayClassStatus::new(vec![accepted()]));
         let mut statuses = [status("GatewayClass", 1, detail)];
@@ -337,7 +337,7 @@ fn what_definitions_have_no_fields_for_is_no_feature() {
 }
 
 #[test]
-fn features_are_told_in_order() {
+fn supported_features_are_sorted() {
     let class =
         status("GatewayClass", 1, Detail::GatewayClass(GatewayClassStatus::new(vec![accepted()])));
     let written = after(written(&class, None, NOW), &Value::Null);

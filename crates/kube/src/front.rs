@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_differs_is_written() {
+    fn only_changed_services_are_applied() {
         let mut is = wanted("web");
         is["spec"]["clusterIP"] = json!("10.96.0.7");
         is["status"] = json!({ "loadBalancer": { "ingress": [{ "ip": "192.0.2.7" }] } });
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_of_ours_is_known_for_what_it_is() {
+    fn managed_service_is_recognized() {
         let (objects, problems) = known(&[wanted("web")]).contents();
         assert_eq!(problems, []);
         let fronts = Fronts::read(&objects, "system");
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_that_is_not_ours_is_left_alone() {
+    fn foreign_service_is_left_alone() {
         let mut foreign = wanted("web");
         foreign["metadata"]["labels"] = json!({});
         let elsewhere = {
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_service_of_a_gateway_that_has_gone_goes_unless_it_is_kept() {
+    fn service_of_a_deleted_gateway_is_deleted_unless_kept() {
         let known = known(&[wanted("web")]);
         assert_eq!(words(&due(&known, &services(Vec::new()))), ["delete"]);
         let kept = Services { kept: ["shop/web".to_owned()].into(), ..services(Vec::new()) };
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn all_of_them_go_with_their_owner() {
+    fn managed_services_have_an_owner_reference() {
         let owner = json!({
             "apiVersion": "v1",
             "kind": "Service",

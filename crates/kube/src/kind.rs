@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_written_as_the_api_writes_them() {
+    fn api_versions_include_the_group() {
         assert_eq!(Kind::named("Service").unwrap().api_version(), "v1");
         let gateway = Kind::named("Gateway").unwrap();
         assert_eq!(gateway.api_version(), "gateway.networking.k8s.io/v1");
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn of_config_maps_and_secrets_those_with_certificates_matter() {
+    fn only_config_maps_and_secrets_with_certificates_are_relevant() {
         let matter = |kind: &str, data: Value| {
             Kind::named(kind).unwrap().may_matter(&json!({ "data": data }))
         };

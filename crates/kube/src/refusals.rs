@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn each_object_is_tried_later_and_later() {
+    async fn rejected_objects_back_off_individually() {
         let mut refusals = Refusals::default();
         let mut now = Instant::now();
         let mut pauses = Vec::new();

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_spread_by_weight() {
+    fn client_addresses_are_spread_by_weight() {
         let mut members = members(&[1, 2, 3], 1);
         members[0].weight = 2;
         members.extend(self::members(&[4], 0));
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_the_same_in_both_families() {
+    fn ipv4_and_ipv4_mapped_client_addresses_get_the_same_endpoint() {
         let members = members(&[1, 2, 3, 4, 5, 6, 7, 8], 1);
         for last in 0..100 {
             let four = std::net::Ipv4Addr::new(192, 0, 2, last);
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_read_as_they_are_written() {
+    fn affinity_token_round_trips() {
         for bits in [0, 1, 0xdead_beef, u64::MAX] {
             let token = Token { backend: bits as u32, endpoint: bits };
             assert_eq!(Token::parse(token.to_string().as_bytes()), Some(token));

@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_of_tcp_are_told_once() {
+    fn alt_svc_is_sent_once_to_tcp_clients() {
         let ours = "h3=\":443\"; ma=86400";
         assert_eq!(told(Version::Http11, None, None), [ours]);
         assert_eq!(told(Version::Http2, Some("h3=\":5443\""), None), [ours]);
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn the_port_that_clients_are_told_may_be_another() {
+    fn advertised_alt_svc_port_is_configurable() {
         let http3 = http3(NonZeroU16::new(443));
         assert_eq!(&*value(&http3, 8443), "h3=\":443\"; ma=86400");
     }

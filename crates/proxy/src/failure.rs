@@ -308,7 +308,7 @@ mod tests {
     use super::Failure;
 
     #[test]
-    fn each_failure_has_a_place_and_a_word_of_its_own() {
+    fn failure_indices_and_labels_are_unique() {
         let mut words = HashSet::new();
         for (place, failure) in Failure::ALL.iter().enumerate() {
             assert_eq!(failure.index(), place);

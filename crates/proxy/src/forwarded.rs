@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn the_client_is_the_last_that_no_trusted_proxy_is() {
+    fn client_address_is_the_last_untrusted_forwarded_for_entry() {
         let named = |head: &str, peer: &str| {
             let request = request(head);
             let origin = Origin::new(peer.parse().unwrap(), Scheme::Http);
@@ -234,7 +234,7 @@ mod tests {
         Forwarded: for=1.1.1.1\r\nX-Request-Id: mine\r\nVia: 1.0 before\r\n";
 
     #[test]
-    fn a_stranger_is_not_believed() {
+    fn forwarding_fields_of_an_untrusted_peer_are_replaced() {
         let fields = described(CLAIMS, "192.0.2.7:80", &["10.0.0.0/8"]);
         assert_eq!(
             fields[..4],
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trusted_proxy_is_believed_and_added_to() {
+    fn forwarding_fields_of_a_trusted_proxy_are_extended() {
         assert_eq!(
             described(CLAIMS, "[::ffff:10.1.2.3]:80", &["10.0.0.0/8"]),
             [
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_of_six_is_quoted() {
+    fn ipv6_address_is_quoted_in_forwarded() {
         let fields = described("Forwarded: for=x\r\n", "[2001:db8::1]:80", &["2001:db8::/32"]);
         assert!(fields.contains(&"Forwarded: for=\"[2001:db8::1]\";proto=http".to_owned()));
     }

@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_endpoint_is_asked_in_its_protocol() {
+    fn probe_uses_the_protocol_of_the_endpoint() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
         let status = runtime.block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

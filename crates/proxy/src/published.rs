@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_edition_is_current_until_the_next() {
+    fn stored_version_is_current_until_the_next_store() {
         let published = Published::new(1);
         let first = published.edition();
         assert!(first.is_current(&published));

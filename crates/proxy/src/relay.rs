@@ -455,7 +455,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn retry_after_is_seconds_or_a_date() {
+    fn retry_after_is_parsed_as_seconds_or_a_date() {
         let now = httpdate::parse_http_date("Fri, 20 Nov 2026 12:00:00 GMT").unwrap();
         let seconds = |seconds| Some(Duration::from_secs(seconds));
         for (said, waits) in [

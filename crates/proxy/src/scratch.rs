@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_is_bounded_and_given_back() {
+    fn kept_buffer_bytes_are_bounded_and_returned() {
         let budget = KeepBudget::new();
         let mut first = Kept::new(&budget);
         assert!(first.grow(KEEP_BYTES - 10));

@@ -185,7 +185,7 @@ mod tests {
     use std::rc::Rc;
 
     #[test]
-    fn counts_what_the_peer_has_acknowledged() {
+    fn bytes_acked_counts_acknowledged_bytes() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut theirs, _) = listener.accept().unwrap();
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn round_trip_to_ourselves_is_short() {
+    fn loopback_round_trip_is_short() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let _theirs = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (ours, _) = listener.accept().unwrap();
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_paced_has_a_limit_that_nothing_reaches() {
+    fn pacing_sets_an_unreachable_rate_limit() {
         // tcpi_max_pacing_rate, before what has been acknowledged.
         let most = |socket: &TcpStream| tcp_info(socket, BYTES_ACKED - 8).map(u64::from_ne_bytes);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_since_when_the_peer_has_been_silent() {
+    fn since_last_data_grows_while_the_peer_is_silent() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut theirs, _) = listener.accept().unwrap();
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_tied_is_used_at_home_alone() {
+    fn thread_bound_value_is_usable_only_on_its_thread() {
         let value = Rc::new(1);
         let tied = Tied::new(Rc::clone(&value));
         let (tied, elsewhere) = thread::spawn(move || {

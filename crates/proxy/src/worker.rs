@@ -440,12 +440,12 @@ mod tests {
     use super::surplus;
 
     #[test]
-    fn a_single_busy_connection_stays() {
+    fn single_busy_connection_is_not_moved() {
         assert_eq!(surplus(1000, 500, 1), 0);
     }
 
     #[test]
-    fn two_busy_connections_are_parted() {
+    fn one_of_two_busy_connections_is_moved() {
         assert_eq!(surplus(1000, 500, 2), 1);
     }
 
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn half_the_connections_leave_when_nobody_else_works() {
+    fn at_most_half_the_connections_are_moved() {
         assert_eq!(surplus(1000, 500, 64), 32);
         assert_eq!(surplus(1000, 125, 64), 32);
     }

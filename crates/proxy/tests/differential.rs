@@ -8,7 +8,7 @@ use mutate::Message;
 use proptest::prelude::*;
 
 #[test]
-fn what_the_table_passes_hyper_sees_alike() {
+fn accepted_table_requests_agree_with_hyper() {
     for [_, _, _, bytes, _] in table::rows::<5>("strict-requests.tsv") {
         reference::agrees(&table::unescape(&bytes));
     }
@@ -16,7 +16,7 @@ fn what_the_table_passes_hyper_sees_alike() {
 
 /// Bodies out of the other table, as the body of a request.
 #[test]
-fn chunked_bodies_hyper_sees_alike() {
+fn chunked_table_bodies_agree_with_hyper() {
     for [_, _, _, _, bytes, _] in table::rows::<6>("strict-chunked.tsv") {
         reference::agrees(&with_head(&table::unescape(&bytes)));
     }
@@ -26,12 +26,12 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(20_000))]
 
     #[test]
-    fn mutated_requests_hyper_sees_alike(Message(bytes) in mutate::mutated::<5>("strict-requests.tsv", 3)) {
+    fn mutated_requests_agree_with_hyper(Message(bytes) in mutate::mutated::<5>("strict-requests.tsv", 3)) {
         reference::agrees(&bytes);
     }
 
     #[test]
-    fn mutated_bodies_hyper_sees_alike(Message(body) in mutate::mutated::<6>("strict-chunked.tsv", 4)) {
+    fn mutated_bodies_agree_with_hyper(Message(body) in mutate::mutated::<6>("strict-chunked.tsv", 4)) {
         reference::agrees(&with_head(&body));
     }
 }

@@ -12,7 +12,7 @@ use proxy::proxy_protocol::{Addresses, BadHeader, Header, parse, write};
 use table::{rows, unescape};
 
 #[test]
-fn headers_are_taken_by_the_table() {
+fn proxy_headers_are_parsed_per_table() {
     for row in rows::<4>("strict-proxy-headers.tsv") {
         let bytes = unescape(&row[2]);
         let more = [&bytes[..], b"GET / HTTP/1.1\r\n\r\n"].concat();
@@ -36,7 +36,7 @@ fn headers_are_taken_by_the_table() {
 }
 
 #[test]
-fn what_can_be_no_header_is_refused_at_its_first_byte() {
+fn non_proxy_header_is_rejected_at_its_first_byte() {
     for byte in 0..=u8::MAX {
         let expected = if b"P\r".contains(&byte) { Ok(None) } else { Err(BadHeader::Missing) };
         assert_eq!(parse(&[byte]), expected, "{byte}");
@@ -44,7 +44,7 @@ fn what_can_be_no_header_is_refused_at_its_first_byte() {
 }
 
 #[test]
-fn what_is_written_is_read_again() {
+fn proxy_header_round_trips() {
     for version in [ProxyVersion::V1, ProxyVersion::V2] {
         for (client, destination, seen) in [
             ("192.0.2.1:1", "198.51.100.2:443", proxied("192.0.2.1:1", "198.51.100.2:443")),

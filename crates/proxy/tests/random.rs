@@ -17,7 +17,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(10_000))]
 
     #[test]
-    fn requests_keep_the_laws(
+    fn mutated_requests_keep_parser_invariants(
         Message(bytes) in mutate::mutated::<5>("strict-requests.tsv", 3),
         len in any::<Index>(),
     ) {
@@ -25,7 +25,7 @@ proptest! {
     }
 
     #[test]
-    fn responses_keep_the_laws(
+    fn mutated_responses_keep_parser_invariants(
         Message(bytes) in mutate::mutated::<6>("strict-responses.tsv", 4),
         len in any::<Index>(),
         method in select(vec![Method::Get, Method::Head]),
@@ -34,7 +34,7 @@ proptest! {
     }
 
     #[test]
-    fn chunked_bodies_keep_the_laws(
+    fn mutated_chunked_bodies_keep_decoder_invariants(
         Message(bytes) in mutate::mutated::<6>("strict-chunked.tsv", 4),
         step in 1..20_usize,
     ) {
@@ -42,7 +42,7 @@ proptest! {
     }
 
     #[test]
-    fn proxy_headers_keep_the_laws(
+    fn mutated_proxy_headers_keep_parser_invariants(
         Message(bytes) in mutate::mutated::<4>("strict-proxy-headers.tsv", 2),
         len in any::<Index>(),
     ) {
@@ -54,7 +54,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
     #[test]
-    fn frames_keep_the_laws(frames in vec(frame(), 0..8), lost in 0..5_usize, step in 1..20_usize) {
+    fn random_h3_frames_keep_reader_invariants(frames in vec(frame(), 0..8), lost in 0..5_usize, step in 1..20_usize) {
         let mut bytes = frames.concat();
         bytes.truncate(bytes.len().saturating_sub(lost));
         laws::h3::frames(&bytes, step);
@@ -63,7 +63,7 @@ proptest! {
     }
 
     #[test]
-    fn field_sections_keep_the_laws(
+    fn random_field_sections_keep_qpack_invariants(
         lines in vec(line(), 0..8),
         spoilt in prop::option::weighted(0.3, (any::<Index>(), any::<u8>())),
     ) {
@@ -122,7 +122,7 @@ fn line() -> impl Strategy<Value = (String, String)> {
 
 proptest! {
     #[test]
-    fn requests_are_read_as_they_were_meant(request in request()) {
+    fn generated_requests_parse_to_their_parts(request in request()) {
         let mut head = RequestHead::new();
         let bytes = request.bytes();
         let taken = proxy::h1::parse::request(&bytes, &laws::LIMITS, &mut head);
@@ -143,7 +143,7 @@ proptest! {
     }
 
     #[test]
-    fn chunks_are_read_as_they_were_written(
+    fn generated_chunks_round_trip(
         chunks in vec(vec(any::<u8>(), 1..70), 0..8),
         trailers in vec(("x-[a-z]{1,8}", "[!-~]{1,8}"), 0..4),
         step in 1..100_usize,

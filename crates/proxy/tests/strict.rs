@@ -15,7 +15,7 @@ use table::{path, rows, unescape};
 const LIMITS: HeadLimits = HeadLimits { head_bytes: 32_768, fields: 100, target_bytes: 8192 };
 
 #[test]
-fn requests_are_taken_by_the_table() {
+fn requests_are_parsed_per_table() {
     check("strict-requests.tsv", |[_, _, _, bytes, why]| {
         let (status, connection, body) = read_request(bytes);
         [status, connection, body, bytes.into(), why.into()]
@@ -23,7 +23,7 @@ fn requests_are_taken_by_the_table() {
 }
 
 #[test]
-fn responses_are_taken_by_the_table() {
+fn responses_are_parsed_per_table() {
     check("strict-responses.tsv", |[_, _, _, method, bytes, why]| {
         let (status, connection, body) = read_response(method, bytes);
         [status, connection, body, method.into(), bytes.into(), why.into()]
@@ -31,7 +31,7 @@ fn responses_are_taken_by_the_table() {
 }
 
 #[test]
-fn chunked_bodies_are_taken_by_the_table() {
+fn chunked_bodies_are_decoded_per_table() {
     check("strict-chunked.tsv", |[_, _, _, _, bytes, why]| {
         let [status, data, trailers, rest] = read_chunked(bytes);
         [status, data, trailers, rest, bytes.into(), why.into()]
@@ -40,7 +40,7 @@ fn chunked_bodies_are_taken_by_the_table() {
 
 /// What is sent on, as it was reviewed once; `UPDATE_EXPECT=1` writes it anew.
 #[test]
-fn what_passes_is_sent_on_as_recorded() {
+fn accepted_requests_are_forwarded_as_recorded() {
     let mut recorded =
         String::from("# What is sent on of each request that passes; see strict-requests.tsv.\n");
     for row in rows::<5>("strict-requests.tsv") {

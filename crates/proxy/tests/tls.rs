@@ -265,7 +265,7 @@ fn ask(stream: &mut (impl Read + Write), host: &str) -> (String, String) {
 }
 
 #[test]
-fn requests_go_encrypted_to_us_and_from_us() {
+fn requests_are_encrypted_on_both_sides() {
     let scene = Scene::new();
     let mut stream = scene.greet("requests.example");
     for _ in 0..3 {
@@ -280,7 +280,7 @@ fn requests_go_encrypted_to_us_and_from_us() {
 }
 
 #[test]
-fn a_client_that_comes_again_is_known() {
+fn returning_client_resumes_its_session() {
     let scene = Scene::new();
     for _ in 0..8 {
         // By turns on both workers.
@@ -291,7 +291,7 @@ fn a_client_that_comes_again_is_known() {
 }
 
 #[test]
-fn a_connection_is_passed_through_as_it_is() {
+fn tls_connection_is_passed_through() {
     let scene = Scene::new();
     let (head, body) = ask(&mut scene.greet("passed.example"), "passed.example");
     assert!(head.starts_with("http/1.1 200"), "{head}");
@@ -300,14 +300,14 @@ fn a_connection_is_passed_through_as_it_is() {
 }
 
 #[test]
-fn a_connection_is_decrypted_and_carried() {
+fn terminated_tls_connection_is_proxied_as_tcp() {
     let scene = Scene::new();
     let (_, body) = ask(&mut scene.greet("ended.example"), "ended.example");
     assert_eq!(body, "get / http/1.1\r\nhost: ended.example\r\n\r\n");
 }
 
 #[test]
-fn a_request_for_another_site_is_refused() {
+fn request_for_another_site_is_answered_421() {
     let scene = Scene::new();
     let mut stream = scene.greet("requests.example");
     let (head, _) = ask(&mut stream, "other.example");
@@ -317,7 +317,7 @@ fn a_request_for_another_site_is_refused() {
 }
 
 #[test]
-fn a_client_without_tls_is_told_so() {
+fn plain_http_client_is_answered_400() {
     let scene = Scene::new();
     let mut socket = scene.connect();
     let (head, body) = ask(&mut socket, "requests.example");
@@ -328,7 +328,7 @@ fn a_client_without_tls_is_told_so() {
 }
 
 #[test]
-fn a_name_that_nobody_has_is_refused() {
+fn unknown_server_name_is_refused() {
     let scene = Scene::new();
     let mut stream = scene.greet("nobody.example");
     let error = stream.write_all(b"x").unwrap_err();
@@ -339,7 +339,7 @@ fn a_name_that_nobody_has_is_refused() {
 }
 
 #[test]
-fn what_is_no_tls_is_refused() {
+fn non_tls_bytes_are_refused() {
     let scene = Scene::new();
     let mut socket = scene.connect();
     socket.write_all(&[0xff; 100]).unwrap();
@@ -349,7 +349,7 @@ fn what_is_no_tls_is_refused() {
 }
 
 #[test]
-fn a_slot_takes_its_connection_from_worker_to_worker() {
+fn pooled_connection_moves_between_workers_with_its_slot() {
     let settings = BackendSettings {
         max_in_flight_per_endpoint: NonZeroU32::new(1),
         queue_max_requests: 64,
@@ -368,7 +368,7 @@ fn a_slot_takes_its_connection_from_worker_to_worker() {
 }
 
 #[test]
-fn certificates_change_and_nobody_notices() {
+fn certificate_rotation_disturbs_no_connection() {
     let scene = Scene::new();
     let mut kept = scene.greet("requests.example");
     for _ in 0..50 {

@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_asked_for_again_when_its_answer_has_expired() {
+    fn name_is_resolved_again_after_its_ttl() {
         let answer = |seconds| Round {
             v4: Found::Addresses(Vec::new(), Duration::from_secs(seconds)),
             v6: Found::Nothing,
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_fails_is_asked_less_and_less() {
+    fn dns_failures_back_off() {
         let failed = || Found::Failed("no answer".into());
         let round = Round { v4: failed(), v6: failed() };
         let mut failures = 0;
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn jitter_is_a_tenth_at_most() {
+    fn refresh_jitter_is_at_most_ten_percent() {
         let pause = Duration::from_secs(10);
         let jitters: BTreeSet<Duration> = (0..100).map(|_| jitter(pause)).collect();
         assert!(jitters.len() > 1, "they differ");

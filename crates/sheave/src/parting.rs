@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn who_ends_counts_for_as_long_as_that_may_take() {
+    fn terminating_peer_counts_for_the_grace_period() {
         let [a, b] = [1, 2].map(|last| IpAddr::from([10, 0, 0, last]));
         let mut parting = Parting::new(PATIENCE);
         assert_eq!(parting.count(&[a].into(), at(0)), [a]);
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn another_pod_of_the_same_address_has_its_own_time() {
+    fn new_pod_with_the_same_address_gets_its_own_grace_period() {
         let a = IpAddr::from([10, 0, 0, 1]);
         let mut parting = Parting::new(PATIENCE);
         parting.count(&[a].into(), at(0));

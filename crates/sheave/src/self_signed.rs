@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_serves_https_and_holds_for_a_year() {
+    fn self_signed_certificate_serves_https_and_is_valid_for_a_year() {
         let now = proxy::clock::wall();
         let address = "127.0.0.1:0".parse().unwrap();
         let listen = vec![Listen { protocol: ListenProtocol::Https, address }];

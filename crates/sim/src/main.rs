@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_laws_hold_in_two_hundred_worlds() {
+    fn invariants_hold_for_two_hundred_seeds() {
         for seed in 0..200 {
             let run = catch_unwind(AssertUnwindSafe(|| World::new(seed, false).run()));
             assert!(run.is_ok(), "`make sim SEED={seed}` replays the failure");
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_is_the_same_world_each_time() {
+    fn same_seed_reproduces_the_same_simulation() {
         let run = |seed| World::new(seed, false).run().to_string();
         assert_eq!(run(7), run(7));
         assert_ne!(run(7), run(8));

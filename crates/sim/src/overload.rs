@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn in_a_long_overload_a_target_saves_work_from_being_for_nobody() {
+    fn queue_delay_target_avoids_wasted_work_in_sustained_overload() {
         let run = |manner| Farm::new(manner).run(2.0);
         let [patient, foresight, target] =
             [Manner::Patient, Manner::Foresight, Manner::Target].map(run);

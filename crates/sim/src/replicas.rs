@@ -356,7 +356,7 @@ mod tests {
     const SHORT: Duration = Duration::from_millis(1_499);
 
     #[test]
-    fn with_fixed_members_no_server_has_more_than_its_cap() {
+    fn fixed_replicas_never_exceed_the_cap() {
         for seed in 0..100 {
             let restless = Scene::restless(seed, Duration::from_secs(16));
             let scene = Scene { changes: Vec::new(), lag: Duration::ZERO, ..restless };
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn all_slots_are_used_however_many_share_them() {
+    fn all_slots_are_used_with_any_number_of_replicas() {
         for replicas in [1, 3, 7] {
             let scene = Scene::fixed(&vec![100 / replicas as u32; replicas], 4, 3.0);
             let lasts = Duration::from_secs(20);
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn when_members_come_and_go_no_server_has_more_than_its_cap() {
+    fn changing_replicas_never_exceed_the_cap() {
         for seed in 0..200 {
             let findings = World::new(Scene::restless(seed, SHORT)).run();
             assert_eq!(findings.over, 0, "seed {seed}");
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn beside_a_request_that_takes_too_long_there_may_be_others_and_only_then() {
+    fn cap_is_exceeded_only_by_requests_outlasting_the_handover() {
         let mut over = 0;
         for seed in 0..200 {
             let findings = World::new(Scene::restless(seed, Duration::from_secs(16))).run();

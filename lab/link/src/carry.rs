@@ -126,7 +126,7 @@ mod tests {
     const MILLISECOND: Duration = Duration::from_millis(1);
 
     #[test]
-    fn packets_come_out_whole_in_order_and_not_before_they_are_due() {
+    fn packets_are_delivered_whole_in_order_and_on_time() {
         let [(near, sender), (far, receiver)] = devices();
         let mut way = way(&near, &far, "delay-us=5000");
         let mut buffer = vec![0; PACKET_BYTES];
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_packets_do_not_come_out() {
+    fn lost_packets_are_not_delivered() {
         let [(near, sender), (far, receiver)] = devices();
         let mut way = way(&near, &far, "loss=1");
         sender.send(b"lost").unwrap();
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn end_of_a_device_is_an_error() {
+    fn closed_device_is_an_error() {
         let [(near, sender), (far, receiver)] = devices();
         let ways = [way(&near, &far, ""), way(&far, &near, "")];
         sender.send(b"last").unwrap();

@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn conditions_are_read_in_any_order_and_number() {
+    fn link_conditions_are_parsed_in_any_order_and_number() {
         let read: Conditions = "loss=0.01,delay-us=50000,kbit=20000".parse().unwrap();
         let rate = NonZeroU64::new(20_000_000);
         assert_eq!(read.delay, Duration::from_millis(50));
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_one_sentence() {
+    fn invalid_condition_gives_a_one_line_error() {
         for (text, sentence) in [
             ("loss=1.5", "loss=1.5: a share is from 0 to 1"),
             ("loss=NaN", "loss=NaN: a share is from 0 to 1"),

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn packet_takes_the_delay_and_its_own_length() {
+    fn packet_takes_the_delay_plus_its_transmission_time() {
         let mut far = line("delay-us=50000");
         assert_eq!(far.send(MILLISECOND, 1500), Fate::Arrives(51 * MILLISECOND));
         // 1,250 bytes at 10 Mbit/s are a millisecond.
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_leave_one_after_the_other() {
+    fn packets_are_transmitted_one_after_the_other() {
         let mut slow = line("delay-us=5000,kbit=10000");
         let fates: Vec<Fate> = (0..3).map(|_| slow.send(Duration::ZERO, 1250)).collect();
         assert_eq!(fates, [6, 7, 8].map(|at| Fate::Arrives(at * MILLISECOND)));
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn full_queue_takes_no_more_until_something_has_left() {
+    fn full_queue_drops_packets_until_one_has_left() {
         let mut slow = line("kbit=10000,queue-bytes=3750");
         let fates: Vec<Fate> = (0..5).map(|_| slow.send(Duration::ZERO, 1250)).collect();
         let arrives = |at| Fate::Arrives(at * MILLISECOND);
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_are_lost_one_by_one_and_as_often_as_asked_for() {
+    fn losses_are_independent_and_at_the_configured_rate() {
         let mut lossy = line("loss=0.01");
         let lost: Vec<bool> =
             (0..200_000).map(|_| lossy.send(Duration::ZERO, 1500) == Fate::Lost).collect();
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_packet_has_had_its_turn() {
+    fn lost_packet_still_takes_transmission_time() {
         let mut lossy = line("kbit=10000,loss=1");
         assert_eq!(lossy.send(Duration::ZERO, 1250), Fate::Lost);
         assert_eq!(lossy.free_at, MILLISECOND);

@@ -89,7 +89,7 @@ mod tests {
     use mio::{Interest, Poll, Token};
 
     #[test]
-    fn faults_are_read_from_words() {
+    fn defects_are_parsed_from_text() {
         assert_eq!("slow:10".parse::<Defect>().unwrap(), Defect::Slow(10.0));
         assert_eq!("errors".parse::<Defect>().unwrap(), Defect::Errors);
         assert_eq!("black-hole".parse::<Defect>().unwrap(), Defect::BlackHole);

@@ -238,14 +238,14 @@ mod tests {
     }
 
     #[test]
-    fn head_in_two_pieces_is_one_head() {
+    fn head_is_parsed_across_read_boundaries() {
         let done = incoming(&[b"HTTP/1.1 200 OK\r\nContent-", b"Length: 5\r\n\r\nab"]).unwrap();
         assert_eq!(done.head.unwrap().status, 200);
         assert_eq!(done.body_left, 3);
     }
 
     #[test]
-    fn answer_may_end_its_connection() {
+    fn connection_close_is_detected_in_a_response() {
         let closes = |head: &[u8]| ResponseHead::parse(head).unwrap().unwrap().0.closes;
         assert!(closes(b"HTTP/1.1 503 Busy\r\nConnection: Close\r\nContent-Length: 0\r\n\r\n"));
         assert!(!closes(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n"));
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn path_says_how_long_the_answer_is() {
+    fn response_length_is_read_from_the_path() {
         assert_eq!(bytes_in_path("/p17/b/65536"), 65536);
         assert_eq!(bytes_in_path("/"), 100);
     }

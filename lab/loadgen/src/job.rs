@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused() {
+    fn invalid_arguments_are_rejected() {
         let words = ["--endpoints", "--endpoints x", "--defect 9=errors", "--defect errors", "-h"];
         for wrong in words {
             assert!(parse(wrong).is_err(), "{wrong}");

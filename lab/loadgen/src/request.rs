@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn request_that_closes_says_so() {
+    fn closing_request_sends_connection_close() {
         let text =
             r#"{"method": "GET", "host": "h", "path": "/", "answer_bytes": 0, "close": true}"#;
         let request: Request = serde_json::from_str(text).unwrap();
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn call_has_a_message_and_its_prefix() {
+    fn grpc_request_has_a_length_prefixed_message() {
         let text = r#"{"method": "POST", "host": "h", "path": "/", "body_bytes": 3, "answer_bytes": 7, "grpc": true}"#;
         let request: Request = serde_json::from_str(text).unwrap();
         assert_eq!(request.to_message("http").body, b"\0\0\0\0\x03xxx");

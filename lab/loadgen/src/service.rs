@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_beyond_the_limit_wait_their_turn_at_their_endpoint() {
+    fn requests_over_the_concurrency_limit_queue_at_their_endpoint() {
         let (mut service, start) = service(1);
         for (endpoint, connection) in [(0, 1), (0, 2), (1, 3)] {
             service.arrive(endpoint, request(connection), start);
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn loop_that_comes_late_does_not_slow_an_endpoint() {
+    fn late_event_loop_does_not_slow_an_endpoint() {
         let (mut service, start) = service(1);
         service.arrive(0, request(1), start);
         service.arrive(0, request(2), start);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_endpoint_takes_its_factor() {
+    fn slow_endpoint_takes_its_slowdown_factor() {
         let (mut service, start) = service(1);
         service.break_down(0, Defect::Slow(10.0));
         service.arrive(0, request(1), start);

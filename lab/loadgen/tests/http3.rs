@@ -123,7 +123,7 @@ fn load(target: SocketAddr, requests: u64, request: Value) -> Value {
 }
 
 #[test]
-fn each_request_is_sent_once_over_so_many_connections() {
+fn each_request_is_sent_once_over_the_configured_connections() {
     let (target, seen) = server();
     let report = load(target, 2000, json!({}));
     assert_eq!((&report["requests"], &report["errors"]), (&json!(2000), &json!(0)), "{report}");
@@ -132,7 +132,7 @@ fn each_request_is_sent_once_over_so_many_connections() {
 }
 
 #[test]
-fn large_bodies_go_both_ways() {
+fn large_bodies_pass_both_ways() {
     let (target, seen) = server();
     let body = json!({"method": "POST", "body_bytes": 300_000, "path": "/b/144384", "answer_bytes": 144_384});
     let report = load(target, 100, body);
@@ -155,7 +155,7 @@ fn answers_of_another_status_or_length_are_errors() {
 }
 
 #[test]
-fn handshakes_are_connections_of_their_own() {
+fn each_handshake_opens_its_own_connection() {
     let (target, seen) = server();
     let report = run(json!({
         "do": "shake", "target": target, "host": "lab.example", "connections": 2, "resume": false,
@@ -171,7 +171,7 @@ fn handshakes_are_connections_of_their_own() {
 }
 
 #[test]
-fn port_that_nobody_listens_at_is_an_error() {
+fn closed_port_is_an_error() {
     let free = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let usual =
         json!({"method": "GET", "host": "lab.example", "path": "/b/100", "answer_bytes": 100});

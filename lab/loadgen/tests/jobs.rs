@@ -81,14 +81,14 @@ fn paced() -> Value {
 }
 
 #[test]
-fn closed_loop_sends_exactly_what_was_asked_for() {
+fn closed_loop_sends_exactly_the_requested_number() {
     let report = Loadgen::start("--endpoints 2").run(1, exactly(50), json!({}));
     assert_eq!((&report["requests"], &report["errors"]), (&json!(50), &json!(0)));
     assert_eq!(report["served"], json!([0, 50]));
 }
 
 #[test]
-fn request_of_its_own_connection_ends_when_the_proxy_closes() {
+fn request_on_its_own_connection_ends_when_the_proxy_closes() {
     const REQUESTS: u64 = 20;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let target = listener.local_addr().unwrap().to_string();
@@ -120,14 +120,14 @@ fn answer_of_another_length_is_an_error() {
 }
 
 #[test]
-fn streams_of_http2_send_exactly_what_was_asked_for() {
+fn http2_streams_send_exactly_the_requested_number() {
     let report = Loadgen::start("--endpoints 2").run(1, multiplexed(5000), json!({}));
     assert_eq!((&report["requests"], &report["errors"]), (&json!(5000), &json!(0)), "{report}");
     assert_eq!(report["served"], json!([0, 5000]));
 }
 
 #[test]
-fn bodies_over_http2_keep_to_the_window() {
+fn http2_bodies_respect_the_flow_control_window() {
     // 16 of them are more than a connection may send at once.
     let request =
         json!({"method": "POST", "body_bytes": 16384, "path": "/b/16384", "answer_bytes": 16384});
@@ -136,7 +136,7 @@ fn bodies_over_http2_keep_to_the_window() {
 }
 
 #[test]
-fn grpc_calls_are_judged_by_their_status_and_message() {
+fn grpc_calls_are_checked_by_status_and_message() {
     let call = json!({"method": "POST", "body_bytes": 10, "grpc": true});
     let mut loadgen = Loadgen::start("--endpoints 2 --delay-us 1000");
     let report = loadgen.run(0, multiplexed(100), call);
@@ -202,7 +202,7 @@ fn open_loop_counts_latency_and_service() {
 }
 
 #[test]
-fn requests_wait_at_an_endpoint_that_serves_one_at_a_time() {
+fn requests_queue_at_an_endpoint_with_concurrency_one() {
     // Arrivals at twice the rate that can be served: the clocks of those that wait run.
     let mut loadgen = Loadgen::start("--endpoints 1 --delay-us 5000 --at-once 1");
     let report = loadgen.run(0, paced(), json!({}));
@@ -211,7 +211,7 @@ fn requests_wait_at_an_endpoint_that_serves_one_at_a_time() {
 }
 
 #[test]
-fn defects_set_in_when_the_counting_begins() {
+fn defects_begin_with_the_measurement() {
     let mut loadgen = Loadgen::start("--endpoints 2 --defect 0=errors");
     let report = loadgen.run(0, paced(), json!({}));
     assert_eq!(report["first_error"], "status 500");
@@ -239,7 +239,7 @@ fn requests(trace: &Value) -> Vec<(i64, &str)> {
 }
 
 #[test]
-fn dead_endpoint_breaks_what_it_has_received_and_refuses_the_rest() {
+fn dead_endpoint_breaks_requests_in_flight_and_refuses_new_ones() {
     // It dies before the first answers are due.
     let trace =
         traced(&mut Loadgen::start("--endpoints 1 --delay-us 9000000 --defect 0=dead"), 0.05);
@@ -253,7 +253,7 @@ fn dead_endpoint_breaks_what_it_has_received_and_refuses_the_rest() {
 }
 
 #[test]
-fn dead_endpoint_returns_at_its_address() {
+fn dead_endpoint_returns_at_the_same_address() {
     let trace =
         traced(&mut Loadgen::start("--endpoints 1 --delay-us 5000 --defect 0=dead:100"), 0.3);
     let samples = trace["served"].as_array().unwrap();
@@ -264,7 +264,7 @@ fn dead_endpoint_returns_at_its_address() {
 }
 
 #[test]
-fn trace_names_requests_that_had_no_answer() {
+fn trace_lists_requests_without_an_answer() {
     // The answer takes longer than the trace.
     let trace = traced(&mut Loadgen::start("--endpoints 1 --delay-us 9000000"), 0.05);
     let requests = requests(&trace);

@@ -34,7 +34,7 @@ async fn flood(wire: Wire, mut frames: impl FnMut(u32) -> Vec<u8>) -> Result<(u3
 
 /// CVE-2023-44487: a request and its reset, again and again.
 #[tokio::test]
-async fn rapid_resets_are_ended() -> Result {
+async fn rapid_reset_flood_closes_the_connection() -> Result {
     let target = Target::new().await?;
     let pair = |number: u32| {
         let stream = 2 * number + 1;
@@ -49,7 +49,7 @@ async fn rapid_resets_are_ended() -> Result {
 
 /// CVE-2024-27316: a head that never ends, in CONTINUATION frames that nobody may refuse one by one.
 #[tokio::test]
-async fn endless_continuations_are_ended() -> Result {
+async fn endless_continuation_frames_close_the_connection() -> Result {
     let target = Target::new().await?;
     let mut wire = target.connect().await?;
     let head = frames::block(&frames::fields("GET"));
@@ -64,7 +64,7 @@ async fn endless_continuations_are_ended() -> Result {
 
 /// The same with nothing in them.
 #[tokio::test]
-async fn empty_continuations_are_ended() -> Result {
+async fn empty_continuation_frames_close_the_connection() -> Result {
     let target = Target::new().await?;
     let mut wire = target.connect().await?;
     let head = frames::block(&frames::fields("GET"));
@@ -86,7 +86,7 @@ fn bomb(stream: u32, named: usize) -> Frame {
 
 /// Of whoever reads no GOAWAY and closes nothing, too.
 #[tokio::test]
-async fn a_head_that_unfolds_without_measure_ends_the_connection() -> Result {
+async fn hpack_bomb_closes_the_connection() -> Result {
     let target = Target::new().await?;
     let mut wire = target.connect().await?;
     wire.write(&bomb(1, 10_000)).await?;
@@ -101,7 +101,7 @@ async fn a_head_that_unfolds_without_measure_ends_the_connection() -> Result {
 
 /// Beyond the limit of a head, and not beyond all measure: the connection goes on.
 #[tokio::test]
-async fn a_head_that_unfolds_a_little_is_refused() -> Result {
+async fn decompressed_head_over_the_limit_is_answered_431() -> Result {
     let target = Target::new().await?;
     let mut wire = target.connect().await?;
     wire.write(&bomb(1, 20)).await?;
@@ -119,7 +119,7 @@ async fn a_head_that_unfolds_a_little_is_refused() -> Result {
 
 /// Whoever does not heed what our settings say of streams loses those beyond, and no other.
 #[tokio::test]
-async fn streams_beyond_those_that_may_be_open_are_refused() -> Result {
+async fn streams_over_the_concurrency_limit_are_refused() -> Result {
     const OPEN: u32 = 3;
     const BEYOND: u32 = 2;
     let spec = json!({ "http2": { "maxConcurrentStreams": OPEN } });
@@ -140,7 +140,7 @@ async fn streams_beyond_those_that_may_be_open_are_refused() -> Result {
 
 /// CVE-2019-9512: each ping wants an answer, and nobody reads them.
 #[tokio::test]
-async fn pings_that_nobody_reads_the_answers_of_are_bounded() -> Result {
+async fn ping_flood_with_unread_acks_closes_the_connection() -> Result {
     let target = Target::new().await?;
     let mut wire = target.connect().await?;
     let ping = Frame::new(frames::PING, 0, 0, [7; 8]).bytes().repeat(100);
@@ -151,7 +151,7 @@ async fn pings_that_nobody_reads_the_answers_of_are_bounded() -> Result {
 
 /// CVE-2019-9515: so does each SETTINGS.
 #[tokio::test]
-async fn settings_that_nobody_reads_the_answers_of_are_bounded() -> Result {
+async fn settings_flood_with_unread_acks_closes_the_connection() -> Result {
     let target = Target::new().await?;
     let mut wire = target.connect().await?;
     let settings = Frame::settings(&[(3, 100)]).bytes().repeat(100);

@@ -40,7 +40,7 @@ async fn scene(authority: &Authority) -> Result<Scene> {
 /// Ten thousand who say half of what a handshake begins with, and then nothing: others are served, and each is given
 /// up in its time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn half_open_handshakes_are_given_up() -> Result {
+async fn unfinished_tls_handshakes_time_out() -> Result {
     let authority = Authority::new();
     let scene = scene(&authority).await?;
     let before = scene.sheave.memory_bytes()?;
@@ -71,7 +71,7 @@ async fn half_open_handshakes_are_given_up() -> Result {
 /// Requests that run are hardly slower while others begin handshakes all the time, than while as many others come and
 /// go that cost no cryptography.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_flood_of_handshakes_starves_nobody() -> Result {
+async fn handshake_flood_does_not_starve_requests() -> Result {
     let authority = Authority::new();
     let scene = scene(&authority).await?;
     let address = scene.sheave.address();

@@ -15,7 +15,7 @@ const ENDED: &str = "sheave_http2_connections_ended_total";
 
 /// A head that does not end is given up in its time, and with it the connection: its state is lost.
 #[tokio::test]
-async fn a_slow_head_is_given_up() -> Result {
+async fn slow_header_block_closes_the_connection() -> Result {
     let target = Target::guarded(json!({ "timeouts": { "head": "200ms" } })).await?;
     let mut wire = target.connect().await?;
     let begun = Instant::now();
@@ -29,7 +29,7 @@ async fn a_slow_head_is_given_up() -> Result {
 
 /// A connection on which nothing was ever said is given up as well.
 #[tokio::test]
-async fn half_a_preface_is_given_up() -> Result {
+async fn incomplete_preface_closes_the_connection() -> Result {
     let target = Target::guarded(json!({ "timeouts": { "head": "200ms" } })).await?;
     let mut client = target.scene.client().await?;
     client.send("PRI * HTTP/2.0\r\n").await?;
@@ -41,7 +41,7 @@ async fn half_a_preface_is_given_up() -> Result {
 
 /// A body that stops is given up: the stream is, and the slot; the connection goes on.
 #[tokio::test]
-async fn a_slow_body_is_given_up() -> Result {
+async fn slow_body_times_out_its_stream() -> Result {
     let target = Target::guarded(json!({ "timeouts": { "body": "200ms" } })).await?;
     let mut wire = target.connect().await?;
     wire.write(&Frame::post(1)).await?;
@@ -61,7 +61,7 @@ async fn a_slow_body_is_given_up() -> Result {
 
 /// CVE-2019-9517: large answers are asked for and the window stays shut. We keep next to nothing of them, and give up.
 #[tokio::test]
-async fn a_window_that_stays_shut_costs_little() -> Result {
+async fn zero_flow_control_window_costs_little_memory_and_times_out() -> Result {
     const STREAMS: u32 = 100;
     let spec = json!({ "timeouts": { "body": "2s" } });
     let target = Target::before(vec![Step::AnswerPattern(10_000_000)], spec).await?;

@@ -41,7 +41,7 @@ fn page() -> Result<Behaviour> {
 
 #[tokio::test]
 #[ignore = "needs a browser: make conformance"]
-async fn a_browser_comes_by_http3_at_once() -> Result {
+async fn browser_uses_http3_immediately() -> Result {
     if !tools::is_there("browser")? {
         return Ok(());
     }
@@ -57,7 +57,7 @@ async fn a_browser_comes_by_http3_at_once() -> Result {
 /// To force another port makes the browser take this host's certificate over QUIC, and nothing else.
 #[tokio::test]
 #[ignore = "needs a browser: make conformance"]
-async fn a_browser_goes_on_to_http3_by_alt_svc() -> Result {
+async fn browser_switches_to_http3_by_alt_svc() -> Result {
     if !tools::is_there("browser")? {
         return Ok(());
     }

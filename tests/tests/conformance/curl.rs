@@ -23,7 +23,7 @@ async fn curl(site: &Site, arguments: &[&str]) -> Result<String> {
 
 #[tokio::test]
 #[ignore = "needs curl: make conformance"]
-async fn curl_gets_and_asks_for_heads_alone() -> Result {
+async fn curl_sends_get_and_head() -> Result {
     if !tools::is_there("curl")? {
         return Ok(());
     }
@@ -41,7 +41,7 @@ async fn curl_gets_and_asks_for_heads_alone() -> Result {
 
 #[tokio::test]
 #[ignore = "needs curl: make conformance"]
-async fn large_bodies_go_both_ways() -> Result {
+async fn large_bodies_pass_both_ways() -> Result {
     if !tools::is_there("curl")? {
         return Ok(());
     }
@@ -75,7 +75,7 @@ async fn many_requests_share_a_connection() -> Result {
 
 #[tokio::test]
 #[ignore = "needs curl: make conformance"]
-async fn alt_svc_leads_to_http3() -> Result {
+async fn curl_switches_to_http3_by_alt_svc() -> Result {
     if !tools::is_there("curl")? {
         return Ok(());
     }

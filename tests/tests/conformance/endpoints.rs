@@ -117,7 +117,7 @@ async fn many(address: SocketAddr, expected: &'static str) -> Result {
 
 #[tokio::test]
 #[ignore = "needs Hypercorn: make conformance"]
-async fn hypercorn_is_spoken_to_by_http3() -> Result {
+async fn hypercorn_endpoint_is_reached_over_http3() -> Result {
     for python in ["python-pinned", "python-current"] {
         if !tools::is_there(python)? {
             continue;
@@ -138,7 +138,7 @@ async fn hypercorn_is_spoken_to_by_http3() -> Result {
 
 #[tokio::test]
 #[ignore = "needs nginx: make conformance"]
-async fn nginx_is_spoken_to_by_http3() -> Result {
+async fn nginx_endpoint_is_reached_over_http3() -> Result {
     if !tools::is_there("nginx")? {
         return Ok(());
     }

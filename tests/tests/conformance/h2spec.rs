@@ -24,7 +24,7 @@ fn behaviour() -> Behaviour {
 
 #[tokio::test]
 #[ignore = "needs h2spec: make conformance"]
-async fn all_of_h2spec_passes_in_the_clear() -> Result {
+async fn h2spec_passes_over_cleartext() -> Result {
     let scene = Scene::of(behaviour()).await?;
     let said = h2spec(&scene, &[]).await?;
     ensure!(said.contains(ALL_BUT_ONE) && said.contains(THE_ONE), "{said}");
@@ -33,7 +33,7 @@ async fn all_of_h2spec_passes_in_the_clear() -> Result {
 
 #[tokio::test]
 #[ignore = "needs h2spec: make conformance"]
-async fn all_of_h2spec_passes_over_tls() -> Result {
+async fn h2spec_passes_over_tls() -> Result {
     let identity = Authority::new().vouch(&["127.0.0.1"]);
     let scene = Scene::secure(behaviour(), &identity, &[]).await?;
     let said = h2spec(&scene, &["--tls", "--insecure"]).await?;

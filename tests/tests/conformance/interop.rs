@@ -38,7 +38,7 @@ const PATIENT: &[&str] =
 
 #[tokio::test]
 #[ignore = "needs grpc-go: make conformance"]
-async fn every_case_passes_in_the_clear() -> Result {
+async fn grpc_interop_passes_over_cleartext() -> Result {
     let server = Server::start().await?;
     let configuration = Configuration::empty()?;
     configuration.write("main.yaml", &[objects::gateway(), calls(&server)].concat())?;
@@ -48,7 +48,7 @@ async fn every_case_passes_in_the_clear() -> Result {
 
 #[tokio::test]
 #[ignore = "needs grpc-go: make conformance"]
-async fn every_case_passes_over_tls() -> Result {
+async fn grpc_interop_passes_over_tls() -> Result {
     let server = Server::start().await?;
     let authority = Authority::new();
     let configuration = Configuration::empty()?;

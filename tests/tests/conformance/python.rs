@@ -18,7 +18,7 @@ async fn script(python: &str, name: &str, arguments: &[&OsStr]) -> Result<String
 
 #[tokio::test]
 #[ignore = "needs aioquic: make conformance"]
-async fn aioquic_asks_much_and_moves_from_port_to_port() -> Result {
+async fn aioquic_sends_many_requests_and_migrates() -> Result {
     for python in PYTHONS {
         if !tools::is_there(python)? {
             continue;
@@ -46,7 +46,7 @@ async fn session(python: &str, way: &str) -> Result<Vec<String>> {
 
 #[tokio::test]
 #[ignore = "needs Niquests: make conformance"]
-async fn niquests_begins_with_http3_where_it_is_told_to() -> Result {
+async fn niquests_starts_with_http3_when_forced() -> Result {
     for python in PYTHONS {
         if !tools::is_there(python)? {
             continue;
@@ -61,7 +61,7 @@ async fn niquests_begins_with_http3_where_it_is_told_to() -> Result {
 
 #[tokio::test]
 #[ignore = "needs Niquests: make conformance"]
-async fn niquests_goes_on_to_http3_by_alt_svc() -> Result {
+async fn niquests_switches_to_http3_by_alt_svc() -> Result {
     for python in PYTHONS {
         if !tools::is_there(python)? {
             continue;

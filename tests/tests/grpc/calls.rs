@@ -19,7 +19,7 @@ async fn echo() -> Result<Endpoint> {
 
 /// Article 002: one connection, and every server gets its share of the calls.
 #[tokio::test]
-async fn calls_of_one_connection_are_balanced() -> Result {
+async fn grpc_calls_of_one_connection_are_balanced() -> Result {
     let servers = [echo().await?, echo().await?, echo().await?];
     let site = Site::of(&servers.each_ref(), &[]).await?;
     let client = site.client().await?;
@@ -35,7 +35,7 @@ async fn calls_of_one_connection_are_balanced() -> Result {
 }
 
 #[tokio::test]
-async fn what_a_call_says_arrives_untouched() -> Result {
+async fn grpc_metadata_messages_and_status_pass_unchanged() -> Result {
     let server = Endpoint::start(|call: Call| async move {
         let mut head = tests::http2::status(200);
         head.headers_mut()
@@ -71,7 +71,7 @@ async fn what_a_call_says_arrives_untouched() -> Result {
 
 /// A status in the only head there is: no body, and no trailers.
 #[tokio::test]
-async fn an_answer_of_trailers_alone_stays_one() -> Result {
+async fn trailers_only_response_stays_trailers_only() -> Result {
     let server =
         Endpoint::start(|call: Call| async { call.fail(grpc::UNIMPLEMENTED).await }).await?;
     let site = Site::of(&[&server], &[]).await?;
@@ -82,7 +82,7 @@ async fn an_answer_of_trailers_alone_stays_one() -> Result {
 
 /// Both sides speak in turn, message by message, on a stream that stays open.
 #[tokio::test]
-async fn messages_pass_as_they_come() -> Result {
+async fn streamed_messages_pass_immediately() -> Result {
     let server = Endpoint::start(|call: Call| async { call.echo().await }).await?;
     let site = Site::of(&[&server], &[]).await?;
     let client = site.client().await?;
@@ -102,7 +102,7 @@ async fn messages_pass_as_they_come() -> Result {
 }
 
 #[tokio::test]
-async fn routes_lead_by_service_and_method() -> Result {
+async fn grpc_route_matches_service_and_method() -> Result {
     let (app, other) = (echo().await?, echo().await?);
     let rules = json!([
         {
@@ -128,7 +128,7 @@ async fn routes_lead_by_service_and_method() -> Result {
 
 /// A client that gives up takes its call back: the server hears of it, and its slot is free.
 #[tokio::test]
-async fn a_cancelled_call_is_cancelled_at_the_server() -> Result {
+async fn client_cancellation_reaches_the_server() -> Result {
     let server = Endpoint::start(|mut call: Call| async move {
         call.given_up().await?;
         Ok(())

@@ -12,7 +12,7 @@ use crate::site::{METHOD, Site};
 
 /// A call is tried again where it failed with a status that the policy names, and nowhere else.
 #[tokio::test]
-async fn calls_are_tried_again_by_their_status() -> Result {
+async fn calls_are_retried_by_grpc_status() -> Result {
     for (code, attempts) in [(grpc::UNAVAILABLE, 3), (grpc::UNIMPLEMENTED, 1)] {
         let server = Endpoint::start(move |call: Call| async move {
             if call.number < 3 { call.fail(code).await } else { call.reply(b"at last").await }
@@ -46,7 +46,7 @@ async fn with_health(serving: Arc<AtomicBool>) -> Result<Endpoint> {
 }
 
 #[tokio::test]
-async fn a_server_that_says_it_is_ill_gets_no_calls() -> Result {
+async fn server_failing_grpc_health_checks_gets_no_calls() -> Result {
     let well = Arc::new(AtomicBool::new(true));
     let servers =
         [with_health(well.clone()).await?, with_health(Arc::new(AtomicBool::new(true))).await?];

@@ -29,7 +29,7 @@ async fn in_front_of(server: &Endpoint) -> Result<Site> {
 
 /// RESOURCE_EXHAUSTED is »full now«, for as long as the server says: with nothing else, and after a message.
 #[tokio::test]
-async fn a_server_that_refuses_is_given_less() -> Result {
+async fn resource_exhausted_lowers_the_limit_of_the_server() -> Result {
     for after_a_message in [false, true] {
         let server = Endpoint::start(move |call: Call| async move {
             let mut fields = grpc::trailers(grpc::RESOURCE_EXHAUSTED);
@@ -57,7 +57,7 @@ async fn a_server_that_refuses_is_given_less() -> Result {
 
 /// Each way of writing it sets the limit, and goes on to the client.
 #[tokio::test]
-async fn a_server_names_its_limit_in_a_trailer() -> Result {
+async fn load_report_in_a_trailer_sets_the_limit() -> Result {
     for (name, value, limit) in [
         ("endpoint-load-metrics", "TEXT named_metrics.sheave_max_in_flight=5", 5.0),
         ("endpoint-load-metrics", r#"JSON {"named_metrics":{"sheave_max_in_flight":6}}"#, 6.0),
@@ -80,7 +80,7 @@ async fn a_server_names_its_limit_in_a_trailer() -> Result {
 
 /// What cannot be is counted, and the call goes on as it is.
 #[tokio::test]
-async fn a_report_that_cannot_be_is_counted() -> Result {
+async fn invalid_load_report_is_ignored_and_counted() -> Result {
     for (name, value, reason) in [
         ("endpoint-load-metrics", "TEXT named_metrics.sheave_max_in_flight=-1", "out_of_range"),
         ("endpoint-load-metrics", "JSON {", "malformed"),

@@ -63,7 +63,7 @@ fn is_ours(reply: &Reply, code: u32) -> Result {
 }
 
 #[tokio::test]
-async fn the_deadline_ends_the_wait_in_the_queue() -> Result {
+async fn grpc_deadline_ends_the_queue_wait() -> Result {
     let taken = Taken::with(json!({ "timeout": "1h" })).await?;
     let begun = Instant::now();
     let reply = taken.client.call_with(until("200m"), b"").await?;
@@ -75,7 +75,7 @@ async fn the_deadline_ends_the_wait_in_the_queue() -> Result {
 }
 
 #[tokio::test]
-async fn the_deadline_ends_a_call_that_runs() -> Result {
+async fn grpc_deadline_ends_a_running_call() -> Result {
     let server = silent().await?;
     let site = Site::of(&[&server], &[]).await?;
     let reply = site.client().await?.call_with(until("200m"), b"").await?;
@@ -96,7 +96,7 @@ async fn a_full_queue_is_resource_exhausted() -> Result {
 }
 
 #[tokio::test]
-async fn a_wait_too_long_is_resource_exhausted() -> Result {
+async fn queue_timeout_is_resource_exhausted() -> Result {
     let taken = Taken::with(json!({ "timeout": "50ms" })).await?;
     let reply = taken.client.call(METHOD, b"").await?;
     is_ours(&reply, grpc::RESOURCE_EXHAUSTED)?;
@@ -106,7 +106,7 @@ async fn a_wait_too_long_is_resource_exhausted() -> Result {
 
 /// A stream has its slot for as long as it lasts, not until it has begun to answer.
 #[tokio::test]
-async fn a_call_counts_until_its_end() -> Result {
+async fn streaming_call_holds_its_slot_until_the_end() -> Result {
     let server = Endpoint::start(|mut call: Call| async move {
         let mut sending = call.respond.send_response(http2::status(200), false)?;
         http2::send(&mut sending, grpc::message(b"more will come")).await?;
@@ -127,7 +127,7 @@ async fn a_call_counts_until_its_end() -> Result {
 }
 
 #[tokio::test]
-async fn no_server_is_unavailable() -> Result {
+async fn missing_server_is_unavailable() -> Result {
     let site = Site::of(&[], &[]).await?;
     is_ours(&site.client().await?.call(METHOD, b"").await?, grpc::UNAVAILABLE)?;
 

@@ -31,7 +31,7 @@ fn fields(kind: &'static str) -> [(&'static str, &'static str); 2] {
 }
 
 #[tokio::test]
-async fn a_call_of_grpc_web_is_a_call_at_the_server() -> Result {
+async fn grpc_web_call_is_translated_to_grpc() -> Result {
     let server = echo().await?;
     let site = Site::of(&[&server], &[]).await?;
     let mut client = Client::connect(site.sheave.address()).await?;
@@ -51,7 +51,7 @@ async fn a_call_of_grpc_web_is_a_call_at_the_server() -> Result {
 
 /// In a text of base64, for who can read nothing else; over HTTP/2 as well.
 #[tokio::test]
-async fn grpc_web_may_be_a_text() -> Result {
+async fn grpc_web_text_is_supported() -> Result {
     let server = echo().await?;
     let site = Site::of(&[&server], &[]).await?;
     let client = http2::Client::connect(site.sheave.address()).await?;
@@ -68,7 +68,7 @@ async fn grpc_web_may_be_a_text() -> Result {
 }
 
 #[tokio::test]
-async fn a_refusal_is_one_that_grpc_web_understands() -> Result {
+async fn refused_grpc_web_call_gets_a_grpc_web_status() -> Result {
     let site = Site::of(&[], &[]).await?;
     let mut client = Client::connect(site.sheave.address()).await?;
     let fields = fields("application/grpc-web+proto");

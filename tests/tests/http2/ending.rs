@@ -20,7 +20,7 @@ fn last_stream(goaway: &Frame) -> u32 {
 
 /// The first GOAWAY takes nothing away: streams that are on their way are still served. The second says which were.
 #[tokio::test]
-async fn a_drain_warns_before_it_ends() -> Result {
+async fn drain_sends_a_warning_goaway_before_the_final_one() -> Result {
     let endpoint = Endpoint::start(Behaviour::gated()).await?;
     let mut site = Site::of(&[endpoint.address], &[]).await?;
     let mut wire = Wire::connect(site.sheave.address(), &[]).await?;
@@ -92,7 +92,7 @@ async fn until_told_to_leave(client: http2::Client) -> Result {
 
 /// A connection has its age and then goes, request by request, so that clients spread anew over replicas.
 #[tokio::test]
-async fn a_connection_of_age_goes_without_losing_anything() -> Result {
+async fn connection_over_max_age_closes_without_losing_requests() -> Result {
     let endpoint = Endpoint::start(Behaviour::slow(Duration::from_millis(1))).await?;
     let policy = objects::client_policy(json!({ "connections": { "maxAge": "300ms" } }));
     let site = Site::of(&[endpoint.address], &[policy]).await?;

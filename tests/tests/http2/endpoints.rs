@@ -13,7 +13,7 @@ use crate::site::Site;
 
 /// A stream that was refused was not begun, so even a POST may be sent again (RFC 9113 §8.7).
 #[tokio::test]
-async fn a_refused_stream_is_tried_again() -> Result {
+async fn refused_stream_is_retried() -> Result {
     let endpoint = Endpoint::start(|call: Call| async move {
         if call.number == 1 {
             call.reset(Reason::REFUSED_STREAM);
@@ -31,7 +31,7 @@ async fn a_refused_stream_is_tried_again() -> Result {
 
 /// One that was begun and then lost is not: the client is told.
 #[tokio::test]
-async fn a_stream_that_was_begun_is_not_tried_again_with_a_post() -> Result {
+async fn reset_post_is_not_retried() -> Result {
     let endpoint = Endpoint::start(|mut call: Call| async move {
         call.read().await?;
         call.reset(Reason::INTERNAL_ERROR);
@@ -47,7 +47,7 @@ async fn a_stream_that_was_begun_is_not_tried_again_with_a_post() -> Result {
 
 /// Endpoints that end each connection after a few requests, as grpc-go does by age: nothing is lost.
 #[tokio::test]
-async fn a_goaway_of_the_endpoint_loses_nothing() -> Result {
+async fn endpoint_goaway_loses_no_request() -> Result {
     let manner = Manner { requests: Some(10), ..Manner::default() };
     let endpoint = Endpoint::with(manner, |call| async { call.answer("ok").await }).await?;
     let site = Site::of_http2(&[endpoint.address], &[]).await?;
@@ -63,7 +63,7 @@ async fn a_goaway_of_the_endpoint_loses_nothing() -> Result {
 
 /// A GOAWAY names the last stream that was begun: what came later is sent again, on another connection.
 #[tokio::test]
-async fn what_a_goaway_leaves_out_is_sent_again() -> Result {
+async fn streams_beyond_goaway_are_retried() -> Result {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let site = Site::of_http2(&[listener.local_addr()?], &[]).await?;
     let client = site.client().await?;
@@ -88,7 +88,7 @@ async fn what_a_goaway_leaves_out_is_sent_again() -> Result {
 
 /// An endpoint that takes so many streams at once and no more gets another connection for those beyond.
 #[tokio::test]
-async fn streams_beyond_what_an_endpoint_takes_have_another_connection() -> Result {
+async fn streams_over_the_endpoint_limit_open_another_connection() -> Result {
     let mut settings = Builder::new();
     settings.max_concurrent_streams(2);
     let gate = std::sync::Arc::new(Semaphore::new(0));
@@ -123,7 +123,7 @@ async fn streams_beyond_what_an_endpoint_takes_have_another_connection() -> Resu
 
 /// The client's leaving is the endpoint's to know: the stream is reset, the connection stays.
 #[tokio::test]
-async fn a_client_that_leaves_resets_its_stream_alone() -> Result {
+async fn client_cancellation_resets_only_its_stream() -> Result {
     let endpoint = Endpoint::start(|mut call: Call| async move {
         if call.head.uri().path() == "/slow" {
             let reason = call.given_up().await?;

@@ -9,7 +9,7 @@ use tests::{Behaviour, Endpoint, Result, Step, eventually, http2, within};
 use crate::site::Site;
 
 #[tokio::test]
-async fn hints_pass_before_the_response() -> Result {
+async fn early_hints_pass_before_the_response() -> Result {
     let steps = vec![
         Step::send("HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"),
         Step::ReadBody,
@@ -26,7 +26,7 @@ async fn hints_pass_before_the_response() -> Result {
 
 /// Who expects to be asked for the body is asked by the endpoint, and sends it then.
 #[tokio::test]
-async fn who_waits_to_be_asked_is_asked() -> Result {
+async fn expect_continue_is_answered_100() -> Result {
     let endpoint = Endpoint::start(Behaviour::ok()).await?;
     let site = Site::of(&[endpoint.address], &[]).await?;
     let client = site.client().await?;
@@ -90,7 +90,7 @@ async fn a_websocket_reaches_an_http1_endpoint() -> Result {
 
 /// The endpoint has the last word; its answer is the client's.
 #[tokio::test]
-async fn a_websocket_may_be_refused() -> Result {
+async fn refused_websocket_passes_the_endpoint_response() -> Result {
     let answer = "HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno";
     let endpoint = Endpoint::start(Behaviour::answering(answer)).await?;
     let site = Site::of(&[endpoint.address], &[]).await?;

@@ -18,7 +18,7 @@ async fn before(behaviour: impl Into<Behaviour>) -> Result<(Site, Endpoint, http
 }
 
 #[tokio::test]
-async fn a_request_is_the_same_request_in_http1() -> Result {
+async fn http2_request_is_translated_to_http1() -> Result {
     let (_site, endpoint, client) = before(Behaviour::ok()).await?;
     let mut request = http2::post("/a/b?c=d");
     let fields = request.headers_mut();
@@ -39,7 +39,7 @@ async fn a_request_is_the_same_request_in_http1() -> Result {
 }
 
 #[tokio::test]
-async fn a_response_is_the_same_response_in_http2() -> Result {
+async fn http1_response_is_translated_to_http2() -> Result {
     let answer = "HTTP/1.1 404 Gone Fishing\r\nX-Field: value\r\nSet-Cookie: a=1\r\n\
         Set-Cookie: b=2\r\nConnection: x-hop\r\nX-Hop: 1\r\nContent-Length: 4\r\n\r\nnope";
     let (_site, _endpoint, client) = before(Behaviour::answering(answer)).await?;
@@ -108,7 +108,7 @@ async fn large_bodies_pass_both_ways() -> Result {
 }
 
 #[tokio::test]
-async fn a_head_has_no_body() -> Result {
+async fn head_response_has_no_body() -> Result {
     let answer = "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n";
     let (_site, _endpoint, client) = before(Behaviour::answering(answer)).await?;
     let request = Request::head("http://test/").body(())?;

@@ -28,14 +28,14 @@ const CONNECTIONS: usize = 1000;
 const MOST_FOR_A_CONNECTION: u64 = 64 * KIBIBYTE;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slow_reader_of_a_gigabyte_from_http1_costs_little() -> Result {
+async fn slow_reader_of_a_gigabyte_from_http1_uses_little_memory() -> Result {
     let endpoint = Endpoint::start(vec![Step::AnswerPattern(GIBIBYTE)]).await?;
     let site = Site::of(&[endpoint.address], &[]).await?;
     read_slowly(&site, || endpoint.counts().pattern_bytes).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slow_reader_of_a_gigabyte_from_http2_costs_little() -> Result {
+async fn slow_reader_of_a_gigabyte_from_http2_uses_little_memory() -> Result {
     let sent = Arc::new(AtomicU64::new(0));
     let counted = sent.clone();
     let endpoint = http2::Endpoint::start(move |mut call| {
@@ -101,7 +101,7 @@ async fn read_watching(site: &Site, body: &mut RecvStream) -> Result<(u64, u64)>
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_idle_connections_cost_little() -> Result {
+async fn thousand_idle_connections_use_little_memory() -> Result {
     let endpoint = Endpoint::start(Behaviour::ok()).await?;
     let site = Site::of(&[endpoint.address], &[]).await?;
     let open = async || ask(&site).await;

@@ -26,7 +26,7 @@ async fn begin(client: &http2::Client, count: usize) -> Result<Vec<ResponseFutur
 
 /// What the articles are about: one connection, and every endpoint works.
 #[tokio::test]
-async fn one_connection_is_balanced_by_requests() -> Result {
+async fn requests_of_one_connection_are_balanced() -> Result {
     let servers = endpoints(4, &Behaviour::gated()).await?;
     let site = Site::of(&addresses(&servers), &[]).await?;
     let client = site.client().await?;
@@ -43,7 +43,7 @@ async fn one_connection_is_balanced_by_requests() -> Result {
 
 /// Long answers of one connection take turns, also with one that nobody reads.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn answers_share_what_the_connection_carries() -> Result {
+async fn responses_of_one_connection_share_its_bandwidth() -> Result {
     const LENGTH: u64 = 32 << 20;
     let server = Endpoint::start(vec![Step::AnswerPattern(LENGTH)]).await?;
     let site = Site::of(&[server.address], &[]).await?;
@@ -79,7 +79,7 @@ async fn answers_share_what_the_connection_carries() -> Result {
 }
 
 #[tokio::test]
-async fn one_connection_is_balanced_over_http2_endpoints() -> Result {
+async fn requests_of_one_connection_are_balanced_over_http2_endpoints() -> Result {
     let gate = Arc::new(tokio::sync::Semaphore::new(0));
     let mut servers = Vec::new();
     for _ in 0..4 {
@@ -110,7 +110,7 @@ async fn one_connection_is_balanced_over_http2_endpoints() -> Result {
 
 /// What a client may ask for at once is said in the settings, and what is more waits at the client.
 #[tokio::test]
-async fn streams_at_once_are_bounded_by_policy() -> Result {
+async fn concurrent_streams_are_limited_by_policy() -> Result {
     let server = Endpoint::start(Behaviour::gated()).await?;
     let policy = objects::client_policy(json!({ "http2": { "maxConcurrentStreams": 3 } }));
     let site = Site::of(&[server.address], &[policy]).await?;
@@ -143,7 +143,7 @@ fn capped(queue: u32) -> Value {
 
 /// What has been read of a response to its end is between us and the client: the endpoint has finished.
 #[tokio::test]
-async fn who_takes_a_response_slowly_holds_no_slot() -> Result {
+async fn slow_response_reader_holds_no_slot() -> Result {
     let server = Endpoint::start(Behaviour::ok()).await?;
     let policy = json!({ "maxInFlightPerEndpoint": 1, "queue": { "timeout": "1h" } });
     let site = Site::of(&[server.address], &[objects::backend_policy("app", policy)]).await?;
@@ -163,7 +163,7 @@ async fn who_takes_a_response_slowly_holds_no_slot() -> Result {
 
 /// Streams, aborted now and then, of several connections: never one over the cap at an endpoint of HTTP/1.1.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_cap_holds_for_streams_to_http1_endpoints() -> Result {
+async fn cap_holds_for_streams_to_http1_endpoints() -> Result {
     let steps = vec![Step::ReadBody, Step::WaitExponential(Duration::from_millis(3)), Step::Answer];
     let servers = endpoints(3, &steps.into()).await?;
     let site = Site::of(&addresses(&servers), &[capped(1000)]).await?;
@@ -180,7 +180,7 @@ async fn the_cap_holds_for_streams_to_http1_endpoints() -> Result {
 /// The same at endpoints of HTTP/2, whose slots are streams. Nobody aborts: an endpoint may hear of the next stream
 /// before it has noticed that one was reset.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_cap_holds_for_streams_to_http2_endpoints() -> Result {
+async fn cap_holds_for_streams_to_http2_endpoints() -> Result {
     let mut servers = Vec::new();
     for _ in 0..3 {
         let serve = |call: http2::Call| async move {

@@ -41,7 +41,7 @@ fn get() -> Vec<u8> {
 
 /// Requests that are given up as soon as they are sent (CVE-2023-44487): the connection is ended.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rapid_resets_end_the_connection() -> Result {
+async fn rapid_reset_flood_closes_the_connection() -> Result {
     let (site, _endpoint, memory) = target(json!({})).await?;
     let wire = site.wire().await?;
     let flood = async {
@@ -60,7 +60,7 @@ async fn rapid_resets_end_the_connection() -> Result {
 
 /// A head that does not end is waited for as long as the policy says, and answered then.
 #[tokio::test]
-async fn a_head_that_does_not_end_is_answered_in_its_time() -> Result {
+async fn incomplete_head_is_answered_408() -> Result {
     let (site, _endpoint, memory) = target(json!({ "timeouts": { "head": "200ms" } })).await?;
     let wire = site.wire().await?;
     let head = get();
@@ -75,7 +75,7 @@ async fn a_head_that_does_not_end_is_answered_in_its_time() -> Result {
 
 /// What HTTP/3 does not allow ends the connection, and is counted.
 #[tokio::test]
-async fn a_broken_rule_ends_the_connection() -> Result {
+async fn protocol_violation_closes_the_connection() -> Result {
     let (site, _endpoint, memory) = target(json!({})).await?;
     let wire = site.wire().await?;
     // A body without a head.
@@ -87,7 +87,7 @@ async fn a_broken_rule_ends_the_connection() -> Result {
 
 /// A request that is malformed is the end of its stream, not of the connection.
 #[tokio::test]
-async fn a_malformed_request_is_refused_and_the_connection_goes_on() -> Result {
+async fn malformed_request_is_refused_and_the_connection_stays_open() -> Result {
     let (site, endpoint, memory) = target(json!({})).await?;
     let wire = site.wire().await?;
     let base = [(":method", "GET"), (":scheme", "https"), (":path", "/"), (":authority", "test")];
@@ -111,7 +111,7 @@ async fn a_malformed_request_is_refused_and_the_connection_goes_on() -> Result {
 
 /// Streams that are opened and say nothing hold nothing but their number, and no longer than heads may take.
 #[tokio::test]
-async fn streams_that_say_nothing_are_given_up() -> Result {
+async fn silent_streams_time_out() -> Result {
     let (site, _endpoint, memory) = target(json!({ "timeouts": { "head": "200ms" } })).await?;
     let wire = site.wire().await?;
     let mut held = Vec::new();
@@ -133,7 +133,7 @@ async fn datagrams(to: SocketAddr) -> Outcome<UdpSocket> {
 
 /// Garbage is dropped: nothing is answered with more than was sent, and running connections notice nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn garbage_disturbs_nobody() -> Result {
+async fn garbage_datagrams_disturb_no_connection() -> Result {
     let (site, _endpoint, memory) = target(json!({})).await?;
     let client = site.client().await?;
     let socket = datagrams(site.sheave.address()).await?;
@@ -205,7 +205,7 @@ fn initials(site: &Site, clients: usize) -> Outcome<Vec<Vec<u8>>> {
 /// Thousands who begin a handshake and leave cost a bounded memory; running connections go on, and who comes in the middle
 /// of it is let in, after it has shown where it is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_flood_of_initials_disturbs_nobody() -> Result {
+async fn initial_flood_is_bounded_and_disturbs_no_connection() -> Result {
     let (site, _endpoint, memory) = target(json!({})).await?;
     let client = site.client().await?;
     let flood = initials(&site, 8000)?;

@@ -8,7 +8,7 @@ use crate::site::{Site, served_over_http3};
 
 /// Over TCP they are told where; who is there already is told nothing.
 #[tokio::test]
-async fn answers_over_tcp_tell_of_http3() -> Result {
+async fn responses_over_tcp_advertise_http3() -> Result {
     let endpoint = Endpoint::start(Behaviour::ok()).await?;
     let site = Site::of(&[endpoint.address]).await?;
     let address = site.sheave.address();
@@ -27,7 +27,7 @@ async fn answers_over_tcp_tell_of_http3() -> Result {
 
 /// An endpoint's HTTP/3 is at a port that clients do not reach through us.
 #[tokio::test]
-async fn what_an_endpoint_tells_of_itself_is_not_passed_on() -> Result {
+async fn endpoint_alt_svc_is_not_forwarded() -> Result {
     let answer = "HTTP/1.1 200 OK\r\nAlt-Svc: h3=\":5443\"\r\nContent-Length: 0\r\n\r\n";
     let endpoint = Endpoint::start(Behaviour::answering(answer)).await?;
     let site = Site::of(&[endpoint.address]).await?;
@@ -40,7 +40,7 @@ async fn what_an_endpoint_tells_of_itself_is_not_passed_on() -> Result {
 
 /// A Service in front may map ports: then clients are told the one that they can reach.
 #[tokio::test]
-async fn clients_are_told_the_port_of_the_policy() -> Result {
+async fn alt_svc_advertises_the_configured_port() -> Result {
     let endpoint = Endpoint::start(Behaviour::ok()).await?;
     let policy = json!({ "http3": { "advertisedPort": 443 } });
     let site = Site::guarded(&[endpoint.address], policy).await?;
@@ -51,7 +51,7 @@ async fn clients_are_told_the_port_of_the_policy() -> Result {
 
 /// It can be turned on and off while Sheave runs; who is connected is told to leave, and served until then.
 #[tokio::test]
-async fn a_policy_turns_it_on_and_off() -> Result {
+async fn policy_turns_http3_on_and_off() -> Result {
     let endpoint = Endpoint::start(Behaviour::ok()).await?;
     let site = Site::of(&[endpoint.address]).await?;
     let client = site.client().await?;
@@ -71,7 +71,7 @@ async fn a_policy_turns_it_on_and_off() -> Result {
 
 /// `--listen https://` serves it without being asked, and not if it is told not to.
 #[tokio::test]
-async fn flags_serve_it_unless_told_not_to() -> Result {
+async fn listen_flag_enables_http3_unless_disabled() -> Result {
     let endpoint = Endpoint::start(Behaviour::ok()).await?;
     let to = endpoint.address.to_string();
     let arguments = ["--listen", "https://127.0.0.1:0", "--to", &to];
@@ -88,7 +88,7 @@ async fn flags_serve_it_unless_told_not_to() -> Result {
 
 /// A port that somebody has is an error, and says whose it is as far as that is known.
 #[tokio::test]
-async fn a_udp_port_that_is_taken_is_an_error() -> Result {
+async fn udp_port_in_use_is_an_error() -> Result {
     let taken = std::net::UdpSocket::bind("127.0.0.1:0")?;
     let listen = format!("https://{}", taken.local_addr()?);
     let arguments = ["serve", "--listen", &listen, "--to", "127.0.0.1:1", "--admin", "127.0.0.1:0"];

@@ -27,7 +27,7 @@ async fn again(endpoint: &Endpoint) -> Result<(Site, http3::Client, quinn::ZeroR
 
 /// What changes nothing is served, and the endpoint is told; all else has to wait for the handshake.
 #[tokio::test]
-async fn safe_requests_are_served_early_and_others_are_not() -> Result {
+async fn only_safe_requests_are_served_from_early_data() -> Result {
     let endpoint = Endpoint::start(Behaviour::ok()).await?;
     let (_site, client, accepted) = again(&endpoint).await?;
     let (mut asking, asked) = client.begin(http3::get("/early")).await?;
@@ -55,7 +55,7 @@ async fn safe_requests_are_served_early_and_others_are_not() -> Result {
 
 /// Without being asked for it is not taken: the client sends it again, and nobody sees anything early.
 #[tokio::test]
-async fn nothing_is_early_by_default() -> Result {
+async fn early_data_is_disabled_by_default() -> Result {
     let endpoint = Endpoint::start(Behaviour::ok()).await?;
     let mut site = Site::of(&[endpoint.address]).await?;
     site.terms = site.terms.early();

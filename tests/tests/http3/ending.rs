@@ -14,7 +14,7 @@ use crate::site::Site;
 
 /// What was sent before the client knew is served, and then the connection is closed.
 #[tokio::test]
-async fn a_drain_finishes_what_runs() -> Result {
+async fn drain_finishes_running_requests() -> Result {
     let endpoint = Endpoint::start(Behaviour::gated()).await?;
     let mut site = Site::of(&[endpoint.address]).await?;
     let client = site.client().await?;
@@ -74,7 +74,7 @@ async fn until_told_to_leave(client: http3::Client) -> Result {
 
 /// A connection has its age and then goes, request by request, so that clients spread anew over replicas.
 #[tokio::test]
-async fn a_connection_of_age_goes_without_losing_anything() -> Result {
+async fn connection_over_max_age_closes_without_losing_requests() -> Result {
     let endpoint = Endpoint::start(Behaviour::slow(Duration::from_millis(1))).await?;
     let policy = json!({ "connections": { "maxAge": "300ms" } });
     let site = Site::guarded(&[endpoint.address], policy).await?;
@@ -102,7 +102,7 @@ async fn an_idle_connection_is_closed() -> Result {
 
 /// A request that takes longer than connections may be idle is no idle connection.
 #[tokio::test]
-async fn a_slow_request_is_waited_for() -> Result {
+async fn running_request_prevents_the_idle_timeout() -> Result {
     let endpoint = Endpoint::start(Behaviour::slow(Duration::from_millis(900))).await?;
     let policy = json!({ "connections": { "idleTimeout": "200ms" } });
     let site = Site::guarded(&[endpoint.address], policy).await?;
@@ -112,7 +112,7 @@ async fn a_slow_request_is_waited_for() -> Result {
 
 /// A client that gives up its request is a client that has left: the slot is free, and the connection goes on.
 #[tokio::test]
-async fn a_request_that_is_given_up_frees_its_slot() -> Result {
+async fn cancelled_request_frees_its_slot() -> Result {
     let endpoint = Endpoint::start(Behaviour::gated()).await?;
     let site = Site::of(&[endpoint.address]).await?;
     let client = site.client().await?;

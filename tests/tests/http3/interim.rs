@@ -12,7 +12,7 @@ use crate::site::Site;
 const STATUS_200: [u8; 3] = [0, 0, 0xd9];
 
 #[tokio::test]
-async fn hints_pass_before_the_response() -> Result {
+async fn early_hints_pass_before_the_response() -> Result {
     let steps = vec![
         Step::send("HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"),
         Step::ReadBody,
@@ -29,7 +29,7 @@ async fn hints_pass_before_the_response() -> Result {
 
 /// Who expects to be asked for the body is asked by the endpoint, and sends it then.
 #[tokio::test]
-async fn who_waits_to_be_asked_is_asked() -> Result {
+async fn expect_continue_is_answered_100() -> Result {
     let endpoint = Endpoint::start(Behaviour::ok()).await?;
     let site = Site::of(&[endpoint.address]).await?;
     let client = site.client().await?;

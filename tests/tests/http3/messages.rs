@@ -19,7 +19,7 @@ async fn before(behaviour: impl Into<Behaviour>) -> Result<(Site, Endpoint, http
 }
 
 #[tokio::test]
-async fn a_request_is_the_same_request_in_http1() -> Result {
+async fn http3_request_is_translated_to_http1() -> Result {
     let (site, endpoint, client) = before(Behaviour::ok()).await?;
     let mut request = http3::post("/a/b?c=d");
     let fields = request.headers_mut();
@@ -45,7 +45,7 @@ async fn a_request_is_the_same_request_in_http1() -> Result {
 }
 
 #[tokio::test]
-async fn a_response_is_the_same_response_in_http3() -> Result {
+async fn http1_response_is_translated_to_http3() -> Result {
     let answer = "HTTP/1.1 404 Gone Fishing\r\nX-Field: value\r\nSet-Cookie: a=1\r\n\
         Set-Cookie: b=2\r\nConnection: x-hop\r\nX-Hop: 1\r\nContent-Length: 4\r\n\r\nnope";
     let (_site, _endpoint, client) = before(Behaviour::answering(answer)).await?;
@@ -82,7 +82,7 @@ async fn trailers_pass() -> Result {
 
 /// A call of gRPC ends with its status over HTTP/3 as well: the server's in a trailer, ours in the only head there is.
 #[tokio::test]
-async fn a_call_of_grpc_ends_with_its_status() -> Result {
+async fn grpc_call_over_http3_ends_with_its_status() -> Result {
     let call = || {
         let mut head = http3::post("/test.Echo/Say");
         head.headers_mut().insert("content-type", HeaderValue::from_static("application/grpc"));
@@ -131,7 +131,7 @@ async fn large_bodies_pass_both_ways() -> Result {
 
 /// Whatever a policy has connections send by.
 #[tokio::test]
-async fn large_bodies_pass_by_either_congestion_control() -> Result {
+async fn large_bodies_pass_with_cubic_and_bbr() -> Result {
     const LENGTH: u64 = 3_000_000;
     for control in ["Cubic", "Bbr"] {
         let endpoint = Endpoint::start(vec![Step::AnswerPattern(LENGTH)]).await?;
@@ -144,7 +144,7 @@ async fn large_bodies_pass_by_either_congestion_control() -> Result {
 }
 
 #[tokio::test]
-async fn a_head_has_no_body() -> Result {
+async fn head_response_has_no_body() -> Result {
     let answer = "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n";
     let (_site, _endpoint, client) = before(Behaviour::answering(answer)).await?;
     let request = Request::head("https://test/").body(())?;
@@ -155,7 +155,7 @@ async fn a_head_has_no_body() -> Result {
 
 /// What is too large is answered in the words of HTTP, and the connection goes on.
 #[tokio::test]
-async fn what_is_too_large_is_answered_and_the_connection_goes_on() -> Result {
+async fn oversized_request_gets_an_error_and_the_connection_stays_open() -> Result {
     let endpoint = Endpoint::start(Behaviour::ok()).await?;
     let limits = json!({ "limits": { "bodyBytes": 10, "targetBytes": 64, "headerFields": 8 } });
     let site = Site::guarded(&[endpoint.address], limits).await?;
@@ -178,7 +178,7 @@ async fn what_is_too_large_is_answered_and_the_connection_goes_on() -> Result {
 
 /// A response that cannot be finished never looks whole.
 #[tokio::test]
-async fn a_response_that_breaks_off_is_reset() -> Result {
+async fn truncated_response_is_reset() -> Result {
     let cut = "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf";
     let (_site, _endpoint, client) =
         before(vec![Step::ReadBody, Step::send(cut), Step::Close]).await?;

@@ -19,7 +19,7 @@ const CHANGES: u64 = 20;
 /// Ten thousand requests on one connection, while the client's port changes 20 times, as NAT changes it, and the
 /// configuration as often: each is answered.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_request_fails_while_the_client_moves_and_the_configuration_changes() -> Result {
+async fn no_request_fails_during_client_migration_and_reloads() -> Result {
     let servers = endpoints(3, &Behaviour::ok()).await?;
     let site = Site::of(&addresses(&servers)).await?;
     let client = Arc::new(site.client().await?);

@@ -28,7 +28,7 @@ const MOST_FOR_A_CONNECTION: u64 = 160 * KIBIBYTE;
 
 /// A reader that stops, whereupon the endpoint is stopped too; then all of it passes. We hold next to nothing of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slow_reader_of_much_costs_little() -> Result {
+async fn slow_reader_uses_little_memory() -> Result {
     let endpoint = Endpoint::start(vec![Step::AnswerPattern(LENGTH)]).await?;
     let site = Site::of(&[endpoint.address]).await?;
     let client = site.client().await?;
@@ -58,7 +58,7 @@ async fn a_slow_reader_of_much_costs_little() -> Result {
 /// On a slow line streams wait for one another: who has got nothing for longer than a client may take nothing is served
 /// all the same while one that is more urgent gets something. Once none gets anything, they are given up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_waits_for_its_turn_is_no_slow_client() -> Result {
+async fn lower_priority_stream_does_not_time_out_while_others_progress() -> Result {
     const PATIENCE: Duration = Duration::from_millis(300);
     let endpoint = Endpoint::start(vec![Step::AnswerPattern(LENGTH)]).await?;
     let policy = json!({ "timeouts": { "body": format!("{}ms", PATIENCE.as_millis()) } });
@@ -108,7 +108,7 @@ async fn until_it_stops(count: impl Fn() -> u64) -> u64 {
 
 /// An upload that the endpoint does not take is not taken from the client either.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_upload_that_nobody_takes_costs_little() -> Result {
+async fn unread_upload_uses_little_memory() -> Result {
     let endpoint = Endpoint::start(vec![Step::Hold]).await?;
     let site = Site::of(&[endpoint.address]).await?;
     let wire = site.wire().await?;
@@ -141,7 +141,7 @@ async fn an_upload_that_nobody_takes_costs_little() -> Result {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn idle_connections_cost_little() -> Result {
+async fn idle_connections_use_little_memory() -> Result {
     let endpoint = Endpoint::start(Behaviour::ok()).await?;
     let site = Site::of(&[endpoint.address]).await?;
     let open = async || ask(&site).await;

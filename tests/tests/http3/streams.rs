@@ -26,7 +26,7 @@ async fn begin(client: &http3::Client, count: usize) -> Result<Vec<Receiving>> {
 
 /// What the articles are about: one connection, and every endpoint works.
 #[tokio::test]
-async fn one_connection_is_balanced_by_requests() -> Result {
+async fn requests_of_one_connection_are_balanced() -> Result {
     let servers = endpoints(4, &Behaviour::gated()).await?;
     let site = Site::of(&addresses(&servers)).await?;
     let client = site.client().await?;
@@ -44,7 +44,7 @@ async fn one_connection_is_balanced_by_requests() -> Result {
 /// Of two long answers on one connection the one that the client needs first comes first (RFC 9218), though it was asked
 /// for last.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_urgent_comes_first() -> Result {
+async fn urgent_response_comes_first() -> Result {
     const LENGTH: u64 = 32 << 20;
     let server = Endpoint::start(vec![Step::AnswerPattern(LENGTH)]).await?;
     let site = Site::of(&[server.address]).await?;
@@ -66,7 +66,7 @@ async fn what_is_urgent_comes_first() -> Result {
 
 /// Two long answers that are as urgent take turns, though one was asked for first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn equals_share_what_the_path_carries() -> Result {
+async fn responses_of_equal_priority_share_the_bandwidth() -> Result {
     const LENGTH: u64 = 32 << 20;
     let server = Endpoint::start(vec![Step::AnswerPattern(LENGTH)]).await?;
     let site = Site::of(&[server.address]).await?;
@@ -104,7 +104,7 @@ async fn read(receiving: &mut Receiving, count: &AtomicU64) -> Result {
 
 /// What a client may ask for at once is said in the handshake, and what is more waits at the client.
 #[tokio::test]
-async fn streams_at_once_are_bounded_by_policy() -> Result {
+async fn concurrent_streams_are_limited_by_policy() -> Result {
     let server = Endpoint::start(Behaviour::gated()).await?;
     let policy = json!({ "http3": { "maxConcurrentStreams": 3 } });
     let site = Site::guarded(&[server.address], policy).await?;
@@ -126,7 +126,7 @@ async fn streams_at_once_are_bounded_by_policy() -> Result {
 
 /// Many connections, many streams: every request is served, and once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_streams_of_many_connections_are_served() -> Result {
+async fn many_streams_on_many_connections_are_served() -> Result {
     let servers = endpoints(3, &Behaviour::ok()).await?;
     let site = Site::of(&addresses(&servers)).await?;
     let mut asking = JoinSet::new();

@@ -70,7 +70,7 @@ async fn goes_home_again(policy: Value) -> Result {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_with_a_cookie_go_elsewhere_and_home_again() -> Result {
+async fn cookie_clients_move_away_from_a_dead_endpoint_and_back() -> Result {
     goes_home_again(json!({ "affinity": { "type": "Cookie", "name": "pod" } })).await
 }
 
@@ -79,11 +79,11 @@ fn by_key(algorithm: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn keys_of_consistent_hashing_go_elsewhere_and_home_again() -> Result {
+async fn consistent_hash_keys_move_away_from_a_dead_endpoint_and_back() -> Result {
     goes_home_again(by_key("ConsistentHash")).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn keys_of_maglev_go_elsewhere_and_home_again() -> Result {
+async fn maglev_keys_move_away_from_a_dead_endpoint_and_back() -> Result {
     goes_home_again(by_key("Maglev")).await
 }

@@ -51,7 +51,7 @@ async fn no_get_fails_when_four_of_five_endpoints_die_at_once() -> Result {
 
 /// A POST that begins after the death succeeds, and no POST is served twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_death_fails_only_posts_that_were_in_flight() -> Result {
+async fn endpoint_death_fails_only_posts_in_flight() -> Result {
     let mut scene = scene(3, &[]).await?;
     let load = Load::start(scene.sheave.address(), CLIENTS, &Calls::Http1("POST"));
     load.answers(ANSWERS).await?;
@@ -68,7 +68,7 @@ async fn a_death_fails_only_posts_that_were_in_flight() -> Result {
 
 /// All POSTs have been received when the endpoint dies, so exactly its own fail.
 #[tokio::test]
-async fn only_posts_that_the_dead_endpoint_has_received_fail() -> Result {
+async fn only_posts_received_by_the_dead_endpoint_fail() -> Result {
     let servers = endpoints(3, &Behaviour::gated()).await?;
     let mut scene = Scene::with(servers, &[], TWO_WORKERS).await?;
     let load = Load::start(scene.sheave.address(), CLIENTS, &Calls::Http1("POST"));

@@ -10,7 +10,7 @@ const FAILURE: &str = "HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r
 const REQUESTS: u64 = 1500;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_endpoint_that_fails_at_once_gets_no_more_than_its_share() -> Result {
+async fn fast_failing_endpoint_gets_at_most_its_share() -> Result {
     let mut servers = vec![Endpoint::start(Behaviour::answering(FAILURE)).await?];
     servers.extend(tests::scene::endpoints(2, &Behaviour::slow(SERVICE_TIME)).await?);
     let scene = Scene::with(servers, &[], TWO_WORKERS).await?;

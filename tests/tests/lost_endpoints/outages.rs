@@ -52,7 +52,7 @@ async fn until_failures(scene: &Scene, word: &str, wanted: f64) -> Result {
 }
 
 #[tokio::test]
-async fn without_a_queue_the_answer_is_502_at_once() -> Result {
+async fn total_outage_without_a_queue_is_answered_502_at_once() -> Result {
     let (scene, addresses) = all_dead(&[]).await?;
     let mut client = scene.client().await?;
     for method in ["GET", "POST"] {
@@ -76,7 +76,7 @@ async fn without_a_queue_the_answer_is_502_at_once() -> Result {
 }
 
 #[tokio::test]
-async fn with_a_queue_requests_wait_for_the_first_endpoint_that_is_back() -> Result {
+async fn queued_requests_wait_for_the_first_endpoint_to_return() -> Result {
     let (scene, addresses) = all_dead(&[with_queue("1h")]).await?;
     let (mut clients, mut waiting) = (JoinSet::new(), 0);
     for method in ["GET", "POST"].repeat(5) {
@@ -96,7 +96,7 @@ async fn with_a_queue_requests_wait_for_the_first_endpoint_that_is_back() -> Res
 }
 
 #[tokio::test]
-async fn with_a_queue_the_answer_is_503_when_the_time_is_over() -> Result {
+async fn queued_requests_get_503_after_the_queue_timeout() -> Result {
     let (scene, _) = all_dead(&[with_queue("300ms")]).await?;
     let mut client = scene.client().await?;
     for _ in 0..3 {

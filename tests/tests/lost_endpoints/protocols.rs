@@ -103,7 +103,7 @@ async fn grpc_endpoints(gate: &Arc<Semaphore>) -> Result<Vec<http2::Endpoint>> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_death_fails_only_grpc_calls_that_were_in_flight() -> Result {
+async fn endpoint_death_fails_only_grpc_calls_in_flight() -> Result {
     let gate = Arc::new(Semaphore::new(CLIENTS));
     let mut servers = grpc_endpoints(&gate).await?;
     let addresses = http2_addresses(&servers);
@@ -116,7 +116,7 @@ async fn a_death_fails_only_grpc_calls_that_were_in_flight() -> Result {
 
 /// All calls have been received when the endpoint dies, so exactly its own fail.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn only_grpc_calls_that_the_dead_endpoint_has_received_fail() -> Result {
+async fn only_grpc_calls_received_by_the_dead_endpoint_fail() -> Result {
     let gate = Arc::new(Semaphore::new(0));
     let mut servers = grpc_endpoints(&gate).await?;
     let addresses = http2_addresses(&servers);

@@ -39,7 +39,7 @@ async fn stop(sheave: &Sheave) -> Result {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_post_that_a_dead_endpoint_has_not_received_goes_elsewhere() -> Result {
+async fn post_not_received_by_a_dead_endpoint_is_retried() -> Result {
     for round in 0..ROUNDS {
         let first = if round % 2 == 0 { First::Death } else { First::Requests };
         post_at_a_death(first).await.with_context(|| format!("{first:?} first"))?;
@@ -85,7 +85,7 @@ async fn post_at_a_death(first: First) -> Result {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_grpc_call_that_a_dead_endpoint_has_not_received_goes_elsewhere() -> Result {
+async fn grpc_call_not_received_by_a_dead_endpoint_is_retried() -> Result {
     for round in 0..ROUNDS {
         let first = if round % 2 == 0 { First::Death } else { First::Requests };
         call_at_a_death(first).await.with_context(|| format!("{first:?} first"))?;
@@ -139,7 +139,7 @@ async fn call_at_a_death(first: First) -> Result {
 
 /// Streams that are opened on a link whose endpoint has died, before the link's own task has noticed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_post_that_a_dead_http2_endpoint_has_not_received_goes_elsewhere() -> Result {
+async fn post_not_received_by_a_dead_http2_endpoint_is_retried() -> Result {
     for round in 0..ROUNDS {
         let first = if round % 2 == 0 { First::Death } else { First::Requests };
         stream_at_a_death(first).await.with_context(|| format!("{first:?} first"))?;

@@ -44,7 +44,7 @@ async fn is_shown(scene: &Scene, endpoint: SocketAddr, unreachable: bool, outage
 /// Its requests break before a connection attempt fails: it is ejected first, for an hour, and then gets no request that
 /// would find out.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_endpoint_that_is_ejected_at_its_death_is_unreachable_and_returns() -> Result {
+async fn endpoint_ejected_at_its_death_becomes_unreachable_and_returns() -> Result {
     let passive = json!({ "baseEjectionTime": "1h", "maxEjectionTime": "1h" });
     let policy = objects::backend_policy("app", json!({ "health": { "passive": passive } }));
     let servers = endpoints(3, &Behaviour::gated()).await?;
@@ -68,7 +68,7 @@ async fn an_endpoint_that_is_ejected_at_its_death_is_unreachable_and_returns() -
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_endpoint_that_returns_has_its_share_within_a_second() -> Result {
+async fn returning_endpoint_gets_its_share_within_a_second() -> Result {
     let mut scene = scene(3, &[]).await?;
     let address = scene.endpoints[0].address;
     is_shown(&scene, address, false, 0).await?;

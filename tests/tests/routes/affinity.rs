@@ -81,7 +81,7 @@ async fn a_cookie_keeps_a_client_at_its_endpoint() -> Result {
 }
 
 #[tokio::test]
-async fn a_cookie_is_good_at_every_replica() -> Result {
+async fn affinity_cookie_works_at_every_replica() -> Result {
     let scene = scene(8, cookie_policy()).await?;
     let replica = Sheave::serve(&scene.configuration).await?;
     for _ in 0..8 {
@@ -103,7 +103,7 @@ async fn a_cookie_is_good_at_every_replica() -> Result {
 }
 
 #[tokio::test]
-async fn a_client_whose_endpoint_has_gone_gets_another() -> Result {
+async fn client_of_a_removed_endpoint_gets_another() -> Result {
     let scene = scene(3, cookie_policy()).await?;
     let mut client = scene.client().await?;
     let mut pair = String::new();
@@ -130,7 +130,7 @@ async fn a_client_whose_endpoint_has_gone_gets_another() -> Result {
 
 /// One cookie serves all Services that a client meets: a share of requests for each takes none from the other.
 #[tokio::test]
-async fn a_client_has_a_place_in_each_service() -> Result {
+async fn affinity_cookie_is_per_service() -> Result {
     let servers = endpoints(4, &Behaviour::ok()).await?;
     let mut all = objects::gateway();
     let refs = json!([{ "name": "one", "port": 80 }, { "name": "two", "port": 80 }]);
@@ -160,7 +160,7 @@ async fn a_client_has_a_place_in_each_service() -> Result {
 
 /// Its own endpoint is worth a wait, but no refusal.
 #[tokio::test]
-async fn a_client_whose_endpoint_is_busy_waits_and_then_goes_elsewhere() -> Result {
+async fn client_of_a_busy_endpoint_waits_and_then_falls_back() -> Result {
     let mut policy = cookie_policy();
     policy["maxInFlightPerEndpoint"] = json!(1);
     policy["queue"] = json!({ "timeout": "300ms" });
@@ -234,7 +234,7 @@ async fn an_address_keeps_a_client_at_its_endpoint() -> Result {
 
 /// Requests that have the key in common meet at one endpoint; keys are spread.
 #[tokio::test]
-async fn keys_decide_where_an_algorithm_hashes() -> Result {
+async fn hash_keys_determine_the_endpoint() -> Result {
     for algorithm in ["ConsistentHash", "Maglev"] {
         for (kind, name) in [
             ("Header", Some("x-key")),

@@ -60,7 +60,7 @@ async fn preflights_never_reach_the_endpoint() -> Result {
 }
 
 #[tokio::test]
-async fn responses_say_who_may_read_them() -> Result {
+async fn responses_carry_the_cors_policy_of_the_route() -> Result {
     let answer = "HTTP/1.1 200 OK\r\nAccess-Control-Allow-Origin: *\r\nContent-Length: 2\r\n\r\nok";
     let endpoint = Endpoint::start(Behaviour::answering(answer)).await?;
     let site = Site::of(strict(), &[("app", &endpoint)]).await?;
@@ -79,7 +79,7 @@ async fn responses_say_who_may_read_them() -> Result {
 
 /// With credentials a browser takes no `*`: what was asked for is repeated.
 #[tokio::test]
-async fn anybody_with_credentials_is_named() -> Result {
+async fn wildcard_with_credentials_echoes_the_origin() -> Result {
     let endpoint = Endpoint::start(Behaviour::ok()).await?;
     let any = json!({
         "allowOrigins": ["*"],
@@ -102,7 +102,7 @@ async fn anybody_with_credentials_is_named() -> Result {
 
 /// A script that may read the endpoint's answers may read why there is none.
 #[tokio::test]
-async fn our_own_answers_can_be_read_too() -> Result {
+async fn local_error_responses_carry_cors_fields() -> Result {
     let site = Site::with(strict(), &[], &[objects::service("app")]).await?;
     let mut client = site.client().await?;
     let response = client.exchange("GET", "/", &[("Origin", "https://a.test")], b"").await?;

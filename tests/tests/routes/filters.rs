@@ -21,7 +21,7 @@ fn response_headers(set: Value, add: Value, remove: Value) -> Value {
 }
 
 #[tokio::test]
-async fn fields_of_requests_are_set_added_and_removed() -> Result {
+async fn request_fields_are_set_added_and_removed() -> Result {
     let endpoint = Endpoint::start(Behaviour::ok()).await?;
     let filter = request_headers(
         json!([field("X-Set", "new"), field("X-Forwarded-Proto", "https")]),
@@ -43,7 +43,7 @@ async fn fields_of_requests_are_set_added_and_removed() -> Result {
 }
 
 #[tokio::test]
-async fn fields_of_responses_are_set_added_and_removed() -> Result {
+async fn response_fields_are_set_added_and_removed() -> Result {
     let answer = "HTTP/1.1 200 OK\r\nX-Set: old\r\nServer: secret\r\nX-Add: first\r\n\
         Set-Cookie: a=1\r\nContent-Length: 2\r\n\r\nok";
     let endpoint = Endpoint::start(Behaviour::answering(answer)).await?;
@@ -64,7 +64,7 @@ async fn fields_of_responses_are_set_added_and_removed() -> Result {
 
 /// The rule's filters come first, then those of the target that was drawn, and of no other.
 #[tokio::test]
-async fn a_targets_filters_are_its_own() -> Result {
+async fn backend_filters_apply_only_to_their_backend() -> Result {
     let (one, two) =
         (Endpoint::start(Behaviour::ok()).await?, Endpoint::start(Behaviour::ok()).await?);
     let target = |service: &str| {
@@ -96,7 +96,7 @@ async fn a_targets_filters_are_its_own() -> Result {
 
 /// A response of our own has what the endpoint's would have for scripts, but it is not the endpoint's.
 #[tokio::test]
-async fn filters_leave_the_message_whole() -> Result {
+async fn filters_keep_messages_intact() -> Result {
     let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n";
     let endpoint = Endpoint::start(Behaviour::answering(chunked)).await?;
     let many: Vec<Value> = (0..16).map(|n| field(&format!("x-{n}"), &"v".repeat(4000))).collect();

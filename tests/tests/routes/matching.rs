@@ -7,7 +7,7 @@ use crate::site::{Site, to};
 
 /// The order of Gateway API: path, method, header fields, parameters of the query, then the order of rules.
 #[tokio::test]
-async fn the_most_specific_rule_serves() -> Result {
+async fn most_specific_rule_wins() -> Result {
     let endpoint = Endpoint::start(Behaviour::ok()).await?;
     let rule = |name: &str, asked: serde_json::Value| {
         json!({

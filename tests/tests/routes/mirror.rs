@@ -32,7 +32,7 @@ async fn until(site: &Site, outcome: &str, wanted: f64) -> Result {
 }
 
 #[tokio::test]
-async fn copies_are_what_the_endpoint_gets() -> Result {
+async fn mirrored_request_equals_the_original() -> Result {
     let app = Endpoint::start(Behaviour::ok()).await?;
     let loud =
         "HTTP/1.1 500 Oh\r\nX-Copy: 1\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nno\r\n0\r\n\r\n";
@@ -78,7 +78,7 @@ async fn copies_are_what_the_endpoint_gets() -> Result {
 }
 
 #[tokio::test]
-async fn a_share_of_requests_is_copied() -> Result {
+async fn fraction_of_requests_is_mirrored() -> Result {
     let (app, copy) =
         (Endpoint::start(Behaviour::ok()).await?, Endpoint::start(Behaviour::ok()).await?);
     let mut part = mirror("copy");
@@ -100,7 +100,7 @@ async fn a_share_of_requests_is_copied() -> Result {
 
 /// A worker has so many copies under way and no more; all requests are answered meanwhile.
 #[tokio::test]
-async fn a_mirror_that_hangs_leaves_traffic_alone() -> Result {
+async fn hanging_mirror_does_not_affect_traffic() -> Result {
     let app = Endpoint::start(Behaviour::ok()).await?;
     let copy = Endpoint::start(vec![Step::Hold]).await?;
     let site =
@@ -116,7 +116,7 @@ async fn a_mirror_that_hangs_leaves_traffic_alone() -> Result {
 }
 
 #[tokio::test]
-async fn a_mirror_that_is_dead_leaves_traffic_alone() -> Result {
+async fn dead_mirror_does_not_affect_traffic() -> Result {
     let app = Endpoint::start(Behaviour::ok()).await?;
     let closing = Endpoint::start(vec![Step::Close]).await?;
     let dead: SocketAddr = refusing_address().await?;
@@ -136,7 +136,7 @@ async fn a_mirror_that_is_dead_leaves_traffic_alone() -> Result {
 
 /// More than is kept for another attempt is not copied, and neither is what does not arrive whole.
 #[tokio::test]
-async fn large_requests_are_not_copied() -> Result {
+async fn large_requests_are_not_mirrored() -> Result {
     let (app, copy) =
         (Endpoint::start(Behaviour::ok()).await?, Endpoint::start(Behaviour::ok()).await?);
     let site =
@@ -156,7 +156,7 @@ async fn large_requests_are_not_copied() -> Result {
 
 /// A copy has a slot or is dropped: it never stands in a queue, and never goes beyond a cap.
 #[tokio::test]
-async fn copies_never_wait() -> Result {
+async fn mirrored_requests_never_queue() -> Result {
     let app = Endpoint::start(Behaviour::ok()).await?;
     let copy = Endpoint::start(Behaviour::gated()).await?;
     let capped = objects::backend_policy("copy", json!({ "maxInFlightPerEndpoint": 1 }));
@@ -178,7 +178,7 @@ async fn copies_never_wait() -> Result {
 
 /// What would hold a connection for nothing is not copied.
 #[tokio::test]
-async fn upgrades_are_not_copied() -> Result {
+async fn upgrades_are_not_mirrored() -> Result {
     let upgrade =
         "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n";
     let app = Endpoint::start(vec![Step::send(upgrade), Step::Tunnel]).await?;
@@ -198,7 +198,7 @@ async fn upgrades_are_not_copied() -> Result {
 
 /// A mirror that switches protocols without being asked: its connection carries neither a copy nor a request.
 #[tokio::test]
-async fn a_mirror_that_switches_protocols_keeps_no_connection() -> Result {
+async fn mirror_connection_that_switches_protocols_is_not_reused() -> Result {
     let switching =
         "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n";
     let app = Endpoint::start(Behaviour::ok()).await?;

@@ -15,7 +15,7 @@ fn rule(prefix: &str, redirect: Value) -> Value {
 }
 
 #[tokio::test]
-async fn redirects_say_where_to() -> Result {
+async fn redirect_location_is_built_from_request_and_filter() -> Result {
     let path = |kind: &str, field: &str, value: &str| json!({ "type": kind, field: value });
     let prefix = |value: &str| path("ReplacePrefixMatch", "replacePrefixMatch", value);
     let full = |value: &str| path("ReplaceFullPath", "replaceFullPath", value);
@@ -61,7 +61,7 @@ async fn redirects_say_where_to() -> Result {
 
 /// A body that nobody reads ends the connection, but not before the answer has come.
 #[tokio::test]
-async fn a_body_is_not_awaited() -> Result {
+async fn redirect_does_not_wait_for_the_body() -> Result {
     let rules = json!([rule("/", json!({ "scheme": "https", "statusCode": 301 }))]);
     let site = Site::of(rules, &[]).await?;
     let mut client = site.client().await?;
@@ -72,7 +72,7 @@ async fn a_body_is_not_awaited() -> Result {
 }
 
 #[tokio::test]
-async fn a_client_without_a_host_cannot_be_sent_to_it() -> Result {
+async fn redirect_without_a_host_is_answered_400() -> Result {
     let rules = json!([rule("/", json!({ "scheme": "https", "statusCode": 301 }))]);
     let site = Site::of(rules, &[]).await?;
     let mut client = site.client().await?;

@@ -15,7 +15,7 @@ fn rule(prefix: &str, rewrite: Value) -> Value {
 }
 
 #[tokio::test]
-async fn the_endpoint_is_asked_for_what_the_route_says() -> Result {
+async fn endpoint_receives_the_rewritten_target_and_host() -> Result {
     let path = |kind: &str, field: &str, value: &str| json!({ "type": kind, field: value });
     let prefix = |value: &str| path("ReplacePrefixMatch", "replacePrefixMatch", value);
     let full = |value: &str| path("ReplaceFullPath", "replaceFullPath", value);

@@ -40,7 +40,7 @@ async fn a_large_request_arrives_whole() -> Result {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn large_bodies_arrive_whole_both_ways_at_once() -> Result {
+async fn large_bodies_arrive_whole_in_both_directions_at_once() -> Result {
     let scene = Scene::of(vec![Step::Echo]).await?;
     let mut client = scene.client().await?;
     client.send("POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n").await?;
@@ -64,7 +64,7 @@ async fn large_bodies_arrive_whole_both_ways_at_once() -> Result {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_does_not_read_stops_the_endpoint_and_fills_no_memory() -> Result {
+async fn slow_client_applies_back_pressure_to_the_endpoint() -> Result {
     let scene = one_worker(vec![Step::ReadBody, Step::AnswerPattern(LARGE)]).await?;
     ensure!(scene.client().await?.get("/warm").await?.body.len() as u64 == LARGE);
     let before = scene.sheave.memory_bytes()?;
@@ -101,7 +101,7 @@ async fn stalled(endpoint: &Endpoint) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_endpoint_that_does_not_read_stops_the_client_and_fills_no_memory() -> Result {
+async fn slow_endpoint_applies_back_pressure_to_the_client() -> Result {
     let scene = one_worker(vec![Step::Gate, Step::ReadBody, Step::Answer]).await?;
     scene.endpoint().open_gate(1);
     ensure!(scene.client().await?.get("/warm").await?.status() == 200);

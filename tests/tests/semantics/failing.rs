@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep};
 
 /// RFC 9112 §8: the client must see that the response is not whole.
 #[tokio::test]
-async fn half_a_response_is_never_a_whole_one() -> Result {
+async fn truncated_response_never_looks_complete() -> Result {
     let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
     let halves = [
         ("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello".to_owned(), Step::Close),
@@ -44,7 +44,7 @@ async fn half_a_response_is_never_a_whole_one() -> Result {
 }
 
 #[tokio::test]
-async fn a_reset_in_an_endless_body_is_no_end() -> Result {
+async fn reset_in_a_close_delimited_body_is_an_error() -> Result {
     let steps = vec![
         Step::ReadBody,
         Step::send("HTTP/1.1 200 OK\r\n\r\nsome"),
@@ -58,7 +58,7 @@ async fn a_reset_in_an_endless_body_is_no_end() -> Result {
 }
 
 #[tokio::test]
-async fn an_endpoint_without_an_answer_is_a_bad_gateway() -> Result {
+async fn endpoint_without_a_response_is_a_bad_gateway() -> Result {
     for answer in ["", "HTTP/1.1 200", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n"] {
         let steps = vec![Step::ReadBody, Step::send(answer), Step::Close];
         let scene = Scene::of(steps).await?;
@@ -74,7 +74,7 @@ async fn an_endpoint_without_an_answer_is_a_bad_gateway() -> Result {
 
 /// What an endpoint may have acted on is sent again only if that does no harm.
 #[tokio::test]
-async fn a_post_that_was_read_is_never_sent_again() -> Result {
+async fn post_read_by_the_endpoint_is_never_retried() -> Result {
     const ROUNDS: usize = 10;
     let steps = vec![Step::ReadBody, Step::CloseFor("/drop"), Step::Answer];
     let scene = Scene::of(steps).await?;
@@ -100,7 +100,7 @@ async fn a_post_that_was_read_is_never_sent_again() -> Result {
 }
 
 #[tokio::test]
-async fn what_may_be_repeated_is_sent_again_a_few_times() -> Result {
+async fn idempotent_request_is_retried_a_few_times() -> Result {
     for method in ["GET", "PUT", "DELETE"] {
         let scene = Scene::of(vec![Step::ReadBody, Step::CloseFor("/drop"), Step::Answer]).await?;
         let mut client = scene.client().await?;
@@ -115,7 +115,7 @@ async fn what_may_be_repeated_is_sent_again_a_few_times() -> Result {
 
 /// That a kept connection is found closed is no attempt: endpoints die one after the other, each with idle connections.
 #[tokio::test]
-async fn a_get_outlives_two_of_three_endpoints() -> Result {
+async fn get_survives_the_death_of_two_of_three_endpoints() -> Result {
     const ROUNDS: usize = 5;
     const CLIENTS: usize = 12;
     let wait = || Step::Wait(Duration::from_millis(20));
@@ -140,7 +140,7 @@ async fn a_get_outlives_two_of_three_endpoints() -> Result {
 
 /// An endpoint that leaves its backend while a connection to it is attempted stands in the way of no other.
 #[tokio::test]
-async fn a_request_outlives_all_endpoints_that_its_backend_had() -> Result {
+async fn request_survives_the_replacement_of_all_endpoints() -> Result {
     let full = Socket::new(Domain::IPV4, Type::STREAM, None)?;
     full.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into())?;
     full.listen(0)?;
@@ -166,7 +166,7 @@ async fn a_request_outlives_all_endpoints_that_its_backend_had() -> Result {
 
 /// A body is kept for another attempt while it is small.
 #[tokio::test]
-async fn what_was_not_kept_is_not_sent_again() -> Result {
+async fn request_with_an_unbuffered_body_is_not_retried() -> Result {
     for (length, may_fail) in [(10_000, false), (1_000_000, true)] {
         let body: Vec<u8> = payload::pieces(length).flatten().copied().collect();
         let dropping = Endpoint::start(vec![Step::ReadBody, Step::Close]).await?;
@@ -185,7 +185,7 @@ async fn what_was_not_kept_is_not_sent_again() -> Result {
 }
 
 #[tokio::test]
-async fn another_endpoint_serves_what_one_dropped() -> Result {
+async fn dropped_request_is_retried_on_another_endpoint() -> Result {
     let dropping = Endpoint::start(vec![Step::ReadBody, Step::Close]).await?;
     let serving = Endpoint::start(Behaviour::ok()).await?;
     let scene = Scene::with(vec![dropping, serving], &[], &[]).await?;
@@ -197,7 +197,7 @@ async fn another_endpoint_serves_what_one_dropped() -> Result {
 }
 
 #[tokio::test]
-async fn another_endpoint_serves_what_one_refused() -> Result {
+async fn refused_connection_is_retried_on_another_endpoint() -> Result {
     let serving = Endpoint::start(Behaviour::ok()).await?;
     let configuration = Configuration::of(&[refusing_address().await?, serving.address])?;
     let sheave = Sheave::serve(&configuration).await?;
@@ -210,7 +210,7 @@ async fn another_endpoint_serves_what_one_refused() -> Result {
 }
 
 #[tokio::test]
-async fn all_refusing_is_a_bad_gateway() -> Result {
+async fn all_endpoints_refusing_connections_is_a_bad_gateway() -> Result {
     let configuration = Configuration::of(&[refusing_address().await?])?;
     let sheave = Sheave::serve(&configuration).await?;
     let response = Client::connect(sheave.address()).await?.get("/").await?;
@@ -221,7 +221,7 @@ async fn all_refusing_is_a_bad_gateway() -> Result {
 }
 
 #[tokio::test]
-async fn an_endpoint_that_never_answers_is_given_up() -> Result {
+async fn endpoint_that_never_responds_times_out() -> Result {
     for (timeouts, reason) in [
         (json!({ "perAttempt": "200ms" }), "http_response_timeout"),
         (json!({ "request": "200ms" }), "http_response_timeout"),
@@ -243,7 +243,7 @@ async fn an_endpoint_that_never_answers_is_given_up() -> Result {
 
 /// At a capped endpoint the attempt that was given up still holds its slot.
 #[tokio::test]
-async fn an_attempt_that_was_given_up_is_never_one_over_the_cap() -> Result {
+async fn timed_out_attempt_does_not_exceed_the_cap() -> Result {
     let policy = json!({
         "maxInFlightPerEndpoint": 1,
         "queue": { "timeout": "1h" },
@@ -273,7 +273,7 @@ async fn a_stalled_response_is_cut() -> Result {
 }
 
 #[tokio::test]
-async fn a_head_that_never_ends_is_given_up() -> Result {
+async fn endless_response_head_is_a_bad_gateway() -> Result {
     let endless = format!("HTTP/1.1 200 OK\r\nX: {}", "a".repeat(1_000_000));
     let scene = Scene::of(vec![Step::ReadBody, Step::send(&endless), Step::Hold]).await?;
     let response = scene.client().await?.get("/").await?;
@@ -285,7 +285,7 @@ async fn a_head_that_never_ends_is_given_up() -> Result {
 
 /// Gateway API: what a rule sends to nobody is 500.
 #[tokio::test]
-async fn a_rule_that_leads_nowhere_is_500() -> Result {
+async fn rule_without_a_usable_backend_is_500() -> Result {
     let endpoint = Endpoint::start(Behaviour::ok()).await?;
     let configuration = Configuration::empty()?;
     let mut main = objects::gateway();
@@ -302,7 +302,7 @@ async fn a_rule_that_leads_nowhere_is_500() -> Result {
 }
 
 #[tokio::test]
-async fn weights_share_out_requests() -> Result {
+async fn requests_follow_backend_weights() -> Result {
     let (many, few) =
         (Endpoint::start(Behaviour::ok()).await?, Endpoint::start(Behaviour::ok()).await?);
     let configuration = Configuration::empty()?;

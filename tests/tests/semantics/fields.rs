@@ -22,7 +22,7 @@ async fn forwarded_from_trusted(fields: &[(&str, &str)]) -> Result<Head> {
 }
 
 #[tokio::test]
-async fn end_to_end_fields_pass_in_order_and_number() -> Result {
+async fn end_to_end_fields_pass_unchanged_and_in_order() -> Result {
     let fields = [
         ("X-B", "1"),
         ("Cookie", "a=b"),
@@ -44,7 +44,7 @@ async fn end_to_end_fields_pass_in_order_and_number() -> Result {
 }
 
 #[tokio::test]
-async fn hop_by_hop_fields_of_requests_end_here() -> Result {
+async fn hop_by_hop_request_fields_are_removed() -> Result {
     let head = forwarded(&[
         ("Connection", "keep-alive, X-Secret"),
         ("connection", " x-other ,"),
@@ -66,7 +66,7 @@ async fn hop_by_hop_fields_of_requests_end_here() -> Result {
 
 /// A field that says where a message ends or where it goes cannot be taken out by naming it.
 #[tokio::test]
-async fn connection_cannot_name_what_frames_or_routes() -> Result {
+async fn connection_option_cannot_remove_framing_or_routing_fields() -> Result {
     for name in ["Host", "Content-Length", "Transfer-Encoding"] {
         let scene = Scene::of(Behaviour::ok()).await?;
         let mut client = scene.client().await?;
@@ -84,7 +84,7 @@ async fn connection_cannot_name_what_frames_or_routes() -> Result {
 }
 
 #[tokio::test]
-async fn hop_by_hop_fields_of_responses_end_here() -> Result {
+async fn hop_by_hop_response_fields_are_removed() -> Result {
     let answer = "HTTP/1.1 200 Fine\r\nConnection: X-Secret\r\nX-Secret: 1\r\nKeep-Alive: max=3\r\n\
         Proxy-Connection: x\r\nSet-Cookie: a=1\r\nSet-Cookie: b=2\r\nServer: s\r\nX-Kept: 3\r\n\
         Date: Fri, 20 Nov 2026 09:00:00 GMT\r\nContent-Length: 0\r\n\r\n";
@@ -104,7 +104,7 @@ async fn hop_by_hop_fields_of_responses_end_here() -> Result {
 
 /// RFC 9110 §7.6.3.
 #[tokio::test]
-async fn via_names_us_after_those_before() -> Result {
+async fn via_is_appended_to_existing_entries() -> Result {
     assert_eq!(forwarded(&[]).await?.field("via").as_deref(), Some("1.1 sheave"));
     let head = forwarded(&[("Via", "1.0 first, 1.1 second (comment)")]).await?;
     let via = head.field("via");
@@ -113,7 +113,7 @@ async fn via_names_us_after_those_before() -> Result {
 }
 
 #[tokio::test]
-async fn who_the_client_is_nobody_else_can_say() -> Result {
+async fn forwarding_fields_of_an_untrusted_client_are_replaced() -> Result {
     let lies = [
         ("X-Forwarded-For", "6.6.6.6"),
         ("x-forwarded-for", "7.7.7.7"),
@@ -134,7 +134,7 @@ async fn who_the_client_is_nobody_else_can_say() -> Result {
 }
 
 #[tokio::test]
-async fn a_trusted_proxy_is_believed_and_named() -> Result {
+async fn forwarding_fields_of_a_trusted_proxy_are_extended() -> Result {
     let head = forwarded_from_trusted(&[
         ("X-Forwarded-For", "203.0.113.9"),
         ("X-Forwarded-Proto", "https"),
@@ -154,7 +154,7 @@ async fn a_trusted_proxy_is_believed_and_named() -> Result {
 }
 
 #[tokio::test]
-async fn each_request_has_an_id_of_its_own() -> Result {
+async fn each_request_gets_a_unique_id() -> Result {
     let scene = Scene::of(Behaviour::ok()).await?;
     let mut client = scene.client().await?;
     for _ in 0..10 {
@@ -169,7 +169,7 @@ async fn each_request_has_an_id_of_its_own() -> Result {
 
 /// RFC 9209 on every answer of our own; what it says is checked where the answers are.
 #[tokio::test]
-async fn our_own_answers_say_that_they_are_ours() -> Result {
+async fn local_responses_carry_proxy_status() -> Result {
     let scene = Scene::with(Vec::new(), &[], &[]).await?;
     let mut client = scene.client().await?;
     let response = client.get("/").await?;
@@ -184,7 +184,7 @@ async fn our_own_answers_say_that_they_are_ours() -> Result {
 }
 
 #[tokio::test]
-async fn what_no_route_matches_is_404() -> Result {
+async fn unmatched_request_is_404() -> Result {
     let scene = Scene::of(Behaviour::ok()).await?;
     let route = tests::objects::host_route("only.test", "app");
     let mut main = tests::objects::gateway();

@@ -13,7 +13,7 @@ const SWITCHING: &str =
     "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n";
 
 #[tokio::test]
-async fn a_client_that_waits_to_be_asked_is_asked_by_the_endpoint() -> Result {
+async fn expect_continue_is_answered_by_the_endpoint() -> Result {
     let scene = Scene::of(vec![Step::Gate, Step::ReadBody, Step::Answer]).await?;
     let mut client = scene.client().await?;
     for _ in 0..2 {
@@ -32,7 +32,7 @@ async fn a_client_that_waits_to_be_asked_is_asked_by_the_endpoint() -> Result {
 }
 
 #[tokio::test]
-async fn a_client_that_waits_may_be_refused_without_its_body() -> Result {
+async fn expect_continue_may_be_refused_without_the_body() -> Result {
     let refusal = "HTTP/1.1 417 Expectation Failed\r\nContent-Length: 0\r\n\r\n";
     let scene = Scene::of(vec![Step::send(refusal)]).await?;
     let mut client = scene.client().await?;
@@ -50,7 +50,7 @@ async fn a_client_that_waits_may_be_refused_without_its_body() -> Result {
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_wait_is_served_all_the_same() -> Result {
+async fn body_sent_without_waiting_for_100_is_served() -> Result {
     let scene = Scene::of(Behaviour::ok()).await?;
     let mut client = scene.client().await?;
     client.send(format!("{EXPECTING}hello")).await?;
@@ -78,7 +78,7 @@ async fn informational_responses_pass() -> Result {
 
 /// RFC 9110 §15.2: HTTP/1.0 knows no 1xx.
 #[tokio::test]
-async fn an_old_client_gets_no_informational_response() -> Result {
+async fn http10_client_gets_no_informational_response() -> Result {
     let hints = "HTTP/1.1 103 Early Hints\r\n\r\n";
     let scene = Scene::of(vec![Step::send(hints), Step::Answer]).await?;
     let mut client = scene.client().await?;
@@ -121,7 +121,7 @@ async fn an_upgrade_becomes_a_tunnel() -> Result {
 }
 
 #[tokio::test]
-async fn each_side_of_a_tunnel_may_end_alone() -> Result {
+async fn tunnel_supports_half_close() -> Result {
     let steps = vec![Step::send(SWITCHING), Step::FinishSending, Step::AwaitEnd, Step::Close];
     let scene = Scene::of(vec![Step::send(SWITCHING), Step::Tunnel, Step::Close]).await?;
     let mut client = switched(&scene).await?;
@@ -140,7 +140,7 @@ async fn each_side_of_a_tunnel_may_end_alone() -> Result {
 }
 
 #[tokio::test]
-async fn what_was_sent_right_after_the_switch_is_not_lost() -> Result {
+async fn bytes_sent_right_after_the_upgrade_are_not_lost() -> Result {
     let greeting = format!("{SWITCHING}welcome");
     let scene = Scene::of(vec![Step::send(&greeting), Step::Tunnel, Step::Close]).await?;
     let mut client = scene.client().await?;
@@ -151,7 +151,7 @@ async fn what_was_sent_right_after_the_switch_is_not_lost() -> Result {
 }
 
 #[tokio::test]
-async fn a_tunnel_holds_its_slot_for_as_long_as_it_is_open() -> Result {
+async fn tunnel_holds_its_slot_while_open() -> Result {
     let policy = json!({ "maxInFlightPerEndpoint": 1, "queue": { "maxRequests": 0 } });
     let steps = vec![Step::send(SWITCHING), Step::Tunnel, Step::Close];
     let scene = Scene::governed(steps, policy).await?;
@@ -178,7 +178,7 @@ async fn a_refused_upgrade_is_an_ordinary_response() -> Result {
 }
 
 #[tokio::test]
-async fn a_switch_that_nobody_asked_for_is_an_error() -> Result {
+async fn unsolicited_101_is_a_bad_gateway() -> Result {
     let scene = Scene::of(vec![Step::send(SWITCHING), Step::Tunnel]).await?;
     let response = scene.client().await?.get("/").await?;
     ensure!(response.status() == 502, "{response:?}");

@@ -18,7 +18,7 @@ async fn begin(scene: &Scene) -> Result<Client> {
 
 /// A synchronous worker does not notice that its client has gone: until it has finished it can do nothing else.
 #[tokio::test]
-async fn the_slot_is_kept_until_the_endpoint_has_finished() -> Result {
+async fn slot_of_a_disconnected_client_is_kept_until_the_endpoint_finishes() -> Result {
     for method in ["reset", "close"] {
         let policy = json!({ "maxInFlightPerEndpoint": 1, "queue": { "timeout": "1h" } });
         let scene = Scene::governed(Behaviour::gated(), policy).await?;
@@ -46,7 +46,7 @@ async fn the_slot_is_kept_until_the_endpoint_has_finished() -> Result {
 }
 
 #[tokio::test]
-async fn the_slot_is_not_kept_for_ever() -> Result {
+async fn slot_of_a_disconnected_client_is_released_after_a_timeout() -> Result {
     let policy = json!({
         "maxInFlightPerEndpoint": 1,
         "queue": { "timeout": "1h" },
@@ -63,7 +63,7 @@ async fn the_slot_is_not_kept_for_ever() -> Result {
 }
 
 #[tokio::test]
-async fn without_a_cap_the_request_is_cancelled() -> Result {
+async fn disconnected_client_cancels_the_request_without_a_cap() -> Result {
     let scene = Scene::of(vec![Step::Hold]).await?;
     begin(&scene).await?.reset();
     scene.endpoint().until("the connection is closed", |counts| counts.connections == 0).await?;
@@ -71,7 +71,7 @@ async fn without_a_cap_the_request_is_cancelled() -> Result {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_in_the_middle_of_a_response_frees_its_slot() -> Result {
+async fn client_disconnect_during_the_response_frees_its_slot() -> Result {
     for cap in [json!({}), json!({ "maxInFlightPerEndpoint": 1 })] {
         let steps = vec![Step::ReadBody, Step::AnswerPattern(3_000_000)];
         let scene = Scene::governed(steps, cap).await?;
@@ -89,7 +89,7 @@ async fn a_client_that_leaves_in_the_middle_of_a_response_frees_its_slot() -> Re
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_in_the_middle_of_its_body_frees_its_slot() -> Result {
+async fn client_disconnect_during_the_request_body_frees_its_slot() -> Result {
     for cap in [json!({}), json!({ "maxInFlightPerEndpoint": 1 })] {
         let scene = Scene::governed(Behaviour::ok(), cap).await?;
         for _ in 0..5 {
@@ -108,7 +108,7 @@ async fn a_client_that_leaves_in_the_middle_of_its_body_frees_its_slot() -> Resu
 
 /// The endpoint finishes and closes: the slot's next connection must not overlap with this one.
 #[tokio::test]
-async fn an_abandoned_connection_that_ends_makes_room_for_one() -> Result {
+async fn connection_closed_after_a_disconnect_is_replaced_without_overlap() -> Result {
     let policy = json!({ "maxInFlightPerEndpoint": 1, "queue": { "timeout": "1h" } });
     let behaviour = Behaviour::gated().keeping(Keep::CloseAnnounced);
     let scene = Scene::governed(behaviour, policy).await?;
@@ -129,7 +129,7 @@ const SWITCHING: &str =
 /// A browser tab that is closed during a WebSocket handshake is enough. After the 101 the connection is a tunnel to whatever
 /// the endpoint has switched to: no other client's request may be written into it.
 #[tokio::test]
-async fn a_connection_that_has_switched_protocols_carries_no_other_request() -> Result {
+async fn upgraded_connection_carries_no_other_request() -> Result {
     let steps = vec![Step::Gate, Step::send(SWITCHING)];
     let scene = Scene::governed(steps, json!({ "maxInFlightPerEndpoint": 1 })).await?;
     let mut gone = scene.client().await?;
@@ -149,7 +149,7 @@ async fn a_connection_that_has_switched_protocols_carries_no_other_request() -> 
 
 /// The same for an endpoint that switches without being asked. A request that is tried again goes by a fresh connection too.
 #[tokio::test]
-async fn a_connection_that_switched_unasked_carries_no_other_request() -> Result {
+async fn connection_with_unsolicited_101_carries_no_other_request() -> Result {
     let policy = json!({ "maxInFlightPerEndpoint": 1 });
     let scene = Scene::governed(vec![Step::send(SWITCHING)], policy).await?;
     for _ in 0..3 {

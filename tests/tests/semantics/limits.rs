@@ -20,7 +20,7 @@ async fn refused(client: &mut Client, bytes: &[u8], status: u16) -> Result {
 }
 
 #[tokio::test]
-async fn a_slow_head_is_given_up() -> Result {
+async fn slow_head_is_answered_408() -> Result {
     let scene = Scene::guarded(Behaviour::ok(), json!({ "timeouts": { "head": "200ms" } })).await?;
     let mut client = scene.client().await?;
     let begun = Instant::now();
@@ -44,7 +44,7 @@ async fn a_slow_head_is_given_up() -> Result {
 }
 
 #[tokio::test]
-async fn a_slow_body_is_given_up() -> Result {
+async fn slow_body_is_answered_408() -> Result {
     let scene = Scene::guarded(Behaviour::ok(), json!({ "timeouts": { "body": "200ms" } })).await?;
     let mut client = scene.client().await?;
     let part = b"POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 10\r\n\r\nhello";
@@ -61,7 +61,7 @@ async fn a_slow_body_is_given_up() -> Result {
 }
 
 #[tokio::test]
-async fn an_idle_connection_is_closed_without_a_word() -> Result {
+async fn idle_connection_is_closed_without_a_response() -> Result {
     let spec = json!({ "connections": { "idleTimeout": "200ms" } });
     let scene = Scene::guarded(Behaviour::ok(), spec).await?;
     let mut silent = scene.client().await?;
@@ -75,7 +75,7 @@ async fn an_idle_connection_is_closed_without_a_word() -> Result {
 }
 
 #[tokio::test]
-async fn an_old_connection_is_closed_after_a_response() -> Result {
+async fn connection_over_max_age_is_closed_after_a_response() -> Result {
     let spec = json!({ "connections": { "maxAge": "200ms" } });
     let scene = Scene::guarded(Behaviour::ok(), spec).await?;
     let mut client = scene.client().await?;
@@ -94,7 +94,7 @@ async fn an_old_connection_is_closed_after_a_response() -> Result {
 }
 
 #[tokio::test]
-async fn what_is_too_large_is_refused() -> Result {
+async fn oversized_requests_are_refused() -> Result {
     let limits = json!({
         "limits": { "headBytes": 1024, "headerFields": 10, "targetBytes": 256, "bodyBytes": 1000 },
     });
@@ -121,7 +121,7 @@ async fn what_is_too_large_is_refused() -> Result {
 }
 
 #[tokio::test]
-async fn a_chunked_body_that_grows_too_large_is_refused() -> Result {
+async fn oversized_chunked_body_is_refused() -> Result {
     let limits = json!({ "limits": { "bodyBytes": 1000 } });
     let scene = Scene::guarded(Behaviour::ok(), limits).await?;
     let mut client = scene.client().await?;
@@ -134,7 +134,7 @@ async fn a_chunked_body_that_grows_too_large_is_refused() -> Result {
 
 /// A client that asks first need not send the body that would be refused.
 #[tokio::test]
-async fn a_body_too_large_is_refused_before_it_is_sent() -> Result {
+async fn oversized_body_with_expect_continue_is_refused_before_it_is_sent() -> Result {
     let limits = json!({ "limits": { "bodyBytes": 1000 } });
     let scene = Scene::guarded(Behaviour::ok(), limits).await?;
     let mut client = scene.client().await?;
@@ -145,7 +145,7 @@ async fn a_body_too_large_is_refused_before_it_is_sent() -> Result {
 }
 
 #[tokio::test]
-async fn connections_beyond_the_limit_are_closed() -> Result {
+async fn connections_over_the_limit_are_closed() -> Result {
     let scene = Scene::guarded(Behaviour::ok(), json!({ "connections": { "max": 2 } })).await?;
     let mut first = scene.client().await?;
     let mut second = scene.client().await?;

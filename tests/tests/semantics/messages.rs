@@ -13,7 +13,7 @@ async fn one_worker(behaviour: Behaviour) -> Result<Scene> {
 }
 
 #[tokio::test]
-async fn connections_are_kept_on_both_sides() -> Result {
+async fn connections_are_kept_alive_on_both_sides() -> Result {
     let scene = one_worker(Behaviour::ok()).await?;
     let mut client = scene.client().await?;
     for _ in 0..10 {
@@ -42,7 +42,7 @@ async fn pipelined_requests_are_answered_in_order() -> Result {
 }
 
 #[tokio::test]
-async fn a_request_in_single_bytes_is_one_request() -> Result {
+async fn request_sent_byte_by_byte_is_parsed() -> Result {
     let scene = Scene::of(vec![Step::Echo]).await?;
     let mut client = scene.client().await?;
     let sized = client::request("POST", "/", &[], b"hello");
@@ -56,7 +56,7 @@ async fn a_request_in_single_bytes_is_one_request() -> Result {
 }
 
 #[tokio::test]
-async fn a_client_that_asks_for_the_end_gets_it() -> Result {
+async fn connection_close_of_the_client_is_honored() -> Result {
     let scene = one_worker(Behaviour::ok()).await?;
     let mut client = scene.client().await?;
     let response = client.exchange("GET", "/", &[("Connection", "close")], b"").await?;
@@ -118,7 +118,7 @@ async fn chunked_bodies_and_trailers_pass_both_ways() -> Result {
 }
 
 #[tokio::test]
-async fn a_body_that_ends_with_its_connection_ends_in_chunks() -> Result {
+async fn close_delimited_body_is_forwarded_chunked() -> Result {
     let answer = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\nuntil the end";
     let steps = vec![Step::ReadBody, Step::send(answer), Step::Close];
     let scene = Scene::of(steps).await?;
@@ -132,7 +132,7 @@ async fn a_body_that_ends_with_its_connection_ends_in_chunks() -> Result {
 }
 
 #[tokio::test]
-async fn an_old_endpoint_is_served_by_new_connections() -> Result {
+async fn http10_endpoint_gets_a_new_connection_per_request() -> Result {
     let answer = "HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok";
     let steps = vec![Step::ReadBody, Step::send(answer), Step::Close];
     let scene = Scene::of(steps).await?;
@@ -147,7 +147,7 @@ async fn an_old_endpoint_is_served_by_new_connections() -> Result {
 }
 
 #[tokio::test]
-async fn an_old_client_gets_what_it_understands() -> Result {
+async fn http10_client_gets_http10_framing() -> Result {
     let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n";
     let scene = Scene::of(Behaviour::answering(chunked)).await?;
     let mut client = scene.client().await?;
@@ -173,7 +173,7 @@ async fn an_old_client_gets_what_it_understands() -> Result {
 }
 
 #[tokio::test]
-async fn the_target_is_sent_on_in_origin_form() -> Result {
+async fn target_is_forwarded_in_origin_form() -> Result {
     let scene = Scene::of(Behaviour::ok()).await?;
     let mut client = scene.client().await?;
     for (line, target, host) in [
@@ -193,7 +193,7 @@ async fn the_target_is_sent_on_in_origin_form() -> Result {
 }
 
 #[tokio::test]
-async fn an_early_answer_is_heard_before_the_body_is_sent() -> Result {
+async fn early_response_arrives_before_the_body_is_sent() -> Result {
     let early = "HTTP/1.1 403 Forbidden\r\nConnection: close\r\nContent-Length: 2\r\n\r\nno";
     let scene = Scene::of(vec![Step::send(early), Step::FinishSending, Step::AwaitEnd]).await?;
     let mut client = scene.client().await?;
@@ -206,7 +206,7 @@ async fn an_early_answer_is_heard_before_the_body_is_sent() -> Result {
 
 /// The client is still sending when the answer comes, and must not lose it to a reset.
 #[tokio::test]
-async fn an_early_answer_is_heard_while_the_body_is_sent() -> Result {
+async fn early_response_arrives_while_the_body_is_sent() -> Result {
     const LENGTH: u64 = 5_000_000;
     let early = "HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
     for steps in [
@@ -227,7 +227,7 @@ async fn an_early_answer_is_heard_while_the_body_is_sent() -> Result {
 
 /// Both sides may go on when the endpoint reads the body after all.
 #[tokio::test]
-async fn an_early_answer_with_the_body_read_later_is_whole() -> Result {
+async fn early_response_is_whole_if_the_body_is_read_later() -> Result {
     const LENGTH: u64 = 2_000_000;
     let early = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nearly";
     let scene = Scene::of(vec![Step::send(early), Step::ReadBody]).await?;
@@ -252,7 +252,7 @@ async fn an_early_answer_with_the_body_read_later_is_whole() -> Result {
 }
 
 #[tokio::test]
-async fn a_response_is_sent_on_as_it_comes() -> Result {
+async fn response_is_streamed() -> Result {
     let steps = vec![
         Step::send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\none\r\n"),
         Step::Gate,
@@ -271,7 +271,7 @@ async fn a_response_is_sent_on_as_it_comes() -> Result {
 }
 
 #[tokio::test]
-async fn a_request_is_sent_on_as_it_comes() -> Result {
+async fn request_is_streamed() -> Result {
     let scene = Scene::of(vec![Step::Echo]).await?;
     let mut client = scene.client().await?;
     client.send("POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n").await?;
@@ -289,7 +289,7 @@ async fn a_request_is_sent_on_as_it_comes() -> Result {
 
 /// RFC 9112 §8: a message that ends too early is not passed on as if it were whole.
 #[tokio::test]
-async fn a_cut_request_never_looks_whole() -> Result {
+async fn truncated_request_never_looks_complete() -> Result {
     let cut = [
         "Content-Length: 10\r\n\r\nhello",
         "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",
@@ -313,7 +313,7 @@ async fn a_cut_request_never_looks_whole() -> Result {
 }
 
 #[tokio::test]
-async fn a_client_may_end_its_sending_and_still_read() -> Result {
+async fn half_closed_client_still_gets_its_response() -> Result {
     let scene = Scene::of(Behaviour::gated()).await?;
     let mut client = scene.client().await?;
     client.send("GET / HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n").await?;

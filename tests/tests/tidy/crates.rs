@@ -48,7 +48,7 @@ const IMPURE_NAMES: &[&str] = &[
 ];
 
 #[test]
-fn crates_use_only_what_the_drawing_allows() {
+fn crate_dependencies_follow_the_architecture() {
     let tree = Tree::read();
     none(edges(&tree.root).into_iter().filter_map(|(user, used)| {
         let allowed = match EDGES.iter().find(|(name, _)| *name == user) {
@@ -60,7 +60,7 @@ fn crates_use_only_what_the_drawing_allows() {
 }
 
 #[test]
-fn every_crate_is_in_the_drawing() {
+fn every_crate_is_in_the_architecture() {
     let tree = Tree::read();
     let drawn = |name: &str| EDGES.iter().any(|(drawn, _)| *drawn == name);
     let members = packages(&tree.root);
@@ -74,7 +74,7 @@ fn every_crate_is_in_the_drawing() {
 }
 
 #[test]
-fn pure_crates_do_nothing_but_decide() {
+fn pure_crates_do_no_io() {
     let tree = Tree::read();
     let pure = |file: &&File| PURE.iter().any(|folder| file.path.starts_with(folder));
     none(tree.with_suffix(".rs").filter(pure).flat_map(impurities));
@@ -126,7 +126,7 @@ fn modules_of_std(code: &str) -> impl Iterator<Item = &str> {
 }
 
 #[test]
-fn modules_are_found_in_groups_too() {
+fn std_modules_are_found_in_grouped_imports() {
     let code = "use std::{env, fs::File}; std::thread::spawn(f)";
     assert_eq!(modules_of_std(code).collect::<Vec<_>>(), ["env", "fs", "thread"]);
 }

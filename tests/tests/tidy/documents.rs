@@ -7,7 +7,7 @@ use crate::none;
 use crate::tree::{File, Tree, words};
 
 #[test]
-fn links_lead_somewhere() {
+fn document_links_resolve() {
     let tree = Tree::read();
     none(tree.with_suffix(".md").flat_map(|file| broken_links(file, &tree.root)));
 }
@@ -83,7 +83,7 @@ fn prose(file: &File) -> impl Iterator<Item = (usize, &str)> {
 }
 
 #[test]
-fn quoted_names_are_told_apart() {
+fn quoted_names_are_classified() {
     let cases = [
         ("crates/proxy/src/request.rs", true, false),
         ("request.rs", true, false),

@@ -7,7 +7,7 @@ use crate::none;
 use crate::tree::Tree;
 
 #[test]
-fn what_keda_says_and_hears_is_made_from_its_interface() {
+fn keda_code_matches_its_proto_file() {
     let tree = Tree::read();
     let text = |path: &str| {
         let found = std::fs::read_to_string(tree.root.join(path));
@@ -21,7 +21,7 @@ fn what_keda_says_and_hears_is_made_from_its_interface() {
 }
 
 #[test]
-fn plain_manifests_are_made_from_the_chart() {
+fn plain_manifests_are_generated_from_the_chart() {
     let tree = Tree::read();
     let is_built = std::fs::read_dir(tree.root.join(".cache/helm")).is_ok_and(|it| it.count() > 0);
     if !is_built && env::var_os("CONFORMANCE_ALL").is_none() {
@@ -36,7 +36,7 @@ fn plain_manifests_are_made_from_the_chart() {
 }
 
 #[test]
-fn the_table_of_conformance_says_what_the_report_says() {
+fn conformance_table_matches_the_report() {
     let tree = Tree::read();
     let report = std::fs::read_to_string(tree.root.join(REPORT)).expect("a report");
     let readme = std::fs::read_to_string(tree.root.join("README.md")).expect("a README");

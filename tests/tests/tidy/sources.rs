@@ -19,14 +19,14 @@ const UNSAFE: &[&str] = &["crates/proxy/src/sys.rs", "crates/sheave/src/memory.r
 const CLOCK: &str = "crates/proxy/src/clock.rs";
 
 #[test]
-fn every_file_says_what_it_is_for() {
+fn every_source_file_has_a_module_comment() {
     let tree = Tree::read();
     let silent = tree.with_suffix(".rs").filter(|file| !file.text.starts_with("//! "));
     none(silent.map(|file| file.at(0, "the first line is no `//!`")));
 }
 
 #[test]
-fn modules_are_named_for_what_they_decide() {
+fn modules_have_no_banned_names() {
     let tree = Tree::read();
     let empty = |file: &&File| {
         let names = Path::new(&file.path).with_extension("");
@@ -36,7 +36,7 @@ fn modules_are_named_for_what_they_decide() {
 }
 
 #[test]
-fn one_word_for_each_thing() {
+fn no_banned_synonyms_are_used() {
     let tree = Tree::read();
     let spoken = |file: &&File| file.path.starts_with("crates/") || file.path.ends_with(".md");
     // The lab speaks the peers' languages, and the changelog to their users.
@@ -57,7 +57,7 @@ fn synonyms(file: &File) -> Vec<String> {
 }
 
 #[test]
-fn unsafe_stays_at_home() {
+fn unsafe_is_confined_to_allowed_files() {
     let tree = Tree::read();
     let abroad = tree.with_suffix(".rs").filter(|file| !UNSAFE.contains(&file.path.as_str()));
     none(abroad.flat_map(|file| {
@@ -67,7 +67,7 @@ fn unsafe_stays_at_home() {
 }
 
 #[test]
-fn one_file_reads_the_clock() {
+fn only_the_clock_module_reads_the_clock() {
     let tree = Tree::read();
     let timers = ["use tokio::time::Instant", "use tokio::time::{Instant"];
     let by_timers = |file: &File| timers.iter().any(|it| file.text.contains(it));
@@ -80,7 +80,7 @@ fn one_file_reads_the_clock() {
 }
 
 #[test]
-fn no_tabs_and_no_blanks_at_the_end() {
+fn no_tabs_and_no_trailing_whitespace() {
     let tree = Tree::read();
     none(tree.files.iter().flat_map(|file| {
         let lines = file.text.split('\n').enumerate();
@@ -92,7 +92,7 @@ fn no_tabs_and_no_blanks_at_the_end() {
 }
 
 #[test]
-fn every_dependency_has_its_reason() {
+fn every_dependency_has_a_comment() {
     let tree = Tree::read();
     none(unexplained(tree.file("Cargo.toml").expect("Cargo.toml")));
 }

@@ -116,7 +116,7 @@ fn without_comment(line: &str) -> String {
 }
 
 #[test]
-fn comments_and_strings_are_no_code() {
+fn comments_and_strings_are_stripped() {
     let cases = [
         ("let a = 1; // unsafe", "let a = 1; "),
         (r#"f("// \" x", y)"#, "f(, y)"),

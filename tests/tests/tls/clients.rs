@@ -52,7 +52,7 @@ async fn status(address: SocketAddr, terms: &Terms) -> Result<u16> {
 }
 
 #[tokio::test]
-async fn a_certificate_that_is_required_has_to_be_there_and_right() -> Result {
+async fn required_client_certificate_must_be_present_and_valid() -> Result {
     let asking = Asking::in_mode("AllowValidOnly").await?;
     let known = asking.authority.vouch(&["client.test"]);
     let unknown = Authority::new().vouch(&["client.test"]);
@@ -66,7 +66,7 @@ async fn a_certificate_that_is_required_has_to_be_there_and_right() -> Result {
 }
 
 #[tokio::test]
-async fn a_certificate_that_is_optional_may_be_missing_or_wrong() -> Result {
+async fn optional_client_certificate_may_be_missing_or_invalid() -> Result {
     let asking = Asking::in_mode("AllowInsecureFallback").await?;
     let known = asking.authority.vouch(&["client.test"]);
     let unknown = Authority::new().vouch(&["client.test"]);

@@ -35,7 +35,7 @@ fn refused(response: &Response) -> Result {
 }
 
 #[tokio::test]
-async fn an_endpoint_is_known_by_its_authority_and_its_name() -> Result {
+async fn endpoint_certificate_is_verified_by_authority_and_name() -> Result {
     let authority = Authority::new();
     let endpoint = Endpoint::start(Behaviour::ok()).await?;
     let front = Front::of(endpoint.address, &authority.vouch(&["inner.test"]), &[]).await?;
@@ -53,7 +53,7 @@ async fn an_endpoint_is_known_by_its_authority_and_its_name() -> Result {
 }
 
 #[tokio::test]
-async fn an_expired_certificate_is_refused() -> Result {
+async fn expired_endpoint_certificate_is_refused() -> Result {
     let authority = Authority::new();
     let endpoint = Endpoint::start(Behaviour::ok()).await?;
     let expired = authority.vouch_in_the_past(&["inner.test"]);
@@ -63,7 +63,7 @@ async fn an_expired_certificate_is_refused() -> Result {
 
 /// With alternative names the hostname is only asked for; the certificate has to have one of the names.
 #[tokio::test]
-async fn an_endpoint_may_be_known_by_alternative_names() -> Result {
+async fn endpoint_certificate_is_verified_by_subject_alternative_names() -> Result {
     let authority = Authority::new();
     let endpoint = Endpoint::start(Behaviour::ok()).await?;
     let uri = "spiffe://cluster.test/app";
@@ -84,7 +84,7 @@ async fn an_endpoint_may_be_known_by_alternative_names() -> Result {
 }
 
 #[tokio::test]
-async fn we_show_the_gateways_certificate_to_who_asks() -> Result {
+async fn gateway_client_certificate_is_presented_to_endpoints() -> Result {
     let authority = Authority::new();
     let endpoint = Endpoint::start(Behaviour::ok()).await?;
     let identity = authority.vouch(&["inner.test"]);
@@ -104,7 +104,7 @@ async fn we_show_the_gateways_certificate_to_who_asks() -> Result {
 }
 
 #[tokio::test]
-async fn an_endpoint_without_tls_is_our_502() -> Result {
+async fn endpoint_without_tls_is_answered_502() -> Result {
     let authority = Authority::new();
     let endpoint = RawServer::start(|mut stream| async move {
         stream.read_exact(&mut [0]).await?;
@@ -122,7 +122,7 @@ async fn an_endpoint_without_tls_is_our_502() -> Result {
 }
 
 #[tokio::test]
-async fn http2_is_spoken_to_endpoints_by_tls() -> Result {
+async fn http2_is_used_to_endpoints_over_tls() -> Result {
     let authority = Authority::new();
     let endpoint = http2::Endpoint::ok().await?;
     let front = Front::of(endpoint.address, &authority.vouch(&["inner.test"]), &["h2"]).await?;

@@ -15,7 +15,7 @@ async fn scene(authority: &Authority) -> Result<Scene> {
 }
 
 #[tokio::test]
-async fn both_versions_are_spoken() -> Result {
+async fn tls12_and_tls13_are_supported() -> Result {
     let authority = Authority::new();
     let scene = scene(&authority).await?;
     for version in VERSIONS {
@@ -30,7 +30,7 @@ async fn both_versions_are_spoken() -> Result {
 }
 
 #[tokio::test]
-async fn the_protocol_is_agreed_on_by_alpn() -> Result {
+async fn protocol_is_negotiated_by_alpn() -> Result {
     let authority = Authority::new();
     let scene = scene(&authority).await?;
     let address = scene.sheave.address();
@@ -58,7 +58,7 @@ async fn the_protocol_is_agreed_on_by_alpn() -> Result {
 
 /// Of several certificates the client gets the one for the name that it asks for, else the first.
 #[tokio::test]
-async fn the_certificate_fits_the_name() -> Result {
+async fn certificate_is_selected_by_server_name() -> Result {
     let authority = Authority::new();
     let endpoint = Endpoint::start(Behaviour::ok()).await?;
     let gateway = objects::https_gateway(&["first", "wildcard", "exact"]);
@@ -86,7 +86,7 @@ async fn the_certificate_fits_the_name() -> Result {
 
 /// Listeners of one address: the name decides between them, and who asks for none of theirs is refused.
 #[tokio::test]
-async fn listeners_share_an_address_by_name() -> Result {
+async fn listeners_share_an_address_by_server_name() -> Result {
     let authority = Authority::new();
     let endpoint = Endpoint::start(Behaviour::ok()).await?;
     let listener = |name: &str, host: &str| {

@@ -13,7 +13,7 @@ const MOST_FOR_HTTP1: u64 = 32 * 1024;
 const MOST_FOR_HTTP2: u64 = 64 * 1024;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn idle_connections_of_http1_cost_little() -> Result {
+async fn idle_http1_connections_use_little_memory() -> Result {
     let authority = Authority::new();
     let terms = Terms::trusting(&authority);
     let scene = scene(&authority).await?;
@@ -31,7 +31,7 @@ async fn idle_connections_of_http1_cost_little() -> Result {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn idle_connections_of_http2_cost_little() -> Result {
+async fn idle_http2_connections_use_little_memory() -> Result {
     let authority = Authority::new();
     let terms = Terms::trusting(&authority).offering(&["h2"]);
     let scene = scene(&authority).await?;

@@ -123,7 +123,7 @@ fn behind(gateway: Value, endpoint: &Endpoint) -> Vec<Value> {
 /// A dot at the end makes no other name of one: it leads neither past the certificate that a listener asks for, nor away from
 /// its routes.
 #[tokio::test]
-async fn a_dot_at_the_end_does_not_lead_past_client_certificates() -> Result {
+async fn trailing_dot_does_not_bypass_client_certificates() -> Result {
     for hostname in [SECURE, "*.example.com"] {
         let site = Neighbours::with(hostname).await?;
         let known = site.authority.vouch(&["client.test"]);
@@ -159,7 +159,7 @@ async fn a_dot_at_the_end_does_not_lead_past_client_certificates() -> Result {
 
 /// A connection that is older than the demand for certificates has shown none: it must not reach what they guard.
 #[tokio::test]
-async fn an_older_connection_does_not_lead_past_client_certificates() -> Result {
+async fn older_connection_does_not_bypass_client_certificates() -> Result {
     let site = Neighbours::without_guarded().await?;
     let plain = Terms::trusting(&site.authority);
     let address = site.sheave.address();

@@ -28,7 +28,7 @@ async fn serve(
 }
 
 #[tokio::test]
-async fn connections_pass_as_they_are_by_their_name() -> Result {
+async fn tls_connections_are_passed_through_by_server_name() -> Result {
     let authority = Authority::new();
     let endpoint = Endpoint::start(Behaviour::ok()).await?;
     let exact = Front::of(endpoint.address, &authority.vouch(&["a.test"]), &["h2"]).await?;
@@ -53,7 +53,7 @@ async fn connections_pass_as_they_are_by_their_name() -> Result {
 }
 
 #[tokio::test]
-async fn connections_are_decrypted_and_passed_on() -> Result {
+async fn tls_connections_are_terminated_and_proxied_as_tcp() -> Result {
     let authority = Authority::new();
     let endpoint = Endpoint::start(Behaviour::ok()).await?;
     let mode = json!({ "mode": "Terminate", "certificateRefs": [{ "name": "certificate" }] });

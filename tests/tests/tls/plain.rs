@@ -6,7 +6,7 @@ use tests::tls::Terms;
 use tests::{Behaviour, Client, Result, Scene};
 
 #[tokio::test]
-async fn who_speaks_http_is_told_what_is_wrong() -> Result {
+async fn plain_http_on_a_tls_port_is_answered_400() -> Result {
     let authority = Authority::new();
     let scene = Scene::secure(Behaviour::ok(), &authority.vouch(&["test"]), &[]).await?;
     let mut client = scene.client().await?;
@@ -19,7 +19,7 @@ async fn who_speaks_http_is_told_what_is_wrong() -> Result {
 }
 
 #[tokio::test]
-async fn who_speaks_nothing_known_is_not_answered_in_http() -> Result {
+async fn non_tls_bytes_get_no_http_response() -> Result {
     let authority = Authority::new();
     let scene = Scene::secure(Behaviour::ok(), &authority.vouch(&["test"]), &[]).await?;
     let mut client = scene.client().await?;
@@ -30,7 +30,7 @@ async fn who_speaks_nothing_known_is_not_answered_in_http() -> Result {
 }
 
 #[tokio::test]
-async fn who_agreed_on_http2_and_speaks_http1_is_told_so_in_http1() -> Result {
+async fn http1_after_negotiating_http2_is_answered_505() -> Result {
     let authority = Authority::new();
     let scene = Scene::secure(Behaviour::ok(), &authority.vouch(&["test"]), &[]).await?;
     let terms = Terms::trusting(&authority).offering(&["h2"]);

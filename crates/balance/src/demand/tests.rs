@@ -47,7 +47,7 @@ fn near(demand: Demand, expected: [f64; 3]) {
 }
 
 #[test]
-fn a_request_counts_for_the_time_it_lasts_whenever_somebody_looks() {
+fn request_between_two_readings_counts_for_its_duration() {
     let mut place = Place::new(second(100));
     // Between two looks, so that no sample would have seen it.
     place.shard.wait(ms(100_200));
@@ -61,7 +61,7 @@ fn a_request_counts_for_the_time_it_lasts_whenever_somebody_looks() {
 }
 
 #[test]
-fn one_that_lasts_counts_from_its_begin() {
+fn running_request_counts_from_its_start() {
     let mut place = Place::new(second(0));
     place.shard.take(ms(500));
     place.look(second(1));
@@ -73,7 +73,7 @@ fn one_that_lasts_counts_from_its_begin() {
 }
 
 #[test]
-fn one_that_leaves_the_queue_has_counted_while_it_waited() {
+fn request_that_leaves_the_queue_counts_for_its_wait() {
     let mut place = Place::new(second(0));
     place.shard.wait(second(1));
     place.shard.leave(second(3));
@@ -83,7 +83,7 @@ fn one_that_leaves_the_queue_has_counted_while_it_waited() {
 }
 
 #[test]
-fn a_window_forgets_what_was_before_it() {
+fn average_excludes_demand_before_the_window() {
     let mut place = Place::new(second(0));
     (0..10).for_each(|_| place.shard.take(second(0)));
     place.look_until(1, 20);
@@ -99,7 +99,7 @@ fn a_window_forgets_what_was_before_it() {
 }
 
 #[test]
-fn the_first_that_waits_makes_active_before_any_time_has_passed() {
+fn first_queued_request_activates_immediately() {
     let mut place = Place::new(second(0));
     place.look_until(1, 5);
     assert!(!place.meter.is_active(WINDOW, 0.0));
@@ -110,7 +110,7 @@ fn the_first_that_waits_makes_active_before_any_time_has_passed() {
 }
 
 #[test]
-fn more_requests_than_readings_are_kept_of_make_no_difference() {
+fn average_is_exact_beyond_the_kept_readings() {
     let mut place = Place::new(second(0));
     place.shard.take(second(0));
     place.look_until(1, 10_000);
@@ -131,7 +131,7 @@ fn request_seconds_do_not_wrap() {
 }
 
 #[test]
-fn an_end_that_is_told_late_comes_back() {
+fn late_reported_end_is_subtracted_from_request_seconds() {
     let mut place = Place::new(second(0));
     place.shard.take(second(0));
     place.look(ms(10_001));
@@ -142,7 +142,7 @@ fn an_end_that_is_told_late_comes_back() {
 }
 
 #[test]
-fn clients_that_ask_again_at_once_count_as_clients() {
+fn rejected_clients_that_retry_at_once_count_once_each() {
     let mut place = Place::new(second(0));
     let mut counted: Vec<Time> = vec![Time::ZERO; 36];
     // 36 of them, refused every 10 ms for 40 seconds, while others are served within 340 ms: 144,000 refusals.
@@ -163,7 +163,7 @@ fn clients_that_ask_again_at_once_count_as_clients() {
 }
 
 #[test]
-fn clients_that_do_not_ask_again_count_for_a_service_time() {
+fn rejected_clients_without_retry_count_for_one_service_time() {
     let mut place = Place::new(second(0));
     // 100 a second, each another client, where requests take 2 s: 200 more would have had slots.
     for step in 0..4_000 {
@@ -175,7 +175,7 @@ fn clients_that_do_not_ask_again_count_for_a_service_time() {
 }
 
 #[test]
-fn none_counts_for_longer_than_the_longest() {
+fn rejected_request_counts_for_at_most_sixty_seconds() {
     let mut place = Place::new(second(0));
     let until = place.shed.refuse(second(5), Duration::MAX);
     assert_eq!(until, second(65));
@@ -188,7 +188,7 @@ fn none_counts_for_longer_than_the_longest() {
 }
 
 #[test]
-fn the_service_time_follows_what_is_served() {
+fn service_time_follows_completed_requests() {
     let mut place = Place::new(second(0));
     let mut at = 0;
     let mut serve = |place: &mut Place, took: u64, seconds: u64| {
@@ -261,7 +261,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn request_seconds_are_those_of_every_request_that_ever_was(
+    fn request_seconds_match_a_model_of_every_request(
         steps in proptest::collection::vec(step(), 1..200),
     ) {
         let mut now = 12_345;

@@ -127,13 +127,13 @@ mod tests {
     }
 
     #[test]
-    fn each_ejection_lasts_twice_as_long_up_to_the_longest() {
+    fn ejection_time_doubles_up_to_the_maximum() {
         assert_eq!(lengths(SECOND, 7), [30, 60, 120, 240, 300, 300, 300]);
         assert!(lengths(SECOND, 100).is_sorted(), "however often");
     }
 
     #[test]
-    fn serving_makes_ejections_short_again() {
+    fn successful_serving_resets_the_ejection_time() {
         assert_eq!(lengths(30 * SECOND, 3), [30, 30, 30]);
         assert_eq!(lengths(29 * SECOND, 3), [30, 60, 120]);
     }

@@ -74,30 +74,30 @@ mod tests {
     }
 
     #[test]
-    fn who_fails_much_more_than_the_others_is_an_outlier() {
+    fn endpoint_with_a_much_higher_failure_rate_is_an_outlier() {
         check(1000, &[0, 0, 30, 0, 0], &[2]);
         check(1000, &[0, 70, 2, 0, 0, 1, 60, 0, 0, 1, 0, 0, 0, 0, 0, 0], &[1, 6]);
     }
 
     #[test]
-    fn one_that_hides_behind_a_worse_one_is_found_when_that_is_gone() {
+    fn second_outlier_is_detected_after_the_worst_is_ejected() {
         check(1000, &[0, 1, 0, 60, 2, 0, 0, 55, 1, 0], &[3]);
         check(1000, &[0, 1, 0, 2, 0, 0, 55, 1, 0], &[6]);
     }
 
     #[test]
-    fn a_bad_day_of_all_is_no_outlier() {
+    fn uniform_failure_rates_have_no_outlier() {
         check(1000, &[50, 52, 48, 51, 49], &[]);
         check(1000, &[100, 100, 100, 100, 100], &[]);
     }
 
     #[test]
-    fn hardly_worse_is_no_outlier() {
+    fn slightly_higher_failure_rate_is_no_outlier() {
         check(1000, &[0, 0, 9, 0, 0, 0], &[]);
     }
 
     #[test]
-    fn few_requests_or_few_endpoints_prove_nothing() {
+    fn no_outlier_below_the_minimum_of_requests_or_endpoints() {
         check(99, &[0, 0, 90, 0, 0, 0], &[]);
         check(1000, &[0, 0, 90, 0], &[]);
     }

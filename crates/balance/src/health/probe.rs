@@ -128,18 +128,18 @@ mod tests {
     }
 
     #[test]
-    fn three_bad_probes_take_out_and_two_good_ones_bring_back() {
+    fn three_failed_probes_mark_unhealthy_and_two_passed_mark_healthy() {
         let results = [Bad, Bad, Bad, Good, Good, Bad];
         assert_eq!(fit_after(&results), [true, true, false, false, true, true]);
     }
 
     #[test]
-    fn results_count_only_in_a_row() {
+    fn only_consecutive_probe_results_count() {
         assert!(fit_after(&[Bad, Bad, Good, Bad, Bad, Good]).iter().all(|fit| *fit));
     }
 
     #[test]
-    fn a_probe_without_a_slot_says_nothing() {
+    fn probe_without_a_slot_is_ignored() {
         assert_eq!(fit_after(&[Bad, Bad, Unknown, Bad]), [true, true, true, false]);
     }
 
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn intervals_differ_by_a_tenth_at_most() {
+    fn probe_interval_jitter_is_ten_percent() {
         let (second, mut rng) = (Duration::from_secs(1), Rng::new(3));
         let drawn: Vec<_> = (0..1000).map(|_| jittered(second, &mut rng).as_millis()).collect();
         assert!(drawn.iter().all(|millis| (900..=1100).contains(millis)));

@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_share_grows_from_the_floor_to_all() {
+    fn share_grows_linearly_from_the_floor_to_100_percent() {
         let settings = SlowStartSettings::default();
         let shares: Vec<_> =
             (0..=30).step_by(3).map(|s| share_percent(&settings, Duration::from_secs(s))).collect();
@@ -32,7 +32,7 @@ mod tests {
     }
 
     #[test]
-    fn no_window_is_no_slow_start() {
+    fn zero_window_disables_slow_start() {
         let settings = SlowStartSettings { window: Duration::ZERO, floor_percent: 10 };
         assert_eq!(share_percent(&settings, Duration::ZERO), 100);
     }

@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_number_belongs_to_the_step_that_stands_for_it() {
+    fn every_number_maps_to_a_level_within_one_sixteenth() {
         let mut before = 0;
         for each in 1..=MOST {
             let at = step(each);

@@ -69,7 +69,7 @@ const ALGORITHMS: [Algorithm; 6] = [
 ];
 
 #[test]
-fn nobody_is_chosen_from_a_set_without_weight() {
+fn set_without_weight_yields_no_endpoint() {
     for algorithm in ALGORITHMS {
         for weights in [&[][..], &[0, 0]] {
             for key in [None, Some(1)] {
@@ -82,7 +82,7 @@ fn nobody_is_chosen_from_a_set_without_weight() {
 }
 
 #[test]
-fn every_slot_is_found_and_none_beyond_the_cap() {
+fn every_algorithm_fills_all_slots_up_to_the_cap() {
     for algorithm in ALGORITHMS {
         let world = World::new(&[1, 5, 0, 2]);
         let mut picker = Picker::new(algorithm, 7);
@@ -95,7 +95,7 @@ fn every_slot_is_found_and_none_beyond_the_cap() {
 }
 
 #[test]
-fn the_endpoint_tried_last_is_used_only_if_it_is_alone() {
+fn tried_endpoint_is_picked_again_only_if_no_other_exists() {
     for algorithm in ALGORITHMS {
         let cap = Cap::of(1);
         let two = World::new(&[1, 1]);
@@ -114,7 +114,7 @@ fn the_endpoint_tried_last_is_used_only_if_it_is_alone() {
 }
 
 #[test]
-fn a_request_goes_to_each_endpoint_once_before_any_twice() {
+fn retries_visit_each_endpoint_once_before_repeating() {
     for algorithm in ALGORITHMS {
         let world = World::new(&[1; 5]);
         let mut picker = Picker::new(algorithm, 3);
@@ -133,7 +133,7 @@ fn a_request_goes_to_each_endpoint_once_before_any_twice() {
 }
 
 #[test]
-fn a_retry_goes_back_to_the_only_reachable_endpoint_rather_than_to_an_unreachable_one() {
+fn retry_prefers_a_tried_reachable_endpoint_to_an_unreachable_one() {
     for algorithm in ALGORITHMS {
         let mut world = World::new(&[1; 3]);
         let gone = world.set.members()[2].endpoint.clone();
@@ -151,7 +151,7 @@ fn a_retry_goes_back_to_the_only_reachable_endpoint_rather_than_to_an_unreachabl
 }
 
 #[test]
-fn an_unreachable_endpoint_is_passed_over_while_another_is_reachable() {
+fn unreachable_endpoint_is_skipped_while_another_is_reachable() {
     for algorithm in ALGORITHMS {
         let world = World::new(&[1; 3]);
         let mut picker = Picker::new(algorithm, 3);
@@ -209,7 +209,7 @@ fn shares(algorithm: Algorithm, clients: usize, fails: &[End]) -> Vec<usize> {
 }
 
 #[test]
-fn a_fast_failure_does_not_attract() {
+fn fast_failures_do_not_attract_requests() {
     let refused = End::Refused { retry_after: None };
     for algorithm in
         [Algorithm::LeastLoad, Algorithm::RoundRobin, Algorithm::Random, Algorithm::PeakEwma]
@@ -222,13 +222,13 @@ fn a_fast_failure_does_not_attract() {
 }
 
 #[test]
-fn where_all_fail_alike_none_is_avoided() {
+fn equally_failing_endpoints_share_requests_evenly() {
     let even = shares(Algorithm::LeastLoad, 40, &[End::ServerError; 3]);
     assert!(even.iter().all(|&share| share > 6_000), "{even:?}");
 }
 
 #[test]
-fn a_key_that_failed_goes_elsewhere_and_always_to_the_same() {
+fn retried_key_goes_to_one_stable_fallback_endpoint() {
     for algorithm in [Algorithm::ConsistentHash, Algorithm::Maglev] {
         let world = World::new(&[1; 5]);
         let mut picker = Picker::new(algorithm, 3);
@@ -249,7 +249,7 @@ fn a_key_that_failed_goes_elsewhere_and_always_to_the_same() {
 }
 
 #[test]
-fn who_is_bound_to_an_endpoint_gets_that_one_or_none() {
+fn request_pinned_to_an_endpoint_gets_that_endpoint_or_none() {
     for algorithm in ALGORITHMS {
         let mut world = World::new(&[1, 1, 1]);
         let mut picker = Picker::new(algorithm, 3);
@@ -264,7 +264,7 @@ fn who_is_bound_to_an_endpoint_gets_that_one_or_none() {
 }
 
 #[test]
-fn of_many_the_better_of_two_different_ones_is_taken() {
+fn large_sets_pick_the_better_of_two_distinct_endpoints() {
     let world = World::new(&(0..100).map(|number| 1 + number % 3).collect::<Vec<_>>());
     let mut rng = Rng::new(5);
     for number in 0..300 {
@@ -290,7 +290,7 @@ fn of_many_the_better_of_two_different_ones_is_taken() {
 }
 
 #[test]
-fn a_draw_follows_the_weights_and_a_second_one_is_another() {
+fn random_draw_follows_weights_and_draws_two_distinct_endpoints() {
     let world = World::new(&[3, 0, 1]);
     let field = Field::new(&world.set.loads, Room::within(Cap::None), Bars::Nobody);
     let mut rng = Rng::new(9);
@@ -311,7 +311,7 @@ fn a_draw_follows_the_weights_and_a_second_one_is_another() {
 }
 
 #[test]
-fn least_load_lets_equals_take_turns() {
+fn least_load_rotates_among_equally_loaded_endpoints() {
     let world = World::new(&[1, 1, 1]);
     let mut picker = Picker::new(Algorithm::LeastLoad, 5);
     let turns = world.turns(&mut picker, 9);
@@ -332,7 +332,7 @@ fn least_load_fills_in_proportion_to_weights() {
 }
 
 #[test]
-fn least_load_keeps_to_weights_under_closed_load() {
+fn least_load_follows_weights_under_closed_loop_load() {
     let weights = [1, 2, 5];
     let world = World::new(&weights);
     let mut picker = Picker::new(Algorithm::LeastLoad, 11);
@@ -364,7 +364,7 @@ fn round_robin_spreads_a_heavy_endpoint_evenly() {
 }
 
 #[test]
-fn round_robin_gives_a_newcomer_its_share_and_no_burst() {
+fn round_robin_gives_a_new_endpoint_its_share_without_a_burst() {
     let mut world = World::new(&[1, 1, 1]);
     let mut picker = Picker::new(Algorithm::RoundRobin, 2);
     world.turns(&mut picker, 100);
@@ -377,7 +377,7 @@ fn round_robin_gives_a_newcomer_its_share_and_no_burst() {
 }
 
 #[test]
-fn round_robin_forgets_debts_that_the_new_weights_could_not_pay() {
+fn round_robin_discards_credits_larger_than_the_new_weights() {
     let mut world = World::new(&[1_000_000, 999_999]);
     let mut picker = Picker::new(Algorithm::RoundRobin, 2);
     world.turns(&mut picker, 1);
@@ -387,7 +387,7 @@ fn round_robin_forgets_debts_that_the_new_weights_could_not_pay() {
 }
 
 #[test]
-fn round_robin_does_not_make_up_for_what_a_full_endpoint_missed() {
+fn round_robin_does_not_compensate_a_formerly_full_endpoint() {
     let world = World::new(&[1, 1]);
     let mut picker = Picker::new(Algorithm::RoundRobin, 2);
     let full = world.set.members()[0].endpoint.clone();

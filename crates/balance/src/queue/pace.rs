@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn without_evidence_nothing_is_known() {
+    fn expected_wait_needs_sixteen_grants() {
         let (pace, now) = granted_every(MILLISECOND, 15);
         assert_eq!(pace.reading().wait(3, now), None);
         let (mut pace, now) = granted_every(MILLISECOND, 16);
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_seen_long_ago_is_forgotten() {
+    fn grant_rate_expires_after_ten_idle_seconds() {
         let (pace, now) = granted_every(MILLISECOND, 50);
         let begun_after = |idle| {
             let mut pace = pace;
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stall_counts_before_it_ends_as_it_will_when_it_has() {
+    fn ongoing_stall_raises_the_expected_wait_like_a_finished_one() {
         let (mut pace, now) = granted_every(MILLISECOND, 32);
         let late = now + 33 * MILLISECOND;
         let during = pace.reading().wait(9, late);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn time_that_runs_backwards_between_threads_does_no_harm() {
+    fn earlier_timestamps_from_other_threads_are_tolerated() {
         let (mut pace, now) = granted_every(MILLISECOND, 32);
         pace.granted(Time::ZERO);
         assert_eq!(pace.since, now);

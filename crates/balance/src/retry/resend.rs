@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_that_was_in_flight_is_resent_once_in_a_window() {
+    fn each_in_flight_request_is_resent_once_per_window() {
         let allowance = ResendAllowance::default();
         let at = |seconds| Time::ZERO + Duration::from_secs(seconds);
         let granted = |in_flight, now| (0..100).filter(|_| allowance.takes(in_flight, now)).count();

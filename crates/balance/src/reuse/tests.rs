@@ -166,7 +166,7 @@ fn no_post_is_lost_to_a_server_that_closes_within_the_usual_gaps() {
 }
 
 #[test]
-fn posts_reuse_connections_of_an_ordinary_server_after_a_second() {
+fn posts_reuse_connections_to_a_keep_alive_server_after_one_second() {
     for keep_alive in [5 * SECOND, 75 * SECOND] {
         let mut pool = Pool::new(Server::closing_after(keep_alive), 1);
         let gap = 5 * MILLISECOND..15 * MILLISECOND;
@@ -178,7 +178,7 @@ fn posts_reuse_connections_of_an_ordinary_server_after_a_second() {
 }
 
 #[test]
-fn one_replayable_reuse_is_proof_enough_for_posts() {
+fn one_successful_replayable_reuse_enables_reuse_for_posts() {
     let mut pool = Pool::new(Server::closing_after(5 * SECOND), 1);
     let gap = 10 * MILLISECOND..11 * MILLISECOND;
     pool.fresh_within(SECOND / 10, gap, true);
@@ -186,7 +186,7 @@ fn one_replayable_reuse_is_proof_enough_for_posts() {
 }
 
 #[test]
-fn a_restart_does_not_disable_reuse_for_good() {
+fn server_restart_disables_reuse_only_temporarily() {
     for replayable in [true, false] {
         let mut pool = Pool::new(Server::closing_after(5 * SECOND), 1);
         let gap = 5 * MILLISECOND..15 * MILLISECOND;
@@ -198,7 +198,7 @@ fn a_restart_does_not_disable_reuse_for_good() {
 }
 
 #[test]
-fn a_caller_that_looks_only_at_what_it_may_use_gets_reuse_back_too() {
+fn reuse_is_regained_by_trial_reuses() {
     let history = IdleHistory::default();
     history.found_closed(Duration::ZERO);
     let age = Duration::from_millis(10);

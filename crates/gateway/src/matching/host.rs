@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_has_one_normal_form() {
+    fn host_name_is_normalized() {
         let long = "a".repeat(MAX_BYTES + 1);
         for (written, normal) in [
             ("secure.example.com", "secure.example.com"),

@@ -61,21 +61,21 @@ fn a_prefix_is_matched_segment_by_segment() {
 }
 
 #[test]
-fn a_slash_at_the_end_of_a_prefix_means_nothing() {
+fn trailing_slash_of_a_prefix_is_ignored() {
     let table = table(&[anywhere(PathPattern::prefix("/foo/").unwrap())]);
     assert_eq!(find(&table, "a", "/foo"), Some(0));
     assert_eq!(find(&table, "a", "/foo/bar"), Some(0));
 }
 
 #[test]
-fn a_slash_at_the_end_of_an_exact_path_counts() {
+fn trailing_slash_of_an_exact_path_is_significant() {
     let table = table(&[anywhere(PathPattern::exact("/foo/").unwrap())]);
     assert_eq!(find(&table, "a", "/foo/"), Some(0));
     assert_eq!(find(&table, "a", "/foo"), None);
 }
 
 #[test]
-fn exact_goes_before_prefix_and_the_longest_prefix_before_the_others() {
+fn exact_path_precedes_prefix_and_longest_prefix_wins() {
     let rules = [
         PathPattern::prefix("/").unwrap(),
         PathPattern::prefix("/a").unwrap(),
@@ -109,7 +109,7 @@ fn a_host_without_a_matching_path_falls_back_to_less_specific_hosts() {
 }
 
 #[test]
-fn a_wildcard_is_not_the_name_it_is_below() {
+fn wildcard_host_does_not_match_its_parent_domain() {
     let table = table(&[on_host("*.example.com", "/")]);
     assert_eq!(find(&table, "example.com", "/"), None);
     assert_eq!(find(&table, "badexample.com", "/"), None);
@@ -117,7 +117,7 @@ fn a_wildcard_is_not_the_name_it_is_below() {
 }
 
 #[test]
-fn a_request_belongs_to_the_most_specific_listener_alone() {
+fn request_matches_only_the_most_specific_listener() {
     let listener = |hostname| HostPattern::parse(hostname).unwrap();
     let root = PathPattern::prefix("/").unwrap();
     let mut table = table(&[(HostPattern::Any, HostPattern::Any, root)]);
@@ -127,7 +127,7 @@ fn a_request_belongs_to_the_most_specific_listener_alone() {
 }
 
 #[test]
-fn a_host_longer_than_dns_allows_matches_only_what_asks_for_no_host() {
+fn host_longer_than_dns_allows_matches_only_rules_without_host() {
     let table =
         table(&[on_host("*.example.com", "/a"), anywhere(PathPattern::prefix("/").unwrap())]);
     let host = format!("{}.example.com", "a".repeat(300));
@@ -135,7 +135,7 @@ fn a_host_longer_than_dns_allows_matches_only_what_asks_for_no_host() {
 }
 
 #[test]
-fn ten_thousand_routes_cost_what_one_costs() {
+fn lookup_cost_is_independent_of_the_number_of_routes() {
     let wanted = [on_host("a.example.com", "/api/v1"), on_host("*.example.com", "/")];
     let mut many = wanted.to_vec();
     for n in 0..10_000 {
@@ -152,7 +152,7 @@ fn ten_thousand_routes_cost_what_one_costs() {
 }
 
 #[test]
-fn work_is_bounded_by_the_labels_and_segments_of_the_request() {
+fn lookup_work_is_bounded_for_long_hosts_and_paths() {
     let table =
         table(&[on_host("a.b.c", "/x/y"), on_host("*.b.c", "/x/z"), on_host("*.c", "/x/w")]);
     let (host, path) = (format!("{}a.b.c", "a.".repeat(120)), "/x".repeat(1000));
@@ -188,7 +188,7 @@ fn conditional(rules: &[Conditions]) -> RouteTable {
 }
 
 #[test]
-fn method_goes_before_headers_and_headers_before_query_and_age_decides_at_last() {
+fn method_precedes_headers_then_query_then_rule_age() {
     let table = conditional(&[
         conditions(None, &[], &[]),
         conditions(None, &[], &[("a", "1"), ("b", "2")]),
@@ -213,7 +213,7 @@ fn method_goes_before_headers_and_headers_before_query_and_age_decides_at_last()
 }
 
 #[test]
-fn what_matches_no_condition_falls_back_to_less_specific_paths() {
+fn request_failing_conditions_falls_back_to_less_specific_paths() {
     let (listener, hosts) = (HostPattern::Any, HostPattern::Any);
     let mut table = table(&[anywhere(PathPattern::prefix("/").unwrap())]);
     let path = PathPattern::exact("/a").unwrap();
@@ -252,7 +252,7 @@ fn regular_expressions_match_whole_paths_between_exact_and_prefix() {
 }
 
 #[test]
-fn a_query_is_decoded_before_it_is_compared() {
+fn query_parameters_are_decoded_before_comparison() {
     let value = |query: &[u8], name: &[u8]| query_value(query, name).map(|it| it.into_owned());
     assert_eq!(value(b"a=1&b=2", b"b"), Some(b"2".to_vec()));
     assert_eq!(value(b"a=1&a=2", b"a"), Some(b"1".to_vec()));
@@ -264,7 +264,7 @@ fn a_query_is_decoded_before_it_is_compared() {
 }
 
 #[test]
-fn an_explanation_names_the_first_reason_against_each_rule() {
+fn explanation_names_the_first_mismatch_of_each_rule() {
     let mut table = conditional(&[
         conditions(None, &[], &[]),
         conditions(Some("PUT"), &[], &[]),
@@ -363,7 +363,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn the_table_finds_what_a_scan_finds(
+    fn table_lookup_agrees_with_a_linear_scan(
         rules in prop::collection::vec(added(), 0..12), host in host(), path in path(),
     ) {
         let table = table(&rules);
@@ -378,7 +378,7 @@ proptest! {
     }
 
     #[test]
-    fn common_hosts_are_those_that_both_match(a in host_pattern(), b in host_pattern(), host in host()) {
+    fn host_pattern_intersection_matches_exactly_the_common_hosts(a in host_pattern(), b in host_pattern(), host in host()) {
         let path = || PathPattern::prefix("/").unwrap();
         let matches = |hosts: &HostPattern| {
             find(&table(&[(HostPattern::Any, hosts.clone(), path())]), &host, "/").is_some()
@@ -389,7 +389,7 @@ proptest! {
 }
 
 #[test]
-fn patterns_are_found_by_what_they_have_in_common() {
+fn host_patterns_are_found_by_overlap() {
     let all =
         ["", "*.com", "*.example.com", "example.com", "a.example.com", "*.a.example.com", "b.org"];
     let pattern = |text: &&str| match *text {

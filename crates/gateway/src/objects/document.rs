@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn documents_are_split_and_counted_as_yaml_counts_them() {
+    fn yaml_documents_are_split_with_their_line_numbers() {
         let lines = |text| documents(text).iter().map(|d| d.lines_before).collect::<Vec<_>>();
         assert_eq!(lines(""), [0_u64; 0]);
         assert_eq!(lines("# a comment\n"), [0_u64; 0]);

@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_read_as_gep_2257_says() {
+    fn durations_are_parsed_per_gep_2257() {
         let cases = [
             ("5s", Some(5_000)),
             ("100ms", Some(100)),
@@ -150,7 +150,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_duration_that_was_written_is_read_again(millis in 0..=86_400_000_u64) {
+        fn duration_round_trips_through_text(millis in 0..=86_400_000_u64) {
             let duration = Duration::from_millis(millis);
             prop_assert_eq!(Duration::parse(&duration.to_string()), Some(duration));
         }

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn operators_are_those_of_kubernetes() {
+    fn label_selector_operators_match_kubernetes() {
         let labels = |tier: &str| BTreeMap::from([("tier".to_owned(), tier.to_owned())]);
         let cases = [
             ("In", &["a", "b"][..], [true, false, false]),
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_plain_means_nobody() {
+    fn invalid_label_selector_matches_nothing() {
         for (operator, values, part) in [
             ("In", &[][..], "matchExpressions[0].values"),
             ("Exists", &["a"], "matchExpressions[0].values"),

@@ -497,13 +497,13 @@ status: {parents: []}
 ";
 
     #[test]
-    fn what_a_cluster_adds_is_accepted() {
+    fn fields_added_by_a_cluster_are_accepted() {
         let (objects, problems) = held(ROUTE);
         assert_eq!((objects.len(), problems), (1, vec![]));
     }
 
     #[test]
-    fn an_unknown_field_of_a_cluster_is_left_out() {
+    fn unknown_field_from_a_cluster_is_dropped_with_a_warning() {
         let newer = ROUTE.replace("name: all,", "name: all, patience: 7,");
         let (objects, problems) = held(&newer);
         let [problem] = &problems[..] else { panic!("{problems:?}") };
@@ -516,7 +516,7 @@ status: {parents: []}
     }
 
     #[test]
-    fn an_unknown_match_refuses_the_object() {
+    fn unknown_match_field_rejects_the_object() {
         let (objects, problems) = held(&ROUTE.replace("[{path:", "[{body: {size: 7}, path:"));
         assert_eq!(problems.len(), 1, "{problems:?}");
         let [Object::Refused(refused)] = &objects[..] else { panic!("{objects:?}") };
@@ -526,7 +526,7 @@ status: {parents: []}
     }
 
     #[test]
-    fn a_name_that_nothing_has_leads_nowhere() {
+    fn invalid_reference_name_from_a_cluster_is_accepted_and_rejected_from_a_file() {
         let odd = ROUTE.replace("name: edge", "name: No_Name");
         assert!(
             matches!(held(&odd), (objects, problems) if objects.len() == 1 && problems.is_empty())
@@ -535,7 +535,7 @@ status: {parents: []}
     }
 
     #[test]
-    fn new_fields_of_kubernetes_itself_are_not_worth_a_word() {
+    fn unknown_fields_of_core_kubernetes_kinds_are_ignored_silently() {
         let service = "
 apiVersion: v1
 kind: Service

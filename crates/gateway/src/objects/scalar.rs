@@ -254,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn formats_say_what_is_wrong() {
+    fn format_errors_name_the_violated_rule() {
         let cases = [
             ("positive-duration", "0s", "at least 1ms"),
             ("positive-duration", "25h", "at most 24h"),

@@ -99,7 +99,7 @@ stringData: {both: text}
 ";
 
     #[test]
-    fn plain_values_go_before_encoded_ones() {
+    fn string_data_takes_precedence_over_data() {
         let (objects, problems) = parse(SECRET, "secret.yaml");
         assert_eq!(problems, []);
         let [crate::Object::Secret(secret)] = &objects[..] else { panic!("{objects:?}") };
@@ -109,7 +109,7 @@ stringData: {both: text}
     }
 
     #[test]
-    fn no_message_shows_a_value() {
+    fn error_messages_contain_no_secret_values() {
         let cases = [
             ("data: {both: ZGF0YQ==", "data: {both: hunter2!"),
             ("data: {both: ZGF0YQ==", "data: {both: 73313"),

@@ -272,7 +272,7 @@ mod tests {
 
     /// The table of Gateway API's HTTPPathModifier; a translation cuts the `/` at the end of both.
     #[test]
-    fn a_prefix_is_replaced_as_gateway_api_says() {
+    fn path_prefix_is_replaced_per_gateway_api() {
         let cases = [
             ("/foo/bar", 4, "/xyz", "/xyz/bar"),
             ("/foo", 4, "/xyz", "/xyz"),
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_location_keeps_what_is_not_given() {
+    fn redirect_location_keeps_unspecified_parts() {
         let nothing =
             Redirect { status: 302, scheme: None, hostname: None, port: None, path: None };
         let asked = |port| Url {
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn an_origin_is_matched_as_a_whole() {
+    fn cors_origin_is_matched_as_a_whole() {
         let below = OriginPattern::Below { start: "https://".into(), end: ".example.com".into() };
         for origin in ["https://a.example.com", "https://a.b.example.com"] {
             assert!(below.matches(origin.as_bytes()), "{origin}");
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_takes_so_many_of_so_many() {
+    fn fraction_selects_numerator_of_denominator_requests() {
         let share = Share { numerator: 25, denominator: NonZeroU32::new(100).unwrap() };
         assert_eq!((0..1000).filter(|&random| share.takes(random)).count(), 250);
         assert!((0..10).all(|random| Share::ALL.takes(random)));

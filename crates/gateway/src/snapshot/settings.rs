@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_priority_is_a_number_or_as_rfc_9218_has_it() {
+    fn priority_header_is_a_number_or_an_rfc_9218_urgency() {
         let header = PriorityHeader { name: "priority".into(), values: Box::default() };
         for (value, expected) in [
             ("0", Some(0)),
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn named_values_are_the_only_ones() {
+    fn configured_priority_names_exclude_numbers() {
         let first = Priority::new(0).unwrap();
         let values = Box::new([("gold".into(), first)]);
         let header = PriorityHeader { name: "x-plan".into(), values };
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_goes_before_its_route() {
+    fn rule_priority_overrides_route_priority() {
         let [first, last] = [0, 7].map(|number| Priority::new(number).unwrap());
         let routes = Box::new([("shop/web/pay".into(), first), ("shop/web/".into(), last)]);
         let priorities = Priorities { header: None, routes, default: Priority::default() };

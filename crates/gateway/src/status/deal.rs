@@ -41,7 +41,7 @@ mod tests {
     use super::shares;
 
     #[test]
-    fn shares_are_told_for_people() {
+    fn slot_shares_are_described_in_plain_text() {
         let all = "4 requests at once at each endpoint";
         assert_eq!(shares(4, 1), format!("{all}, all of the one replica"));
         assert_eq!(shares(4, 2), format!("{all}, dealt over 2 replicas: 2 each"));

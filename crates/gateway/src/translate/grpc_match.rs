@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn methods_are_paths() {
+    fn grpc_method_matches_become_path_patterns() {
         use ValueMatchType::{Exact, RegularExpression};
         let paths = ["/shop.Cart/Add", "/shop.Cart/Clear", "/shop.Till/Add", "/shop.CartX/Add"];
         for (kind, service, method, expected) in [

@@ -166,7 +166,7 @@ spec: {ingressClassName: theirs, defaultBackend: {service: {name: web, port: {nu
 ";
 
     #[test]
-    fn an_ingress_is_served_where_its_class_is() {
+    fn ingress_is_served_by_the_gateway_of_its_class() {
         let (objects, problems) = crate::parse(OBJECTS, "cluster");
         assert_eq!(problems, []);
         let gateway = (NAMESPACE.to_owned(), "ours".to_owned());
@@ -181,7 +181,7 @@ spec: {ingressClassName: theirs, defaultBackend: {service: {name: web, port: {nu
     }
 
     #[test]
-    fn a_status_is_all_addresses() {
+    fn ingress_status_lists_all_addresses() {
         let addresses = ["192.0.2.7", "2001:db8::7"].map(|text| Place::Ip(text.parse().unwrap()));
         let places = [&addresses[..], &[Place::Name("lb.test".to_owned())]].concat();
         let expected =

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_claims_nothing() {
+    fn arp_probe_claims_no_address() {
         let frame = question("192.0.2.7".parse().unwrap(), MAC);
         assert_eq!(claimant(&frame, "192.0.2.7".parse().unwrap()), None);
         assert_eq!(hex(&frame[28..32]), "00000000");
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn who_claims_an_address_is_heard() {
+    fn arp_announcement_reveals_the_claimant() {
         let address = "192.0.2.7".parse().unwrap();
         for frame in announcement(IpAddr::V4(address), MAC) {
             assert_eq!(claimant(&frame, address), Some(MAC));
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv6_question_goes_to_those_whose_address_ends_like_it() {
+    fn ipv6_probe_goes_to_the_solicited_node_multicast_address() {
         let frame = question("2001:db8::a1:b2c3".parse().unwrap(), MAC);
         assert!(hex(&frame).starts_with("3333ffa1b2c3"));
         assert_eq!(hex(&frame[22..38]), "0".repeat(32));

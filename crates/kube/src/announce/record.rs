@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_those_of_objects() {
+    fn lease_names_are_valid_object_names() {
         assert_eq!(name("192.0.2.7".parse().unwrap()), "sheave-address-192.0.2.7");
         assert_eq!(
             name("2001:db8::".parse().unwrap()),
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_what_is_read() {
+    fn lease_record_round_trips() {
         let held = written("a", "n1", None, &Write::Hold);
         assert_eq!(said(&held).holder.as_deref(), Some("n1"));
         let wanted = written("a", "n2", Some(&held), &Write::Want);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_lease_is_no_news() {
+    fn older_lease_version_is_ignored() {
         let lease = |version: &str| {
             let mut lease = empty("a");
             lease.metadata.resource_version = Some(version.to_owned());

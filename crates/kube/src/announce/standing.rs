@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_more_endpoints_goes_first() {
+    fn node_with_more_endpoints_ranks_first() {
         let standing = standing([("n1", 1), ("n2", 3), ("n3", 2)]);
         let ranks = ["n1", "n2", "n3", "nobody"].map(|node| standing.rank(node, None));
         assert_eq!(ranks, [2, 0, 1, 3]);
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_nodes_have_one_rank() {
+    fn node_ranks_are_unique() {
         let standing = standing([("n1", 2), ("n2", 2), ("n3", 2)]);
         let mut ranks = ["n1", "n2", "n3"].map(|node| standing.rank(node, None));
         ranks.sort_unstable();
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_move_is_worth_it_for_more_than_twice_the_endpoints() {
+    fn move_requires_more_than_twice_the_endpoints() {
         let standing = standing([("n1", 2), ("n2", 4), ("n3", 5), ("n4", 0)]);
         assert!(!standing.is_worth("n1", "n2"));
         assert!(standing.is_worth("n1", "n3"));

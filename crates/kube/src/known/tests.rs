@@ -33,7 +33,7 @@ fn names(known: &Known) -> Vec<String> {
 }
 
 #[test]
-fn nothing_is_complete_before_every_kind_has_been_told() {
+fn store_is_complete_once_every_kind_is_listed() {
     let mut known = Known::new();
     for place in 0..KINDS.len() {
         assert!(!known.is_complete());
@@ -44,7 +44,7 @@ fn nothing_is_complete_before_every_kind_has_been_told() {
 }
 
 #[test]
-fn a_list_counts_once_it_is_whole() {
+fn list_takes_effect_when_complete() {
     let mut known = Known::new();
     list(&mut known, [service("a", 80), service("b", 80)]);
     known.take(place(), Event::Init);
@@ -56,7 +56,7 @@ fn a_list_counts_once_it_is_whole() {
 }
 
 #[test]
-fn a_list_that_says_the_same_changes_nothing() {
+fn identical_list_is_no_change() {
     let mut known = Known::new();
     assert!(list(&mut known, [service("a", 80)]).objects);
     assert_eq!(list(&mut known, [service("a", 80)]), Changes::default());
@@ -64,7 +64,7 @@ fn a_list_that_says_the_same_changes_nothing() {
 }
 
 #[test]
-fn a_status_alone_asks_for_nothing() {
+fn status_only_update_requests_no_translation() {
     let mut known = Known::new();
     list(&mut known, [service("a", 80)]);
     let mut with_status = service("a", 80);
@@ -78,7 +78,7 @@ fn a_status_alone_asks_for_nothing() {
 }
 
 #[test]
-fn addresses_that_a_status_says_are_asked_for() {
+fn changed_status_addresses_request_a_translation() {
     let mut known = Known::new();
     let mut change = |kind: &str, status: Value| {
         let spec = json!({ "gatewayClassName": "ours", "listeners": [] });
@@ -110,7 +110,7 @@ fn addresses_that_a_status_says_are_asked_for() {
 }
 
 #[test]
-fn a_list_tells_of_statuses_as_well() {
+fn list_reports_changed_statuses() {
     let mut known = Known::new();
     let mut with_status = service("a", 80);
     with_status.data["status"] = json!({"loadBalancer": {}});
@@ -121,7 +121,7 @@ fn a_list_tells_of_statuses_as_well() {
 }
 
 #[test]
-fn what_is_never_looked_at_is_no_change() {
+fn irrelevant_fields_and_annotations_are_no_change() {
     let mut known = Known::new();
     let mut change = |kind: &str, annotation: &str, data: Value| {
         let mut changed = object("a", data);
@@ -145,7 +145,7 @@ fn what_is_never_looked_at_is_no_change() {
 }
 
 #[test]
-fn what_is_wrong_is_left_out_and_told() {
+fn invalid_object_is_left_out_and_reported() {
     let mut known = Known::new();
     list(&mut known, [service("a", 80), object("bad", json!({"spec": {"ports": 80}}))]);
     let (objects, problems) = known.contents();
@@ -156,7 +156,7 @@ fn what_is_wrong_is_left_out_and_told() {
 }
 
 #[test]
-fn a_kind_that_is_absent_at_first_has_no_objects_and_later_keeps_them() {
+fn kind_absent_at_start_is_empty_and_later_absence_keeps_objects() {
     let mut known = Known::new();
     known.is_absent(place());
     assert!(known.kinds[place()].is_complete);
@@ -167,7 +167,7 @@ fn a_kind_that_is_absent_at_first_has_no_objects_and_later_keeps_them() {
 }
 
 #[test]
-fn endpoints_take_the_short_way() {
+fn endpoint_slice_change_takes_the_fast_path() {
     let mut known = Known::new();
     let slices = Kind::place("EndpointSlice").unwrap();
     let mut slice = object("a-1", json!({"addressType": "IPv4", "endpoints": [], "ports": []}));
@@ -181,7 +181,7 @@ fn endpoints_take_the_short_way() {
 }
 
 #[test]
-fn a_name_in_dns_is_no_endpoint_of_a_cluster() {
+fn external_name_service_is_rejected() {
     let mut known = Known::new();
     let spec = json!({"type": "ExternalName", "externalName": "kubernetes.default.svc", "ports": [{"port": 443}]});
     list(&mut known, [object("elsewhere", json!({ "spec": spec }))]);

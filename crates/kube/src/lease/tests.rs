@@ -28,7 +28,7 @@ async fn until_held_by(server: &ApiServer, name: &str) -> Duration {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_leaves_gives_the_lease_back_and_does_not_take_it_again() {
+async fn resigning_leader_releases_the_lease_for_good() {
     let server = ApiServer::default();
     let mut first = join(&server, "first");
     until_held_by(&server, "first").await;
@@ -39,7 +39,7 @@ async fn who_leaves_gives_the_lease_back_and_does_not_take_it_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_replica_need_not_wait_for_the_end_of_a_lease_that_was_given_back() {
+async fn another_replica_takes_a_released_lease_at_once() {
     let server = ApiServer::default();
     let mut first = join(&server, "first");
     until_held_by(&server, "first").await;
@@ -49,7 +49,7 @@ async fn another_replica_need_not_wait_for_the_end_of_a_lease_that_was_given_bac
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_api_server_that_does_not_answer_keeps_nobody() {
+async fn resign_is_bounded_if_the_api_server_does_not_answer() {
     let server = ApiServer::default();
     let mut first = join(&server, "first");
     until_held_by(&server, "first").await;

@@ -63,7 +63,7 @@ async fn until_said(server: &ApiServer, name: &str, message: &str) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_write_that_is_never_answered_is_in_nobodys_way() {
+async fn hanging_status_write_does_not_block_other_writes() {
     let server = ApiServer::default();
     server.ignore("a");
     let objects = lead(&server, &["a", "b"]).await;
@@ -75,7 +75,7 @@ async fn a_write_that_is_never_answered_is_in_nobodys_way() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_refused_is_tried_less_and_less_often_until_it_changes() {
+async fn rejected_status_write_backs_off_until_the_object_changes() {
     let server = ApiServer::default();
     server.refuse("a", StatusCode::UNPROCESSABLE_ENTITY);
     let objects = lead(&server, &["a", "b"]).await;
@@ -110,7 +110,7 @@ fn tell(known: &mut Known, kind: &str, object: Value) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_written_once_the_lease_has_gone() {
+async fn no_status_is_written_after_the_lease_expires() {
     let names: Vec<_> = (0..3 * AT_ONCE).map(|index| format!("gateway-{index:02}")).collect();
     let names: Vec<_> = names.iter().map(String::as_str).collect();
     let mut known = Known::new();
@@ -124,7 +124,7 @@ async fn nothing_is_written_once_the_lease_has_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_said_is_said_again_once_it_or_the_object_has_changed() {
+async fn status_is_rewritten_when_it_or_the_object_changes() {
     let server = ApiServer::default();
     let objects = lead(&server, &["a", "b"]).await;
     for message in ["first", "second", "first"] {
@@ -165,7 +165,7 @@ async fn ingress_left_to_others(manager: &str) -> (Vec<String>, Option<Value>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_addresses_of_an_ingress_that_is_no_longer_ours_are_withdrawn() {
+async fn addresses_of_an_unmanaged_ingress_are_withdrawn() {
     let (writes, status) = ingress_left_to_others(WRITER).await;
     assert_eq!((writes, status), (vec!["web".to_owned()], Some(Value::Null)));
     let (writes, status) = ingress_left_to_others("another-controller").await;

@@ -38,17 +38,17 @@ async fn check(server: ApiServer) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn objects_are_streamed() {
+async fn watch_works_with_streaming_lists() {
     check(ApiServer::default()).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_api_server_that_streams_no_lists_is_asked_for_lists() {
+async fn watch_works_without_streaming_lists() {
     check(ApiServer::without_streaming_lists()).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn statuses_that_were_given_before_wake_nobody() {
+async fn unchanged_statuses_notify_no_subscriber() {
     let objects = watch(&ApiServer::default());
     let mut published = objects.statuses.subscribe();
     let mut publish = |statuses: &Statuses| {

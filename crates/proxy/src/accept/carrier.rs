@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ages_differ_by_a_tenth_at_most() {
+    fn connection_age_jitter_is_ten_percent() {
         let mut rng = Rng::new(1);
         let ages: Vec<_> = (0..1000).map(|_| jitter(Duration::from_secs(100), &mut rng)).collect();
         let (least, most) = (ages.iter().min().unwrap(), ages.iter().max().unwrap());
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_16_bytes_in_base64() {
+    fn websocket_key_is_16_bytes_in_base64() {
         let mut rng = Rng::new(1);
         for _ in 0..100 {
             let key = String::from_utf8(websocket_key(&mut rng).to_vec()).unwrap();

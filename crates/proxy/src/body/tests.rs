@@ -157,7 +157,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_comes_out_is_what_went_in(carriage in carriages()) {
+    fn body_arrives_unchanged_in_any_framing(carriage in carriages()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let arrived = runtime.block_on(carry(&carriage)).unwrap();
         for body_again in arrived {
@@ -167,7 +167,7 @@ proptest! {
 }
 
 #[test]
-fn more_than_is_allowed_is_refused() {
+fn body_over_the_limit_is_rejected() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let result = runtime.block_on(async {
         let (mut sender, mut source) = pair().await;
@@ -184,7 +184,7 @@ fn more_than_is_allowed_is_refused() {
 }
 
 #[test]
-fn a_body_that_ends_early_is_noticed() {
+fn truncated_body_is_detected() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     for (framing, wire) in [(Framing::Length(6), "hello"), (Framing::Chunked, "5\r\nhello\r\n")] {
         let result = runtime.block_on(async {

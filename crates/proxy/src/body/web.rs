@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_ends_with_a_frame_of_trailers() {
+    fn grpc_web_response_ends_with_a_trailers_frame() {
         for framing in [Framing::Chunked, Framing::UntilClose] {
             let arrived = translated(
                 b"message",
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_read_whatever_delimits_it() {
+    fn grpc_web_text_is_decoded_in_any_framing() {
         let text = b"bWVzc2FnZQ==bQ==";
         let chunked = b"5\r\nbWVzc\r\nb\r\n2FnZQ==bQ==\r\n0\r\n\r\n";
         let length = Framing::Length(text.len() as u64);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_stops_the_body() {
+    fn invalid_grpc_web_text_stops_the_body() {
         for wire in ["bWV", "!"] {
             let framings = (Framing::Length(wire.len() as u64), Framing::UntilClose);
             let stopped = translated(wire.as_bytes(), framings, Translation::from_text());

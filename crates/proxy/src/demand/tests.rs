@@ -24,7 +24,7 @@ fn shed(backend: &Backend) -> f64 {
 }
 
 #[test]
-fn a_connection_takes_back_what_it_asks_for_again_and_no_other_does() {
+fn retry_on_the_same_connection_withdraws_its_rejected_demand() {
     let (web, api) = (backend("web"), backend("api"));
     let (mut client, mut other) = (Refused::default(), Refused::default());
     client.refuse(&web, 0, second(10));
@@ -43,7 +43,7 @@ fn a_connection_takes_back_what_it_asks_for_again_and_no_other_does() {
 }
 
 #[test]
-fn what_a_connection_cannot_remember_counts_in_full() {
+fn rejections_beyond_the_remembered_ones_count_in_full() {
     let web = backend("web");
     let mut client = Refused::default();
     for _ in 0..REMEMBERED + 5 {
@@ -56,7 +56,7 @@ fn what_a_connection_cannot_remember_counts_in_full() {
 }
 
 #[test]
-fn the_service_time_is_what_refused_requests_count_for() {
+fn rejected_requests_count_for_the_service_time() {
     let web = backend("web");
     let now = clock::now();
     let before = Time::from_nanos(now.as_nanos() - 340_000_000);
@@ -68,7 +68,7 @@ fn the_service_time_is_what_refused_requests_count_for() {
 }
 
 #[test]
-fn a_rise_is_told_to_all_who_expect_it_and_only_then() {
+fn demand_rise_notifies_all_subscribers_once_if_expected() {
     let account = Account::new(1);
     let (mut one, mut other) = (account.rises(), account.rises());
     account.rise();
@@ -83,7 +83,7 @@ fn a_rise_is_told_to_all_who_expect_it_and_only_then() {
 }
 
 #[test]
-fn workers_that_write_hold_up_nobody_who_reads() {
+fn readers_make_progress_while_workers_write() {
     const REQUESTS: u64 = 200_000;
     let account = Account::new(2);
     thread::scope(|scope| {

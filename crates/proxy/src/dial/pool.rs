@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_a_connection_that_is_http_and_empty_returns_to_the_pool() {
+    async fn only_a_clean_http_connection_returns_to_the_pool() {
         let response = |status| ResponseHead { status, keep_alive: true, ..ResponseHead::new() };
         let framed = |framing| ResponseHead { framing, ..response(200) };
         let closing = ResponseHead { keep_alive: false, ..response(200) };

@@ -40,12 +40,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_answered_as_rfc_6455_shows() {
+    fn websocket_accept_matches_the_rfc_6455_example() {
         assert_eq!(answer(b"dGhlIHNhbXBsZSBub25jZQ=="), "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
     }
 
     #[test]
-    fn only_consent_is_answered() {
+    fn websocket_accept_is_added_only_to_an_accepted_upgrade() {
         let (mut request, mut response) = (RequestHead::new(), ResponseHead::new());
         request.fields.append("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==");
         answer_key(&request, &mut response);

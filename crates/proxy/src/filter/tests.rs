@@ -82,7 +82,7 @@ fn fields_are_removed_then_set_then_added() {
 }
 
 #[test]
-fn what_frames_a_message_no_filter_changes() {
+fn filters_cannot_change_framing_fields() {
     let framing = [
         ("content-length", "0"),
         ("transfer-encoding", "chunked"),
@@ -103,7 +103,7 @@ fn what_frames_a_message_no_filter_changes() {
 }
 
 #[test]
-fn the_targets_filters_come_after_the_rules() {
+fn target_filters_apply_after_rule_filters() {
     let with = |value| Filters {
         request_headers: edits(&[("a", value)], &[], &[]),
         rewrite: Some(Rewrite { hostname: Some(value.into()), path: None }),
@@ -129,7 +129,7 @@ fn path_rewrite(path: PathRewrite) -> Filters {
 
 /// The table of Gateway API's ReplacePrefixMatch: prefix, replacement, path, result.
 #[test]
-fn prefixes_are_replaced_as_gateway_api_says() {
+fn path_prefixes_are_replaced_per_gateway_api() {
     for (prefix, replacement, path, result) in [
         ("/foo", "/xyz", "/foo/bar", "/xyz/bar"),
         ("/foo", "/xyz/", "/foo/bar", "/xyz/bar"),
@@ -164,7 +164,7 @@ fn get(path: &str, query: &str) -> String {
 }
 
 #[test]
-fn a_whole_path_is_replaced_and_the_query_stays() {
+fn full_path_rewrite_keeps_the_query() {
     let filters = || path_rewrite(PathRewrite::Full("/new".into()));
     for (line, sent) in [
         ("GET /old/path?q=1", "GET /new?q=1"),
@@ -178,7 +178,7 @@ fn a_whole_path_is_replaced_and_the_query_stays() {
 }
 
 #[test]
-fn a_host_is_replaced_with_its_port() {
+fn host_rewrite_replaces_the_port_too() {
     let rewrite = Some(Rewrite { hostname: Some("inner.test".into()), path: None });
     let sent =
         changed(Filters { rewrite, ..Filters::default() }, "GET /a HTTP/1.1\r\nHost: x:81\r\n\r\n");
@@ -197,7 +197,7 @@ fn location(redirect: Redirect, head: &str) -> String {
 }
 
 #[test]
-fn a_redirect_says_where_to() {
+fn redirect_location_is_built_from_request_and_filter() {
     let (https, http) = (Some(Scheme::Https), Some(Scheme::Http));
     let prefix = Some(PathRewrite::Prefix { length: 2, replacement: "/b".into() });
     let full = Some(PathRewrite::Full("/full".into()));
@@ -219,7 +219,7 @@ fn a_redirect_says_where_to() {
 }
 
 #[test]
-fn without_a_host_there_is_nowhere_to_go() {
+fn redirect_without_a_host_is_a_bad_request() {
     let head = "GET /a HTTP/1.0\r\n\r\n";
     let filters = Filters { redirect: Some(redirect()), ..Filters::default() };
     assert!(matches!(answered(filters, head), Err(Failure::BadRequest(_))));
@@ -254,7 +254,7 @@ fn preflight(cors: Cors, origin: &str) -> String {
 }
 
 #[test]
-fn preflights_are_answered() {
+fn cors_preflights_are_answered() {
     let vary = "Vary: Origin, Access-Control-Request-Method, Access-Control-Request-Headers\r\n";
     for (cors, origin, expected) in [
         (
@@ -289,7 +289,7 @@ fn preflights_are_answered() {
 }
 
 #[test]
-fn what_is_no_preflight_is_not_answered() {
+fn requests_that_are_no_preflight_are_not_answered() {
     let filters = || Filters { cors: Some(cors()), ..Filters::default() };
     for head in [
         "OPTIONS / HTTP/1.1\r\nHost: x\r\nOrigin: https://a.test\r\n\r\n",
@@ -301,7 +301,7 @@ fn what_is_no_preflight_is_not_answered() {
 }
 
 #[test]
-fn the_route_says_who_may_read_and_not_the_endpoint() {
+fn route_cors_policy_overrides_endpoint_cors_fields() {
     let shown = |cors: Cors, origin: &str| {
         let mut request =
             request(&format!("GET / HTTP/1.1\r\nHost: x\r\nOrigin: {origin}\r\n\r\n"));
@@ -360,7 +360,7 @@ fn a_path() -> impl Strategy<Value = String> {
 proptest! {
     /// Whatever filters do, one request stays one request: of the same framing, and for what the filters say.
     #[test]
-    fn a_changed_request_is_one_request(
+    fn filtered_request_stays_exactly_one_request(
         set in some_fields(),
         add in some_fields(),
         remove in prop::collection::vec(a_name(), 0..4),

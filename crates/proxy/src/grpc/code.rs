@@ -168,7 +168,7 @@ mod tests {
     use crate::head::Fields;
 
     #[test]
-    fn codes_are_read_by_their_number() {
+    fn grpc_status_codes_are_parsed_by_number() {
         let mut words = HashSet::new();
         for (number, code) in Code::ALL.into_iter().enumerate() {
             assert_eq!(usize::from(code.number()), number);
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_says_how_its_endpoint_is() {
+    fn grpc_status_maps_to_a_health_signal() {
         let status = |code: &str, pushback: Option<&str>| {
             let mut fields = Fields::new();
             fields.append("grpc-status", code);

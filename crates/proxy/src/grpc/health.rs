@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_is_asked_whether_it_serves() {
+    fn grpc_health_check_responses_are_classified() {
         assert_eq!(check("0", Some(b"\x08\x01")), Health::Serving);
         assert_eq!(check("0", Some(b"\x08\x02")), Health::NotServing);
         assert_eq!(check("12", None), Health::Unimplemented);
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn who_speaks_another_protocol_does_not_serve() {
+    fn non_http2_response_fails_the_grpc_health_check() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let health = runtime.block_on(async {
             let (near, mut far) = duplex(64 * 1024);

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_question_names_the_service() {
+    fn health_check_request_names_the_service() {
         assert_eq!(question(""), b"");
         assert_eq!(question("a.B"), b"\x0a\x03a.B");
         let long = "x".repeat(200);
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn the_answer_is_the_first_field() {
+    fn health_check_response_is_read_from_the_first_field() {
         for (message, health) in [
             (&b"\x08\x01"[..], Health::Serving),
             (b"\x08\x02", Health::NotServing),
@@ -136,7 +136,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+        fn arbitrary_health_response_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
             let _any = answer(&framed(&bytes));
             let _other = answer(&bytes);
         }

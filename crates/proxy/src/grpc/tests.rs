@@ -24,7 +24,7 @@ fn text<'f>(fields: &'f Fields, name: &str) -> Option<&'f str> {
 }
 
 #[test]
-fn a_call_is_known_by_its_content_type() {
+fn grpc_call_is_detected_by_its_content_type() {
     for (content_type, dialect) in [
         ("application/grpc", Dialect::Grpc),
         ("Application/GRPC+proto", Dialect::Grpc),
@@ -44,7 +44,7 @@ fn a_call_is_known_by_its_content_type() {
 }
 
 #[test]
-fn an_endpoint_hears_how_long_is_left() {
+fn grpc_timeout_is_reduced_by_the_elapsed_time() {
     let left = |timeout: &str, waited: Duration| {
         let mut exchange = exchange("application/grpc");
         exchange.request.fields.append("grpc-timeout", timeout);
@@ -64,7 +64,7 @@ fn an_endpoint_hears_how_long_is_left() {
 }
 
 #[test]
-fn a_refusal_is_a_status_in_a_head() {
+fn refused_call_gets_a_trailers_only_response() {
     let refusal = |content_type: &str, failure: Failure, pushback: Option<Duration>| {
         let mut response = ResponseHead::new();
         call(content_type).unwrap().refuse(failure, pushback, &mut response);
@@ -83,7 +83,7 @@ fn a_refusal_is_a_status_in_a_head() {
 }
 
 #[test]
-fn each_failure_has_a_code() {
+fn every_failure_maps_to_a_grpc_status_code() {
     for (failure, code) in [
         (Failure::NoRoute, Code::Unimplemented),
         (Failure::Unresolved, Code::Unavailable),
@@ -107,7 +107,7 @@ fn each_failure_has_a_code() {
 }
 
 #[test]
-fn a_call_ends_as_its_status_says() {
+fn call_outcome_follows_its_grpc_status() {
     let concluded = |status: u16, head: Option<&str>| {
         let mut exchange = exchange("application/grpc");
         exchange.response.status = status;
@@ -126,7 +126,7 @@ fn a_call_ends_as_its_status_says() {
 }
 
 #[test]
-fn a_call_of_which_only_the_head_came_has_ended() {
+fn trailers_only_response_ends_the_call() {
     let mut exchange = exchange("application/grpc");
     exchange.response.fields.append("grpc-status", "14");
     exchange.response.framing = Framing::None;
@@ -138,7 +138,7 @@ fn a_call_of_which_only_the_head_came_has_ended() {
 }
 
 #[test]
-fn heads_of_the_web_become_those_of_grpc_and_back() {
+fn grpc_web_heads_translate_to_grpc_and_back() {
     let mut exchange = exchange("application/grpc-web-text+proto");
     let call = exchange.call.unwrap();
     exchange.request.framing = Framing::Length(8);
@@ -166,7 +166,7 @@ fn heads_of_the_web_become_those_of_grpc_and_back() {
 }
 
 #[test]
-fn no_length_is_added_to_a_head_that_nothing_follows() {
+fn trailers_only_response_gets_no_content_length() {
     let call = call("application/grpc").unwrap();
     for (client, framing) in
         [(Version::Http2, Framing::None), (Version::Http11, Framing::Length(0))]
@@ -179,7 +179,7 @@ fn no_length_is_added_to_a_head_that_nothing_follows() {
 }
 
 #[test]
-fn heads_of_grpc_stay_as_they_are() {
+fn grpc_heads_are_unchanged() {
     let mut exchange = exchange("application/grpc+proto");
     let call = exchange.call.unwrap();
     exchange.request.framing = Framing::Length(8);

@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn timeouts_are_read_in_every_unit() {
+    fn grpc_timeout_is_parsed_in_every_unit() {
         let read = |text: &str| parse(text.as_bytes());
         assert_eq!(read("1H"), Some(Duration::from_secs(3600)));
         assert_eq!(read("2M"), Some(Duration::from_secs(120)));
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_never_nothing() {
+    fn written_grpc_timeout_is_never_zero() {
         assert_eq!(write(Duration::ZERO), "1n");
         assert_eq!(write(Duration::from_millis(300)), "300000u");
         assert_eq!(write(Duration::MAX), "99999999H");
@@ -66,7 +66,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_again_and_is_hardly_less(nanoseconds in 1..=u64::MAX) {
+        fn grpc_timeout_round_trips_with_little_loss(nanoseconds in 1..=u64::MAX) {
             let again = parse(write(Duration::from_nanos(nanoseconds)).as_bytes()).unwrap();
             let again = u64::try_from(again.as_nanos()).unwrap();
             prop_assert!(again <= nanoseconds);
@@ -74,7 +74,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..12)) {
+        fn arbitrary_bytes_parse_to_a_valid_timeout_or_none(bytes in prop::collection::vec(any::<u8>(), 0..12)) {
             if let Some(timeout) = parse(&bytes) {
                 prop_assert!(parse(write(timeout).as_bytes()).is_some());
             }

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn base64_is_that_of_rfc_4648() {
+    fn base64_matches_the_rfc_4648_examples() {
         for (bytes, text) in [
             ("", ""),
             ("f", "Zg=="),
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_base64_is_refused() {
+    fn invalid_base64_is_rejected() {
         for text in ["Zg=", "Zg", "Z", "Z===", "====", "Zm9v!mFy", "Z=9v", "Zm9v=Zm9", "Zm\u{e4}v"]
         {
             assert_eq!(decoded([text.as_bytes()].into_iter()), Err(NotBase64), "{text}");
@@ -174,7 +174,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn text_is_read_however_it_was_cut(
+        fn base64_text_is_decoded_across_chunk_boundaries(
             pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..50), 0..8),
             cut in 1..7usize,
         ) {
@@ -184,7 +184,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+        fn arbitrary_bytes_never_panic_the_base64_decoder(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
             let _either = decoded(bytes.chunks(3));
         }
     }

@@ -340,7 +340,7 @@ mod tests {
     const LIMITS: HeadLimits = HeadLimits { head_bytes: 300, fields: 5, target_bytes: 40 };
 
     #[test]
-    fn a_request_is_told_by_its_parts() {
+    fn request_head_is_parsed_into_its_parts() {
         let mut head = RequestHead::new();
         let bytes =
             b"PATCH http://[::1]:8080/a/b?c HTTP/1.1\r\nHost: x\r\nTE: trailers\r\n\r\nbody";
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_a_request_is_left_for_the_next() {
+    fn reused_request_head_keeps_nothing_of_the_previous_request() {
         let mut head = RequestHead::new();
         let first =
             b"POST /a HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n";
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn why_a_request_is_refused_is_told_exactly() {
+    fn bad_request_errors_name_the_exact_cause() {
         let why = |bytes: &[u8]| request(bytes, &LIMITS, &mut RequestHead::new()).unwrap_err();
         let long = [b"GET /".as_slice(), &[b'a'; 300]].concat();
         assert_eq!(why(&long), BadRequest::TargetTooLong);
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_keeps_its_phrase() {
+    fn response_reason_phrase_is_kept() {
         let mut head = ResponseHead::new();
         response(b"HTTP/1.1 200 Fine\r\n\r\n", &LIMITS, Method::Get, &mut head).unwrap();
         assert_eq!(head.reason(), b"Fine");

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn framing_and_connection_are_written_anew() {
+    fn framing_and_connection_fields_are_regenerated() {
         assert_eq!(
             response(200, Framing::Chunked, Version::Http11, true),
             "HTTP/1.1 200 OK\r\nTrailer: Y\r\nServer: a\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_is_absent_has_its_length() {
+    fn response_without_a_body_keeps_its_content_length() {
         assert_eq!(
             response(304, Framing::None, Version::Http11, true),
             "HTTP/1.1 304 Not Modified\r\nServer: a\r\nContent-Length: 7\r\n\r\n"
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn switching_protocols_names_the_protocol() {
+    fn switching_protocols_response_names_the_upgrade_protocol() {
         let mut head = ResponseHead::new();
         head.status = 101;
         head.fields.append("upgrade", "websocket");

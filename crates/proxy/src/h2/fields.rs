@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn trailers_come_back_as_they_went_but_for_what_heads_say() {
+    fn trailers_round_trip_without_head_only_fields() {
         let mut fields = Fields::new();
         for (name, value) in [("Grpc-Status", "0"), ("Via", "1.1 a"), ("grpc-message", "")] {
             fields.append(name, value);

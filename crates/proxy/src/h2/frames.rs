@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_told_apart_however_they_come() {
+    fn frames_are_split_across_read_boundaries() {
         let bytes = [vec![7; 24], frame(1, 1, 20), frame(0, 1, 0), frame(3, 5, 4)].concat();
         for piece in [1, 2, 7, 100] {
             let mut walk = Walk::new(24);
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn short_frames_of_many_messages_are_read_little_by_little() {
+    fn many_short_frames_are_read_in_small_portions() {
         let bytes = [1; 3 * SIP];
         let mut pace = Pace::default();
         assert_eq!(read(pace, &bytes), (3 * SIP, false));

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn who_began_a_portion_first_ends_it_first() {
+    fn responses_finish_their_portions_in_start_order() {
         let (turns, [mut one, mut other]) = long_responses();
         assert!(one.hands_over(PORTION / 2));
         assert!(other.hands_over(PORTION / 2));
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn who_begins_goes_before_those_that_go_on() {
+    fn new_responses_precede_continuing_ones() {
         let (turns, [mut long, mut longer]) = long_responses();
         assert!(long.hands_over(PORTION));
         assert!(!longer.hands_over(1));
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn who_begins_takes_no_more_than_others_may_wait_for() {
+    fn first_portion_of_a_new_response_is_small() {
         let (turns, [mut first, mut other]) = responses();
         assert_eq!(first.turn.poll(&Context::from_waker(Waker::noop())), Poll::Ready(usize::MAX));
         assert!(first.hands_over(PORTION) && !other.hands_over(1) && !first.hands_over(1));
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_of_frames_are_waited_for_like_what_they_carry() {
+    fn frame_headers_count_as_unwritten_bytes() {
         let (turns, [mut one, mut other]) = responses();
         assert!(one.hands_over(PORTION));
         turns.written(Some(PORTION / FRAME * FRAME_HEADER));
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_who_does_not_go_on() {
+    fn dropped_or_passing_responses_hand_over_their_place() {
         let (turns, [mut first, mut passing, mut leaving, mut last]) = responses();
         assert!(first.hands_over(PORTION));
         for waiting in [&mut passing, &mut leaving, &mut last] {
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_will_not_be_written_is_waited_for_no_longer_than_the_rest() {
+    fn discarded_bytes_do_not_block_other_responses() {
         let (turns, [mut reset, mut other]) = responses();
         assert!(reset.hands_over(PORTION));
         assert!(!other.hands_over(1));

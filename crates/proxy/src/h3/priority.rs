@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn priorities_are_read_as_far_as_they_make_sense() {
+    fn invalid_priority_parameters_are_ignored() {
         let cases = [
             ("", 3, false),
             ("u=0", 0, false),
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn the_urgent_goes_first() {
+    fn priority_rank_orders_by_urgency() {
         let ranks = ["u=0", "u=2", "u=2, i", "", "i", "u=7", "u=7, i"]
             .map(|value| Priority::parse(value.as_bytes()).rank());
         assert!(ranks.is_sorted_by(|before, after| before > after), "{ranks:?}");

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_are_read() {
+    fn settings_payload_is_parsed() {
         let read = |payload: &[u8]| Settings::read(payload);
         let (without, with) =
             (Settings { connect_protocol: false }, Settings { connect_protocol: true });

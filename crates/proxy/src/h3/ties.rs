@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_word_on_a_stream_counts_once() {
+    fn latest_priority_update_of_a_stream_is_taken_once() {
         let ties = Ties::new();
         ties.prioritise(4, priority("u=1"));
         ties.prioritise(0, priority("u=2"));
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn words_on_streams_that_never_come_are_forgotten() {
+    fn priority_updates_of_unopened_streams_are_bounded() {
         let ties = Ties::new();
         for id in 0..1000 {
             ties.prioritise(4 * id, priority("u=1"));
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_are_not_served_are_woken() {
+    fn goaway_wakes_only_unprocessed_requests() {
         let ties = Ties::new();
         for id in [0, 4, 8] {
             ties.wait(id, Waker::noop());
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_fault_is_told() {
+    fn first_connection_error_is_reported() {
         let ties = Ties::new();
         assert_eq!(ties.fault(Waker::noop()), None);
         ties.offend(Code::FRAME_ERROR);

@@ -53,7 +53,7 @@ mod tests {
 
     /// RFC 9000 §A.1.
     #[test]
-    fn the_examples_are_read() {
+    fn varint_matches_the_rfc_9000_examples() {
         let cases: &[(&[u8], u64)] = &[
             (&[0xc2, 0x19, 0x7c, 0x5e, 0xff, 0x14, 0xe8, 0x8c], 151_288_809_941_952_652),
             (&[0x9d, 0x7f, 0x3e, 0x7d], 494_878_333),
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_take_as_few_bytes_as_they_can_and_come_back() {
+    fn varint_uses_the_shortest_encoding_and_round_trips() {
         let steps = [(0, 1), (63, 1), (64, 2), (16_383, 2), (16_384, 4), (1 << 30, 8), (MAX, 8)];
         for (number, len) in steps {
             let mut out = Vec::new();

@@ -39,7 +39,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_lasts_as_long_as_is_said() {
+    fn set_cookie_carries_the_max_age() {
         assert_eq!(set("a", "1", None), "a=1; Path=/; HttpOnly; SameSite=Lax");
         let hour = Some(Duration::from_secs(3600));
         assert_eq!(set("a", "1", hour), "a=1; Path=/; Max-Age=3600; HttpOnly; SameSite=Lax");

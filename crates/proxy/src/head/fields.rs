@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ready_line_is_a_field_like_any_other() {
+    fn prebuilt_field_line_equals_an_added_field() {
         let mut fields = Fields::new();
         fields.add(Name::Via, "1.1 a");
         fields.add_ready(&Line::new(Name::XForwardedFor, "192.0.2.7"));
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn connection_removes_what_it_names_but_nothing_special() {
+    fn connection_options_remove_named_fields_except_protected_ones() {
         let mut fields = fields();
         fields.append("Connection", "x, via");
         fields.append("connection", ",Y ,");

@@ -68,7 +68,7 @@ mod tests {
     const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
     #[test]
-    fn only_a_sampled_trace_is_an_example() {
+    fn only_sampled_traces_become_exemplars() {
         let trace = |text: &str| sampled_trace(text.as_bytes()).map(str::to_owned);
         let good = format!("00-{TRACE}-00f067aa0ba902b7-01");
         assert_eq!(trace(&good).as_deref(), Some(TRACE));
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_of_each_bucket_is_shown() {
+    fn latest_exemplar_of_each_bucket_is_exposed() {
         let (one, other) = (Exemplars::default(), Exemplars::default());
         let at = |second| SystemTime::UNIX_EPOCH + Duration::from_secs(second);
         one.keep(1, "old", 0.5, at(1));

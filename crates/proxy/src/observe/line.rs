@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_json() {
+    fn access_log_line_is_valid_json() {
         let line = written(|line| {
             line.plain("address", std::net::Ipv4Addr::LOCALHOST);
             line.text("path", b"/\"\\\x01\x7f\xc3\xa4");
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_utf8_is_replaced() {
+    fn invalid_utf8_is_replaced() {
         let any: Vec<u8> = (0..=255).collect();
         let line = written(|line| line.text("any", &any));
         let read: Value = serde_json::from_str(&line).unwrap();

@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unit_is_the_end_of_the_name() {
+    fn unit_is_the_metric_name_suffix() {
         let unit = |name| Row::new(name, &[], Read::Count(|(): &()| 0), "").metric.unit();
         assert_eq!(unit("sheave_queue_seconds"), "seconds");
         assert_eq!(unit("sheave_sent_bytes"), "bytes");
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_the_last_label_come_one_by_one() {
+    fn each_value_of_the_last_label_is_a_sample() {
         static ROW: Row<[u64; 2]> = Row::new(
             "things",
             &["of", "kind"],

@@ -27,7 +27,7 @@ fn message(doubles: &[(u8, f64)], named: Option<(&str, f64)>) -> Vec<u8> {
 }
 
 #[test]
-fn a_report_is_read_in_each_of_its_forms() {
+fn load_report_is_read_in_every_format() {
     let all = report(Some(0.5), Some(4));
     let text = "TEXT cpu_utilization=0.9, application_utilization=0.5,named_metrics.sheave_max_in_flight=4";
     assert_eq!(read(false, text.as_bytes()), all);
@@ -42,7 +42,7 @@ fn a_report_is_read_in_each_of_its_forms() {
 }
 
 #[test]
-fn the_processors_count_where_the_application_says_nothing() {
+fn cpu_utilization_is_used_without_application_utilization() {
     assert_eq!(read(false, b"TEXT cpu_utilization=1.5"), report(Some(1.5), None));
     assert_eq!(read(false, b"TEXT mem_utilization=0.5"), report(None, None));
     assert_eq!(read(false, b"JSON {}"), report(None, None));
@@ -50,7 +50,7 @@ fn the_processors_count_where_the_application_says_nothing() {
 }
 
 #[test]
-fn what_cannot_be_is_ignored_with_all_that_is_said_beside_it() {
+fn load_report_with_an_out_of_range_value_is_ignored_entirely() {
     for absurd in [
         "TEXT cpu_utilization=-0.1",
         "TEXT cpu_utilization=NaN",
@@ -70,7 +70,7 @@ fn what_cannot_be_is_ignored_with_all_that_is_said_beside_it() {
 }
 
 #[test]
-fn what_is_no_report_is_malformed() {
+fn invalid_load_reports_are_malformed() {
     for bad in [
         "",
         "TEXT",
@@ -95,7 +95,7 @@ fn what_is_no_report_is_malformed() {
 }
 
 #[test]
-fn of_several_reports_none_counts() {
+fn multiple_load_reports_are_ignored() {
     let mut fields = Fields::new();
     assert!(of(&fields).is_none());
     fields.append("Endpoint-Load-Metrics", "TEXT cpu_utilization=0.5");

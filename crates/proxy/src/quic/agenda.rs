@@ -156,7 +156,7 @@ mod tests {
     use crate::clock;
 
     #[test]
-    fn a_connection_is_looked_at_when_its_first_moment_has_come() {
+    fn connection_timer_fires_at_its_earliest_deadline() {
         let now = clock::quic_now();
         let later = |milliseconds| now + Duration::from_millis(milliseconds);
         let (mut alarms, mut alarm) = (Alarms::default(), None);

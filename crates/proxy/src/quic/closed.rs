@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn alerts_tell_what_a_handshake_came_to_nothing_for() {
+    fn tls_alerts_map_to_handshake_failure_reasons() {
         for (alert, expected) in [
             (42, Unsecured::ClientCertificate),
             (48, Unsecured::ClientCertificate),
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_is_blamed_for_its_certificate_alone() {
+    fn only_certificate_alerts_are_endpoint_certificate_errors() {
         assert_eq!(Closed::from(&of_alert(48)), Closed::Secured(Untrusted::Certificate));
         assert_eq!(Closed::from(&of_alert(120)), Closed::Secured(Untrusted::Protocol));
     }

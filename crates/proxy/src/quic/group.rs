@@ -144,14 +144,14 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_somebody_has_is_not_shared() {
+    fn address_in_use_is_not_shared() {
         let somebody = bind_shared(any_port().into()).unwrap();
         let error = Group::bind(somebody.local_addr().unwrap(), 2).err().unwrap();
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
     }
 
     #[test]
-    fn an_address_that_has_connections_of_before_is_opened_again() {
+    fn address_with_old_connections_is_reopened() {
         let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let mut groups = Groups::default();
         let group = groups.bind(free, 2).unwrap();
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_brings_each_connection_to_its_worker() {
+    fn kernel_steers_datagrams_to_the_worker_of_the_connection_id() {
         let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let group = Group::bind(free, 4).unwrap();
         for worker in 0..4u8 {

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_tells_server_and_worker() {
+    fn connection_id_encodes_server_and_worker() {
         let server = server_id("10.1.2.3:443".parse().unwrap());
         let mut ids = Ids::new(server, 7);
         let (one, other) = (ids.generate_cid(), ids.generate_cid());
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_tells_its_worker_where_its_id_is_ours() {
+    fn worker_is_read_from_own_connection_ids_only() {
         let id = Ids::new([1, 2, 3, 4], 5).generate_cid();
         let short = [&[0x40][..], &id, &[0; 20]].concat();
         assert_eq!(worker_of(&short), Some(5));
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_of_either_family_makes_a_server_id() {
+    fn server_id_is_derived_from_ipv4_and_ipv6_addresses() {
         assert_eq!(server_id("[::ffff:10.0.0.9]:1".parse().unwrap()), [10, 0, 0, 9]);
         assert_eq!(server_id("[2001:db8::a:b]:1".parse().unwrap()), [0, 0xa, 0, 0xb]);
     }

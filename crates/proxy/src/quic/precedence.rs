@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_most_urgent_lead_while_there_are_others() {
+    fn only_the_most_urgent_stream_leads_while_others_are_open() {
         let [a, b, c] = [0, 1, 2].map(|index| StreamId::new(Side::Client, Dir::Bi, index));
         let mut precedence = Precedence::default();
         precedence.enter(a, 0);
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn who_began_a_portion_earlier_goes_before_its_equals_alone() {
+    fn earlier_portion_precedes_only_equal_priorities() {
         let mut precedence = Precedence::default();
         let places = [0, 0, -9, 6, 0, -9, 6].map(|priority| precedence.place(priority));
         let [first, second, late, urgent, third, later, urgent_too] = places;
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn who_begins_goes_before_its_equals_that_go_on() {
+    fn new_stream_precedes_continuing_streams_of_equal_priority() {
         let mut precedence = Precedence::default();
         let [long, urgent] = [0, 1].map(|priority| precedence.place(priority));
         let [short, shorter] = [0, 0].map(|priority| precedence.first_place(priority));
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_that_is_full_begins_anew_within_its_priority() {
+    fn exhausted_portion_counter_wraps_within_its_priority() {
         let last = (1 << PORTION_BITS) - 1;
         let full = |portions| Precedence { portions, ..Precedence::default() };
         let most = |priority| full(last).first_place(priority);
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_of_one_direction_do_not_count() {
+    fn unidirectional_streams_do_not_count() {
         let [control, request] =
             [Dir::Uni, Dir::Bi].map(|direction| StreamId::new(Side::Server, direction, 0));
         let mut precedence = Precedence::default();

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_client_hello_is_refused_before_it_is_kept() {
+    fn invalid_client_hello_is_rejected_before_buffering() {
         assert_eq!(greeted(&[1, 0, 0]).unwrap(), None);
         let refused = greeted(&[2, 0, 0, 1]).unwrap_err();
         assert_eq!(code(&refused), 0x100 + 10);

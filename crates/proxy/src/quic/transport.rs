@@ -90,7 +90,7 @@ mod tests {
     use crate::clock::quic_now;
 
     #[test]
-    fn what_is_kept_for_the_other_side_follows_what_the_path_carries() {
+    fn unacknowledged_bytes_bound_follows_the_congestion_window() {
         assert_eq!(most_unacknowledged(12_000), LEAST_UNACKNOWLEDGED);
         assert_eq!(most_unacknowledged(1_000_000), 2_000_000);
         assert_eq!(most_unacknowledged(u64::MAX), MOST_UNACKNOWLEDGED);
@@ -101,13 +101,13 @@ mod tests {
     }
 
     #[test]
-    fn a_century_of_silence_is_as_good_as_for_ever() {
+    fn huge_idle_timeout_does_not_overflow() {
         // It does not come to nothing.
         drop(terms(CongestionControl::Cubic).config());
     }
 
     #[test]
-    fn each_path_has_the_controller_that_was_asked_for() {
+    fn path_uses_the_configured_congestion_controller() {
         let is_bbr = |asked| {
             let controller = terms(asked).controllers().build(quic_now(), FIRST_DATAGRAM);
             controller.into_any().is::<Bbr>()

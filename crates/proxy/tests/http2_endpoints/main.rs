@@ -19,8 +19,8 @@ use endpoint::{in_http2, scene, serve};
 use scene::{Scene, backend, echo, either, has};
 
 #[test]
-fn a_request_without_a_body_is_asked_by_its_head_alone() {
-    either::a_request_without_a_body_is_asked_by_its_head_alone(&scene(), "http", "2");
+fn request_without_a_body_is_sent_as_headers_only() {
+    either::request_without_a_body_is_sent_as_headers_only(&scene(), "http", "2");
 }
 
 #[test]
@@ -39,18 +39,18 @@ fn interim_responses_pass() {
 }
 
 #[test]
-fn what_the_endpoint_refused_is_sent_again() {
-    either::what_the_endpoint_refused_is_sent_again(&scene());
+fn refused_stream_is_retried() {
+    either::refused_stream_is_retried(&scene());
 }
 
 #[test]
-fn a_request_that_was_reset_is_not_sent_again_unless_that_is_harmless() {
-    either::a_request_that_was_reset_is_not_sent_again_unless_that_is_harmless(&scene());
+fn reset_request_is_retried_only_if_idempotent() {
+    either::reset_request_is_retried_only_if_idempotent(&scene());
 }
 
 #[test]
-fn nothing_is_lost_when_the_endpoint_leaves() {
-    either::nothing_is_lost_when_the_endpoint_leaves(&scene());
+fn no_request_is_lost_on_goaway() {
+    either::no_request_is_lost_on_goaway(&scene());
 }
 
 #[test]
@@ -75,15 +75,15 @@ fn a_websocket_is_opened_by_extended_connect() {
 }
 
 #[test]
-fn another_upgrade_is_an_offer_that_is_not_taken() {
-    either::another_upgrade_is_an_offer_that_is_not_taken(&scene());
+fn other_upgrade_is_ignored() {
+    either::other_upgrade_is_ignored(&scene());
 }
 
 #[test]
-fn a_cap_counts_streams() {
+fn cap_limits_concurrent_streams() {
     let max_in_flight_per_endpoint = NonZeroU32::new(1);
     let settings =
         BackendSettings { max_in_flight_per_endpoint, queue_max_requests: 0, ..in_http2() };
     let scene = Scene::with(vec![backend("backend", serve(), settings)], None);
-    either::a_cap_counts_streams(&scene);
+    either::cap_limits_concurrent_streams(&scene);
 }

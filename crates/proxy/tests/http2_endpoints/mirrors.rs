@@ -85,7 +85,7 @@ const WITH_LENGTH: (&str, &str) = ("Content-Length: 5\r\n", "hello");
 const CHUNKED: (&str, &str) = ("Transfer-Encoding: chunked\r\n", "5\r\nhello\r\n0\r\n\r\n");
 
 #[test]
-fn from_http1_to_http2() {
+fn mirrors_from_http1_to_http2() {
     for request in [WITH_LENGTH, CHUNKED] {
         let settings = [BackendSettings::default(), in_http2()];
         let [first, mirror] = heard([in_h1, in_h2], settings, request);
@@ -95,7 +95,7 @@ fn from_http1_to_http2() {
 }
 
 #[test]
-fn from_http2_to_http1() {
+fn mirrors_from_http2_to_http1() {
     for request in [WITH_LENGTH, CHUNKED] {
         let settings = [in_http2(), BackendSettings::default()];
         let [first, mirror] = heard([in_h2, in_h1], settings, request);
@@ -106,13 +106,13 @@ fn from_http2_to_http1() {
 }
 
 #[test]
-fn from_http2_to_http2() {
+fn mirrors_from_http2_to_http2() {
     let [first, mirror] = heard([in_h2, in_h2], [in_http2(), in_http2()], CHUNKED);
     assert_eq!((first.as_str(), mirror.as_str()), ("POST /a hello", "POST /a hello"));
 }
 
 #[test]
-fn from_http1_to_http1() {
+fn mirrors_from_http1_to_http1() {
     let settings = [BackendSettings::default(), BackendSettings::default()];
     let [first, mirror] = heard([in_h1, in_h1], settings, CHUNKED);
     assert_eq!(first, mirror);

@@ -34,7 +34,7 @@ async fn next(body: &mut RecvStream) -> Bytes {
 }
 
 #[test]
-fn messages_go_back_and_forth() {
+fn messages_stream_in_both_directions() {
     run(|mut requests| async move {
         let (response, mut sending) = requests.send_request(post("/"), false).unwrap();
         let (head, mut body) = response.await.unwrap().into_parts();
@@ -56,7 +56,7 @@ fn messages_go_back_and_forth() {
 }
 
 #[test]
-fn a_request_that_the_client_gives_up_is_given_up_at_the_endpoint() {
+fn client_reset_cancels_the_endpoint_stream() {
     run(|mut requests| async move {
         let (response, mut sending) = requests.send_request(post("/"), false).unwrap();
         let body = response.await.unwrap().into_body();
@@ -73,7 +73,7 @@ fn a_request_that_the_client_gives_up_is_given_up_at_the_endpoint() {
 }
 
 #[test]
-fn a_response_that_breaks_off_is_reset() {
+fn truncated_response_is_reset() {
     run(|mut requests| async move {
         let (response, mut sending) = requests.send_request(post("/break"), false).unwrap();
         let mut body = response.await.unwrap().into_body();

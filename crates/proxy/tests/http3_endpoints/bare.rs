@@ -88,7 +88,7 @@ async fn passes_over(number: u32, connection: Connection, mut control: SendStrea
 }
 
 #[test]
-fn what_a_goaway_passes_over_is_sent_again() {
+fn requests_not_covered_by_goaway_are_retried() {
     let identity = Identity::new();
     let (address, connections) = endpoint(&identity, passes_over);
     let scene = Scene::with(vec![backend("backend", address, identity.settings())], None);

@@ -121,7 +121,7 @@ fn ask_until(scene: &Scene, part: &str) {
 }
 
 #[test]
-fn where_nobody_listens_on_udp_http2_is_spoken() {
+fn closed_udp_port_falls_back_to_http2() {
     let identity = Identity::new();
     let (tcp, udp) = port();
     let address = tcp.local_addr().unwrap();
@@ -136,7 +136,7 @@ fn where_nobody_listens_on_udp_http2_is_spoken() {
 }
 
 #[test]
-fn where_udp_is_blocked_tcp_is_not_waited_for() {
+fn blocked_udp_falls_back_to_tcp_before_the_connect_timeout() {
     let identity = Identity::new();
     let (tcp, _deaf) = port();
     let address = tcp.local_addr().unwrap();
@@ -156,7 +156,7 @@ fn where_udp_is_blocked_tcp_is_not_waited_for() {
 }
 
 #[test]
-fn http1_is_spoken_where_tcp_has_nothing_else() {
+fn fallback_uses_http1_if_tcp_negotiates_only_that() {
     let identity = Identity::new();
     let (tcp, udp) = port();
     let address = tcp.local_addr().unwrap();
@@ -180,7 +180,7 @@ fn http1_is_spoken_where_tcp_has_nothing_else() {
 }
 
 #[test]
-fn calls_of_grpc_need_more_than_http1() {
+fn grpc_call_fails_on_http1_fallback() {
     let identity = Identity::new();
     let (tcp, udp) = port();
     let address = tcp.local_addr().unwrap();
@@ -193,7 +193,7 @@ fn calls_of_grpc_need_more_than_http1() {
 }
 
 #[test]
-fn a_websocket_goes_by_http1_where_http3_has_none() {
+fn websocket_uses_http1_without_http3_extended_connect() {
     let (tcp, udp) = port();
     // It takes no extended CONNECT.
     let server = Server::at(udp, Identity::new(), 100);
@@ -206,7 +206,7 @@ fn a_websocket_goes_by_http1_where_http3_has_none() {
 }
 
 #[test]
-fn http3_is_tried_again() {
+fn http3_is_retried_after_the_backoff() {
     let identity = Identity::new();
     let (tcp, udp) = port();
     let address = tcp.local_addr().unwrap();
@@ -221,7 +221,7 @@ fn http3_is_tried_again() {
 }
 
 #[test]
-fn who_was_nowhere_is_found_by_quic_when_he_comes() {
+fn http3_is_used_once_an_unreachable_endpoint_comes_up() {
     let identity = Identity::new();
     let (tcp, udp) = port();
     let address = tcp.local_addr().unwrap();
@@ -233,7 +233,7 @@ fn who_was_nowhere_is_found_by_quic_when_he_comes() {
 }
 
 #[test]
-fn certificates_are_checked_over_tcp_too() {
+fn certificate_is_verified_on_tcp_fallback() {
     let (tcp, udp) = port();
     let address = tcp.local_addr().unwrap();
     drop(udp);

@@ -25,9 +25,9 @@ fn before(server: &Server) -> Scene {
 }
 
 #[test]
-fn a_request_without_a_body_is_asked_by_its_head_alone() {
+fn request_without_a_body_is_sent_as_headers_only() {
     let server = Server::new();
-    either::a_request_without_a_body_is_asked_by_its_head_alone(&before(&server), "https", "3");
+    either::request_without_a_body_is_sent_as_headers_only(&before(&server), "https", "3");
 }
 
 #[test]
@@ -49,19 +49,19 @@ fn interim_responses_pass() {
 }
 
 #[test]
-fn what_the_endpoint_refused_is_sent_again() {
+fn refused_stream_is_retried() {
     let server = Server::new();
-    either::what_the_endpoint_refused_is_sent_again(&before(&server));
+    either::refused_stream_is_retried(&before(&server));
 }
 
 #[test]
-fn a_request_that_was_reset_is_not_sent_again_unless_that_is_harmless() {
+fn reset_request_is_retried_only_if_idempotent() {
     let server = Server::new();
-    either::a_request_that_was_reset_is_not_sent_again_unless_that_is_harmless(&before(&server));
+    either::reset_request_is_retried_only_if_idempotent(&before(&server));
 }
 
 #[test]
-fn a_response_that_breaks_off_is_cut() {
+fn truncated_response_closes_the_client_connection() {
     let server = Server::new();
     let scene = before(&server);
     let mut socket = scene.connect();
@@ -75,9 +75,9 @@ fn a_response_that_breaks_off_is_cut() {
 }
 
 #[test]
-fn nothing_is_lost_when_the_endpoint_leaves() {
+fn no_request_is_lost_on_goaway() {
     let server = Server::new();
-    either::nothing_is_lost_when_the_endpoint_leaves(&before(&server));
+    either::no_request_is_lost_on_goaway(&before(&server));
     assert!(server.connections.load(Ordering::Relaxed) > 1);
 }
 
@@ -115,7 +115,7 @@ fn another_connection_is_opened_when_all_are_full() {
 }
 
 #[test]
-fn who_finds_all_full_waits_for_a_stream_to_end() {
+fn request_waits_for_a_stream_when_all_connections_are_full() {
     let server = Server::with_streams(1);
     let settings =
         BackendSettings { connection_max: NonZeroU32::new(1), ..server.identity.settings() };
@@ -132,7 +132,7 @@ fn who_finds_all_full_waits_for_a_stream_to_end() {
 }
 
 #[test]
-fn a_cap_counts_streams() {
+fn cap_limits_concurrent_streams() {
     let server = Server::new();
     let max_in_flight_per_endpoint = NonZeroU32::new(1);
     let settings = BackendSettings {
@@ -141,17 +141,17 @@ fn a_cap_counts_streams() {
         ..server.identity.settings()
     };
     let scene = Scene::with(vec![backend("backend", server.address, settings)], None);
-    either::a_cap_counts_streams(&scene);
+    either::cap_limits_concurrent_streams(&scene);
 }
 
 #[test]
-fn another_upgrade_is_an_offer_that_is_not_taken() {
+fn other_upgrade_is_ignored() {
     let server = Server::new();
-    either::another_upgrade_is_an_offer_that_is_not_taken(&before(&server));
+    either::other_upgrade_is_ignored(&before(&server));
 }
 
 #[test]
-fn a_request_is_lost_with_its_endpoint() {
+fn request_in_flight_fails_when_its_endpoint_dies() {
     let server = Server::new();
     let scene = before(&server);
     let mut socket = scene.connect();
@@ -165,7 +165,7 @@ fn a_request_is_lost_with_its_endpoint() {
 }
 
 #[test]
-fn who_is_not_believed_gets_no_request() {
+fn untrusted_endpoint_gets_no_request() {
     let server = Server::new();
     let stranger = Identity::new();
     let scene = Scene::with(vec![backend("backend", server.address, stranger.settings())], None);
@@ -173,7 +173,7 @@ fn who_is_not_believed_gets_no_request() {
 }
 
 #[test]
-fn anybody_is_believed_where_that_is_asked_for() {
+fn any_certificate_is_accepted_without_verification() {
     let server = Server::new();
     let credulous = settings(Roots::Anybody);
     let scene = Scene::with(vec![backend("backend", server.address, credulous)], None);

@@ -6,7 +6,7 @@ use std::thread;
 use super::{Scene, has, read_answer};
 
 /// `scheme` is what the endpoint is asked by, `via` the version that its answer came by.
-pub(crate) fn a_request_without_a_body_is_asked_by_its_head_alone(
+pub(crate) fn request_without_a_body_is_sent_as_headers_only(
     scene: &Scene,
     scheme: &str,
     via: &str,
@@ -54,24 +54,24 @@ pub(crate) fn interim_responses_pass(scene: &Scene) {
     has(&answer, &["http/1.1 103 early hints\r\nlink: </a.css>\r\n", "http/1.1 200 ok\r\n"]);
 }
 
-pub(crate) fn what_the_endpoint_refused_is_sent_again(scene: &Scene) {
+pub(crate) fn refused_stream_is_retried(scene: &Scene) {
     let answer = scene.ask("POST /refuse-first", "Content-Length: 2\r\n", "hi");
     has(&answer, &["http/1.1 200 ok\r\n", "2\r\nhi\r\n"]);
     let answer = scene.ask("POST /refuse", "Content-Length: 2\r\n", "hi");
     has(&answer, &["http/1.1 503", "error=destination_unavailable"]);
 }
 
-pub(crate) fn a_request_that_was_reset_is_not_sent_again_unless_that_is_harmless(scene: &Scene) {
+pub(crate) fn reset_request_is_retried_only_if_idempotent(scene: &Scene) {
     let answer = scene.ask("POST /reset", "Content-Length: 2\r\n", "hi");
     has(&answer, &["http/1.1 502", "error=connection_terminated"]);
 }
 
-pub(crate) fn another_upgrade_is_an_offer_that_is_not_taken(scene: &Scene) {
+pub(crate) fn other_upgrade_is_ignored(scene: &Scene) {
     let answer = scene.ask("GET /", "Upgrade: h9\r\nConnection: upgrade\r\n", "");
     has(&answer, &["http/1.1 200 ok\r\n", "x-asked: get "]);
 }
 
-pub(crate) fn nothing_is_lost_when_the_endpoint_leaves(scene: &Scene) {
+pub(crate) fn no_request_is_lost_on_goaway(scene: &Scene) {
     all_at_once(scene, 4, 50);
 }
 
@@ -93,7 +93,7 @@ fn all_at_once(scene: &Scene, clients: usize, requests: usize) {
 }
 
 /// The backend has one slot and no queue.
-pub(crate) fn a_cap_counts_streams(scene: &Scene) {
+pub(crate) fn cap_limits_concurrent_streams(scene: &Scene) {
     // It holds the one slot as long as its body is not whole.
     let mut first = scene.connect();
     first.write_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nh").unwrap();

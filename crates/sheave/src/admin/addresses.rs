@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nodes_count_where_a_sheave_is_ready() {
+    fn only_nodes_with_a_ready_replica_are_counted() {
         let near = ByNode::from([("n1".into(), 3), ("n3".into(), 1)]);
         let nodes = BTreeSet::from(["n1".into(), "n2".into()]);
         let expected = [("n1".to_owned(), 3), ("n2".to_owned(), 0)];

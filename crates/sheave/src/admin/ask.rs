@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_body_of_a_good_answer_counts() {
+    fn only_a_200_response_yields_a_body() {
         assert_eq!(body(b"HTTP/1.0 200 OK\r\nA: b\r\n\r\n{}"), Some(&b"{}"[..]));
         assert_eq!(body(b"HTTP/1.0 404 Not Found\r\n\r\n{}"), None);
         assert_eq!(body(b"SSH-2.0-OpenSSH\r\n\r\n"), None);

@@ -64,7 +64,7 @@ fn every_path_of_the_index_answers() {
 }
 
 #[test]
-fn what_is_not_there_or_not_allowed_is_said_in_json() {
+fn errors_404_and_405_are_json() {
     let answers = ask(Phase::Ready, &["GET /nowhere", "POST /metrics", "DELETE /"]);
     assert!(answers[0].starts_with("HTTP/1.1 404 "), "{}", answers[0]);
     assert!(answers[0].ends_with(r#"{"error":"no such path: see /"}"#), "{}", answers[0]);
@@ -75,7 +75,7 @@ fn what_is_not_there_or_not_allowed_is_said_in_json() {
 }
 
 #[test]
-fn not_ready_before_all_is_served_and_while_draining() {
+fn readyz_fails_while_starting_and_draining() {
     for phase in [Phase::Starting, Phase::Leaving, Phase::Draining] {
         let answers = ask(phase, &["GET /readyz", "GET /healthz"]);
         assert!(answers[0].starts_with("HTTP/1.1 503 "), "{}", answers[0]);
@@ -84,7 +84,7 @@ fn not_ready_before_all_is_served_and_while_draining() {
 }
 
 #[test]
-fn address_in_use_is_refused_with_what_to_do() {
+fn admin_address_in_use_gives_an_actionable_error() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -99,7 +99,7 @@ fn address_in_use_is_refused_with_what_to_do() {
 }
 
 #[test]
-fn reference_page_of_metrics_is_fresh() {
+fn metrics_reference_page_is_fresh() {
     expect_file("docs/reference/metrics.md", &reference_page());
 }
 

@@ -32,7 +32,7 @@ endpoints:
 }
 
 #[test]
-fn a_peer_that_ends_keeps_its_slots_until_a_pod_must_have_ended() {
+fn terminating_peer_keeps_its_slots_for_the_grace_period() {
     let parting = Parting::new(PATIENCE);
     let (namespace, service) = ("sheave".to_owned(), "peers".to_owned());
     let mut peers =

@@ -95,7 +95,7 @@ fn ips(endpoints: &[&str]) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn change_of_slices_alone_takes_the_short_way() {
+async fn endpoint_slice_change_takes_the_fast_path() {
     let mut scene = Scene::new();
     let first = scene.reload(&text(0, &["10.0.0.1"])).await;
     assert_eq!(first, (Reload::Applied, ips(&["10.0.0.1"])));
@@ -116,7 +116,7 @@ async fn same_objects_change_nothing() {
 }
 
 #[tokio::test]
-async fn whatever_has_an_error_changes_nothing_until_it_is_mended() {
+async fn invalid_configuration_is_rejected_until_fixed() {
     let good = text(0, &["10.0.0.1"]);
     for (bad, part) in [
         (good.replace("rules:", "rulez:"), "spec.rulez: unknown field"),
@@ -136,7 +136,7 @@ async fn whatever_has_an_error_changes_nothing_until_it_is_mended() {
 }
 
 #[tokio::test]
-async fn address_in_use_is_told_and_tried_again_at_the_next_reload() {
+async fn address_in_use_is_reported_and_retried_on_reload() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
     let mut scene = Scene::new();
@@ -155,7 +155,7 @@ async fn address_in_use_is_told_and_tried_again_at_the_next_reload() {
 
 /// Who is in the way of one address is in nobody else's: endpoints take the short way, and nobody has to ask again.
 #[tokio::test]
-async fn address_in_use_hinders_nothing_and_is_tried_again() {
+async fn address_in_use_blocks_no_update_and_is_retried() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
     let mut scene = Scene::new();

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn both_families_count() {
+    fn resolved_addresses_include_both_families() {
         let both = || (addresses(&["10.0.0.2", "10.0.0.1"]), addresses(&["2001:db8::1"]));
         let all = ["10.0.0.1", "10.0.0.2", "2001:db8::1"];
         assert_eq!(after(vec![both()]), is(&all, true, false));

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_are_taken_apart() {
+    fn url_is_split_into_its_parts() {
         let is = |host: &str, port, path: &str, query: &str| {
             Ok((host.to_owned(), port, path.to_owned(), query.to_owned()))
         };
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_with_what_to_write() {
+    fn invalid_url_or_header_gives_an_actionable_error() {
         for (url, headers, part) in [
             ("a.test/", &[][..], "http://a.test/"),
             ("ftp://a.test/", &[], "http or https"),

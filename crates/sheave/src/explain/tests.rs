@@ -70,7 +70,7 @@ fn says(url: &str, lines: &[&str]) {
 }
 
 #[test]
-fn rule_backend_and_settings_are_told_with_their_reasons() {
+fn explain_shows_rule_backend_and_settings_with_reasons() {
     says(
         "http://shop.example:8080/cart/1",
         &[
@@ -98,7 +98,7 @@ fn rule_backend_and_settings_are_told_with_their_reasons() {
 }
 
 #[test]
-fn what_tls_makes_of_a_connection_is_told() {
+fn explain_shows_the_tls_handling() {
     let example = include_str!("../../../../examples/tls-passthrough.yaml");
     let told = |url: &str| {
         let (objects, problems) = gateway::parse(example, "example.yaml");
@@ -123,7 +123,7 @@ fn what_tls_makes_of_a_connection_is_told() {
 }
 
 #[test]
-fn where_http3_is_served_is_told() {
+fn explain_shows_http3_availability() {
     let example = include_str!("../../../../examples/http3.yaml");
     let told = |example: &str| {
         let (objects, problems) = gateway::parse(example, "example.yaml");
@@ -139,7 +139,7 @@ fn where_http3_is_served_is_told() {
 }
 
 #[test]
-fn a_request_that_nobody_takes_is_told_why() {
+fn explain_shows_why_no_rule_matches() {
     says(
         "http://other.example:8080/",
         &[

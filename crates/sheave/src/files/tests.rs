@@ -76,7 +76,7 @@ fn folder_of(names: &[&str]) -> impl FnOnce(&Path) {
 }
 
 #[test]
-fn folder_stands_for_its_configuration_files_in_order() {
+fn folder_is_read_as_its_configuration_files_in_order() {
     let folder = tempfile::tempdir().unwrap();
     for name in ["b.yaml", "a.yml", "c.json", "notes.txt", ".hidden.yaml"] {
         fs::write(folder.path().join(name), text(name.split('.').next().unwrap())).unwrap();
@@ -96,7 +96,7 @@ fn file_that_is_named_twice_is_read_once() {
 }
 
 #[test]
-fn what_cannot_be_read_is_a_problem_of_its_own() {
+fn each_unreadable_path_is_a_separate_problem() {
     let folder = tempfile::tempdir().unwrap();
     folder_of(&["good"])(folder.path());
     fs::write(folder.path().join("latin.yaml"), b"name: \xe9").unwrap();
@@ -119,7 +119,7 @@ fn what_cannot_be_read_is_a_problem_of_its_own() {
 }
 
 #[tokio::test]
-async fn new_file_is_taken_when_it_is_closed() {
+async fn new_file_is_loaded_when_closed() {
     let mut scene = Scene::watching(folder_of(&["b"]), &[""]);
     scene.files.load();
     let mut half = File::create(scene.path("a.yaml")).unwrap();
@@ -193,7 +193,7 @@ async fn mounted_config_map_is_swapped_as_a_whole() {
 }
 
 #[tokio::test]
-async fn target_of_a_link_is_watched_where_it_is() {
+async fn symlink_target_is_watched() {
     let linked = |path: &Path| {
         fs::create_dir(path.join("elsewhere")).unwrap();
         fs::write(path.join("elsewhere/real.yaml"), text("before")).unwrap();

@@ -9,7 +9,7 @@ use super::CommandLine;
 use crate::expect::expect_file;
 
 #[test]
-fn reference_page_is_fresh() {
+fn cli_reference_page_is_fresh() {
     expect_file("docs/reference/cli.md", &page());
 }
 

@@ -33,7 +33,7 @@ fn command_line_is_well_formed() {
 }
 
 #[test]
-fn defaults_are_those_that_help_tells() {
+fn flag_defaults_match_the_help() {
     let flags = serve("--config x").unwrap();
     assert_eq!(flags.admin, AdminAddress::At("127.0.0.1:9900".parse().unwrap()));
     assert_eq!(flags.access_log, LoggedShare::Nothing);
@@ -43,7 +43,7 @@ fn defaults_are_those_that_help_tells() {
 }
 
 #[test]
-fn shorthand_is_read() {
+fn shorthand_flags_are_parsed() {
     let flags = serve(
         "--listen http://:8080 --listen http://127.0.0.1:0 --to 10.0.0.1:80,[::1]:81 --to app.local:82 \
          --max-in-flight 4 --queue 0 --queue-timeout 1m30s --access-log 0.5 --admin off --workers 2",
@@ -67,7 +67,7 @@ fn shorthand_is_read() {
 }
 
 #[test]
-fn nonsense_is_refused_with_what_to_do() {
+fn invalid_flags_give_an_actionable_error() {
     refused("", "nothing to serve: name files with --config");
     let to = "--to 127.0.0.1:1";
     let without = format!("--listen https://:443 {to} --cert a --cert b --key c");
@@ -100,7 +100,7 @@ fn nonsense_is_refused_with_what_to_do() {
 }
 
 #[test]
-fn listen_urls_are_parsed_or_refused_with_what_to_write() {
+fn listen_urls_are_parsed_or_give_an_actionable_error() {
     for (url, expected) in [
         ("http://127.0.0.1:8080", Ok("Http 127.0.0.1:8080")),
         ("http://127.0.0.1:8080/", Ok("Http 127.0.0.1:8080")),
@@ -125,7 +125,7 @@ fn listen_urls_are_parsed_or_refused_with_what_to_write() {
 }
 
 #[test]
-fn https_has_http3_unless_it_is_not_to() {
+fn https_enables_http3_unless_disabled() {
     let policies = |flags: &str| {
         let objects = serve(flags).unwrap().shorthand.objects().unwrap();
         let of_clients = |it: &&gateway::Object| matches!(it, gateway::Object::ClientPolicy(_));
@@ -139,7 +139,7 @@ fn https_has_http3_unless_it_is_not_to() {
 }
 
 #[test]
-fn names_of_endpoints_are_resolved_and_each_address_counts_once() {
+fn endpoint_names_are_resolved_and_addresses_deduplicated() {
     let flags = serve("--listen http://:0 --to localhost:8000,127.0.0.1:8000").unwrap();
     let objects = format!("{:?}", flags.shorthand.objects().unwrap());
     assert_eq!(objects.matches("\"127.0.0.1\"").count(), 1);

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_has_a_default() {
+    fn omitted_trigger_keys_have_defaults() {
         let web = parse(&[("service", "web"), ("scalerAddress", "sheave:9901")]).unwrap();
         assert_eq!((web.name().as_str(), web.target), ("shop/web", None));
         assert_eq!((web.activation, web.window), (0.0, WINDOW));
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_by_its_key() {
+    fn invalid_trigger_values_are_reported_by_key() {
         for (pairs, message) in [
             (vec![], "service: needed, as NAME or NAMESPACE/NAME"),
             (vec![("service", "")], "service: \"\" is not NAME or NAMESPACE/NAME"),
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn the_port_may_be_left_out_where_there_is_one() {
+    fn port_may_be_omitted_if_unambiguous() {
         let web = parse(&[("service", "web")]).unwrap();
         let (http, dns) = (key(80, Transport::Tcp), key(53, Transport::Udp));
         assert_eq!(web.choose(vec![http.clone()]).unwrap(), http);
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_that_is_not_there_is_named() {
+    fn missing_service_is_named_in_the_error() {
         let status = parse(&[("service", "back/web")]).unwrap();
         let status = status.choose(vec![key(80, Transport::Tcp)]).unwrap_err();
         assert_eq!(status.code(), tonic::Code::NotFound);

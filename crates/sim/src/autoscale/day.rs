@@ -334,13 +334,13 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_is_the_same_day_each_time() {
+    fn same_seed_reproduces_the_same_day() {
         assert_eq!(run(&["seed=7"]), run(&["seed=7"]));
         assert_ne!(run(&["seed=7"]), run(&["seed=8"]));
     }
 
     #[test]
-    fn each_scaler_lets_no_client_and_no_slot_get_lost() {
+    fn no_scaler_loses_clients_or_slots() {
         for scaler in ["demand", "in-flight", "busy", "need", "refusals", "refusals-alone"] {
             run(&[&format!("scaler={scaler}"), "busy_pods=3", "queue=8", "burst_times=9"]);
         }

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pods_become_ready_in_time_and_starting_ones_go_first() {
+    fn pods_become_ready_and_starting_pods_are_removed_first() {
         let settings = Settings::default();
         let mut pods = Pods::new(&settings, 2);
         assert!(!pods.scale(10, Time::ZERO), "nobody has left");

@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bucket_is_at_most_a_thirty_second_off() {
+    fn histogram_bucket_error_is_at_most_one_thirty_second() {
         for micros in [0, 1, 31, 32, 63, 64, 65, 66, 127, 128, 1_000, 340_000, 5_000_000] {
             let found = least(bucket(micros) as u64);
             assert!(found <= micros && micros - found <= micros / PARTS, "{micros}: {found}");
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_percentile_is_the_one_that_so_many_are_below() {
+    fn percentile_is_the_value_below_which_that_share_falls() {
         let mut waits = Waits::default();
         assert_eq!(waits.percentile(99.0), Duration::ZERO);
         (0..60).for_each(|micros| waits.add(Duration::from_micros(micros)));

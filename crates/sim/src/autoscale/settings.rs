@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_a_setting_is_said() {
+    fn invalid_setting_gives_an_error_message() {
         for (option, says) in [
             ("hours", "hours: name=value is missing"),
             ("ours=3", "there is no ours"),

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_many_come_as_the_rate_says() {
+    fn arrivals_match_the_configured_rate() {
         let settings = Settings::parse(&["hours=3", "bursts=2"]).unwrap();
         let mut traffic = Traffic::new(&settings);
         let expected: f64 = (0..traffic.end).map(|second| traffic.rate(second)).sum();
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_day_is_highest_twelve_hours_after_it_is_lowest() {
+    fn daily_peak_is_twelve_hours_after_the_low() {
         let traffic = Traffic::new(&Settings::parse(&["bursts=0", "hours=24"]).unwrap());
         let (low, high) = (traffic.rate(4 * 3_600), traffic.rate(16 * 3_600));
         assert!((high / low - 4.0).abs() < 1e-9);

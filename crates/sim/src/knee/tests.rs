@@ -24,7 +24,7 @@ fn fault(scene: &Scene) -> Option<String> {
 }
 
 #[test]
-fn the_number_of_workers_is_learned_in_two_minutes_and_throughput_is_kept() {
+fn limit_learns_the_worker_count_in_two_minutes_without_losing_throughput() {
     let mut all = Vec::new();
     for variance in [Variance::Exponential, Variance::Low, Variance::None] {
         for workers in [2, 4, 8] {
@@ -37,7 +37,7 @@ fn the_number_of_workers_is_learned_in_two_minutes_and_throughput_is_kept() {
 }
 
 #[test]
-fn a_limit_does_not_drift_in_six_hours_of_changing_service_times() {
+fn learned_limit_does_not_drift_in_six_hours_of_changing_service_times() {
     let incidents = incidents();
     let scene = incidents.iter().find(|scene| scene.drift > 0.0).unwrap();
     let result = scene.run();
@@ -45,7 +45,7 @@ fn a_limit_does_not_drift_in_six_hours_of_changing_service_times() {
 }
 
 #[test]
-fn a_limit_outlives_what_makes_everything_slower() {
+fn learned_limit_survives_a_uniform_slowdown() {
     let slower = incidents().into_iter().filter(|scene| scene.name.contains("slower"));
     for scene in slower {
         let result = scene.run();
@@ -54,14 +54,14 @@ fn a_limit_outlives_what_makes_everything_slower() {
 }
 
 #[test]
-fn endpoints_of_different_size_are_told_apart() {
+fn endpoints_of_different_size_get_different_limits() {
     let scene = incidents().into_iter().find(|scene| scene.name.contains("different")).unwrap();
     let result = scene.run();
     assert!(result.off(600) < 0.15, "{:?}", result.limits[1100]);
 }
 
 #[test]
-fn endpoints_that_shrink_are_found_out_in_ten_minutes() {
+fn shrunken_endpoints_get_lower_limits_in_ten_minutes() {
     let scene = incidents().into_iter().find(|scene| scene.name == "all shrink to 4").unwrap();
     let result = scene.run();
     assert!(result.off(900) < 0.2, "{:?}", result.limits[1100]);
@@ -69,7 +69,7 @@ fn endpoints_that_shrink_are_found_out_in_ten_minutes() {
 
 /// Whether it is found out is another matter: beside five that have not changed, what it could do is hardly asked for.
 #[test]
-fn an_endpoint_that_grows_costs_no_throughput() {
+fn grown_endpoint_costs_no_throughput() {
     let scene = incidents().into_iter().find(|scene| scene.name == "one grows to 8").unwrap();
     let (learned, fixed) = (scene.run(), scene.fixed().run());
     let part = learned.served[1] as f64 / fixed.served[1] as f64;

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frame_is_read_as_it_was_written() {
+    fn frame_round_trips() {
         let mut bytes = Vec::new();
         write_frame(&mut bytes, SETTINGS, ACK, 7, &setting(&(INITIAL_WINDOW_SIZE, 70_000)));
         let frame = Frame::read(&bytes, 0).unwrap();

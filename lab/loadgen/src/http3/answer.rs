@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn answer_is_the_same_in_any_two_pieces() {
+    fn response_is_parsed_alike_across_any_read_boundary() {
         for at in 0..=ANSWER.len() {
             let (first, second) = ANSWER.split_at(at);
             assert_eq!(parts(&[first, second]), (vec![200], 3, true), "split at {at}");
@@ -111,13 +111,13 @@ mod tests {
     }
 
     #[test]
-    fn answer_that_is_cut_off_is_not_whole() {
+    fn truncated_response_is_incomplete() {
         assert!(!parts(&[b"\x00\x02a"]).2);
         assert!(!parts(&[b"\x00"]).2);
     }
 
     #[test]
-    fn empty_frames_end_at_once() {
+    fn empty_frames_are_complete_at_once() {
         assert_eq!(parts(&[b"\x00\x00\x01\x03\0\0\xd9"]), (vec![200], 0, true));
     }
 }

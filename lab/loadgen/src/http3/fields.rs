@@ -161,7 +161,7 @@ mod tests {
     use crate::message::field;
 
     #[test]
-    fn status_is_read_however_it_is_written() {
+    fn status_is_read_in_every_qpack_representation() {
         let literal = encode(&[field(":status", "404"), field("server", "x")]);
         let blocks: [(&[u8], Option<u16>); 5] = [
             (b"\0\0\xd9", Some(200)),
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn block_that_refers_to_a_dynamic_table_or_is_cut_off_is_a_fault() {
+    fn dynamic_table_or_truncated_field_section_is_an_error() {
         for block in [
             &b"\x01\0\xd9"[..],
             b"\0\0\x80",

@@ -106,7 +106,7 @@ fn assert_near(actual: f64, expected: f64) {
 
 /// In a world that knows nothing, an endpoint is as new as any, so the first responses of only one are slow.
 #[test]
-fn a_newcomer_whose_first_responses_are_slow_has_its_share_afterwards() {
+fn new_endpoint_with_slow_first_responses_gets_its_share_afterwards() {
     for cold in [4, 8, 12, 16] {
         for per_second in [300, 3_000] {
             let mut world = World::new(5, 4);
@@ -123,7 +123,7 @@ fn a_newcomer_whose_first_responses_are_slow_has_its_share_afterwards() {
 }
 
 #[test]
-fn a_slow_endpoint_gets_little_after_700_ms_and_is_tried_again_after_silence() {
+fn slow_endpoint_gets_few_picks_after_700_ms_and_is_retried_after_idle() {
     for (endpoints, per_second) in [(2, 1_000), (3, 1_000), (5, 4_000)] {
         let mut world = World::new(endpoints, 4);
         let takes = |member, _| if member == 0 { millis(100) } else { millis(10) };
@@ -142,7 +142,7 @@ fn a_slow_endpoint_gets_little_after_700_ms_and_is_tried_again_after_silence() {
 }
 
 #[test]
-fn pickers_do_not_herd_to_an_endpoint_that_is_quicker() {
+fn faster_endpoint_is_not_overloaded_by_many_pickers() {
     for endpoints in [3, 5, 9] {
         for per_second in [1_000, 4_000] {
             let mut world = World::new(endpoints, 8);
@@ -160,7 +160,7 @@ fn pickers_do_not_herd_to_an_endpoint_that_is_quicker() {
 }
 
 #[test]
-fn latencies_far_below_the_small_one_never_differ() {
+fn latency_differences_below_the_threshold_are_ignored() {
     let mut world = World::new(4, 4);
     // From 20 microseconds to 1.28 ms.
     let takes = |member, _| Duration::from_micros(20 * 4_u64.pow(member as u32));

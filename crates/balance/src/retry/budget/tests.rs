@@ -16,27 +16,27 @@ fn millis(millis: u64) -> Time {
 }
 
 #[test]
-fn a_share_of_the_requests_and_a_floor_may_be_retried() {
+fn retry_budget_is_a_share_of_requests_or_a_floor() {
     assert_eq!(allowed(0, 0, 0), 100);
     assert_eq!(allowed(1000, 500, 700), 300);
 }
 
 #[test]
-fn requests_count_for_ten_seconds() {
+fn requests_count_in_the_retry_budget_for_ten_seconds() {
     assert_eq!(allowed(1000, 500, 9_999), 300);
     assert_eq!(allowed(1000, 500, 10_000), 100);
     assert_eq!(allowed(1000, 500, 16_500), 100, "where the place is used again");
 }
 
 #[test]
-fn the_floor_comes_back_when_its_retries_are_ten_seconds_old() {
+fn retry_floor_is_restored_after_ten_seconds() {
     let (budget, settings) = (RetryBudget::new(1), RetrySettings::default());
     let allowed = |at| (0..1000).filter(|_| budget.allows(&settings, millis(at))).count();
     assert_eq!([0, 9_000, 10_000, 19_000, 20_000].map(allowed), [100, 0, 100, 0, 100]);
 }
 
 #[test]
-fn workers_that_ask_at_once_never_get_more_than_there_is() {
+fn concurrent_workers_never_exceed_the_retry_budget() {
     let (budget, settings) = (RetryBudget::new(1), RetrySettings::default());
     let ask = || (0..1000).filter(|_| budget.allows(&settings, Time::ZERO)).count();
     let allowed = std::thread::scope(|scope| {

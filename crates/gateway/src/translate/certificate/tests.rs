@@ -33,7 +33,7 @@ fn read(chain: &str, key: &str) -> Result<(Arc<Certificate>, Option<Dated>), Str
 }
 
 #[test]
-fn a_chain_is_read_whole_whatever_stands_between() {
+fn certificate_chain_is_read_despite_text_between_certificates() {
     let (leaf, key) = made(2020, 2030);
     let (issuer, _) = made(2020, 2030);
     let chain = format!("subject=shop\n{leaf}\nissuer\n{issuer}");
@@ -47,7 +47,7 @@ fn a_chain_is_read_whole_whatever_stands_between() {
 }
 
 #[test]
-fn dates_are_told_to_who_knows_the_time() {
+fn expired_and_not_yet_valid_certificates_are_reported() {
     let problem = |from, to, now| {
         let (chain, key) = made(from, to);
         let (_, dated) = read(&chain, &key).unwrap();
@@ -62,7 +62,7 @@ fn dates_are_told_to_who_knows_the_time() {
 }
 
 #[test]
-fn nothing_of_a_key_is_told() {
+fn errors_and_debug_output_contain_no_key_material() {
     let (chain, key) = made(2020, 2030);
     let cut = &key[..key.len() - 20];
     for (chain, key) in [(cut, cut), (&chain, cut), (&key, &key), (&chain, "-----BEGIN A")] {

@@ -302,7 +302,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn never_do_two_nodes_carry_it(
+    fn address_is_never_on_two_nodes(
         latency in latency(),
         faults in prop::collection::vec((0usize..3, fault(), 0u64..4_000), 0..24),
     ) {
@@ -318,7 +318,7 @@ proptest! {
     }
 
     #[test]
-    fn another_takes_over_from_who_died(
+    fn another_node_takes_over_from_a_dead_holder(
         latency in latency(),
         is_power in any::<bool>(),
         after in 4_000u64..8_000,
@@ -334,7 +334,7 @@ proptest! {
     }
 
     #[test]
-    fn an_outage_of_the_api_server_moves_nothing(latency in latency(), time in 1u64..120) {
+    fn api_server_outage_does_not_move_the_address(latency in latency(), time in 1u64..120) {
         let mut world = World::new(&[1, 2, 3], latency);
         world.run(Duration::from_secs(3));
         world.strike(0, Fault::Outage(Duration::from_secs(time)));
@@ -346,7 +346,7 @@ proptest! {
     }
 
     #[test]
-    fn who_alone_is_cut_off_keeps_it_and_nobody_takes_it(latency in latency()) {
+    fn holder_cut_off_from_the_api_server_keeps_the_address(latency in latency()) {
         let mut world = World::new(&[1, 2, 3], latency);
         world.run(Duration::from_secs(3));
         let holder = world.carriers[0];
@@ -356,7 +356,7 @@ proptest! {
     }
 
     #[test]
-    fn it_comes_to_the_node_with_most_endpoints_and_stays(
+    fn address_settles_on_the_node_with_most_endpoints(
         latency in latency(),
         endpoints in prop::collection::vec(0usize..9, 1..4),
     ) {
@@ -368,7 +368,7 @@ proptest! {
     }
 
     #[test]
-    fn it_moves_only_where_it_is_worth_it_and_not_at_once(
+    fn address_moves_only_after_a_lasting_worthwhile_change(
         latency in latency(),
         changes in prop::collection::vec((0usize..3, 0usize..6), 1..30),
     ) {
@@ -392,7 +392,7 @@ proptest! {
 }
 
 #[test]
-fn who_no_longer_serves_lets_go_at_once() {
+fn holder_that_becomes_unready_releases_the_address_at_once() {
     let mut world = World::new(&[2, 1], Duration::from_millis(10));
     world.run(Duration::from_secs(3));
     let holder = world.carriers[0];
@@ -402,7 +402,7 @@ fn who_no_longer_serves_lets_go_at_once() {
 }
 
 #[test]
-fn a_slow_renewal_keeps_it_for_less() {
+fn slow_lease_renewal_shortens_the_hold_time() {
     let mut claim = Claim::new("n1".to_owned());
     let standing = Standing { address: IpAddr::from([192, 0, 2, 1]), endpoints: BTreeMap::new() };
     claim.stand(Some(standing), Duration::from_secs(9));

@@ -86,7 +86,7 @@ const V4: &str = "10.9.0.100";
 const V6: &str = "fd00:9::100";
 
 #[test]
-fn the_link_tells_who_has_an_address() {
+fn probe_detects_an_address_in_use_on_the_link() {
     let Some([(here, near), (there, far)]) = nodes() else { return };
     for address in [V4, V6].map(|text| text.parse().unwrap()) {
         assert!(!here.ask(&near, address), "nobody has {address}");
@@ -102,7 +102,7 @@ fn the_link_tells_who_has_an_address() {
 }
 
 #[test]
-fn everybody_on_the_link_is_told() {
+fn announcement_reaches_all_nodes_on_the_link() {
     let Some([(here, near), (there, far)]) = nodes() else { return };
     let address = V4.parse().unwrap();
     let listening = here.run(move || near.frames(ETHERTYPE_ARP).unwrap());
@@ -124,7 +124,7 @@ fn everybody_on_the_link_is_told() {
 }
 
 #[test]
-fn what_cannot_carry_an_address_says_so() {
+fn unsuitable_interface_gives_a_clear_error() {
     let Some([(here, _), _]) = nodes() else { return };
     let cannot = |address: &str, name: Option<&'static str>| {
         let address = address.parse().unwrap();

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn resets_are_counted_however_frames_come() {
+    fn resets_are_counted_across_read_boundaries() {
         let frames = [
             frame(HEADERS, END_HEADERS, 20),
             frame(RST_STREAM, 0, 4),
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_is_open_until_its_last_frame_is_whole() {
+    fn header_block_is_open_until_its_last_frame_is_complete() {
         let mut meter = meter();
         meter.hear(&frame(HEADERS, 0, 5));
         assert!(meter.is_amid_head());
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_is_so_many_requests() {
+    fn read_batch_ends_after_a_fixed_number_of_requests() {
         let mut meter = meter();
         for stream in (1u8..).step_by(2).take(TURN as usize) {
             assert!(!meter.is_turn_over());
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_count_once_their_heads_are_whole() {
+    fn streams_count_once_their_header_blocks_are_complete() {
         let mut meter = meter();
         meter.hear(&of_stream(frame(HEADERS, END_HEADERS, 5), 1));
         assert_eq!(meter.streams_seen, 0, "the library has not asked for more");
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn who_resets_every_stream_is_stopped() {
+    fn client_that_resets_every_stream_is_stopped() {
         let mut meter = meter();
         let pair = [frame(HEADERS, END_HEADERS, 5), frame(RST_STREAM, 0, 4)].concat();
         let pairs = (0..10 * BURST).take_while(|_| {
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_may_be_open_may_be_reset_at_once() {
+    fn all_concurrent_streams_may_be_reset_at_once() {
         let open = 8 * BURST;
         let mut meter = of_streams(open);
         for frames in [frame(HEADERS, END_HEADERS, 5), frame(RST_STREAM, 0, 4)] {
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn who_resets_every_other_stream_is_not() {
+    fn client_that_resets_every_other_stream_is_not_stopped() {
         let mut meter = meter();
         for _ in 0..10 * BURST {
             meter.hear(&frame(HEADERS, END_HEADERS, 5).repeat(2));
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn pings_are_free_for_who_receives_much() {
+    fn ping_allowance_grows_with_bytes_sent() {
         let mut meter = meter();
         for _ in 0..10 * BURST {
             meter.sent(4096);

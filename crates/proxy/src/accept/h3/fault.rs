@@ -62,7 +62,7 @@ mod tests {
     use super::Fault;
 
     #[test]
-    fn each_fault_has_a_place_and_a_word_of_its_own() {
+    fn fault_indices_and_labels_are_unique() {
         let mut words = HashSet::new();
         for (place, fault) in Fault::ALL.into_iter().enumerate() {
             assert_eq!(fault as usize, place);

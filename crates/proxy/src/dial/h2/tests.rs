@@ -194,7 +194,7 @@ fn another_connection_is_opened_when_all_are_full() {
 }
 
 #[test]
-fn who_finds_all_full_waits_for_a_stream_to_end() {
+fn request_waits_for_a_stream_when_all_connections_are_full() {
     run(async {
         let mut scene = Scene::new(1, ok).await;
         let connection_max = NonZeroU32::new(1);
@@ -211,7 +211,7 @@ fn who_finds_all_full_waits_for_a_stream_to_end() {
 }
 
 #[test]
-fn after_goaway_requests_take_another_connection() {
+fn requests_use_a_new_connection_after_goaway() {
     run(async {
         let scene = Scene::new(100, ok_and_leave).await;
         for _ in 0..3 {
@@ -225,7 +225,7 @@ fn after_goaway_requests_take_another_connection() {
 }
 
 #[test]
-fn a_refused_stream_is_known_to_be_unprocessed() {
+fn refused_stream_is_reported_as_unprocessed() {
     run(async {
         let scene = Scene::new(100, refuse).await;
         let mut connection = scene.ask().await.unwrap();
@@ -234,7 +234,7 @@ fn a_refused_stream_is_known_to_be_unprocessed() {
 }
 
 #[test]
-fn all_who_wait_learn_that_nobody_listens() {
+fn all_waiting_requests_fail_when_the_connect_fails() {
     run(async {
         let mut scene = Scene::new(1, ok).await;
         let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
@@ -248,7 +248,7 @@ fn all_who_wait_learn_that_nobody_listens() {
 }
 
 #[test]
-fn an_endpoint_of_http1_is_told_apart() {
+fn http1_endpoint_is_detected() {
     run(async {
         let mut scene = Scene::new(1, ok).await;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -262,7 +262,7 @@ fn an_endpoint_of_http1_is_told_apart() {
 }
 
 #[test]
-fn connections_end_when_nobody_uses_them() {
+fn idle_connections_are_closed() {
     run(async {
         let scene = Scene::new(100, ok).await;
         drop(scene.ask().await.unwrap());
@@ -277,7 +277,7 @@ fn connections_end_when_nobody_uses_them() {
 }
 
 #[test]
-fn connections_end_with_their_endpoint() {
+fn connections_close_with_their_endpoint_after_running_requests() {
     run(async {
         let scene = Scene::new(100, ok).await;
         let mut connection = scene.ask().await.unwrap();
@@ -292,7 +292,7 @@ fn connections_end_with_their_endpoint() {
 }
 
 #[test]
-fn connections_end_by_age_and_by_use() {
+fn connections_close_by_age_and_request_count() {
     run(async {
         let mut scene = Scene::new(100, ok).await;
         let connection_max_requests = NonZeroU32::new(2);
@@ -310,7 +310,7 @@ fn connections_end_by_age_and_by_use() {
 }
 
 #[test]
-fn an_upgrade_needs_an_endpoint_that_takes_it() {
+fn upgrade_fails_without_extended_connect_support() {
     run(async {
         let scene = Scene::new(100, ok).await;
         let mut head = request();
@@ -356,11 +356,11 @@ async fn is_unacknowledged(before: bool) -> bool {
 }
 
 #[test]
-fn a_request_written_to_a_connection_that_was_reset_is_known_to_be_unacknowledged() {
+fn request_written_to_a_reset_connection_is_unacknowledged() {
     run(async { assert!(is_unacknowledged(true).await) });
 }
 
 #[test]
-fn a_request_that_the_endpoint_has_read_is_not_unacknowledged() {
+fn request_read_by_the_endpoint_is_acknowledged() {
     run(async { assert!(!is_unacknowledged(false).await) });
 }

@@ -82,14 +82,14 @@ mod tests {
     const START: Time = Time::from_nanos(1_000);
 
     #[test]
-    fn what_has_not_failed_is_open() {
+    fn http3_is_allowed_before_any_failure() {
         let reach = Reach::default();
         assert!(reach.is_open());
         assert!(!reach.claim(START));
     }
 
     #[test]
-    fn one_tries_again_after_the_pause() {
+    fn only_one_request_retries_http3_after_the_backoff() {
         let reach = Reach::default();
         reach.failed(START);
         assert!(!reach.is_open());
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pause_doubles_up_to_its_bound() {
+    fn http3_backoff_doubles_up_to_the_maximum() {
         let reach = Reach::default();
         let mut pauses = Vec::new();
         for _ in 0..8 {
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_ends_early_where_nothing_else_is_left() {
+    fn http3_backoff_ends_early_without_an_alternative() {
         let reach = Reach::default();
         reach.expire(START);
         assert!(reach.is_open());

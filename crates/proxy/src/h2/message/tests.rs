@@ -87,7 +87,7 @@ fn a_body_is_read_to_its_trailers() {
 }
 
 #[test]
-fn no_more_is_sent_than_the_window_has_room_for() {
+fn writes_are_bounded_by_the_flow_control_window() {
     run(async {
         let mut scene = Scene::new(10).await;
         scene.begin_response();
@@ -108,7 +108,7 @@ fn no_more_is_sent_than_the_window_has_room_for() {
 }
 
 #[test]
-fn the_last_bytes_bring_the_end() {
+fn last_data_frame_carries_end_stream() {
     run(async {
         let mut scene = Scene::new(100).await;
         scene.begin_response();
@@ -120,7 +120,7 @@ fn the_last_bytes_bring_the_end() {
 }
 
 #[test]
-fn half_a_response_does_not_look_whole() {
+fn truncated_response_resets_the_stream() {
     run(async {
         let mut scene = Scene::new(100).await;
         scene.begin_response();
@@ -136,7 +136,7 @@ fn half_a_response_does_not_look_whole() {
 }
 
 #[test]
-fn a_client_that_resets_has_gone() {
+fn client_reset_is_detected_as_a_disconnect() {
     run(async {
         let Scene { mut message, mut body, .. } = Scene::new(100).await;
         let gone = poll_fn(|cx| Poll::Ready(message.poll_gone(cx))).await;
@@ -148,7 +148,7 @@ fn a_client_that_resets_has_gone() {
 }
 
 #[test]
-fn who_waits_for_its_turn_notices_a_client_that_resets() {
+fn response_waiting_to_be_scheduled_notices_a_client_reset() {
     run(async {
         let mut scene = Scene::new(1024 * 1024).await;
         scene.begin_response();

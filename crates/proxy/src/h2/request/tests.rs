@@ -43,7 +43,7 @@ fn as_http1(head: &RequestHead) -> String {
 }
 
 #[test]
-fn heads_are_read_as_http1_says_them() {
+fn request_heads_are_read_like_their_http1_form() {
     let cases: &[(&str, &str, Pairs<'_>, bool, &str)] = &[
         (
             "GET",
@@ -106,7 +106,7 @@ fn heads_are_read_as_http1_says_them() {
 }
 
 #[test]
-fn what_could_mean_two_things_is_refused() {
+fn ambiguous_requests_are_rejected() {
     let long = "a".repeat(41);
     let large = "a".repeat(500);
     let cases: &[(&str, &str, Pairs<'_>, bool, BadRequest)] = &[
@@ -167,7 +167,7 @@ fn what_could_mean_two_things_is_refused() {
 }
 
 #[test]
-fn what_names_no_host_gets_one() {
+fn request_without_host_gets_the_endpoint_address_as_authority() {
     let mut head = RequestHead::new();
     let bytes = b"GET /a HTTP/1.0\r\n\r\n";
     crate::h1::parse::request(bytes, &LIMITS, &mut head).unwrap();
@@ -209,7 +209,7 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn what_is_written_comes_back((head, text) in any_request()) {
+    fn request_head_round_trips((head, text) in any_request()) {
         let request = write(&head, head.framing, Scheme::HTTP, address()).unwrap();
         let is_whole = head.framing.is_empty();
         let (parts, ()) = request.into_parts();

@@ -39,7 +39,7 @@ fn as_http1(parts: &Parts, is_whole: bool, request: &RequestHead) -> Result<Stri
 }
 
 #[test]
-fn heads_are_read_as_http1_says_them() {
+fn response_heads_are_read_like_their_http1_form() {
     let (get, head, upgrade) =
         (request(Method::Get, false), request(Method::Head, false), request(Method::Get, true));
     let cases: &[(u16, Pairs<'_>, bool, &RequestHead, &str)] = &[
@@ -73,7 +73,7 @@ fn heads_are_read_as_http1_says_them() {
 }
 
 #[test]
-fn what_could_mean_two_things_is_refused() {
+fn ambiguous_responses_are_rejected() {
     let cases: &[(u16, Pairs<'_>, bool, BadResponse)] = &[
         (101, &[], false, BadResponse::Upgrade),
         (100, &[("content-length", "0")], false, BadResponse::InterimWithBody),
@@ -91,7 +91,7 @@ fn what_could_mean_two_things_is_refused() {
 }
 
 #[test]
-fn switching_protocols_is_ok_in_http2() {
+fn switching_protocols_becomes_200_in_http2() {
     let mut head = ResponseHead::new();
     head.status = 101;
     for (name, value) in [("Upgrade", "websocket"), ("Sec-WebSocket-Accept", "a"), ("X", "1")] {
@@ -106,7 +106,7 @@ fn switching_protocols_is_ok_in_http2() {
 
 proptest! {
     #[test]
-    fn what_is_written_comes_back(
+    fn response_head_round_trips(
         status in 200_u16..600,
         fields in prop::collection::vec(("x-[a-z0-9-]{1,8}", "([!-~]([ -~]{0,12}[!-~])?)?"), 0..5),
         length in prop::option::of(0_u64..100),

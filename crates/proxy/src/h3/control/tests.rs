@@ -25,7 +25,7 @@ fn said(peer: Peer, frames: Pairs<'_>) -> Result<Vec<Said>, Code> {
 }
 
 #[test]
-fn what_is_said_is_heard() {
+fn control_frames_are_read() {
     let client = said(
         Peer::Client,
         &[(0x7, &[0x3]), (0xd, &[0x5]), (0x21, b"what"), (0xd, &[0x5]), (0xf0700, b"\x04u=1")],
@@ -37,7 +37,7 @@ fn what_is_said_is_heard() {
 }
 
 #[test]
-fn what_makes_no_sense_ends_the_connection() {
+fn invalid_control_frames_are_connection_errors() {
     let cases: &[(Peer, Pairs<'_>, Code)] = &[
         (Peer::Endpoint, &[(0x7, &[0x1])], Code::ID_ERROR),
         (Peer::Endpoint, &[(0x7, &[0x4]), (0x7, &[0x8])], Code::ID_ERROR),
@@ -60,7 +60,7 @@ fn what_makes_no_sense_ends_the_connection() {
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn settings_and_goaway_round_trip() {
     let mut bytes = Vec::new();
     crate::h3::settings::write(Peer::Client, 70_000, &mut bytes);
     frame::write_goaway(128, &mut bytes);
@@ -73,7 +73,7 @@ fn what_is_written_is_read() {
 }
 
 #[test]
-fn streams_say_what_they_are() {
+fn unidirectional_stream_types_are_read() {
     let cases: &[(&[u8], StreamKind, usize)] = &[
         (&[0x0], StreamKind::Control, 1),
         (&[0x40, 0x1, 9], StreamKind::Push, 2),

@@ -41,7 +41,7 @@ async fn fault(peer: Peer, streams: Streams<'_>) -> Code {
 }
 
 #[test]
-fn each_side_says_what_it_is_like() {
+fn both_sides_exchange_settings_and_goaway() {
     run(async {
         let (ours, theirs) = connect().await;
         let mut conversation = Conversation::new(&ours, Peer::Client, 70_000);
@@ -72,7 +72,7 @@ fn each_side_says_what_it_is_like() {
 }
 
 #[test]
-fn what_breaks_the_rules_ends_the_connection() {
+fn control_stream_violations_close_the_connection() {
     let duplicate: Streams<'_> = &[(CONTROL_STREAM, false), (CONTROL_STREAM, false)];
     let cases: &[(Peer, Streams<'_>, Code)] = &[
         (Peer::Client, &[(CONTROL_STREAM, true)], Code::CLOSED_CRITICAL_STREAM),
@@ -95,7 +95,7 @@ fn what_breaks_the_rules_ends_the_connection() {
 }
 
 #[test]
-fn streams_that_nobody_knows_are_stopped_and_do_no_harm() {
+fn unknown_unidirectional_streams_are_stopped_harmlessly() {
     run(async {
         let (ours, theirs) = connect().await;
         let mut conversation = Conversation::new(&ours, Peer::Client, 1000);
@@ -116,7 +116,7 @@ fn streams_that_nobody_knows_are_stopped_and_do_no_harm() {
 }
 
 #[test]
-fn an_offence_in_a_message_ends_the_connection() {
+fn connection_error_in_a_message_closes_the_connection() {
     run(async {
         let (ours, theirs) = connect().await;
         let mut conversation = Conversation::new(&ours, Peer::Client, 1000);

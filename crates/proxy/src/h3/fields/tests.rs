@@ -38,7 +38,7 @@ fn fields_are_read_and_cookies_joined() {
 }
 
 #[test]
-fn what_breaks_the_rules_is_malformed() {
+fn invalid_field_lines_are_malformed() {
     let cases: &[&[(&[u8], &[u8])]] = &[
         &[(b"X", b"1")],
         &[(b"", b"1")],
@@ -60,7 +60,7 @@ fn what_breaks_the_rules_is_malformed() {
 }
 
 #[test]
-fn what_is_too_much_is_refused_as_over_http1() {
+fn field_limits_match_http1() {
     let bad = |bad: BadSyntax| Err(Unfit::Bad(bad));
     let pairs = [(&b"x"[..], &b"1"[..]); 5];
     assert_eq!(shown(&pairs[..4]).as_deref(), Ok("x=1;x=1;x=1;x=1;"));
@@ -78,7 +78,7 @@ fn what_is_too_much_is_refused_as_over_http1() {
 }
 
 #[test]
-fn trailers_come_back_as_they_went_but_for_what_heads_say() {
+fn trailers_round_trip_without_head_only_fields() {
     let mut fields = Fields::new();
     for (name, value) in [("Grpc-Status", "0"), ("Via", "1.1 a"), ("grpc-message", "")] {
         fields.append(name, value);

@@ -44,7 +44,7 @@ fn whole(kind: Kind, length: usize) -> Piece {
 }
 
 #[test]
-fn a_message_is_heads_and_data() {
+fn message_is_split_into_headers_and_data_frames() {
     let bytes =
         [frame(HEADERS, 3), frame(0x21, 100), frame(DATA, 5), frame(DATA, 0), frame(DATA, 200)]
             .concat();
@@ -60,7 +60,7 @@ fn a_message_is_heads_and_data() {
 }
 
 #[test]
-fn a_stream_may_end_between_two_frames_alone() {
+fn stream_may_end_only_at_a_frame_boundary() {
     let bytes = [frame(HEADERS, 3), frame(DATA, 70)].concat();
     for length in 0..=bytes.len() {
         let (_, ended) = read(Place::Message, Peer::Client, &[&bytes[..length]]);
@@ -71,7 +71,7 @@ fn a_stream_may_end_between_two_frames_alone() {
 
 /// RFC 9114 §7.2, RFC 9218 §7.2.
 #[test]
-fn frames_come_where_they_may() {
+fn frame_types_are_allowed_only_on_their_streams() {
     let settings = frame(SETTINGS, 0);
     let unexpected = Err(Code::FRAME_UNEXPECTED);
     let fine = Ok(true);
@@ -109,7 +109,7 @@ fn frames_come_where_they_may() {
 }
 
 #[test]
-fn settings_come_first() {
+fn control_stream_must_begin_with_settings() {
     for kind in [DATA, HEADERS, GOAWAY, 0x21] {
         let (_, ended) = read(Place::Control, Peer::Client, &[&frame(kind, 1)]);
         assert_eq!(ended, Err(Code::MISSING_SETTINGS), "{kind:x}");
@@ -117,7 +117,7 @@ fn settings_come_first() {
 }
 
 #[test]
-fn no_more_is_gathered_than_the_limit() {
+fn buffered_frame_payload_is_bounded() {
     let (_, ended) = read(Place::Control, Peer::Client, &[&frame(SETTINGS, MOST + 1)]);
     assert_eq!(ended, Err(Code::EXCESSIVE_LOAD));
     let endless =
@@ -126,7 +126,7 @@ fn no_more_is_gathered_than_the_limit() {
 }
 
 #[test]
-fn lengths_take_as_many_bytes_as_they_need() {
+fn frame_length_uses_the_shortest_encoding() {
     for length in [0, 63, 64, 16_383, 16_384, 70_000] {
         let out = frame(DATA, length);
         let (kind, said, taken) = header(&out).unwrap();
@@ -139,7 +139,7 @@ fn lengths_take_as_many_bytes_as_they_need() {
 
 proptest! {
     #[test]
-    fn pieces_make_no_difference(
+    fn frames_are_parsed_alike_across_read_boundaries(
         frames in prop::collection::vec(
             (prop::sample::select(vec![DATA, DATA, HEADERS, 0x21, 0x3, varint::MAX]), 0_usize..100),
             0..8,

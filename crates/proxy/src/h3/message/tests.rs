@@ -173,7 +173,7 @@ fn a_request_is_read_to_its_trailers() {
 }
 
 #[test]
-fn a_head_that_is_all_says_so() {
+fn request_with_fin_after_headers_has_no_body() {
     run(async {
         let mut scene = Scene::new(NOTHING).await;
         scene.send.write_all(&scene::request("GET", &[])).await.unwrap();
@@ -183,7 +183,7 @@ fn a_head_that_is_all_says_so() {
 }
 
 #[test]
-fn a_response_is_heads_a_body_and_trailers() {
+fn response_carries_interim_head_body_and_trailers() {
     run(async {
         let mut scene = Scene::of("GET", &[]).await;
         let message = &mut scene.message;
@@ -206,7 +206,7 @@ fn a_response_is_heads_a_body_and_trailers() {
 }
 
 #[test]
-fn the_last_bytes_bring_the_end() {
+fn last_data_frame_carries_fin() {
     run(async {
         let mut scene = Scene::of("GET", &[]).await;
         let out = [&scene.message.head(200, Framing::Stream)[..], b"all"].concat();
@@ -220,7 +220,7 @@ fn the_last_bytes_bring_the_end() {
 }
 
 #[test]
-fn a_head_may_be_all_and_may_be_replaced_until_it_is_written() {
+fn response_head_may_be_replaced_until_written() {
     run(async {
         let mut scene = Scene::of("GET", &[]).await;
         scene.message.head(200, Framing::Stream);
@@ -235,7 +235,7 @@ fn a_head_may_be_all_and_may_be_replaced_until_it_is_written() {
 }
 
 #[test]
-fn half_a_response_does_not_look_whole() {
+fn truncated_response_resets_the_stream() {
     run(async {
         let mut scene = Scene::of("GET", &[]).await;
         let out = [&scene.message.head(200, Framing::Stream)[..], b"half"].concat();
@@ -247,7 +247,7 @@ fn half_a_response_does_not_look_whole() {
 }
 
 #[test]
-fn a_malformed_request_ends_its_stream_alone() {
+fn malformed_request_resets_only_its_stream() {
     let post = |length: &str, body: &[u8]| {
         [&scene::request("POST", &[("content-length", length)])[..], &framed(0x0, body)].concat()
     };
@@ -275,7 +275,7 @@ fn a_malformed_request_ends_its_stream_alone() {
 }
 
 #[test]
-fn an_offence_ends_the_connection() {
+fn message_frame_violations_close_the_connection() {
     let request = scene::request("POST", &[]);
     let begun = [&request[..], &[0x0, 0x5, 1]].concat();
     let cases = [
@@ -304,7 +304,7 @@ fn an_offence_ends_the_connection() {
 }
 
 #[test]
-fn what_is_too_much_is_refused_in_words() {
+fn oversized_request_head_is_answered_431() {
     run(async {
         for value in [450, 700] {
             let fields = [("x", &*"~".repeat(value))];
@@ -319,7 +319,7 @@ fn what_is_too_much_is_refused_in_words() {
 }
 
 #[test]
-fn a_client_that_stops_the_response_has_gone() {
+fn stop_sending_is_detected_as_a_disconnect() {
     run(async {
         let mut scene = Scene::of("GET", &[]).await;
         let gone = poll_fn(|cx| Poll::Ready(scene.message.poll_gone(cx))).await;
@@ -353,7 +353,7 @@ async fn ask(is_whole: bool) -> (Message, Rc<Ties>, quinn::SendStream, quinn::Re
 struct Ended(quic::Connection, quinn::Connection);
 
 #[test]
-fn an_endpoint_is_asked_and_answers() {
+fn request_to_an_endpoint_gets_its_response() {
     run(async {
         let (mut message, _, mut send, mut recv, connections) = ask(true).await;
         assert!(recv.read_to_end(100).await.unwrap().is_empty());
@@ -371,7 +371,7 @@ fn an_endpoint_is_asked_and_answers() {
 }
 
 #[test]
-fn a_body_goes_to_an_endpoint_with_its_trailers() {
+fn request_body_and_trailers_reach_the_endpoint() {
     run(async {
         let (mut message, _, _send, recv, _connections) = ask(false).await;
         let body = vec![7; 3 * WINDOW as usize];
@@ -388,7 +388,7 @@ fn a_body_goes_to_an_endpoint_with_its_trailers() {
 }
 
 #[test]
-fn how_an_endpoint_ends_a_request_tells_whether_it_has_begun_it() {
+fn reset_code_tells_rejected_from_processed_requests() {
     run(async {
         for (code, expected) in
             [(Code::REQUEST_REJECTED, Broken::Refused), (Code::INTERNAL_ERROR, Broken::Reset)]
@@ -406,7 +406,7 @@ fn how_an_endpoint_ends_a_request_tells_whether_it_has_begun_it() {
 }
 
 #[test]
-fn what_a_goaway_leaves_out_is_not_waited_for() {
+fn request_beyond_goaway_fails_as_unprocessed() {
     run(async {
         let (mut message, ties, _send, _recv, _connections) = ask(true).await;
         let leaving = async {
@@ -420,7 +420,7 @@ fn what_a_goaway_leaves_out_is_not_waited_for() {
 }
 
 #[test]
-fn a_request_that_is_dropped_is_cancelled() {
+fn dropped_request_is_cancelled() {
     run(async {
         let (message, _, send, mut recv, _connections) = ask(false).await;
         drop(message);

@@ -216,7 +216,7 @@ mod tests {
 
     /// RFC 7541, appendix B.
     #[test]
-    fn codes_follow_from_their_lengths() {
+    fn huffman_codes_match_rfc_7541() {
         let cases = [
             (b'0', 0x0),
             (b'a', 0x3),
@@ -239,7 +239,7 @@ mod tests {
 
     /// RFC 7541 §C.4 and §C.6.
     #[test]
-    fn the_examples_are_read_and_written() {
+    fn huffman_matches_the_rfc_7541_examples() {
         let cases: &[(&str, &[u8])] = &[
             (
                 "www.example.com",
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_for_no_text_is_refused() {
+    fn invalid_huffman_padding_and_eos_are_rejected() {
         let cases: &[&[u8]] = &[
             // More than seven bits of padding.
             &[0xff],
@@ -277,12 +277,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn text_comes_back(text in prop::collection::vec(any::<u8>(), 0..100)) {
+        fn huffman_text_round_trips(text in prop::collection::vec(any::<u8>(), 0..100)) {
             prop_assert_eq!(decoded(&encode(&text)), Some(text));
         }
 
         #[test]
-        fn what_is_read_is_what_would_be_written(bytes in prop::collection::vec(any::<u8>(), 0..20)) {
+        fn huffman_encoding_is_canonical(bytes in prop::collection::vec(any::<u8>(), 0..20)) {
             if let Some(text) = decoded(&bytes) {
                 prop_assert_eq!(encode(&text), bytes);
             }

@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_encoder_says_nothing() {
+    fn encoder_stream_allows_only_zero_capacity() {
         assert_eq!(check_encoder(&[]), Ok(()));
         assert_eq!(check_encoder(&[0x20, 0x20]), Ok(()));
         for byte in [0x00, 0x21, 0x3f, 0x40, 0x80, 0xc0] {
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn a_decoder_says_what_it_has_dropped() {
+    fn decoder_stream_allows_only_stream_cancellations() {
         let check = |pieces: &[&[u8]]| {
             let mut stream = DecoderStream::default();
             pieces.iter().try_for_each(|piece| stream.check(piece))

@@ -48,7 +48,7 @@ mod tests {
 
     /// RFC 7541 §C.1.
     #[test]
-    fn the_examples_are_read_and_written() {
+    fn prefix_integers_match_the_rfc_7541_examples() {
         let cases: &[(u32, u64, &[u8])] =
             &[(5, 10, &[0x0a]), (5, 1337, &[0x1f, 0x9a, 0x0a]), (8, 42, &[0x2a])];
         for (bits, number, bytes) in cases {
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_whole_or_too_large_is_none() {
+    fn truncated_or_oversized_integers_are_rejected() {
         let cases: &[&[u8]] = &[
             &[],
             &[0x7f],
@@ -78,7 +78,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn integers_come_back(bits in 3_u32..=8, number in 0_u64..1 << 62) {
+        fn prefix_integers_round_trip(bits in 3_u32..=8, number in 0_u64..1 << 62) {
             for number in [number, number >> 40, number >> 54] {
                 let mut out = Vec::new();
                 write(bits, 0, number, &mut out);

@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_entry_is_found_by_its_name_and_value() {
+    fn static_table_entries_are_found_by_name_and_value() {
         for (number, (name, value)) in ENTRIES.iter().enumerate() {
             let number = number as u64;
             let upper = name.to_uppercase();
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn other_names_are_not_found() {
+    fn names_outside_the_static_table_are_not_found() {
         for name in ["", "x", "via", "content-typ", "content-types", &"x".repeat(LONGEST + 1)] {
             assert!(matches!(find(name.as_bytes(), b""), Found::Nothing), "{name}");
         }

@@ -35,7 +35,7 @@ fn written(lines: &[(&str, &str)]) -> Vec<u8> {
 }
 
 #[test]
-fn lines_are_read_in_each_of_their_forms() {
+fn field_lines_are_decoded_in_every_representation() {
     let cases: &[(&[u8], &str)] = &[
         // RFC 9204 §B.1.
         (b"\x00\x00\x51\x0b/index.html", ":path=/index.html;"),
@@ -60,7 +60,7 @@ fn lines_are_read_in_each_of_their_forms() {
 }
 
 #[test]
-fn what_is_no_section_or_needs_a_dynamic_table_is_refused() {
+fn invalid_or_dynamic_table_sections_are_rejected() {
     let cases: &[&[u8]] = &[
         b"",
         b"\x00",
@@ -94,7 +94,7 @@ fn what_is_no_section_or_needs_a_dynamic_table_is_refused() {
 }
 
 #[test]
-fn what_the_table_has_takes_a_byte_or_two() {
+fn static_table_fields_are_encoded_as_indices() {
     let common =
         [(":status", "200"), ("Content-Type", "text/plain"), ("Server", "a"), ("X-A", "~")];
     assert_eq!(written(&common), b"\x00\x00\xd9\xf5\x5f\x4d\x01a\x23x-a\x01~");
@@ -102,7 +102,7 @@ fn what_the_table_has_takes_a_byte_or_two() {
 
 proptest! {
     #[test]
-    fn what_is_written_comes_back(
+    fn field_section_round_trips(
         lines in prop::collection::vec(("[:a-zA-Z0-9-]{1,40}", "[ -~\u{e4}\t]{0,40}"), 0..10),
     ) {
         let lines: Vec<_> =
@@ -116,7 +116,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_unfolds_to_more_than_it_may(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+    fn huffman_expansion_is_bounded(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
         let bytes = [&[0, 0], &bytes[..]].concat();
         let Ok(mut section) = Section::new(&bytes) else { return Ok(()) };
         while let Ok(Some(line)) = section.next_line() {

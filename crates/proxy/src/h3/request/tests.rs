@@ -52,7 +52,7 @@ fn as_http1(head: &RequestHead) -> String {
 }
 
 #[test]
-fn heads_are_read_as_http1_says_them() {
+fn request_heads_are_read_like_their_http1_form() {
     let cases: &[(Pairs<'_>, Pairs<'_>, bool, &str)] = &[
         (
             &[
@@ -114,7 +114,7 @@ fn heads_are_read_as_http1_says_them() {
 
 /// RFC 9114 §4.1.2 and §4.3.1, RFC 9220.
 #[test]
-fn what_breaks_the_rules_is_malformed() {
+fn invalid_pseudo_headers_are_malformed() {
     let missing = |name: &str| -> Vec<_> {
         GET.iter().copied().filter(|(other, _)| *other != name).collect()
     };
@@ -149,7 +149,7 @@ fn what_breaks_the_rules_is_malformed() {
 }
 
 #[test]
-fn what_could_mean_two_things_is_refused() {
+fn ambiguous_requests_are_rejected() {
     let long = "/".repeat(41);
     let large = "~".repeat(500);
     let to = |path| -> Vec<_> {
@@ -211,7 +211,7 @@ fn what_could_mean_two_things_is_refused() {
 }
 
 #[test]
-fn what_names_no_host_gets_one() {
+fn request_without_host_gets_the_endpoint_address_as_authority() {
     let mut head = RequestHead::new();
     let bytes = b"GET /a HTTP/1.0\r\n\r\n";
     crate::h1::parse::request(bytes, &LIMITS, &mut head).unwrap();
@@ -223,7 +223,7 @@ fn what_names_no_host_gets_one() {
 }
 
 #[test]
-fn a_websocket_is_asked_for_by_connect() {
+fn websocket_upgrade_becomes_extended_connect() {
     let head = read_pairs(CONNECT, false).unwrap();
     let mut section = Vec::new();
     write(&head, Framing::None, address(), &mut section);
@@ -269,7 +269,7 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn what_is_written_comes_back((head, text) in any_request()) {
+    fn request_head_round_trips((head, text) in any_request()) {
         let mut section = Vec::new();
         write(&head, head.framing, address(), &mut section);
         let is_whole = head.framing.is_empty();

@@ -44,7 +44,7 @@ fn as_http1(
 }
 
 #[test]
-fn heads_are_read_as_http1_says_them() {
+fn response_heads_are_read_like_their_http1_form() {
     let (get, head, upgrade) =
         (request(Method::Get, false), request(Method::Head, false), request(Method::Get, true));
     let length = ("content-length", "5");
@@ -74,7 +74,7 @@ fn heads_are_read_as_http1_says_them() {
 }
 
 #[test]
-fn what_breaks_the_rules_or_could_mean_two_things_is_refused() {
+fn malformed_or_ambiguous_responses_are_rejected() {
     let ok = (":status", "200");
     let cases: &[(Pairs<'_>, bool, Unfit<BadResponse>)] = &[
         (&[], true, Unfit::Malformed),
@@ -106,7 +106,7 @@ fn what_breaks_the_rules_or_could_mean_two_things_is_refused() {
 }
 
 #[test]
-fn switching_protocols_is_ok_in_http3() {
+fn switching_protocols_becomes_200_in_http3() {
     let mut head = ResponseHead::new();
     head.status = 101;
     for (name, value) in [("Upgrade", "websocket"), ("Sec-WebSocket-Accept", "a"), ("X", "1")] {
@@ -120,7 +120,7 @@ fn switching_protocols_is_ok_in_http3() {
 
 proptest! {
     #[test]
-    fn what_is_written_comes_back(
+    fn response_head_round_trips(
         status in 200_u16..1000,
         fields in prop::collection::vec(("[xX]-[a-zA-Z0-9-]{1,8}", "([!-~]([ -~]{0,12}[!-~])?)?"), 0..5),
         length in prop::option::of(0_u64..100),

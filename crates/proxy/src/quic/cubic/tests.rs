@@ -73,7 +73,7 @@ fn near(seen: f64, expected: f64, tolerance: f64) {
 }
 
 #[test]
-fn connection_begins_with_ten_datagrams_and_doubles() {
+fn slow_start_begins_with_ten_datagrams_and_doubles() {
     near(Path::new().datagrams(), 10.0, 0.0);
     near(Path::new().run(3).datagrams(), 80.0, 0.0);
     assert_eq!(Cubic::new(1200).initial_window(), 12_000);
@@ -82,7 +82,7 @@ fn connection_begins_with_ten_datagrams_and_doubles() {
 }
 
 #[test]
-fn loss_takes_three_tenths_once_in_a_round() {
+fn loss_reduces_the_window_by_thirty_percent_once_per_round_trip() {
     let mut path = Path::new();
     path.run(3);
     let sent = path.now;
@@ -97,7 +97,7 @@ fn loss_takes_three_tenths_once_in_a_round() {
 }
 
 #[test]
-fn what_was_sent_before_the_reduction_does_not_grow_the_window() {
+fn acks_of_data_sent_before_the_reduction_do_not_grow_the_window() {
     let mut path = Path::new();
     let sent = path.now;
     path.lose();
@@ -106,7 +106,7 @@ fn what_was_sent_before_the_reduction_does_not_grow_the_window() {
 }
 
 #[test]
-fn window_follows_the_curve() {
+fn window_follows_the_cubic_curve() {
     for most in [300.0, 1000.0, 5000.0] {
         let mut path = Path::lost_at(most);
         let k = (most * 0.3 / 0.4_f64).cbrt();
@@ -121,7 +121,7 @@ fn window_follows_the_curve() {
 }
 
 #[test]
-fn small_window_grows_as_renos_would() {
+fn small_window_grows_like_reno() {
     let mut path = Path::lost_at(20.0);
     near(path.datagrams(), 14.0, 0.01);
     // 3 * (1 - 0.7) / (1 + 0.7) for each round, until it is back where it was.
@@ -135,7 +135,7 @@ fn small_window_grows_as_renos_would() {
 }
 
 #[test]
-fn who_is_pushed_back_early_leaves_room() {
+fn fast_convergence_lowers_the_plateau_after_an_early_loss() {
     let mut path = Path::lost_at(100.0);
     near(path.cubic.plateau / f64::from(DATAGRAM), 100.0, 0.01);
     path.run(1).lose();
@@ -145,7 +145,7 @@ fn who_is_pushed_back_early_leaves_room() {
 }
 
 #[test]
-fn window_grows_at_once_after_two_losses_in_a_row() {
+fn window_grows_immediately_after_two_consecutive_losses() {
     let mut path = Path::new();
     path.run(2).lose().run(1).lose();
     let least = path.datagrams();
@@ -156,7 +156,7 @@ fn window_grows_at_once_after_two_losses_in_a_row() {
 }
 
 #[test]
-fn two_datagrams_are_left_however_much_gets_lost() {
+fn minimum_window_is_two_datagrams() {
     let mut path = Path::new();
     for _ in 0..20 {
         path.lose();
@@ -167,7 +167,7 @@ fn two_datagrams_are_left_however_much_gets_lost() {
 }
 
 #[test]
-fn persistent_congestion_begins_anew_with_two_datagrams() {
+fn persistent_congestion_restarts_at_two_datagrams() {
     let mut path = Path::new();
     path.run(3);
     let sent = path.now;
@@ -186,7 +186,7 @@ fn persistent_congestion_begins_anew_with_two_datagrams() {
 }
 
 #[test]
-fn persistent_congestion_counts_among_what_was_sent_before_a_reduction() {
+fn persistent_congestion_applies_to_data_sent_before_a_reduction() {
     let mut path = Path::new();
     path.run(3);
     let sent = path.now;
@@ -197,7 +197,7 @@ fn persistent_congestion_counts_among_what_was_sent_before_a_reduction() {
 }
 
 #[test]
-fn time_with_too_little_to_send_does_not_count() {
+fn application_limited_time_does_not_grow_the_window() {
     for rounds in [20, 90, 150] {
         let (mut busy, mut idle) = (Path::lost_at(1000.0), Path::lost_at(1000.0));
         busy.run(rounds);
@@ -212,14 +212,14 @@ fn time_with_too_little_to_send_does_not_count() {
 }
 
 #[test]
-fn larger_datagrams_raise_what_is_left_at_least() {
+fn larger_mtu_raises_the_minimum_window() {
     let mut path = Path::lost_at(2.0);
     path.cubic.on_mtu_update(1452);
     assert_eq!(path.cubic.window(), 2904);
 }
 
 #[test]
-fn a_connection_begins_with_as_many_datagrams_when_they_turn_out_to_be_larger() {
+fn mtu_increase_raises_the_initial_window_once() {
     let mut path = Path::new();
     path.run(1);
     let grown = path.cubic.window;
@@ -270,7 +270,7 @@ fn windows_a_second(at_a_time: usize, most_wait: Duration) -> f64 {
 }
 
 #[test]
-fn who_acknowledges_late_gets_no_less() {
+fn delayed_acks_do_not_reduce_the_growth_rate() {
     let at_once = windows_a_second(1, Duration::ZERO);
     near(at_once, 10.0, 0.2);
     near(windows_a_second(2, Duration::from_millis(25)), at_once, 0.6);
@@ -310,7 +310,7 @@ fn growth_in_a_round(smoothed: Duration) -> f64 {
 }
 
 #[test]
-fn slow_start_doubles_though_it_is_sent_evenly() {
+fn slow_start_doubles_despite_pacing() {
     near(growth_in_a_round(ROUND), 2.0, 0.1);
     // The round trip is longer than the path's by what the client took to start.
     near(growth_in_a_round(ROUND * 3 / 2), 2.0, 0.1);
@@ -321,7 +321,7 @@ fn slow_start_doubles_though_it_is_sent_evenly() {
 }
 
 #[test]
-fn slow_start_does_not_push_into_a_queue_that_grows() {
+fn slow_start_does_not_fill_a_growing_queue() {
     let mut path = Path::new();
     let sent = path.now;
     path.now += ROUND * 2;
@@ -329,7 +329,7 @@ fn slow_start_does_not_push_into_a_queue_that_grows() {
 }
 
 #[test]
-fn a_round_trip_that_has_been_right_once_is_not_made_up_for() {
+fn minimum_round_trip_ends_the_handshake_delay_compensation() {
     let mut path = Path::new();
     let sent = path.now;
     path.now += ROUND;
@@ -340,7 +340,7 @@ fn a_round_trip_that_has_been_right_once_is_not_made_up_for() {
 }
 
 #[test]
-fn what_is_acknowledged_while_little_is_sent_shows_the_round_trip_too() {
+fn application_limited_acks_update_the_round_trip() {
     let mut path = Path::new();
     let sent = path.now;
     path.now += ROUND;
@@ -352,7 +352,7 @@ fn what_is_acknowledged_while_little_is_sent_shows_the_round_trip_too() {
 }
 
 #[test]
-fn of_those_acknowledged_at_a_time_the_newest_shows_the_round_trip() {
+fn newest_acked_packet_determines_the_round_trip() {
     let mut path = Path::new();
     for waited in [3, 2, 1] {
         path.cubic.see_newest(ROUND / 2 * waited, ROUND);
@@ -362,7 +362,7 @@ fn of_those_acknowledged_at_a_time_the_newest_shows_the_round_trip() {
 }
 
 #[test]
-fn no_more_than_two_datagrams_are_under_way_where_all_begins_anew() {
+fn window_is_two_datagrams_after_persistent_congestion() {
     let mut path = Path::new();
     let sent = path.now;
     path.now += ROUND;
@@ -372,7 +372,7 @@ fn no_more_than_two_datagrams_are_under_way_where_all_begins_anew() {
 }
 
 #[test]
-fn one_late_acknowledgement_moves_little() {
+fn single_late_ack_hardly_changes_the_in_flight_bound() {
     let mut path = Path::lost_at(100.0);
     let sent = path.now;
     path.now += Duration::from_secs(60);

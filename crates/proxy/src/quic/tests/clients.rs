@@ -16,7 +16,7 @@ async fn ask(connection: &quinn::Connection, body: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_said_on_a_stream_comes_back() {
+fn stream_data_is_echoed() {
     run(async {
         let scene = Scene::new(1);
         let (_client, connection) = scene.connect().await;
@@ -27,7 +27,7 @@ fn what_is_said_on_a_stream_comes_back() {
 }
 
 #[test]
-fn an_address_of_both_families_is_reached_by_either() {
+fn dual_stack_address_accepts_ipv4_and_ipv6() {
     run(async {
         let address = free_address("[::]:0");
         let (client, identity) = (ClientSettings::default(), Identity::new("a.example.com", 0));
@@ -42,7 +42,7 @@ fn an_address_of_both_families_is_reached_by_either() {
 }
 
 #[test]
-fn more_than_the_windows_flows_both_ways() {
+fn bodies_larger_than_the_flow_control_window_pass_both_ways() {
     run(async {
         let scene = Scene::new(1);
         let (_client, connection) = scene.connect().await;
@@ -52,7 +52,7 @@ fn more_than_the_windows_flows_both_ways() {
 }
 
 #[test]
-fn many_streams_go_on_at_a_time() {
+fn many_concurrent_streams_are_served() {
     run(async {
         let scene = Scene::new(1);
         let (_client, connection) = scene.connect().await;
@@ -70,7 +70,7 @@ fn many_streams_go_on_at_a_time() {
 }
 
 #[test]
-fn a_client_that_comes_back_is_known() {
+fn returning_client_resumes_its_session() {
     run(async {
         let scene = Scene::new(1);
         let client = scene.client();
@@ -85,7 +85,7 @@ fn a_client_that_comes_back_is_known() {
 }
 
 #[test]
-fn a_client_that_moves_stays_connected() {
+fn connection_survives_client_migration() {
     run(async {
         let scene = Scene::new(2);
         let (client, connection) = scene.connect().await;
@@ -99,7 +99,7 @@ fn a_client_that_moves_stays_connected() {
 }
 
 #[test]
-fn workers_hand_over_what_the_kernel_does_not_sort() {
+fn workers_hand_over_misrouted_datagrams() {
     run(async {
         let (client, identity) = (ClientSettings::default(), Identity::new("a.example.com", 0));
         let scene = Scene::with(2, client, identity, Group::bind_unsorted);
@@ -114,7 +114,7 @@ fn workers_hand_over_what_the_kernel_does_not_sort() {
 }
 
 #[test]
-fn a_closed_connection_says_why() {
+fn closed_connection_carries_an_error_code() {
     run(async {
         let scene = Scene::new(1);
         let (_client, connection) = scene.connect().await;
@@ -129,7 +129,7 @@ fn a_closed_connection_says_why() {
 }
 
 #[test]
-fn a_stream_that_is_dropped_is_told_of() {
+fn dropped_stream_sends_stop_sending() {
     run(async {
         let scene = Scene::new(1);
         let (_client, connection) = scene.connect().await;
@@ -142,7 +142,7 @@ fn a_stream_that_is_dropped_is_told_of() {
 }
 
 #[test]
-fn a_name_that_nobody_has_is_refused() {
+fn unknown_server_name_is_refused() {
     run(async {
         let scene = Scene::new(1);
         let client = scene.client();
@@ -157,7 +157,7 @@ fn a_name_that_nobody_has_is_refused() {
 }
 
 #[test]
-fn a_client_that_speaks_something_else_is_refused() {
+fn unknown_alpn_protocol_is_refused() {
     run(async {
         let scene = Scene::new(1);
         let config = QuicClientConfig::try_from(scene.identity.believer(b"doq")).unwrap();
@@ -170,7 +170,7 @@ fn a_client_that_speaks_something_else_is_refused() {
 }
 
 #[test]
-fn a_listener_takes_no_more_connections_than_it_may() {
+fn listener_enforces_its_connection_limit() {
     run(async {
         let settings = ClientSettings { max_connections: 1, ..ClientSettings::default() };
         let identity = Identity::new("a.example.com", 0);
@@ -185,7 +185,7 @@ fn a_listener_takes_no_more_connections_than_it_may() {
 }
 
 #[test]
-fn the_end_of_a_worker_is_said_to_clients() {
+fn worker_exit_closes_client_connections() {
     run(async {
         let scene = Scene::new(1);
         let (_client, connection) = scene.connect().await;
@@ -197,7 +197,7 @@ fn the_end_of_a_worker_is_said_to_clients() {
 }
 
 #[test]
-fn a_listener_that_has_gone_takes_nobody_in_and_can_come_back() {
+fn removed_listener_refuses_new_connections_and_can_be_restored() {
     run(async {
         let scene = Scene::new(1);
         let (_client, connection) = scene.connect().await;

@@ -41,7 +41,7 @@ fn hear_out(socket: &UdpSocket, patience: Duration) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn garbage_is_dropped_and_counted_and_disturbs_nobody() {
+fn garbage_datagrams_are_dropped_counted_and_harmless() {
     run(async {
         let scene = Scene::new(1);
         let (_client, connection) = scene.connect().await;
@@ -68,7 +68,7 @@ fn garbage_is_dropped_and_counted_and_disturbs_nobody() {
 }
 
 #[test]
-fn an_unknown_version_is_answered_with_ours() {
+fn unknown_version_gets_version_negotiation() {
     let scene = Scene::new(1);
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let mut initial = first_datagrams(&scene, 1).remove(0);
@@ -84,7 +84,7 @@ fn an_unknown_version_is_answered_with_ours() {
 }
 
 #[test]
-fn who_has_not_shown_where_it_is_gets_three_times_what_it_sends_at_most() {
+fn amplification_is_limited_to_three_times_before_address_validation() {
     let identity = Identity::new("a.example.com", 200);
     let scene = Scene::with(1, ClientSettings::default(), identity, Group::bind);
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -96,7 +96,7 @@ fn who_has_not_shown_where_it_is_gets_three_times_what_it_sends_at_most() {
 }
 
 #[test]
-fn in_a_flood_clients_show_first_where_they_are() {
+fn flood_triggers_address_validation_by_retry() {
     run(async {
         let scene = Scene::new(1);
         let (_before, connection) = scene.connect().await;

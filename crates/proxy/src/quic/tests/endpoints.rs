@@ -61,7 +61,7 @@ async fn established(connection: &Connection) -> Result<(), Closed> {
 }
 
 #[test]
-fn an_endpoint_hears_and_is_heard() {
+fn data_passes_to_and_from_an_endpoint() {
     run(async {
         let identity = Identity::new("a.example.com", 0);
         let endpoint = endpoint(&identity, 100);
@@ -81,7 +81,7 @@ fn an_endpoint_hears_and_is_heard() {
 }
 
 #[test]
-fn streams_are_opened_as_the_endpoint_allows() {
+fn stream_limit_of_the_endpoint_is_respected() {
     run(async {
         let identity = Identity::new("a.example.com", 0);
         let endpoint = endpoint(&identity, 2);
@@ -99,7 +99,7 @@ fn streams_are_opened_as_the_endpoint_allows() {
 }
 
 #[test]
-fn an_endpoint_is_whom_it_has_to_be() {
+fn endpoint_with_wrong_name_or_authority_is_rejected() {
     run(async {
         let identity = Identity::new("a.example.com", 0);
         let endpoint = endpoint(&identity, 1);
@@ -114,7 +114,7 @@ fn an_endpoint_is_whom_it_has_to_be() {
 }
 
 #[test]
-fn where_nobody_is_that_is_known_at_once() {
+fn unreachable_port_is_refused_at_once() {
     run(async {
         let free = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let identity = Identity::new("a.example.com", 0);
@@ -125,7 +125,7 @@ fn where_nobody_is_that_is_known_at_once() {
 }
 
 #[test]
-fn an_endpoint_that_closes_says_why() {
+fn endpoint_close_code_is_reported() {
     run(async {
         let identity = Identity::new("a.example.com", 0);
         let endpoint = endpoint(&identity, 2);

@@ -187,7 +187,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_request_reaches_the_routes_of_the_site_of_its_handshake(
+    fn request_reaches_only_the_routes_of_its_negotiated_site(
         kinds in kinds(),
         server_name in prop::option::weighted(0.9, spelled()),
         other in spelled(),
@@ -216,7 +216,7 @@ proptest! {
     }
 
     #[test]
-    fn a_handshake_opens_no_site_that_asks_for_more(
+    fn handshake_grants_no_access_to_a_site_with_stricter_client_certificates(
         before in kinds(),
         after in kinds(),
         server_name in prop::option::weighted(0.9, spelled()),

@@ -6,7 +6,7 @@ use tokio::io::ReadBuf;
 use super::*;
 
 #[test]
-fn a_handshake_fails_however_its_bytes_come() {
+fn failed_handshake_is_detected_across_any_read_boundaries() {
     let (ours, others) = (Authority::new(), Authority::new());
     let sites =
         sites(&mut Servers::new(), vec![site("", &[&ours.certificate(&["a.example.com"])])]);
@@ -36,7 +36,7 @@ fn a_handshake_fails_however_its_bytes_come() {
 }
 
 #[test]
-fn a_session_lives_however_its_bytes_come() {
+fn handshake_succeeds_across_any_read_boundaries() {
     let authority = Authority::new();
     // So many names that the certificates take several records.
     let names: Vec<_> = (0..2000).map(|name| format!("{name}.example.com")).collect();
@@ -77,7 +77,7 @@ fn a_session_lives_however_its_bytes_come() {
 
 /// Whatever a peer sends: an error is the worst that comes of it.
 #[test]
-fn no_byte_makes_a_session_panic() {
+fn arbitrary_bytes_never_panic_a_session() {
     let authority = Authority::new();
     let certificate = authority.certificate(&["a.example.com"]);
     let site = site_for("", &[&certificate], Some(authority.clients(false)));
@@ -114,7 +114,7 @@ fn pass_on(rng: &mut Rng, from: &mut Session, to: &mut Session) {
 }
 
 #[test]
-fn a_hello_is_known_when_it_is_whole() {
+fn client_hello_is_parsed_only_when_complete() {
     let authority = Authority::new();
     let mut client = client_session(&authority.trust("a.example.com", &[], None));
     client.shake().unwrap();
@@ -130,7 +130,7 @@ fn a_hello_is_known_when_it_is_whole() {
 
 /// As some clients write it, though RFC 6066 §3 has no dot at the end of a name.
 #[test]
-fn a_server_name_is_normalised_as_it_is_read() {
+fn server_name_is_normalized() {
     let authority = Authority::new();
     let (sent, asked) = (b"a.example.comx", b"A.Example.Com.");
     let mut client = client_session(&authority.trust("a.example.comx", &[], None));

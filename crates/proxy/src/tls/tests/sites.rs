@@ -10,7 +10,7 @@ fn shown(client: &Session) -> &[u8] {
 }
 
 #[test]
-fn the_name_that_is_asked_for_decides_what_is_shown() {
+fn server_name_selects_the_certificate() {
     let authority = Authority::new();
     let exact = authority.certificate(&["a.example.com"]);
     let wildcard = authority.certificate(&["*.example.com"]);
@@ -34,7 +34,7 @@ fn the_name_that_is_asked_for_decides_what_is_shown() {
 }
 
 #[test]
-fn of_several_certificates_the_first_that_fits_is_shown() {
+fn first_matching_certificate_of_several_is_presented() {
     let authority = Authority::new();
     let first = authority.certificate(&["a.example.com"]);
     let rsa = KeyPair::generate_for(&rcgen::PKCS_RSA_SHA256).unwrap();
@@ -47,7 +47,7 @@ fn of_several_certificates_the_first_that_fits_is_shown() {
 }
 
 #[test]
-fn one_bad_site_leaves_the_others_alone() {
+fn invalid_site_does_not_affect_others() {
     let authority = Authority::new();
     let good = authority.certificate(&["a.example.com"]);
     let mixed = Certificate { key: good.key.clone(), ..(*authority.certificate(&["b"])).clone() };
@@ -62,7 +62,7 @@ fn one_bad_site_leaves_the_others_alone() {
 }
 
 #[test]
-fn clients_show_what_is_asked_of_them() {
+fn client_certificates_are_verified_as_required() {
     let (ours, others) = (Authority::new(), Authority::new());
     let server = ours.certificate(&["a.example.com"]);
     let (known, stranger) = (ours.certificate(&["client"]), others.certificate(&["client"]));
@@ -82,7 +82,7 @@ fn clients_show_what_is_asked_of_them() {
 }
 
 #[test]
-fn a_session_is_resumed_after_certificates_have_changed() {
+fn session_resumes_after_certificate_rotation() {
     let authority = Authority::new();
     let mut servers = Servers::new();
     let trust = authority.trust("a.example.com", &[], None);
@@ -95,7 +95,7 @@ fn a_session_is_resumed_after_certificates_have_changed() {
 }
 
 #[test]
-fn what_has_not_changed_is_used_again() {
+fn unchanged_server_config_is_reused() {
     let authority = Authority::new();
     let certificate = authority.certificate(&["a.example.com"]);
     let mut servers = Servers::new();
@@ -107,7 +107,7 @@ fn what_has_not_changed_is_used_again() {
 }
 
 #[test]
-fn a_ticket_does_not_stand_for_a_client_certificate() {
+fn session_ticket_does_not_replace_a_client_certificate() {
     let authority = Authority::new();
     let certificate = authority.certificate(&["a.example.com"]);
     let open = site("a.example.com", &[&certificate]);

@@ -64,7 +64,7 @@ async fn a_small_reader_gets_all_of_a_large_record() {
 }
 
 #[tokio::test]
-async fn what_is_reported_as_written_is_with_the_kernel() {
+async fn written_count_covers_only_bytes_accepted_by_the_kernel() {
     let (mut client, mut server) = connected().await;
     let sent = bytes(8 * 1024 * 1024);
     let mut written = 0;
@@ -86,7 +86,7 @@ async fn what_is_reported_as_written_is_with_the_kernel() {
 }
 
 #[tokio::test]
-async fn slices_leave_together() {
+async fn vectored_write_sends_all_slices() {
     let (mut client, mut server) = connected().await;
     let (head, body) = (bytes(100), bytes(5000));
     let slices = [&head, &body].map(|part| std::io::IoSlice::new(part));
@@ -98,7 +98,7 @@ async fn slices_leave_together() {
 }
 
 #[tokio::test]
-async fn an_end_without_a_word_is_an_error() {
+async fn end_without_close_notify_is_an_error() {
     let (client, mut server) = connected().await;
     drop(client);
     let error = server.read(&mut [0; 10]).await.unwrap_err();
@@ -106,7 +106,7 @@ async fn an_end_without_a_word_is_an_error() {
 }
 
 #[tokio::test]
-async fn an_idle_connection_is_open_until_something_comes() {
+async fn idle_connection_is_quiet_until_bytes_arrive() {
     let (mut client, mut server) = connected().await;
     assert!(client.is_quiet() && server.is_quiet());
     client.write_all(b"x").await.unwrap();

@@ -5,7 +5,7 @@ use gateway::snapshot::EndpointProtocol;
 use super::*;
 
 #[test]
-fn endpoints_are_whom_they_have_to_be() {
+fn endpoint_certificate_is_verified_by_authority_and_name() {
     let (ours, others) = (Authority::new(), Authority::new());
     let endpoint = ours.certificate(&["a.example.com", "*.b.example.com", "spiffe://cluster/a"]);
     let dns = |name: &str| SubjectName::Dns(name.into());
@@ -29,7 +29,7 @@ fn endpoints_are_whom_they_have_to_be() {
 }
 
 #[test]
-fn what_has_to_be_secured_and_cannot_is_impossible() {
+fn tls_with_an_invalid_server_name_is_impossible() {
     let authority = Authority::new();
     let trust = authority.trust("not a name", &[], None);
     assert!(matches!(Security::of_requests(Some(&trust)), Security::Impossible));
@@ -37,7 +37,7 @@ fn what_has_to_be_secured_and_cannot_is_impossible() {
 }
 
 #[test]
-fn a_policy_makes_new_trust_only_where_it_has_changed() {
+fn client_tls_config_is_rebuilt_only_when_the_policy_changes() {
     let authority = Authority::new();
     let trusts = Trusts::new();
     let mut settings = BackendSettings::default();

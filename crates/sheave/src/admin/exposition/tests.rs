@@ -31,7 +31,7 @@ fn written(format: Format) -> String {
 }
 
 #[test]
-fn open_metrics_has_units_exemplars_and_an_end() {
+fn open_metrics_has_units_exemplars_and_eof() {
     assert_eq!(
         written(Format::OpenMetrics),
         r#"# HELP sent_bytes A \"count\"\\.
@@ -56,7 +56,7 @@ waited_seconds_count{who="a\"b\\\n"} 5
 }
 
 #[test]
-fn the_older_format_names_samples_and_has_no_exemplars() {
+fn prometheus_format_names_samples_and_has_no_exemplars() {
     let text = written(Format::Prometheus);
     assert!(text.contains("# TYPE sent_bytes_total counter\nsent_bytes_total{"), "{text}");
     assert!(text.contains("# TYPE waited_seconds histogram\nwaited_seconds_bucket{"), "{text}");
@@ -66,7 +66,7 @@ fn the_older_format_names_samples_and_has_no_exemplars() {
 }
 
 #[test]
-fn open_metrics_is_for_who_asks_for_it() {
+fn open_metrics_is_selected_by_the_accept_header() {
     let prometheus = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5";
     assert_eq!(Format::asked_by(prometheus), Format::OpenMetrics);
     assert_eq!(Format::asked_by("text/plain, Application/OpenMetrics-Text"), Format::OpenMetrics);

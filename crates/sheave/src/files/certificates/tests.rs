@@ -71,7 +71,7 @@ async fn both_files_of_a_renewed_certificate_are_read_together() {
 }
 
 #[tokio::test]
-async fn a_file_that_has_gone_is_a_problem_until_it_returns() {
+async fn missing_certificate_file_is_a_problem_until_it_returns() {
     let mut mount = Mount::new("..1");
     mount.files.load();
     fs::remove_file(mount.folder.path().join("tls.key")).unwrap();

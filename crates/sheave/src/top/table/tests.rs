@@ -44,7 +44,7 @@ fn text(lines: &[Line]) -> String {
 }
 
 #[test]
-fn rates_are_differences_and_all_fits_80_columns() {
+fn rates_are_differences_and_the_table_fits_80_columns() {
     let lines = table().lines(Order::Requests, 80);
     assert_eq!(
         text(&lines),
@@ -63,7 +63,7 @@ default/api:80          0       0/4     0    4.2      0       0   12 ms
 }
 
 #[test]
-fn order_is_what_was_asked_for() {
+fn backends_are_sorted_by_the_selected_column() {
     let names = |order| {
         let lines = table().lines(order, 80);
         let backends = lines.iter().filter(|line| line.text.starts_with("default"));
@@ -79,7 +79,7 @@ fn order_is_what_was_asked_for() {
 }
 
 #[test]
-fn what_is_new_or_began_anew_has_no_wild_rate() {
+fn new_or_reset_counters_give_plausible_rates() {
     let look = |requests| {
         backends(&[backend("default/web:80", 0, vec![endpoint("10.0.0.1:80", 0, requests, 0)])])
     };
@@ -90,7 +90,7 @@ fn what_is_new_or_began_anew_has_no_wild_rate() {
 }
 
 #[test]
-fn numbers_stay_short() {
+fn numbers_are_abbreviated() {
     let rates = [0.04, 99.94, 100.0, 9999.0, 12_345.0, 2.5e6].map(rate);
     assert_eq!(rates, ["0.0", "99.9", "100", "9999", "12.3k", "2.5M"]);
     let latencies = [0.000_25, 0.0042, 0.25, 12.0].map(latency);

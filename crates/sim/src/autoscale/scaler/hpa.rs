@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn demand_is_shared_out_over_all_pods() {
+    fn hpa_divides_demand_by_all_pods() {
         for (pods, demand, recommended) in [
             (10, 32.0, 10),
             // Within a tenth of the target nothing is done.
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn of_utilization_starting_pods_count_as_idle_in_growing_only() {
+    fn hpa_counts_starting_pods_as_idle_only_on_scale_up() {
         for (pods, ready, busy, recommended) in [
             (10, 10, 0.8, 10),
             (10, 10, 1.0, 13),
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn it_doubles_at_most_and_shrinks_to_the_highest_of_five_minutes() {
+    fn hpa_at_most_doubles_and_scales_down_to_the_five_minute_maximum() {
         let mut hpa = hpa("scaler=demand");
         let at = |seconds| Time::ZERO + Duration::from_secs(seconds);
         assert_eq!(hpa.sync(&sight(1, 1, 400.0, 0.0), at(0)), 5);

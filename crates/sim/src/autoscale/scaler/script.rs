@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_brings_up_what_is_refused_and_takes_down_step_by_step() {
+    fn script_scales_up_by_rejections_and_down_in_steps() {
         let mut script = Script::new(&Settings::parse(&["scaler=refusals"]).unwrap());
         let at = |seconds| Time::ZERO + Duration::from_secs(seconds);
         let sight = |pods, ready, refusals| Sight {
