@@ -9,7 +9,7 @@
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
-use gateway::{Addresses, Object, parse, translate};
+use gateway::{AddressAssignment, ApiObject, parse, translate};
 
 /// Runs of each.
 const RUNS: usize = 5;
@@ -33,10 +33,10 @@ metadata: {name: web}
 spec: {ports: [{port: 80}]}
 ";
 
-type Input = fn() -> String;
+type InputGenerator = fn() -> String;
 
 /// What is translated, and how it is made.
-const CASES: [(&str, Input); 4] = [
+const CASES: [(&str, InputGenerator); 4] = [
     ("5,000 HTTPRoutes on one Gateway", || routes(5000)),
     ("5,000 HTTPRoutes of 500 namespaces, with ReferenceGrants, on 500 Gateways", || spread(500)),
     ("1,000 Services of 100 endpoints, with policies", || services(1000, 100)),
@@ -53,10 +53,10 @@ fn main() {
 }
 
 /// The best of several runs.
-fn time(objects: &[Object]) -> Duration {
+fn time(objects: &[ApiObject]) -> Duration {
     let run = || {
         let start = Instant::now();
-        let translation = translate(objects, &Addresses::Own);
+        let translation = translate(objects, &AddressAssignment::Host);
         let took = start.elapsed();
         assert_eq!(translation.problems.first(), None);
         took

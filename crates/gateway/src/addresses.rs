@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use crate::fronts::{self, Fronts};
-use crate::objects::{GatewayAddress, GatewaySpec, Metadata, Object, Resource};
-use crate::snapshot::{Backend, BackendKey, Snapshot, Target};
+use crate::managed_services::{self, ManagedServices};
+use crate::objects::{ApiObject, GatewayAddress, GatewaySpec, ObjectMeta, TypedObject};
+use crate::snapshot::{Backend, BackendKey, RuleTarget, Snapshot};
 use crate::translate::{CONTROLLER, ingress};
 
 /// A Gateway by its namespace and name.
@@ -18,12 +18,12 @@ pub type GatewayName = (String, String);
 
 /// Which addresses Gateways are served on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Addresses {
+pub enum AddressAssignment {
     /// Files and flags: those that a Gateway asks for, else every address of the machine.
     #[default]
-    Own,
+    Host,
     /// A cluster: the same, and clients come by one Service in front of all Gateways, found there.
-    Shared(Vec<fronts::Place>),
+    SharedService(Vec<managed_services::PublishedAddress>),
     /// A cluster: those that each Gateway was given, and no others. [`assign`] gives them.
     Pool {
         /// By Gateway; no address occurs twice.
@@ -31,69 +31,72 @@ pub enum Addresses {
     },
     /// A cluster: every address of the machine, where ports of ours stand for those of each Gateway; clients come by
     /// Services in front of them.
-    Fronts(Fronts),
+    ManagedServices(ManagedServices),
 }
 
-impl Addresses {
+impl AddressAssignment {
     /// What each Gateway was given of a pool.
-    pub fn dealt(&self) -> BTreeMap<GatewayName, Vec<IpAddr>> {
+    pub fn pool_assignments(&self) -> BTreeMap<GatewayName, Vec<IpAddr>> {
         match self {
-            Self::Own | Self::Shared(_) | Self::Fronts(_) => BTreeMap::new(),
+            Self::Host | Self::SharedService(_) | Self::ManagedServices(_) => BTreeMap::new(),
             Self::Pool { assigned } => assigned.clone(),
         }
     }
 
     /// What a Gateway was given of a pool.
-    pub(crate) fn assigned(&self, gateway: &Metadata) -> &[IpAddr] {
+    pub(crate) fn assigned(&self, gateway: &ObjectMeta) -> &[IpAddr] {
         let name = (gateway.namespace.clone(), gateway.name.clone());
         match self {
-            Self::Own | Self::Shared(_) | Self::Fronts(_) => &[],
+            Self::Host | Self::SharedService(_) | Self::ManagedServices(_) => &[],
             Self::Pool { assigned } => assigned.get(&name).map_or(&[], Vec::as_slice),
         }
     }
 
     /// Where clients find a Gateway, as far as somebody else than the machine knows.
-    pub fn places(&self, gateway: &GatewayName) -> Vec<fronts::Place> {
+    pub fn published_addresses(
+        &self,
+        gateway: &GatewayName,
+    ) -> Vec<managed_services::PublishedAddress> {
         match self {
-            Self::Own => Vec::new(),
-            Self::Shared(places) => places.clone(),
+            Self::Host => Vec::new(),
+            Self::SharedService(places) => places.clone(),
             Self::Pool { assigned } => {
                 let addresses = assigned.get(gateway).into_iter().flatten();
-                addresses.copied().map(fronts::Place::Ip).collect()
+                addresses.copied().map(managed_services::PublishedAddress::Ip).collect()
             }
-            Self::Fronts(fronts) => fronts.places(gateway).to_vec(),
+            Self::ManagedServices(fronts) => fronts.addresses(gateway).to_vec(),
         }
     }
 }
 
 /// The backends that requests to each address of a pool may go to.
-pub fn behind(snapshot: &Snapshot) -> BTreeMap<IpAddr, BTreeSet<BackendKey>> {
+pub fn backends_by_address(snapshot: &Snapshot) -> BTreeMap<IpAddr, BTreeSet<BackendKey>> {
     let mut behind: BTreeMap<IpAddr, BTreeSet<BackendKey>> = BTreeMap::new();
     for listener in snapshot.listeners.iter().filter(|listener| listener.free_bind) {
         let backends = behind.entry(listener.address.ip()).or_default();
         let targets = listener.rules().flat_map(|rule| &rule.targets);
         backends.extend(targets.filter_map(|target| match target.target {
-            Target::Backend(place) => Some(snapshot.backends[place].key.clone()),
-            Target::Unresolved => None,
+            RuleTarget::Backend(place) => Some(snapshot.backends[place].key.clone()),
+            RuleTarget::Unresolved => None,
         }));
     }
     behind
 }
 
 /// How many endpoints each node has: by its name.
-pub type ByNode = BTreeMap<Arc<str>, usize>;
+pub type EndpointsByNode = BTreeMap<Arc<str>, usize>;
 
 /// How many endpoints of each address of a pool are on which node, where [`behind`] says what is behind them.
-pub fn near(
+pub fn endpoints_by_address(
     behind: &BTreeMap<IpAddr, BTreeSet<BackendKey>>,
     backends: &[Backend],
-) -> BTreeMap<IpAddr, ByNode> {
+) -> BTreeMap<IpAddr, EndpointsByNode> {
     let near = |keys: &BTreeSet<BackendKey>| {
         let reached = backends.iter().filter(|backend| keys.contains(&backend.key));
         let endpoints = reached.flat_map(|backend| &backend.endpoints);
         // A pod counts once, however many ports it has.
         let places = endpoints.filter_map(|it| Some((it.node.as_ref()?, it.address.ip())));
-        let mut by_node = ByNode::new();
+        let mut by_node = EndpointsByNode::new();
         for (node, _) in places.collect::<BTreeSet<_>>() {
             *by_node.entry(Arc::clone(node)).or_default() += 1;
         }
@@ -104,18 +107,18 @@ pub fn near(
 
 /// What one entry of a Gateway's `spec.addresses` asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wish {
+pub(crate) enum RequestedAddress {
     /// This one.
-    Given(IpAddr),
+    Specific(IpAddr),
     /// Any one.
     Any,
 }
 
 /// Why an entry of `spec.addresses` asks for nothing that we could give: the part of it, and a message.
-pub(crate) type Unsupported = (&'static str, String);
+pub(crate) type UnsupportedAddress = (&'static str, String);
 
-impl Wish {
-    pub(crate) fn parse(asked: &GatewayAddress) -> Result<Self, Unsupported> {
+impl RequestedAddress {
+    pub(crate) fn parse(asked: &GatewayAddress) -> Result<Self, UnsupportedAddress> {
         let kind = asked.kind.as_deref().unwrap_or("IPAddress");
         if kind != "IPAddress" {
             return Err(("type", format!("{kind} is not supported, only IPAddress")));
@@ -124,7 +127,7 @@ impl Wish {
             return Ok(Self::Any);
         };
         let unreadable = || ("value", format!("{value} is not an IP address"));
-        value.parse().ok().map(Self::Given).ok_or_else(unreadable)
+        value.parse().ok().map(Self::Specific).ok_or_else(unreadable)
     }
 }
 
@@ -137,68 +140,68 @@ impl Wish {
 /// have is left out; [`translate`](fn@crate::translate) says so in its status.
 pub fn assign(
     pool: &[IpNet],
-    objects: &[Object],
+    objects: &[ApiObject],
     known: &BTreeMap<GatewayName, Vec<IpAddr>>,
-) -> Addresses {
-    let mut pool = Pool { networks: pool, taken: BTreeSet::new() };
+) -> AddressAssignment {
+    let mut pool = AddressPool { networks: pool, taken: BTreeSet::new() };
     let of_ingresses = ingress::gateways(objects);
-    let of_ingresses = of_ingresses.iter().map(|it| Asking::of_gateway(it));
+    let of_ingresses = of_ingresses.iter().map(|it| AddressRequest::of_gateway(it));
     let had = |gateway: &GatewayName| known.get(gateway).map_or(&[][..], Vec::as_slice);
-    let hand = |gateway: Asking<'_>| Hand::of(gateway, &pool, had);
-    let gateways = our_gateways(objects).into_iter().chain(of_ingresses);
+    let hand = |gateway: AddressRequest<'_>| AddressClaim::of(gateway, &pool, had);
+    let gateways = accepted_gateways(objects).into_iter().chain(of_ingresses);
     let mut hands: Vec<_> = gateways.map(hand).collect();
     for hand in &mut hands {
-        had(&hand.gateway).iter().for_each(|address| hand.keep(*address, &mut pool));
+        had(&hand.gateway).iter().for_each(|address| hand.retain(*address, &mut pool));
     }
-    hands.iter_mut().for_each(|hand| hand.take_given(&mut pool));
+    hands.iter_mut().for_each(|hand| hand.take_specific(&mut pool));
     hands.iter_mut().for_each(|hand| hand.take_any(&mut pool));
     let assigned = hands.into_iter().map(|hand| {
-        (hand.gateway, hand.places.into_iter().filter_map(|place| place.address).collect())
+        (hand.gateway, hand.allocations.into_iter().filter_map(|place| place.address).collect())
     });
-    Addresses::Pool { assigned: assigned.collect() }
+    AddressAssignment::Pool { assigned: assigned.collect() }
 }
 
 /// A Gateway that asks for addresses.
 #[derive(Clone, Copy)]
-struct Asking<'a> {
-    metadata: &'a Metadata,
+struct AddressRequest<'a> {
+    metadata: &'a ObjectMeta,
     class: Option<&'a str>,
     /// `None`: nobody can read it.
     addresses: Option<&'a [GatewayAddress]>,
 }
 
-impl<'a> Asking<'a> {
-    fn of_gateway(Resource { metadata, spec, .. }: &'a Resource<GatewaySpec>) -> Self {
+impl<'a> AddressRequest<'a> {
+    fn of_gateway(TypedObject { metadata, spec, .. }: &'a TypedObject<GatewaySpec>) -> Self {
         let class = Some(&*spec.gateway_class_name);
         Self { metadata, class, addresses: Some(&spec.addresses) }
     }
 
-    fn of(object: &'a Object) -> Option<Self> {
-        if let Object::Gateway(gateway) = object {
+    fn of(object: &'a ApiObject) -> Option<Self> {
+        if let ApiObject::Gateway(gateway) = object {
             return Some(Self::of_gateway(gateway));
         }
-        let Object::Refused(refused) = object else { return None };
-        let Resource { metadata, spec, .. } = &**refused;
+        let ApiObject::Invalid(refused) = object else { return None };
+        let TypedObject { metadata, spec, .. } = &**refused;
         let class = spec.class.as_deref();
         (spec.kind == "Gateway").then_some(Self { metadata, class, addresses: None })
     }
 }
 
 /// The Gateways of our classes in order of age, each name once.
-fn our_gateways(objects: &[Object]) -> Vec<Asking<'_>> {
+fn accepted_gateways(objects: &[ApiObject]) -> Vec<AddressRequest<'_>> {
     let mut classes: BTreeMap<&str, bool> = BTreeMap::new();
     let mut gateways = BTreeMap::new();
     for object in objects {
-        if let Object::GatewayClass(class) = object {
+        if let ApiObject::GatewayClass(class) = object {
             let is_ours = class.spec.controller_name == CONTROLLER;
             classes.entry(&class.metadata.name).or_insert(is_ours);
         }
-        if let Some(gateway) = Asking::of(object) {
+        if let Some(gateway) = AddressRequest::of(object) {
             let name = (&gateway.metadata.namespace, &gateway.metadata.name);
             gateways.entry(name).or_insert(gateway);
         }
     }
-    let is_ours = |gateway: &Asking<'_>| {
+    let is_ours = |gateway: &AddressRequest<'_>| {
         gateway.class.and_then(|class| classes.get(class)).copied().unwrap_or_default()
     };
     let mut ours: Vec<_> = gateways.into_values().filter(is_ours).collect();
@@ -208,12 +211,12 @@ fn our_gateways(objects: &[Object]) -> Vec<Asking<'_>> {
 
 /// A family of addresses.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Family {
+enum IpFamily {
     V4,
     V6,
 }
 
-impl Family {
+impl IpFamily {
     const fn of(address: IpAddr) -> Self {
         match address {
             IpAddr::V4(_) => Self::V4,
@@ -223,27 +226,28 @@ impl Family {
 }
 
 /// The addresses that there are.
-struct Pool<'a> {
+struct AddressPool<'a> {
     networks: &'a [IpNet],
     taken: BTreeSet<IpAddr>,
 }
 
-impl Pool<'_> {
-    fn has(&self, family: Family) -> bool {
-        self.networks.iter().any(|network| Family::of(network.addr()) == family)
+impl AddressPool<'_> {
+    fn has(&self, family: IpFamily) -> bool {
+        self.networks.iter().any(|network| IpFamily::of(network.addr()) == family)
     }
 
     /// Takes an address of the pool if nobody has it.
     fn take(&mut self, address: IpAddr) -> Option<IpAddr> {
-        let is_here = self.networks.iter().any(|network| holds(network, address));
+        let is_here = self.networks.iter().any(|network| contains_host(network, address));
         (is_here && self.taken.insert(address)).then_some(address)
     }
 
     /// The lowest that nobody has. It looks at no more addresses of a network than are taken of it, and one.
-    fn lowest(&self, family: Option<Family>) -> Option<IpAddr> {
-        let is_meant = |network: &&IpNet| family.is_none_or(|it| it == Family::of(network.addr()));
+    fn lowest_free(&self, family: Option<IpFamily>) -> Option<IpAddr> {
+        let is_meant =
+            |network: &&IpNet| family.is_none_or(|it| it == IpFamily::of(network.addr()));
         let free = |network: &IpNet| {
-            let mut addresses = network.hosts().filter(|address| holds(network, *address));
+            let mut addresses = network.hosts().filter(|address| contains_host(network, *address));
             addresses.find(|address| !self.taken.contains(address))
         };
         self.networks.iter().filter(is_meant).filter_map(free).min()
@@ -252,7 +256,7 @@ impl Pool<'_> {
 
 /// Whether an address is one of a network's that a host can have: neither the network's own nor its broadcast address,
 /// nor that of all its routers (RFC 4291 §2.6.1).
-fn holds(network: &IpNet, address: IpAddr) -> bool {
+fn contains_host(network: &IpNet, address: IpAddr) -> bool {
     let is_special = match network {
         IpNet::V4(it) if it.prefix_len() < 31 => {
             [network.network(), network.broadcast()].contains(&address)
@@ -264,76 +268,84 @@ fn holds(network: &IpNet, address: IpAddr) -> bool {
 }
 
 /// A Gateway while addresses are dealt.
-struct Hand {
+struct AddressClaim {
     gateway: GatewayName,
-    places: Vec<Place>,
+    allocations: Vec<AddressAllocation>,
 }
 
 /// One address that a Gateway asks for.
-struct Place {
-    wish: Wish,
+struct AddressAllocation {
+    request: RequestedAddress,
     /// `None`: either.
-    family: Option<Family>,
+    family: Option<IpFamily>,
     address: Option<IpAddr>,
 }
 
-impl Place {
-    fn is_open_to(&self, address: IpAddr) -> bool {
-        let is_wished = match self.wish {
-            Wish::Given(given) => given == address,
-            Wish::Any => self.family.is_none_or(|family| family == Family::of(address)),
+impl AddressAllocation {
+    fn accepts(&self, address: IpAddr) -> bool {
+        let is_wished = match self.request {
+            RequestedAddress::Specific(given) => given == address,
+            RequestedAddress::Any => {
+                self.family.is_none_or(|family| family == IpFamily::of(address))
+            }
         };
         self.address.is_none() && is_wished
     }
 }
 
-impl Hand {
+impl AddressClaim {
     fn of<'k>(
-        gateway: Asking<'_>,
-        pool: &Pool<'_>,
+        gateway: AddressRequest<'_>,
+        pool: &AddressPool<'_>,
         had: impl Fn(&GatewayName) -> &'k [IpAddr],
     ) -> Self {
         let name = (gateway.metadata.namespace.clone(), gateway.metadata.name.clone());
-        let place = |wish| Place { wish, family: None, address: None };
-        let places = match gateway.addresses {
-            None => had(&name).iter().map(|address| place(Wish::Given(*address))).collect(),
+        let place = |wish| AddressAllocation { request: wish, family: None, address: None };
+        let allocations = match gateway.addresses {
+            None => had(&name)
+                .iter()
+                .map(|address| place(RequestedAddress::Specific(*address)))
+                .collect(),
             Some([]) => {
-                let families = [Family::V4, Family::V6].into_iter().filter(|it| pool.has(*it));
-                let any = |family| Place { family: Some(family), ..place(Wish::Any) };
+                let families = [IpFamily::V4, IpFamily::V6].into_iter().filter(|it| pool.has(*it));
+                let any = |family| AddressAllocation {
+                    family: Some(family),
+                    ..place(RequestedAddress::Any)
+                };
                 families.map(any).collect()
             }
             Some(asked) => {
-                let wishes = asked.iter().filter_map(|asked| Wish::parse(asked).ok());
+                let wishes = asked.iter().filter_map(|asked| RequestedAddress::parse(asked).ok());
                 wishes.map(place).collect()
             }
         };
-        Self { gateway: name, places }
+        Self { gateway: name, allocations }
     }
 
     /// Takes an address that it had, where it still suits: first for who asks for it by value.
-    fn keep(&mut self, address: IpAddr, pool: &mut Pool<'_>) {
-        let mut open = self.places.iter_mut().filter(|place| place.is_open_to(address));
+    fn retain(&mut self, address: IpAddr, pool: &mut AddressPool<'_>) {
+        let mut open = self.allocations.iter_mut().filter(|place| place.accepts(address));
         let mut first = open.next();
-        if first.as_ref().is_some_and(|place| place.wish == Wish::Any) {
-            first = open.find(|place| place.wish != Wish::Any).or(first);
+        if first.as_ref().is_some_and(|place| place.request == RequestedAddress::Any) {
+            first = open.find(|place| place.request != RequestedAddress::Any).or(first);
         }
         if let Some(place) = first {
             place.address = pool.take(address);
         }
     }
 
-    fn take_given(&mut self, pool: &mut Pool<'_>) {
-        for place in self.places.iter_mut().filter(|place| place.address.is_none()) {
-            if let Wish::Given(address) = place.wish {
+    fn take_specific(&mut self, pool: &mut AddressPool<'_>) {
+        for place in self.allocations.iter_mut().filter(|place| place.address.is_none()) {
+            if let RequestedAddress::Specific(address) = place.request {
                 place.address = pool.take(address);
             }
         }
     }
 
-    fn take_any(&mut self, pool: &mut Pool<'_>) {
-        for place in self.places.iter_mut().filter(|place| place.address.is_none()) {
-            if place.wish == Wish::Any {
-                place.address = pool.lowest(place.family).and_then(|it| pool.take(it));
+    fn take_any(&mut self, pool: &mut AddressPool<'_>) {
+        for place in self.allocations.iter_mut().filter(|place| place.address.is_none()) {
+            if place.request == RequestedAddress::Any {
+                place.address = pool.lowest_free(place.family).and_then(|it| pool.take(it));
             }
         }
     }

@@ -9,7 +9,7 @@ pub mod objects;
 /// Which addresses Gateways are served on.
 pub mod addresses;
 /// Services in front of Gateways.
-pub mod fronts;
+pub mod managed_services;
 /// From objects to a Snapshot and statuses.
 pub mod translate;
 /// Everything the data plane is asked to do.
@@ -21,8 +21,8 @@ pub mod status;
 /// What is wrong with an object, and where.
 pub mod problem;
 
-pub use addresses::Addresses;
-pub use objects::{Object, parse};
-pub use problem::{Origin, Problem};
+pub use addresses::AddressAssignment;
+pub use objects::{ApiObject, parse};
+pub use problem::{ObjectOrigin, ObjectProblem};
 pub use snapshot::Snapshot;
-pub use translate::{Endpoints, Translation, ingress, translate};
+pub use translate::{EndpointIndex, TranslationResult, ingress, translate};

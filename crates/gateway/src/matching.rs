@@ -8,7 +8,7 @@
 //! rules come from or where they lead.
 
 /// A tree of words with one hash lookup per word.
-mod tree;
+mod trie;
 /// Host names in normal form.
 mod host;
 /// Which hosts and paths are meant.
@@ -24,17 +24,18 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 pub use condition::{
-    Conditions, FieldCondition, InvalidPattern, Pattern, Unmet, ValuePattern, query_value,
+    FieldCondition, InvalidPattern, MatchConditions, RegexPattern, UnmetCondition, ValuePattern,
+    query_value,
 };
-pub use explain::{Explanation, PlainRequest, Verdict, Why};
+pub use explain::{MatchResult, PlainRequest, RouteExplanation, RuleVerdict};
 pub use host::{HostName, HostNameBuffer, OwnedHostName};
 pub use pattern::{HostPattern, InvalidHost, InvalidPath, PathPattern};
 
 use crate::snapshot::Rule;
-use tree::{Reached, Tree};
+use trie::{TriePosition, WordTrie};
 
 /// What a request must show to be matched.
-pub trait Request {
+pub trait RequestAttributes {
     /// The method, as it was written.
     fn method(&self) -> &[u8];
     /// The authority without its port, in any case; may be empty.
@@ -49,35 +50,35 @@ pub trait Request {
 
 /// What a rule asks of requests; of several the first in Gateway API's order wins.
 #[derive(Clone, Debug)]
-pub struct Match {
+pub struct RouteMatch {
     /// Of this path.
     pub path: PathPattern,
     /// And this as well.
-    pub conditions: Conditions,
+    pub conditions: MatchConditions,
 }
 
 /// The rules of one address, found by what a request asks for.
 #[derive(Clone, Debug, Default)]
 pub struct RouteTable {
     /// A request belongs to the most specific of the listeners that share the address, and to no other.
-    listeners: Hosts<Listener>,
+    listeners: HostTrie<ListenerRoutes>,
     /// In the order in which they were added.
-    entries: Vec<Entry>,
+    entries: Vec<RouteEntry>,
 }
 
 /// What a listener asks for, and its rules.
 #[derive(Clone, Debug, Default)]
-struct Listener {
+struct ListenerRoutes {
     hosts: HostPattern,
-    routes: Hosts<Paths>,
+    routes: HostTrie<PathTrie>,
 }
 
 /// A rule, and one way to it.
 #[derive(Clone, Debug)]
-struct Entry {
+struct RouteEntry {
     listener: HostPattern,
     hosts: HostPattern,
-    asked: Arc<Match>,
+    route_match: Arc<RouteMatch>,
     rule: Arc<Rule>,
 }
 
@@ -92,11 +93,16 @@ impl RouteTable {
         &mut self,
         listener: &HostPattern,
         hosts: &HostPattern,
-        asked: &Arc<Match>,
+        asked: &Arc<RouteMatch>,
         rule: &Arc<Rule>,
     ) {
         let (number, asked, rule) = (self.entries.len(), Arc::clone(asked), Arc::clone(rule));
-        self.entries.push(Entry { listener: listener.clone(), hosts: hosts.clone(), asked, rule });
+        self.entries.push(RouteEntry {
+            listener: listener.clone(),
+            hosts: hosts.clone(),
+            route_match: asked,
+            rule,
+        });
         self.add_listener(listener);
         self.listeners.entry(listener).routes.entry(hosts).add(number, &self.entries);
     }
@@ -109,17 +115,25 @@ impl RouteTable {
     /// The rule that serves a request.
     ///
     /// A host longer than any name of DNS matches only what asks for no host.
-    pub fn find(&self, request: &impl Request) -> Option<&Arc<Rule>> {
+    pub fn find(&self, request: &impl RequestAttributes) -> Option<&Arc<Rule>> {
         let mut buffer = HostNameBuffer::new();
         self.find_at(HostName::new(request.host(), &mut buffer), request)
     }
 
     /// The rule that serves a request whose host is `host`, for callers that need the name in normal form themselves.
-    pub fn find_at(&self, host: HostName<'_>, request: &impl Request) -> Option<&Arc<Rule>> {
+    pub fn find_at(
+        &self,
+        host: HostName<'_>,
+        request: &impl RequestAttributes,
+    ) -> Option<&Arc<Rule>> {
         self.find_entry(host, request).map(|entry| &entry.rule)
     }
 
-    fn find_entry(&self, host: HostName<'_>, request: &impl Request) -> Option<&Entry> {
+    fn find_entry(
+        &self,
+        host: HostName<'_>,
+        request: &impl RequestAttributes,
+    ) -> Option<&RouteEntry> {
         let listener = self.listeners.find(host)?;
         listener.routes.find_first(host, |paths| paths.find(request, &self.entries))
     }
@@ -127,72 +141,72 @@ impl RouteTable {
 
 /// A `T` for each pattern of hosts.
 #[derive(Clone, Debug)]
-pub struct Hosts<T> {
-    labels: Tree<Names<T>>,
+pub struct HostTrie<T> {
+    labels: WordTrie<HostNode<T>>,
 }
 
 /// What is known of one name: `T`s for the name itself and for the names below it.
 #[derive(Clone, Debug)]
-struct Names<T> {
+struct HostNode<T> {
     exact: Option<T>,
-    below: Option<T>,
+    wildcard: Option<T>,
 }
 
-impl<T> Default for Hosts<T> {
+impl<T> Default for HostTrie<T> {
     fn default() -> Self {
-        Self { labels: Tree::default() }
+        Self { labels: WordTrie::default() }
     }
 }
 
-impl<T> Default for Names<T> {
+impl<T> Default for HostNode<T> {
     fn default() -> Self {
-        Self { exact: None, below: None }
+        Self { exact: None, wildcard: None }
     }
 }
 
-impl<T: Default> Hosts<T> {
+impl<T: Default> HostTrie<T> {
     /// That of a pattern; it is made if there is none.
     pub fn entry(&mut self, pattern: &HostPattern) -> &mut T {
         let slot = match pattern {
-            HostPattern::Any => &mut self.labels.entry(std::iter::empty()).below,
-            HostPattern::Below(name) => &mut self.labels.entry(labels(name.as_bytes())).below,
+            HostPattern::Any => &mut self.labels.entry(std::iter::empty()).wildcard,
+            HostPattern::Wildcard(name) => &mut self.labels.entry(labels(name.as_bytes())).wildcard,
             HostPattern::Exact(name) => &mut self.labels.entry(labels(name.as_bytes())).exact,
         };
         slot.get_or_insert_default()
     }
 }
 
-impl<T> Hosts<T> {
+impl<T> HostTrie<T> {
     /// Those of all patterns that mean every host of `pattern`.
     pub(crate) fn covering(&self, pattern: &HostPattern) -> Vec<&T> {
-        let end = self.reach(pattern);
-        let names = end.whole.then(|| self.labels.value(end));
+        let end = self.descend(pattern);
+        let names = end.is_exact.then(|| self.labels.value(end));
         let (own, above) = match pattern {
             HostPattern::Exact(_) => (names.and_then(|names| names.exact.as_ref()), true),
-            HostPattern::Below(_) | HostPattern::Any => (None, false),
+            HostPattern::Wildcard(_) | HostPattern::Any => (None, false),
         };
-        let above = if end.whole && above { self.labels.back(end) } else { Some(end) };
-        let above = above.into_iter().flat_map(|at| self.labels.way_back(at));
-        own.into_iter().chain(above.filter_map(|names| names.below.as_ref())).collect()
+        let above = if end.is_exact && above { self.labels.parent(end) } else { Some(end) };
+        let above = above.into_iter().flat_map(|at| self.labels.ancestors(at));
+        own.into_iter().chain(above.filter_map(|names| names.wildcard.as_ref())).collect()
     }
 
     /// Those of all patterns that have a host in common with `pattern`.
     pub(crate) fn common(&self, pattern: &HostPattern) -> Vec<&T> {
         let mut found = self.covering(pattern);
-        let end = self.reach(pattern);
+        let end = self.descend(pattern);
         let is_one = matches!(pattern, HostPattern::Exact(_));
-        if end.whole && !is_one {
-            let beneath = self.labels.beneath(end).into_iter();
-            found.extend(beneath.flat_map(|names| names.exact.iter().chain(&names.below)));
+        if end.is_exact && !is_one {
+            let beneath = self.labels.descendants(end).into_iter();
+            found.extend(beneath.flat_map(|names| names.exact.iter().chain(&names.wildcard)));
         }
         found
     }
 
-    fn reach(&self, pattern: &HostPattern) -> Reached {
+    fn descend(&self, pattern: &HostPattern) -> TriePosition {
         match pattern {
-            HostPattern::Any => self.labels.reach(std::iter::empty()),
-            HostPattern::Below(name) | HostPattern::Exact(name) => {
-                self.labels.reach(labels(name.as_bytes()))
+            HostPattern::Any => self.labels.descend(std::iter::empty()),
+            HostPattern::Wildcard(name) | HostPattern::Exact(name) => {
+                self.labels.descend(labels(name.as_bytes()))
             }
         }
     }
@@ -208,20 +222,20 @@ impl<T> Hosts<T> {
         host: HostName<'_>,
         accept: impl Fn(&'a T) -> Option<R>,
     ) -> Option<R> {
-        let end = self.labels.reach(labels(host.as_bytes()));
+        let end = self.labels.descend(labels(host.as_bytes()));
         let names = self.labels.value(end);
-        if end.whole
+        if end.is_exact
             && let Some(found) = names.exact.as_ref().and_then(&accept)
         {
             return Some(found);
         }
         // `*.example.com` is not `example.com`: the whole host is no name below itself.
-        let mut next = if end.whole { self.labels.back(end) } else { Some(end) };
+        let mut next = if end.is_exact { self.labels.parent(end) } else { Some(end) };
         while let Some(at) = next {
-            if let Some(found) = self.labels.value(at).below.as_ref().and_then(&accept) {
+            if let Some(found) = self.labels.value(at).wildcard.as_ref().and_then(&accept) {
                 return Some(found);
             }
-            next = self.labels.back(at);
+            next = self.labels.parent(at);
         }
         None
     }
@@ -229,15 +243,15 @@ impl<T> Hosts<T> {
 
 /// The rules of one pattern of hosts, by path: places among the entries.
 #[derive(Clone, Debug, Default)]
-struct Paths {
-    segments: Tree<Ends>,
+struct PathTrie {
+    segments: WordTrie<PathRules>,
     /// Whether any path is a regular expression: most tables need not look.
     has_patterns: bool,
 }
 
 /// The rules of one path, each list in the order in which they are tried.
 #[derive(Clone, Debug, Default)]
-struct Ends {
+struct PathRules {
     /// For it alone.
     exact: Vec<usize>,
     /// For what matches an expression and begins with it.
@@ -246,10 +260,10 @@ struct Ends {
     prefix: Vec<usize>,
 }
 
-impl Paths {
-    fn add(&mut self, number: usize, entries: &[Entry]) {
-        let asked = |number: usize| &entries[number].asked;
-        let ends = self.segments.entry(segments(asked(number).path.start()));
+impl PathTrie {
+    fn add(&mut self, number: usize, entries: &[RouteEntry]) {
+        let asked = |number: usize| &entries[number].route_match;
+        let ends = self.segments.entry(segments(asked(number).path.literal_prefix()));
         let list = match asked(number).path {
             PathPattern::Exact(_) => &mut ends.exact,
             PathPattern::Prefix(_) => &mut ends.prefix,
@@ -259,7 +273,7 @@ impl Paths {
             }
         };
         let order = |number: &usize| {
-            let Match { path, conditions } = &**asked(*number);
+            let RouteMatch { path, conditions } = &**asked(*number);
             Reverse((path.pattern_length(), conditions.precedence()))
         };
         // Those of the same order stay in the order in which they were added.
@@ -267,26 +281,30 @@ impl Paths {
         list.insert(place, number);
     }
 
-    fn find<'e>(&self, request: &impl Request, entries: &'e [Entry]) -> Option<&'e Entry> {
+    fn find<'e>(
+        &self,
+        request: &impl RequestAttributes,
+        entries: &'e [RouteEntry],
+    ) -> Option<&'e RouteEntry> {
         let first = |numbers: &[usize]| {
             let mut entries = numbers.iter().map(|&number| &entries[number]);
-            entries.find(|entry| entry.asked.conditions.meets(request))
+            entries.find(|entry| entry.route_match.conditions.are_met_by(request))
         };
         let path = request.path();
-        let end = self.segments.reach(segments(path));
+        let end = self.segments.descend(segments(path));
         let ends = self.segments.value(end);
-        if end.whole
+        if end.is_exact
             && let Some(found) = first(&ends.exact)
         {
             return Some(found);
         }
-        let mut ways = self.segments.way_back(end);
+        let mut ways = self.segments.ancestors(end);
         if self.has_patterns {
-            let matches = |number: &&usize| entries[**number].asked.path.matches(path);
+            let matches = |number: &&usize| entries[**number].route_match.path.matches(path);
             let found = ways.clone().find_map(|ends| {
                 let mut matching =
                     ends.patterns.iter().filter(matches).map(|&number| &entries[number]);
-                matching.find(|entry| entry.asked.conditions.meets(request))
+                matching.find(|entry| entry.route_match.conditions.are_met_by(request))
             });
             if found.is_some() {
                 return found;

@@ -57,34 +57,36 @@ mod backend_health;
 /// `ClientPolicy`.
 mod client_policy;
 /// Objects of a cluster that cannot be read.
-mod refused;
+mod invalid_object;
 /// Objects from a few flags.
 mod shorthand;
 
 pub use backend_health::{
-    ActiveHealth, BackendRetry, EjectOn, GrpcStatus, Health, PassiveHealth, ProbeType, SlowStart,
+    ActiveHealth, BackendHealthPolicy, BackendRetry, EjectOn, GrpcStatus, PassiveHealth, ProbeType,
+    SlowStart,
 };
 pub use backend_policy::{
-    Affinity, AffinityType, Algorithm, AutoLimit, BackendConnections, BackendPolicySpec,
-    BackendProtocol, BackendSecurity, BackendTimeouts, Fairness, HashOn, HashOnType, Overload,
-    PriorityValue, ProxyVersion, Queue, QueuePriority, RoutePriority, ServiceKind, ServiceTarget,
+    AffinityType, Algorithm, AutoLimit, BackendAffinity, BackendConnections, BackendOverload,
+    BackendPolicySpec, BackendProtocol, BackendProxyProtocol, BackendQueue, BackendSecurity,
+    BackendTimeouts, HashOn, HashOnType, PriorityValue, QueueFairness, QueuePriority,
+    RoutePriority, ServiceKind, ServiceTarget,
 };
 pub use backend_tls_policy::{
     BackendTlsPolicySpec, BackendTlsTarget, BackendValidation, LocalRef, SubjectAltName,
     SubjectAltNameType,
 };
 pub use client_policy::{
-    ClientConnections, ClientHttp2, ClientHttp3, ClientLimits, ClientPolicySpec, ClientTimeouts,
-    CongestionControl, GatewayKind, GatewayTarget, ProxyProtocol,
+    ClientCongestionControl, ClientConnections, ClientHttp2, ClientHttp3, ClientLimits,
+    ClientPolicySpec, ClientProxyProtocol, ClientTimeouts, GatewayKind, GatewayTarget,
 };
 pub use duration::Duration;
 pub use gateway::{
     AllowedNamespaces, AllowedRoutes, FromNamespaces, GatewayAddress, GatewayClassSpec,
-    GatewaySpec, Infrastructure, Listener, RouteKind,
+    GatewayInfrastructure, GatewaySpec, ListenerSpec, RouteKind,
 };
 pub use gateway_tls::{
     BackendTls, FrontendTls, FrontendTlsConfig, FrontendTlsPort, FrontendValidation,
-    FrontendValidationMode, GatewayTls, ListenerTls, ObjectRef, TlsMode,
+    FrontendValidationMode, GatewayTls, ListenerTlsConfig, ObjectRef, TlsModeType,
 };
 pub use grpc_route::{GrpcMethodMatch, GrpcRouteMatch, GrpcRouteRule, GrpcRouteSpec};
 pub use http_filter::{
@@ -92,7 +94,8 @@ pub use http_filter::{
     PathModifier, PathModifierType, RedirectScheme, RequestMirror, RequestRedirect, UrlRewrite,
 };
 pub use http_match::{
-    HeaderMatch, HttpRouteMatch, Method, PathMatch, PathMatchType, QueryParamMatch, ValueMatchType,
+    HeaderMatch, HttpMethod, HttpRouteMatch, PathMatch, PathMatchType, QueryParamMatch,
+    ValueMatchType,
 };
 pub use http_route::{BackendRef, HttpRouteRetry, HttpRouteRule, HttpRouteSpec, HttpRouteTimeouts};
 pub use in_flight::MaxInFlight;
@@ -100,67 +103,69 @@ pub use ingress::{
     IngressBackend, IngressClassSpec, IngressPath, IngressPathType, IngressPaths, IngressPort,
     IngressRule, IngressService, IngressSpec, IngressTls,
 };
+pub use invalid_object::{InvalidObject, InvalidObjectTarget, PartialPolicy};
 pub use listener_set::{AllowedListeners, ListenerSetSpec, ParentGatewayRef};
-pub use metadata::{Metadata, Resource, Shared};
+pub use metadata::{ObjectMeta, SharedObject, TypedObject};
 pub use namespace::{
     LabelExpression, LabelSelector, NAMESPACE_NAME_LABEL, NamespaceSpec, namespace_labels,
 };
 pub use read::{parse, read};
 pub use reference_grant::{GrantFrom, GrantTo, ReferenceGrantSpec};
-pub use refused::{RefusedSpec, RefusedTarget, Remains};
 pub use route::{ParentRef, ServiceRef};
-pub use scalar::{CorsOrigin, FieldName, Hostname, Ignored, Network, TargetPort, Unserved};
+pub use scalar::{
+    CidrBlock, CorsOrigin, FieldName, Hostname, IgnoredField, TargetPort, UnsupportedField,
+};
 pub use schema::schema;
-pub use secret::{ConfigMapSpec, Encoded, Plain, SecretSpec};
+pub use secret::{ConfigMapSpec, SecretBytes, SecretSpec, SecretText};
 pub use service::{
-    AddressType, Conditions, EndpointSliceSpec, ServicePort, ServiceSpec, ServiceType,
+    AddressType, EndpointConditions, EndpointSliceSpec, ServicePort, ServiceSpec, ServiceType,
     SliceEndpoint, SlicePort,
 };
-pub use shorthand::{Listen, ListenProtocol, Shorthand, certificate, shorthand};
+pub use shorthand::{ListenFlag, ListenFlagProtocol, ShorthandFlags, certificate, shorthand};
 pub use stream_route::{StreamBackendRef, StreamRouteRule, StreamRouteSpec};
 pub use tls_route::TlsRouteSpec;
 
 /// An object that we understand. Who keeps it shares it: there may be thousands.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Object {
+pub enum ApiObject {
     /// Whose labels others select by.
-    Namespace(Shared<NamespaceSpec>),
+    Namespace(SharedObject<NamespaceSpec>),
     /// Who serves the Gateways of a class.
-    GatewayClass(Shared<GatewayClassSpec>),
+    GatewayClass(SharedObject<GatewayClassSpec>),
     /// Where to accept.
-    Gateway(Shared<GatewaySpec>),
+    Gateway(SharedObject<GatewaySpec>),
     /// Where a Gateway accepts besides.
-    ListenerSet(Shared<ListenerSetSpec>),
+    ListenerSet(SharedObject<ListenerSetSpec>),
     /// Which requests go to which Services.
-    HttpRoute(Shared<HttpRouteSpec>),
+    HttpRoute(SharedObject<HttpRouteSpec>),
     /// Which calls of gRPC go to which Services.
-    GrpcRoute(Shared<GrpcRouteSpec>),
+    GrpcRoute(SharedObject<GrpcRouteSpec>),
     /// Where TLS connections go, by name.
-    TlsRoute(Shared<TlsRouteSpec>),
+    TlsRoute(SharedObject<TlsRouteSpec>),
     /// Where connections go.
-    TcpRoute(Shared<StreamRouteSpec>),
+    TcpRoute(SharedObject<StreamRouteSpec>),
     /// Where flows of datagrams go.
-    UdpRoute(Shared<StreamRouteSpec>),
+    UdpRoute(SharedObject<StreamRouteSpec>),
     /// Who serves the Ingresses of a class.
-    IngressClass(Shared<IngressClassSpec>),
+    IngressClass(SharedObject<IngressClassSpec>),
     /// Which requests go to which Services, as it was said before Gateway API.
-    Ingress(Shared<IngressSpec>),
+    Ingress(SharedObject<IngressSpec>),
     /// Who may refer to objects of another namespace.
-    ReferenceGrant(Shared<ReferenceGrantSpec>),
+    ReferenceGrant(SharedObject<ReferenceGrantSpec>),
     /// A name for endpoints, and their ports.
-    Service(Shared<ServiceSpec>),
+    Service(SharedObject<ServiceSpec>),
     /// Some endpoints of a Service.
-    EndpointSlice(Shared<EndpointSliceSpec>),
+    EndpointSlice(SharedObject<EndpointSliceSpec>),
     /// Certificates and keys.
-    Secret(Shared<SecretSpec>),
+    Secret(SharedObject<SecretSpec>),
     /// Certificates of authorities.
-    ConfigMap(Shared<ConfigMapSpec>),
+    ConfigMap(SharedObject<ConfigMapSpec>),
     /// How connections to the endpoints of a Service are encrypted.
-    BackendTlsPolicy(Shared<BackendTlsPolicySpec>),
+    BackendTlsPolicy(SharedObject<BackendTlsPolicySpec>),
     /// How the endpoints of a Service are used.
-    BackendPolicy(Shared<BackendPolicySpec>),
+    BackendPolicy(SharedObject<BackendPolicySpec>),
     /// What clients of a Gateway may do.
-    ClientPolicy(Shared<ClientPolicySpec>),
+    ClientPolicy(SharedObject<ClientPolicySpec>),
     /// One that cannot be read; of clusters only, for a file with such an object is refused.
-    Refused(Shared<RefusedSpec>),
+    Invalid(SharedObject<InvalidObject>),
 }

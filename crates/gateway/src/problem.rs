@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 /// Where an object was written.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Origin {
+pub struct ObjectOrigin {
     /// The file, or what else the source calls it.
     pub file: Arc<str>,
     /// The document in the file, counted from 1; 0: the file as a whole.
@@ -23,9 +23,9 @@ pub(crate) fn label(kind: &str, namespace: &str, name: &str) -> String {
 
 /// Something wrong with an object, and where it is.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Problem {
+pub struct ObjectProblem {
     /// Where the object was written.
-    pub origin: Origin,
+    pub origin: ObjectOrigin,
     /// `Kind namespace/name`, as far as they are known.
     pub object: String,
     /// The path of the field, as in `spec.rules[0].matches[0].path.value`; empty: the whole object.
@@ -35,7 +35,7 @@ pub struct Problem {
 }
 
 /// One line: `file: document 2: HTTPRoute default/web: spec.rules[0]: message`.
-impl fmt::Display for Problem {
+impl fmt::Display for ObjectProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: ", self.origin.file)?;
         if self.origin.document > 0 {

@@ -16,16 +16,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use filter::{
-    Allowed, Cors, Filters, HeaderEdits, HeaderField, Mirror, OriginPattern, PathRewrite, Redirect,
-    Rewrite, Scheme, Share, Url,
+    AllowList, CorsPolicy, HeaderEdits, HeaderField, MirrorFraction, MirrorPolicy, OriginPattern,
+    PathRewrite, RedirectAction, RequestUrl, RewriteAction, RouteFilters, UrlScheme,
 };
 pub use settings::{
-    Affinity, BackendSettings, ClientSettings, CongestionControl, EndpointProtocol, HashKey, Http3,
-    Priorities, PriorityHeader, Probe, ProxyProtocol, ProxyVersion, RuleRetry,
+    AffinitySettings, BackendSettings, ClientSettings, CongestionControl, EndpointProtocol,
+    HashKey, Http3Settings, PriorityHeader, PriorityRules, ProbeSettings, ProxyProtocol,
+    ProxyVersion, RuleRetry,
 };
 pub use tls::{
-    Carried, Certificate, ClientCertificates, EndpointTls, ListenerTls, PrivateKey, Roots,
-    SubjectName, TlsSite, TlsTerms,
+    ClientCertificates, EndpointTls, ListenerTls, PrivateKey, SniRule, SubjectName, TlsCertificate,
+    TlsPayload, TlsTermination, TrustAnchors,
 };
 
 use crate::matching::RouteTable;
@@ -56,24 +57,24 @@ pub struct Listener {
     /// What clients may do.
     pub client: Arc<ClientSettings>,
     /// What is spoken there, inside of TLS where there is TLS, and what becomes of it.
-    pub protocol: Protocol,
+    pub protocol: ListenerProtocol,
     /// What becomes of TLS connections, which all are then; `None`: there is no TLS.
     pub tls: Option<Arc<ListenerTls>>,
     /// How requests come by HTTP/3 too, at the UDP port of the same number; `None`: they do not.
-    pub http3: Option<Http3>,
+    pub http3: Option<Http3Settings>,
 }
 
 impl Listener {
     /// Every rule of what comes in here, once for each way to it.
     pub fn rules(&self) -> impl Iterator<Item = &Arc<Rule>> {
         let (routes, only) = match &self.protocol {
-            Protocol::Http(routes) => (Some(routes), None),
-            Protocol::Tcp(only) | Protocol::Udp(only) => (None, only.as_ref()),
+            ListenerProtocol::Http(routes) => (Some(routes), None),
+            ListenerProtocol::Tcp(only) | ListenerProtocol::Udp(only) => (None, only.as_ref()),
         };
-        let sites = self.tls.iter().flat_map(|tls| &tls.sites);
-        let of_connections = sites.filter_map(|site| match &site.carries {
-            Carried::Connections(rule) => rule.as_ref(),
-            Carried::Requests => None,
+        let sites = self.tls.iter().flat_map(|tls| &tls.sni_rules);
+        let of_connections = sites.filter_map(|site| match &site.payload {
+            TlsPayload::Connections(rule) => rule.as_ref(),
+            TlsPayload::Requests => None,
         });
         routes.into_iter().flat_map(RouteTable::rules).chain(only).chain(of_connections)
     }
@@ -81,7 +82,7 @@ impl Listener {
 
 /// What is spoken at a listener, and what becomes of it.
 #[derive(Clone, Debug)]
-pub enum Protocol {
+pub enum ListenerProtocol {
     /// Requests, each by a rule of its own.
     Http(RouteTable),
     /// Connections, all by one rule; without one they are closed.
@@ -90,19 +91,19 @@ pub enum Protocol {
     Udp(Option<Arc<Rule>>),
 }
 
-impl Protocol {
+impl ListenerProtocol {
     /// What carries it.
-    pub const fn transport(&self) -> Transport {
+    pub const fn transport(&self) -> TransportProtocol {
         match self {
-            Self::Http(_) | Self::Tcp(_) => Transport::Tcp,
-            Self::Udp(_) => Transport::Udp,
+            Self::Http(_) | Self::Tcp(_) => TransportProtocol::Tcp,
+            Self::Udp(_) => TransportProtocol::Udp,
         }
     }
 }
 
 /// What carries a protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Transport {
+pub enum TransportProtocol {
     /// Connections.
     Tcp,
     /// Datagrams.
@@ -119,7 +120,7 @@ pub struct Rule {
     /// Where the rule sends requests, with positive weights. None only where `filters` redirect.
     pub targets: Vec<WeightedTarget>,
     /// What is changed on the way; `None`: nothing. This and all below is of no meaning for a connection or flow.
-    pub filters: Option<Box<Filters>>,
+    pub filters: Option<Box<RouteFilters>>,
     /// From the request's head to the last byte of the response. `None`: what the backend's policy says;
     /// [`Duration::MAX`]: no limit.
     pub request_timeout: Option<Duration>,
@@ -133,16 +134,16 @@ pub struct Rule {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WeightedTarget {
     /// Who gets the share.
-    pub target: Target,
+    pub target: RuleTarget,
     /// How large the share is, relative to the rule's other targets.
     pub weight: u32,
     /// What is changed on the way to this target alone, after the rule's own changes; `None`: nothing.
-    pub filters: Option<Box<Filters>>,
+    pub filters: Option<Box<RouteFilters>>,
 }
 
 /// Who gets a share of a rule's requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target {
+pub enum RuleTarget {
     /// An index into [`Snapshot::backends`].
     Backend(usize),
     /// The reference cannot be resolved: 500, as Gateway API asks.
@@ -155,7 +156,7 @@ pub struct Backend {
     /// The Service and port it stands for.
     pub key: BackendKey,
     /// Where its endpoints come from.
-    pub source: Source,
+    pub source: EndpointSource,
     /// Who may get new requests. Empty if they come from DNS: whoever asks DNS fills them in.
     pub endpoints: Vec<EndpointSpec>,
     /// How they are used.
@@ -164,7 +165,7 @@ pub struct Backend {
 
 /// Where the endpoints of a backend come from.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Source {
+pub enum EndpointSource {
     /// The EndpointSlices of the Service.
     Slices,
     /// The Service is an ExternalName: the addresses of a name in DNS (A and AAAA), and a port.
@@ -186,7 +187,7 @@ pub struct BackendKey {
     /// The Service's port (not the endpoints').
     pub port: u16,
     /// What is spoken there: a Service may have the same port for both.
-    pub transport: Transport,
+    pub transport: TransportProtocol,
 }
 
 /// `namespace/service:port`, and `/udp` where it is.
@@ -194,8 +195,8 @@ impl fmt::Display for BackendKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}:{}", self.namespace, self.service, self.port)?;
         match self.transport {
-            Transport::Tcp => Ok(()),
-            Transport::Udp => f.write_str("/udp"),
+            TransportProtocol::Tcp => Ok(()),
+            TransportProtocol::Udp => f.write_str("/udp"),
         }
     }
 }

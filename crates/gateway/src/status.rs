@@ -2,40 +2,40 @@
 //! when, is for the source to know.
 
 /// How replicas share what a policy allows.
-mod deal;
+mod slot_assignment;
 /// What the data plane has, by Gateway API's names.
 mod features;
 /// Statuses in the shape that Kubernetes gives them.
-mod shape;
+mod status_json;
 /// What has to be written where a cluster does not say it yet.
-mod written;
+mod update;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use crate::fronts::Place;
+use crate::managed_services::PublishedAddress;
 use crate::objects::ParentRef;
-use crate::snapshot::Transport;
+use crate::snapshot::TransportProtocol;
 
-pub use deal::tell_deal;
-pub use features::{FEATURES, tell_version};
-pub use shape::shape;
-pub use written::{Written, withdrawn, written};
+pub use features::{FEATURES, report_version};
+pub use slot_assignment::report_slot_assignment;
+pub use status_json::status_json;
+pub use update::{StatusUpdate, status_removal, status_update};
 
 /// What became of one object.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Status {
+pub struct ResourceStatus {
     /// Which one.
-    pub object: Reference,
+    pub object: ObjectIdentity,
     /// The generation of the object that all conditions speak of.
     pub observed_generation: i64,
     /// What became of it, or of its relation to others.
-    pub detail: Detail,
+    pub detail: StatusDetail,
 }
 
 /// An object by its name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Reference {
+pub struct ObjectIdentity {
     /// Its kind.
     pub kind: &'static str,
     /// Its namespace; of no meaning for a GatewayClass.
@@ -46,13 +46,13 @@ pub struct Reference {
 
 /// What became of an object of some kind.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Detail {
+pub enum StatusDetail {
     /// Of a GatewayClass.
     GatewayClass(GatewayClassStatus),
     /// Of a Gateway.
     Gateway(GatewayStatus),
     /// Of a ListenerSet as a whole, and of each listener in its order.
-    ListenerSet(Vec<Condition>, Vec<ListenerStatus>),
+    ListenerSet(Vec<StatusCondition>, Vec<ListenerStatus>),
     /// Of a route of any kind, for each parent of ours.
     Route(Vec<ParentStatus>),
     /// Of a policy, for each target; of a BackendTLSPolicy, for each Gateway of ours that leads to one of its targets.
@@ -63,14 +63,14 @@ pub enum Detail {
 #[derive(Clone, Debug, PartialEq)]
 pub struct GatewayClassStatus {
     /// What holds for it.
-    pub conditions: Vec<Condition>,
+    pub conditions: Vec<StatusCondition>,
     /// What of Gateway API is served, sorted.
     pub features: Vec<&'static str>,
 }
 
 impl GatewayClassStatus {
     /// With everything that the data plane has.
-    pub fn new(conditions: Vec<Condition>) -> Self {
+    pub fn new(conditions: Vec<StatusCondition>) -> Self {
         Self { conditions, features: FEATURES.to_vec() }
     }
 }
@@ -79,9 +79,9 @@ impl GatewayClassStatus {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GatewayStatus {
     /// Where it is served, as far as that is known: every address of the machine is none.
-    pub addresses: Vec<Place>,
+    pub addresses: Vec<PublishedAddress>,
     /// What holds for it as a whole.
-    pub conditions: Vec<Condition>,
+    pub conditions: Vec<StatusCondition>,
     /// What became of each of its own listeners, in their order.
     pub listeners: Vec<ListenerStatus>,
     /// How many ListenerSets have been attached to it.
@@ -98,9 +98,9 @@ pub struct ListenerStatus {
     /// How many have.
     pub attached_routes: usize,
     /// Where it is served; for who is told that an address cannot be listened on.
-    pub sockets: Vec<(SocketAddr, Transport)>,
+    pub sockets: Vec<(SocketAddr, TransportProtocol)>,
     /// What holds for it.
-    pub conditions: Vec<Condition>,
+    pub conditions: Vec<StatusCondition>,
 }
 
 /// What became of a route at one parent.
@@ -109,7 +109,7 @@ pub struct ParentStatus {
     /// The parent as the route names it.
     pub parent: ParentRef,
     /// What holds there.
-    pub conditions: Vec<Condition>,
+    pub conditions: Vec<StatusCondition>,
 }
 
 /// What became of a policy at one target, or on the way from one Gateway.
@@ -127,18 +127,18 @@ pub struct TargetStatus {
     /// many replicas they are dealt.
     pub slots: Option<u32>,
     /// What holds there.
-    pub conditions: Vec<Condition>,
+    pub conditions: Vec<StatusCondition>,
 }
 
 /// Something that holds or does not.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Condition {
+pub struct StatusCondition {
     /// What.
     pub kind: ConditionType,
     /// Whether it holds.
     pub holds: bool,
     /// Why, for programs.
-    pub reason: Reason,
+    pub reason: ConditionReason,
     /// Why, for people; empty when the reason says it all.
     pub message: String,
 }
@@ -190,7 +190,7 @@ impl ConditionType {
 /// Why something holds or does not; the names are Gateway API's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "Gateway API documents its reasons")]
-pub enum Reason {
+pub enum ConditionReason {
     Accepted,
     AddressNotAssigned,
     AddressNotUsable,
@@ -232,10 +232,14 @@ pub enum Reason {
 }
 
 /// Says of every listener on a socket that it cannot be listened on, and why.
-pub fn tell_unbound(statuses: &mut [Status], socket: (SocketAddr, Transport), message: &str) {
+pub fn report_port_unavailable(
+    statuses: &mut [ResourceStatus],
+    socket: (SocketAddr, TransportProtocol),
+    message: &str,
+) {
     for status in statuses {
-        let (Detail::Gateway(GatewayStatus { listeners, .. }) | Detail::ListenerSet(_, listeners)) =
-            &mut status.detail
+        let (StatusDetail::Gateway(GatewayStatus { listeners, .. })
+        | StatusDetail::ListenerSet(_, listeners)) = &mut status.detail
         else {
             continue;
         };
@@ -244,20 +248,20 @@ pub fn tell_unbound(statuses: &mut [Status], socket: (SocketAddr, Transport), me
             .filter(|listener| listener.sockets.contains(&socket))
             .flat_map(|listener| &mut listener.conditions);
         for condition in conditions.filter(|it| it.kind == ConditionType::Programmed) {
-            let (kind, reason) = (condition.kind, Reason::PortUnavailable);
-            *condition = Condition::no(kind, reason, message.to_owned());
+            let (kind, reason) = (condition.kind, ConditionReason::PortUnavailable);
+            *condition = StatusCondition::no(kind, reason, message.to_owned());
         }
     }
 }
 
-impl Condition {
+impl StatusCondition {
     /// It holds.
-    pub const fn yes(kind: ConditionType, reason: Reason) -> Self {
+    pub const fn yes(kind: ConditionType, reason: ConditionReason) -> Self {
         Self { kind, holds: true, reason, message: String::new() }
     }
 
     /// It does not hold.
-    pub const fn no(kind: ConditionType, reason: Reason, message: String) -> Self {
+    pub const fn no(kind: ConditionType, reason: ConditionReason, message: String) -> Self {
         Self { kind, holds: false, reason, message }
     }
 }

@@ -14,7 +14,7 @@ mod certificate;
 /// References to certificates.
 mod reference;
 /// Which namespaces others may attach from.
-mod allowed;
+mod namespace_scope;
 /// Gateways: where to accept, and which listener is whose.
 mod listener;
 /// Which listeners are added to a Gateway from beside it.
@@ -30,7 +30,7 @@ mod http3;
 /// The addresses that we accept on.
 mod address;
 /// The Services in front of Gateways.
-mod front;
+mod managed_service;
 /// Where routes attach.
 mod attach;
 /// Routes that wait for places in a Snapshot.
@@ -48,7 +48,7 @@ mod filter;
 /// TLSRoutes, TCPRoutes and UDPRoutes.
 mod stream_route;
 /// Objects that cannot be read.
-mod refused;
+mod invalid_object;
 /// Services and EndpointSlices: what references lead to.
 mod backend;
 /// What may be referred to from other namespaces.
@@ -56,7 +56,7 @@ mod grant;
 /// BackendTLSPolicies: how connections to endpoints are encrypted.
 mod backend_tls;
 /// What is spoken to endpoints.
-mod speech;
+mod backend_transport;
 /// Policies: what applies to whom.
 mod policy;
 /// What policies say, with every default filled in.
@@ -65,42 +65,44 @@ mod settings;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-pub use backend::{Endpoints, SERVICE_NAME_LABEL};
-pub use certificate::Dated;
+pub use backend::{EndpointIndex, SERVICE_NAME_LABEL};
+pub use certificate::CertificateValidity;
 pub use listener::CONTROLLER;
 
-use crate::addresses::{Addresses, GatewayName};
-use crate::fronts::Front;
-use crate::objects::{Object, Resource};
-use crate::problem::Problem;
+use crate::addresses::{AddressAssignment, GatewayName};
+use crate::managed_services::DesiredService;
+use crate::objects::{ApiObject, TypedObject};
+use crate::problem::ObjectProblem;
 use crate::snapshot::{Backend, BackendKey, Snapshot};
-use crate::status::{Condition, ConditionType, Detail, Reason, Reference, Status};
-use attach::Parents;
+use crate::status::{
+    ConditionReason, ConditionType, ObjectIdentity, ResourceStatus, StatusCondition, StatusDetail,
+};
+use attach::ParentIndex;
 use draft::{RouteDraft, RuleDraft};
-use index::Index;
-use owner::Owner;
+use index::ObjectIndex;
+use owner::OwnerObject;
 
 /// What objects come to.
 #[derive(Clone, Debug, Default)]
-pub struct Translation {
+pub struct TranslationResult {
     /// What the data plane is asked to do; valid, whatever the problems are.
     pub snapshot: Snapshot,
     /// What became of each object of ours.
-    pub statuses: Vec<Status>,
+    pub statuses: Vec<ResourceStatus>,
     /// Everything that is wrong, in the order of files and documents.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<ObjectProblem>,
     /// The certificates that are in use, each once: when they hold is for who knows what time it is.
-    pub dated: BTreeSet<Dated>,
+    pub certificate_validities: BTreeSet<CertificateValidity>,
     /// The Services that should be in front of Gateways, where clients come by such.
-    pub fronts: Vec<Front>,
+    pub managed_services: Vec<DesiredService>,
     /// The Gateways that have none of these and keep what Service they have: they are ours, and are not served now.
-    pub kept: BTreeSet<GatewayName>,
+    pub retained_gateways: BTreeSet<GatewayName>,
 }
 
 /// What these objects ask for, where Gateways have these addresses.
-pub fn translate(objects: &[Object], addresses: &Addresses) -> Translation {
-    let mut report = Report::default();
-    let mut index = Index::new(objects, &mut report);
+pub fn translate(objects: &[ApiObject], addresses: &AddressAssignment) -> TranslationResult {
+    let mut report = TranslationReport::default();
+    let mut index = ObjectIndex::new(objects, &mut report);
     let made = ingress::expand(&index, &mut report);
     index.add(&made.objects, &mut report);
     let client_policies = policy::client_policies(&index, &mut report);
@@ -109,25 +111,25 @@ pub fn translate(objects: &[Object], addresses: &Addresses) -> Translation {
 
     let mut gateways = listener::gateways(&index, addresses, &mut report);
     http3::find(&mut gateways, &client_policies, &mut report);
-    let known = Parents::new(&gateways);
+    let known = ParentIndex::new(&gateways);
     let mut routes = route::drafts(&index, &known, &mut gateways, &mut report);
     routes.extend(stream_route::drafts(&index, &known, &mut gateways, &mut report));
     let mut listeners = address::listeners(&gateways, addresses, &client_policies, &mut report);
     gateway_status::statuses(&gateways, addresses, &mut report);
-    refused::statuses(&index, &known, &gateways, addresses, &mut report);
-    let users = speech::users(&routes);
-    users.report_clients(&tls_policies, &gateways, &mut report);
+    invalid_object::statuses(&index, &known, &gateways, addresses, &mut report);
+    let users = backend_transport::backend_usage(&routes);
+    users.report_ignored_client_certificates(&tls_policies, &gateways, &mut report);
     tls_policies.statuses(&users.ancestors, &gateways, &mut report);
 
     let keys = backend_keys(&routes);
-    let endpoints = Endpoints::of_index(&index);
+    let endpoints = EndpointIndex::of_index(&index);
     backend::check_slices(&endpoints, &keys, &mut report);
     let backend = |key: &BackendKey| Backend {
         key: key.clone(),
         source: backend::source(&index, key),
         endpoints: endpoints.of(key),
         settings: {
-            let speech = users.speech(key, &index, &tls_policies, &gateways);
+            let speech = users.transport(key, &index, &tls_policies, &gateways);
             backend_policies.settings(&index, key, speech)
         },
     };
@@ -141,9 +143,16 @@ pub fn translate(objects: &[Object], addresses: &Addresses) -> Translation {
         }
     }
     snapshot.listeners = listeners.into_listeners();
-    let (fronts, kept) = front::fronts(&index, &gateways);
-    let Report { statuses, problems, dated, .. } = report;
-    let mut translation = Translation { snapshot, statuses, problems, dated, fronts, kept };
+    let (fronts, kept) = managed_service::desired_services(&index, &gateways);
+    let TranslationReport { statuses, problems, certificate_validities: dated, .. } = report;
+    let mut translation = TranslationResult {
+        snapshot,
+        statuses,
+        problems,
+        certificate_validities: dated,
+        managed_services: fronts,
+        retained_gateways: kept,
+    };
     made.attribute(&mut translation);
     translation.problems.sort_by(|a, b| a.origin.cmp(&b.origin));
     translation
@@ -157,33 +166,33 @@ fn backend_keys(routes: &[RouteDraft]) -> Vec<BackendKey> {
 
 /// What is said about the objects.
 #[derive(Default)]
-struct Report {
-    statuses: Vec<Status>,
-    problems: Vec<Problem>,
-    dated: BTreeSet<Dated>,
+struct TranslationReport {
+    statuses: Vec<ResourceStatus>,
+    problems: Vec<ObjectProblem>,
+    certificate_validities: BTreeSet<CertificateValidity>,
     /// What several have come upon, and has been said.
-    told: BTreeSet<Problem>,
+    reported_once: BTreeSet<ObjectProblem>,
 }
 
 /// A reason against something: where, and in words for programs and for people.
 #[derive(Clone, Debug)]
-struct Fault {
-    reason: Reason,
+struct ValidationFault {
+    reason: ConditionReason,
     field: String,
     message: String,
 }
 
-impl Fault {
-    fn new(reason: Reason, field: impl Into<String>, message: impl Into<String>) -> Self {
+impl ValidationFault {
+    fn new(reason: ConditionReason, field: impl Into<String>, message: impl Into<String>) -> Self {
         Self { reason, field: field.into(), message: message.into() }
     }
 }
 
-impl Report {
+impl TranslationReport {
     fn problem<S>(
         &mut self,
         kind: &str,
-        object: &Resource<S>,
+        object: &TypedObject<S>,
         field: &str,
         message: impl Into<String>,
     ) {
@@ -194,7 +203,7 @@ impl Report {
     fn problem_if_ours<S>(
         &mut self,
         kind: &str,
-        object: &Resource<S>,
+        object: &TypedObject<S>,
         field: &str,
         message: impl Into<String>,
     ) {
@@ -204,28 +213,32 @@ impl Report {
     }
 
     /// A problem that several may come upon.
-    fn once(&mut self, problem: Problem) {
-        if self.told.insert(problem.clone()) {
+    fn problem_once(&mut self, problem: ObjectProblem) {
+        if self.reported_once.insert(problem.clone()) {
             self.problems.push(problem);
         }
     }
 
-    fn fault<S>(&mut self, kind: &str, object: &Resource<S>, fault: &Fault) {
+    fn fault<S>(&mut self, kind: &str, object: &TypedObject<S>, fault: &ValidationFault) {
         self.problem(kind, object, &fault.field, fault.message.as_str());
     }
 
-    fn owner_fault(&mut self, owner: Owner<'_>, fault: &Fault) {
+    fn owner_fault(&mut self, owner: OwnerObject<'_>, fault: &ValidationFault) {
         self.problems.push(owner.problem(&fault.field, &fault.message));
     }
 
-    fn status<S>(&mut self, kind: &'static str, object: &Resource<S>, detail: Detail) {
-        self.owner_status(Owner::of(kind, object), detail);
+    fn status<S>(&mut self, kind: &'static str, object: &TypedObject<S>, detail: StatusDetail) {
+        self.owner_status(OwnerObject::of(kind, object), detail);
     }
 
-    fn owner_status(&mut self, owner: Owner<'_>, detail: Detail) {
+    fn owner_status(&mut self, owner: OwnerObject<'_>, detail: StatusDetail) {
         let (namespace, name) = owner.name();
-        self.statuses.push(Status {
-            object: Reference { kind: owner.kind, namespace: namespace.into(), name: name.into() },
+        self.statuses.push(ResourceStatus {
+            object: ObjectIdentity {
+                kind: owner.kind,
+                namespace: namespace.into(),
+                name: name.into(),
+            },
             observed_generation: owner.metadata.generation,
             detail,
         });
@@ -233,9 +246,13 @@ impl Report {
 }
 
 /// It holds unless there is something against it.
-fn condition(kind: ConditionType, fine: Reason, fault: Option<&Fault>) -> Condition {
+fn condition(
+    kind: ConditionType,
+    fine: ConditionReason,
+    fault: Option<&ValidationFault>,
+) -> StatusCondition {
     match fault {
-        Some(fault) => Condition::no(kind, fault.reason, fault.message.clone()),
-        None => Condition::yes(kind, fine),
+        Some(fault) => StatusCondition::no(kind, fault.reason, fault.message.clone()),
+        None => StatusCondition::yes(kind, fine),
     }
 }

@@ -5,28 +5,28 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 
 use gateway::addresses::{GatewayName, assign};
-use gateway::fronts::Place;
+use gateway::managed_services::PublishedAddress;
 use gateway::objects::read;
-use gateway::status::{Detail, Reference, Status};
-use gateway::{Addresses, Object, Origin, parse, translate};
+use gateway::status::{ObjectIdentity, ResourceStatus, StatusDetail};
+use gateway::{AddressAssignment, ApiObject, ObjectOrigin, parse, translate};
 use ipnet::IpNet;
 use proptest::prelude::*;
 use serde_json::json;
 
-type Known = BTreeMap<GatewayName, Vec<IpAddr>>;
+type KnownAddresses = BTreeMap<GatewayName, Vec<IpAddr>>;
 
 /// What a Gateway asks for: nothing, any address, or one of 10.0.0.0/28 or near it.
 #[derive(Clone, Debug)]
-struct Wish {
+struct AddressCase {
     age: u8,
     asked: Vec<Option<u8>>,
     /// It is not accepted, for another reason.
     is_bad: bool,
 }
 
-fn wish() -> impl Strategy<Value = Wish> {
+fn wish() -> impl Strategy<Value = AddressCase> {
     let asked = prop::collection::btree_set(prop::option::of(0..20_u8), 0..3);
-    (0..5_u8, asked, any::<bool>()).prop_map(|(age, asked, is_bad)| Wish {
+    (0..5_u8, asked, any::<bool>()).prop_map(|(age, asked, is_bad)| AddressCase {
         age,
         asked: asked.into_iter().collect(),
         is_bad,
@@ -43,7 +43,7 @@ fn near(number: u8) -> IpAddr {
     Ipv4Addr::new(10, 0, 0, number).into()
 }
 
-fn objects(wishes: &[Wish]) -> Vec<Object> {
+fn objects(wishes: &[AddressCase]) -> Vec<ApiObject> {
     let mut text = "apiVersion: gateway.networking.k8s.io/v1\nkind: GatewayClass\n\
                     metadata: {name: ours}\nspec: {controllerName: sheave.dev/gateway}\n"
         .to_owned();
@@ -71,10 +71,12 @@ fn name(number: usize) -> GatewayName {
     ("default".to_owned(), format!("g{number}"))
 }
 
-fn dealt(pool: &[IpNet], objects: &[Object], known: &Known) -> Known {
+fn dealt(pool: &[IpNet], objects: &[ApiObject], known: &KnownAddresses) -> KnownAddresses {
     match assign(pool, objects, known) {
-        Addresses::Pool { assigned } => assigned,
-        Addresses::Own | Addresses::Shared(_) | Addresses::Fronts(_) => {
+        AddressAssignment::Pool { assigned } => assigned,
+        AddressAssignment::Host
+        | AddressAssignment::SharedService(_)
+        | AddressAssignment::ManagedServices(_) => {
             panic!("no addresses of a pool")
         }
     }
@@ -108,28 +110,28 @@ proptest! {
     #[test]
     fn address_assignment_is_idempotent_and_order_independent(pool in pool(), wishes in prop::collection::vec(wish(), 0..12)) {
         let objects = objects(&wishes);
-        let first = dealt(&pool, &objects, &Known::new());
+        let first = dealt(&pool, &objects, &KnownAddresses::new());
         prop_assert_eq!(&dealt(&pool, &objects, &first), &first);
         let mut reversed = objects;
         reversed.reverse();
-        prop_assert_eq!(&dealt(&pool, &reversed, &Known::new()), &first, "the order of objects counts");
+        prop_assert_eq!(&dealt(&pool, &reversed, &KnownAddresses::new()), &first, "the order of objects counts");
     }
 
     #[test]
     fn gateway_statuses_report_assigned_addresses(pool in pool(), wishes in prop::collection::vec(wish(), 0..12)) {
         let objects = objects(&wishes);
-        let first = assign(&pool, &objects, &Known::new());
+        let first = assign(&pool, &objects, &KnownAddresses::new());
         let said = translate(&objects, &first).statuses.into_iter().filter_map(|status| {
-            let Detail::Gateway(detail) = status.detail else { return None };
+            let StatusDetail::Gateway(detail) = status.detail else { return None };
             let addresses = detail.addresses.into_iter().map(|place| match place {
-                Place::Ip(address) => address,
-                Place::Name(name) => panic!("{name} is of no pool"),
+                PublishedAddress::Ip(address) => address,
+                PublishedAddress::Hostname(name) => panic!("{name} is of no pool"),
             });
-            let Reference { namespace, name, .. } = status.object;
+            let ObjectIdentity { namespace, name, .. } = status.object;
             Some(((namespace.to_string(), name.to_string()), addresses.collect()))
         });
-        let said: Known = said.collect();
-        prop_assert_eq!(Addresses::Pool { assigned: said.clone() }, first);
+        let said: KnownAddresses = said.collect();
+        prop_assert_eq!(AddressAssignment::Pool { assigned: said.clone() }, first);
         prop_assert_eq!(&dealt(&pool, &objects, &said), &said);
     }
 
@@ -138,7 +140,7 @@ proptest! {
         pool in pool(),
         wishes in prop::collection::vec(wish(), 1..12),
     ) {
-        let before = dealt(&pool, &objects(&wishes[..wishes.len() - 1]), &Known::new());
+        let before = dealt(&pool, &objects(&wishes[..wishes.len() - 1]), &KnownAddresses::new());
         let after = dealt(&pool, &objects(&wishes), &before);
         for (gateway, addresses) in &before {
             let kept: BTreeSet<_> = after[gateway].iter().collect();
@@ -151,15 +153,15 @@ proptest! {
         pool in pool(),
         wishes in prop::collection::vec(wish(), 0..12),
     ) {
-        let given = dealt(&pool, &objects(&wishes), &Known::new());
+        let given = dealt(&pool, &objects(&wishes), &KnownAddresses::new());
         let taken: BTreeSet<_> = given.values().flatten().copied().collect();
-        let waits = |(n, wish): (usize, &Wish)| {
+        let waits = |(n, wish): (usize, &AddressCase)| {
             wish.asked.contains(&None) && given[&name(n)].len() < wish.asked.iter().filter(|it| it.is_none()).count()
         };
         if wishes.iter().enumerate().any(waits) {
             // Whoever asks for an address by value alone may have come too late; a free one of the pool goes to those
             // who ask for any.
-            let fresh = objects(&[wishes, vec![Wish { age: 4, asked: vec![None], is_bad: false }]].concat());
+            let fresh = objects(&[wishes, vec![AddressCase { age: 4, asked: vec![None], is_bad: false }]].concat());
             let again = dealt(&pool, &fresh, &given);
             let late: BTreeSet<_> = again.values().flatten().copied().collect();
             prop_assert_eq!(late, taken);
@@ -183,15 +185,18 @@ fn invalid_gateway_keeps_its_address() {
             "listeners": [{ "name": "a", "port": 1, "protocol": "TCP", "tls": { "depth": 3 } }],
         },
     });
-    let (mut objects, problems) = read(broken, Origin::default());
+    let (mut objects, problems) = read(broken, ObjectOrigin::default());
     assert_eq!(problems.len(), 1);
     objects.extend(class.0);
     let pool = ["10.0.0.0/24".parse().unwrap()];
-    let known = Known::from([(name(0), vec![near(7)])]);
+    let known = KnownAddresses::from([(name(0), vec![near(7)])]);
     assert_eq!(dealt(&pool, &objects, &known), known);
-    assert_eq!(dealt(&pool, &objects, &Known::new()), Known::from([(name(0), vec![])]));
+    assert_eq!(
+        dealt(&pool, &objects, &KnownAddresses::new()),
+        KnownAddresses::from([(name(0), vec![])])
+    );
     let statuses = translate(&objects, &assign(&pool, &objects, &known)).statuses;
-    let is_told = |status: &&Status| matches!(&status.detail, Detail::Gateway(it) if it.addresses == [Place::Ip(near(7))]);
+    let is_told = |status: &&ResourceStatus| matches!(&status.detail, StatusDetail::Gateway(it) if it.addresses == [PublishedAddress::Ip(near(7))]);
     assert_eq!(statuses.iter().filter(is_told).count(), 1, "{statuses:?}");
 }
 
@@ -203,5 +208,5 @@ fn a_gateway_of_another_class_gets_nothing() {
         "gateways",
     );
     let pool = ["10.0.0.0/24".parse().unwrap()];
-    assert_eq!(dealt(&pool, &objects, &Known::new()), Known::new());
+    assert_eq!(dealt(&pool, &objects, &KnownAddresses::new()), KnownAddresses::new());
 }

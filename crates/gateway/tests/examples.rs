@@ -4,8 +4,8 @@
 use std::fs;
 use std::path::Path;
 
-use gateway::snapshot::{Backend, Source, Target};
-use gateway::{Addresses, parse, translate};
+use gateway::snapshot::{Backend, EndpointSource, RuleTarget};
+use gateway::{AddressAssignment, parse, translate};
 
 #[test]
 fn every_example_translates_without_a_problem() {
@@ -15,16 +15,17 @@ fn every_example_translates_without_a_problem() {
     for path in paths.filter(|path| path.extension().is_some_and(|extension| extension == "yaml")) {
         let (objects, mut problems) =
             parse(&fs::read_to_string(&path).unwrap(), path.to_str().unwrap());
-        let translation = translate(&objects, &Addresses::Own);
+        let translation = translate(&objects, &AddressAssignment::Host);
         problems.extend(translation.problems);
         assert_eq!(problems, [], "{}", path.display());
         let snapshot = translation.snapshot;
         assert!(!snapshot.listeners.is_empty(), "{}", path.display());
         // Whose come from DNS get them when the example runs.
-        let has_endpoints = |it: &Backend| it.source != Source::Slices || !it.endpoints.is_empty();
+        let has_endpoints =
+            |it: &Backend| it.source != EndpointSource::Slices || !it.endpoints.is_empty();
         assert!(snapshot.backends.iter().all(has_endpoints), "{}", path.display());
         let mut targets = snapshot.rules.iter().flat_map(|rule| &rule.targets);
-        assert!(targets.all(|share| share.target != Target::Unresolved), "{}", path.display());
+        assert!(targets.all(|share| share.target != RuleTarget::Unresolved), "{}", path.display());
         examples += 1;
     }
     assert!(examples >= 21);

@@ -13,15 +13,20 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use gateway::addresses::assign;
-use gateway::fronts::{self, Front, Fronts, Place};
+use gateway::managed_services::{self, DesiredService, ManagedServices, PublishedAddress};
 use gateway::matching::{OwnedHostName, PlainRequest};
-use gateway::objects::{Listen, ListenProtocol, Shorthand, read, shorthand};
+use gateway::objects::{ListenFlag, ListenFlagProtocol, ShorthandFlags, read, shorthand};
 use gateway::snapshot::{
-    Backend, BackendSettings, Carried, ClientCertificates, EndpointTls, Filters, Listener,
-    Protocol, Roots, Rule, Source, Target, TlsSite, Transport,
+    Backend, BackendSettings, ClientCertificates, EndpointSource, EndpointTls, Listener,
+    ListenerProtocol, RouteFilters, Rule, RuleTarget, SniRule, TlsPayload, TransportProtocol,
+    TrustAnchors,
 };
-use gateway::status::{Condition, Detail, GatewayStatus, ListenerStatus, Status};
-use gateway::{Addresses, Object, Origin, Problem, Snapshot, parse, translate};
+use gateway::status::{
+    GatewayStatus, ListenerStatus, ResourceStatus, StatusCondition, StatusDetail,
+};
+use gateway::{
+    AddressAssignment, ApiObject, ObjectOrigin, ObjectProblem, Snapshot, parse, translate,
+};
 
 #[test]
 fn every_golden_case_matches_its_expected_output() {
@@ -62,8 +67,8 @@ fn output(input: &str, file: &str) -> String {
     let snapshot = &translation.snapshot;
     let listener = |it: &Listener| {
         let transport = match it.protocol.transport() {
-            Transport::Tcp => "",
-            Transport::Udp => "/udp",
+            TransportProtocol::Tcp => "",
+            TransportProtocol::Udp => "/udp",
         };
         let http3 = it.http3.map(|http3| format!(" and {http3:?}")).unwrap_or_default();
         let free = if it.free_bind { " wherever it is" } else { "" };
@@ -82,8 +87,8 @@ fn output(input: &str, file: &str) -> String {
             None => endpoint.address.to_string(),
         });
         let from = match &it.source {
-            Source::Slices => format!("[{}]", endpoints.collect::<Vec<_>>().join(", ")),
-            Source::Dns { host, port } => format!("DNS {host}:{port}"),
+            EndpointSource::Slices => format!("[{}]", endpoints.collect::<Vec<_>>().join(", ")),
+            EndpointSource::Dns { host, port } => format!("DNS {host}:{port}"),
         };
         let tls = it.settings.tls.as_deref();
         let from = tls.map_or_else(|| from.clone(), |tls| format!("{from} {}", endpoint_tls(tls)));
@@ -92,21 +97,22 @@ fn output(input: &str, file: &str) -> String {
         described(&it.key, &from, &settings, &defaults.1.settings)
     };
     section(&mut out, "backends", snapshot.backends.iter().map(backend));
-    section(&mut out, "fronts", translation.fronts.iter().map(front));
-    let kept = translation.kept.iter().map(|(namespace, name)| format!("{namespace}/{name}"));
+    section(&mut out, "fronts", translation.managed_services.iter().map(front));
+    let kept =
+        translation.retained_gateways.iter().map(|(namespace, name)| format!("{namespace}/{name}"));
     section(&mut out, "kept", kept.filter(|_| input.contains("# services: ")));
     section(&mut out, "statuses", translation.statuses.iter().flat_map(status));
     out
 }
 
-fn objects(input: &str, file: &str) -> (Vec<Object>, Vec<Problem>) {
+fn objects(input: &str, file: &str) -> (Vec<ApiObject>, Vec<ObjectProblem>) {
     if !input.lines().any(|line| line == "# cluster") {
         return parse(input, file);
     }
     let (mut objects, mut problems) = (Vec::new(), Vec::new());
     for (document, text) in (1..).zip(input.split("\n---\n")) {
         let (value, origin) =
-            (serde_saphyr::from_str(text).unwrap(), Origin { file: file.into(), document });
+            (serde_saphyr::from_str(text).unwrap(), ObjectOrigin { file: file.into(), document });
         let (more, faults) = read(value, origin);
         objects.extend(more);
         problems.extend(faults);
@@ -114,7 +120,7 @@ fn objects(input: &str, file: &str) -> (Vec<Object>, Vec<Problem>) {
     (objects, problems)
 }
 
-fn addresses(input: &str, objects: &[Object]) -> Addresses {
+fn addresses(input: &str, objects: &[ApiObject]) -> AddressAssignment {
     let pool: Vec<_> =
         input.lines().filter_map(|line| line.strip_prefix("# pool: ")?.parse().ok()).collect();
     let mut known: BTreeMap<_, Vec<_>> = BTreeMap::new();
@@ -125,26 +131,31 @@ fn addresses(input: &str, objects: &[Object]) -> Addresses {
         known.entry(gateway).or_default().push(address.parse().unwrap());
     }
     if let Some(namespace) = input.lines().find_map(|line| line.strip_prefix("# services: ")) {
-        let mut fronts = Fronts::read(objects, namespace);
+        let mut fronts = ManagedServices::read(objects, namespace);
         for (gateway, addresses) in known {
-            let places = addresses.into_iter().map(Place::Ip).collect();
-            fronts.known.entry(gateway).or_default().places = places;
+            let places = addresses.into_iter().map(PublishedAddress::Ip).collect();
+            fronts.services.entry(gateway).or_default().addresses = places;
         }
-        return Addresses::Fronts(fronts);
+        return AddressAssignment::ManagedServices(fronts);
     }
     let shared = input.lines().filter_map(|line| line.strip_prefix("# service: ")?.parse().ok());
-    let shared: Vec<_> = shared.map(Place::Ip).collect();
+    let shared: Vec<_> = shared.map(PublishedAddress::Ip).collect();
     if !shared.is_empty() {
-        return Addresses::Shared(shared);
+        return AddressAssignment::SharedService(shared);
     }
-    if pool.is_empty() { Addresses::Own } else { assign(&pool, objects, &known) }
+    if pool.is_empty() { AddressAssignment::Host } else { assign(&pool, objects, &known) }
 }
 
-fn front(front: &Front) -> String {
-    let Front { gateway: (namespace, gateway), ports, infrastructure, wish } = front;
+fn front(front: &DesiredService) -> String {
+    let DesiredService {
+        gateway: (namespace, gateway),
+        ports,
+        infrastructure,
+        requested_address: wish,
+    } = front;
     let ports: Vec<_> =
         ports.iter().map(|((port, over), ours)| format!("{port} {over:?} -> {ours}")).collect();
-    let name = fronts::name(&front.gateway);
+    let name = managed_services::service_name(&front.gateway);
     let (labels, annotations) = (&infrastructure.labels, &infrastructure.annotations);
     let wish = wish.map(|wish| format!(" at {wish}")).unwrap_or_default();
     let ports = ports.join(", ");
@@ -154,9 +165,9 @@ fn front(front: &Front) -> String {
 /// What a listener and a backend are without any policy.
 fn defaults() -> (Listener, Backend) {
     let address = "127.0.0.1:0".parse().unwrap();
-    let listen = Listen { protocol: ListenProtocol::Http, address };
-    let flags = Shorthand { listen: vec![listen], to: vec![address], ..Default::default() };
-    let mut snapshot = translate(&shorthand(&flags), &Addresses::Own).snapshot;
+    let listen = ListenFlag { protocol: ListenFlagProtocol::Http, address };
+    let flags = ShorthandFlags { listen: vec![listen], to: vec![address], ..Default::default() };
+    let mut snapshot = translate(&shorthand(&flags), &AddressAssignment::Host).snapshot;
     (snapshot.listeners.remove(0), snapshot.backends.remove(0))
 }
 
@@ -195,11 +206,11 @@ fn described<S: Debug>(
 
 /// What becomes of TLS at a listener, the most specific hosts first.
 fn sites(listener: &Listener, snapshot: &Snapshot) -> Vec<String> {
-    let sites = listener.tls.iter().flat_map(|tls| &tls.sites);
+    let sites = listener.tls.iter().flat_map(|tls| &tls.sni_rules);
     sites.map(|it| quoted(&format!("{} {}", listener.address, site(it, snapshot)))).collect()
 }
 
-fn site(site: &TlsSite, snapshot: &Snapshot) -> String {
+fn site(site: &SniRule, snapshot: &Snapshot) -> String {
     let terms = site.terminate.as_ref().map_or_else(
         || "passed through".to_owned(),
         |terms| {
@@ -210,10 +221,10 @@ fn site(site: &TlsSite, snapshot: &Snapshot) -> String {
             format!("by {}{}", names.join(" and "), clients.unwrap_or_default())
         },
     );
-    let carries = match &site.carries {
-        Carried::Requests => "requests".to_owned(),
-        Carried::Connections(None) => "closed".to_owned(),
-        Carried::Connections(Some(rule)) => shares(rule, snapshot),
+    let carries = match &site.payload {
+        TlsPayload::Requests => "requests".to_owned(),
+        TlsPayload::Connections(None) => "closed".to_owned(),
+        TlsPayload::Connections(Some(rule)) => shares(rule, snapshot),
     };
     format!("{:?}: {terms}; {carries}", site.hosts)
 }
@@ -233,9 +244,9 @@ fn names(line: &str, snapshot: &Snapshot) -> Vec<String> {
 fn endpoint_tls(tls: &EndpointTls) -> String {
     let EndpointTls { server_name, subject_names, roots, client } = tls;
     let roots = match roots {
-        Roots::System => "the system".to_owned(),
-        Roots::Given(roots) => format!("{} authorities", roots.len()),
-        Roots::Anybody => "anybody".to_owned(),
+        TrustAnchors::System => "the system".to_owned(),
+        TrustAnchors::Given(roots) => format!("{} authorities", roots.len()),
+        TrustAnchors::AcceptAny => "anybody".to_owned(),
     };
     let client = client.as_ref().map(|client| format!(" shown {}", client.name));
     let client = client.unwrap_or_default();
@@ -259,7 +270,7 @@ fn special(rule: &Rule, snapshot: &Snapshot) -> Option<String> {
 }
 
 /// The filters that there are.
-fn filters(filters: &Filters, snapshot: &Snapshot) -> String {
+fn filters(filters: &RouteFilters, snapshot: &Snapshot) -> String {
     let mut parts = Vec::new();
     parts.extend(filters.cors.as_ref().map(|it| format!("{it:?}")));
     parts.extend(filters.redirect.as_ref().map(|it| format!("{it:?}")));
@@ -283,8 +294,8 @@ fn request(line: &str, snapshot: &Snapshot) -> Option<String> {
     let request = written_out(asked)?;
     let mut answers = snapshot.listeners.iter().map(|listener| {
         let rule = match &listener.protocol {
-            Protocol::Http(routes) => routes.find(&request),
-            Protocol::Tcp(rule) | Protocol::Udp(rule) => rule.as_ref(),
+            ListenerProtocol::Http(routes) => routes.find(&request),
+            ListenerProtocol::Tcp(rule) | ListenerProtocol::Udp(rule) => rule.as_ref(),
         };
         format!(
             "{} {}",
@@ -314,18 +325,20 @@ fn written_out(asked: &str) -> Option<PlainRequest> {
 
 fn shares(rule: &Rule, snapshot: &Snapshot) -> String {
     let shares = rule.targets.iter().map(|share| match share.target {
-        Target::Backend(place) => format!("{} x {}", share.weight, snapshot.backends[place].key),
-        Target::Unresolved => format!("{} x 500", share.weight),
+        RuleTarget::Backend(place) => {
+            format!("{} x {}", share.weight, snapshot.backends[place].key)
+        }
+        RuleTarget::Unresolved => format!("{} x 500", share.weight),
     });
     format!("{}: {}", rule.name, shares.collect::<Vec<_>>().join(", "))
 }
 
-fn status(status: &Status) -> Vec<String> {
+fn status(status: &ResourceStatus) -> Vec<String> {
     let object = &status.object;
     let namespace = if object.kind == "GatewayClass" { "" } else { &object.namespace };
     let name = format!("{} {namespace}/{}", object.kind, object.name).replace(" /", " ");
     let generation = status.observed_generation;
-    let line = |part: &str, conditions: &[Condition]| {
+    let line = |part: &str, conditions: &[StatusCondition]| {
         let conditions: Vec<_> = conditions.iter().map(condition).collect();
         quoted(&format!("{name}{part} @{generation}: {}", conditions.join(", ")))
     };
@@ -334,8 +347,8 @@ fn status(status: &Status) -> Vec<String> {
         line(&part, &it.conditions)
     };
     match &status.detail {
-        Detail::GatewayClass(class) => vec![line("", &class.conditions)],
-        Detail::Gateway(GatewayStatus {
+        StatusDetail::GatewayClass(class) => vec![line("", &class.conditions)],
+        StatusDetail::Gateway(GatewayStatus {
             addresses,
             conditions,
             listeners,
@@ -346,25 +359,25 @@ fn status(status: &Status) -> Vec<String> {
             let whole = line(&format!("{at}{with}"), conditions);
             std::iter::once(whole).chain(listeners.iter().map(listener)).collect()
         }
-        Detail::ListenerSet(conditions, listeners) => {
+        StatusDetail::ListenerSet(conditions, listeners) => {
             std::iter::once(line("", conditions)).chain(listeners.iter().map(listener)).collect()
         }
-        Detail::Route(parents) => {
+        StatusDetail::Route(parents) => {
             let part = |it: &gateway::objects::ParentRef| {
                 let section = it.section_name.as_ref().map(|name| format!("/{name}"));
                 format!(" at {}{}", it.name, section.unwrap_or_default())
             };
             parents.iter().map(|it| line(&part(&it.parent), &it.conditions)).collect()
         }
-        Detail::Policy(targets) => targets
+        StatusDetail::Policy(targets) => targets
             .iter()
             .map(|it| line(&format!(" at {} {}", it.kind, it.name), &it.conditions))
             .collect(),
     }
 }
 
-fn condition(condition: &Condition) -> String {
-    let Condition { kind, holds, reason, message } = condition;
+fn condition(condition: &StatusCondition) -> String {
+    let StatusCondition { kind, holds, reason, message } = condition;
     let message = if message.is_empty() { String::new() } else { format!(" ({message})") };
     format!("{kind:?}={holds} {reason:?}{message}")
 }

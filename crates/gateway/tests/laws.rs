@@ -9,15 +9,15 @@ use std::path::Path;
 use gateway::addresses::{GatewayName, assign};
 use gateway::matching::PlainRequest;
 use gateway::objects::{
-    AddressType, Conditions, Duration, EndpointSliceSpec, Listen, ListenProtocol, MaxInFlight,
-    Object, Shorthand, SliceEndpoint, SlicePort, shorthand,
+    AddressType, ApiObject, Duration, EndpointConditions, EndpointSliceSpec, ListenFlag,
+    ListenFlagProtocol, MaxInFlight, ShorthandFlags, SliceEndpoint, SlicePort, shorthand,
 };
-use gateway::snapshot::{Carried, Listener, Protocol, Snapshot, Target};
-use gateway::status::{Status, Written, written};
-use gateway::{Addresses, Endpoints, parse, translate};
+use gateway::snapshot::{Listener, ListenerProtocol, RuleTarget, Snapshot, TlsPayload};
+use gateway::status::{ResourceStatus, StatusUpdate, status_update};
+use gateway::{AddressAssignment, EndpointIndex, parse, translate};
 use proptest::prelude::*;
 
-type Known = BTreeMap<GatewayName, Vec<IpAddr>>;
+type AssignedAddresses = BTreeMap<GatewayName, Vec<IpAddr>>;
 
 /// Every input of the golden tests.
 fn inputs() -> Vec<String> {
@@ -37,12 +37,17 @@ fn assert_valid(snapshot: &Snapshot) {
     assert_eq!(addresses.len(), snapshot.listeners.len(), "an address occurs twice");
     assert!(snapshot.backends.is_sorted_by(|a, b| a.key < b.key), "backends are not sorted");
     for (listener, tls) in snapshot.listeners.iter().filter_map(|it| Some((it, it.tls.as_ref()?))) {
-        assert!(!tls.sites.is_empty());
-        for site in &tls.sites {
+        assert!(!tls.sni_rules.is_empty());
+        for site in &tls.sni_rules {
             assert!(site.terminate.as_ref().is_none_or(|terms| !terms.certificates.is_empty()));
-            match (&site.carries, &listener.protocol) {
-                (Carried::Requests, Protocol::Http(_)) => assert!(site.terminate.is_some()),
-                (Carried::Connections(_), Protocol::Http(_) | Protocol::Tcp(None)) => {}
+            match (&site.payload, &listener.protocol) {
+                (TlsPayload::Requests, ListenerProtocol::Http(_)) => {
+                    assert!(site.terminate.is_some())
+                }
+                (
+                    TlsPayload::Connections(_),
+                    ListenerProtocol::Http(_) | ListenerProtocol::Tcp(None),
+                ) => {}
                 other => panic!("{other:?}"),
             }
         }
@@ -53,8 +58,8 @@ fn assert_valid(snapshot: &Snapshot) {
         let redirects = rule.filters.as_ref().is_some_and(|filters| filters.redirect.is_some());
         assert_eq!(rule.targets.is_empty(), redirects);
         let is_known = |target| match target {
-            Target::Backend(place) => place < snapshot.backends.len(),
-            Target::Unresolved => true,
+            RuleTarget::Backend(place) => place < snapshot.backends.len(),
+            RuleTarget::Unresolved => true,
         };
         assert!(rule.targets.iter().all(|share| is_known(share.target)));
     }
@@ -66,13 +71,13 @@ fn assert_valid(snapshot: &Snapshot) {
 }
 
 /// Once a status is written, it is not written again.
-fn assert_written_once(status: &Status) {
-    let (Some(Written::Apply(first)) | Some(Written::Replace(first))) =
-        written(status, None, "2026-01-01T00:00:00Z")
+fn assert_written_once(status: &ResourceStatus) {
+    let (Some(StatusUpdate::Apply(first)) | Some(StatusUpdate::Replace(first))) =
+        status_update(status, None, "2026-01-01T00:00:00Z")
     else {
         return;
     };
-    assert_eq!(written(status, Some(&first), "2026-02-02T00:00:00Z"), None);
+    assert_eq!(status_update(status, Some(&first), "2026-02-02T00:00:00Z"), None);
 }
 
 /// A line is cut out, written twice, or cut short.
@@ -90,8 +95,10 @@ fn damaged(input: &str, line: usize, damage: usize) -> String {
 /// Slices of the Service that the flags make, in any state.
 fn slices() -> impl Strategy<Value = Vec<EndpointSliceSpec>> {
     let condition = || prop::option::of(any::<bool>());
-    let conditions = (condition(), condition(), condition())
-        .prop_map(|(ready, serving, terminating)| Conditions { ready, serving, terminating });
+    let conditions =
+        (condition(), condition(), condition()).prop_map(|(ready, serving, terminating)| {
+            EndpointConditions { ready, serving, terminating }
+        });
     let endpoint = (0..6_u8, conditions).prop_map(|(host, conditions)| SliceEndpoint {
         addresses: vec![format!("10.0.0.{host}")],
         conditions,
@@ -107,22 +114,23 @@ fn slices() -> impl Strategy<Value = Vec<EndpointSliceSpec>> {
     prop::collection::vec(slice, 0..4)
 }
 
-fn http(address: SocketAddr) -> Listen {
-    Listen { protocol: ListenProtocol::Http, address }
+fn http(address: SocketAddr) -> ListenFlag {
+    ListenFlag { protocol: ListenFlagProtocol::Http, address }
 }
 
 /// The objects of the flags, with these slices in place of their own.
-fn with_slices(slices: Vec<EndpointSliceSpec>) -> Vec<Object> {
+fn with_slices(slices: Vec<EndpointSliceSpec>) -> Vec<ApiObject> {
     let address = "127.0.0.1:80".parse().unwrap();
-    let flags = Shorthand { listen: vec![http(address)], to: vec![address], ..Default::default() };
+    let flags =
+        ShorthandFlags { listen: vec![http(address)], to: vec![address], ..Default::default() };
     let mut objects = shorthand(&flags);
-    let place = objects.iter().position(|it| matches!(it, Object::EndpointSlice(_))).unwrap();
-    let Object::EndpointSlice(template) = objects.remove(place) else { unreachable!() };
+    let place = objects.iter().position(|it| matches!(it, ApiObject::EndpointSlice(_))).unwrap();
+    let ApiObject::EndpointSlice(template) = objects.remove(place) else { unreachable!() };
     objects.extend(slices.into_iter().enumerate().map(|(n, spec)| {
         let mut slice = (*template).clone();
         slice.metadata.name = format!("slice-{n}");
         slice.spec = spec;
-        Object::EndpointSlice(slice.into())
+        ApiObject::EndpointSlice(slice.into())
     }));
     objects
 }
@@ -131,7 +139,7 @@ proptest! {
     #[test]
     fn arbitrary_text_never_gives_an_invalid_snapshot(text in "\\PC*") {
         let (objects, _) = parse(&text, "any");
-        assert_valid(&translate(&objects, &Addresses::Own).snapshot);
+        assert_valid(&translate(&objects, &AddressAssignment::Host).snapshot);
     }
 
     #[test]
@@ -141,9 +149,9 @@ proptest! {
         let inputs = inputs();
         let text = damaged(&inputs[case % inputs.len()], line, damage);
         let (objects, _) = parse(&text, "damaged");
-        assert_valid(&translate(&objects, &Addresses::Own).snapshot);
+        assert_valid(&translate(&objects, &AddressAssignment::Host).snapshot);
         let pool = ["10.0.0.0/30".parse().unwrap(), "fd00::/126".parse().unwrap()];
-        let addresses = assign(&pool, &objects, &Known::new());
+        let addresses = assign(&pool, &objects, &AssignedAddresses::new());
         let translation = translate(&objects, &addresses);
         assert_valid(&translation.snapshot);
         assert!(translation.snapshot.listeners.iter().all(|listener| listener.free_bind));
@@ -154,10 +162,10 @@ proptest! {
 
     #[test]
     fn endpoint_fast_path_agrees_with_full_translation(before in slices(), after in slices()) {
-        let translation = translate(&with_slices(before), &Addresses::Own);
+        let translation = translate(&with_slices(before), &AddressAssignment::Host);
         let objects = with_slices(after);
-        let endpoints = Endpoints::new(&objects);
-        for (old, new) in translation.snapshot.backends.iter().zip(translate(&objects, &Addresses::Own).snapshot.backends) {
+        let endpoints = EndpointIndex::new(&objects);
+        for (old, new) in translation.snapshot.backends.iter().zip(translate(&objects, &AddressAssignment::Host).snapshot.backends) {
             prop_assert_eq!(&old.key, &new.key);
             prop_assert_eq!(endpoints.of(&old.key), new.endpoints);
         }
@@ -174,7 +182,7 @@ proptest! {
         let plain = |address: &SocketAddr| SocketAddr::new(address.ip(), address.port().max(1));
         let listen: std::collections::BTreeSet<_> = listen.iter().map(plain).collect();
         let to: std::collections::BTreeSet<_> = to.iter().map(plain).collect();
-        let flags = Shorthand {
+        let flags = ShorthandFlags {
             listen: listen.iter().copied().map(http).collect(),
             certificates: 0,
             http3: true,
@@ -183,7 +191,7 @@ proptest! {
             queue,
             queue_timeout: Some(Duration::from_secs(7)),
         };
-        let translation = translate(&shorthand(&flags), &Addresses::Own);
+        let translation = translate(&shorthand(&flags), &AddressAssignment::Host);
         prop_assert_eq!(translation.problems, []);
         let snapshot = translation.snapshot;
         let addresses = snapshot.listeners.iter().map(|listener| listener.address);
@@ -195,7 +203,7 @@ proptest! {
         prop_assert_eq!(backend.settings.queue_max_requests, queue.unwrap_or(default));
         prop_assert_eq!(backend.settings.queue_timeout.as_secs(), 7);
         for listener in &snapshot.listeners {
-            let Protocol::Http(routes) = &listener.protocol else { panic!("{listener:?}") };
+            let ListenerProtocol::Http(routes) = &listener.protocol else { panic!("{listener:?}") };
             let (host, path) = ("any".to_owned(), "/path".to_owned());
             let request = PlainRequest { host, path, ..Default::default() };
             prop_assert!(routes.find(&request).is_some());

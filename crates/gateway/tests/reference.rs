@@ -12,20 +12,20 @@ use serde_json::{Map, Value, json};
 const COLUMNS: usize = 120;
 
 /// A policy as it is published.
-struct Policy {
+struct PublishedPolicy {
     kind: &'static str,
     plural: &'static str,
     spec: Value,
 }
 
-fn policies() -> [Policy; 2] {
+fn policies() -> [PublishedPolicy; 2] {
     [
-        Policy {
+        PublishedPolicy {
             kind: "BackendPolicy",
             plural: "backendpolicies",
             spec: schema::<BackendPolicySpec>(),
         },
-        Policy {
+        PublishedPolicy {
             kind: "ClientPolicy",
             plural: "clientpolicies",
             spec: schema::<ClientPolicySpec>(),
@@ -86,8 +86,8 @@ fn assert_fresh(path: &str, made: &str) {
     assert!(found == made, "{} is not fresh: UPDATE_EXPECT=1 rewrites it", path.display());
 }
 
-fn definition(policy: &Policy) -> Value {
-    let Policy { kind, plural, spec } = policy;
+fn definition(policy: &PublishedPolicy) -> Value {
+    let PublishedPolicy { kind, plural, spec } = policy;
     let mut spec = spec.clone();
     make_structural(&mut spec);
     let root = json!({

@@ -3,62 +3,70 @@
 
 use std::net::IpAddr;
 
-use gateway::fronts::Place;
+use gateway::managed_services::PublishedAddress;
 use gateway::objects::ParentRef;
-use gateway::snapshot::Transport;
+use gateway::snapshot::TransportProtocol;
 use gateway::status::{
-    Condition, ConditionType, Detail, GatewayClassStatus, GatewayStatus, ListenerStatus,
-    ParentStatus, Reason, Reference, Status, TargetStatus, Written, tell_deal, tell_unbound,
-    tell_version, withdrawn, written,
+    ConditionReason, ConditionType, GatewayClassStatus, GatewayStatus, ListenerStatus,
+    ObjectIdentity, ParentStatus, ResourceStatus, StatusCondition, StatusDetail, StatusUpdate,
+    TargetStatus, report_port_unavailable, report_slot_assignment, report_version, status_removal,
+    status_update,
 };
-use gateway::{Addresses, translate};
+use gateway::{AddressAssignment, translate};
 use serde_json::{Value, json};
 
 const THEN: &str = "2026-01-01T00:00:00Z";
 const NOW: &str = "2026-02-02T00:00:00Z";
 
-fn status(kind: &'static str, observed_generation: i64, detail: Detail) -> Status {
-    let object = Reference { kind, namespace: "shop".into(), name: "web".into() };
-    Status { object, observed_generation, detail }
+fn status(kind: &'static str, observed_generation: i64, detail: StatusDetail) -> ResourceStatus {
+    let object = ObjectIdentity { kind, namespace: "shop".into(), name: "web".into() };
+    ResourceStatus { object, observed_generation, detail }
 }
 
-fn accepted() -> Condition {
-    Condition::yes(ConditionType::Accepted, Reason::Accepted)
+fn accepted() -> StatusCondition {
+    StatusCondition::yes(ConditionType::Accepted, ConditionReason::Accepted)
 }
 
-fn refused(message: &str) -> Condition {
-    Condition::no(ConditionType::Accepted, Reason::NotAllowedByListeners, message.to_owned())
+fn refused(message: &str) -> StatusCondition {
+    StatusCondition::no(
+        ConditionType::Accepted,
+        ConditionReason::NotAllowedByListeners,
+        message.to_owned(),
+    )
 }
 
-fn parent(name: &str, condition: Condition) -> ParentStatus {
+fn parent(name: &str, condition: StatusCondition) -> ParentStatus {
     let parent = ParentRef { name: name.to_owned(), ..Default::default() };
     ParentStatus { parent, conditions: vec![condition] }
 }
 
-fn route(parents: Vec<ParentStatus>) -> Status {
-    status("HTTPRoute", 2, Detail::Route(parents))
+fn route(parents: Vec<ParentStatus>) -> ResourceStatus {
+    status("HTTPRoute", 2, StatusDetail::Route(parents))
 }
 
-fn gateway(conditions: Vec<Condition>, listeners: &[&str]) -> Status {
+fn gateway(conditions: Vec<StatusCondition>, listeners: &[&str]) -> ResourceStatus {
     let listener = |name: &&str| ListenerStatus {
         name: (*name).to_owned(),
         supported_kinds: vec!["HTTPRoute"],
         attached_routes: 1,
-        sockets: vec![(([10, 0, 0, 1], 80).into(), Transport::Tcp)],
-        conditions: vec![accepted(), Condition::yes(ConditionType::Programmed, Reason::Programmed)],
+        sockets: vec![(([10, 0, 0, 1], 80).into(), TransportProtocol::Tcp)],
+        conditions: vec![
+            accepted(),
+            StatusCondition::yes(ConditionType::Programmed, ConditionReason::Programmed),
+        ],
     };
-    let addresses = vec![Place::Ip(IpAddr::from([10, 0, 0, 1]))];
+    let addresses = vec![PublishedAddress::Ip(IpAddr::from([10, 0, 0, 1]))];
     let listeners = listeners.iter().map(listener).collect();
     let detail = GatewayStatus { addresses, conditions, listeners, attached_listener_sets: 0 };
-    status("Gateway", 2, Detail::Gateway(detail))
+    status("Gateway", 2, StatusDetail::Gateway(detail))
 }
 
 /// The status that a cluster has once this is written.
-fn after(written: Option<Written>, current: &Value) -> Value {
+fn after(written: Option<StatusUpdate>, current: &Value) -> Value {
     match written {
         None => current.clone(),
-        Some(Written::Replace(status)) => status,
-        Some(Written::Apply(status)) => status,
+        Some(StatusUpdate::Replace(status)) => status,
+        Some(StatusUpdate::Apply(status)) => status,
     }
 }
 
@@ -80,22 +88,25 @@ fn unchanged_status_is_not_written() {
         slots: None,
         conditions: vec![accepted()],
     };
-    let class =
-        status("GatewayClass", 1, Detail::GatewayClass(GatewayClassStatus::new(vec![accepted()])));
-    let set = Detail::ListenerSet(vec![accepted()], Vec::new());
+    let class = status(
+        "GatewayClass",
+        1,
+        StatusDetail::GatewayClass(GatewayClassStatus::new(vec![accepted()])),
+    );
+    let set = StatusDetail::ListenerSet(vec![accepted()], Vec::new());
     let statuses = [
         class,
         gateway(vec![accepted()], &["a", "b"]),
         gateway(vec![accepted()], &[]),
         status("ListenerSet", 1, set),
         route(vec![parent("edge", accepted()), parent("other", refused("no"))]),
-        status("BackendPolicy", 7, Detail::Policy(vec![policy])),
+        status("BackendPolicy", 7, StatusDetail::Policy(vec![policy])),
     ];
     for status in statuses {
-        let first = written(&status, None, THEN);
+        let first = status_update(&status, None, THEN);
         assert!(first.is_some(), "{status:?}");
         let current = after(first, &Value::Null);
-        assert_eq!(written(&status, Some(&current), NOW), None, "{current}");
+        assert_eq!(status_update(&status, Some(&current), NOW), None, "{current}");
     }
 }
 
@@ -129,30 +140,33 @@ fn route_status_has_the_gateway_api_shape() {
             "lastTransitionTime": NOW,
         }],
     }] });
-    assert_eq!(written(&status, None, NOW), Some(Written::Replace(expected)));
+    assert_eq!(status_update(&status, None, NOW), Some(StatusUpdate::Replace(expected)));
 }
 
 #[test]
 fn last_transition_time_changes_only_with_the_condition_status() {
-    let first = after(written(&route(vec![parent("edge", accepted())]), None, THEN), &Value::Null);
-    let newer = Status { observed_generation: 3, ..route(vec![parent("edge", accepted())]) };
-    let second = after(written(&newer, Some(&first), NOW), &first);
+    let first =
+        after(status_update(&route(vec![parent("edge", accepted())]), None, THEN), &Value::Null);
+    let newer =
+        ResourceStatus { observed_generation: 3, ..route(vec![parent("edge", accepted())]) };
+    let second = after(status_update(&newer, Some(&first), NOW), &first);
     let condition = &second["parents"][0]["conditions"][0];
     assert_eq!(condition["observedGeneration"], 3);
     assert_eq!(condition["lastTransitionTime"], THEN);
     let third = route(vec![parent("edge", refused("no"))]);
-    let third = after(written(&third, Some(&second), NOW), &second);
+    let third = after(status_update(&third, Some(&second), NOW), &second);
     assert_eq!(third["parents"][0]["conditions"][0]["lastTransitionTime"], NOW);
 }
 
 #[test]
 fn parent_statuses_of_other_controllers_keep_their_position() {
     let (edge, other) = (parent("edge", accepted()), parent("other", accepted()));
-    let ours =
-        |parents| after(written(&route(parents), None, THEN), &Value::Null)["parents"].clone();
+    let ours = |parents| {
+        after(status_update(&route(parents), None, THEN), &Value::Null)["parents"].clone()
+    };
     let (stale, kept) = (ours(vec![parent("gone", accepted())]), ours(vec![other.clone()]));
     let current = json!({ "parents": [foreign("a"), stale[0], kept[0], foreign("b")] });
-    let status = after(written(&route(vec![edge, other]), Some(&current), NOW), &current);
+    let status = after(status_update(&route(vec![edge, other]), Some(&current), NOW), &current);
     let names: Vec<_> =
         status["parents"].as_array().unwrap().iter().map(|it| &it["parentRef"]["name"]).collect();
     assert_eq!(names, ["a", "other", "b", "edge"]);
@@ -163,11 +177,11 @@ fn parent_statuses_of_other_controllers_keep_their_position() {
 #[test]
 fn parent_reference_matches_with_defaults_filled_in() {
     let status = route(vec![parent("edge", accepted())]);
-    let mut current = after(written(&status, None, THEN), &Value::Null);
+    let mut current = after(status_update(&status, None, THEN), &Value::Null);
     let reference = current["parents"][0]["parentRef"].as_object_mut().unwrap();
     reference.insert("namespace".to_owned(), json!("shop"));
     reference.remove("kind");
-    let status = after(written(&status, Some(&current), NOW), &current);
+    let status = after(status_update(&status, Some(&current), NOW), &current);
     assert_eq!(status["parents"].as_array().unwrap().len(), 1);
     assert_eq!(status["parents"][0]["conditions"][0]["lastTransitionTime"], THEN);
 }
@@ -177,19 +191,20 @@ fn status_lists_and_messages_stay_within_kubernetes_limits() {
     let others: Vec<_> = (0..30).map(|n| foreign(&format!("other-{n}"))).collect();
     let current = json!({ "parents": others });
     let ours = (0..5).map(|n| parent(&format!("edge-{n}"), accepted())).collect();
-    let status = after(written(&route(ours), Some(&current), NOW), &current);
+    let status = after(status_update(&route(ours), Some(&current), NOW), &current);
     let parents = status["parents"].as_array().unwrap();
     assert_eq!(parents.len(), 32);
     assert_eq!(parents[..30], others);
 
     let long = refused(&"ä".repeat(40_000));
-    let status = after(written(&route(vec![parent("edge", long)]), None, NOW), &Value::Null);
+    let status = after(status_update(&route(vec![parent("edge", long)]), None, NOW), &Value::Null);
     let message = status["parents"][0]["conditions"][0]["message"].as_str().unwrap();
     assert_eq!(message.chars().count(), 32_768);
 
     let theirs = |n: usize| json!({ "type": format!("example.com/T{n}"), "status": "True" });
     let current = json!({ "conditions": (0..8).map(theirs).collect::<Vec<_>>() });
-    let Some(Written::Apply(ours)) = written(&gateway(vec![accepted()], &[]), Some(&current), NOW)
+    let Some(StatusUpdate::Apply(ours)) =
+        status_update(&gateway(vec![accepted()], &[]), Some(&current), NOW)
     else {
         panic!("nothing is written")
     };
@@ -199,13 +214,13 @@ fn status_lists_and_messages_stay_within_kubernetes_limits() {
 #[test]
 fn foreign_conditions_and_listeners_are_not_applied() {
     let status = gateway(vec![accepted()], &["a"]);
-    let mut current = after(written(&status, None, THEN), &Value::Null);
+    let mut current = after(status_update(&status, None, THEN), &Value::Null);
     let foreign = json!({ "type": "example.com/Seen", "status": "True" });
     current["conditions"].as_array_mut().unwrap().push(foreign.clone());
     current["listeners"][0]["conditions"].as_array_mut().unwrap().push(foreign);
-    assert_eq!(written(&status, Some(&current), NOW), None);
+    assert_eq!(status_update(&status, Some(&current), NOW), None);
     let changed = gateway(vec![refused("no")], &["a"]);
-    let Some(Written::Apply(ours)) = written(&changed, Some(&current), NOW) else {
+    let Some(StatusUpdate::Apply(ours)) = status_update(&changed, Some(&current), NOW) else {
         panic!("nothing is written")
     };
     assert!(!ours.to_string().contains("example.com"), "{ours}");
@@ -214,23 +229,25 @@ fn foreign_conditions_and_listeners_are_not_applied() {
 
 #[test]
 fn removed_conditions_and_listeners_are_written_once() {
-    let insecure =
-        Condition::yes(ConditionType::InsecureFrontendValidationMode, Reason::ConfigurationChanged);
+    let insecure = StatusCondition::yes(
+        ConditionType::InsecureFrontendValidationMode,
+        ConditionReason::ConfigurationChanged,
+    );
     let before = gateway(vec![accepted(), insecure], &["a", "b"]);
-    let current = after(written(&before, None, THEN), &Value::Null);
+    let current = after(status_update(&before, None, THEN), &Value::Null);
     for status in [
         gateway(vec![accepted()], &["a", "b"]),
         gateway(vec![accepted(), before_last(&before)], &["a"]),
     ] {
-        let Some(Written::Apply(ours)) = written(&status, Some(&current), NOW) else {
+        let Some(StatusUpdate::Apply(ours)) = status_update(&status, Some(&current), NOW) else {
             panic!("nothing is written")
         };
-        assert_eq!(written(&status, Some(&ours), NOW), None);
+        assert_eq!(status_update(&status, Some(&ours), NOW), None);
     }
 }
 
-fn before_last(status: &Status) -> Condition {
-    let Detail::Gateway(detail) = &status.detail else { panic!("no Gateway") };
+fn before_last(status: &ResourceStatus) -> StatusCondition {
+    let StatusDetail::Gateway(detail) = &status.detail else { panic!("no Gateway") };
     detail.conditions.last().unwrap().clone()
 }
 
@@ -241,7 +258,7 @@ fn initial_gateway_conditions_are_replaced() {
         "message": "Waiting for controller", "lastTransitionTime": "1970-01-01T00:00:00Z",
     }] });
     let status = gateway(vec![accepted()], &[]);
-    let status = after(written(&status, Some(&waiting), NOW), &waiting);
+    let status = after(status_update(&status, Some(&waiting), NOW), &waiting);
     assert_eq!(status["conditions"][0]["lastTransitionTime"], NOW);
     assert_eq!(status["addresses"], json!([{ "type": "IPAddress", "value": "10.0.0.1" }]));
     assert_eq!(status["attachedListenerSets"], json!(0),);
@@ -251,20 +268,28 @@ fn initial_gateway_conditions_are_replaced() {
 fn own_parent_status_is_withdrawn_from_an_unmanaged_route() {
     let status = route(vec![parent("edge", accepted())]);
     let current = json!({ "parents": [foreign("a")] });
-    assert_eq!(withdrawn(&current), None);
-    assert_eq!(withdrawn(&Value::Null), None);
-    let with_ours = after(written(&status, Some(&current), NOW), &current);
-    assert_eq!(withdrawn(&with_ours), Some(Written::Replace(current)));
+    assert_eq!(status_removal(&current), None);
+    assert_eq!(status_removal(&Value::Null), None);
+    let with_ours = after(status_update(&status, Some(&current), NOW), &current);
+    assert_eq!(status_removal(&with_ours), Some(StatusUpdate::Replace(current)));
 }
 
 #[test]
 fn bind_failure_sets_programmed_false_on_the_affected_listeners() {
     let mut statuses = [gateway(vec![accepted()], &["a", "b"])];
     let before = statuses.clone();
-    tell_unbound(&mut statuses, (([10, 0, 0, 1], 80).into(), Transport::Udp), "in use");
+    report_port_unavailable(
+        &mut statuses,
+        (([10, 0, 0, 1], 80).into(), TransportProtocol::Udp),
+        "in use",
+    );
     assert_eq!(statuses, before);
-    tell_unbound(&mut statuses, (([10, 0, 0, 1], 80).into(), Transport::Tcp), "in use");
-    let status = after(written(&statuses[0], None, NOW), &Value::Null);
+    report_port_unavailable(
+        &mut statuses,
+        (([10, 0, 0, 1], 80).into(), TransportProtocol::Tcp),
+        "in use",
+    );
+    let status = after(status_update(&statuses[0], None, NOW), &Value::Null);
     for listener in status["listeners"].as_array().unwrap() {
         let condition = &listener["conditions"][1];
         assert_eq!(condition["type"], "Programmed");
@@ -280,12 +305,12 @@ fn bind_failure_sets_programmed_false_on_the_affected_listeners() {
 #[test]
 fn cap_division_condition_is_set_on_affected_policy_targets() {
     let (objects, _) = gateway::parse(include_str!("../testdata/backend-policies.in.yaml"), "in");
-    let mut statuses = translate(&objects, &Addresses::Own).statuses;
-    tell_deal(&mut statuses, 2);
-    tell_deal(&mut statuses, 3);
+    let mut statuses = translate(&objects, &AddressAssignment::Host).statuses;
+    report_slot_assignment(&mut statuses, 2);
+    report_slot_assignment(&mut statuses, 3);
     let dealt = |name: &str| -> Vec<_> {
         let status = statuses.iter().find(|it| &*it.object.name == name).unwrap();
-        let Detail::Policy(targets) = &status.detail else { panic!("{name} is no policy") };
+        let StatusDetail::Policy(targets) = &status.detail else { panic!("{name} is no policy") };
         let all = targets.iter().map(|target| target.conditions.iter());
         let dealt = all.map(|it| it.filter(|it| it.kind == ConditionType::CapDealt).collect());
         dealt.map(|it: Vec<_>| it.iter().map(|it| it.message.clone()).collect::<String>()).collect()
@@ -311,12 +336,12 @@ fn gateway_class_reports_the_supported_crd_version() {
         let class = status(
             "GatewayClass",
             1,
-            Detail::GatewayClass(GatewayClassStatus::new(vec![accepted()])),
+            StatusDetail::GatewayClass(GatewayClassStatus::new(vec![accepted()])),
         );
         let mut statuses = [class, gateway(vec![accepted()], &[])];
-        tell_version(&mut statuses, version);
-        tell_version(&mut statuses, version);
-        let written = after(written(&statuses[0], None, NOW), &Value::Null);
+        report_version(&mut statuses, version);
+        report_version(&mut statuses, version);
+        let written = after(status_update(&statuses[0], None, NOW), &Value::Null);
         assert_eq!(written["conditions"].as_array().unwrap().len(), 2, "{written}");
         let condition = &written["conditions"][1];
         assert_eq!((&condition["status"], &condition["reason"]), (&json!(holds), &json!(reason)));
@@ -326,10 +351,10 @@ fn gateway_class_reports_the_supported_crd_version() {
 #[test]
 fn features_missing_from_the_installed_crds_are_not_reported() {
     for (version, has) in [("v1.6.3", false), ("v1.7.0", true)] {
-        let detail = Detail::GatewayClass(GatewayClassStatus::new(vec![accepted()]));
+        let detail = StatusDetail::GatewayClass(GatewayClassStatus::new(vec![accepted()]));
         let mut statuses = [status("GatewayClass", 1, detail)];
-        tell_version(&mut statuses, Some(version));
-        let written = after(written(&statuses[0], None, NOW), &Value::Null);
+        report_version(&mut statuses, Some(version));
+        let written = after(status_update(&statuses[0], None, NOW), &Value::Null);
         let features = written["supportedFeatures"].as_array().unwrap();
         assert_eq!(features.contains(&json!({"name": "HTTPRouteRetryCodes"})), has, "{version}");
         assert!(features.contains(&json!({"name": "HTTPRoute"})));
@@ -338,9 +363,12 @@ fn features_missing_from_the_installed_crds_are_not_reported() {
 
 #[test]
 fn supported_features_are_sorted() {
-    let class =
-        status("GatewayClass", 1, Detail::GatewayClass(GatewayClassStatus::new(vec![accepted()])));
-    let written = after(written(&class, None, NOW), &Value::Null);
+    let class = status(
+        "GatewayClass",
+        1,
+        StatusDetail::GatewayClass(GatewayClassStatus::new(vec![accepted()])),
+    );
+    let written = after(status_update(&class, None, NOW), &Value::Null);
     let features = written["supportedFeatures"].as_array().unwrap();
     let names: Vec<_> = features.iter().map(|it| it["name"].as_str().unwrap()).collect();
     assert!(names.is_sorted() && names.contains(&"HTTPRoute"), "{names:?}");

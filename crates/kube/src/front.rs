@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use gateway::fronts::{GATEWAY, LABEL, says};
+use gateway::managed_services::{GATEWAY_ANNOTATION, SERVICE_LABEL, has_desired_fields};
 use kube_client::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube_client::{Api, Client, Error};
 use kube_core::{DynamicObject, ObjectMeta};
@@ -53,7 +53,7 @@ pub(crate) fn due(known: &Known, services: &Services) -> Vec<Difference> {
         let name = wanted["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         let is_due = match known.find(KIND, namespace, &name) {
             None => true,
-            Some(held) => held.front().is_some_and(|is| !says(is, &wanted)),
+            Some(held) => held.front().is_some_and(|is| !has_desired_fields(is, &wanted)),
         };
         if is_due {
             due.push(Difference::Apply(wanted));
@@ -62,7 +62,8 @@ pub(crate) fn due(known: &Known, services: &Services) -> Vec<Difference> {
     }
     for ((of, name), held) in known.all(KIND).filter(|((of, _), _)| of == namespace) {
         let Some(front) = held.front() else { continue };
-        let gateway = front["metadata"]["annotations"][GATEWAY].as_str().unwrap_or_default();
+        let gateway =
+            front["metadata"]["annotations"][GATEWAY_ANNOTATION].as_str().unwrap_or_default();
         if !names.contains(name) && !services.kept.contains(gateway) {
             let (namespace, name, uid) = (of.clone(), name.clone(), held.uid.clone());
             due.push(Difference::Delete { namespace, name, uid });
@@ -74,7 +75,7 @@ pub(crate) fn due(known: &Known, services: &Services) -> Vec<Difference> {
 /// All of a Service that is one of ours, its status too.
 pub(crate) fn whole(kind: &Kind, object: &DynamicObject) -> Option<Value> {
     let labels = object.metadata.labels.as_ref()?;
-    if kind.name != KIND || !labels.contains_key(LABEL) {
+    if kind.name != KIND || !labels.contains_key(SERVICE_LABEL) {
         return None;
     }
     let mut all = object.data.clone();
@@ -122,19 +123,19 @@ pub(crate) async fn write(client: &Client, difference: &Difference) -> Result<()
 
 #[cfg(test)]
 mod tests {
-    use gateway::fronts::{Front, Fronts, service};
-    use gateway::objects::Infrastructure;
-    use gateway::snapshot::Transport;
+    use gateway::managed_services::{DesiredService, ManagedServices, service_manifest};
+    use gateway::objects::GatewayInfrastructure;
+    use gateway::snapshot::TransportProtocol;
     use kube_runtime::watcher::Event;
 
     use super::*;
 
     fn wanted(name: &str) -> Value {
         let gateway = ("shop".to_owned(), name.to_owned());
-        let ports = [((80, Transport::Tcp), 20_000)].into();
-        let infrastructure = Infrastructure::default();
-        let front = Front { gateway, ports, infrastructure, wish: None };
-        service(&front, &json!({ "spec": { "selector": { "app": "sheave" } } }), "system")
+        let ports = [((80, TransportProtocol::Tcp), 20_000)].into();
+        let infrastructure = GatewayInfrastructure::default();
+        let front = DesiredService { gateway, ports, infrastructure, requested_address: None };
+        service_manifest(&front, &json!({ "spec": { "selector": { "app": "sheave" } } }), "system")
     }
 
     fn services(wanted: Vec<Value>) -> Services {
@@ -175,8 +176,8 @@ mod tests {
     fn managed_service_is_recognized() {
         let (objects, problems) = known(&[wanted("web")]).contents();
         assert_eq!(problems, []);
-        let fronts = Fronts::read(&objects, "system");
-        let of: Vec<_> = fronts.known.keys().cloned().collect();
+        let fronts = ManagedServices::read(&objects, "system");
+        let of: Vec<_> = fronts.services.keys().cloned().collect();
         assert_eq!(of, [("shop".to_owned(), "web".to_owned())]);
         assert!(fronts.foreign.is_empty());
     }

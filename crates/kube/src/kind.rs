@@ -1,7 +1,7 @@
 //! Which objects of a cluster matter, and how each is asked for.
 
-use gateway::fronts::{GATEWAY, Place};
 use gateway::ingress;
+use gateway::managed_services::{GATEWAY_ANNOTATION, PublishedAddress};
 use kube_core::{ApiResource, DynamicObject};
 use serde_json::Value;
 
@@ -118,7 +118,7 @@ impl Kind {
     }
 
     /// Where a status of this kind says that clients find it: that is asked for by whoever knows it.
-    pub(crate) fn places(&self, status: Option<&Value>) -> Vec<Place> {
+    pub(crate) fn places(&self, status: Option<&Value>) -> Vec<PublishedAddress> {
         let (list, ip, name) = match self.name {
             "Gateway" => ("/addresses", "value", None),
             "Ingress" | "Service" => ("/loadBalancer/ingress", "ip", Some("hostname")),
@@ -129,7 +129,7 @@ impl Kind {
         let place = |entry: &Value| {
             let address = text(entry, ip).and_then(|text| text.parse().ok());
             let name = || text(entry, name?).filter(|name| !name.is_empty());
-            address.map(Place::Ip).or_else(|| name().map(Place::Name))
+            address.map(PublishedAddress::Ip).or_else(|| name().map(PublishedAddress::Hostname))
         };
         list.into_iter().flatten().filter_map(place).collect()
     }
@@ -150,8 +150,8 @@ impl Kind {
         // Who wrote which field is most of an object's metadata.
         object.metadata.managed_fields = None;
         let is_read = |name: &str| match self.name {
-            "Ingress" | "IngressClass" => ingress::reads(name),
-            "Service" => name == GATEWAY,
+            "Ingress" | "IngressClass" => ingress::is_known_annotation(name),
+            "Service" => name == GATEWAY_ANNOTATION,
             _ => false,
         };
         if let Some(annotations) = &mut object.metadata.annotations {

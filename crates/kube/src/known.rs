@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use gateway::{Object, Origin, Problem};
+use gateway::{ApiObject, ObjectOrigin, ObjectProblem};
 use kube_core::{DynamicObject, ObjectMeta};
 use kube_runtime::watcher::Event;
 use serde_json::{Value, json};
@@ -52,8 +52,8 @@ struct OfKind {
 #[derive(Debug)]
 pub(crate) struct Held {
     /// None if it has errors, or means nothing to us.
-    object: Option<Object>,
-    problems: Vec<Problem>,
+    object: Option<ApiObject>,
+    problems: Vec<ObjectProblem>,
     pub(crate) status: Option<Value>,
     /// Of optimistic writes.
     pub(crate) resource_version: String,
@@ -125,7 +125,7 @@ impl Known {
     }
 
     /// Every object without an error, and all that is wrong with the others.
-    pub(crate) fn contents(&self) -> (Vec<Object>, Vec<Problem>) {
+    pub(crate) fn contents(&self) -> (Vec<ApiObject>, Vec<ObjectProblem>) {
         let held = || self.kinds.iter().flat_map(|kind| kind.objects.values());
         let objects = held().filter_map(|held| held.object.clone()).collect();
         (objects, held().flat_map(|held| held.problems.iter().cloned()).collect())
@@ -236,7 +236,7 @@ fn hold(kind: &Kind, mut object: DynamicObject) -> Option<(Name, Held)> {
     value["apiVersion"] = json!(kind.api_version());
     value["kind"] = json!(kind.name);
     value["metadata"] = json!(object.metadata);
-    let origin = Origin { file: Arc::from("kubernetes"), document: 0 };
+    let origin = ObjectOrigin { file: Arc::from("kubernetes"), document: 0 };
     let (object, problems) = match forbidden(kind, &name, &value, &origin) {
         Some(problem) => (None, vec![problem]),
         None => {
@@ -260,9 +260,14 @@ fn says_ours(metadata: &ObjectMeta) -> bool {
 
 /// A Service that stands for a name in DNS: whoever may write one could lead requests to what is not theirs
 /// (CVE-2021-25740), so that it counts in files alone.
-fn forbidden(kind: &Kind, name: &Name, value: &Value, origin: &Origin) -> Option<Problem> {
+fn forbidden(
+    kind: &Kind,
+    name: &Name,
+    value: &Value,
+    origin: &ObjectOrigin,
+) -> Option<ObjectProblem> {
     let is_name = value.pointer("/spec/type").is_some_and(|it| it == "ExternalName");
-    (kind.name == "Service" && is_name).then(|| Problem {
+    (kind.name == "Service" && is_name).then(|| ObjectProblem {
         origin: origin.clone(),
         object: format!("Service {}/{}", name.0, name.1),
         field: "spec.type".to_owned(),

@@ -10,9 +10,9 @@ use std::time::Duration;
 use std::{mem, slice};
 
 use futures_util::{StreamExt, stream};
-use gateway::fronts::Place;
 use gateway::ingress;
-use gateway::status::{self, Detail, Reference, Status, Written};
+use gateway::managed_services::PublishedAddress;
+use gateway::status::{self, ObjectIdentity, ResourceStatus, StatusDetail, StatusUpdate};
 use k8s_openapi::jiff::Timestamp;
 use kube_client::api::{Patch, PatchParams};
 use kube_client::{Api, Client, Error};
@@ -44,13 +44,13 @@ const MOST_TOLD: usize = 8;
 pub type Addresses = BTreeMap<(String, String), Vec<IpAddr>>;
 
 /// Where clients find Gateways, or Ingresses, by namespace and name.
-pub type Places = BTreeMap<(String, String), Vec<Place>>;
+pub type Places = BTreeMap<(String, String), Vec<PublishedAddress>>;
 
 /// What is to be said in the cluster.
 #[derive(Clone, Debug, Default)]
 pub struct Statuses {
     /// Of objects of Gateway API and of our own.
-    pub statuses: Arc<[Status]>,
+    pub statuses: Arc<[ResourceStatus]>,
     /// Where Ingresses are served; of one that is served nowhere, none.
     pub ingresses: Places,
     /// The Services in front of Gateways; `None`: those are nobody's business.
@@ -87,9 +87,9 @@ pub(crate) struct Publisher {
 /// routes it is one that does.
 #[derive(Default)]
 pub(crate) struct Said {
-    statuses: Arc<[Status]>,
+    statuses: Arc<[ResourceStatus]>,
     /// The place of an object's status among those, and the version of the object that had it.
-    objects: HashMap<Reference, (usize, String)>,
+    objects: HashMap<ObjectIdentity, (usize, String)>,
 }
 
 /// Something to be written.
@@ -102,7 +102,7 @@ struct Write {
 }
 
 enum Content {
-    Status(Written),
+    Status(StatusUpdate),
     /// A Service in front of a Gateway.
     Service(Difference),
 }
@@ -203,7 +203,7 @@ impl Publisher {
                 continue;
             }
             let completed = completed(status, known.bundle_version(), *replicas);
-            match status::written(&completed, held.status.as_ref(), &now) {
+            match status::status_update(&completed, held.status.as_ref(), &now) {
                 Some(written) => {
                     due.push(Write::new(kind, namespace, &object.name, held, written));
                 }
@@ -218,7 +218,7 @@ impl Publisher {
             let Some(held) = known.find(kind.name, namespace, name) else { continue };
             let status = ingress::status(places);
             if held.status.as_ref() != Some(&status) {
-                due.push(Write::new(kind, namespace, name, held, Written::Apply(status)));
+                due.push(Write::new(kind, namespace, name, held, StatusUpdate::Apply(status)));
             }
         }
         for kind in KINDS.iter().filter(|kind| kind.has_entries || kind.name == "Ingress") {
@@ -235,16 +235,16 @@ impl Publisher {
 }
 
 impl Said {
-    fn of(statuses: &Arc<[Status]>) -> Self {
+    fn of(statuses: &Arc<[ResourceStatus]>) -> Self {
         Self { statuses: Arc::clone(statuses), objects: HashMap::with_capacity(statuses.len()) }
     }
 
-    fn add(&mut self, place: usize, status: &Status, held: &Held) {
+    fn add(&mut self, place: usize, status: &ResourceStatus, held: &Held) {
         self.objects.insert(status.object.clone(), (place, held.resource_version.clone()));
     }
 
     /// Whether an object has been seen to have that status, and has not changed since.
-    fn take(&mut self, status: &Status, held: &Held) -> bool {
+    fn take(&mut self, status: &ResourceStatus, held: &Held) -> bool {
         self.objects.remove(&status.object).is_some_and(|(place, version)| {
             version == held.resource_version && self.statuses[place] == *status
         })
@@ -252,28 +252,28 @@ impl Said {
 }
 
 /// What takes back what we have said of an object of which we say nothing any more.
-fn withdrawn(kind: &Kind, held: &Held) -> Option<Written> {
+fn withdrawn(kind: &Kind, held: &Held) -> Option<StatusUpdate> {
     if kind.has_entries {
-        return held.status.as_ref().and_then(status::withdrawn);
+        return held.status.as_ref().and_then(status::status_removal);
     }
     // Whoever applies nothing owns nothing, and what nobody owns goes.
-    (kind.name == "Ingress" && held.says_ours).then_some(Written::Apply(Value::Null))
+    (kind.name == "Ingress" && held.says_ours).then_some(StatusUpdate::Apply(Value::Null))
 }
 
 /// A GatewayClass says as well whether we know the definitions of Gateway API that are there, and a policy how replicas
 /// share what it allows.
 fn completed<'s>(
-    status: &'s Status,
+    status: &'s ResourceStatus,
     version: Option<&str>,
     replicas: Option<u32>,
-) -> Cow<'s, Status> {
+) -> Cow<'s, ResourceStatus> {
     let mut status = Cow::Borrowed(status);
     match (&status.detail, replicas) {
-        (Detail::GatewayClass(_), _) => {
-            status::tell_version(slice::from_mut(status.to_mut()), version);
+        (StatusDetail::GatewayClass(_), _) => {
+            status::report_version(slice::from_mut(status.to_mut()), version);
         }
-        (Detail::Policy(_), Some(replicas)) => {
-            status::tell_deal(slice::from_mut(status.to_mut()), replicas);
+        (StatusDetail::Policy(_), Some(replicas)) => {
+            status::report_slot_assignment(slice::from_mut(status.to_mut()), replicas);
         }
         _ => {}
     }
@@ -294,7 +294,7 @@ impl Write {
         namespace: &str,
         name: &str,
         held: &Held,
-        written: Written,
+        written: StatusUpdate,
     ) -> Self {
         Self {
             kind,
@@ -378,7 +378,7 @@ async fn write(client: &Client, it: &Write) -> Result<(), Error> {
         namespace => Api::namespaced_with(client.clone(), namespace, &resource),
     };
     match written {
-        Written::Apply(status) => {
+        StatusUpdate::Apply(status) => {
             let mut patch = json!({
                 "apiVersion": it.kind.api_version(),
                 "kind": it.kind.name,
@@ -390,7 +390,7 @@ async fn write(client: &Client, it: &Write) -> Result<(), Error> {
             api.patch_status(&it.name, &PatchParams::apply(WRITER).force(), &Patch::Apply(patch))
                 .await?;
         }
-        Written::Replace(status) => {
+        StatusUpdate::Replace(status) => {
             let patch = json!({
                 "metadata": { "resourceVersion": it.resource_version },
                 "status": status,
@@ -414,9 +414,9 @@ fn judge(error: Error) -> Outcome {
 /// The addresses that the objects of a kind have by their statuses.
 pub(crate) fn addresses(known: &Known, kind: &str) -> Addresses {
     let Some(kind) = Kind::named(kind) else { return Addresses::new() };
-    let address = |place: Place| match place {
-        Place::Ip(address) => Some(address),
-        Place::Name(_) => None,
+    let address = |place: PublishedAddress| match place {
+        PublishedAddress::Ip(address) => Some(address),
+        PublishedAddress::Hostname(_) => None,
     };
     let given =
         |held: &Held| kind.places(held.status.as_ref()).into_iter().filter_map(address).collect();
@@ -424,7 +424,7 @@ pub(crate) fn addresses(known: &Known, kind: &str) -> Addresses {
 }
 
 /// Where clients find a Service, by what its load balancer says in its status.
-pub(crate) fn service_places(known: &Known, namespace: &str, name: &str) -> Vec<Place> {
+pub(crate) fn service_places(known: &Known, namespace: &str, name: &str) -> Vec<PublishedAddress> {
     let held = Kind::named("Service").zip(known.find("Service", namespace, name));
     held.map(|(kind, held)| kind.places(held.status.as_ref())).unwrap_or_default()
 }

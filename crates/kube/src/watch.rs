@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, Once};
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use gateway::fronts::Place;
-use gateway::{Object, Problem};
+use gateway::managed_services::PublishedAddress;
+use gateway::{ApiObject, ObjectProblem};
 use kube_client::{Api, Client};
 use kube_core::DynamicObject;
 use kube_runtime::WatchStreamExt;
@@ -34,9 +34,9 @@ const FAREWELL: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub struct Contents {
     /// Every object without an error.
-    pub objects: Vec<Object>,
+    pub objects: Vec<ApiObject>,
     /// All that is wrong with the others.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<ObjectProblem>,
 }
 
 /// What is known, shared by those who watch and those who write.
@@ -129,7 +129,7 @@ impl Objects {
 
     /// Where clients find a Service.
     #[must_use]
-    pub fn service_places(&self, namespace: &str, name: &str) -> Vec<Place> {
+    pub fn service_places(&self, namespace: &str, name: &str) -> Vec<PublishedAddress> {
         publish::service_places(&lock(&self.known), namespace, name)
     }
 

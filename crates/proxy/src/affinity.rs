@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use balance::hash::hash;
 use balance::{Member, Rng};
-use gateway::snapshot::Affinity;
+use gateway::snapshot::AffinitySettings;
 
 use crate::backend::{Backend, Current, Slot};
 use crate::dial::pool::{Endpoint, EndpointData};
@@ -92,9 +92,9 @@ impl Bond {
         client: impl Fn() -> IpAddr,
     ) -> Option<Self> {
         let brought = match current.settings.affinity.as_ref()? {
-            Affinity::Cookie { name, .. } => cookie::find(&request.fields, name),
-            Affinity::Header(name) => request.fields.get(name),
-            Affinity::Source => {
+            AffinitySettings::Cookie { name, .. } => cookie::find(&request.fields, name),
+            AffinitySettings::Header(name) => request.fields.get(name),
+            AffinitySettings::Source => {
                 let endpoint = endpoint_of(client(), current.set.members());
                 return Some(Self { endpoint, is_old: true, others: Vec::new() });
             }
@@ -117,7 +117,7 @@ impl Bond {
     pub(crate) fn seal(
         &self,
         worker: &Worker,
-        affinity: &Affinity,
+        affinity: &AffinitySettings,
         slot: &Slot,
         response: &mut ResponseHead,
     ) {
@@ -129,15 +129,15 @@ impl Bond {
             (false, false) => counters.begun.add(1),
         }
         match affinity {
-            Affinity::Cookie { name, max_age } if !kept => {
+            AffinitySettings::Cookie { name, max_age } if !kept => {
                 let cookie = cookie::set(name, &self.tokens(slot), *max_age);
                 response.fields.append("Set-Cookie", cookie);
             }
-            Affinity::Header(name) => {
+            AffinitySettings::Header(name) => {
                 response.fields.remove_named(name.as_bytes());
                 response.fields.append(&**name, self.tokens(slot));
             }
-            Affinity::Cookie { .. } | Affinity::Source => {}
+            AffinitySettings::Cookie { .. } | AffinitySettings::Source => {}
         }
     }
 

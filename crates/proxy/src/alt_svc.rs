@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU16;
 
-use gateway::snapshot::Http3;
+use gateway::snapshot::Http3Settings;
 
 use crate::head::{Name, RequestHead, ResponseHead, Version};
 
@@ -10,7 +10,7 @@ use crate::head::{Name, RequestHead, ResponseHead, Version};
 const MAX_AGE_SECONDS: u32 = 86_400;
 
 /// What the field says where HTTP/3 is served beside this TCP port.
-pub(crate) fn value(http3: &Http3, port: u16) -> Box<str> {
+pub(crate) fn value(http3: &Http3Settings, port: u16) -> Box<str> {
     let port = http3.advertised_port.map_or(port, NonZeroU16::get);
     format!("h3=\":{port}\"; ma={MAX_AGE_SECONDS}").into()
 }
@@ -36,8 +36,8 @@ mod tests {
 
     use super::*;
 
-    fn http3(advertised_port: Option<NonZeroU16>) -> Http3 {
-        Http3 {
+    fn http3(advertised_port: Option<NonZeroU16>) -> Http3Settings {
+        Http3Settings {
             max_concurrent_streams: 1,
             zero_rtt: false,
             congestion_control: CongestionControl::Cubic,

@@ -13,7 +13,7 @@ use balance::demand::WINDOW;
 use balance::{Deal, Demand};
 use gateway::Snapshot;
 use gateway::snapshot::{
-    BackendKey, BackendSettings, EndpointProtocol, EndpointSpec, Listener, Transport,
+    BackendKey, BackendSettings, EndpointProtocol, EndpointSpec, Listener, TransportProtocol,
 };
 use thiserror::Error;
 use tokio::sync::{mpsc, watch};
@@ -72,20 +72,25 @@ struct Control {
 #[error("cannot listen on {address}{} ({name})", suffix(*transport))]
 pub struct ListenError {
     pub name: Arc<str>,
-    pub transport: Transport,
+    pub transport: TransportProtocol,
     pub address: SocketAddr,
     pub source: io::Error,
 }
 
-fn suffix(transport: Transport) -> &'static str {
+fn suffix(transport: TransportProtocol) -> &'static str {
     match transport {
-        Transport::Tcp => "",
-        Transport::Udp => "/udp",
+        TransportProtocol::Tcp => "",
+        TransportProtocol::Udp => "/udp",
     }
 }
 
 impl ListenError {
-    fn of(asked: &Listener, transport: Transport, address: SocketAddr, source: io::Error) -> Self {
+    fn of(
+        asked: &Listener,
+        transport: TransportProtocol,
+        address: SocketAddr,
+        source: io::Error,
+    ) -> Self {
         Self { name: Arc::clone(&asked.name), transport, address, source }
     }
 }
@@ -275,7 +280,12 @@ impl Proxy {
                         http3 = Some(LiveHttp3 { settings, alt_svc });
                     }
                     Err(source) => {
-                        errors.push(ListenError::of(asked, Transport::Udp, address, source));
+                        errors.push(ListenError::of(
+                            asked,
+                            TransportProtocol::Udp,
+                            address,
+                            source,
+                        ));
                     }
                 }
             }

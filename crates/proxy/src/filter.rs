@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use gateway::snapshot::{Cors, Filters, Mirror, Rule, Scheme, WeightedTarget};
+use gateway::snapshot::{CorsPolicy, MirrorPolicy, RouteFilters, Rule, UrlScheme, WeightedTarget};
 
 use crate::failure::Failure;
 use crate::head::{RequestHead, ResponseHead, Span};
@@ -47,7 +47,7 @@ impl Filtering {
     pub(crate) fn answer(
         &self,
         request: &RequestHead,
-        scheme: Scheme,
+        scheme: UrlScheme,
         port: u16,
         response: &mut ResponseHead,
     ) -> Result<bool, Failure> {
@@ -90,18 +90,18 @@ impl Filtering {
     }
 
     /// Who else gets the request.
-    pub(crate) fn mirrors(&self) -> impl Iterator<Item = &Mirror> {
+    pub(crate) fn mirrors(&self) -> impl Iterator<Item = &MirrorPolicy> {
         self.all().flat_map(|filters| &filters.mirrors)
     }
 
     /// The rule's filters, then the target's.
-    fn all(&self) -> impl Iterator<Item = &Filters> {
+    fn all(&self) -> impl Iterator<Item = &RouteFilters> {
         let target: Option<&WeightedTarget> = self.target.map(|target| &self.rule.targets[target]);
         let of_target = target.and_then(|target| target.filters.as_deref());
         self.rule.filters.as_deref().into_iter().chain(of_target)
     }
 
-    fn cors(&self) -> Option<&Cors> {
+    fn cors(&self) -> Option<&CorsPolicy> {
         self.rule.filters.as_ref()?.cors.as_ref()
     }
 

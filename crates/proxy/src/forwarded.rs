@@ -5,7 +5,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use balance::Rng;
-use gateway::snapshot::{ClientSettings, Scheme};
+use gateway::snapshot::{ClientSettings, UrlScheme};
 
 use crate::head::{Fields, Line, Name, RequestHead, Version, list};
 
@@ -25,12 +25,12 @@ pub(crate) fn via(version: Version) -> &'static Line {
 }
 
 /// The `X-Forwarded-Proto` of a request that came by this scheme.
-fn forwarded_proto(scheme: Scheme) -> &'static Line {
+fn forwarded_proto(scheme: UrlScheme) -> &'static Line {
     static HTTP: Line = Line::fixed(Name::XForwardedProto, "X-Forwarded-Proto: http\r\n");
     static HTTPS: Line = Line::fixed(Name::XForwardedProto, "X-Forwarded-Proto: https\r\n");
     match scheme {
-        Scheme::Http => &HTTP,
-        Scheme::Https => &HTTPS,
+        UrlScheme::Http => &HTTP,
+        UrlScheme::Https => &HTTPS,
     }
 }
 
@@ -40,11 +40,11 @@ pub(crate) struct Origin {
     /// The `X-Forwarded-For` of a request that nobody before us has forwarded.
     forwarded_for: Line,
     /// By which it came to us.
-    pub(crate) scheme: Scheme,
+    pub(crate) scheme: UrlScheme,
 }
 
 impl Origin {
-    pub(crate) fn new(peer: SocketAddr, scheme: Scheme) -> Self {
+    pub(crate) fn new(peer: SocketAddr, scheme: UrlScheme) -> Self {
         // A client that reaches a socket of both families by IPv4 has an IPv4 address.
         let address = peer.ip().to_canonical();
         let forwarded_for = Line::new(Name::XForwardedFor, &address.to_string());
@@ -202,7 +202,7 @@ mod tests {
     fn described(head: &str, client: &str, trusted: &[&str]) -> Vec<String> {
         let mut request = request(head);
         let settings = trusting(trusted);
-        let origin = Origin::new(client.parse().unwrap(), Scheme::Http);
+        let origin = Origin::new(client.parse().unwrap(), UrlScheme::Http);
         describe(&mut request, &origin, &settings, &mut Rng::new(1));
         let fields = request.fields.iter().filter(|(name, ..)| *name != Name::Host);
         fields
@@ -216,7 +216,7 @@ mod tests {
     fn client_address_is_the_last_untrusted_forwarded_for_entry() {
         let named = |head: &str, peer: &str| {
             let request = request(head);
-            let origin = Origin::new(peer.parse().unwrap(), Scheme::Http);
+            let origin = Origin::new(peer.parse().unwrap(), UrlScheme::Http);
             let address = origin.named_client(&request.fields, &trusting(&["10.0.0.0/8"]));
             address.map(|address| address.to_string())
         };

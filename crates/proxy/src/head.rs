@@ -215,7 +215,7 @@ impl RequestHead {
     }
 }
 
-impl gateway::matching::Request for RequestHead {
+impl gateway::matching::RequestAttributes for RequestHead {
     fn method(&self) -> &[u8] {
         self.method_bytes()
     }

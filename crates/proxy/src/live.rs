@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use balance::{Deal, EndpointSet, Ledger, Member};
-use gateway::matching::{HostName, HostNameBuffer, Request};
+use gateway::matching::{HostName, HostNameBuffer, RequestAttributes};
 use gateway::snapshot::{
-    BackendKey, BackendSettings, Carried, ClientSettings, EndpointSpec, Http3, Protocol, Rule,
-    Transport,
+    BackendKey, BackendSettings, ClientSettings, EndpointSpec, Http3Settings, ListenerProtocol,
+    Rule, TlsPayload, TransportProtocol,
 };
 use gateway::{Snapshot, snapshot};
 
@@ -90,7 +90,7 @@ pub(crate) struct LiveListener {
     /// The port that clients ask for.
     pub(crate) public_port: u16,
     pub(crate) client: Arc<ClientSettings>,
-    pub(crate) protocol: Protocol,
+    pub(crate) protocol: ListenerProtocol,
     /// What becomes of TLS, which all connections begin with then.
     pub(crate) tls: Option<Arc<Sites>>,
     /// How requests come by HTTP/3 too.
@@ -99,7 +99,7 @@ pub(crate) struct LiveListener {
 
 /// HTTP/3 at a listener.
 pub(crate) struct LiveHttp3 {
-    pub(crate) settings: Http3,
+    pub(crate) settings: Http3Settings,
     /// What clients over TCP are told of it.
     pub(crate) alt_svc: Box<str>,
 }
@@ -116,7 +116,7 @@ impl LiveListener {
     pub(crate) fn request_rule(
         &self,
         greeting: Option<&Greeting>,
-        request: &impl Request,
+        request: &impl RequestAttributes,
     ) -> Result<&Arc<Rule>, Failure> {
         let mut buffer = HostNameBuffer::new();
         let host = HostName::new(request.host(), &mut buffer);
@@ -124,8 +124,8 @@ impl LiveListener {
             return Err(Failure::Misdirected);
         }
         match &self.protocol {
-            Protocol::Http(routes) => routes.find_at(host, request).ok_or(Failure::NoRoute),
-            Protocol::Tcp(_) | Protocol::Udp(_) => Err(Failure::NoRoute),
+            ListenerProtocol::Http(routes) => routes.find_at(host, request).ok_or(Failure::NoRoute),
+            ListenerProtocol::Tcp(_) | ListenerProtocol::Udp(_) => Err(Failure::NoRoute),
         }
     }
 
@@ -139,13 +139,13 @@ impl LiveListener {
     pub(crate) fn connection_rule(&self, greeting: Option<&Greeting>) -> Option<&Arc<Rule>> {
         if let (Some(sites), Some(greeting)) = (&self.tls, greeting) {
             return match &sites.of_connection(greeting)?.carries {
-                Carried::Connections(rule) => rule.as_ref(),
-                Carried::Requests => None,
+                TlsPayload::Connections(rule) => rule.as_ref(),
+                TlsPayload::Requests => None,
             };
         }
         match &self.protocol {
-            Protocol::Tcp(rule) => rule.as_ref(),
-            Protocol::Http(_) | Protocol::Udp(_) => None,
+            ListenerProtocol::Tcp(rule) => rule.as_ref(),
+            ListenerProtocol::Http(_) | ListenerProtocol::Udp(_) => None,
         }
     }
 }
@@ -154,7 +154,7 @@ impl LiveListener {
 pub(crate) struct Bound {
     /// Its place in [`Live::listeners`].
     pub(crate) place: usize,
-    pub(crate) transport: Transport,
+    pub(crate) transport: TransportProtocol,
     /// What was asked for; the port may be 0.
     pub(crate) asked: SocketAddr,
     /// With the port that the kernel gave.
@@ -167,7 +167,7 @@ pub(crate) struct Bound {
 impl Bound {
     pub(crate) fn new(
         place: usize,
-        transport: Transport,
+        transport: TransportProtocol,
         asked: SocketAddr,
         address: SocketAddr,
         workers: usize,
@@ -287,14 +287,14 @@ impl Estate {
 
     fn endpoints(
         &mut self,
-        transport: Transport,
+        transport: TransportProtocol,
         specs: &[EndpointSpec],
         settings: &BackendSettings,
     ) -> EndpointSet<EndpointData> {
         let cap = backend::cap(settings);
         let ledger = match transport {
-            Transport::Tcp => &mut self.tcp,
-            Transport::Udp => &mut self.udp,
+            TransportProtocol::Tcp => &mut self.tcp,
+            TransportProtocol::Udp => &mut self.udp,
         };
         let member = |spec: &EndpointSpec| {
             let data = || EndpointData::new(self.workers);

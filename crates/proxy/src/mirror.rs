@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use balance::{Time, Wish};
-use gateway::snapshot::{EndpointProtocol, Mirror};
+use gateway::snapshot::{EndpointProtocol, MirrorPolicy};
 use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 
@@ -177,7 +177,8 @@ pub(crate) fn listen_along(
     request: &RequestHead,
     form: Form,
 ) -> Option<oneshot::Sender<Rc<[u8]>>> {
-    let is_of_share = |mirror: &&Mirror| mirror.share.takes(worker.rng.borrow_mut().next_u64());
+    let is_of_share =
+        |mirror: &&MirrorPolicy| mirror.share.samples(worker.rng.borrow_mut().next_u64());
     let chosen = filtering.mirrors().filter(is_of_share);
     let backends = chosen.map(|mirror| BackendRef::new(Rc::clone(live), mirror.backend));
     let addressees: Vec<_> = backends.map(|backend| Addressee::new(backend, client)).collect();

@@ -1,7 +1,7 @@
 //! Which priority a request has if it has to wait: what its header field says, else that of its route.
 
 use balance::Priority;
-use gateway::snapshot::{Priorities, Rule};
+use gateway::snapshot::{PriorityRules, Rule};
 
 use crate::backend::BackendRef;
 use crate::head::RequestHead;
@@ -11,7 +11,7 @@ use crate::worker::Worker;
 pub(crate) fn of_request(
     worker: &Worker,
     backend: &BackendRef,
-    priorities: &Priorities,
+    priorities: &PriorityRules,
     rule: &Rule,
     request: &RequestHead,
 ) -> Priority {

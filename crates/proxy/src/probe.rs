@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
 use balance::health::ProbeResult;
-use gateway::snapshot::{EndpointProtocol, Probe, ProxyVersion};
+use gateway::snapshot::{EndpointProtocol, ProbeSettings, ProxyVersion};
 use http::{Request, Uri};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -49,9 +49,11 @@ impl Finding {
 /// Sends the probe and judges the answer. An endpoint whose connections begin with a header (PROXY protocol) gets one that
 /// speaks for ourselves; it is asked in the protocol of its backend and as its connections are secured. All of this holds
 /// where it is asked on the port that it serves on.
-pub(crate) async fn ask(probe: &Probe, endpoint: SocketAddr, current: &Current) -> Finding {
+pub(crate) async fn ask(probe: &ProbeSettings, endpoint: SocketAddr, current: &Current) -> Finding {
     let port = match probe {
-        Probe::Http { port, .. } | Probe::Tcp { port } | Probe::Grpc { port, .. } => *port,
+        ProbeSettings::Http { port, .. }
+        | ProbeSettings::Tcp { port }
+        | ProbeSettings::Grpc { port, .. } => *port,
     };
     let address = SocketAddr::new(endpoint.ip(), port.map_or_else(|| endpoint.port(), Into::into));
     let stream = match TcpStream::connect(address).await {
@@ -73,25 +75,27 @@ pub(crate) async fn ask(probe: &Probe, endpoint: SocketAddr, current: &Current) 
         }
     };
     match probe {
-        Probe::Tcp { .. } => Finding::Good,
-        Probe::Http { target, host, statuses, .. } => match begin(stream, header, security).await {
-            Ok(stream) => {
-                let host = host_or_address(host);
-                let is_http1 = match protocol {
-                    EndpointProtocol::Http1 => true,
-                    EndpointProtocol::Http2 => false,
-                    // A connection of its own is one of TCP.
-                    EndpointProtocol::Http3 => stream.has_settled_on_http1(),
-                };
-                let status = match is_http1 {
-                    true => over_http1(stream, target, &host).await,
-                    false => over_http2(stream, target, &host).await,
-                };
-                judge(status, statuses)
+        ProbeSettings::Tcp { .. } => Finding::Good,
+        ProbeSettings::Http { target, host, statuses, .. } => {
+            match begin(stream, header, security).await {
+                Ok(stream) => {
+                    let host = host_or_address(host);
+                    let is_http1 = match protocol {
+                        EndpointProtocol::Http1 => true,
+                        EndpointProtocol::Http2 => false,
+                        // A connection of its own is one of TCP.
+                        EndpointProtocol::Http3 => stream.has_settled_on_http1(),
+                    };
+                    let status = match is_http1 {
+                        true => over_http1(stream, target, &host).await,
+                        false => over_http2(stream, target, &host).await,
+                    };
+                    judge(status, statuses)
+                }
+                Err(finding) => finding,
             }
-            Err(finding) => finding,
-        },
-        Probe::Grpc { service, host, .. } => match begin(stream, header, security).await {
+        }
+        ProbeSettings::Grpc { service, host, .. } => match begin(stream, header, security).await {
             Ok(stream) => ask_grpc(stream, service, &host_or_address(host)).await,
             Err(finding) => finding,
         },

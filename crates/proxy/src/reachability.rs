@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use balance::Time;
 use balance::reachability::{SILENCE, Silence};
-use gateway::snapshot::{EndpointProtocol, Transport};
+use gateway::snapshot::{EndpointProtocol, TransportProtocol};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -188,7 +188,7 @@ impl Attempts {
     pub(crate) fn listen(&mut self, backend: &Arc<Backend>, now: Time) -> bool {
         let current = backend.current();
         let members = current.set.members();
-        if members.len() < 2 || backend.key.transport == Transport::Udp {
+        if members.len() < 2 || backend.key.transport == TransportProtocol::Udp {
             return false;
         }
         let reachable = members.iter().filter(|member| member.endpoint.is_reachable());
@@ -282,7 +282,7 @@ enum Depth {
 /// Connects to the endpoint as the backend's connections begin, and closes the connection again.
 async fn connect(backend: &Backend, endpoint: &Endpoint, depth: Depth) -> Result<(), &'static str> {
     let current = backend.current();
-    if backend.key.transport == Transport::Udp {
+    if backend.key.transport == TransportProtocol::Udp {
         return refuses_no_datagram(endpoint.address).await;
     }
     // A capped endpoint has no more connections than slots, and this is one.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use balance::{Priority, Time, Wish};
-use gateway::snapshot::{EndpointProtocol, Rule, Target};
+use gateway::snapshot::{EndpointProtocol, Rule, RuleTarget};
 
 use crate::accept::client::{Client, Interrupt};
 use crate::affinity::Bond;
@@ -165,8 +165,8 @@ fn answers_itself(
 
 fn backend_of(live: &Rc<Ours>, rule: &Rule, target: Option<usize>) -> Result<BackendRef, Failure> {
     match target.map(|target| rule.targets[target].target) {
-        Some(Target::Backend(index)) => Ok(BackendRef::new(Rc::clone(live), index)),
-        Some(Target::Unresolved) | None => Err(Failure::Unresolved),
+        Some(RuleTarget::Backend(index)) => Ok(BackendRef::new(Rc::clone(live), index)),
+        Some(RuleTarget::Unresolved) | None => Err(Failure::Unresolved),
     }
 }
 

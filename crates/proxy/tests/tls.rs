@@ -10,11 +10,11 @@ use std::thread;
 use std::time::Duration;
 
 use gateway::Snapshot;
-use gateway::matching::{Conditions, HostPattern, Match, PathPattern, RouteTable};
+use gateway::matching::{HostPattern, MatchConditions, PathPattern, RouteMatch, RouteTable};
 use gateway::snapshot::{
-    Backend, BackendKey, BackendSettings, Carried, Certificate, ClientSettings, EndpointSpec,
-    EndpointTls, Listener, ListenerTls, PrivateKey, Protocol, Roots, Rule, Source, Target, TlsSite,
-    TlsTerms, Transport, WeightedTarget,
+    Backend, BackendKey, BackendSettings, ClientSettings, EndpointSource, EndpointSpec,
+    EndpointTls, Listener, ListenerProtocol, ListenerTls, PrivateKey, Rule, RuleTarget, SniRule,
+    TlsCertificate, TlsPayload, TlsTermination, TransportProtocol, TrustAnchors, WeightedTarget,
 };
 use proxy::observe::Value;
 use proxy::{Proxy, Settings};
@@ -118,16 +118,16 @@ impl Authority {
         Self { der, issuer: Issuer::new(params, key) }
     }
 
-    fn terms(&self, names: &[&str]) -> Arc<TlsTerms> {
+    fn terms(&self, names: &[&str]) -> Arc<TlsTermination> {
         let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
         let key = KeyPair::generate().unwrap();
         let signed = CertificateParams::new(names).unwrap().signed_by(&key, &self.issuer).unwrap();
-        let certificate = Certificate {
+        let certificate = TlsCertificate {
             name: "Secret test".into(),
             chain: vec![(**signed.der()).into()],
             key: PrivateKey::Pkcs8(key.serialize_der().into()),
         };
-        Arc::new(TlsTerms { certificates: vec![Arc::new(certificate)], clients: None })
+        Arc::new(TlsTermination { certificates: vec![Arc::new(certificate)], clients: None })
     }
 }
 
@@ -140,7 +140,7 @@ fn snapshot(
     let to_inner = EndpointTls {
         server_name: "inner.example".into(),
         subject_names: Vec::new(),
-        roots: Roots::Given(vec![authority.der.clone().into()]),
+        roots: TrustAnchors::Given(vec![authority.der.clone().into()]),
         client: None,
     };
     let secured = BackendSettings { tls: Some(Arc::new(to_inner)), ..settings.clone() };
@@ -150,23 +150,23 @@ fn snapshot(
         backend("passed", inner, BackendSettings::default()),
     ];
     let rules: Vec<_> = (0..backends.len()).map(rule).collect();
-    let requests = |name: &str, names: &[&str]| TlsSite {
+    let requests = |name: &str, names: &[&str]| SniRule {
         hosts: if name.is_empty() { HostPattern::Any } else { HostPattern::parse(name).unwrap() },
         terminate: Some(authority.terms(names)),
-        carries: Carried::Requests,
+        payload: TlsPayload::Requests,
     };
     let outer_sites = vec![
         requests("requests.example", &["requests.example", "other.example"]),
         requests("other.example", &["other.example"]),
-        TlsSite {
+        SniRule {
             hosts: HostPattern::parse("passed.example").unwrap(),
             terminate: None,
-            carries: Carried::Connections(Some(Arc::clone(&rules[2]))),
+            payload: TlsPayload::Connections(Some(Arc::clone(&rules[2]))),
         },
-        TlsSite {
+        SniRule {
             hosts: HostPattern::parse("ended.example").unwrap(),
             terminate: Some(authority.terms(&["ended.example"])),
-            carries: Carried::Connections(Some(Arc::clone(&rules[0]))),
+            payload: TlsPayload::Connections(Some(Arc::clone(&rules[0]))),
         },
     ];
     let inner_sites = vec![requests("", &["inner.example", "passed.example"])];
@@ -181,10 +181,12 @@ fn snapshot(
     Snapshot { listeners, rules, backends }
 }
 
-fn listener(name: &str, rule: &Arc<Rule>, sites: Vec<TlsSite>) -> Listener {
+fn listener(name: &str, rule: &Arc<Rule>, sites: Vec<SniRule>) -> Listener {
     let mut routes = RouteTable::default();
-    let asked =
-        Match { path: PathPattern::prefix("/").unwrap(), conditions: Conditions::default() };
+    let asked = RouteMatch {
+        path: PathPattern::prefix("/").unwrap(),
+        conditions: MatchConditions::default(),
+    };
     routes.add_rule(&HostPattern::Any, &HostPattern::Any, &Arc::new(asked), rule);
     Listener {
         address: ([127, 0, 0, 1], 0).into(),
@@ -192,14 +194,14 @@ fn listener(name: &str, rule: &Arc<Rule>, sites: Vec<TlsSite>) -> Listener {
         free_bind: false,
         name: name.into(),
         client: Arc::new(ClientSettings::default()),
-        protocol: Protocol::Http(routes),
-        tls: Some(Arc::new(ListenerTls { sites })),
+        protocol: ListenerProtocol::Http(routes),
+        tls: Some(Arc::new(ListenerTls { sni_rules: sites })),
         http3: None,
     }
 }
 
 fn rule(index: usize) -> Arc<Rule> {
-    let target = WeightedTarget { target: Target::Backend(index), weight: 1, filters: None };
+    let target = WeightedTarget { target: RuleTarget::Backend(index), weight: 1, filters: None };
     Arc::new(Rule {
         index,
         name: format!("rule-{index}").into(),
@@ -216,10 +218,10 @@ fn backend(name: &str, address: SocketAddr, settings: BackendSettings) -> Backen
         namespace: "default".into(),
         service: name.into(),
         port: 80,
-        transport: Transport::Tcp,
+        transport: TransportProtocol::Tcp,
     };
     let endpoints = vec![EndpointSpec { address, weight: 1, zone: None, node: None }];
-    Backend { key, source: Source::Slices, endpoints, settings }
+    Backend { key, source: EndpointSource::Slices, endpoints, settings }
 }
 
 /// A server that answers each request with its head.

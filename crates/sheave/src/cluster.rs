@@ -7,11 +7,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use gateway::Object;
+use gateway::ApiObject;
 use gateway::addresses::{self, GatewayName};
-use gateway::fronts::{self, Front, Fronts, Targets};
-use gateway::ingress::{self, Served};
-use gateway::objects::{Conditions, EndpointSliceSpec, Resource};
+use gateway::ingress::{self, ServedIngress};
+use gateway::managed_services::{self, DesiredService, ManagedServices, TargetPortMap};
+use gateway::objects::{EndpointConditions, EndpointSliceSpec, TypedObject};
 use gateway::translate::SERVICE_NAME_LABEL;
 use ipnet::IpNet;
 use kube::{Addresses, Identity, Objects, Places, Services, Statuses};
@@ -40,7 +40,7 @@ pub(crate) struct Cluster {
     dealt: Addresses,
     /// Which ports of ours stand for those of Gateways, as it was decided last; a Service that says so may still be on its
     /// way.
-    targets: BTreeMap<GatewayName, Targets>,
+    targets: BTreeMap<GatewayName, TargetPortMap>,
     /// Where Ingresses are served.
     ingresses: Places,
     /// The headless Service of all Sheaves, and who of them serves.
@@ -114,22 +114,22 @@ impl Cluster {
         if let Some(peers) = &mut self.peers {
             peers.find(&objects, clock::now());
         }
-        let served = ingress::served(&objects);
+        let served = ingress::served_ingresses(&objects);
         let addresses = match &self.mode {
-            Mode::Shared(None) => gateway::Addresses::Own,
+            Mode::Shared(None) => gateway::AddressAssignment::Host,
             Mode::Shared(Some(service)) => {
                 let places = self.objects.service_places(&self.namespace, service);
-                gateway::Addresses::Shared(places)
+                gateway::AddressAssignment::SharedService(places)
             }
             Mode::Pool(pool) => {
                 let known = known(std::mem::take(&mut self.dealt), &self.objects, &served);
                 addresses::assign(pool, &objects, &known)
             }
-            Mode::Fronts(_) => gateway::Addresses::Fronts(self.fronts(&objects)),
+            Mode::Fronts(_) => gateway::AddressAssignment::ManagedServices(self.fronts(&objects)),
         };
-        self.dealt = addresses.dealt();
-        let place = |it: Served| {
-            let places = addresses.places(&it.gateway);
+        self.dealt = addresses.pool_assignments();
+        let place = |it: ServedIngress| {
+            let places = addresses.published_addresses(&it.gateway);
             (!places.is_empty()).then_some(((it.namespace, it.name), places))
         };
         self.ingresses = served.into_iter().filter_map(place).collect();
@@ -137,15 +137,17 @@ impl Cluster {
     }
 
     /// What Services in front of Gateways say. That goes before what we remember: another replica leads, perhaps.
-    fn fronts(&self, objects: &[Object]) -> Fronts {
-        let mut fronts = Fronts::read(objects, &self.namespace);
-        for (gateway, known) in &mut fronts.known {
-            known.places = self.objects.service_places(&self.namespace, &fronts::name(gateway));
+    fn fronts(&self, objects: &[ApiObject]) -> ManagedServices {
+        let mut fronts = ManagedServices::read(objects, &self.namespace);
+        for (gateway, known) in &mut fronts.services {
+            known.addresses = self
+                .objects
+                .service_places(&self.namespace, &managed_services::service_name(gateway));
         }
         for (gateway, targets) in &self.targets {
-            let known = fronts.known.entry(gateway.clone()).or_default();
+            let known = fronts.services.entry(gateway.clone()).or_default();
             for (port, target) in targets {
-                known.targets.entry(*port).or_insert(*target);
+                known.target_ports.entry(*port).or_insert(*target);
             }
         }
         fronts
@@ -183,7 +185,7 @@ impl Cluster {
             Mode::Shared(_) | Mode::Pool(_) => None,
             Mode::Fronts(template) => Some(self.services(template, &report.fronts)),
         };
-        let targets = |front: &Front| {
+        let targets = |front: &DesiredService| {
             let ports = front.ports.iter().map(|((port, _), target)| (*port, *target));
             (front.gateway.clone(), ports.collect())
         };
@@ -194,7 +196,9 @@ impl Cluster {
     }
 
     fn services(&self, template: &Value, fronting: &Fronting) -> Services {
-        let service = |front: &Front| fronts::service(front, template, &self.namespace);
+        let service = |front: &DesiredService| {
+            managed_services::service_manifest(front, template, &self.namespace)
+        };
         let name = |(namespace, name): &GatewayName| format!("{namespace}/{name}");
         Services {
             namespace: self.namespace.clone(),
@@ -207,7 +211,7 @@ impl Cluster {
 
 /// The addresses that Gateways have, those that stand for classes of Ingresses among them. What a status says goes before
 /// what we remember: another replica may have dealt otherwise.
-fn known(mut remembered: Addresses, objects: &Objects, served: &[Served]) -> Addresses {
+fn known(mut remembered: Addresses, objects: &Objects, served: &[ServedIngress]) -> Addresses {
     let said = objects.ingress_addresses();
     for ingress in served {
         let name = (ingress.namespace.clone(), ingress.name.clone());
@@ -222,18 +226,18 @@ fn known(mut remembered: Addresses, objects: &Objects, served: &[Served]) -> Add
 impl Peers {
     /// Those that are ready, as the slices of the Service say, and those that end: they keep their slots until they have
     /// let their last requests go, or must have.
-    fn find(&mut self, objects: &[Object], now: Time) {
+    fn find(&mut self, objects: &[ApiObject], now: Time) {
         let slices = objects.iter().filter_map(|object| self.slice(object));
         let endpoints: Vec<_> = slices.flat_map(|slice| &slice.spec.endpoints).collect();
-        let addresses = |condition: &dyn Fn(&Conditions) -> bool| -> BTreeSet<IpAddr> {
+        let addresses = |condition: &dyn Fn(&EndpointConditions) -> bool| -> BTreeSet<IpAddr> {
             let those = endpoints.iter().filter(|endpoint| condition(&endpoint.conditions));
             those.filter_map(|endpoint| endpoint.addresses.first()?.parse().ok()).collect()
         };
-        let is_ready = |it: &Conditions| it.ready.unwrap_or(true);
+        let is_ready = |it: &EndpointConditions| it.ready.unwrap_or(true);
         let ready = endpoints.iter().filter(|endpoint| is_ready(&endpoint.conditions));
         let nodes = ready.filter_map(|endpoint| endpoint.node_name.as_deref().map(Arc::from));
         self.nodes = Arc::new(nodes.collect());
-        let ends = |it: &Conditions| it.terminating.unwrap_or(false);
+        let ends = |it: &EndpointConditions| it.terminating.unwrap_or(false);
         let mut serving = addresses(&|it| is_ready(it) && !ends(it));
         let ending = addresses(&ends);
         serving.extend(self.parting.count(&ending, now));
@@ -241,8 +245,8 @@ impl Peers {
     }
 
     /// What an object says of them.
-    fn slice<'o>(&self, object: &'o Object) -> Option<&'o Resource<EndpointSliceSpec>> {
-        let Object::EndpointSlice(slice) = object else { return None };
+    fn slice<'o>(&self, object: &'o ApiObject) -> Option<&'o TypedObject<EndpointSliceSpec>> {
+        let ApiObject::EndpointSlice(slice) = object else { return None };
         let metadata = &slice.metadata;
         let is_ours = metadata.namespace == self.namespace
             && metadata.labels.get(SERVICE_NAME_LABEL) == Some(&self.service);

@@ -8,8 +8,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use gateway::snapshot::{Backend, BackendKey, EndpointSpec, Snapshot, Source};
-use gateway::{Addresses, Endpoints, Object, Problem, Translation, addresses, status};
+use gateway::snapshot::{Backend, BackendKey, EndpointSource, EndpointSpec, Snapshot};
+use gateway::{
+    AddressAssignment, ApiObject, EndpointIndex, ObjectProblem, TranslationResult, addresses,
+    status,
+};
 use proxy::{ListenerView, Proxy};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
@@ -26,12 +29,12 @@ const BIND_AGAIN: Duration = Duration::from_secs(5);
 pub(crate) struct Configuration {
     proxy: Arc<Proxy>,
     names: Names,
-    objects: Vec<Object>,
-    addresses: Addresses,
+    objects: Vec<ApiObject>,
+    addresses: AddressAssignment,
     /// What the translation in force left out.
-    left_out: Vec<Problem>,
+    left_out: Vec<ObjectProblem>,
     /// What is wrong and has been told.
-    told: Vec<Problem>,
+    told: Vec<ObjectProblem>,
     /// When to try once more to listen where it has failed.
     binds_again_at: Option<Instant>,
     /// With the endpoints that they have now.
@@ -53,15 +56,15 @@ pub(crate) enum Errors {
 
 /// Objects that may be put in force, and what they come to.
 pub(crate) struct Checked {
-    pub(crate) objects: Vec<Object>,
-    pub(crate) addresses: Addresses,
+    pub(crate) objects: Vec<ApiObject>,
+    pub(crate) addresses: AddressAssignment,
     pub(crate) errors: Errors,
     /// With all that is wrong, none unless it is left out.
-    pub(crate) translation: Translation,
+    pub(crate) translation: TranslationResult,
 }
 
 /// Every error of the contents, or what they come to.
-pub(crate) fn check(contents: Contents) -> Result<Checked, Vec<Problem>> {
+pub(crate) fn check(contents: Contents) -> Result<Checked, Vec<ObjectProblem>> {
     let Contents { objects, mut problems, addresses, errors } = contents;
     let mut translation = gateway::translate(&objects, &addresses);
     problems.append(&mut translation.problems);
@@ -75,17 +78,21 @@ pub(crate) fn check(contents: Contents) -> Result<Checked, Vec<Problem>> {
 impl Checked {
     /// A problem for each certificate that does not hold at this time. Nobody else is taken down by it: what to make of
     /// it is for the client to decide.
-    pub(crate) fn expired(&self, now: SystemTime) -> Vec<Problem> {
+    pub(crate) fn expired(&self, now: SystemTime) -> Vec<ObjectProblem> {
         // A clock before 1970 is wrong, and finds that no certificate holds yet.
         let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-        self.translation.dated.iter().filter_map(|dated| dated.problem(now)).collect()
+        self.translation
+            .certificate_validities
+            .iter()
+            .filter_map(|dated| dated.problem(now))
+            .collect()
     }
 }
 
 impl Configuration {
     /// Nothing is in force yet.
     pub(crate) fn new(proxy: Arc<Proxy>, names: Names, report: watch::Sender<Report>) -> Self {
-        let addresses = Addresses::default();
+        let addresses = AddressAssignment::default();
         let (objects, backends, behind, left_out, told) = Default::default();
         let binds_again_at = None;
         Self {
@@ -118,7 +125,14 @@ impl Configuration {
             tracing::warn!(file = %problem.origin.file, object = problem.object, "{}", problem.message);
         }
         let Checked { objects, addresses, translation, .. } = checked;
-        let Translation { mut snapshot, mut statuses, dated, problems, fronts, kept } = translation;
+        let TranslationResult {
+            mut snapshot,
+            mut statuses,
+            certificate_validities: dated,
+            problems,
+            managed_services: fronts,
+            retained_gateways: kept,
+        } = translation;
         self.names.follow(hosts(&snapshot)).await;
         for backend in &mut snapshot.backends {
             resolve(backend, &self.names);
@@ -127,13 +141,17 @@ impl Configuration {
         let errors = self.proxy.apply(&snapshot);
         let unbound: Vec<String> = errors.iter().map(with_advice).collect();
         for (error, sentence) in errors.iter().zip(&unbound) {
-            status::tell_unbound(&mut statuses, (error.address, error.transport), sentence);
+            status::report_port_unavailable(
+                &mut statuses,
+                (error.address, error.transport),
+                sentence,
+            );
         }
         self.tell_listeners(&before);
         tell_size(&snapshot);
         self.objects = objects;
         self.addresses = addresses;
-        self.behind = addresses::behind(&snapshot);
+        self.behind = addresses::backends_by_address(&snapshot);
         self.backends = snapshot.backends;
         self.left_out = problems;
         self.binds_again_at = (!unbound.is_empty()).then(|| Instant::now() + BIND_AGAIN);
@@ -167,8 +185,8 @@ impl Configuration {
     fn resolve(&mut self, name: &str) {
         for backend in &mut self.backends {
             match &backend.source {
-                Source::Dns { host, .. } if **host == *name => {}
-                Source::Dns { .. } | Source::Slices => continue,
+                EndpointSource::Dns { host, .. } if **host == *name => {}
+                EndpointSource::Dns { .. } | EndpointSource::Slices => continue,
             }
             resolve(backend, &self.names);
             set_endpoints(&self.proxy, backend);
@@ -222,14 +240,14 @@ impl Configuration {
     /// The short way: no translation, no new Snapshot.
     fn swap_endpoints(&mut self, contents: Contents) -> Reload {
         let Contents { objects, mut problems, errors, .. } = contents;
-        let changed = Endpoints::new(&objects);
+        let changed = EndpointIndex::new(&objects);
         let keys: Vec<BackendKey> = self.backends.iter().map(|it| it.key.clone()).collect();
         problems.extend(changed.problems(&keys));
         if errors == Errors::Refuse && !problems.is_empty() {
             self.refuse(problems);
             return Reload::Refused;
         }
-        for backend in self.backends.iter_mut().filter(|it| it.source == Source::Slices) {
+        for backend in self.backends.iter_mut().filter(|it| it.source == EndpointSource::Slices) {
             let endpoints = changed.of(&backend.key);
             if endpoints != backend.endpoints {
                 backend.endpoints = endpoints;
@@ -244,7 +262,7 @@ impl Configuration {
 
     /// What is wrong now: that, and what the translation in force left out. Each is told once, however often the rest
     /// changes.
-    fn set_problems(&mut self, mut problems: Vec<Problem>) {
+    fn set_problems(&mut self, mut problems: Vec<ObjectProblem>) {
         let more = self.left_out.iter().filter(|it| !problems.contains(it));
         let more: Vec<_> = more.cloned().collect();
         problems.extend(more);
@@ -253,7 +271,7 @@ impl Configuration {
         self.report.send_modify(|report| report.problems = problems.into());
     }
 
-    fn refuse(&self, problems: Vec<Problem>) {
+    fn refuse(&self, problems: Vec<ObjectProblem>) {
         problems.iter().for_each(tell);
         let errors = problems.len();
         tracing::error!(errors, "the configuration has errors: what was in force still is");
@@ -282,7 +300,7 @@ impl Configuration {
 
     /// Something new is in force.
     fn record(&self, detail: impl FnOnce(&mut Report)) {
-        let near = addresses::near(&self.behind, &self.backends);
+        let near = addresses::endpoints_by_address(&self.behind, &self.backends);
         self.report.send_modify(|report| {
             report.near = near.into();
             report.generation += 1;
@@ -293,7 +311,7 @@ impl Configuration {
     }
 }
 
-fn tell(problem: &Problem) {
+fn tell(problem: &ObjectProblem) {
     let named = |part: &str| (!part.is_empty()).then(|| part.to_owned());
     tracing::error!(
         file = %problem.origin.file,
@@ -308,15 +326,15 @@ fn tell(problem: &Problem) {
 /// The names that backends stand for.
 fn hosts(snapshot: &Snapshot) -> BTreeSet<Arc<str>> {
     let host = |backend: &Backend| match &backend.source {
-        Source::Dns { host, .. } => Some(host.clone()),
-        Source::Slices => None,
+        EndpointSource::Dns { host, .. } => Some(host.clone()),
+        EndpointSource::Slices => None,
     };
     snapshot.backends.iter().filter_map(host).collect()
 }
 
 /// Fills in what is known of the backend's name.
 fn resolve(backend: &mut Backend, names: &Names) {
-    let Source::Dns { host, port } = &backend.source else { return };
+    let EndpointSource::Dns { host, port } = &backend.source else { return };
     let endpoint = |address| {
         let address = SocketAddr::new(address, *port);
         EndpointSpec { address, weight: 1, zone: None, node: None }
@@ -347,8 +365,8 @@ fn with_advice(error: &proxy::ListenError) -> String {
     format!("{error}: {}: {}", error.source, bind_advice(&error.source))
 }
 
-fn differ_in_slices_alone(some: &[Object], others: &[Object]) -> bool {
-    let kept = |object: &&Object| !matches!(object, Object::EndpointSlice(_));
+fn differ_in_slices_alone(some: &[ApiObject], others: &[ApiObject]) -> bool {
+    let kept = |object: &&ApiObject| !matches!(object, ApiObject::EndpointSlice(_));
     some.iter().filter(kept).eq(others.iter().filter(kept))
 }
 

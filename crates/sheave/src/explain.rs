@@ -9,9 +9,11 @@ mod policy;
 
 use std::path::PathBuf;
 
-use gateway::matching::{Explanation, HostPattern, RouteTable, Verdict, Why};
-use gateway::snapshot::{Backend, Listener, Protocol, Rule, Snapshot, Source, Target};
-use gateway::{Object, Translation};
+use gateway::matching::{HostPattern, MatchResult, RouteExplanation, RouteTable, RuleVerdict};
+use gateway::snapshot::{
+    Backend, EndpointSource, Listener, ListenerProtocol, Rule, RuleTarget, Snapshot,
+};
+use gateway::{ApiObject, TranslationResult};
 
 use crate::check::print;
 use crate::configuration::{self, Checked};
@@ -54,7 +56,8 @@ fn explain(asked: &Asked, checked: &Checked) -> Result<Vec<String>, String> {
 }
 
 fn nobody_listens(asked: &Asked, snapshot: &Snapshot) -> String {
-    let http = snapshot.listeners.iter().filter(|it| matches!(it.protocol, Protocol::Http(_)));
+    let http =
+        snapshot.listeners.iter().filter(|it| matches!(it.protocol, ListenerProtocol::Http(_)));
     let addresses: Vec<String> = http.map(|it| format!("{} ({})", it.address, it.name)).collect();
     let asked = asked.port;
     match addresses.as_slice() {
@@ -67,8 +70,8 @@ fn nobody_listens(asked: &Asked, snapshot: &Snapshot) -> String {
 
 /// The explanation as it grows.
 struct Page<'p> {
-    objects: &'p [Object],
-    translation: &'p Translation,
+    objects: &'p [ApiObject],
+    translation: &'p TranslationResult,
     lines: &'p mut Vec<String>,
 }
 
@@ -83,14 +86,14 @@ impl Page<'_> {
         if let Some(http3) = listener.http3 {
             self.put("http3", words::http3(http3, listener.address.port()));
         }
-        let Explanation { listener: hosts, verdicts } = routes.explain(&asked.request);
+        let RouteExplanation { listener: hosts, verdicts } = routes.explain(&asked.request);
         match hosts {
             None => self.put("", "no listener of this address is for this host"),
             Some(HostPattern::Any) => {}
             Some(hosts) => self.put("", format!("for {}", words::hosts(hosts))),
         }
         match verdicts.split_first() {
-            Some((chosen, others)) if chosen.why == Why::Chosen => {
+            Some((chosen, others)) if chosen.result == MatchResult::Chosen => {
                 self.rule(chosen);
                 self.others(others);
             }
@@ -101,7 +104,7 @@ impl Page<'_> {
         }
     }
 
-    fn rule(&mut self, verdict: &Verdict<'_>) {
+    fn rule(&mut self, verdict: &RuleVerdict<'_>) {
         let rule = verdict.rule;
         self.put("rule", &rule.name);
         self.put("", words::asked(verdict));
@@ -120,11 +123,11 @@ impl Page<'_> {
             let share = f64::from(weight) * 100.0 / total.max(1) as f64;
             let share = format!("weight {weight} of {total}: {share:.0} % of the rule's requests");
             match target.target {
-                Target::Unresolved => {
+                RuleTarget::Unresolved => {
                     self.put("backend", "none: the answer is 500 (unresolved_backend)");
                     self.put("", share);
                 }
-                Target::Backend(place) => {
+                RuleTarget::Backend(place) => {
                     let backend = &self.translation.snapshot.backends[place];
                     self.put("backend", &backend.key);
                     self.put("", share);
@@ -140,19 +143,19 @@ impl Page<'_> {
 
     fn backend(&mut self, backend: &Backend) {
         match &backend.source {
-            Source::Dns { host, port } => {
+            EndpointSource::Dns { host, port } => {
                 self.put("endpoints", format!("the addresses of {host} in DNS, port {port}"));
             }
-            Source::Slices if backend.endpoints.is_empty() => {
+            EndpointSource::Slices if backend.endpoints.is_empty() => {
                 self.put("endpoints", "none: the answer is 503 (no_endpoint)");
             }
-            Source::Slices => self.list("endpoints", words::endpoints(&backend.endpoints)),
+            EndpointSource::Slices => self.list("endpoints", words::endpoints(&backend.endpoints)),
         }
         let policy = policy::of(self.objects, &self.translation.statuses, &backend.key);
         self.list("policy", policy::lines(&backend.settings, policy.as_deref()));
     }
 
-    fn others(&mut self, others: &[Verdict<'_>]) {
+    fn others(&mut self, others: &[RuleVerdict<'_>]) {
         let mut lines: Vec<String> = others.iter().take(MOST_OTHERS).map(words::other).collect();
         if others.len() > MOST_OTHERS {
             lines.push(format!("and {} more", others.len() - MOST_OTHERS));

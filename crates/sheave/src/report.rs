@@ -5,11 +5,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use gateway::Problem;
-use gateway::addresses::{ByNode, GatewayName};
-use gateway::fronts::Front;
-use gateway::status::Status;
-use gateway::translate::Dated;
+use gateway::ObjectProblem;
+use gateway::addresses::{EndpointsByNode, GatewayName};
+use gateway::managed_services::DesiredService;
+use gateway::status::ResourceStatus;
+use gateway::translate::CertificateValidity;
 
 /// Where the process is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub(crate) enum Reload {
 /// What a translation says of Services in front of Gateways.
 #[derive(Debug, Default)]
 pub(crate) struct Fronting {
-    pub(crate) fronts: Vec<Front>,
+    pub(crate) fronts: Vec<DesiredService>,
     /// Gateways whose Services stay as they are.
     pub(crate) kept: BTreeSet<GatewayName>,
 }
@@ -51,17 +51,17 @@ pub(crate) struct Report {
     /// When the one in force was.
     pub(crate) applied_at: Option<SystemTime>,
     /// Errors of what was read last; empty: it is in force.
-    pub(crate) problems: Arc<[Problem]>,
+    pub(crate) problems: Arc<[ObjectProblem]>,
     /// Addresses that cannot be listened on, and why.
     pub(crate) unbound: Arc<[String]>,
     /// What became of each object in force.
-    pub(crate) statuses: Arc<[Status]>,
+    pub(crate) statuses: Arc<[ResourceStatus]>,
     /// The Services that should be in front of Gateways.
     pub(crate) fronts: Arc<Fronting>,
     /// Certificates in use.
-    pub(crate) certificates: Arc<[Dated]>,
+    pub(crate) certificates: Arc<[CertificateValidity]>,
     /// How many endpoints of each address of a pool are on which node.
-    pub(crate) near: Arc<BTreeMap<IpAddr, ByNode>>,
+    pub(crate) near: Arc<BTreeMap<IpAddr, EndpointsByNode>>,
     /// The nodes on which a Sheave is ready, where the cluster knows.
     pub(crate) nodes: Arc<BTreeSet<Arc<str>>>,
     /// How often each came, in the order of [`Reload::ALL`].

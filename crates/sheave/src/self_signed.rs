@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
-use gateway::{Object, Origin, objects};
+use gateway::{ApiObject, ObjectOrigin, objects};
 use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair};
 use rustix::system::uname;
 use time::OffsetDateTime;
@@ -16,7 +16,7 @@ const VALID: Duration = Duration::from_secs(397 * 24 * 3600);
 const BACKDATED: Duration = Duration::from_secs(24 * 3600);
 
 /// A Secret with a certificate for the names of this machine as it sees itself.
-pub(crate) fn secret(now: SystemTime) -> anyhow::Result<Object> {
+pub(crate) fn secret(now: SystemTime) -> anyhow::Result<ApiObject> {
     let names = names();
     let key = KeyPair::generate().context("cannot make a key")?;
     let mut params = CertificateParams::new(names.clone()).context("cannot name this machine")?;
@@ -29,7 +29,7 @@ pub(crate) fn secret(now: SystemTime) -> anyhow::Result<Object> {
         names = names.join(" "),
         "no --cert is given: the certificate of https is self-signed, and clients will not believe it"
     );
-    let origin = Origin { file: Arc::from("self-signed"), document: 0 };
+    let origin = ObjectOrigin { file: Arc::from("self-signed"), document: 0 };
     let (chain, key) = (certificate.pem().into_bytes(), key.serialize_pem().into_bytes());
     Ok(objects::certificate(1, origin, chain, key))
 }
@@ -46,8 +46,8 @@ fn names() -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use gateway::Addresses;
-    use gateway::objects::{Listen, ListenProtocol, Shorthand, shorthand};
+    use gateway::AddressAssignment;
+    use gateway::objects::{ListenFlag, ListenFlagProtocol, ShorthandFlags, shorthand};
 
     use super::*;
 
@@ -55,17 +55,21 @@ mod tests {
     fn self_signed_certificate_serves_https_and_is_valid_for_a_year() {
         let now = proxy::clock::wall();
         let address = "127.0.0.1:0".parse().unwrap();
-        let listen = vec![Listen { protocol: ListenProtocol::Https, address }];
-        let flags = Shorthand { listen, to: vec![address], certificates: 1, ..Default::default() };
+        let listen = vec![ListenFlag { protocol: ListenFlagProtocol::Https, address }];
+        let flags =
+            ShorthandFlags { listen, to: vec![address], certificates: 1, ..Default::default() };
         let mut objects = shorthand(&flags);
         objects.push(secret(now).unwrap());
-        let translation = gateway::translate(&objects, &Addresses::Own);
+        let translation = gateway::translate(&objects, &AddressAssignment::Host);
         // Nobody serves on port 0, which says nothing of the certificate.
         assert_eq!(translation.problems, []);
         assert!(translation.snapshot.listeners[0].tls.is_some());
         let day = 24 * 3600;
         let seconds = now.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
-        let [dated] = &translation.dated.into_iter().collect::<Vec<_>>()[..] else { panic!() };
+        let [dated] = &translation.certificate_validities.into_iter().collect::<Vec<_>>()[..]
+        else {
+            panic!()
+        };
         assert_eq!(dated.problem(seconds + 390 * day), None);
         assert!(dated.problem(seconds + 400 * day).is_some());
     }

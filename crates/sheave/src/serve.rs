@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread;
 
 use anyhow::Context;
-use gateway::Object;
+use gateway::ApiObject;
 use proxy::{AccessLog, Proxy, Settings};
 use tokio::runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -134,7 +134,7 @@ async fn settle(replicas: &mut Option<Replicas>) {
 /// Where objects come from.
 struct Sources {
     /// What the flags stand for.
-    objects: Vec<Object>,
+    objects: Vec<ApiObject>,
     files: Files,
     cluster: Option<Cluster>,
     /// Those of `--cert` and `--key`.
@@ -301,7 +301,7 @@ async fn begin(configuration: &mut Configuration, checked: Checked) -> Result<()
     Err(Failure::Input(unbound.into_iter().map(|sentence| format!("sheave: {sentence}")).collect()))
 }
 
-fn refusal(problems: Vec<gateway::Problem>) -> Failure {
+fn refusal(problems: Vec<gateway::ObjectProblem>) -> Failure {
     let mut lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
     lines.push(format!(
         "sheave: {} in the configuration, nothing is served",

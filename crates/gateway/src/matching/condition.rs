@@ -6,14 +6,14 @@ use std::borrow::Cow;
 
 use regex::bytes::{Regex, RegexBuilder};
 
-use super::Request;
+use super::RequestAttributes;
 
 /// What a compiled regular expression may take, at most.
-const REGEX_BYTES: usize = 1 << 18;
+const MAX_REGEX_BYTES: usize = 1 << 18;
 
 /// What a rule asks of a request beyond its host and path: all of it.
 #[derive(Clone, Debug, Default)]
-pub struct Conditions {
+pub struct MatchConditions {
     /// This method.
     pub method: Option<Box<str>>,
     /// These header fields, each name once.
@@ -37,12 +37,12 @@ pub enum ValuePattern {
     /// This, byte for byte.
     Exact(Box<str>),
     /// Something that the whole expression matches.
-    Regex(Pattern),
+    Regex(RegexPattern),
 }
 
 /// A regular expression that matches whole texts, in time linear in the text.
 #[derive(Clone, Debug)]
-pub struct Pattern {
+pub struct RegexPattern {
     text: Box<str>,
     regex: Regex,
 }
@@ -54,7 +54,7 @@ pub struct InvalidPattern(String);
 
 /// A condition that a request does not meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unmet<'t> {
+pub enum UnmetCondition<'t> {
     /// The method is another.
     Method(&'t str),
     /// A header field is not there, or has another value.
@@ -63,7 +63,7 @@ pub enum Unmet<'t> {
     QueryParam(&'t str),
 }
 
-impl Conditions {
+impl MatchConditions {
     /// Nothing is asked for.
     pub fn is_empty(&self) -> bool {
         self.method.is_none() && self.headers.is_empty() && self.query.is_empty()
@@ -76,29 +76,32 @@ impl Conditions {
     }
 
     /// Whether a request meets them all.
-    pub(super) fn meets(&self, request: &impl Request) -> bool {
+    pub(super) fn are_met_by(&self, request: &impl RequestAttributes) -> bool {
         // Most rules ask for nothing more.
-        self.is_empty() || self.unmet(request).is_none()
+        self.is_empty() || self.first_unmet(request).is_none()
     }
 
     /// The first that a request does not meet.
-    pub(super) fn unmet(&self, request: &impl Request) -> Option<Unmet<'_>> {
+    pub(super) fn first_unmet(
+        &self,
+        request: &impl RequestAttributes,
+    ) -> Option<UnmetCondition<'_>> {
         if let Some(method) = &self.method
             && method.as_bytes() != request.method()
         {
-            return Some(Unmet::Method(method));
+            return Some(UnmetCondition::Method(method));
         }
         let is_unmet = |asked: &&FieldCondition| {
             !request.headers(&asked.name).any(|value| asked.value.matches(value))
         };
         if let Some(header) = self.headers.iter().find(is_unmet) {
-            return Some(Unmet::Header(&header.name));
+            return Some(UnmetCondition::Header(&header.name));
         }
         let is_unmet = |asked: &&FieldCondition| {
             !query_value(request.query(), asked.name.as_bytes())
                 .is_some_and(|value| asked.value.matches(&value))
         };
-        self.query.iter().find(is_unmet).map(|param| Unmet::QueryParam(&param.name))
+        self.query.iter().find(is_unmet).map(|param| UnmetCondition::QueryParam(&param.name))
     }
 }
 
@@ -111,7 +114,7 @@ impl ValuePattern {
     }
 }
 
-impl Pattern {
+impl RegexPattern {
     /// Compiles it for bytes, not Unicode, so that no class is large; what would be large nevertheless is refused.
     pub fn new(text: &str) -> Result<Self, InvalidPattern> {
         // First alone: `a)|(b` is an expression only in the parentheses that we put around it.
@@ -133,8 +136,8 @@ impl Pattern {
 fn compile(text: &str) -> Result<Regex, InvalidPattern> {
     RegexBuilder::new(text)
         .unicode(false)
-        .size_limit(REGEX_BYTES)
-        .dfa_size_limit(REGEX_BYTES)
+        .size_limit(MAX_REGEX_BYTES)
+        .dfa_size_limit(MAX_REGEX_BYTES)
         .build()
         .map_err(|error| InvalidPattern(last_line(&error.to_string())))
 }

@@ -2,8 +2,10 @@
 //!
 //! It looks at every rule, and is for people who ask, not for requests.
 
-use super::condition::Unmet;
-use super::{Entry, HostName, HostNameBuffer, HostPattern, Match, Request, RouteTable};
+use super::condition::UnmetCondition;
+use super::{
+    HostName, HostNameBuffer, HostPattern, RequestAttributes, RouteEntry, RouteMatch, RouteTable,
+};
 use crate::snapshot::Rule;
 
 /// A request that is written out, for those who ask what would become of one.
@@ -21,7 +23,7 @@ pub struct PlainRequest {
     pub headers: Vec<(String, String)>,
 }
 
-impl Request for PlainRequest {
+impl RequestAttributes for PlainRequest {
     fn method(&self) -> &[u8] {
         self.method.as_bytes()
     }
@@ -46,36 +48,36 @@ impl Request for PlainRequest {
 
 /// What becomes of a request at a table.
 #[derive(Clone, Debug)]
-pub struct Explanation<'t> {
+pub struct RouteExplanation<'t> {
     /// The hosts of the listener that the request belongs to; `None`: it belongs to none.
     pub listener: Option<&'t HostPattern>,
     /// Every way to a rule, with what is to be said of it; the one that is chosen, if any, comes first, then those that
     /// are nearest to it.
-    pub verdicts: Vec<Verdict<'t>>,
+    pub verdicts: Vec<RuleVerdict<'t>>,
 }
 
 /// What is to be said of one way to a rule.
 #[derive(Clone, Debug)]
-pub struct Verdict<'t> {
+pub struct RuleVerdict<'t> {
     /// Where it leads.
     pub rule: &'t Rule,
     /// The hosts it asks for.
     pub hosts: &'t HostPattern,
     /// What else it asks for.
-    pub asked: &'t Match,
+    pub route_match: &'t RouteMatch,
     /// Why it serves the request, or does not.
-    pub why: Why<'t>,
+    pub result: MatchResult<'t>,
 }
 
 /// Why a rule serves a request, or does not; in the order of nearness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why<'t> {
+pub enum MatchResult<'t> {
     /// It serves the request.
     Chosen,
     /// It would, but the one that is chosen goes before it.
-    GoesAfter,
+    LowerPrecedence,
     /// Host and path are right, but not this.
-    Unmet(Unmet<'t>),
+    Unmet(UnmetCondition<'t>),
     /// The host is right, the path another.
     OtherPath,
     /// The host is another.
@@ -86,23 +88,23 @@ pub enum Why<'t> {
 
 impl RouteTable {
     /// Why a rule serves a request, and the others do not.
-    pub fn explain(&self, request: &impl Request) -> Explanation<'_> {
+    pub fn explain(&self, request: &impl RequestAttributes) -> RouteExplanation<'_> {
         let mut buffer = HostNameBuffer::new();
         let host = HostName::new(request.host(), &mut buffer);
         let chosen = self.find_entry(host, request);
         let listener = self.listeners.find(host).map(|listener| &listener.hosts);
         let verdict = |entry| verdict(entry, request, host, listener, chosen);
         let mut verdicts: Vec<_> = self.entries.iter().map(verdict).collect();
-        verdicts.sort_by_key(|verdict| verdict.why.distance());
-        Explanation { listener, verdicts }
+        verdicts.sort_by_key(|verdict| verdict.result.distance());
+        RouteExplanation { listener, verdicts }
     }
 }
 
-impl Why<'_> {
+impl MatchResult<'_> {
     const fn distance(&self) -> u8 {
         match self {
             Self::Chosen => 0,
-            Self::GoesAfter => 1,
+            Self::LowerPrecedence => 1,
             Self::Unmet(_) => 2,
             Self::OtherPath => 3,
             Self::OtherHost => 4,
@@ -112,23 +114,26 @@ impl Why<'_> {
 }
 
 fn verdict<'t>(
-    entry: &'t Entry,
-    request: &impl Request,
+    entry: &'t RouteEntry,
+    request: &impl RequestAttributes,
     host: HostName<'_>,
     listener: Option<&HostPattern>,
-    chosen: Option<&Entry>,
-) -> Verdict<'t> {
-    let Entry { hosts, asked, rule, .. } = entry;
+    chosen: Option<&RouteEntry>,
+) -> RuleVerdict<'t> {
+    let RouteEntry { hosts, route_match: asked, rule, .. } = entry;
     let why = if chosen.is_some_and(|chosen| std::ptr::eq(chosen, entry)) {
-        Why::Chosen
+        MatchResult::Chosen
     } else if listener != Some(&entry.listener) {
-        Why::OtherListener
+        MatchResult::OtherListener
     } else if !hosts.matches(host) {
-        Why::OtherHost
+        MatchResult::OtherHost
     } else if !asked.path.matches(request.path()) {
-        Why::OtherPath
+        MatchResult::OtherPath
     } else {
-        asked.conditions.unmet(request).map_or(Why::GoesAfter, Why::Unmet)
+        asked
+            .conditions
+            .first_unmet(request)
+            .map_or(MatchResult::LowerPrecedence, MatchResult::Unmet)
     };
-    Verdict { rule, hosts, asked, why }
+    RuleVerdict { rule, hosts, route_match: asked, result: why }
 }

@@ -1,6 +1,6 @@
 //! Which hosts and paths are meant, parsed once so that what exists is well formed.
 
-use super::condition::{InvalidPattern, Pattern};
+use super::condition::{InvalidPattern, RegexPattern};
 use super::host::HostName;
 
 /// A Gateway API hostname that a listener or route asks for.
@@ -10,7 +10,7 @@ pub enum HostPattern {
     #[default]
     Any,
     /// `*.example.com`, kept as `example.com`: every host with one label or more before it.
-    Below(Box<str>),
+    Wildcard(Box<str>),
     /// Exactly this host.
     Exact(Box<str>),
 }
@@ -23,7 +23,7 @@ pub enum PathPattern {
     /// This path and all below it, segment by segment: `/a` is `/a`, `/a/` and `/a/b`, not `/ab`.
     Prefix(Box<str>),
     /// Paths that a regular expression matches as a whole.
-    Regex(Pattern),
+    Regex(RegexPattern),
 }
 
 /// Not a hostname.
@@ -41,7 +41,7 @@ impl HostPattern {
         Ok(if name.len() == text.len() {
             Self::Exact(name.into())
         } else {
-            Self::Below(name.into())
+            Self::Wildcard(name.into())
         })
     }
 
@@ -58,7 +58,7 @@ impl HostPattern {
         let host = host.as_bytes();
         match self {
             Self::Any => true,
-            Self::Below(name) => {
+            Self::Wildcard(name) => {
                 host.strip_suffix(name.as_bytes()).is_some_and(|front| front.ends_with(b"."))
             }
             Self::Exact(name) => name.as_bytes() == host,
@@ -69,7 +69,7 @@ impl HostPattern {
     pub fn specificity(&self) -> impl Ord + Copy + use<> {
         match self {
             Self::Any => (0, 0),
-            Self::Below(name) => (1, name.len()),
+            Self::Wildcard(name) => (1, name.len()),
             Self::Exact(name) => (2, name.len()),
         }
     }
@@ -78,12 +78,13 @@ impl HostPattern {
     pub(crate) fn covers(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Any, _) => true,
-            (Self::Below(ours), Self::Exact(name)) => is_below(name, ours),
-            (Self::Below(ours), Self::Below(name)) => name == ours || is_below(name, ours),
-            (Self::Exact(ours), Self::Exact(name)) => name == ours,
-            (Self::Below(_) | Self::Exact(_), Self::Any) | (Self::Exact(_), Self::Below(_)) => {
-                false
+            (Self::Wildcard(ours), Self::Exact(name)) => is_subdomain(name, ours),
+            (Self::Wildcard(ours), Self::Wildcard(name)) => {
+                name == ours || is_subdomain(name, ours)
             }
+            (Self::Exact(ours), Self::Exact(name)) => name == ours,
+            (Self::Wildcard(_) | Self::Exact(_), Self::Any)
+            | (Self::Exact(_), Self::Wildcard(_)) => false,
         }
     }
 }
@@ -109,7 +110,7 @@ impl PathPattern {
 
     /// The paths that a regular expression matches as a whole.
     pub fn regex(text: &str) -> Result<Self, InvalidPattern> {
-        Pattern::new(text).map(Self::Regex)
+        RegexPattern::new(text).map(Self::Regex)
     }
 
     /// As it was written.
@@ -141,7 +142,7 @@ impl PathPattern {
     }
 
     /// Whole segments with which every path begins that is meant, and all of them for a path that is written out.
-    pub(super) fn start(&self) -> &[u8] {
+    pub(super) fn literal_prefix(&self) -> &[u8] {
         match self {
             Self::Exact(path) => path.as_bytes(),
             Self::Prefix(path) => path.trim_end_matches('/').as_bytes(),
@@ -190,7 +191,7 @@ fn is_escaped(path: &[u8]) -> bool {
 }
 
 /// `a.example.com` is below `example.com`.
-fn is_below(name: &str, parent: &str) -> bool {
+fn is_subdomain(name: &str, parent: &str) -> bool {
     name.strip_suffix(parent).is_some_and(|front| front.ends_with('.'))
 }
 

@@ -4,16 +4,16 @@ use std::cmp::Reverse;
 
 use proptest::prelude::*;
 
-use super::tree::LOOKUPS;
+use super::trie::LOOKUPS;
 use super::*;
 
 /// A rule as it was added.
-type Added = (HostPattern, HostPattern, PathPattern);
+type RouteCase = (HostPattern, HostPattern, PathPattern);
 
-fn table(rules: &[Added]) -> RouteTable {
+fn table(rules: &[RouteCase]) -> RouteTable {
     let mut table = RouteTable::default();
     for (index, (listener, hosts, path)) in rules.iter().enumerate() {
-        let asked = Match { path: path.clone(), conditions: Conditions::default() };
+        let asked = RouteMatch { path: path.clone(), conditions: MatchConditions::default() };
         table.add_rule(listener, hosts, &Arc::new(asked), &rule(index));
     }
     table
@@ -41,11 +41,11 @@ fn find(table: &RouteTable, host: &str, path: &str) -> Option<usize> {
 }
 
 /// Any host, and this path.
-fn anywhere(path: PathPattern) -> Added {
+fn anywhere(path: PathPattern) -> RouteCase {
     (HostPattern::Any, HostPattern::Any, path)
 }
 
-fn on_host(hosts: &str, path: &str) -> Added {
+fn on_host(hosts: &str, path: &str) -> RouteCase {
     (HostPattern::Any, HostPattern::parse(hosts).unwrap(), PathPattern::prefix(path).unwrap())
 }
 
@@ -142,7 +142,7 @@ fn lookup_cost_is_independent_of_the_number_of_routes() {
         many.push(on_host(&format!("host-{n}.example.com"), &format!("/api/v{n}/x")));
         many.push(on_host("a.example.com", &format!("/api/v1/{n}")));
     }
-    let lookups = |rules: &[Added]| {
+    let lookups = |rules: &[RouteCase]| {
         let table = table(rules);
         LOOKUPS.set(0);
         assert_eq!(find(&table, "a.example.com", "/api/v1/x/y"), Some(0));
@@ -165,7 +165,7 @@ fn conditions(
     method: Option<&str>,
     headers: &[(&str, &str)],
     query: &[(&str, &str)],
-) -> Conditions {
+) -> MatchConditions {
     let fields = |fields: &[(&str, &str)]| {
         let field = |&(name, value): &(&str, &str)| FieldCondition {
             name: name.into(),
@@ -173,15 +173,19 @@ fn conditions(
         };
         fields.iter().map(field).collect()
     };
-    Conditions { method: method.map(Into::into), headers: fields(headers), query: fields(query) }
+    MatchConditions {
+        method: method.map(Into::into),
+        headers: fields(headers),
+        query: fields(query),
+    }
 }
 
 /// A table of rules for `/`, with these conditions.
-fn conditional(rules: &[Conditions]) -> RouteTable {
+fn conditional(rules: &[MatchConditions]) -> RouteTable {
     let mut table = RouteTable::default();
     for (index, conditions) in rules.iter().enumerate() {
         let path = PathPattern::prefix("/").unwrap();
-        let asked = Match { path, conditions: conditions.clone() };
+        let asked = RouteMatch { path, conditions: conditions.clone() };
         table.add_rule(&HostPattern::Any, &HostPattern::Any, &Arc::new(asked), &rule(index));
     }
     table
@@ -217,7 +221,7 @@ fn request_failing_conditions_falls_back_to_less_specific_paths() {
     let (listener, hosts) = (HostPattern::Any, HostPattern::Any);
     let mut table = table(&[anywhere(PathPattern::prefix("/").unwrap())]);
     let path = PathPattern::exact("/a").unwrap();
-    let asked = Match { path, conditions: conditions(Some("PUT"), &[], &[]) };
+    let asked = RouteMatch { path, conditions: conditions(Some("PUT"), &[], &[]) };
     table.add_rule(&listener, &hosts, &Arc::new(asked), &rule(1));
     assert_eq!(find(&table, "a", "/a"), Some(0));
     let put = PlainRequest { method: "PUT".to_owned(), ..get("a", "/a") };
@@ -271,7 +275,7 @@ fn explanation_names_the_first_mismatch_of_each_rule() {
         conditions(None, &[("x", "1")], &[]),
     ]);
     let path = PathPattern::prefix("/elsewhere").unwrap();
-    let asked = Arc::new(Match { path, conditions: Conditions::default() });
+    let asked = Arc::new(RouteMatch { path, conditions: MatchConditions::default() });
     let host = HostPattern::parse("b.example.com").unwrap();
     table.add_rule(&HostPattern::Any, &HostPattern::Any, &asked, &rule(3));
     table.add_rule(&HostPattern::Any, &host, &asked, &rule(4));
@@ -279,36 +283,36 @@ fn explanation_names_the_first_mismatch_of_each_rule() {
     let request = get("a.example.com", "/");
     let explanation = table.explain(&request);
     assert_eq!(explanation.listener, Some(&HostPattern::Any));
-    let told: Vec<_> = explanation.verdicts.iter().map(|it| (it.rule.index, it.why)).collect();
+    let told: Vec<_> = explanation.verdicts.iter().map(|it| (it.rule.index, it.result)).collect();
     let expected = [
-        (0, Why::Chosen),
-        (1, Why::Unmet(Unmet::Method("PUT"))),
-        (2, Why::Unmet(Unmet::Header("x"))),
-        (3, Why::OtherPath),
-        (4, Why::OtherHost),
-        (5, Why::OtherListener),
+        (0, MatchResult::Chosen),
+        (1, MatchResult::Unmet(UnmetCondition::Method("PUT"))),
+        (2, MatchResult::Unmet(UnmetCondition::Header("x"))),
+        (3, MatchResult::OtherPath),
+        (4, MatchResult::OtherHost),
+        (5, MatchResult::OtherListener),
     ];
     assert_eq!(told, expected);
 }
 
 /// What the specification says, by looking at every rule.
-fn scan(rules: &[Added], host: &str, path: &str) -> Option<usize> {
+fn scan(rules: &[RouteCase], host: &str, path: &str) -> Option<usize> {
     let host = host.to_ascii_lowercase();
     let of_host = |pattern: &HostPattern| match pattern {
         HostPattern::Any => true,
-        HostPattern::Below(name) => host.ends_with(&format!(".{name}")),
+        HostPattern::Wildcard(name) => host.ends_with(&format!(".{name}")),
         HostPattern::Exact(name) => host == **name,
     };
     let specific = |pattern: &HostPattern| match pattern {
         HostPattern::Any => (0, 0),
-        HostPattern::Below(name) => (1, name.len()),
+        HostPattern::Wildcard(name) => (1, name.len()),
         HostPattern::Exact(_) => (2, 0),
     };
     let of_path = |pattern: &PathPattern| pattern.matches(path.as_bytes());
     let length = |path: &PathPattern| match path {
         PathPattern::Exact(_) => (2, 0, 0),
         // Those with the longest beginning of whole segments, then the longest.
-        PathPattern::Regex(pattern) => (1, path.start().len(), pattern.text().len()),
+        PathPattern::Regex(pattern) => (1, path.literal_prefix().len(), pattern.text().len()),
         PathPattern::Prefix(prefix) => (0, prefix.trim_end_matches('/').len(), 0),
     };
     let listeners = rules.iter().map(|(listener, ..)| listener).filter(|it| of_host(it));
@@ -331,7 +335,7 @@ fn host_pattern() -> impl Strategy<Value = HostPattern> {
     let name = || host().prop_map(|host| host.to_ascii_lowercase().into_boxed_str());
     prop_oneof![
         Just(HostPattern::Any),
-        name().prop_map(HostPattern::Below),
+        name().prop_map(HostPattern::Wildcard),
         name().prop_map(HostPattern::Exact),
     ]
 }
@@ -352,7 +356,7 @@ fn path_pattern() -> impl Strategy<Value = PathPattern> {
 }
 
 /// As a translation adds it: what a route asks for, cut to what its listener asks for.
-fn added() -> impl Strategy<Value = Added> {
+fn added() -> impl Strategy<Value = RouteCase> {
     (host_pattern(), host_pattern(), path_pattern()).prop_map(|(listener, hosts, path)| {
         let hosts = listener.intersect(&hosts).unwrap_or_else(|| listener.clone());
         (listener, hosts, path)
@@ -371,10 +375,10 @@ proptest! {
         prop_assert_eq!(found, scan(&rules, &host, &path));
         let request = get(&host, &path);
         let verdicts = table.explain(&request).verdicts;
-        let is_chosen = |verdict: &&Verdict<'_>| verdict.why == Why::Chosen;
+        let is_chosen = |verdict: &&RuleVerdict<'_>| verdict.result == MatchResult::Chosen;
         let chosen = verdicts.iter().find(is_chosen).map(|verdict| verdict.rule.index);
         prop_assert_eq!(chosen, found);
-        prop_assert!(chosen.is_some() || verdicts.iter().all(|it| it.why != Why::GoesAfter));
+        prop_assert!(chosen.is_some() || verdicts.iter().all(|it| it.result != MatchResult::LowerPrecedence));
     }
 
     #[test]
@@ -396,7 +400,7 @@ fn host_patterns_are_found_by_overlap() {
         "" => HostPattern::Any,
         text => HostPattern::parse(text).unwrap(),
     };
-    let mut hosts = Hosts::<usize>::default();
+    let mut hosts = HostTrie::<usize>::default();
     all.iter().enumerate().for_each(|(n, text)| *hosts.entry(&pattern(text)) = n);
     for asked in all.iter().chain(&["x.a.example.com", "*.b.example.com", "*.org", "other.net"]) {
         let asked = pattern(asked);

@@ -12,7 +12,7 @@ use super::duration::Duration;
 /// Which endpoints are fit to serve.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct Health {
+pub struct BackendHealthPolicy {
     /// Probes endpoints; not given: none is probed.
     pub active: Option<ActiveHealth>,
     /// Ejects endpoints whose requests fail. Not given: five failures of the connection in a row (it cannot be made, it
@@ -198,7 +198,7 @@ pub enum GrpcStatus {
     Unauthenticated = 16,
 }
 
-impl Default for Health {
+impl Default for BackendHealthPolicy {
     fn default() -> Self {
         let HealthSettings { panic_percent, .. } = HealthSettings::default();
         Self { active: None, passive: None, panic_percent }

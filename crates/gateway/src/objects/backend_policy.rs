@@ -6,7 +6,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::backend_health::{BackendRetry, Health, SlowStart};
+use super::backend_health::{BackendHealthPolicy, BackendRetry, SlowStart};
 use super::duration::Duration;
 use super::in_flight::MaxInFlight;
 
@@ -24,7 +24,7 @@ pub struct BackendPolicySpec {
     /// What of a request `ConsistentHash` and `Maglev` hash; not given: the client's address.
     pub hash_on: Option<HashOn>,
     /// What keeps a client at its endpoint, as long as that can serve; not given: nothing does.
-    pub affinity: Option<Affinity>,
+    pub affinity: Option<BackendAffinity>,
     /// Whether endpoints of Sheave's own zone (`--zone`) go first, as long as they have room. Not given: if the
     /// Service's `trafficDistribution` is `PreferSameZone` or `PreferClose`.
     pub prefer_same_zone: Option<bool>,
@@ -41,10 +41,10 @@ pub struct BackendPolicySpec {
     pub heed_refusals: bool,
     /// Where requests wait when every endpoint is at its limit.
     #[serde(default)]
-    pub queue: Queue,
+    pub queue: BackendQueue,
     /// How a request is refused that finds every endpoint at its limit and no place in the queue, or that waits too long.
     #[serde(default)]
-    pub overload: Overload,
+    pub overload: BackendOverload,
     /// How long things may take.
     #[serde(default)]
     pub timeouts: BackendTimeouts,
@@ -56,7 +56,7 @@ pub struct BackendPolicySpec {
     pub retry: BackendRetry,
     /// Which endpoints are fit to serve.
     #[serde(default)]
-    pub health: Health,
+    pub health: BackendHealthPolicy,
     /// An endpoint that starts or returns comes to its full share slowly; not given: at once.
     pub slow_start: Option<SlowStart>,
     /// What is spoken to endpoints; not given: what the port's `appProtocol` says, else HTTP/2 where a GRPCRoute leads to
@@ -68,7 +68,7 @@ pub struct BackendPolicySpec {
     /// Each connection to an endpoint begins with a PROXY protocol header of this version, which says the client's
     /// address; not given: with none. A connection then serves one client only. HTTP/3 has no such header: its endpoints
     /// are then reached over TCP.
-    pub proxy_protocol: Option<ProxyVersion>,
+    pub proxy_protocol: Option<BackendProxyProtocol>,
 }
 
 /// A Service, or one port of it.
@@ -147,7 +147,7 @@ pub enum HashOnType {
 /// What keeps a client at its endpoint. It yields to health: a client whose endpoint cannot serve gets another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Affinity {
+pub struct BackendAffinity {
     /// What it is.
     #[serde(rename = "type")]
     pub kind: AffinityType,
@@ -197,7 +197,7 @@ pub struct BackendSecurity {
 
 /// A version of the PROXY protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum ProxyVersion {
+pub enum BackendProxyProtocol {
     /// A line of text.
     V1,
     /// Binary.
@@ -207,7 +207,7 @@ pub enum ProxyVersion {
 /// Where requests wait when every endpoint is at its limit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct Queue {
+pub struct BackendQueue {
     /// Requests that may wait, at most. Not given: 1024 when `maxInFlightPerEndpoint` is, else none.
     #[schemars(range(min = 0, max = 1_000_000))]
     pub max_requests: Option<u32>,
@@ -220,14 +220,14 @@ pub struct Queue {
     #[schemars(extend("format" = "positive-duration"))]
     pub target: Option<Duration>,
     /// Who shares the queue.
-    pub fairness: Fairness,
+    pub fairness: QueueFairness,
     /// Who goes first. Whoever has let seven younger ones of a higher priority pass goes next, so nobody starves.
     pub priority: QueuePriority,
 }
 
 /// Who shares the queue of a Service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum Fairness {
+pub enum QueueFairness {
     /// The rules of routes: those of one priority take turns, and in a full queue one that has less than its share of the
     /// places gets one of who has most.
     #[default]
@@ -306,7 +306,7 @@ pub struct AutoLimit {
 /// How a request is refused when there is too much to do.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct Overload {
+pub struct BackendOverload {
     /// The status code: 429 asks the client to slow down, 503 tells it that the service is at fault.
     #[schemars(extend("enum" = [429, 503]))]
     pub status: u16,
@@ -352,13 +352,13 @@ pub struct BackendConnections {
     pub max: Option<u32>,
 }
 
-impl Default for Queue {
+impl Default for BackendQueue {
     fn default() -> Self {
         Self {
             max_requests: None,
             timeout: Duration::from_secs(5),
             target: None,
-            fairness: Fairness::default(),
+            fairness: QueueFairness::default(),
             priority: QueuePriority::default(),
         }
     }
@@ -381,7 +381,7 @@ fn yes() -> bool {
     true
 }
 
-impl Default for Overload {
+impl Default for BackendOverload {
     fn default() -> Self {
         Self { status: 429, retry_after: Duration::from_secs(1) }
     }
@@ -418,12 +418,12 @@ impl BackendPolicySpec {
             max_in_flight_per_endpoint: None,
             auto_limit: AutoLimit::default(),
             heed_refusals: true,
-            queue: Queue::default(),
-            overload: Overload::default(),
+            queue: BackendQueue::default(),
+            overload: BackendOverload::default(),
             timeouts: BackendTimeouts::default(),
             connections: BackendConnections::default(),
             retry: BackendRetry::default(),
-            health: Health::default(),
+            health: BackendHealthPolicy::default(),
             slow_start: None,
             protocol: None,
             tls: BackendSecurity::default(),

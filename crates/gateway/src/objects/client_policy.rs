@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::duration::Duration;
-use super::scalar::Network;
+use super::scalar::CidrBlock;
 
 /// What clients of a Gateway may do.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -37,16 +37,16 @@ pub struct ClientPolicySpec {
     /// believed; from others they are replaced.
     #[serde(default)]
     #[schemars(length(max = 256))]
-    pub trusted_proxies: Vec<Network>,
+    pub trusted_proxies: Vec<CidrBlock>,
     /// Whether connections begin with a PROXY protocol header, version 1 or 2, which says the client's address. Who
     /// connects decides, never what was sent. Not for UDP.
     #[serde(default)]
-    pub proxy_protocol: ProxyProtocol,
+    pub proxy_protocol: ClientProxyProtocol,
 }
 
 /// Whether connections begin with a PROXY protocol header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum ProxyProtocol {
+pub enum ClientProxyProtocol {
     /// None does.
     #[default]
     Off,
@@ -153,7 +153,7 @@ pub struct ClientHttp3 {
     /// answered with 425.
     pub zero_rtt: bool,
     /// How fast answers are sent, going by what the path to the client shows.
-    pub congestion_control: CongestionControl,
+    pub congestion_control: ClientCongestionControl,
     /// The UDP port that clients are told, where it is not that of the listener: a Service in front may map ports.
     #[schemars(range(min = 1, max = 65_535))]
     pub advertised_port: Option<u16>,
@@ -161,7 +161,7 @@ pub struct ClientHttp3 {
 
 /// How fast a connection of QUIC sends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum CongestionControl {
+pub enum ClientCongestionControl {
     /// Slower whenever a packet is lost (RFC 9438).
     #[default]
     Cubic,
@@ -182,7 +182,7 @@ impl Default for ClientHttp3 {
             enabled: false,
             max_concurrent_streams: 128,
             zero_rtt: false,
-            congestion_control: CongestionControl::default(),
+            congestion_control: ClientCongestionControl::default(),
             advertised_port: None,
         }
     }
@@ -222,7 +222,7 @@ impl ClientPolicySpec {
             http2: ClientHttp2::default(),
             http3: ClientHttp3::default(),
             trusted_proxies: Vec::new(),
-            proxy_protocol: ProxyProtocol::Off,
+            proxy_protocol: ClientProxyProtocol::Off,
         }
     }
 }

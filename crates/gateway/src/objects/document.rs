@@ -6,7 +6,7 @@ use super::schema;
 
 /// One document of a stream.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Document<'a> {
+pub(super) struct YamlDocument<'a> {
     text: &'a str,
     /// Lines of the stream before it.
     lines_before: u64,
@@ -14,15 +14,15 @@ pub(super) struct Document<'a> {
 
 /// Splits a stream at its `---` lines, so that a document that cannot be read takes no other down: YAML forbids such a
 /// line inside of any. What stands before the first one counts only if it has content.
-pub(super) fn documents(text: &str) -> Vec<Document<'_>> {
+pub(super) fn documents(text: &str) -> Vec<YamlDocument<'_>> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut documents = Vec::new();
-    let mut current = Document { text: "", lines_before: 0 };
+    let mut current = YamlDocument { text: "", lines_before: 0 };
     let (mut start, mut end) = (0, 0);
     for (number, line) in (0..).zip(text.split_inclusive('\n')) {
         if is_marker(line) {
             documents.push(current);
-            current = Document { text: "", lines_before: number };
+            current = YamlDocument { text: "", lines_before: number };
             start = end;
         }
         end += line.len();
@@ -44,7 +44,7 @@ fn has_content(text: &str) -> bool {
     text.lines().any(|line| !line.trim().is_empty() && !line.trim_start().starts_with(['#', '%']))
 }
 
-impl Document<'_> {
+impl YamlDocument<'_> {
     /// The document's value without its nulls, or what is wrong and where in the stream.
     pub(super) fn value(&self) -> Result<Value, String> {
         // The budget's defaults bound depth, nodes and aliases; a snippet would be a message of many lines.

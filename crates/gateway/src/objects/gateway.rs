@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::gateway_tls::{GatewayTls, ListenerTls};
+use super::gateway_tls::{GatewayTls, ListenerTlsConfig};
 use super::listener_set::AllowedListeners;
 use super::namespace::LabelSelector;
-use super::scalar::{Hostname, Ignored, Unserved};
+use super::scalar::{Hostname, IgnoredField, UnsupportedField};
 
 /// Who serves the Gateways of this class.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
@@ -18,9 +18,9 @@ pub struct GatewayClassSpec {
     #[schemars(length(min = 1, max = 253))]
     pub controller_name: String,
     /// For people.
-    pub description: Option<Ignored>,
+    pub description: Option<IgnoredField>,
     /// Settings of the class.
-    pub parameters_ref: Option<Unserved>,
+    pub parameters_ref: Option<UnsupportedField>,
 }
 
 /// Where to accept.
@@ -32,37 +32,37 @@ pub struct GatewaySpec {
     pub gateway_class_name: String,
     /// What is accepted, and on which ports.
     #[schemars(length(min = 1, max = 64))]
-    pub listeners: Vec<Listener>,
+    pub listeners: Vec<ListenerSpec>,
     /// The addresses of all listeners; none: every address of the machine, IPv4 and IPv6.
     #[serde(default)]
     #[schemars(length(max = 16))]
     pub addresses: Vec<GatewayAddress>,
     /// Labels and settings of what a controller makes for the Gateway.
-    pub infrastructure: Option<Infrastructure>,
+    pub infrastructure: Option<GatewayInfrastructure>,
     /// Which ListenerSets may attach; none when not given.
     pub allowed_listeners: Option<AllowedListeners>,
     /// TLS of the whole Gateway.
     pub tls: Option<GatewayTls>,
     /// Which routes attach without naming the Gateway.
-    pub default_scope: Option<Unserved>,
+    pub default_scope: Option<UnsupportedField>,
 }
 
 /// Labels and settings of what a controller makes for a Gateway: of us, the Service in front of it, where there is one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct Infrastructure {
+pub struct GatewayInfrastructure {
     /// Labels of what is made.
     pub labels: BTreeMap<String, String>,
     /// Annotations of what is made.
     pub annotations: BTreeMap<String, String>,
     /// Settings of other implementations.
-    pub parameters_ref: Option<Unserved>,
+    pub parameters_ref: Option<UnsupportedField>,
 }
 
 /// One port and protocol, and the hosts that are meant.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Listener {
+pub struct ListenerSpec {
     /// Unique within the Gateway.
     #[schemars(extend("format" = "name"))]
     pub name: String,
@@ -75,7 +75,7 @@ pub struct Listener {
     #[schemars(length(min = 1, max = 255))]
     pub protocol: String,
     /// How connections are decrypted, where `protocol` is `HTTPS` or `TLS`.
-    pub tls: Option<ListenerTls>,
+    pub tls: Option<ListenerTlsConfig>,
     /// Who may attach.
     #[serde(default)]
     pub allowed_routes: AllowedRoutes,

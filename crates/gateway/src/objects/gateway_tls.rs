@@ -8,9 +8,9 @@ use serde::Deserialize;
 /// How the connections of a listener are decrypted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct ListenerTls {
+pub struct ListenerTlsConfig {
     /// Whether they are decrypted at all.
-    pub mode: TlsMode,
+    pub mode: TlsModeType,
     /// Secrets with a certificate and its key. Of several, clients get the first that suits them.
     #[schemars(length(max = 64))]
     pub certificate_refs: Vec<ObjectRef>,
@@ -20,7 +20,7 @@ pub struct ListenerTls {
 
 /// What becomes of TLS connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
-pub enum TlsMode {
+pub enum TlsModeType {
     /// They are decrypted.
     #[default]
     Terminate,

@@ -7,7 +7,7 @@ use super::http_filter::HttpFilter;
 use super::http_match::{HeaderMatch, ValueMatchType};
 use super::http_route::BackendRef;
 use super::route::ParentRef;
-use super::scalar::{Hostname, Unserved};
+use super::scalar::{Hostname, UnsupportedField};
 
 /// Which calls go to which Services.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
@@ -18,7 +18,7 @@ pub struct GrpcRouteSpec {
     #[schemars(length(max = 32))]
     pub parent_refs: Vec<ParentRef>,
     /// Attach to default Gateways.
-    pub use_default_gateways: Option<Unserved>,
+    pub use_default_gateways: Option<UnsupportedField>,
     /// Only calls to these hosts; none: every host of the listener.
     #[serde(default)]
     #[schemars(length(max = 16))]
@@ -49,7 +49,7 @@ pub struct GrpcRouteRule {
     #[schemars(length(max = 16))]
     pub backend_refs: Vec<BackendRef>,
     /// Whether a client stays with its endpoint; BackendPolicy's `affinity` says that here.
-    pub session_persistence: Option<Unserved>,
+    pub session_persistence: Option<UnsupportedField>,
 }
 
 /// What a call must have, all of it.

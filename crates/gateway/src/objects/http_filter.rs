@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::route::ServiceRef;
-use super::scalar::{CorsOrigin, FieldName, Unserved};
+use super::scalar::{CorsOrigin, FieldName, UnsupportedField};
 
 /// One change; the field that its type names says which.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
@@ -26,9 +26,9 @@ pub struct HttpFilter {
     /// Which requests of browsers from elsewhere are allowed.
     pub cors: Option<CorsFilter>,
     /// Something of another API.
-    pub extension_ref: Option<Unserved>,
+    pub extension_ref: Option<UnsupportedField>,
     /// Somebody who is asked for leave.
-    pub external_auth: Option<Unserved>,
+    pub external_auth: Option<UnsupportedField>,
 }
 
 /// What a filter does.

@@ -19,7 +19,7 @@ pub struct HttpRouteMatch {
     #[schemars(length(max = 16))]
     pub query_params: Vec<QueryParamMatch>,
     /// This method.
-    pub method: Option<Method>,
+    pub method: Option<HttpMethod>,
 }
 
 /// A path.
@@ -89,7 +89,7 @@ pub enum ValueMatchType {
 /// A method of HTTP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "UPPERCASE")]
-pub enum Method {
+pub enum HttpMethod {
     /// GET
     Get,
     /// HEAD
@@ -110,7 +110,7 @@ pub enum Method {
     Patch,
 }
 
-impl Method {
+impl HttpMethod {
     /// As it stands in a request.
     pub const fn text(self) -> &'static str {
         match self {

@@ -7,7 +7,7 @@ use super::duration::Duration;
 use super::http_filter::HttpFilter;
 use super::http_match::HttpRouteMatch;
 use super::route::{ParentRef, ServiceRef, one};
-use super::scalar::{Hostname, Unserved};
+use super::scalar::{Hostname, UnsupportedField};
 
 /// Which requests go to which Services.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
@@ -18,7 +18,7 @@ pub struct HttpRouteSpec {
     #[schemars(length(max = 32))]
     pub parent_refs: Vec<ParentRef>,
     /// Attach to default Gateways.
-    pub use_default_gateways: Option<Unserved>,
+    pub use_default_gateways: Option<UnsupportedField>,
     /// Only requests for these hosts; none: every host of the listener.
     #[serde(default)]
     #[schemars(length(max = 16))]
@@ -53,7 +53,7 @@ pub struct HttpRouteRule {
     /// When a request is tried again.
     pub retry: Option<HttpRouteRetry>,
     /// Whether a client stays with its endpoint; BackendPolicy's `affinity` says that here.
-    pub session_persistence: Option<Unserved>,
+    pub session_persistence: Option<UnsupportedField>,
 }
 
 /// How long a request may take; 0s is without limit.

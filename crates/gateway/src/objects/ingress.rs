@@ -4,7 +4,7 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::scalar::{Hostname, Unserved};
+use super::scalar::{Hostname, UnsupportedField};
 
 /// Who serves the Ingresses of this class.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
@@ -14,7 +14,7 @@ pub struct IngressClassSpec {
     #[schemars(length(min = 1, max = 250))]
     pub controller: String,
     /// Settings of the class.
-    pub parameters: Option<Unserved>,
+    pub parameters: Option<UnsupportedField>,
 }
 
 /// Which requests go to which Services.
@@ -93,7 +93,7 @@ pub struct IngressBackend {
     /// A port of a Service.
     pub service: Option<IngressService>,
     /// Something else, of another API.
-    pub resource: Option<Unserved>,
+    pub resource: Option<UnsupportedField>,
 }
 
 /// A port of a Service.

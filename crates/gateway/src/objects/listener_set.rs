@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::gateway::{AllowedNamespaces, Listener};
+use super::gateway::{AllowedNamespaces, ListenerSpec};
 
 /// Listeners, and the Gateway that they are added to.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
@@ -13,7 +13,7 @@ pub struct ListenerSetSpec {
     pub parent_ref: ParentGatewayRef,
     /// What is accepted, and on which ports of the Gateway's addresses.
     #[schemars(length(min = 1, max = 64))]
-    pub listeners: Vec<Listener>,
+    pub listeners: Vec<ListenerSpec>,
 }
 
 /// A Gateway, by its name.

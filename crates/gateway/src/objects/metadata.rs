@@ -7,15 +7,15 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::problem::{Origin, Problem, label};
+use crate::problem::{ObjectOrigin, ObjectProblem, label};
 
 /// An object: what was asked for, by which name, and where that is written.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Resource<S> {
+pub struct TypedObject<S> {
     /// Where it is written.
-    pub origin: Origin,
+    pub origin: ObjectOrigin,
     /// What it is called.
-    pub metadata: Metadata,
+    pub metadata: ObjectMeta,
     /// What it asks for.
     pub spec: S,
 }
@@ -23,7 +23,7 @@ pub struct Resource<S> {
 /// The metadata that mean something to us; all other is accepted and left out.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Metadata {
+pub struct ObjectMeta {
     /// Unique among the objects of its kind and namespace.
     #[schemars(extend("format" = "name"))]
     pub name: String,
@@ -49,7 +49,7 @@ pub struct Metadata {
     pub in_cluster: bool,
 }
 
-impl Metadata {
+impl ObjectMeta {
     /// A name and a namespace; all else is left to its default.
     pub fn named(namespace: &str, name: &str) -> Self {
         Self {
@@ -72,43 +72,43 @@ impl Metadata {
 
 /// An object that several keep: cheap to clone, and to compare with itself.
 #[derive(Debug)]
-pub struct Shared<S>(Arc<Resource<S>>);
+pub struct SharedObject<S>(Arc<TypedObject<S>>);
 
-impl<S> Clone for Shared<S> {
+impl<S> Clone for SharedObject<S> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 }
 
-impl<S> Deref for Shared<S> {
-    type Target = Resource<S>;
+impl<S> Deref for SharedObject<S> {
+    type Target = TypedObject<S>;
 
-    fn deref(&self) -> &Resource<S> {
+    fn deref(&self) -> &TypedObject<S> {
         &self.0
     }
 }
 
-impl<S: PartialEq> PartialEq for Shared<S> {
+impl<S: PartialEq> PartialEq for SharedObject<S> {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
     }
 }
 
-impl<S> From<Resource<S>> for Shared<S> {
-    fn from(object: Resource<S>) -> Self {
+impl<S> From<TypedObject<S>> for SharedObject<S> {
+    fn from(object: TypedObject<S>) -> Self {
         Self(Arc::new(object))
     }
 }
 
-impl<S> Resource<S> {
+impl<S> TypedObject<S> {
     /// Something wrong with this object.
     pub fn problem(
         &self,
         kind: &str,
         field: impl Into<String>,
         message: impl Into<String>,
-    ) -> Problem {
-        Problem {
+    ) -> ObjectProblem {
+        ObjectProblem {
             origin: self.origin.clone(),
             object: label(kind, &self.metadata.namespace, &self.metadata.name),
             field: field.into(),

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::metadata::Metadata;
-use super::scalar::Ignored;
+use super::metadata::ObjectMeta;
+use super::scalar::IgnoredField;
 
 /// The label that every Namespace has: its name.
 pub const NAMESPACE_NAME_LABEL: &str = "kubernetes.io/metadata.name";
@@ -16,7 +16,7 @@ pub const NAMESPACE_NAME_LABEL: &str = "kubernetes.io/metadata.name";
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct NamespaceSpec {
     /// For the API server.
-    pub finalizers: Option<Ignored>,
+    pub finalizers: Option<IgnoredField>,
 }
 
 /// Which labels an object must have: all that is said here.
@@ -88,7 +88,7 @@ impl LabelExpression {
 }
 
 /// The labels of a Namespace, which has its name among them, whatever is written.
-pub fn namespace_labels(name: &str, metadata: Option<&Metadata>) -> BTreeMap<String, String> {
+pub fn namespace_labels(name: &str, metadata: Option<&ObjectMeta>) -> BTreeMap<String, String> {
     let mut labels = metadata.map(|it| it.labels.clone()).unwrap_or_default();
     labels.insert(NAMESPACE_NAME_LABEL.to_owned(), name.to_owned());
     labels

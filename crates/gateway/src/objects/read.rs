@@ -8,12 +8,13 @@ use serde_json::{Map, Value, json};
 use super::document::documents;
 use super::schema::{self, schema};
 use super::{
-    BackendPolicySpec, BackendTlsPolicySpec, ClientPolicySpec, ConfigMapSpec, EndpointSliceSpec,
-    GatewayClassSpec, GatewaySpec, GrpcRouteSpec, HttpRouteSpec, IngressClassSpec, IngressSpec,
-    ListenerSetSpec, Metadata, NamespaceSpec, Object, ReferenceGrantSpec, RefusedSpec, Remains,
-    Resource, SecretSpec, ServiceSpec, Shared, StreamRouteSpec, TlsRouteSpec,
+    ApiObject, BackendPolicySpec, BackendTlsPolicySpec, ClientPolicySpec, ConfigMapSpec,
+    EndpointSliceSpec, GatewayClassSpec, GatewaySpec, GrpcRouteSpec, HttpRouteSpec,
+    IngressClassSpec, IngressSpec, InvalidObject, ListenerSetSpec, NamespaceSpec, ObjectMeta,
+    PartialPolicy, ReferenceGrantSpec, SecretSpec, ServiceSpec, SharedObject, StreamRouteSpec,
+    TlsRouteSpec, TypedObject,
 };
-use crate::problem::{self, Origin, Problem};
+use crate::problem::{self, ObjectOrigin, ObjectProblem};
 
 /// Kinds that a cluster's dump naturally holds and that mean nothing to us.
 const IGNORED_KINDS: [&str; 32] = [
@@ -69,11 +70,11 @@ const NARROWING: [&str; 9] = [
 ///
 /// `file` is what the stream is called in problems. An empty document is skipped, a `List` is unfolded, and kinds that
 /// a cluster's dump holds without asking us for anything (Deployment, Pod, …) are left out.
-pub fn parse(text: &str, file: &str) -> (Vec<Object>, Vec<Problem>) {
+pub fn parse(text: &str, file: &str) -> (Vec<ApiObject>, Vec<ObjectProblem>) {
     let file = Arc::from(file);
-    let mut reader = Reader::of(Source::File);
+    let mut reader = ObjectReader::of(ObjectSource::File);
     for (index, document) in documents(text).iter().enumerate() {
-        let origin = Origin { file: Arc::clone(&file), document: index + 1 };
+        let origin = ObjectOrigin { file: Arc::clone(&file), document: index + 1 };
         match document.value() {
             Ok(value) => reader.read_value(&origin, value),
             Err(message) => reader.report(&origin, "", "", message),
@@ -91,16 +92,16 @@ pub fn parse(text: &str, file: &str) -> (Vec<Object>, Vec<Problem>) {
 /// In place of an object that is refused there is an [`Object::Refused`], whose status says why. What it means to others
 /// is that it is there: connections that an unreadable BackendTLSPolicy is for fail, and of our own policies all parts
 /// apply that can be read.
-pub fn read(mut value: Value, origin: Origin) -> (Vec<Object>, Vec<Problem>) {
-    drop_ballast(&mut value);
+pub fn read(mut value: Value, origin: ObjectOrigin) -> (Vec<ApiObject>, Vec<ObjectProblem>) {
+    drop_managed_fields(&mut value);
     schema::drop_nulls(&mut value);
-    let mut reader = Reader::of(Source::Cluster);
+    let mut reader = ObjectReader::of(ObjectSource::Cluster);
     reader.read_value(&origin, value);
     (reader.objects, reader.problems)
 }
 
 /// What takes a large part of many an object and says nothing.
-fn drop_ballast(value: &mut Value) {
+fn drop_managed_fields(value: &mut Value) {
     let Some(Value::Object(metadata)) = value.get_mut("metadata") else { return };
     metadata.remove("managedFields");
     if let Some(Value::Object(annotations)) = metadata.get_mut("annotations") {
@@ -110,7 +111,7 @@ fn drop_ballast(value: &mut Value) {
 
 /// Who hands objects to us.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Source {
+enum ObjectSource {
     /// An author, to whom an unknown field is an error.
     File,
     /// An API server, which has let the object pass.
@@ -118,17 +119,17 @@ enum Source {
 }
 
 /// A kind that we understand.
-struct Kind {
+struct ObjectKind {
     name: &'static str,
     /// What `apiVersion` may be; all are of one group.
     versions: &'static [&'static str],
     /// Of its spec; made when it is first needed.
     schema: LazyLock<Value>,
-    read: fn(&mut Reader, &mut Raw<'_>) -> Option<Object>,
+    read: fn(&mut ObjectReader, &mut RawObject<'_>) -> Option<ApiObject>,
 }
 
 /// Of the metadata of every kind.
-static METADATA: LazyLock<Value> = LazyLock::new(schema::<Metadata>);
+static METADATA: LazyLock<Value> = LazyLock::new(schema::<ObjectMeta>);
 
 const GATEWAY_API: &[&str] = &["gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1beta1"];
 /// Kinds that have grown up later have left these behind; what is written in them means the same.
@@ -139,124 +140,124 @@ const GATEWAY_API_LATER: &[&str] = &[
 ];
 const SHEAVE: &[&str] = &["sheave.dev/v1alpha1"];
 
-static KINDS: [Kind; 19] = [
-    Kind {
+static KINDS: [ObjectKind; 19] = [
+    ObjectKind {
         name: "Namespace",
         versions: &["v1"],
         schema: LazyLock::new(schema::<NamespaceSpec>),
-        read: |reader, raw| reader.read_spec(raw).map(Object::Namespace),
+        read: |reader, raw| reader.read_spec(raw).map(ApiObject::Namespace),
     },
-    Kind {
+    ObjectKind {
         name: "GatewayClass",
         versions: GATEWAY_API,
         schema: LazyLock::new(schema::<GatewayClassSpec>),
-        read: |reader, raw| reader.read_spec(raw).map(Object::GatewayClass),
+        read: |reader, raw| reader.read_spec(raw).map(ApiObject::GatewayClass),
     },
-    Kind {
+    ObjectKind {
         name: "Gateway",
         versions: GATEWAY_API,
         schema: LazyLock::new(schema::<GatewaySpec>),
-        read: |reader, raw| reader.read_spec(raw).map(Object::Gateway),
+        read: |reader, raw| reader.read_spec(raw).map(ApiObject::Gateway),
     },
-    Kind {
+    ObjectKind {
         name: "ListenerSet",
         versions: &["gateway.networking.k8s.io/v1"],
         schema: LazyLock::new(schema::<ListenerSetSpec>),
-        read: |reader, raw| reader.read_spec(raw).map(Object::ListenerSet),
+        read: |reader, raw| reader.read_spec(raw).map(ApiObject::ListenerSet),
     },
-    Kind {
+    ObjectKind {
         name: "HTTPRoute",
         versions: GATEWAY_API,
         schema: LazyLock::new(schema::<HttpRouteSpec>),
-        read: |reader, raw| reader.read_spec(raw).map(Object::HttpRoute),
+        read: |reader, raw| reader.read_spec(raw).map(ApiObject::HttpRoute),
     },
-    Kind {
+    ObjectKind {
         name: "GRPCRoute",
         versions: GATEWAY_API_LATER,
         schema: LazyLock::new(schema::<GrpcRouteSpec>),
-        read: |reader, raw| reader.read_spec(raw).map(Object::GrpcRoute),
+        read: |reader, raw| reader.read_spec(raw).map(ApiObject::GrpcRoute),
     },
-    Kind {
+    ObjectKind {
         name: "TLSRoute",
         versions: GATEWAY_API_LATER,
         schema: LazyLock::new(schema::<TlsRouteSpec>),
-        read: |reader, raw| reader.read_spec(raw).map(Object::TlsRoute),
+        read: |reader, raw| reader.read_spec(raw).map(ApiObject::TlsRoute),
     },
-    Kind {
+    ObjectKind {
         name: "TCPRoute",
         versions: GATEWAY_API_LATER,
         schema: LazyLock::new(schema::<StreamRouteSpec>),
-        read: |reader, raw| reader.read_spec(raw).map(Object::TcpRoute),
+        read: |reader, raw| reader.read_spec(raw).map(ApiObject::TcpRoute),
     },
-    Kind {
+    ObjectKind {
         name: "UDPRoute",
         versions: GATEWAY_API_LATER,
         schema: LazyLock::new(schema::<StreamRouteSpec>),
-        read: |reader, raw| reader.read_spec(raw).map(Object::UdpRoute),
+        read: |reader, raw| reader.read_spec(raw).map(ApiObject::UdpRoute),
     },
-    Kind {
+    ObjectKind {
         name: "IngressClass",
         versions: &["networking.k8s.io/v1"],
         schema: LazyLock::new(schema::<IngressClassSpec>),
-        read: |reader, raw| reader.read_spec(raw).map(Object::IngressClass),
+        read: |reader, raw| reader.read_spec(raw).map(ApiObject::IngressClass),
     },
-    Kind {
+    ObjectKind {
         name: "Ingress",
         versions: &["networking.k8s.io/v1"],
         schema: LazyLock::new(schema::<IngressSpec>),
-        read: |reader, raw| reader.read_spec(raw).map(Object::Ingress),
+        read: |reader, raw| reader.read_spec(raw).map(ApiObject::Ingress),
     },
-    Kind {
+    ObjectKind {
         name: "ReferenceGrant",
         versions: GATEWAY_API,
         schema: LazyLock::new(schema::<ReferenceGrantSpec>),
-        read: |reader, raw| reader.read_spec(raw).map(Object::ReferenceGrant),
+        read: |reader, raw| reader.read_spec(raw).map(ApiObject::ReferenceGrant),
     },
-    Kind {
+    ObjectKind {
         name: "Service",
         versions: &["v1"],
         schema: LazyLock::new(schema::<ServiceSpec>),
-        read: |reader, raw| reader.read_spec(raw).map(Object::Service),
+        read: |reader, raw| reader.read_spec(raw).map(ApiObject::Service),
     },
-    Kind {
+    ObjectKind {
         name: "EndpointSlice",
         versions: &["discovery.k8s.io/v1"],
         schema: LazyLock::new(schema::<EndpointSliceSpec>),
-        read: |reader, raw| reader.read_flat(raw).map(Object::EndpointSlice),
+        read: |reader, raw| reader.read_flat(raw).map(ApiObject::EndpointSlice),
     },
-    Kind {
+    ObjectKind {
         name: "Secret",
         versions: &["v1"],
         schema: LazyLock::new(schema::<SecretSpec>),
-        read: |reader, raw| reader.read_flat(raw).map(Object::Secret),
+        read: |reader, raw| reader.read_flat(raw).map(ApiObject::Secret),
     },
-    Kind {
+    ObjectKind {
         name: "ConfigMap",
         versions: &["v1"],
         schema: LazyLock::new(schema::<ConfigMapSpec>),
-        read: |reader, raw| reader.read_flat(raw).map(Object::ConfigMap),
+        read: |reader, raw| reader.read_flat(raw).map(ApiObject::ConfigMap),
     },
-    Kind {
+    ObjectKind {
         name: "BackendTLSPolicy",
         versions: GATEWAY_API_LATER,
         schema: LazyLock::new(schema::<BackendTlsPolicySpec>),
-        read: |reader, raw| reader.read_spec(raw).map(Object::BackendTlsPolicy),
+        read: |reader, raw| reader.read_spec(raw).map(ApiObject::BackendTlsPolicy),
     },
-    Kind {
+    ObjectKind {
         name: "BackendPolicy",
         versions: SHEAVE,
         schema: LazyLock::new(schema::<BackendPolicySpec>),
-        read: |reader, raw| reader.read_spec(raw).map(Object::BackendPolicy),
+        read: |reader, raw| reader.read_spec(raw).map(ApiObject::BackendPolicy),
     },
-    Kind {
+    ObjectKind {
         name: "ClientPolicy",
         versions: SHEAVE,
         schema: LazyLock::new(schema::<ClientPolicySpec>),
-        read: |reader, raw| reader.read_spec(raw).map(Object::ClientPolicy),
+        read: |reader, raw| reader.read_spec(raw).map(ApiObject::ClientPolicy),
     },
 ];
 
-impl Kind {
+impl ObjectKind {
     /// The kind of a name and of any version of its group.
     fn find(name: &str, version: &str) -> Option<&'static Self> {
         KINDS.iter().find(|kind| kind.name == name && group(kind.versions[0]) == group(version))
@@ -278,11 +279,11 @@ fn group(version: &str) -> &str {
 }
 
 /// An object whose content is not known yet.
-struct Raw<'a> {
-    origin: &'a Origin,
+struct RawObject<'a> {
+    origin: &'a ObjectOrigin,
     /// `Kind namespace/name`, as far as they are known.
     label: String,
-    kind: &'static Kind,
+    kind: &'static ObjectKind,
     metadata: Value,
     /// What it asks for, once that is known from the other fields.
     spec: Value,
@@ -291,20 +292,26 @@ struct Raw<'a> {
 }
 
 /// Collects what documents hold.
-struct Reader {
-    source: Source,
-    objects: Vec<Object>,
-    problems: Vec<Problem>,
+struct ObjectReader {
+    source: ObjectSource,
+    objects: Vec<ApiObject>,
+    problems: Vec<ObjectProblem>,
 }
 
-impl Reader {
-    const fn of(source: Source) -> Self {
+impl ObjectReader {
+    const fn of(source: ObjectSource) -> Self {
         Self { source, objects: Vec::new(), problems: Vec::new() }
     }
 
-    fn report(&mut self, origin: &Origin, object: &str, field: &str, message: impl Into<String>) {
+    fn report(
+        &mut self,
+        origin: &ObjectOrigin,
+        object: &str,
+        field: &str,
+        message: impl Into<String>,
+    ) {
         let (object, field) = (object.to_owned(), field.to_owned());
-        self.problems.push(Problem {
+        self.problems.push(ObjectProblem {
             origin: origin.clone(),
             object,
             field,
@@ -312,7 +319,7 @@ impl Reader {
         });
     }
 
-    fn read_value(&mut self, origin: &Origin, value: Value) {
+    fn read_value(&mut self, origin: &ObjectOrigin, value: Value) {
         let mut fields = match value {
             Value::Null => return,
             Value::Object(fields) => fields,
@@ -334,7 +341,7 @@ impl Reader {
         if (version.as_str(), kind.as_str()) == ("v1", "List") {
             return self.read_list(origin, fields);
         }
-        let Some(known) = Kind::find(&kind, &version) else {
+        let Some(known) = ObjectKind::find(&kind, &version) else {
             return self.refuse(origin, &label, &kind, &version);
         };
         if !known.versions.contains(&version.as_str()) {
@@ -343,33 +350,39 @@ impl Reader {
         }
         let before = self.problems.len();
         // Whole, for what we do not know of it is taken out as it is read.
-        let is_kept = self.source == Source::Cluster && known.is_ours();
+        let is_kept = self.source == ObjectSource::Cluster && known.is_ours();
         let policy = is_kept.then(|| fields.get("spec").cloned()).flatten();
         let metadata = fields.remove("metadata").unwrap_or_else(|| json!({}));
-        let mut raw = Raw { origin, label, kind: known, metadata, spec: Value::Null, fields };
-        let object = (known.read)(self, &mut raw).or_else(|| self.refused(raw, policy, before));
+        let mut raw = RawObject { origin, label, kind: known, metadata, spec: Value::Null, fields };
+        let object =
+            (known.read)(self, &mut raw).or_else(|| self.invalid_object(raw, policy, before));
         self.objects.extend(object);
     }
 
     /// What stands in for an object of a cluster that cannot be read, for the first of the problems since `before`; all of
     /// its spec, if it is a policy of ours.
-    fn refused(&self, raw: Raw<'_>, policy: Option<Value>, before: usize) -> Option<Object> {
-        if self.source == Source::File {
+    fn invalid_object(
+        &self,
+        raw: RawObject<'_>,
+        policy: Option<Value>,
+        before: usize,
+    ) -> Option<ApiObject> {
+        if self.source == ObjectSource::File {
             return None;
         }
         let metadata = serde_json::from_value(raw.metadata).ok()?;
-        let metadata = Metadata { in_cluster: true, ..metadata };
-        let Problem { field, message, .. } = self.problems.get(before)?;
+        let metadata = ObjectMeta { in_cluster: true, ..metadata };
+        let ObjectProblem { field, message, .. } = self.problems.get(before)?;
         let kind = raw.kind;
-        let spec = RefusedSpec::of(kind.name, &raw.spec, format!("{field}: {message}"));
+        let spec = InvalidObject::of(kind.name, &raw.spec, format!("{field}: {message}"));
         let narrows = |field: &str| narrows(kind, field);
-        let remains = policy.and_then(|it| Remains::of(kind.name, it, &kind.schema, narrows));
-        let spec = RefusedSpec { remains, ..spec };
+        let remains = policy.and_then(|it| PartialPolicy::of(kind.name, it, &kind.schema, narrows));
+        let spec = InvalidObject { partial_policy: remains, ..spec };
         let origin = raw.origin.clone();
-        Some(Object::Refused(Resource { origin, metadata, spec }.into()))
+        Some(ApiObject::Invalid(TypedObject { origin, metadata, spec }.into()))
     }
 
-    fn read_list(&mut self, origin: &Origin, mut fields: Map<String, Value>) {
+    fn read_list(&mut self, origin: &ObjectOrigin, mut fields: Map<String, Value>) {
         let Some(Value::Array(items)) = fields.remove("items") else {
             return self.report(origin, "List", "items", "must be a list of objects");
         };
@@ -379,28 +392,34 @@ impl Reader {
     }
 
     /// A kind that we do not understand.
-    fn refuse(&mut self, origin: &Origin, label: &str, kind: &str, version: &str) {
+    fn refuse(&mut self, origin: &ObjectOrigin, label: &str, kind: &str, version: &str) {
         if !IGNORED_KINDS.contains(&kind) {
             self.report(origin, label, "kind", format!("unknown kind {kind} of {version}"));
         }
     }
 
     /// An object as most are: `metadata` and `spec`, and a status that is not ours to read.
-    fn read_spec<S: DeserializeOwned>(&mut self, raw: &mut Raw<'_>) -> Option<Shared<S>> {
+    fn read_spec<S: DeserializeOwned>(
+        &mut self,
+        raw: &mut RawObject<'_>,
+    ) -> Option<SharedObject<S>> {
         raw.spec = raw.fields.remove("spec").unwrap_or_else(|| json!({}));
         let unknown = |name: &&String| !["apiVersion", "kind", "status"].contains(&name.as_str());
         let unknown: Vec<_> = raw.fields.keys().filter(unknown).cloned().collect();
-        let told = if self.is_silent(raw) { &[] } else { &unknown[..] };
+        let told = if self.ignores_unknown_fields(raw) { &[] } else { &unknown[..] };
         for name in told {
             let message = "unknown field, known here: metadata, spec, status";
             self.report(raw.origin, &raw.label, name, message);
         }
         let resource = self.read_parts(raw, "spec");
-        resource.filter(|_| unknown.is_empty() || self.source == Source::Cluster)
+        resource.filter(|_| unknown.is_empty() || self.source == ObjectSource::Cluster)
     }
 
     /// An object without a `spec`, whose fields stand beside its metadata.
-    fn read_flat<S: DeserializeOwned>(&mut self, raw: &mut Raw<'_>) -> Option<Shared<S>> {
+    fn read_flat<S: DeserializeOwned>(
+        &mut self,
+        raw: &mut RawObject<'_>,
+    ) -> Option<SharedObject<S>> {
         let mut fields = std::mem::take(&mut raw.fields);
         fields.retain(|name, _| !["apiVersion", "kind"].contains(&name.as_str()));
         raw.spec = Value::Object(fields);
@@ -409,33 +428,33 @@ impl Reader {
 
     fn read_parts<S: DeserializeOwned>(
         &mut self,
-        raw: &mut Raw<'_>,
+        raw: &mut RawObject<'_>,
         field: &str,
-    ) -> Option<Shared<S>> {
+    ) -> Option<SharedObject<S>> {
         // They are put back: if nothing comes of the object, it is asked whom it concerns.
         let (mut metadata, mut spec) = (raw.metadata.take(), raw.spec.take());
-        let named = self.read_part::<Metadata>(raw, &METADATA, "metadata", &mut metadata);
+        let named = self.read_part::<ObjectMeta>(raw, &METADATA, "metadata", &mut metadata);
         let asked = self.read_part::<S>(raw, &raw.kind.schema, field, &mut spec);
         (raw.metadata, raw.spec) = (metadata, spec);
-        let metadata = Metadata { in_cluster: self.source == Source::Cluster, ..named? };
-        Some(Resource { origin: raw.origin.clone(), metadata, spec: asked? }.into())
+        let metadata = ObjectMeta { in_cluster: self.source == ObjectSource::Cluster, ..named? };
+        Some(TypedObject { origin: raw.origin.clone(), metadata, spec: asked? }.into())
     }
 
     /// A part of an object, if it is without fault; all faults are reported.
     fn read_part<T: DeserializeOwned>(
         &mut self,
-        raw: &Raw<'_>,
+        raw: &RawObject<'_>,
         allowed: &Value,
         field: &str,
         value: &mut Value,
     ) -> Option<T> {
         let unknown = match self.source {
-            Source::File => Vec::new(),
-            Source::Cluster => schema::prune(value, allowed, field),
+            ObjectSource::File => Vec::new(),
+            ObjectSource::Cluster => schema::prune(value, allowed, field),
         };
         let mut faults = schema::faults(value, allowed, field);
-        faults.retain(|fault| self.source == Source::File || !fault.is_name);
-        let told = if self.is_silent(raw) { &[] } else { &unknown[..] };
+        faults.retain(|fault| self.source == ObjectSource::File || !fault.is_name);
+        let told = if self.ignores_unknown_fields(raw) { &[] } else { &unknown[..] };
         for fault in told.iter().chain(&faults) {
             self.report(raw.origin, &raw.label, &fault.field, &fault.message);
         }
@@ -452,13 +471,13 @@ impl Reader {
     }
 
     /// Whether what we do not know of an object is not worth a word.
-    fn is_silent(&self, raw: &Raw<'_>) -> bool {
-        self.source == Source::Cluster && raw.kind.is_of_kubernetes()
+    fn ignores_unknown_fields(&self, raw: &RawObject<'_>) -> bool {
+        self.source == ObjectSource::Cluster && raw.kind.is_of_kubernetes()
     }
 }
 
 /// Whether a field that we do not know may narrow what an object of this kind asks for.
-fn narrows(kind: &Kind, field: &str) -> bool {
+fn narrows(kind: &ObjectKind, field: &str) -> bool {
     let mut parts = field.split('.').map(|part| part.split('[').next().unwrap_or(part));
     !kind.is_of_kubernetes() && parts.any(|part| NARROWING.contains(&part))
 }
@@ -475,9 +494,9 @@ fn label(fields: &Map<String, Value>) -> String {
 mod tests {
     use super::*;
 
-    fn held(text: &str) -> (Vec<Object>, Vec<String>) {
+    fn held(text: &str) -> (Vec<ApiObject>, Vec<String>) {
         let value = serde_saphyr::from_str(text).unwrap();
-        let origin = Origin { file: Arc::from("cluster"), document: 0 };
+        let origin = ObjectOrigin { file: Arc::from("cluster"), document: 0 };
         let (objects, problems) = read(value, origin);
         (objects, problems.iter().map(ToString::to_string).collect())
     }
@@ -519,7 +538,7 @@ status: {parents: []}
     fn unknown_match_field_rejects_the_object() {
         let (objects, problems) = held(&ROUTE.replace("[{path:", "[{body: {size: 7}, path:"));
         assert_eq!(problems.len(), 1, "{problems:?}");
-        let [Object::Refused(refused)] = &objects[..] else { panic!("{objects:?}") };
+        let [ApiObject::Invalid(refused)] = &objects[..] else { panic!("{objects:?}") };
         assert_eq!((refused.spec.kind, &*refused.spec.parents[0].name), ("HTTPRoute", "edge"));
         let message = "spec.rules[0].matches[0].body: unknown field";
         assert!(refused.spec.message.starts_with(message), "{}", refused.spec.message);

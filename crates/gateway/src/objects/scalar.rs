@@ -14,7 +14,7 @@ use crate::matching::HostPattern;
 
 /// A CIDR block, or an address that stands for the block of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Network(pub IpNet);
+pub struct CidrBlock(pub IpNet);
 
 /// A hostname of Gateway API: a host, or all hosts below one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub struct CorsOrigin(pub String);
 
 /// A field that Gateway API knows and that we do not serve yet: that it is there is reported, whatever it holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unserved;
+pub struct UnsupportedField;
 
 /// A port of pods: its number, unless it is a name, which is looked up by others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub struct TargetPort(pub Option<u16>);
 
 /// A field that means nothing to us and that may hold anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ignored;
+pub struct IgnoredField;
 
 /// What is wrong with a text that has a format; `None`: nothing, or the format is not one of ours.
 pub(super) fn fault(format: &str, text: &str) -> Option<String> {
@@ -139,20 +139,20 @@ fn parse_network(text: &str) -> Option<IpNet> {
     text.parse().ok().or_else(address)
 }
 
-impl<'de> Deserialize<'de> for Network {
+impl<'de> Deserialize<'de> for CidrBlock {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = Cow::<str>::deserialize(deserializer)?;
         parse_network(&text).map(Self).ok_or_else(|| D::Error::custom("not a network"))
     }
 }
 
-impl Serialize for Network {
+impl Serialize for CidrBlock {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&self.0)
     }
 }
 
-impl JsonSchema for Network {
+impl JsonSchema for CidrBlock {
     fn schema_name() -> Cow<'static, str> {
         "Network".into()
     }
@@ -179,13 +179,13 @@ impl JsonSchema for Hostname {
     }
 }
 
-impl<'de> Deserialize<'de> for Unserved {
+impl<'de> Deserialize<'de> for UnsupportedField {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         IgnoredAny::deserialize(deserializer).map(|IgnoredAny| Self)
     }
 }
 
-impl JsonSchema for Unserved {
+impl JsonSchema for UnsupportedField {
     fn schema_name() -> Cow<'static, str> {
         "Unserved".into()
     }
@@ -212,13 +212,13 @@ impl JsonSchema for TargetPort {
     }
 }
 
-impl<'de> Deserialize<'de> for Ignored {
+impl<'de> Deserialize<'de> for IgnoredField {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         IgnoredAny::deserialize(deserializer).map(|IgnoredAny| Self)
     }
 }
 
-impl JsonSchema for Ignored {
+impl JsonSchema for IgnoredField {
     fn schema_name() -> Cow<'static, str> {
         "Ignored".into()
     }

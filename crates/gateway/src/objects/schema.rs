@@ -23,7 +23,7 @@ pub fn schema<S: JsonSchema>() -> Value {
 
 /// Something that a schema does not allow.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Fault {
+pub(super) struct SchemaViolation {
     /// Where, as in `spec.rules[0].name`.
     pub(super) field: String,
     /// What is wrong.
@@ -33,23 +33,28 @@ pub(super) struct Fault {
 }
 
 /// Everything in `value` that `schema` does not allow. `field` is where the value stands.
-pub(super) fn faults(value: &Value, schema: &Value, field: &str) -> Vec<Fault> {
+pub(super) fn faults(value: &Value, schema: &Value, field: &str) -> Vec<SchemaViolation> {
     let mut faults = Vec::new();
-    check(value, schema, Path::Root(field), &mut faults);
+    check(value, schema, FieldPath::Root(field), &mut faults);
     faults
 }
 
 /// Takes out of `value` every field that `schema` does not know, and tells which those were.
-pub(super) fn prune(value: &mut Value, schema: &Value, field: &str) -> Vec<Fault> {
+pub(super) fn prune(value: &mut Value, schema: &Value, field: &str) -> Vec<SchemaViolation> {
     let mut faults = Vec::new();
-    prune_at(value, schema, Path::Root(field), &mut faults);
+    prune_at(value, schema, FieldPath::Root(field), &mut faults);
     faults
 }
 
-fn prune_at(value: &mut Value, schema: &Value, path: Path<'_>, faults: &mut Vec<Fault>) {
+fn prune_at(
+    value: &mut Value,
+    schema: &Value,
+    path: FieldPath<'_>,
+    faults: &mut Vec<SchemaViolation>,
+) {
     match value {
         Value::Object(fields) => fields.retain(|name, field| {
-            let at = Path::Field(&path, name);
+            let at = FieldPath::Field(&path, name);
             match schema["properties"].get(name) {
                 Some(known) => prune_at(field, known, at, faults),
                 None if is_closed(schema) => {
@@ -62,7 +67,7 @@ fn prune_at(value: &mut Value, schema: &Value, path: Path<'_>, faults: &mut Vec<
         }),
         Value::Array(items) => {
             for (index, item) in items.iter_mut().enumerate() {
-                prune_at(item, &schema["items"], Path::Item(&path, index), faults);
+                prune_at(item, &schema["items"], FieldPath::Item(&path, index), faults);
             }
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
@@ -88,35 +93,35 @@ pub(super) fn drop_nulls(value: &mut Value) {
 
 /// Where a value stands; written only when there is something to say.
 #[derive(Clone, Copy)]
-enum Path<'a> {
+enum FieldPath<'a> {
     Root(&'a str),
     Field(&'a Self, &'a str),
     Item(&'a Self, usize),
 }
 
-impl fmt::Display for Path<'_> {
+impl fmt::Display for FieldPath<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Root(name) => f.write_str(name),
-            Self::Field(Path::Root(""), name) => f.write_str(name),
+            Self::Field(FieldPath::Root(""), name) => f.write_str(name),
             Self::Field(parent, name) => write!(f, "{parent}.{name}"),
             Self::Item(parent, index) => write!(f, "{parent}[{index}]"),
         }
     }
 }
 
-fn check(value: &Value, schema: &Value, path: Path<'_>, faults: &mut Vec<Fault>) {
+fn check(value: &Value, schema: &Value, path: FieldPath<'_>, faults: &mut Vec<SchemaViolation>) {
     if let Some(message) = fault(value, schema) {
         let is_name =
             value.is_string() && ["name", "label"].map(Some).contains(&schema["format"].as_str());
-        faults.push(Fault { field: path.to_string(), message, is_name });
+        faults.push(SchemaViolation { field: path.to_string(), message, is_name });
         return;
     }
     match value {
         Value::Object(fields) => check_fields(fields, schema, path, faults),
         Value::Array(items) => {
             for (index, item) in items.iter().enumerate() {
-                check(item, &schema["items"], Path::Item(&path, index), faults);
+                check(item, &schema["items"], FieldPath::Item(&path, index), faults);
             }
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
@@ -126,16 +131,16 @@ fn check(value: &Value, schema: &Value, path: Path<'_>, faults: &mut Vec<Fault>)
 fn check_fields(
     fields: &Map<String, Value>,
     schema: &Value,
-    path: Path<'_>,
-    faults: &mut Vec<Fault>,
+    path: FieldPath<'_>,
+    faults: &mut Vec<SchemaViolation>,
 ) {
     let required = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
     for name in required.filter(|name| !fields.contains_key(*name)) {
-        let field = Path::Field(&path, name).to_string();
-        faults.push(Fault { field, message: "is missing".to_owned(), is_name: false });
+        let field = FieldPath::Field(&path, name).to_string();
+        faults.push(SchemaViolation { field, message: "is missing".to_owned(), is_name: false });
     }
     for (name, field) in fields {
-        let at = Path::Field(&path, name);
+        let at = FieldPath::Field(&path, name);
         match schema["properties"].get(name) {
             Some(known) => check(field, known, at, faults),
             None if is_closed(schema) => {
@@ -146,7 +151,7 @@ fn check_fields(
     }
 }
 
-fn unknown(schema: &Value, at: Path<'_>) -> Fault {
+fn unknown(schema: &Value, at: FieldPath<'_>) -> SchemaViolation {
     let known: Vec<_> = schema["properties"]
         .as_object()
         .into_iter()
@@ -154,7 +159,7 @@ fn unknown(schema: &Value, at: Path<'_>) -> Fault {
         .map(String::as_str)
         .collect();
     let message = format!("unknown field, known here: {}", known.join(", "));
-    Fault { field: at.to_string(), message, is_name: false }
+    SchemaViolation { field: at.to_string(), message, is_name: false }
 }
 
 /// What is wrong with the value itself, whatever it contains.

@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error};
 
-use super::scalar::Ignored;
+use super::scalar::IgnoredField;
 
 /// Values that nobody gets to see.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -18,15 +18,15 @@ use super::scalar::Ignored;
 pub struct SecretSpec {
     /// What it holds, as `kubernetes.io/tls`. The names of its values alone decide here.
     #[serde(rename = "type")]
-    pub kind: Option<Ignored>,
+    pub kind: Option<IgnoredField>,
     /// Values by name, in base64.
     #[schemars(extend("writeOnly" = true))]
-    pub data: BTreeMap<String, Encoded>,
+    pub data: BTreeMap<String, SecretBytes>,
     /// Values by name, as they are; they go before those of `data`.
     #[schemars(extend("writeOnly" = true))]
-    pub string_data: BTreeMap<String, Plain>,
+    pub string_data: BTreeMap<String, SecretText>,
     /// For the API server.
-    pub immutable: Option<Ignored>,
+    pub immutable: Option<IgnoredField>,
 }
 
 /// Values that anybody may see.
@@ -36,21 +36,21 @@ pub struct ConfigMapSpec {
     /// Values by name.
     pub data: BTreeMap<String, String>,
     /// Values by name that are no text.
-    pub binary_data: Option<Ignored>,
+    pub binary_data: Option<IgnoredField>,
     /// For the API server.
-    pub immutable: Option<Ignored>,
+    pub immutable: Option<IgnoredField>,
 }
 
 /// A secret value that is written in base64.
 #[derive(Clone, PartialEq, Eq, JsonSchema)]
 #[schemars(transparent, extend("format" = "base64", "writeOnly" = true))]
-pub struct Encoded(#[schemars(with = "String")] pub Vec<u8>);
+pub struct SecretBytes(#[schemars(with = "String")] pub Vec<u8>);
 
 /// A secret value that is written as it is.
 #[derive(Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(transparent)]
 #[schemars(extend("writeOnly" = true))]
-pub struct Plain(pub String);
+pub struct SecretText(pub String);
 
 impl SecretSpec {
     /// A value by its name.
@@ -66,20 +66,20 @@ pub(super) fn decode_base64(text: &str) -> Option<Vec<u8>> {
     BASE64.decode(&dense).ok()
 }
 
-impl<'de> Deserialize<'de> for Encoded {
+impl<'de> Deserialize<'de> for SecretBytes {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         decode_base64(&text).map(Self).ok_or_else(|| D::Error::custom("not base64"))
     }
 }
 
-impl fmt::Debug for Encoded {
+impl fmt::Debug for SecretBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Encoded")
     }
 }
 
-impl fmt::Debug for Plain {
+impl fmt::Debug for SecretText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Plain")
     }
@@ -102,7 +102,7 @@ stringData: {both: text}
     fn string_data_takes_precedence_over_data() {
         let (objects, problems) = parse(SECRET, "secret.yaml");
         assert_eq!(problems, []);
-        let [crate::Object::Secret(secret)] = &objects[..] else { panic!("{objects:?}") };
+        let [crate::ApiObject::Secret(secret)] = &objects[..] else { panic!("{objects:?}") };
         assert_eq!(secret.spec.value("both"), Some(&b"text"[..]));
         assert_eq!(secret.spec.value("encoded"), Some(&b"hunter2"[..]));
         assert_eq!(secret.spec.value("other"), None);

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::scalar::{Ignored, TargetPort};
+use super::scalar::{IgnoredField, TargetPort};
 
 /// A name for endpoints, and their ports. How a cluster's own network serves it does not concern us.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
@@ -17,44 +17,44 @@ pub struct ServiceSpec {
     pub ports: Vec<ServicePort>,
     /// For a cluster's own network.
     #[serde(rename = "allocateLoadBalancerNodePorts")]
-    pub allocate_node_ports: Option<Ignored>,
+    pub allocate_node_ports: Option<IgnoredField>,
     /// For a cluster's own network.
     #[serde(rename = "clusterIP")]
-    pub cluster_ip: Option<Ignored>,
+    pub cluster_ip: Option<IgnoredField>,
     /// For a cluster's own network.
     #[serde(rename = "clusterIPs")]
-    pub cluster_ips: Option<Ignored>,
+    pub cluster_ips: Option<IgnoredField>,
     /// For a cluster's own network.
     #[serde(rename = "externalIPs")]
-    pub external_ips: Option<Ignored>,
+    pub external_ips: Option<IgnoredField>,
     /// The name in DNS that an ExternalName stands for.
     #[schemars(extend("format" = "host"))]
     pub external_name: Option<String>,
     /// For a cluster's own network.
-    pub external_traffic_policy: Option<Ignored>,
+    pub external_traffic_policy: Option<IgnoredField>,
     /// For a cluster's own network.
-    pub health_check_node_port: Option<Ignored>,
+    pub health_check_node_port: Option<IgnoredField>,
     /// For a cluster's own network.
-    pub internal_traffic_policy: Option<Ignored>,
+    pub internal_traffic_policy: Option<IgnoredField>,
     /// For a cluster's own network.
-    pub ip_families: Option<Ignored>,
+    pub ip_families: Option<IgnoredField>,
     /// For a cluster's own network.
-    pub ip_family_policy: Option<Ignored>,
+    pub ip_family_policy: Option<IgnoredField>,
     /// For a cluster's own network.
-    pub load_balancer_class: Option<Ignored>,
+    pub load_balancer_class: Option<IgnoredField>,
     /// For a cluster's own network.
     #[serde(rename = "loadBalancerIP")]
-    pub load_balancer_ip: Option<Ignored>,
+    pub load_balancer_ip: Option<IgnoredField>,
     /// For a cluster's own network.
-    pub load_balancer_source_ranges: Option<Ignored>,
+    pub load_balancer_source_ranges: Option<IgnoredField>,
     /// The endpoints' `ready` already holds it.
-    pub publish_not_ready_addresses: Option<Ignored>,
+    pub publish_not_ready_addresses: Option<IgnoredField>,
     /// EndpointSlices are made from it, by a cluster.
-    pub selector: Option<Ignored>,
+    pub selector: Option<IgnoredField>,
     /// For a cluster's own network.
-    pub session_affinity: Option<Ignored>,
+    pub session_affinity: Option<IgnoredField>,
     /// For a cluster's own network.
-    pub session_affinity_config: Option<Ignored>,
+    pub session_affinity_config: Option<IgnoredField>,
     /// A preference among endpoints: `PreferSameZone` and `PreferClose` are as BackendPolicy's `preferSameZone`.
     pub traffic_distribution: Option<String>,
 }
@@ -90,7 +90,7 @@ pub struct ServicePort {
     /// EndpointSlices hold what it stands for; of our own Services we look at it.
     pub target_port: Option<TargetPort>,
     /// For a cluster's own network.
-    pub node_port: Option<Ignored>,
+    pub node_port: Option<IgnoredField>,
 }
 
 /// Some endpoints of the Service that the label `kubernetes.io/service-name` names.
@@ -130,25 +130,25 @@ pub struct SliceEndpoint {
     pub addresses: Vec<String>,
     /// Whether it wants requests.
     #[serde(default)]
-    pub conditions: Conditions,
+    pub conditions: EndpointConditions,
     /// Its name within the Service.
-    pub hostname: Option<Ignored>,
+    pub hostname: Option<IgnoredField>,
     /// Where it runs.
     pub node_name: Option<String>,
     /// The zone it runs in.
     pub zone: Option<String>,
     /// Its Pod.
-    pub target_ref: Option<Ignored>,
+    pub target_ref: Option<IgnoredField>,
     /// Who should prefer it.
-    pub hints: Option<Ignored>,
+    pub hints: Option<IgnoredField>,
     /// Where it runs, as it was written once.
-    pub deprecated_topology: Option<Ignored>,
+    pub deprecated_topology: Option<IgnoredField>,
 }
 
 /// Whether an endpoint wants requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct Conditions {
+pub struct EndpointConditions {
     /// It wants new requests; not known is yes.
     pub ready: Option<bool>,
     /// It answers, even while it is terminating; not known is `ready`.
@@ -169,5 +169,5 @@ pub struct SlicePort {
     /// `TCP` when not given.
     pub protocol: Option<String>,
     /// What is spoken there; the Service's port decides.
-    pub app_protocol: Option<Ignored>,
+    pub app_protocol: Option<IgnoredField>,
 }

@@ -5,13 +5,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::{
-    AddressType, BackendPolicySpec, BackendRef, ClientPolicySpec, Conditions, Duration, Encoded,
-    EndpointSliceSpec, GatewayAddress, GatewayClassSpec, GatewayKind, GatewaySpec, GatewayTarget,
-    HttpRouteRule, HttpRouteSpec, Listener, ListenerTls, MaxInFlight, Metadata, Object, ObjectRef,
-    ParentRef, Resource, SecretSpec, ServiceKind, ServicePort, ServiceSpec, ServiceTarget, Shared,
-    SliceEndpoint, SlicePort, StreamBackendRef, StreamRouteRule, StreamRouteSpec,
+    AddressType, ApiObject, BackendPolicySpec, BackendRef, ClientPolicySpec, Duration,
+    EndpointConditions, EndpointSliceSpec, GatewayAddress, GatewayClassSpec, GatewayKind,
+    GatewaySpec, GatewayTarget, HttpRouteRule, HttpRouteSpec, ListenerSpec, ListenerTlsConfig,
+    MaxInFlight, ObjectMeta, ObjectRef, ParentRef, SecretBytes, SecretSpec, ServiceKind,
+    ServicePort, ServiceSpec, ServiceTarget, SharedObject, SliceEndpoint, SlicePort,
+    StreamBackendRef, StreamRouteRule, StreamRouteSpec, TypedObject,
 };
-use crate::problem::Origin;
+use crate::problem::ObjectOrigin;
 use crate::translate::{CONTROLLER, SERVICE_NAME_LABEL};
 
 /// The namespace of all objects made here, so that they never meet those of files.
@@ -24,9 +25,9 @@ const PORTS: [(&str, &str); 2] = [("tcp", "TCP"), ("udp", "UDP")];
 
 /// What the flags of `serve` ask for.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Shorthand {
+pub struct ShorthandFlags {
     /// Where to accept; each address once.
-    pub listen: Vec<Listen>,
+    pub listen: Vec<ListenFlag>,
     /// How many certificates there are for HTTPS: [`certificate`] makes each.
     pub certificates: usize,
     /// Whether HTTPS is served over HTTP/3 too.
@@ -43,16 +44,16 @@ pub struct Shorthand {
 
 /// An address to accept on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Listen {
+pub struct ListenFlag {
     /// What is spoken there.
-    pub protocol: ListenProtocol,
+    pub protocol: ListenFlagProtocol,
     /// Where.
     pub address: SocketAddr,
 }
 
 /// What is spoken at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ListenProtocol {
+pub enum ListenFlagProtocol {
     /// Requests.
     Http,
     /// Requests inside of TLS.
@@ -63,58 +64,69 @@ pub enum ListenProtocol {
     Udp,
 }
 
-impl Shorthand {
+impl ShorthandFlags {
     /// Whether HTTP/3 is served there: beside HTTPS, unless a UDP port of the same number is wanted for something else.
-    fn serve_http3(&self, listen: Listen) -> bool {
+    fn serve_http3(&self, listen: ListenFlag) -> bool {
         let has_udp = self
             .listen
-            .contains(&Listen { protocol: ListenProtocol::Udp, address: listen.address });
-        self.http3 && listen.protocol == ListenProtocol::Https && !has_udp
+            .contains(&ListenFlag { protocol: ListenFlagProtocol::Udp, address: listen.address });
+        self.http3 && listen.protocol == ListenFlagProtocol::Https && !has_udp
     }
 }
 
 /// The objects that the flags stand for: everything that is accepted goes to the one Service.
-pub fn shorthand(flags: &Shorthand) -> Vec<Object> {
-    let mut objects = vec![Object::GatewayClass(class().into())];
-    let gateway = |(n, listen): (usize, &Listen)| gateway(n, *listen, flags.certificates);
-    objects.extend((1..).zip(&flags.listen).map(gateway).map(Shared::from).map(Object::Gateway));
+pub fn shorthand(flags: &ShorthandFlags) -> Vec<ApiObject> {
+    let mut objects = vec![ApiObject::GatewayClass(class().into())];
+    let gateway = |(n, listen): (usize, &ListenFlag)| gateway(n, *listen, flags.certificates);
+    objects.extend(
+        (1..).zip(&flags.listen).map(gateway).map(SharedObject::from).map(ApiObject::Gateway),
+    );
     let with_http3 = (1..).zip(&flags.listen).filter(|(_, listen)| flags.serve_http3(**listen));
     objects.extend(
-        with_http3.map(|(n, _)| client_policy(n)).map(Shared::from).map(Object::ClientPolicy),
+        with_http3
+            .map(|(n, _)| client_policy(n))
+            .map(SharedObject::from)
+            .map(ApiObject::ClientPolicy),
     );
-    let parents = |protocols: &[ListenProtocol]| parents(&flags.listen, protocols);
-    let requests = parents(&[ListenProtocol::Http, ListenProtocol::Https]);
-    objects.extend(requests.map(http_route).map(Shared::from).map(Object::HttpRoute));
+    let parents = |protocols: &[ListenFlagProtocol]| parents(&flags.listen, protocols);
+    let requests = parents(&[ListenFlagProtocol::Http, ListenFlagProtocol::Https]);
+    objects.extend(requests.map(http_route).map(SharedObject::from).map(ApiObject::HttpRoute));
     objects.extend(
-        parents(&[ListenProtocol::Tcp]).map(stream_route).map(Shared::from).map(Object::TcpRoute),
+        parents(&[ListenFlagProtocol::Tcp])
+            .map(stream_route)
+            .map(SharedObject::from)
+            .map(ApiObject::TcpRoute),
     );
     objects.extend(
-        parents(&[ListenProtocol::Udp]).map(stream_route).map(Shared::from).map(Object::UdpRoute),
+        parents(&[ListenFlagProtocol::Udp])
+            .map(stream_route)
+            .map(SharedObject::from)
+            .map(ApiObject::UdpRoute),
     );
-    objects.push(Object::Service(service().into()));
-    objects.extend(slices(&flags.to).map(Shared::from).map(Object::EndpointSlice));
-    objects.push(Object::BackendPolicy(policy(flags).into()));
+    objects.push(ApiObject::Service(service().into()));
+    objects.extend(slices(&flags.to).map(SharedObject::from).map(ApiObject::EndpointSlice));
+    objects.push(ApiObject::BackendPolicy(policy(flags).into()));
     objects
 }
 
 /// The Secret of a certificate for HTTPS, counted from 1: PEM of the chain and of its key, which were read at `origin`.
-pub fn certificate(number: usize, origin: Origin, chain: Vec<u8>, key: Vec<u8>) -> Object {
+pub fn certificate(number: usize, origin: ObjectOrigin, chain: Vec<u8>, key: Vec<u8>) -> ApiObject {
     let values = [("tls.crt", chain), ("tls.key", key)];
-    let data = values.map(|(name, value)| (name.to_owned(), Encoded(value))).into();
+    let data = values.map(|(name, value)| (name.to_owned(), SecretBytes(value))).into();
     let spec = SecretSpec { data, ..Default::default() };
-    Object::Secret(Resource { origin, ..resource(&certificate_name(number), spec) }.into())
+    ApiObject::Secret(TypedObject { origin, ..resource(&certificate_name(number), spec) }.into())
 }
 
 fn certificate_name(number: usize) -> String {
     format!("certificate-{number}")
 }
 
-fn resource<S>(name: &str, spec: S) -> Resource<S> {
-    let origin = Origin { file: Arc::from("command line"), document: 1 };
-    Resource { origin, metadata: Metadata::named(NAMESPACE, name), spec }
+fn resource<S>(name: &str, spec: S) -> TypedObject<S> {
+    let origin = ObjectOrigin { file: Arc::from("command line"), document: 1 };
+    TypedObject { origin, metadata: ObjectMeta::named(NAMESPACE, name), spec }
 }
 
-fn class() -> Resource<GatewayClassSpec> {
+fn class() -> TypedObject<GatewayClassSpec> {
     resource(
         CLASS,
         GatewayClassSpec { controller_name: CONTROLLER.to_owned(), ..Default::default() },
@@ -122,18 +134,18 @@ fn class() -> Resource<GatewayClassSpec> {
 }
 
 /// A Gateway's addresses and ports multiply, so each address to listen on has a Gateway of its own.
-fn gateway(number: usize, listen: Listen, certificates: usize) -> Resource<GatewaySpec> {
+fn gateway(number: usize, listen: ListenFlag, certificates: usize) -> TypedObject<GatewaySpec> {
     let protocol = match listen.protocol {
-        ListenProtocol::Http => "HTTP",
-        ListenProtocol::Https => "HTTPS",
-        ListenProtocol::Tcp => "TCP",
-        ListenProtocol::Udp => "UDP",
+        ListenFlagProtocol::Http => "HTTP",
+        ListenFlagProtocol::Https => "HTTPS",
+        ListenFlagProtocol::Tcp => "TCP",
+        ListenFlagProtocol::Udp => "UDP",
     };
-    let listener = Listener {
+    let listener = ListenerSpec {
         name: protocol.to_lowercase(),
         port: listen.address.port(),
         protocol: protocol.to_owned(),
-        tls: (listen.protocol == ListenProtocol::Https).then(|| tls(certificates)),
+        tls: (listen.protocol == ListenFlagProtocol::Https).then(|| tls(certificates)),
         ..Default::default()
     };
     let spec = GatewaySpec {
@@ -149,7 +161,7 @@ fn gateway(number: usize, listen: Listen, certificates: usize) -> Resource<Gatew
 }
 
 /// What clients of a Gateway may do: speak HTTP/3.
-fn client_policy(number: usize) -> Resource<ClientPolicySpec> {
+fn client_policy(number: usize) -> TypedObject<ClientPolicySpec> {
     let target = GatewayTarget {
         group: "gateway.networking.k8s.io".to_owned(),
         kind: GatewayKind::Gateway,
@@ -161,9 +173,9 @@ fn client_policy(number: usize) -> Resource<ClientPolicySpec> {
     resource(&gateway_name(number), spec)
 }
 
-fn tls(certificates: usize) -> ListenerTls {
+fn tls(certificates: usize) -> ListenerTlsConfig {
     let reference = |number| ObjectRef { name: certificate_name(number), ..Default::default() };
-    ListenerTls {
+    ListenerTlsConfig {
         certificate_refs: (1..=certificates).map(reference).collect(),
         ..Default::default()
     }
@@ -174,14 +186,14 @@ fn gateway_name(number: usize) -> String {
 }
 
 /// The Gateways where one of these is spoken, if there are any.
-fn parents(listen: &[Listen], protocols: &[ListenProtocol]) -> Option<Vec<ParentRef>> {
+fn parents(listen: &[ListenFlag], protocols: &[ListenFlagProtocol]) -> Option<Vec<ParentRef>> {
     let speak = (1..).zip(listen).filter(|(_, listen)| protocols.contains(&listen.protocol));
     let parent = |number| ParentRef { name: gateway_name(number), ..Default::default() };
     let parents: Vec<_> = speak.map(|(number, _)| parent(number)).collect();
     (!parents.is_empty()).then_some(parents)
 }
 
-fn http_route(parent_refs: Vec<ParentRef>) -> Resource<HttpRouteSpec> {
+fn http_route(parent_refs: Vec<ParentRef>) -> TypedObject<HttpRouteSpec> {
     let backend = BackendRef {
         group: None,
         kind: None,
@@ -195,7 +207,7 @@ fn http_route(parent_refs: Vec<ParentRef>) -> Resource<HttpRouteSpec> {
     resource("all", HttpRouteSpec { parent_refs, rules: vec![rule], ..Default::default() })
 }
 
-fn stream_route(parent_refs: Vec<ParentRef>) -> Resource<StreamRouteSpec> {
+fn stream_route(parent_refs: Vec<ParentRef>) -> TypedObject<StreamRouteSpec> {
     let backend = StreamBackendRef {
         group: None,
         kind: None,
@@ -208,7 +220,7 @@ fn stream_route(parent_refs: Vec<ParentRef>) -> Resource<StreamRouteSpec> {
     resource("all", StreamRouteSpec { parent_refs, rules: vec![rule], ..Default::default() })
 }
 
-fn service() -> Resource<ServiceSpec> {
+fn service() -> TypedObject<ServiceSpec> {
     let port = |(name, transport): (&str, &str)| ServicePort {
         name: name.to_owned(),
         port: PORT,
@@ -220,12 +232,12 @@ fn service() -> Resource<ServiceSpec> {
 }
 
 /// A slice has one address type, and one number for each of its ports.
-fn slices(to: &[SocketAddr]) -> impl Iterator<Item = Resource<EndpointSliceSpec>> {
+fn slices(to: &[SocketAddr]) -> impl Iterator<Item = TypedObject<EndpointSliceSpec>> {
     let mut groups: BTreeMap<(bool, u16), Vec<SliceEndpoint>> = BTreeMap::new();
     for address in to {
         let endpoint = SliceEndpoint {
             addresses: vec![address.ip().to_string()],
-            conditions: Conditions::default(),
+            conditions: EndpointConditions::default(),
             ..Default::default()
         };
         groups.entry((address.is_ipv6(), address.port())).or_default().push(endpoint);
@@ -233,7 +245,7 @@ fn slices(to: &[SocketAddr]) -> impl Iterator<Item = Resource<EndpointSliceSpec>
     groups.into_iter().map(|((v6, port), endpoints)| slice(v6, port, endpoints))
 }
 
-fn slice(v6: bool, port: u16, endpoints: Vec<SliceEndpoint>) -> Resource<EndpointSliceSpec> {
+fn slice(v6: bool, port: u16, endpoints: Vec<SliceEndpoint>) -> TypedObject<EndpointSliceSpec> {
     let (address_type, family) =
         if v6 { (AddressType::IPv6, "ipv6") } else { (AddressType::IPv4, "ipv4") };
     let slice_port = |(name, transport): (&str, &str)| SlicePort {
@@ -249,7 +261,7 @@ fn slice(v6: bool, port: u16, endpoints: Vec<SliceEndpoint>) -> Resource<Endpoin
     slice
 }
 
-fn policy(flags: &Shorthand) -> Resource<BackendPolicySpec> {
+fn policy(flags: &ShorthandFlags) -> TypedObject<BackendPolicySpec> {
     let target = ServiceTarget {
         group: String::new(),
         kind: ServiceKind::Service,

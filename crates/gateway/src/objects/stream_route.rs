@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::route::{ParentRef, ServiceRef, one};
-use super::scalar::Unserved;
+use super::scalar::UnsupportedField;
 
 /// Where the connections or flows of listeners go.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
@@ -15,7 +15,7 @@ pub struct StreamRouteSpec {
     #[schemars(length(max = 32))]
     pub parent_refs: Vec<ParentRef>,
     /// Attach to default Gateways.
-    pub use_default_gateways: Option<Unserved>,
+    pub use_default_gateways: Option<UnsupportedField>,
     /// Where they go. There is nothing to tell connections apart by, so there can be one rule only.
     #[schemars(length(min = 1, max = 16))]
     pub rules: Vec<StreamRouteRule>,

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::route::ParentRef;
-use super::scalar::{Hostname, Unserved};
+use super::scalar::{Hostname, UnsupportedField};
 use super::stream_route::StreamRouteRule;
 
 /// Where TLS connections go.
@@ -16,7 +16,7 @@ pub struct TlsRouteSpec {
     #[schemars(length(max = 32))]
     pub parent_refs: Vec<ParentRef>,
     /// Attach to default Gateways.
-    pub use_default_gateways: Option<Unserved>,
+    pub use_default_gateways: Option<UnsupportedField>,
     /// The names that clients ask for (SNI).
     #[schemars(length(min = 1, max = 1024))]
     pub hostnames: Vec<Hostname>,

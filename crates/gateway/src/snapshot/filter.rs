@@ -7,19 +7,19 @@ use std::num::NonZeroU32;
 
 /// What is changed in requests and responses on their way.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Filters {
+pub struct RouteFilters {
     /// Which requests of browsers from elsewhere are allowed; a preflight is answered at once.
-    pub cors: Option<Cors>,
+    pub cors: Option<CorsPolicy>,
     /// The answer, in place of any endpoint's.
-    pub redirect: Option<Redirect>,
+    pub redirect: Option<RedirectAction>,
     /// What the endpoint is asked for in place of what the client asked for.
-    pub rewrite: Option<Rewrite>,
+    pub rewrite: Option<RewriteAction>,
     /// Changes in the fields of the request.
     pub request_headers: HeaderEdits,
     /// Changes in the fields of the response.
     pub response_headers: HeaderEdits,
     /// Who else gets the request; their answers are dropped.
-    pub mirrors: Vec<Mirror>,
+    pub mirrors: Vec<MirrorPolicy>,
 }
 
 /// Changes in header fields, made in this order. Names are in lower case and never frame a message.
@@ -51,14 +51,14 @@ pub struct HeaderField {
 
 /// A scheme of a URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scheme {
+pub enum UrlScheme {
     /// `http`
     Http,
     /// `https`
     Https,
 }
 
-impl Scheme {
+impl UrlScheme {
     /// How it is written.
     pub const fn text(self) -> &'static str {
         match self {
@@ -78,9 +78,9 @@ impl Scheme {
 
 /// What a request asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Url<'a> {
+pub struct RequestUrl<'a> {
     /// How it came.
-    pub scheme: Scheme,
+    pub scheme: UrlScheme,
     /// The host, without a port.
     pub host: &'a [u8],
     /// The listener's port.
@@ -93,11 +93,11 @@ pub struct Url<'a> {
 
 /// The answer that sends a client elsewhere. What is not given stays as the request had it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Redirect {
+pub struct RedirectAction {
     /// 301, 302, 303, 307 or 308.
     pub status: u16,
     /// Another scheme.
-    pub scheme: Option<Scheme>,
+    pub scheme: Option<UrlScheme>,
     /// Another host.
     pub hostname: Option<Box<str>>,
     /// Another port; that of the new scheme where only the scheme is given, as Gateway API asks.
@@ -106,9 +106,9 @@ pub struct Redirect {
     pub path: Option<PathRewrite>,
 }
 
-impl Redirect {
+impl RedirectAction {
     /// Writes the value of `Location`.
-    pub fn location(&self, asked: &Url<'_>, out: &mut Vec<u8>) {
+    pub fn location(&self, asked: &RequestUrl<'_>, out: &mut Vec<u8>) {
         let scheme = self.scheme.unwrap_or(asked.scheme);
         let port = self.port.unwrap_or(asked.port);
         out.extend_from_slice(scheme.text().as_bytes());
@@ -127,7 +127,7 @@ impl Redirect {
 
 /// What an endpoint is asked for in place of what the client asked for. What is not given stays.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Rewrite {
+pub struct RewriteAction {
     /// `Host`.
     pub hostname: Option<Box<str>>,
     /// The path; the query stays.
@@ -167,43 +167,43 @@ impl PathRewrite {
 
 /// Somebody who gets a copy of requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mirror {
+pub struct MirrorPolicy {
     /// An index into [`Snapshot::backends`](super::Snapshot::backends).
     pub backend: usize,
     /// How many requests are copied.
-    pub share: Share,
+    pub share: MirrorFraction,
 }
 
 /// A share of requests: so many of so many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Share {
+pub struct MirrorFraction {
     /// At most the denominator.
     pub numerator: u32,
     /// Of how many.
     pub denominator: NonZeroU32,
 }
 
-impl Share {
+impl MirrorFraction {
     /// Every request.
     pub const ALL: Self = Self { numerator: 1, denominator: NonZeroU32::MIN };
 
     /// Whether a request is of the share, for a random number.
-    pub fn takes(self, random: u64) -> bool {
+    pub fn samples(self, random: u64) -> bool {
         random % u64::from(self.denominator.get()) < u64::from(self.numerator)
     }
 }
 
 /// Which requests of browsers from elsewhere are allowed (the Fetch standard, CORS protocol).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cors {
+pub struct CorsPolicy {
     /// From where.
-    pub origins: Allowed<Vec<OriginPattern>>,
+    pub origins: AllowList<Vec<OriginPattern>>,
     /// Whether cookies and credentials may come with them. Then no answer says `*`: what was asked for is repeated.
     pub credentials: bool,
     /// By which methods: the value of `Access-Control-Allow-Methods`.
-    pub methods: Allowed<Box<str>>,
+    pub methods: AllowList<Box<str>>,
     /// With which fields: the value of `Access-Control-Allow-Headers`.
-    pub headers: Allowed<Box<str>>,
+    pub headers: AllowList<Box<str>>,
     /// Which fields of a response scripts may see: the value of `Access-Control-Expose-Headers`; empty: none more.
     pub expose_headers: Box<str>,
     /// How long the answer to a preflight holds: the value of `Access-Control-Max-Age`.
@@ -212,19 +212,19 @@ pub struct Cors {
 
 /// What is allowed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Allowed<T> {
+pub enum AllowList<T> {
     /// Whatever is asked for: `*`.
     Any,
     /// This; empty: nothing beyond what needs no leave.
-    These(T),
+    Only(T),
 }
 
-impl Cors {
+impl CorsPolicy {
     /// Whether requests from an origin, the value of `Origin`, are allowed.
     pub fn allows(&self, origin: &[u8]) -> bool {
         match &self.origins {
-            Allowed::Any => true,
-            Allowed::These(patterns) => patterns.iter().any(|pattern| pattern.matches(origin)),
+            AllowList::Any => true,
+            AllowList::Only(patterns) => patterns.iter().any(|pattern| pattern.matches(origin)),
         }
     }
 }
@@ -235,7 +235,7 @@ pub enum OriginPattern {
     /// This one, in lower case: `https://www.example.com:8443`.
     Exact(Box<str>),
     /// `https://*.example.com:8443`: every host with one label or more in place of the `*`.
-    Below {
+    Wildcard {
         /// Up to the `*`: `https://`.
         start: Box<str>,
         /// From after the `*` on: `.example.com:8443`.
@@ -248,7 +248,7 @@ impl OriginPattern {
     pub fn matches(&self, origin: &[u8]) -> bool {
         match self {
             Self::Exact(exact) => exact.as_bytes() == origin,
-            Self::Below { start, end } => origin
+            Self::Wildcard { start, end } => origin
                 .strip_prefix(start.as_bytes())
                 .and_then(|rest| rest.strip_suffix(end.as_bytes()))
                 .is_some_and(is_labels),
@@ -292,18 +292,19 @@ mod tests {
     #[test]
     fn redirect_location_keeps_unspecified_parts() {
         let nothing =
-            Redirect { status: 302, scheme: None, hostname: None, port: None, path: None };
-        let asked = |port| Url {
-            scheme: Scheme::Http,
+            RedirectAction { status: 302, scheme: None, hostname: None, port: None, path: None };
+        let asked = |port| RequestUrl {
+            scheme: UrlScheme::Http,
             host: b"a.example.com",
             port,
             path: b"/old/x",
             query: b"?q=1",
         };
-        let https = Redirect { scheme: Some(Scheme::Https), port: Some(443), ..nothing.clone() };
-        let host = Redirect { hostname: Some("b.example.com".into()), ..nothing.clone() };
-        let port = Redirect { port: Some(80), ..nothing.clone() };
-        let path = Redirect { path: Some(prefix(4, "/new")), ..nothing.clone() };
+        let https =
+            RedirectAction { scheme: Some(UrlScheme::Https), port: Some(443), ..nothing.clone() };
+        let host = RedirectAction { hostname: Some("b.example.com".into()), ..nothing.clone() };
+        let port = RedirectAction { port: Some(80), ..nothing.clone() };
+        let path = RedirectAction { path: Some(prefix(4, "/new")), ..nothing.clone() };
         let cases = [
             (nothing, 80, "http://a.example.com/old/x?q=1"),
             (https, 8080, "https://a.example.com/old/x?q=1"),
@@ -320,7 +321,8 @@ mod tests {
 
     #[test]
     fn cors_origin_is_matched_as_a_whole() {
-        let below = OriginPattern::Below { start: "https://".into(), end: ".example.com".into() };
+        let below =
+            OriginPattern::Wildcard { start: "https://".into(), end: ".example.com".into() };
         for origin in ["https://a.example.com", "https://a.b.example.com"] {
             assert!(below.matches(origin.as_bytes()), "{origin}");
         }
@@ -339,8 +341,8 @@ mod tests {
 
     #[test]
     fn fraction_selects_numerator_of_denominator_requests() {
-        let share = Share { numerator: 25, denominator: NonZeroU32::new(100).unwrap() };
-        assert_eq!((0..1000).filter(|&random| share.takes(random)).count(), 250);
-        assert!((0..10).all(|random| Share::ALL.takes(random)));
+        let share = MirrorFraction { numerator: 25, denominator: NonZeroU32::new(100).unwrap() };
+        assert_eq!((0..1000).filter(|&random| share.samples(random)).count(), 250);
+        assert!((0..10).all(|random| MirrorFraction::ALL.samples(random)));
     }
 }

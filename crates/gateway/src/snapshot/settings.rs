@@ -20,7 +20,7 @@ pub struct BackendSettings {
     /// What of a request decides where the algorithm hashes.
     pub hash_key: HashKey,
     /// What keeps a client at its endpoint; `None`: nothing does.
-    pub affinity: Option<Affinity>,
+    pub affinity: Option<AffinitySettings>,
     /// Endpoints of our own zone go first, as long as they have room.
     pub prefers_same_zone: bool,
     /// Requests in flight at one endpoint, at most; `None`: no limit.
@@ -38,7 +38,7 @@ pub struct BackendSettings {
     /// The rules of routes share the queue.
     pub queue_fair: bool,
     /// Who goes first; `None`: who came first.
-    pub queue_priority: Option<Arc<Priorities>>,
+    pub queue_priority: Option<Arc<PriorityRules>>,
     /// What a refused request is answered with: 429 or 503.
     pub overload_status: u16,
     /// `Retry-After` of that answer, whole seconds, at least.
@@ -70,7 +70,7 @@ pub struct BackendSettings {
     /// How the health of endpoints is judged.
     pub health: HealthSettings,
     /// What a probe sends and where; there is one exactly where `health` is active.
-    pub probe: Option<Probe>,
+    pub probe: Option<ProbeSettings>,
     /// Each new connection begins with a PROXY protocol header of this version; `None`: with none.
     pub proxy_protocol: Option<ProxyVersion>,
     /// What is spoken to endpoints.
@@ -83,7 +83,7 @@ pub struct BackendSettings {
 
 /// Which priority a request has: what its header field says, else that of its route, else the default.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Priorities {
+pub struct PriorityRules {
     /// What of a request says it; `None`: nothing does.
     pub header: Option<PriorityHeader>,
     /// Names of rules (`namespace/route/rule`), or of routes (`namespace/route/`), and their priority; rules first.
@@ -101,7 +101,7 @@ pub struct PriorityHeader {
     pub values: Box<[(Box<str>, Priority)]>,
 }
 
-impl Priorities {
+impl PriorityRules {
     /// The priority of a rule's requests, by its name.
     pub fn of_rule(&self, name: &str) -> Priority {
         let is_named =
@@ -179,7 +179,7 @@ pub enum HashKey {
 
 /// What keeps a client at its endpoint. It yields to health: a client whose endpoint cannot serve gets another.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Affinity {
+pub enum AffinitySettings {
     /// A cookie that we set, and that names the endpoint.
     Cookie {
         /// Its name.
@@ -207,7 +207,7 @@ pub struct RuleRetry {
 
 /// What a probe sends to an endpoint, and what it expects.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Probe {
+pub enum ProbeSettings {
     /// A GET over HTTP/1.1.
     Http {
         /// What is asked for: a path, and perhaps a query.
@@ -279,7 +279,7 @@ pub struct ClientSettings {
 
 /// How requests come by HTTP/3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Http3 {
+pub struct Http3Settings {
     /// Requests at a time on one connection, at most.
     pub max_concurrent_streams: u32,
     /// Whether requests are taken before the handshake is over.
@@ -362,7 +362,7 @@ mod tests {
     fn rule_priority_overrides_route_priority() {
         let [first, last] = [0, 7].map(|number| Priority::new(number).unwrap());
         let routes = Box::new([("shop/web/pay".into(), first), ("shop/web/".into(), last)]);
-        let priorities = Priorities { header: None, routes, default: Priority::default() };
+        let priorities = PriorityRules { header: None, routes, default: Priority::default() };
         assert_eq!(priorities.of_rule("shop/web/pay"), first);
         assert_eq!(priorities.of_rule("shop/web/0"), last);
         assert_eq!(priorities.of_rule("shop/web2/0"), Priority::default());

@@ -12,19 +12,19 @@ use crate::matching::{HostName, HostPattern};
 pub struct ListenerTls {
     /// By the name that the client asks for (SNI), the most specific first. A connection for which there is none is
     /// refused.
-    pub sites: Vec<TlsSite>,
+    pub sni_rules: Vec<SniRule>,
 }
 
 impl ListenerTls {
     /// Sorts the sites.
-    pub(crate) fn new(mut sites: Vec<TlsSite>) -> Self {
-        sites.sort_by_key(|site| Reverse(specificity(&site.hosts)));
-        Self { sites }
+    pub(crate) fn new(mut sni_rules: Vec<SniRule>) -> Self {
+        sni_rules.sort_by_key(|site| Reverse(specificity(&site.hosts)));
+        Self { sni_rules }
     }
 
     /// What becomes of a connection that asks for a name, or for none.
-    pub fn find(&self, name: Option<HostName<'_>>) -> Option<&TlsSite> {
-        self.sites.iter().find(|site| match name {
+    pub fn find(&self, name: Option<HostName<'_>>) -> Option<&SniRule> {
+        self.sni_rules.iter().find(|site| match name {
             Some(name) => site.hosts.matches(name),
             None => site.hosts == HostPattern::Any,
         })
@@ -35,25 +35,25 @@ impl ListenerTls {
 fn specificity(hosts: &HostPattern) -> (u8, usize) {
     match hosts {
         HostPattern::Any => (0, 0),
-        HostPattern::Below(name) => (1, name.len()),
+        HostPattern::Wildcard(name) => (1, name.len()),
         HostPattern::Exact(name) => (2, name.len()),
     }
 }
 
 /// The connections for some names.
 #[derive(Clone, Debug)]
-pub struct TlsSite {
+pub struct SniRule {
     /// The names. One that is `Any` also takes connections that ask for none.
     pub hosts: HostPattern,
     /// With what they are decrypted; `None`: they are passed through as they are, whatever the backend's TLS would be.
-    pub terminate: Option<Arc<TlsTerms>>,
+    pub terminate: Option<Arc<TlsTermination>>,
     /// What is in them.
-    pub carries: Carried,
+    pub payload: TlsPayload,
 }
 
 /// What is in TLS connections.
 #[derive(Clone, Debug)]
-pub enum Carried {
+pub enum TlsPayload {
     /// Requests, by the listener's table of routes.
     Requests,
     /// Connections, all by one rule; without one they are closed.
@@ -62,16 +62,16 @@ pub enum Carried {
 
 /// With what connections are decrypted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TlsTerms {
+pub struct TlsTermination {
     /// What we show: the first that fits the name and the algorithms of the client, else the first. At least one.
-    pub certificates: Vec<Arc<Certificate>>,
+    pub certificates: Vec<Arc<TlsCertificate>>,
     /// What clients show; `None`: they are not asked.
     pub clients: Option<ClientCertificates>,
 }
 
 /// A chain of certificates and the key of the first of them, which belong together.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Certificate {
+pub struct TlsCertificate {
     /// Who it is read from, for logs: `Secret namespace/name`.
     pub name: Box<str>,
     /// DER, that of the key first. At least one.
@@ -123,9 +123,9 @@ pub struct EndpointTls {
     /// Whom the certificate of the endpoint must name, any of them; empty: `server_name`.
     pub subject_names: Vec<SubjectName>,
     /// Who may have issued it.
-    pub roots: Roots,
+    pub roots: TrustAnchors,
     /// What we show when the endpoint asks; `None`: nothing.
-    pub client: Option<Arc<Certificate>>,
+    pub client: Option<Arc<TlsCertificate>>,
 }
 
 /// A name in a certificate.
@@ -139,11 +139,11 @@ pub enum SubjectName {
 
 /// Who may have issued a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Roots {
+pub enum TrustAnchors {
     /// The authorities that the machine trusts.
     System,
     /// These, in DER; none: no endpoint is believed, and each connection fails.
     Given(Vec<Box<[u8]>>),
     /// Anybody: every certificate is believed, whomever it names. For a lab.
-    Anybody,
+    AcceptAny,
 }

@@ -1,6 +1,9 @@
 //! What the data plane has, by Gateway API's names, and which versions of its definitions we know.
 
-use super::{Condition, ConditionType, Detail, GatewayClassStatus, Reason, Status};
+use super::{
+    ConditionReason, ConditionType, GatewayClassStatus, ResourceStatus, StatusCondition,
+    StatusDetail,
+};
 
 /// The features of Gateway API that are served, sorted: what a GatewayClass of ours says in `supportedFeatures`.
 ///
@@ -64,24 +67,26 @@ pub const FEATURES: &[&str] = &[
 const MINOR_VERSIONS: std::ops::RangeInclusive<u32> = 6..=7;
 
 /// What the definitions of the standard channel have from this minor version on: before it, a route cannot ask for it.
-const RETRIES: (u32, &str) = (7, "HTTPRouteRetry");
+const RETRY_FEATURES: (u32, &str) = (7, "HTTPRouteRetry");
 
 /// Adds to the status of each GatewayClass whether we know the version of Gateway API's definitions: what their annotation
 /// `gateway.networking.k8s.io/bundle-version` says. We serve what we understand in either case; what these definitions
 /// have no fields for is not among the features.
-pub fn tell_version(statuses: &mut [Status], bundle_version: Option<&str>) {
+pub fn report_version(statuses: &mut [ResourceStatus], bundle_version: Option<&str>) {
     let kind = ConditionType::SupportedVersion;
-    let (since, retries) = RETRIES;
+    let (since, retries) = RETRY_FEATURES;
     let has_retries = bundle_version.and_then(minor).is_none_or(|minor| minor >= since);
     for status in statuses {
-        if let Detail::GatewayClass(GatewayClassStatus { conditions, features }) =
+        if let StatusDetail::GatewayClass(GatewayClassStatus { conditions, features }) =
             &mut status.detail
         {
             features.retain(|feature| has_retries || !feature.starts_with(retries));
             conditions.retain(|condition| condition.kind != kind);
             conditions.push(match version_fault(bundle_version) {
-                None => Condition::yes(kind, Reason::SupportedVersion),
-                Some(message) => Condition::no(kind, Reason::UnsupportedVersion, message),
+                None => StatusCondition::yes(kind, ConditionReason::SupportedVersion),
+                Some(message) => {
+                    StatusCondition::no(kind, ConditionReason::UnsupportedVersion, message)
+                }
             });
         }
     }

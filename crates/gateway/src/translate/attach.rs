@@ -4,27 +4,27 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 use std::ops::Range;
 
-use super::index::{Index, Name};
-use super::listener::{OurGateway, OurListener, is_gateway_api};
+use super::index::{NamespacedName, ObjectIndex};
+use super::listener::{AcceptedGateway, AcceptedListener, is_gateway_api};
 use super::listener_set;
-use super::owner::Owner;
-use super::{Fault, Report};
+use super::owner::OwnerObject;
+use super::{TranslationReport, ValidationFault};
 use crate::matching::HostPattern;
-use crate::objects::{Hostname, ParentRef, Resource};
-use crate::snapshot::Scheme;
-use crate::status::Reason;
+use crate::objects::{Hostname, ParentRef, TypedObject};
+use crate::snapshot::UrlScheme;
+use crate::status::ConditionReason;
 
 /// A route that asks to attach.
-pub(super) struct Asking<'a, S> {
+pub(super) struct AttachmentRequest<'a, S> {
     pub(super) kind: &'static str,
-    pub(super) route: &'a Resource<S>,
+    pub(super) route: &'a TypedObject<S>,
     pub(super) parents: &'a [ParentRef],
     pub(super) hostnames: &'a [Hostname],
 }
 
 /// Where a route has attached.
 #[derive(Clone, Debug)]
-pub(super) struct Attachment {
+pub(super) struct RouteAttachment {
     /// A place among our Gateways.
     pub(super) gateway: usize,
     /// A place among the Gateway's listeners.
@@ -32,7 +32,7 @@ pub(super) struct Attachment {
     /// The listener's port.
     pub(super) port: u16,
     /// What a URL of requests at the listener begins with.
-    pub(super) scheme: Scheme,
+    pub(super) scheme: UrlScheme,
     /// The hosts that both the listener and the route ask for.
     pub(super) hosts: Vec<CommonHosts>,
 }
@@ -43,48 +43,50 @@ pub(super) struct CommonHosts {
     pub(super) hosts: HostPattern,
     /// As the route has them, perhaps with others. Of two routes with the same hosts in common with a listener the one
     /// that asked for fewer goes first, whatever their age.
-    pub(super) asked: HostPattern,
+    pub(super) route_hosts: HostPattern,
 }
 
 /// What becomes of a route at a parent of ours.
-pub(super) struct Parent<'a> {
+pub(super) struct ParentAttachment<'a> {
     pub(super) reference: &'a ParentRef,
     /// Where the reference stands.
     pub(super) field: String,
-    pub(super) attached: Result<Vec<Attachment>, Fault>,
+    pub(super) attached: Result<Vec<RouteAttachment>, ValidationFault>,
 }
 
 /// Who may be a parent of ours, by kind and name.
-pub(super) struct Parents<'a> {
-    owners: BTreeMap<(&'a str, Name<'a>), Found<'a>>,
+pub(super) struct ParentIndex<'a> {
+    owners: BTreeMap<(&'a str, NamespacedName<'a>), ParentMatch<'a>>,
     /// The places of the listeners of a name among the Gateway's; only of one can there be several.
-    sections: BTreeMap<(&'a str, Name<'a>, &'a str), Vec<usize>>,
+    sections: BTreeMap<(&'a str, NamespacedName<'a>, &'a str), Vec<usize>>,
 }
 
 /// A parent of ours.
-struct Found<'a> {
+struct ParentMatch<'a> {
     /// The Gateway's place among ours.
     gateway: usize,
     /// The Gateway, or a ListenerSet of it.
-    owner: Owner<'a>,
+    owner: OwnerObject<'a>,
     /// The places of its listeners among the Gateway's.
     listeners: Range<usize>,
     /// Whether it is a ListenerSet that the Gateway does not take.
     is_refused: bool,
 }
 
-impl<'a> Parents<'a> {
-    pub(super) fn new(gateways: &[OurGateway<'a>]) -> Self {
+impl<'a> ParentIndex<'a> {
+    pub(super) fn new(gateways: &[AcceptedGateway<'a>]) -> Self {
         let mut parents = Self { owners: BTreeMap::new(), sections: BTreeMap::new() };
         for (place, gateway) in gateways.iter().enumerate() {
-            let own = (gateway.owner(), 0..gateway.own().len(), false);
+            let own = (gateway.owner(), 0..gateway.own_listeners().len(), false);
             let sets = gateway.sets.iter();
             let sets = sets.map(|set| (set.owner(), set.listeners.clone(), set.fault.is_some()));
             for (owner, listeners, is_refused) in iter::once(own).chain(sets) {
-                let found = Found { gateway: place, owner, listeners, is_refused };
+                let found = ParentMatch { gateway: place, owner, listeners, is_refused };
                 parents.owners.insert((owner.kind, owner.name()), found);
             }
-            for (place, OurListener { owner, spec, .. }) in gateway.listeners.iter().enumerate() {
+            for (place, AcceptedListener { owner, spec, .. }) in
+                gateway.listeners.iter().enumerate()
+            {
                 let section = (owner.kind, owner.name(), &*spec.name);
                 parents.sections.entry(section).or_default().push(place);
             }
@@ -93,8 +95,8 @@ impl<'a> Parents<'a> {
     }
 
     /// The places of the listeners that a reference means, of the Gateway that it leads to.
-    fn listeners(&self, found: &Found<'_>, reference: &ParentRef) -> Vec<usize> {
-        let Found { owner, listeners, .. } = found;
+    fn listeners(&self, found: &ParentMatch<'_>, reference: &ParentRef) -> Vec<usize> {
+        let ParentMatch { owner, listeners, .. } = found;
         let Some(section) = reference.section_name.as_deref() else {
             return listeners.clone().collect();
         };
@@ -103,16 +105,16 @@ impl<'a> Parents<'a> {
     }
 }
 
-impl<'a, S> Asking<'a, S> {
+impl<'a, S> AttachmentRequest<'a, S> {
     /// The parents that are ours, each with where the route attaches or why it does not; what is wrong with references
     /// that lead to nobody is reported.
     pub(super) fn parents(
         &self,
-        index: &Index<'_>,
-        known: &Parents<'_>,
-        gateways: &[OurGateway<'_>],
-        report: &mut Report,
-    ) -> Vec<Parent<'a>> {
+        index: &ObjectIndex<'_>,
+        known: &ParentIndex<'_>,
+        gateways: &[AcceptedGateway<'_>],
+        report: &mut TranslationReport,
+    ) -> Vec<ParentAttachment<'a>> {
         if self.parents.is_empty() {
             let message = "is empty: the route attaches to nothing";
             report.problem(self.kind, self.route, "spec.parentRefs", message);
@@ -126,7 +128,7 @@ impl<'a, S> Asking<'a, S> {
                     let listeners = known.listeners(found, reference).into_iter();
                     let listeners = listeners.map(|place| (place, &gateway.listeners[place]));
                     let attached = self.attach(index, reference, &field, found, listeners);
-                    parents.push(Parent { reference, field, attached });
+                    parents.push(ParentAttachment { reference, field, attached });
                 }
                 // Another controller's Gateway.
                 Ok(None) => {}
@@ -146,10 +148,10 @@ impl<'a, S> Asking<'a, S> {
     /// The parent that a reference means; none if it is another controller's.
     fn find_parent<'g>(
         &self,
-        index: &Index<'_>,
-        known: &'g Parents<'_>,
+        index: &ObjectIndex<'_>,
+        known: &'g ParentIndex<'_>,
         parent: &'g ParentRef,
-    ) -> Result<Option<&'g Found<'g>>, (&'static str, String)>
+    ) -> Result<Option<&'g ParentMatch<'g>>, (&'static str, String)>
     where
         'a: 'g,
     {
@@ -174,13 +176,14 @@ impl<'a, S> Asking<'a, S> {
     /// Where the route attaches at a parent: listeners that are meant, allow it and have a host in common with it.
     fn attach<'l>(
         &self,
-        index: &Index<'_>,
+        index: &ObjectIndex<'_>,
         parent: &ParentRef,
         field: &str,
-        &Found { gateway, owner, is_refused, .. }: &Found<'_>,
-        listeners: impl Iterator<Item = (usize, &'l OurListener<'l>)>,
-    ) -> Result<Vec<Attachment>, Fault> {
-        let is_meant = |it: &OurListener<'_>| parent.port.is_none_or(|port| port == it.spec.port);
+        &ParentMatch { gateway, owner, is_refused, .. }: &ParentMatch<'_>,
+        listeners: impl Iterator<Item = (usize, &'l AcceptedListener<'l>)>,
+    ) -> Result<Vec<RouteAttachment>, ValidationFault> {
+        let is_meant =
+            |it: &AcceptedListener<'_>| parent.port.is_none_or(|port| port == it.spec.port);
         let mut found: Vec<_> = listeners.filter(|(_, it)| is_meant(it)).collect();
         if found.is_empty() {
             let message = if is_refused {
@@ -188,13 +191,17 @@ impl<'a, S> Asking<'a, S> {
             } else {
                 format!("the {} has no listener of this name and port", owner.kind)
             };
-            return Err(Fault::new(Reason::NoMatchingParent, field, message));
+            return Err(ValidationFault::new(ConditionReason::NoMatchingParent, field, message));
         }
         let other = &self.route.metadata.namespace;
         found.retain(|(_, listener)| listener.allows(index, self.kind, other));
         if found.is_empty() {
             let message = format!("no listener allows {}s of namespace {other}", self.kind);
-            return Err(Fault::new(Reason::NotAllowedByListeners, field, message));
+            return Err(ValidationFault::new(
+                ConditionReason::NotAllowedByListeners,
+                field,
+                message,
+            ));
         }
         let attachments: Vec<_> = found
             .into_iter()
@@ -203,20 +210,32 @@ impl<'a, S> Asking<'a, S> {
             .collect();
         if attachments.is_empty() {
             let message = "no listener has a hostname in common with the route";
-            return Err(Fault::new(Reason::NoMatchingListenerHostname, "spec.hostnames", message));
+            return Err(ValidationFault::new(
+                ConditionReason::NoMatchingListenerHostname,
+                "spec.hostnames",
+                message,
+            ));
         }
         Ok(attachments)
     }
 
-    fn at_listener(&self, gateway: usize, place: usize, listener: &OurListener<'_>) -> Attachment {
+    fn at_listener(
+        &self,
+        gateway: usize,
+        place: usize,
+        listener: &AcceptedListener<'_>,
+    ) -> RouteAttachment {
         let hosts = common_hosts(&listener.hosts, self.hostnames);
         let (port, scheme) = (listener.spec.port, listener.protocol.scheme());
-        Attachment { gateway, listener: place, port, scheme, hosts }
+        RouteAttachment { gateway, listener: place, port, scheme, hosts }
     }
 }
 
 /// Counts a route at each listener that it has attached to, and keeps those attachments that are served.
-pub(super) fn settle(attachments: &mut Vec<Attachment>, gateways: &mut [OurGateway<'_>]) {
+pub(super) fn retain_served(
+    attachments: &mut Vec<RouteAttachment>,
+    gateways: &mut [AcceptedGateway<'_>],
+) {
     let listeners: BTreeSet<_> = attachments.iter().map(|it| (it.gateway, it.listener)).collect();
     for (gateway, listener) in listeners {
         gateways[gateway].listeners[listener].attached_routes += 1;
@@ -230,5 +249,5 @@ fn common_hosts(listener: &HostPattern, hostnames: &[Hostname]) -> Vec<CommonHos
     let asked: Vec<_> = hostnames.iter().map(|hostname| &hostname.0).collect();
     let asked = if asked.is_empty() { every.iter().collect() } else { asked };
     let common = asked.into_iter().filter_map(common);
-    common.map(|(hosts, asked)| CommonHosts { hosts, asked }).collect()
+    common.map(|(hosts, asked)| CommonHosts { hosts, route_hosts: asked }).collect()
 }

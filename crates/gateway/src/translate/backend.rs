@@ -5,15 +5,15 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use super::grant::permits;
-use super::index::{Aim, Index, Name};
-use super::{Fault, Report};
+use super::index::{NamespacedName, ObjectIndex, PolicyTarget};
+use super::{TranslationReport, ValidationFault};
 use crate::objects::{
-    AddressType, EndpointSliceSpec, Object, Resource, ServicePort, ServiceRef, ServiceSpec,
-    ServiceType, SliceEndpoint, SlicePort,
+    AddressType, ApiObject, EndpointSliceSpec, ServicePort, ServiceRef, ServiceSpec, ServiceType,
+    SliceEndpoint, SlicePort, TypedObject,
 };
-use crate::problem::Problem;
-use crate::snapshot::{BackendKey, EndpointSpec, Source, Transport};
-use crate::status::Reason;
+use crate::problem::ObjectProblem;
+use crate::snapshot::{BackendKey, EndpointSource, EndpointSpec, TransportProtocol};
+use crate::status::ConditionReason;
 
 /// The label of an EndpointSlice that names its Service.
 pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
@@ -23,22 +23,22 @@ pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
 /// The short way for a change in EndpointSlices alone: the endpoints of a backend without a new translation, the same
 /// that a translation of the same objects would give it.
 #[derive(Clone, Debug)]
-pub struct Endpoints<'a> {
-    services: BTreeMap<Name<'a>, &'a ServiceSpec>,
-    slices: BTreeMap<Name<'a>, Vec<&'a Resource<EndpointSliceSpec>>>,
+pub struct EndpointIndex<'a> {
+    services: BTreeMap<NamespacedName<'a>, &'a ServiceSpec>,
+    slices: BTreeMap<NamespacedName<'a>, Vec<&'a TypedObject<EndpointSliceSpec>>>,
     /// What is wrong with names that objects share; the short way has nobody else who looks.
-    doubled: Vec<Problem>,
+    duplicate_problems: Vec<ObjectProblem>,
 }
 
-impl<'a> Endpoints<'a> {
+impl<'a> EndpointIndex<'a> {
     /// Sorts the EndpointSlices by Service.
-    pub fn new(objects: &'a [Object]) -> Self {
-        let mut report = Report::default();
-        let index = Index::new(objects, &mut report);
-        Self { doubled: report.problems, ..Self::of_index(&index) }
+    pub fn new(objects: &'a [ApiObject]) -> Self {
+        let mut report = TranslationReport::default();
+        let index = ObjectIndex::new(objects, &mut report);
+        Self { duplicate_problems: report.problems, ..Self::of_index(&index) }
     }
 
-    pub(super) fn of_index(index: &Index<'a>) -> Self {
+    pub(super) fn of_index(index: &ObjectIndex<'a>) -> Self {
         let services =
             index.services.iter().map(|(name, service)| (*name, &service.spec)).collect();
         let mut slices: BTreeMap<_, Vec<_>> = BTreeMap::new();
@@ -47,13 +47,16 @@ impl<'a> Endpoints<'a> {
                 slices.entry(service).or_default().push(*slice);
             }
         }
-        Self { services, slices, doubled: Vec::new() }
+        Self { services, slices, duplicate_problems: Vec::new() }
     }
 
     /// What a translation of the same objects would report of the EndpointSlices of these backends: the short way
     /// refuses what the long way refuses.
-    pub fn problems(&self, backends: &[BackendKey]) -> Vec<Problem> {
-        let mut report = Report { problems: self.doubled.clone(), ..Report::default() };
+    pub fn problems(&self, backends: &[BackendKey]) -> Vec<ObjectProblem> {
+        let mut report = TranslationReport {
+            problems: self.duplicate_problems.clone(),
+            ..TranslationReport::default()
+        };
         check_slices(self, backends, &mut report);
         report.problems
     }
@@ -68,38 +71,39 @@ impl<'a> Endpoints<'a> {
         let service = self.services.get(&name);
         let port = service.and_then(|service| find_port(service, key.port, key.transport));
         let (Some(port), Some(slices)) = (port, self.slices.get(&name)) else { return Vec::new() };
-        let at_port = |slice: &&Resource<EndpointSliceSpec>| {
+        let at_port = |slice: &&TypedObject<EndpointSliceSpec>| {
             endpoints_of(&slice.spec, &port.name, key.transport)
         };
         let all: Vec<_> = slices.iter().flat_map(at_port).collect();
         let of = |wanted| all.iter().filter(move |(_, standing)| *standing == wanted);
-        let ready = each_once(of(Standing::Ready));
-        if ready.is_empty() { each_once(of(Standing::Draining)) } else { ready }
+        let ready = deduplicated(of(EndpointReadiness::Ready));
+        if ready.is_empty() { deduplicated(of(EndpointReadiness::Draining)) } else { ready }
     }
 }
 
 /// Who refers to a Service.
 #[derive(Clone, Copy)]
-pub(super) struct Referrer<'a> {
+pub(super) struct ServiceReferrer<'a> {
     pub(super) kind: &'a str,
     pub(super) namespace: &'a str,
 }
 
 /// What a reference of a route's rule leads to. `field` is where the reference stands.
 pub(super) fn resolve(
-    index: &Index<'_>,
-    referrer: Referrer<'_>,
+    index: &ObjectIndex<'_>,
+    referrer: ServiceReferrer<'_>,
     reference: ServiceRef<'_>,
-    transport: Transport,
+    transport: TransportProtocol,
     field: &str,
-) -> Result<BackendKey, Fault> {
-    let fault =
-        |reason, part: &str, message| Err(Fault::new(reason, format!("{field}.{part}"), message));
+) -> Result<BackendKey, ValidationFault> {
+    let fault = |reason, part: &str, message| {
+        Err(ValidationFault::new(reason, format!("{field}.{part}"), message))
+    };
     let kind = reference.kind.unwrap_or("Service");
     let group = reference.group.unwrap_or("");
     if (group, kind) != ("", "Service") {
         let message = format!("{kind} of group \"{group}\" is not supported, only Service");
-        return fault(Reason::InvalidKind, "kind", message);
+        return fault(ConditionReason::InvalidKind, "kind", message);
     }
     let (namespace, name) = (reference.namespace.unwrap_or(referrer.namespace), reference.name);
     if namespace != referrer.namespace
@@ -109,46 +113,50 @@ pub(super) fn resolve(
             "no ReferenceGrant of namespace {namespace} lets {}s of {} use this Service",
             referrer.kind, referrer.namespace
         );
-        return fault(Reason::RefNotPermitted, "namespace", message);
+        return fault(ConditionReason::RefNotPermitted, "namespace", message);
     }
     let Some(service) = index.services.get(&(namespace, name)) else {
         return fault(
-            Reason::BackendNotFound,
+            ConditionReason::BackendNotFound,
             "name",
             format!("there is no Service {namespace}/{name}"),
         );
     };
     let Some(number) = reference.port else {
-        return fault(Reason::BackendNotFound, "port", "a Service needs a port".to_owned());
+        return fault(
+            ConditionReason::BackendNotFound,
+            "port",
+            "a Service needs a port".to_owned(),
+        );
     };
     let port = find_port(&service.spec, number, transport);
     if service.spec.kind == ServiceType::ExternalName {
         if service.spec.external_name.is_none() {
             let message = format!("Service {namespace}/{name} has no externalName");
-            return fault(Reason::BackendNotFound, "name", message);
+            return fault(ConditionReason::BackendNotFound, "name", message);
         }
     } else if port.is_none() {
         let protocol = protocol_name(transport);
         let message = format!("Service {namespace}/{name} has no {protocol} port {number}");
-        return fault(Reason::BackendNotFound, "port", message);
+        return fault(ConditionReason::BackendNotFound, "port", message);
     }
     if ["HTTPRoute", "GRPCRoute"].contains(&referrer.kind)
         && let Some(port) = port
         && let Some(message) = protocol_fault(index, (namespace, name), port)
     {
-        return fault(Reason::UnsupportedProtocol, "port", message);
+        return fault(ConditionReason::UnsupportedProtocol, "port", message);
     }
     Ok(BackendKey { namespace: namespace.into(), service: name.into(), port: number, transport })
 }
 
 /// Where the endpoints of a backend come from.
-pub(super) fn source(index: &Index<'_>, key: &BackendKey) -> Source {
+pub(super) fn source(index: &ObjectIndex<'_>, key: &BackendKey) -> EndpointSource {
     let service = index.services.get(&(&*key.namespace, &*key.service)).map(|it| &it.spec);
     let name = service.and_then(|service| match service.kind {
         ServiceType::ExternalName => service.external_name.as_deref(),
         ServiceType::ClusterIP | ServiceType::NodePort | ServiceType::LoadBalancer => None,
     });
-    name.map_or(Source::Slices, |name| Source::Dns {
+    name.map_or(EndpointSource::Slices, |name| EndpointSource::Dns {
         host: name.trim_end_matches('.').into(),
         port: key.port,
     })
@@ -156,11 +164,11 @@ pub(super) fn source(index: &Index<'_>, key: &BackendKey) -> Source {
 
 /// Everything in the EndpointSlices of these backends that gives no endpoint and was perhaps meant to.
 pub(super) fn check_slices(
-    endpoints: &Endpoints<'_>,
+    endpoints: &EndpointIndex<'_>,
     backends: &[BackendKey],
-    report: &mut Report,
+    report: &mut TranslationReport,
 ) {
-    let services: BTreeSet<Name<'_>> =
+    let services: BTreeSet<NamespacedName<'_>> =
         backends.iter().map(|key| (&*key.namespace, &*key.service)).collect();
     for slice in services.iter().filter_map(|name| endpoints.slices.get(name)).flatten() {
         for (field, message) in slice_faults(&slice.spec) {
@@ -173,28 +181,32 @@ pub(super) fn check_slices(
 pub(super) fn find_port(
     service: &ServiceSpec,
     number: u16,
-    transport: Transport,
+    transport: TransportProtocol,
 ) -> Option<&ServicePort> {
     let is_meant =
         |port: &&ServicePort| port.port == number && is_of(transport, port.protocol.as_deref());
     service.ports.iter().find(is_meant)
 }
 
-const fn protocol_name(transport: Transport) -> &'static str {
+const fn protocol_name(transport: TransportProtocol) -> &'static str {
     match transport {
-        Transport::Tcp => "TCP",
-        Transport::Udp => "UDP",
+        TransportProtocol::Tcp => "TCP",
+        TransportProtocol::Udp => "UDP",
     }
 }
 
 /// TCP is what is meant when nothing is said.
-fn is_of(transport: Transport, protocol: Option<&str>) -> bool {
+fn is_of(transport: TransportProtocol, protocol: Option<&str>) -> bool {
     protocol.unwrap_or("TCP") == protocol_name(transport)
 }
 
 /// Why requests cannot go to a port that says what it speaks. What we do not know is taken for HTTP; what is encrypted
 /// needs a policy that says whom to believe.
-fn protocol_fault(index: &Index<'_>, service: Name<'_>, port: &ServicePort) -> Option<String> {
+fn protocol_fault(
+    index: &ObjectIndex<'_>,
+    service: NamespacedName<'_>,
+    port: &ServicePort,
+) -> Option<String> {
     let (number, protocol) = (port.port, port.app_protocol.as_deref()?);
     match protocol {
         "https" | "kubernetes.io/wss" | "sheave.dev/h3" if !is_encrypted(index, service, port) => {
@@ -207,35 +219,36 @@ fn protocol_fault(index: &Index<'_>, service: Name<'_>, port: &ServicePort) -> O
 }
 
 /// Whether a policy says whom to believe at a port: a BackendTLSPolicy, or a BackendPolicy that believes anybody.
-fn is_encrypted(index: &Index<'_>, service: Name<'_>, port: &ServicePort) -> bool {
-    let is_meant = |aim: &Aim<'_>| aim.section.is_none_or(|section| *section == *port.name);
-    index.aims_at(service).iter().any(|aim| aim.encrypts && is_meant(aim))
+fn is_encrypted(index: &ObjectIndex<'_>, service: NamespacedName<'_>, port: &ServicePort) -> bool {
+    let is_meant =
+        |aim: &PolicyTarget<'_>| aim.section.is_none_or(|section| *section == *port.name);
+    index.policies_of(service).iter().any(|aim| aim.encrypts && is_meant(aim))
 }
 
-fn service_of(slice: &Resource<EndpointSliceSpec>) -> Option<Name<'_>> {
+fn service_of(slice: &TypedObject<EndpointSliceSpec>) -> Option<NamespacedName<'_>> {
     let service = slice.metadata.labels.get(SERVICE_NAME_LABEL)?;
     Some((&slice.metadata.namespace, service))
 }
 
 /// Whether an endpoint gets new requests.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Standing {
+enum EndpointReadiness {
     Ready,
     /// It serves while it terminates.
     Draining,
-    Out,
+    NotReady,
 }
 
 /// What is not known is taken as the EndpointSlice API says.
-fn standing(endpoint: &SliceEndpoint) -> Standing {
+fn readiness(endpoint: &SliceEndpoint) -> EndpointReadiness {
     let conditions = endpoint.conditions;
     let ready = conditions.ready.unwrap_or(true);
     let serving = conditions.serving.unwrap_or(ready);
     let terminating = conditions.terminating.unwrap_or(false);
     match (ready, serving && terminating) {
-        (true, _) => Standing::Ready,
-        (false, true) => Standing::Draining,
-        (false, false) => Standing::Out,
+        (true, _) => EndpointReadiness::Ready,
+        (false, true) => EndpointReadiness::Draining,
+        (false, false) => EndpointReadiness::NotReady,
     }
 }
 
@@ -243,8 +256,8 @@ fn standing(endpoint: &SliceEndpoint) -> Standing {
 fn endpoints_of(
     slice: &EndpointSliceSpec,
     port_name: &str,
-    transport: Transport,
-) -> Vec<(EndpointSpec, Standing)> {
+    transport: TransportProtocol,
+) -> Vec<(EndpointSpec, EndpointReadiness)> {
     let is_meant =
         |port: &&SlicePort| port.name == port_name && is_of(transport, port.protocol.as_deref());
     let Some(port) = slice.ports.iter().find(is_meant).and_then(|port| port.port) else {
@@ -255,14 +268,14 @@ fn endpoints_of(
         let zone = endpoint.zone.as_deref().map(Arc::from);
         let node = endpoint.node_name.as_deref().map(Arc::from);
         let spec = EndpointSpec { address: SocketAddr::new(ip, port), weight: 1, zone, node };
-        Some((spec, standing(endpoint)))
+        Some((spec, readiness(endpoint)))
     };
     slice.endpoints.iter().filter_map(spec).collect()
 }
 
 /// Sorted, each once: a Pod that moves from one slice to another is for a moment in both.
-fn each_once<'a>(
-    endpoints: impl Iterator<Item = &'a (EndpointSpec, Standing)>,
+fn deduplicated<'a>(
+    endpoints: impl Iterator<Item = &'a (EndpointSpec, EndpointReadiness)>,
 ) -> Vec<EndpointSpec> {
     let mut specs: Vec<_> = endpoints.map(|(spec, _)| spec.clone()).collect();
     specs.sort_unstable();

@@ -11,9 +11,9 @@ use rustls_pki_types::pem::{self, PemObject};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use x509_cert::der::Decode;
 
-use crate::objects::{ConfigMapSpec, Resource, SecretSpec};
-use crate::problem::Problem;
-use crate::snapshot::{Certificate, PrivateKey};
+use crate::objects::{ConfigMapSpec, SecretSpec, TypedObject};
+use crate::problem::ObjectProblem;
+use crate::snapshot::{PrivateKey, TlsCertificate};
 
 /// The names of values that Kubernetes agreed upon.
 const CHAIN: &str = "tls.crt";
@@ -22,9 +22,9 @@ const AUTHORITIES: &str = "ca.crt";
 
 /// A certificate of a Secret that somebody refers to, and when it holds.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Dated {
+pub struct CertificateValidity {
     /// What is wrong with it once it does not hold; the message is still to be written.
-    place: Problem,
+    problem_template: ObjectProblem,
     /// Seconds since 1970.
     not_before: u64,
     /// Seconds since 1970.
@@ -32,7 +32,8 @@ pub struct Dated {
 }
 
 /// The certificate of a Secret and its key, which belong together, and when they hold; or what is wrong with it.
-pub(super) type Checked = Result<(Arc<Certificate>, Option<Dated>), BadValue>;
+pub(super) type CertificateResult =
+    Result<(Arc<TlsCertificate>, Option<CertificateValidity>), BadValue>;
 
 /// What is wrong with a value of a Secret or ConfigMap.
 #[derive(Clone, Debug)]
@@ -42,13 +43,13 @@ pub(super) struct BadValue {
     pub(super) message: String,
 }
 
-impl Dated {
+impl CertificateValidity {
     /// When the certificate of a Secret holds. `None` if that cannot be read.
-    fn of(secret: &Resource<SecretSpec>, leaf: &[u8]) -> Option<Self> {
+    fn of(secret: &TypedObject<SecretSpec>, leaf: &[u8]) -> Option<Self> {
         let certificate = x509_cert::Certificate::from_der(leaf).ok()?;
         let validity = certificate.tbs_certificate().validity();
         Some(Self {
-            place: secret.problem("Secret", format!("data.{CHAIN}"), ""),
+            problem_template: secret.problem("Secret", format!("data.{CHAIN}"), ""),
             not_before: validity.not_before.to_unix_duration().as_secs(),
             not_after: validity.not_after.to_unix_duration().as_secs(),
         })
@@ -56,7 +57,7 @@ impl Dated {
 
     /// Which certificate it is, as `Secret namespace/name`.
     pub fn name(&self) -> &str {
-        &self.place.object
+        &self.problem_template.object
     }
 
     /// Until when it holds, in seconds since 1970.
@@ -65,20 +66,23 @@ impl Dated {
     }
 
     /// What is wrong at a time, in seconds since 1970.
-    pub fn problem(&self, now: u64) -> Option<Problem> {
+    pub fn problem(&self, now: u64) -> Option<ObjectProblem> {
         let message = if now > self.not_after {
-            format!("the certificate expired {} ago", span(now - self.not_after))
+            format!("the certificate expired {} ago", approximate_duration(now - self.not_after))
         } else if now < self.not_before {
-            format!("the certificate is not valid for another {}", span(self.not_before - now))
+            format!(
+                "the certificate is not valid for another {}",
+                approximate_duration(self.not_before - now)
+            )
         } else {
             return None;
         };
-        Some(Problem { message, ..self.place.clone() })
+        Some(ObjectProblem { message, ..self.problem_template.clone() })
     }
 }
 
 /// Roughly, as a person would say it.
-fn span(seconds: u64) -> String {
+fn approximate_duration(seconds: u64) -> String {
     const UNITS: [(u64, &str); 3] = [(86_400, "day"), (3600, "hour"), (60, "minute")];
     let unit = UNITS.iter().find(|(length, _)| seconds >= *length);
     let (count, name) = unit.map_or((seconds, "second"), |(length, name)| (seconds / length, name));
@@ -86,23 +90,24 @@ fn span(seconds: u64) -> String {
 }
 
 /// Reads a Secret.
-pub(super) fn of_secret(secret: &Resource<SecretSpec>) -> Checked {
-    let chain = certificates(value(secret, CHAIN)?).map_err(|message| bad(CHAIN, message))?;
+pub(super) fn of_secret(secret: &TypedObject<SecretSpec>) -> CertificateResult {
+    let chain = certificates(value(secret, CHAIN)?).map_err(|message| bad_value(CHAIN, message))?;
     let key = PrivateKeyDer::from_pem_slice(value(secret, KEY)?)
-        .map_err(|error| bad(KEY, pem_fault(&error, "a private key")))?;
-    let made = Certificate {
+        .map_err(|error| bad_value(KEY, pem_fault(&error, "a private key")))?;
+    let made = TlsCertificate {
         name: format!("Secret {}/{}", secret.metadata.namespace, secret.metadata.name).into(),
         chain: chain.iter().map(|der| der.as_ref().into()).collect(),
         key: owned(&key)?,
     };
-    CertifiedKey::from_der(chain, key, &default_provider()).map_err(|error| refused(&error))?;
-    let dated = Dated::of(secret, &made.chain[0]);
+    CertifiedKey::from_der(chain, key, &default_provider())
+        .map_err(|error| key_pair_fault(&error))?;
+    let dated = CertificateValidity::of(secret, &made.chain[0]);
     Ok((Arc::new(made), dated))
 }
 
 /// The certificates of authorities of a ConfigMap.
 pub(super) fn authorities_of_map(
-    map: &Resource<ConfigMapSpec>,
+    map: &TypedObject<ConfigMapSpec>,
 ) -> Result<Vec<Box<[u8]>>, BadValue> {
     let pem = map.spec.data.get(AUTHORITIES).ok_or_else(|| missing(AUTHORITIES))?;
     authorities(pem.as_bytes())
@@ -110,30 +115,30 @@ pub(super) fn authorities_of_map(
 
 /// The certificates of authorities of a Secret.
 pub(super) fn authorities_of_secret(
-    secret: &Resource<SecretSpec>,
+    secret: &TypedObject<SecretSpec>,
 ) -> Result<Vec<Box<[u8]>>, BadValue> {
     authorities(value(secret, AUTHORITIES)?)
 }
 
 fn authorities(pem: &[u8]) -> Result<Vec<Box<[u8]>>, BadValue> {
-    let certificates = certificates(pem).map_err(|message| bad(AUTHORITIES, message))?;
+    let certificates = certificates(pem).map_err(|message| bad_value(AUTHORITIES, message))?;
     let mut store = RootCertStore::empty();
     for certificate in &certificates {
         let added = store.add(certificate.clone());
-        added.map_err(|error| bad(AUTHORITIES, unusable(&error)))?;
+        added.map_err(|error| bad_value(AUTHORITIES, unusable(&error)))?;
     }
     Ok(certificates.iter().map(|der| der.as_ref().into()).collect())
 }
 
-fn value<'s>(secret: &'s Resource<SecretSpec>, name: &str) -> Result<&'s [u8], BadValue> {
+fn value<'s>(secret: &'s TypedObject<SecretSpec>, name: &str) -> Result<&'s [u8], BadValue> {
     secret.spec.value(name).ok_or_else(|| missing(name))
 }
 
 fn missing(name: &str) -> BadValue {
-    bad(name, "is missing")
+    bad_value(name, "is missing")
 }
 
-fn bad(name: &str, message: impl Into<String>) -> BadValue {
+fn bad_value(name: &str, message: impl Into<String>) -> BadValue {
     BadValue { field: format!("data.{name}"), message: message.into() }
 }
 
@@ -167,17 +172,17 @@ fn owned(key: &PrivateKeyDer<'_>) -> Result<PrivateKey, BadValue> {
         PrivateKeyDer::Pkcs8(der) => Ok(PrivateKey::Pkcs8(der.secret_pkcs8_der().into())),
         PrivateKeyDer::Pkcs1(der) => Ok(PrivateKey::Pkcs1(der.secret_pkcs1_der().into())),
         PrivateKeyDer::Sec1(der) => Ok(PrivateKey::Sec1(der.secret_sec1_der().into())),
-        _ => Err(bad(KEY, "is a key of an unknown kind")),
+        _ => Err(bad_value(KEY, "is a key of an unknown kind")),
     }
 }
 
 /// Why TLS cannot use a chain and a key that could both be read.
-fn refused(error: &Error) -> BadValue {
+fn key_pair_fault(error: &Error) -> BadValue {
     if let Error::InconsistentKeys(InconsistentKeys::KeyMismatch) = error {
-        return bad(KEY, format!("is not the key of the certificate in {CHAIN}"));
+        return bad_value(KEY, format!("is not the key of the certificate in {CHAIN}"));
     }
     let is_of_chain = matches!(error, Error::InvalidCertificate(_));
-    bad(if is_of_chain { CHAIN } else { KEY }, unusable(error))
+    bad_value(if is_of_chain { CHAIN } else { KEY }, unusable(error))
 }
 
 /// What rustls says, as a person would.

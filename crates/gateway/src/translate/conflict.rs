@@ -3,22 +3,22 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use super::listener::{OurGateway, OurListener, Protocol, our_port};
-use super::{Fault, Report};
-use crate::matching::{HostPattern, Hosts};
-use crate::snapshot::Transport;
-use crate::status::Reason;
+use super::listener::{AcceptedGateway, AcceptedListener, ProtocolType, listen_port};
+use super::{TranslationReport, ValidationFault};
+use crate::matching::{HostPattern, HostTrie};
+use crate::snapshot::TransportProtocol;
+use crate::status::ConditionReason;
 
 /// What listeners take at one place: each claim by its number, the lower the earlier.
 #[derive(Default)]
-struct Claims {
-    by_hosts: BTreeMap<(HostPattern, Protocol), Vec<usize>>,
+struct ListenerClaims {
+    by_hosts: BTreeMap<(HostPattern, ProtocolType), Vec<usize>>,
     /// The first of each protocol.
-    by_protocol: BTreeMap<Protocol, usize>,
+    by_protocol: BTreeMap<ProtocolType, usize>,
 }
 
-impl Claims {
-    fn add(&mut self, number: usize, listener: &OurListener<'_>) {
+impl ListenerClaims {
+    fn add(&mut self, number: usize, listener: &AcceptedListener<'_>) {
         let claim = (listener.hosts.clone(), listener.protocol);
         self.by_hosts.entry(claim).or_default().push(number);
         self.by_protocol.entry(listener.protocol).or_insert(number);
@@ -27,18 +27,22 @@ impl Claims {
     /// The first claim of another, if `own` is the listener's, that leaves no room for it. Listeners of one address, port
     /// and transport must speak the same and differ in hostname. HTTPS and TLS can be told apart by hostname too, for
     /// both begin with the name that the client asks for.
-    fn clash(&self, own: Option<usize>, listener: &OurListener<'_>) -> Option<(usize, Reason)> {
-        let OurListener { protocol, hosts, .. } = listener;
-        let same_hosts = |protocol: Protocol| {
+    fn clash(
+        &self,
+        own: Option<usize>,
+        listener: &AcceptedListener<'_>,
+    ) -> Option<(usize, ConditionReason)> {
+        let AcceptedListener { protocol, hosts, .. } = listener;
+        let same_hosts = |protocol: ProtocolType| {
             let claims = self.by_hosts.get(&(hosts.clone(), protocol)).into_iter().flatten();
             claims.copied().find(|number| Some(*number) != own)
         };
-        let same = same_hosts(*protocol).map(|number| (number, Reason::HostnameConflict));
+        let same = same_hosts(*protocol).map(|number| (number, ConditionReason::HostnameConflict));
         let others = self.by_protocol.iter().filter(|(other, _)| *other != protocol);
         let others = others.filter_map(|(other, first)| {
             let both_encrypted = protocol.is_encrypted() && other.is_encrypted();
             let number = if both_encrypted { same_hosts(*other)? } else { *first };
-            Some((number, Reason::ProtocolConflict))
+            Some((number, ConditionReason::ProtocolConflict))
         });
         same.into_iter().chain(others).min_by_key(|(number, _)| *number)
     }
@@ -46,16 +50,16 @@ impl Claims {
 
 /// Within a Gateway none of its own listeners that clash is served, as Gateway API asks; those of ListenerSets give way to
 /// whoever goes before them. Between Gateways the older one keeps what it has, so that a newcomer takes nothing down.
-pub(super) fn find_conflicts(gateways: &mut [OurGateway<'_>], report: &mut Report) {
-    let mut taken: BTreeMap<(SocketAddr, Transport), Claims> = BTreeMap::new();
+pub(super) fn find_conflicts(gateways: &mut [AcceptedGateway<'_>], report: &mut TranslationReport) {
+    let mut taken: BTreeMap<(SocketAddr, TransportProtocol), ListenerClaims> = BTreeMap::new();
     // Whose each claim is.
     let mut names: Vec<String> = Vec::new();
     for gateway in gateways {
-        mark_twins(gateway);
-        let OurGateway { addresses, listeners, targets, .. } = gateway;
+        find_conflicts_within(gateway);
+        let AcceptedGateway { addresses, listeners, target_ports: targets, .. } = gateway;
         for listener in listeners.iter_mut().filter(|it| it.is_served()) {
             let transport = listener.protocol.transport();
-            let port = our_port(targets.as_ref(), listener.spec.port);
+            let port = listen_port(targets.as_ref(), listener.spec.port);
             let sockets: Vec<_> =
                 addresses.iter().map(|ip| (SocketAddr::new(*ip, port), transport)).collect();
             let mut claims = sockets.iter().filter_map(|socket| taken.get(socket));
@@ -79,11 +83,14 @@ pub(super) fn find_conflicts(gateways: &mut [OurGateway<'_>], report: &mut Repor
     }
 }
 
-fn mark_twins(gateway: &mut OurGateway<'_>) {
-    let own = gateway.own().len();
-    let mut ports: BTreeMap<(u16, Transport), Claims> = BTreeMap::new();
-    let port = |listener: &OurListener<'_>| (listener.spec.port, listener.protocol.transport());
-    for (place, listener) in gateway.own().iter().enumerate().filter(|(_, it)| it.is_served()) {
+fn find_conflicts_within(gateway: &mut AcceptedGateway<'_>) {
+    let own = gateway.own_listeners().len();
+    let mut ports: BTreeMap<(u16, TransportProtocol), ListenerClaims> = BTreeMap::new();
+    let port =
+        |listener: &AcceptedListener<'_>| (listener.spec.port, listener.protocol.transport());
+    for (place, listener) in
+        gateway.own_listeners().iter().enumerate().filter(|(_, it)| it.is_served())
+    {
         ports.entry(port(listener)).or_default().add(place, listener);
     }
     for (place, listener) in gateway.listeners.iter_mut().enumerate() {
@@ -102,9 +109,9 @@ fn mark_twins(gateway: &mut OurGateway<'_>) {
 }
 
 /// Notes at each listener with TLS which other has hosts and its port in common with it.
-fn find_overlaps(listeners: &mut [OurListener<'_>]) {
-    let mut ports: BTreeMap<u16, Hosts<Vec<usize>>> = BTreeMap::new();
-    let is_meant = |it: &OurListener<'_>| it.protocol.is_encrypted() && it.is_served();
+fn find_overlaps(listeners: &mut [AcceptedListener<'_>]) {
+    let mut ports: BTreeMap<u16, HostTrie<Vec<usize>>> = BTreeMap::new();
+    let is_meant = |it: &AcceptedListener<'_>| it.protocol.is_encrypted() && it.is_served();
     for (place, listener) in listeners.iter().enumerate().filter(|(_, it)| is_meant(it)) {
         ports.entry(listener.spec.port).or_default().entry(&listener.hosts).push(place);
     }
@@ -119,11 +126,11 @@ fn find_overlaps(listeners: &mut [OurListener<'_>]) {
     }
 }
 
-fn conflict(place: usize, reason: Reason, with: &str) -> Fault {
-    let message = if reason == Reason::ProtocolConflict {
+fn conflict(place: usize, reason: ConditionReason, with: &str) -> ValidationFault {
+    let message = if reason == ConditionReason::ProtocolConflict {
         format!("has the same address and port as {with}, which speaks another protocol")
     } else {
         format!("has the same address, port and hostname as {with}")
     };
-    Fault::new(reason, format!("spec.listeners[{place}]"), message)
+    ValidationFault::new(reason, format!("spec.listeners[{place}]"), message)
 }

@@ -3,16 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::attach::Attachment;
-use crate::matching::Match;
+use super::attach::RouteAttachment;
+use crate::matching::RouteMatch;
 use crate::snapshot::{
-    BackendKey, Filters, Mirror, Rule, RuleRetry, Share, Target, WeightedTarget,
+    BackendKey, MirrorFraction, MirrorPolicy, RouteFilters, Rule, RuleRetry, RuleTarget,
+    WeightedTarget,
 };
 
 /// A route that has attached somewhere.
 pub(super) struct RouteDraft {
     pub(super) rules: Vec<RuleDraft>,
-    pub(super) attachments: Vec<Attachment>,
+    pub(super) attachments: Vec<RouteAttachment>,
     /// Its requests are calls of gRPC.
     pub(super) is_grpc: bool,
 }
@@ -23,7 +24,7 @@ pub(super) struct RuleDraft {
     /// `namespace/route/rule`.
     pub(super) name: Arc<str>,
     /// None for connections and flows.
-    pub(super) matches: Vec<Arc<Match>>,
+    pub(super) matches: Vec<Arc<RouteMatch>>,
     pub(super) targets: Vec<TargetDraft>,
     pub(super) filters: FiltersDraft,
     pub(super) request_timeout: Option<Duration>,
@@ -44,8 +45,8 @@ pub(super) struct TargetDraft {
 #[derive(Default)]
 pub(super) struct FiltersDraft {
     /// Without mirrors.
-    pub(super) made: Filters,
-    pub(super) mirrors: Vec<(BackendKey, Share)>,
+    pub(super) filters: RouteFilters,
+    pub(super) mirrors: Vec<(BackendKey, MirrorFraction)>,
 }
 
 impl RuleDraft {
@@ -63,7 +64,7 @@ impl RuleDraft {
             target: draft
                 .key
                 .as_ref()
-                .map_or(Target::Unresolved, |key| Target::Backend(place(key, keys))),
+                .map_or(RuleTarget::Unresolved, |key| RuleTarget::Backend(place(key, keys))),
             weight: draft.weight,
             filters: draft.filters.filters(keys),
         };
@@ -87,14 +88,14 @@ impl TargetDraft {
 }
 
 impl FiltersDraft {
-    fn filters(&self, keys: &[BackendKey]) -> Option<Box<Filters>> {
-        let mirror = |(key, share): &(BackendKey, Share)| Mirror {
+    fn filters(&self, keys: &[BackendKey]) -> Option<Box<RouteFilters>> {
+        let mirror = |(key, share): &(BackendKey, MirrorFraction)| MirrorPolicy {
             backend: place(key, keys),
             share: *share,
         };
         let mirrors = self.mirrors.iter().map(mirror).collect();
-        let filters = Filters { mirrors, ..self.made.clone() };
-        (filters != Filters::default()).then(|| Box::new(filters))
+        let filters = RouteFilters { mirrors, ..self.filters.clone() };
+        (filters != RouteFilters::default()).then(|| Box::new(filters))
     }
 }
 

@@ -3,23 +3,23 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use super::Fault;
-use super::backend::{Referrer, resolve};
+use super::ValidationFault;
+use super::backend::{ServiceReferrer, resolve};
 use super::draft::FiltersDraft;
-use super::index::Index;
-use crate::matching::{Match, PathPattern};
+use super::index::ObjectIndex;
+use crate::matching::{PathPattern, RouteMatch};
 use crate::objects::{
     CorsFilter, FieldName, HeaderModifier, HttpFilter, HttpFilterType, HttpHeader, PathModifier,
     PathModifierType, RedirectScheme, RequestMirror, RequestRedirect, UrlRewrite,
 };
 use crate::snapshot::{
-    Allowed, Cors, HeaderEdits, HeaderField, OriginPattern, PathRewrite, Redirect, Rewrite, Scheme,
-    Share, Transport,
+    AllowList, CorsPolicy, HeaderEdits, HeaderField, MirrorFraction, OriginPattern, PathRewrite,
+    RedirectAction, RewriteAction, TransportProtocol, UrlScheme,
 };
-use crate::status::Reason;
+use crate::status::ConditionReason;
 
 /// Fields that say how a message is framed, or that belong to a connection: not a route's to change.
-const NOT_TO_CHANGE: [&str; 9] = [
+const IMMUTABLE_FIELDS: [&str; 9] = [
     "connection",
     "content-length",
     "host",
@@ -33,7 +33,7 @@ const NOT_TO_CHANGE: [&str; 9] = [
 
 /// Where filters stand.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum FilterScope {
     /// In a rule.
     Rule,
     /// In a reference to a backend.
@@ -41,17 +41,17 @@ pub(super) enum Standing {
 }
 
 /// Filters in the making, and why they cannot be.
-pub(super) struct Making<'a> {
-    pub(super) index: &'a Index<'a>,
-    pub(super) referrer: Referrer<'a>,
-    pub(super) standing: Standing,
+pub(super) struct FilterBuilder<'a> {
+    pub(super) index: &'a ObjectIndex<'a>,
+    pub(super) referrer: ServiceReferrer<'a>,
+    pub(super) scope: FilterScope,
     /// What the rule asks for: rewriting a prefix depends on it.
-    pub(super) matches: &'a [Arc<Match>],
-    pub(super) faults: &'a mut Vec<Fault>,
-    pub(super) unresolved: &'a mut Vec<Fault>,
+    pub(super) matches: &'a [Arc<RouteMatch>],
+    pub(super) faults: &'a mut Vec<ValidationFault>,
+    pub(super) unresolved: &'a mut Vec<ValidationFault>,
 }
 
-impl Making<'_> {
+impl FilterBuilder<'_> {
     pub(super) fn filters(&mut self, filters: &[HttpFilter], field: &str) -> FiltersDraft {
         let mut draft = FiltersDraft::default();
         for (n, filter) in filters.iter().enumerate() {
@@ -60,22 +60,26 @@ impl Making<'_> {
             if is_again && filter.kind != HttpFilterType::RequestMirror {
                 self.refuse(&field, "type", "occurs twice");
             }
-            if self.referrer.kind == "GRPCRoute" && !is_for_calls(filter.kind) {
+            if self.referrer.kind == "GRPCRoute" && !is_grpc_filter(filter.kind) {
                 self.refuse(&field, "type", format!("{:?} is not for calls", filter.kind));
             }
             self.check_parts(filter, &field);
             self.add(filter, &field, &mut draft);
         }
-        if draft.made.redirect.is_some() && draft.made.rewrite.is_some() {
+        if draft.filters.redirect.is_some() && draft.filters.rewrite.is_some() {
             let message = "RequestRedirect and URLRewrite exclude each other";
-            self.faults.push(Fault::new(Reason::IncompatibleFilters, field, message));
+            self.faults.push(ValidationFault::new(
+                ConditionReason::IncompatibleFilters,
+                field,
+                message,
+            ));
         }
         draft
     }
 
     fn refuse(&mut self, field: &str, part: &str, message: impl Into<String>) {
         let field = format!("{field}.{part}");
-        self.faults.push(Fault::new(Reason::UnsupportedValue, field, message));
+        self.faults.push(ValidationFault::new(ConditionReason::UnsupportedValue, field, message));
     }
 
     /// Of all parts of a filter the one that its type names is there.
@@ -110,7 +114,7 @@ impl Making<'_> {
     }
 
     fn add(&mut self, filter: &HttpFilter, field: &str, draft: &mut FiltersDraft) {
-        let made = &mut draft.made;
+        let made = &mut draft.filters;
         match filter.kind {
             HttpFilterType::RequestHeaderModifier => {
                 let field = format!("{field}.requestHeaderModifier");
@@ -133,12 +137,12 @@ impl Making<'_> {
                 let field = format!("{field}.urlRewrite");
                 made.rewrite = filter.url_rewrite.as_ref().map(|it| self.rewrite(it, &field));
             }
-            HttpFilterType::RequestRedirect if self.standing == Standing::Rule => {
+            HttpFilterType::RequestRedirect if self.scope == FilterScope::Rule => {
                 let field = format!("{field}.requestRedirect");
                 made.redirect =
                     filter.request_redirect.as_ref().map(|it| self.redirect(it, &field));
             }
-            HttpFilterType::Cors if self.standing == Standing::Rule => {
+            HttpFilterType::Cors if self.scope == FilterScope::Rule => {
                 made.cors = filter.cors.as_ref().map(cors);
             }
             HttpFilterType::RequestRedirect | HttpFilterType::Cors => {
@@ -171,7 +175,7 @@ impl Making<'_> {
         let name = name.to_ascii_lowercase();
         if name == "host" {
             self.refuse(field, part, "cannot be changed here, but by `hostname` of a URLRewrite");
-        } else if NOT_TO_CHANGE.contains(&&*name) {
+        } else if IMMUTABLE_FIELDS.contains(&&*name) {
             self.refuse(field, part, "cannot be changed: it belongs to the connection");
         }
         name.into()
@@ -182,19 +186,19 @@ impl Making<'_> {
         &mut self,
         asked: &RequestMirror,
         field: &str,
-    ) -> Option<(crate::snapshot::BackendKey, Share)> {
+    ) -> Option<(crate::snapshot::BackendKey, MirrorFraction)> {
         let share = self.share(asked, field)?;
         let at = format!("{field}.backendRef");
         let service = asked.backend_ref.service();
-        let key = resolve(self.index, self.referrer, service, Transport::Tcp, &at)
+        let key = resolve(self.index, self.referrer, service, TransportProtocol::Tcp, &at)
             .map_err(|fault| self.unresolved.push(fault))
             .ok()?;
         (share.numerator > 0).then_some((key, share))
     }
 
-    fn share(&mut self, asked: &RequestMirror, field: &str) -> Option<Share> {
+    fn share(&mut self, asked: &RequestMirror, field: &str) -> Option<MirrorFraction> {
         let (numerator, denominator) = match (asked.percent, asked.fraction) {
-            (None, None) => return Some(Share::ALL),
+            (None, None) => return Some(MirrorFraction::ALL),
             (Some(percent), None) => (percent, 100),
             (None, Some(fraction)) => (fraction.numerator, fraction.denominator),
             (Some(_), Some(_)) => {
@@ -205,25 +209,25 @@ impl Making<'_> {
         if numerator > denominator {
             self.refuse(field, "fraction.numerator", format!("must be at most {denominator}"));
         }
-        Some(Share { numerator, denominator: NonZeroU32::new(denominator)? })
+        Some(MirrorFraction { numerator, denominator: NonZeroU32::new(denominator)? })
     }
 
-    fn redirect(&mut self, asked: &RequestRedirect, field: &str) -> Redirect {
+    fn redirect(&mut self, asked: &RequestRedirect, field: &str) -> RedirectAction {
         let scheme = asked.scheme.map(|scheme| match scheme {
-            RedirectScheme::Http => Scheme::Http,
-            RedirectScheme::Https => Scheme::Https,
+            RedirectScheme::Http => UrlScheme::Http,
+            RedirectScheme::Https => UrlScheme::Https,
         });
-        Redirect {
+        RedirectAction {
             status: asked.status_code,
             scheme,
             hostname: asked.hostname.as_deref().map(Into::into),
-            port: asked.port.or_else(|| scheme.map(Scheme::port)),
+            port: asked.port.or_else(|| scheme.map(UrlScheme::port)),
             path: asked.path.as_ref().and_then(|path| self.path(path, field)),
         }
     }
 
-    fn rewrite(&mut self, asked: &UrlRewrite, field: &str) -> Rewrite {
-        Rewrite {
+    fn rewrite(&mut self, asked: &UrlRewrite, field: &str) -> RewriteAction {
+        RewriteAction {
             hostname: asked.hostname.as_deref().map(Into::into),
             path: asked.path.as_ref().and_then(|path| self.path(path, field)),
         }
@@ -276,7 +280,7 @@ impl Making<'_> {
 }
 
 /// Whether GRPCRoutes have a filter.
-const fn is_for_calls(kind: HttpFilterType) -> bool {
+const fn is_grpc_filter(kind: HttpFilterType) -> bool {
     match kind {
         HttpFilterType::RequestHeaderModifier
         | HttpFilterType::ResponseHeaderModifier
@@ -290,7 +294,7 @@ const fn is_for_calls(kind: HttpFilterType) -> bool {
 }
 
 /// The length of the one prefix that all matches ask for.
-fn common_prefix(matches: &[Arc<Match>]) -> Option<usize> {
+fn common_prefix(matches: &[Arc<RouteMatch>]) -> Option<usize> {
     let mut prefixes = matches.iter().map(|asked| match &asked.path {
         PathPattern::Prefix(prefix) => Some(prefix.trim_end_matches('/')),
         PathPattern::Exact(_) | PathPattern::Regex(_) => None,
@@ -299,18 +303,18 @@ fn common_prefix(matches: &[Arc<Match>]) -> Option<usize> {
     prefixes.all(|other| other == Some(first)).then_some(first.len())
 }
 
-fn cors(asked: &CorsFilter) -> Cors {
+fn cors(asked: &CorsFilter) -> CorsPolicy {
     let joined = |list: &[FieldName]| -> Box<str> {
         list.iter().map(|name| &*name.0).collect::<Vec<_>>().join(", ").into()
     };
     let allowed = |list: &[FieldName]| {
         let is_any = list.iter().any(|name| name.0 == "*");
-        if is_any { Allowed::Any } else { Allowed::These(joined(list)) }
+        if is_any { AllowList::Any } else { AllowList::Only(joined(list)) }
     };
     let is_any = asked.allow_origins.iter().any(|origin| origin.0 == "*");
     let patterns = || asked.allow_origins.iter().map(|it| origin(&it.0)).collect();
-    Cors {
-        origins: if is_any { Allowed::Any } else { Allowed::These(patterns()) },
+    CorsPolicy {
+        origins: if is_any { AllowList::Any } else { AllowList::Only(patterns()) },
         credentials: asked.allow_credentials,
         methods: allowed(&asked.allow_methods),
         headers: allowed(&asked.allow_headers),
@@ -321,13 +325,13 @@ fn cors(asked: &CorsFilter) -> Cors {
 
 /// Browsers leave out the port that the scheme implies.
 fn origin(text: &str) -> OriginPattern {
-    let usual = |scheme: Scheme| {
+    let usual = |scheme: UrlScheme| {
         let rest = text.strip_suffix(&format!(":{}", scheme.port()))?;
         rest.starts_with(&format!("{}://", scheme.text())).then_some(rest)
     };
-    let text = usual(Scheme::Http).or_else(|| usual(Scheme::Https)).unwrap_or(text);
+    let text = usual(UrlScheme::Http).or_else(|| usual(UrlScheme::Https)).unwrap_or(text);
     match text.split_once('*') {
-        Some((start, end)) => OriginPattern::Below { start: start.into(), end: end.into() },
+        Some((start, end)) => OriginPattern::Wildcard { start: start.into(), end: end.into() },
         None => OriginPattern::Exact(text.into()),
     }
 }

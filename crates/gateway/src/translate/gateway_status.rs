@@ -1,19 +1,29 @@
 //! What becomes of Gateways and their listeners, as their statuses say it.
 
 use super::address::sockets;
-use super::listener::{OurGateway, OurListener};
-use super::{Fault, Report, condition, listener_set, listener_tls};
-use crate::addresses::Addresses;
-use crate::fronts::Place;
-use crate::status::{Condition, ConditionType, Detail, GatewayStatus, ListenerStatus, Reason};
+use super::listener::{AcceptedGateway, AcceptedListener};
+use super::{TranslationReport, ValidationFault, condition, listener_set, listener_tls};
+use crate::addresses::AddressAssignment;
+use crate::managed_services::PublishedAddress;
+use crate::status::{
+    ConditionReason, ConditionType, GatewayStatus, ListenerStatus, StatusCondition, StatusDetail,
+};
 
 /// What became of each Gateway and of its ListenerSets.
-pub(super) fn statuses(gateways: &[OurGateway<'_>], addresses: &Addresses, report: &mut Report) {
+pub(super) fn statuses(
+    gateways: &[AcceptedGateway<'_>],
+    addresses: &AddressAssignment,
+    report: &mut TranslationReport,
+) {
     for gateway in gateways {
-        let detail = Detail::Gateway(GatewayStatus {
-            addresses: places(gateway, addresses),
+        let detail = StatusDetail::Gateway(GatewayStatus {
+            addresses: published_addresses(gateway, addresses),
             conditions: gateway_conditions(gateway),
-            listeners: gateway.own().iter().map(|it| listener_status(gateway, it)).collect(),
+            listeners: gateway
+                .own_listeners()
+                .iter()
+                .map(|it| listener_status(gateway, it))
+                .collect(),
             attached_listener_sets: gateway.attached_sets(),
         });
         report.status("Gateway", gateway.object, detail);
@@ -23,89 +33,105 @@ pub(super) fn statuses(gateways: &[OurGateway<'_>], addresses: &Addresses, repor
 
 /// Where clients find it. One that is not accepted is not served, and says what it has nevertheless, which is how it is
 /// known to have it.
-fn places(gateway: &OurGateway<'_>, addresses: &Addresses) -> Vec<Place> {
+fn published_addresses(
+    gateway: &AcceptedGateway<'_>,
+    addresses: &AddressAssignment,
+) -> Vec<PublishedAddress> {
     let own = gateway.addresses.iter().filter(|address| !address.is_unspecified());
-    let own: Vec<_> = own.copied().map(Place::Ip).collect();
+    let own: Vec<_> = own.copied().map(PublishedAddress::Ip).collect();
     match addresses {
-        Addresses::Own => own,
+        AddressAssignment::Host => own,
         // What it asks for itself, no Service leads to.
-        Addresses::Shared(_) if !own.is_empty() => own,
-        Addresses::Shared(_) | Addresses::Pool { .. } | Addresses::Fronts(_) => {
-            addresses.places(&gateway.name())
-        }
+        AddressAssignment::SharedService(_) if !own.is_empty() => own,
+        AddressAssignment::SharedService(_)
+        | AddressAssignment::Pool { .. }
+        | AddressAssignment::ManagedServices(_) => addresses.published_addresses(&gateway.name()),
     }
 }
 
-fn gateway_conditions(gateway: &OurGateway<'_>) -> Vec<Condition> {
+fn gateway_conditions(gateway: &AcceptedGateway<'_>) -> Vec<StatusCondition> {
     let [mut accepted, programmed] = state(gateway);
     // It is accepted all the same: its own listeners are none the worse for it.
-    if let Some(Fault { field, message, .. }) = &gateway.unclear {
+    if let Some(ValidationFault { field, message, .. }) = &gateway.allowed_listeners_fault {
         let separator = if accepted.message.is_empty() { "" } else { "; " };
         accepted.message += &format!("{separator}{field} {message}");
     }
     let mut conditions = vec![accepted, programmed];
     if let Some(client) = &gateway.client_certificate {
         let kind = ConditionType::ResolvedRefs;
-        conditions.push(condition(kind, Reason::ResolvedRefs, client.as_ref().err()));
+        conditions.push(condition(kind, ConditionReason::ResolvedRefs, client.as_ref().err()));
     }
     if listener_tls::is_insecure(&gateway.object.spec) {
         let kind = ConditionType::InsecureFrontendValidationMode;
-        conditions.push(Condition::yes(kind, Reason::ConfigurationChanged));
+        conditions.push(StatusCondition::yes(kind, ConditionReason::ConfigurationChanged));
     }
     conditions
 }
 
-fn state(gateway: &OurGateway<'_>) -> [Condition; 2] {
+fn state(gateway: &AcceptedGateway<'_>) -> [StatusCondition; 2] {
     use ConditionType::{Accepted, Programmed};
-    if let Some(Fault { reason, message, .. }) = &gateway.fault {
-        let programmed = Condition::no(Programmed, Reason::Invalid, message.clone());
-        return [Condition::no(Accepted, *reason, message.clone()), programmed];
+    if let Some(ValidationFault { reason, message, .. }) = &gateway.fault {
+        let programmed = StatusCondition::no(Programmed, ConditionReason::Invalid, message.clone());
+        return [StatusCondition::no(Accepted, *reason, message.clone()), programmed];
     }
-    served_conditions(gateway.own(), Reason::Invalid, gateway.unassigned.as_ref())
+    served_conditions(
+        gateway.own_listeners(),
+        ConditionReason::Invalid,
+        gateway.unassigned.as_ref(),
+    )
 }
 
 /// What holds for whoever has these listeners: it is accepted as long as one of them is served. `unserved` is why nothing
 /// is programmed if none is, `unassigned` why the Gateway has not its addresses.
 pub(super) fn served_conditions(
-    listeners: &[OurListener<'_>],
-    unserved: Reason,
-    unassigned: Option<&Fault>,
-) -> [Condition; 2] {
+    listeners: &[AcceptedListener<'_>],
+    unserved: ConditionReason,
+    unassigned: Option<&ValidationFault>,
+) -> [StatusCondition; 2] {
     use ConditionType::{Accepted, Programmed};
     let (good, bad): (Vec<_>, Vec<_>) = listeners.iter().partition(|listener| listener.is_served());
     let names: Vec<_> = bad.iter().map(|listener| &*listener.spec.name).collect();
     let message = format!("listeners that are not served: {}", names.join(", "));
     let some_served = !good.is_empty();
     let accepted = if bad.is_empty() {
-        Condition::yes(Accepted, Reason::Accepted)
+        StatusCondition::yes(Accepted, ConditionReason::Accepted)
     } else {
-        let (reason, message) = (Reason::ListenersNotValid, message.clone());
-        Condition { kind: Accepted, holds: some_served, reason, message }
+        let (reason, message) = (ConditionReason::ListenersNotValid, message.clone());
+        StatusCondition { kind: Accepted, holds: some_served, reason, message }
     };
     let programmed = match unassigned {
-        _ if !some_served => Condition::no(Programmed, unserved, message),
-        Some(fault) => condition(Programmed, Reason::Programmed, Some(fault)),
-        None if bad.is_empty() => Condition::yes(Programmed, Reason::Programmed),
-        None => Condition { kind: Programmed, holds: true, reason: Reason::Programmed, message },
+        _ if !some_served => StatusCondition::no(Programmed, unserved, message),
+        Some(fault) => condition(Programmed, ConditionReason::Programmed, Some(fault)),
+        None if bad.is_empty() => StatusCondition::yes(Programmed, ConditionReason::Programmed),
+        None => StatusCondition {
+            kind: Programmed,
+            holds: true,
+            reason: ConditionReason::Programmed,
+            message,
+        },
     };
     [accepted, programmed]
 }
 
 pub(super) fn listener_status(
-    gateway: &OurGateway<'_>,
-    listener: &OurListener<'_>,
+    gateway: &AcceptedGateway<'_>,
+    listener: &AcceptedListener<'_>,
 ) -> ListenerStatus {
     use ConditionType::{Accepted, Conflicted, Http3, Programmed, ResolvedRefs};
     let refusal = listener.fault.as_ref().or(listener.conflict.as_ref());
-    let accepted = condition(Accepted, Reason::Accepted, refusal);
+    let accepted = condition(Accepted, ConditionReason::Accepted, refusal);
     let unprogrammed = unprogrammed(gateway, listener);
-    let programmed = condition(Programmed, Reason::Programmed, unprogrammed.as_ref());
-    let resolved = condition(ResolvedRefs, Reason::ResolvedRefs, listener.unresolved.first());
-    let mut conflicted = condition(Conflicted, Reason::NoConflicts, listener.conflict.as_ref());
+    let programmed = condition(Programmed, ConditionReason::Programmed, unprogrammed.as_ref());
+    let resolved =
+        condition(ResolvedRefs, ConditionReason::ResolvedRefs, listener.unresolved.first());
+    let mut conflicted =
+        condition(Conflicted, ConditionReason::NoConflicts, listener.conflict.as_ref());
     // The one condition that holds when something is wrong.
     conflicted.holds = !conflicted.holds;
-    let http3 =
-        listener.http3.as_ref().map(|it| condition(Http3, Reason::Programmed, it.as_ref().err()));
+    let http3 = listener
+        .http3
+        .as_ref()
+        .map(|it| condition(Http3, ConditionReason::Programmed, it.as_ref().err()));
     let always = [accepted, programmed, resolved, conflicted].into_iter();
     let served = listener.is_served().then(|| sockets(gateway, listener));
     let transport = listener.protocol.transport();
@@ -120,25 +146,31 @@ pub(super) fn listener_status(
 
 /// Gateway API wants it told where the names that clients ask for do not keep listeners of a port apart. It is a warning,
 /// which is left out where there is nothing to warn of.
-fn overlap(listener: &OurListener<'_>) -> Option<Condition> {
+fn overlap(listener: &AcceptedListener<'_>) -> Option<StatusCondition> {
     let other = listener.overlaps?;
     let kind = ConditionType::OverlappingTLSConfig;
     let message = format!(
         "hosts of listener {other} are among them: a request on a connection of the other listener is answered with 421"
     );
-    Some(Condition { message, ..Condition::yes(kind, Reason::OverlappingHostnames) })
+    Some(StatusCondition {
+        message,
+        ..StatusCondition::yes(kind, ConditionReason::OverlappingHostnames)
+    })
 }
 
 /// Why the data plane does not serve a listener. A conflict keeps its own reason, an address that is still to come is
 /// waited for, and all else is invalid.
-fn unprogrammed(gateway: &OurGateway<'_>, listener: &OurListener<'_>) -> Option<Fault> {
+fn unprogrammed(
+    gateway: &AcceptedGateway<'_>,
+    listener: &AcceptedListener<'_>,
+) -> Option<ValidationFault> {
     // Without a certificate it is accepted, and yet nothing can be served.
     let undecryptable = listener.unresolved.first().filter(|_| !listener.is_served());
-    let with = |reason| move |fault: &Fault| Fault { reason, ..fault.clone() };
-    let invalid = listener.fault.as_ref().map(with(Reason::Invalid));
+    let with = |reason| move |fault: &ValidationFault| ValidationFault { reason, ..fault.clone() };
+    let invalid = listener.fault.as_ref().map(with(ConditionReason::Invalid));
     invalid
         .or_else(|| listener.conflict.clone())
-        .or_else(|| gateway.fault.as_ref().map(with(Reason::Invalid)))
-        .or_else(|| undecryptable.map(with(Reason::Invalid)))
-        .or_else(|| gateway.unassigned_fault().map(with(Reason::Pending)))
+        .or_else(|| gateway.fault.as_ref().map(with(ConditionReason::Invalid)))
+        .or_else(|| undecryptable.map(with(ConditionReason::Invalid)))
+        .or_else(|| gateway.unassigned_fault().map(with(ConditionReason::Pending)))
 }

@@ -1,12 +1,12 @@
 //! ReferenceGrants: what objects may refer to in other namespaces.
 
-use super::index::Index;
+use super::index::ObjectIndex;
 use crate::objects::GrantTo;
 
 /// Whether an object of Gateway API may refer to one of the core group in another namespace: only if a ReferenceGrant of
 /// that namespace says so.
 pub(super) fn permits(
-    index: &Index<'_>,
+    index: &ObjectIndex<'_>,
     (kind, namespace): (&str, &str),
     (target_kind, target_namespace, target): (&str, &str, &str),
 ) -> bool {

@@ -2,17 +2,20 @@
 
 use std::sync::Arc;
 
-use super::Fault;
+use super::ValidationFault;
 use super::matches::conditions;
-use crate::matching::{Conditions, Match, PathPattern};
+use crate::matching::{MatchConditions, PathPattern, RouteMatch};
 use crate::objects::{GrpcMethodMatch, GrpcRouteMatch, GrpcRouteRule, ValueMatchType};
-use crate::status::Reason;
+use crate::status::ConditionReason;
 
 /// Any service or method, where one is not given.
 const ANY: &str = "[^/]+";
 
 /// What a rule asks for, each of which is enough, and what is wrong with it. No match is every call.
-pub(super) fn matches(rule: &GrpcRouteRule, field: &str) -> (Vec<Arc<Match>>, Vec<Fault>) {
+pub(super) fn matches(
+    rule: &GrpcRouteRule,
+    field: &str,
+) -> (Vec<Arc<RouteMatch>>, Vec<ValidationFault>) {
     let every = [GrpcRouteMatch::default()];
     let wanted = if rule.matches.is_empty() { &every[..] } else { &rule.matches };
     let mut faults = Vec::new();
@@ -22,13 +25,21 @@ pub(super) fn matches(rule: &GrpcRouteRule, field: &str) -> (Vec<Arc<Match>>, Ve
     (matches.collect(), faults)
 }
 
-fn one_match(wanted: &GrpcRouteMatch, field: &str, faults: &mut Vec<Fault>) -> Option<Match> {
+fn one_match(
+    wanted: &GrpcRouteMatch,
+    field: &str,
+    faults: &mut Vec<ValidationFault>,
+) -> Option<RouteMatch> {
     let path = match &wanted.method {
         None => Some(PathPattern::Prefix("/".into())),
         Some(method) => path(method)
             .map_err(|(part, message)| {
                 let field = format!("{field}.method{part}");
-                faults.push(Fault::new(Reason::UnsupportedValue, field, message));
+                faults.push(ValidationFault::new(
+                    ConditionReason::UnsupportedValue,
+                    field,
+                    message,
+                ));
             })
             .ok(),
     };
@@ -37,8 +48,8 @@ fn one_match(wanted: &GrpcRouteMatch, field: &str, faults: &mut Vec<Fault>) -> O
         .iter()
         .map(|it| (it.name.to_ascii_lowercase().into_boxed_str(), it.kind, it.value.as_str()));
     let headers = conditions(headers, &format!("{field}.headers"), faults);
-    let conditions = Conditions { headers: headers?, ..Conditions::default() };
-    Some(Match { path: path?, conditions })
+    let conditions = MatchConditions { headers: headers?, ..MatchConditions::default() };
+    Some(RouteMatch { path: path?, conditions })
 }
 
 /// The paths of the calls that are meant, or what is wrong and where.

@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use super::address::sockets;
-use super::listener::{OurGateway, Protocol};
+use super::listener::{AcceptedGateway, ProtocolType};
 use super::policy::ClientPolicies;
-use super::{Fault, Report};
-use crate::status::Reason;
+use super::{TranslationReport, ValidationFault};
+use crate::status::ConditionReason;
 
 /// Finds them, and reports each that asks in vain.
 pub(super) fn find(
-    gateways: &mut [OurGateway<'_>],
+    gateways: &mut [AcceptedGateway<'_>],
     policies: &ClientPolicies<'_>,
-    report: &mut Report,
+    report: &mut TranslationReport,
 ) {
     let taken = udp_sockets(gateways);
     for gateway in gateways {
@@ -21,7 +21,7 @@ pub(super) fn find(
             .listeners
             .iter()
             .map(|listener| {
-                if listener.protocol != Protocol::Https || !listener.is_served() {
+                if listener.protocol != ProtocolType::Https || !listener.is_served() {
                     return None;
                 }
                 let http3 = policies.http3(gateway.object, listener.section())?;
@@ -39,11 +39,13 @@ pub(super) fn find(
 }
 
 /// What UDP listeners are served on, and whose it is. Any free port is nobody's before it is taken.
-fn udp_sockets(gateways: &[OurGateway<'_>]) -> BTreeMap<SocketAddr, String> {
+fn udp_sockets(gateways: &[AcceptedGateway<'_>]) -> BTreeMap<SocketAddr, String> {
     let mut taken = BTreeMap::new();
     for gateway in gateways {
         let of_udp = gateway.listeners.iter().filter(|listener| {
-            listener.protocol == Protocol::Udp && listener.is_served() && listener.spec.port != 0
+            listener.protocol == ProtocolType::Udp
+                && listener.is_served()
+                && listener.spec.port != 0
         });
         for listener in of_udp {
             let name = listener.label();
@@ -53,7 +55,11 @@ fn udp_sockets(gateways: &[OurGateway<'_>]) -> BTreeMap<SocketAddr, String> {
     taken
 }
 
-fn conflict(place: usize, owner: &str) -> Fault {
+fn conflict(place: usize, owner: &str) -> ValidationFault {
     let message = format!("cannot serve HTTP/3: {owner} has the UDP port");
-    Fault::new(Reason::ProtocolConflict, format!("spec.listeners[{place}].port"), message)
+    ValidationFault::new(
+        ConditionReason::ProtocolConflict,
+        format!("spec.listeners[{place}].port"),
+        message,
+    )
 }

@@ -3,62 +3,62 @@
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
-use super::Report;
-use super::certificate::Checked;
+use super::TranslationReport;
+use super::certificate::CertificateResult;
 use crate::objects::{
-    BackendPolicySpec, BackendTlsPolicySpec, ClientPolicySpec, ConfigMapSpec, EndpointSliceSpec,
-    GatewayClassSpec, GatewaySpec, GrantFrom, GrantTo, GrpcRouteSpec, HttpRouteSpec,
-    IngressClassSpec, IngressSpec, LabelSelector, ListenerSetSpec, Metadata, NamespaceSpec, Object,
-    ReferenceGrantSpec, RefusedSpec, Remains, Resource, SecretSpec, ServiceSpec, StreamRouteSpec,
-    TlsRouteSpec, namespace_labels,
+    ApiObject, BackendPolicySpec, BackendTlsPolicySpec, ClientPolicySpec, ConfigMapSpec,
+    EndpointSliceSpec, GatewayClassSpec, GatewaySpec, GrantFrom, GrantTo, GrpcRouteSpec,
+    HttpRouteSpec, IngressClassSpec, IngressSpec, InvalidObject, LabelSelector, ListenerSetSpec,
+    NamespaceSpec, ObjectMeta, PartialPolicy, ReferenceGrantSpec, SecretSpec, ServiceSpec,
+    StreamRouteSpec, TlsRouteSpec, TypedObject, namespace_labels,
 };
 
 pub(super) const BACKEND_POLICY: &str = "BackendPolicy";
 pub(super) const BACKEND_TLS_POLICY: &str = "BackendTLSPolicy";
 
 /// A namespace and a name.
-pub(super) type Name<'a> = (&'a str, &'a str);
+pub(super) type NamespacedName<'a> = (&'a str, &'a str);
 
 /// The objects of one kind by name.
-pub(super) type ByName<'a, S> = BTreeMap<Name<'a>, &'a Resource<S>>;
+pub(super) type ObjectsByName<'a, S> = BTreeMap<NamespacedName<'a>, &'a TypedObject<S>>;
 
 /// Objects by kind and name.
 #[derive(Default)]
-pub(super) struct Index<'a> {
+pub(super) struct ObjectIndex<'a> {
     /// By name alone, for they have no namespace.
-    pub(super) namespaces: ByName<'a, NamespaceSpec>,
+    pub(super) namespaces: ObjectsByName<'a, NamespaceSpec>,
     /// By name alone, too.
-    pub(super) classes: ByName<'a, GatewayClassSpec>,
-    pub(super) gateways: ByName<'a, GatewaySpec>,
-    pub(super) listener_sets: ByName<'a, ListenerSetSpec>,
-    pub(super) routes: ByName<'a, HttpRouteSpec>,
-    pub(super) grpc_routes: ByName<'a, GrpcRouteSpec>,
-    pub(super) tls_routes: ByName<'a, TlsRouteSpec>,
-    pub(super) tcp_routes: ByName<'a, StreamRouteSpec>,
-    pub(super) udp_routes: ByName<'a, StreamRouteSpec>,
+    pub(super) classes: ObjectsByName<'a, GatewayClassSpec>,
+    pub(super) gateways: ObjectsByName<'a, GatewaySpec>,
+    pub(super) listener_sets: ObjectsByName<'a, ListenerSetSpec>,
+    pub(super) routes: ObjectsByName<'a, HttpRouteSpec>,
+    pub(super) grpc_routes: ObjectsByName<'a, GrpcRouteSpec>,
+    pub(super) tls_routes: ObjectsByName<'a, TlsRouteSpec>,
+    pub(super) tcp_routes: ObjectsByName<'a, StreamRouteSpec>,
+    pub(super) udp_routes: ObjectsByName<'a, StreamRouteSpec>,
     /// By name alone.
-    pub(super) ingress_classes: ByName<'a, IngressClassSpec>,
-    pub(super) ingresses: ByName<'a, IngressSpec>,
-    grants: ByName<'a, ReferenceGrantSpec>,
+    pub(super) ingress_classes: ObjectsByName<'a, IngressClassSpec>,
+    pub(super) ingresses: ObjectsByName<'a, IngressSpec>,
+    grants: ObjectsByName<'a, ReferenceGrantSpec>,
     /// What ReferenceGrants of a namespace let objects of Gateway API of a kind and namespace refer to.
     pub(super) granted: BTreeMap<(&'a str, &'a str, &'a str), Vec<&'a GrantTo>>,
-    pub(super) services: ByName<'a, ServiceSpec>,
-    pub(super) slices: ByName<'a, EndpointSliceSpec>,
-    pub(super) secrets: ByName<'a, SecretSpec>,
+    pub(super) services: ObjectsByName<'a, ServiceSpec>,
+    pub(super) slices: ObjectsByName<'a, EndpointSliceSpec>,
+    pub(super) secrets: ObjectsByName<'a, SecretSpec>,
     /// What is in Secrets that somebody has asked for: to check a key takes long, and many may ask.
-    pub(super) certificates: BTreeMap<Name<'a>, OnceCell<Checked>>,
-    pub(super) config_maps: ByName<'a, ConfigMapSpec>,
-    pub(super) backend_tls_policies: ByName<'a, BackendTlsPolicySpec>,
-    pub(super) backend_policies: ByName<'a, BackendPolicySpec>,
-    pub(super) client_policies: ByName<'a, ClientPolicySpec>,
+    pub(super) certificates: BTreeMap<NamespacedName<'a>, OnceCell<CertificateResult>>,
+    pub(super) config_maps: ObjectsByName<'a, ConfigMapSpec>,
+    pub(super) backend_tls_policies: ObjectsByName<'a, BackendTlsPolicySpec>,
+    pub(super) backend_policies: ObjectsByName<'a, BackendPolicySpec>,
+    pub(super) client_policies: ObjectsByName<'a, ClientPolicySpec>,
     /// What cannot be read.
-    pub(super) refused: Vec<&'a Resource<RefusedSpec>>,
+    pub(super) invalid_objects: Vec<&'a TypedObject<InvalidObject>>,
     /// The policies that name a Service, whether they hold there or not.
-    pub(super) aims: BTreeMap<Name<'a>, Vec<Aim<'a>>>,
+    pub(super) policy_targets: BTreeMap<NamespacedName<'a>, Vec<PolicyTarget<'a>>>,
 }
 
 /// That a policy names a Service.
-pub(super) struct Aim<'a> {
+pub(super) struct PolicyTarget<'a> {
     /// The policy's kind.
     pub(super) kind: &'static str,
     /// The policy's name.
@@ -69,88 +69,92 @@ pub(super) struct Aim<'a> {
     pub(super) encrypts: bool,
 }
 
-impl<'a> Index<'a> {
+impl<'a> ObjectIndex<'a> {
     /// Of two objects of one name the first counts; the second is a problem unless it says the same.
-    pub(super) fn new(objects: &'a [Object], report: &mut Report) -> Self {
+    pub(super) fn new(objects: &'a [ApiObject], report: &mut TranslationReport) -> Self {
         let mut index = Self::default();
         index.add(objects, report);
         index
     }
 
     /// The same with more objects.
-    pub(super) fn add(&mut self, objects: &'a [Object], report: &mut Report) {
+    pub(super) fn add(&mut self, objects: &'a [ApiObject], report: &mut TranslationReport) {
         let index = self;
         for object in objects {
             match object {
-                Object::Namespace(namespace) => {
+                ApiObject::Namespace(namespace) => {
                     let name = ("", &*namespace.metadata.name);
                     add(&mut index.namespaces, "Namespace", name, namespace, report);
                 }
-                Object::GatewayClass(class) => {
+                ApiObject::GatewayClass(class) => {
                     let name = ("", &*class.metadata.name);
                     add(&mut index.classes, "GatewayClass", name, class, report);
                 }
-                Object::Gateway(it) => add(&mut index.gateways, "Gateway", name(it), it, report),
-                Object::ListenerSet(it) => {
+                ApiObject::Gateway(it) => add(&mut index.gateways, "Gateway", name(it), it, report),
+                ApiObject::ListenerSet(it) => {
                     add(&mut index.listener_sets, "ListenerSet", name(it), it, report);
                 }
-                Object::HttpRoute(it) => add(&mut index.routes, "HTTPRoute", name(it), it, report),
-                Object::GrpcRoute(it) => {
+                ApiObject::HttpRoute(it) => {
+                    add(&mut index.routes, "HTTPRoute", name(it), it, report)
+                }
+                ApiObject::GrpcRoute(it) => {
                     add(&mut index.grpc_routes, "GRPCRoute", name(it), it, report)
                 }
-                Object::TlsRoute(it) => {
+                ApiObject::TlsRoute(it) => {
                     add(&mut index.tls_routes, "TLSRoute", name(it), it, report)
                 }
-                Object::TcpRoute(it) => {
+                ApiObject::TcpRoute(it) => {
                     add(&mut index.tcp_routes, "TCPRoute", name(it), it, report)
                 }
-                Object::UdpRoute(it) => {
+                ApiObject::UdpRoute(it) => {
                     add(&mut index.udp_routes, "UDPRoute", name(it), it, report)
                 }
-                Object::IngressClass(class) => {
+                ApiObject::IngressClass(class) => {
                     let name = ("", &*class.metadata.name);
                     add(&mut index.ingress_classes, "IngressClass", name, class, report);
                 }
-                Object::Ingress(it) => add(&mut index.ingresses, "Ingress", name(it), it, report),
-                Object::ReferenceGrant(it) => {
+                ApiObject::Ingress(it) => {
+                    add(&mut index.ingresses, "Ingress", name(it), it, report)
+                }
+                ApiObject::ReferenceGrant(it) => {
                     add(&mut index.grants, "ReferenceGrant", name(it), it, report);
                     index.grant(it);
                 }
-                Object::Service(it) => add(&mut index.services, "Service", name(it), it, report),
-                Object::EndpointSlice(it) => {
+                ApiObject::Service(it) => add(&mut index.services, "Service", name(it), it, report),
+                ApiObject::EndpointSlice(it) => {
                     add(&mut index.slices, "EndpointSlice", name(it), it, report);
                 }
-                Object::Secret(it) => {
+                ApiObject::Secret(it) => {
                     add(&mut index.secrets, "Secret", name(it), it, report);
                     index.certificates.entry(name(it)).or_default();
                 }
-                Object::ConfigMap(it) => {
+                ApiObject::ConfigMap(it) => {
                     add(&mut index.config_maps, "ConfigMap", name(it), it, report);
                 }
-                Object::BackendTlsPolicy(it) => {
+                ApiObject::BackendTlsPolicy(it) => {
                     let kind = BACKEND_TLS_POLICY;
                     add(&mut index.backend_tls_policies, kind, name(it), it, report);
                     let targets = it.spec.target_refs.iter().filter(|it| it.kind == "Service");
                     let targets = targets.map(|it| (&*it.name, it.section_name.as_deref()));
-                    index.aim(kind, &it.metadata, targets, true);
+                    index.add_policy_targets(kind, &it.metadata, targets, true);
                 }
-                Object::BackendPolicy(it) => {
+                ApiObject::BackendPolicy(it) => {
                     add(&mut index.backend_policies, BACKEND_POLICY, name(it), it, report);
                     let encrypts = it.spec.tls.insecure_skip_verify;
-                    index.aim_usage(&it.metadata, &it.spec, encrypts);
+                    index.add_backend_policy_targets(&it.metadata, &it.spec, encrypts);
                 }
-                Object::ClientPolicy(it) => {
+                ApiObject::ClientPolicy(it) => {
                     add(&mut index.client_policies, "ClientPolicy", name(it), it, report);
                 }
-                Object::Refused(it) => {
-                    index.refused.push(it);
-                    index.aim_refused(&it.metadata, &it.spec);
+                ApiObject::Invalid(it) => {
+                    index.invalid_objects.push(it);
+                    index.add_invalid_object_targets(&it.metadata, &it.spec);
                 }
             }
         }
     }
 
-    fn grant(&mut self, grant: &'a Resource<ReferenceGrantSpec>) {
+    fn grant(&mut self, grant: &'a TypedObject<ReferenceGrantSpec>) {
         let is_known = |from: &&GrantFrom| from.group == "gateway.networking.k8s.io";
         for from in grant.spec.from.iter().filter(is_known) {
             let whom = (&*grant.metadata.namespace, &*from.kind, &*from.namespace);
@@ -158,38 +162,47 @@ impl<'a> Index<'a> {
         }
     }
 
-    fn aim_refused(&mut self, metadata: &'a Metadata, spec: &'a RefusedSpec) {
+    fn add_invalid_object_targets(&mut self, metadata: &'a ObjectMeta, spec: &'a InvalidObject) {
         if spec.kind == BACKEND_TLS_POLICY {
             let targets = spec.services().map(|it| (&*it.name, it.section_name.as_deref()));
-            self.aim(BACKEND_TLS_POLICY, metadata, targets, true);
+            self.add_policy_targets(BACKEND_TLS_POLICY, metadata, targets, true);
         }
-        if let Some(Remains::Backend { spec, lacks_tls }) = &spec.remains {
-            self.aim_usage(metadata, spec, spec.tls.insecure_skip_verify || *lacks_tls);
+        if let Some(PartialPolicy::Backend { spec, lacks_tls }) = &spec.partial_policy {
+            self.add_backend_policy_targets(
+                metadata,
+                spec,
+                spec.tls.insecure_skip_verify || *lacks_tls,
+            );
         }
     }
 
-    fn aim_usage(&mut self, metadata: &'a Metadata, spec: &'a BackendPolicySpec, encrypts: bool) {
+    fn add_backend_policy_targets(
+        &mut self,
+        metadata: &'a ObjectMeta,
+        spec: &'a BackendPolicySpec,
+        encrypts: bool,
+    ) {
         let targets = spec.target_refs.iter();
         let targets = targets.map(|it| (&*it.name, it.section_name.as_deref()));
-        self.aim(BACKEND_POLICY, metadata, targets, encrypts);
+        self.add_policy_targets(BACKEND_POLICY, metadata, targets, encrypts);
     }
 
-    fn aim(
+    fn add_policy_targets(
         &mut self,
         kind: &'static str,
-        policy: &'a Metadata,
+        policy: &'a ObjectMeta,
         targets: impl Iterator<Item = (&'a str, Option<&'a str>)>,
         encrypts: bool,
     ) {
         for (service, section) in targets {
-            let aim = Aim { kind, policy: &policy.name, section, encrypts };
-            self.aims.entry((&policy.namespace, service)).or_default().push(aim);
+            let aim = PolicyTarget { kind, policy: &policy.name, section, encrypts };
+            self.policy_targets.entry((&policy.namespace, service)).or_default().push(aim);
         }
     }
 
     /// The policies that name a Service.
-    pub(super) fn aims_at<'s>(&'s self, service: Name<'s>) -> &'s [Aim<'a>] {
-        self.aims.get(&service).map_or(&[], Vec::as_slice)
+    pub(super) fn policies_of<'s>(&'s self, service: NamespacedName<'s>) -> &'s [PolicyTarget<'a>] {
+        self.policy_targets.get(&service).map_or(&[], Vec::as_slice)
     }
 
     /// Whether a namespace has the labels that are asked for.
@@ -200,30 +213,30 @@ impl<'a> Index<'a> {
 }
 
 /// In Gateway API's order among equals: the oldest first, then by name.
-pub(super) fn by_age<'a, S>(objects: &ByName<'a, S>) -> Vec<&'a Resource<S>> {
+pub(super) fn by_age<'a, S>(objects: &ObjectsByName<'a, S>) -> Vec<&'a TypedObject<S>> {
     sorted_by_age(objects.values().copied(), |it| &it.metadata)
 }
 
 /// The same of anything that has metadata.
 pub(super) fn sorted_by_age<'a, T>(
     items: impl Iterator<Item = T>,
-    metadata: impl Fn(&T) -> &'a Metadata,
+    metadata: impl Fn(&T) -> &'a ObjectMeta,
 ) -> Vec<T> {
     let mut sorted: Vec<_> = items.collect();
     sorted.sort_by(|a, b| metadata(a).precedence().cmp(&metadata(b).precedence()));
     sorted
 }
 
-fn name<S>(object: &Resource<S>) -> Name<'_> {
+fn name<S>(object: &TypedObject<S>) -> NamespacedName<'_> {
     (&object.metadata.namespace, &object.metadata.name)
 }
 
 fn add<'a, S: PartialEq>(
-    objects: &mut ByName<'a, S>,
+    objects: &mut ObjectsByName<'a, S>,
     kind: &str,
-    name: Name<'a>,
-    object: &'a Resource<S>,
-    report: &mut Report,
+    name: NamespacedName<'a>,
+    object: &'a TypedObject<S>,
+    report: &mut TranslationReport,
 ) {
     let first = *objects.entry(name).or_insert(object);
     let same = first.spec == object.spec && first.metadata.labels == object.metadata.labels;

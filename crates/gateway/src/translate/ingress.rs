@@ -11,7 +11,7 @@ mod annotation;
 /// The names that other controllers gave to annotations.
 mod dialect;
 /// Where is accepted: hosts and their certificates.
-mod door;
+mod class_listeners;
 /// Which requests go where.
 mod route;
 /// Paths, and what becomes of them on the way.
@@ -23,14 +23,14 @@ mod source;
 
 use serde_json::{Value, json};
 
-use super::index::Index;
-use super::{Report, Translation};
+use super::index::ObjectIndex;
+use super::{TranslationReport, TranslationResult};
 use crate::addresses::GatewayName;
-use crate::fronts::Place;
-use crate::objects::{GatewaySpec, Metadata, Object, Resource, Shared};
-use class::our_classes;
-use dialect::Dialect;
-use source::Sources;
+use crate::managed_services::PublishedAddress;
+use crate::objects::{ApiObject, GatewaySpec, ObjectMeta, SharedObject, TypedObject};
+use class::accepted_classes;
+use dialect::AnnotationDialect;
+use source::IngressSources;
 
 /// The controller of the IngressClasses that are ours.
 pub const CONTROLLER: &str = "sheave.dev/ingress";
@@ -40,7 +40,7 @@ pub const NAMESPACE: &str = "ingress.class";
 
 /// An Ingress of ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Served {
+pub struct ServedIngress {
     /// Its namespace.
     pub namespace: String,
     /// Its name.
@@ -50,13 +50,13 @@ pub struct Served {
 }
 
 /// The Ingresses that are ours, each once.
-pub fn served(objects: &[Object]) -> Vec<Served> {
-    let mut report = Report::default();
-    let index = Index::new(objects, &mut report);
-    let classes = our_classes(&index, &mut report);
-    let of_class = |class: class::OurClass<'_>| {
+pub fn served_ingresses(objects: &[ApiObject]) -> Vec<ServedIngress> {
+    let mut report = TranslationReport::default();
+    let index = ObjectIndex::new(objects, &mut report);
+    let classes = accepted_classes(&index, &mut report);
+    let of_class = |class: class::AcceptedIngressClass<'_>| {
         let gateway = (NAMESPACE.to_owned(), class.object.metadata.name.clone());
-        let served = |Metadata { namespace, name, .. }: &Metadata| Served {
+        let served = |ObjectMeta { namespace, name, .. }: &ObjectMeta| ServedIngress {
             namespace: namespace.clone(),
             name: name.clone(),
             gateway: gateway.clone(),
@@ -67,48 +67,54 @@ pub fn served(objects: &[Object]) -> Vec<Served> {
 }
 
 /// Whether an annotation, of an Ingress or of an IngressClass, is looked at; those of other kinds never are.
-pub fn reads(annotation: &str) -> bool {
-    let others = [class::CLASS, class::DEFAULT, door::HTTP_PORT, door::HTTPS_PORT];
-    Dialect::find(annotation).is_some() || others.contains(&annotation)
+pub fn is_known_annotation(annotation: &str) -> bool {
+    let others = [
+        class::CLASS_ANNOTATION,
+        class::DEFAULT_CLASS_ANNOTATION,
+        class_listeners::HTTP_PORT,
+        class_listeners::HTTPS_PORT,
+    ];
+    AnnotationDialect::find(annotation).is_some() || others.contains(&annotation)
 }
 
 /// The status of an Ingress whose class is served at these addresses.
-pub fn status(places: &[Place]) -> Value {
-    let place = |place: &Place| match place {
-        Place::Ip(address) => json!({ "ip": address }),
-        Place::Name(name) => json!({ "hostname": name }),
+pub fn status(places: &[PublishedAddress]) -> Value {
+    let place = |place: &PublishedAddress| match place {
+        PublishedAddress::Ip(address) => json!({ "ip": address }),
+        PublishedAddress::Hostname(name) => json!({ "hostname": name }),
     };
     let places: Vec<_> = places.iter().map(place).collect();
     json!({ "loadBalancer": { "ingress": places } })
 }
 
 /// The Gateways that stand for IngressClasses, by which requests come for at least one Ingress.
-pub(crate) fn gateways(objects: &[Object]) -> Vec<Shared<GatewaySpec>> {
-    let mut report = Report::default();
-    let index = Index::new(objects, &mut report);
-    let gateway = |object| if let Object::Gateway(gateway) = object { Some(gateway) } else { None };
+pub(crate) fn gateways(objects: &[ApiObject]) -> Vec<SharedObject<GatewaySpec>> {
+    let mut report = TranslationReport::default();
+    let index = ObjectIndex::new(objects, &mut report);
+    let gateway =
+        |object| if let ApiObject::Gateway(gateway) = object { Some(gateway) } else { None };
     expand(&index, &mut report).objects.into_iter().filter_map(gateway).collect()
 }
 
 /// What Ingresses come to.
 #[derive(Default)]
-pub(super) struct Expansion {
+pub(super) struct IngressExpansion {
     /// What means the same.
-    pub(super) objects: Vec<Object>,
+    pub(super) objects: Vec<ApiObject>,
     /// Where each part of it comes from.
-    sources: Sources,
+    sources: IngressSources,
 }
 
 /// The objects of Gateway API that mean what the Ingresses of our classes mean; what is wrong is reported.
-pub(super) fn expand(index: &Index<'_>, report: &mut Report) -> Expansion {
-    let mut made = Expansion::default();
-    for class in our_classes(index, report) {
+pub(super) fn expand(index: &ObjectIndex<'_>, report: &mut TranslationReport) -> IngressExpansion {
+    let mut made = IngressExpansion::default();
+    for class in accepted_classes(index, report) {
         if class.ingresses.is_empty() {
             continue;
         }
         let wishes: Vec<_> =
-            class.ingresses.iter().map(|it| annotation::wishes(it, report)).collect();
-        let doors = door::doors(&class, report);
+            class.ingresses.iter().map(|it| annotation::annotation_settings(it, report)).collect();
+        let doors = class_listeners::class_listeners(&class, report);
         doors.add(&mut made, &class);
         route::add(index, &class, &wishes, &doors, &mut made, report);
         policy::add(index, &class, &wishes, &mut made, report);
@@ -116,19 +122,19 @@ pub(super) fn expand(index: &Index<'_>, report: &mut Report) -> Expansion {
     made
 }
 
-impl Expansion {
+impl IngressExpansion {
     /// Says of Ingresses what was said of the objects that were made of them.
-    pub(super) fn attribute(&self, translation: &mut Translation) {
+    pub(super) fn attribute(&self, translation: &mut TranslationResult) {
         self.sources.attribute(translation);
     }
 }
 
 /// An object that was made of another.
-fn derived<S, T>(from: &Resource<S>, namespace: &str, name: &str, spec: T) -> Resource<T> {
-    let mut metadata = Metadata::named(namespace, name);
+fn derived<S, T>(from: &TypedObject<S>, namespace: &str, name: &str, spec: T) -> TypedObject<T> {
+    let mut metadata = ObjectMeta::named(namespace, name);
     metadata.creation_timestamp.clone_from(&from.metadata.creation_timestamp);
     metadata.in_cluster = from.metadata.in_cluster;
-    Resource { origin: from.origin.clone(), metadata, spec }
+    TypedObject { origin: from.origin.clone(), metadata, spec }
 }
 
 #[cfg(test)]
@@ -136,7 +142,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::addresses::{Addresses, assign};
+    use crate::addresses::{AddressAssignment, assign};
 
     const OBJECTS: &str = "
 kind: IngressClass
@@ -171,10 +177,13 @@ spec: {ingressClassName: theirs, defaultBackend: {service: {name: web, port: {nu
         assert_eq!(problems, []);
         let gateway = (NAMESPACE.to_owned(), "ours".to_owned());
         let (namespace, name) = ("shop".to_owned(), "web".to_owned());
-        assert_eq!(served(&objects), [Served { namespace, name, gateway: gateway.clone() }]);
+        assert_eq!(
+            served_ingresses(&objects),
+            [ServedIngress { namespace, name, gateway: gateway.clone() }]
+        );
 
         let pool = ["192.0.2.7/32".parse().unwrap()];
-        let Addresses::Pool { assigned } = assign(&pool, &objects, &BTreeMap::new()) else {
+        let AddressAssignment::Pool { assigned } = assign(&pool, &objects, &BTreeMap::new()) else {
             panic!("a pool")
         };
         assert_eq!(assigned, [(gateway, vec![[192, 0, 2, 7].into()])].into());
@@ -182,8 +191,9 @@ spec: {ingressClassName: theirs, defaultBackend: {service: {name: web, port: {nu
 
     #[test]
     fn ingress_status_lists_all_addresses() {
-        let addresses = ["192.0.2.7", "2001:db8::7"].map(|text| Place::Ip(text.parse().unwrap()));
-        let places = [&addresses[..], &[Place::Name("lb.test".to_owned())]].concat();
+        let addresses =
+            ["192.0.2.7", "2001:db8::7"].map(|text| PublishedAddress::Ip(text.parse().unwrap()));
+        let places = [&addresses[..], &[PublishedAddress::Hostname("lb.test".to_owned())]].concat();
         let expected =
             json!([{ "ip": "192.0.2.7" }, { "ip": "2001:db8::7" }, { "hostname": "lb.test" }]);
         assert_eq!(status(&places)["loadBalancer"]["ingress"], expected);

@@ -4,77 +4,79 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
-use super::allowed::Allowed;
 use super::conflict::find_conflicts;
-use super::index::{Index, by_age};
-use super::listener_set::{ListenerSets, OurSet};
-use super::listener_tls::{self, Terms};
-use super::owner::Owner;
-use super::{Fault, Report};
-use crate::addresses::{Addresses, GatewayName, Wish};
-use crate::fronts::{self, Fronts, Place, Targets};
+use super::index::{ObjectIndex, by_age};
+use super::listener_set::{AcceptedListenerSet, ListenerSets};
+use super::listener_tls::{self, ListenerTlsMode};
+use super::namespace_scope::NamespaceScope;
+use super::owner::OwnerObject;
+use super::{TranslationReport, ValidationFault};
+use crate::addresses::{AddressAssignment, GatewayName, RequestedAddress};
+use crate::managed_services::{self, ManagedServices, PublishedAddress, TargetPortMap};
 use crate::matching::HostPattern;
 use crate::objects::{
-    self, FromNamespaces, GatewayAddress, GatewayClassSpec, GatewaySpec, Metadata, Resource,
+    self, FromNamespaces, GatewayAddress, GatewayClassSpec, GatewaySpec, ObjectMeta, TypedObject,
 };
-use crate::snapshot::{Certificate, Http3, Scheme, Transport};
-use crate::status::{Condition, ConditionType, Detail, GatewayClassStatus, Reason};
+use crate::snapshot::{Http3Settings, TlsCertificate, TransportProtocol, UrlScheme};
+use crate::status::{
+    ConditionReason, ConditionType, GatewayClassStatus, StatusCondition, StatusDetail,
+};
 
 /// The controller of the GatewayClasses that are ours.
 pub const CONTROLLER: &str = "sheave.dev/gateway";
 
 /// A Gateway of ours.
-pub(super) struct OurGateway<'a> {
-    pub(super) object: &'a Resource<GatewaySpec>,
+pub(super) struct AcceptedGateway<'a> {
+    pub(super) object: &'a TypedObject<GatewaySpec>,
     /// Its own, then those of the ListenerSets that it takes, in the order of their precedence.
-    pub(super) listeners: Vec<OurListener<'a>>,
+    pub(super) listeners: Vec<AcceptedListener<'a>>,
     /// The ListenerSets that ask for it, the oldest first.
-    pub(super) sets: Vec<OurSet<'a>>,
+    pub(super) sets: Vec<AcceptedListenerSet<'a>>,
     /// None if the Gateway as a whole is not served.
     pub(super) addresses: Vec<IpAddr>,
     /// What endpoints that ask are shown; none, or why it cannot be.
-    pub(super) client_certificate: Option<Result<Arc<Certificate>, Fault>>,
+    pub(super) client_certificate: Option<Result<Arc<TlsCertificate>, ValidationFault>>,
     /// Ports of ours for those of listeners; none: they are the same.
-    pub(super) targets: Option<Targets>,
+    pub(super) target_ports: Option<TargetPortMap>,
     /// Why the Gateway as a whole is not accepted, and so not served.
-    pub(super) fault: Option<Fault>,
+    pub(super) fault: Option<ValidationFault>,
     /// Why it has not all the addresses that it asks for.
-    pub(super) unassigned: Option<Fault>,
+    pub(super) unassigned: Option<ValidationFault>,
     /// Why nobody can say which ListenerSets it allows, so that it takes none.
-    pub(super) unclear: Option<Fault>,
+    pub(super) allowed_listeners_fault: Option<ValidationFault>,
 }
 
 /// A listener of a Gateway of ours.
-pub(super) struct OurListener<'a> {
+pub(super) struct AcceptedListener<'a> {
     /// The Gateway, or a ListenerSet of it.
-    pub(super) owner: Owner<'a>,
+    pub(super) owner: OwnerObject<'a>,
     /// Its place among the owner's listeners.
     pub(super) place: usize,
-    pub(super) spec: &'a objects::Listener,
+    pub(super) spec: &'a objects::ListenerSpec,
     /// Of one that is not served, HTTP.
-    pub(super) protocol: Protocol,
+    pub(super) protocol: ProtocolType,
     pub(super) hosts: HostPattern,
     /// From where routes may attach.
-    allowed: Allowed<'a>,
+    allowed: NamespaceScope<'a>,
     /// None if there is no TLS, or none that can be served.
-    pub(super) terms: Option<Terms>,
+    pub(super) tls_mode: Option<ListenerTlsMode>,
     /// How requests come by HTTP/3 too, or why they do not; none if they are not to.
-    pub(super) http3: Option<Result<Http3, Fault>>,
+    pub(super) http3: Option<Result<Http3Settings, ValidationFault>>,
     /// How many routes have attached; also to one that is not served, as Gateway API wants it.
     pub(super) attached_routes: usize,
     /// Why it is not served.
-    pub(super) fault: Option<Fault>,
+    pub(super) fault: Option<ValidationFault>,
     /// Who else claims the same.
-    pub(super) conflict: Option<Fault>,
+    pub(super) conflict: Option<ValidationFault>,
     /// The name of another listener with TLS that has hosts and the port in common with it.
     pub(super) overlaps: Option<&'a str>,
     /// What it refers to and cannot have: kinds of routes that we do not know, certificates.
-    pub(super) unresolved: Vec<Fault>,
+    pub(super) unresolved: Vec<ValidationFault>,
 }
 
 /// What a listener speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Protocol {
+pub(super) enum ProtocolType {
     Http,
     Https,
     /// Connections inside of TLS, or TLS that is passed through.
@@ -83,7 +85,7 @@ pub(super) enum Protocol {
     Udp,
 }
 
-impl Protocol {
+impl ProtocolType {
     fn parse(name: &str) -> Option<Self> {
         match name {
             "HTTP" => Some(Self::Http),
@@ -105,10 +107,10 @@ impl Protocol {
         }
     }
 
-    pub(super) const fn transport(self) -> Transport {
+    pub(super) const fn transport(self) -> TransportProtocol {
         match self {
-            Self::Http | Self::Https | Self::Tls | Self::Tcp => Transport::Tcp,
-            Self::Udp => Transport::Udp,
+            Self::Http | Self::Https | Self::Tls | Self::Tcp => TransportProtocol::Tcp,
+            Self::Udp => TransportProtocol::Udp,
         }
     }
 
@@ -129,38 +131,38 @@ impl Protocol {
     }
 
     /// What a URL of requests there begins with.
-    pub(super) const fn scheme(self) -> Scheme {
-        if self.is_encrypted() { Scheme::Https } else { Scheme::Http }
+    pub(super) const fn scheme(self) -> UrlScheme {
+        if self.is_encrypted() { UrlScheme::Https } else { UrlScheme::Http }
     }
 }
 
-impl<'a> OurGateway<'a> {
+impl<'a> AcceptedGateway<'a> {
     /// Whether a listener is served on any address.
     pub(super) fn serves(&self, listener: usize) -> bool {
         self.listeners[listener].is_served() && !self.addresses.is_empty()
     }
 
     pub(super) fn name(&self) -> GatewayName {
-        let Metadata { namespace, name, .. } = &self.object.metadata;
+        let ObjectMeta { namespace, name, .. } = &self.object.metadata;
         (namespace.clone(), name.clone())
     }
 
-    pub(super) const fn owner(&self) -> Owner<'a> {
-        Owner::of("Gateway", self.object)
+    pub(super) const fn owner(&self) -> OwnerObject<'a> {
+        OwnerObject::of("Gateway", self.object)
     }
 
     /// Its own listeners.
-    pub(super) fn own(&self) -> &[OurListener<'a>] {
+    pub(super) fn own_listeners(&self) -> &[AcceptedListener<'a>] {
         &self.listeners[..self.object.spec.listeners.len()]
     }
 
     /// Why it is not served anywhere, though it is accepted.
-    pub(super) fn unassigned_fault(&self) -> Option<&Fault> {
+    pub(super) fn unassigned_fault(&self) -> Option<&ValidationFault> {
         self.unassigned.as_ref().filter(|_| self.addresses.is_empty())
     }
 }
 
-impl OurListener<'_> {
+impl AcceptedListener<'_> {
     /// `namespace/owner/listener`. One that stands for a host of Ingresses is called as all of them are, so that metrics
     /// keep their names while hosts come and go.
     pub(super) fn label(&self) -> String {
@@ -171,16 +173,21 @@ impl OurListener<'_> {
 
     /// Its name, by which policies for a part of the Gateway mean it. They cannot mean one of a ListenerSet.
     pub(super) fn section(&self) -> Option<&str> {
-        self.is_gateways().then_some(&*self.spec.name)
+        self.belongs_to_gateway().then_some(&*self.spec.name)
     }
 
     /// Whether it is the Gateway's own.
-    pub(super) fn is_gateways(&self) -> bool {
+    pub(super) fn belongs_to_gateway(&self) -> bool {
         self.owner.kind == "Gateway"
     }
 
     /// Whether routes of this kind and namespace may attach.
-    pub(super) fn allows(&self, index: &Index<'_>, route_kind: &str, namespace: &str) -> bool {
+    pub(super) fn allows(
+        &self,
+        index: &ObjectIndex<'_>,
+        route_kind: &str,
+        namespace: &str,
+    ) -> bool {
         self.allowed.permits(index, namespace) && self.supported_kinds().contains(&route_kind)
     }
 
@@ -190,12 +197,13 @@ impl OurListener<'_> {
         let kinds = &self.spec.allowed_routes.kinds;
         let is_asked_for =
             |ours: &&str| kinds.is_empty() || kinds.iter().any(|kind| is_kind(kind, ours));
-        let known = Protocol::parse(&self.spec.protocol).map_or(&[][..], Protocol::route_kinds);
+        let known =
+            ProtocolType::parse(&self.spec.protocol).map_or(&[][..], ProtocolType::route_kinds);
         known.iter().copied().filter(is_asked_for).collect()
     }
 
     pub(super) const fn is_served(&self) -> bool {
-        let can_decrypt = !self.protocol.is_encrypted() || self.terms.is_some();
+        let can_decrypt = !self.protocol.is_encrypted() || self.tls_mode.is_some();
         self.fault.is_none() && self.conflict.is_none() && can_decrypt
     }
 }
@@ -211,10 +219,10 @@ pub(super) fn is_gateway_api(group: Option<&str>) -> bool {
 
 /// The Gateways of our classes, the oldest first, with every reason against them and their listeners.
 pub(super) fn gateways<'a>(
-    index: &Index<'a>,
-    addresses: &Addresses,
-    report: &mut Report,
-) -> Vec<OurGateway<'a>> {
+    index: &ObjectIndex<'a>,
+    addresses: &AddressAssignment,
+    report: &mut TranslationReport,
+) -> Vec<AcceptedGateway<'a>> {
     for class in index.classes.values().filter(|class| is_ours(class)) {
         report_class(class, report);
     }
@@ -224,7 +232,7 @@ pub(super) fn gateways<'a>(
         let class = &object.spec.gateway_class_name;
         match index.classes.get(&("", &**class)) {
             Some(class) if is_ours(class) => {
-                gateways.push(our_gateway(index, addresses, object, &sets, report));
+                gateways.push(accepted_gateway(index, addresses, object, &sets, report));
             }
             Some(_) => {}
             None => {
@@ -233,86 +241,95 @@ pub(super) fn gateways<'a>(
             }
         }
     }
-    if let Addresses::Fronts(fronts) = addresses {
-        assign_targets(&mut gateways, fronts, report);
+    if let AddressAssignment::ManagedServices(fronts) = addresses {
+        assign_target_ports(&mut gateways, fronts, report);
     }
     find_conflicts(&mut gateways, report);
     gateways
 }
 
 /// Gives each port of each Gateway one of ours.
-fn assign_targets(gateways: &mut [OurGateway<'_>], fronts: &Fronts, report: &mut Report) {
-    let asked = |gateway: &OurGateway<'_>| {
+fn assign_target_ports(
+    gateways: &mut [AcceptedGateway<'_>],
+    fronts: &ManagedServices,
+    report: &mut TranslationReport,
+) {
+    let asked = |gateway: &AcceptedGateway<'_>| {
         (gateway.name(), gateway.listeners.iter().map(|listener| listener.spec.port).collect())
     };
     let asked: Vec<_> = gateways.iter().map(asked).collect();
     for (gateway, targets) in gateways.iter_mut().zip(fronts.assign(&asked)) {
-        let lacks = |it: &&mut OurListener<'_>| !targets.contains_key(&it.spec.port);
+        let lacks = |it: &&mut AcceptedListener<'_>| !targets.contains_key(&it.spec.port);
         for listener in gateway.listeners.iter_mut().filter(lacks) {
             let field = format!("spec.listeners[{}].port", listener.place);
             let message = "all ports that stand for those of Gateways are taken";
-            let fault = Fault::new(Reason::PortUnavailable, field, message);
+            let fault = ValidationFault::new(ConditionReason::PortUnavailable, field, message);
             report.owner_fault(listener.owner, &fault);
             listener.fault.get_or_insert(fault);
         }
-        gateway.targets = Some(targets);
+        gateway.target_ports = Some(targets);
     }
 }
 
 /// The port that we listen on for a listener's, where there are others for them.
-pub(super) fn our_port(targets: Option<&Targets>, port: u16) -> u16 {
+pub(super) fn listen_port(targets: Option<&TargetPortMap>, port: u16) -> u16 {
     targets.and_then(|targets| targets.get(&port)).copied().unwrap_or(port)
 }
 
-pub(super) fn is_ours(class: &Resource<GatewayClassSpec>) -> bool {
+pub(super) fn is_ours(class: &TypedObject<GatewayClassSpec>) -> bool {
     class.spec.controller_name == CONTROLLER
 }
 
-fn report_class(class: &Resource<GatewayClassSpec>, report: &mut Report) {
-    let mut condition = Condition::yes(ConditionType::Accepted, Reason::Accepted);
+fn report_class(class: &TypedObject<GatewayClassSpec>, report: &mut TranslationReport) {
+    let mut condition = StatusCondition::yes(ConditionType::Accepted, ConditionReason::Accepted);
     if class.spec.parameters_ref.is_some() {
         let message = "parameters of a class are not supported";
         report.problem("GatewayClass", class, "spec.parametersRef", message);
-        condition = Condition::no(condition.kind, Reason::InvalidParameters, message.to_owned());
+        condition = StatusCondition::no(
+            condition.kind,
+            ConditionReason::InvalidParameters,
+            message.to_owned(),
+        );
     }
     report.status(
         "GatewayClass",
         class,
-        Detail::GatewayClass(GatewayClassStatus::new(vec![condition])),
+        StatusDetail::GatewayClass(GatewayClassStatus::new(vec![condition])),
     );
 }
 
-fn our_gateway<'a>(
-    index: &Index<'_>,
-    addresses: &Addresses,
-    object: &'a Resource<GatewaySpec>,
+fn accepted_gateway<'a>(
+    index: &ObjectIndex<'_>,
+    addresses: &AddressAssignment,
+    object: &'a TypedObject<GatewaySpec>,
     sets: &ListenerSets<'a>,
-    report: &mut Report,
-) -> OurGateway<'a> {
+    report: &mut TranslationReport,
+) -> AcceptedGateway<'a> {
     let spec = &object.spec;
     if spec.default_scope.is_some() {
         report.problem("Gateway", object, "spec.defaultScope", "is not supported");
     }
     let fault = parameters_fault(spec);
-    let served = Served::find(object, addresses);
+    let served = ServedAddresses::find(object, addresses);
     let (allowed, unclear) = match allowed_listeners(object) {
         Ok(allowed) => (allowed, None),
-        Err(fault) => (Allowed::None, Some(fault)),
+        Err(fault) => (NamespaceScope::None, Some(fault)),
     };
     for fault in fault.iter().chain(&served.fault).chain(&served.unassigned).chain(&unclear) {
         report.fault("Gateway", object, fault);
     }
     let mut sets = sets.of(index, object, &allowed, report);
     let mut listeners = Vec::new();
-    let mut add = |owner, specs: &'a [objects::Listener]| {
+    let mut add = |owner, specs: &'a [objects::ListenerSpec]| {
         let (first, mut names) = (listeners.len(), BTreeSet::new());
         listeners.extend(specs.iter().enumerate().map(|(place, spec)| {
             let is_again = !names.insert(&*spec.name);
-            Asked { index, gateway: object, owner, spec, place, is_again }.listener(report)
+            ListenerBuilder { index, gateway: object, owner, spec, place, is_duplicate: is_again }
+                .build(report)
         }));
         first..listeners.len()
     };
-    add(Owner::of("Gateway", object), &spec.listeners);
+    add(OwnerObject::of("Gateway", object), &spec.listeners);
     for set in sets.iter_mut().filter(|set| set.fault.is_none()) {
         set.listeners = add(set.owner(), &set.object.spec.listeners);
     }
@@ -321,94 +338,111 @@ fn our_gateway<'a>(
     let addresses = if fault.is_none() { served.addresses } else { Vec::new() };
     let unassigned = served.unassigned;
     let targets = None;
-    OurGateway {
+    AcceptedGateway {
         object,
         listeners,
         sets,
         addresses,
         client_certificate,
-        targets,
+        target_ports: targets,
         fault,
         unassigned,
-        unclear,
+        allowed_listeners_fault: unclear,
     }
 }
 
 /// From where ListenerSets may attach.
-fn allowed_listeners(gateway: &Resource<GatewaySpec>) -> Result<Allowed<'_>, Fault> {
-    let Some(allowed) = &gateway.spec.allowed_listeners else { return Ok(Allowed::None) };
+fn allowed_listeners(
+    gateway: &TypedObject<GatewaySpec>,
+) -> Result<NamespaceScope<'_>, ValidationFault> {
+    let Some(allowed) = &gateway.spec.allowed_listeners else { return Ok(NamespaceScope::None) };
     let own = &gateway.metadata.namespace;
-    Allowed::read(&allowed.namespaces, FromNamespaces::None, own).map_err(|(part, message)| {
-        let field = format!("spec.allowedListeners.namespaces.{part}");
-        Fault::new(Reason::UnsupportedValue, field, message)
-    })
+    NamespaceScope::read(&allowed.namespaces, FromNamespaces::None, own).map_err(
+        |(part, message)| {
+            let field = format!("spec.allowedListeners.namespaces.{part}");
+            ValidationFault::new(ConditionReason::UnsupportedValue, field, message)
+        },
+    )
 }
 
-fn parameters_fault(spec: &GatewaySpec) -> Option<Fault> {
+fn parameters_fault(spec: &GatewaySpec) -> Option<ValidationFault> {
     spec.infrastructure.as_ref()?.parameters_ref.as_ref()?;
     let field = "spec.infrastructure.parametersRef";
     let message = "parameters of a Gateway are not supported";
-    Some(Fault::new(Reason::InvalidParameters, field, message))
+    Some(ValidationFault::new(ConditionReason::InvalidParameters, field, message))
 }
 
 /// Where a Gateway is served.
 #[derive(Default)]
-struct Served {
+struct ServedAddresses {
     addresses: Vec<IpAddr>,
     /// Why it cannot be accepted.
-    fault: Option<Fault>,
+    fault: Option<ValidationFault>,
     /// Why it has not all that it asks for.
-    unassigned: Option<Fault>,
+    unassigned: Option<ValidationFault>,
 }
 
-impl Served {
-    fn find(gateway: &Resource<GatewaySpec>, addresses: &Addresses) -> Self {
-        let wishes = (0..).zip(&gateway.spec.addresses).map(|(n, asked)| wish(n, asked));
-        let wishes: Vec<Wish> = match wishes.collect() {
+impl ServedAddresses {
+    fn find(gateway: &TypedObject<GatewaySpec>, addresses: &AddressAssignment) -> Self {
+        let wishes =
+            (0..).zip(&gateway.spec.addresses).map(|(n, asked)| requested_address(n, asked));
+        let wishes: Vec<RequestedAddress> = match wishes.collect() {
             Ok(wishes) => wishes,
             Err(fault) => return Self { fault: Some(fault), ..Self::default() },
         };
         match addresses {
-            Addresses::Own | Addresses::Shared(_) => {
-                Self { addresses: own(&wishes), ..Self::default() }
+            AddressAssignment::Host | AddressAssignment::SharedService(_) => {
+                Self { addresses: host_addresses(&wishes), ..Self::default() }
             }
-            Addresses::Pool { assigned } => {
+            AddressAssignment::Pool { assigned } => {
                 Self::of_pool(addresses.assigned(&gateway.metadata), &wishes, assigned)
             }
-            Addresses::Fronts(fronts) => Self::of_front(fronts, &gateway.metadata, &wishes),
+            AddressAssignment::ManagedServices(fronts) => {
+                Self::of_managed_service(fronts, &gateway.metadata, &wishes)
+            }
         }
     }
 
     /// What it was given of the pool.
     fn of_pool(
         own: &[IpAddr],
-        wishes: &[Wish],
+        wishes: &[RequestedAddress],
         assigned: &BTreeMap<GatewayName, Vec<IpAddr>>,
     ) -> Self {
-        let lacks = |wish: &Wish| match wish {
-            Wish::Given(address) => (!own.contains(address)).then_some(*address),
-            Wish::Any => None,
+        let lacks = |wish: &RequestedAddress| match wish {
+            RequestedAddress::Specific(address) => (!own.contains(address)).then_some(*address),
+            RequestedAddress::Any => None,
         };
         let mut lacking = wishes.iter().enumerate();
         let unusable = lacking.find_map(|(n, wish)| Some(unusable(n, lacks(wish)?, assigned)));
         let wanted = wishes.len().max(1);
         let unassigned = unusable.or_else(|| {
             let message = "the pool has no free address for the Gateway";
-            (own.len() < wanted)
-                .then(|| Fault::new(Reason::AddressNotAssigned, "spec.addresses", message))
+            (own.len() < wanted).then(|| {
+                ValidationFault::new(ConditionReason::AddressNotAssigned, "spec.addresses", message)
+            })
         });
         Self { addresses: own.to_vec(), fault: None, unassigned }
     }
 
     /// Behind a Service, on every address; where clients find it is for its load balancer to say.
-    fn of_front(fronts: &Fronts, gateway: &Metadata, wishes: &[Wish]) -> Self {
+    fn of_managed_service(
+        fronts: &ManagedServices,
+        gateway: &ObjectMeta,
+        wishes: &[RequestedAddress],
+    ) -> Self {
         let gateway = (gateway.namespace.clone(), gateway.name.clone());
-        let (places, service) = (fronts.places(&gateway), fronts::name(&gateway));
-        let lacks = |wish: &Wish| match wish {
-            Wish::Given(address) => (!places.contains(&Place::Ip(*address))).then_some(*address),
-            Wish::Any => None,
+        let (places, service) =
+            (fronts.addresses(&gateway), managed_services::service_name(&gateway));
+        let lacks = |wish: &RequestedAddress| match wish {
+            RequestedAddress::Specific(address) => {
+                (!places.contains(&PublishedAddress::Ip(*address))).then_some(*address)
+            }
+            RequestedAddress::Any => None,
         };
-        let not_yet = |message| Fault::new(Reason::AddressNotAssigned, "spec.addresses", message);
+        let not_yet = |message| {
+            ValidationFault::new(ConditionReason::AddressNotAssigned, "spec.addresses", message)
+        };
         let unassigned = if fronts.foreign.contains(&service) {
             Some(not_yet(format!("there is a Service {service} already, which is not Sheave's")))
         } else if places.is_empty() {
@@ -417,86 +451,98 @@ impl Served {
             wishes.iter().enumerate().find_map(|(n, wish)| {
                 let message = format!("the load balancer has not given {}", lacks(wish)?);
                 let field = format!("spec.addresses[{n}].value");
-                Some(Fault::new(Reason::AddressNotUsable, field, message))
+                Some(ValidationFault::new(ConditionReason::AddressNotUsable, field, message))
             })
         };
-        Self { addresses: own(&[]), fault: None, unassigned }
+        Self { addresses: host_addresses(&[]), fault: None, unassigned }
     }
 }
 
-fn wish(place: usize, asked: &GatewayAddress) -> Result<Wish, Fault> {
-    Wish::parse(asked).map_err(|(part, message)| {
+fn requested_address(
+    place: usize,
+    asked: &GatewayAddress,
+) -> Result<RequestedAddress, ValidationFault> {
+    RequestedAddress::parse(asked).map_err(|(part, message)| {
         let field = format!("spec.addresses[{place}].{part}");
-        Fault::new(Reason::UnsupportedAddress, field, message)
+        ValidationFault::new(ConditionReason::UnsupportedAddress, field, message)
     })
 }
 
 /// None asked for is every address of the machine, of IPv4 and IPv6.
-fn own(wishes: &[Wish]) -> Vec<IpAddr> {
+fn host_addresses(wishes: &[RequestedAddress]) -> Vec<IpAddr> {
     let any = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
     if wishes.is_empty() {
         return vec![any];
     }
-    let address = |wish: &Wish| match wish {
-        Wish::Given(address) => *address,
-        Wish::Any => any,
+    let address = |wish: &RequestedAddress| match wish {
+        RequestedAddress::Specific(address) => *address,
+        RequestedAddress::Any => any,
     };
     wishes.iter().map(address).collect()
 }
 
 /// Why a Gateway does not get the address that it asks for.
-fn unusable(place: usize, address: IpAddr, assigned: &BTreeMap<GatewayName, Vec<IpAddr>>) -> Fault {
+fn unusable(
+    place: usize,
+    address: IpAddr,
+    assigned: &BTreeMap<GatewayName, Vec<IpAddr>>,
+) -> ValidationFault {
     let mut owners = assigned.iter().filter(|(_, addresses)| addresses.contains(&address));
     let message = match owners.next() {
         Some(((namespace, name), _)) => format!("{address} is that of Gateway {namespace}/{name}"),
         None => format!("{address} is not in the pool"),
     };
-    Fault::new(Reason::AddressNotUsable, format!("spec.addresses[{place}].value"), message)
+    ValidationFault::new(
+        ConditionReason::AddressNotUsable,
+        format!("spec.addresses[{place}].value"),
+        message,
+    )
 }
 
 /// A listener as its owner has it.
-struct Asked<'a, 'i> {
-    index: &'i Index<'i>,
-    gateway: &'a Resource<GatewaySpec>,
-    owner: Owner<'a>,
-    spec: &'a objects::Listener,
+struct ListenerBuilder<'a, 'i> {
+    index: &'i ObjectIndex<'i>,
+    gateway: &'a TypedObject<GatewaySpec>,
+    owner: OwnerObject<'a>,
+    spec: &'a objects::ListenerSpec,
     /// Which of the owner's it is.
     place: usize,
     /// Whether one before it has its name.
-    is_again: bool,
+    is_duplicate: bool,
 }
 
-impl<'a> Asked<'a, '_> {
-    fn listener(&self, report: &mut Report) -> OurListener<'a> {
+impl<'a> ListenerBuilder<'a, '_> {
+    fn build(&self, report: &mut TranslationReport) -> AcceptedListener<'a> {
         let spec = self.spec;
-        let known = Protocol::parse(&spec.protocol);
-        let protocol = known.unwrap_or(Protocol::Http);
+        let known = ProtocolType::parse(&spec.protocol);
+        let protocol = known.unwrap_or(ProtocolType::Http);
         // What has no requests has no hosts, whatever is written.
-        let hostname = spec.hostname.as_ref().filter(|_| known.is_some_and(Protocol::has_hosts));
-        let mut tls = listener_tls::Made::default();
+        let hostname =
+            spec.hostname.as_ref().filter(|_| known.is_some_and(ProtocolType::has_hosts));
+        let mut tls = listener_tls::ListenerTlsResult::default();
         if protocol.is_encrypted() {
-            tls = listener_tls::Making {
+            tls = listener_tls::ListenerTlsBuilder {
                 index: self.index,
                 gateway: self.gateway,
                 owner: self.owner,
                 place: self.place,
                 listener: spec,
-                is_https: protocol == Protocol::Https,
+                is_https: protocol == ProtocolType::Https,
             }
-            .make(report);
+            .build(report);
         }
         let (allowed, unclear) = match self.allowed_routes(spec) {
             Ok(allowed) => (allowed, None),
-            Err(fault) => (Allowed::None, Some(fault)),
+            Err(fault) => (NamespaceScope::None, Some(fault)),
         };
-        let mut listener = OurListener {
+        let mut listener = AcceptedListener {
             owner: self.owner,
             place: self.place,
             spec,
             protocol,
             hosts: hostname.map_or(HostPattern::Any, |hostname| hostname.0.clone()),
             allowed,
-            terms: tls.terms,
+            tls_mode: tls.tls_mode,
             http3: None,
             attached_routes: 0,
             fault: self.fault(spec).or(unclear).or(tls.fault),
@@ -512,45 +558,56 @@ impl<'a> Asked<'a, '_> {
         listener
     }
 
-    fn fault(&self, spec: &objects::Listener) -> Option<Fault> {
+    fn fault(&self, spec: &objects::ListenerSpec) -> Option<ValidationFault> {
         let fault = |reason, part: &str, message: &str| {
-            Some(Fault::new(reason, format!("spec.listeners[{}].{part}", self.place), message))
+            Some(ValidationFault::new(
+                reason,
+                format!("spec.listeners[{}].{part}", self.place),
+                message,
+            ))
         };
-        if self.is_again {
+        if self.is_duplicate {
             let message = format!("another listener of the {} has this name", self.owner.kind);
-            return fault(Reason::Invalid, "name", &message);
+            return fault(ConditionReason::Invalid, "name", &message);
         }
-        let Some(protocol) = Protocol::parse(&spec.protocol) else {
+        let Some(protocol) = ProtocolType::parse(&spec.protocol) else {
             let message =
                 format!("{} is not supported, only HTTP, HTTPS, TLS, TCP and UDP", spec.protocol);
-            return fault(Reason::UnsupportedProtocol, "protocol", &message);
+            return fault(ConditionReason::UnsupportedProtocol, "protocol", &message);
         };
         if spec.port == 0 && self.owner.metadata.in_cluster {
             let message = "must be from 1 to 65535: nobody would know which port was taken";
-            return fault(Reason::PortUnavailable, "port", message);
+            return fault(ConditionReason::PortUnavailable, "port", message);
         }
         if spec.tls.is_some() && !protocol.is_encrypted() {
             let message = "is only for the protocols HTTPS and TLS";
-            return fault(Reason::UnsupportedValue, "tls", message);
+            return fault(ConditionReason::UnsupportedValue, "tls", message);
         }
         None
     }
 
-    fn allowed_routes(&self, spec: &'a objects::Listener) -> Result<Allowed<'a>, Fault> {
+    fn allowed_routes(
+        &self,
+        spec: &'a objects::ListenerSpec,
+    ) -> Result<NamespaceScope<'a>, ValidationFault> {
         let (asked, own) = (&spec.allowed_routes.namespaces, &self.owner.metadata.namespace);
-        Allowed::read(asked, FromNamespaces::Same, own).map_err(|(part, message)| {
+        NamespaceScope::read(asked, FromNamespaces::Same, own).map_err(|(part, message)| {
             let field = format!("spec.listeners[{}].allowedRoutes.namespaces.{part}", self.place);
-            Fault::new(Reason::UnsupportedValue, field, message)
+            ValidationFault::new(ConditionReason::UnsupportedValue, field, message)
         })
     }
 
-    fn kinds_fault(&self, spec: &objects::Listener, protocol: Protocol) -> Option<Fault> {
+    fn kinds_fault(
+        &self,
+        spec: &objects::ListenerSpec,
+        protocol: ProtocolType,
+    ) -> Option<ValidationFault> {
         let ours = protocol.route_kinds();
         let is_known = |kind: &objects::RouteKind| ours.iter().any(|name| is_kind(kind, name));
         let mut kinds = (0..).zip(&spec.allowed_routes.kinds);
         let (n, kind): (usize, _) = kinds.find(|(_, kind)| !is_known(kind))?;
         let field = format!("spec.listeners[{}].allowedRoutes.kinds[{n}]", self.place);
         let message = format!("{} is not supported, only {}", kind.kind, ours.join(" and "));
-        Some(Fault::new(Reason::InvalidRouteKinds, field, message))
+        Some(ValidationFault::new(ConditionReason::InvalidRouteKinds, field, message))
     }
 }

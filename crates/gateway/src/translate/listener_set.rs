@@ -3,32 +3,34 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::allowed::Allowed;
 use super::gateway_status::{listener_status, served_conditions};
-use super::index::{Index, Name, by_age};
-use super::listener::{OurGateway, OurListener, is_gateway_api};
-use super::owner::Owner;
-use super::{Fault, Report};
-use crate::objects::{GatewaySpec, ListenerSetSpec, Resource};
-use crate::status::{Condition, ConditionType, Detail, Reason};
+use super::index::{NamespacedName, ObjectIndex, by_age};
+use super::listener::{AcceptedGateway, AcceptedListener, is_gateway_api};
+use super::namespace_scope::NamespaceScope;
+use super::owner::OwnerObject;
+use super::{TranslationReport, ValidationFault};
+use crate::objects::{GatewaySpec, ListenerSetSpec, TypedObject};
+use crate::status::{ConditionReason, ConditionType, StatusCondition, StatusDetail};
 
 pub(super) const KIND: &str = "ListenerSet";
 
 /// A ListenerSet that asks for a Gateway of ours.
-pub(super) struct OurSet<'a> {
-    pub(super) object: &'a Resource<ListenerSetSpec>,
+pub(super) struct AcceptedListenerSet<'a> {
+    pub(super) object: &'a TypedObject<ListenerSetSpec>,
     /// Why the Gateway does not take it.
-    pub(super) fault: Option<Fault>,
+    pub(super) fault: Option<ValidationFault>,
     /// The places of its listeners among the Gateway's.
     pub(super) listeners: Range<usize>,
 }
 
 /// The ListenerSets by the Gateway that they ask for, the oldest first.
-pub(super) struct ListenerSets<'a>(BTreeMap<Name<'a>, Vec<&'a Resource<ListenerSetSpec>>>);
+pub(super) struct ListenerSets<'a>(
+    BTreeMap<NamespacedName<'a>, Vec<&'a TypedObject<ListenerSetSpec>>>,
+);
 
 impl<'a> ListenerSets<'a> {
     /// Those whose Gateway is there, whoever's it is; the others are reported.
-    pub(super) fn new(index: &Index<'a>, report: &mut Report) -> Self {
+    pub(super) fn new(index: &ObjectIndex<'a>, report: &mut TranslationReport) -> Self {
         let mut sets: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for object in by_age(&index.listener_sets) {
             match gateway_name(index, object) {
@@ -44,18 +46,22 @@ impl<'a> ListenerSets<'a> {
     /// Those that ask for a Gateway, with why it does not take some of them.
     pub(super) fn of(
         &self,
-        index: &Index<'_>,
-        gateway: &Resource<GatewaySpec>,
-        allowed: &Allowed<'_>,
-        report: &mut Report,
-    ) -> Vec<OurSet<'a>> {
+        index: &ObjectIndex<'_>,
+        gateway: &TypedObject<GatewaySpec>,
+        allowed: &NamespaceScope<'_>,
+        report: &mut TranslationReport,
+    ) -> Vec<AcceptedListenerSet<'a>> {
         let name = (&*gateway.metadata.namespace, &*gateway.metadata.name);
         let asking = self.0.get(&name).into_iter().flatten();
-        let fault = |object: &Resource<ListenerSetSpec>| {
+        let fault = |object: &TypedObject<ListenerSetSpec>| {
             let is_allowed = allowed.permits(index, &object.metadata.namespace);
             (!is_allowed).then(|| refusal(gateway, object))
         };
-        let sets = asking.map(|object| OurSet { object, fault: fault(object), listeners: 0..0 });
+        let sets = asking.map(|object| AcceptedListenerSet {
+            object,
+            fault: fault(object),
+            listeners: 0..0,
+        });
         sets.inspect(|set| {
             set.fault.iter().for_each(|fault| report.fault(KIND, set.object, fault));
         })
@@ -64,9 +70,9 @@ impl<'a> ListenerSets<'a> {
 }
 
 fn gateway_name<'a>(
-    index: &Index<'a>,
-    set: &'a Resource<ListenerSetSpec>,
-) -> Result<Name<'a>, (&'static str, String)> {
+    index: &ObjectIndex<'a>,
+    set: &'a TypedObject<ListenerSetSpec>,
+) -> Result<NamespacedName<'a>, (&'static str, String)> {
     let parent = &set.spec.parent_ref;
     let kind = parent.kind.as_deref().unwrap_or("Gateway");
     if !is_gateway_api(parent.group.as_deref()) || kind != "Gateway" {
@@ -81,60 +87,66 @@ fn gateway_name<'a>(
 }
 
 /// Why a Gateway does not take a ListenerSet: it must allow it.
-fn refusal(gateway: &Resource<GatewaySpec>, set: &Resource<ListenerSetSpec>) -> Fault {
+fn refusal(
+    gateway: &TypedObject<GatewaySpec>,
+    set: &TypedObject<ListenerSetSpec>,
+) -> ValidationFault {
     let message = format!(
         "Gateway {}/{} allows no ListenerSet of namespace {}",
         gateway.metadata.namespace, gateway.metadata.name, set.metadata.namespace
     );
-    Fault::new(Reason::NotAllowed, "spec.parentRef", message)
+    ValidationFault::new(ConditionReason::NotAllowed, "spec.parentRef", message)
 }
 
-impl<'a> OurGateway<'a> {
+impl<'a> AcceptedGateway<'a> {
     /// The listeners of one of its ListenerSets.
-    fn of_set(&self, set: &OurSet<'_>) -> &[OurListener<'a>] {
+    fn of_set(&self, set: &AcceptedListenerSet<'_>) -> &[AcceptedListener<'a>] {
         &self.listeners[set.listeners.clone()]
     }
 
     /// How many ListenerSets it serves something of.
     pub(super) fn attached_sets(&self) -> usize {
-        let is_served = |set: &&OurSet<'_>| {
-            self.fault.is_none() && self.of_set(set).iter().any(OurListener::is_served)
+        let is_served = |set: &&AcceptedListenerSet<'_>| {
+            self.fault.is_none() && self.of_set(set).iter().any(AcceptedListener::is_served)
         };
         self.sets.iter().filter(is_served).count()
     }
 }
 
-impl<'a> OurSet<'a> {
-    pub(super) const fn owner(&self) -> Owner<'a> {
-        Owner::of(KIND, self.object)
+impl<'a> AcceptedListenerSet<'a> {
+    pub(super) const fn owner(&self) -> OwnerObject<'a> {
+        OwnerObject::of(KIND, self.object)
     }
 }
 
 /// What became of each ListenerSet of a Gateway.
-pub(super) fn statuses(gateway: &OurGateway<'_>, report: &mut Report) {
+pub(super) fn statuses(gateway: &AcceptedGateway<'_>, report: &mut TranslationReport) {
     for set in &gateway.sets {
         let own = gateway.of_set(set);
         let listeners = own.iter().map(|it| listener_status(gateway, it)).collect();
         let conditions = match refused(gateway, set) {
             Some((reason, message)) => not_served(reason, &message).into(),
             None => {
-                let unserved = Reason::ListenersNotValid;
+                let unserved = ConditionReason::ListenersNotValid;
                 served_conditions(own, unserved, gateway.unassigned_fault()).into()
             }
         };
-        report.status(KIND, set.object, Detail::ListenerSet(conditions, listeners));
+        report.status(KIND, set.object, StatusDetail::ListenerSet(conditions, listeners));
     }
 }
 
-fn refused(gateway: &OurGateway<'_>, set: &OurSet<'_>) -> Option<(Reason, String)> {
+fn refused(
+    gateway: &AcceptedGateway<'_>,
+    set: &AcceptedListenerSet<'_>,
+) -> Option<(ConditionReason, String)> {
     let own = set.fault.as_ref().map(|fault| (fault.reason, fault.message.clone()));
     own.or_else(|| {
         let message = "the Gateway is not accepted".to_owned();
-        gateway.fault.as_ref().map(|_| (Reason::ParentNotAccepted, message))
+        gateway.fault.as_ref().map(|_| (ConditionReason::ParentNotAccepted, message))
     })
 }
 
-fn not_served(reason: Reason, message: &str) -> [Condition; 2] {
+fn not_served(reason: ConditionReason, message: &str) -> [StatusCondition; 2] {
     [ConditionType::Accepted, ConditionType::Programmed]
-        .map(|kind| Condition::no(kind, reason, message.to_owned()))
+        .map(|kind| StatusCondition::no(kind, reason, message.to_owned()))
 }

@@ -2,59 +2,63 @@
 
 use std::sync::Arc;
 
-use super::index::Index;
-use super::owner::Owner;
-use super::reference::{Holder, Reasons};
-use super::{Fault, Report};
+use super::index::ObjectIndex;
+use super::owner::OwnerObject;
+use super::reference::{CertificateRefResolver, ReferenceReasons};
+use super::{TranslationReport, ValidationFault};
 use crate::objects::{
-    self, FrontendValidation, FrontendValidationMode, GatewaySpec, Resource, TlsMode,
+    self, FrontendValidation, FrontendValidationMode, GatewaySpec, TlsModeType, TypedObject,
 };
-use crate::snapshot::{Certificate, ClientCertificates, TlsTerms};
-use crate::status::Reason;
+use crate::snapshot::{ClientCertificates, TlsCertificate, TlsTermination};
+use crate::status::ConditionReason;
 
-const CERTIFICATE: Reasons =
-    Reasons { kind: Reason::InvalidCertificateRef, target: Reason::InvalidCertificateRef };
-const AUTHORITY: Reasons =
-    Reasons { kind: Reason::InvalidCACertificateKind, target: Reason::InvalidCACertificateRef };
-const CLIENT_CERTIFICATE: Reasons = Reasons {
-    kind: Reason::InvalidClientCertificateRef,
-    target: Reason::InvalidClientCertificateRef,
+const CERTIFICATE: ReferenceReasons = ReferenceReasons {
+    kind: ConditionReason::InvalidCertificateRef,
+    target: ConditionReason::InvalidCertificateRef,
+};
+const AUTHORITY: ReferenceReasons = ReferenceReasons {
+    kind: ConditionReason::InvalidCACertificateKind,
+    target: ConditionReason::InvalidCACertificateRef,
+};
+const CLIENT_CERTIFICATE: ReferenceReasons = ReferenceReasons {
+    kind: ConditionReason::InvalidClientCertificateRef,
+    target: ConditionReason::InvalidClientCertificateRef,
 };
 
 /// With what the connections of a listener are decrypted.
 #[derive(Clone, Debug)]
-pub(super) enum Terms {
-    Terminate(Arc<TlsTerms>),
+pub(super) enum ListenerTlsMode {
+    Terminate(Arc<TlsTermination>),
     Passthrough,
 }
 
 /// What comes of a listener's TLS.
 #[derive(Default)]
-pub(super) struct Made {
+pub(super) struct ListenerTlsResult {
     /// None if it cannot be served.
-    pub(super) terms: Option<Terms>,
+    pub(super) tls_mode: Option<ListenerTlsMode>,
     /// Why it is not accepted.
-    pub(super) fault: Option<Fault>,
+    pub(super) fault: Option<ValidationFault>,
     /// References that lead nowhere.
-    pub(super) unresolved: Vec<Fault>,
+    pub(super) unresolved: Vec<ValidationFault>,
 }
 
 /// The TLS of one listener of a Gateway, in the making.
-pub(super) struct Making<'a> {
-    pub(super) index: &'a Index<'a>,
-    pub(super) gateway: &'a Resource<GatewaySpec>,
+pub(super) struct ListenerTlsBuilder<'a> {
+    pub(super) index: &'a ObjectIndex<'a>,
+    pub(super) gateway: &'a TypedObject<GatewaySpec>,
     /// Whose the listener is.
-    pub(super) owner: Owner<'a>,
+    pub(super) owner: OwnerObject<'a>,
     /// Its place among the owner's listeners.
     pub(super) place: usize,
-    pub(super) listener: &'a objects::Listener,
+    pub(super) listener: &'a objects::ListenerSpec,
     pub(super) is_https: bool,
 }
 
-impl Making<'_> {
+impl ListenerTlsBuilder<'_> {
     /// What comes of it; all that is wrong with references is reported, what else is wrong is not yet.
-    pub(super) fn make(&self, report: &mut Report) -> Made {
-        let mut made = Made::default();
+    pub(super) fn build(&self, report: &mut TranslationReport) -> ListenerTlsResult {
+        let mut made = ListenerTlsResult::default();
         let Some(tls) = &self.listener.tls else {
             made.fault = Some(self.refusal("tls", "is missing: give it certificateRefs"));
             return made;
@@ -64,21 +68,26 @@ impl Making<'_> {
             return made;
         }
         match tls.mode {
-            TlsMode::Passthrough if self.is_https => {
+            TlsModeType::Passthrough if self.is_https => {
                 let message = "Passthrough is for the protocol TLS: nobody could read the requests";
                 made.fault = Some(self.refusal("tls.mode", message));
             }
-            TlsMode::Passthrough => made.terms = Some(Terms::Passthrough),
-            TlsMode::Terminate if tls.certificate_refs.is_empty() => {
+            TlsModeType::Passthrough => made.tls_mode = Some(ListenerTlsMode::Passthrough),
+            TlsModeType::Terminate if tls.certificate_refs.is_empty() => {
                 made.fault = Some(self.refusal("tls.certificateRefs", "is empty"));
             }
-            TlsMode::Terminate => self.terminate(tls, &mut made, report),
+            TlsModeType::Terminate => self.terminate(tls, &mut made, report),
         }
         made
     }
 
-    fn terminate(&self, tls: &objects::ListenerTls, made: &mut Made, report: &mut Report) {
-        let holder = Holder { index: self.index, owner: self.owner };
+    fn terminate(
+        &self,
+        tls: &objects::ListenerTlsConfig,
+        made: &mut ListenerTlsResult,
+        report: &mut TranslationReport,
+    ) {
+        let holder = CertificateRefResolver { index: self.index, owner: self.owner };
         let mut certificates = Vec::new();
         for (n, reference) in tls.certificate_refs.iter().enumerate() {
             let field = self.field(&format!("tls.certificateRefs[{n}]"));
@@ -93,14 +102,21 @@ impl Making<'_> {
                 let clients = self.clients(validation, &field, made, report);
                 if clients.is_none() {
                     let message = "there is no certificate of an authority to check clients by";
-                    made.fault = Some(Fault::new(Reason::NoValidCACertificate, field, message));
+                    made.fault = Some(ValidationFault::new(
+                        ConditionReason::NoValidCACertificate,
+                        field,
+                        message,
+                    ));
                     return;
                 }
                 clients
             }
         };
         if !certificates.is_empty() {
-            made.terms = Some(Terms::Terminate(Arc::new(TlsTerms { certificates, clients })));
+            made.tls_mode = Some(ListenerTlsMode::Terminate(Arc::new(TlsTermination {
+                certificates,
+                clients,
+            })));
         }
     }
 
@@ -121,10 +137,10 @@ impl Making<'_> {
         &self,
         validation: &FrontendValidation,
         field: &str,
-        made: &mut Made,
-        report: &mut Report,
+        made: &mut ListenerTlsResult,
+        report: &mut TranslationReport,
     ) -> Option<ClientCertificates> {
-        let holder = holder(self.index, self.gateway);
+        let holder = certificate_resolver(self.index, self.gateway);
         let mut roots = Vec::new();
         for (n, reference) in validation.ca_certificate_refs.iter().enumerate() {
             let field = format!("{field}.caCertificateRefs[{n}]");
@@ -144,21 +160,26 @@ impl Making<'_> {
         format!("spec.listeners[{}].{part}", self.place)
     }
 
-    fn refusal(&self, part: &str, message: &str) -> Fault {
-        Fault::new(Reason::UnsupportedValue, self.field(part), message)
+    fn refusal(&self, part: &str, message: &str) -> ValidationFault {
+        ValidationFault::new(ConditionReason::UnsupportedValue, self.field(part), message)
     }
 }
 
 /// What a Gateway shows to endpoints that ask, if it shows anything.
 pub(super) fn client_certificate(
-    index: &Index<'_>,
-    gateway: &Resource<GatewaySpec>,
-    report: &mut Report,
-) -> Option<Result<Arc<Certificate>, Fault>> {
+    index: &ObjectIndex<'_>,
+    gateway: &TypedObject<GatewaySpec>,
+    report: &mut TranslationReport,
+) -> Option<Result<Arc<TlsCertificate>, ValidationFault>> {
     let backend = gateway.spec.tls.as_ref()?.backend.as_ref()?;
     let reference = backend.client_certificate_ref.as_ref()?;
     let field = "spec.tls.backend.clientCertificateRef";
-    Some(holder(index, gateway).certificate(reference, field, CLIENT_CERTIFICATE, report))
+    Some(certificate_resolver(index, gateway).certificate(
+        reference,
+        field,
+        CLIENT_CERTIFICATE,
+        report,
+    ))
 }
 
 /// Whether a Gateway lets clients in without a certificate that is believed, though it asks for one.
@@ -171,6 +192,9 @@ pub(super) fn is_insecure(gateway: &GatewaySpec) -> bool {
     modes.any(|mode| mode == FrontendValidationMode::AllowInsecureFallback)
 }
 
-fn holder<'a>(index: &'a Index<'a>, gateway: &'a Resource<GatewaySpec>) -> Holder<'a> {
-    Holder { index, owner: Owner::of("Gateway", gateway) }
+fn certificate_resolver<'a>(
+    index: &'a ObjectIndex<'a>,
+    gateway: &'a TypedObject<GatewaySpec>,
+) -> CertificateRefResolver<'a> {
+    CertificateRefResolver { index, owner: OwnerObject::of("Gateway", gateway) }
 }

@@ -2,16 +2,21 @@
 
 use std::sync::Arc;
 
-use super::Fault;
-use crate::matching::{Conditions, FieldCondition, Match, PathPattern, Pattern, ValuePattern};
+use super::ValidationFault;
+use crate::matching::{
+    FieldCondition, MatchConditions, PathPattern, RegexPattern, RouteMatch, ValuePattern,
+};
 use crate::objects::{HttpRouteMatch, HttpRouteRule, PathMatchType, ValueMatchType};
-use crate::status::Reason;
+use crate::status::ConditionReason;
 
 /// What a rule asks for, each of which is enough, and what is wrong with it. No match is every request.
-pub(super) fn matches(rule: &HttpRouteRule, field: &str) -> (Vec<Arc<Match>>, Vec<Fault>) {
+pub(super) fn matches(
+    rule: &HttpRouteRule,
+    field: &str,
+) -> (Vec<Arc<RouteMatch>>, Vec<ValidationFault>) {
     if rule.matches.is_empty() {
         let path = PathPattern::Prefix("/".into());
-        let every = Match { path, conditions: Conditions::default() };
+        let every = RouteMatch { path, conditions: MatchConditions::default() };
         return (vec![Arc::new(every)], Vec::new());
     }
     let mut faults = Vec::new();
@@ -21,7 +26,11 @@ pub(super) fn matches(rule: &HttpRouteRule, field: &str) -> (Vec<Arc<Match>>, Ve
     (matches.collect(), faults)
 }
 
-fn one_match(wanted: &HttpRouteMatch, field: &str, faults: &mut Vec<Fault>) -> Option<Match> {
+fn one_match(
+    wanted: &HttpRouteMatch,
+    field: &str,
+    faults: &mut Vec<ValidationFault>,
+) -> Option<RouteMatch> {
     let path = path(wanted, &format!("{field}.path.value"), faults);
     let headers = wanted
         .headers
@@ -32,10 +41,17 @@ fn one_match(wanted: &HttpRouteMatch, field: &str, faults: &mut Vec<Fault>) -> O
         wanted.query_params.iter().map(|it| (it.name.as_str().into(), it.kind, it.value.as_str()));
     let query = conditions(query, &format!("{field}.queryParams"), faults);
     let method = wanted.method.map(|method| method.text().into());
-    Some(Match { path: path?, conditions: Conditions { method, headers: headers?, query: query? } })
+    Some(RouteMatch {
+        path: path?,
+        conditions: MatchConditions { method, headers: headers?, query: query? },
+    })
 }
 
-fn path(wanted: &HttpRouteMatch, field: &str, faults: &mut Vec<Fault>) -> Option<PathPattern> {
+fn path(
+    wanted: &HttpRouteMatch,
+    field: &str,
+    faults: &mut Vec<ValidationFault>,
+) -> Option<PathPattern> {
     let value = &wanted.path.value;
     let path = match wanted.path.kind {
         PathMatchType::Exact => PathPattern::exact(value).map_err(|fault| fault.to_string()),
@@ -44,25 +60,32 @@ fn path(wanted: &HttpRouteMatch, field: &str, faults: &mut Vec<Fault>) -> Option
             PathPattern::regex(value).map_err(|fault| fault.to_string())
         }
     };
-    path.map_err(|message| faults.push(Fault::new(Reason::UnsupportedValue, field, message))).ok()
+    path.map_err(|message| {
+        faults.push(ValidationFault::new(ConditionReason::UnsupportedValue, field, message))
+    })
+    .ok()
 }
 
 /// Of two for one name the first counts, as Gateway API says. None if any has a fault.
 pub(super) fn conditions<'a>(
     wanted: impl Iterator<Item = (Box<str>, ValueMatchType, &'a str)>,
     field: &str,
-    faults: &mut Vec<Fault>,
+    faults: &mut Vec<ValidationFault>,
 ) -> Option<Vec<FieldCondition>> {
     let before = faults.len();
     let mut conditions: Vec<FieldCondition> = Vec::new();
     for (n, (name, kind, value)) in wanted.enumerate() {
         let value = match kind {
             ValueMatchType::Exact => ValuePattern::Exact(value.into()),
-            ValueMatchType::RegularExpression => match Pattern::new(value) {
+            ValueMatchType::RegularExpression => match RegexPattern::new(value) {
                 Ok(pattern) => ValuePattern::Regex(pattern),
                 Err(fault) => {
                     let field = format!("{field}[{n}].value");
-                    faults.push(Fault::new(Reason::UnsupportedValue, field, fault.to_string()));
+                    faults.push(ValidationFault::new(
+                        ConditionReason::UnsupportedValue,
+                        field,
+                        fault.to_string(),
+                    ));
                     continue;
                 }
             },

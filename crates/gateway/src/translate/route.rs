@@ -1,32 +1,32 @@
 //! HTTPRoutes and GRPCRoutes: what becomes of each.
 
-use super::Report;
-use super::attach::{Asking, Attachment, Parents, settle};
+use super::TranslationReport;
+use super::attach::{AttachmentRequest, ParentIndex, RouteAttachment, retain_served};
 use super::draft::RouteDraft;
-use super::index::{Index, by_age};
-use super::listener::OurGateway;
-use super::rule::{Rules, grpc_rules, http_rules};
-use crate::objects::Resource;
-use crate::status::{Detail, ParentStatus};
+use super::index::{ObjectIndex, by_age};
+use super::listener::AcceptedGateway;
+use super::rule::{RouteRules, grpc_rules, http_rules};
+use crate::objects::TypedObject;
+use crate::status::{ParentStatus, StatusDetail};
 
 /// The routes that attach to Gateways of ours, in Gateway API's order among equals of a kind.
 pub(super) fn drafts(
-    index: &Index<'_>,
-    known: &Parents<'_>,
-    gateways: &mut [OurGateway<'_>],
-    report: &mut Report,
+    index: &ObjectIndex<'_>,
+    known: &ParentIndex<'_>,
+    gateways: &mut [AcceptedGateway<'_>],
+    report: &mut TranslationReport,
 ) -> Vec<RouteDraft> {
     let mut drafts = Vec::new();
     for route in by_age(&index.routes) {
         let (parents, hostnames) = (&*route.spec.parent_refs, &*route.spec.hostnames);
-        let asking = Asking { kind: "HTTPRoute", route, parents, hostnames };
+        let asking = AttachmentRequest { kind: "HTTPRoute", route, parents, hostnames };
         drafts.extend(draft(index, known, &asking, gateways, report, |route, attached, report| {
             http_rules(index, route, attached, report)
         }));
     }
     for route in by_age(&index.grpc_routes) {
         let (parents, hostnames) = (&*route.spec.parent_refs, &*route.spec.hostnames);
-        let asking = Asking { kind: "GRPCRoute", route, parents, hostnames };
+        let asking = AttachmentRequest { kind: "GRPCRoute", route, parents, hostnames };
         let draft = draft(index, known, &asking, gateways, report, |route, attached, report| {
             grpc_rules(index, route, attached, report)
         });
@@ -36,14 +36,14 @@ pub(super) fn drafts(
 }
 
 fn draft<S>(
-    index: &Index<'_>,
-    known: &Parents<'_>,
-    asking: &Asking<'_, S>,
-    gateways: &mut [OurGateway<'_>],
-    report: &mut Report,
-    rules: impl Fn(&Resource<S>, &[&Attachment], &mut Report) -> Rules,
+    index: &ObjectIndex<'_>,
+    known: &ParentIndex<'_>,
+    asking: &AttachmentRequest<'_, S>,
+    gateways: &mut [AcceptedGateway<'_>],
+    report: &mut TranslationReport,
+    rules: impl Fn(&TypedObject<S>, &[&RouteAttachment], &mut TranslationReport) -> RouteRules,
 ) -> Option<RouteDraft> {
-    let Asking { kind, route, .. } = *asking;
+    let AttachmentRequest { kind, route, .. } = *asking;
     let parents = asking.parents(index, known, gateways, report);
     if parents.is_empty() {
         return None;
@@ -57,15 +57,15 @@ fn draft<S>(
     let mut statuses = Vec::new();
     for parent in parents {
         let attached = match parent.attached {
-            Ok(_) if rules.drafts.is_empty() => Err(rules.nothing_left()),
+            Ok(_) if rules.drafts.is_empty() => Err(rules.no_rules_fault()),
             attached => attached,
         };
         let conditions = rules.conditions(attached.as_ref().err());
         statuses.push(ParentStatus { parent: parent.reference.clone(), conditions });
         attachments.extend(attached.into_iter().flatten());
     }
-    report.status(kind, route, Detail::Route(statuses));
-    settle(&mut attachments, gateways);
+    report.status(kind, route, StatusDetail::Route(statuses));
+    retain_served(&mut attachments, gateways);
     let draft = RouteDraft { rules: rules.drafts, attachments, is_grpc: false };
     Some(draft).filter(|it| !it.attachments.is_empty())
 }

@@ -4,65 +4,67 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::attach::Attachment;
-use super::backend::{Referrer, resolve};
+use super::attach::RouteAttachment;
+use super::backend::{ServiceReferrer, resolve};
 use super::draft::{FiltersDraft, RuleDraft, TargetDraft};
-use super::filter::{self, Standing};
-use super::index::Index;
+use super::filter::{self, FilterScope};
+use super::index::ObjectIndex;
 use super::settings::sorted;
-use super::{Fault, Report, condition, grpc_match, matches};
-use crate::matching::{Match, PathPattern};
+use super::{TranslationReport, ValidationFault, condition, grpc_match, matches};
+use crate::matching::{PathPattern, RouteMatch};
 use crate::objects::{
     self, BackendRef, GrpcRouteRule, GrpcRouteSpec, HttpFilter, HttpRouteRetry, HttpRouteRule,
-    HttpRouteSpec, HttpRouteTimeouts, Resource,
+    HttpRouteSpec, HttpRouteTimeouts, TypedObject,
 };
-use crate::snapshot::{PathRewrite, Redirect, RuleRetry, Transport};
-use crate::status::{Condition, ConditionType, Reason};
+use crate::snapshot::{PathRewrite, RedirectAction, RuleRetry, TransportProtocol};
+use crate::status::{ConditionReason, ConditionType, StatusCondition};
 
 /// What the rules of a route come to.
 #[derive(Default)]
-pub(super) struct Rules {
+pub(super) struct RouteRules {
     pub(super) drafts: Vec<RuleDraft>,
     /// Why rules were left out.
-    dropped: Vec<Fault>,
+    dropped: Vec<ValidationFault>,
     /// References that lead nowhere: their share is answered with 500, or not mirrored.
-    unresolved: Vec<Fault>,
+    unresolved: Vec<ValidationFault>,
 }
 
 /// What the rules of an HTTPRoute come to where it has attached, with every reason against them.
 pub(super) fn http_rules(
-    index: &Index<'_>,
-    route: &Resource<HttpRouteSpec>,
-    attached: &[&Attachment],
-    report: &mut Report,
-) -> Rules {
+    index: &ObjectIndex<'_>,
+    route: &TypedObject<HttpRouteSpec>,
+    attached: &[&RouteAttachment],
+    report: &mut TranslationReport,
+) -> RouteRules {
     if route.spec.use_default_gateways.is_some() {
         report.problem("HTTPRoute", route, "spec.useDefaultGateways", "is not supported");
     }
-    let asked = (0..).zip(&route.spec.rules).map(|(n, rule)| Asked::of_http(rule, n)).collect();
+    let asked =
+        (0..).zip(&route.spec.rules).map(|(n, rule)| RuleSource::of_http(rule, n)).collect();
     rules(index, "HTTPRoute", route, asked, attached, report)
 }
 
 /// The same of a GRPCRoute.
 pub(super) fn grpc_rules(
-    index: &Index<'_>,
-    route: &Resource<GrpcRouteSpec>,
-    attached: &[&Attachment],
-    report: &mut Report,
-) -> Rules {
+    index: &ObjectIndex<'_>,
+    route: &TypedObject<GrpcRouteSpec>,
+    attached: &[&RouteAttachment],
+    report: &mut TranslationReport,
+) -> RouteRules {
     if route.spec.use_default_gateways.is_some() {
         report.problem("GRPCRoute", route, "spec.useDefaultGateways", "is not supported");
     }
-    let asked = (0..).zip(&route.spec.rules).map(|(n, rule)| Asked::of_grpc(rule, n)).collect();
+    let asked =
+        (0..).zip(&route.spec.rules).map(|(n, rule)| RuleSource::of_grpc(rule, n)).collect();
     rules(index, "GRPCRoute", route, asked, attached, report)
 }
 
 /// A rule as both kinds have it.
 #[derive(Default)]
-struct Asked<'a> {
+struct RuleSource<'a> {
     name: Option<&'a str>,
     /// What it matches, and what is wrong with that.
-    matches: (Vec<Arc<Match>>, Vec<Fault>),
+    matches: (Vec<Arc<RouteMatch>>, Vec<ValidationFault>),
     filters: &'a [HttpFilter],
     backend_refs: &'a [BackendRef],
     wants_session_persistence: bool,
@@ -70,7 +72,7 @@ struct Asked<'a> {
     retry: Option<&'a HttpRouteRetry>,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> RuleSource<'a> {
     fn of_http(rule: &'a HttpRouteRule, number: usize) -> Self {
         Self {
             name: rule.name.as_deref(),
@@ -100,19 +102,26 @@ fn field(number: usize) -> String {
 }
 
 fn rules<S>(
-    index: &Index<'_>,
+    index: &ObjectIndex<'_>,
     kind: &'static str,
-    route: &Resource<S>,
-    asked: Vec<Asked<'_>>,
-    attached: &[&Attachment],
-    report: &mut Report,
-) -> Rules {
-    let (mut rules, mut doubts) = (Rules::default(), Vec::new());
+    route: &TypedObject<S>,
+    asked: Vec<RuleSource<'_>>,
+    attached: &[&RouteAttachment],
+    report: &mut TranslationReport,
+) -> RouteRules {
+    let (mut rules, mut doubts) = (RouteRules::default(), Vec::new());
     let mut names: Vec<&str> = Vec::new();
     for (number, mut rule) in asked.into_iter().enumerate() {
         let (matches, faults) = std::mem::take(&mut rule.matches);
-        let mut made =
-            Made { index, kind, route, number, faults, unresolved: Vec::new(), doubts: Vec::new() };
+        let mut made = RuleBuilder {
+            index,
+            kind,
+            route,
+            number,
+            faults,
+            unresolved: Vec::new(),
+            warnings: Vec::new(),
+        };
         if rule.name.is_some_and(|name| names.contains(&name)) {
             made.refuse("name", "another rule of the route has this name");
         }
@@ -123,7 +132,7 @@ fn rules<S>(
             rules.unresolved.append(&mut made.unresolved);
         }
         rules.dropped.append(&mut made.faults);
-        doubts.append(&mut made.doubts);
+        doubts.append(&mut made.warnings);
     }
     for fault in rules.dropped.iter().chain(&rules.unresolved).chain(&doubts) {
         report.fault(kind, route, fault);
@@ -131,11 +140,12 @@ fn rules<S>(
     rules
 }
 
-impl Rules {
+impl RouteRules {
     /// Why a route of which no rule is left attaches nowhere.
-    pub(super) fn nothing_left(&self) -> Fault {
-        let reason = self.dropped.first().map_or(Reason::UnsupportedValue, |fault| fault.reason);
-        Fault::new(reason, "spec.rules", self.dropped_message())
+    pub(super) fn no_rules_fault(&self) -> ValidationFault {
+        let reason =
+            self.dropped.first().map_or(ConditionReason::UnsupportedValue, |fault| fault.reason);
+        ValidationFault::new(reason, "spec.rules", self.dropped_message())
     }
 
     /// Gateway API prescribes how the message begins.
@@ -145,17 +155,17 @@ impl Rules {
     }
 
     /// What holds at a parent that the route has not attached to because of `fault`, or that it has.
-    pub(super) fn conditions(&self, fault: Option<&Fault>) -> Vec<Condition> {
+    pub(super) fn conditions(&self, fault: Option<&ValidationFault>) -> Vec<StatusCondition> {
         use ConditionType::{Accepted, PartiallyInvalid, ResolvedRefs};
         let mut conditions = vec![
-            condition(Accepted, Reason::Accepted, fault),
-            condition(ResolvedRefs, Reason::ResolvedRefs, self.unresolved.first()),
+            condition(Accepted, ConditionReason::Accepted, fault),
+            condition(ResolvedRefs, ConditionReason::ResolvedRefs, self.unresolved.first()),
         ];
         if !self.dropped.is_empty() && !self.drafts.is_empty() {
-            conditions.push(Condition {
+            conditions.push(StatusCondition {
                 kind: PartiallyInvalid,
                 holds: true,
-                reason: Reason::UnsupportedValue,
+                reason: ConditionReason::UnsupportedValue,
                 message: self.dropped_message(),
             });
         }
@@ -164,37 +174,37 @@ impl Rules {
 }
 
 /// A rule in the making.
-struct Made<'a, S> {
-    index: &'a Index<'a>,
+struct RuleBuilder<'a, S> {
+    index: &'a ObjectIndex<'a>,
     kind: &'static str,
-    route: &'a Resource<S>,
+    route: &'a TypedObject<S>,
     /// Which rule of the route.
     number: usize,
     /// Why it is left out.
-    faults: Vec<Fault>,
-    unresolved: Vec<Fault>,
+    faults: Vec<ValidationFault>,
+    unresolved: Vec<ValidationFault>,
     /// What its author can hardly mean.
-    doubts: Vec<Fault>,
+    warnings: Vec<ValidationFault>,
 }
 
-impl<'a, S> Made<'a, S> {
+impl<'a, S> RuleBuilder<'a, S> {
     fn field(&self) -> String {
         field(self.number)
     }
 
     fn refuse(&mut self, part: &str, message: impl Into<String>) {
         let field = format!("{}.{part}", self.field());
-        self.faults.push(Fault::new(Reason::UnsupportedValue, field, message));
+        self.faults.push(ValidationFault::new(ConditionReason::UnsupportedValue, field, message));
     }
 
     fn rule(
         &mut self,
-        rule: &Asked<'_>,
-        matches: Vec<Arc<Match>>,
-        attached: &[&Attachment],
+        rule: &RuleSource<'_>,
+        matches: Vec<Arc<RouteMatch>>,
+        attached: &[&RouteAttachment],
     ) -> RuleDraft {
-        let filters = self.filters(rule.filters, "", Standing::Rule, &matches);
-        if let Some(redirect) = &filters.made.redirect {
+        let filters = self.filters(rule.filters, "", FilterScope::Rule, &matches);
+        if let Some(redirect) = &filters.filters.redirect {
             self.check_redirect(rule, redirect, &matches, attached);
         }
         if rule.wants_session_persistence {
@@ -202,7 +212,7 @@ impl<'a, S> Made<'a, S> {
             self.refuse("sessionPersistence", message);
         }
         let (request_timeout, attempt_timeout) = self.timeouts(rule.timeouts);
-        let targets = match filters.made.redirect {
+        let targets = match filters.filters.redirect {
             Some(_) => Vec::new(),
             None => self.targets(rule, &matches),
         };
@@ -218,7 +228,7 @@ impl<'a, S> Made<'a, S> {
     }
 
     /// `namespace/route/rule`.
-    fn name(&self, rule: &Asked<'_>) -> Arc<str> {
+    fn name(&self, rule: &RuleSource<'_>) -> Arc<str> {
         let number = self.number.to_string();
         let (metadata, name) = (&self.route.metadata, rule.name.unwrap_or(&number));
         format!("{}/{}/{name}", metadata.namespace, metadata.name).into()
@@ -228,15 +238,15 @@ impl<'a, S> Made<'a, S> {
         &mut self,
         filters: &[HttpFilter],
         part: &str,
-        standing: Standing,
-        matches: &[Arc<Match>],
+        standing: FilterScope,
+        matches: &[Arc<RouteMatch>],
     ) -> FiltersDraft {
         let field = format!("{}{part}.filters", self.field());
         let referrer = self.referrer();
-        let mut making = filter::Making {
+        let mut making = filter::FilterBuilder {
             index: self.index,
             referrer,
-            standing,
+            scope: standing,
             matches,
             faults: &mut self.faults,
             unresolved: &mut self.unresolved,
@@ -244,21 +254,21 @@ impl<'a, S> Made<'a, S> {
         making.filters(filters, &field)
     }
 
-    fn referrer(&self) -> Referrer<'a> {
-        Referrer { kind: self.kind, namespace: &self.route.metadata.namespace }
+    fn referrer(&self) -> ServiceReferrer<'a> {
+        ServiceReferrer { kind: self.kind, namespace: &self.route.metadata.namespace }
     }
 
     /// Where the requests of a rule go. One that can go nowhere is answered with 500, as Gateway API asks.
-    fn targets(&mut self, rule: &Asked<'_>, matches: &[Arc<Match>]) -> Vec<TargetDraft> {
+    fn targets(&mut self, rule: &RuleSource<'_>, matches: &[Arc<RouteMatch>]) -> Vec<TargetDraft> {
         let mut targets = Vec::new();
         for (n, reference) in rule.backend_refs.iter().enumerate() {
             let part = format!(".backendRefs[{n}]");
             let field = format!("{}{part}", self.field());
             let service = reference.service();
-            let key = resolve(self.index, self.referrer(), service, Transport::Tcp, &field)
+            let key = resolve(self.index, self.referrer(), service, TransportProtocol::Tcp, &field)
                 .map_err(|fault| self.unresolved.push(fault))
                 .ok();
-            let filters = self.filters(&reference.filters, &part, Standing::Backend, matches);
+            let filters = self.filters(&reference.filters, &part, FilterScope::Backend, matches);
             if reference.weight > 0 {
                 targets.push(TargetDraft { key, weight: reference.weight, filters });
             }
@@ -289,10 +299,10 @@ impl<'a, S> Made<'a, S> {
     /// allows it: a client that shows something else the next time may get elsewhere.
     fn check_redirect(
         &mut self,
-        rule: &Asked<'_>,
-        redirect: &Redirect,
-        matches: &[Arc<Match>],
-        attached: &[&Attachment],
+        rule: &RuleSource<'_>,
+        redirect: &RedirectAction,
+        matches: &[Arc<RouteMatch>],
+        attached: &[&RouteAttachment],
     ) {
         if !rule.backend_refs.is_empty() {
             self.refuse("backendRefs", "must be empty: the rule sends clients elsewhere");
@@ -301,13 +311,21 @@ impl<'a, S> Made<'a, S> {
             let message = "sends clients to the URL they asked for: \
                            give another scheme, hostname, port or path";
             let field = format!("{}.filters", self.field());
-            self.doubts.push(Fault::new(Reason::UnsupportedValue, field, message));
+            self.warnings.push(ValidationFault::new(
+                ConditionReason::UnsupportedValue,
+                field,
+                message,
+            ));
         }
     }
 }
 
 /// Whether a redirect gives some client the very URL that it asked for.
-fn is_loop(redirect: &Redirect, matches: &[Arc<Match>], attachment: &Attachment) -> bool {
+fn is_loop(
+    redirect: &RedirectAction,
+    matches: &[Arc<RouteMatch>],
+    attachment: &RouteAttachment,
+) -> bool {
     let same_scheme = redirect.scheme.unwrap_or(attachment.scheme) == attachment.scheme;
     let same_port = redirect.port.unwrap_or(attachment.port) == attachment.port;
     let same_host = redirect.hostname.as_ref().is_none_or(|host| {

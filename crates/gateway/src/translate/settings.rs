@@ -7,17 +7,19 @@ use balance::health::{ActiveSettings, HealthSettings, PassiveSettings, SlowStart
 use balance::retry::RetrySettings;
 use balance::{LimitSettings, Priority};
 
-use super::Fault;
+use super::ValidationFault;
 use crate::objects::{
-    self, ActiveHealth, AffinityType, AutoLimit, BackendPolicySpec, BackendProtocol, BackendRetry,
-    ClientHttp3, ClientPolicySpec, EjectOn, Fairness, GrpcStatus, HashOn, HashOnType, MaxInFlight,
-    PassiveHealth, PriorityValue, ProbeType, Queue, QueuePriority, RoutePriority,
+    self, ActiveHealth, AffinityType, AutoLimit, BackendPolicySpec, BackendProtocol, BackendQueue,
+    BackendRetry, ClientHttp3, ClientPolicySpec, EjectOn, GrpcStatus, HashOn, HashOnType,
+    MaxInFlight, PassiveHealth, PriorityValue, ProbeType, QueueFairness, QueuePriority,
+    RoutePriority,
 };
 use crate::snapshot::{
-    Affinity, BackendSettings, ClientSettings, CongestionControl, EndpointProtocol, HashKey, Http3,
-    Priorities, PriorityHeader, Probe, ProxyProtocol, ProxyVersion,
+    AffinitySettings, BackendSettings, ClientSettings, CongestionControl, EndpointProtocol,
+    HashKey, Http3Settings, PriorityHeader, PriorityRules, ProbeSettings, ProxyProtocol,
+    ProxyVersion,
 };
-use crate::status::Reason;
+use crate::status::ConditionReason;
 
 /// Requests that may wait where there is a cap and the policy does not say.
 const QUEUE_WHEN_CAPPED: u32 = 1024;
@@ -70,7 +72,7 @@ pub(super) fn backend_settings(spec: &BackendPolicySpec, namespace: &str) -> Bac
         queue_max_requests: spec.queue.max_requests.unwrap_or(default_queue),
         queue_timeout: spec.queue.timeout.0,
         queue_target: spec.queue.target.map(|target| target.0),
-        queue_fair: spec.queue.fairness == Fairness::PerRoute,
+        queue_fair: spec.queue.fairness == QueueFairness::PerRoute,
         queue_priority: priorities(&spec.queue.priority, namespace).map(Arc::new),
         overload_status: spec.overload.status,
         overload_retry_after: spec.overload.retry_after.0,
@@ -89,8 +91,8 @@ pub(super) fn backend_settings(spec: &BackendPolicySpec, namespace: &str) -> Bac
         health: health(spec),
         probe,
         proxy_protocol: spec.proxy_protocol.map(|version| match version {
-            objects::ProxyVersion::V1 => ProxyVersion::V1,
-            objects::ProxyVersion::V2 => ProxyVersion::V2,
+            objects::BackendProxyProtocol::V1 => ProxyVersion::V1,
+            objects::BackendProxyProtocol::V2 => ProxyVersion::V2,
         }),
         protocol: EndpointProtocol::Http1,
         tls: None,
@@ -117,9 +119,9 @@ pub(super) fn client_settings(spec: &ClientPolicySpec) -> ClientSettings {
         body_timeout: spec.timeouts.body.0,
         trusted_proxies: spec.trusted_proxies.iter().map(|network| network.0).collect(),
         proxy_protocol: match spec.proxy_protocol {
-            objects::ProxyProtocol::Off => ProxyProtocol::Off,
-            objects::ProxyProtocol::FromTrusted => ProxyProtocol::FromTrusted,
-            objects::ProxyProtocol::Required => ProxyProtocol::Required,
+            objects::ClientProxyProtocol::Off => ProxyProtocol::Off,
+            objects::ClientProxyProtocol::FromTrusted => ProxyProtocol::FromTrusted,
+            objects::ClientProxyProtocol::Required => ProxyProtocol::Required,
         },
         stream_idle_timeout: spec.timeouts.stream.0,
         flow_idle_timeout: spec.timeouts.flow.0,
@@ -128,27 +130,28 @@ pub(super) fn client_settings(spec: &ClientPolicySpec) -> ClientSettings {
 }
 
 /// Where a ClientPolicy asks for HTTP/3. A header of the PROXY protocol, without which nobody may pass, has no place in it.
-pub(super) fn http3(spec: &ClientPolicySpec) -> Option<Http3> {
-    let is_asked_for = spec.http3.enabled && spec.proxy_protocol == objects::ProxyProtocol::Off;
-    is_asked_for.then(|| Http3 {
+pub(super) fn http3(spec: &ClientPolicySpec) -> Option<Http3Settings> {
+    let is_asked_for =
+        spec.http3.enabled && spec.proxy_protocol == objects::ClientProxyProtocol::Off;
+    is_asked_for.then(|| Http3Settings {
         max_concurrent_streams: spec.http3.max_concurrent_streams,
         zero_rtt: spec.http3.zero_rtt,
         congestion_control: match spec.http3.congestion_control {
-            objects::CongestionControl::Cubic => CongestionControl::Cubic,
-            objects::CongestionControl::Bbr => CongestionControl::Bbr,
+            objects::ClientCongestionControl::Cubic => CongestionControl::Cubic,
+            objects::ClientCongestionControl::Bbr => CongestionControl::Bbr,
         },
         advertised_port: spec.http3.advertised_port.and_then(NonZeroU16::new),
     })
 }
 
 /// Everything in a BackendPolicy that cannot be, though each value alone is allowed.
-pub(super) fn backend_faults(spec: &BackendPolicySpec) -> Vec<Fault> {
+pub(super) fn backend_faults(spec: &BackendPolicySpec) -> Vec<ValidationFault> {
     use objects::Algorithm::{ConsistentHash, LeastLoad, Maglev, PeakEwma, Random, RoundRobin};
     let hashes = match spec.algorithm {
         ConsistentHash | Maglev => true,
         LeastLoad | RoundRobin | Random | PeakEwma => false,
     };
-    let mut faults = Faults::default();
+    let mut faults = PolicyFaults::default();
     if let Some(hash_on) = &spec.hash_on {
         faults.when(!hashes, "hashOn", "is only for the algorithms ConsistentHash and Maglev");
         let is_named = needs_name(hash_on.kind);
@@ -188,22 +191,22 @@ pub(super) fn backend_faults(spec: &BackendPolicySpec) -> Vec<Fault> {
 }
 
 /// Everything in a ClientPolicy that cannot be, though each value alone is allowed.
-pub(super) fn client_faults(spec: &ClientPolicySpec) -> Vec<Fault> {
-    let mut faults = Faults::default();
-    let has_header = spec.proxy_protocol != objects::ProxyProtocol::Off;
+pub(super) fn client_faults(spec: &ClientPolicySpec) -> Vec<ValidationFault> {
+    let mut faults = PolicyFaults::default();
+    let has_header = spec.proxy_protocol != objects::ClientProxyProtocol::Off;
     let message = "needs `trustedProxies`: a header is read from nobody else";
     faults.when(has_header && spec.trusted_proxies.is_empty(), "proxyProtocol", message);
     let ClientHttp3 { enabled, zero_rtt, congestion_control, advertised_port, .. } = &spec.http3;
     let message = "cannot be with `proxyProtocol`: HTTP/3 has no place for a header";
     faults.when(*enabled && has_header, "http3.enabled", message);
     faults.when(*zero_rtt && !enabled, "http3.zeroRtt", "needs `enabled`");
-    let is_chosen = *congestion_control != objects::CongestionControl::default();
+    let is_chosen = *congestion_control != objects::ClientCongestionControl::default();
     faults.when(is_chosen && !enabled, "http3.congestionControl", "needs `enabled`");
     faults.when(advertised_port.is_some() && !enabled, "http3.advertisedPort", "needs `enabled`");
     faults.0
 }
 
-fn queue_faults(queue: &Queue, faults: &mut Faults) {
+fn queue_faults(queue: &BackendQueue, faults: &mut PolicyFaults) {
     let QueuePriority { header, values, .. } = &queue.priority;
     let surplus = header.is_none() && !values.is_empty();
     faults.when(surplus, "queue.priority.values", "needs `header`");
@@ -216,17 +219,21 @@ fn queue_faults(queue: &Queue, faults: &mut Faults) {
 }
 
 #[derive(Default)]
-struct Faults(Vec<Fault>);
+struct PolicyFaults(Vec<ValidationFault>);
 
-impl Faults {
+impl PolicyFaults {
     fn when(&mut self, is_fault: bool, field: &str, message: &str) {
         if is_fault {
-            self.0.push(Fault::new(Reason::Invalid, format!("spec.{field}"), message));
+            self.0.push(ValidationFault::new(
+                ConditionReason::Invalid,
+                format!("spec.{field}"),
+                message,
+            ));
         }
     }
 }
 
-fn probe_faults(active: &ActiveHealth, faults: &mut Faults) {
+fn probe_faults(active: &ActiveHealth, faults: &mut PolicyFaults) {
     let (is_http, is_grpc) = match active.kind {
         ProbeType::Http => (true, false),
         ProbeType::Tcp => (false, false),
@@ -272,7 +279,7 @@ fn hash_key(asked: &HashOn) -> Option<HashKey> {
 }
 
 /// `None`: nothing is asked for.
-fn priorities(asked: &QueuePriority, namespace: &str) -> Option<Priorities> {
+fn priorities(asked: &QueuePriority, namespace: &str) -> Option<PriorityRules> {
     if *asked == QueuePriority::default() {
         return None;
     }
@@ -288,7 +295,7 @@ fn priorities(asked: &QueuePriority, namespace: &str) -> Option<Priorities> {
         let rule = asked.section_name.as_deref().unwrap_or_default();
         (format!("{namespace}/{}/{rule}", asked.name).into(), priority(asked.priority))
     };
-    Some(Priorities {
+    Some(PriorityRules {
         header,
         routes: routes.into_iter().map(route).collect(),
         default: priority(asked.default),
@@ -300,14 +307,14 @@ fn priority(number: u8) -> Priority {
     Priority::new(number).unwrap_or_default()
 }
 
-fn affinity(asked: &objects::Affinity) -> Affinity {
+fn affinity(asked: &objects::BackendAffinity) -> AffinitySettings {
     let name = asked.name.as_deref().unwrap_or(AFFINITY_NAME);
     match asked.kind {
         AffinityType::Cookie => {
-            Affinity::Cookie { name: name.into(), max_age: asked.max_age.map(|age| age.0) }
+            AffinitySettings::Cookie { name: name.into(), max_age: asked.max_age.map(|age| age.0) }
         }
-        AffinityType::Header => Affinity::Header(name.to_ascii_lowercase().into()),
-        AffinityType::Source => Affinity::Source,
+        AffinityType::Header => AffinitySettings::Header(name.to_ascii_lowercase().into()),
+        AffinityType::Source => AffinitySettings::Source,
     }
 }
 
@@ -372,18 +379,18 @@ fn passive(asked: &PassiveHealth) -> PassiveSettings {
     }
 }
 
-fn probe(active: &ActiveHealth) -> Probe {
+fn probe(active: &ActiveHealth) -> ProbeSettings {
     let port = active.port.and_then(NonZeroU16::new);
     let (least, most) = good_statuses(active);
     match active.kind {
-        ProbeType::Http => Probe::Http {
+        ProbeType::Http => ProbeSettings::Http {
             target: active.path.as_deref().unwrap_or("/").into(),
             host: active.host.as_deref().map(Into::into),
             port,
             statuses: least..=most,
         },
-        ProbeType::Tcp => Probe::Tcp { port },
-        ProbeType::Grpc => Probe::Grpc {
+        ProbeType::Tcp => ProbeSettings::Tcp { port },
+        ProbeType::Grpc => ProbeSettings::Grpc {
             service: active.service.as_deref().unwrap_or_default().into(),
             host: active.host.as_deref().map(Into::into),
             port,

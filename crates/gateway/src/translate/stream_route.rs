@@ -2,28 +2,30 @@
 
 use std::collections::BTreeMap;
 
-use super::attach::{Asking, Attachment, Parent, Parents, settle};
-use super::backend::{Referrer, resolve};
+use super::attach::{
+    AttachmentRequest, ParentAttachment, ParentIndex, RouteAttachment, retain_served,
+};
+use super::backend::{ServiceReferrer, resolve};
 use super::draft::{RouteDraft, RuleDraft, TargetDraft};
-use super::index::{Index, by_age};
-use super::listener::OurGateway;
-use super::{Fault, Report, condition};
+use super::index::{ObjectIndex, by_age};
+use super::listener::AcceptedGateway;
+use super::{TranslationReport, ValidationFault, condition};
 use crate::matching::HostPattern;
 use crate::objects::{
-    Hostname, Metadata, ParentRef, Resource, StreamRouteRule, StreamRouteSpec, TlsRouteSpec,
+    Hostname, ObjectMeta, ParentRef, StreamRouteRule, StreamRouteSpec, TlsRouteSpec, TypedObject,
 };
-use crate::snapshot::Transport;
-use crate::status::{ConditionType, Detail, ParentStatus, Reason};
+use crate::snapshot::TransportProtocol;
+use crate::status::{ConditionReason, ConditionType, ParentStatus, StatusDetail};
 
 /// Who has the connections for some hosts of a listener, by the places of Gateway and listener: nothing else tells
 /// connections apart, so that one route has all of them.
-type Owners<'a> = BTreeMap<(usize, usize, HostPattern), &'a Metadata>;
+type HostOwners<'a> = BTreeMap<(usize, usize, HostPattern), &'a ObjectMeta>;
 
 /// What these kinds have in common.
-struct Asked<'a, S> {
+struct StreamRouteSource<'a, S> {
     kind: &'static str,
-    transport: Transport,
-    route: &'a Resource<S>,
+    transport: TransportProtocol,
+    route: &'a TypedObject<S>,
     parents: &'a [ParentRef],
     hostnames: &'a [Hostname],
     rules: &'a [StreamRouteRule],
@@ -32,17 +34,17 @@ struct Asked<'a, S> {
 
 /// The routes that attach to Gateways of ours, in Gateway API's order among equals.
 pub(super) fn drafts(
-    index: &Index<'_>,
-    known: &Parents<'_>,
-    gateways: &mut [OurGateway<'_>],
-    report: &mut Report,
+    index: &ObjectIndex<'_>,
+    known: &ParentIndex<'_>,
+    gateways: &mut [AcceptedGateway<'_>],
+    report: &mut TranslationReport,
 ) -> Vec<RouteDraft> {
     let ours = by_age(&index.tls_routes).into_iter().map(tls).collect();
     let mut drafts = drafts_of(ours, index, known, gateways, report);
-    let tcp = |route| stream("TCPRoute", Transport::Tcp, route);
+    let tcp = |route| stream("TCPRoute", TransportProtocol::Tcp, route);
     let ours = by_age(&index.tcp_routes).into_iter().map(tcp).collect();
     drafts.extend(drafts_of(ours, index, known, gateways, report));
-    let udp = |route| stream("UDPRoute", Transport::Udp, route);
+    let udp = |route| stream("UDPRoute", TransportProtocol::Udp, route);
     let ours = by_age(&index.udp_routes).into_iter().map(udp).collect();
     drafts.extend(drafts_of(ours, index, known, gateways, report));
     drafts
@@ -50,34 +52,36 @@ pub(super) fn drafts(
 
 /// Those of one kind, of which the oldest is the first.
 fn drafts_of<S>(
-    routes: Vec<Asked<'_, S>>,
-    index: &Index<'_>,
-    known: &Parents<'_>,
-    gateways: &mut [OurGateway<'_>],
-    report: &mut Report,
+    routes: Vec<StreamRouteSource<'_, S>>,
+    index: &ObjectIndex<'_>,
+    known: &ParentIndex<'_>,
+    gateways: &mut [AcceptedGateway<'_>],
+    report: &mut TranslationReport,
 ) -> Vec<RouteDraft> {
     let with_parents = routes.into_iter().map(|asked| {
-        let Asked { kind, route, parents, hostnames, .. } = asked;
-        let asking = Asking { kind, route, parents, hostnames };
+        let StreamRouteSource { kind, route, parents, hostnames, .. } = asked;
+        let asking = AttachmentRequest { kind, route, parents, hostnames };
         let parents = asking.parents(index, known, gateways, report);
         (asked, parents)
     });
     let asking: Vec<_> = with_parents.filter(|(_, parents)| !parents.is_empty()).collect();
     let owners = owners(&asking);
-    let draft = |(asked, parents): (Asked<'_, S>, Vec<Parent<'_>>)| {
+    let draft = |(asked, parents): (StreamRouteSource<'_, S>, Vec<ParentAttachment<'_>>)| {
         asked.draft(index, parents, gateways, &owners, report)
     };
     asking.into_iter().filter_map(draft).collect()
 }
 
 /// Who gets which hosts: the route that asked for fewer of them, else the older one.
-fn owners<'a, S>(asking: &[(Asked<'a, S>, Vec<Parent<'a>>)]) -> Owners<'a> {
+fn owners<'a, S>(
+    asking: &[(StreamRouteSource<'a, S>, Vec<ParentAttachment<'a>>)],
+) -> HostOwners<'a> {
     let mut owners = BTreeMap::new();
     for (asked, parents) in asking {
         let attached = parents.iter().filter_map(|parent| parent.attached.as_ref().ok()).flatten();
-        for Attachment { gateway, listener, hosts, .. } in attached {
+        for RouteAttachment { gateway, listener, hosts, .. } in attached {
             for common in hosts {
-                let claim = (common.asked.specificity(), &asked.route.metadata);
+                let claim = (common.route_hosts.specificity(), &asked.route.metadata);
                 let place = (*gateway, *listener, common.hosts.clone());
                 let owner = owners.entry(place).or_insert(claim);
                 if claim.0 > owner.0 {
@@ -89,11 +93,11 @@ fn owners<'a, S>(asking: &[(Asked<'a, S>, Vec<Parent<'a>>)]) -> Owners<'a> {
     owners.into_iter().map(|(place, (_, owner))| (place, owner)).collect()
 }
 
-fn tls(route: &Resource<TlsRouteSpec>) -> Asked<'_, TlsRouteSpec> {
+fn tls(route: &TypedObject<TlsRouteSpec>) -> StreamRouteSource<'_, TlsRouteSpec> {
     let spec = &route.spec;
-    Asked {
+    StreamRouteSource {
         kind: "TLSRoute",
-        transport: Transport::Tcp,
+        transport: TransportProtocol::Tcp,
         route,
         parents: &spec.parent_refs,
         hostnames: &spec.hostnames,
@@ -104,11 +108,11 @@ fn tls(route: &Resource<TlsRouteSpec>) -> Asked<'_, TlsRouteSpec> {
 
 fn stream<'a>(
     kind: &'static str,
-    transport: Transport,
-    route: &'a Resource<StreamRouteSpec>,
-) -> Asked<'a, StreamRouteSpec> {
+    transport: TransportProtocol,
+    route: &'a TypedObject<StreamRouteSpec>,
+) -> StreamRouteSource<'a, StreamRouteSpec> {
     let spec = &route.spec;
-    Asked {
+    StreamRouteSource {
         kind,
         transport,
         route,
@@ -119,14 +123,14 @@ fn stream<'a>(
     }
 }
 
-impl<S> Asked<'_, S> {
+impl<S> StreamRouteSource<'_, S> {
     fn draft(
         &self,
-        index: &Index<'_>,
-        parents: Vec<Parent<'_>>,
-        gateways: &mut [OurGateway<'_>],
-        owners: &Owners<'_>,
-        report: &mut Report,
+        index: &ObjectIndex<'_>,
+        parents: Vec<ParentAttachment<'_>>,
+        gateways: &mut [AcceptedGateway<'_>],
+        owners: &HostOwners<'_>,
+        report: &mut TranslationReport,
     ) -> Option<RouteDraft> {
         let Self { kind, route, .. } = *self;
         if self.wants_default_gateways {
@@ -138,26 +142,30 @@ impl<S> Asked<'_, S> {
             report.problem(kind, route, "spec.rules[1]", message);
         }
         let (rule, unresolved) = self.rule(index, &self.rules[0]);
-        let mut attachments: Vec<Attachment> = Vec::new();
+        let mut attachments: Vec<RouteAttachment> = Vec::new();
         let mut statuses = Vec::new();
-        for Parent { reference, field, attached } in parents {
+        for ParentAttachment { reference, field, attached } in parents {
             let fault = attached.as_ref().err();
-            let mut accepted = condition(ConditionType::Accepted, Reason::Accepted, fault);
-            let idle = attached.as_ref().ok().and_then(|it| self.idle(it, &field, owners));
+            let mut accepted = condition(ConditionType::Accepted, ConditionReason::Accepted, fault);
+            let idle =
+                attached.as_ref().ok().and_then(|it| self.conflict_fault(it, &field, owners));
             fault.into_iter().chain(&idle).for_each(|fault| report.fault(kind, route, fault));
-            if let Some(Fault { message, .. }) = idle {
+            if let Some(ValidationFault { message, .. }) = idle {
                 accepted.message = message;
             }
-            let resolved =
-                condition(ConditionType::ResolvedRefs, Reason::ResolvedRefs, unresolved.first());
+            let resolved = condition(
+                ConditionType::ResolvedRefs,
+                ConditionReason::ResolvedRefs,
+                unresolved.first(),
+            );
             let conditions = vec![accepted, resolved];
             statuses.push(ParentStatus { parent: reference.clone(), conditions });
             attachments.extend(attached.into_iter().flatten());
         }
         unresolved.iter().for_each(|fault| report.fault(kind, route, fault));
-        report.status(kind, route, Detail::Route(statuses));
-        settle(&mut attachments, gateways);
-        for Attachment { gateway, listener, hosts, .. } in &mut attachments {
+        report.status(kind, route, StatusDetail::Route(statuses));
+        retain_served(&mut attachments, gateways);
+        for RouteAttachment { gateway, listener, hosts, .. } in &mut attachments {
             hosts.retain(|common| {
                 let owner = owners[&(*gateway, *listener, common.hosts.clone())];
                 std::ptr::eq(owner, &route.metadata)
@@ -170,18 +178,24 @@ impl<S> Asked<'_, S> {
 
     /// Why the route gets nothing at a parent that it has attached to: others have all that it asks for there. Gateway API
     /// has it accepted nevertheless.
-    fn idle(&self, attached: &[Attachment], field: &str, owners: &Owners<'_>) -> Option<Fault> {
+    fn conflict_fault(
+        &self,
+        attached: &[RouteAttachment],
+        field: &str,
+        owners: &HostOwners<'_>,
+    ) -> Option<ValidationFault> {
         let mut owners =
-            attached.iter().flat_map(|Attachment { gateway, listener, hosts, .. }| {
+            attached.iter().flat_map(|RouteAttachment { gateway, listener, hosts, .. }| {
                 hosts.iter().map(|common| owners[&(*gateway, *listener, common.hosts.clone())])
             });
         let first = owners.next()?;
         let own = &self.route.metadata;
         let gets_something = std::ptr::eq(first, own) || owners.any(|it| std::ptr::eq(it, own));
-        (!gets_something).then(|| Fault::new(Reason::Conflicted, field, self.refusal(first)))
+        (!gets_something)
+            .then(|| ValidationFault::new(ConditionReason::Conflicted, field, self.refusal(first)))
     }
 
-    fn refusal(&self, owner: &Metadata) -> String {
+    fn refusal(&self, owner: &ObjectMeta) -> String {
         let kind = self.kind;
         let name = if owner.namespace == self.route.metadata.namespace {
             owner.name.clone()
@@ -196,9 +210,13 @@ impl<S> Asked<'_, S> {
     }
 
     /// Where connections go, and the references that lead nowhere.
-    fn rule(&self, index: &Index<'_>, rule: &StreamRouteRule) -> (RuleDraft, Vec<Fault>) {
+    fn rule(
+        &self,
+        index: &ObjectIndex<'_>,
+        rule: &StreamRouteRule,
+    ) -> (RuleDraft, Vec<ValidationFault>) {
         let metadata = &self.route.metadata;
-        let referrer = Referrer { kind: self.kind, namespace: &metadata.namespace };
+        let referrer = ServiceReferrer { kind: self.kind, namespace: &metadata.namespace };
         let mut unresolved = Vec::new();
         let mut targets = Vec::new();
         for (n, reference) in rule.backend_refs.iter().enumerate() {

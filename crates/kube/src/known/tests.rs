@@ -149,7 +149,7 @@ fn invalid_object_is_left_out_and_reported() {
     let mut known = Known::new();
     list(&mut known, [service("a", 80), object("bad", json!({"spec": {"ports": 80}}))]);
     let (objects, problems) = known.contents();
-    let services = objects.iter().filter(|object| matches!(object, Object::Service(_)));
+    let services = objects.iter().filter(|object| matches!(object, ApiObject::Service(_)));
     assert_eq!(services.count(), 1);
     assert_eq!(problems.len(), 1);
     assert_eq!(problems[0].object, "Service shop/bad");

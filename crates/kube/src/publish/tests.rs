@@ -2,7 +2,9 @@
 
 use std::sync::Mutex;
 
-use gateway::status::{Condition, ConditionType, GatewayStatus, Reason, Reference};
+use gateway::status::{
+    ConditionReason, ConditionType, GatewayStatus, ObjectIdentity, StatusCondition,
+};
 use http::StatusCode;
 use kube_runtime::watcher::Event;
 use tokio::sync::watch::channel;
@@ -21,15 +23,15 @@ fn gateway(name: &str) -> Value {
 }
 
 /// Of a Gateway; the message is what differs from time to time.
-fn status(name: &str, message: &str) -> Status {
+fn status(name: &str, message: &str) -> ResourceStatus {
     let (namespace, name) = ("shop".into(), name.into());
     let message = message.to_owned();
-    let condition = Condition::no(ConditionType::Accepted, Reason::Invalid, message);
+    let condition = StatusCondition::no(ConditionType::Accepted, ConditionReason::Invalid, message);
     let detail = GatewayStatus { conditions: vec![condition], ..GatewayStatus::default() };
-    Status {
-        object: Reference { kind: "Gateway", namespace, name },
+    ResourceStatus {
+        object: ObjectIdentity { kind: "Gateway", namespace, name },
         observed_generation: 1,
-        detail: Detail::Gateway(detail),
+        detail: StatusDetail::Gateway(detail),
     }
 }
 

@@ -1,6 +1,6 @@
 //! What an API server holds, and how it comes here.
 
-use gateway::fronts::Place;
+use gateway::managed_services::PublishedAddress;
 use serde_json::{Value, json};
 
 use super::*;
@@ -23,8 +23,8 @@ fn watch(server: &ApiServer) -> Objects {
 /// The names of the Services, once something has changed.
 async fn services(objects: &mut Objects) -> Vec<String> {
     timeout(LONG, objects.changed()).await.expect("something changes");
-    let name = |object: Object| {
-        if let Object::Service(it) = object { Some(it.metadata.name.clone()) } else { None }
+    let name = |object: ApiObject| {
+        if let ApiObject::Service(it) = object { Some(it.metadata.name.clone()) } else { None }
     };
     objects.load().objects.into_iter().filter_map(name).collect()
 }
@@ -61,7 +61,7 @@ async fn unchanged_statuses_notify_no_subscriber() {
     assert!(publish(&first));
     assert!(!publish(&first));
     let name = ("shop".to_owned(), "web".to_owned());
-    let ingresses = [(name, vec![Place::Ip("192.0.2.7".parse().unwrap())])].into();
+    let ingresses = [(name, vec![PublishedAddress::Ip("192.0.2.7".parse().unwrap())])].into();
     assert!(publish(&Statuses { ingresses, ..first }));
     assert!(publish(&Statuses::default()));
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use balance::Time;
-use gateway::snapshot::{Protocol, Scheme};
+use gateway::snapshot::{ListenerProtocol, UrlScheme};
 
 use crate::accept::client::Client;
 use crate::accept::h1;
@@ -42,7 +42,7 @@ pub(crate) struct Arrival {
 impl Arrival {
     /// Where its requests come from.
     pub(super) fn origin(&self) -> Origin {
-        let scheme = if self.greeting.is_some() { Scheme::Https } else { Scheme::Http };
+        let scheme = if self.greeting.is_some() { UrlScheme::Https } else { UrlScheme::Http };
         Origin::new(self.peer, scheme)
     }
 }
@@ -111,14 +111,14 @@ fn begin(presence: Presence, client: Client) {
         return;
     }
     match listener.map(|listener| &listener.protocol) {
-        Some(Protocol::Http(_)) => {
+        Some(ListenerProtocol::Http(_)) => {
             tokio::task::spawn_local(h1::serve(presence, client));
         }
-        Some(Protocol::Tcp(_)) => {
+        Some(ListenerProtocol::Tcp(_)) => {
             tokio::task::spawn_local(tcp::serve(presence, client));
         }
         // The address is not listened on any more, or not for connections.
-        Some(Protocol::Udp(_)) | None => {}
+        Some(ListenerProtocol::Udp(_)) | None => {}
     }
 }
 

@@ -10,7 +10,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use balance::Time;
-use gateway::snapshot::{BackendSettings, ClientSettings, Scheme};
+use gateway::snapshot::{BackendSettings, ClientSettings, UrlScheme};
 
 use crate::accept::arrival::Arrival;
 use crate::accept::carrier::Carrier;
@@ -135,7 +135,7 @@ impl Client {
 
     /// What was plain until now goes by the session from now on.
     pub(super) fn secured(self, session: Box<Session>) -> Self {
-        let origin = Rc::new(Origin::new(self.peer, Scheme::Https));
+        let origin = Rc::new(Origin::new(self.peer, UrlScheme::Https));
         Self { stream: self.stream.secured(session), origin, ..self }
     }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::task::{Poll, ready};
 
 use gateway::matching::OwnedHostName;
-use gateway::snapshot::Carried;
+use gateway::snapshot::TlsPayload;
 use rustls::HandshakeKind;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::sync::Semaphore;
@@ -192,8 +192,8 @@ async fn greet(worker: &Rc<Worker>, client: &mut Client) -> Result<Begun, Unsecu
         }
         Some((Treatment::Decrypt(decryption), carries)) => {
             let inside = match carries {
-                Carried::Requests => Inside::Requests,
-                Carried::Connections(_) => Inside::Connections,
+                TlsPayload::Requests => Inside::Requests,
+                TlsPayload::Connections(_) => Inside::Connections,
             };
             let session = Session::server(Arc::clone(&decryption.over_tcp));
             let mut session = session.map_err(|_unusable| Unsecured::Unusable)?;

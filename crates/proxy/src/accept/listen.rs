@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use gateway::snapshot::Transport;
+use gateway::snapshot::TransportProtocol;
 use socket2::{Domain, Socket, Type};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
@@ -50,7 +50,7 @@ pub(crate) enum Listening {
 
 impl Listening {
     /// Listens at the spot; on every address of both families where it is unspecified.
-    pub(crate) fn bind(transport: Transport, spot: Spot) -> io::Result<Self> {
+    pub(crate) fn bind(transport: TransportProtocol, spot: Spot) -> io::Result<Self> {
         let address = spot.address;
         match Self::bind_one(transport, spot) {
             // A host without IPv6: "every address" is every IPv4 address there.
@@ -73,10 +73,10 @@ impl Listening {
         }
     }
 
-    fn bind_one(transport: Transport, spot: Spot) -> io::Result<Self> {
+    fn bind_one(transport: TransportProtocol, spot: Spot) -> io::Result<Self> {
         match transport {
-            Transport::Tcp => bind_tcp(spot).map(Self::Tcp),
-            Transport::Udp => bind_udp(spot).map(Self::Udp),
+            TransportProtocol::Tcp => bind_tcp(spot).map(Self::Tcp),
+            TransportProtocol::Udp => bind_udp(spot).map(Self::Udp),
         }
     }
 }

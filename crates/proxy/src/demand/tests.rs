@@ -3,7 +3,7 @@
 use std::thread;
 
 use balance::EndpointSet;
-use gateway::snapshot::{BackendKey, BackendSettings, Transport};
+use gateway::snapshot::{BackendKey, BackendSettings, TransportProtocol};
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn second(seconds: u64) -> Time {
 
 fn backend(service: &str) -> Arc<Backend> {
     let (namespace, service) = ("default".into(), service.into());
-    let key = BackendKey { namespace, service, port: 80, transport: Transport::Tcp };
+    let key = BackendKey { namespace, service, port: 80, transport: TransportProtocol::Tcp };
     let settings = BackendSettings::default();
     Arc::new(Backend::new(key, EndpointSet::empty(), settings, None, 2))
 }

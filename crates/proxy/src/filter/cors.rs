@@ -1,6 +1,6 @@
 //! What scripts from elsewhere may do (the Fetch standard, CORS protocol): the route says it, not the endpoint.
 
-use gateway::snapshot::{Allowed, Cors};
+use gateway::snapshot::{AllowList, CorsPolicy};
 
 use crate::head::{Fields, Method, RequestHead, ResponseHead};
 
@@ -14,7 +14,7 @@ const REQUEST_HEADERS: &str = "access-control-request-headers";
 
 /// Says what may be sent; to an origin that may send nothing, nothing.
 pub(super) fn answer_preflight(
-    cors: &Cors,
+    cors: &CorsPolicy,
     origin: &[u8],
     request: &RequestHead,
     response: &mut ResponseHead,
@@ -37,10 +37,10 @@ pub(super) fn answer_preflight(
     ] {
         let asked = request.fields.get(asked).unwrap_or_default();
         let value = match allowed {
-            Allowed::These(these) => these.as_bytes(),
+            AllowList::Only(these) => these.as_bytes(),
             // Where credentials come along, `*` is a name like any other.
-            Allowed::Any if cors.credentials => asked,
-            Allowed::Any => b"*",
+            AllowList::Any if cors.credentials => asked,
+            AllowList::Any => b"*",
         };
         if !value.is_empty() {
             fields.append(name, value);
@@ -50,7 +50,7 @@ pub(super) fn answer_preflight(
 }
 
 /// Says whether a script of `origin` may read the response.
-pub(super) fn decorate(cors: &Cors, origin: Option<&[u8]>, response: &mut ResponseHead) {
+pub(super) fn decorate(cors: &CorsPolicy, origin: Option<&[u8]>, response: &mut ResponseHead) {
     let fields = &mut response.fields;
     fields.remove_named(b"access-control-allow-origin");
     fields.remove_named(b"access-control-allow-credentials");
@@ -64,7 +64,7 @@ pub(super) fn decorate(cors: &Cors, origin: Option<&[u8]>, response: &mut Respon
 
 /// Who may read, and what. Browsers look for what is exposed in the response alone; Gateway API's conformance suite looks
 /// for it in the answer to a preflight too.
-fn add_origin(cors: &Cors, origin: &[u8], fields: &mut Fields) {
+fn add_origin(cors: &CorsPolicy, origin: &[u8], fields: &mut Fields) {
     let value = if is_repeated(cors) { origin } else { b"*" };
     fields.append("Access-Control-Allow-Origin", value);
     if cors.credentials {
@@ -76,6 +76,6 @@ fn add_origin(cors: &Cors, origin: &[u8], fields: &mut Fields) {
 }
 
 /// The answer repeats the origin, so that it is good for that origin alone; else it is `*`.
-fn is_repeated(cors: &Cors) -> bool {
-    cors.credentials || cors.origins != Allowed::Any
+fn is_repeated(cors: &CorsPolicy) -> bool {
+    cors.credentials || cors.origins != AllowList::Any
 }

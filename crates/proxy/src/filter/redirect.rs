@@ -1,6 +1,6 @@
 //! Answers that send a client elsewhere.
 
-use gateway::snapshot::{Redirect, Scheme, Url};
+use gateway::snapshot::{RedirectAction, RequestUrl, UrlScheme};
 
 use crate::failure::Failure;
 use crate::h1::BadRequest;
@@ -8,9 +8,9 @@ use crate::head::{RequestHead, ResponseHead};
 
 /// Makes the head of the answer to what was asked for by `scheme` at the listener's `port`.
 pub(super) fn answer(
-    redirect: &Redirect,
+    redirect: &RedirectAction,
     request: &RequestHead,
-    scheme: Scheme,
+    scheme: UrlScheme,
     port: u16,
     response: &mut ResponseHead,
 ) -> Result<(), Failure> {
@@ -21,7 +21,7 @@ pub(super) fn answer(
     let (path, query) = request.target().split_at(request.path().len());
     // `*` is the whole server: it has no path.
     let path = if path.starts_with(b"/") { path } else { b"/" };
-    let asked = Url { scheme, host: request.host(), port, path, query };
+    let asked = RequestUrl { scheme, host: request.host(), port, path, query };
     let mut location = Vec::new();
     redirect.location(&asked, &mut location);
     response.status = redirect.status;

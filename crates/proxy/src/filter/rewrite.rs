@@ -1,11 +1,11 @@
 //! What the endpoint is asked for in place of what the client asked for.
 
-use gateway::snapshot::Rewrite;
+use gateway::snapshot::RewriteAction;
 
 use crate::head::RequestHead;
 
 /// Rewrites host and path; the query stays. `*`, which is no path, stays as well.
-pub(super) fn apply(rewrite: &Rewrite, request: &mut RequestHead) {
+pub(super) fn apply(rewrite: &RewriteAction, request: &mut RequestHead) {
     if let Some(hostname) = &rewrite.hostname {
         request.send_authority(hostname.as_bytes());
     }

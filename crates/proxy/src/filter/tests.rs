@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use gateway::snapshot::{
-    Allowed, HeaderEdits, HeaderField, OriginPattern, PathRewrite, Redirect, Rewrite, Scheme,
+    AllowList, HeaderEdits, HeaderField, OriginPattern, PathRewrite, RedirectAction, RewriteAction,
+    UrlScheme,
 };
 use proptest::prelude::*;
 
@@ -20,7 +21,7 @@ fn request(head: &str) -> RequestHead {
     request
 }
 
-fn rule(filters: Filters) -> Arc<Rule> {
+fn rule(filters: RouteFilters) -> Arc<Rule> {
     let filters = Some(Box::new(filters));
     Arc::new(Rule {
         index: 0,
@@ -34,7 +35,7 @@ fn rule(filters: Filters) -> Arc<Rule> {
 }
 
 /// The request as the endpoint gets it.
-fn changed(filters: Filters, head: &str) -> String {
+fn changed(filters: RouteFilters, head: &str) -> String {
     let mut request = request(head);
     let filtering = Filtering::new(&rule(filters), None, &request).expect("there are filters");
     filtering.change_request(&mut request);
@@ -44,11 +45,11 @@ fn changed(filters: Filters, head: &str) -> String {
 }
 
 /// The answer of our own, if there is one.
-fn answered(filters: Filters, head: &str) -> Result<Option<String>, Failure> {
+fn answered(filters: RouteFilters, head: &str) -> Result<Option<String>, Failure> {
     let request = request(head);
     let filtering = Filtering::new(&rule(filters), None, &request).expect("there are filters");
     let mut response = ResponseHead::new();
-    let is_answer = filtering.answer(&request, Scheme::Http, 8080, &mut response)?;
+    let is_answer = filtering.answer(&request, UrlScheme::Http, 8080, &mut response)?;
     Ok(is_answer.then(|| shown(&response)))
 }
 
@@ -73,7 +74,7 @@ fn edits(set: &[(&str, &str)], add: &[(&str, &str)], remove: &[&str]) -> HeaderE
 #[test]
 fn fields_are_removed_then_set_then_added() {
     let request_headers = edits(&[("a", "set"), ("b", "new")], &[("c", "more")], &["d", "a"]);
-    let filters = Filters { request_headers, ..Filters::default() };
+    let filters = RouteFilters { request_headers, ..RouteFilters::default() };
     let head = "GET / HTTP/1.1\r\nHost: x\r\nA: 1\r\nC: 2\r\na: 3\r\nD: 4\r\n\r\n";
     assert_eq!(
         changed(filters, head),
@@ -97,21 +98,21 @@ fn filters_cannot_change_framing_fields() {
     let names = framing.map(|(name, _)| name);
     let head = "POST / HTTP/1.1\r\nHost: x\r\nX-Kept: 1\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n";
     for request_headers in [edits(&framing, &[], &[]), edits(&[], &framing, &names)] {
-        let filters = Filters { request_headers, ..Filters::default() };
+        let filters = RouteFilters { request_headers, ..RouteFilters::default() };
         assert_eq!(changed(filters, head), head);
     }
 }
 
 #[test]
 fn target_filters_apply_after_rule_filters() {
-    let with = |value| Filters {
+    let with = |value| RouteFilters {
         request_headers: edits(&[("a", value)], &[], &[]),
-        rewrite: Some(Rewrite { hostname: Some(value.into()), path: None }),
-        ..Filters::default()
+        rewrite: Some(RewriteAction { hostname: Some(value.into()), path: None }),
+        ..RouteFilters::default()
     };
     let mut rule = Arc::unwrap_or_clone(rule(with("rule")));
     rule.targets.push(WeightedTarget {
-        target: gateway::snapshot::Target::Unresolved,
+        target: gateway::snapshot::RuleTarget::Unresolved,
         weight: 1,
         filters: Some(Box::new(with("target"))),
     });
@@ -122,9 +123,9 @@ fn target_filters_apply_after_rule_filters() {
     assert_eq!(request.sent_authority(), b"target");
 }
 
-fn path_rewrite(path: PathRewrite) -> Filters {
-    let rewrite = Some(Rewrite { hostname: None, path: Some(path) });
-    Filters { rewrite, ..Filters::default() }
+fn path_rewrite(path: PathRewrite) -> RouteFilters {
+    let rewrite = Some(RewriteAction { hostname: None, path: Some(path) });
+    RouteFilters { rewrite, ..RouteFilters::default() }
 }
 
 /// The table of Gateway API's ReplacePrefixMatch: prefix, replacement, path, result.
@@ -153,7 +154,7 @@ fn path_prefixes_are_replaced_per_gateway_api() {
     }
 }
 
-fn prefix_rewrite(prefix: &str, replacement: &str) -> Filters {
+fn prefix_rewrite(prefix: &str, replacement: &str) -> RouteFilters {
     let length = prefix.trim_end_matches('/').len();
     let replacement = replacement.trim_end_matches('/').into();
     path_rewrite(PathRewrite::Prefix { length, replacement })
@@ -179,18 +180,20 @@ fn full_path_rewrite_keeps_the_query() {
 
 #[test]
 fn host_rewrite_replaces_the_port_too() {
-    let rewrite = Some(Rewrite { hostname: Some("inner.test".into()), path: None });
-    let sent =
-        changed(Filters { rewrite, ..Filters::default() }, "GET /a HTTP/1.1\r\nHost: x:81\r\n\r\n");
+    let rewrite = Some(RewriteAction { hostname: Some("inner.test".into()), path: None });
+    let sent = changed(
+        RouteFilters { rewrite, ..RouteFilters::default() },
+        "GET /a HTTP/1.1\r\nHost: x:81\r\n\r\n",
+    );
     assert_eq!(sent, "GET /a HTTP/1.1\r\nHost: inner.test\r\n\r\n");
 }
 
-fn redirect() -> Redirect {
-    Redirect { status: 302, scheme: None, hostname: None, port: None, path: None }
+fn redirect() -> RedirectAction {
+    RedirectAction { status: 302, scheme: None, hostname: None, port: None, path: None }
 }
 
-fn location(redirect: Redirect, head: &str) -> String {
-    let filters = Filters { redirect: Some(redirect), ..Filters::default() };
+fn location(redirect: RedirectAction, head: &str) -> String {
+    let filters = RouteFilters { redirect: Some(redirect), ..RouteFilters::default() };
     let answer = answered(filters, head).expect("a host").expect("an answer");
     let (_, rest) = answer.split_once("Location: ").expect("a location");
     rest.split_once("\r\n").expect("the end of a line").0.to_owned()
@@ -198,18 +201,22 @@ fn location(redirect: Redirect, head: &str) -> String {
 
 #[test]
 fn redirect_location_is_built_from_request_and_filter() {
-    let (https, http) = (Some(Scheme::Https), Some(Scheme::Http));
+    let (https, http) = (Some(UrlScheme::Https), Some(UrlScheme::Http));
     let prefix = Some(PathRewrite::Prefix { length: 2, replacement: "/b".into() });
     let full = Some(PathRewrite::Full("/full".into()));
     for (redirect, target, expected) in [
         (redirect(), "/a?q", "http://x:8080/a?q"),
-        (Redirect { scheme: https, port: Some(443), ..redirect() }, "/a", "https://x/a"),
-        (Redirect { scheme: http, port: Some(80), ..redirect() }, "/a", "http://x/a"),
-        (Redirect { scheme: https, port: Some(80), ..redirect() }, "/", "https://x:80/"),
-        (Redirect { hostname: Some("y".into()), ..redirect() }, "/", "http://y:8080/"),
-        (Redirect { path: prefix.clone(), ..redirect() }, "/a?q", "http://x:8080/b?q"),
-        (Redirect { path: prefix, ..redirect() }, "/a/c", "http://x:8080/b/c"),
-        (Redirect { path: full, port: Some(80), ..redirect() }, "/a?q=1", "http://x/full?q=1"),
+        (RedirectAction { scheme: https, port: Some(443), ..redirect() }, "/a", "https://x/a"),
+        (RedirectAction { scheme: http, port: Some(80), ..redirect() }, "/a", "http://x/a"),
+        (RedirectAction { scheme: https, port: Some(80), ..redirect() }, "/", "https://x:80/"),
+        (RedirectAction { hostname: Some("y".into()), ..redirect() }, "/", "http://y:8080/"),
+        (RedirectAction { path: prefix.clone(), ..redirect() }, "/a?q", "http://x:8080/b?q"),
+        (RedirectAction { path: prefix, ..redirect() }, "/a/c", "http://x:8080/b/c"),
+        (
+            RedirectAction { path: full, port: Some(80), ..redirect() },
+            "/a?q=1",
+            "http://x/full?q=1",
+        ),
     ] {
         let head = format!("GET {target} HTTP/1.1\r\nHost: x:99\r\n\r\n");
         assert_eq!(location(redirect, &head), expected);
@@ -221,31 +228,32 @@ fn redirect_location_is_built_from_request_and_filter() {
 #[test]
 fn redirect_without_a_host_is_a_bad_request() {
     let head = "GET /a HTTP/1.0\r\n\r\n";
-    let filters = Filters { redirect: Some(redirect()), ..Filters::default() };
+    let filters = RouteFilters { redirect: Some(redirect()), ..RouteFilters::default() };
     assert!(matches!(answered(filters, head), Err(Failure::BadRequest(_))));
-    let elsewhere = Redirect { hostname: Some("y".into()), ..redirect() };
+    let elsewhere = RedirectAction { hostname: Some("y".into()), ..redirect() };
     assert_eq!(location(elsewhere, head), "http://y:8080/a");
 }
 
-fn cors() -> Cors {
-    let below = OriginPattern::Below { start: "https://".into(), end: ".a.test".into() };
-    Cors {
-        origins: Allowed::These(vec![OriginPattern::Exact("https://a.test".into()), below]),
+fn cors() -> CorsPolicy {
+    let below = OriginPattern::Wildcard { start: "https://".into(), end: ".a.test".into() };
+    CorsPolicy {
+        origins: AllowList::Only(vec![OriginPattern::Exact("https://a.test".into()), below]),
         credentials: false,
-        methods: Allowed::These("GET, PUT".into()),
-        headers: Allowed::These("x-a".into()),
+        methods: AllowList::Only("GET, PUT".into()),
+        headers: AllowList::Only("x-a".into()),
         expose_headers: "x-b".into(),
         max_age: "5".into(),
     }
 }
 
-fn anybody() -> Cors {
-    let (methods, headers) = (Allowed::Any, Allowed::Any);
-    Cors { origins: Allowed::Any, methods, headers, ..cors() }
+fn anybody() -> CorsPolicy {
+    let (methods, headers) = (AllowList::Any, AllowList::Any);
+    CorsPolicy { origins: AllowList::Any, methods, headers, ..cors() }
 }
 
-fn preflight(cors: Cors, origin: &str) -> String {
-    let filters = Filters { cors: Some(cors), redirect: Some(redirect()), ..Filters::default() };
+fn preflight(cors: CorsPolicy, origin: &str) -> String {
+    let filters =
+        RouteFilters { cors: Some(cors), redirect: Some(redirect()), ..RouteFilters::default() };
     let head = format!(
         "OPTIONS /a HTTP/1.1\r\nHost: x\r\nOrigin: {origin}\r\n\
          Access-Control-Request-Method: PATCH\r\nAccess-Control-Request-Headers: x-c\r\n\r\n"
@@ -268,7 +276,7 @@ fn cors_preflights_are_answered() {
         (cors(), "http://a.test", ""),
         (cors(), "https://evil.test/.a.test", ""),
         (
-            Cors { credentials: true, ..anybody() },
+            CorsPolicy { credentials: true, ..anybody() },
             "null",
             "Access-Control-Allow-Origin: null\r\nAccess-Control-Allow-Credentials: true\r\n\
              Access-Control-Expose-Headers: x-b\r\n\
@@ -290,7 +298,7 @@ fn cors_preflights_are_answered() {
 
 #[test]
 fn requests_that_are_no_preflight_are_not_answered() {
-    let filters = || Filters { cors: Some(cors()), ..Filters::default() };
+    let filters = || RouteFilters { cors: Some(cors()), ..RouteFilters::default() };
     for head in [
         "OPTIONS / HTTP/1.1\r\nHost: x\r\nOrigin: https://a.test\r\n\r\n",
         "OPTIONS / HTTP/1.1\r\nHost: x\r\nAccess-Control-Request-Method: PUT\r\n\r\n",
@@ -302,11 +310,11 @@ fn requests_that_are_no_preflight_are_not_answered() {
 
 #[test]
 fn route_cors_policy_overrides_endpoint_cors_fields() {
-    let shown = |cors: Cors, origin: &str| {
+    let shown = |cors: CorsPolicy, origin: &str| {
         let mut request =
             request(&format!("GET / HTTP/1.1\r\nHost: x\r\nOrigin: {origin}\r\n\r\n"));
         let request_headers = edits(&[], &[], &["origin"]);
-        let filters = Filters { cors: Some(cors), request_headers, ..Filters::default() };
+        let filters = RouteFilters { cors: Some(cors), request_headers, ..RouteFilters::default() };
         let filtering = Filtering::new(&rule(filters), None, &request).unwrap();
         filtering.change_request(&mut request);
         let mut response = ResponseHead::new();
@@ -325,7 +333,7 @@ fn route_cors_policy_overrides_endpoint_cors_fields() {
         )
     );
     assert_eq!(shown(cors(), "https://b.test"), format!("{start}Vary: Origin\r\n\r\n"));
-    let silent = Cors { expose_headers: "".into(), ..anybody() };
+    let silent = CorsPolicy { expose_headers: "".into(), ..anybody() };
     assert_eq!(
         shown(silent, "https://b.test"),
         format!("{start}Access-Control-Allow-Origin: *\r\n\r\n")
@@ -385,7 +393,7 @@ proptest! {
             fields.iter().map(field).collect()
         };
         let remove = remove.into_iter().map(Into::into).collect();
-        let filters = Filters {
+        let filters = RouteFilters {
             request_headers: HeaderEdits { remove, set: list(&set), add: list(&add) },
             ..prefix_rewrite(&prefix, &replacement)
         };

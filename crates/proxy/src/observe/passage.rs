@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use balance::Time;
-use gateway::snapshot::Transport;
+use gateway::snapshot::TransportProtocol;
 
 use crate::accept::client::Client;
 use crate::backend::{BackendRef, Slot};
@@ -126,8 +126,8 @@ impl Record {
 
     fn describe(&self, line: &mut Line<'_>, worker: &Worker) {
         let transport = match self.bound.transport {
-            Transport::Tcp => "tcp",
-            Transport::Udp => "udp",
+            TransportProtocol::Tcp => "tcp",
+            TransportProtocol::Udp => "udp",
         };
         let live = worker.live();
         let duration = clock::now().saturating_since(self.started);

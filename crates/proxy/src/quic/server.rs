@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use gateway::snapshot::{ClientSettings, Http3};
+use gateway::snapshot::{ClientSettings, Http3Settings};
 use quinn_proto::{
     AcceptError, ConnectionEvent, ConnectionHandle, Endpoint, EndpointConfig, Incoming,
     ServerConfig,
@@ -168,7 +168,7 @@ pub(super) enum Step {
 struct Terms {
     bound: Arc<Bound>,
     policy: Arc<ClientSettings>,
-    http3: Http3,
+    http3: Http3Settings,
     config: Arc<ServerConfig>,
 }
 
@@ -281,7 +281,7 @@ impl Server {
         Some((Arc::clone(&terms.config), Arc::clone(&terms.policy)))
     }
 
-    fn config(&self, policy: &ClientSettings, http3: Http3) -> Arc<ServerConfig> {
+    fn config(&self, policy: &ClientSettings, http3: Http3Settings) -> Arc<ServerConfig> {
         let shared = &self.worker.shared;
         let answerer = Arc::new(Answerer::new(shared, &self.bound));
         let mut config = ServerConfig::new(answerer, Arc::clone(&shared.quic_keys.token));

@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use gateway::matching::{HostPattern, RouteTable};
 use gateway::snapshot::{
-    Carried, Certificate, ClientSettings, CongestionControl, Http3, ListenerTls, PrivateKey,
-    Protocol, TlsSite, TlsTerms, Transport,
+    ClientSettings, CongestionControl, Http3Settings, ListenerProtocol, ListenerTls, PrivateKey,
+    SniRule, TlsCertificate, TlsPayload, TlsTermination, TransportProtocol,
 };
 use quinn::crypto::rustls::QuicClientConfig;
 use rcgen::{CertificateParams, KeyPair, SanType};
@@ -53,7 +53,7 @@ fn free_address(like: &str) -> SocketAddr {
 
 /// A certificate that is its own authority.
 struct Identity {
-    certificate: Arc<Certificate>,
+    certificate: Arc<TlsCertificate>,
 }
 
 impl Identity {
@@ -65,7 +65,7 @@ impl Identity {
         let others = others.map(|name| SanType::DnsName(name.as_str().try_into().unwrap()));
         params.subject_alt_names.extend(others);
         let signed = params.self_signed(&key).unwrap();
-        let certificate = Certificate {
+        let certificate = TlsCertificate {
             name: name.into(),
             chain: vec![(**signed.der()).into()],
             key: PrivateKey::Pkcs8(key.serialize_der().into()),
@@ -130,7 +130,7 @@ impl Scene {
         let (senders, commands): (Vec<_>, Vec<_>) =
             (0..workers).map(|_| mpsc::unbounded_channel()).unzip();
         let shared = Arc::new(Shared::new(senders, false));
-        let bound = Arc::new(Bound::new(PLACE, Transport::Tcp, address, address, workers));
+        let bound = Arc::new(Bound::new(PLACE, TransportProtocol::Tcp, address, address, workers));
         let listener = listener(&bound, client, &identity);
         shared.live.store(Arc::new(Live { listeners: vec![Some(listener)], ..Live::default() }));
         let threads = commands.into_iter().enumerate().map(|(index, commands)| {
@@ -192,14 +192,15 @@ impl Drop for Scene {
 }
 
 fn listener(bound: &Arc<Bound>, client: ClientSettings, identity: &Identity) -> LiveListener {
-    let terms = TlsTerms { certificates: vec![Arc::clone(&identity.certificate)], clients: None };
-    let site = TlsSite {
+    let terms =
+        TlsTermination { certificates: vec![Arc::clone(&identity.certificate)], clients: None };
+    let site = SniRule {
         hosts: HostPattern::parse("a.example.com").unwrap(),
         terminate: Some(Arc::new(terms)),
-        carries: Carried::Requests,
+        payload: TlsPayload::Requests,
     };
-    let tls = ListenerTls { sites: vec![site] };
-    let settings = Http3 {
+    let tls = ListenerTls { sni_rules: vec![site] };
+    let settings = Http3Settings {
         max_concurrent_streams: 128,
         zero_rtt: false,
         congestion_control: CongestionControl::Cubic,
@@ -210,7 +211,7 @@ fn listener(bound: &Arc<Bound>, client: ClientSettings, identity: &Identity) -> 
         public_port: bound.address.port(),
         bound: Arc::clone(bound),
         client: Arc::new(client),
-        protocol: Protocol::Http(RouteTable::default()),
+        protocol: ListenerProtocol::Http(RouteTable::default()),
         tls: Servers::new().sites([Some(&tls)].into_iter()).remove(0),
         http3: Some(LiveHttp3 { settings, alt_svc: "".into() }),
     }

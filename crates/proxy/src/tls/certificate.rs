@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gateway::snapshot::{Certificate, PrivateKey};
+use gateway::snapshot::{PrivateKey, TlsCertificate};
 use rustls::client::verify_server_name;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{
@@ -15,7 +15,7 @@ use rustls::{Error, SignatureScheme};
 
 /// Makes a key ready to sign.
 pub(super) fn certified_key(
-    certificate: &Certificate,
+    certificate: &TlsCertificate,
     provider: &CryptoProvider,
 ) -> Result<CertifiedKey, Error> {
     let chain = certificate.chain.iter().map(|der| CertificateDer::from(der.to_vec())).collect();
@@ -35,7 +35,7 @@ pub(super) struct Certificates(Vec<Arc<CertifiedKey>>);
 impl Certificates {
     /// Those of `certificates` that can be used; an error if none can.
     pub(super) fn new(
-        certificates: &[Arc<Certificate>],
+        certificates: &[Arc<TlsCertificate>],
         provider: &CryptoProvider,
     ) -> Result<Self, Error> {
         let mut usable = Vec::new();

@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use gateway::matching::{HostName, HostPattern, Hosts, OwnedHostName};
-use gateway::snapshot::{Carried, ClientCertificates, ListenerTls, TlsSite, TlsTerms};
+use gateway::matching::{HostName, HostPattern, HostTrie, OwnedHostName};
+use gateway::snapshot::{ClientCertificates, ListenerTls, SniRule, TlsPayload, TlsTermination};
 use rustls::crypto::CryptoProvider;
 use rustls::{Error, ServerConfig};
 
@@ -24,16 +24,16 @@ const QUIC_PROTOCOL: &[u8] = b"h3";
 /// The connections of a listener, by the name that the client asks for.
 pub(crate) struct Sites {
     all: Vec<Arc<Site>>,
-    by_host: Hosts<Option<Arc<Site>>>,
+    by_host: HostTrie<Option<Arc<Site>>>,
 }
 
 /// Those for some names.
 pub(crate) struct Site {
     hosts: HostPattern,
     pub(crate) treatment: Treatment,
-    pub(crate) carries: Carried,
+    pub(crate) carries: TlsPayload,
     /// As the configuration has them; `None`: connections are passed through.
-    terms: Option<Arc<TlsTerms>>,
+    terms: Option<Arc<TlsTermination>>,
 }
 
 /// What is done with the TLS of a connection.
@@ -65,7 +65,7 @@ pub(crate) struct OverQuic {
 impl Sites {
     fn new(all: Vec<Site>) -> Self {
         let all: Vec<_> = all.into_iter().map(Arc::new).collect();
-        let mut by_host = Hosts::<Option<Arc<Site>>>::default();
+        let mut by_host = HostTrie::<Option<Arc<Site>>>::default();
         for site in &all {
             by_host.entry(&site.hosts).get_or_insert_with(|| Arc::clone(site));
         }
@@ -107,7 +107,7 @@ impl Sites {
         // Nothing has been replaced since the handshake, nearly always.
         let belongs = greeting.site.as_ref().is_some_and(is_wanted)
             || self.of_connection(greeting).is_some_and(is_wanted);
-        !belongs || !matches!(wanted.carries, Carried::Requests)
+        !belongs || !matches!(wanted.carries, TlsPayload::Requests)
     }
 }
 
@@ -131,7 +131,7 @@ impl Site {
 }
 
 /// What clients must show, where they must show anything.
-fn required_clients(terms: &TlsTerms) -> Option<&ClientCertificates> {
+fn required_clients(terms: &TlsTermination) -> Option<&ClientCertificates> {
     terms.clients.as_ref().filter(|clients| clients.required)
 }
 
@@ -144,7 +144,7 @@ pub(crate) struct Servers {
 
 /// What has been made of some terms.
 struct Known {
-    terms: Arc<TlsTerms>,
+    terms: Arc<TlsTermination>,
     carries_requests: bool,
     treatment: Treatment,
 }
@@ -161,20 +161,20 @@ impl Servers {
     ) -> Vec<Option<Arc<Sites>>> {
         let before =
             std::mem::replace(self, Self { provider: Arc::clone(&self.provider), ..Self::new() });
-        let mut site = |asked: &TlsSite| Site {
+        let mut site = |asked: &SniRule| Site {
             hosts: asked.hosts.clone(),
             treatment: self.treatment(asked, &before),
-            carries: asked.carries.clone(),
+            carries: asked.payload.clone(),
             terms: asked.terminate.clone(),
         };
         let mut sites =
-            |tls: &ListenerTls| Arc::new(Sites::new(tls.sites.iter().map(&mut site).collect()));
+            |tls: &ListenerTls| Arc::new(Sites::new(tls.sni_rules.iter().map(&mut site).collect()));
         listeners.map(|tls| tls.map(&mut sites)).collect()
     }
 
-    fn treatment(&mut self, asked: &TlsSite, before: &Self) -> Treatment {
+    fn treatment(&mut self, asked: &SniRule, before: &Self) -> Treatment {
         let Some(terms) = &asked.terminate else { return Treatment::PassThrough };
-        let carries_requests = matches!(asked.carries, Carried::Requests);
+        let carries_requests = matches!(asked.payload, TlsPayload::Requests);
         if let Some(known) = self.find(terms, carries_requests) {
             return known;
         }
@@ -188,13 +188,13 @@ impl Servers {
         treatment
     }
 
-    fn find(&self, terms: &Arc<TlsTerms>, carries_requests: bool) -> Option<Treatment> {
+    fn find(&self, terms: &Arc<TlsTermination>, carries_requests: bool) -> Option<Treatment> {
         let is_it =
             |known: &&Known| known.carries_requests == carries_requests && known.terms == *terms;
         self.known.iter().find(is_it).map(|known| known.treatment.clone())
     }
 
-    fn make(&mut self, terms: &TlsTerms, carries_requests: bool, before: &Self) -> Treatment {
+    fn make(&mut self, terms: &TlsTermination, carries_requests: bool, before: &Self) -> Treatment {
         match self.configure(terms, carries_requests, before) {
             Ok(decryption) => Treatment::Decrypt(decryption),
             Err(error) => {
@@ -207,7 +207,7 @@ impl Servers {
 
     fn configure(
         &mut self,
-        terms: &TlsTerms,
+        terms: &TlsTermination,
         carries_requests: bool,
         before: &Self,
     ) -> Result<Decryption, Error> {

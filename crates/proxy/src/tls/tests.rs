@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 use gateway::matching::HostPattern;
 use gateway::snapshot::{
-    BackendSettings, Carried, Certificate, ClientCertificates, EndpointTls, ListenerTls,
-    PrivateKey, Roots, SubjectName, TlsSite, TlsTerms,
+    BackendSettings, ClientCertificates, EndpointTls, ListenerTls, PrivateKey, SniRule,
+    SubjectName, TlsCertificate, TlsPayload, TlsTermination, TrustAnchors,
 };
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
 use rustls::{Error, ServerConfig};
@@ -38,11 +38,11 @@ impl Authority {
         Self { der, issuer: Issuer::new(params, key) }
     }
 
-    fn certificate(&self, names: &[&str]) -> Arc<Certificate> {
+    fn certificate(&self, names: &[&str]) -> Arc<TlsCertificate> {
         self.certificate_of(KeyPair::generate().unwrap(), names)
     }
 
-    fn certificate_of(&self, key: KeyPair, names: &[&str]) -> Arc<Certificate> {
+    fn certificate_of(&self, key: KeyPair, names: &[&str]) -> Arc<TlsCertificate> {
         let name = |name: &&str| match name.split_once("://") {
             Some(_) => SanType::URI((*name).try_into().unwrap()),
             None => SanType::DnsName((*name).try_into().unwrap()),
@@ -50,7 +50,7 @@ impl Authority {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.subject_alt_names = names.iter().map(name).collect();
         let signed = params.signed_by(&key, &self.issuer).unwrap();
-        Arc::new(Certificate {
+        Arc::new(TlsCertificate {
             name: names.join(" ").into(),
             chain: vec![(**signed.der()).into()],
             key: PrivateKey::Pkcs8(key.serialize_der().into()),
@@ -66,13 +66,13 @@ impl Authority {
         &self,
         name: &str,
         names: &[SubjectName],
-        client: Option<&Arc<Certificate>>,
+        client: Option<&Arc<TlsCertificate>>,
     ) -> Arc<Trust> {
         let settings = BackendSettings {
             tls: Some(Arc::new(EndpointTls {
                 server_name: name.into(),
                 subject_names: names.to_vec(),
-                roots: Roots::Given(vec![self.der.clone()]),
+                roots: TrustAnchors::Given(vec![self.der.clone()]),
                 client: client.cloned(),
             })),
             ..BackendSettings::default()
@@ -81,25 +81,25 @@ impl Authority {
     }
 }
 
-fn site(hosts: &str, certificates: &[&Arc<Certificate>]) -> TlsSite {
+fn site(hosts: &str, certificates: &[&Arc<TlsCertificate>]) -> SniRule {
     site_for(hosts, certificates, None)
 }
 
 fn site_for(
     hosts: &str,
-    certificates: &[&Arc<Certificate>],
+    certificates: &[&Arc<TlsCertificate>],
     clients: Option<ClientCertificates>,
-) -> TlsSite {
+) -> SniRule {
     let certificates = certificates.iter().map(|it| Arc::clone(it)).collect();
-    TlsSite {
+    SniRule {
         hosts: if hosts.is_empty() { HostPattern::Any } else { HostPattern::parse(hosts).unwrap() },
-        terminate: Some(Arc::new(TlsTerms { certificates, clients })),
-        carries: Carried::Requests,
+        terminate: Some(Arc::new(TlsTermination { certificates, clients })),
+        payload: TlsPayload::Requests,
     }
 }
 
-fn sites(servers: &mut Servers, sites: Vec<TlsSite>) -> Arc<Sites> {
-    let tls = ListenerTls { sites };
+fn sites(servers: &mut Servers, sites: Vec<SniRule>) -> Arc<Sites> {
+    let tls = ListenerTls { sni_rules: sites };
     servers.sites([Some(&tls)].into_iter()).remove(0).unwrap()
 }
 

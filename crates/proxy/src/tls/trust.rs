@@ -2,7 +2,9 @@
 
 use std::sync::{Arc, OnceLock};
 
-use gateway::snapshot::{BackendSettings, EndpointProtocol, EndpointTls, Roots, SubjectName};
+use gateway::snapshot::{
+    BackendSettings, EndpointProtocol, EndpointTls, SubjectName, TrustAnchors,
+};
 use quinn_proto::crypto::rustls::QuicClientConfig;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
@@ -161,9 +163,9 @@ impl Trusts {
     fn verifier(&self, asked: &EndpointTls) -> Result<Arc<dyn ServerCertVerifier>, Error> {
         let algorithms = self.provider.signature_verification_algorithms;
         let roots = match &asked.roots {
-            Roots::System => Some(Arc::clone(self.system.get_or_init(system))),
-            Roots::Given(roots) => Some(Arc::new(authorities(roots)?)),
-            Roots::Anybody => {
+            TrustAnchors::System => Some(Arc::clone(self.system.get_or_init(system))),
+            TrustAnchors::Given(roots) => Some(Arc::new(authorities(roots)?)),
+            TrustAnchors::AcceptAny => {
                 let name = &*asked.server_name;
                 tracing::warn!(
                     server.name = name,

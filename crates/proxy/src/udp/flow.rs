@@ -15,7 +15,7 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use balance::{EndpointSet, Time};
-use gateway::snapshot::Protocol;
+use gateway::snapshot::ListenerProtocol;
 use tokio::io::{Interest, ReadBuf};
 use tokio::net::UdpSocket;
 use tokio::time::timeout;
@@ -279,7 +279,9 @@ impl Unanswered {
 fn way(front: &Front) -> Result<(Way, Duration), Failure> {
     let live = front.worker.live();
     let listener = live.listener(&front.bound).ok_or(Failure::NoRoute)?;
-    let Protocol::Udp(Some(rule)) = &listener.protocol else { return Err(Failure::NoRoute) };
+    let ListenerProtocol::Udp(Some(rule)) = &listener.protocol else {
+        return Err(Failure::NoRoute);
+    };
     Ok((Way::by(&front.worker, &live, rule)?, listener.client.flow_idle_timeout))
 }
 

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use gateway::snapshot::{Backend, BackendSettings, Filters, Mirror, Share};
+use gateway::snapshot::{Backend, BackendSettings, MirrorFraction, MirrorPolicy, RouteFilters};
 use h2::server;
 
 use crate::endpoint::in_http2;
@@ -74,8 +74,8 @@ fn heard(
     let backends: Vec<Backend> = (0..2)
         .map(|at| backend(names[at], endpoints[at](ears[at].0.clone()), settings[at].clone()))
         .collect();
-    let mirrors = vec![Mirror { backend: 1, share: Share::ALL }];
-    let scene = Scene::with(backends, Some(Filters { mirrors, ..Filters::default() }));
+    let mirrors = vec![MirrorPolicy { backend: 1, share: MirrorFraction::ALL }];
+    let scene = Scene::with(backends, Some(RouteFilters { mirrors, ..RouteFilters::default() }));
     let answer = scene.ask("POST /a", request.0, request.1);
     assert!(answer.starts_with("http/1.1 20"), "{answer}");
     ears.map(|(_, heard)| heard.recv_timeout(PATIENCE).unwrap())

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
 use bytes::{Buf, Bytes};
-use gateway::snapshot::{BackendSettings, EndpointProtocol, EndpointTls, Roots};
+use gateway::snapshot::{BackendSettings, EndpointProtocol, EndpointTls, TrustAnchors};
 use h3::error::Code;
 use h3::server::RequestStream;
 use h3_quinn::BidiStream;
@@ -34,7 +34,7 @@ impl Identity {
 
     /// How the endpoint is to be spoken to by who believes nobody else.
     pub(crate) fn settings(&self) -> BackendSettings {
-        settings(Roots::Given(vec![(*self.certificate).into()]))
+        settings(TrustAnchors::Given(vec![(*self.certificate).into()]))
     }
 
     pub(crate) fn tls(&self, protocols: &[&[u8]]) -> rustls::ServerConfig {
@@ -62,7 +62,7 @@ impl Identity {
     }
 }
 
-pub(crate) fn settings(roots: Roots) -> BackendSettings {
+pub(crate) fn settings(roots: TrustAnchors) -> BackendSettings {
     let tls =
         EndpointTls { server_name: NAME.into(), subject_names: Vec::new(), roots, client: None };
     let protocol = EndpointProtocol::Http3;

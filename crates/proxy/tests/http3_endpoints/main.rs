@@ -15,7 +15,7 @@ use std::io::{Read, Write};
 use std::num::NonZeroU32;
 use std::sync::atomic::Ordering;
 
-use gateway::snapshot::{BackendSettings, Roots};
+use gateway::snapshot::{BackendSettings, TrustAnchors};
 
 use endpoint::{Identity, Server, settings};
 use scene::{Scene, backend, either, has, read_answer, read_until};
@@ -175,7 +175,7 @@ fn untrusted_endpoint_gets_no_request() {
 #[test]
 fn any_certificate_is_accepted_without_verification() {
     let server = Server::new();
-    let credulous = settings(Roots::Anybody);
+    let credulous = settings(TrustAnchors::AcceptAny);
     let scene = Scene::with(vec![backend("backend", server.address, credulous)], None);
     has(&scene.ask("GET /", "", ""), &["http/1.1 200 ok\r\n", "via: 3 sheave\r\n"]);
 }

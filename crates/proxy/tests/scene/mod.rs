@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gateway::Snapshot;
-use gateway::matching::{Conditions, HostPattern, Match, PathPattern, RouteTable};
+use gateway::matching::{HostPattern, MatchConditions, PathPattern, RouteMatch, RouteTable};
 use gateway::snapshot::{
-    Backend, BackendKey, BackendSettings, ClientSettings, EndpointSpec, Filters, Listener,
-    Protocol, Rule, Source, Target, Transport, WeightedTarget,
+    Backend, BackendKey, BackendSettings, ClientSettings, EndpointSource, EndpointSpec, Listener,
+    ListenerProtocol, RouteFilters, Rule, RuleTarget, TransportProtocol, WeightedTarget,
 };
 use proxy::{Proxy, Settings};
 
@@ -28,7 +28,7 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
-    pub(crate) fn with(backends: Vec<Backend>, filters: Option<Filters>) -> Self {
+    pub(crate) fn with(backends: Vec<Backend>, filters: Option<RouteFilters>) -> Self {
         let workers = NonZeroUsize::new(1).unwrap();
         let proxy = Proxy::start(Settings { workers, access_log: None, exemplars: false }).unwrap();
         proxy.apply(&snapshot(backends, filters));
@@ -100,8 +100,8 @@ pub(crate) fn has(answer: &str, parts: &[&str]) {
     }
 }
 
-fn snapshot(backends: Vec<Backend>, filters: Option<Filters>) -> Snapshot {
-    let target = WeightedTarget { target: Target::Backend(0), weight: 1, filters: None };
+fn snapshot(backends: Vec<Backend>, filters: Option<RouteFilters>) -> Snapshot {
+    let target = WeightedTarget { target: RuleTarget::Backend(0), weight: 1, filters: None };
     let rule = Arc::new(Rule {
         index: 0,
         name: "rule".into(),
@@ -112,7 +112,10 @@ fn snapshot(backends: Vec<Backend>, filters: Option<Filters>) -> Snapshot {
         retry: None,
     });
     let mut routes = RouteTable::default();
-    let all = Match { path: PathPattern::prefix("/").unwrap(), conditions: Conditions::default() };
+    let all = RouteMatch {
+        path: PathPattern::prefix("/").unwrap(),
+        conditions: MatchConditions::default(),
+    };
     routes.add_rule(&HostPattern::Any, &HostPattern::Any, &Arc::new(all), &rule);
     let listener = Listener {
         address: ([127, 0, 0, 1], 0).into(),
@@ -120,7 +123,7 @@ fn snapshot(backends: Vec<Backend>, filters: Option<Filters>) -> Snapshot {
         free_bind: false,
         name: "listener".into(),
         client: Arc::new(ClientSettings::default()),
-        protocol: Protocol::Http(routes),
+        protocol: ListenerProtocol::Http(routes),
         tls: None,
         http3: None,
     };
@@ -132,8 +135,8 @@ pub(crate) fn backend(name: &str, address: SocketAddr, settings: BackendSettings
         namespace: "default".into(),
         service: name.into(),
         port: 80,
-        transport: Transport::Tcp,
+        transport: TransportProtocol::Tcp,
     };
     let endpoints = vec![EndpointSpec { address, weight: 1, zone: None, node: None }];
-    Backend { key, source: Source::Slices, endpoints, settings }
+    Backend { key, source: EndpointSource::Slices, endpoints, settings }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use gateway::addresses::ByNode;
+use gateway::addresses::EndpointsByNode;
 use proxy::ListenerView;
 use serde::{Deserialize, Serialize};
 
@@ -28,7 +28,7 @@ impl Addresses {
     pub(super) fn of(report: &Report, listening: &[ListenerView]) -> Self {
         let bound: BTreeSet<_> = listening.iter().map(|listener| listener.address.ip()).collect();
         let served = report.near.iter().filter(|(address, _)| bound.contains(address));
-        let address = |(address, near): (&IpAddr, &ByNode)| Address {
+        let address = |(address, near): (&IpAddr, &EndpointsByNode)| Address {
             address: *address,
             endpoints: of_nodes(near, &report.nodes),
         };
@@ -36,7 +36,7 @@ impl Addresses {
     }
 }
 
-fn of_nodes(near: &ByNode, nodes: &BTreeSet<Arc<str>>) -> BTreeMap<String, usize> {
+fn of_nodes(near: &EndpointsByNode, nodes: &BTreeSet<Arc<str>>) -> BTreeMap<String, usize> {
     let count = |node: &Arc<str>| (node.to_string(), near.get(node).copied().unwrap_or_default());
     nodes.iter().map(count).collect()
 }
@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn only_nodes_with_a_ready_replica_are_counted() {
-        let near = ByNode::from([("n1".into(), 3), ("n3".into(), 1)]);
+        let near = EndpointsByNode::from([("n1".into(), 3), ("n3".into(), 1)]);
         let nodes = BTreeSet::from(["n1".into(), "n2".into()]);
         let expected = [("n1".to_owned(), 3), ("n2".to_owned(), 0)];
         assert_eq!(of_nodes(&near, &nodes), BTreeMap::from(expected));

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::net::SocketAddr;
 
-use gateway::Problem;
+use gateway::ObjectProblem;
 use proxy::{BackendView, EndpointView, ListenerView};
 use serde::{Deserialize, Serialize};
 
@@ -185,7 +185,7 @@ pub(super) fn config(report: &Report) -> Config {
     }
 }
 
-fn fault(problem: &Problem) -> Fault {
-    let Problem { origin, object, field, message } = problem.clone();
+fn fault(problem: &ObjectProblem) -> Fault {
+    let ObjectProblem { origin, object, field, message } = problem.clone();
     Fault { file: origin.file.to_string(), document: origin.document, object, field, message }
 }

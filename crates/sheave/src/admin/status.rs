@@ -1,6 +1,6 @@
 //! What became of each object, in the shape that Kubernetes gives the status of the same object.
 
-use gateway::status::{Status, shape};
+use gateway::status::{ResourceStatus, status_json};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -14,9 +14,9 @@ pub(super) struct ObjectStatus {
 }
 
 impl ObjectStatus {
-    pub(super) fn of(status: &Status) -> Self {
+    pub(super) fn of(status: &ResourceStatus) -> Self {
         let object = &status.object;
         let (namespace, name) = (object.namespace.to_string(), object.name.to_string());
-        Self { kind: object.kind, namespace, name, status: shape(status) }
+        Self { kind: object.kind, namespace, name, status: status_json(status) }
     }
 }

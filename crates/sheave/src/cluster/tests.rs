@@ -9,7 +9,7 @@ fn at(seconds: u64) -> Time {
 }
 
 /// A slice of the peers' Service, an endpoint for each of the conditions.
-fn slice(conditions: &[&str]) -> Vec<Object> {
+fn slice(conditions: &[&str]) -> Vec<ApiObject> {
     let endpoint = |(index, it): (usize, &&str)| {
         format!("- {{addresses: [10.0.0.{index}], conditions: {{{it}}}}}\n")
     };
@@ -37,7 +37,7 @@ fn terminating_peer_keeps_its_slots_for_the_grace_period() {
     let (namespace, service) = ("sheave".to_owned(), "peers".to_owned());
     let mut peers =
         Peers { namespace, service, serving: Vec::new(), parting, nodes: Arc::default() };
-    let mut find = |objects: &[Object], seconds| {
+    let mut find = |objects: &[ApiObject], seconds| {
         peers.find(objects, at(seconds));
         peers.serving.iter().map(|it| it.ip().to_string()).collect::<Vec<_>>()
     };

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use gateway::matching::{OwnedHostName, PlainRequest, RouteTable};
-use gateway::snapshot::{Listener, Protocol};
+use gateway::snapshot::{Listener, ListenerProtocol};
 
 /// A request that is only thought of.
 #[derive(Debug)]
@@ -66,8 +66,8 @@ impl Asked {
 
 fn routes(listener: &Listener) -> Option<(&Listener, &RouteTable)> {
     match &listener.protocol {
-        Protocol::Http(routes) => Some((listener, routes)),
-        Protocol::Tcp(_) | Protocol::Udp(_) => None,
+        ListenerProtocol::Http(routes) => Some((listener, routes)),
+        ListenerProtocol::Tcp(_) | ListenerProtocol::Udp(_) => None,
     }
 }
 

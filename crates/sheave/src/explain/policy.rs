@@ -3,16 +3,20 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use gateway::Object;
-use gateway::snapshot::{BackendKey, BackendSettings, Priorities};
-use gateway::status::{ConditionType, Detail, Status, TargetStatus};
+use gateway::ApiObject;
+use gateway::snapshot::{BackendKey, BackendSettings, PriorityRules};
+use gateway::status::{ConditionType, ResourceStatus, StatusDetail, TargetStatus};
 
 /// `namespace/name` of the BackendPolicy that holds for the backend: one for its port goes before one for its Service.
-pub(super) fn of(objects: &[Object], statuses: &[Status], key: &BackendKey) -> Option<String> {
+pub(super) fn of(
+    objects: &[ApiObject],
+    statuses: &[ResourceStatus],
+    key: &BackendKey,
+) -> Option<String> {
     let port = port_name(objects, key).unwrap_or_default();
     let policies = || statuses.iter().filter(|it| it.object.kind == "BackendPolicy");
     let for_section = |section: Option<&str>| {
-        let holds = |status: &&Status| {
+        let holds = |status: &&ResourceStatus| {
             status.object.namespace == key.namespace && accepts(status, &key.service, section)
         };
         policies().find(holds).map(|it| format!("{}/{}", it.object.namespace, it.object.name))
@@ -20,9 +24,9 @@ pub(super) fn of(objects: &[Object], statuses: &[Status], key: &BackendKey) -> O
     for_section(Some(port)).or_else(|| for_section(None))
 }
 
-fn port_name<'o>(objects: &'o [Object], key: &BackendKey) -> Option<&'o str> {
+fn port_name<'o>(objects: &'o [ApiObject], key: &BackendKey) -> Option<&'o str> {
     objects.iter().find_map(|object| {
-        let Object::Service(service) = object else { return None };
+        let ApiObject::Service(service) = object else { return None };
         let metadata = &service.metadata;
         let named = *metadata.namespace == *key.namespace && *metadata.name == *key.service;
         let port = service.spec.ports.iter().find(|port| port.port == key.port);
@@ -30,8 +34,8 @@ fn port_name<'o>(objects: &'o [Object], key: &BackendKey) -> Option<&'o str> {
     })
 }
 
-fn accepts(status: &Status, service: &str, section: Option<&str>) -> bool {
-    let Detail::Policy(targets) = &status.detail else { return false };
+fn accepts(status: &ResourceStatus, service: &str, section: Option<&str>) -> bool {
+    let StatusDetail::Policy(targets) = &status.detail else { return false };
     let accepted = |target: &TargetStatus| {
         target.conditions.iter().any(|it| it.kind == ConditionType::Accepted && it.holds)
     };
@@ -128,8 +132,8 @@ fn values(settings: &BackendSettings) -> Vec<(&'static str, String)> {
 }
 
 /// Who goes first, in a few words.
-fn priorities(priorities: &Priorities) -> String {
-    let Priorities { header, routes, default } = priorities;
+fn priorities(priorities: &PriorityRules) -> String {
+    let PriorityRules { header, routes, default } = priorities;
     let header = header.iter().map(|header| format!("{}, else ", header.name));
     let routes = routes.iter().map(|(name, priority)| format!("{name}: {priority:?}, "));
     let parts: String = header.chain(routes).collect();

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use gateway::matching::{
-    Conditions, FieldCondition, HostPattern, OwnedHostName, PathPattern, Unmet, ValuePattern,
-    Verdict, Why,
+    FieldCondition, HostPattern, MatchConditions, MatchResult, OwnedHostName, PathPattern,
+    RuleVerdict, UnmetCondition, ValuePattern,
 };
 use gateway::snapshot::{
-    Allowed, Carried, CongestionControl, EndpointSpec, Filters, HeaderEdits, Http3, ListenerTls,
-    Mirror, PathRewrite, Redirect, Rule, Snapshot,
+    AllowList, CongestionControl, EndpointSpec, HeaderEdits, Http3Settings, ListenerTls,
+    MirrorPolicy, PathRewrite, RedirectAction, RouteFilters, Rule, Snapshot, TlsPayload,
 };
 
 use super::asked::Asked;
@@ -16,7 +16,7 @@ use super::asked::Asked;
 pub(super) fn hosts(pattern: &HostPattern) -> String {
     match pattern {
         HostPattern::Any => "every host".to_owned(),
-        HostPattern::Below(name) => format!("*.{name}"),
+        HostPattern::Wildcard(name) => format!("*.{name}"),
         HostPattern::Exact(name) => name.to_string(),
     }
 }
@@ -42,9 +42,9 @@ pub(super) fn tls(tls: Option<&ListenerTls>, asked: &Asked) -> (Vec<String>, boo
         true => "clients must show a certificate".to_owned(),
         false => "clients are asked for a certificate, and let in whatever they show".to_owned(),
     }));
-    match site.carries {
-        Carried::Requests => (lines, true),
-        Carried::Connections(_) => {
+    match site.payload {
+        TlsPayload::Requests => (lines, true),
+        TlsPayload::Connections(_) => {
             lines.push(format!("carried on as a connection, for {}", hosts(&site.hosts)));
             (lines, false)
         }
@@ -52,8 +52,9 @@ pub(super) fn tls(tls: Option<&ListenerTls>, asked: &Asked) -> (Vec<String>, boo
 }
 
 /// Where HTTP/3 is served beside a listener of this port.
-pub(super) fn http3(http3: Http3, port: u16) -> String {
-    let Http3 { max_concurrent_streams, zero_rtt, congestion_control, advertised_port } = http3;
+pub(super) fn http3(http3: Http3Settings, port: u16) -> String {
+    let Http3Settings { max_concurrent_streams, zero_rtt, congestion_control, advertised_port } =
+        http3;
     let told = advertised_port.map(|told| format!(", told as port {told}")).unwrap_or_default();
     let early = if zero_rtt { ", safe requests before the handshake is over (0-RTT)" } else { "" };
     let pace = match congestion_control {
@@ -64,13 +65,13 @@ pub(super) fn http3(http3: Http3, port: u16) -> String {
 }
 
 /// What a way to a rule asks of a request.
-pub(super) fn asked(verdict: &Verdict<'_>) -> String {
-    let path = match &verdict.asked.path {
+pub(super) fn asked(verdict: &RuleVerdict<'_>) -> String {
+    let path = match &verdict.route_match.path {
         PathPattern::Exact(path) => format!("path {path}"),
         PathPattern::Prefix(path) => format!("path prefix {path}"),
         PathPattern::Regex(pattern) => format!("path regex {}", pattern.text()),
     };
-    let Conditions { method, headers, query } = &verdict.asked.conditions;
+    let MatchConditions { method, headers, query } = &verdict.route_match.conditions;
     let host = match verdict.hosts {
         HostPattern::Any => None,
         pattern => Some(format!("host {}", hosts(pattern))),
@@ -91,16 +92,20 @@ fn field(kind: &str, condition: &FieldCondition) -> String {
 }
 
 /// A rule that does not serve the request, and why.
-pub(super) fn other(verdict: &Verdict<'_>) -> String {
-    let why = match verdict.why {
-        Why::Chosen => "it is chosen".to_owned(),
-        Why::GoesAfter => "it matches too, but the other goes before it".to_owned(),
-        Why::Unmet(Unmet::Method(method)) => format!("the method is not {method}"),
-        Why::Unmet(Unmet::Header(name)) => format!("the header field {name} does not match"),
-        Why::Unmet(Unmet::QueryParam(name)) => format!("the query's {name} does not match"),
-        Why::OtherPath => "the path is another".to_owned(),
-        Why::OtherHost => "the host is another".to_owned(),
-        Why::OtherListener => "it is of another listener of this address".to_owned(),
+pub(super) fn other(verdict: &RuleVerdict<'_>) -> String {
+    let why = match verdict.result {
+        MatchResult::Chosen => "it is chosen".to_owned(),
+        MatchResult::LowerPrecedence => "it matches too, but the other goes before it".to_owned(),
+        MatchResult::Unmet(UnmetCondition::Method(method)) => format!("the method is not {method}"),
+        MatchResult::Unmet(UnmetCondition::Header(name)) => {
+            format!("the header field {name} does not match")
+        }
+        MatchResult::Unmet(UnmetCondition::QueryParam(name)) => {
+            format!("the query's {name} does not match")
+        }
+        MatchResult::OtherPath => "the path is another".to_owned(),
+        MatchResult::OtherHost => "the host is another".to_owned(),
+        MatchResult::OtherListener => "it is of another listener of this address".to_owned(),
     };
     format!("{}: {why} ({})", verdict.rule.name, asked(verdict))
 }
@@ -131,13 +136,14 @@ pub(super) fn endpoints(endpoints: &[EndpointSpec]) -> Vec<String> {
 }
 
 /// What filters do, in the order in which they are applied.
-pub(super) fn filters(filters: &Filters, snapshot: &Snapshot) -> Vec<String> {
-    let Filters { cors, redirect, rewrite, request_headers, response_headers, mirrors } = filters;
+pub(super) fn filters(filters: &RouteFilters, snapshot: &Snapshot) -> Vec<String> {
+    let RouteFilters { cors, redirect, rewrite, request_headers, response_headers, mirrors } =
+        filters;
     let mut lines = Vec::new();
     if let Some(cors) = cors {
         let origins = match &cors.origins {
-            Allowed::Any => "every origin".to_owned(),
-            Allowed::These(origins) => format!("{} origins", origins.len()),
+            AllowList::Any => "every origin".to_owned(),
+            AllowList::Only(origins) => format!("{} origins", origins.len()),
         };
         lines.push(format!("CORS for {origins}"));
     }
@@ -154,8 +160,8 @@ pub(super) fn filters(filters: &Filters, snapshot: &Snapshot) -> Vec<String> {
     lines
 }
 
-fn redirection(redirect: &Redirect) -> String {
-    let Redirect { status, scheme, hostname, port, path } = redirect;
+fn redirection(redirect: &RedirectAction) -> String {
+    let RedirectAction { status, scheme, hostname, port, path } = redirect;
     let parts = [
         scheme.map(|scheme| format!("scheme {}", scheme.text())),
         hostname.as_ref().map(|host| format!("host {host}")),
@@ -183,7 +189,7 @@ fn edits(of: &str, edits: &HeaderEdits) -> Vec<String> {
     remove.chain(set).chain(add).collect()
 }
 
-fn mirrored(mirror: &Mirror, snapshot: &Snapshot) -> String {
+fn mirrored(mirror: &MirrorPolicy, snapshot: &Snapshot) -> String {
     let share = mirror.share;
     let key = &snapshot.backends[mirror.backend].key;
     format!("mirror to {key}: {} of {} requests", share.numerator, share.denominator)

@@ -8,7 +8,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use gateway::{Object, Origin, objects};
+use gateway::{ApiObject, ObjectOrigin, objects};
 
 use super::read::{Contents, of_file, why};
 use super::track::{Look, Tracked};
@@ -73,10 +73,10 @@ impl CertificateFiles {
     }
 
     /// None if one of its files could not be read.
-    fn secret(&self, number: usize, pair: &Pair) -> Option<Object> {
+    fn secret(&self, number: usize, pair: &Pair) -> Option<ApiObject> {
         let (certificate, key) = (self.held.get(&pair.certificate)?, self.held.get(&pair.key)?);
         let file = format!("{} and {}", pair.certificate.display(), pair.key.display());
-        let origin = Origin { file: Arc::from(file), document: 0 };
+        let origin = ObjectOrigin { file: Arc::from(file), document: 0 };
         Some(objects::certificate(number, origin, certificate.clone(), key.clone()))
     }
 }

@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use gateway::{Addresses, Object, Origin, Problem};
+use gateway::{AddressAssignment, ApiObject, ObjectOrigin, ObjectProblem};
 
 use super::survey::{Stale, Survey};
 use crate::configuration::Errors;
@@ -17,10 +17,10 @@ const MAX_FILE_BYTES: u64 = 64 * 1024 * 1024;
 /// What the files hold.
 #[derive(Debug, Default)]
 pub(crate) struct Contents {
-    pub(crate) objects: Vec<Object>,
-    pub(crate) problems: Vec<Problem>,
+    pub(crate) objects: Vec<ApiObject>,
+    pub(crate) problems: Vec<ObjectProblem>,
     /// What Gateways are served on.
-    pub(crate) addresses: Addresses,
+    pub(crate) addresses: AddressAssignment,
     pub(crate) errors: Errors,
 }
 
@@ -32,8 +32,8 @@ pub(crate) struct Cache {
 
 #[derive(Debug)]
 struct Parsed {
-    objects: Vec<Object>,
-    problems: Vec<Problem>,
+    objects: Vec<ApiObject>,
+    problems: Vec<ObjectProblem>,
 }
 
 impl Cache {
@@ -87,9 +87,9 @@ fn read_text(path: &Path) -> io::Result<String> {
 }
 
 /// A problem of a file as a whole.
-pub(super) fn of_file(path: &Path, message: String) -> Problem {
-    let origin = Origin { file: Arc::from(path.to_string_lossy()), document: 0 };
-    Problem { origin, object: String::new(), field: String::new(), message }
+pub(super) fn of_file(path: &Path, message: String) -> ObjectProblem {
+    let origin = ObjectOrigin { file: Arc::from(path.to_string_lossy()), document: 0 };
+    ObjectProblem { origin, object: String::new(), field: String::new(), message }
 }
 
 /// The error as a person would say it.

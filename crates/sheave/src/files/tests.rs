@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::Duration;
 
-use gateway::Object;
+use gateway::ApiObject;
 use tempfile::TempDir;
 use tokio::time::timeout;
 
@@ -23,8 +23,8 @@ fn text(name: &str) -> String {
     )
 }
 
-fn name(object: &Object) -> &str {
-    let Object::GatewayClass(class) = object else { panic!("unexpected {object:?}") };
+fn name(object: &ApiObject) -> &str {
+    let ApiObject::GatewayClass(class) = object else { panic!("unexpected {object:?}") };
     &class.metadata.name
 }
 

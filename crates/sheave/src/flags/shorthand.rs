@@ -3,8 +3,8 @@
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 
-use gateway::objects::ListenProtocol;
-use gateway::{Object, objects};
+use gateway::objects::ListenFlagProtocol;
+use gateway::{ApiObject, objects};
 
 use super::{Shorthand, ToAddress};
 use crate::failure::Failure;
@@ -26,11 +26,11 @@ impl Shorthand {
     }
 
     pub(crate) fn listens_to_https(&self) -> bool {
-        self.listen.iter().any(|url| url.0.protocol == ListenProtocol::Https)
+        self.listen.iter().any(|url| url.0.protocol == ListenFlagProtocol::Https)
     }
 
     /// The objects, but for the Secrets of certificates; none without `--listen`.
-    pub(crate) fn objects(&self) -> Result<Vec<Object>, Failure> {
+    pub(crate) fn objects(&self) -> Result<Vec<ApiObject>, Failure> {
         if self.listen.is_empty() {
             return Ok(Vec::new());
         }
@@ -40,7 +40,7 @@ impl Shorthand {
         }
         to.sort_unstable();
         to.dedup();
-        Ok(objects::shorthand(&objects::Shorthand {
+        Ok(objects::shorthand(&objects::ShorthandFlags {
             listen: self.listen.iter().map(|url| url.0).collect(),
             // One that is self-signed where none is given.
             certificates: self.cert.len().max(1),

@@ -128,7 +128,8 @@ fn listen_urls_are_parsed_or_give_an_actionable_error() {
 fn https_enables_http3_unless_disabled() {
     let policies = |flags: &str| {
         let objects = serve(flags).unwrap().shorthand.objects().unwrap();
-        let of_clients = |it: &&gateway::Object| matches!(it, gateway::Object::ClientPolicy(_));
+        let of_clients =
+            |it: &&gateway::ApiObject| matches!(it, gateway::ApiObject::ClientPolicy(_));
         objects.iter().filter(of_clients).count()
     };
     let listen =

@@ -5,7 +5,7 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::str::FromStr;
 use std::time::Duration;
 
-use gateway::objects::{self, Listen, ListenProtocol, MaxInFlight};
+use gateway::objects::{self, ListenFlag, ListenFlagProtocol, MaxInFlight};
 use serde_json::{Map, Value};
 
 /// More threads than any machine of today has CPUs.
@@ -15,7 +15,7 @@ const DNS_PORT: u16 = 53;
 
 /// `--listen`: where to accept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ListenUrl(pub(crate) Listen);
+pub(crate) struct ListenUrl(pub(crate) ListenFlag);
 
 /// `--to`: an endpoint, or a name for several.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,10 +50,10 @@ impl FromStr for ListenUrl {
             return Err(format!("write the protocol too: http://{text}"));
         };
         let protocol = match scheme {
-            "http" => ListenProtocol::Http,
-            "https" => ListenProtocol::Https,
-            "tcp" => ListenProtocol::Tcp,
-            "udp" => ListenProtocol::Udp,
+            "http" => ListenFlagProtocol::Http,
+            "https" => ListenFlagProtocol::Https,
+            "tcp" => ListenFlagProtocol::Tcp,
+            "udp" => ListenFlagProtocol::Udp,
             _ => {
                 let known = "use http://, https://, tcp:// or udp://";
                 return Err(format!("unknown protocol {scheme}: {known}"));
@@ -62,7 +62,7 @@ impl FromStr for ListenUrl {
         let authority = rest.strip_suffix('/').unwrap_or(rest);
         let (host, port) = host_and_port(authority)?;
         match ip_or_all(host) {
-            Some(ip) => Ok(Self(Listen { protocol, address: SocketAddr::new(ip, port) })),
+            Some(ip) => Ok(Self(ListenFlag { protocol, address: SocketAddr::new(ip, port) })),
             None => Err(format!(
                 "{host} is not an IP address: write {scheme}://127.0.0.1:{port} or \
                  {scheme}://:{port}"

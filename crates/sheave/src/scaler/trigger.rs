@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use gateway::objects;
-use gateway::snapshot::{BackendKey, Transport};
+use gateway::snapshot::{BackendKey, TransportProtocol};
 use proxy::{LONGEST_WINDOW, WINDOW};
 use tonic::Status;
 
@@ -73,7 +73,7 @@ impl Trigger {
             .filter(|key| *key.namespace == *self.namespace && *key.service == *self.service)
             .collect();
         // Of a port that is both, what is over TCP; there is no Service with several where none is asked for.
-        ports.sort_unstable_by_key(|key| (key.port, key.transport == Transport::Udp));
+        ports.sort_unstable_by_key(|key| (key.port, key.transport == TransportProtocol::Udp));
         ports.dedup_by_key(|key| key.port);
         let numbers: Vec<_> = ports.iter().map(|key| key.port.to_string()).collect();
         let numbers = numbers.join(", ");
@@ -137,7 +137,7 @@ mod tests {
         Trigger::parse("shop", &metadata(pairs))
     }
 
-    fn key(port: u16, transport: Transport) -> BackendKey {
+    fn key(port: u16, transport: TransportProtocol) -> BackendKey {
         BackendKey { namespace: "shop".into(), service: "web".into(), port, transport }
     }
 
@@ -190,9 +190,9 @@ mod tests {
     #[test]
     fn port_may_be_omitted_if_unambiguous() {
         let web = parse(&[("service", "web")]).unwrap();
-        let (http, dns) = (key(80, Transport::Tcp), key(53, Transport::Udp));
+        let (http, dns) = (key(80, TransportProtocol::Tcp), key(53, TransportProtocol::Udp));
         assert_eq!(web.choose(vec![http.clone()]).unwrap(), http);
-        let both = vec![key(80, Transport::Udp), http.clone()];
+        let both = vec![key(80, TransportProtocol::Udp), http.clone()];
         assert_eq!(web.choose(both).unwrap(), http);
         let status = web.choose(vec![http.clone(), dns.clone()]).unwrap_err();
         assert_eq!(status.code(), tonic::Code::InvalidArgument);
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn missing_service_is_named_in_the_error() {
         let status = parse(&[("service", "back/web")]).unwrap();
-        let status = status.choose(vec![key(80, Transport::Tcp)]).unwrap_err();
+        let status = status.choose(vec![key(80, TransportProtocol::Tcp)]).unwrap_err();
         assert_eq!(status.code(), tonic::Code::NotFound);
         assert_eq!(status.message(), "Service back/web: no such Service that a route names");
     }

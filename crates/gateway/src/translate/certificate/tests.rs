@@ -3,17 +3,18 @@
 use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 
 use super::*;
-use crate::objects::{Metadata, Plain};
+use crate::objects::{ObjectMeta, SecretText};
 
 /// 2026-01-01.
 const NOW: u64 = 1_767_225_600;
 const DAY: u64 = 86_400;
 
-fn secret(values: &[(&str, &str)]) -> Resource<SecretSpec> {
-    let value = |(name, value): &(&str, &str)| ((*name).to_owned(), Plain((*value).to_owned()));
-    Resource {
-        origin: crate::Origin::default(),
-        metadata: Metadata::named("default", "shop"),
+fn secret(values: &[(&str, &str)]) -> TypedObject<SecretSpec> {
+    let value =
+        |(name, value): &(&str, &str)| ((*name).to_owned(), SecretText((*value).to_owned()));
+    TypedObject {
+        origin: crate::ObjectOrigin::default(),
+        metadata: ObjectMeta::named("default", "shop"),
         spec: SecretSpec { string_data: values.iter().map(value).collect(), ..Default::default() },
     }
 }
@@ -27,7 +28,10 @@ fn made(from: i32, to: i32) -> (String, String) {
     (params.self_signed(&key).unwrap().pem(), key.serialize_pem())
 }
 
-fn read(chain: &str, key: &str) -> Result<(Arc<Certificate>, Option<Dated>), String> {
+fn read(
+    chain: &str,
+    key: &str,
+) -> Result<(Arc<TlsCertificate>, Option<CertificateValidity>), String> {
     let read = of_secret(&secret(&[(CHAIN, chain), (KEY, key)]));
     read.map_err(|bad| format!("{} {}", bad.field, bad.message))
 }

@@ -1,26 +1,26 @@
 //! What annotations ask for, as the settings of ours that mean the same.
 
-use super::super::Report;
-use super::dialect::{Dialect, Setting};
+use super::super::TranslationReport;
+use super::dialect::{AnnotationDialect, AnnotationKey};
 use crate::matching::{HostPattern, PathPattern};
 use crate::objects::{
-    Affinity, AffinityType, Algorithm, BackendPolicySpec, BackendProtocol, Duration, HashOn,
+    AffinityType, Algorithm, BackendAffinity, BackendPolicySpec, BackendProtocol, Duration, HashOn,
     HashOnType, IngressSpec, MaxInFlight, PathModifier, PathModifierType, RedirectScheme,
-    RequestRedirect, Resource,
+    RequestRedirect, TypedObject,
 };
 
 /// The field of every problem here.
 pub(super) const FIELD: &str = "metadata.annotations";
 
 /// As many as a queue may ever have.
-const LONGEST_QUEUE: u32 = 1_000_000;
+const MAX_QUEUE_LENGTH: u32 = 1_000_000;
 
 /// What the annotations of an Ingress ask for.
-pub(super) struct Wishes {
+pub(super) struct AnnotationSettings {
     /// How its Services are used, as far as they say; its targets are not known yet.
     pub(super) policy: BackendPolicySpec,
     /// What endpoints are asked for.
-    pub(super) rewrite: Option<Rewrite>,
+    pub(super) rewrite: Option<RewriteTarget>,
     /// Paths of `ImplementationSpecific` are regular expressions.
     pub(super) uses_patterns: bool,
     /// Whether who comes without TLS is sent to come with it; not given: where there is a certificate.
@@ -34,29 +34,32 @@ pub(super) struct Wishes {
     /// Where who asks for `/` is sent.
     pub(super) app_root: Option<String>,
     /// Something asks for what we do not do, and without which nothing is to pass.
-    pub(super) is_closed: bool,
+    pub(super) denies_all: bool,
     /// Whether there is a cookie at all: its name alone asks for none.
     has_cookie: bool,
     /// The longest of those that are given, for Sheave has one where nginx has two.
-    idle: Option<Duration>,
+    idle_timeout: Option<Duration>,
 }
 
 /// What an endpoint is asked for in place of what the client asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Rewrite {
+pub(super) enum RewriteTarget {
     /// This, whatever it was.
-    Whole(String),
+    FullPath(String),
     /// This in place of the path of the rule.
     Prefix(String),
     /// With what a regular expression has found: `$1`, `$2`.
-    Captured(String),
+    Captures(String),
 }
 
 /// Every wish of an Ingress. What is not understood is reported, by its name.
-pub(super) fn wishes(ingress: &Resource<IngressSpec>, report: &mut Report) -> Wishes {
-    let mut wishes = Wishes::default();
+pub(super) fn annotation_settings(
+    ingress: &TypedObject<IngressSpec>,
+    report: &mut TranslationReport,
+) -> AnnotationSettings {
+    let mut wishes = AnnotationSettings::default();
     for (annotation, value) in &ingress.metadata.annotations {
-        let Some((dialect, name)) = Dialect::find(annotation) else { continue };
+        let Some((dialect, name)) = AnnotationDialect::find(annotation) else { continue };
         let result = match dialect.setting(name) {
             Some(setting) => wishes.add(dialect, setting, value.trim()),
             None => Err("is not supported, and left out".to_owned()),
@@ -65,11 +68,11 @@ pub(super) fn wishes(ingress: &Resource<IngressSpec>, report: &mut Report) -> Wi
             report.problem("Ingress", ingress, FIELD, format!("{annotation} {message}"));
         }
     }
-    wishes.settle();
+    wishes.finish();
     wishes
 }
 
-impl Default for Wishes {
+impl Default for AnnotationSettings {
     fn default() -> Self {
         Self {
             policy: BackendPolicySpec::for_targets(Vec::new()),
@@ -80,75 +83,88 @@ impl Default for Wishes {
             tls_redirect_code: 308,
             redirect: None,
             app_root: None,
-            is_closed: false,
+            denies_all: false,
             has_cookie: false,
-            idle: None,
+            idle_timeout: None,
         }
     }
 }
 
-impl Wishes {
+impl AnnotationSettings {
     /// Whether it asks for anything that is the Services' own.
     pub(super) fn has_policy(&self) -> bool {
         self.policy != BackendPolicySpec::for_targets(Vec::new())
     }
 
-    fn add(&mut self, dialect: Dialect, setting: Setting, value: &str) -> Result<(), String> {
+    fn add(
+        &mut self,
+        dialect: AnnotationDialect,
+        setting: AnnotationKey,
+        value: &str,
+    ) -> Result<(), String> {
         match setting {
-            Setting::Affinity if value == "cookie" => {
+            AnnotationKey::Affinity if value == "cookie" => {
                 self.cookie();
                 self.has_cookie = true;
             }
-            Setting::Affinity => return Err(format!("must be `cookie`, is {value}")),
-            Setting::AffinityMode if !["balanced", "persistent"].contains(&value) => {
+            AnnotationKey::Affinity => return Err(format!("must be `cookie`, is {value}")),
+            AnnotationKey::AffinityMode if !["balanced", "persistent"].contains(&value) => {
                 return Err(format!("must be `balanced` or `persistent`, is {value}"));
             }
-            Setting::AffinityMode | Setting::Buffers => {}
-            Setting::AppRoot => self.app_root = Some(path(value)?),
-            Setting::BackendProtocol => self.protocol(value)?,
-            Setting::Balance => self.balance(value)?,
-            Setting::BodySize if value == "0" => {}
-            Setting::BodySize => {
+            AnnotationKey::AffinityMode | AnnotationKey::Buffers => {}
+            AnnotationKey::AppRoot => self.app_root = Some(parse_path(value)?),
+            AnnotationKey::BackendProtocol => self.protocol(value)?,
+            AnnotationKey::Balance => self.balance(value)?,
+            AnnotationKey::BodySize if value == "0" => {}
+            AnnotationKey::BodySize => {
                 let message = "is left out: bodies are not limited for an Ingress alone, but for a \
                                Gateway, by `limits.bodyBytes` of a ClientPolicy";
                 return Err(message.to_owned());
             }
-            Setting::ConnectTimeout => self.policy.timeouts.connect = time(dialect, value)?,
-            Setting::CookieMaxAge => {
-                let age = Duration::from_secs(number(value, 1, 86_400)?.into());
+            AnnotationKey::ConnectTimeout => {
+                self.policy.timeouts.connect = parse_duration(dialect, value)?
+            }
+            AnnotationKey::CookieMaxAge => {
+                let age = Duration::from_secs(parse_number(value, 1, 86_400)?.into());
                 self.cookie().max_age = Some(age);
             }
-            Setting::CookieName | Setting::CookiePersistence => {
+            AnnotationKey::CookieName | AnnotationKey::CookiePersistence => {
                 let name = cookie_name(value)?;
                 self.cookie().name = Some(name);
-                self.has_cookie |= setting == Setting::CookiePersistence;
+                self.has_cookie |= setting == AnnotationKey::CookiePersistence;
             }
-            Setting::ForceTls => self.forces_tls = yes(value)?,
-            Setting::IdleTimeout => self.idle = self.idle.max(Some(time(dialect, value)?)),
-            Setting::MaxInFlight => {
-                let limit = number(value, 1, 1_000_000)?;
+            AnnotationKey::ForceTls => self.forces_tls = parse_bool(value)?,
+            AnnotationKey::IdleTimeout => {
+                self.idle_timeout = self.idle_timeout.max(Some(parse_duration(dialect, value)?))
+            }
+            AnnotationKey::MaxInFlight => {
+                let limit = parse_number(value, 1, 1_000_000)?;
                 self.policy.max_in_flight_per_endpoint = Some(MaxInFlight::Number(limit));
             }
-            Setting::PermanentCode | Setting::TemporalCode => {
-                let code = code(value)?;
+            AnnotationKey::PermanentCode | AnnotationKey::TemporalCode => {
+                let code = parse_redirect_status(value)?;
                 // It stands after its redirect in the order of names, and means nothing alone.
                 self.redirect.iter_mut().for_each(|redirect| redirect.status_code = code);
             }
-            Setting::PermanentRedirect => self.redirect = Some(target(value, 301)?),
-            Setting::TemporalRedirect => self.redirect = Some(target(value, 302)?),
-            Setting::QueueLength => {
-                let length = number(value, 0, LONGEST_QUEUE)?;
+            AnnotationKey::PermanentRedirect => self.redirect = Some(parse_redirect(value, 301)?),
+            AnnotationKey::TemporalRedirect => self.redirect = Some(parse_redirect(value, 302)?),
+            AnnotationKey::QueueLength => {
+                let length = parse_number(value, 0, MAX_QUEUE_LENGTH)?;
                 // HAProxy's 0 is no limit.
-                let length = if length == 0 { LONGEST_QUEUE } else { length };
+                let length = if length == 0 { MAX_QUEUE_LENGTH } else { length };
                 self.policy.queue.max_requests = Some(length);
             }
-            Setting::QueueTimeout => self.policy.queue.timeout = time(dialect, value)?,
-            Setting::Rewrite => self.rewrite = Some(rewrite(dialect, value)?),
-            Setting::TlsRedirect => self.tls_redirect = Some(yes(value)?),
-            Setting::TlsRedirectCode => self.tls_redirect_code = code(value)?,
-            Setting::UsesPatterns => self.uses_patterns = yes(value)?,
-            Setting::Guard => {
-                self.is_closed = true;
+            AnnotationKey::QueueTimeout => {
+                self.policy.queue.timeout = parse_duration(dialect, value)?
+            }
+            AnnotationKey::Rewrite => self.rewrite = Some(parse_rewrite(dialect, value)?),
+            AnnotationKey::TlsRedirect => self.tls_redirect = Some(parse_bool(value)?),
+            AnnotationKey::TlsRedirectCode => {
+                self.tls_redirect_code = parse_redirect_status(value)?
+            }
+            AnnotationKey::UsesPatterns => self.uses_patterns = parse_bool(value)?,
+            AnnotationKey::AccessControl => {
+                self.denies_all = true;
                 let message = "is not supported, and without it nothing may pass: requests are \
                                answered with 500";
                 return Err(message.to_owned());
@@ -158,9 +174,9 @@ impl Wishes {
     }
 }
 
-impl Wishes {
-    fn settle(&mut self) {
-        if let Some(idle) = self.idle {
+impl AnnotationSettings {
+    fn finish(&mut self) {
+        if let Some(idle) = self.idle_timeout {
             self.policy.timeouts.idle = idle;
         }
         if !self.has_cookie {
@@ -168,8 +184,8 @@ impl Wishes {
         }
     }
 
-    fn cookie(&mut self) -> &mut Affinity {
-        let cookie = || Affinity { kind: AffinityType::Cookie, name: None, max_age: None };
+    fn cookie(&mut self) -> &mut BackendAffinity {
+        let cookie = || BackendAffinity { kind: AffinityType::Cookie, name: None, max_age: None };
         self.policy.affinity.get_or_insert_with(cookie)
     }
 
@@ -203,20 +219,20 @@ impl Wishes {
     }
 }
 
-fn yes(value: &str) -> Result<bool, String> {
+fn parse_bool(value: &str) -> Result<bool, String> {
     value.parse().ok().ok_or_else(|| format!("must be `true` or `false`, is {value}"))
 }
 
-fn number(value: &str, least: u32, most: u32) -> Result<u32, String> {
+fn parse_number(value: &str, least: u32, most: u32) -> Result<u32, String> {
     let number = value.parse().ok().filter(|number| (least..=most).contains(number));
     number.ok_or_else(|| format!("must be a whole number from {least} to {most}, is {value}"))
 }
 
 /// nginx counts in seconds where there is no unit, HAProxy in milliseconds.
-fn time(dialect: Dialect, value: &str) -> Result<Duration, String> {
+fn parse_duration(dialect: AnnotationDialect, value: &str) -> Result<Duration, String> {
     let end = value.find(|char: char| !char.is_ascii_digit()).unwrap_or(value.len());
     let (number, unit) = value.split_at(end);
-    let usual = if dialect == Dialect::Nginx { "s" } else { "ms" };
+    let usual = if dialect == AnnotationDialect::Nginx { "s" } else { "ms" };
     let millis = match if unit.is_empty() { usual } else { unit } {
         "ms" => Some(1),
         "s" => Some(1000),
@@ -230,7 +246,7 @@ fn time(dialect: Dialect, value: &str) -> Result<Duration, String> {
     millis.map(Duration::from_millis).ok_or_else(message)
 }
 
-fn code(value: &str) -> Result<u16, String> {
+fn parse_redirect_status(value: &str) -> Result<u16, String> {
     let code = value.parse().ok().filter(|code| [301, 302, 303, 307, 308].contains(code));
     code.ok_or_else(|| format!("must be 301, 302, 303, 307 or 308, is {value}"))
 }
@@ -243,29 +259,29 @@ fn cookie_name(value: &str) -> Result<String, String> {
         .ok_or_else(|| format!("must be a name of letters, digits, `-`, `_` and `.`, is {value}"))
 }
 
-fn path(value: &str) -> Result<String, String> {
+fn parse_path(value: &str) -> Result<String, String> {
     PathPattern::exact(value).map_err(|fault| fault.to_string())?;
     Ok(value.to_owned())
 }
 
-fn rewrite(dialect: Dialect, value: &str) -> Result<Rewrite, String> {
-    if dialect == Dialect::HaproxyIngress {
-        return path(value).map(Rewrite::Prefix);
+fn parse_rewrite(dialect: AnnotationDialect, value: &str) -> Result<RewriteTarget, String> {
+    if dialect == AnnotationDialect::HaproxyIngress {
+        return parse_path(value).map(RewriteTarget::Prefix);
     }
     let has_captures = value.contains('$');
     if has_captures {
-        Ok(Rewrite::Captured(value.to_owned()))
+        Ok(RewriteTarget::Captures(value.to_owned()))
     } else {
-        path(value).map(Rewrite::Whole)
+        parse_path(value).map(RewriteTarget::FullPath)
     }
 }
 
 /// nginx's variable for what the client asked for.
-const SAME: &str = "$request_uri";
+const REQUEST_URI: &str = "$request_uri";
 
 /// Where a URL leads: its path stays where it ends in [`SAME`].
-fn target(value: &str, status_code: u16) -> Result<RequestRedirect, String> {
-    let url = value.strip_suffix(SAME);
+fn parse_redirect(value: &str, status_code: u16) -> Result<RequestRedirect, String> {
+    let url = value.strip_suffix(REQUEST_URI);
     let keeps_path = url.is_some();
     let url = url.unwrap_or(value);
     let mut redirect = RequestRedirect { status_code, ..Default::default() };
@@ -292,7 +308,7 @@ fn target(value: &str, status_code: u16) -> Result<RequestRedirect, String> {
     let whole = if rest.is_empty() { "/" } else { rest };
     if keeps_path || PathPattern::exact(whole).is_err() {
         return Err(format!(
-            "must be a URL without query and variables, but for {SAME} in place of its path, is {value}"
+            "must be a URL without query and variables, but for {REQUEST_URI} in place of its path, is {value}"
         ));
     }
     redirect.path = Some(PathModifier {

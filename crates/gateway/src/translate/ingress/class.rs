@@ -1,33 +1,36 @@
 //! Which Ingresses are ours: those that name an IngressClass of ours, or none where ours is the default. Other
 //! controllers serve classes that there is no object for.
 
-use super::super::Report;
-use super::super::index::{Index, by_age};
+use super::super::TranslationReport;
+use super::super::index::{ObjectIndex, by_age};
 use super::CONTROLLER;
-use crate::objects::{IngressClassSpec, IngressSpec, Metadata, Resource};
+use crate::objects::{IngressClassSpec, IngressSpec, ObjectMeta, TypedObject};
 
 /// Marks the class of Ingresses that name none.
-pub(super) const DEFAULT: &str = "ingressclass.kubernetes.io/is-default-class";
+pub(super) const DEFAULT_CLASS_ANNOTATION: &str = "ingressclass.kubernetes.io/is-default-class";
 /// How a class was named before there was a field for it.
-pub(super) const CLASS: &str = "kubernetes.io/ingress.class";
+pub(super) const CLASS_ANNOTATION: &str = "kubernetes.io/ingress.class";
 
 /// An IngressClass of ours.
-pub(super) struct OurClass<'a> {
-    pub(super) object: &'a Resource<IngressClassSpec>,
+pub(super) struct AcceptedIngressClass<'a> {
+    pub(super) object: &'a TypedObject<IngressClassSpec>,
     /// The oldest first.
-    pub(super) ingresses: Vec<&'a Resource<IngressSpec>>,
+    pub(super) ingresses: Vec<&'a TypedObject<IngressSpec>>,
 }
 
 /// Our classes, the oldest first, with their Ingresses.
-pub(super) fn our_classes<'a>(index: &Index<'a>, report: &mut Report) -> Vec<OurClass<'a>> {
+pub(super) fn accepted_classes<'a>(
+    index: &ObjectIndex<'a>,
+    report: &mut TranslationReport,
+) -> Vec<AcceptedIngressClass<'a>> {
     let classes = by_age(&index.ingress_classes);
-    let mut ours: Vec<OurClass<'a>> = Vec::new();
+    let mut ours: Vec<AcceptedIngressClass<'a>> = Vec::new();
     for object in classes.iter().copied().filter(|class| class.spec.controller == CONTROLLER) {
         if object.spec.parameters.is_some() {
             let message = "is not supported: annotations of the class say what may be set";
             report.problem("IngressClass", object, "spec.parameters", message);
         }
-        ours.push(OurClass { object, ingresses: Vec::new() });
+        ours.push(AcceptedIngressClass { object, ingresses: Vec::new() });
     }
     let default = classes.iter().find(|class| is_default(&class.metadata));
     for ingress in by_age(&index.ingresses) {
@@ -56,14 +59,14 @@ pub(super) fn our_classes<'a>(index: &Index<'a>, report: &mut Report) -> Vec<Our
     ours
 }
 
-fn is_default(metadata: &Metadata) -> bool {
-    metadata.annotations.get(DEFAULT).is_some_and(|value| value == "true")
+fn is_default(metadata: &ObjectMeta) -> bool {
+    metadata.annotations.get(DEFAULT_CLASS_ANNOTATION).is_some_and(|value| value == "true")
 }
 
 /// The class that an Ingress names, and where; the older way counts where the newer is not used.
-fn class_name(ingress: &Resource<IngressSpec>) -> Option<(&'static str, &str)> {
+fn class_name(ingress: &TypedObject<IngressSpec>) -> Option<(&'static str, &str)> {
     let field = ingress.spec.ingress_class_name.as_deref();
-    let annotation = || ingress.metadata.annotations.get(CLASS).map(String::as_str);
+    let annotation = || ingress.metadata.annotations.get(CLASS_ANNOTATION).map(String::as_str);
     field
         .map(|name| ("spec.ingressClassName", name))
         .or_else(|| annotation().map(|name| ("metadata.annotations", name)))

@@ -2,7 +2,7 @@
 
 /// Whose annotations they are: that decides what a value means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Dialect {
+pub(super) enum AnnotationDialect {
     /// ingress-nginx.
     Nginx,
     /// HAProxy Ingress.
@@ -13,7 +13,7 @@ pub(super) enum Dialect {
 
 /// What an annotation is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Setting {
+pub(super) enum AnnotationKey {
     Affinity,
     AffinityMode,
     AppRoot,
@@ -41,12 +41,12 @@ pub(super) enum Setting {
     TlsRedirectCode,
     UsesPatterns,
     /// Without it, requests would pass that were to be held up, or go where they were not to: they are refused.
-    Guard,
+    AccessControl,
 }
 
-use Setting as S;
+use AnnotationKey as S;
 
-const NGINX: &[(&str, Setting)] = &[
+const NGINX: &[(&str, AnnotationKey)] = &[
     ("affinity", S::Affinity),
     ("affinity-mode", S::AffinityMode),
     ("app-root", S::AppRoot),
@@ -74,7 +74,7 @@ const NGINX: &[(&str, Setting)] = &[
     ("use-regex", S::UsesPatterns),
 ];
 
-const HAPROXY_INGRESS: &[(&str, Setting)] = &[
+const HAPROXY_INGRESS: &[(&str, AnnotationKey)] = &[
     ("affinity", S::Affinity),
     ("app-root", S::AppRoot),
     ("backend-protocol", S::BackendProtocol),
@@ -92,7 +92,7 @@ const HAPROXY_INGRESS: &[(&str, Setting)] = &[
     ("timeout-server", S::IdleTimeout),
 ];
 
-const HAPROXY: &[(&str, Setting)] = &[
+const HAPROXY: &[(&str, AnnotationKey)] = &[
     ("cookie-persistence", S::CookiePersistence),
     ("load-balance", S::Balance),
     ("pod-maxconn", S::MaxInFlight),
@@ -104,7 +104,7 @@ const HAPROXY: &[(&str, Setting)] = &[
 ];
 
 /// How names begin of what keeps requests out, or leads them elsewhere.
-const GUARDS: &[&str] = &[
+const ACCESS_CONTROL_PREFIXES: &[&str] = &[
     "allow-list",
     "allowlist",
     "auth-",
@@ -123,7 +123,7 @@ const GUARDS: &[&str] = &[
     "whitelist",
 ];
 
-impl Dialect {
+impl AnnotationDialect {
     const ALL: [(&'static str, Self); 3] = [
         ("nginx.ingress.kubernetes.io/", Self::Nginx),
         ("haproxy-ingress.github.io/", Self::HaproxyIngress),
@@ -138,13 +138,15 @@ impl Dialect {
     }
 
     /// What a name is about; none: nothing that we know.
-    pub(super) fn setting(self, name: &str) -> Option<Setting> {
+    pub(super) fn setting(self, name: &str) -> Option<AnnotationKey> {
         let known = self.settings().iter().find(|(known, _)| *known == name);
-        let is_guard = GUARDS.iter().any(|guard| name.starts_with(guard));
-        known.map(|(_, setting)| *setting).or_else(|| is_guard.then_some(Setting::Guard))
+        let is_guard = ACCESS_CONTROL_PREFIXES.iter().any(|guard| name.starts_with(guard));
+        known
+            .map(|(_, setting)| *setting)
+            .or_else(|| is_guard.then_some(AnnotationKey::AccessControl))
     }
 
-    const fn settings(self) -> &'static [(&'static str, Setting)] {
+    const fn settings(self) -> &'static [(&'static str, AnnotationKey)] {
         match self {
             Self::Nginx => NGINX,
             Self::HaproxyIngress => HAPROXY_INGRESS,
@@ -161,13 +163,13 @@ mod tests {
 
     #[test]
     fn the_guide_names_every_annotation() {
-        for (prefix, dialect) in Dialect::ALL {
+        for (prefix, dialect) in AnnotationDialect::ALL {
             assert!(GUIDE.contains(prefix), "{prefix}");
             for (name, _) in dialect.settings() {
                 assert!(GUIDE.contains(&format!("`{name}`")), "{prefix}{name}");
             }
         }
-        for guard in GUARDS {
+        for guard in ACCESS_CONTROL_PREFIXES {
             assert!(GUIDE.contains(&format!("`{guard}")), "{guard}");
         }
     }

@@ -1,25 +1,30 @@
 //! Paths of an Ingress: which requests are meant, and what endpoints are asked for.
 
-use super::annotation::{Rewrite, Wishes};
+use super::annotation::{AnnotationSettings, RewriteTarget};
 use crate::objects::{
     HttpFilter, HttpFilterType, IngressPath, IngressPathType, PathMatch, PathMatchType,
     PathModifier, PathModifierType, RequestRedirect, UrlRewrite,
 };
 
 /// What a path asks of requests, and what becomes of them.
-pub(super) struct Meaning {
+pub(super) struct PathTranslation {
     pub(super) path: PathMatch,
     pub(super) rewrite: Option<HttpFilter>,
 }
 
 /// Regular expressions whose captures are all that follows a prefix, and the captures.
-const TAILS: [(&str, &str); 3] = [("(/|$)(.*)", "$2"), ("/(.*)", "$1"), ("/?(.*)", "$1")];
+const CAPTURE_SUFFIXES: [(&str, &str); 3] =
+    [("(/|$)(.*)", "$2"), ("/(.*)", "$1"), ("/?(.*)", "$1")];
 
 /// What a path means; or why it cannot mean what its annotations say.
-pub(super) fn meaning(asked: &IngressPath, wishes: &Wishes) -> Result<Meaning, String> {
+pub(super) fn translate_path(
+    asked: &IngressPath,
+    wishes: &AnnotationSettings,
+) -> Result<PathTranslation, String> {
     let text = asked.path.as_deref().filter(|path| !path.is_empty()).unwrap_or("/");
     let is_exact = asked.path_type == IngressPathType::Exact;
-    let has_patterns = wishes.uses_patterns || matches!(wishes.rewrite, Some(Rewrite::Captured(_)));
+    let has_patterns =
+        wishes.uses_patterns || matches!(wishes.rewrite, Some(RewriteTarget::Captures(_)));
     let is_pattern = !is_exact && has_patterns && is_expression(text);
     let kind = match (is_pattern, is_exact) {
         (true, _) => PathMatchType::RegularExpression,
@@ -30,23 +35,27 @@ pub(super) fn meaning(asked: &IngressPath, wishes: &Wishes) -> Result<Meaning, S
     let value = if is_pattern { format!("(?i:{text}).*") } else { text.to_owned() };
     let path = PathMatch { kind, value };
     let modifier = match &wishes.rewrite {
-        None => return Ok(Meaning { path, rewrite: None }),
-        Some(Rewrite::Captured(target)) => return captured(text, target),
-        Some(Rewrite::Prefix(target)) if kind == PathMatchType::PathPrefix => prefix(target),
-        Some(Rewrite::Whole(target) | Rewrite::Prefix(target)) => whole(target),
+        None => return Ok(PathTranslation { path, rewrite: None }),
+        Some(RewriteTarget::Captures(target)) => return capture_rewrite(text, target),
+        Some(RewriteTarget::Prefix(target)) if kind == PathMatchType::PathPrefix => {
+            prefix_modifier(target)
+        }
+        Some(RewriteTarget::FullPath(target) | RewriteTarget::Prefix(target)) => {
+            full_path_modifier(target)
+        }
     };
-    Ok(Meaning { path, rewrite: Some(rewrite(modifier)) })
+    Ok(PathTranslation { path, rewrite: Some(rewrite_filter(modifier)) })
 }
 
 /// A redirect as a filter.
-pub(super) fn redirect(redirect: RequestRedirect) -> HttpFilter {
+pub(super) fn redirect_filter(redirect: RequestRedirect) -> HttpFilter {
     let request_redirect = Some(redirect);
-    HttpFilter { request_redirect, ..nothing(HttpFilterType::RequestRedirect) }
+    HttpFilter { request_redirect, ..empty_filter(HttpFilterType::RequestRedirect) }
 }
 
 /// Of the rewrites by captures those that put another path in place of a prefix, as nearly all do.
-fn captured(text: &str, target: &str) -> Result<Meaning, String> {
-    let way = TAILS.iter().find_map(|(tail, capture)| {
+fn capture_rewrite(text: &str, target: &str) -> Result<PathTranslation, String> {
+    let way = CAPTURE_SUFFIXES.iter().find_map(|(tail, capture)| {
         let start = text.strip_suffix(tail)?;
         let target = target.strip_suffix(capture)?;
         let is_all = *tail != "/?(.*)" || start.is_empty();
@@ -61,14 +70,14 @@ fn captured(text: &str, target: &str) -> Result<Meaning, String> {
     };
     let value = if start.is_empty() { "/" } else { start }.to_owned();
     let path = PathMatch { kind: PathMatchType::PathPrefix, value };
-    Ok(Meaning { path, rewrite: Some(rewrite(prefix(target))) })
+    Ok(PathTranslation { path, rewrite: Some(rewrite_filter(prefix_modifier(target))) })
 }
 
 fn is_expression(text: &str) -> bool {
     text.contains(['(', '[', '{', '*', '+', '?', '^', '$', '|', '\\'])
 }
 
-fn whole(target: &str) -> PathModifier {
+fn full_path_modifier(target: &str) -> PathModifier {
     PathModifier {
         kind: PathModifierType::ReplaceFullPath,
         replace_full_path: Some(target.to_owned()),
@@ -76,7 +85,7 @@ fn whole(target: &str) -> PathModifier {
     }
 }
 
-fn prefix(target: &str) -> PathModifier {
+fn prefix_modifier(target: &str) -> PathModifier {
     PathModifier {
         kind: PathModifierType::ReplacePrefixMatch,
         replace_full_path: None,
@@ -84,12 +93,12 @@ fn prefix(target: &str) -> PathModifier {
     }
 }
 
-fn rewrite(path: PathModifier) -> HttpFilter {
+fn rewrite_filter(path: PathModifier) -> HttpFilter {
     let url_rewrite = Some(UrlRewrite { hostname: None, path: Some(path) });
-    HttpFilter { url_rewrite, ..nothing(HttpFilterType::UrlRewrite) }
+    HttpFilter { url_rewrite, ..empty_filter(HttpFilterType::UrlRewrite) }
 }
 
-fn nothing(kind: HttpFilterType) -> HttpFilter {
+fn empty_filter(kind: HttpFilterType) -> HttpFilter {
     HttpFilter {
         kind,
         request_header_modifier: None,

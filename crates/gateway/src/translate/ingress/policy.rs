@@ -2,33 +2,34 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::Report;
-use super::super::index::{BACKEND_POLICY, BACKEND_TLS_POLICY, Index};
-use super::annotation::{FIELD, Wishes};
-use super::class::OurClass;
-use super::source::Place;
-use super::{Expansion, derived};
+use super::super::TranslationReport;
+use super::super::index::{BACKEND_POLICY, BACKEND_TLS_POLICY, ObjectIndex};
+use super::annotation::{AnnotationSettings, FIELD};
+use super::class::AcceptedIngressClass;
+use super::source::IngressField;
+use super::{IngressExpansion, derived};
 use crate::objects::{
-    BackendPolicySpec, IngressBackend, IngressSpec, Object, Resource, ServiceKind, ServiceTarget,
+    ApiObject, BackendPolicySpec, IngressBackend, IngressSpec, ServiceKind, ServiceTarget,
+    TypedObject,
 };
 
 /// Adds a policy for each Service of which annotations say something. Of two Ingresses that say different things the
 /// older one is heeded; a BackendPolicy that somebody wrote goes before both.
 pub(super) fn add(
-    index: &Index<'_>,
-    class: &OurClass<'_>,
-    wishes: &[Wishes],
-    made: &mut Expansion,
-    report: &mut Report,
+    index: &ObjectIndex<'_>,
+    class: &AcceptedIngressClass<'_>,
+    wishes: &[AnnotationSettings],
+    made: &mut IngressExpansion,
+    report: &mut TranslationReport,
 ) {
-    let mut taken: BTreeMap<(&str, &str), (&Resource<IngressSpec>, BackendPolicySpec)> =
+    let mut taken: BTreeMap<(&str, &str), (&TypedObject<IngressSpec>, BackendPolicySpec)> =
         BTreeMap::new();
     for (ingress, wishes) in
         class.ingresses.iter().copied().zip(wishes).filter(|(_, it)| it.has_policy())
     {
         let namespace = &*ingress.metadata.namespace;
         for service in services(&ingress.spec).collect::<BTreeSet<_>>() {
-            if let Some(policy) = written(index, namespace, service) {
+            if let Some(policy) = existing_policy(index, namespace, service) {
                 let message = format!("BackendPolicy {policy} says how Service {service} is used");
                 report.problem("Ingress", ingress, FIELD, message);
                 continue;
@@ -50,8 +51,8 @@ pub(super) fn add(
     for ((namespace, service), (ingress, spec)) in taken {
         // As nobody else can call a policy.
         let resource = derived(ingress, namespace, &format!("ingress:{service}"), spec);
-        made.sources.add("BackendPolicy", &resource, vec![Place::of(ingress, FIELD)]);
-        made.objects.push(Object::BackendPolicy(resource.into()));
+        made.sources.add("BackendPolicy", &resource, vec![IngressField::of(ingress, FIELD)]);
+        made.objects.push(ApiObject::BackendPolicy(resource.into()));
     }
 }
 
@@ -63,14 +64,19 @@ fn services(spec: &IngressSpec) -> impl Iterator<Item = &str> {
 }
 
 /// The name of the policy that somebody wrote for all of a Service.
-fn written<'a>(index: &Index<'a>, namespace: &str, service: &str) -> Option<&'a str> {
-    let aims = index.aims_at((namespace, service)).iter();
+fn existing_policy<'a>(index: &ObjectIndex<'a>, namespace: &str, service: &str) -> Option<&'a str> {
+    let aims = index.policies_of((namespace, service)).iter();
     let whole = aims.filter(|it| it.kind == BACKEND_POLICY && it.section.is_none());
     whole.map(|aim| aim.policy).min()
 }
 
 /// Whom to believe, a BackendTLSPolicy says better.
-fn spec(index: &Index<'_>, namespace: &str, service: &str, wishes: &Wishes) -> BackendPolicySpec {
+fn spec(
+    index: &ObjectIndex<'_>,
+    namespace: &str,
+    service: &str,
+    wishes: &AnnotationSettings,
+) -> BackendPolicySpec {
     let target = ServiceTarget {
         group: String::new(),
         kind: ServiceKind::Service,
@@ -78,7 +84,7 @@ fn spec(index: &Index<'_>, namespace: &str, service: &str, wishes: &Wishes) -> B
         section_name: None,
     };
     let mut spec = BackendPolicySpec { target_refs: vec![target], ..wishes.policy.clone() };
-    if index.aims_at((namespace, service)).iter().any(|it| it.kind == BACKEND_TLS_POLICY) {
+    if index.policies_of((namespace, service)).iter().any(|it| it.kind == BACKEND_TLS_POLICY) {
         spec.tls.insecure_skip_verify = false;
     }
     spec

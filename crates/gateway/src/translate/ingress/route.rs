@@ -2,40 +2,46 @@
 
 use std::collections::BTreeSet;
 
-use super::super::Report;
-use super::super::index::Index;
-use super::annotation::{FIELD, Wishes};
-use super::class::OurClass;
-use super::door::{Doors, hosts, pattern, text};
-use super::path::{self, meaning};
-use super::source::Place;
-use super::{Expansion, derived};
+use super::super::TranslationReport;
+use super::super::index::ObjectIndex;
+use super::annotation::{AnnotationSettings, FIELD};
+use super::class::AcceptedIngressClass;
+use super::class_listeners::{ClassListeners, hosts, pattern, text};
+use super::path::{self, translate_path};
+use super::source::IngressField;
+use super::{IngressExpansion, derived};
 use crate::matching::HostPattern;
 use crate::objects::{
-    BackendRef, Hostname, HttpFilter, HttpRouteMatch, HttpRouteRule, HttpRouteSpec, IngressBackend,
-    IngressPath, IngressPathType, IngressRule, IngressSpec, Object, ParentRef, PathMatch,
-    PathMatchType, PathModifier, PathModifierType, RedirectScheme, RequestRedirect, Resource,
+    ApiObject, BackendRef, Hostname, HttpFilter, HttpRouteMatch, HttpRouteRule, HttpRouteSpec,
+    IngressBackend, IngressPath, IngressPathType, IngressRule, IngressSpec, ParentRef, PathMatch,
+    PathMatchType, PathModifier, PathModifierType, RedirectScheme, RequestRedirect, TypedObject,
 };
 
 /// Adds the routes of a class.
 pub(super) fn add(
-    index: &Index<'_>,
-    class: &OurClass<'_>,
-    wishes: &[Wishes],
-    doors: &Doors<'_>,
-    made: &mut Expansion,
-    report: &mut Report,
+    index: &ObjectIndex<'_>,
+    class: &AcceptedIngressClass<'_>,
+    wishes: &[AnnotationSettings],
+    doors: &ClassListeners<'_>,
+    made: &mut IngressExpansion,
+    report: &mut TranslationReport,
 ) {
-    let rooted = rooted(class);
+    let rooted = hosts_with_root_path(class);
     for (ingress, wishes) in class.ingresses.iter().zip(wishes) {
-        let mut making =
-            Making { index, ingress, wishes, doors, rooted: &rooted, report: &mut *report };
+        let mut making = IngressRouteBuilder {
+            index,
+            ingress,
+            annotations: wishes,
+            class_listeners: doors,
+            hosts_with_root_path: &rooted,
+            report: &mut *report,
+        };
         hosts(&ingress.spec).iter().for_each(|(host, rules)| making.host(host, rules, made));
     }
 }
 
 /// Hosts of which some rule has all paths, so that no default backend gets any.
-fn rooted(class: &OurClass<'_>) -> BTreeSet<HostPattern> {
+fn hosts_with_root_path(class: &AcceptedIngressClass<'_>) -> BTreeSet<HostPattern> {
     let rules = class.ingresses.iter().flat_map(|it| &it.spec.rules);
     let is_root = |path: &IngressPath| {
         path.path_type != IngressPathType::Exact
@@ -46,40 +52,46 @@ fn rooted(class: &OurClass<'_>) -> BTreeSet<HostPattern> {
 }
 
 /// The routes of an Ingress in the making.
-struct Making<'a, 'r> {
-    index: &'a Index<'a>,
-    ingress: &'a Resource<IngressSpec>,
-    wishes: &'a Wishes,
-    doors: &'a Doors<'a>,
-    rooted: &'a BTreeSet<HostPattern>,
-    report: &'r mut Report,
+struct IngressRouteBuilder<'a, 'r> {
+    index: &'a ObjectIndex<'a>,
+    ingress: &'a TypedObject<IngressSpec>,
+    annotations: &'a AnnotationSettings,
+    class_listeners: &'a ClassListeners<'a>,
+    hosts_with_root_path: &'a BTreeSet<HostPattern>,
+    report: &'r mut TranslationReport,
 }
 
 /// Rules, and where each comes from.
 #[derive(Default)]
-struct Rules {
+struct RulesWithSources {
     rules: Vec<HttpRouteRule>,
-    places: Vec<Place>,
+    places: Vec<IngressField>,
 }
 
-impl Making<'_, '_> {
+impl IngressRouteBuilder<'_, '_> {
     fn problem(&mut self, field: &str, message: impl Into<String>) {
         self.report.problem("Ingress", self.ingress, field, message);
     }
 
     /// Adds what becomes of requests for a host.
-    fn host(&mut self, host: &HostPattern, rules: &[(usize, &IngressRule)], made: &mut Expansion) {
+    fn host(
+        &mut self,
+        host: &HostPattern,
+        rules: &[(usize, &IngressRule)],
+        made: &mut IngressExpansion,
+    ) {
         let rules = self.rules(host, rules);
         if rules.rules.is_empty() {
             return;
         }
-        let wishes = self.wishes;
-        let has_certificate = self.doors.has_certificate(host);
+        let wishes = self.annotations;
+        let has_certificate = self.class_listeners.has_certificate(host);
         let wants_tls = wishes.forces_tls || has_certificate && wishes.tls_redirect.unwrap_or(true);
-        let (mut parents, plain) = (self.doors.encrypted(host), self.doors.plain(host));
+        let (mut parents, plain) =
+            (self.class_listeners.https_parents(host), self.class_listeners.http_parents(host));
         // Who is sent elsewhere anyway goes there at once.
-        if wants_tls && wishes.redirect.is_none() && !wishes.is_closed {
-            let rules = self.to_tls(&rules);
+        if wants_tls && wishes.redirect.is_none() && !wishes.denies_all {
+            let rules = self.tls_redirect_rules(&rules);
             self.route(&format!("{}:tls", text(host)), host, plain, rules, made);
         } else {
             parents.extend(plain);
@@ -94,8 +106,8 @@ impl Making<'_, '_> {
         suffix: &str,
         host: &HostPattern,
         parent_refs: Vec<ParentRef>,
-        Rules { rules, places }: Rules,
-        made: &mut Expansion,
+        RulesWithSources { rules, places }: RulesWithSources,
+        made: &mut IngressExpansion,
     ) {
         let hostnames =
             if *host == HostPattern::Any { vec![] } else { vec![Hostname(host.clone())] };
@@ -105,40 +117,40 @@ impl Making<'_, '_> {
         let spec = HttpRouteSpec { parent_refs, hostnames, rules, ..Default::default() };
         let resource = derived(self.ingress, &metadata.namespace, &name, spec);
         made.sources.add("HTTPRoute", &resource, places);
-        made.objects.push(Object::HttpRoute(resource.into()));
+        made.objects.push(ApiObject::HttpRoute(resource.into()));
     }
 
     /// The rules of a host, with their backends.
-    fn rules(&mut self, host: &HostPattern, of_host: &[(usize, &IngressRule)]) -> Rules {
-        let mut rules = Rules::default();
+    fn rules(&mut self, host: &HostPattern, of_host: &[(usize, &IngressRule)]) -> RulesWithSources {
+        let mut rules = RulesWithSources::default();
         let ingress = self.ingress;
         for (n, rule) in of_host {
             for (m, path) in rule.http.iter().flat_map(|http| &http.paths).enumerate() {
                 let field = format!("spec.rules[{n}].http.paths[{m}]");
                 if let Some(rule) = self.rule(path, &field) {
                     rules.rules.push(rule);
-                    rules.places.push(Place::of(ingress, field));
+                    rules.places.push(IngressField::of(ingress, field));
                 }
             }
         }
         if let Some(root) = self.app_root() {
             rules.rules.push(root);
-            rules.places.push(Place::of(ingress, FIELD));
+            rules.places.push(IngressField::of(ingress, FIELD));
         }
         if let Some(backend) = &ingress.spec.default_backend
-            && !self.rooted.contains(host)
+            && !self.hosts_with_root_path.contains(host)
         {
             let backend = self.backend(backend, "spec.defaultBackend");
-            rules.rules.push(self.leading(everything(), None, backend));
-            rules.places.push(Place::of(ingress, "spec.defaultBackend"));
+            rules.rules.push(self.forwarding_rule(any_path(), None, backend));
+            rules.places.push(IngressField::of(ingress, "spec.defaultBackend"));
         }
         rules
     }
 
     fn rule(&mut self, path: &IngressPath, field: &str) -> Option<HttpRouteRule> {
         let backend = self.backend(&path.backend, &format!("{field}.backend"));
-        match meaning(path, self.wishes) {
-            Ok(meaning) => Some(self.leading(meaning.path, meaning.rewrite, backend)),
+        match translate_path(path, self.annotations) {
+            Ok(meaning) => Some(self.forwarding_rule(meaning.path, meaning.rewrite, backend)),
             Err(message) => {
                 self.problem(&format!("{field}.path"), message);
                 None
@@ -147,20 +159,20 @@ impl Making<'_, '_> {
     }
 
     /// A rule that leads to a backend, or wherever the Ingress sends all its clients. One that leads nowhere answers 500.
-    fn leading(
+    fn forwarding_rule(
         &self,
         path: PathMatch,
         rewrite: Option<HttpFilter>,
         backend: Option<BackendRef>,
     ) -> HttpRouteRule {
         let matches = vec![HttpRouteMatch { path, ..Default::default() }];
-        if self.wishes.is_closed {
+        if self.annotations.denies_all {
             return HttpRouteRule { matches, ..Default::default() };
         }
-        if let Some(redirect) = self.wishes.redirect.clone() {
+        if let Some(redirect) = self.annotations.redirect.clone() {
             return HttpRouteRule {
                 matches,
-                filters: vec![path::redirect(redirect)],
+                filters: vec![path::redirect_filter(redirect)],
                 ..Default::default()
             };
         }
@@ -170,7 +182,7 @@ impl Making<'_, '_> {
 
     /// Sends who asks for `/` to where the application begins.
     fn app_root(&self) -> Option<HttpRouteRule> {
-        let root = self.wishes.app_root.clone()?;
+        let root = self.annotations.app_root.clone()?;
         let redirect = RequestRedirect {
             path: Some(PathModifier {
                 kind: PathModifierType::ReplaceFullPath,
@@ -183,26 +195,29 @@ impl Making<'_, '_> {
         let matches = vec![HttpRouteMatch { path, ..Default::default() }];
         Some(HttpRouteRule {
             matches,
-            filters: vec![path::redirect(redirect)],
+            filters: vec![path::redirect_filter(redirect)],
             ..Default::default()
         })
     }
 
     /// The same requests, sent to where they come with TLS.
-    fn to_tls(&self, rules: &Rules) -> Rules {
-        let port = self.doors.https_port;
+    fn tls_redirect_rules(&self, rules: &RulesWithSources) -> RulesWithSources {
+        let port = self.class_listeners.https_port;
         let redirect = RequestRedirect {
             scheme: Some(RedirectScheme::Https),
             port: (![0, 443].contains(&port)).then_some(port),
-            status_code: self.wishes.tls_redirect_code,
+            status_code: self.annotations.tls_redirect_code,
             ..Default::default()
         };
         let rule = |rule: &HttpRouteRule| HttpRouteRule {
             matches: rule.matches.clone(),
-            filters: vec![path::redirect(redirect.clone())],
+            filters: vec![path::redirect_filter(redirect.clone())],
             ..Default::default()
         };
-        Rules { rules: rules.rules.iter().map(rule).collect(), places: rules.places.clone() }
+        RulesWithSources {
+            rules: rules.rules.iter().map(rule).collect(),
+            places: rules.places.clone(),
+        }
     }
 
     /// A port of a Service, if that is what is named and if it is there.
@@ -243,7 +258,7 @@ impl Making<'_, '_> {
     }
 }
 
-fn everything() -> PathMatch {
+fn any_path() -> PathMatch {
     PathMatch::default()
 }
 

@@ -2,42 +2,47 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::Translation;
-use crate::objects::Resource;
-use crate::problem::{Origin, Problem, label};
-use crate::status::Reference;
+use super::super::TranslationResult;
+use crate::objects::TypedObject;
+use crate::problem::{ObjectOrigin, ObjectProblem, label};
+use crate::status::ObjectIdentity;
 
 /// Where the parts of what was made come from.
 #[derive(Default)]
-pub(super) struct Sources {
+pub(super) struct IngressSources {
     /// By object, as problems call it; then by the number of the rule or listener.
-    made: BTreeMap<String, Vec<Place>>,
+    made: BTreeMap<String, Vec<IngressField>>,
 }
 
 /// A field of an Ingress.
 #[derive(Clone)]
-pub(super) struct Place {
-    origin: Origin,
+pub(super) struct IngressField {
+    origin: ObjectOrigin,
     object: String,
     field: String,
 }
 
-impl Place {
-    pub(super) fn of<S>(ingress: &Resource<S>, field: impl Into<String>) -> Self {
-        let Problem { origin, object, field, .. } = ingress.problem("Ingress", field, "");
+impl IngressField {
+    pub(super) fn of<S>(ingress: &TypedObject<S>, field: impl Into<String>) -> Self {
+        let ObjectProblem { origin, object, field, .. } = ingress.problem("Ingress", field, "");
         Self { origin, object, field }
     }
 }
 
-impl Sources {
+impl IngressSources {
     /// Notes where an object comes from, part by part: there is at least one.
-    pub(super) fn add<S>(&mut self, kind: &str, object: &Resource<S>, places: Vec<Place>) {
+    pub(super) fn add<S>(
+        &mut self,
+        kind: &str,
+        object: &TypedObject<S>,
+        places: Vec<IngressField>,
+    ) {
         let (namespace, name) = (&object.metadata.namespace, &object.metadata.name);
         self.made.insert(label(kind, namespace, name), places);
     }
 
-    pub(super) fn attribute(&self, translation: &mut Translation) {
-        let is_made = |Reference { kind, namespace, name }: &Reference| {
+    pub(super) fn attribute(&self, translation: &mut TranslationResult) {
+        let is_made = |ObjectIdentity { kind, namespace, name }: &ObjectIdentity| {
             self.made.contains_key(&label(kind, namespace, name))
         };
         translation.statuses.retain(|status| !is_made(&status.object));
@@ -46,7 +51,9 @@ impl Sources {
         translation.problems = problems
             .filter_map(|problem| match self.made.get(&problem.object) {
                 // One fault of an Ingress may show in several objects.
-                Some(places) => Some(moved(problem, places)).filter(|it| told.insert(it.clone())),
+                Some(places) => {
+                    Some(attributed(problem, places)).filter(|it| told.insert(it.clone()))
+                }
                 None => Some(problem),
             })
             .collect();
@@ -54,11 +61,11 @@ impl Sources {
 }
 
 /// The same problem, of the Ingress.
-fn moved(problem: Problem, places: &[Place]) -> Problem {
+fn attributed(problem: ObjectProblem, places: &[IngressField]) -> ObjectProblem {
     let place = part(&problem.field).and_then(|n| places.get(n)).unwrap_or(&places[0]);
-    let Place { origin, object, field } = place.clone();
+    let IngressField { origin, object, field } = place.clone();
     let field = within(field, &problem.field);
-    Problem { origin, object, field, ..problem }
+    ObjectProblem { origin, object, field, ..problem }
 }
 
 /// The number of the rule or listener that a field is of.

@@ -1,6 +1,6 @@
 //! Connections to endpoints that are `quinn`'s own server.
 
-use gateway::snapshot::{Certificate, PrivateKey};
+use gateway::snapshot::{PrivateKey, TlsCertificate};
 use quinn_proto::crypto::rustls::QuicClientConfig as Crypto;
 use rustls::pki_types::PrivatePkcs8KeyDer;
 
@@ -13,7 +13,7 @@ const SETTINGS: LinkSettings =
 
 /// An endpoint that says on each stream what it hears there.
 fn endpoint(identity: &Identity, streams: u32) -> quinn::Endpoint {
-    let Certificate { key: PrivateKey::Pkcs8(key), .. } = &*identity.certificate else {
+    let TlsCertificate { key: PrivateKey::Pkcs8(key), .. } = &*identity.certificate else {
         panic!("another kind of key");
     };
     let key = PrivatePkcs8KeyDer::from(key.to_vec()).into();

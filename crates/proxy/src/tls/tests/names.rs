@@ -3,8 +3,8 @@
 
 use std::sync::LazyLock;
 
-use gateway::matching::{Conditions, Match, PathPattern, PlainRequest, RouteTable};
-use gateway::snapshot::{Protocol, Rule, Transport};
+use gateway::matching::{MatchConditions, PathPattern, PlainRequest, RouteMatch, RouteTable};
+use gateway::snapshot::{ListenerProtocol, Rule, TransportProtocol};
 use proptest::prelude::*;
 
 use super::*;
@@ -52,7 +52,7 @@ type Kinds = [Option<Kind>; PATTERNS.len()];
 
 static AUTHORITIES: LazyLock<[Authority; 2]> =
     LazyLock::new(|| [Authority::new(), Authority::new()]);
-static CERTIFICATE: LazyLock<Arc<Certificate>> =
+static CERTIFICATE: LazyLock<Arc<TlsCertificate>> =
     LazyLock::new(|| AUTHORITIES[0].certificate(&["example.com"]));
 
 fn pattern(place: usize) -> HostPattern {
@@ -67,19 +67,19 @@ fn of_authorities(authorities: &[usize], required: bool) -> Option<ClientCertifi
     (!roots.is_empty()).then_some(ClientCertificates { roots, required })
 }
 
-fn made(place: usize, kind: Kind) -> TlsSite {
+fn made(place: usize, kind: Kind) -> SniRule {
     let clients = match kind {
         Kind::Requests(authorities) => of_authorities(authorities, true),
         Kind::Fallback => of_authorities(&[0], false),
         Kind::Decrypted | Kind::PassedThrough => None,
     };
-    let terms = TlsTerms { certificates: vec![Arc::clone(&CERTIFICATE)], clients };
-    TlsSite {
+    let terms = TlsTermination { certificates: vec![Arc::clone(&CERTIFICATE)], clients };
+    SniRule {
         hosts: pattern(place),
         terminate: (kind != Kind::PassedThrough).then(|| Arc::new(terms)),
-        carries: match kind {
-            Kind::Requests(_) | Kind::Fallback => Carried::Requests,
-            Kind::Decrypted | Kind::PassedThrough => Carried::Connections(None),
+        payload: match kind {
+            Kind::Requests(_) | Kind::Fallback => TlsPayload::Requests,
+            Kind::Decrypted | Kind::PassedThrough => TlsPayload::Connections(None),
         },
     }
 }
@@ -92,7 +92,7 @@ fn listener(kinds: &Kinds) -> LiveListener {
     all.sort_by_key(|site| std::cmp::Reverse(site.hosts.specificity()));
     let mut routes = RouteTable::default();
     let path = PathPattern::prefix("/").unwrap();
-    let asked = Arc::new(Match { path, conditions: Conditions::default() });
+    let asked = Arc::new(RouteMatch { path, conditions: MatchConditions::default() });
     for (place, kind) in served() {
         if matches!(kind, Kind::Requests(_) | Kind::Fallback) {
             routes.add_rule(&pattern(place), &HostPattern::Any, &asked, &rule(place));
@@ -101,10 +101,10 @@ fn listener(kinds: &Kinds) -> LiveListener {
     let address = "127.0.0.1:443".parse().unwrap();
     LiveListener {
         name: "test".into(),
-        bound: Arc::new(Bound::new(0, Transport::Tcp, address, address, 1)),
+        bound: Arc::new(Bound::new(0, TransportProtocol::Tcp, address, address, 1)),
         public_port: 443,
         client: Arc::default(),
-        protocol: Protocol::Http(routes),
+        protocol: ListenerProtocol::Http(routes),
         tls: Some(sites(&mut Servers::new(), all)),
         http3: None,
     }

@@ -50,7 +50,8 @@ fn first_matching_certificate_of_several_is_presented() {
 fn invalid_site_does_not_affect_others() {
     let authority = Authority::new();
     let good = authority.certificate(&["a.example.com"]);
-    let mixed = Certificate { key: good.key.clone(), ..(*authority.certificate(&["b"])).clone() };
+    let mixed =
+        TlsCertificate { key: good.key.clone(), ..(*authority.certificate(&["b"])).clone() };
     let sites = sites(
         &mut Servers::new(),
         vec![site("a.example.com", &[&good]), site("b.example.com", &[&Arc::new(mixed)])],
@@ -66,7 +67,7 @@ fn client_certificates_are_verified_as_required() {
     let (ours, others) = (Authority::new(), Authority::new());
     let server = ours.certificate(&["a.example.com"]);
     let (known, stranger) = (ours.certificate(&["client"]), others.certificate(&["client"]));
-    let attempt = |client: Option<&Arc<Certificate>>, required: bool| {
+    let attempt = |client: Option<&Arc<TlsCertificate>>, required: bool| {
         let site = site_for("", &[&server], Some(ours.clients(required)));
         let sites = sites(&mut Servers::new(), vec![site]);
         let mut session = Session::server(config(&sites, "a.example.com")).unwrap();
@@ -100,7 +101,7 @@ fn unchanged_server_config_is_reused() {
     let certificate = authority.certificate(&["a.example.com"]);
     let mut servers = Servers::new();
     let mut put = || {
-        let again = Arc::new(Certificate::clone(&certificate));
+        let again = Arc::new(TlsCertificate::clone(&certificate));
         config(&sites(&mut servers, vec![site("", &[&again])]), "a.example.com")
     };
     assert!(Arc::ptr_eq(&put(), &put()));
@@ -113,7 +114,7 @@ fn session_ticket_does_not_replace_a_client_certificate() {
     let open = site("a.example.com", &[&certificate]);
     let closed = site_for("a.example.com", &[&certificate], Some(authority.clients(true)));
     let mut servers = Servers::new();
-    let [open, closed] = [open, closed].map(|site| ListenerTls { sites: vec![site] });
+    let [open, closed] = [open, closed].map(|site| ListenerTls { sni_rules: vec![site] });
     let listeners = servers.sites([Some(&open), Some(&closed)].into_iter());
     let [open, closed] = [0, 1].map(|at: usize| listeners[at].clone().unwrap());
     let trust = authority.trust("a.example.com", &[], None);

@@ -45,7 +45,7 @@ fn client_tls_config_is_rebuilt_only_when_the_policy_changes() {
     let asked = EndpointTls {
         server_name: "a.example.com".into(),
         subject_names: Vec::new(),
-        roots: Roots::Given(vec![authority.der]),
+        roots: TrustAnchors::Given(vec![authority.der]),
         client: None,
     };
     settings.tls = Some(Arc::new(asked.clone()));

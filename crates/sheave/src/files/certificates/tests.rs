@@ -54,7 +54,9 @@ fn write(folder: &TempDir, version: &str) {
 
 fn held(contents: &Contents) -> Vec<String> {
     assert_eq!(contents.problems, []);
-    let [Object::Secret(secret)] = &contents.objects[..] else { panic!("{:?}", contents.objects) };
+    let [ApiObject::Secret(secret)] = &contents.objects[..] else {
+        panic!("{:?}", contents.objects)
+    };
     let value = |name| String::from_utf8(secret.spec.value(name).unwrap().to_vec()).unwrap();
     vec![value("tls.crt"), value("tls.key")]
 }

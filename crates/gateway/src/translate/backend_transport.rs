@@ -3,31 +3,31 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::Report;
+use super::TranslationReport;
 use super::backend::find_port;
-use super::backend_tls::{Ancestors, BackendTlsPolicies};
+use super::backend_tls::{BackendAncestors, BackendTlsPolicies};
 use super::draft::{RouteDraft, RuleDraft};
-use super::index::Index;
-use super::listener::OurGateway;
+use super::index::ObjectIndex;
+use super::listener::AcceptedGateway;
 use crate::objects::{BackendPolicySpec, BackendProtocol, ServicePort};
-use crate::snapshot::{BackendKey, Certificate, EndpointProtocol, EndpointTls, Roots};
+use crate::snapshot::{BackendKey, EndpointProtocol, EndpointTls, TlsCertificate, TrustAnchors};
 
 /// Who leads to backends, and what for.
-pub(super) struct Users {
-    pub(super) ancestors: Ancestors,
+pub(super) struct BackendUsage {
+    pub(super) ancestors: BackendAncestors,
     /// Backends that calls of gRPC go to.
     grpc: BTreeSet<BackendKey>,
 }
 
 /// What is spoken to a backend's endpoints, as far as policies of theirs do not say it.
-pub(super) struct Speech {
+pub(super) struct BackendTransport {
     pub(super) protocol: EndpointProtocol,
     pub(super) tls: Option<Arc<EndpointTls>>,
 }
 
 /// Who leads to each backend.
-pub(super) fn users(routes: &[RouteDraft]) -> Users {
-    let mut users = Users { ancestors: Ancestors::new(), grpc: BTreeSet::new() };
+pub(super) fn backend_usage(routes: &[RouteDraft]) -> BackendUsage {
+    let mut users = BackendUsage { ancestors: BackendAncestors::new(), grpc: BTreeSet::new() };
     for route in routes {
         for key in route.rules.iter().flat_map(RuleDraft::keys) {
             let gateways = route.attachments.iter().map(|it| it.gateway);
@@ -40,15 +40,15 @@ pub(super) fn users(routes: &[RouteDraft]) -> Users {
     users
 }
 
-impl Users {
+impl BackendUsage {
     /// What is spoken to a backend: what its port says, else HTTP/2 to those that calls of gRPC go to.
-    pub(super) fn speech(
+    pub(super) fn transport(
         &self,
         key: &BackendKey,
-        index: &Index<'_>,
+        index: &ObjectIndex<'_>,
         policies: &BackendTlsPolicies<'_>,
-        gateways: &[OurGateway<'_>],
-    ) -> Speech {
+        gateways: &[AcceptedGateway<'_>],
+    ) -> BackendTransport {
         let service = index.services.get(&(&*key.namespace, &*key.service));
         let port = service.and_then(|it| find_port(&it.spec, key.port, key.transport));
         let protocol = match port.and_then(port_protocol) {
@@ -56,17 +56,17 @@ impl Users {
             None if self.grpc.contains(key) => EndpointProtocol::Http2,
             None => EndpointProtocol::Http1,
         };
-        let client = self.client(key, gateways).map(|(_, certificate)| certificate);
+        let client = self.client_certificate(key, gateways).map(|(_, certificate)| certificate);
         let tls = policies.find(key, port.map(|port| &*port.name), client);
-        Speech { protocol, tls }
+        BackendTransport { protocol, tls }
     }
 
     /// Connections to an endpoint are shared, so that they show the certificate of one Gateway: the oldest that has one.
-    fn client(
+    fn client_certificate(
         &self,
         key: &BackendKey,
-        gateways: &[OurGateway<'_>],
-    ) -> Option<(usize, Arc<Certificate>)> {
+        gateways: &[AcceptedGateway<'_>],
+    ) -> Option<(usize, Arc<TlsCertificate>)> {
         let certificate = |place: &usize| {
             let certificate = gateways[*place].client_certificate.as_ref()?.as_ref().ok()?;
             Some((*place, Arc::clone(certificate)))
@@ -75,14 +75,14 @@ impl Users {
     }
 
     /// Reports each Gateway whose certificate is not shown to endpoints that an older one shows its own to.
-    pub(super) fn report_clients(
+    pub(super) fn report_ignored_client_certificates(
         &self,
         policies: &BackendTlsPolicies<'_>,
-        gateways: &[OurGateway<'_>],
-        report: &mut Report,
+        gateways: &[AcceptedGateway<'_>],
+        report: &mut TranslationReport,
     ) {
         for (key, places) in &self.ancestors {
-            let Some((first, shown)) = self.client(key, gateways) else { continue };
+            let Some((first, shown)) = self.client_certificate(key, gateways) else { continue };
             if !policies.covers(&key.namespace, &key.service, None) {
                 continue;
             }
@@ -113,9 +113,13 @@ fn port_protocol(port: &ServicePort) -> Option<EndpointProtocol> {
     }
 }
 
-impl Speech {
+impl BackendTransport {
     /// What a BackendPolicy says goes first. TLS without a policy that says whom to believe believes nobody.
-    pub(super) fn with(mut self, policy: Option<&BackendPolicySpec>, key: &BackendKey) -> Self {
+    pub(super) fn with_policy(
+        mut self,
+        policy: Option<&BackendPolicySpec>,
+        key: &BackendKey,
+    ) -> Self {
         let asked = policy.and_then(|policy| policy.protocol);
         match asked {
             None => {}
@@ -127,23 +131,23 @@ impl Speech {
         }
         let is_plain = asked == Some(BackendProtocol::H2c);
         if !is_plain && policy.is_some_and(|policy| policy.tls.insecure_skip_verify) {
-            self.tls.get_or_insert_with(|| believing(Roots::Anybody, key).into());
+            self.tls.get_or_insert_with(|| endpoint_tls(TrustAnchors::AcceptAny, key).into());
         }
         if asked == Some(BackendProtocol::H2) || self.protocol == EndpointProtocol::Http3 {
-            self = self.closed(key);
+            self = self.require_tls(key);
         }
         self
     }
 
     /// Encrypted in any case; where nobody says whom to believe, nobody is.
-    pub(super) fn closed(mut self, key: &BackendKey) -> Self {
-        self.tls.get_or_insert_with(|| believing(Roots::Given(Vec::new()), key).into());
+    pub(super) fn require_tls(mut self, key: &BackendKey) -> Self {
+        self.tls.get_or_insert_with(|| endpoint_tls(TrustAnchors::Given(Vec::new()), key).into());
         self
     }
 }
 
 /// TLS to a backend of which no BackendTLSPolicy says more.
-pub(super) fn believing(roots: Roots, key: &BackendKey) -> EndpointTls {
+pub(super) fn endpoint_tls(roots: TrustAnchors, key: &BackendKey) -> EndpointTls {
     let server_name = format!("{}.{}.svc", key.service, key.namespace).into();
     EndpointTls { server_name, subject_names: Vec::new(), roots, client: None }
 }

@@ -4,28 +4,28 @@
 use serde_json::{Map, Value, json};
 
 use super::{
-    Condition, Detail, GatewayClassStatus, GatewayStatus, ListenerStatus, ParentStatus, Status,
-    TargetStatus,
+    GatewayClassStatus, GatewayStatus, ListenerStatus, ParentStatus, ResourceStatus,
+    StatusCondition, StatusDetail, TargetStatus,
 };
-use crate::fronts::Place;
+use crate::managed_services::PublishedAddress;
 use crate::objects::ParentRef;
 use crate::translate::CONTROLLER;
 
 const GROUP: &str = "gateway.networking.k8s.io";
 
 /// What Kubernetes takes of a message, in characters.
-const MESSAGE_CHARACTERS: usize = 32_768;
+const MAX_MESSAGE_CHARACTERS: usize = 32_768;
 
 /// The `status` of an object.
-pub fn shape(status: &Status) -> Value {
-    let conditions = |of: &[Condition]| conditions(of, status.observed_generation);
+pub fn status_json(status: &ResourceStatus) -> Value {
+    let conditions = |of: &[StatusCondition]| conditions(of, status.observed_generation);
     let listeners = |of: &[ListenerStatus]| all(of, |it| listener(it, conditions(&it.conditions)));
     match &status.detail {
-        Detail::GatewayClass(GatewayClassStatus { conditions: of, features }) => json!({
+        StatusDetail::GatewayClass(GatewayClassStatus { conditions: of, features }) => json!({
             "conditions": conditions(of),
             "supportedFeatures": all(features, |name| json!({ "name": name })),
         }),
-        Detail::Gateway(GatewayStatus {
+        StatusDetail::Gateway(GatewayStatus {
             addresses,
             conditions: of,
             listeners: own,
@@ -36,23 +36,23 @@ pub fn shape(status: &Status) -> Value {
             "listeners": listeners(own),
             "attachedListenerSets": attached_listener_sets,
         }),
-        Detail::ListenerSet(of, own) => json!({
+        StatusDetail::ListenerSet(of, own) => json!({
             "conditions": conditions(of),
             "listeners": listeners(own),
         }),
-        Detail::Route(parents) => json!({
+        StatusDetail::Route(parents) => json!({
             "parents": all(parents, |it| parent(it, conditions(&it.conditions))),
         }),
-        Detail::Policy(targets) => json!({
+        StatusDetail::Policy(targets) => json!({
             "ancestors": all(targets, |it| target(it, conditions(&it.conditions))),
         }),
     }
 }
 
-fn address(place: &Place) -> Value {
+fn address(place: &PublishedAddress) -> Value {
     let kind = match place {
-        Place::Ip(_) => "IPAddress",
-        Place::Name(_) => "Hostname",
+        PublishedAddress::Ip(_) => "IPAddress",
+        PublishedAddress::Hostname(_) => "Hostname",
     };
     json!({ "type": kind, "value": place.to_string() })
 }
@@ -61,7 +61,7 @@ fn all<T>(of: &[T], shape: impl Fn(&T) -> Value) -> Value {
     of.iter().map(shape).collect()
 }
 
-fn conditions(conditions: &[Condition], observed_generation: i64) -> Value {
+fn conditions(conditions: &[StatusCondition], observed_generation: i64) -> Value {
     all(conditions, |condition| {
         json!({
             "type": format!("{:?}", condition.kind),
@@ -75,7 +75,7 @@ fn conditions(conditions: &[Condition], observed_generation: i64) -> Value {
 
 /// A message, cut where it is longer than Kubernetes takes it.
 fn message(text: &str) -> &str {
-    text.char_indices().nth(MESSAGE_CHARACTERS).map_or(text, |(end, _)| &text[..end])
+    text.char_indices().nth(MAX_MESSAGE_CHARACTERS).map_or(text, |(end, _)| &text[..end])
 }
 
 fn listener(status: &ListenerStatus, conditions: Value) -> Value {

@@ -10,7 +10,7 @@ use super::{BackendPolicySpec, ClientPolicySpec, ParentRef};
 
 /// What is known of an object that cannot be read.
 #[derive(Clone, Debug, PartialEq)]
-pub struct RefusedSpec {
+pub struct InvalidObject {
     /// Its kind.
     pub kind: &'static str,
     /// The GatewayClass that it names, if it is a Gateway.
@@ -18,9 +18,9 @@ pub struct RefusedSpec {
     /// The parents that it names, if it is a route; the Gateway, if it is a ListenerSet.
     pub parents: Vec<ParentRef>,
     /// The targets that it names, if it is a policy.
-    pub targets: Vec<RefusedTarget>,
+    pub targets: Vec<InvalidObjectTarget>,
     /// What applies of it nevertheless, if it is a policy of ours.
-    pub remains: Option<Remains>,
+    pub partial_policy: Option<PartialPolicy>,
     /// Why it cannot be read: the first reason, with its field.
     pub message: String,
 }
@@ -30,7 +30,7 @@ pub struct RefusedSpec {
 ///
 /// A Service whose policy names an algorithm of a later version would else lose the limit of its endpoints with it.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Remains {
+pub enum PartialPolicy {
     /// Of a BackendPolicy.
     Backend {
         /// What can be read.
@@ -44,7 +44,7 @@ pub enum Remains {
 
 /// A target of a policy that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RefusedTarget {
+pub struct InvalidObjectTarget {
     /// The target's kind, where it is given.
     pub kind: Option<String>,
     /// The target's name.
@@ -53,13 +53,13 @@ pub struct RefusedTarget {
     pub section_name: Option<String>,
 }
 
-impl RefusedSpec {
+impl InvalidObject {
     /// What can be read of an object nevertheless.
     pub(super) fn of(kind: &'static str, spec: &Value, message: String) -> Self {
         let text = |of: &Value, name: &str| of[name].as_str().map(str::to_owned);
         let target = |of: &Value| {
             let (kind, section_name) = (text(of, "kind"), text(of, "sectionName"));
-            Some(RefusedTarget { kind, name: text(of, "name")?, section_name })
+            Some(InvalidObjectTarget { kind, name: text(of, "name")?, section_name })
         };
         let gateway = serde_json::from_value(spec["parentRef"].clone()).ok();
         Self {
@@ -67,20 +67,20 @@ impl RefusedSpec {
             class: text(spec, "gatewayClassName"),
             parents: readable(&spec["parentRefs"]).into_iter().chain(gateway).collect(),
             targets: items(&spec["targetRefs"]).iter().filter_map(target).collect(),
-            remains: None,
+            partial_policy: None,
             message,
         }
     }
 
     /// The Services among the targets, if it is a policy. What does not say its kind may be one.
-    pub fn services(&self) -> impl Iterator<Item = &RefusedTarget> {
+    pub fn services(&self) -> impl Iterator<Item = &InvalidObjectTarget> {
         let is_service =
-            |it: &&RefusedTarget| it.kind.as_deref().is_none_or(|kind| kind == "Service");
+            |it: &&InvalidObjectTarget| it.kind.as_deref().is_none_or(|kind| kind == "Service");
         self.targets.iter().filter(is_service)
     }
 }
 
-impl Remains {
+impl PartialPolicy {
     /// What can be read of the spec of a policy of ours; nothing if nobody can say whom it is for. `narrows` tells which
     /// fields that we do not know take the part that they are in with them.
     pub(super) fn of(

@@ -13,88 +13,91 @@ use std::ops::RangeInclusive;
 use serde_json::{Map, Value, json};
 
 use crate::addresses::GatewayName;
-use crate::objects::{Infrastructure, Object, Resource, ServiceSpec};
-use crate::snapshot::Transport;
+use crate::objects::{ApiObject, GatewayInfrastructure, ServiceSpec, TypedObject};
+use crate::snapshot::TransportProtocol;
 
 /// The label that all Services in front of Gateways have, and no others.
-pub const LABEL: &str = "sheave.dev/front";
+pub const SERVICE_LABEL: &str = "sheave.dev/front";
 /// The annotation that says whose it is: `namespace/name`.
-pub const GATEWAY: &str = "sheave.dev/gateway";
+pub const GATEWAY_ANNOTATION: &str = "sheave.dev/gateway";
 /// The annotation that changes with what we write, so that what we no longer say is taken away.
-const CONTENT: &str = "sheave.dev/content";
+const CONTENT_ANNOTATION: &str = "sheave.dev/content";
 /// Gateway API's label of what is made for a Gateway.
-const GATEWAY_NAME: &str = "gateway.networking.k8s.io/gateway-name";
+const GATEWAY_NAME_LABEL: &str = "gateway.networking.k8s.io/gateway-name";
 
 /// Below those that the kernel gives to whoever asks for any, and below node ports.
-const PORTS: RangeInclusive<u16> = 20_000..=29_999;
+const TARGET_PORT_RANGE: RangeInclusive<u16> = 20_000..=29_999;
 /// What a name or a value of a label may have.
-const MOST_CHARACTERS: usize = 63;
+const MAX_LABEL_CHARACTERS: usize = 63;
 
 /// Where clients find a Gateway.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
+pub enum PublishedAddress {
     /// At an address.
     Ip(IpAddr),
     /// By a name in DNS, which some load balancers have instead.
-    Name(String),
+    Hostname(String),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for PublishedAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ip(address) => address.fmt(f),
-            Self::Name(name) => name.fmt(f),
+            Self::Hostname(name) => name.fmt(f),
         }
     }
 }
 
 /// What is known of the Services in front of Gateways.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Fronts {
+pub struct ManagedServices {
     /// Of each Gateway that has one.
-    pub known: BTreeMap<GatewayName, Known>,
+    pub services: BTreeMap<GatewayName, ObservedService>,
     /// The names of Services that are not ours, where ours are.
     pub foreign: BTreeSet<String>,
 }
 
 /// What is known of a Service in front of a Gateway.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Known {
+pub struct ObservedService {
     /// Its ports, and those of ours to which they lead.
-    pub targets: Targets,
+    pub target_ports: TargetPortMap,
     /// Where clients find it.
-    pub places: Vec<Place>,
+    pub addresses: Vec<PublishedAddress>,
 }
 
 /// Ports of clients, and ours.
-pub type Targets = BTreeMap<u16, u16>;
+pub type TargetPortMap = BTreeMap<u16, u16>;
 
 /// A Service as it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Front {
+pub struct DesiredService {
     /// Whose it is.
     pub gateway: GatewayName,
     /// What clients ask for, and our port for it.
-    pub ports: BTreeMap<(u16, Transport), u16>,
+    pub ports: BTreeMap<(u16, TransportProtocol), u16>,
     /// Labels and annotations that the Gateway wants.
-    pub infrastructure: Infrastructure,
+    pub infrastructure: GatewayInfrastructure,
     /// The address that the Gateway asks for.
-    pub wish: Option<IpAddr>,
+    pub requested_address: Option<IpAddr>,
 }
 
-impl Fronts {
+impl ManagedServices {
     /// What the Services of a namespace say; where clients find them is not known yet.
-    pub fn read(objects: &[Object], namespace: &str) -> Self {
+    pub fn read(objects: &[ApiObject], namespace: &str) -> Self {
         let mut fronts = Self::default();
         for object in objects {
-            let Object::Service(service) = object else { continue };
+            let ApiObject::Service(service) = object else { continue };
             if service.metadata.namespace != namespace {
                 continue;
             }
             match gateway_of(service) {
                 Some(gateway) => {
-                    let (targets, places) = (targets(&service.spec), Vec::new());
-                    fronts.known.insert(gateway, Known { targets, places });
+                    let (targets, places) = (target_ports(&service.spec), Vec::new());
+                    fronts.services.insert(
+                        gateway,
+                        ObservedService { target_ports: targets, addresses: places },
+                    );
                 }
                 None => _ = fronts.foreign.insert(service.metadata.name.clone()),
             }
@@ -104,20 +107,21 @@ impl Fronts {
 
     /// Ports of ours for the ports of Gateways: whoever has one keeps it; the others get the lowest that are free, the
     /// first Gateway first. None where there are no more.
-    pub(crate) fn assign(&self, asked: &[(GatewayName, BTreeSet<u16>)]) -> Vec<Targets> {
+    pub(crate) fn assign(&self, asked: &[(GatewayName, BTreeSet<u16>)]) -> Vec<TargetPortMap> {
         let is_asking = |name: &GatewayName| asked.iter().any(|(asking, _)| asking == name);
         // Of one that cannot be read, or has just gone, they are not free yet.
-        let others = self.known.iter().filter(|(name, _)| !is_asking(name));
+        let others = self.services.iter().filter(|(name, _)| !is_asking(name));
         let mut taken: BTreeSet<u16> =
-            others.flat_map(|(_, it)| it.targets.values()).copied().collect();
-        let mut keep = |(name, ports): &(GatewayName, BTreeSet<u16>)| -> Targets {
-            let had = self.known.get(name).map(|known| &known.targets);
+            others.flat_map(|(_, it)| it.target_ports.values()).copied().collect();
+        let mut keep = |(name, ports): &(GatewayName, BTreeSet<u16>)| -> TargetPortMap {
+            let had = self.services.get(name).map(|known| &known.target_ports);
             let had = had.into_iter().flatten().map(|(port, target)| (*port, *target));
             let had = had.filter(|(port, _)| ports.contains(port));
-            had.filter(|(_, target)| PORTS.contains(target) && taken.insert(*target)).collect()
+            had.filter(|(_, target)| TARGET_PORT_RANGE.contains(target) && taken.insert(*target))
+                .collect()
         };
-        let mut assigned: Vec<Targets> = asked.iter().map(&mut keep).collect();
-        let mut free = PORTS.filter(|port| !taken.contains(port));
+        let mut assigned: Vec<TargetPortMap> = asked.iter().map(&mut keep).collect();
+        let mut free = TARGET_PORT_RANGE.filter(|port| !taken.contains(port));
         for (targets, (_, ports)) in assigned.iter_mut().zip(asked) {
             for port in ports {
                 if !targets.contains_key(port)
@@ -131,78 +135,81 @@ impl Fronts {
     }
 
     /// Where clients find a Gateway.
-    pub(crate) fn places(&self, gateway: &GatewayName) -> &[Place] {
-        self.known.get(gateway).map_or(&[], |known| &known.places)
+    pub(crate) fn addresses(&self, gateway: &GatewayName) -> &[PublishedAddress] {
+        self.services.get(gateway).map_or(&[], |known| &known.addresses)
     }
 }
 
 /// The Gateway that a Service of ours is in front of.
-fn gateway_of(service: &Resource<ServiceSpec>) -> Option<GatewayName> {
-    service.metadata.labels.get(LABEL)?;
-    let (namespace, name) = service.metadata.annotations.get(GATEWAY)?.split_once('/')?;
+fn gateway_of(service: &TypedObject<ServiceSpec>) -> Option<GatewayName> {
+    service.metadata.labels.get(SERVICE_LABEL)?;
+    let (namespace, name) =
+        service.metadata.annotations.get(GATEWAY_ANNOTATION)?.split_once('/')?;
     Some((namespace.to_owned(), name.to_owned()))
 }
 
-fn targets(spec: &ServiceSpec) -> Targets {
+fn target_ports(spec: &ServiceSpec) -> TargetPortMap {
     let target = |port: &crate::objects::ServicePort| Some((port.port, port.target_port?.0?));
     spec.ports.iter().filter_map(target).collect()
 }
 
 /// What the Service in front of a Gateway is called: with a number of its own, for the rest may be cut off, and joined
 /// names may be those of others too.
-pub fn name((namespace, name): &GatewayName) -> String {
+pub fn service_name((namespace, name): &GatewayName) -> String {
     let number = format!("{:08x}", fingerprint(&format!("{namespace}/{name}")));
     let plain = |c: char| if c.is_ascii_lowercase() || c.is_ascii_digit() { c } else { '-' };
     let readable: String = format!("sheave-{namespace}-{name}").chars().map(plain).collect();
-    let readable = cut(&readable, MOST_CHARACTERS - number.len() - 1);
+    let readable = truncate(&readable, MAX_LABEL_CHARACTERS - number.len() - 1);
     format!("{}-{number}", readable.trim_end_matches('-'))
 }
 
 /// The Service in front of a Gateway, in a namespace; all that the Gateway does not say is of a template.
-pub fn service(front: &Front, template: &Value, namespace: &str) -> Value {
+pub fn service_manifest(front: &DesiredService, template: &Value, namespace: &str) -> Value {
     let mut service = template.clone();
     let gateway = format!("{}/{}", front.gateway.0, front.gateway.1);
-    let label = cut(&front.gateway.1, MOST_CHARACTERS).trim_end_matches(['-', '.']);
-    let ours = [(LABEL, "gateway"), (GATEWAY_NAME, label)];
+    let label = truncate(&front.gateway.1, MAX_LABEL_CHARACTERS).trim_end_matches(['-', '.']);
+    let ours = [(SERVICE_LABEL, "gateway"), (GATEWAY_NAME_LABEL, label)];
     service["apiVersion"] = json!("v1");
     service["kind"] = json!("Service");
     let metadata = object(&mut service["metadata"]);
-    metadata.insert("name".to_owned(), json!(name(&front.gateway)));
+    metadata.insert("name".to_owned(), json!(service_name(&front.gateway)));
     metadata.insert("namespace".to_owned(), json!(namespace));
     let labels = object(metadata.entry("labels").or_insert(Value::Null));
     labels.extend(texts(&front.infrastructure.labels));
     labels.extend(ours.map(|(name, value)| (name.to_owned(), json!(value))));
     let annotations = object(metadata.entry("annotations").or_insert(Value::Null));
     annotations.extend(texts(&front.infrastructure.annotations));
-    annotations.insert(GATEWAY.to_owned(), json!(gateway));
+    annotations.insert(GATEWAY_ANNOTATION.to_owned(), json!(gateway));
     let spec = object(&mut service["spec"]);
     spec.insert("ports".to_owned(), front.ports.iter().map(port).collect());
-    if let Some(wish) = front.wish {
+    if let Some(wish) = front.requested_address {
         spec.insert("loadBalancerIP".to_owned(), json!(wish));
     }
     let mut hasher = DefaultHasher::new();
     service.to_string().hash(&mut hasher);
-    service["metadata"]["annotations"][CONTENT] = json!(format!("{:016x}", hasher.finish()));
+    service["metadata"]["annotations"][CONTENT_ANNOTATION] =
+        json!(format!("{:016x}", hasher.finish()));
     service
 }
 
 /// Whether an object says all of what it should, whatever it says besides.
-pub fn says(is: &Value, should: &Value) -> bool {
+pub fn has_desired_fields(is: &Value, should: &Value) -> bool {
     match (is, should) {
-        (Value::Object(is), Value::Object(should)) => {
-            should.iter().all(|(name, should)| is.get(name).is_some_and(|is| says(is, should)))
-        }
+        (Value::Object(is), Value::Object(should)) => should
+            .iter()
+            .all(|(name, should)| is.get(name).is_some_and(|is| has_desired_fields(is, should))),
         (Value::Array(is), Value::Array(should)) => {
-            is.len() == should.len() && is.iter().zip(should).all(|(is, should)| says(is, should))
+            is.len() == should.len()
+                && is.iter().zip(should).all(|(is, should)| has_desired_fields(is, should))
         }
         (is, should) => is == should,
     }
 }
 
-fn port(((number, transport), target): (&(u16, Transport), &u16)) -> Value {
+fn port(((number, transport), target): (&(u16, TransportProtocol), &u16)) -> Value {
     let (name, protocol) = match transport {
-        Transport::Tcp => (format!("tcp-{number}"), "TCP"),
-        Transport::Udp => (format!("udp-{number}"), "UDP"),
+        TransportProtocol::Tcp => (format!("tcp-{number}"), "TCP"),
+        TransportProtocol::Udp => (format!("udp-{number}"), "UDP"),
     };
     json!({ "name": name, "port": number, "protocol": protocol, "targetPort": target })
 }
@@ -226,7 +233,7 @@ fn fingerprint(text: &str) -> u32 {
 }
 
 /// The beginning of a text that is of ASCII, as names are.
-fn cut(text: &str, most: usize) -> &str {
+fn truncate(text: &str, most: usize) -> &str {
     text.get(..most).unwrap_or(text)
 }
 
@@ -242,71 +249,83 @@ mod tests {
         (gateway(name), ports.iter().copied().collect())
     }
 
-    fn known(name: &str, targets: &[(u16, u16)]) -> Fronts {
-        let known = Known { targets: targets.iter().copied().collect(), places: Vec::new() };
-        Fronts { known: [(gateway(name), known)].into(), foreign: BTreeSet::new() }
+    fn known(name: &str, targets: &[(u16, u16)]) -> ManagedServices {
+        let known = ObservedService {
+            target_ports: targets.iter().copied().collect(),
+            addresses: Vec::new(),
+        };
+        ManagedServices { services: [(gateway(name), known)].into(), foreign: BTreeSet::new() }
     }
 
     #[test]
     fn every_gateway_port_gets_a_unique_target_port() {
-        let assigned = Fronts::default().assign(&[asking("a", &[80, 443]), asking("b", &[80])]);
-        assert_eq!(assigned[0], Targets::from([(80, 20_000), (443, 20_001)]));
-        assert_eq!(assigned[1], Targets::from([(80, 20_002)]));
+        let assigned =
+            ManagedServices::default().assign(&[asking("a", &[80, 443]), asking("b", &[80])]);
+        assert_eq!(assigned[0], TargetPortMap::from([(80, 20_000), (443, 20_001)]));
+        assert_eq!(assigned[1], TargetPortMap::from([(80, 20_002)]));
     }
 
     #[test]
     fn assigned_target_port_is_kept() {
         let fronts = known("b", &[(80, 20_000)]);
         let assigned = fronts.assign(&[asking("a", &[80]), asking("b", &[80, 81])]);
-        assert_eq!(assigned[0], Targets::from([(80, 20_001)]));
-        assert_eq!(assigned[1], Targets::from([(80, 20_000), (81, 20_002)]));
+        assert_eq!(assigned[0], TargetPortMap::from([(80, 20_001)]));
+        assert_eq!(assigned[1], TargetPortMap::from([(80, 20_000), (81, 20_002)]));
     }
 
     #[test]
     fn target_port_of_an_existing_service_is_not_reassigned() {
         let fronts = known("unreadable", &[(80, 20_000)]);
-        assert_eq!(fronts.assign(&[asking("a", &[80])])[0], Targets::from([(80, 20_001)]));
+        assert_eq!(fronts.assign(&[asking("a", &[80])])[0], TargetPortMap::from([(80, 20_001)]));
     }
 
     #[test]
     fn foreign_or_duplicate_target_ports_are_not_adopted() {
         let fronts = known("a", &[(80, 9900), (81, 20_005), (82, 20_005)]);
-        let expected = Targets::from([(80, 20_000), (81, 20_005), (82, 20_001)]);
+        let expected = TargetPortMap::from([(80, 20_000), (81, 20_005), (82, 20_001)]);
         assert_eq!(fronts.assign(&[asking("a", &[80, 81, 82])])[0], expected);
     }
 
     #[test]
     fn service_names_of_gateways_are_unique() {
         let names = [("a-b", "c"), ("a", "b-c"), ("a", "b.c")];
-        let names = names.map(|(namespace, of)| name(&(namespace.to_owned(), of.to_owned())));
+        let names =
+            names.map(|(namespace, of)| service_name(&(namespace.to_owned(), of.to_owned())));
         assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), 3, "{names:?}");
         assert_eq!(names[0], "sheave-a-b-c-508f0545", "once given, a name is kept");
-        let long = name(&("a".repeat(63), "b".repeat(63)));
+        let long = service_name(&("a".repeat(63), "b".repeat(63)));
         assert!(long.len() <= 63 && long.starts_with("sheave-aaa"), "{long}");
     }
 
     #[test]
     fn service_combines_gateway_and_template() {
-        let infrastructure = Infrastructure {
+        let infrastructure = GatewayInfrastructure {
             labels: [("team".to_owned(), "shop".to_owned())].into(),
             annotations: [("lb".to_owned(), "internal".to_owned())].into(),
             parameters_ref: None,
         };
-        let ports = [((80, Transport::Tcp), 20_000), ((443, Transport::Udp), 20_001)].into();
+        let ports =
+            [((80, TransportProtocol::Tcp), 20_000), ((443, TransportProtocol::Udp), 20_001)]
+                .into();
         let wish = Some(IpAddr::from([192, 0, 2, 1]));
-        let front = Front { gateway: gateway("web"), ports, infrastructure, wish };
+        let front = DesiredService {
+            gateway: gateway("web"),
+            ports,
+            infrastructure,
+            requested_address: wish,
+        };
         let template = json!({
             "metadata": { "annotations": { "lb": "external", "of": "all" } },
             "spec": { "type": "LoadBalancer", "selector": { "app": "sheave" } },
         });
-        let made = service(&front, &template, "system");
+        let made = service_manifest(&front, &template, "system");
         let expected = json!({
             "kind": "Service",
             "metadata": {
-                "name": name(&gateway("web")),
+                "name": service_name(&gateway("web")),
                 "namespace": "system",
-                "labels": { LABEL: "gateway", GATEWAY_NAME: "web", "team": "shop" },
-                "annotations": { "lb": "internal", "of": "all", GATEWAY: "shop/web" },
+                "labels": { SERVICE_LABEL: "gateway", GATEWAY_NAME_LABEL: "web", "team": "shop" },
+                "annotations": { "lb": "internal", "of": "all", GATEWAY_ANNOTATION: "shop/web" },
             },
             "spec": {
                 "type": "LoadBalancer",
@@ -318,17 +337,20 @@ mod tests {
                 ],
             },
         });
-        assert!(says(&made, &expected), "{made}");
-        let plain = Front { infrastructure: Infrastructure::default(), ..front };
-        assert!(!says(&made, &service(&plain, &template, "system")), "less is another content");
+        assert!(has_desired_fields(&made, &expected), "{made}");
+        let plain = DesiredService { infrastructure: GatewayInfrastructure::default(), ..front };
+        assert!(
+            !has_desired_fields(&made, &service_manifest(&plain, &template, "system")),
+            "less is another content"
+        );
     }
 
     #[test]
     fn fields_defaulted_by_the_cluster_are_no_difference() {
         let should = json!({ "a": [{ "b": 1 }] });
-        assert!(says(&json!({ "a": [{ "b": 1, "c": 2 }], "d": 3 }), &should));
+        assert!(has_desired_fields(&json!({ "a": [{ "b": 1, "c": 2 }], "d": 3 }), &should));
         for is in [json!({ "a": [] }), json!({ "a": [{ "b": 2 }] }), json!({}), json!(null)] {
-            assert!(!says(&is, &should), "{is}");
+            assert!(!has_desired_fields(&is, &should), "{is}");
         }
     }
 }

@@ -1,17 +1,17 @@
 //! Which namespaces others may attach from.
 
-use super::index::Index;
+use super::index::ObjectIndex;
 use crate::objects::{AllowedNamespaces, FromNamespaces, LabelSelector};
 
 /// Namespaces from which others may attach.
-pub(super) enum Allowed<'a> {
+pub(super) enum NamespaceScope<'a> {
     All,
     Only(&'a str),
     Labelled(&'a LabelSelector),
     None,
 }
 
-impl<'a> Allowed<'a> {
+impl<'a> NamespaceScope<'a> {
     /// What is said of an object of the namespace `own`, `usual` if nothing is; or why nobody can say what is meant: the
     /// part, and a message.
     pub(super) fn read(
@@ -35,7 +35,7 @@ impl<'a> Allowed<'a> {
         }
     }
 
-    pub(super) fn permits(&self, index: &Index<'_>, namespace: &str) -> bool {
+    pub(super) fn permits(&self, index: &ObjectIndex<'_>, namespace: &str) -> bool {
         match self {
             Self::All => true,
             Self::Only(own) => *own == namespace,

@@ -1,17 +1,18 @@
 //! How the replicas of Sheave share what a policy allows at each endpoint, as its status says it.
 
-use super::{Condition, ConditionType, Detail, Reason, Status};
+use super::{ConditionReason, ConditionType, ResourceStatus, StatusCondition, StatusDetail};
 
 /// Adds to the status of each BackendPolicy with a number for `maxInFlightPerEndpoint` how many requests each of so many
 /// replicas may have at an endpoint, which together make that number.
-pub fn tell_deal(statuses: &mut [Status], replicas: u32) {
+pub fn report_slot_assignment(statuses: &mut [ResourceStatus], replicas: u32) {
     let kind = ConditionType::CapDealt;
     for status in statuses {
-        let Detail::Policy(targets) = &mut status.detail else { continue };
+        let StatusDetail::Policy(targets) = &mut status.detail else { continue };
         for target in targets {
             let Some(slots) = target.slots else { continue };
             let message = shares(slots, replicas);
-            let dealt = Condition { kind, holds: true, reason: Reason::Dealt, message };
+            let dealt =
+                StatusCondition { kind, holds: true, reason: ConditionReason::Dealt, message };
             target.conditions.retain(|condition| condition.kind != kind);
             target.conditions.push(dealt);
         }

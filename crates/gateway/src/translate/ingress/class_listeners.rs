@@ -3,16 +3,16 @@
 
 use std::collections::BTreeMap;
 
-use super::super::Report;
+use super::super::TranslationReport;
 use super::super::listener::CONTROLLER;
-use super::class::OurClass;
-use super::source::Place;
-use super::{Expansion, NAMESPACE, derived};
-use crate::matching::{HostPattern, Hosts};
+use super::class::AcceptedIngressClass;
+use super::source::IngressField;
+use super::{IngressExpansion, NAMESPACE, derived};
+use crate::matching::{HostPattern, HostTrie};
 use crate::objects::{
-    AllowedNamespaces, AllowedRoutes, FromNamespaces, GatewayClassSpec, GatewaySpec, GrantFrom,
-    GrantTo, Hostname, IngressClassSpec, IngressRule, IngressSpec, Listener, ListenerTls, Object,
-    ObjectRef, ParentRef, ReferenceGrantSpec, Resource,
+    AllowedNamespaces, AllowedRoutes, ApiObject, FromNamespaces, GatewayClassSpec, GatewaySpec,
+    GrantFrom, GrantTo, Hostname, IngressClassSpec, IngressRule, IngressSpec, ListenerSpec,
+    ListenerTlsConfig, ObjectRef, ParentRef, ReferenceGrantSpec, TypedObject,
 };
 
 /// Where the ports may be set, on an IngressClass.
@@ -20,36 +20,39 @@ pub(super) const HTTP_PORT: &str = "sheave.dev/http-port";
 pub(super) const HTTPS_PORT: &str = "sheave.dev/https-port";
 
 /// The listeners of a class.
-pub(super) struct Doors<'a> {
+pub(super) struct ClassListeners<'a> {
     class: &'a str,
     http_port: u16,
     pub(super) https_port: u16,
     /// The hosts of rules, and the first Ingress that has each.
-    http: BTreeMap<HostPattern, &'a Resource<IngressSpec>>,
-    https: BTreeMap<HostPattern, Certified<'a>>,
+    http: BTreeMap<HostPattern, &'a TypedObject<IngressSpec>>,
+    https: BTreeMap<HostPattern, HostCertificate<'a>>,
     /// The places of those with certificates.
-    certified: Hosts<usize>,
+    https_hosts: HostTrie<usize>,
     /// The names of their listeners.
     https_names: Vec<String>,
 }
 
 /// Who gives a host its certificate.
-struct Certified<'a> {
-    ingress: &'a Resource<IngressSpec>,
+struct HostCertificate<'a> {
+    ingress: &'a TypedObject<IngressSpec>,
     /// A place in `spec.tls`.
     number: usize,
     secret: &'a str,
 }
 
 /// The listeners that the Ingresses of a class need.
-pub(super) fn doors<'a>(class: &OurClass<'a>, report: &mut Report) -> Doors<'a> {
-    let mut doors = Doors {
+pub(super) fn class_listeners<'a>(
+    class: &AcceptedIngressClass<'a>,
+    report: &mut TranslationReport,
+) -> ClassListeners<'a> {
+    let mut doors = ClassListeners {
         class: &class.object.metadata.name,
         http_port: port(class.object, HTTP_PORT, 80, report),
         https_port: port(class.object, HTTPS_PORT, 443, report),
         http: BTreeMap::new(),
         https: BTreeMap::new(),
-        certified: Hosts::default(),
+        https_hosts: HostTrie::default(),
         https_names: Vec::new(),
     };
     for &ingress in &class.ingresses {
@@ -59,8 +62,8 @@ pub(super) fn doors<'a>(class: &OurClass<'a>, report: &mut Report) -> Doors<'a> 
         doors.add_certificates(ingress, report);
     }
     for (place, host) in doors.https.keys().enumerate() {
-        *doors.certified.entry(host) = place;
-        doors.https_names.push(door_name("https", host));
+        *doors.https_hosts.entry(host) = place;
+        doors.https_names.push(listener_name("https", host));
     }
     doors
 }
@@ -83,10 +86,10 @@ pub(super) fn pattern(host: Option<&Hostname>) -> HostPattern {
 }
 
 fn port(
-    class: &Resource<IngressClassSpec>,
+    class: &TypedObject<IngressClassSpec>,
     annotation: &str,
     usual: u16,
-    report: &mut Report,
+    report: &mut TranslationReport,
 ) -> u16 {
     let Some(value) = class.metadata.annotations.get(annotation) else { return usual };
     // Any free port, as files may have it, is of no use where nobody would know which.
@@ -98,8 +101,12 @@ fn port(
     })
 }
 
-impl<'a> Doors<'a> {
-    fn add_certificates(&mut self, ingress: &'a Resource<IngressSpec>, report: &mut Report) {
+impl<'a> ClassListeners<'a> {
+    fn add_certificates(
+        &mut self,
+        ingress: &'a TypedObject<IngressSpec>,
+        report: &mut TranslationReport,
+    ) {
         for (number, tls) in ingress.spec.tls.iter().enumerate() {
             let field = format!("spec.tls[{number}]");
             let Some(secret) = tls.secret_name.as_deref() else {
@@ -112,7 +119,8 @@ impl<'a> Doors<'a> {
                 named.push(HostPattern::Any);
             }
             for host in named {
-                let first = self.https.entry(host).or_insert(Certified { ingress, number, secret });
+                let first =
+                    self.https.entry(host).or_insert(HostCertificate { ingress, number, secret });
                 let (older, younger) = (&first.ingress.metadata, &ingress.metadata);
                 if first.secret != secret || older.namespace != younger.namespace {
                     let message = format!(
@@ -126,75 +134,78 @@ impl<'a> Doors<'a> {
     }
 
     /// Adds the Gateway, its class, and leave for it to use the certificates.
-    pub(super) fn add(&self, made: &mut Expansion, class: &OurClass<'_>) {
+    pub(super) fn add(&self, made: &mut IngressExpansion, class: &AcceptedIngressClass<'_>) {
         let gateway_class = format!("ingress:{}", self.class);
         let spec =
             GatewayClassSpec { controller_name: CONTROLLER.to_owned(), ..Default::default() };
         let resource = derived(class.object, "", &gateway_class, spec);
-        made.sources.add("GatewayClass", &resource, vec![Place::of(class.ingresses[0], "")]);
-        made.objects.push(Object::GatewayClass(resource.into()));
+        made.sources.add("GatewayClass", &resource, vec![IngressField::of(class.ingresses[0], "")]);
+        made.objects.push(ApiObject::GatewayClass(resource.into()));
 
         let (listeners, places) = self.listeners();
         let spec =
             GatewaySpec { gateway_class_name: gateway_class, listeners, ..Default::default() };
         let resource = derived(class.object, NAMESPACE, self.class, spec);
         made.sources.add("Gateway", &resource, places);
-        made.objects.push(Object::Gateway(resource.into()));
+        made.objects.push(ApiObject::Gateway(resource.into()));
 
         let of_secrets =
             self.https.values().map(|it| (&*it.ingress.metadata.namespace, it.ingress));
         for (namespace, ingress) in of_secrets.collect::<BTreeMap<_, _>>() {
             let name = format!("ingress:{}", self.class);
             let resource = derived(ingress, namespace, &name, grant());
-            made.objects.push(Object::ReferenceGrant(resource.into()));
+            made.objects.push(ApiObject::ReferenceGrant(resource.into()));
         }
     }
 
-    fn listeners(&self) -> (Vec<Listener>, Vec<Place>) {
+    fn listeners(&self) -> (Vec<ListenerSpec>, Vec<IngressField>) {
         let http = self.http.iter().map(|(host, ingress)| {
-            let listener = Listener {
-                name: door_name("http", host),
+            let listener = ListenerSpec {
+                name: listener_name("http", host),
                 port: self.http_port,
                 protocol: "HTTP".to_owned(),
                 ..listener(host)
             };
-            (listener, Place::of(ingress, "spec.rules"))
+            (listener, IngressField::of(ingress, "spec.rules"))
         });
         let https = self.https.iter().map(|(host, certified)| {
-            let Certified { ingress, number, secret } = certified;
+            let HostCertificate { ingress, number, secret } = certified;
             let reference = ObjectRef {
                 namespace: Some(ingress.metadata.namespace.clone()),
                 name: (*secret).to_owned(),
                 ..Default::default()
             };
-            let listener = Listener {
-                name: door_name("https", host),
+            let listener = ListenerSpec {
+                name: listener_name("https", host),
                 port: self.https_port,
                 protocol: "HTTPS".to_owned(),
-                tls: Some(ListenerTls { certificate_refs: vec![reference], ..Default::default() }),
+                tls: Some(ListenerTlsConfig {
+                    certificate_refs: vec![reference],
+                    ..Default::default()
+                }),
                 ..listener(host)
             };
-            (listener, Place::of(ingress, format!("spec.tls[{number}].secretName")))
+            (listener, IngressField::of(ingress, format!("spec.tls[{number}].secretName")))
         });
         http.chain(https).unzip()
     }
 
     /// Whether every client that asks for these hosts can come with TLS.
     pub(super) fn has_certificate(&self, host: &HostPattern) -> bool {
-        !self.certified.covering(host).is_empty()
+        !self.https_hosts.covering(host).is_empty()
     }
 
     /// Where requests for a host come without TLS; for every host: wherever they do.
-    pub(super) fn plain(&self, host: &HostPattern) -> Vec<ParentRef> {
+    pub(super) fn http_parents(&self, host: &HostPattern) -> Vec<ParentRef> {
         if *host == HostPattern::Any {
-            return self.http.keys().map(|host| self.parent(door_name("http", host))).collect();
+            return self.http.keys().map(|host| self.parent(listener_name("http", host))).collect();
         }
-        vec![self.parent(door_name("http", host))]
+        vec![self.parent(listener_name("http", host))]
     }
 
     /// Where they come with TLS.
-    pub(super) fn encrypted(&self, host: &HostPattern) -> Vec<ParentRef> {
-        let mut places = self.certified.common(host);
+    pub(super) fn https_parents(&self, host: &HostPattern) -> Vec<ParentRef> {
+        let mut places = self.https_hosts.common(host);
         places.sort_unstable();
         places.into_iter().map(|place| self.parent(self.https_names[*place].clone())).collect()
     }
@@ -210,10 +221,10 @@ impl<'a> Doors<'a> {
 }
 
 /// `https:www.example.com`; no listener of a Gateway that anybody wrote can be called so.
-fn door_name(scheme: &str, host: &HostPattern) -> String {
+fn listener_name(scheme: &str, host: &HostPattern) -> String {
     match host {
         HostPattern::Any => scheme.to_owned(),
-        HostPattern::Exact(_) | HostPattern::Below(_) => format!("{scheme}:{}", text(host)),
+        HostPattern::Exact(_) | HostPattern::Wildcard(_) => format!("{scheme}:{}", text(host)),
     }
 }
 
@@ -221,14 +232,14 @@ fn door_name(scheme: &str, host: &HostPattern) -> String {
 pub(super) fn text(host: &HostPattern) -> String {
     match host {
         HostPattern::Any => "*".to_owned(),
-        HostPattern::Below(name) => format!("*.{name}"),
+        HostPattern::Wildcard(name) => format!("*.{name}"),
         HostPattern::Exact(name) => name.to_string(),
     }
 }
 
-fn listener(host: &HostPattern) -> Listener {
+fn listener(host: &HostPattern) -> ListenerSpec {
     let namespaces = AllowedNamespaces { from: Some(FromNamespaces::All), selector: None };
-    Listener {
+    ListenerSpec {
         hostname: Some(host.clone()).filter(|host| *host != HostPattern::Any).map(Hostname),
         allowed_routes: AllowedRoutes { namespaces, kinds: Vec::new() },
         ..Default::default()

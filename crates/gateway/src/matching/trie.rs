@@ -6,12 +6,12 @@ use rustc_hash::FxHashMap;
 
 /// A tree of `T`s, one at each node; node 0 is the root.
 #[derive(Clone, Debug)]
-pub(super) struct Tree<T> {
-    nodes: Vec<Node<T>>,
+pub(super) struct WordTrie<T> {
+    nodes: Vec<TrieNode<T>>,
 }
 
 #[derive(Clone, Debug)]
-struct Node<T> {
+struct TrieNode<T> {
     children: FxHashMap<Box<[u8]>, usize>,
     /// The root is its own parent.
     parent: usize,
@@ -20,25 +20,25 @@ struct Node<T> {
 
 /// How far a key leads into a tree.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reached {
+pub(super) struct TriePosition {
     node: usize,
     /// Every word of the key was found.
-    pub(super) whole: bool,
+    pub(super) is_exact: bool,
 }
 
-impl<T: Default> Default for Tree<T> {
+impl<T: Default> Default for WordTrie<T> {
     fn default() -> Self {
-        Self { nodes: vec![Node::below(0)] }
+        Self { nodes: vec![TrieNode::with_parent(0)] }
     }
 }
 
-impl<T: Default> Node<T> {
-    fn below(parent: usize) -> Self {
+impl<T: Default> TrieNode<T> {
+    fn with_parent(parent: usize) -> Self {
         Self { children: FxHashMap::default(), parent, value: T::default() }
     }
 }
 
-impl<T: Default> Tree<T> {
+impl<T: Default> WordTrie<T> {
     /// The value at the node that `words` lead to; the node is made if there is none.
     pub(super) fn entry<'a>(&mut self, words: impl Iterator<Item = &'a [u8]>) -> &mut T {
         let mut node = 0;
@@ -53,33 +53,33 @@ impl<T: Default> Tree<T> {
             return child;
         }
         let child = self.nodes.len();
-        self.nodes.push(Node::below(parent));
+        self.nodes.push(TrieNode::with_parent(parent));
         self.nodes[parent].children.insert(word.into(), child);
         child
     }
 }
 
-impl<T> Tree<T> {
+impl<T> WordTrie<T> {
     /// Follows `words` from the root as far as the tree goes.
-    pub(super) fn reach<'a>(&self, words: impl Iterator<Item = &'a [u8]>) -> Reached {
+    pub(super) fn descend<'a>(&self, words: impl Iterator<Item = &'a [u8]>) -> TriePosition {
         let mut node = 0;
         for word in words {
             count_lookup();
             let Some(&child) = self.nodes[node].children.get(word) else {
-                return Reached { node, whole: false };
+                return TriePosition { node, is_exact: false };
             };
             node = child;
         }
-        Reached { node, whole: true }
+        TriePosition { node, is_exact: true }
     }
 
     /// The value at the node reached.
-    pub(super) fn value(&self, at: Reached) -> &T {
+    pub(super) fn value(&self, at: TriePosition) -> &T {
         &self.nodes[at.node].value
     }
 
     /// The values below the node reached, in no order that means anything.
-    pub(super) fn beneath(&self, from: Reached) -> Vec<&T> {
+    pub(super) fn descendants(&self, from: TriePosition) -> Vec<&T> {
         let mut found = Vec::new();
         let mut left = vec![from.node];
         while let Some(node) = left.pop() {
@@ -92,13 +92,14 @@ impl<T> Tree<T> {
     }
 
     /// One word back; nothing before the root.
-    pub(super) fn back(&self, from: Reached) -> Option<Reached> {
-        (from.node != 0).then(|| Reached { node: self.nodes[from.node].parent, whole: false })
+    pub(super) fn parent(&self, from: TriePosition) -> Option<TriePosition> {
+        (from.node != 0)
+            .then(|| TriePosition { node: self.nodes[from.node].parent, is_exact: false })
     }
 
     /// The values from the node reached back to the root.
-    pub(super) fn way_back(&self, from: Reached) -> impl Iterator<Item = &T> + Clone {
-        std::iter::successors(Some(from), |&at| self.back(at)).map(|at| self.value(at))
+    pub(super) fn ancestors(&self, from: TriePosition) -> impl Iterator<Item = &T> + Clone {
+        std::iter::successors(Some(from), |&at| self.parent(at)).map(|at| self.value(at))
     }
 }
 

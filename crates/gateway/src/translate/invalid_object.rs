@@ -2,25 +2,26 @@
 
 use std::slice;
 
-use super::attach::{Asking, Parents};
-use super::index::{BACKEND_POLICY, Index};
-use super::listener::{OurGateway, is_gateway_api, is_ours};
-use super::{Fault, Report, condition, listener_set};
-use crate::addresses::Addresses;
-use crate::objects::{Metadata, ParentRef, RefusedSpec, RefusedTarget, Resource};
+use super::attach::{AttachmentRequest, ParentIndex};
+use super::index::{BACKEND_POLICY, ObjectIndex};
+use super::listener::{AcceptedGateway, is_gateway_api, is_ours};
+use super::{TranslationReport, ValidationFault, condition, listener_set};
+use crate::addresses::AddressAssignment;
+use crate::objects::{InvalidObject, InvalidObjectTarget, ObjectMeta, ParentRef, TypedObject};
 use crate::status::{
-    Condition, ConditionType, Detail, GatewayStatus, ParentStatus, Reason, TargetStatus,
+    ConditionReason, ConditionType, GatewayStatus, ParentStatus, StatusCondition, StatusDetail,
+    TargetStatus,
 };
 
 /// What becomes of each: nothing.
 pub(super) fn statuses(
-    index: &Index<'_>,
-    known: &Parents<'_>,
-    gateways: &[OurGateway<'_>],
-    addresses: &Addresses,
-    report: &mut Report,
+    index: &ObjectIndex<'_>,
+    known: &ParentIndex<'_>,
+    gateways: &[AcceptedGateway<'_>],
+    addresses: &AddressAssignment,
+    report: &mut TranslationReport,
 ) {
-    for object in &index.refused {
+    for object in &index.invalid_objects {
         match object.spec.kind {
             "Gateway" => gateway(index, object, addresses, report),
             listener_set::KIND => listener_set(object, gateways, report),
@@ -35,30 +36,34 @@ pub(super) fn statuses(
     }
 }
 
-fn refusal(kind: ConditionType, reason: Reason, spec: &RefusedSpec) -> Condition {
-    condition(kind, reason, Some(&Fault::new(reason, "", &*spec.message)))
+fn refusal(kind: ConditionType, reason: ConditionReason, spec: &InvalidObject) -> StatusCondition {
+    condition(kind, reason, Some(&ValidationFault::new(reason, "", &*spec.message)))
 }
 
 fn gateway(
-    index: &Index<'_>,
-    object: &Resource<RefusedSpec>,
-    addresses: &Addresses,
-    report: &mut Report,
+    index: &ObjectIndex<'_>,
+    object: &TypedObject<InvalidObject>,
+    addresses: &AddressAssignment,
+    report: &mut TranslationReport,
 ) {
     let class = object.spec.class.as_deref().and_then(|class| index.classes.get(&("", class)));
     if class.is_some_and(|class| is_ours(class)) {
         let conditions = [ConditionType::Accepted, ConditionType::Programmed]
-            .map(|kind| refusal(kind, Reason::Invalid, &object.spec));
+            .map(|kind| refusal(kind, ConditionReason::Invalid, &object.spec));
         let conditions = conditions.into();
         // It says what it has, which is how it is known that it has it.
-        let Metadata { namespace, name, .. } = &object.metadata;
-        let addresses = addresses.places(&(namespace.clone(), name.clone()));
+        let ObjectMeta { namespace, name, .. } = &object.metadata;
+        let addresses = addresses.published_addresses(&(namespace.clone(), name.clone()));
         let detail = GatewayStatus { addresses, conditions, ..GatewayStatus::default() };
-        report.status("Gateway", object, Detail::Gateway(detail));
+        report.status("Gateway", object, StatusDetail::Gateway(detail));
     }
 }
 
-fn listener_set(object: &Resource<RefusedSpec>, gateways: &[OurGateway<'_>], report: &mut Report) {
+fn listener_set(
+    object: &TypedObject<InvalidObject>,
+    gateways: &[AcceptedGateway<'_>],
+    report: &mut TranslationReport,
+) {
     let is_ours = object.spec.parents.first().is_some_and(|parent| {
         let namespace = parent.namespace.as_ref().unwrap_or(&object.metadata.namespace);
         let name = (&**namespace, &*parent.name);
@@ -66,8 +71,8 @@ fn listener_set(object: &Resource<RefusedSpec>, gateways: &[OurGateway<'_>], rep
     });
     if is_ours {
         let conditions = [ConditionType::Accepted, ConditionType::Programmed]
-            .map(|kind| refusal(kind, Reason::Invalid, &object.spec));
-        let detail = Detail::ListenerSet(conditions.into(), Vec::new());
+            .map(|kind| refusal(kind, ConditionReason::Invalid, &object.spec));
+        let detail = StatusDetail::ListenerSet(conditions.into(), Vec::new());
         report.status(listener_set::KIND, object, detail);
     }
 }
@@ -78,45 +83,53 @@ fn is_of_gateway(parent: &ParentRef) -> bool {
 }
 
 fn route(
-    index: &Index<'_>,
-    known: &Parents<'_>,
-    object: &Resource<RefusedSpec>,
-    gateways: &[OurGateway<'_>],
-    report: &mut Report,
+    index: &ObjectIndex<'_>,
+    known: &ParentIndex<'_>,
+    object: &TypedObject<InvalidObject>,
+    gateways: &[AcceptedGateway<'_>],
+    report: &mut TranslationReport,
 ) {
-    let RefusedSpec { kind, parents, .. } = &object.spec;
+    let InvalidObject { kind, parents, .. } = &object.spec;
     let mut statuses = Vec::new();
     // One by one, for those that lead nowhere are not worth a word here.
     for parent in parents {
         let parents = slice::from_ref(parent);
-        let asking = Asking { kind, route: object, parents, hostnames: &[] };
-        let ours = asking.parents(index, known, gateways, &mut Report::default());
+        let asking = AttachmentRequest { kind, route: object, parents, hostnames: &[] };
+        let ours = asking.parents(index, known, gateways, &mut TranslationReport::default());
         let conditions =
-            vec![refusal(ConditionType::Accepted, Reason::UnsupportedValue, &object.spec)];
+            vec![refusal(ConditionType::Accepted, ConditionReason::UnsupportedValue, &object.spec)];
         statuses.extend(
             ours.into_iter()
                 .map(|_| ParentStatus { parent: parent.clone(), conditions: conditions.clone() }),
         );
     }
     if !statuses.is_empty() {
-        report.status(kind, object, Detail::Route(statuses));
+        report.status(kind, object, StatusDetail::Route(statuses));
     }
 }
 
 /// One of which something applies has its status from there.
-fn policy(target_kind: &'static str, object: &Resource<RefusedSpec>, report: &mut Report) {
-    if object.spec.remains.is_some() {
+fn policy(
+    target_kind: &'static str,
+    object: &TypedObject<InvalidObject>,
+    report: &mut TranslationReport,
+) {
+    if object.spec.partial_policy.is_some() {
         return;
     }
     let message = format!("{}; nothing of it applies", object.spec.message);
-    let status = |target: &RefusedTarget| TargetStatus {
+    let status = |target: &InvalidObjectTarget| TargetStatus {
         kind: target_kind,
         namespace: object.metadata.namespace.clone(),
         name: target.name.clone(),
         section_name: target.section_name.clone(),
         slots: None,
-        conditions: vec![Condition::no(ConditionType::Accepted, Reason::Invalid, message.clone())],
+        conditions: vec![StatusCondition::no(
+            ConditionType::Accepted,
+            ConditionReason::Invalid,
+            message.clone(),
+        )],
     };
     let statuses = object.spec.targets.iter().map(status).collect();
-    report.status(object.spec.kind, object, Detail::Policy(statuses));
+    report.status(object.spec.kind, object, StatusDetail::Policy(statuses));
 }

@@ -6,19 +6,19 @@
 
 use serde_json::{Value, json};
 
-use super::{ConditionType, Detail, Status, shape};
+use super::{ConditionType, ResourceStatus, StatusDetail, status_json};
 use crate::translate::CONTROLLER;
 
 /// What a list of conditions may hold.
-const CONDITIONS: usize = 8;
+const MAX_CONDITIONS: usize = 8;
 /// What a route's list of parents may hold.
-const PARENTS: usize = 32;
+const MAX_PARENTS: usize = 32;
 /// What a policy's list of ancestors may hold.
-const ANCESTORS: usize = 16;
+const MAX_ANCESTORS: usize = 16;
 
 /// A status as it is to be written; what is in it is the value of `status`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Written {
+pub enum StatusUpdate {
     /// Only what is ours, for server-side apply.
     Apply(Value),
     /// All of it, in place of the status that it was made from.
@@ -29,29 +29,44 @@ pub enum Written {
 ///
 /// `now` is a time as RFC 3339 writes it. It becomes the `lastTransitionTime` of each condition whose `status` changes;
 /// the others keep theirs.
-pub fn written(status: &Status, current: Option<&Value>, now: &str) -> Option<Written> {
+pub fn status_update(
+    status: &ResourceStatus,
+    current: Option<&Value>,
+    now: &str,
+) -> Option<StatusUpdate> {
     let current = current.unwrap_or(&Value::Null);
-    let ours = shape(status);
+    let ours = status_json(status);
     let namespace = &*status.object.namespace;
     match &status.detail {
-        Detail::GatewayClass(_) | Detail::Gateway(_) | Detail::ListenerSet(..) => {
-            let ours = applied(ours, current, now);
-            (!is_said(&ours, current)).then_some(Written::Apply(ours))
+        StatusDetail::GatewayClass(_)
+        | StatusDetail::Gateway(_)
+        | StatusDetail::ListenerSet(..) => {
+            let ours = with_transition_times(ours, current, now);
+            (!is_up_to_date(&ours, current)).then_some(StatusUpdate::Apply(ours))
         }
-        Detail::Route(_) => {
-            let list = List { name: "parents", reference: "parentRef", most: PARENTS, namespace };
-            list.replaced(&ours, current, now)
+        StatusDetail::Route(_) => {
+            let list = SharedStatusList {
+                name: "parents",
+                reference: "parentRef",
+                max_entries: MAX_PARENTS,
+                namespace,
+            };
+            list.update(&ours, current, now)
         }
-        Detail::Policy(_) => {
-            let list =
-                List { name: "ancestors", reference: "ancestorRef", most: ANCESTORS, namespace };
-            list.replaced(&ours, current, now)
+        StatusDetail::Policy(_) => {
+            let list = SharedStatusList {
+                name: "ancestors",
+                reference: "ancestorRef",
+                max_entries: MAX_ANCESTORS,
+                namespace,
+            };
+            list.update(&ours, current, now)
         }
     }
 }
 
 /// What has to be written for a route or a policy that is no longer ours; `None`: nothing in `current` is of us.
-pub fn withdrawn(current: &Value) -> Option<Written> {
+pub fn status_removal(current: &Value) -> Option<StatusUpdate> {
     let mut status = current.clone();
     let mut is_changed = false;
     for name in ["parents", "ancestors"] {
@@ -61,7 +76,7 @@ pub fn withdrawn(current: &Value) -> Option<Written> {
             is_changed |= entries.len() < before;
         }
     }
-    is_changed.then_some(Written::Replace(status))
+    is_changed.then_some(StatusUpdate::Replace(status))
 }
 
 fn is_ours(entry: &Value) -> bool {
@@ -78,8 +93,8 @@ fn named<'a>(list: &'a Value, key: &str, name: &Value) -> &'a Value {
 }
 
 /// Ours, with the times of all conditions.
-fn applied(mut ours: Value, current: &Value, now: &str) -> Value {
-    date(&mut ours["conditions"], &current["conditions"], now);
+fn with_transition_times(mut ours: Value, current: &Value, now: &str) -> Value {
+    set_transition_times(&mut ours["conditions"], &current["conditions"], now);
     if let Some(Value::Array(listeners)) = ours.get_mut("listeners") {
         // No API server holds two of one name; who does could write neither.
         let mut names = Vec::new();
@@ -91,17 +106,17 @@ fn applied(mut ours: Value, current: &Value, now: &str) -> Value {
         for listener in listeners {
             let known = named(&current["listeners"], "name", &listener["name"]);
             let known = known["conditions"].clone();
-            date(&mut listener["conditions"], &known, now);
+            set_transition_times(&mut listener["conditions"], &known, now);
         }
     }
     ours
 }
 
 /// Says of each condition since when it is as it is, and keeps as many as there is room for beside those of others.
-fn date(ours: &mut Value, current: &Value, now: &str) {
+fn set_transition_times(ours: &mut Value, current: &Value, now: &str) {
     let Value::Array(conditions) = ours else { return };
     let others = items(current).iter().filter(|it| !is_known(it)).count();
-    conditions.truncate(CONDITIONS.saturating_sub(others));
+    conditions.truncate(MAX_CONDITIONS.saturating_sub(others));
     for condition in conditions {
         let known = named(current, "type", &condition["type"]);
         let is_unchanged = known["status"] == condition["status"];
@@ -118,17 +133,17 @@ fn is_known(condition: &Value) -> bool {
 }
 
 /// Whether a cluster says all of ours, and nothing that we have said once and say no longer.
-fn is_said(ours: &Value, current: &Value) -> bool {
+fn is_up_to_date(ours: &Value, current: &Value) -> bool {
     let fields = ours.as_object().into_iter().flatten();
     fields.into_iter().all(|(name, value)| {
         let said = &current[name];
         match name.as_str() {
-            "conditions" => are_conditions_said(value, said),
+            "conditions" => are_conditions_up_to_date(value, said),
             "listeners" => {
                 items(value).len() == items(said).len()
-                    && items(value)
-                        .iter()
-                        .all(|listener| is_said(listener, named(said, "name", &listener["name"])))
+                    && items(value).iter().all(|listener| {
+                        is_up_to_date(listener, named(said, "name", &listener["name"]))
+                    })
             }
             _ => {
                 value == said
@@ -138,29 +153,29 @@ fn is_said(ours: &Value, current: &Value) -> bool {
     })
 }
 
-fn are_conditions_said(ours: &Value, current: &Value) -> bool {
+fn are_conditions_up_to_date(ours: &Value, current: &Value) -> bool {
     let is_stale = |it: &&Value| is_known(it) && named(ours, "type", &it["type"]).is_null();
     items(ours).iter().all(|it| named(current, "type", &it["type"]) == it)
         && items(current).iter().all(|it| !is_stale(&it))
 }
 
 /// A list that several controllers write to, each its own entries.
-struct List<'a> {
+struct SharedStatusList<'a> {
     name: &'a str,
     /// What an entry is about.
     reference: &'a str,
     /// Entries that it may hold.
-    most: usize,
+    max_entries: usize,
     /// The object's.
     namespace: &'a str,
 }
 
-impl List<'_> {
-    fn replaced(&self, ours: &Value, current: &Value, now: &str) -> Option<Written> {
+impl SharedStatusList<'_> {
+    fn update(&self, ours: &Value, current: &Value, now: &str) -> Option<StatusUpdate> {
         let said = items(&current[self.name]);
         let others = said.iter().filter(|entry| !is_ours(entry)).count();
         let ours = items(&ours[self.name]);
-        let ours = &ours[..ours.len().min(self.most.saturating_sub(others))];
+        let ours = &ours[..ours.len().min(self.max_entries.saturating_sub(others))];
         let mut new: Vec<Option<Value>> = ours.iter().cloned().map(Some).collect();
         let mut entries: Vec<Value> = Vec::new();
         for entry in said {
@@ -172,12 +187,12 @@ impl List<'_> {
                 |own: &Option<Value>| own.as_ref().is_some_and(|own| self.are_same(own, entry));
             let place = new.iter().position(same);
             if let Some(mut own) = place.and_then(|place| new[place].take()) {
-                date(&mut own["conditions"], &entry["conditions"], now);
+                set_transition_times(&mut own["conditions"], &entry["conditions"], now);
                 entries.push(own);
             }
         }
         for mut own in new.into_iter().flatten() {
-            date(&mut own["conditions"], &Value::Null, now);
+            set_transition_times(&mut own["conditions"], &Value::Null, now);
             entries.push(own);
         }
         if entries == said {
@@ -185,7 +200,7 @@ impl List<'_> {
         }
         let mut status = if current.is_object() { current.clone() } else { json!({}) };
         status[self.name] = Value::Array(entries);
-        Some(Written::Replace(status))
+        Some(StatusUpdate::Replace(status))
     }
 
     /// Whether two entries are about the same, with every default filled in.
