@@ -16,9 +16,9 @@ use crate::atomic::{AtomicU64, Ordering, fence};
 use crate::time::{Time, nanos};
 
 /// What refused requests would have asked for.
-mod shed;
+mod rejected;
 
-pub use shed::Shed;
+pub use rejected::RejectedDemand;
 
 /// Over how long an average is taken where nobody says otherwise: the time between two looks of Kubernetes'
 /// HorizontalPodAutoscaler (`--horizontal-pod-autoscaler-sync-period`), so that it sees every request once.
@@ -44,39 +44,39 @@ const HALF_LIFE: Duration = Duration::from_secs(30);
 /// has seen half of a change.
 #[derive(Debug)]
 #[repr(align(64))]
-pub struct Shard {
+pub struct DemandShard {
     version: AtomicU64,
-    in_flight: Running,
-    queued: Running,
+    in_flight: ActiveRequests,
+    queued: ActiveRequests,
     served: AtomicU64,
     served_nanos: AtomicU64,
 }
 
 /// Requests that are under way, and the time that they and those before them have taken.
 #[derive(Debug)]
-struct Running {
+struct ActiveRequests {
     count: AtomicU64,
     /// In nanoseconds, modulo 2^64.
     sum: AtomicU64,
 }
 
-impl Running {
+impl ActiveRequests {
     fn new() -> Self {
         Self { count: AtomicU64::new(0), sum: AtomicU64::new(0) }
     }
 
     fn begin(&self, at: Time) {
-        add(&self.count, 1);
-        add(&self.sum, at.as_nanos().wrapping_neg());
+        add_unshared(&self.count, 1);
+        add_unshared(&self.sum, at.as_nanos().wrapping_neg());
     }
 
     fn end(&self, at: Time) {
-        add(&self.count, u64::MAX);
-        add(&self.sum, at.as_nanos());
+        add_unshared(&self.count, u64::MAX);
+        add_unshared(&self.sum, at.as_nanos());
     }
 
-    fn read(&self) -> Integral {
-        Integral {
+    fn read(&self) -> RequestTimeIntegral {
+        RequestTimeIntegral {
             count: self.count.load(Ordering::Relaxed),
             sum: self.sum.load(Ordering::Relaxed),
         }
@@ -84,17 +84,17 @@ impl Running {
 }
 
 /// For the one thread that writes.
-fn add(to: &AtomicU64, count: u64) {
+fn add_unshared(to: &AtomicU64, count: u64) {
     to.store(to.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
 }
 
-impl Shard {
+impl DemandShard {
     /// No request yet.
     pub fn new() -> Self {
         Self {
             version: AtomicU64::new(0),
-            in_flight: Running::new(),
-            queued: Running::new(),
+            in_flight: ActiveRequests::new(),
+            queued: ActiveRequests::new(),
             served: AtomicU64::new(0),
             served_nanos: AtomicU64::new(0),
         }
@@ -109,8 +109,8 @@ impl Shard {
     pub fn give_back(&self, taken: Time, at: Time) {
         self.change(|| {
             self.in_flight.end(at);
-            add(&self.served, 1);
-            add(&self.served_nanos, nanos(at.saturating_since(taken)));
+            add_unshared(&self.served, 1);
+            add_unshared(&self.served_nanos, nanos(at.saturating_since(taken)));
         });
     }
 
@@ -128,19 +128,19 @@ impl Shard {
     }
 
     /// One that has waited goes without a slot.
-    pub fn leave(&self, at: Time) {
+    pub fn abandon(&self, at: Time) {
         self.change(|| self.queued.end(at));
     }
 
     /// What it comes to so far; `None`: it is changing just now, so look again.
-    pub fn read(&self) -> Option<Totals> {
+    pub fn read(&self) -> Option<DemandTotals> {
         let version = self.version.load(Ordering::Acquire);
-        let totals = Totals {
+        let totals = DemandTotals {
             in_flight: self.in_flight.read(),
             queued: self.queued.read(),
             served: self.served.load(Ordering::Relaxed),
             served_nanos: self.served_nanos.load(Ordering::Relaxed),
-            ..Totals::default()
+            ..DemandTotals::default()
         };
         // Who has seen something of a change sees its odd version now, or a later one.
         fence(Ordering::Acquire);
@@ -157,7 +157,7 @@ impl Shard {
     }
 }
 
-impl Default for Shard {
+impl Default for DemandShard {
     fn default() -> Self {
         Self::new()
     }
@@ -165,18 +165,18 @@ impl Default for Shard {
 
 /// Requests under way and the time that all have taken, as a line over time: `sum + count * now`, modulo 2^64.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Integral {
+struct RequestTimeIntegral {
     count: u64,
     sum: u64,
 }
 
-impl Integral {
+impl RequestTimeIntegral {
     fn at(self, now: Time) -> u64 {
         self.sum.wrapping_add(self.count.wrapping_mul(now.as_nanos()))
     }
 }
 
-impl AddAssign for Integral {
+impl AddAssign for RequestTimeIntegral {
     fn add_assign(&mut self, other: Self) {
         self.count = self.count.wrapping_add(other.count);
         self.sum = self.sum.wrapping_add(other.sum);
@@ -185,33 +185,33 @@ impl AddAssign for Integral {
 
 /// What some requests come to: of one worker, or of all, added up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
-    in_flight: Integral,
-    queued: Integral,
-    shed: Integral,
-    refused: u64,
+pub struct DemandTotals {
+    in_flight: RequestTimeIntegral,
+    queued: RequestTimeIntegral,
+    rejected: RequestTimeIntegral,
+    rejected_requests: u64,
     served: u64,
     served_nanos: u64,
 }
 
-impl Totals {
+impl DemandTotals {
     /// Requests that have a slot, wait for one, or were refused and count still.
     pub fn present(&self) -> u64 {
-        let counts = [self.in_flight.count, self.queued.count, self.shed.count];
+        let counts = [self.in_flight.count, self.queued.count, self.rejected.count];
         counts.into_iter().fold(0, u64::wrapping_add)
     }
 
     fn integrals(&self, now: Time) -> [u64; 3] {
-        [self.in_flight, self.queued, self.shed].map(|integral| integral.at(now))
+        [self.in_flight, self.queued, self.rejected].map(|integral| integral.at(now))
     }
 }
 
-impl AddAssign for Totals {
+impl AddAssign for DemandTotals {
     fn add_assign(&mut self, other: Self) {
         self.in_flight += other.in_flight;
         self.queued += other.queued;
-        self.shed += other.shed;
-        self.refused = self.refused.wrapping_add(other.refused);
+        self.rejected += other.rejected;
+        self.rejected_requests = self.rejected_requests.wrapping_add(other.rejected_requests);
         self.served = self.served.wrapping_add(other.served);
         self.served_nanos = self.served_nanos.wrapping_add(other.served_nanos);
     }
@@ -219,51 +219,51 @@ impl AddAssign for Totals {
 
 /// Of each kind of demand, a number of requests: on average, or at a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Demand {
+pub struct RequestDemand {
     /// They have a slot.
     pub in_flight: f64,
     /// They wait for one.
     pub queued: f64,
     /// They were refused.
-    pub shed: f64,
+    pub rejected: f64,
 }
 
-impl Demand {
+impl RequestDemand {
     /// All of it: what an autoscaler divides by what one endpoint is to bear.
     pub fn total(&self) -> f64 {
-        self.in_flight + self.queued + self.shed
+        self.in_flight + self.queued + self.rejected
     }
 }
 
 /// Makes averages of what it is shown, which had better be every quarter of an [`INTERVAL`].
 #[derive(Debug)]
-pub struct Meter {
+pub struct DemandAverager {
     /// One each interval, for as long as the longest window; never empty, the oldest first.
-    kept: VecDeque<Kept>,
-    last: Kept,
-    totals: Totals,
+    readings: VecDeque<DemandReading>,
+    last: DemandReading,
+    totals: DemandTotals,
     /// Requests served and the time that they took, in nanoseconds; what is old counts less.
     served: (f64, f64),
 }
 
 /// What had come together at one moment.
 #[derive(Clone, Copy, Debug)]
-struct Kept {
+struct DemandReading {
     at: Time,
     /// Request-nanoseconds in flight, queued and shed since the beginning.
-    spent: [i128; 3],
+    request_nanos: [i128; 3],
 }
 
-impl Meter {
+impl DemandAverager {
     /// Nothing has been asked for before `at`.
     pub fn new(at: Time) -> Self {
-        let last = Kept { at, spent: [0; 3] };
-        let kept = VecDeque::from([last]);
-        Self { kept, last, totals: Totals::default(), served: (0.0, 0.0) }
+        let last = DemandReading { at, request_nanos: [0; 3] };
+        let readings = VecDeque::from([last]);
+        Self { readings, last, totals: DemandTotals::default(), served: (0.0, 0.0) }
     }
 
     /// Takes in what there is at `at`: the totals of every worker, added up. What is older than before is left out.
-    pub fn note(&mut self, at: Time, totals: Totals) {
+    pub fn record(&mut self, at: Time, totals: DemandTotals) {
         if at < self.last.at {
             return;
         }
@@ -272,41 +272,42 @@ impl Meter {
         for kind in 0..3 {
             // A request that ended before the last reading may have been in it still: a little comes back then.
             let more = now[kind].wrapping_sub(before[kind]).cast_signed();
-            self.last.spent[kind] += i128::from(more);
+            self.last.request_nanos[kind] += i128::from(more);
         }
         self.learn_service_time(at, &totals);
         self.totals = totals;
         self.last.at = at;
-        if self.kept.back().is_none_or(|kept| is_before(kept.at, at, INTERVAL)) {
-            self.kept.push_back(self.last);
+        if self.readings.back().is_none_or(|kept| is_before(kept.at, at, INTERVAL)) {
+            self.readings.push_back(self.last);
             // Where two are old enough for every window, the older one is needed no more.
-            while self.kept.get(1).is_some_and(|next| is_before(next.at, at, LONGEST_WINDOW)) {
-                self.kept.pop_front();
+            while self.readings.get(1).is_some_and(|next| is_before(next.at, at, LONGEST_WINDOW)) {
+                self.readings.pop_front();
             }
         }
     }
 
     /// The mean over the last `window` before the reading noted last, or up to an interval and a quarter more; over all
     /// there is while that is less.
-    pub fn average(&self, window: Duration) -> Demand {
-        let is_old_enough = |kept: &&Kept| is_before(kept.at, self.last.at, window);
-        let from = self.kept.iter().rev().find(is_old_enough).or_else(|| self.kept.front());
+    pub fn average(&self, window: Duration) -> RequestDemand {
+        let is_old_enough = |kept: &&DemandReading| is_before(kept.at, self.last.at, window);
+        let from = self.readings.iter().rev().find(is_old_enough).or_else(|| self.readings.front());
         let from = from.unwrap_or(&self.last);
         let elapsed = self.last.at.saturating_since(from.at);
         if elapsed.is_zero() {
             return self.present();
         }
         let mean = |kind: usize| {
-            (self.last.spent[kind] - from.spent[kind]).max(0) as f64 / nanos(elapsed) as f64
+            (self.last.request_nanos[kind] - from.request_nanos[kind]).max(0) as f64
+                / nanos(elapsed) as f64
         };
-        Demand { in_flight: mean(0), queued: mean(1), shed: mean(2) }
+        RequestDemand { in_flight: mean(0), queued: mean(1), rejected: mean(2) }
     }
 
     /// What there was at the reading noted last.
-    pub fn present(&self) -> Demand {
-        let Totals { in_flight, queued, shed, .. } = self.totals;
+    pub fn present(&self) -> RequestDemand {
+        let DemandTotals { in_flight, queued, rejected: shed, .. } = self.totals;
         let [in_flight, queued, shed] = [in_flight, queued, shed].map(|it| it.count as f64);
-        Demand { in_flight, queued, shed }
+        RequestDemand { in_flight, queued, rejected: shed }
     }
 
     /// Whether there is or was more than `threshold` on average over the last `window`; with a threshold of 0, whether
@@ -317,14 +318,15 @@ impl Meter {
     }
 
     /// Request-seconds of each kind up to the reading noted last: their rate is the average.
-    pub fn request_seconds(&self) -> Demand {
-        let [in_flight, queued, shed] = self.last.spent.map(|spent| spent.max(0) as f64 / 1e9);
-        Demand { in_flight, queued, shed }
+    pub fn request_seconds(&self) -> RequestDemand {
+        let [in_flight, queued, shed] =
+            self.last.request_nanos.map(|spent| spent.max(0) as f64 / 1e9);
+        RequestDemand { in_flight, queued, rejected: shed }
     }
 
     /// Requests refused up to the reading noted last.
-    pub fn refused(&self) -> u64 {
-        self.totals.refused
+    pub fn rejected_requests(&self) -> u64 {
+        self.totals.rejected_requests
     }
 
     /// How long a slot is held, on average over those given back: what was learned in the last half a minute of serving
@@ -334,7 +336,7 @@ impl Meter {
         (count > 0.0).then(|| Duration::from_nanos((nanos / count) as u64))
     }
 
-    fn learn_service_time(&mut self, at: Time, totals: &Totals) {
+    fn learn_service_time(&mut self, at: Time, totals: &DemandTotals) {
         let count = totals.served.wrapping_sub(self.totals.served);
         if count == 0 {
             return;

@@ -20,7 +20,7 @@ pub(crate) fn hash_address(seed: u64, address: SocketAddr) -> u64 {
 }
 
 /// The point of a key's way that comes after so many others; the way begins at the key.
-pub(crate) fn jump(key: u64, times: u64) -> u64 {
+pub(crate) fn probe_hash(key: u64, times: u64) -> u64 {
     if times == 0 { key } else { mix(key ^ mix(times)) }
 }
 

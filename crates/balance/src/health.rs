@@ -10,7 +10,7 @@
 /// What an operator may say about it.
 mod settings;
 /// What workers have seen of an endpoint.
-mod evidence;
+mod counters;
 /// An endpoint's way out and back.
 mod ejection;
 /// Which endpoints fail much more than the others.
@@ -20,19 +20,19 @@ mod probe;
 /// How an endpoint comes to its full share.
 mod slow_start;
 /// What is known of one endpoint.
-mod case;
+mod endpoint_health;
 /// What is told of a judgement.
 mod event;
 /// Who is ejected, who is tried, who comes back.
-mod round;
+mod evaluation_pass;
 /// All of it, for the endpoints of one backend.
-mod ward;
+mod evaluator;
 
-pub use case::Condition;
-pub use ejection::{Cause, Standing};
-pub use event::{Change, Event, Judgement};
-pub use evidence::Health;
-pub use outlier::Totals;
+pub use counters::HealthCounters;
+pub use ejection::{EjectionCause, EjectionState};
+pub use endpoint_health::HealthStatus;
+pub use evaluator::HealthEvaluator;
+pub use event::{HealthChange, HealthEvaluation, HealthEvent};
+pub use outlier::AttemptTotals;
 pub use probe::ProbeResult;
 pub use settings::{ActiveSettings, HealthSettings, PassiveSettings, SlowStartSettings};
-pub use ward::Ward;

@@ -12,20 +12,20 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::outcome::{End, Outcome};
+use crate::outcome::{AttemptResult, Outcome};
 use crate::time::{Time, nanos};
 
 /// How long an observation has weight: after this, what is left of it is about e^-1.
 const MEMORY: Duration = Duration::from_secs(10);
 
 /// How long blame lasts after the last news of the endpoint.
-const GRUDGE: Duration = Duration::from_secs(5);
+const BLAME_LIFETIME: Duration = Duration::from_secs(5);
 
 /// The longest `Retry-After` that is heeded.
-const SPARED_AT_MOST: Duration = Duration::from_secs(300);
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
 
 /// News that is younger than this and no slower adds nothing.
-const NEWS: Duration = Duration::from_millis(1);
+const UPDATE_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The least time between two responses that count in the mean: hardly any request has to add to it. Half the latency of
 /// the response has to pass too, so that requests which waited behind a long one count as one or two.
@@ -55,7 +55,7 @@ const FAILURE_SHARE: f32 = 1.0 / 8.0;
 /// Evidence, not a balance: each figure is an atomic of its own, and of two reports at the same moment one may be lost.
 /// No other memory is ordered by these, so they are std's atomics in models too.
 #[derive(Debug, Default)]
-pub(crate) struct Latency {
+pub(crate) struct LatencyTracker {
     /// Nanoseconds, as bits of an `f32`; 0: nothing is known.
     estimate: AtomicU32,
     estimated_at: AtomicU64,
@@ -63,7 +63,7 @@ pub(crate) struct Latency {
     blame: AtomicU32,
     blamed_at: AtomicU64,
     /// `Retry-After`: until then the blame is full.
-    spared_until: AtomicU64,
+    retry_after_until: AtomicU64,
     /// The mean [`logarithm`] of the nanoseconds, as bits of an `f32`; 0: nothing is known.
     mean: AtomicU32,
     samples: AtomicU32,
@@ -77,36 +77,36 @@ pub(crate) struct Latency {
 
 /// What a picker compares between endpoints that it otherwise chooses by load.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Showing {
+pub(crate) struct MemberStats {
     /// Nanoseconds to the head of a response, on the average; `None`: it has given none yet.
     pub(crate) mean: Option<f32>,
     /// The share of recent attempts that failed, from 0 to 1.
-    pub(crate) failing: f32,
+    pub(crate) failure_share: f32,
     /// It has refused requests lately.
-    pub(crate) refuses: bool,
+    pub(crate) has_refused: bool,
 }
 
 /// What is to be thought of an endpoint at a moment.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Impression {
+pub(crate) struct LatencyEstimate {
     /// Nanoseconds to the head of a response; `None`: it has given none yet.
     pub(crate) latency: Option<f32>,
     /// How much slower to take it for; 1 or more.
     pub(crate) penalty: f32,
 }
 
-impl Latency {
-    pub(crate) fn at(&self, now: Time) -> Impression {
+impl LatencyTracker {
+    pub(crate) fn estimate_at(&self, now: Time) -> LatencyEstimate {
         let estimate = f32::from_bits(self.estimate.load(Ordering::Relaxed));
-        let latency = (estimate > 0.0).then(|| estimate * left_of_memory(self.silence(now)));
-        Impression { latency, penalty: 1.0 + PENALTY * self.blame(now) }
+        let latency = (estimate > 0.0).then(|| estimate * remaining_weight(self.silence(now)));
+        LatencyEstimate { latency, penalty: 1.0 + PENALTY * self.blame(now) }
     }
 
     /// Takes note of what pickers compare.
     #[inline]
-    pub(crate) fn learn_usual(&self, outcome: &Outcome, now: Time) {
-        match outcome.end {
-            End::Success => {
+    pub(crate) fn learn_mean(&self, outcome: &Outcome, now: Time) {
+        match outcome.result {
+            AttemptResult::Success => {
                 if self.failing.load(Ordering::Relaxed) != 0 {
                     self.set_failing(self.failing(now) * (1.0 - FAILURE_SHARE), now);
                 }
@@ -116,40 +116,50 @@ impl Latency {
                     self.observe_mean(latency, now);
                 }
             }
-            End::ServerError | End::ConnectFailed | End::TimedOut | End::Broken => {
+            AttemptResult::ServerError
+            | AttemptResult::ConnectFailed
+            | AttemptResult::TimedOut
+            | AttemptResult::ConnectionBroken => {
                 let failing = self.failing(now);
                 self.set_failing(failing + (1.0 - failing) * FAILURE_SHARE, now);
             }
-            End::Refused { .. } => self.refused_at.store(now.as_nanos(), Ordering::Relaxed),
-            End::Unfinished => {}
+            AttemptResult::Refused { .. } => {
+                self.refused_at.store(now.as_nanos(), Ordering::Relaxed)
+            }
+            AttemptResult::Cancelled => {}
         }
     }
 
     /// Takes note of peaks, and of what is blamed on the endpoint.
     pub(crate) fn learn_peak(&self, outcome: &Outcome, now: Time) {
-        match outcome.end {
-            End::Success => {
-                self.forgive(now);
+        match outcome.result {
+            AttemptResult::Success => {
+                self.reduce_blame(now);
                 if let Some(latency) = outcome.head_after {
                     self.observe(latency, now);
                 }
             }
-            End::ServerError | End::ConnectFailed | End::TimedOut | End::Broken => {
+            AttemptResult::ServerError
+            | AttemptResult::ConnectFailed
+            | AttemptResult::TimedOut
+            | AttemptResult::ConnectionBroken => {
                 let blame = self.blame(now);
                 self.set_blame(blame + (1.0 - blame) / 4.0, now);
             }
-            End::Refused { retry_after } => {
+            AttemptResult::Refused { retry_after } => {
                 self.set_blame(1.0, now);
-                let until = now + retry_after.unwrap_or_default().min(SPARED_AT_MOST);
-                self.spared_until.fetch_max(until.as_nanos(), Ordering::Relaxed);
+                let until = now + retry_after.unwrap_or_default().min(MAX_RETRY_AFTER);
+                self.retry_after_until.fetch_max(until.as_nanos(), Ordering::Relaxed);
             }
-            End::Unfinished => {}
+            AttemptResult::Cancelled => {}
         }
     }
 
     /// Nobody knows the next endpoint that is counted here.
     pub(crate) fn forget(&self) {
-        let Self { estimate, estimated_at, blame, blamed_at, spared_until, .. } = self;
+        let Self {
+            estimate, estimated_at, blame, blamed_at, retry_after_until: spared_until, ..
+        } = self;
         let Self { mean, samples, mean_at, failing, failing_at, refused_at, .. } = self;
         for level in [estimate, blame, mean, samples, failing] {
             level.store(0, Ordering::Relaxed);
@@ -160,15 +170,15 @@ impl Latency {
     }
 
     /// What it has shown lately, as pickers compare it between endpoints.
-    pub(crate) fn showing(&self, now: Time) -> Showing {
+    pub(crate) fn stats(&self, now: Time) -> MemberStats {
         let mean = f32::from_bits(self.mean.load(Ordering::Relaxed));
         let is_known = self.samples.load(Ordering::Relaxed) >= COLD_SAMPLES + MEAN_SAMPLES;
         let refused_at = self.refused_at.load(Ordering::Relaxed);
         let since_refusal = now.saturating_since(Time::from_nanos(refused_at));
-        Showing {
-            mean: is_known.then(|| power(mean) * left_of_memory(since(&self.mean_at, now))),
-            failing: self.failing(now),
-            refuses: refused_at > 0 && since_refusal < GRUDGE,
+        MemberStats {
+            mean: is_known.then(|| power(mean) * remaining_weight(since(&self.mean_at, now))),
+            failure_share: self.failing(now),
+            has_refused: refused_at > 0 && since_refusal < BLAME_LIFETIME,
         }
     }
 
@@ -190,7 +200,7 @@ impl Latency {
         let Some(samples) = samples.checked_sub(COLD_SAMPLES) else { return };
         let before = f32::from_bits(self.mean.load(Ordering::Relaxed));
         let latency = logarithm((nanos(latency) as f32).max(1.0));
-        let by_silence = (1.0 - left_of_memory(silence)).min(MEAN_SHARE_AFTER_SILENCE);
+        let by_silence = (1.0 - remaining_weight(silence)).min(MEAN_SHARE_AFTER_SILENCE);
         let share = by_silence.max(MEAN_SHARE).max(1.0 / (samples as f32 + 1.0));
         let mean = before + (latency - before) * share;
         self.mean.store(mean.to_bits(), Ordering::Relaxed);
@@ -201,7 +211,9 @@ impl Latency {
         if failing == 0.0 {
             return 0.0;
         }
-        failing * (1.0 - since(&self.failing_at, now).as_secs_f32() / GRUDGE.as_secs_f32()).max(0.0)
+        failing
+            * (1.0 - since(&self.failing_at, now).as_secs_f32() / BLAME_LIFETIME.as_secs_f32())
+                .max(0.0)
     }
 
     fn set_failing(&self, failing: f32, now: Time) {
@@ -214,17 +226,17 @@ impl Latency {
         let latency = (nanos(latency) as f32).max(1.0);
         let before = f32::from_bits(self.estimate.load(Ordering::Relaxed));
         // Every request comes by, and hardly one has news.
-        if latency <= before && is_within(NEWS, &self.estimated_at, now) {
+        if latency <= before && is_within(UPDATE_INTERVAL, &self.estimated_at, now) {
             return;
         }
-        let left = left_of_memory(self.silence(now));
+        let left = remaining_weight(self.silence(now));
         let before = before * left;
         let estimate = latency.max(before + latency * (1.0 - left));
         self.estimate.store(estimate.to_bits(), Ordering::Relaxed);
         self.estimated_at.store(now.as_nanos(), Ordering::Relaxed);
     }
 
-    fn forgive(&self, now: Time) {
+    fn reduce_blame(&self, now: Time) {
         let blame = self.blame(now);
         if blame > 0.0 {
             self.set_blame(blame * 0.75, now);
@@ -237,14 +249,16 @@ impl Latency {
     }
 
     fn blame(&self, now: Time) -> f32 {
-        if now.as_nanos() < self.spared_until.load(Ordering::Relaxed) {
+        if now.as_nanos() < self.retry_after_until.load(Ordering::Relaxed) {
             return 1.0;
         }
         let blame = f32::from_bits(self.blame.load(Ordering::Relaxed));
         if blame == 0.0 {
             return 0.0;
         }
-        blame * (1.0 - since(&self.blamed_at, now).as_secs_f32() / GRUDGE.as_secs_f32()).max(0.0)
+        blame
+            * (1.0 - since(&self.blamed_at, now).as_secs_f32() / BLAME_LIFETIME.as_secs_f32())
+                .max(0.0)
     }
 
     fn silence(&self, now: Time) -> Duration {
@@ -275,7 +289,7 @@ fn since(then: &AtomicU64, now: Time) -> Duration {
 }
 
 /// What is left of an observation: (1 + t/8)^-8, which is within 0.04 of e^-t and costs no exponential.
-fn left_of_memory(silence: Duration) -> f32 {
+fn remaining_weight(silence: Duration) -> f32 {
     let once = 1.0 / (1.0 + silence.as_secs_f32() / (8.0 * MEMORY.as_secs_f32()));
     let twice = once * once;
     let four_times = twice * twice;
@@ -290,24 +304,24 @@ mod tests {
         Time::ZERO + Duration::from_millis(millis)
     }
 
-    fn outcome(end: End, head_millis: u64) -> Outcome {
+    fn outcome(end: AttemptResult, head_millis: u64) -> Outcome {
         let head_after = Some(Duration::from_millis(head_millis));
-        Outcome { started: Time::ZERO, head_after, end }
+        Outcome { started: Time::ZERO, head_after, result: end }
     }
 
     fn success(head_millis: u64) -> Outcome {
-        outcome(End::Success, head_millis)
+        outcome(AttemptResult::Success, head_millis)
     }
 
     /// Milliseconds.
-    fn estimate(latency: &Latency, now: Time) -> f32 {
-        latency.at(now).latency.expect("it has answered") / 1e6
+    fn estimate(latency: &LatencyTracker, now: Time) -> f32 {
+        latency.estimate_at(now).latency.expect("it has answered") / 1e6
     }
 
     #[test]
     fn latency_estimate_jumps_to_a_peak_and_decays_slowly() {
-        let latency = Latency::default();
-        assert!(latency.at(at(0)).latency.is_none());
+        let latency = LatencyTracker::default();
+        assert!(latency.estimate_at(at(0)).latency.is_none());
         latency.learn_peak(&success(10), at(0));
         latency.learn_peak(&success(100), at(1));
         assert!((99.0..=100.0).contains(&estimate(&latency, at(1))));
@@ -321,19 +335,19 @@ mod tests {
 
     #[test]
     fn latency_estimate_decays_without_traffic() {
-        let latency = Latency::default();
+        let latency = LatencyTracker::default();
         latency.learn_peak(&success(1_000), at(0));
         assert!(estimate(&latency, at(60_000)) < 20.0);
     }
 
     #[test]
     fn failures_add_a_penalty_that_decays_in_five_seconds() {
-        let latency = Latency::default();
+        let latency = LatencyTracker::default();
         latency.learn_peak(&success(10), at(0));
         for _ in 0..20 {
-            latency.learn_peak(&outcome(End::ServerError, 1), at(0));
+            latency.learn_peak(&outcome(AttemptResult::ServerError, 1), at(0));
         }
-        let shown = |now| latency.at(at(now));
+        let shown = |now| latency.estimate_at(at(now));
         assert!((9.9..=10.0).contains(&estimate(&latency, at(0))));
         assert!(shown(0).penalty > 16.9);
         assert!((8.0..10.0).contains(&shown(2_500).penalty));
@@ -342,36 +356,38 @@ mod tests {
 
     #[test]
     fn single_failure_adds_a_small_penalty_that_successes_remove() {
-        let latency = Latency::default();
-        latency.learn_peak(&outcome(End::Broken, 1), at(0));
-        assert_eq!(latency.at(at(0)).penalty, 5.0);
+        let latency = LatencyTracker::default();
+        latency.learn_peak(&outcome(AttemptResult::ConnectionBroken, 1), at(0));
+        assert_eq!(latency.estimate_at(at(0)).penalty, 5.0);
         for _ in 0..10 {
             latency.learn_peak(&success(10), at(1));
         }
-        assert!(latency.at(at(1)).penalty < 1.3);
+        assert!(latency.estimate_at(at(1)).penalty < 1.3);
     }
 
     #[test]
     fn retry_after_is_honored_and_bounded() {
-        let refused = |seconds| End::Refused { retry_after: Some(Duration::from_secs(seconds)) };
-        let latency = Latency::default();
+        let refused =
+            |seconds| AttemptResult::Refused { retry_after: Some(Duration::from_secs(seconds)) };
+        let latency = LatencyTracker::default();
         latency.learn_peak(&outcome(refused(30), 1), at(0));
         latency.learn_peak(&success(10), at(1));
-        assert_eq!(latency.at(at(29_999)).penalty, 17.0);
-        assert_eq!(latency.at(at(30_000)).penalty, 1.0);
+        assert_eq!(latency.estimate_at(at(29_999)).penalty, 17.0);
+        assert_eq!(latency.estimate_at(at(30_000)).penalty, 1.0);
         latency.learn_peak(&outcome(refused(1_000_000), 1), at(0));
-        assert_eq!(latency.at(at(300_000)).penalty, 1.0);
+        assert_eq!(latency.estimate_at(at(300_000)).penalty, 1.0);
     }
 
     #[test]
     fn concurrent_slow_responses_count_once_in_the_mean() {
-        let latency = Latency::default();
+        let latency = LatencyTracker::default();
         let learn = |started: u64, ended: u64| {
             let head_after = Some(Duration::from_millis(ended - started));
-            let outcome = Outcome { started: at(started), head_after, end: End::Success };
-            latency.learn_usual(&outcome, at(ended));
+            let outcome =
+                Outcome { started: at(started), head_after, result: AttemptResult::Success };
+            latency.learn_mean(&outcome, at(ended));
         };
-        let mean = |now| latency.showing(at(now)).mean.expect("enough samples are there") / 1e6;
+        let mean = |now| latency.stats(at(now)).mean.expect("enough samples are there") / 1e6;
         (1..=40).for_each(|sample| learn(sample * 20, sample * 20 + 10));
         let before = mean(1_000);
         learn(1_000, 1_200);
@@ -383,9 +399,9 @@ mod tests {
 
     #[test]
     fn unfinished_request_does_not_change_the_latency_estimate() {
-        let latency = Latency::default();
-        latency.learn_peak(&outcome(End::Unfinished, 1), at(0));
-        let Impression { latency, penalty } = latency.at(at(0));
+        let latency = LatencyTracker::default();
+        latency.learn_peak(&outcome(AttemptResult::Cancelled, 1), at(0));
+        let LatencyEstimate { latency, penalty } = latency.estimate_at(at(0));
         assert_eq!((latency, penalty), (None, 1.0));
     }
 }

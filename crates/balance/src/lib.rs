@@ -24,7 +24,7 @@ pub mod reachability;
 /// One address that can serve, its load, and sets of them.
 pub mod endpoint;
 /// Which of several balancers uses which slots of an endpoint.
-pub mod deal;
+pub mod slot_assignment;
 /// What an endpoint has taught us about idle connections.
 pub mod reuse;
 /// How many requests an endpoint can bear.
@@ -42,17 +42,19 @@ pub mod slots;
 /// How much is asked for, as autoscalers want to know it.
 pub mod demand;
 
-pub use deal::{Deal, Dealer};
-pub use demand::Demand;
-pub use endpoint::{Endpoint, EndpointSet, Ledger, Member};
-pub use health::{Health, Ward};
-pub use limit::{LimitSettings, Limiter};
-pub use load::Cap;
-pub use outcome::{End, Outcome};
-pub use pick::{Algorithm, MaglevTable, Picker, Wish};
-pub use queue::{Priority, Queue, Rank, Ticket, Woken};
+pub use demand::RequestDemand;
+pub use endpoint::{Endpoint, EndpointRegistry, EndpointSet, SetMember};
+pub use health::{HealthCounters, HealthEvaluator};
+pub use limit::{ConcurrencyLimiter, LimitSettings};
+pub use load::ConcurrencyCap;
+pub use outcome::{AttemptResult, Outcome};
+pub use pick::{Algorithm, MaglevTable, PickRequest, Picker};
+pub use queue::{PriorityLevel, Queue, QueueParameters, Ticket, WakeList};
 pub use retry::RetryBudget;
 pub use reuse::IdleHistory;
 pub use rng::Rng;
-pub use slots::{Admission, Delay, Entry, Limits, Refusal};
+pub use slot_assignment::{SlotAssigner, SlotAssignment};
+pub use slots::{
+    Admission, AdmissionDecision, AdmissionLimits, AdmissionRejection, ControlledDelay,
+};
 pub use time::Time;

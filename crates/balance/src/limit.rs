@@ -15,25 +15,25 @@
 /// Numbers of requests in flight, in steps.
 mod levels;
 /// What workers have seen of one endpoint, and what it says of itself.
-mod evidence;
+mod counters;
 /// What was seen in one stretch of time, and which limits it speaks for.
 mod epoch;
 /// What is believed of one endpoint.
-mod case;
+mod estimator;
 /// When which endpoint gets more, or less, than its limit, to see what comes of it.
 mod trial;
 /// All of it, for the endpoints of one backend.
 mod limiter;
 /// Endpoints that say that they are full.
-mod refusal;
+mod backoff;
 
-pub use evidence::{Evidence, Report, Visit};
-pub use limiter::Limiter;
-pub use refusal::Heed;
-pub(crate) use refusal::Refusals;
+pub(crate) use backoff::RefusalBackoff;
+pub use backoff::RetryAfterHandling;
+pub use counters::{EndpointLoadReport, LimitCounters, LimitSample};
+pub use limiter::ConcurrencyLimiter;
 
 /// The most that can be learned; what is above it is as good as no limit.
-pub const MOST: u32 = levels::MOST;
+pub const MAX_LIMIT: u32 = levels::MOST;
 
 /// Between which bounds limits are learned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub struct LimitSettings {
 
 impl Default for LimitSettings {
     fn default() -> Self {
-        Self { min: 1, max: MOST, start: 8 }
+        Self { min: 1, max: MAX_LIMIT, start: 8 }
     }
 }
 
@@ -60,7 +60,7 @@ impl LimitSettings {
 
 /// Where a limit comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub enum LimitReason {
     /// Nothing is known of the endpoint.
     Start,
     /// No knee has been seen up to here.
@@ -68,19 +68,19 @@ pub enum Reason {
     /// Throughput does not grow beyond it.
     Knee,
     /// The endpoint says so ([`Report`]).
-    Said,
+    Reported,
     /// More or less than is believed, for a short time, to see what comes of it.
     Trial,
 }
 
-impl Reason {
+impl LimitReason {
     /// The label in metrics.
-    pub fn word(self) -> &'static str {
+    pub fn label(self) -> &'static str {
         match self {
             Self::Start => "start",
             Self::Growing => "growing",
             Self::Knee => "knee",
-            Self::Said => "said",
+            Self::Reported => "said",
             Self::Trial => "trial",
         }
     }

@@ -13,12 +13,12 @@ pub struct Outcome {
     /// whose head says nothing about how busy the endpoint is.
     pub head_after: Option<Duration>,
     /// How it ended.
-    pub end: End,
+    pub result: AttemptResult,
 }
 
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum AttemptResult {
     /// With a response, whatever it says, that is not one of those below.
     Success,
     /// With a response that says the endpoint is at fault: 5xx, or what a protocol has in its place.
@@ -33,31 +33,31 @@ pub enum End {
     /// No response came in time.
     TimedOut,
     /// The connection broke, or what came was not a response.
-    Broken,
+    ConnectionBroken,
     /// It was given up for a reason that is not the endpoint's: the client left, or Sheave ends.
-    Unfinished,
+    Cancelled,
 }
 
 /// What an end says of the endpoint's health.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Testimony {
+pub enum HealthSignal {
     /// It serves.
-    For,
+    Positive,
     /// It fails.
-    Against,
+    Negative,
     /// Nothing: it is busy, or the fault is another's.
-    Neither,
+    Neutral,
 }
 
-impl End {
+impl AttemptResult {
     /// What this says of the endpoint's health. A refusal says nothing: to eject who is busy makes the others busier.
-    pub fn testimony(self) -> Testimony {
+    pub fn health_signal(self) -> HealthSignal {
         match self {
-            Self::Success => Testimony::For,
-            Self::ServerError | Self::ConnectFailed | Self::TimedOut | Self::Broken => {
-                Testimony::Against
+            Self::Success => HealthSignal::Positive,
+            Self::ServerError | Self::ConnectFailed | Self::TimedOut | Self::ConnectionBroken => {
+                HealthSignal::Negative
             }
-            Self::Refused { .. } | Self::Unfinished => Testimony::Neither,
+            Self::Refused { .. } | Self::Cancelled => HealthSignal::Neutral,
         }
     }
 }

@@ -6,14 +6,14 @@
 use std::sync::Arc;
 
 use crate::endpoint::{Endpoint, EndpointSet};
-use crate::load::{Bars, Cap, Field, Load, Room};
+use crate::load::{ConcurrencyCap, MemberLoad, PickCandidates, PickCapacity, PickExclusion};
 use crate::rng::Rng;
 use crate::time::Time;
 
 /// What a request asks of choosing.
-mod wish;
+mod request;
 /// How far members are to be avoided because they are slower than others, or fail.
-mod handicap;
+mod penalty;
 /// The endpoint with the least load for its weight.
 mod least_load;
 /// Each endpoint in turn, as often as its weight says.
@@ -27,11 +27,11 @@ mod consistent_hash;
 /// The endpoint of a key, always.
 mod maglev;
 
-pub(crate) use consistent_hash::Ring;
-use handicap::Handicaps;
+pub(crate) use consistent_hash::HashRing;
 pub use maglev::MaglevTable;
-pub use wish::Wish;
-pub(crate) use wish::{Claim, Wants};
+use penalty::MemberPenalties;
+pub use request::PickRequest;
+pub(crate) use request::{EligibleEndpoints, PickConstraints};
 
 /// How to choose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,12 +62,12 @@ const SCAN: usize = 64;
 #[derive(Debug)]
 pub struct Picker {
     algorithm: Algorithm,
-    state: State,
-    handicaps: Handicaps,
+    state: AlgorithmState,
+    penalties: MemberPenalties,
 }
 
 #[derive(Debug)]
-enum State {
+enum AlgorithmState {
     LeastLoad(least_load::LeastLoad),
     RoundRobin(round_robin::RoundRobin),
     Random(random::Random),
@@ -76,20 +76,20 @@ enum State {
 
 impl Picker {
     /// How often a picker that lost the last slot to another worker looks for the best endpoint again.
-    const LOOKS: usize = 4;
+    const MAX_TRIES: usize = 4;
 
     /// A picker. The seed decides where it begins, so that workers do not move in step.
     pub fn new(algorithm: Algorithm, seed: u64) -> Self {
         let state = match algorithm {
             // What has no key goes by load.
             Algorithm::LeastLoad | Algorithm::ConsistentHash | Algorithm::Maglev => {
-                State::LeastLoad(least_load::LeastLoad::new(seed))
+                AlgorithmState::LeastLoad(least_load::LeastLoad::new(seed))
             }
-            Algorithm::RoundRobin => State::RoundRobin(round_robin::RoundRobin::new(seed)),
-            Algorithm::Random => State::Random(random::Random::new(seed)),
-            Algorithm::PeakEwma => State::PeakEwma(peak_ewma::PeakEwma::new(seed)),
+            Algorithm::RoundRobin => AlgorithmState::RoundRobin(round_robin::RoundRobin::new(seed)),
+            Algorithm::Random => AlgorithmState::Random(random::Random::new(seed)),
+            Algorithm::PeakEwma => AlgorithmState::PeakEwma(peak_ewma::PeakEwma::new(seed)),
         };
-        Self { algorithm, state, handicaps: Handicaps::default() }
+        Self { algorithm, state, penalties: MemberPenalties::default() }
     }
 
     /// How it chooses.
@@ -104,17 +104,19 @@ impl Picker {
     pub fn take<T>(
         &mut self,
         set: &EndpointSet<T>,
-        cap: Cap,
-        wish: &Wish<'_, T>,
+        cap: ConcurrencyCap,
+        wish: &PickRequest<'_, T>,
     ) -> Option<Arc<Endpoint<T>>> {
-        let field = |bars| Field::new(&set.loads, Room::within(cap), bars);
-        let member = match self.claim(set, wish) {
-            Claim::Any => self.take_member(set, &field(Bars::Nobody), wish),
-            Claim::But(excluded) => {
+        let field = |bars| PickCandidates::new(&set.loads, PickCapacity::within(cap), bars);
+        let member = match self.eligible(set, wish) {
+            EligibleEndpoints::Any => self.take_member(set, &field(PickExclusion::None), wish),
+            EligibleEndpoints::AllExcept(excluded) => {
                 let barred = |member| excluded.contains(&member);
-                self.take_member(set, &field(Bars::Those(&barred)), wish)
+                self.take_member(set, &field(PickExclusion::Matching(&barred)), wish)
             }
-            Claim::Only(member) => self.take_bound(set, &field(Bars::Nobody), wish, member),
+            EligibleEndpoints::Only(member) => {
+                self.take_bound(set, &field(PickExclusion::None), wish, member)
+            }
         };
         member.map(|member| set.members()[member].endpoint.clone())
     }
@@ -125,51 +127,61 @@ impl Picker {
     pub(crate) fn take_unreachable<T>(
         &mut self,
         set: &EndpointSet<T>,
-        cap: Cap,
-        wish: &Wish<'_, T>,
+        cap: ConcurrencyCap,
+        wish: &PickRequest<'_, T>,
     ) -> Option<Arc<Endpoint<T>>> {
-        let claim = self.claim(set, wish);
+        let claim = self.eligible(set, wish);
         let barred = |member| !claim.allows(member);
         if (0..set.members().len()).any(|member| set.is_open(member) && !barred(member)) {
             return None;
         }
-        let field = Field::new(&set.loads, Room::within(cap), Bars::Those(&barred));
+        let field = PickCandidates::new(
+            &set.loads,
+            PickCapacity::within(cap),
+            PickExclusion::Matching(&barred),
+        );
         let member = self.take_regular(set, &field.with_unreachable(), wish);
         member.map(|member| set.members()[member].endpoint.clone())
     }
 
     /// As [`take`](Self::take), among those members of which `barred` is not true.
-    pub(crate) fn take_beside<T>(
+    pub(crate) fn take_except<T>(
         &mut self,
         set: &EndpointSet<T>,
-        cap: Cap,
-        wish: &Wish<'_, T>,
+        cap: ConcurrencyCap,
+        wish: &PickRequest<'_, T>,
         barred: &dyn Fn(usize) -> bool,
     ) -> Option<Arc<Endpoint<T>>> {
-        let field = |bars| Field::new(&set.loads, Room::within(cap), bars);
-        let member = match self.claim(set, wish) {
-            Claim::Only(member) => self.take_bound(set, &field(Bars::Those(barred)), wish, member),
-            claim @ (Claim::Any | Claim::But(_)) => {
+        let field = |bars| PickCandidates::new(&set.loads, PickCapacity::within(cap), bars);
+        let member = match self.eligible(set, wish) {
+            EligibleEndpoints::Only(member) => {
+                self.take_bound(set, &field(PickExclusion::Matching(barred)), wish, member)
+            }
+            claim @ (EligibleEndpoints::Any | EligibleEndpoints::AllExcept(_)) => {
                 let barred = |member| !claim.allows(member) || barred(member);
-                self.take_member(set, &field(Bars::Those(&barred)), wish)
+                self.take_member(set, &field(PickExclusion::Matching(&barred)), wish)
             }
         };
         member.map(|member| set.members()[member].endpoint.clone())
     }
 
     /// Which members may serve the request.
-    pub(crate) fn claim<T>(&self, set: &EndpointSet<T>, wish: &Wish<'_, T>) -> Claim {
-        set.claim(wish.tried, wish.only, self.binding(wish.key))
+    pub(crate) fn eligible<T>(
+        &self,
+        set: &EndpointSet<T>,
+        wish: &PickRequest<'_, T>,
+    ) -> EligibleEndpoints {
+        set.eligible(wish.tried, wish.only, self.binding_key(wish.key))
     }
 
     /// What somebody who made this wish waits for.
-    pub(crate) fn wants<T>(&self, wish: &Wish<'_, T>) -> Wants<T> {
+    pub(crate) fn constraints<T>(&self, wish: &PickRequest<'_, T>) -> PickConstraints<T> {
         let (tried, only) = (wish.tried.into(), wish.only.cloned());
-        Wants { tried, only, key: self.binding(wish.key) }
+        PickConstraints { tried, only, key: self.binding_key(wish.key) }
     }
 
     /// The key, if it leaves no choice.
-    fn binding(&self, key: Option<u64>) -> Option<u64> {
+    fn binding_key(&self, key: Option<u64>) -> Option<u64> {
         key.filter(|_| self.algorithm == Algorithm::Maglev)
     }
 
@@ -177,48 +189,48 @@ impl Picker {
     fn take_bound<T>(
         &self,
         set: &EndpointSet<T>,
-        field: &Field<'_>,
-        wish: &Wish<'_, T>,
+        field: &PickCandidates<'_>,
+        wish: &PickRequest<'_, T>,
         member: usize,
     ) -> Option<usize> {
-        if set.loads.has_trials()
+        if set.loads.has_half_open()
             && wish.only.is_none()
             && wish.tried.is_empty()
-            && let Some(tried) = field.take_trial()
+            && let Some(tried) = field.take_half_open()
         {
             return Some(tried);
         }
-        let take = |field: &Field<'_>| field.take(member).then_some(member);
-        take(field).or_else(|| take(&field.unheeding()?))
+        let take = |field: &PickCandidates<'_>| field.take(member).then_some(member);
+        take(field).or_else(|| take(&field.ignoring_refusals()?))
     }
 
     fn take_member<T>(
         &mut self,
         set: &EndpointSet<T>,
-        field: &Field<'_>,
-        wish: &Wish<'_, T>,
+        field: &PickCandidates<'_>,
+        wish: &PickRequest<'_, T>,
     ) -> Option<usize> {
-        if set.loads.has_trials()
-            && let Some(member) = field.take_trial()
+        if set.loads.has_half_open()
+            && let Some(member) = field.take_half_open()
         {
             return Some(member);
         }
         // Who comes by its key stays with it.
         let free = self.algorithm != Algorithm::ConsistentHash || wish.key.is_none();
-        if free && let Some(member) = field.take_favourite() {
+        if free && let Some(member) = field.take_preferred() {
             return Some(member);
         }
         self.take_regular(set, field, wish)
-            .or_else(|| self.take_regular(set, &field.unheeding()?, wish))
+            .or_else(|| self.take_regular(set, &field.ignoring_refusals()?, wish))
     }
 
     fn take_regular<T>(
         &mut self,
         set: &EndpointSet<T>,
-        field: &Field<'_>,
-        wish: &Wish<'_, T>,
+        field: &PickCandidates<'_>,
+        wish: &PickRequest<'_, T>,
     ) -> Option<usize> {
-        for _ in 0..Self::LOOKS {
+        for _ in 0..Self::MAX_TRIES {
             let member = self.choose(set, field, wish)?;
             if field.take(member) {
                 return Some(member);
@@ -232,8 +244,8 @@ impl Picker {
     fn choose<T>(
         &mut self,
         set: &EndpointSet<T>,
-        field: &Field<'_>,
-        wish: &Wish<'_, T>,
+        field: &PickCandidates<'_>,
+        wish: &PickRequest<'_, T>,
     ) -> Option<usize> {
         if self.algorithm == Algorithm::ConsistentHash
             && let Some(key) = wish.key
@@ -241,31 +253,36 @@ impl Picker {
         {
             return Some(member);
         }
-        self.handicaps.look(field, wish.now);
+        self.penalties.update(field, wish.now);
         if let Some(zones) = field.by_zone()
             && let Some(member) = self.choose_by_zone(zones, wish.now)
         {
             return Some(member);
         }
-        self.state.choose(field, &mut self.handicaps, wish.now)
+        self.state.choose(field, &mut self.penalties, wish.now)
     }
 
     /// Kept apart, because most sets know no zones and every request comes by.
     #[cold]
-    fn choose_by_zone(&mut self, zones: [Field<'_>; 2], now: Time) -> Option<usize> {
-        zones.iter().find_map(|zone| self.state.choose(zone, &mut self.handicaps, now))
+    fn choose_by_zone(&mut self, zones: [PickCandidates<'_>; 2], now: Time) -> Option<usize> {
+        zones.iter().find_map(|zone| self.state.choose(zone, &mut self.penalties, now))
     }
 }
 
-impl State {
+impl AlgorithmState {
     #[inline]
-    fn choose(&mut self, field: &Field<'_>, handicaps: &mut Handicaps, now: Time) -> Option<usize> {
-        if handicaps.are_even() {
+    fn choose(
+        &mut self,
+        field: &PickCandidates<'_>,
+        handicaps: &mut MemberPenalties,
+        now: Time,
+    ) -> Option<usize> {
+        if handicaps.is_empty() {
             return match self {
                 Self::LeastLoad(state) => state.choose(field),
-                Self::RoundRobin(state) => state.choose(field, Handicaps::none),
+                Self::RoundRobin(state) => state.choose(field, MemberPenalties::none),
                 Self::Random(state) => state.choose(field),
-                Self::PeakEwma(state) => state.choose(field, now, Handicaps::none),
+                Self::PeakEwma(state) => state.choose(field, now, MemberPenalties::none),
             };
         }
         self.choose_with(field, handicaps, now)
@@ -275,8 +292,8 @@ impl State {
     #[cold]
     fn choose_with(
         &mut self,
-        field: &Field<'_>,
-        handicaps: &mut Handicaps,
+        field: &PickCandidates<'_>,
+        handicaps: &mut MemberPenalties,
         now: Time,
     ) -> Option<usize> {
         let mut choose = |limited: bool| {
@@ -290,7 +307,7 @@ impl State {
         };
         // Where all others are full, one that fails may have more than its share.
         let chosen = choose(true).or_else(|| choose(false))?;
-        handicaps.chose(chosen);
+        handicaps.record_pick(chosen);
         Some(chosen)
     }
 }
@@ -300,9 +317,9 @@ impl State {
 /// Different, because with two of the same the worst is chosen now and then (envoy#14859).
 #[inline(never)]
 fn better_of_two(
-    field: &Field<'_>,
+    field: &PickCandidates<'_>,
     rng: &mut Rng,
-    is_better: impl FnOnce((usize, Load), (usize, Load)) -> bool,
+    is_better: impl FnOnce((usize, MemberLoad), (usize, MemberLoad)) -> bool,
 ) -> Option<usize> {
     let (one, other) = field.draw_two(rng)?;
     let (one, other) = ((one, field.load(one)), (other, field.load(other)));

@@ -17,41 +17,41 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::vec;
 
-use crate::endpoint::{Endpoint, EndpointSet, Member};
-use crate::pick::{Algorithm, Claim, Picker, Wants, Wish};
-use crate::slots::{Delay, Limits, Refusal};
+use crate::endpoint::{Endpoint, EndpointSet, SetMember};
+use crate::pick::{Algorithm, EligibleEndpoints, PickConstraints, PickRequest, Picker};
+use crate::slots::{AdmissionLimits, AdmissionRejection, ControlledDelay};
 use crate::time::Time;
 
 /// Where a request stands among those who wait.
-mod rank;
+mod parameters;
 /// A place in the queue.
 mod ticket;
 /// Waiters in order.
-mod line;
+mod fifo;
 /// Those of one priority and route.
 mod flow;
 /// How fast the queue moves.
-mod pace;
+mod grant_rate;
 
-pub(crate) use flow::Party;
-use flow::{Flow, Place};
-use line::Waiter;
-use pace::Pace;
-pub(crate) use pace::Reading;
-pub use rank::{Priority, Rank};
+use fifo::QueueEntry;
+pub(crate) use flow::QueueFlowKey;
+use flow::{EntryPosition, QueueFlow};
+pub(crate) use grant_rate::GrantRate;
+use grant_rate::GrantRateEstimator;
+pub use parameters::{PriorityLevel, QueueParameters};
 pub use ticket::Ticket;
 
 /// Those who wait for a slot of one backend. `N` wakes one of them.
 pub struct Queue<T, N> {
     set: Arc<EndpointSet<T>>,
-    limits: Limits,
+    limits: AdmissionLimits,
     /// Those of one party each. One that nobody is of any more is kept until its turn has come, or it would have gained
     /// by having been empty.
-    flows: Vec<Flow<T, N>>,
+    flows: Vec<QueueFlow<T, N>>,
     /// By priority: the latest turn that a flow of it has had.
-    turns: [u64; Priority::COUNT],
+    virtual_times: [u64; PriorityLevel::COUNT],
     arrivals: u64,
-    pace: Pace,
+    grant_rate: GrantRateEstimator,
     /// Since when somebody has been waiting all the time, if anybody waits.
     waited_since: Time,
     /// Chooses when several endpoints have room at once; whatever the backend's algorithm, that is the least loaded.
@@ -62,32 +62,32 @@ pub struct Queue<T, N> {
 
 /// Whom a change of the queue wakes: each looks at its ticket.
 #[derive(Debug)]
-pub struct Woken<N> {
+pub struct WakeList<N> {
     /// Who has a slot.
     pub granted: Option<N>,
     /// Who has waited too long in a long overload.
-    pub let_go: Vec<N>,
+    pub shed: Vec<N>,
 }
 
 impl<T, N> Queue<T, N> {
-    const CLEAR_AT_LEAST: usize = 32;
+    const MIN_CLEAR_LENGTH: usize = 32;
     /// So often younger ones of a higher priority go before somebody; then it goes.
-    const PASSED_AT_MOST: u32 = 7;
+    const MAX_OVERTAKEN: u32 = 7;
     /// Of so many in the queue one may have given up before lengths count.
-    const TIDY: usize = 16;
+    const CANCELLED_DIVISOR: usize = 16;
 
     /// An empty queue for slots of these endpoints.
-    pub fn new(set: Arc<EndpointSet<T>>, limits: Limits) -> Self {
+    pub fn new(set: Arc<EndpointSet<T>>, limits: AdmissionLimits) -> Self {
         Self {
             set,
             limits,
             flows: Vec::new(),
-            turns: [0; Priority::COUNT],
+            virtual_times: [0; PriorityLevel::COUNT],
             arrivals: 0,
-            pace: Pace::default(),
+            grant_rate: GrantRateEstimator::default(),
             waited_since: Time::ZERO,
             picker: Picker::new(Algorithm::LeastLoad, 0),
-            clear_at: Self::CLEAR_AT_LEAST,
+            clear_at: Self::MIN_CLEAR_LENGTH,
         }
     }
 
@@ -95,76 +95,76 @@ impl<T, N> Queue<T, N> {
         &self.set
     }
 
-    pub(crate) fn limits(&self) -> Limits {
+    pub(crate) fn limits(&self) -> AdmissionLimits {
         self.limits
     }
 
-    pub(crate) fn pace(&self) -> Reading {
-        self.pace.reading()
+    pub(crate) fn grant_rate(&self) -> GrantRate {
+        self.grant_rate.rate()
     }
 
     /// Whether each who waits can be served by one endpoint only.
-    pub(crate) fn is_bound(&self) -> bool {
+    pub(crate) fn all_bound(&self) -> bool {
         self.flows.iter().all(|flow| flow.common.len() == 0)
     }
 
     /// How many wait with each priority, about: those who have given up are counted until they are cleared out.
-    pub fn waiting_by_priority(&self) -> [usize; Priority::COUNT] {
-        let mut waiting = [0; Priority::COUNT];
+    pub fn waiting_by_priority(&self) -> [usize; PriorityLevel::COUNT] {
+        let mut waiting = [0; PriorityLevel::COUNT];
         for flow in &self.flows {
-            waiting[usize::from(flow.party.priority.number())] += flow.len();
+            waiting[usize::from(flow.key.priority.number())] += flow.len();
         }
         waiting
     }
 
     /// The party of which nobody gets a place in a full queue: that of the lowest priority, of those the longest.
-    pub(crate) fn last_party(&self) -> Option<Party> {
-        self.last_flow().map(|flow| self.flows[flow].party)
+    pub(crate) fn last_flow_key(&self) -> Option<QueueFlowKey> {
+        self.last_flow().map(|flow| self.flows[flow].key)
     }
 
     /// The longest that somebody may wait who comes now; shorter in a long overload.
-    pub(crate) fn patience(&self, now: Time) -> Duration {
+    pub(crate) fn max_wait(&self, now: Time) -> Duration {
         match self.limits.delay {
             Some(delay) if self.is_overloaded(delay, now) => delay.target,
             Some(_) | None => Duration::MAX,
         }
     }
 
-    fn is_overloaded(&self, delay: Delay, now: Time) -> bool {
+    fn is_overloaded(&self, delay: ControlledDelay, now: Time) -> bool {
         now.saturating_since(self.waited_since) >= delay.interval
     }
 
     /// Why nobody of this rank should begin to wait behind the `waiting`, if so.
-    pub(crate) fn hopeless(
+    pub(crate) fn would_miss_deadline(
         &self,
-        rank: &Rank,
-        claim: Claim,
+        rank: &QueueParameters,
+        claim: EligibleEndpoints,
         waiting: u32,
         now: Time,
-    ) -> Option<Refusal> {
-        let left = rank.until.saturating_since(now);
+    ) -> Option<AdmissionRejection> {
+        let left = rank.deadline.saturating_since(now);
         if left.is_zero() {
-            return Some(Refusal::Late);
+            return Some(AdmissionRejection::WouldMissDeadline);
         }
         // How fast the line of one endpoint moves is not known.
-        if matches!(claim, Claim::Only(_)) {
+        if matches!(claim, EligibleEndpoints::Only(_)) {
             return None;
         }
-        let wait = self.pace.reading().wait(self.ahead(rank, waiting), now)?;
-        let patience = if waiting > 0 { self.patience(now) } else { Duration::MAX };
-        (wait > left.min(patience)).then_some(Refusal::Late)
+        let wait = self.grant_rate.rate().expected_wait(self.queued_ahead(rank, waiting), now)?;
+        let patience = if waiting > 0 { self.max_wait(now) } else { Duration::MAX };
+        (wait > left.min(patience)).then_some(AdmissionRejection::WouldMissDeadline)
     }
 
     /// How many of the `waiting` go before a newcomer of this rank, about.
-    fn ahead(&self, rank: &Rank, waiting: u32) -> u64 {
-        let party = Party::of(rank, self.limits.fair);
+    fn queued_ahead(&self, rank: &QueueParameters, waiting: u32) -> u64 {
+        let party = QueueFlowKey::of(rank, self.limits.fair);
         if let [flow] = &*self.flows
-            && flow.party.priority <= party.priority
+            && flow.key.priority <= party.priority
         {
             return u64::from(waiting);
         }
-        let own = self.flows.iter().find(|flow| flow.party == party).map_or(0, Flow::len);
-        let before = |flow: &Flow<T, N>| match flow.party.priority.cmp(&party.priority) {
+        let own = self.flows.iter().find(|flow| flow.key == party).map_or(0, QueueFlow::len);
+        let before = |flow: &QueueFlow<T, N>| match flow.key.priority.cmp(&party.priority) {
             std::cmp::Ordering::Less => flow.len(),
             std::cmp::Ordering::Equal => flow.len().min(own + 1),
             std::cmp::Ordering::Greater => 0,
@@ -177,21 +177,21 @@ impl<T, N> Queue<T, N> {
 
     /// Takes somebody out of a full queue for a newcomer of this rank: the last one of the longest flow of the lowest
     /// priority, if that is lower than the newcomer's, or its route has more than one place more than the newcomer's.
-    pub(crate) fn turn_out_for(&mut self, rank: &Rank, waiting: u32) -> Option<N> {
-        let party = Party::of(rank, self.limits.fair);
-        self.tidy(waiting as usize);
+    pub(crate) fn evict_for(&mut self, rank: &QueueParameters, waiting: u32) -> Option<N> {
+        let party = QueueFlowKey::of(rank, self.limits.fair);
+        self.remove_cancelled_if_many(waiting as usize);
         loop {
             let last = self.last_flow()?;
             let [longest, own] = [Some(last), self.find(party)]
                 .map(|flow| flow.map_or(0, |flow| self.flows[flow].len()));
-            let lower = self.flows[last].party.priority > party.priority;
-            let fairer = self.flows[last].party.priority == party.priority && longest > own + 1;
+            let lower = self.flows[last].key.priority > party.priority;
+            let fairer = self.flows[last].key.priority == party.priority && longest > own + 1;
             if !lower && !fairer {
                 return None;
             }
             // Who gives up at this very moment is not turned out.
             if let Some(waiter) = self.flows[last].remove_last()
-                && waiter.ticket.refuse(Refusal::TurnedOut)
+                && waiter.ticket.refuse(AdmissionRejection::Evicted)
             {
                 return Some(waiter.notify);
             }
@@ -199,51 +199,51 @@ impl<T, N> Queue<T, N> {
     }
 
     /// Somebody comes, and nobody waits.
-    pub(crate) fn begin(&mut self, now: Time) {
-        self.pace.begin(now);
+    pub(crate) fn begin_waiting(&mut self, now: Time) {
+        self.grant_rate.begin_waiting(now);
         self.waited_since = now;
     }
 
     /// Adds a waiter at the end of its line.
     pub(crate) fn push(
         &mut self,
-        wish: &Wish<'_, T>,
-        wants: Wants<T>,
+        wish: &PickRequest<'_, T>,
+        wants: PickConstraints<T>,
         notify: N,
     ) -> Arc<Ticket<T>> {
-        self.clear_left();
+        self.remove_cancelled();
         let ticket = Arc::new(Ticket::new());
-        let claim = wants.claim(&self.set);
-        self.stand(Waiter {
+        let claim = wants.eligible(&self.set);
+        self.enqueue(QueueEntry {
             arrival: self.arrivals,
             since: wish.now,
-            rank: wish.rank,
+            parameters: wish.queueing,
             ticket: ticket.clone(),
-            wants,
-            claim,
+            constraints: wants,
+            eligible: claim,
             notify,
-            passed: 0,
+            overtaken: 0,
         });
         self.arrivals += 1;
         ticket
     }
 
     /// From now on these are in force. Each who waits stands where it belongs in the new set, in the old order.
-    pub(crate) fn replace(&mut self, set: Arc<EndpointSet<T>>, limits: Limits) {
-        let (usable, before) = (usable(&set), usable(&self.set));
+    pub(crate) fn replace(&mut self, set: Arc<EndpointSet<T>>, limits: AdmissionLimits) {
+        let (usable, before) = (usable_slots(&set), usable_slots(&self.set));
         if usable > before || usable == 0 || limits.cap != self.limits.cap {
-            self.pace.forget();
+            self.grant_rate.reset();
         }
         if limits.fair != self.limits.fair {
-            self.turns = [0; Priority::COUNT];
-            self.flows.iter_mut().for_each(|flow| flow.turn = 0);
+            self.virtual_times = [0; PriorityLevel::COUNT];
+            self.flows.iter_mut().for_each(|flow| flow.virtual_time = 0);
         }
         (self.set, self.limits) = (set, limits);
-        let mut waiters: Vec<_> = self.flows.iter_mut().flat_map(Flow::take_waiters).collect();
+        let mut waiters: Vec<_> = self.flows.iter_mut().flat_map(QueueFlow::take_waiters).collect();
         waiters.sort_unstable_by_key(|waiter| waiter.arrival);
         for waiter in waiters {
-            let claim = waiter.wants.claim(&self.set);
-            self.stand(Waiter { claim, ..waiter });
+            let claim = waiter.constraints.eligible(&self.set);
+            self.enqueue(QueueEntry { eligible: claim, ..waiter });
         }
     }
 
@@ -253,7 +253,7 @@ impl<T, N> Queue<T, N> {
     pub(crate) fn spare_slot(
         &mut self,
         picker: &mut Picker,
-        wish: &Wish<'_, T>,
+        wish: &PickRequest<'_, T>,
     ) -> Option<Arc<Endpoint<T>>> {
         let cap = self.limits.cap;
         let Some((_, claim)) = self.first_common() else {
@@ -262,21 +262,21 @@ impl<T, N> Queue<T, N> {
             });
             let flows = &self.flows;
             let barred = |member| flows.iter().any(|flow| flow.bound.contains_key(&member));
-            return picker.take_beside(&self.set, cap, wish, &barred);
+            return picker.take_except(&self.set, cap, wish, &barred);
         };
         // That leaves the endpoints at which the first has been tried.
-        let Claim::But(avoided) = claim else { return None };
+        let EligibleEndpoints::AllExcept(avoided) = claim else { return None };
         let spare: Vec<usize> =
             avoided.iter().copied().filter(|&member| self.next(member).is_none()).collect();
-        picker.take_beside(&self.set, cap, wish, &|member| !spare.contains(&member))
+        picker.take_except(&self.set, cap, wish, &|member| !spare.contains(&member))
     }
 
     /// Offers one slot of an endpoint; gives whom to wake. An endpoint that has left the set grants nothing.
-    pub(crate) fn offer(&mut self, endpoint: &Endpoint<T>, now: Time) -> Woken<N> {
+    pub(crate) fn offer(&mut self, endpoint: &Endpoint<T>, now: Time) -> WakeList<N> {
         let mut let_go = Vec::new();
         let member = self.set.position(endpoint);
         let granted = member.and_then(|member| self.offer_member(member, now, &mut let_go));
-        Woken { granted, let_go }
+        WakeList { granted, shed: let_go }
     }
 
     /// Hands out every slot that somebody who waits may use; gives whom to wake.
@@ -284,7 +284,7 @@ impl<T, N> Queue<T, N> {
         let mut woken = Vec::new();
         while let Some((flow, _)) = self.first_common() {
             let first = self.flows[flow].common.first().expect("it was found there");
-            let wish = first.wants.wish(now);
+            let wish = first.constraints.request(now);
             let Some(endpoint) = self.picker.take(&self.set, self.limits.cap, &wish) else {
                 break;
             };
@@ -294,8 +294,8 @@ impl<T, N> Queue<T, N> {
         // The first finds nothing, so what is free, if anything, is where it has been tried. Others may use that, or
         // are bound to it. Without a first, each who is bound is asked.
         let mut members: Vec<usize> = match self.first_common().map(|(_, claim)| claim) {
-            Some(Claim::But(avoided)) => avoided.to_vec(),
-            Some(Claim::Any | Claim::Only(_)) => Vec::new(),
+            Some(EligibleEndpoints::AllExcept(avoided)) => avoided.to_vec(),
+            Some(EligibleEndpoints::Any | EligibleEndpoints::Only(_)) => Vec::new(),
             None => self.flows.iter().flat_map(|flow| flow.bound.keys().copied()).collect(),
         };
         members.sort_unstable();
@@ -325,21 +325,21 @@ impl<T, N> Queue<T, N> {
     fn grant(&mut self, endpoint: Arc<Endpoint<T>>, now: Time, let_go: &mut Vec<N>) -> Option<N> {
         let member = self.set.position(&endpoint);
         let mut next = member.and_then(|member| self.remove_next(member));
-        let patience = self.patience(now);
+        let patience = self.max_wait(now);
         while let (Some(member), Some((_, waiter))) = (member, &next)
             && now.saturating_since(waiter.since) > patience
             && let Some(younger) = self.remove_next(member)
         {
             let (_, waiter) = next.replace(younger).expect("it is there");
-            if waiter.ticket.refuse(Refusal::LetGo) {
+            if waiter.ticket.refuse(AdmissionRejection::Shed) {
                 let_go.push(waiter.notify);
             }
         }
         if let (Some(member), Some((flow, waiter))) = (member, next)
             && waiter.ticket.grant(endpoint.clone())
         {
-            self.has_had_its_turn(flow, waiter.arrival, member);
-            self.pace.granted(now);
+            self.advance_virtual_time(flow, waiter.arrival, member);
+            self.grant_rate.record_grant(now);
             return Some(waiter.notify);
         }
         endpoint.give_back();
@@ -347,77 +347,78 @@ impl<T, N> Queue<T, N> {
     }
 
     /// Somebody of this flow, who came as the `arrival`th, has a slot at the member.
-    fn has_had_its_turn(&mut self, flow: usize, arrival: u64, member: usize) {
-        let Flow { party, turn, .. } = &mut self.flows[flow];
+    fn advance_virtual_time(&mut self, flow: usize, arrival: u64, member: usize) {
+        let QueueFlow { key: party, virtual_time: turn, .. } = &mut self.flows[flow];
         let priority = party.priority;
-        let latest = &mut self.turns[usize::from(priority.number())];
+        let latest = &mut self.virtual_times[usize::from(priority.number())];
         *latest = (*turn).max(*latest);
         *turn += 1;
         if self.flows.len() == 1 {
             return;
         }
         // Those who came before and had to let it pass.
-        for flow in self.flows.iter_mut().filter(|flow| flow.party.priority > priority) {
+        for flow in self.flows.iter_mut().filter(|flow| flow.key.priority > priority) {
             if let Some(older) = flow.next(member).filter(|it| it.arrival < arrival) {
-                flow.is_passed(older.place);
+                flow.count_overtaken(older.position);
             }
         }
     }
 
     /// Somebody whom several endpoints can serve, and its flow.
-    fn first_common(&mut self) -> Option<(usize, Claim)> {
+    fn first_common(&mut self) -> Option<(usize, EligibleEndpoints)> {
         let mut flows = self.flows.iter_mut().enumerate();
-        flows.find_map(|(n, flow)| flow.common.first().map(|waiter| (n, waiter.claim.clone())))
+        flows.find_map(|(n, flow)| flow.common.first().map(|waiter| (n, waiter.eligible.clone())))
     }
 
     /// Who is next of those who still wait and may use the member: in which flow, and where in that.
-    fn next(&mut self, member: usize) -> Option<(usize, Place)> {
+    fn next(&mut self, member: usize) -> Option<(usize, EntryPosition)> {
         if let [only] = &mut *self.flows {
-            return only.next(member).map(|candidate| (0, candidate.place));
+            return only.next(member).map(|candidate| (0, candidate.position));
         }
         let mut best = None;
         for (flow, it) in self.flows.iter_mut().enumerate() {
             let Some(candidate) = it.next(member) else { continue };
-            let order = if candidate.passed >= Self::PASSED_AT_MOST {
+            let order = if candidate.overtaken >= Self::MAX_OVERTAKEN {
                 (None, 0, candidate.arrival)
             } else {
-                (Some(it.party.priority), it.turn, candidate.arrival)
+                (Some(it.key.priority), it.virtual_time, candidate.arrival)
             };
             if best.as_ref().is_none_or(|(least, _)| order < *least) {
-                best = Some((order, (flow, candidate.place)));
+                best = Some((order, (flow, candidate.position)));
             }
         }
         best.map(|(_, next)| next)
     }
 
     /// Takes out who is next, with its flow.
-    fn remove_next(&mut self, member: usize) -> Option<(usize, Waiter<T, N>)> {
+    fn remove_next(&mut self, member: usize) -> Option<(usize, QueueEntry<T, N>)> {
         let (flow, place) = self.next(member)?;
         let waiter = self.flows[flow].remove(place)?;
         Some((flow, waiter))
     }
 
     /// Puts a waiter at the end of the line that it belongs to.
-    fn stand(&mut self, waiter: Waiter<T, N>) {
-        let party = Party::of(&waiter.rank, self.limits.fair);
-        let latest = self.turns[usize::from(party.priority.number())];
+    fn enqueue(&mut self, waiter: QueueEntry<T, N>) {
+        let party = QueueFlowKey::of(&waiter.parameters, self.limits.fair);
+        let latest = self.virtual_times[usize::from(party.priority.number())];
         let flow = self.find(party).unwrap_or_else(|| {
-            let turns = &self.turns;
-            let is_due =
-                |flow: &Flow<T, N>| flow.turn > turns[usize::from(flow.party.priority.number())];
+            let turns = &self.virtual_times;
+            let is_due = |flow: &QueueFlow<T, N>| {
+                flow.virtual_time > turns[usize::from(flow.key.priority.number())]
+            };
             self.flows.retain(|flow| flow.len() > 0 || is_due(flow));
-            self.flows.push(Flow::new(party));
+            self.flows.push(QueueFlow::new(party));
             self.flows.len() - 1
         });
         let flow = &mut self.flows[flow];
         if flow.len() == 0 {
-            flow.turn = flow.turn.max(latest);
+            flow.virtual_time = flow.virtual_time.max(latest);
         }
-        flow.stand(waiter);
+        flow.enqueue(waiter);
     }
 
-    fn find(&self, party: Party) -> Option<usize> {
-        self.flows.iter().position(|flow| flow.party == party)
+    fn find(&self, party: QueueFlowKey) -> Option<usize> {
+        self.flows.iter().position(|flow| flow.key == party)
     }
 
     /// Of the flows of the lowest priority that wait the longest one.
@@ -428,56 +429,56 @@ impl<T, N> Queue<T, N> {
         let waiting = (0..self.flows.len()).filter(|&flow| self.flows[flow].len() > 0);
         waiting.max_by_key(|&flow| {
             let it = &self.flows[flow];
-            (it.party.priority, it.len(), Reverse(flow))
+            (it.key.priority, it.len(), Reverse(flow))
         })
     }
 
     /// Clears out the cancelled once they could be as many as the others: constant work for each newcomer.
-    fn clear_left(&mut self) {
+    fn remove_cancelled(&mut self) {
         if self.len() < self.clear_at {
             return;
         }
-        self.flows.iter_mut().for_each(Flow::clear_left);
-        self.clear_at = (2 * self.len()).max(Self::CLEAR_AT_LEAST);
+        self.flows.iter_mut().for_each(QueueFlow::remove_cancelled);
+        self.clear_at = (2 * self.len()).max(Self::MIN_CLEAR_LENGTH);
     }
 
     /// Clears out the cancelled where they are so many that lengths mislead.
-    fn tidy(&mut self, waiting: usize) {
+    fn remove_cancelled_if_many(&mut self, waiting: usize) {
         let len = self.len();
-        if len.saturating_sub(waiting) > len / Self::TIDY {
-            self.flows.iter_mut().for_each(Flow::clear_left);
+        if len.saturating_sub(waiting) > len / Self::CANCELLED_DIVISOR {
+            self.flows.iter_mut().for_each(QueueFlow::remove_cancelled);
         }
     }
 
     /// How many are in it, those who have given up included.
     fn len(&self) -> usize {
-        self.flows.iter().map(Flow::len).sum()
+        self.flows.iter().map(QueueFlow::len).sum()
     }
 }
 
 /// How much a set can serve: a number to compare with that of another set under the same cap.
-fn usable<T>(set: &EndpointSet<T>) -> u64 {
-    let serves = |member: &&Member<T>| member.weight > 0 || member.trial;
-    set.members().iter().filter(serves).map(|member| u64::from(member.most)).sum()
+fn usable_slots<T>(set: &EndpointSet<T>) -> u64 {
+    let serves = |member: &&SetMember<T>| member.weight > 0 || member.half_open;
+    set.members().iter().filter(serves).map(|member| u64::from(member.max_in_flight)).sum()
 }
 
-impl<N> Woken<N> {
-    pub(crate) fn nobody() -> Self {
-        Self { granted: None, let_go: Vec::new() }
+impl<N> WakeList<N> {
+    pub(crate) fn empty() -> Self {
+        Self { granted: None, shed: Vec::new() }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.granted.iter().len() + self.let_go.len()
+        self.granted.iter().len() + self.shed.len()
     }
 }
 
-impl<N> IntoIterator for Woken<N> {
+impl<N> IntoIterator for WakeList<N> {
     type Item = N;
     type IntoIter = iter::Chain<vec::IntoIter<N>, option::IntoIter<N>>;
 
     /// In the order in which it happened.
     fn into_iter(self) -> Self::IntoIter {
-        self.let_go.into_iter().chain(self.granted)
+        self.shed.into_iter().chain(self.granted)
     }
 }
 

@@ -19,13 +19,13 @@ pub const LONGEST_PAUSE: Duration = Duration::from_millis(800);
 /// The schedule of one endpoint. Written when the mark is set, and then by the control thread alone; each figure is of
 /// use by itself, so the atomics order no other memory.
 #[derive(Debug, Default)]
-pub(crate) struct Schedule {
+pub(crate) struct ReconnectSchedule {
     since: AtomicU64,
     due_at: AtomicU64,
     failed_attempts: AtomicU32,
 }
 
-impl Schedule {
+impl ReconnectSchedule {
     /// The endpoint has been marked unreachable.
     pub(crate) fn begin(&self, now: Time) {
         self.since.store(now.as_nanos(), Ordering::Relaxed);
@@ -42,7 +42,7 @@ impl Schedule {
     }
 
     /// The next background attempt is due now.
-    pub(crate) fn hasten(&self, now: Time) {
+    pub(crate) fn attempt_now(&self, now: Time) {
         self.due_at.fetch_min(now.as_nanos(), Ordering::Relaxed);
     }
 
@@ -64,20 +64,20 @@ pub const SILENCE: Duration = Duration::from_millis(250);
 /// Silence alone proves nothing, for a request may take long. So it is only a reason to connect to the endpoint once; as
 /// long as that works, the next reason comes after twice the time.
 #[derive(Debug, Default)]
-pub struct Silence {
+pub struct SilenceDetector {
     /// Answers at the last look at which there were more than before, or nothing was owed.
     answers: u64,
     since: Time,
     checks: u32,
 }
 
-impl Silence {
+impl SilenceDetector {
     /// The longest time between two checks is this many times the first one, as a power of two.
     const DOUBLINGS: u32 = 6;
 
     /// True if the endpoint should be checked now: it owes `owed` answers and has given none for long, where `usual` is
     /// how long an answer takes.
-    pub fn is_suspicious(&mut self, owed: u64, answers: u64, usual: Duration, now: Time) -> bool {
+    pub fn should_check(&mut self, owed: u64, answers: u64, usual: Duration, now: Time) -> bool {
         if owed == 0 || answers != self.answers {
             *self = Self { answers, since: now, checks: 0 };
             return false;
@@ -100,24 +100,24 @@ mod tests {
     fn silent_endpoint_is_checked_after_250_ms_and_then_less_often() {
         let at = |millis| Time::ZERO + Duration::from_millis(millis);
         let check = |usual: u64, owed| {
-            let mut silence = Silence::default();
+            let mut silence = SilenceDetector::default();
             let usual = Duration::from_millis(usual);
             let looks = (0..40).map(|look| at(look * 50));
-            let suspicious = looks.filter(|now| silence.is_suspicious(owed, 7, usual, *now));
+            let suspicious = looks.filter(|now| silence.should_check(owed, 7, usual, *now));
             suspicious.map(|now| now.as_nanos() / 1_000_000).collect::<Vec<_>>()
         };
         assert_eq!(check(10, 3), [250, 750, 1750]);
         assert_eq!(check(400, 3), [800], "an endpoint that takes long has longer");
         assert_eq!(check(10, 0), [0; 0], "nothing is owed");
-        let mut silence = Silence::default();
+        let mut silence = SilenceDetector::default();
         let answering = (0..40)
-            .any(|look| silence.is_suspicious(3, look, Duration::from_millis(10), at(look * 200)));
+            .any(|look| silence.should_check(3, look, Duration::from_millis(10), at(look * 200)));
         assert!(!answering, "an endpoint that answers now and then is there");
     }
 
     #[test]
     fn reconnect_backoff_doubles_up_to_the_maximum() {
-        let (schedule, mut now) = (Schedule::default(), Time::ZERO);
+        let (schedule, mut now) = (ReconnectSchedule::default(), Time::ZERO);
         schedule.begin(now);
         let mut pauses = Vec::new();
         for _ in 0..6 {

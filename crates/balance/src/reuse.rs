@@ -30,10 +30,10 @@ use crate::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::time::nanos;
 
 /// An idleness that no server reaches by being slow to close: who is open after it keeps connections.
-const KEPT: Duration = Duration::from_secs(1);
+const KEEPS_CONNECTIONS_AGE: Duration = Duration::from_secs(1);
 
 /// One in so many refused replayable requests goes ahead all the same.
-const TRIAL: u32 = 16;
+const TRIAL_INTERVAL: u32 = 16;
 
 /// What an endpoint has taught us about idle connections, over all workers.
 ///
@@ -85,7 +85,8 @@ impl IdleHistory {
             return age < closes_after || self.is_trial();
         }
         let proven = self.proven_nanos.load(Ordering::Relaxed);
-        let keeps = self.serves_again.load(Ordering::Relaxed) || proven >= nanos(KEPT);
+        let keeps =
+            self.serves_again.load(Ordering::Relaxed) || proven >= nanos(KEEPS_CONNECTIONS_AGE);
         keeps && age <= nanos(self.safe_age())
     }
 
@@ -98,7 +99,7 @@ impl IdleHistory {
     }
 
     fn is_trial(&self) -> bool {
-        self.refused.fetch_add(1, Ordering::Relaxed) % TRIAL == TRIAL - 1
+        self.refused.fetch_add(1, Ordering::Relaxed) % TRIAL_INTERVAL == TRIAL_INTERVAL - 1
     }
 }
 

@@ -16,29 +16,29 @@ use std::time::Duration;
 
 use crate::atomic::{self, AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::endpoint::{Endpoint, EndpointSet};
-use crate::load::Cap;
-use crate::pick::{Picker, Wish};
-use crate::queue::{Party, Queue, Reading, Ticket, Woken};
+use crate::load::ConcurrencyCap;
+use crate::pick::{PickRequest, Picker};
+use crate::queue::{GrantRate, Queue, QueueFlowKey, Ticket, WakeList};
 use crate::time::{Time, nanos};
 
 /// How much a backend may be given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Limits {
+pub struct AdmissionLimits {
     /// Requests in flight at each endpoint, at most; no cap by default.
-    pub cap: Cap,
+    pub cap: ConcurrencyCap,
     /// How many may wait for a slot, at most; 0: nobody waits.
     pub max_waiting: u32,
     /// The routes of one priority take turns, and share the places of a full queue; else all are as one route.
     pub fair: bool,
     /// What holds in a long overload; by default nothing else than before it.
-    pub delay: Option<Delay>,
+    pub delay: Option<ControlledDelay>,
 }
 
 /// Controlled delay: what holds while the queue has not been empty for long.
 ///
 /// Then a long line does no good: each who waits in it waits as long as the line is. After the idea of CoDel (RFC 8289).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Delay {
+pub struct ControlledDelay {
     /// Nobody begins to wait who would wait longer, and who has waited longer is let go, unless there is nobody else.
     pub target: Duration,
     /// For so long somebody has been waiting without a break.
@@ -47,7 +47,7 @@ pub struct Delay {
 
 /// Why a request gets no slot and no place in the queue, or loses that place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum AdmissionRejection {
     /// The set is empty, or has no weight, and nobody may wait.
     NoEndpoint,
     /// Every endpoint of the set is marked unreachable, and the queue is full, or there is none.
@@ -57,20 +57,20 @@ pub enum Refusal {
     /// Every slot is taken and the queue is full, or there is none.
     Full,
     /// The wait would be longer than it can wait, or should in a long overload.
-    Late,
+    WouldMissDeadline,
     /// It gave its place in a full queue to one of a higher priority, or of a route that had fewer places.
-    TurnedOut,
+    Evicted,
     /// It has waited longer than one should in a long overload.
-    LetGo,
+    Shed,
 }
 
-impl Refusal {
-    fn under<T>(set: &EndpointSet<T>, limits: Limits) -> Self {
+impl AdmissionRejection {
+    fn of_set<T>(set: &EndpointSet<T>, limits: AdmissionLimits) -> Self {
         if set.is_unreachable() {
             Self::Unreachable
         } else if limits.max_waiting > 0 || set.is_usable() {
             Self::Full
-        } else if set.is_dealt_out() {
+        } else if set.has_no_assigned_slot() {
             Self::NoSlot
         } else {
             Self::NoEndpoint
@@ -80,7 +80,7 @@ impl Refusal {
 
 /// What becomes of a request that asks for a slot. `N` wakes somebody.
 #[derive(Debug)]
-pub enum Entry<T, N> {
+pub enum AdmissionDecision<T, N> {
     /// It has one.
     Slot(Arc<Endpoint<T>>),
     /// It waits; what it gave as `notify` wakes it when the ticket is granted or refused.
@@ -88,10 +88,10 @@ pub enum Entry<T, N> {
         /// Its place.
         ticket: Arc<Ticket<T>>,
         /// Who was turned out for it, to be woken after the lock is released.
-        turned_out: Option<N>,
+        evicted: Option<N>,
     },
     /// It gets none.
-    Refused(Refusal),
+    Rejected(AdmissionRejection),
 }
 
 /// One backend's way to its slots: what workers look at without taking the lock of the [`Queue`].
@@ -102,32 +102,32 @@ pub enum Entry<T, N> {
 pub struct Admission {
     /// How many wait. Grows only under the lock, so it is never above the limit.
     waiting: AtomicU32,
-    notes: Notes,
+    hints: QueueHints,
 }
 
 /// What who comes without the lock should know: the queue as of the last time somebody had it. Each note is right by
 /// itself; they need not be of one moment.
 #[derive(Debug)]
-struct Notes {
+struct QueueHints {
     /// Each who waits is bound to one endpoint, or nobody waits.
-    bound: AtomicBool,
+    all_bound: AtomicBool,
     /// The number of the party of which nobody gets a place in a full queue.
-    last_party: AtomicU64,
+    last_flow: AtomicU64,
     /// Nanoseconds that somebody who comes may wait.
-    patience: AtomicU64,
+    max_wait_nanos: AtomicU64,
     /// [`Reading::gap_nanos`] and [`Reading::since`].
-    gap: AtomicU64,
-    since: AtomicU64,
+    grant_gap: AtomicU64,
+    last_grant: AtomicU64,
 }
 
-impl Notes {
+impl QueueHints {
     fn new() -> Self {
         Self {
-            bound: AtomicBool::new(true),
-            last_party: AtomicU64::new(Party::NOBODY),
-            patience: AtomicU64::new(u64::MAX),
-            gap: AtomicU64::new(0),
-            since: AtomicU64::new(0),
+            all_bound: AtomicBool::new(true),
+            last_flow: AtomicU64::new(QueueFlowKey::NONE),
+            max_wait_nanos: AtomicU64::new(u64::MAX),
+            grant_gap: AtomicU64::new(0),
+            last_grant: AtomicU64::new(0),
         }
     }
 
@@ -137,34 +137,40 @@ impl Notes {
                 note.store(value, Ordering::Relaxed);
             }
         };
-        let bound = queue.is_bound();
-        if self.bound.load(Ordering::Relaxed) != bound {
-            self.bound.store(bound, Ordering::Relaxed);
+        let bound = queue.all_bound();
+        if self.all_bound.load(Ordering::Relaxed) != bound {
+            self.all_bound.store(bound, Ordering::Relaxed);
         }
-        write(&self.last_party, queue.last_party().map_or(Party::NOBODY, Party::number));
-        write(&self.patience, nanos(queue.patience(now)));
-        let Reading { gap_nanos, since } = queue.pace();
-        write(&self.gap, gap_nanos);
+        write(
+            &self.last_flow,
+            queue.last_flow_key().map_or(QueueFlowKey::NONE, QueueFlowKey::as_number),
+        );
+        write(&self.max_wait_nanos, nanos(queue.max_wait(now)));
+        let GrantRate { gap_nanos, last_grant: since } = queue.grant_rate();
+        write(&self.grant_gap, gap_nanos);
         if gap_nanos > 0 {
-            write(&self.since, since.as_nanos());
+            write(&self.last_grant, since.as_nanos());
         }
     }
 
-    fn pace(&self) -> Reading {
-        let gap_nanos = self.gap.load(Ordering::Relaxed);
-        Reading { gap_nanos, since: Time::from_nanos(self.since.load(Ordering::Relaxed)) }
+    fn grant_rate(&self) -> GrantRate {
+        let gap_nanos = self.grant_gap.load(Ordering::Relaxed);
+        GrantRate {
+            gap_nanos,
+            last_grant: Time::from_nanos(self.last_grant.load(Ordering::Relaxed)),
+        }
     }
 
     /// Somebody of this party goes behind all the others.
-    fn is_last(&self, party: Party) -> bool {
-        self.last_party.load(Ordering::Relaxed) == party.number()
+    fn is_last_flow(&self, party: QueueFlowKey) -> bool {
+        self.last_flow.load(Ordering::Relaxed) == party.as_number()
     }
 }
 
 impl Admission {
     /// The way to the slots of a backend for which nobody waits.
     pub fn new() -> Self {
-        Self { waiting: AtomicU32::new(0), notes: Notes::new() }
+        Self { waiting: AtomicU32::new(0), hints: QueueHints::new() }
     }
 
     /// How many wait.
@@ -175,7 +181,7 @@ impl Admission {
     /// How long a request that comes now would wait behind all who wait, if that is known.
     pub fn expected_wait(&self, now: Time) -> Option<Duration> {
         let waiting = self.waiting();
-        self.notes.pace().wait(u64::from(waiting), now).filter(|_| waiting > 0)
+        self.hints.grant_rate().expected_wait(u64::from(waiting), now).filter(|_| waiting > 0)
     }
 
     /// One request asks for a slot. If somebody waits for what it could be given, it waits behind them.
@@ -187,27 +193,31 @@ impl Admission {
         &self,
         picker: &mut Picker,
         set: &EndpointSet<T>,
-        limits: Limits,
-        wish: &Wish<'_, T>,
+        limits: AdmissionLimits,
+        wish: &PickRequest<'_, T>,
         lock: impl FnOnce() -> G,
         notify: impl FnOnce() -> N,
-    ) -> Entry<T, N> {
+    ) -> AdmissionDecision<T, N> {
         let waiting = self.waiting();
         if waiting == 0
             && let Some(endpoint) = picker.take(set, limits.cap, wish)
         {
-            return Entry::Slot(endpoint);
+            return AdmissionDecision::Slot(endpoint);
         }
         if let Some(endpoint) = Self::last_resort(picker, set, limits, wish, waiting) {
-            return Entry::Slot(endpoint);
+            return AdmissionDecision::Slot(endpoint);
         }
-        if let Some(refusal) = self.refuse_at_sight(waiting, limits, wish) {
-            let full = refusal == Refusal::Full;
-            return Entry::Refused(if full { Refusal::under(set, limits) } else { refusal });
+        if let Some(refusal) = self.reject_without_lock(waiting, limits, wish) {
+            let full = refusal == AdmissionRejection::Full;
+            return AdmissionDecision::Rejected(if full {
+                AdmissionRejection::of_set(set, limits)
+            } else {
+                refusal
+            });
         }
         let mut queue = lock();
         let entry = self.join(&mut queue, picker, wish, notify);
-        self.notes.update(&queue, wish.now);
+        self.hints.update(&queue, wish.now);
         entry
     }
 
@@ -218,17 +228,17 @@ impl Admission {
         endpoint: &Endpoint<T>,
         now: impl FnOnce() -> Time,
         lock: impl FnOnce() -> G,
-    ) -> Woken<N> {
+    ) -> WakeList<N> {
         endpoint.give_back();
         atomic::total_order();
         if self.waiting() == 0 {
-            return Woken::nobody();
+            return WakeList::empty();
         }
         let now = now();
         let mut queue = lock();
         let woken = queue.offer(endpoint, now);
-        self.left(woken.len());
-        self.notes.update(&queue, now);
+        self.remove_waiting(woken.len());
+        self.hints.update(&queue, now);
         woken
     }
 
@@ -238,7 +248,7 @@ impl Admission {
     /// and either uses the slot or releases it, which passes it on.
     pub fn cancel<T>(&self, ticket: &Ticket<T>) -> bool {
         let cancelled = ticket.cancel();
-        self.left(usize::from(cancelled));
+        self.remove_waiting(usize::from(cancelled));
         cancelled || ticket.is_over()
     }
 
@@ -248,7 +258,7 @@ impl Admission {
     pub fn replace<T, N, G: DerefMut<Target = Queue<T, N>>>(
         &self,
         set: Arc<EndpointSet<T>>,
-        limits: Limits,
+        limits: AdmissionLimits,
         now: Time,
         lock: impl FnOnce() -> G,
     ) -> Vec<N> {
@@ -272,10 +282,10 @@ impl Admission {
     }
 
     /// Takes a slot for a request that is not going to wait.
-    fn slot_at_once<T, N>(
+    fn take_without_waiting<T, N>(
         queue: &mut Queue<T, N>,
         picker: &mut Picker,
-        wish: &Wish<'_, T>,
+        wish: &PickRequest<'_, T>,
         waiting: u32,
     ) -> Option<Arc<Endpoint<T>>> {
         let limits = queue.limits();
@@ -288,8 +298,8 @@ impl Admission {
     fn last_resort<T>(
         picker: &mut Picker,
         set: &EndpointSet<T>,
-        limits: Limits,
-        wish: &Wish<'_, T>,
+        limits: AdmissionLimits,
+        wish: &PickRequest<'_, T>,
         waiting: u32,
     ) -> Option<Arc<Endpoint<T>>> {
         let may_wait = waiting > 0 || limits.max_waiting > 0;
@@ -297,31 +307,31 @@ impl Admission {
     }
 
     /// Why a request need not come to the lock, if so: refusing many must not slow down those who are served.
-    fn refuse_at_sight<T>(
+    fn reject_without_lock<T>(
         &self,
         waiting: u32,
-        limits: Limits,
-        wish: &Wish<'_, T>,
-    ) -> Option<Refusal> {
+        limits: AdmissionLimits,
+        wish: &PickRequest<'_, T>,
+    ) -> Option<AdmissionRejection> {
         // A long line at one endpoint says nothing of the others.
-        if waiting > 0 && self.notes.bound.load(Ordering::Relaxed) {
+        if waiting > 0 && self.hints.all_bound.load(Ordering::Relaxed) {
             return None;
         }
         if limits.max_waiting == 0 {
-            return Some(Refusal::Full);
+            return Some(AdmissionRejection::Full);
         }
-        if waiting == 0 || !self.notes.is_last(Party::of(&wish.rank, limits.fair)) {
+        if waiting == 0 || !self.hints.is_last_flow(QueueFlowKey::of(&wish.queueing, limits.fair)) {
             return None;
         }
         if waiting >= limits.max_waiting {
-            return Some(Refusal::Full);
+            return Some(AdmissionRejection::Full);
         }
         let may_be_bound = wish.only.is_some() || wish.key.is_some();
-        let left = nanos(wish.rank.until.saturating_since(wish.now));
-        let most = left.min(self.notes.patience.load(Ordering::Relaxed));
-        let wait = self.notes.pace().wait(u64::from(waiting), wish.now);
+        let left = nanos(wish.queueing.deadline.saturating_since(wish.now));
+        let most = left.min(self.hints.max_wait_nanos.load(Ordering::Relaxed));
+        let wait = self.hints.grant_rate().expected_wait(u64::from(waiting), wish.now);
         let late = !may_be_bound && wait.is_some_and(|wait| nanos(wait) > most);
-        late.then_some(Refusal::Late)
+        late.then_some(AdmissionRejection::WouldMissDeadline)
     }
 
     /// Under the lock: a last look, then a place in the queue, if there is one.
@@ -329,63 +339,67 @@ impl Admission {
         &self,
         queue: &mut Queue<T, N>,
         picker: &mut Picker,
-        wish: &Wish<'_, T>,
+        wish: &PickRequest<'_, T>,
         notify: impl FnOnce() -> N,
-    ) -> Entry<T, N> {
+    ) -> AdmissionDecision<T, N> {
         let waiting = self.waiting();
         if waiting == 0 {
-            queue.begin(wish.now);
+            queue.begin_waiting(wish.now);
         }
-        let claim = picker.claim(queue.set(), wish);
-        if let Some(refusal) = queue.hopeless(&wish.rank, claim, waiting, wish.now) {
+        let claim = picker.eligible(queue.set(), wish);
+        if let Some(refusal) = queue.would_miss_deadline(&wish.queueing, claim, waiting, wish.now) {
             // It will not sleep, so it need not announce itself.
-            let refused = Entry::Refused(refusal);
-            return Self::slot_at_once(queue, picker, wish, waiting).map_or(refused, Entry::Slot);
+            let refused = AdmissionDecision::Rejected(refusal);
+            return Self::take_without_waiting(queue, picker, wish, waiting)
+                .map_or(refused, AdmissionDecision::Slot);
         }
         if waiting >= queue.limits().max_waiting {
-            return self.take_place(queue, picker, wish, waiting, notify);
+            return self.evict_and_enqueue(queue, picker, wish, waiting, notify);
         }
         self.waiting.fetch_add(1, Ordering::SeqCst);
         atomic::total_order();
         if let Some(endpoint) = queue.spare_slot(picker, wish) {
-            self.left(1);
-            return Entry::Slot(endpoint);
+            self.remove_waiting(1);
+            return AdmissionDecision::Slot(endpoint);
         }
-        let ticket = queue.push(wish, picker.wants(wish), notify());
-        Entry::Waiting { ticket, turned_out: None }
+        let ticket = queue.push(wish, picker.constraints(wish), notify());
+        AdmissionDecision::Waiting { ticket, evicted: None }
     }
 
     /// A last look, then the place of somebody in a full queue, if it is to go to this one.
     ///
     /// Whose place it is has announced itself before the look, and that announcement is taken over: whoever releases a
     /// slot after the look sees that somebody waits.
-    fn take_place<T, N>(
+    fn evict_and_enqueue<T, N>(
         &self,
         queue: &mut Queue<T, N>,
         picker: &mut Picker,
-        wish: &Wish<'_, T>,
+        wish: &PickRequest<'_, T>,
         waiting: u32,
         notify: impl FnOnce() -> N,
-    ) -> Entry<T, N> {
-        if let Some(endpoint) = Self::slot_at_once(queue, picker, wish, waiting) {
-            return Entry::Slot(endpoint);
+    ) -> AdmissionDecision<T, N> {
+        if let Some(endpoint) = Self::take_without_waiting(queue, picker, wish, waiting) {
+            return AdmissionDecision::Slot(endpoint);
         }
-        let Some(turned_out) = queue.turn_out_for(&wish.rank, waiting) else {
-            return Entry::Refused(Refusal::under(queue.set(), queue.limits()));
+        let Some(turned_out) = queue.evict_for(&wish.queueing, waiting) else {
+            return AdmissionDecision::Rejected(AdmissionRejection::of_set(
+                queue.set(),
+                queue.limits(),
+            ));
         };
-        let ticket = queue.push(wish, picker.wants(wish), notify());
-        Entry::Waiting { ticket, turned_out: Some(turned_out) }
+        let ticket = queue.push(wish, picker.constraints(wish), notify());
+        AdmissionDecision::Waiting { ticket, evicted: Some(turned_out) }
     }
 
     fn offer_all<T, N>(&self, queue: &mut Queue<T, N>, now: Time) -> Vec<N> {
         let woken = queue.offer_all(now);
-        self.left(woken.len());
-        self.notes.update(queue, now);
+        self.remove_waiting(woken.len());
+        self.hints.update(queue, now);
         woken
     }
 
     /// So many wait no longer.
-    fn left(&self, waiters: usize) {
+    fn remove_waiting(&self, waiters: usize) {
         if waiters > 0 {
             self.waiting.fetch_sub(waiters as u32, Ordering::SeqCst);
         }

@@ -6,11 +6,12 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use balance::deal::HAND_OVER;
-use balance::health::{HealthSettings, PassiveSettings, Totals};
+use balance::health::{AttemptTotals, HealthSettings, PassiveSettings};
+use balance::slot_assignment::HANDOVER_TIME;
 use balance::{
-    Admission, Algorithm, Cap, Deal, Dealer, End, EndpointSet, Entry, Ledger, Limits, Member,
-    Outcome, Picker, Queue, Refusal, Time, Ward, Wish,
+    Admission, AdmissionDecision, AdmissionLimits, AdmissionRejection, Algorithm, AttemptResult,
+    ConcurrencyCap, EndpointRegistry, EndpointSet, HealthEvaluator, Outcome, PickRequest, Picker,
+    Queue, SetMember, SlotAssigner, SlotAssignment, Time,
 };
 use proptest::collection::btree_set;
 use proptest::prelude::*;
@@ -26,7 +27,7 @@ fn member(number: u32) -> SocketAddr {
 
 /// What each of the members gets of an endpoint.
 fn shares(members: &[SocketAddr], endpoint: SocketAddr, slots: u32) -> Vec<u32> {
-    let share = |&me| Deal::among(me, members.iter().copied()).share(endpoint, slots);
+    let share = |&me| SlotAssignment::among(me, members.iter().copied()).share(endpoint, slots);
     members.iter().map(share).collect()
 }
 
@@ -80,8 +81,8 @@ proptest! {
             SocketAddr::V6(it) => SocketAddr::V6(*it),
         };
         let me = members[0];
-        let deal = Deal::among(me, members.clone());
-        let other = Deal::among(mapped(&me), members.iter().rev().map(mapped).chain([me]));
+        let deal = SlotAssignment::among(me, members.clone());
+        let other = SlotAssignment::among(mapped(&me), members.iter().rev().map(mapped).chain([me]));
         prop_assert_eq!(&deal, &other);
         let at = endpoint(number.into());
         prop_assert_eq!(deal.share(at, slots), other.share(at, slots));
@@ -114,20 +115,20 @@ proptest! {
             at += gaps[change];
         }
         news.sort_by_key(|&(at, ..)| at);
-        let mut dealers: Vec<_> = (0..5).map(|me| Dealer::new(member(me))).collect();
-        let longest = HAND_OVER.as_millis() as u64 - 1_000;
+        let mut dealers: Vec<_> = (0..5).map(|me| SlotAssigner::new(member(me))).collect();
+        let longest = HANDOVER_TIME.as_millis() as u64 - 1_000;
         // What each had at each moment, as long as a request from then may last.
         let mut used = [const { Vec::<u32>::new() }; 5];
         let mut news = news.into_iter().peekable();
         for now in (0..at + 6_000).step_by(50) {
             while let Some((_, me, list)) = news.next_if(|&(at, ..)| at <= now) {
-                dealers[me].learn(list.iter().copied().map(member), millis(now));
+                dealers[me].update_members(list.iter().copied().map(member), millis(now));
             }
             let lasts = (longest / 50) as usize;
             for (me, dealer) in dealers.iter().enumerate() {
                 // Before the first list nobody sends it anything.
-                let knows = dealer.deal(millis(now)) != Deal::alone();
-                let share = dealer.deal(millis(now)).share(endpoint(number.into()), slots);
+                let knows = dealer.assignment(millis(now)) != SlotAssignment::alone();
+                let share = dealer.assignment(millis(now)).share(endpoint(number.into()), slots);
                 used[me].push(if knows { share } else { 0 });
             }
             let busiest = |had: &Vec<u32>| *had[had.len().saturating_sub(lasts)..].iter().max().unwrap();
@@ -168,71 +169,79 @@ fn slot_assignment_is_stable_across_machines_and_versions() {
 #[test]
 fn empty_membership_assigns_all_slots_and_absence_assigns_none() {
     let (me, at) = (member(1), endpoint(1));
-    assert_eq!(Deal::among(me, []).share(at, 4), 4);
-    assert_eq!(Deal::among(me, [me]).share(at, 4), 4);
-    assert_eq!(Deal::among(me, [member(2)]).share(at, 4), 0);
-    assert_eq!([Deal::alone(), Deal::among(me, [me, member(2)])].map(|it| it.members()), [1, 2]);
+    assert_eq!(SlotAssignment::among(me, []).share(at, 4), 4);
+    assert_eq!(SlotAssignment::among(me, [me]).share(at, 4), 4);
+    assert_eq!(SlotAssignment::among(me, [member(2)]).share(at, 4), 0);
+    assert_eq!(
+        [SlotAssignment::alone(), SlotAssignment::among(me, [me, member(2)])]
+            .map(|it| it.members()),
+        [1, 2]
+    );
 }
 
 #[test]
 fn only_a_fixed_cap_is_divided_among_replicas() {
-    let deal = Deal::among(member(1), [member(1), member(2)]);
-    assert_eq!(deal.most(endpoint(1), Cap::of(4)), 2);
-    assert_eq!([Cap::None, Cap::Learned].map(|cap| deal.most(endpoint(1), cap)), [u32::MAX; 2]);
-    assert_eq!(Deal::alone().most(endpoint(1), Cap::of(4)), u32::MAX);
+    let deal = SlotAssignment::among(member(1), [member(1), member(2)]);
+    assert_eq!(deal.max_in_flight(endpoint(1), ConcurrencyCap::of(4)), 2);
+    assert_eq!(
+        [ConcurrencyCap::None, ConcurrencyCap::Learned]
+            .map(|cap| deal.max_in_flight(endpoint(1), cap)),
+        [u32::MAX; 2]
+    );
+    assert_eq!(SlotAssignment::alone().max_in_flight(endpoint(1), ConcurrencyCap::of(4)), u32::MAX);
 }
 
 /// What a dealer has of four slots, by milliseconds.
-fn course(dealer: &Dealer, millis: [u64; 3]) -> [u32; 3] {
+fn course(dealer: &SlotAssigner, millis: [u64; 3]) -> [u32; 3] {
     let at = |it| Time::ZERO + Duration::from_millis(it);
-    millis.map(|it| dealer.deal(at(it)).share(endpoint(1), 4))
+    millis.map(|it| dealer.assignment(at(it)).share(endpoint(1), 4))
 }
 
 #[test]
 fn single_replica_gets_all_slots_immediately() {
-    let mut dealer = Dealer::new(member(1));
-    dealer.learn([member(1)], Time::ZERO);
+    let mut dealer = SlotAssigner::new(member(1));
+    dealer.update_members([member(1)], Time::ZERO);
     assert_eq!(course(&dealer, [0, 1, 2]), [4; 3]);
-    assert_eq!(dealer.next(Time::ZERO), None);
+    assert_eq!(dealer.next_change(Time::ZERO), None);
 }
 
 #[test]
 fn slots_are_released_at_once_and_acquired_after_the_handover_delay() {
-    let (mut old, mut new) = (Dealer::new(member(1)), Dealer::new(member(2)));
-    old.learn([member(1)], Time::ZERO);
+    let (mut old, mut new) = (SlotAssigner::new(member(1)), SlotAssigner::new(member(2)));
+    old.update_members([member(1)], Time::ZERO);
     let both = || [member(1), member(2)];
-    old.learn(both(), Time::ZERO);
-    new.learn(both(), Time::ZERO);
+    old.update_members(both(), Time::ZERO);
+    new.update_members(both(), Time::ZERO);
     assert_eq!(course(&old, [0, 1_999, 2_000]), [2; 3]);
     assert_eq!(course(&new, [0, 1_999, 2_000]), [0, 0, 2]);
-    assert_eq!(new.next(Time::ZERO), Some(Time::ZERO + HAND_OVER));
+    assert_eq!(new.next_change(Time::ZERO), Some(Time::ZERO + HANDOVER_TIME));
     let later = Time::ZERO + Duration::from_secs(10);
-    old.learn([member(2)], later);
-    new.learn([member(2)], later);
+    old.update_members([member(2)], later);
+    new.update_members([member(2)], later);
     assert_eq!(course(&old, [10_000, 11_999, 12_000]), [0; 3]);
     assert_eq!(course(&new, [10_000, 11_999, 12_000]), [2, 2, 4]);
     // A list without anybody is no news.
-    new.learn([], later + HAND_OVER);
+    new.update_members([], later + HANDOVER_TIME);
     assert_eq!(course(&new, [13_000, 14_000, 15_000]), [4; 3]);
 }
 
 #[test]
 fn replica_that_returns_during_handover_keeps_its_slots() {
-    let mut dealer = Dealer::new(member(1));
+    let mut dealer = SlotAssigner::new(member(1));
     let at = |it| Time::ZERO + Duration::from_millis(it);
     let both = || [member(1), member(2)];
-    dealer.learn(both(), at(0));
-    dealer.learn([member(1)], at(5_000));
-    dealer.learn(both(), at(6_000));
+    dealer.update_members(both(), at(0));
+    dealer.update_members([member(1)], at(5_000));
+    dealer.update_members(both(), at(6_000));
     assert_eq!(course(&dealer, [6_000, 7_000, 20_000]), [2; 3]);
-    assert_eq!(dealer.next(at(6_000)), None);
+    assert_eq!(dealer.next_change(at(6_000)), None);
 }
 
 /// A set whose members have so many slots of ours.
-fn dealt(ledger: &mut Ledger<()>, most: &[u32]) -> Arc<EndpointSet<()>> {
-    let member = |(number, &most): (usize, &u32)| Member {
-        most,
-        ..Member::new(ledger.endpoint(endpoint(number as u32), || ()), 1)
+fn dealt(ledger: &mut EndpointRegistry<()>, most: &[u32]) -> Arc<EndpointSet<()>> {
+    let member = |(number, &most): (usize, &u32)| SetMember {
+        max_in_flight: most,
+        ..SetMember::new(ledger.endpoint(endpoint(number as u32), || ()), 1)
     };
     Arc::new(EndpointSet::new(most.iter().enumerate().map(member).collect()))
 }
@@ -251,46 +260,55 @@ fn no_algorithm_exceeds_the_assigned_slots_of_an_endpoint() {
         Algorithm::ConsistentHash,
         Algorithm::Maglev,
     ] {
-        let set = dealt(&mut Ledger::new(), &[0, 1, 2, u32::MAX]);
+        let set = dealt(&mut EndpointRegistry::new(), &[0, 1, 2, u32::MAX]);
         let mut picker = Picker::new(algorithm, 7);
         for key in 0..1000 {
-            let wish = Wish { key: Some(key), ..Wish::default() };
-            picker.take(&set, Cap::of(3), &wish);
+            let wish = PickRequest { key: Some(key), ..PickRequest::default() };
+            picker.take(&set, ConcurrencyCap::of(3), &wish);
         }
         assert_eq!(in_flight(&set), [0, 1, 2, 3], "{algorithm:?}");
-        let probes: Vec<bool> = set.members().iter().map(|it| it.take(Cap::of(4))).collect();
+        let probes: Vec<bool> =
+            set.members().iter().map(|it| it.take(ConcurrencyCap::of(4))).collect();
         assert_eq!(probes, [false, false, false, true]);
-        let limits: Vec<_> = set.members().iter().map(|it| it.limit(Cap::of(3))).collect();
+        let limits: Vec<_> =
+            set.members().iter().map(|it| it.limit(ConcurrencyCap::of(3))).collect();
         assert_eq!(limits, [Some(0), Some(1), Some(2), Some(3)]);
     }
 }
 
 #[test]
 fn pinned_request_falls_back_if_its_endpoint_has_no_assigned_slot() {
-    let set = dealt(&mut Ledger::new(), &[0, 2]);
+    let set = dealt(&mut EndpointRegistry::new(), &[0, 2]);
     let mut picker = Picker::new(Algorithm::LeastLoad, 7);
     let [here, there] = [1, 0].map(|member: usize| set.members()[member].endpoint.clone());
-    let bound = Wish { only: Some(&there), ..Wish::default() };
-    assert_eq!(picker.take(&set, Cap::of(2), &bound).unwrap().address, here.address);
+    let bound = PickRequest { only: Some(&there), ..PickRequest::default() };
+    assert_eq!(picker.take(&set, ConcurrencyCap::of(2), &bound).unwrap().address, here.address);
     // Who has failed at the only one that it may use has no other.
     let tried = [here.clone()];
-    let shy = Wish { tried: &tried, ..Wish::default() };
-    assert_eq!(picker.take(&set, Cap::of(2), &shy).unwrap().address, here.address);
+    let shy = PickRequest { tried: &tried, ..PickRequest::default() };
+    assert_eq!(picker.take(&set, ConcurrencyCap::of(2), &shy).unwrap().address, here.address);
 }
 
 #[test]
 fn newly_assigned_slots_wake_waiters_and_released_slots_drain() {
-    let mut ledger = Ledger::new();
-    let limits = Limits { cap: Cap::of(4), max_waiting: 9, ..Limits::default() };
+    let mut ledger = EndpointRegistry::new();
+    let limits = AdmissionLimits {
+        cap: ConcurrencyCap::of(4),
+        max_waiting: 9,
+        ..AdmissionLimits::default()
+    };
     let (before, after) = (dealt(&mut ledger, &[1]), dealt(&mut ledger, &[3]));
     let (admission, mut queue) = (Admission::new(), Queue::new(Arc::clone(&before), limits));
     let mut picker = Picker::new(Algorithm::LeastLoad, 7);
     let mut ask = |set: &EndpointSet<()>, queue: &mut Queue<(), u32>, who| {
-        let wish = Wish {
-            rank: balance::Rank { until: Time::MAX, ..Default::default() },
-            ..Wish::default()
+        let wish = PickRequest {
+            queueing: balance::QueueParameters { deadline: Time::MAX, ..Default::default() },
+            ..PickRequest::default()
         };
-        matches!(admission.enter(&mut picker, set, limits, &wish, || queue, || who), Entry::Slot(_))
+        matches!(
+            admission.enter(&mut picker, set, limits, &wish, || queue, || who),
+            AdmissionDecision::Slot(_)
+        )
     };
     let served: Vec<bool> = (0..4).map(|who| ask(&before, &mut queue, who)).collect();
     assert_eq!(served, [true, false, false, false]);
@@ -309,43 +327,48 @@ fn newly_assigned_slots_wake_waiters_and_released_slots_drain() {
 #[test]
 fn request_without_an_assigned_slot_is_refused_with_no_slot_or_queued() {
     let ask = |set: Arc<EndpointSet<()>>, max_waiting| {
-        let limits = Limits { cap: Cap::of(1), max_waiting, ..Limits::default() };
+        let limits = AdmissionLimits {
+            cap: ConcurrencyCap::of(1),
+            max_waiting,
+            ..AdmissionLimits::default()
+        };
         let mut queue = Queue::<(), ()>::new(Arc::clone(&set), limits);
         let mut picker = Picker::new(Algorithm::LeastLoad, 7);
-        let rank = balance::Rank { until: Time::MAX, ..Default::default() };
-        let wish = Wish { rank, ..Wish::default() };
+        let rank = balance::QueueParameters { deadline: Time::MAX, ..Default::default() };
+        let wish = PickRequest { queueing: rank, ..PickRequest::default() };
         let entry = Admission::new().enter(&mut picker, &set, limits, &wish, || &mut queue, || ());
         match entry {
-            Entry::Refused(refusal) => Some(refusal),
-            Entry::Slot(_) => panic!("a slot of others"),
-            Entry::Waiting { .. } => None,
+            AdmissionDecision::Rejected(refusal) => Some(refusal),
+            AdmissionDecision::Slot(_) => panic!("a slot of others"),
+            AdmissionDecision::Waiting { .. } => None,
         }
     };
-    let mut ledger = Ledger::new();
-    assert_eq!(ask(dealt(&mut ledger, &[0, 0]), 0), Some(Refusal::NoSlot));
+    let mut ledger = EndpointRegistry::new();
+    assert_eq!(ask(dealt(&mut ledger, &[0, 0]), 0), Some(AdmissionRejection::NoSlot));
     assert_eq!(ask(dealt(&mut ledger, &[0, 0]), 1), None);
-    assert_eq!(ask(dealt(&mut ledger, &[]), 0), Some(Refusal::NoEndpoint));
-    assert!(dealt(&mut ledger, &[0, 0]).is_dealt_out());
-    assert!(!dealt(&mut ledger, &[0, 1]).is_dealt_out());
+    assert_eq!(ask(dealt(&mut ledger, &[]), 0), Some(AdmissionRejection::NoEndpoint));
+    assert!(dealt(&mut ledger, &[0, 0]).has_no_assigned_slot());
+    assert!(!dealt(&mut ledger, &[0, 1]).has_no_assigned_slot());
 }
 
 /// Of five two have slots of ours, and both fail: that the others are well is of no use here.
 #[test]
 fn endpoints_without_assigned_slots_do_not_count_as_available() {
-    let set = dealt(&mut Ledger::new(), &[0, 4, 0, 4, 0]);
+    let set = dealt(&mut EndpointRegistry::new(), &[0, 4, 0, 4, 0]);
     let settings =
         HealthSettings { passive: Some(PassiveSettings::default()), ..HealthSettings::default() };
     let now = Time::ZERO + Duration::from_secs(1);
-    for member in set.members().iter().filter(|member| member.most > 0) {
-        let outcome = Outcome { started: now, head_after: None, end: End::ServerError };
+    for member in set.members().iter().filter(|member| member.max_in_flight > 0) {
+        let outcome =
+            Outcome { started: now, head_after: None, result: AttemptResult::ServerError };
         for _ in 0..5 {
             member.endpoint.health.learn(&outcome, &settings);
         }
     }
-    let mut ward = Ward::new();
-    ward.judge(&set, |_| Totals::default(), &settings, now);
-    let effective = ward.effective(&set);
+    let mut ward = HealthEvaluator::new();
+    ward.evaluate(&set, |_| AttemptTotals::default(), &settings, now);
+    let effective = ward.effective_set(&set);
     let mut picker = Picker::new(Algorithm::LeastLoad, 7);
-    while picker.take(&effective, Cap::of(4), &Wish::default()).is_some() {}
+    while picker.take(&effective, ConcurrencyCap::of(4), &PickRequest::default()).is_some() {}
     assert_eq!(in_flight(&effective).iter().sum::<u32>(), 4, "one of the two stays");
 }

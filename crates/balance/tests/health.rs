@@ -7,11 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use balance::health::{
-    ActiveSettings, Condition, HealthSettings, PassiveSettings, ProbeResult, SlowStartSettings,
-    Standing, Totals,
+    ActiveSettings, AttemptTotals, EjectionState, HealthSettings, HealthStatus, PassiveSettings,
+    ProbeResult, SlowStartSettings,
 };
 use balance::retry::RetrySettings;
-use balance::{End, Endpoint, EndpointSet, Ledger, Member, Outcome, RetryBudget, Rng, Time, Ward};
+use balance::{
+    AttemptResult, Endpoint, EndpointRegistry, EndpointSet, HealthEvaluator, Outcome, RetryBudget,
+    Rng, SetMember, Time,
+};
 use proptest::option;
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
@@ -26,7 +29,7 @@ enum Step {
     /// Attempts at one endpoint end, all alike. They began so many milliseconds ago.
     Attempts {
         endpoint: usize,
-        end: End,
+        end: AttemptResult,
         count: u32,
         began: u64,
     },
@@ -42,11 +45,11 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     let end = prop_oneof![
-        3 => Just(End::Success),
-        4 => Just(End::ServerError),
-        1 => Just(End::TimedOut),
-        1 => Just(End::Refused { retry_after: None }),
-        1 => Just(End::Unfinished),
+        3 => Just(AttemptResult::Success),
+        4 => Just(AttemptResult::ServerError),
+        1 => Just(AttemptResult::TimedOut),
+        1 => Just(AttemptResult::Refused { retry_after: None }),
+        1 => Just(AttemptResult::Cancelled),
     ];
     let began = prop_oneof![Just(0), 0_u64..2_000];
     let attempts = (0..ENDPOINTS, end, 1_u32..8, began);
@@ -96,24 +99,24 @@ fn settings() -> impl Strategy<Value = HealthSettings> {
 struct World {
     settings: HealthSettings,
     endpoints: Vec<Arc<Endpoint<usize>>>,
-    totals: Vec<Totals>,
+    totals: Vec<AttemptTotals>,
     configured: EndpointSet<usize>,
-    ward: Ward,
+    ward: HealthEvaluator,
     rng: Rng,
     now: Time,
 }
 
 impl World {
     fn new(settings: HealthSettings) -> Self {
-        let mut ledger = Ledger::new();
+        let mut ledger = EndpointRegistry::new();
         let address = |number: usize| SocketAddr::from(([10, 0, 0, 1], number as u16));
         let endpoint = |number| ledger.endpoint(address(number), || number);
         let mut world = Self {
             settings,
             endpoints: (0..ENDPOINTS).map(endpoint).collect(),
-            totals: vec![Totals::default(); ENDPOINTS],
+            totals: vec![AttemptTotals::default(); ENDPOINTS],
             configured: EndpointSet::empty(),
-            ward: Ward::new(),
+            ward: HealthEvaluator::new(),
             rng: Rng::new(3),
             now: Time::ZERO + Duration::from_secs(100),
         };
@@ -137,16 +140,19 @@ impl World {
         self.judge();
     }
 
-    fn attempt(&mut self, endpoint: usize, end: End, began: u64) {
+    fn attempt(&mut self, endpoint: usize, end: AttemptResult, began: u64) {
         let started = Time::from_nanos(self.now.as_nanos() - began * 1_000_000);
         match end {
-            End::Success => self.totals[endpoint].successes += 1,
-            End::ServerError | End::ConnectFailed | End::TimedOut | End::Broken => {
+            AttemptResult::Success => self.totals[endpoint].successes += 1,
+            AttemptResult::ServerError
+            | AttemptResult::ConnectFailed
+            | AttemptResult::TimedOut
+            | AttemptResult::ConnectionBroken => {
                 self.totals[endpoint].failures += 1;
             }
-            End::Refused { .. } | End::Unfinished => {}
+            AttemptResult::Refused { .. } | AttemptResult::Cancelled => {}
         }
-        let outcome = Outcome { started, head_after: None, end };
+        let outcome = Outcome { started, head_after: None, result: end };
         self.endpoints[endpoint].health.learn(&outcome, &self.settings);
     }
 
@@ -157,13 +163,13 @@ impl World {
         let due = ward.due_probes(&self.configured, totals, settings, *now, rng);
         assert!(settings.active.is_some() || due.is_empty());
         for address in due {
-            ward.probed(address, result(address.port().into()), settings, *now, rng);
+            ward.record_probe(address, result(address.port().into()), settings, *now, rng);
         }
     }
 
     fn replace(&mut self, weights: &[Option<u32>; ENDPOINTS]) {
         let member = |(endpoint, weight): (&Arc<_>, &Option<u32>)| {
-            weight.map(|weight| Member::new(Arc::clone(endpoint), weight))
+            weight.map(|weight| SetMember::new(Arc::clone(endpoint), weight))
         };
         let members = self.endpoints.iter().zip(weights).filter_map(member).collect();
         self.configured = EndpointSet::new(members);
@@ -171,13 +177,13 @@ impl World {
 
     fn judge(&mut self) {
         let totals = |endpoint: &Endpoint<usize>| self.totals[endpoint.data];
-        self.ward.judge(&self.configured, totals, &self.settings, self.now);
+        self.ward.evaluate(&self.configured, totals, &self.settings, self.now);
         self.check();
     }
 
     /// The condition and the configured weight of each member.
-    fn conditions(&self) -> Vec<(Condition, u32)> {
-        let conditions = self.ward.conditions(&self.settings, self.now);
+    fn conditions(&self) -> Vec<(HealthStatus, u32)> {
+        let conditions = self.ward.statuses(&self.settings, self.now);
         let members = self.configured.members().iter();
         members.zip(conditions).map(|(member, (_, condition))| (condition, member.weight)).collect()
     }
@@ -185,7 +191,7 @@ impl World {
     fn check(&self) {
         let conditions = self.conditions();
         let weighty = || conditions.iter().filter(|(_, weight)| *weight > 0);
-        let serving = |condition: &Condition| condition.standing == Standing::Serving;
+        let serving = |condition: &HealthStatus| condition.ejection == EjectionState::Serving;
 
         let ejected = weighty().filter(|(condition, _)| !serving(condition)).count();
         let percent =
@@ -193,23 +199,25 @@ impl World {
         let allowed = (weighty().count() * percent / 100).max(usize::from(weighty().count() > 1));
         assert!(ejected <= allowed, "{ejected} ejected of {}", weighty().count());
 
-        let usable = weighty().filter(|(condition, _)| serving(condition) && condition.fit).count();
+        let usable = weighty()
+            .filter(|(condition, _)| serving(condition) && condition.passes_probes)
+            .count();
         let too_few = usable * 100 < weighty().count() * self.settings.panic_percent as usize;
         assert_eq!(self.ward.is_panicking(), too_few);
 
-        let effective = self.ward.effective(&self.configured);
+        let effective = self.ward.effective_set(&self.configured);
         for ((condition, weight), member) in conditions.iter().zip(effective.members()) {
-            let serves = serving(condition) && condition.fit || too_few;
-            let tried = condition.standing == Standing::Trial && condition.fit;
+            let serves = serving(condition) && condition.passes_probes || too_few;
+            let tried = condition.ejection == EjectionState::HalfOpen && condition.passes_probes;
             assert_eq!(member.weight > 0, *weight > 0 && serves, "{condition:?}");
-            assert_eq!(member.trial, *weight > 0 && tried && !too_few, "{condition:?}");
+            assert_eq!(member.half_open, *weight > 0 && tried && !too_few, "{condition:?}");
         }
     }
 
-    fn standing(&self, endpoint: usize) -> Option<Standing> {
+    fn standing(&self, endpoint: usize) -> Option<EjectionState> {
         let address = self.endpoints[endpoint].address;
-        let mut conditions = self.ward.conditions(&self.settings, self.now);
-        conditions.find(|(other, _)| *other == address).map(|(_, condition)| condition.standing)
+        let mut conditions = self.ward.statuses(&self.settings, self.now);
+        conditions.find(|(other, _)| *other == address).map(|(_, condition)| condition.ejection)
     }
 
     /// Everything succeeds until nothing is left of what was.
@@ -217,8 +225,8 @@ impl World {
         for _ in 0..100 {
             self.now = self.now + MILLISECOND * 200;
             for endpoint in 0..ENDPOINTS {
-                if !matches!(self.standing(endpoint), Some(Standing::Ejected { .. })) {
-                    self.attempt(endpoint, End::Success, 0);
+                if !matches!(self.standing(endpoint), Some(EjectionState::Ejected { .. })) {
+                    self.attempt(endpoint, AttemptResult::Success, 0);
                 }
             }
             self.probe(|_| ProbeResult::Good);
@@ -249,13 +257,13 @@ proptest! {
         }
         world.recover();
         for (condition, _) in world.conditions() {
-            let well = Condition { standing: Standing::Serving, fit: true, share_percent: 100 };
+            let well = HealthStatus { ejection: EjectionState::Serving, passes_probes: true, share_percent: 100 };
             prop_assert_eq!(condition, well);
         }
         let weights = |set: &EndpointSet<usize>| {
             set.members().iter().map(|member| member.weight).collect::<Vec<_>>()
         };
-        prop_assert_eq!(weights(&world.ward.effective(&world.configured)), weights(&world.configured));
+        prop_assert_eq!(weights(&world.ward.effective_set(&world.configured)), weights(&world.configured));
     }
 
     #[test]
@@ -280,7 +288,7 @@ proptest! {
             let over = world.now >= begins + slow_start.window;
             prop_assert!(share == 100 || !over);
             prop_assert!(share >= floor_percent);
-            let set = world.ward.effective(&world.configured);
+            let set = world.ward.effective_set(&world.configured);
             let weights: Vec<_> = set.members().iter().map(|member| member.weight).collect();
             prop_assert_eq!(weights[2] * 100, weights[0] * share);
             prop_assert_eq!(world.conditions()[0].0.share_percent, 100);
@@ -320,82 +328,111 @@ fn passive() -> HealthSettings {
 #[test]
 fn ejected_endpoint_returns_after_a_successful_half_open_trial() {
     let mut world = World::new(passive());
-    world.run(&Step::Attempts { endpoint: 0, end: End::Broken, count: 5, began: 0 });
-    assert!(matches!(world.standing(0), Some(Standing::Ejected { .. })));
+    world.run(&Step::Attempts {
+        endpoint: 0,
+        end: AttemptResult::ConnectionBroken,
+        count: 5,
+        began: 0,
+    });
+    assert!(matches!(world.standing(0), Some(EjectionState::Ejected { .. })));
     world.run(&Step::Wait(29_999));
-    assert!(matches!(world.standing(0), Some(Standing::Ejected { .. })));
+    assert!(matches!(world.standing(0), Some(EjectionState::Ejected { .. })));
     world.run(&Step::Wait(1));
-    assert_eq!(world.standing(0), Some(Standing::Trial));
-    world.run(&Step::Attempts { endpoint: 0, end: End::Success, count: 1, began: 1 });
-    assert_eq!(world.standing(0), Some(Standing::Trial), "it began before the trial");
-    world.run(&Step::Attempts { endpoint: 0, end: End::Unfinished, count: 1, began: 0 });
-    assert_eq!(world.standing(0), Some(Standing::Trial), "it says nothing");
-    world.run(&Step::Attempts { endpoint: 0, end: End::Success, count: 1, began: 0 });
-    assert_eq!(world.standing(0), Some(Standing::Serving));
+    assert_eq!(world.standing(0), Some(EjectionState::HalfOpen));
+    world.run(&Step::Attempts { endpoint: 0, end: AttemptResult::Success, count: 1, began: 1 });
+    assert_eq!(world.standing(0), Some(EjectionState::HalfOpen), "it began before the trial");
+    world.run(&Step::Attempts { endpoint: 0, end: AttemptResult::Cancelled, count: 1, began: 0 });
+    assert_eq!(world.standing(0), Some(EjectionState::HalfOpen), "it says nothing");
+    world.run(&Step::Attempts { endpoint: 0, end: AttemptResult::Success, count: 1, began: 0 });
+    assert_eq!(world.standing(0), Some(EjectionState::Serving));
 }
 
 #[test]
 fn inconclusive_half_open_trial_is_repeated() {
     let mut world = World::new(passive());
-    world.run(&Step::Attempts { endpoint: 0, end: End::Broken, count: 5, began: 0 });
+    world.run(&Step::Attempts {
+        endpoint: 0,
+        end: AttemptResult::ConnectionBroken,
+        count: 5,
+        began: 0,
+    });
     world.run(&Step::Wait(30_000));
     let mut repeated = |millis| {
         world.now = world.now + MILLISECOND * millis;
         let totals = |endpoint: &Endpoint<usize>| world.totals[endpoint.data];
-        world.ward.judge(&world.configured, totals, &world.settings, world.now).changed
+        world.ward.evaluate(&world.configured, totals, &world.settings, world.now).changed
     };
     assert_eq!([999, 1, 1].map(&mut repeated), [false, true, false]);
-    assert!(world.endpoints[0].take(balance::Cap::None));
+    assert!(world.endpoints[0].take(balance::ConcurrencyCap::None));
     assert!(!repeated(1_000), "it is under way");
 }
 
 #[test]
 fn failed_half_open_trial_doubles_the_ejection_time() {
     let mut world = World::new(passive());
-    world.run(&Step::Attempts { endpoint: 0, end: End::Broken, count: 5, began: 0 });
+    world.run(&Step::Attempts {
+        endpoint: 0,
+        end: AttemptResult::ConnectionBroken,
+        count: 5,
+        began: 0,
+    });
     world.run(&Step::Wait(30_000));
-    world.run(&Step::Attempts { endpoint: 0, end: End::TimedOut, count: 1, began: 0 });
+    world.run(&Step::Attempts { endpoint: 0, end: AttemptResult::TimedOut, count: 1, began: 0 });
     let until = world.now + Duration::from_secs(60);
-    assert_eq!(world.standing(0), Some(Standing::Ejected { until }));
+    assert_eq!(world.standing(0), Some(EjectionState::Ejected { until }));
 }
 
 /// Its connections break at its death, and what returns may be another process.
 #[test]
 fn an_unreachable_endpoint_is_not_ejected() {
     let mut world = World::new(passive());
-    let broken = Step::Attempts { endpoint: 0, end: End::Broken, count: 5, began: 0 };
+    let broken =
+        Step::Attempts { endpoint: 0, end: AttemptResult::ConnectionBroken, count: 5, began: 0 };
     world.run(&broken);
-    assert!(matches!(world.standing(0), Some(Standing::Ejected { .. })));
+    assert!(matches!(world.standing(0), Some(EjectionState::Ejected { .. })));
     assert!(world.endpoints[0].mark_unreachable(world.now));
     world.run(&Step::Wait(1));
-    assert_eq!(world.standing(0), Some(Standing::Serving), "it is ejected no longer");
+    assert_eq!(world.standing(0), Some(EjectionState::Serving), "it is ejected no longer");
     world.run(&broken);
-    assert_eq!(world.standing(0), Some(Standing::Serving), "it is not ejected meanwhile");
+    assert_eq!(world.standing(0), Some(EjectionState::Serving), "it is not ejected meanwhile");
     assert!(world.endpoints[0].mark_reachable(world.now));
     world.run(&Step::Wait(1));
-    assert_eq!(world.standing(0), Some(Standing::Serving), "it begins anew");
+    assert_eq!(world.standing(0), Some(EjectionState::Serving), "it begins anew");
     world.run(&broken);
-    assert!(matches!(world.standing(0), Some(Standing::Ejected { .. })), "it is there and fails");
+    assert!(
+        matches!(world.standing(0), Some(EjectionState::Ejected { .. })),
+        "it is there and fails"
+    );
 }
 
 #[test]
 fn timeouts_from_before_the_ejection_are_ignored_after_return() {
     let mut world = World::new(passive());
-    world.run(&Step::Attempts { endpoint: 0, end: End::TimedOut, count: 5, began: 5_000 });
+    world.run(&Step::Attempts {
+        endpoint: 0,
+        end: AttemptResult::TimedOut,
+        count: 5,
+        began: 5_000,
+    });
     world.run(&Step::Wait(30_000));
-    world.run(&Step::Attempts { endpoint: 0, end: End::Success, count: 1, began: 0 });
-    assert_eq!(world.standing(0), Some(Standing::Serving));
-    world.run(&Step::Attempts { endpoint: 0, end: End::TimedOut, count: 50, began: 30_001 });
-    assert_eq!(world.standing(0), Some(Standing::Serving));
+    world.run(&Step::Attempts { endpoint: 0, end: AttemptResult::Success, count: 1, began: 0 });
+    assert_eq!(world.standing(0), Some(EjectionState::Serving));
+    world.run(&Step::Attempts {
+        endpoint: 0,
+        end: AttemptResult::TimedOut,
+        count: 50,
+        began: 30_001,
+    });
+    assert_eq!(world.standing(0), Some(EjectionState::Serving));
 }
 
 #[test]
 fn fifth_consecutive_failure_requests_a_health_evaluation() {
     let world = World::new(passive());
     let learn = |end| {
-        let outcome = Outcome { started: world.now, head_after: None, end };
+        let outcome = Outcome { started: world.now, head_after: None, result: end };
         world.endpoints[0].health.learn(&outcome, &world.settings)
     };
-    assert_eq!([End::Broken; 5].map(learn), [false, false, false, false, true]);
-    assert!(!learn(End::Success), "nothing is new about who serves");
+    assert_eq!([AttemptResult::ConnectionBroken; 5].map(learn), [false, false, false, false, true]);
+    assert!(!learn(AttemptResult::Success), "nothing is new about who serves");
 }

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use balance::{
-    Admission, Algorithm, Cap, Delay, Endpoint, EndpointSet, Entry, Ledger, Limits, Member, Picker,
-    Priority, Queue, Rank, Refusal, Ticket, Time, Wish,
+    Admission, AdmissionDecision, AdmissionLimits, AdmissionRejection, Algorithm, ConcurrencyCap,
+    ControlledDelay, Endpoint, EndpointRegistry, EndpointSet, PickRequest, Picker, PriorityLevel,
+    Queue, QueueParameters, SetMember, Ticket, Time,
 };
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
@@ -29,11 +30,11 @@ const ALGORITHMS: [Algorithm; 6] = [
 
 /// What a request wishes, by endpoints' numbers.
 #[derive(Clone, Copy, Debug, Default)]
-struct Asks {
-    tried: Tried,
+struct SlotRequest {
+    tried: TriedEndpoints,
     only: Option<usize>,
     key: Option<u64>,
-    priority: Priority,
+    priority: PriorityLevel,
     route: u64,
     /// How long it can wait; `None`: for ever.
     patience: Option<Duration>,
@@ -41,12 +42,12 @@ struct Asks {
 
 /// Endpoints at which a request has been tried, the latest one last.
 #[derive(Clone, Copy, Debug, Default)]
-struct Tried {
+struct TriedEndpoints {
     endpoints: [usize; ENDPOINTS],
     count: usize,
 }
 
-impl Tried {
+impl TriedEndpoints {
     fn as_slice(&self) -> &[usize] {
         &self.endpoints[..self.count]
     }
@@ -54,7 +55,7 @@ impl Tried {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Enter(Asks),
+    Enter(SlotRequest),
     /// Of the slots held, the one at this place (modulo how many).
     Release(usize),
     /// Of the waiters, the one at this place (modulo how many).
@@ -62,7 +63,7 @@ enum Step {
     /// The weight of each endpoint and whether it is on trial; `None`: not in the set.
     Replace {
         weights: [Option<(u32, bool)>; ENDPOINTS],
-        limits: Limits,
+        limits: AdmissionLimits,
     },
     /// The endpoint is marked unreachable, or reachable.
     Mark {
@@ -74,35 +75,33 @@ enum Step {
     Pass(Duration),
 }
 
-fn limits() -> impl Strategy<Value = Limits> {
-    let cap = prop_oneof![1 => Just(Cap::None), 6 => (1_u32..4).prop_map(Cap::of)];
+fn limits() -> impl Strategy<Value = AdmissionLimits> {
+    let cap =
+        prop_oneof![1 => Just(ConcurrencyCap::None), 6 => (1_u32..4).prop_map(ConcurrencyCap::of)];
     let delay = prop_oneof![
         2 => Just(None),
-        1 => Just(Some(Delay { target: 2 * MILLISECOND, interval: 10 * MILLISECOND })),
+        1 => Just(Some(ControlledDelay { target: 2 * MILLISECOND, interval: 10 * MILLISECOND })),
     ];
-    (cap, 0_u32..6, any::<bool>(), delay).prop_map(|(cap, max_waiting, fair, delay)| Limits {
-        cap,
-        max_waiting,
-        fair,
-        delay,
+    (cap, 0_u32..6, any::<bool>(), delay).prop_map(|(cap, max_waiting, fair, delay)| {
+        AdmissionLimits { cap, max_waiting, fair, delay }
     })
 }
 
-fn asks() -> impl Strategy<Value = Asks> {
+fn asks() -> impl Strategy<Value = SlotRequest> {
     let only = proptest::option::weighted(0.2, 0..ENDPOINTS);
     let order = Just(std::array::from_fn(|endpoint| endpoint)).prop_shuffle();
     let count = prop_oneof![6 => Just(0), 4 => 1..=ENDPOINTS];
-    let tried = (order, count).prop_map(|(endpoints, count)| Tried { endpoints, count });
+    let tried = (order, count).prop_map(|(endpoints, count)| TriedEndpoints { endpoints, count });
     let key = proptest::option::weighted(0.7, any::<u64>());
     let priority = prop_oneof![3 => Just(3), 1 => Just(1), 1 => Just(6)];
-    let priority = priority.prop_map(|number| Priority::new(number).expect("a priority"));
+    let priority = priority.prop_map(|number| PriorityLevel::new(number).expect("a priority"));
     let patience =
         prop_oneof![3 => Just(None), 1 => (0_u32..20).prop_map(|it| Some(it * MILLISECOND))];
     // What a key binds to instead of the endpoint it failed at is for the pickers' own laws.
     (tried, only, key, priority, 0_u64..3, patience).prop_map(
         |(tried, only, key, priority, route, patience)| {
             let key = key.filter(|_| tried.count == 0);
-            Asks { tried, only, key, priority, route, patience }
+            SlotRequest { tried, only, key, priority, route, patience }
         },
     )
 }
@@ -129,7 +128,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 struct Waiter {
     id: usize,
-    asks: Asks,
+    asks: SlotRequest,
     ticket: Arc<Ticket<usize>>,
     since: Time,
     /// How often a younger one of a higher priority got what it could have used.
@@ -145,7 +144,7 @@ struct World {
     set: Arc<EndpointSet<usize>>,
     /// The same without trials, to ask where a key goes.
     regular: EndpointSet<usize>,
-    limits: Limits,
+    limits: AdmissionLimits,
     /// On trial, and tried already.
     trial_spent: [bool; ENDPOINTS],
     held: Vec<usize>,
@@ -157,8 +156,8 @@ struct World {
 }
 
 impl World {
-    fn new(algorithm: Algorithm, limits: Limits) -> Self {
-        let mut ledger = Ledger::new();
+    fn new(algorithm: Algorithm, limits: AdmissionLimits) -> Self {
+        let mut ledger = EndpointRegistry::new();
         let address = |number: usize| SocketAddr::from(([10, 0, 0, 1], number as u16));
         let endpoints =
             (0..ENDPOINTS).map(|number| ledger.endpoint(address(number), || number)).collect();
@@ -196,7 +195,7 @@ impl World {
         self.check();
     }
 
-    fn enter(&mut self, asks: Asks) {
+    fn enter(&mut self, asks: SlotRequest) {
         let mut free: Vec<usize> = (0..ENDPOINTS)
             .filter(|&e| self.has_room(e) && (self.may_use(asks, e) || self.may_try(asks, e)))
             .filter(|&e| !self.waiters.iter().any(|waiter| self.may_use(waiter.asks, e)))
@@ -211,15 +210,15 @@ impl World {
         self.next_id += 1;
         let tried: Vec<_> =
             asks.tried.as_slice().iter().map(|&e| self.endpoints[e].clone()).collect();
-        let wish = Wish {
+        let wish = PickRequest {
             tried: &tried,
             only: asks.only.map(|e| &self.endpoints[e]),
             key: asks.key,
             now: self.now,
-            rank: Rank {
+            queueing: QueueParameters {
                 priority: asks.priority,
                 route: asks.route,
-                until: asks.patience.map_or(Time::MAX, |patience| self.now + patience),
+                deadline: asks.patience.map_or(Time::MAX, |patience| self.now + patience),
             },
         };
         let entry = self.admission.enter(
@@ -231,13 +230,13 @@ impl World {
             || id,
         );
         match entry {
-            Entry::Slot(endpoint) => {
+            AdmissionDecision::Slot(endpoint) => {
                 assert!(free.contains(&endpoint.data), "{} of {free:?}", endpoint.data);
                 let untried = free.iter().any(|&free| self.is_on_trial(free));
                 assert!(!untried || self.is_on_trial(endpoint.data), "the trial comes first");
                 self.takes(endpoint.data);
             }
-            Entry::Waiting { ticket, turned_out } => {
+            AdmissionDecision::Waiting { ticket, evicted: turned_out } => {
                 assert!(free.is_empty());
                 assert_eq!(turned_out.is_none(), room_to_wait, "the limit holds");
                 // Whoever takes another's place goes on with the waiting.
@@ -250,19 +249,19 @@ impl World {
                 self.waiters.push(Waiter { id, asks, ticket, since: self.now, passed: 0 });
             }
             // Who is refused without the lock is refused even if all who wait shun an endpoint that is free.
-            Entry::Refused(Refusal::Late) => {
+            AdmissionDecision::Rejected(AdmissionRejection::WouldMissDeadline) => {
                 assert!(free.is_empty() || !self.waiters.is_empty());
                 let overloaded = !self.waiters.is_empty() && self.is_overloaded();
                 assert!(asks.patience.is_some() || overloaded, "it had all the time");
             }
-            Entry::Refused(refusal) => {
+            AdmissionDecision::Rejected(refusal) => {
                 assert!(!room_to_wait && (free.is_empty() || !self.waiters.is_empty()));
                 let usable = self.set.members().iter().any(|m| m.weight > 0);
                 let nobody = self.limits.max_waiting == 0 && !usable;
                 let expected = match nobody {
-                    _ if self.is_unreachable() => Refusal::Unreachable,
-                    true => Refusal::NoEndpoint,
-                    false => Refusal::Full,
+                    _ if self.is_unreachable() => AdmissionRejection::Unreachable,
+                    true => AdmissionRejection::NoEndpoint,
+                    false => AdmissionRejection::Full,
                 };
                 assert_eq!(refusal, expected);
                 let lower = self.waiters.iter().any(|it| it.asks.priority > asks.priority);
@@ -272,7 +271,7 @@ impl World {
     }
 
     /// Somebody gave its place in a full queue to one who asks so.
-    fn turned_out(&mut self, victim: usize, asks: Asks) {
+    fn turned_out(&mut self, victim: usize, asks: SlotRequest) {
         let position = self.waiters.iter().position(|waiter| waiter.id == victim);
         let position = position.expect("who is turned out has waited");
         let victim = self.waiters[position].asks;
@@ -290,7 +289,7 @@ impl World {
             assert!(victim.priority > asks.priority, "for one of a higher priority");
         }
         let waiter = self.waiters.remove(position);
-        assert_eq!(waiter.ticket.refused(), Some(Refusal::TurnedOut));
+        assert_eq!(waiter.ticket.refused(), Some(AdmissionRejection::Evicted));
         self.gone(&waiter);
     }
 
@@ -301,11 +300,11 @@ impl World {
     }
 
     /// Those who share one share.
-    fn party(&self, asks: Asks) -> (Priority, u64) {
+    fn party(&self, asks: SlotRequest) -> (PriorityLevel, u64) {
         (asks.priority, if self.limits.fair { asks.route } else { 0 })
     }
 
-    fn places(&self, party: (Priority, u64)) -> usize {
+    fn places(&self, party: (PriorityLevel, u64)) -> usize {
         self.waiters.iter().filter(|waiter| self.party(waiter.asks) == party).count()
     }
 
@@ -334,17 +333,17 @@ impl World {
         assert!(waiter.ticket.granted().is_none());
     }
 
-    fn replace(&mut self, weights: &[Option<(u32, bool)>; ENDPOINTS], limits: Limits) {
+    fn replace(&mut self, weights: &[Option<(u32, bool)>; ENDPOINTS], limits: AdmissionLimits) {
         let member = |(endpoint, weight): (&Arc<_>, &Option<(u32, bool)>)| {
-            weight.map(|(weight, trial)| Member {
-                trial,
-                ..Member::new(Arc::clone(endpoint), weight)
+            weight.map(|(weight, trial)| SetMember {
+                half_open: trial,
+                ..SetMember::new(Arc::clone(endpoint), weight)
             })
         };
         let members: Vec<_> = self.endpoints.iter().zip(weights).filter_map(member).collect();
-        let regular = |member: &Member<usize>| Member {
-            trial: false,
-            weight: if member.trial { 0 } else { member.weight },
+        let regular = |member: &SetMember<usize>| SetMember {
+            half_open: false,
+            weight: if member.half_open { 0 } else { member.weight },
             ..member.clone()
         };
         self.regular = EndpointSet::new(members.iter().map(regular).collect());
@@ -378,7 +377,7 @@ impl World {
             let position = self.waiters.iter().position(|waiter| waiter.id == id);
             let position = position.expect("who is woken has waited");
             let waiter = self.waiters.remove(position);
-            if waiter.ticket.refused() == Some(Refusal::LetGo) {
+            if waiter.ticket.refused() == Some(AdmissionRejection::Shed) {
                 let target = self.limits.delay.expect("there is a target").target;
                 assert!(self.is_overloaded() && self.now.saturating_since(waiter.since) > target);
                 self.gone(&waiter);
@@ -433,7 +432,7 @@ impl World {
         }
     }
 
-    fn member(&self, endpoint: usize) -> Option<&Member<usize>> {
+    fn member(&self, endpoint: usize) -> Option<&SetMember<usize>> {
         self.set.members().iter().find(|member| member.endpoint.data == endpoint)
     }
 
@@ -442,7 +441,7 @@ impl World {
     }
 
     fn is_on_trial(&self, endpoint: usize) -> bool {
-        self.member(endpoint).is_some_and(|member| member.trial)
+        self.member(endpoint).is_some_and(|member| member.half_open)
     }
 
     fn is_regular(&self, endpoint: usize) -> bool {
@@ -471,7 +470,7 @@ impl World {
         most.is_none_or(|most| self.endpoints[endpoint].in_flight() < most)
     }
 
-    fn may_use(&self, asks: Asks, endpoint: usize) -> bool {
+    fn may_use(&self, asks: SlotRequest, endpoint: usize) -> bool {
         match self.bound(asks) {
             Some(only) => endpoint == only,
             None => !self.excluded(asks).contains(&endpoint),
@@ -479,14 +478,14 @@ impl World {
     }
 
     /// A key yields to a trial.
-    fn may_try(&self, asks: Asks, endpoint: usize) -> bool {
+    fn may_try(&self, asks: SlotRequest, endpoint: usize) -> bool {
         let keyed = asks.only.is_none() && self.home(asks.key).is_some();
         keyed && self.is_on_trial(endpoint)
     }
 
     /// The endpoints that it is to be kept from: all that were tried if an untried one can be chosen, else the latest if
     /// another one can be.
-    fn excluded(&self, asks: Asks) -> Vec<usize> {
+    fn excluded(&self, asks: SlotRequest) -> Vec<usize> {
         let mut choices: Vec<usize> = (0..ENDPOINTS).filter(|&e| self.is_open(e)).collect();
         if choices.is_empty() {
             choices = (0..ENDPOINTS).filter(|&e| self.is_regular(e)).collect();
@@ -503,7 +502,7 @@ impl World {
     }
 
     /// The only endpoint that will do.
-    fn bound(&self, asks: Asks) -> Option<usize> {
+    fn bound(&self, asks: SlotRequest) -> Option<usize> {
         let is_well = |&only: &usize| self.is_open(only) && !self.excluded(asks).contains(&only);
         asks.only.filter(is_well).or_else(|| self.home(asks.key))
     }
@@ -518,8 +517,9 @@ impl World {
 
     /// Where a key goes whose own endpoint is unreachable.
     fn deputy(&self, key: u64) -> Option<usize> {
-        let wish = Wish { key: Some(key), ..Wish::default() };
-        let endpoint = Picker::new(Algorithm::Maglev, 9).take(&self.regular, Cap::None, &wish)?;
+        let wish = PickRequest { key: Some(key), ..PickRequest::default() };
+        let endpoint =
+            Picker::new(Algorithm::Maglev, 9).take(&self.regular, ConcurrencyCap::None, &wish)?;
         let nothing_waits = || Box::new(Queue::<_, ()>::new(self.set.clone(), self.limits));
         Admission::new().release(&endpoint, || self.now, nothing_waits);
         Some(endpoint.data)
@@ -566,16 +566,20 @@ proptest! {
 fn cancelled_tickets_are_removed_from_the_queue() {
     let mut world = World::new(
         Algorithm::LeastLoad,
-        Limits { cap: Cap::of(1), max_waiting: 3, ..Limits::default() },
+        AdmissionLimits {
+            cap: ConcurrencyCap::of(1),
+            max_waiting: 3,
+            ..AdmissionLimits::default()
+        },
     );
     let weights = [Some((1, false)), None, None, None];
     world.replace(&weights, world.limits);
-    world.enter(Asks::default());
-    world.enter(Asks::default());
+    world.enter(SlotRequest::default());
+    world.enter(SlotRequest::default());
     let first = world.waiters[0].ticket.clone();
     let tickets: Vec<_> = (0..10_000)
         .map(|_| {
-            world.enter(Asks::default());
+            world.enter(SlotRequest::default());
             let ticket = Arc::downgrade(&world.waiters[1].ticket);
             world.cancel(1);
             ticket
@@ -592,47 +596,60 @@ fn cancelled_tickets_are_removed_from_the_queue() {
 fn queue_full_of_pinned_requests_does_not_refuse_requests_for_a_free_endpoint() {
     let mut world = World::new(
         Algorithm::LeastLoad,
-        Limits { cap: Cap::of(1), max_waiting: 3, ..Limits::default() },
+        AdmissionLimits {
+            cap: ConcurrencyCap::of(1),
+            max_waiting: 3,
+            ..AdmissionLimits::default()
+        },
     );
     let weights = [Some((1, false)), Some((1, false)), None, None];
     world.replace(&weights, world.limits);
-    let bound = Asks { only: Some(0), ..Asks::default() };
+    let bound = SlotRequest { only: Some(0), ..SlotRequest::default() };
     for _ in 0..4 {
         world.enter(bound);
     }
     assert_eq!((world.held.len(), world.waiters.len()), (1, 3));
     world.enter(bound);
     assert_eq!(world.held, [0], "the queue is full");
-    world.enter(Asks::default());
+    world.enter(SlotRequest::default());
     assert_eq!(world.held, [0, 1], "but the other is free");
-    world.enter(Asks::default());
+    world.enter(SlotRequest::default());
     assert_eq!((world.held.len(), world.waiters.len()), (2, 3), "now that is full too");
     world.end();
 }
 
 /// One endpoint that takes one request at a time, with a queue of so many, and the only slot taken.
 fn one_slot(max_waiting: u32, fair: bool) -> World {
-    let limits = Limits { cap: Cap::of(1), max_waiting, fair, ..Limits::default() };
+    let limits = AdmissionLimits {
+        cap: ConcurrencyCap::of(1),
+        max_waiting,
+        fair,
+        ..AdmissionLimits::default()
+    };
     let mut world = World::new(Algorithm::LeastLoad, limits);
     world.replace(&[Some((1, false)), None, None, None], limits);
-    world.enter(Asks::default());
+    world.enter(SlotRequest::default());
     world
 }
 
-fn with_priority(number: u8) -> Asks {
-    Asks { priority: Priority::new(number).expect("a priority"), ..Asks::default() }
+fn with_priority(number: u8) -> SlotRequest {
+    SlotRequest {
+        priority: PriorityLevel::new(number).expect("a priority"),
+        ..SlotRequest::default()
+    }
 }
 
-fn by_route(route: u64) -> Asks {
-    Asks { route, ..Asks::default() }
+fn by_route(route: u64) -> SlotRequest {
+    SlotRequest { route, ..SlotRequest::default() }
 }
 
 impl World {
     /// The slot is released; gives what asked who has it now.
-    fn next(&mut self) -> Asks {
-        let before: Vec<(usize, Asks)> = self.waiters.iter().map(|it| (it.id, it.asks)).collect();
+    fn next(&mut self) -> SlotRequest {
+        let before: Vec<(usize, SlotRequest)> =
+            self.waiters.iter().map(|it| (it.id, it.asks)).collect();
         self.release(0);
-        let gone = |(id, _): &&(usize, Asks)| !self.waiters.iter().any(|it| it.id == *id);
+        let gone = |(id, _): &&(usize, SlotRequest)| !self.waiters.iter().any(|it| it.id == *id);
         before.iter().find(gone).expect("somebody has the slot").1
     }
 }
@@ -724,9 +741,11 @@ fn higher_priority_evicts_lower_priority_and_not_the_reverse() {
 #[test]
 fn request_that_would_miss_its_deadline_is_refused_once_the_rate_is_known() {
     let mut world = one_slot(1_000, true);
-    let patient =
-        |patience: u32| Asks { patience: Some(patience * MILLISECOND), ..Asks::default() };
-    let waits = |world: &mut World, asks: Asks| {
+    let patient = |patience: u32| SlotRequest {
+        patience: Some(patience * MILLISECOND),
+        ..SlotRequest::default()
+    };
+    let waits = |world: &mut World, asks: SlotRequest| {
         let before = world.waiters.len();
         world.enter(asks);
         world.waiters.len() > before
@@ -737,10 +756,10 @@ fn request_that_would_miss_its_deadline_is_refused_once_the_rate_is_known() {
         world.now = world.now + 10 * MILLISECOND;
         world.next();
     }
-    (0..9).for_each(|_| world.enter(Asks::default()));
+    (0..9).for_each(|_| world.enter(SlotRequest::default()));
     assert!(!waits(&mut world, patient(99)), "the tenth waits 100 ms");
     assert!(waits(&mut world, patient(101)));
-    let first = Asks { priority: Priority::ALL[0], ..patient(11) };
+    let first = SlotRequest { priority: PriorityLevel::ALL[0], ..patient(11) };
     assert!(waits(&mut world, first), "who goes first does not wait behind them");
     assert_eq!(world.admission.expected_wait(world.now), Some(120 * MILLISECOND));
     // A second endpoint makes everything faster; how much, nobody knows.
@@ -753,14 +772,14 @@ fn request_that_would_miss_its_deadline_is_refused_once_the_rate_is_known() {
 #[test]
 fn sustained_overload_sheds_requests_over_the_target_without_idle_slots() {
     let mut world = one_slot(1_000, true);
-    let delay = Some(Delay { target: 50 * MILLISECOND, interval: 100 * MILLISECOND });
-    let limits = Limits { delay, ..world.limits };
+    let delay = Some(ControlledDelay { target: 50 * MILLISECOND, interval: 100 * MILLISECOND });
+    let limits = AdmissionLimits { delay, ..world.limits };
     world.replace(&[Some((1, false)), None, None, None], limits);
     // Two come each 10 ms, and one is served.
     for tick in 0..100 {
         world.now = world.now + 10 * MILLISECOND;
-        world.enter(Asks::default());
-        world.enter(Asks::default());
+        world.enter(SlotRequest::default());
+        world.enter(SlotRequest::default());
         world.release(0);
         assert_eq!(world.held.len(), 1, "the slot is taken");
         if tick > 12 {
@@ -779,7 +798,7 @@ fn sustained_overload_sheds_requests_over_the_target_without_idle_slots() {
 fn worker_with_stale_queue_limits_uses_the_last_resort_endpoint() {
     let mut world = one_slot(20, true);
     let before = world.limits;
-    (0..20).for_each(|_| world.enter(Asks::default()));
+    (0..20).for_each(|_| world.enter(SlotRequest::default()));
     // The queue learns its pace: a slot each 10 ms.
     for _ in 0..20 {
         world.now = world.now + 10 * MILLISECOND;
@@ -787,12 +806,16 @@ fn worker_with_stale_queue_limits_uses_the_last_resort_endpoint() {
     }
     world.release(0);
     world.mark(0, false);
-    let now_limits = Limits { max_waiting: 0, ..before };
+    let now_limits = AdmissionLimits { max_waiting: 0, ..before };
     world.replace(&[Some((1, false)), None, None, None], now_limits);
     let until = world.now + MILLISECOND;
-    let wish = Wish { now: world.now, rank: Rank { until, ..Rank::default() }, ..Wish::default() };
+    let wish = PickRequest {
+        now: world.now,
+        queueing: QueueParameters { deadline: until, ..QueueParameters::default() },
+        ..PickRequest::default()
+    };
     let lock = || world.queue.borrow_mut();
     let picker = &mut world.picker;
     let entry = world.admission.enter(picker, &world.set, before, &wish, lock, || 0);
-    assert!(matches!(entry, Entry::Slot(_)), "{entry:?}");
+    assert!(matches!(entry, AdmissionDecision::Slot(_)), "{entry:?}");
 }

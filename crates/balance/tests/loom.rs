@@ -6,10 +6,11 @@
 
 use std::net::SocketAddr;
 
-use balance::demand::{Meter, Shard, Totals};
+use balance::demand::{DemandAverager, DemandShard, DemandTotals};
 use balance::{
-    Admission, Algorithm, Cap, Endpoint, EndpointSet, Entry, Ledger, Limits, Member, Picker,
-    Priority, Queue, Rank, Refusal, Ticket, Time, Wish,
+    Admission, AdmissionDecision, AdmissionLimits, AdmissionRejection, Algorithm, ConcurrencyCap,
+    Endpoint, EndpointRegistry, EndpointSet, PickRequest, Picker, PriorityLevel, Queue,
+    QueueParameters, SetMember, Ticket, Time,
 };
 use loom::sync::{Arc, Mutex, MutexGuard};
 use loom::thread;

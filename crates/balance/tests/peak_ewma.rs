@@ -7,18 +7,18 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use balance::{
-    Admission, Algorithm, Cap, End, EndpointSet, Ledger, Member, Outcome, Picker, Queue, Rng, Time,
-    Wish,
+    Admission, Algorithm, AttemptResult, ConcurrencyCap, EndpointRegistry, EndpointSet, Outcome,
+    PickRequest, Picker, Queue, Rng, SetMember, Time,
 };
 
 /// How an endpoint answers.
 #[derive(Clone, Copy)]
 struct Server {
     after: Duration,
-    end: End,
+    end: AttemptResult,
 }
 
-const SOUND: Server = Server { after: Duration::from_millis(10), end: End::Success };
+const SOUND: Server = Server { after: Duration::from_millis(10), end: AttemptResult::Success };
 
 /// Requests come at random, the same number a second whatever becomes of them, and each is answered in its time.
 struct World {
@@ -33,10 +33,10 @@ struct World {
 
 impl World {
     fn new(servers: Vec<Server>) -> Self {
-        let mut ledger = Ledger::new();
+        let mut ledger = EndpointRegistry::new();
         let mut member = |number: usize| {
             let address = SocketAddr::from(([10, 0, 0, 1], number as u16));
-            Member::new(ledger.endpoint(address, || number), 1)
+            SetMember::new(ledger.endpoint(address, || number), 1)
         };
         let set = EndpointSet::new((0..servers.len()).map(&mut member).collect());
         let picker = Picker::new(Algorithm::PeakEwma, 1);
@@ -52,8 +52,9 @@ impl World {
         while self.now < end {
             self.now = self.now + Duration::from_nanos(self.rng.next_u64() % gap_nanos);
             self.answer();
-            let wish = Wish { now: self.now, ..Wish::default() };
-            let endpoint = self.picker.take(&self.set, Cap::None, &wish).expect("there is no cap");
+            let wish = PickRequest { now: self.now, ..PickRequest::default() };
+            let endpoint =
+                self.picker.take(&self.set, ConcurrencyCap::None, &wish).expect("there is no cap");
             served[endpoint.data] += 1;
             let until = self.now + self.servers[endpoint.data].after;
             self.running.push(Reverse((until, endpoint.data, self.now)));
@@ -69,7 +70,7 @@ impl World {
             let member = self.set.members().iter().find(|member| member.endpoint.data == server);
             let endpoint = &member.expect("servers do not leave").endpoint;
             let head_after = Some(self.servers[server].after);
-            let outcome = Outcome { started, head_after, end: self.servers[server].end };
+            let outcome = Outcome { started, head_after, result: self.servers[server].end };
             endpoint.learn(&outcome, ended);
             let nobody = || -> &mut Queue<usize, ()> { unreachable!("nobody waits") };
             assert!(Admission::new().release(endpoint, || Time::ZERO, nobody).granted.is_none());
@@ -85,7 +86,7 @@ fn share(served: &[u32], server: usize) -> f64 {
 fn fast_failing_endpoint_is_avoided_until_it_recovers() {
     for count in [5, 100] {
         let mut servers = vec![SOUND; count];
-        servers[2] = Server { after: Duration::from_millis(1), end: End::ServerError };
+        servers[2] = Server { after: Duration::from_millis(1), end: AttemptResult::ServerError };
         let mut world = World::new(servers);
         let per_second = 200 * count as u64;
         world.run(Duration::from_secs(2), per_second);
@@ -117,7 +118,8 @@ fn ten_times_slower_endpoint_gets_few_requests() {
 fn endpoint_with_retry_after_is_avoided_and_serves_later() {
     let mut servers = vec![SOUND; 4];
     let retry_after = Some(Duration::from_secs(30));
-    servers[1] = Server { after: Duration::from_millis(1), end: End::Refused { retry_after } };
+    servers[1] =
+        Server { after: Duration::from_millis(1), end: AttemptResult::Refused { retry_after } };
     let mut world = World::new(servers);
     world.run(Duration::from_secs(1), 400);
     world.servers[1] = SOUND;
@@ -136,9 +138,9 @@ fn new_endpoint_is_neither_flooded_nor_starved() {
         world.run(Duration::from_secs(2), per_second);
 
         // The same endpoints as before, which are known, and one more.
-        let mut ledger = Ledger::new();
+        let mut ledger = EndpointRegistry::new();
         let address = SocketAddr::from(([10, 0, 0, 2], 1));
-        let newcomer = Member::new(ledger.endpoint(address, || count), 1);
+        let newcomer = SetMember::new(ledger.endpoint(address, || count), 1);
         let known = world.set.members().iter().cloned();
         world.set = EndpointSet::new(known.chain([newcomer]).collect());
         world.servers.push(SOUND);

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use balance::{
-    Admission, Algorithm, Cap, Endpoint, EndpointSet, Ledger, MaglevTable, Member, Picker, Queue,
-    Rng, Wish,
+    Admission, Algorithm, ConcurrencyCap, Endpoint, EndpointRegistry, EndpointSet, MaglevTable,
+    PickRequest, Picker, Queue, Rng, SetMember,
 };
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
@@ -31,9 +31,9 @@ fn address(number: usize) -> SocketAddr {
     SocketAddr::from(([10, 0, high, low], 8080))
 }
 
-fn set(ledger: &mut Ledger<usize>, weights: &[u32]) -> Set {
+fn set(ledger: &mut EndpointRegistry<usize>, weights: &[u32]) -> Set {
     let member = |(number, &weight): (usize, &u32)| {
-        Member::new(ledger.endpoint(address(number), || number), weight)
+        SetMember::new(ledger.endpoint(address(number), || number), weight)
     };
     EndpointSet::new(weights.iter().enumerate().map(member).collect())
 }
@@ -51,7 +51,7 @@ fn take(
     cap: u32,
     key: Option<u64>,
 ) -> Option<Arc<Endpoint<usize>>> {
-    picker.take(set, Cap::of(cap), &Wish { key, ..Wish::default() })
+    picker.take(set, ConcurrencyCap::of(cap), &PickRequest { key, ..PickRequest::default() })
 }
 
 fn release(endpoint: &Endpoint<usize>) {
@@ -111,7 +111,7 @@ proptest! {
         keys: bool,
         seed: u64,
     ) {
-        let mut ledger = Ledger::new();
+        let mut ledger = EndpointRegistry::new();
         let set = set(&mut ledger, &weights);
         let endpoints: Vec<_> =
             (0..8).map(|number| ledger.endpoint(address(number), || number)).collect();
@@ -122,13 +122,13 @@ proptest! {
         let choices = choices(&set);
         let tried_endpoints: Vec<_> = tried.iter().map(|&it| endpoints[it].clone()).collect();
         let mut picker = Picker::new(algorithm, seed);
-        let wish = Wish {
+        let wish = PickRequest {
             tried: &tried_endpoints,
             only: only.map(|only| &endpoints[only]),
             key: keys.then_some(seed),
-            ..Wish::default()
+            ..PickRequest::default()
         };
-        let picked = picker.take(&set, Cap::None, &wish);
+        let picked = picker.take(&set, ConcurrencyCap::None, &wish);
         let is_reachable = choices.iter().any(|&choice| endpoints[choice].is_reachable());
         prop_assert_eq!(picked.is_some(), is_reachable);
         if let Some(picked) = picked {
@@ -152,7 +152,7 @@ proptest! {
         keys: bool,
         seed: u64,
     ) {
-        let mut ledger = Ledger::new();
+        let mut ledger = EndpointRegistry::new();
         let set = set(&mut ledger, &weights);
         let mut picker = Picker::new(algorithm, seed);
         let mut rng = Rng::new(seed);
@@ -173,7 +173,7 @@ proptest! {
 
     #[test]
     fn round_robin_is_exact_over_a_cycle(weights in weights(12), seed: u64) {
-        let mut ledger = Ledger::new();
+        let mut ledger = EndpointRegistry::new();
         let set = set(&mut ledger, &weights);
         let mut picker = Picker::new(Algorithm::RoundRobin, seed);
         let mut served = vec![0; weights.len()];
@@ -185,7 +185,7 @@ proptest! {
 
     #[test]
     fn random_follows_weights(weights in weights(12), seed: u64) {
-        let mut ledger = Ledger::new();
+        let mut ledger = EndpointRegistry::new();
         let set = set(&mut ledger, &weights);
         let total: u32 = weights.iter().sum();
         prop_assume!(total > 0);
@@ -200,11 +200,11 @@ proptest! {
 
     #[test]
     fn random_follows_weights_among_endpoints_below_the_cap(seed: u64) {
-        let mut ledger = Ledger::new();
+        let mut ledger = EndpointRegistry::new();
         let set = set(&mut ledger, &[10, 1, 3]);
         let mut picker = Picker::new(Algorithm::Random, seed);
         let full = &set.members()[0].endpoint;
-        prop_assert!(full.take(Cap::None));
+        prop_assert!(full.take(ConcurrencyCap::None));
         let mut served = [0; 3];
         for _ in 0..4_000 {
             let endpoint = take(&mut picker, &set, 1, None).unwrap();
@@ -217,12 +217,12 @@ proptest! {
 
     #[test]
     fn least_load_over_many_endpoints_avoids_the_most_loaded_and_balances(seed: u64) {
-        let mut ledger = Ledger::new();
+        let mut ledger = EndpointRegistry::new();
         let set = set(&mut ledger, &[1; 200]);
         let mut picker = Picker::new(Algorithm::LeastLoad, seed);
         let worst = &set.members()[seed as usize % 200].endpoint;
         for _ in 0..30 {
-            prop_assert!(worst.take(Cap::None));
+            prop_assert!(worst.take(ConcurrencyCap::None));
         }
         for _ in 0..2_000 {
             take(&mut picker, &set, 0, None).unwrap();
@@ -241,10 +241,10 @@ proptest! {
         cap in 2_u32..20,
         seed: u64,
     ) {
-        let mut ledger = Ledger::new();
-        let members = (0..local + remote).map(|number| Member {
+        let mut ledger = EndpointRegistry::new();
+        let members = (0..local + remote).map(|number| SetMember {
             local: number % (local + remote) < local,
-            ..Member::new(ledger.endpoint(address(number), || number), 1)
+            ..SetMember::new(ledger.endpoint(address(number), || number), 1)
         });
         // In any order: who is local says so.
         let set = EndpointSet::new(members.rev().collect());
@@ -279,7 +279,7 @@ proptest! {
         keys in 1_u64..50,
         seed: u64,
     ) {
-        let mut ledger = Ledger::new();
+        let mut ledger = EndpointRegistry::new();
         let set = set(&mut ledger, &weights);
         let total: u32 = weights.iter().sum();
         prop_assume!(total > 0);
@@ -307,7 +307,7 @@ proptest! {
         seed: u64,
     ) {
         let changed = changed.index(count);
-        let mut ledger = Ledger::new();
+        let mut ledger = EndpointRegistry::new();
         let all = set(&mut ledger, &vec![7; count]);
         let mut weights = vec![7; count];
         weights[changed] = 0;
@@ -364,7 +364,7 @@ proptest! {
 
 #[test]
 fn least_load_over_many_endpoints_follows_weights() {
-    let mut ledger = Ledger::new();
+    let mut ledger = EndpointRegistry::new();
     let weights: Vec<u32> = (0..120).map(|number| 1 + number % 3).collect();
     let set = set(&mut ledger, &weights);
     let mut picker = Picker::new(Algorithm::LeastLoad, 3);
@@ -390,7 +390,7 @@ fn least_load_over_many_endpoints_follows_weights() {
 #[test]
 fn an_ejected_endpoint_gets_its_keys_back() {
     for algorithm in [Algorithm::ConsistentHash, Algorithm::Maglev] {
-        let mut ledger = Ledger::new();
+        let mut ledger = EndpointRegistry::new();
         let whole = set(&mut ledger, &[1; 10]);
         let mut picker = Picker::new(algorithm, 1);
         let before: Vec<_> = (0..1_000).map(|key| home(&mut picker, &whole, key << 40)).collect();
@@ -404,7 +404,7 @@ fn an_ejected_endpoint_gets_its_keys_back() {
 
 #[test]
 fn keys_are_spread_over_all_endpoints() {
-    let mut ledger = Ledger::new();
+    let mut ledger = EndpointRegistry::new();
     let set = set(&mut ledger, &[1; 20]);
     let mut picker = Picker::new(Algorithm::ConsistentHash, 1);
     let mut rng = Rng::new(1);

@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use balance::hash::hash;
-use balance::{Member, Rng};
+use balance::{Rng, SetMember};
 use gateway::snapshot::AffinitySettings;
 
 use crate::backend::{Backend, Current, Slot};
@@ -59,9 +59,9 @@ impl fmt::Display for Token {
 pub(crate) struct Tokens(Vec<(Token, usize)>);
 
 impl Tokens {
-    fn new(backend: &Backend, members: &[Member<EndpointData>]) -> Self {
+    fn new(backend: &Backend, members: &[SetMember<EndpointData>]) -> Self {
         let members = members.iter().enumerate();
-        let token = |member: &Member<_>| Token::new(backend, member.endpoint.address);
+        let token = |member: &SetMember<_>| Token::new(backend, member.endpoint.address);
         let mut tokens: Vec<_> = members.map(|(place, member)| (token(member), place)).collect();
         tokens.sort_unstable();
         Self(tokens)
@@ -150,10 +150,10 @@ impl Bond {
 }
 
 /// The endpoint of an address, by weighted rendezvous: when one leaves, only its own clients go elsewhere.
-fn endpoint_of(client: IpAddr, members: &[Member<EndpointData>]) -> Option<Arc<Endpoint>> {
+fn endpoint_of(client: IpAddr, members: &[SetMember<EndpointData>]) -> Option<Arc<Endpoint>> {
     let client = hash_key::of_address(client);
-    let can_serve = members.iter().filter(|member| member.weight > 0 && !member.trial);
-    let rank = |member: &Member<EndpointData>| {
+    let can_serve = members.iter().filter(|member| member.weight > 0 && !member.half_open);
+    let rank = |member: &SetMember<EndpointData>| {
         let endpoint = hash(member.endpoint.address.to_string().as_bytes());
         // Between 0 and 1, neither of them.
         let draw = Rng::new(client ^ endpoint).next_u64() >> 11;
@@ -169,20 +169,20 @@ fn endpoint_of(client: IpAddr, members: &[Member<EndpointData>]) -> Option<Arc<E
 mod tests {
     use std::collections::BTreeMap;
 
-    use balance::Ledger;
+    use balance::EndpointRegistry;
 
     use super::*;
 
-    fn members(ports: &[u16], weight: u32) -> Vec<Member<EndpointData>> {
-        let mut ledger = Ledger::new();
+    fn members(ports: &[u16], weight: u32) -> Vec<SetMember<EndpointData>> {
+        let mut ledger = EndpointRegistry::new();
         let endpoint = |port: &u16| {
             let address = SocketAddr::from(([10, 0, 0, 1], *port));
-            Member::new(ledger.endpoint(address, || EndpointData::new(1)), weight)
+            SetMember::new(ledger.endpoint(address, || EndpointData::new(1)), weight)
         };
         ports.iter().map(endpoint).collect()
     }
 
-    fn places(members: &[Member<EndpointData>]) -> BTreeMap<u32, u16> {
+    fn places(members: &[SetMember<EndpointData>]) -> BTreeMap<u32, u16> {
         let place = |client: u32| {
             let endpoint = endpoint_of(IpAddr::V4(client.into()), members).unwrap();
             (client, endpoint.address.port())

@@ -8,12 +8,13 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use balance::limit::Visit;
-use balance::outcome::{End, Outcome, Testimony};
+use balance::limit::LimitSample;
+use balance::outcome::{AttemptResult, HealthSignal, Outcome};
 use balance::retry::RetryBudget;
 use balance::{
-    Admission, Algorithm, Cap, Deal, Delay, EndpointSet, Entry, LimitSettings, Limits, Member,
-    Picker, Priority, Queue, Rank, Ticket, Time, Wish,
+    Admission, AdmissionDecision, AdmissionLimits, Algorithm, ConcurrencyCap, ControlledDelay,
+    EndpointSet, LimitSettings, PickRequest, Picker, PriorityLevel, Queue, QueueParameters,
+    SetMember, SlotAssignment, Ticket, Time,
 };
 use gateway::snapshot::{BackendKey, BackendSettings, EndpointProtocol};
 
@@ -60,7 +61,7 @@ pub(crate) struct Current {
     pub(crate) settings: BackendSettings,
     /// With what connections are secured; `None`: they are not.
     pub(crate) trust: Option<Arc<Trust>>,
-    pub(crate) limits: Limits,
+    pub(crate) limits: AdmissionLimits,
     /// Made when the first request needs them.
     pub(crate) tokens: OnceLock<Tokens>,
 }
@@ -71,8 +72,8 @@ impl Current {
         settings: BackendSettings,
         trust: Option<Arc<Trust>>,
     ) -> Self {
-        let delay = |target| Delay { target, interval: settings.queue_timeout };
-        let limits = Limits {
+        let delay = |target| ControlledDelay { target, interval: settings.queue_timeout };
+        let limits = AdmissionLimits {
             cap: cap(&settings),
             max_waiting: settings.queue_max_requests,
             fair: settings.queue_fair,
@@ -100,9 +101,9 @@ impl Current {
 }
 
 /// How many requests each endpoint may have at once.
-pub(crate) fn cap(settings: &BackendSettings) -> Cap {
+pub(crate) fn cap(settings: &BackendSettings) -> ConcurrencyCap {
     if settings.auto_limit.is_some() {
-        return Cap::Learned;
+        return ConcurrencyCap::Learned;
     }
     // Over HTTP/1.1 a connection carries one request at a time, so a limit of connections is a limit of requests.
     let most_connections = match settings.protocol {
@@ -157,7 +158,7 @@ impl Backend {
     }
 
     /// How many wait with each priority, about.
-    pub(crate) fn waiting_by_priority(&self) -> [usize; Priority::COUNT] {
+    pub(crate) fn waiting_by_priority(&self) -> [usize; PriorityLevel::COUNT] {
         lock(&self.queue).waiting_by_priority()
     }
 
@@ -185,15 +186,15 @@ impl Backend {
     }
 
     /// From the next request on each endpoint is given those of its slots that the deal says.
-    pub(crate) fn deal(&self, deal: &Deal) {
+    pub(crate) fn deal(&self, deal: &SlotAssignment) {
         let (settings, trust) = self.current().policy();
         let cap = cap(&settings);
         if cap.fixed().is_none() {
             return;
         }
         let configured = self.configured();
-        let dealt = |member: &Member<_>| Member {
-            most: deal.most(member.endpoint.address, cap),
+        let dealt = |member: &SetMember<_>| SetMember {
+            max_in_flight: deal.max_in_flight(member.endpoint.address, cap),
             ..member.clone()
         };
         let members = configured.members().iter().map(dealt).collect();
@@ -228,7 +229,7 @@ impl Backend {
             Failure::NoEndpoint
         } else if current.set.is_unreachable() {
             Failure::Unreachable
-        } else if current.set.is_dealt_out() {
+        } else if current.set.has_no_assigned_slot() {
             Failure::NoSlot
         } else {
             Failure::QueueTimeout
@@ -369,7 +370,7 @@ impl Slot {
         &self,
         worker: &Worker,
         current: &Current,
-        end: End,
+        end: AttemptResult,
         head_after: Option<Duration>,
     ) {
         self.conclude_at(clock::now(), worker, current, end, head_after);
@@ -381,33 +382,33 @@ impl Slot {
         now: Time,
         worker: &Worker,
         current: &Current,
-        end: End,
+        end: AttemptResult,
         head_after: Option<Duration>,
     ) {
         let counters = &self.endpoint.data.counters[worker.index];
         counters.attempts.add(1);
-        match end.testimony() {
-            Testimony::For => {}
-            Testimony::Against => counters.failures.add(1),
-            Testimony::Neither => counters.untold.add(1),
+        match end.health_signal() {
+            HealthSignal::Positive => {}
+            HealthSignal::Negative => counters.failures.add(1),
+            HealthSignal::Neutral => counters.untold.add(1),
         }
-        let outcome = Outcome { started: self.started, head_after, end };
+        let outcome = Outcome { started: self.started, head_after, result: end };
         match current.settings.algorithm {
             Algorithm::PeakEwma => self.endpoint.learn(&outcome, now),
             Algorithm::LeastLoad
             | Algorithm::RoundRobin
             | Algorithm::Random
             | Algorithm::ConsistentHash
-            | Algorithm::Maglev => self.endpoint.learn_usual(&outcome, now),
+            | Algorithm::Maglev => self.endpoint.learn_mean(&outcome, now),
         }
         if self.endpoint.health.learn(&outcome, &current.settings.health) {
             self.backend.care.ask();
             worker.shared.bell.ring();
         }
-        if end == End::Success && !self.endpoint.is_reachable() {
+        if end == AttemptResult::Success && !self.endpoint.is_reachable() {
             reachability::is_back(self.backend.alone(), &self.endpoint, self.started);
         }
-        if let End::Refused { retry_after } = end {
+        if let AttemptResult::Refused { retry_after } = end {
             self.refused(worker, current, retry_after);
         }
     }
@@ -418,12 +419,14 @@ impl Slot {
         now: Time,
         worker: &Worker,
         current: &Current,
-        end: End,
+        end: AttemptResult,
         head_after: Option<Duration>,
     ) {
-        if current.limits.cap == Cap::Learned {
+        if current.limits.cap == ConcurrencyCap::Learned {
             let held = now.saturating_since(self.started);
-            self.endpoint.evidence.learn(Visit { level: self.level, held }, end);
+            self.endpoint
+                .limit_counters
+                .learn(LimitSample { level: self.level, slot_time: held }, end);
         }
         self.conclude_at(now, worker, current, end, head_after);
     }
@@ -433,7 +436,7 @@ impl Slot {
         if !current.settings.heeds_refusals {
             return;
         }
-        let heed = self.endpoint.refused(self.level, retry_after, clock::now());
+        let heed = self.endpoint.record_refusal(self.level, retry_after, clock::now());
         self.endpoint.data.counters[worker.index].heeded(heed);
         self.backend.bounds.is_full(worker);
     }
@@ -475,7 +478,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         if self.backend.admission.cancel(&self.ticket) {
-            self.backend.demand.of(self.worker).leave(clock::now());
+            self.backend.demand.of(self.worker).abandon(clock::now());
         } else {
             // Where it was granted at the same moment: the slot passes on to the next.
             drop(self.granted());
@@ -494,7 +497,7 @@ pub(crate) enum Admitted {
 pub(crate) fn enter(
     backend: &BackendRef,
     worker: usize,
-    wish: &Wish<'_, EndpointData>,
+    wish: &PickRequest<'_, EndpointData>,
     waker: impl FnOnce() -> Waker,
 ) -> Admitted {
     let current = backend.hold();
@@ -505,11 +508,12 @@ pub(crate) fn enter(
 pub(crate) fn enter_at_once(
     backend: &BackendRef,
     worker: usize,
-    wish: &Wish<'_, EndpointData>,
+    wish: &PickRequest<'_, EndpointData>,
 ) -> Option<Slot> {
     let current = backend.hold();
-    let limits = Limits { max_waiting: 0, ..current.limits };
-    let wish = &Wish { rank: Rank { until: wish.now, ..wish.rank }, ..*wish };
+    let limits = AdmissionLimits { max_waiting: 0, ..current.limits };
+    let wish =
+        &PickRequest { queueing: QueueParameters { deadline: wish.now, ..wish.queueing }, ..*wish };
     match enter_within(backend, worker, wish, &current, limits, || Waker::noop().clone()) {
         Admitted::Slot(slot) => Some(slot),
         Admitted::Queued(_) | Admitted::Refused(_) => None,
@@ -519,9 +523,9 @@ pub(crate) fn enter_at_once(
 fn enter_within(
     backend: &BackendRef,
     worker: usize,
-    wish: &Wish<'_, EndpointData>,
+    wish: &PickRequest<'_, EndpointData>,
     current: &Current,
-    limits: Limits,
+    limits: AdmissionLimits,
     waker: impl FnOnce() -> Waker,
 ) -> Admitted {
     let mut picker = lock(&backend.pickers[worker].0);
@@ -534,16 +538,16 @@ fn enter_within(
         waker,
     );
     match entry {
-        Entry::Slot(endpoint) => {
+        AdmissionDecision::Slot(endpoint) => {
             backend.demand.of(worker).take(wish.now);
             Admitted::Slot(Slot::new(backend.clone(), endpoint, wish.now, worker))
         }
-        Entry::Waiting { ticket, turned_out } => {
+        AdmissionDecision::Waiting { ticket, evicted: turned_out } => {
             turned_out.into_iter().for_each(Waker::wake);
             backend.demand.of(worker).wait(wish.now);
             backend.demand.rise();
             Admitted::Queued(Place { backend: backend.clone(), ticket, worker })
         }
-        Entry::Refused(refusal) => Admitted::Refused(refusal.into()),
+        AdmissionDecision::Rejected(refusal) => Admitted::Refused(refusal.into()),
     }
 }

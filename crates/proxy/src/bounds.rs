@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use balance::{Cap, Limiter, Member, Time};
+use balance::{ConcurrencyCap, ConcurrencyLimiter, SetMember, Time};
 
 use crate::backend::{Backend, Current};
 use crate::clock;
@@ -18,7 +18,7 @@ use crate::worker::Worker;
 /// What one backend's endpoints are given.
 #[derive(Default)]
 pub(crate) struct Bounds {
-    limiter: Mutex<Limiter>,
+    limiter: Mutex<ConcurrencyLimiter>,
     /// Some endpoint has said that it is full.
     full: AtomicBool,
 }
@@ -39,7 +39,7 @@ impl Backend {
         let Some(settings) = current.limit_settings() else { return false };
         let (waiting, round) = (self.waiting(), pass.as_nanos().max(1));
         let mut limiter = lock(&self.bounds.limiter);
-        limiter.round(&current.set, &settings, waiting, round, clock::now())
+        limiter.update(&current.set, &settings, waiting, round, clock::now())
     }
 
     /// How many requests each endpoint may have at once, where there is a limit, and in a word where it comes from.
@@ -47,18 +47,20 @@ impl Backend {
         let cap = current.limits.cap;
         let learned: BTreeMap<_, _> = lock(&self.bounds.limiter)
             .limits()
-            .map(|(address, _, reason)| (address, reason.word()))
+            .map(|(address, _, reason)| (address, reason.label()))
             .collect();
-        let limit = |member: &Member<EndpointData>| {
+        let limit = |member: &SetMember<EndpointData>| {
             let (endpoint, most) = (&member.endpoint, member.limit(cap)?);
-            let full = endpoint.full(clock::now()).is_some_and(|(full, _)| full == most);
+            let full = endpoint.reduced_limit(clock::now()).is_some_and(|(full, _)| full == most);
             let reason = match cap {
                 _ if full => "full",
-                Cap::Fixed(_) if member.most < u32::MAX => "dealt",
-                Cap::Fixed(_) => "fixed",
+                ConcurrencyCap::Fixed(_) if member.max_in_flight < u32::MAX => "dealt",
+                ConcurrencyCap::Fixed(_) => "fixed",
                 // One that another backend decides about.
-                Cap::Learned => learned.get(&endpoint.address).copied().unwrap_or("shared"),
-                Cap::None => "full",
+                ConcurrencyCap::Learned => {
+                    learned.get(&endpoint.address).copied().unwrap_or("shared")
+                }
+                ConcurrencyCap::None => "full",
             };
             Some((endpoint.address, (most, reason)))
         };
@@ -73,7 +75,8 @@ impl Backend {
         }
         let now = clock::now();
         let current = self.current();
-        let full = current.set.members().iter().filter_map(|member| member.endpoint.full(now));
+        let full =
+            current.set.members().iter().filter_map(|member| member.endpoint.reduced_limit(now));
         let next = full.map(|(_, until)| until).min();
         if next.is_some() {
             self.bounds.full.store(true, Ordering::Relaxed);

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use balance::demand::WINDOW;
-use balance::{Deal, Demand};
+use balance::{RequestDemand, SlotAssignment};
 use gateway::Snapshot;
 use gateway::snapshot::{
     BackendKey, BackendSettings, EndpointProtocol, EndpointSpec, Listener, TransportProtocol,
@@ -118,7 +118,7 @@ pub struct BackendView {
     /// Attempts beyond a request's first, so far.
     pub retries: u64,
     /// Requests that it was asked for at a time, on average over the [`WINDOW`].
-    pub demand: Demand,
+    pub demand: RequestDemand,
     /// How long a request holds a slot, on average; `None`: none has yet.
     pub service_time: Option<Duration>,
     pub endpoints: Vec<EndpointView>,
@@ -155,7 +155,7 @@ pub struct BackendDemand {
 impl BackendDemand {
     /// The mean over the last `window`, a minute at most.
     #[must_use]
-    pub fn average(&self, window: Duration) -> Demand {
+    pub fn average(&self, window: Duration) -> RequestDemand {
         self.backend.demand.read(|meter| meter.average(window))
     }
 
@@ -376,7 +376,7 @@ impl Proxy {
     }
 
     /// From the next request on fixed caps are shared with other Sheaves so. Until the first call each is ours alone.
-    pub fn set_deal(&self, deal: Deal) {
+    pub fn set_deal(&self, deal: SlotAssignment) {
         self.shared.replicas.store(deal.members(), Ordering::Relaxed);
         lock(&self.control).estate.set_deal(deal);
         self.shared.bell.ring();

@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use balance::Time;
-use balance::demand::{ASSUMED_SERVICE_TIME, Meter, Shard, Shed, Totals};
+use balance::demand::{
+    ASSUMED_SERVICE_TIME, DemandAverager, DemandShard, DemandTotals, RejectedDemand,
+};
 use tokio::sync::watch;
 
 use crate::backend::Backend;
@@ -25,7 +27,7 @@ const REMEMBERED: usize = 128;
 /// The demand for one backend.
 pub(crate) struct Account {
     workers: Box<[Own]>,
-    meter: Mutex<Meter>,
+    meter: Mutex<DemandAverager>,
     /// How long a refused request would have held a slot, in nanoseconds.
     service_time: AtomicU64,
     /// Somebody wants to be told of the next request that does not get its slot at once.
@@ -36,17 +38,17 @@ pub(crate) struct Account {
 /// One worker's part.
 #[repr(align(64))]
 struct Own {
-    shard: Shard,
+    shard: DemandShard,
     /// Taken when a request is refused, and by who reads.
-    shed: Mutex<Shed>,
+    shed: Mutex<RejectedDemand>,
 }
 
 impl Account {
     pub(crate) fn new(workers: usize) -> Self {
-        let own = |_| Own { shard: Shard::new(), shed: Mutex::default() };
+        let own = |_| Own { shard: DemandShard::new(), shed: Mutex::default() };
         Self {
             workers: (0..workers).map(own).collect(),
-            meter: Mutex::new(Meter::new(clock::now())),
+            meter: Mutex::new(DemandAverager::new(clock::now())),
             service_time: AtomicU64::new(ASSUMED_SERVICE_TIME.as_nanos() as u64),
             is_awaited: AtomicBool::new(false),
             call: watch::Sender::new(()),
@@ -54,7 +56,7 @@ impl Account {
     }
 
     /// The worker's own part: nobody else writes there.
-    pub(crate) fn of(&self, worker: usize) -> &Shard {
+    pub(crate) fn of(&self, worker: usize) -> &DemandShard {
         &self.workers[worker].shard
     }
 
@@ -82,25 +84,25 @@ impl Account {
     /// A request has been refused; gives until when it counts.
     pub(crate) fn refuse(&self, worker: usize, at: Time) -> Time {
         let service_time = Duration::from_nanos(self.service_time.load(Ordering::Relaxed));
-        let until = lock(&self.workers[worker].shed).refuse(at, service_time);
+        let until = lock(&self.workers[worker].shed).reject(at, service_time);
         self.rise();
         until
     }
 
     fn ask_again(&self, worker: usize, until: Time, at: Time) {
-        lock(&self.workers[worker].shed).ask_again(until, at);
+        lock(&self.workers[worker].shed).record_retry(until, at);
     }
 
     /// What the meter says, once it has taken in all that there is now.
-    pub(crate) fn read<R>(&self, read: impl FnOnce(&Meter) -> R) -> R {
+    pub(crate) fn read<R>(&self, read: impl FnOnce(&DemandAverager) -> R) -> R {
         let mut meter = lock(&self.meter);
         let now = clock::now();
-        let mut totals = Totals::default();
+        let mut totals = DemandTotals::default();
         for own in &self.workers {
             totals += whole(&own.shard);
             totals += lock(&own.shed).read(now);
         }
-        meter.note(now, totals);
+        meter.record(now, totals);
         if let Some(service_time) = meter.service_time() {
             self.service_time.store(service_time.as_nanos() as u64, Ordering::Relaxed);
         }
@@ -109,7 +111,7 @@ impl Account {
 }
 
 /// A worker writes for some nanoseconds; if it loses its processor meanwhile, others need theirs less.
-fn whole(shard: &Shard) -> Totals {
+fn whole(shard: &DemandShard) -> DemandTotals {
     loop {
         for _ in 0..64 {
             if let Some(totals) = shard.read() {

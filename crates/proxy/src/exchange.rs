@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use balance::{End, Priority, Rank, Time};
+use balance::{AttemptResult, PriorityLevel, QueueParameters, Time};
 use gateway::snapshot::{BackendSettings, ClientSettings};
 
 use crate::affinity::Bond;
@@ -49,7 +49,7 @@ pub(crate) struct Terms<'l> {
     pub(crate) key: Option<u64>,
     pub(crate) bond: Option<Bond>,
     /// Where the request stands if it has to wait.
-    pub(crate) priority: Priority,
+    pub(crate) priority: PriorityLevel,
     /// Whose share of the queue it takes.
     pub(crate) route: u64,
     /// When the request came.
@@ -66,19 +66,19 @@ impl Terms<'_> {
     }
 
     /// Where the request stands if it has to wait from now on.
-    pub(crate) fn rank(&self, now: Time) -> Rank {
+    pub(crate) fn rank(&self, now: Time) -> QueueParameters {
         let until = self.deadline.min(now + self.backend().queue_timeout);
-        Rank { priority: self.priority, route: self.route, until }
+        QueueParameters { priority: self.priority, route: self.route, deadline: until }
     }
 
     /// What an attempt that ended so says of its endpoint.
     ///
     /// One that got a request with less time left than the request had waited before says nothing by letting it pass: a
     /// long queue would take out the endpoints that it waits for.
-    pub(crate) fn judge(&self, end: End, slot: &Slot) -> End {
+    pub(crate) fn judge(&self, end: AttemptResult, slot: &Slot) -> AttemptResult {
         let waited = slot.started.saturating_since(self.started);
         let had = self.deadline.saturating_since(slot.started);
-        if end == End::TimedOut && had < waited { End::Unfinished } else { end }
+        if end == AttemptResult::TimedOut && had < waited { AttemptResult::Cancelled } else { end }
     }
 
     /// Slots are counted and queued for: an endpoint's connections belong to its slots.

@@ -1,6 +1,6 @@
 //! What a failure means: status, `Proxy-Status` error, metric label and log word, what it says of the endpoint. One table.
 
-use balance::{End, Refusal};
+use balance::{AdmissionRejection, AttemptResult};
 
 use crate::grpc::Code;
 use crate::h1::{BadChunk, BadRequest, BadResponse};
@@ -153,17 +153,19 @@ impl Failure {
     }
 
     /// What it says of the endpoint that an attempt was made at.
-    pub(crate) fn end(self) -> End {
+    pub(crate) fn end(self) -> AttemptResult {
         match self {
             Self::ConnectFailed | Self::ConnectTimeout | Self::Untrusted(_) | Self::NotHttp2 => {
-                End::ConnectFailed
+                AttemptResult::ConnectFailed
             }
-            Self::StreamRefused => End::Refused { retry_after: None },
+            Self::StreamRefused => AttemptResult::Refused { retry_after: None },
             Self::EndpointClosed
             | Self::EndpointReset
             | Self::BadResponse(_)
-            | Self::ResponseCut => End::Broken,
-            Self::AttemptTimeout | Self::RequestTimeout | Self::EndpointIdle => End::TimedOut,
+            | Self::ResponseCut => AttemptResult::ConnectionBroken,
+            Self::AttemptTimeout | Self::RequestTimeout | Self::EndpointIdle => {
+                AttemptResult::TimedOut
+            }
             Self::BadRequest(_)
             | Self::BadRequestBody(_)
             | Self::BadWebText
@@ -190,7 +192,7 @@ impl Failure {
             | Self::TooEarly
             | Self::StreamIdle
             | Self::NoUpgrade
-            | Self::OutOfDescriptors => End::Unfinished,
+            | Self::OutOfDescriptors => AttemptResult::Cancelled,
         }
     }
 
@@ -287,16 +289,16 @@ impl Failure {
     }
 }
 
-impl From<Refusal> for Failure {
-    fn from(refusal: Refusal) -> Self {
+impl From<AdmissionRejection> for Failure {
+    fn from(refusal: AdmissionRejection) -> Self {
         match refusal {
-            Refusal::NoEndpoint => Self::NoEndpoint,
-            Refusal::Unreachable => Self::Unreachable,
-            Refusal::NoSlot => Self::NoSlot,
-            Refusal::Full => Self::QueueFull,
-            Refusal::Late => Self::QueueLate,
-            Refusal::TurnedOut => Self::QueueTurnedOut,
-            Refusal::LetGo => Self::QueueLetGo,
+            AdmissionRejection::NoEndpoint => Self::NoEndpoint,
+            AdmissionRejection::Unreachable => Self::Unreachable,
+            AdmissionRejection::NoSlot => Self::NoSlot,
+            AdmissionRejection::Full => Self::QueueFull,
+            AdmissionRejection::WouldMissDeadline => Self::QueueLate,
+            AdmissionRejection::Evicted => Self::QueueTurnedOut,
+            AdmissionRejection::Shed => Self::QueueLetGo,
         }
     }
 }

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use balance::{End, Time};
+use balance::{AttemptResult, Time};
 
 use crate::clock;
 use crate::exchange::{Exchange, Terms};
@@ -140,12 +140,12 @@ pub(crate) fn judge(failure: Failure, exchange: &Exchange, terms: &Terms<'_>) ->
 }
 
 /// How an attempt has ended whose response was relayed whole; `end` is what the head says by itself.
-pub(crate) fn conclude(exchange: &mut Exchange, end: End) -> End {
+pub(crate) fn conclude(exchange: &mut Exchange, end: AttemptResult) -> AttemptResult {
     let Exchange { call: Some(call), response, download, .. } = exchange else { return end };
     let said = download.trailers().and_then(Status::of).or_else(|| Status::of(&response.fields));
     let (code, end) = match said {
         Some(status) => (status.code, status.end()),
-        None if response.status == 200 => (Code::Unknown, End::ServerError),
+        None if response.status == 200 => (Code::Unknown, AttemptResult::ServerError),
         None => (Code::of_http(response.status), end),
     };
     call.code = Some(code);

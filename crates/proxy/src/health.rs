@@ -11,8 +11,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use balance::health::{Change, Condition, Event, HealthSettings, Standing, Totals, Ward};
-use balance::{Cap, EndpointSet, Rng};
+use balance::health::{
+    AttemptTotals, EjectionState, HealthChange, HealthEvaluator, HealthEvent, HealthSettings,
+    HealthStatus,
+};
+use balance::{ConcurrencyCap, EndpointSet, Rng};
 use gateway::snapshot::BackendKey;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -59,7 +62,7 @@ pub(crate) struct Care {
 
 struct Cases {
     configured: Arc<EndpointSet<EndpointData>>,
-    ward: Ward,
+    ward: HealthEvaluator,
     rng: Rng,
 }
 
@@ -68,7 +71,7 @@ impl Care {
         let wall = clock::wall().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let rng = Rng::new(u64::try_from(wall.as_nanos()).unwrap_or_default());
         let configured = Arc::new(EndpointSet::empty());
-        let cases = Mutex::new(Cases { configured, ward: Ward::new(), rng });
+        let cases = Mutex::new(Cases { configured, ward: HealthEvaluator::new(), rng });
         Self {
             cases,
             ejections: AtomicU64::new(0),
@@ -101,7 +104,7 @@ impl Care {
         let mut cases = lock(&self.cases);
         cases.configured = Arc::new(configured);
         if !is_watched(settings) {
-            cases.ward = Ward::new();
+            cases.ward = HealthEvaluator::new();
             return put_in_force(Arc::clone(&cases.configured));
         }
         let (_, events) = cases.judge(settings);
@@ -121,7 +124,7 @@ impl Care {
         settings: &HealthSettings,
     ) -> BTreeMap<SocketAddr, &'static str> {
         let cases = lock(&self.cases);
-        let conditions = cases.ward.conditions(settings, clock::now());
+        let conditions = cases.ward.statuses(settings, clock::now());
         conditions.map(|(address, condition)| (address, word(&condition))).collect()
     }
 
@@ -130,15 +133,17 @@ impl Care {
     }
 
     /// One event of the log for each change; `fault`: what the probe found that brought it about.
-    fn tell(&self, key: &BackendKey, events: &[Event], fault: Option<&str>) {
+    fn tell(&self, key: &BackendKey, events: &[HealthEvent], fault: Option<&str>) {
         for event in events {
             match event {
-                Event::PanicBegins => {
+                HealthEvent::PanicBegins => {
                     tracing::warn!(backend = %key, "too few endpoints are well: health is ignored");
                 }
-                Event::PanicEnds => tracing::info!(backend = %key, "enough endpoints are well"),
-                Event::Endpoint(endpoint, change) => {
-                    let taken_out = matches!(change, Change::Ejected { .. });
+                HealthEvent::PanicEnds => {
+                    tracing::info!(backend = %key, "enough endpoints are well")
+                }
+                HealthEvent::Endpoint(endpoint, change) => {
+                    let taken_out = matches!(change, HealthChange::Ejected { .. });
                     self.ejections.fetch_add(u64::from(taken_out), Ordering::Relaxed);
                     tracing::info!(backend = %key, %endpoint, ?change, fault, "health of an endpoint");
                 }
@@ -149,13 +154,13 @@ impl Care {
 
 impl Cases {
     /// Whether weights have changed by it, and what there is to tell.
-    fn judge(&mut self, settings: &HealthSettings) -> (bool, Vec<Event>) {
-        let judgement = self.ward.judge(&self.configured, totals, settings, clock::now());
+    fn judge(&mut self, settings: &HealthSettings) -> (bool, Vec<HealthEvent>) {
+        let judgement = self.ward.evaluate(&self.configured, totals, settings, clock::now());
         (judgement.changed, judgement.events)
     }
 
     fn effective(&self) -> Arc<EndpointSet<EndpointData>> {
-        Arc::new(self.ward.effective(&self.configured))
+        Arc::new(self.ward.effective_set(&self.configured))
     }
 
     fn due_probes(&mut self, settings: &HealthSettings) -> Vec<Arc<Endpoint>> {
@@ -174,8 +179,8 @@ fn is_watched(settings: &HealthSettings) -> bool {
 }
 
 /// What has come of an endpoint's requests.
-fn totals(endpoint: &Endpoint) -> Totals {
-    let mut totals = Totals::default();
+fn totals(endpoint: &Endpoint) -> AttemptTotals {
+    let mut totals = AttemptTotals::default();
     for shard in &endpoint.data.counters {
         let failures = shard.failures.value();
         totals.failures += failures;
@@ -186,13 +191,13 @@ fn totals(endpoint: &Endpoint) -> Totals {
     totals
 }
 
-fn word(condition: &Condition) -> &'static str {
-    match condition.standing {
-        Standing::Ejected { .. } => "ejected",
-        Standing::Trial => "trial",
-        Standing::Serving if !condition.fit => "unfit",
-        Standing::Serving if condition.share_percent < 100 => "starting",
-        Standing::Serving => "serving",
+fn word(condition: &HealthStatus) -> &'static str {
+    match condition.ejection {
+        EjectionState::Ejected { .. } => "ejected",
+        EjectionState::HalfOpen => "trial",
+        EjectionState::Serving if !condition.passes_probes => "unfit",
+        EjectionState::Serving if condition.share_percent < 100 => "starting",
+        EjectionState::Serving => "serving",
     }
 }
 
@@ -219,7 +224,7 @@ async fn watch(shared: &Arc<Shared>) {
             let expects_answers = attempts.listen(backend, now);
             // Whoever rings the bell does not make limits change faster.
             let current = backend.current();
-            let is_learning = current.limits.cap == Cap::Learned;
+            let is_learning = current.limits.cap == ConcurrencyCap::Learned;
             raised |= is_learning && limits_due <= now && backend.limit(&current, now);
             let full = backend.lift_refusals();
             raised |= full.is_some();
@@ -261,7 +266,7 @@ fn look_at(backend: &Arc<Backend>, probes: &mut JoinSet<()>, attempts: &mut Atte
     backend.care.is_pending.store(cases.ward.is_pending(), Ordering::Relaxed);
     backend.care.tell(&backend.key, &events, None);
     for event in events {
-        if let Event::Endpoint(address, Change::Ejected { .. }) = event
+        if let HealthEvent::Endpoint(address, HealthChange::Ejected { .. }) = event
             && let Some(member) = cases.configured.find(address)
         {
             attempts.check(backend, &member.endpoint);
@@ -291,7 +296,7 @@ impl Care {
     ) {
         let mut cases = lock(&self.cases);
         let Cases { ward, rng, .. } = &mut *cases;
-        let event = ward.probed(endpoint, finding.result(), settings, clock::now(), rng);
+        let event = ward.record_probe(endpoint, finding.result(), settings, clock::now(), rng);
         self.tell(key, event.as_slice(), finding.fault());
     }
 }
@@ -322,7 +327,7 @@ impl<'a> ProbeSlot<'a> {
         current: &Current,
     ) -> Option<Self> {
         let cap = current.limits.cap;
-        if cap == Cap::None {
+        if cap == ConcurrencyCap::None {
             return Some(Self(None));
         }
         current.set.find(endpoint.address)?.take(cap).then(|| {

@@ -99,7 +99,7 @@ pub mod observe;
 mod control;
 
 pub use balance::demand::{LONGEST_WINDOW, WINDOW};
-pub use balance::{Deal, Dealer, Demand, Time};
+pub use balance::{RequestDemand, SlotAssigner, SlotAssignment, Time};
 pub use control::{
     AccessLog, BackendDemand, BackendView, EndpointView, ListenError, ListenerView, Proxy, Settings,
 };

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use balance::{Deal, EndpointSet, Ledger, Member};
+use balance::{EndpointRegistry, EndpointSet, SetMember, SlotAssignment};
 use gateway::matching::{HostName, HostNameBuffer, RequestAttributes};
 use gateway::snapshot::{
     BackendKey, BackendSettings, ClientSettings, EndpointSpec, Http3Settings, ListenerProtocol,
@@ -207,19 +207,19 @@ pub(crate) struct Route {
 pub(crate) struct Estate {
     workers: usize,
     /// What a TCP port does says nothing of the UDP port of the same number.
-    tcp: Ledger<EndpointData>,
-    udp: Ledger<EndpointData>,
+    tcp: EndpointRegistry<EndpointData>,
+    udp: EndpointRegistry<EndpointData>,
     backends: BTreeMap<BackendKey, Arc<Backend>>,
     routes: BTreeMap<Arc<str>, Arc<Route>>,
     trusts: Trusts,
-    deal: Deal,
+    deal: SlotAssignment,
 }
 
 impl Estate {
     pub(crate) fn new(workers: usize) -> Self {
         let (backends, routes) = (BTreeMap::new(), BTreeMap::new());
-        let (tcp, udp) = (Ledger::new(), Ledger::new());
-        let (trusts, deal) = (Trusts::new(), Deal::alone());
+        let (tcp, udp) = (EndpointRegistry::new(), EndpointRegistry::new());
+        let (trusts, deal) = (Trusts::new(), SlotAssignment::alone());
         Self { workers, tcp, udp, backends, routes, trusts, deal }
     }
 
@@ -266,7 +266,7 @@ impl Estate {
     }
 
     /// From now on fixed caps are shared so.
-    pub(crate) fn set_deal(&mut self, deal: Deal) {
+    pub(crate) fn set_deal(&mut self, deal: SlotAssignment) {
         self.deal = deal;
         self.backends.values().for_each(|backend| backend.deal(&self.deal));
     }
@@ -299,7 +299,10 @@ impl Estate {
         let member = |spec: &EndpointSpec| {
             let data = || EndpointData::new(self.workers);
             let endpoint = ledger.endpoint(spec.address, data);
-            Member { most: self.deal.most(spec.address, cap), ..Member::new(endpoint, spec.weight) }
+            SetMember {
+                max_in_flight: self.deal.max_in_flight(spec.address, cap),
+                ..SetMember::new(endpoint, spec.weight)
+            }
         };
         EndpointSet::new(specs.iter().map(member).collect())
     }
@@ -324,12 +327,12 @@ fn tell_sharers(
     after: &EndpointSet<EndpointData>,
 ) {
     let (was, is) = (addresses(before), addresses(after));
-    for Member { endpoint, .. } in before.members() {
+    for SetMember { endpoint, .. } in before.members() {
         if !is.contains(&endpoint.address) {
             endpoint.data.leave(backend);
         }
     }
-    for Member { endpoint, .. } in after.members() {
+    for SetMember { endpoint, .. } in after.members() {
         if !was.contains(&endpoint.address) {
             endpoint.data.join(backend);
         }

@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use balance::{Time, Wish};
+use balance::{PickRequest, Time};
 use gateway::snapshot::{EndpointProtocol, MirrorPolicy};
 use tokio::sync::oneshot;
 use tokio::time::timeout_at;
@@ -225,7 +225,7 @@ async fn send(
 ) -> Fate {
     let backend = &addressee.backend;
     let now = clock::now();
-    let wish = Wish { now, ..Wish::default() };
+    let wish = PickRequest { now, ..PickRequest::default() };
     // Who waits goes first.
     if backend.waiting() > 0 {
         return Fate::NoSlot;

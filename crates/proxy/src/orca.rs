@@ -4,8 +4,8 @@
 //! It is read only where limits are learned. What is of no use is ignored and counted, and so is all that is said with
 //! it. The fields go on to the client as they are.
 
-use balance::Cap;
-use balance::limit::Report;
+use balance::ConcurrencyCap;
+use balance::limit::EndpointLoadReport;
 
 use crate::backend::Slot;
 use crate::clock;
@@ -55,7 +55,7 @@ impl Ignored {
 
 /// Takes note of what these fields of a response, or its trailers, say.
 pub(crate) fn hear(worker: &Worker, slot: &Slot, terms: &Terms<'_>, fields: &Fields) {
-    if terms.current.limits.cap != Cap::Learned {
+    if terms.current.limits.cap != ConcurrencyCap::Learned {
         return;
     }
     let Some(read) = of(fields) else { return };
@@ -66,15 +66,15 @@ pub(crate) fn hear(worker: &Worker, slot: &Slot, terms: &Terms<'_>, fields: &Fie
     };
     counters.load_reports.add(1);
     let now = clock::now();
-    slot.endpoint.evidence.report(&report, slot.level, now);
+    slot.endpoint.limit_counters.report(&report, slot.level, now);
     if report.utilization.is_some_and(|utilization| utilization > 1.0) {
-        slot.endpoint.overloaded(slot.level, now);
+        slot.endpoint.record_overload(slot.level, now);
         slot.backend.bounds.is_full(worker);
     }
 }
 
 /// The report in these fields; `None`: there is none.
-fn of(fields: &Fields) -> Option<Result<Report, Ignored>> {
+fn of(fields: &Fields) -> Option<Result<EndpointLoadReport, Ignored>> {
     let mut found = fields.iter().filter_map(|(_, name, value)| {
         let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
         let is_binary = is("endpoint-load-metrics-bin");
@@ -88,7 +88,7 @@ fn of(fields: &Fields) -> Option<Result<Report, Ignored>> {
 }
 
 /// Reads the value of `endpoint-load-metrics-bin` if `is_binary`, else that of `endpoint-load-metrics`.
-pub fn read(is_binary: bool, value: &[u8]) -> Result<Report, Ignored> {
+pub fn read(is_binary: bool, value: &[u8]) -> Result<EndpointLoadReport, Ignored> {
     if value.len() > LONGEST_BYTES {
         return Err(Ignored::TooLong);
     }
@@ -107,7 +107,7 @@ struct Said {
 }
 
 impl Said {
-    fn report(&self) -> Result<Report, Ignored> {
+    fn report(&self) -> Result<EndpointLoadReport, Ignored> {
         let within = |value: f64, most: f64| (0.0..=most).contains(&value);
         let is_sound = within(self.application_utilization, MOST_UTILIZATION)
             && within(self.cpu_utilization, MOST_UTILIZATION)
@@ -119,7 +119,7 @@ impl Said {
         let utilizations = [self.application_utilization, self.cpu_utilization];
         let utilization = utilizations.into_iter().find(|&utilization| utilization > 0.0);
         let max_in_flight = (self.max_in_flight >= 1.0).then_some(self.max_in_flight as u32);
-        Ok(Report { utilization, max_in_flight })
+        Ok(EndpointLoadReport { utilization, max_in_flight })
     }
 
     /// A value by its name in the definition of the message; `named`: it is one of `named_metrics`.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use balance::hash::hash;
-use balance::{Rank, Wish};
+use balance::{PickRequest, QueueParameters};
 use gateway::snapshot::Rule;
 
 use crate::backend::{self, Admitted, BackendRef, Place, Slot};
@@ -54,8 +54,11 @@ pub(crate) async fn enter(
     };
     let key = Some(hash(&client.octets()));
     let now = clock::now();
-    let rank = Rank { until: now + backend.hold().settings.queue_timeout, ..Rank::default() };
-    let wish = Wish { tried, key, now, rank, ..Wish::default() };
+    let rank = QueueParameters {
+        deadline: now + backend.hold().settings.queue_timeout,
+        ..QueueParameters::default()
+    };
+    let wish = PickRequest { tried, key, now, queueing: rank, ..PickRequest::default() };
     let entered = poll_fn(|cx| {
         Poll::Ready(backend::enter(backend, worker.index, &wish, || cx.waker().clone()))
     });

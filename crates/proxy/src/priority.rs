@@ -1,6 +1,6 @@
 //! Which priority a request has if it has to wait: what its header field says, else that of its route.
 
-use balance::Priority;
+use balance::PriorityLevel;
 use gateway::snapshot::{PriorityRules, Rule};
 
 use crate::backend::BackendRef;
@@ -14,7 +14,7 @@ pub(crate) fn of_request(
     priorities: &PriorityRules,
     rule: &Rule,
     request: &RequestHead,
-) -> Priority {
+) -> PriorityLevel {
     let said = priorities.header.as_ref().and_then(|header| {
         let value = request.fields.get(&header.name)?;
         let priority = header.read(value);

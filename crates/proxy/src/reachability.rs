@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use balance::Time;
-use balance::reachability::{SILENCE, Silence};
+use balance::reachability::{SILENCE, SilenceDetector};
 use gateway::snapshot::{EndpointProtocol, TransportProtocol};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::task::JoinSet;
@@ -49,7 +49,7 @@ pub(crate) struct Signs {
     /// Background attempts that have failed since the mark was set.
     failed_attempts: AtomicU32,
     /// For the control thread alone.
-    silence: Mutex<Silence>,
+    silence: Mutex<SilenceDetector>,
 }
 
 impl Signs {
@@ -265,9 +265,9 @@ fn is_silent(endpoint: &Endpoint, now: Time) -> bool {
     let (asked, answered) = shards.fold((0_u64, 0_u64), |(asked, answered), shard| {
         (asked + shard.asked.value(), answered + shard.answered.value())
     });
-    let usual = endpoint.usual_latency(now).unwrap_or(SILENCE / 2);
+    let usual = endpoint.mean_latency(now).unwrap_or(SILENCE / 2);
     let owed = asked.saturating_sub(answered);
-    lock(&endpoint.data.reachability.silence).is_suspicious(owed, answered, usual, now)
+    lock(&endpoint.data.reachability.silence).should_check(owed, answered, usual, now)
 }
 
 /// How far an attempt goes.

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::task::{Poll, ready};
 use std::time::{Duration, SystemTime};
 
-use balance::{End, Time};
+use balance::{AttemptResult, Time};
 
 use crate::accept::client::Client;
 use crate::alt_svc;
@@ -218,17 +218,19 @@ async fn stream(
 }
 
 /// What a response says of its endpoint.
-pub(crate) fn end(response: &ResponseHead) -> End {
+pub(crate) fn end(response: &ResponseHead) -> AttemptResult {
     let retry_after = || wait(response.fields.first(Name::RetryAfter)?, clock::wall());
     match response.status {
         // Nothing but a call has a status in its head, and that only where nothing follows.
         200 if response.version.has_streams() => {
-            Status::of(&response.fields).map_or(End::Success, Status::end)
+            Status::of(&response.fields).map_or(AttemptResult::Success, Status::end)
         }
-        429 => End::Refused { retry_after: retry_after() },
-        503 if response.fields.has(Name::RetryAfter) => End::Refused { retry_after: retry_after() },
-        500.. => End::ServerError,
-        _ => End::Success,
+        429 => AttemptResult::Refused { retry_after: retry_after() },
+        503 if response.fields.has(Name::RetryAfter) => {
+            AttemptResult::Refused { retry_after: retry_after() }
+        }
+        500.. => AttemptResult::ServerError,
+        _ => AttemptResult::Success,
     }
 }
 

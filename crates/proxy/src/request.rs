@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 
-use balance::{Priority, Time, Wish};
+use balance::{PickRequest, PriorityLevel, Time};
 use gateway::snapshot::{EndpointProtocol, Rule, RuleTarget};
 
 use crate::accept::client::{Client, Interrupt};
@@ -189,7 +189,7 @@ fn terms<'l>(
         alt_svc: listener.alt_svc(),
         key: hash_key::of_request(&current.settings, request, address),
         bond: Bond::of_request(backend, &current, request, address),
-        priority: Priority::default(),
+        priority: PriorityLevel::default(),
         route: rule.index as u64,
         current,
         started,
@@ -261,7 +261,7 @@ async fn admit(
     // The first attempt begins with the request, as nearly as matters: no need to ask the clock again.
     let now = if tried.is_empty() { record.started } else { clock::now() };
     let only = terms.bond.as_ref().and_then(Bond::endpoint);
-    let wish = Wish { tried, only, key: terms.key, now, rank: terms.rank(now) };
+    let wish = PickRequest { tried, only, key: terms.key, now, queueing: terms.rank(now) };
     let failure = match enter(worker, client, backend, &wish, terms, record).await {
         Err(full) if full.is_overload() && only.is_some() => full,
         Err(Failure::ClientGone) => return Err(Failure::ClientGone),
@@ -269,7 +269,7 @@ async fn admit(
         Ok(slot) => return Ok(slot),
     };
     // If the affinity target is full, any endpoint will do instead of a refusal.
-    let unbound = Wish { only: None, ..wish };
+    let unbound = PickRequest { only: None, ..wish };
     let elsewhere = backend::enter_at_once(backend, worker.index, &unbound);
     elsewhere.ok_or_else(|| turn_away(worker, client, backend, failure))
 }
@@ -284,7 +284,7 @@ async fn enter(
     worker: &Worker,
     client: &mut Client,
     backend: &BackendRef,
-    wish: &Wish<'_, EndpointData>,
+    wish: &PickRequest<'_, EndpointData>,
     terms: &Terms<'_>,
     record: &mut Record,
 ) -> Result<Slot, Failure> {

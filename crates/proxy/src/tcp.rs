@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use balance::End;
+use balance::AttemptResult;
 use gateway::snapshot::BackendSettings;
 
 use crate::accept::arrival::Presence;
@@ -81,7 +81,7 @@ async fn reach(
         record.attempt(&slot);
         let failure = match open(worker, client, &slot, &held).await {
             Ok(stream) => {
-                slot.conclude(worker, &held, End::Success, None);
+                slot.conclude(worker, &held, AttemptResult::Success, None);
                 return Ok((slot, stream));
             }
             Err(failure) => failure,

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use balance::End;
+use balance::AttemptResult;
 use tokio::io::AsyncWrite;
 
 use crate::accept::client::Client;
@@ -55,7 +55,7 @@ pub(crate) async fn tunnel(
         Poll::Ready(Err(Stop::SourceEnded))
     })
     .await;
-    lease.slot.conclude(worker, &terms.current, End::Success, None);
+    lease.slot.conclude(worker, &terms.current, AttemptResult::Success, None);
     if result.is_err() {
         record.failure = Some(Failure::ClientGone);
     }

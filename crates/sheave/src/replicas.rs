@@ -4,14 +4,14 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use proxy::{Dealer, Proxy, Time, clock};
+use proxy::{Proxy, SlotAssigner, Time, clock};
 
 use crate::due;
 
 /// Keeps the data plane's deal up to date.
 pub(crate) struct Replicas {
     proxy: Arc<Proxy>,
-    dealer: Dealer,
+    dealer: SlotAssigner,
     /// When another deal is to be put in force.
     due: Option<Time>,
     /// Who was named last.
@@ -21,7 +21,7 @@ pub(crate) struct Replicas {
 impl Replicas {
     /// Nobody else is known yet; `me` is how lists of replicas name this one.
     pub(crate) fn new(me: SocketAddr, proxy: Arc<Proxy>) -> Self {
-        Self { proxy, dealer: Dealer::new(me), due: None, members: Vec::new() }
+        Self { proxy, dealer: SlotAssigner::new(me), due: None, members: Vec::new() }
     }
 
     /// These serve now.
@@ -30,7 +30,7 @@ impl Replicas {
             return;
         }
         self.members.clone_from(&members);
-        self.dealer.learn(members, clock::now());
+        self.dealer.update_members(members, clock::now());
         self.put_in_force();
     }
 
@@ -42,13 +42,13 @@ impl Replicas {
 
     fn put_in_force(&mut self) {
         let now = clock::now();
-        let deal = self.dealer.deal(now);
+        let deal = self.dealer.assignment(now);
         tracing::info!(
             replicas = deal.members(),
             takes_part = deal.takes_part(),
             "slots are dealt"
         );
         self.proxy.set_deal(deal);
-        self.due = self.dealer.next(now);
+        self.due = self.dealer.next_change(now);
     }
 }

@@ -16,13 +16,13 @@ mod day;
 /// What came of it.
 mod record;
 
-use day::Day;
-use settings::Settings;
+use day::DaySimulation;
+use settings::DaySettings;
 
 /// Runs a day and prints it: a table of its minutes, an empty line, a table of one row with the whole.
 #[expect(clippy::print_stdout, reason = "the tables are what it is for")]
 pub(crate) fn print(options: &[&str]) -> Result<(), String> {
-    let settings = Settings::parse(options)?;
-    print!("{}", Day::new(&settings).run());
+    let settings = DaySettings::parse(options)?;
+    print!("{}", DaySimulation::new(&settings).run());
     Ok(())
 }

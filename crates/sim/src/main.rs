@@ -5,15 +5,15 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
-use crate::tally::Tally;
-use crate::world::World;
+use crate::fault_simulation::FaultSimulation;
+use crate::request_counts::RequestCounts;
 
 /// What a seed draws.
 mod plan;
 /// How it draws.
-mod dice;
+mod random;
 /// What happens.
-mod world;
+mod fault_simulation;
 /// To whom it happens.
 mod requests;
 /// Where they end up.
@@ -23,15 +23,15 @@ mod balancer;
 /// What they ask for slots.
 mod backend;
 /// How they end.
-mod tally;
+mod request_counts;
 /// In which order.
-mod agenda;
+mod event_queue;
 /// What must hold all along.
-mod laws;
+mod invariants;
 /// Endpoints of plainer worlds.
-mod farm;
+mod endpoint_sets;
 /// Another world, long: how well limits are learned.
-mod knee;
+mod limit_learning;
 /// Another world, plain and large: how long requests wait under each picker.
 mod study;
 /// And another: how soon a picker finds an endpoint that turns slow.
@@ -62,11 +62,11 @@ fn main() -> ExitCode {
     match arguments[..] {
         ["--seeds", number] if let Ok(seeds) = number.parse() => search(seeds),
         ["--seed", number] if let Ok(seed) = number.parse() => {
-            println!("{}", World::new(seed, true).run());
+            println!("{}", FaultSimulation::new(seed, true).run());
             ExitCode::SUCCESS
         }
         ["--limits"] => {
-            knee::print();
+            limit_learning::print();
             ExitCode::SUCCESS
         }
         ["--replicas"] => {
@@ -100,9 +100,10 @@ fn main() -> ExitCode {
 }
 
 fn search(seeds: u64) -> ExitCode {
-    let mut total = Tally::default();
+    let mut total = RequestCounts::default();
     for seed in 0..seeds {
-        let Ok(tally) = catch_unwind(AssertUnwindSafe(|| World::new(seed, false).run())) else {
+        let Ok(tally) = catch_unwind(AssertUnwindSafe(|| FaultSimulation::new(seed, false).run()))
+        else {
             println!("seed {seed} fails; `make sim SEED={seed}` replays it");
             return ExitCode::FAILURE;
         };
@@ -122,14 +123,14 @@ mod tests {
     #[test]
     fn invariants_hold_for_two_hundred_seeds() {
         for seed in 0..200 {
-            let run = catch_unwind(AssertUnwindSafe(|| World::new(seed, false).run()));
+            let run = catch_unwind(AssertUnwindSafe(|| FaultSimulation::new(seed, false).run()));
             assert!(run.is_ok(), "`make sim SEED={seed}` replays the failure");
         }
     }
 
     #[test]
     fn same_seed_reproduces_the_same_simulation() {
-        let run = |seed| World::new(seed, false).run().to_string();
+        let run = |seed| FaultSimulation::new(seed, false).run().to_string();
         assert_eq!(run(7), run(7));
         assert_ne!(run(7), run(8));
     }

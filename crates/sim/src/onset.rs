@@ -8,12 +8,13 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use balance::{
-    Admission, Algorithm, Cap, End, EndpointSet, Limits, Outcome, Picker, Queue, Time, Wish,
+    Admission, AdmissionLimits, Algorithm, AttemptResult, ConcurrencyCap, EndpointSet, Outcome,
+    PickRequest, Picker, Queue, Time,
 };
 
-use crate::agenda::Agenda;
-use crate::dice::{Dice, Variance};
-use crate::farm;
+use crate::endpoint_sets;
+use crate::event_queue::EventQueue;
+use crate::random::{RandomSource, ServiceVariance};
 
 const ALGORITHMS: [Algorithm; 2] = [Algorithm::LeastLoad, Algorithm::PeakEwma];
 const ENDPOINTS: usize = 5;
@@ -30,7 +31,7 @@ pub(crate) fn print() {
     println!("picker,seconds,latency_p99_ms,to_the_slow_endpoint_percent");
     for seconds in COUNTED {
         for algorithm in ALGORITHMS {
-            let runs = (0..SEEDS).map(|seed| World::new(algorithm, seed).run(seconds));
+            let runs = (0..SEEDS).map(|seed| OnsetSimulation::new(algorithm, seed).run(seconds));
             let (mut latencies, mut shares): (Vec<_>, Vec<_>) = runs.unzip();
             latencies.sort_by(f64::total_cmp);
             shares.sort_by(f64::total_cmp);
@@ -41,43 +42,43 @@ pub(crate) fn print() {
     }
 }
 
-struct World {
-    dice: Dice,
+struct OnsetSimulation {
+    dice: RandomSource,
     set: EndpointSet<usize>,
     picker: Picker,
     admission: Admission,
     queue: Queue<usize, ()>,
-    servers: Vec<Server>,
-    departures: Agenda<Request>,
+    servers: Vec<FifoServer>,
+    departures: EventQueue<ServerRequest>,
     /// Of requests that were sent from the onset on, by the end of the counting.
     latencies: Vec<f64>,
     slow: usize,
 }
 
 #[derive(Default)]
-struct Server {
+struct FifoServer {
     serving: usize,
     waiting: VecDeque<Time>,
 }
 
-struct Request {
+struct ServerRequest {
     server: usize,
     started: Time,
 }
 
-impl World {
+impl OnsetSimulation {
     fn new(algorithm: Algorithm, seed: u64) -> Self {
-        let mut dice = Dice::new(seed);
-        let set = farm::endpoints(ENDPOINTS, |server| server);
+        let mut dice = RandomSource::new(seed);
+        let set = endpoint_sets::equal_endpoints(ENDPOINTS, |server| server);
         set.prepare(algorithm);
         Self {
             picker: Picker::new(algorithm, dice.seed()),
             dice,
             set,
             admission: Admission::new(),
-            queue: Queue::new(EndpointSet::empty().into(), Limits::default()),
-            servers: (0..ENDPOINTS).map(|_| Server::default()).collect(),
-            departures: Agenda::new(),
+            queue: Queue::new(EndpointSet::empty().into(), AdmissionLimits::default()),
+            servers: (0..ENDPOINTS).map(|_| FifoServer::default()).collect(),
+            departures: EventQueue::new(),
             latencies: Vec::new(),
             slow: 0,
         }
@@ -89,7 +90,7 @@ impl World {
         let mut now = Time::ZERO;
         while now < end {
             now = now + self.dice.exponential(INTERVAL);
-            self.settle(now);
+            self.finish_until(now);
             self.send(now);
         }
         while let Some((at, request)) = self.departures.next() {
@@ -100,16 +101,19 @@ impl World {
         (self.latencies[count * 99 / 100], self.slow as f64 * 100.0 / count as f64)
     }
 
-    fn settle(&mut self, now: Time) {
+    fn finish_until(&mut self, now: Time) {
         while let Some((at, request)) = self.departures.next_until(now) {
             self.depart(request, at);
         }
     }
 
-    fn depart(&mut self, Request { server, started }: Request, at: Time) {
+    fn depart(&mut self, ServerRequest { server, started }: ServerRequest, at: Time) {
         let latency = at.saturating_since(started);
         let endpoint = &self.set.members()[server].endpoint;
-        endpoint.learn(&Outcome { started, head_after: Some(latency), end: End::Success }, at);
+        endpoint.learn(
+            &Outcome { started, head_after: Some(latency), result: AttemptResult::Success },
+            at,
+        );
         self.admission.release(endpoint, || at, || &mut self.queue);
         if started >= ONSET {
             self.latencies.push(latency.as_secs_f64() * 1e3);
@@ -122,8 +126,9 @@ impl World {
     }
 
     fn send(&mut self, now: Time) {
-        let wish = Wish { now, ..Wish::default() };
-        let endpoint = self.picker.take(&self.set, Cap::None, &wish).expect("there is no cap");
+        let wish = PickRequest { now, ..PickRequest::default() };
+        let endpoint =
+            self.picker.take(&self.set, ConcurrencyCap::None, &wish).expect("there is no cap");
         let server = endpoint.data;
         if self.servers[server].serving < PLACES {
             self.serve(server, now, now);
@@ -134,8 +139,8 @@ impl World {
 
     fn serve(&mut self, server: usize, started: Time, now: Time) {
         self.servers[server].serving += 1;
-        let usual = SERVICE.mul_f64(self.dice.unit(Variance::Exponential));
+        let usual = SERVICE.mul_f64(self.dice.service_factor(ServiceVariance::Exponential));
         let service = if server == 0 && now >= ONSET { usual * SLOWER } else { usual };
-        self.departures.enter(now + service, Request { server, started });
+        self.departures.schedule(now + service, ServerRequest { server, started });
     }
 }

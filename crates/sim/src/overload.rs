@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use balance::{
-    Admission, Algorithm, Cap, Delay, Endpoint, EndpointSet, Entry, Limits, Picker, Queue, Rank,
-    Ticket, Time, Wish,
+    Admission, AdmissionDecision, AdmissionLimits, Algorithm, ConcurrencyCap, ControlledDelay,
+    Endpoint, EndpointSet, PickRequest, Picker, Queue, QueueParameters, Ticket, Time,
 };
 
-use crate::agenda::Agenda;
-use crate::dice::Dice;
-use crate::farm;
+use crate::endpoint_sets;
+use crate::event_queue::EventQueue;
+use crate::random::RandomSource;
 
 const ENDPOINTS: usize = 6;
 const SLOTS: u32 = 4;
@@ -31,7 +31,7 @@ const WARMING_UP: Duration = Duration::from_secs(100);
 
 /// How a queue treats those who come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Manner {
+enum QueueVariant {
     /// Everybody waits for as long as the queue's timeout allows.
     Patient,
     /// Who would wait for longer than that is refused at once.
@@ -42,16 +42,18 @@ enum Manner {
     Deadline,
 }
 
-const MANNERS: [Manner; 4] = [Manner::Patient, Manner::Foresight, Manner::Target, Manner::Deadline];
+const QUEUE_VARIANTS: [QueueVariant; 4] =
+    [QueueVariant::Patient, QueueVariant::Foresight, QueueVariant::Target, QueueVariant::Deadline];
 
 /// Prints the table, a row for each combination. Times are in seconds.
 #[expect(clippy::print_stdout, reason = "the table is what it is for")]
 pub(crate) fn print() {
     println!("queue,load,wait_p50,wait_p99,busy,in_time,refused_p50");
     for load_percent in LOAD_PERCENTS {
-        for manner in MANNERS {
+        for manner in QUEUE_VARIANTS {
             let load = f64::from(load_percent) / 100.0;
-            let Findings { mut waits, mut refused, busy, in_time } = Farm::new(manner).run(load);
+            let OverloadResult { mut waits, mut refused, busy, in_time } =
+                OverloadSimulation::new(manner).run(load);
             let (middle, most) = (percentile(&mut waits, 50), percentile(&mut waits, 99));
             let refused = percentile(&mut refused, 50);
             let manner = format!("{manner:?}").to_lowercase();
@@ -67,7 +69,7 @@ fn percentile(times: &mut [Duration], percent: usize) -> f64 {
 }
 
 #[derive(Default)]
-struct Findings {
+struct OverloadResult {
     /// Of those who were served.
     waits: Vec<Duration>,
     /// How long the others waited for nothing.
@@ -79,92 +81,95 @@ struct Findings {
 }
 
 #[derive(Clone, Copy)]
-struct Client {
+struct ImpatientClient {
     came: Time,
     leaves: Time,
 }
 
-enum Event {
+enum OverloadEvent {
     Arrive,
     Finish(Arc<Endpoint<()>>),
-    LosePatience(u64),
+    WaitTimeout(u64),
 }
 
-struct Farm {
-    manner: Manner,
+struct OverloadSimulation {
+    variant: QueueVariant,
     set: Arc<EndpointSet<()>>,
-    limits: Limits,
+    limits: AdmissionLimits,
     picker: Picker,
     admission: Admission,
     queue: Queue<(), u64>,
-    waiting: BTreeMap<u64, (Client, Arc<Ticket<()>>)>,
-    agenda: Agenda<Event>,
-    dice: Dice,
+    waiting: BTreeMap<u64, (ImpatientClient, Arc<Ticket<()>>)>,
+    events: EventQueue<OverloadEvent>,
+    dice: RandomSource,
     now: Time,
     next: u64,
-    findings: Findings,
+    result: OverloadResult,
 }
 
-impl Farm {
-    fn new(manner: Manner) -> Self {
-        let set = Arc::new(farm::endpoints(ENDPOINTS, |_| ()));
-        let delay = Delay { target: TARGET, interval: QUEUE_TIMEOUT };
-        let limits = Limits {
-            cap: Cap::of(SLOTS),
+impl OverloadSimulation {
+    fn new(variant: QueueVariant) -> Self {
+        let set = Arc::new(endpoint_sets::equal_endpoints(ENDPOINTS, |_| ()));
+        let delay = ControlledDelay { target: TARGET, interval: QUEUE_TIMEOUT };
+        let limits = AdmissionLimits {
+            cap: ConcurrencyCap::of(SLOTS),
             max_waiting: 1_024,
             fair: true,
-            delay: (manner == Manner::Target).then_some(delay),
+            delay: (variant == QueueVariant::Target).then_some(delay),
         };
         Self {
-            manner,
+            variant,
             limits,
             picker: Picker::new(Algorithm::LeastLoad, 1),
             admission: Admission::new(),
             queue: Queue::new(set.clone(), limits),
             set,
             waiting: BTreeMap::new(),
-            agenda: Agenda::new(),
-            dice: Dice::new(42),
+            events: EventQueue::new(),
+            dice: RandomSource::new(42),
             now: Time::ZERO,
             next: 0,
-            findings: Findings::default(),
+            result: OverloadResult::default(),
         }
     }
 
-    fn run(mut self, load: f64) -> Findings {
+    fn run(mut self, load: f64) -> OverloadResult {
         let slots = ENDPOINTS as f64 * f64::from(SLOTS);
         let interval = SERVICE.div_f64(slots * load);
-        self.agenda.enter(Time::ZERO, Event::Arrive);
+        self.events.schedule(Time::ZERO, OverloadEvent::Arrive);
         let end = Time::ZERO + LASTS;
-        while let Some((at, event)) = self.agenda.next_until(end) {
+        while let Some((at, event)) = self.events.next_until(end) {
             self.now = at;
             match event {
-                Event::Arrive => {
+                OverloadEvent::Arrive => {
                     let next = self.dice.exponential(interval);
-                    self.agenda.enter(at + next, Event::Arrive);
+                    self.events.schedule(at + next, OverloadEvent::Arrive);
                     self.arrive();
                 }
-                Event::Finish(endpoint) => self.finish(&endpoint),
-                Event::LosePatience(number) => self.lose_patience(number),
+                OverloadEvent::Finish(endpoint) => self.finish(&endpoint),
+                OverloadEvent::WaitTimeout(number) => self.wait_timed_out(number),
             }
         }
         let all = slots * (LASTS - WARMING_UP).as_secs_f64();
-        let Findings { busy, in_time, .. } = self.findings;
-        Findings { busy: busy / all, in_time: in_time / all, ..self.findings }
+        let OverloadResult { busy, in_time, .. } = self.result;
+        OverloadResult { busy: busy / all, in_time: in_time / all, ..self.result }
     }
 
     fn arrive(&mut self) {
         let (least, most) = PATIENCE_MILLISECONDS;
         let patience = Duration::from_millis(u64::from(self.dice.between(least, most)));
-        let client = Client { came: self.now, leaves: self.now + patience };
+        let client = ImpatientClient { came: self.now, leaves: self.now + patience };
         let timeout = self.now + QUEUE_TIMEOUT;
-        let until = match self.manner {
-            Manner::Patient => Time::MAX,
-            Manner::Foresight | Manner::Target => timeout,
-            Manner::Deadline => client.leaves,
+        let until = match self.variant {
+            QueueVariant::Patient => Time::MAX,
+            QueueVariant::Foresight | QueueVariant::Target => timeout,
+            QueueVariant::Deadline => client.leaves,
         };
-        let wish =
-            Wish { now: self.now, rank: Rank { until, ..Rank::default() }, ..Wish::default() };
+        let wish = PickRequest {
+            now: self.now,
+            queueing: QueueParameters { deadline: until, ..QueueParameters::default() },
+            ..PickRequest::default()
+        };
         let (queue, number) = (&mut self.queue, self.next);
         self.next += 1;
         let entry = self.admission.enter(
@@ -176,26 +181,26 @@ impl Farm {
             || number,
         );
         match entry {
-            Entry::Slot(endpoint) => self.start(client, endpoint),
-            Entry::Waiting { ticket, .. } => {
+            AdmissionDecision::Slot(endpoint) => self.start(client, endpoint),
+            AdmissionDecision::Waiting { ticket, .. } => {
                 self.waiting.insert(number, (client, ticket));
-                self.agenda.enter(until.min(timeout), Event::LosePatience(number));
+                self.events.schedule(until.min(timeout), OverloadEvent::WaitTimeout(number));
             }
-            Entry::Refused(_) => self.refuse(client),
+            AdmissionDecision::Rejected(_) => self.refuse(client),
         }
     }
 
-    fn start(&mut self, client: Client, endpoint: Arc<Endpoint<()>>) {
+    fn start(&mut self, client: ImpatientClient, endpoint: Arc<Endpoint<()>>) {
         let takes = self.dice.exponential(SERVICE);
         let ends = self.now + takes;
         if self.counts() {
-            self.findings.waits.push(self.now.saturating_since(client.came));
-            self.findings.busy += takes.as_secs_f64();
+            self.result.waits.push(self.now.saturating_since(client.came));
+            self.result.busy += takes.as_secs_f64();
             if ends <= client.leaves {
-                self.findings.in_time += takes.as_secs_f64();
+                self.result.in_time += takes.as_secs_f64();
             }
         }
-        self.agenda.enter(ends, Event::Finish(endpoint));
+        self.events.schedule(ends, OverloadEvent::Finish(endpoint));
     }
 
     fn finish(&mut self, endpoint: &Endpoint<()>) {
@@ -210,15 +215,15 @@ impl Farm {
         }
     }
 
-    fn lose_patience(&mut self, number: u64) {
+    fn wait_timed_out(&mut self, number: u64) {
         let Some((client, ticket)) = self.waiting.remove(&number) else { return };
         assert!(self.admission.cancel(&ticket), "who is granted a slot is woken at once");
         self.refuse(client);
     }
 
-    fn refuse(&mut self, client: Client) {
+    fn refuse(&mut self, client: ImpatientClient) {
         if self.counts() {
-            self.findings.refused.push(self.now.saturating_since(client.came));
+            self.result.refused.push(self.now.saturating_since(client.came));
         }
     }
 
@@ -233,9 +238,9 @@ mod tests {
 
     #[test]
     fn queue_delay_target_avoids_wasted_work_in_sustained_overload() {
-        let run = |manner| Farm::new(manner).run(2.0);
+        let run = |manner| OverloadSimulation::new(manner).run(2.0);
         let [patient, foresight, target] =
-            [Manner::Patient, Manner::Foresight, Manner::Target].map(run);
+            [QueueVariant::Patient, QueueVariant::Foresight, QueueVariant::Target].map(run);
         for it in [&patient, &foresight, &target] {
             assert!(it.busy > 0.95, "slots were busy for {} of the time", it.busy);
         }

@@ -6,9 +6,9 @@ use std::time::Duration;
 use balance::health::HealthSettings;
 use balance::reachability::LONGEST_PAUSE;
 use balance::retry::RetrySettings;
-use balance::{Algorithm, Cap, Limits};
+use balance::{AdmissionLimits, Algorithm, ConcurrencyCap};
 
-use crate::dice::{Dice, LONGEST};
+use crate::random::{EXPONENTIAL_CUTOFF, RandomSource};
 
 /// Drawing the policies of a backend.
 mod policy;
@@ -19,7 +19,7 @@ pub(crate) use policy::draw_limits;
 pub(crate) const SLOWEST: u32 = 10;
 
 #[derive(Debug)]
-pub(crate) struct Plan {
+pub(crate) struct SimulationPlan {
     /// Sheaves side by side, which know nothing of one another.
     pub(crate) balancers: usize,
     /// Of each balancer.
@@ -30,9 +30,9 @@ pub(crate) struct Plan {
     /// Between two rounds of judging.
     pub(crate) tick: Duration,
     /// The mean time between faults.
-    pub(crate) calm: Duration,
+    pub(crate) fault_interval: Duration,
     /// How long there are faults.
-    pub(crate) safety: Duration,
+    pub(crate) fault_duration: Duration,
     /// The only faults are deaths, of one server at a time while the others could serve everything: no request fails.
     pub(crate) single_deaths: bool,
 }
@@ -53,7 +53,7 @@ pub(crate) struct BackendPlan {
     pub(crate) algorithm: Algorithm,
     /// One for each server, none of them 0.
     pub(crate) weights: Vec<u32>,
-    pub(crate) limits: Limits,
+    pub(crate) limits: AdmissionLimits,
     pub(crate) health: HealthSettings,
     pub(crate) retry: RetrySettings,
     /// The mean time between arrivals, over all balancers.
@@ -74,7 +74,7 @@ pub(crate) struct BackendPlan {
     pub(crate) lag: Duration,
 }
 
-impl Plan {
+impl SimulationPlan {
     /// Requests of the phase with faults, about.
     const REQUESTS: u32 = 4_000;
     /// In so many seeds of a hundred the only faults are deaths.
@@ -82,7 +82,7 @@ impl Plan {
     /// How long there are deaths then, in intervals between them.
     const DEATH_INTERVALS: u32 = 10;
 
-    pub(crate) fn draw(dice: &mut Dice) -> Self {
+    pub(crate) fn draw(dice: &mut RandomSource) -> Self {
         let usual = Duration::from_micros(u64::from(dice.between(2_000, 50_000)));
         let servers: Vec<_> =
             (0..dice.between(1, 12)).map(|_| ServerPlan::draw(dice, usual)).collect();
@@ -94,10 +94,10 @@ impl Plan {
             balancers: dice.between(1, 3) as usize,
             workers: dice.between(1, 8) as usize,
             tick: usual * dice.between(1, 10),
-            calm: safety / dice.between(5, 100),
+            fault_interval: safety / dice.between(5, 100),
             servers,
             backends,
-            safety,
+            fault_duration: safety,
             single_deaths: false,
         };
         let single_deaths = plan.servers.len() > 1 && dice.percent(Self::SINGLE_DEATHS_PERCENT);
@@ -110,15 +110,15 @@ impl Plan {
         let (backends, slowest) = (self.backends.len() as u32, slowest(&self.servers));
         for backend in &mut self.backends {
             backend.weights.fill(1);
-            backend.limits.cap = Cap::None;
+            backend.limits.cap = ConcurrencyCap::None;
             backend.health = HealthSettings { passive: None, active: None, ..backend.health };
             backend.retry = RetrySettings::default();
             backend.timeout = slowest * 50;
         }
         let interval = self.easy_interval() * backends;
         self.backends.iter_mut().for_each(|backend| backend.interval = interval);
-        self.safety = self.death_interval() * Self::DEATH_INTERVALS;
-        self.calm = self.death_interval();
+        self.fault_duration = self.death_interval() * Self::DEATH_INTERVALS;
+        self.fault_interval = self.death_interval();
         Self { single_deaths: true, ..self }
     }
 
@@ -129,7 +129,7 @@ impl Plan {
 
     /// The most time that a request, begun before the faults ended, can keep a thread of a server.
     pub(crate) fn longest_service(&self) -> Duration {
-        slowest(&self.servers) * (SLOWEST * LONGEST)
+        slowest(&self.servers) * (SLOWEST * EXPONENTIAL_CUTOFF)
     }
 
     /// How long a server pauses, or is cold after a start, at most.
@@ -161,7 +161,7 @@ impl Plan {
         // What is learned may be one.
         let one = NonZeroU32::MIN;
         let caps = self.backends.iter().filter_map(|backend| match backend.limits.cap {
-            Cap::Learned => Some(one),
+            ConcurrencyCap::Learned => Some(one),
             cap => cap.fixed(),
         });
         let threads = self.servers.iter().map(|server| server.threads);
@@ -171,7 +171,7 @@ impl Plan {
 }
 
 impl ServerPlan {
-    fn draw(dice: &mut Dice, usual: Duration) -> Self {
+    fn draw(dice: &mut RandomSource, usual: Duration) -> Self {
         Self {
             service: usual * dice.between(50, 200) / 100,
             varies: dice.percent(70),
@@ -181,7 +181,7 @@ impl ServerPlan {
 }
 
 impl BackendPlan {
-    fn draw(dice: &mut Dice, servers: &[ServerPlan]) -> Self {
+    fn draw(dice: &mut RandomSource, servers: &[ServerPlan]) -> Self {
         let slowest = slowest(servers);
         let limits = draw_limits(dice, slowest);
         let served = |server: &ServerPlan| {

@@ -8,22 +8,22 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use balance::deal::HAND_OVER;
+use balance::slot_assignment::HANDOVER_TIME;
 use balance::{
-    Admission, Algorithm, Cap, Dealer, Endpoint, EndpointSet, Entry, Limits, Member, Picker, Queue,
-    Ticket, Time, Wish,
+    Admission, AdmissionDecision, AdmissionLimits, Algorithm, ConcurrencyCap, Endpoint,
+    EndpointSet, PickRequest, Picker, Queue, SetMember, SlotAssigner, Ticket, Time,
 };
 
-use crate::agenda::Agenda;
-use crate::dice::{Dice, LONGEST};
-use crate::farm;
+use crate::endpoint_sets;
+use crate::event_queue::EventQueue;
+use crate::random::{EXPONENTIAL_CUTOFF, RandomSource};
 
 /// The mean in the table; times are exponential.
 const SERVICE: Duration = Duration::from_millis(100);
 
 /// One world.
 #[derive(Clone, Debug)]
-struct Scene {
+struct ReplicaScenario {
     endpoints: usize,
     cap: u32,
     /// What part of all requests each balancer gets, in hundredths.
@@ -40,10 +40,10 @@ struct Scene {
     seed: u64,
 }
 
-impl Scene {
+impl ReplicaScenario {
     /// The mean.
     fn service(&self) -> Duration {
-        self.longest / LONGEST
+        self.longest / EXPONENTIAL_CUTOFF
     }
 
     fn fixed(split: &[u32], cap: u32, load: f64) -> Self {
@@ -52,7 +52,7 @@ impl Scene {
             cap,
             split: split.to_vec(),
             load,
-            longest: SERVICE * LONGEST,
+            longest: SERVICE * EXPONENTIAL_CUTOFF,
             changes: Vec::new(),
             lag: Duration::ZERO,
             lasts: Duration::from_secs(200),
@@ -62,8 +62,8 @@ impl Scene {
 
     /// Members that come and go as the seed says, with requests of at most this length.
     #[cfg(test)]
-    fn restless(seed: u64, longest: Duration) -> Self {
-        let mut dice = Dice::new(seed);
+    fn with_random_changes(seed: u64, longest: Duration) -> Self {
+        let mut dice = RandomSource::new(seed);
         let replicas = dice.between(2, 5) as usize;
         let mut at = Duration::ZERO;
         let changes = (0..12).map(|_| {
@@ -86,15 +86,15 @@ impl Scene {
 
 /// What came of a scene.
 #[derive(Default)]
-struct Findings {
+struct ReplicaResult {
     /// How long each request that was served waited.
     waits: Vec<Duration>,
     /// Requests that were begun at a server that had as many as its cap, or more.
-    over: u64,
+    over_cap: u64,
     /// Of these, those beside no request that had begun longer ago than there is time to hand a slot over.
-    unexcused: u64,
+    over_cap_after_handover: u64,
     /// The most that all servers together had in flight.
-    most: usize,
+    max_in_flight: usize,
 }
 
 /// Prints the table, a row for each combination. Times are in milliseconds.
@@ -104,8 +104,8 @@ pub(crate) fn print() {
     for split in [&[100][..], &[34, 33, 33], &[50, 30, 20], &[70, 20, 10]] {
         for cap in [1, 4, 16] {
             for load in [0.5, 0.7, 0.85, 0.95] {
-                let Findings { mut waits, over, .. } =
-                    World::new(Scene::fixed(split, cap, load)).run();
+                let ReplicaResult { mut waits, over_cap: over, .. } =
+                    ReplicaSimulation::new(ReplicaScenario::fixed(split, cap, load)).run();
                 assert_eq!(over, 0, "slots that are dealt are no more than there are");
                 waits.sort_unstable();
                 let millis = |time: Duration| time.as_secs_f64() * 1000.0;
@@ -119,7 +119,7 @@ pub(crate) fn print() {
     }
 }
 
-enum Event {
+enum ReplicaEvent {
     Arrive,
     Finish {
         replica: usize,
@@ -129,16 +129,16 @@ enum Event {
     /// It joins if it is away, and leaves if it is there.
     Change(usize),
     /// A balancer learns who is there.
-    Learn(usize, Vec<usize>),
+    UpdateMembers(usize, Vec<usize>),
     /// What a balancer has been given may be used.
-    Settle(usize),
+    ApplyAssignment(usize),
 }
 
 /// One balancer.
-struct Replica {
-    dealer: Dealer,
+struct BalancerReplica {
+    assigner: SlotAssigner,
     /// When it has learned all there is to know.
-    news: Time,
+    informed_at: Time,
     /// With all slots.
     endpoints: EndpointSet<usize>,
     /// With its own.
@@ -150,33 +150,37 @@ struct Replica {
     waiting: BTreeMap<u64, (Time, Arc<Ticket<usize>>)>,
 }
 
-struct World {
-    scene: Scene,
-    limits: Limits,
-    dice: Dice,
+struct ReplicaSimulation {
+    scene: ReplicaScenario,
+    limits: AdmissionLimits,
+    dice: RandomSource,
     now: Time,
-    agenda: Agenda<Event>,
-    replicas: Vec<Replica>,
+    events: EventQueue<ReplicaEvent>,
+    replicas: Vec<BalancerReplica>,
     is_present: Vec<bool>,
     /// When whatever each server has in flight began, by whomever it was sent.
     servers: Vec<Vec<Time>>,
     arrivals: u64,
-    findings: Findings,
+    result: ReplicaResult,
 }
 
-fn name(replica: usize) -> SocketAddr {
+fn replica_address(replica: usize) -> SocketAddr {
     SocketAddr::from(([10, 0, 1, replica as u8], 0))
 }
 
-impl World {
-    fn new(scene: Scene) -> Self {
-        let limits = Limits { cap: Cap::of(scene.cap), max_waiting: 1 << 20, ..Limits::default() };
+impl ReplicaSimulation {
+    fn new(scene: ReplicaScenario) -> Self {
+        let limits = AdmissionLimits {
+            cap: ConcurrencyCap::of(scene.cap),
+            max_waiting: 1 << 20,
+            ..AdmissionLimits::default()
+        };
         let replica = |number: usize| {
             let set = Arc::new(EndpointSet::empty());
-            Replica {
-                dealer: Dealer::new(name(number)),
-                news: Time::ZERO,
-                endpoints: farm::endpoints(scene.endpoints, |server| server),
+            BalancerReplica {
+                assigner: SlotAssigner::new(replica_address(number)),
+                informed_at: Time::ZERO,
+                endpoints: endpoint_sets::equal_endpoints(scene.endpoints, |server| server),
                 picker: Picker::new(Algorithm::LeastLoad, scene.seed + number as u64),
                 admission: Admission::new(),
                 queue: Queue::new(Arc::clone(&set), limits),
@@ -186,61 +190,64 @@ impl World {
         };
         Self {
             limits,
-            dice: Dice::new(scene.seed),
+            dice: RandomSource::new(scene.seed),
             now: Time::ZERO,
-            agenda: Agenda::new(),
+            events: EventQueue::new(),
             replicas: (0..scene.split.len()).map(replica).collect(),
             is_present: vec![true; scene.split.len()],
             servers: vec![Vec::new(); scene.endpoints],
             arrivals: 0,
-            findings: Findings::default(),
+            result: ReplicaResult::default(),
             scene,
         }
     }
 
-    fn run(mut self) -> Findings {
+    fn run(mut self) -> ReplicaResult {
         let all: Vec<usize> = (0..self.replicas.len()).collect();
         for replica in 0..self.replicas.len() {
-            self.learn(replica, &all);
+            self.update_members(replica, &all);
         }
-        self.agenda.enter(Time::ZERO + HAND_OVER, Event::Arrive);
+        self.events.schedule(Time::ZERO + HANDOVER_TIME, ReplicaEvent::Arrive);
         for &(after, replica) in &self.scene.changes {
-            self.agenda.enter(Time::ZERO + HAND_OVER + after, Event::Change(replica));
+            self.events.schedule(Time::ZERO + HANDOVER_TIME + after, ReplicaEvent::Change(replica));
         }
-        while let Some((at, event)) = self.agenda.next() {
+        while let Some((at, event)) = self.events.next() {
             self.now = at;
             match event {
-                Event::Arrive => self.arrive(),
-                Event::Finish { replica, endpoint, began } => {
+                ReplicaEvent::Arrive => self.arrive(),
+                ReplicaEvent::Finish { replica, endpoint, began } => {
                     self.finish(replica, &endpoint, began);
                 }
-                Event::Change(replica) => self.change(replica),
-                Event::Learn(replica, members) => self.learn(replica, &members),
-                Event::Settle(replica) => self.settle(replica),
+                ReplicaEvent::Change(replica) => self.change(replica),
+                ReplicaEvent::UpdateMembers(replica, members) => {
+                    self.update_members(replica, &members)
+                }
+                ReplicaEvent::ApplyAssignment(replica) => self.apply_assignment(replica),
             }
         }
         self.check_end();
-        self.findings
+        self.result
     }
 
     fn arrive(&mut self) {
         let slots = self.scene.endpoints as f64 * f64::from(self.scene.cap);
         let interval = self.scene.service().div_f64(slots * self.scene.load);
         let next = self.now + self.dice.exponential(interval);
-        if next < Time::ZERO + HAND_OVER + self.scene.lasts {
-            self.agenda.enter(next, Event::Arrive);
+        if next < Time::ZERO + HANDOVER_TIME + self.scene.lasts {
+            self.events.schedule(next, ReplicaEvent::Arrive);
         }
         let Some(number) = self.choose_replica() else { return };
         let (now, arrival) = (self.now, self.arrivals);
         self.arrivals += 1;
-        let Replica { set, picker, admission, queue, waiting, .. } = &mut self.replicas[number];
-        let wish = Wish { now, ..Wish::default() };
+        let BalancerReplica { set, picker, admission, queue, waiting, .. } =
+            &mut self.replicas[number];
+        let wish = PickRequest { now, ..PickRequest::default() };
         match admission.enter(picker, set, self.limits, &wish, || queue, || arrival) {
-            Entry::Slot(endpoint) => self.begin(number, endpoint, now),
-            Entry::Waiting { ticket, .. } => {
+            AdmissionDecision::Slot(endpoint) => self.begin(number, endpoint, now),
+            AdmissionDecision::Waiting { ticket, .. } => {
                 waiting.insert(arrival, (now, ticket));
             }
-            Entry::Refused(refusal) => panic!("nobody is refused: {refusal:?}"),
+            AdmissionDecision::Rejected(refusal) => panic!("nobody is refused: {refusal:?}"),
         }
     }
 
@@ -265,17 +272,17 @@ impl World {
     fn begin(&mut self, replica: usize, endpoint: Arc<Endpoint<usize>>, came: Time) {
         let (now, server) = (self.now, &mut self.servers[endpoint.data]);
         if server.len() >= self.scene.cap as usize {
-            let grace = HAND_OVER - self.scene.lag;
+            let grace = HANDOVER_TIME - self.scene.lag;
             let is_old = |began: &Time| now.saturating_since(*began) >= grace;
-            self.findings.over += 1;
-            self.findings.unexcused += u64::from(!server.iter().any(is_old));
+            self.result.over_cap += 1;
+            self.result.over_cap_after_handover += u64::from(!server.iter().any(is_old));
         }
         server.push(now);
-        self.findings.waits.push(now.saturating_since(came));
+        self.result.waits.push(now.saturating_since(came));
         let ends = now + self.dice.exponential(self.scene.service());
-        self.agenda.enter(ends, Event::Finish { replica, endpoint, began: now });
+        self.events.schedule(ends, ReplicaEvent::Finish { replica, endpoint, began: now });
         let in_flight = self.servers.iter().map(Vec::len).sum();
-        self.findings.most = self.findings.most.max(in_flight);
+        self.result.max_in_flight = self.result.max_in_flight.max(in_flight);
     }
 
     fn finish(&mut self, number: usize, endpoint: &Endpoint<usize>, began: Time) {
@@ -283,7 +290,7 @@ impl World {
         let place = server.iter().position(|&it| it == began).expect("it is in flight");
         server.swap_remove(place);
         let now = self.now;
-        let Replica { admission, queue, .. } = &mut self.replicas[number];
+        let BalancerReplica { admission, queue, .. } = &mut self.replicas[number];
         let woken = admission.release(endpoint, || now, || queue);
         self.wake(number, woken);
     }
@@ -305,30 +312,31 @@ impl World {
         for replica in 0..self.replicas.len() {
             let late = self.scene.lag * self.dice.between(0, 100) / 100;
             // Later news do not overtake earlier ones.
-            let at = (self.now + late).max(self.replicas[replica].news);
-            self.replicas[replica].news = at;
-            self.agenda.enter(at, Event::Learn(replica, members.clone()));
+            let at = (self.now + late).max(self.replicas[replica].informed_at);
+            self.replicas[replica].informed_at = at;
+            self.events.schedule(at, ReplicaEvent::UpdateMembers(replica, members.clone()));
         }
     }
 
-    fn learn(&mut self, replica: usize, members: &[usize]) {
-        let members = members.iter().map(|&member| name(member));
-        self.replicas[replica].dealer.learn(members, self.now);
-        self.settle(replica);
+    fn update_members(&mut self, replica: usize, members: &[usize]) {
+        let members = members.iter().map(|&member| replica_address(member));
+        self.replicas[replica].assigner.update_members(members, self.now);
+        self.apply_assignment(replica);
     }
 
     /// Puts in force what holds now.
-    fn settle(&mut self, number: usize) {
+    fn apply_assignment(&mut self, number: usize) {
         let (now, limits) = (self.now, self.limits);
-        let Replica { dealer, endpoints, set, admission, queue, .. } = &mut self.replicas[number];
-        let deal = dealer.deal(now);
-        let dealt = |member: &Member<usize>| Member {
-            most: deal.most(member.endpoint.address, limits.cap),
+        let BalancerReplica { assigner: dealer, endpoints, set, admission, queue, .. } =
+            &mut self.replicas[number];
+        let deal = dealer.assignment(now);
+        let dealt = |member: &SetMember<usize>| SetMember {
+            max_in_flight: deal.max_in_flight(member.endpoint.address, limits.cap),
             ..member.clone()
         };
         *set = Arc::new(EndpointSet::new(endpoints.members().iter().map(dealt).collect()));
-        if let Some(next) = dealer.next(now) {
-            self.agenda.enter(next, Event::Settle(number));
+        if let Some(next) = dealer.next_change(now) {
+            self.events.schedule(next, ReplicaEvent::ApplyAssignment(number));
         }
         let woken = admission.replace(Arc::clone(set), limits, now, || queue);
         self.wake(number, woken);
@@ -341,7 +349,7 @@ impl World {
             let members = replica.set.members();
             assert!(members.iter().all(|member| member.endpoint.in_flight() == 0));
             assert_eq!(replica.admission.waiting() as usize, replica.waiting.len());
-            if members.iter().any(|member| member.most > 0) {
+            if members.iter().any(|member| member.max_in_flight > 0) {
                 assert!(replica.waiting.is_empty(), "somebody waits for a slot that is free");
             }
         }
@@ -358,27 +366,28 @@ mod tests {
     #[test]
     fn fixed_replicas_never_exceed_the_cap() {
         for seed in 0..100 {
-            let restless = Scene::restless(seed, Duration::from_secs(16));
-            let scene = Scene { changes: Vec::new(), lag: Duration::ZERO, ..restless };
-            assert_eq!(World::new(scene).run().over, 0, "seed {seed}");
+            let restless = ReplicaScenario::with_random_changes(seed, Duration::from_secs(16));
+            let scene = ReplicaScenario { changes: Vec::new(), lag: Duration::ZERO, ..restless };
+            assert_eq!(ReplicaSimulation::new(scene).run().over_cap, 0, "seed {seed}");
         }
     }
 
     #[test]
     fn all_slots_are_used_with_any_number_of_replicas() {
         for replicas in [1, 3, 7] {
-            let scene = Scene::fixed(&vec![100 / replicas as u32; replicas], 4, 3.0);
+            let scene = ReplicaScenario::fixed(&vec![100 / replicas as u32; replicas], 4, 3.0);
             let lasts = Duration::from_secs(20);
-            let findings = World::new(Scene { lasts, ..scene }).run();
-            assert_eq!(findings.most, 30 * 4);
+            let findings = ReplicaSimulation::new(ReplicaScenario { lasts, ..scene }).run();
+            assert_eq!(findings.max_in_flight, 30 * 4);
         }
     }
 
     #[test]
     fn changing_replicas_never_exceed_the_cap() {
         for seed in 0..200 {
-            let findings = World::new(Scene::restless(seed, SHORT)).run();
-            assert_eq!(findings.over, 0, "seed {seed}");
+            let findings =
+                ReplicaSimulation::new(ReplicaScenario::with_random_changes(seed, SHORT)).run();
+            assert_eq!(findings.over_cap, 0, "seed {seed}");
         }
     }
 
@@ -386,9 +395,13 @@ mod tests {
     fn cap_is_exceeded_only_by_requests_outlasting_the_handover() {
         let mut over = 0;
         for seed in 0..200 {
-            let findings = World::new(Scene::restless(seed, Duration::from_secs(16))).run();
-            assert_eq!(findings.unexcused, 0, "seed {seed}");
-            over += findings.over;
+            let findings = ReplicaSimulation::new(ReplicaScenario::with_random_changes(
+                seed,
+                Duration::from_secs(16),
+            ))
+            .run();
+            assert_eq!(findings.over_cap_after_handover, 0, "seed {seed}");
+            over += findings.over_cap;
         }
         assert!(over > 0, "the bound is never reached");
     }

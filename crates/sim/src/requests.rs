@@ -4,102 +4,102 @@ use std::sync::Arc;
 
 use balance::{Ticket, Time};
 
-use crate::laws::{Grant, RequestHistory, Want};
-use crate::world::Endpoint;
+use crate::fault_simulation::ServerEndpoint;
+use crate::invariants::{GrantCheck, RequestConstraints, RequestHistory};
 
 /// Which request; its place may serve another later, under another generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Id {
-    place: u32,
+pub(crate) struct RequestId {
+    index: u32,
     generation: u32,
 }
 
 /// An attempt as a server sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Job {
-    pub(crate) id: Id,
+pub(crate) struct AttemptId {
+    pub(crate) id: RequestId,
     pub(crate) attempt: u32,
 }
 
 /// A backend of one of the balancers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct BackendId {
     pub(crate) balancer: usize,
     pub(crate) backend: usize,
 }
 
-pub(crate) struct Request {
-    pub(crate) place: Place,
+pub(crate) struct SimulatedRequest {
+    pub(crate) backend: BackendId,
     pub(crate) worker: usize,
-    pub(crate) stage: Stage,
-    pub(crate) want: Want,
+    pub(crate) stage: RequestStage,
+    pub(crate) constraints: RequestConstraints,
     /// So many have begun.
     pub(crate) attempts: u32,
     pub(crate) history: RequestHistory,
     pub(crate) client_gone: bool,
 }
 
-pub(crate) enum Stage {
+pub(crate) enum RequestStage {
     /// About to ask for a slot.
-    Asks,
+    Entering,
     /// In the queue; a `Grant` once somebody has woken it.
-    Waits(Arc<Ticket<usize>>, Option<Box<Grant>>),
+    Queued(Arc<Ticket<usize>>, Option<Box<GrantCheck>>),
     /// At an endpoint, since then; and how many that had then, this one included.
-    Runs(Arc<Endpoint>, Time, u32),
+    InFlight(Arc<ServerEndpoint>, Time, u32),
 }
 
 #[derive(Default)]
-pub(crate) struct Requests {
-    places: Vec<(u32, Option<Request>)>,
+pub(crate) struct RequestTable {
+    entries: Vec<(u32, Option<SimulatedRequest>)>,
     free: Vec<u32>,
 }
 
-impl Requests {
-    pub(crate) fn add(&mut self, request: Request) -> Id {
+impl RequestTable {
+    pub(crate) fn add(&mut self, request: SimulatedRequest) -> RequestId {
         let place = self.free.pop().unwrap_or_else(|| {
-            self.places.push((0, None));
-            self.places.len() as u32 - 1
+            self.entries.push((0, None));
+            self.entries.len() as u32 - 1
         });
-        let (generation, content) = &mut self.places[place as usize];
+        let (generation, content) = &mut self.entries[place as usize];
         *content = Some(request);
-        Id { place, generation: *generation }
+        RequestId { index: place, generation: *generation }
     }
 
-    pub(crate) fn find(&mut self, id: Id) -> Option<&mut Request> {
-        let (generation, request) = &mut self.places[id.place as usize];
+    pub(crate) fn find(&mut self, id: RequestId) -> Option<&mut SimulatedRequest> {
+        let (generation, request) = &mut self.entries[id.index as usize];
         request.as_mut().filter(|_| *generation == id.generation)
     }
 
     /// One that is known to be under way.
-    pub(crate) fn known(&mut self, id: Id) -> &mut Request {
+    pub(crate) fn get(&mut self, id: RequestId) -> &mut SimulatedRequest {
         self.find(id).expect("the request is under way")
     }
 
     /// Whether the attempt has not ended.
-    pub(crate) fn runs(&mut self, job: Job) -> bool {
+    pub(crate) fn is_in_flight(&mut self, job: AttemptId) -> bool {
         self.find(job.id).is_some_and(|request| {
-            request.attempts == job.attempt && matches!(request.stage, Stage::Runs(..))
+            request.attempts == job.attempt && matches!(request.stage, RequestStage::InFlight(..))
         })
     }
 
-    pub(crate) fn remove(&mut self, id: Id) {
-        let (generation, request) = &mut self.places[id.place as usize];
+    pub(crate) fn remove(&mut self, id: RequestId) {
+        let (generation, request) = &mut self.entries[id.index as usize];
         assert_eq!(*generation, id.generation);
         (*generation, *request) = (id.generation + 1, None);
-        self.free.push(id.place);
+        self.free.push(id.index);
     }
 
     /// Those that hold a slot, granted ones included.
-    pub(crate) fn holding(&self) -> usize {
-        let requests = self.places.iter().filter_map(|(_, request)| request.as_ref());
-        let holds = |request: &&Request| match request.stage {
-            Stage::Asks | Stage::Waits(_, None) => false,
-            Stage::Waits(_, Some(_)) | Stage::Runs(..) => true,
+    pub(crate) fn slots_held(&self) -> usize {
+        let requests = self.entries.iter().filter_map(|(_, request)| request.as_ref());
+        let holds = |request: &&SimulatedRequest| match request.stage {
+            RequestStage::Entering | RequestStage::Queued(_, None) => false,
+            RequestStage::Queued(_, Some(_)) | RequestStage::InFlight(..) => true,
         };
         requests.filter(holds).count()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.places.len() == self.free.len()
+        self.entries.len() == self.free.len()
     }
 }

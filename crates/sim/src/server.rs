@@ -4,23 +4,23 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use balance::health::ProbeResult;
-use balance::{End, Time};
+use balance::{AttemptResult, Time};
 
-use crate::dice::Dice;
 use crate::plan::{SLOWEST, ServerPlan};
-use crate::requests::Job;
+use crate::random::RandomSource;
+use crate::requests::AttemptId;
 
-pub(crate) struct Server {
-    fault: Fault,
+pub(crate) struct SimulatedServer {
+    fault: ServerFault,
     /// When the fault began, or the first of several in a row in which connections could be made all the time.
     since: Time,
-    running: Vec<Job>,
-    waiting: VecDeque<Job>,
+    running: Vec<AttemptId>,
+    waiting: VecDeque<AttemptId>,
 }
 
 /// What is wrong with a server. One thing at a time; faults follow one another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub(crate) enum ServerFault {
     None,
     /// So many times slower.
     Slow(u32),
@@ -44,9 +44,9 @@ pub(crate) enum Fault {
     Cold(Time),
 }
 
-impl Fault {
+impl ServerFault {
     /// What happens to a server; spells are at most as `long`.
-    pub(crate) fn draw(dice: &mut Dice, now: Time, long: Duration) -> Self {
+    pub(crate) fn draw(dice: &mut RandomSource, now: Time, long: Duration) -> Self {
         let spell = long * dice.between(1, 100) / 100;
         match dice.below(11) {
             0 => Self::None,
@@ -65,20 +65,20 @@ impl Fault {
 }
 
 /// How a request is received.
-pub(crate) enum Reception {
+pub(crate) enum ReceiveResult {
     Refused,
     /// The server has too much to do.
     Full(Option<Duration>),
     /// Nothing will come of it.
-    Swallowed,
+    Dropped,
     Begins,
     Waits,
 }
 
-impl Server {
-    pub(crate) fn sound() -> Self {
+impl SimulatedServer {
+    pub(crate) fn healthy() -> Self {
         Self {
-            fault: Fault::None,
+            fault: ServerFault::None,
             since: Time::ZERO,
             running: Vec::new(),
             waiting: VecDeque::new(),
@@ -86,95 +86,103 @@ impl Server {
     }
 
     /// What is under way goes on as it began, but for what a death ends: that is returned.
-    pub(crate) fn suffer(&mut self, fault: Fault, now: Time) -> Vec<Job> {
+    pub(crate) fn set_fault(&mut self, fault: ServerFault, now: Time) -> Vec<AttemptId> {
         self.since = self.accepting_since(now).unwrap_or(now);
         self.fault = fault;
-        if fault != Fault::Dead {
+        if fault != ServerFault::Dead {
             return Vec::new();
         }
         self.running.drain(..).chain(self.waiting.drain(..)).collect()
     }
 
-    pub(crate) fn receive(&mut self, job: Job, plan: &ServerPlan, now: Time) -> Reception {
+    pub(crate) fn receive(
+        &mut self,
+        job: AttemptId,
+        plan: &ServerPlan,
+        now: Time,
+    ) -> ReceiveResult {
         if self.refuses(now) {
-            return Reception::Refused;
+            return ReceiveResult::Refused;
         }
-        if self.fault == Fault::BlackHole {
-            return Reception::Swallowed;
+        if self.fault == ServerFault::BlackHole {
+            return ReceiveResult::Dropped;
         }
-        if let Fault::Full(most, retry_after) = self.fault
+        if let ServerFault::Full(most, retry_after) = self.fault
             && (self.running.len() + self.waiting.len()) as u32 >= most
         {
-            return Reception::Full(retry_after);
+            return ReceiveResult::Full(retry_after);
         }
         if self.running.len() as u32 == plan.threads {
             self.waiting.push_back(job);
-            return Reception::Waits;
+            return ReceiveResult::Waits;
         }
         self.running.push(job);
-        Reception::Begins
+        ReceiveResult::Begins
     }
 
     /// How long a request that begins now takes, and how it ends.
     pub(crate) fn serve(
         &self,
         plan: &ServerPlan,
-        dice: &mut Dice,
+        dice: &mut RandomSource,
         varies: bool,
         now: Time,
-    ) -> (Duration, End) {
+    ) -> (Duration, AttemptResult) {
         let usual = if varies { dice.exponential(plan.service) } else { plan.service };
         match self.fault {
-            Fault::Slow(times) => (usual * times, End::Success),
-            Fault::Failing(percent) | Fault::FailingBehindGoodProbes(percent)
+            ServerFault::Slow(times) => (usual * times, AttemptResult::Success),
+            ServerFault::Failing(percent) | ServerFault::FailingBehindGoodProbes(percent)
                 if dice.percent(percent) =>
             {
-                (usual / 10, End::ServerError)
+                (usual / 10, AttemptResult::ServerError)
             }
             // The first requests take longest, the last before it is warm about as long as usual.
-            Fault::Cold(warm) => {
+            ServerFault::Cold(warm) => {
                 let left = warm.saturating_since(now).as_secs_f64();
                 let slower = (left / plan.service.as_secs_f64()).clamp(1.0, f64::from(SLOWEST));
-                (usual.mul_f64(slower), End::Success)
+                (usual.mul_f64(slower), AttemptResult::Success)
             }
-            Fault::None
-            | Fault::Failing(_)
-            | Fault::FailingBehindGoodProbes(_)
-            | Fault::BadProbes
-            | Fault::Dead
-            | Fault::BlackHole
-            | Fault::Full(..)
-            | Fault::Flapping(_)
-            | Fault::Paused(_) => (usual, End::Success),
+            ServerFault::None
+            | ServerFault::Failing(_)
+            | ServerFault::FailingBehindGoodProbes(_)
+            | ServerFault::BadProbes
+            | ServerFault::Dead
+            | ServerFault::BlackHole
+            | ServerFault::Full(..)
+            | ServerFault::Flapping(_)
+            | ServerFault::Paused(_) => (usual, AttemptResult::Success),
         }
     }
 
     /// Until when it does nothing.
     pub(crate) fn paused_until(&self, now: Time) -> Option<Time> {
         match self.fault {
-            Fault::Paused(until) if now < until => Some(until),
-            Fault::Paused(_)
-            | Fault::None
-            | Fault::Slow(_)
-            | Fault::Failing(_)
-            | Fault::FailingBehindGoodProbes(_)
-            | Fault::BadProbes
-            | Fault::Dead
-            | Fault::BlackHole
-            | Fault::Full(..)
-            | Fault::Flapping(_)
-            | Fault::Cold(_) => None,
+            ServerFault::Paused(until) if now < until => Some(until),
+            ServerFault::Paused(_)
+            | ServerFault::None
+            | ServerFault::Slow(_)
+            | ServerFault::Failing(_)
+            | ServerFault::FailingBehindGoodProbes(_)
+            | ServerFault::BadProbes
+            | ServerFault::Dead
+            | ServerFault::BlackHole
+            | ServerFault::Full(..)
+            | ServerFault::Flapping(_)
+            | ServerFault::Cold(_) => None,
         }
     }
 
     /// True if a thread has been working on the job: the server has not died since it began.
-    pub(crate) fn finishes(&mut self, job: Job) -> bool {
+    pub(crate) fn finish(&mut self, job: AttemptId) -> bool {
         let running = self.running.iter().position(|running| *running == job);
         running.map(|place| self.running.swap_remove(place)).is_some()
     }
 
     /// A thread is free. It takes the next whose balancer still waits for it; `None`: it rests.
-    pub(crate) fn next(&mut self, mut is_wanted: impl FnMut(Job) -> bool) -> Option<Job> {
+    pub(crate) fn next(
+        &mut self,
+        mut is_wanted: impl FnMut(AttemptId) -> bool,
+    ) -> Option<AttemptId> {
         while let Some(job) = self.waiting.pop_front() {
             if is_wanted(job) {
                 self.running.push(job);
@@ -190,20 +198,20 @@ impl Server {
 
     pub(crate) fn probe(&self, now: Time) -> ProbeResult {
         let answers = match self.fault {
-            Fault::None
-            | Fault::Slow(_)
-            | Fault::FailingBehindGoodProbes(_)
-            | Fault::Full(..)
-            | Fault::Cold(_) => true,
-            Fault::BadProbes | Fault::BlackHole | Fault::Failing(_) => false,
-            Fault::Dead | Fault::Flapping(_) => !self.refuses(now),
-            Fault::Paused(until) => until <= now,
+            ServerFault::None
+            | ServerFault::Slow(_)
+            | ServerFault::FailingBehindGoodProbes(_)
+            | ServerFault::Full(..)
+            | ServerFault::Cold(_) => true,
+            ServerFault::BadProbes | ServerFault::BlackHole | ServerFault::Failing(_) => false,
+            ServerFault::Dead | ServerFault::Flapping(_) => !self.refuses(now),
+            ServerFault::Paused(until) => until <= now,
         };
         if answers { ProbeResult::Good } else { ProbeResult::Bad }
     }
 
-    pub(crate) fn is_sound(&self) -> bool {
-        self.fault == Fault::None
+    pub(crate) fn is_healthy(&self) -> bool {
+        self.fault == ServerFault::None
     }
 
     /// True if a connection can be made.
@@ -213,10 +221,10 @@ impl Server {
 
     /// Since when connections can be made; `None` if they cannot.
     pub(crate) fn accepting_since(&self, now: Time) -> Option<Time> {
-        if self.refuses(now) || self.fault == Fault::BlackHole {
+        if self.refuses(now) || self.fault == ServerFault::BlackHole {
             return None;
         }
-        let Fault::Flapping(period) = self.fault else { return Some(self.since) };
+        let ServerFault::Flapping(period) = self.fault else { return Some(self.since) };
         let period = (period.as_nanos() as u64).max(1);
         let began = Time::from_nanos(now.as_nanos() / period * period);
         Some(self.since.max(began))
@@ -224,20 +232,20 @@ impl Server {
 
     fn refuses(&self, now: Time) -> bool {
         match self.fault {
-            Fault::Dead => true,
-            Fault::Flapping(period) => {
+            ServerFault::Dead => true,
+            ServerFault::Flapping(period) => {
                 let periods = now.as_nanos() / (period.as_nanos() as u64).max(1);
                 periods.is_multiple_of(2)
             }
-            Fault::None
-            | Fault::Slow(_)
-            | Fault::Failing(_)
-            | Fault::FailingBehindGoodProbes(_)
-            | Fault::BadProbes
-            | Fault::BlackHole
-            | Fault::Full(..)
-            | Fault::Paused(_)
-            | Fault::Cold(_) => false,
+            ServerFault::None
+            | ServerFault::Slow(_)
+            | ServerFault::Failing(_)
+            | ServerFault::FailingBehindGoodProbes(_)
+            | ServerFault::BadProbes
+            | ServerFault::BlackHole
+            | ServerFault::Full(..)
+            | ServerFault::Paused(_)
+            | ServerFault::Cold(_) => false,
         }
     }
 }

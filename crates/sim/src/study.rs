@@ -6,13 +6,13 @@
 use std::time::Duration;
 
 use balance::{
-    Admission, Algorithm, Cap, End, Endpoint, EndpointSet, Limits, Outcome, Picker, Queue, Time,
-    Wish, hash,
+    Admission, AdmissionLimits, Algorithm, AttemptResult, ConcurrencyCap, Endpoint, EndpointSet,
+    Outcome, PickRequest, Picker, Queue, Time, hash,
 };
 
-use crate::agenda::Agenda;
-use crate::dice::{Dice, Variance};
-use crate::farm;
+use crate::endpoint_sets;
+use crate::event_queue::EventQueue;
+use crate::random::{RandomSource, ServiceVariance};
 
 const ALGORITHMS: [Algorithm; 6] = [
     Algorithm::LeastLoad,
@@ -35,11 +35,11 @@ const REQUESTS_AT_LEAST: usize = 100_000;
 const WARMING_UP_PERCENT: usize = 20;
 
 /// One row of the table.
-struct Scenario {
+struct PickerScenario {
     algorithm: Algorithm,
     endpoints: usize,
     load_percent: u32,
-    variance: Variance,
+    variance: ServiceVariance,
     one_is_slow: bool,
 }
 
@@ -48,7 +48,7 @@ struct Scenario {
 pub(crate) fn print() {
     println!("picker,endpoints,load,variance,slow_endpoints,wait_p50,wait_p99,wait_mean");
     for scenario in scenarios() {
-        let Scenario { algorithm, endpoints, load_percent, variance, one_is_slow } = scenario;
+        let PickerScenario { algorithm, endpoints, load_percent, variance, one_is_slow } = scenario;
         let mut waits = scenario.run();
         waits.sort_by(f64::total_cmp);
         let at = |percent: usize| waits[waits.len() * percent / 100];
@@ -62,13 +62,13 @@ pub(crate) fn print() {
     }
 }
 
-fn scenarios() -> Vec<Scenario> {
+fn scenarios() -> Vec<PickerScenario> {
     let mut scenarios = Vec::new();
     for one_is_slow in [false, true] {
-        for variance in [Variance::Low, Variance::High] {
+        for variance in [ServiceVariance::Low, ServiceVariance::High] {
             for endpoints in ENDPOINTS {
                 for load_percent in LOAD_PERCENTS {
-                    scenarios.extend(ALGORITHMS.map(|algorithm| Scenario {
+                    scenarios.extend(ALGORITHMS.map(|algorithm| PickerScenario {
                         algorithm,
                         endpoints,
                         load_percent,
@@ -82,17 +82,17 @@ fn scenarios() -> Vec<Scenario> {
     scenarios
 }
 
-impl Scenario {
+impl PickerScenario {
     /// How long each request waited until its service began.
     fn run(&self) -> Vec<f64> {
         let requests = REQUESTS_AT_LEAST.max(self.endpoints * 300);
-        let mut dice = Dice::new(42);
-        let mut farm = Farm::new(self, &mut dice);
+        let mut dice = RandomSource::new(42);
+        let mut farm = PickerSimulation::new(self, &mut dice);
         let mut waits = Vec::with_capacity(requests);
         let mut now = Time::ZERO;
         for _ in 0..requests {
             now = now + dice.exponential(self.interval());
-            farm.settle(now);
+            farm.finish_until(now);
             waits.push(farm.send(self, now, &mut dice));
         }
         waits.split_off(requests * WARMING_UP_PERCENT / 100)
@@ -105,65 +105,67 @@ impl Scenario {
         SERVICE.div_f64(served_at_a_time * f64::from(self.load_percent) / 100.0)
     }
 
-    fn service(&self, server: usize, dice: &mut Dice) -> Duration {
-        let usual = SERVICE.mul_f64(dice.unit(self.variance));
+    fn service(&self, server: usize, dice: &mut RandomSource) -> Duration {
+        let usual = SERVICE.mul_f64(dice.service_factor(self.variance));
         if self.one_is_slow && server == 0 { usual * SLOWER } else { usual }
     }
 }
 
 /// A backend, and what its endpoints are doing.
-struct Farm {
+struct PickerSimulation {
     set: EndpointSet<usize>,
     pickers: Vec<Picker>,
     admission: Admission,
     queue: Queue<usize, ()>,
     /// When each will have finished what it has now.
     free_at: Vec<Time>,
-    departures: Agenda<Departure>,
+    departures: EventQueue<RequestDeparture>,
 }
 
-struct Departure {
+struct RequestDeparture {
     server: usize,
     started: Time,
 }
 
-impl Farm {
-    fn new(scenario: &Scenario, dice: &mut Dice) -> Self {
-        let set = farm::endpoints(scenario.endpoints, |server| server);
+impl PickerSimulation {
+    fn new(scenario: &PickerScenario, dice: &mut RandomSource) -> Self {
+        let set = endpoint_sets::equal_endpoints(scenario.endpoints, |server| server);
         set.prepare(scenario.algorithm);
         let picker = |_| Picker::new(scenario.algorithm, dice.seed());
         Self {
             pickers: (0..WORKERS).map(picker).collect(),
             admission: Admission::new(),
-            queue: Queue::new(EndpointSet::empty().into(), Limits::default()),
+            queue: Queue::new(EndpointSet::empty().into(), AdmissionLimits::default()),
             free_at: vec![Time::ZERO; scenario.endpoints],
-            departures: Agenda::new(),
+            departures: EventQueue::new(),
             set,
         }
     }
 
     /// Whoever has finished by now is gone.
-    fn settle(&mut self, now: Time) {
+    fn finish_until(&mut self, now: Time) {
         while let Some((at, departure)) = self.departures.next_until(now) {
             let endpoint: &Endpoint<usize> = &self.set.members()[departure.server].endpoint;
             let head_after = Some(at.saturating_since(departure.started));
-            let outcome = Outcome { started: departure.started, head_after, end: End::Success };
+            let outcome =
+                Outcome { started: departure.started, head_after, result: AttemptResult::Success };
             endpoint.learn(&outcome, at);
             self.admission.release(endpoint, || at, || &mut self.queue);
         }
     }
 
     /// Sends one request; gives how long it will wait.
-    fn send(&mut self, scenario: &Scenario, now: Time, dice: &mut Dice) -> f64 {
+    fn send(&mut self, scenario: &PickerScenario, now: Time, dice: &mut RandomSource) -> f64 {
         let key = hash::hash(&dice.below(KEYS).to_le_bytes());
-        let wish = Wish { key: Some(key), now, ..Wish::default() };
+        let wish = PickRequest { key: Some(key), now, ..PickRequest::default() };
         let picker = &mut self.pickers[dice.below(WORKERS)];
-        let endpoint = picker.take(&self.set, Cap::None, &wish).expect("there is no cap");
+        let endpoint =
+            picker.take(&self.set, ConcurrencyCap::None, &wish).expect("there is no cap");
         let server = endpoint.data;
         let begins = now.max(self.free_at[server]);
         let ends = begins + scenario.service(server, dice);
         self.free_at[server] = ends;
-        self.departures.enter(ends, Departure { server, started: now });
+        self.departures.schedule(ends, RequestDeparture { server, started: now });
         begins.saturating_since(now).as_secs_f64() / SERVICE.as_secs_f64()
     }
 }

@@ -17,21 +17,25 @@ const fn millis(millis: u64) -> Duration {
 }
 
 /// One worker, and the meter that is shown what it does.
-struct Place {
-    shard: Shard,
-    shed: Shed,
-    meter: Meter,
+struct DemandFixture {
+    shard: DemandShard,
+    shed: RejectedDemand,
+    meter: DemandAverager,
 }
 
-impl Place {
+impl DemandFixture {
     fn new(at: Time) -> Self {
-        Self { shard: Shard::new(), shed: Shed::new(), meter: Meter::new(at) }
+        Self {
+            shard: DemandShard::new(),
+            shed: RejectedDemand::new(),
+            meter: DemandAverager::new(at),
+        }
     }
 
     fn look(&mut self, at: Time) {
         let mut totals = self.shed.read(at);
         totals += self.shard.read().expect("nobody writes");
-        self.meter.note(at, totals);
+        self.meter.record(at, totals);
     }
 
     fn look_until(&mut self, from: u64, to: u64) {
@@ -39,8 +43,8 @@ impl Place {
     }
 }
 
-fn near(demand: Demand, expected: [f64; 3]) {
-    let Demand { in_flight, queued, shed } = demand;
+fn near(demand: RequestDemand, expected: [f64; 3]) {
+    let RequestDemand { in_flight, queued, rejected: shed } = demand;
     for (found, expected) in [in_flight, queued, shed].into_iter().zip(expected) {
         assert!((found - expected).abs() < 1e-9, "{demand:?}, expected {expected:?}");
     }
@@ -48,7 +52,7 @@ fn near(demand: Demand, expected: [f64; 3]) {
 
 #[test]
 fn request_between_two_readings_counts_for_its_duration() {
-    let mut place = Place::new(second(100));
+    let mut place = DemandFixture::new(second(100));
     // Between two looks, so that no sample would have seen it.
     place.shard.wait(ms(100_200));
     place.shard.grant(ms(100_500));
@@ -62,7 +66,7 @@ fn request_between_two_readings_counts_for_its_duration() {
 
 #[test]
 fn running_request_counts_from_its_start() {
-    let mut place = Place::new(second(0));
+    let mut place = DemandFixture::new(second(0));
     place.shard.take(ms(500));
     place.look(second(1));
     near(place.meter.average(WINDOW), [0.5, 0.0, 0.0]);
@@ -74,9 +78,9 @@ fn running_request_counts_from_its_start() {
 
 #[test]
 fn request_that_leaves_the_queue_counts_for_its_wait() {
-    let mut place = Place::new(second(0));
+    let mut place = DemandFixture::new(second(0));
     place.shard.wait(second(1));
-    place.shard.leave(second(3));
+    place.shard.abandon(second(3));
     place.look(second(4));
     near(place.meter.request_seconds(), [0.0, 2.0, 0.0]);
     assert_eq!(place.meter.service_time(), None);
@@ -84,7 +88,7 @@ fn request_that_leaves_the_queue_counts_for_its_wait() {
 
 #[test]
 fn average_excludes_demand_before_the_window() {
-    let mut place = Place::new(second(0));
+    let mut place = DemandFixture::new(second(0));
     (0..10).for_each(|_| place.shard.take(second(0)));
     place.look_until(1, 20);
     (0..10).for_each(|_| place.shard.give_back(second(0), second(20)));
@@ -100,7 +104,7 @@ fn average_excludes_demand_before_the_window() {
 
 #[test]
 fn first_queued_request_activates_immediately() {
-    let mut place = Place::new(second(0));
+    let mut place = DemandFixture::new(second(0));
     place.look_until(1, 5);
     assert!(!place.meter.is_active(WINDOW, 0.0));
     place.shard.wait(ms(5_100));
@@ -111,10 +115,10 @@ fn first_queued_request_activates_immediately() {
 
 #[test]
 fn average_is_exact_beyond_the_kept_readings() {
-    let mut place = Place::new(second(0));
+    let mut place = DemandFixture::new(second(0));
     place.shard.take(second(0));
     place.look_until(1, 10_000);
-    assert!(place.meter.kept.len() <= 63, "{}", place.meter.kept.len());
+    assert!(place.meter.readings.len() <= 63, "{}", place.meter.readings.len());
     near(place.meter.average(LONGEST_WINDOW), [1.0, 0.0, 0.0]);
     near(place.meter.request_seconds(), [10_000.0, 0.0, 0.0]);
 }
@@ -122,7 +126,7 @@ fn average_is_exact_beyond_the_kept_readings() {
 #[test]
 fn request_seconds_do_not_wrap() {
     // 2^64 request-nanoseconds are 213 days of 1,000 requests.
-    let mut place = Place::new(second(0));
+    let mut place = DemandFixture::new(second(0));
     (0..1_000).for_each(|_| place.shard.take(second(0)));
     let day = 86_400;
     (1..=300).for_each(|at| place.look(second(at * day)));
@@ -132,7 +136,7 @@ fn request_seconds_do_not_wrap() {
 
 #[test]
 fn late_reported_end_is_subtracted_from_request_seconds() {
-    let mut place = Place::new(second(0));
+    let mut place = DemandFixture::new(second(0));
     place.shard.take(second(0));
     place.look(ms(10_001));
     // It was over before the reading, but its worker had not come to say so.
@@ -143,55 +147,55 @@ fn late_reported_end_is_subtracted_from_request_seconds() {
 
 #[test]
 fn rejected_clients_that_retry_at_once_count_once_each() {
-    let mut place = Place::new(second(0));
+    let mut place = DemandFixture::new(second(0));
     let mut counted: Vec<Time> = vec![Time::ZERO; 36];
     // 36 of them, refused every 10 ms for 40 seconds, while others are served within 340 ms: 144,000 refusals.
     for step in 0..4_000 {
         let at = ms(step * 10);
         for until in &mut counted {
-            place.shed.ask_again(*until, at);
-            *until = place.shed.refuse(at, millis(340));
+            place.shed.record_retry(*until, at);
+            *until = place.shed.reject(at, millis(340));
         }
         place.look(at);
     }
     near(place.meter.average(WINDOW), [0.0, 0.0, 36.0]);
-    assert_eq!(place.meter.refused(), 144_000);
+    assert_eq!(place.meter.rejected_requests(), 144_000);
     // They have gone: each counts for the rest of its service time, and no longer.
     place.look(second(41));
-    let rest = place.meter.request_seconds().shed - 36.0 * 39.99;
+    let rest = place.meter.request_seconds().rejected - 36.0 * 39.99;
     assert!((rest - 36.0 * 0.34).abs() < 1e-6, "{rest}");
 }
 
 #[test]
 fn rejected_clients_without_retry_count_for_one_service_time() {
-    let mut place = Place::new(second(0));
+    let mut place = DemandFixture::new(second(0));
     // 100 a second, each another client, where requests take 2 s: 200 more would have had slots.
     for step in 0..4_000 {
-        place.shed.refuse(ms(step * 10), millis(2_000));
+        place.shed.reject(ms(step * 10), millis(2_000));
         place.look(ms(step * 10));
     }
     let demand = place.meter.average(WINDOW);
-    assert!((demand.shed - 200.0).abs() < 0.5, "{demand:?}");
+    assert!((demand.rejected - 200.0).abs() < 0.5, "{demand:?}");
 }
 
 #[test]
 fn rejected_request_counts_for_at_most_sixty_seconds() {
-    let mut place = Place::new(second(0));
-    let until = place.shed.refuse(second(5), Duration::MAX);
+    let mut place = DemandFixture::new(second(0));
+    let until = place.shed.reject(second(5), Duration::MAX);
     assert_eq!(until, second(65));
     place.look_until(1, 100);
     near(place.meter.request_seconds(), [0.0, 0.0, 60.0]);
-    let until = place.shed.refuse(second(100), Duration::ZERO);
-    place.shed.ask_again(until, second(100));
+    let until = place.shed.reject(second(100), Duration::ZERO);
+    place.shed.record_retry(until, second(100));
     place.look(second(101));
     near(place.meter.request_seconds(), [0.0, 0.0, 60.0]);
 }
 
 #[test]
 fn service_time_follows_completed_requests() {
-    let mut place = Place::new(second(0));
+    let mut place = DemandFixture::new(second(0));
     let mut at = 0;
-    let mut serve = |place: &mut Place, took: u64, seconds: u64| {
+    let mut serve = |place: &mut DemandFixture, took: u64, seconds: u64| {
         for _ in 0..seconds * 10 {
             at += 100;
             place.shard.take(ms(at - took));
@@ -265,7 +269,7 @@ proptest! {
         steps in proptest::collection::vec(step(), 1..200),
     ) {
         let mut now = 12_345;
-        let mut place = Place::new(ms(now));
+        let mut place = DemandFixture::new(ms(now));
         let mut model = Model::default();
         for (after, step) in steps {
             now += after;
@@ -285,7 +289,7 @@ proptest! {
                     model.in_flight.push((now, None));
                 },
                 Step::Leave(which) => if let Some(it) = open(&model.queued, which) {
-                    place.shard.leave(at);
+                    place.shard.abandon(at);
                     model.queued[it].1 = Some(now);
                 },
                 Step::GiveBack(which) => if let Some(it) = open(&model.in_flight, which) {
@@ -293,14 +297,14 @@ proptest! {
                     model.in_flight[it].1 = Some(now);
                 },
                 Step::Refuse(took) => {
-                    let until = place.shed.refuse(at, millis(took));
+                    let until = place.shed.reject(at, millis(took));
                     model.shed.push((now, until.as_nanos() / 1_000_000));
                 }
                 Step::AskAgain(which) => {
                     let counting: Vec<usize> =
                         (0..model.shed.len()).filter(|&it| model.shed[it].1 > now).collect();
                     if let Some(&it) = counting.get(which % counting.len().max(1)) {
-                        place.shed.ask_again(ms(model.shed[it].1), at);
+                        place.shed.record_retry(ms(model.shed[it].1), at);
                         model.shed[it].1 = now;
                     }
                 }
@@ -314,13 +318,13 @@ proptest! {
         let shed = model.shed.iter().map(|(begin, end)| end.min(&now) - begin).sum::<u64>();
         // Those of the bucket whose time it is now may count for a part of it more.
         let unsure = model.shed.iter().filter(|(_, end)| end / 250 == now / 250).count();
-        let more = found.shed - shed as f64 / 1e3;
+        let more = found.rejected - shed as f64 / 1e3;
         prop_assert!(more > -1e-6 && more <= unsure as f64 * 0.25 + 1e-6, "{more} of {unsure}");
         // When all is over, nothing is left open.
         now += 61_000;
         place.look(ms(now));
         let shed = model.shed.iter().map(|(begin, end)| end - begin).sum::<u64>();
-        prop_assert!((place.meter.request_seconds().shed - shed as f64 / 1e3).abs() < 1e-6);
-        prop_assert!(place.meter.present().shed == 0.0);
+        prop_assert!((place.meter.request_seconds().rejected - shed as f64 / 1e3).abs() < 1e-6);
+        prop_assert!(place.meter.present().rejected == 0.0);
     }
 }

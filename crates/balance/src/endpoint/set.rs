@@ -6,11 +6,11 @@ use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
 use super::Endpoint;
-use crate::load::{Cap, Loads, Room};
-use crate::pick::{Algorithm, Claim, MaglevTable, Ring};
+use crate::load::{ConcurrencyCap, LoadTable, PickCapacity};
+use crate::pick::{Algorithm, EligibleEndpoints, HashRing, MaglevTable};
 
 /// An endpoint of a set.
-pub struct Member<T> {
+pub struct SetMember<T> {
     /// Who it is.
     pub endpoint: Arc<Endpoint<T>>,
     /// Its share relative to the others; 0 gets nothing. An ejected endpoint has 0, one that starts slowly less than
@@ -22,81 +22,85 @@ pub struct Member<T> {
     pub local: bool,
     /// It is to show that it can serve again: whatever its weight, it is given one request, soon, when it has no other
     /// in flight. Another trial takes another set.
-    pub trial: bool,
+    pub half_open: bool,
     /// Requests in flight, at most, whatever the cap: so many of its slots are ours ([`Deal`](crate::Deal)). One without
     /// any is given nothing, as if it had no weight.
-    pub most: u32,
+    pub max_in_flight: u32,
 }
 
-impl<T> Member<T> {
+impl<T> SetMember<T> {
     /// A member of no zone, not on trial, all of whose slots are ours.
     pub fn new(endpoint: Arc<Endpoint<T>>, weight: u32) -> Self {
-        Self { endpoint, weight, local: false, trial: false, most: u32::MAX }
+        Self { endpoint, weight, local: false, half_open: false, max_in_flight: u32::MAX }
     }
 
     /// How many requests it may have at once; `None`: any number.
-    pub fn limit(&self, cap: Cap) -> Option<u32> {
-        let limit = self.endpoint.limit(cap).unwrap_or(u32::MAX).min(self.most);
+    pub fn limit(&self, cap: ConcurrencyCap) -> Option<u32> {
+        let limit = self.endpoint.limit(cap).unwrap_or(u32::MAX).min(self.max_in_flight);
         Some(limit).filter(|&most| most < u32::MAX)
     }
 
     /// Takes a slot for what does not come by way of a picker, such as a probe, unless it is at the cap. A slot taken
     /// must come back once, by [`Admission::release`](crate::Admission::release).
-    pub fn take(&self, cap: Cap) -> bool {
-        self.endpoint.cell.take(self.room(cap))
+    pub fn take(&self, cap: ConcurrencyCap) -> bool {
+        self.endpoint.counter.take(self.room(cap))
     }
 
-    fn room(&self, cap: Cap) -> Room {
-        Room::within(cap).at_most(self.most)
+    fn room(&self, cap: ConcurrencyCap) -> PickCapacity {
+        PickCapacity::within(cap).at_most(self.max_in_flight)
     }
 
     /// The weight that there would be but for health.
     pub(crate) fn own_weight(&self) -> u32 {
-        if self.most > 0 { self.weight } else { 0 }
+        if self.max_in_flight > 0 { self.weight } else { 0 }
     }
 
     /// The weight that choosing goes by.
-    fn share(&self) -> u32 {
-        if self.trial { 0 } else { self.own_weight() }
+    fn pick_weight(&self) -> u32 {
+        if self.half_open { 0 } else { self.own_weight() }
     }
 }
 
-impl<T> Clone for Member<T> {
+impl<T> Clone for SetMember<T> {
     fn clone(&self) -> Self {
         Self { endpoint: self.endpoint.clone(), ..*self }
     }
 }
 
-impl<T> fmt::Debug for Member<T> {
+impl<T> fmt::Debug for SetMember<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} of weight {}", self.endpoint, self.weight)?;
         write!(f, "{}", if self.local { ", local" } else { "" })?;
-        write!(f, "{}", if self.trial { ", on trial" } else { "" })?;
-        if self.most < u32::MAX { write!(f, ", at most {}", self.most) } else { Ok(()) }
+        write!(f, "{}", if self.half_open { ", on trial" } else { "" })?;
+        if self.max_in_flight < u32::MAX {
+            write!(f, ", at most {}", self.max_in_flight)
+        } else {
+            Ok(())
+        }
     }
 }
 
 /// Endpoints to choose among. Immutable, but for the requests that members on trial have left.
 pub struct EndpointSet<T> {
-    members: Vec<Member<T>>,
+    members: Vec<SetMember<T>>,
     by_address: BTreeMap<SocketAddr, usize>,
-    pub(crate) loads: Loads,
+    pub(crate) loads: LoadTable,
     /// How many have a weight and are not on trial.
     regular: usize,
-    ring: OnceLock<Ring>,
+    ring: OnceLock<HashRing>,
     maglev: OnceLock<MaglevTable>,
 }
 
 impl<T> EndpointSet<T> {
     /// A set of these members, in this order, but local ones first. One that is named twice is one member, with the
     /// larger weight: EndpointSlices may name an endpoint twice while it moves between them.
-    pub fn new(mut members: Vec<Member<T>>) -> Self {
+    pub fn new(mut members: Vec<SetMember<T>>) -> Self {
         let mut set = Self::empty();
         members.sort_by_key(|member| !member.local);
         for member in members {
             set.add(member);
         }
-        set.count();
+        set.build_loads();
         set
     }
 
@@ -105,7 +109,7 @@ impl<T> EndpointSet<T> {
         Self {
             members: Vec::new(),
             by_address: BTreeMap::new(),
-            loads: Loads::default(),
+            loads: LoadTable::default(),
             regular: 0,
             ring: OnceLock::new(),
             maglev: OnceLock::new(),
@@ -130,12 +134,12 @@ impl<T> EndpointSet<T> {
     }
 
     /// Who is in it, weight 0 included.
-    pub fn members(&self) -> &[Member<T>] {
+    pub fn members(&self) -> &[SetMember<T>] {
         &self.members
     }
 
     /// The member with this address.
-    pub fn find(&self, address: SocketAddr) -> Option<&Member<T>> {
+    pub fn find(&self, address: SocketAddr) -> Option<&SetMember<T>> {
         self.by_address.get(&address).map(|&member| &self.members[member])
     }
 
@@ -146,33 +150,33 @@ impl<T> EndpointSet<T> {
 
     /// Which member a key belongs to by Maglev, as a number in [`members`](Self::members).
     pub fn maglev(&self) -> &MaglevTable {
-        self.maglev.get_or_init(|| MaglevTable::new(&self.by_share()))
+        self.maglev.get_or_init(|| MaglevTable::new(&self.pick_weights()))
     }
 
-    pub(crate) fn ring(&self) -> &Ring {
-        self.ring.get_or_init(|| Ring::new(&self.by_share()))
+    pub(crate) fn ring(&self) -> &HashRing {
+        self.ring.get_or_init(|| HashRing::new(&self.pick_weights()))
     }
 
     /// Whether nobody can be chosen because the slots are others'.
-    pub fn is_dealt_out(&self) -> bool {
-        !self.is_usable() && self.members.iter().any(|member| member.most == 0)
+    pub fn has_no_assigned_slot(&self) -> bool {
+        !self.is_usable() && self.members.iter().any(|member| member.max_in_flight == 0)
     }
 
     /// Whether anybody in it can be chosen.
     pub(crate) fn is_usable(&self) -> bool {
-        self.regular > 0 || self.loads.has_trials()
+        self.regular > 0 || self.loads.has_half_open()
     }
 
     /// From now on these members are preferred where each has what was learned of it.
-    pub(crate) fn favour(&self, members: impl Iterator<Item = usize>) {
-        self.loads.favour(members);
+    pub(crate) fn prefer(&self, members: impl Iterator<Item = usize>) {
+        self.loads.prefer(members);
     }
 
     /// Takes a slot at a member, if it has one.
-    pub(crate) fn take(&self, member: usize, cap: Cap) -> Option<Arc<Endpoint<T>>> {
-        let room = Room::within(cap);
+    pub(crate) fn take(&self, member: usize, cap: ConcurrencyCap) -> Option<Arc<Endpoint<T>>> {
+        let room = PickCapacity::within(cap);
         // Who waits for this one has no other to go to.
-        let room = room.unheeding().unwrap_or(room);
+        let room = room.ignoring_refusals().unwrap_or(room);
         self.loads.take(member, room).then(|| self.members[member].endpoint.clone())
     }
 
@@ -185,14 +189,14 @@ impl<T> EndpointSet<T> {
     ///
     /// A member that is marked unreachable binds nothing, as one without a weight does.
     #[inline]
-    pub(crate) fn claim(
+    pub(crate) fn eligible(
         &self,
         tried: &[Arc<Endpoint<T>>],
         only: Option<&Arc<Endpoint<T>>>,
         key: Option<u64>,
-    ) -> Claim {
+    ) -> EligibleEndpoints {
         if tried.is_empty() && only.is_none() && key.is_none() {
-            return Claim::Any;
+            return EligibleEndpoints::Any;
         }
         let excluded = self.excluded(tried);
         let is_left = |member: &usize| self.is_open(*member) && !excluded.contains(member);
@@ -205,9 +209,9 @@ impl<T> EndpointSet<T> {
                 .or_else(|| table.member(key))
         };
         match bound.or_else(by_key) {
-            Some(only) => Claim::Only(only),
-            None if excluded.is_empty() => Claim::Any,
-            None => Claim::But(excluded.into()),
+            Some(only) => EligibleEndpoints::Only(only),
+            None if excluded.is_empty() => EligibleEndpoints::Any,
+            None => EligibleEndpoints::AllExcept(excluded.into()),
         }
     }
 
@@ -241,11 +245,11 @@ impl<T> EndpointSet<T> {
         self.regular > 0 && !(0..self.members.len()).any(|member| self.is_open(member))
     }
 
-    fn by_share(&self) -> Vec<(SocketAddr, u32)> {
-        self.members.iter().map(|member| (member.endpoint.address, member.share())).collect()
+    fn pick_weights(&self) -> Vec<(SocketAddr, u32)> {
+        self.members.iter().map(|member| (member.endpoint.address, member.pick_weight())).collect()
     }
 
-    fn add(&mut self, member: Member<T>) {
+    fn add(&mut self, member: SetMember<T>) {
         let position =
             *self.by_address.entry(member.endpoint.address).or_insert(self.members.len());
         match self.members.get_mut(position) {
@@ -255,18 +259,18 @@ impl<T> EndpointSet<T> {
     }
 
     /// What choosing looks at.
-    fn count(&mut self) {
+    fn build_loads(&mut self) {
         let local = self.members.iter().take_while(|member| member.local).count();
         for (position, member) in self.members.iter().enumerate() {
             if position == local {
                 self.loads.end_of_zone();
             }
-            let Endpoint { cell, key, .. } = &*member.endpoint;
-            match member.trial && member.most > 0 {
-                true => self.loads.push_trial(cell, *key, member.most),
-                false => self.loads.push(cell, *key, member.share(), member.most),
+            let Endpoint { counter: cell, key, .. } = &*member.endpoint;
+            match member.half_open && member.max_in_flight > 0 {
+                true => self.loads.push_half_open(cell, *key, member.max_in_flight),
+                false => self.loads.push(cell, *key, member.pick_weight(), member.max_in_flight),
             }
-            self.regular += usize::from(member.share() > 0);
+            self.regular += usize::from(member.pick_weight() > 0);
         }
     }
 }

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use crate::health::evidence::Health;
+use crate::health::counters::HealthCounters;
 use crate::health::settings::PassiveSettings;
 use crate::time::Time;
 
 /// Where an endpoint stands on its way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Standing {
+pub enum EjectionState {
     /// It serves.
     #[default]
     Serving,
@@ -18,89 +18,95 @@ pub enum Standing {
         until: Time,
     },
     /// It gets one request at a time, until one says whether it serves again.
-    Trial,
+    HalfOpen,
 }
 
 /// Why an endpoint is ejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
+pub enum EjectionCause {
     /// So many failures in a row.
-    Failures(u32),
+    ConsecutiveFailures(u32),
     /// It failed much more of its requests than the others did.
     Outlier,
     /// It failed while it was tried.
-    Trial,
+    HalfOpenFailure,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Ejection {
-    standing: Standing,
+pub(crate) struct EjectionTracker {
+    state: EjectionState,
     /// Ejections that are not yet forgotten.
-    times: u32,
+    ejections: u32,
     /// Since when it serves.
     serving_since: Time,
     /// When it was given its last trial.
-    tried_at: Time,
+    half_open_at: Time,
 }
 
 /// A trial that has told nothing for so long, because nobody came, or left, or was refused, is repeated.
-const REPEAT_TRIAL_AFTER: Duration = Duration::from_secs(1);
+const REPEAT_HALF_OPEN_AFTER: Duration = Duration::from_secs(1);
 
-impl Ejection {
-    pub(crate) fn standing(&self) -> Standing {
-        self.standing
+impl EjectionTracker {
+    pub(crate) fn state(&self) -> EjectionState {
+        self.state
     }
 
     pub(crate) fn is_serving(&self) -> bool {
-        self.standing == Standing::Serving
+        self.state == EjectionState::Serving
     }
 
     /// Ejects for twice as long as the last time; one time is forgotten for each first ejection's length of serving.
     /// Gives when it ends.
-    pub(crate) fn eject(&mut self, health: &Health, settings: &PassiveSettings, now: Time) -> Time {
+    pub(crate) fn eject(
+        &mut self,
+        health: &HealthCounters,
+        settings: &PassiveSettings,
+        now: Time,
+    ) -> Time {
         if self.is_serving() {
             let served = now.saturating_since(self.serving_since).as_nanos();
             let forgotten = served / settings.base_ejection_time.as_nanos().max(1);
-            self.times = self.times.saturating_sub(u32::try_from(forgotten).unwrap_or(u32::MAX));
+            self.ejections =
+                self.ejections.saturating_sub(u32::try_from(forgotten).unwrap_or(u32::MAX));
         }
-        let until = now + length(self.times, settings);
-        self.times = self.times.saturating_add(1);
-        self.standing = Standing::Ejected { until };
-        health.heed_from(now);
+        let until = now + ejection_time(self.ejections, settings);
+        self.ejections = self.ejections.saturating_add(1);
+        self.state = EjectionState::Ejected { until };
+        health.count_from(now);
         until
     }
 
     /// Begins the trial once the ejection's time is over; gives whether it did.
-    pub(crate) fn try_again(&mut self, health: &Health, now: Time) -> bool {
-        let over = matches!(self.standing, Standing::Ejected { until } if until <= now);
+    pub(crate) fn enter_half_open(&mut self, health: &HealthCounters, now: Time) -> bool {
+        let over = matches!(self.state, EjectionState::Ejected { until } if until <= now);
         if over {
-            self.standing = Standing::Trial;
-            self.tried_at = now;
-            health.heed_from(now);
+            self.state = EjectionState::HalfOpen;
+            self.half_open_at = now;
+            health.count_from(now);
         }
         over
     }
 
     /// Another request may try it, if the one before has told nothing and is gone.
-    pub(crate) fn repeat_trial(&mut self, in_flight: u32, now: Time) {
-        if in_flight == 0 && now.saturating_since(self.tried_at) >= REPEAT_TRIAL_AFTER {
-            self.tried_at = now;
+    pub(crate) fn repeat_half_open(&mut self, in_flight: u32, now: Time) {
+        if in_flight == 0 && now.saturating_since(self.half_open_at) >= REPEAT_HALF_OPEN_AFTER {
+            self.half_open_at = now;
         }
     }
 
     /// When it was given its trial, if it is on trial.
-    pub(crate) fn trial(&self) -> Option<Time> {
-        (self.standing == Standing::Trial).then_some(self.tried_at)
+    pub(crate) fn half_open_since(&self) -> Option<Time> {
+        (self.state == EjectionState::HalfOpen).then_some(self.half_open_at)
     }
 
-    pub(crate) fn readmit(&mut self, now: Time) {
-        self.standing = Standing::Serving;
+    pub(crate) fn uneject(&mut self, now: Time) {
+        self.state = EjectionState::Serving;
         self.serving_since = now;
     }
 }
 
 /// How long an ejection lasts, after so many that are remembered.
-fn length(times: u32, settings: &PassiveSettings) -> Duration {
+fn ejection_time(times: u32, settings: &PassiveSettings) -> Duration {
     let factor = 1_u32.checked_shl(times).unwrap_or(u32::MAX);
     settings.base_ejection_time.saturating_mul(factor).min(settings.max_ejection_time)
 }
@@ -112,14 +118,14 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn lengths(serves_between: Duration, ejections: usize) -> Vec<u64> {
-        let (health, settings) = (Health::default(), PassiveSettings::default());
-        let mut ejection = Ejection::default();
+        let (health, settings) = (HealthCounters::default(), PassiveSettings::default());
+        let mut ejection = EjectionTracker::default();
         let mut now = Time::ZERO + SECOND;
         let mut eject = || {
             let until = ejection.eject(&health, &settings, now);
             let length = until.saturating_since(now);
-            assert!(ejection.try_again(&health, until));
-            ejection.readmit(until);
+            assert!(ejection.enter_half_open(&health, until));
+            ejection.uneject(until);
             now = until + serves_between;
             length.as_secs()
         };

@@ -3,22 +3,22 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::health::ejection::Cause;
+use crate::health::ejection::EjectionCause;
 
 /// What has changed by a judgement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Judgement {
+pub struct HealthEvaluation {
     /// Whether [`Ward::effective`](crate::Ward::effective) gives another set than before.
     pub changed: bool,
     /// What happened, in order, for the log.
-    pub events: Vec<Event>,
+    pub events: Vec<HealthEvent>,
 }
 
 /// Something that happened to a backend's health.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum HealthEvent {
     /// To one endpoint.
-    Endpoint(SocketAddr, Change),
+    Endpoint(SocketAddr, HealthChange),
     /// Too few endpoints are usable: from now on health is ignored.
     PanicBegins,
     /// Enough endpoints are usable again.
@@ -27,19 +27,19 @@ pub enum Event {
 
 /// What happened to an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum HealthChange {
     /// It gets nothing for a time.
     Ejected {
         /// Why.
-        cause: Cause,
+        cause: EjectionCause,
         /// How long.
         lasts: Duration,
     },
     /// Its time is over: it is tried with one request at a time.
-    Tried,
+    HalfOpened,
     /// It serves again: it passed its trial, or cannot be spared, in a panic or because the set has shrunk. Or it cannot
     /// be reached, which keeps requests away by itself.
-    Readmitted,
+    Unejected,
     /// Probes say that it is not fit to serve.
     ProbesFail,
     /// Probes say that it is fit again.

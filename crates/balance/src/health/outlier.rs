@@ -6,14 +6,14 @@ use crate::health::settings::PassiveSettings;
 
 /// How many attempts at an endpoint went well and badly, over all workers, since it is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
+pub struct AttemptTotals {
     /// Attempts that speak for it.
     pub successes: u64,
     /// Attempts that speak against it.
     pub failures: u64,
 }
 
-impl Totals {
+impl AttemptTotals {
     /// What has come since `earlier`.
     pub(crate) fn since(self, earlier: Self) -> Self {
         Self {
@@ -32,8 +32,9 @@ impl Totals {
 }
 
 /// Those of `seen` that are outliers, the worst first. Each of `seen` is an endpoint and what came of its requests.
-pub(crate) fn outliers(seen: &[(usize, Totals)], settings: &PassiveSettings) -> Vec<usize> {
-    let enough = |totals: Totals| totals.requests() >= settings.outlier_minimum_requests.max(1);
+pub(crate) fn outliers(seen: &[(usize, AttemptTotals)], settings: &PassiveSettings) -> Vec<usize> {
+    let enough =
+        |totals: AttemptTotals| totals.requests() >= settings.outlier_minimum_requests.max(1);
     let mut rates: Vec<(usize, f64)> = seen
         .iter()
         .filter(|(_, totals)| enough(*totals))
@@ -42,14 +43,14 @@ pub(crate) fn outliers(seen: &[(usize, Totals)], settings: &PassiveSettings) -> 
     if rates.len() < settings.outlier_minimum_endpoints.max(2) {
         return Vec::new();
     }
-    let limit = limit(&rates, settings);
+    let limit = outlier_threshold(&rates, settings);
     rates.retain(|(_, rate)| *rate < limit);
     rates.sort_by(|(_, one), (_, other)| one.total_cmp(other));
     rates.into_iter().map(|(endpoint, _)| endpoint).collect()
 }
 
 /// The success rate below which an endpoint is an outlier.
-fn limit(rates: &[(usize, f64)], settings: &PassiveSettings) -> f64 {
+fn outlier_threshold(rates: &[(usize, f64)], settings: &PassiveSettings) -> f64 {
     let mean = |sum: f64| sum / rates.len() as f64;
     let average = mean(rates.iter().map(|(_, rate)| rate).sum());
     let variance = mean(rates.iter().map(|(_, rate)| (rate - average).powi(2)).sum());
@@ -66,7 +67,7 @@ mod tests {
     fn check(requests: u64, failed_percent: &[u64], expected: &[usize]) {
         let totals = |percent: u64| {
             let failures = requests * percent / 100;
-            Totals { successes: requests - failures, failures }
+            AttemptTotals { successes: requests - failures, failures }
         };
         let seen: Vec<_> =
             failed_percent.iter().map(|percent| totals(*percent)).enumerate().collect();

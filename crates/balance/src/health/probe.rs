@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::health::outlier::Totals;
+use crate::health::outlier::AttemptTotals;
 use crate::health::settings::ActiveSettings;
 use crate::rng::Rng;
 use crate::time::{Time, nanos};
@@ -23,33 +23,38 @@ pub enum ProbeResult {
 
 /// The probing of one endpoint. It begins as fit: who made it an endpoint has said that it is ready.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Probe {
-    fit: bool,
+pub(crate) struct ProbeState {
+    is_passing: bool,
     /// Results in a row that speak against what it is taken for.
-    contrary: u32,
+    contrary_results: u32,
     /// `None` while a probe is under way.
     due: Option<Time>,
     /// What requests had said when it was last probed.
-    seen: Totals,
+    last_totals: AttemptTotals,
 }
 
-impl Probe {
+impl ProbeState {
     /// Probes an endpoint first within one interval, at a random moment: not all at once after a start.
     pub(crate) fn new(settings: &ActiveSettings, now: Time, rng: &mut Rng) -> Self {
         let due = now + scaled(settings.interval, fraction(rng));
-        Self { fit: true, contrary: 0, due: Some(due), seen: Totals::default() }
+        Self {
+            is_passing: true,
+            contrary_results: 0,
+            due: Some(due),
+            last_totals: AttemptTotals::default(),
+        }
     }
 
     /// Whether the endpoint is fit to serve, as far as probes tell.
-    pub(crate) fn is_fit(&self) -> bool {
-        self.fit
+    pub(crate) fn passes(&self) -> bool {
+        self.is_passing
     }
 
     /// Whether a probe is to be sent now; the caller then owes a `report`. `totals` is what came of the
     /// endpoint's requests until now.
-    pub(crate) fn begins(
+    pub(crate) fn should_send(
         &mut self,
-        totals: Totals,
+        totals: AttemptTotals,
         settings: &ActiveSettings,
         now: Time,
         rng: &mut Rng,
@@ -57,11 +62,11 @@ impl Probe {
         if self.due.is_none_or(|due| now < due) {
             return false;
         }
-        let news = totals.since(self.seen);
-        self.seen = totals;
-        let skipped = self.fit && news.successes > 0 && news.failures == 0;
+        let news = totals.since(self.last_totals);
+        self.last_totals = totals;
+        let skipped = self.is_passing && news.successes > 0 && news.failures == 0;
         if skipped {
-            self.contrary = 0;
+            self.contrary_results = 0;
         }
         self.due = skipped.then(|| now + jittered(settings.interval, rng));
         !skipped
@@ -77,16 +82,16 @@ impl Probe {
     ) -> bool {
         self.due = Some(now + jittered(settings.interval, rng));
         let agrees = match result {
-            ProbeResult::Good => self.fit,
-            ProbeResult::Bad => !self.fit,
+            ProbeResult::Good => self.is_passing,
+            ProbeResult::Bad => !self.is_passing,
             ProbeResult::Unknown => return false,
         };
-        self.contrary = if agrees { 0 } else { self.contrary + 1 };
-        let needed = if self.fit { settings.fall } else { settings.rise };
-        let changes = self.contrary >= needed.get();
+        self.contrary_results = if agrees { 0 } else { self.contrary_results + 1 };
+        let needed = if self.is_passing { settings.fall } else { settings.rise };
+        let changes = self.contrary_results >= needed.get();
         if changes {
-            self.fit = !self.fit;
-            self.contrary = 0;
+            self.is_passing = !self.is_passing;
+            self.contrary_results = 0;
         }
         changes
     }
@@ -115,14 +120,17 @@ mod tests {
     /// Sends these results one after another; gives whether the endpoint is fit after each.
     fn fit_after(results: &[ProbeResult]) -> Vec<bool> {
         let (settings, mut rng) = (ActiveSettings::default(), Rng::new(1));
-        let mut probe = Probe::new(&settings, Time::ZERO, &mut rng);
+        let mut probe = ProbeState::new(&settings, Time::ZERO, &mut rng);
         let mut now = Time::ZERO;
         let mut send = |result: &ProbeResult| {
             now = now + settings.interval * 2;
-            assert!(probe.begins(Totals::default(), &settings, now, &mut rng));
-            assert!(!probe.begins(Totals::default(), &settings, now, &mut rng), "one at a time");
+            assert!(probe.should_send(AttemptTotals::default(), &settings, now, &mut rng));
+            assert!(
+                !probe.should_send(AttemptTotals::default(), &settings, now, &mut rng),
+                "one at a time"
+            );
             probe.report(*result, &settings, now, &mut rng);
-            probe.is_fit()
+            probe.passes()
         };
         results.iter().map(&mut send).collect()
     }
@@ -146,11 +154,11 @@ mod tests {
     #[test]
     fn probes_are_skipped_while_requests_succeed() {
         let (settings, mut rng) = (ActiveSettings::default(), Rng::new(1));
-        let mut probe = Probe::new(&settings, Time::ZERO, &mut rng);
-        let mut totals = Totals::default();
+        let mut probe = ProbeState::new(&settings, Time::ZERO, &mut rng);
+        let mut totals = AttemptTotals::default();
         let mut begins = |totals| {
             let now = probe.due.expect("none is under way");
-            probe.begins(totals, &settings, now, &mut rng)
+            probe.should_send(totals, &settings, now, &mut rng)
         };
         for _ in 0..3 {
             totals.successes += 1;

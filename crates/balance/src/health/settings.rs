@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use crate::outcome::End;
+use crate::outcome::AttemptResult;
 
 /// How the health of a backend's endpoints is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,8 +82,8 @@ impl PassiveSettings {
     }
 
     /// True if what came of an attempt is not a failure by these settings, whatever it is by others.
-    pub(crate) fn forgives(&self, end: End) -> bool {
-        end == End::ServerError && !self.server_errors
+    pub(crate) fn ignores(&self, end: AttemptResult) -> bool {
+        end == AttemptResult::ServerError && !self.server_errors
     }
 }
 

@@ -8,70 +8,70 @@ use super::levels::{LEVELS, number};
 use crate::time::Time;
 
 /// For each step of limits how likely it is, as a logarithm; 0 is the likeliest.
-pub(super) type Likelihoods = [f64; LEVELS];
+pub(super) type LimitLikelihoods = [f64; LEVELS];
 
 /// What was seen, by level.
 #[derive(Clone, Debug)]
-pub(super) struct Epoch {
+pub(super) struct SampleEpoch {
     pub(super) since: Time,
-    seen: [Seen; LEVELS],
+    levels: [LevelStats; LEVELS],
 }
 
 /// What was seen at one level.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct LevelStats {
     pub(super) finished: f64,
     /// Seconds for which requests kept slots, summed over requests.
-    pub(super) held: f64,
+    pub(super) slot_seconds: f64,
     /// Seconds squared.
-    pub(super) squares: f64,
+    pub(super) slot_seconds_squared: f64,
 }
 
-impl Seen {
+impl LevelStats {
     /// Older evidence fades by a factor, and newer is added.
     pub(super) fn fade(&mut self, left: f64, more: &Self) {
         self.finished = self.finished * left + more.finished;
-        self.held = self.held * left + more.held;
-        self.squares = self.squares * left + more.squares;
+        self.slot_seconds = self.slot_seconds * left + more.slot_seconds;
+        self.slot_seconds_squared = self.slot_seconds_squared * left + more.slot_seconds_squared;
     }
 
     /// The square of the coefficient of variation: 1 for exponential times; `None`: too few to tell.
     pub(super) fn variation(&self) -> Option<f64> {
-        let mean = self.held / self.finished;
+        let mean = self.slot_seconds / self.finished;
         let enough = self.finished >= 20.0 && mean > 0.0;
-        enough.then(|| self.squares / self.finished / (mean * mean) - 1.0)
+        enough.then(|| self.slot_seconds_squared / self.finished / (mean * mean) - 1.0)
     }
 }
 
-impl Epoch {
+impl SampleEpoch {
     pub(super) fn new(since: Time) -> Self {
-        Self { since, seen: [Seen::default(); LEVELS] }
+        Self { since, levels: [LevelStats::default(); LEVELS] }
     }
 
-    pub(super) fn add(&mut self, step: usize, more: &Seen) {
-        self.seen[step].fade(1.0, more);
+    pub(super) fn add(&mut self, step: usize, more: &LevelStats) {
+        self.levels[step].fade(1.0, more);
     }
 
-    pub(super) fn seen(&self) -> &[Seen; LEVELS] {
-        &self.seen
+    pub(super) fn levels(&self) -> &[LevelStats; LEVELS] {
+        &self.levels
     }
 
     pub(super) fn finished(&self) -> f64 {
-        self.seen.iter().map(|seen| seen.finished).sum()
+        self.levels.iter().map(|seen| seen.finished).sum()
     }
 
     /// Seconds that one request takes where this many are served at a time.
     pub(super) fn service(&self, limit: f64) -> Option<f64> {
         let finished = self.finished();
-        let served = |step: usize| self.seen[step].held * (limit / number(step)).min(1.0);
+        let served = |step: usize| self.levels[step].slot_seconds * (limit / number(step)).min(1.0);
         (finished > 0.0).then(|| (0..LEVELS).map(served).sum::<f64>() / finished)
     }
 
     /// What it says of each limit `c`: with `n` finished at level `k` and `t` the time at it, the sum of
     /// `n ln min(k, c)`, less all that finished times the logarithm of the sum of `t min(k, c)`.
-    pub(super) fn likelihoods(&self) -> Likelihoods {
+    pub(super) fn likelihoods(&self) -> LimitLikelihoods {
         let finished = self.finished();
-        let time = |step: usize| self.seen[step].held / number(step);
+        let time = |step: usize| self.levels[step].slot_seconds / number(step);
         let mut above = finished;
         let mut time_above: f64 = (0..LEVELS).map(time).sum();
         let (mut logarithms, mut work) = (0.0, 0.0);
@@ -80,7 +80,7 @@ impl Epoch {
             return likelihoods;
         }
         for (step, likelihood) in likelihoods.iter_mut().enumerate() {
-            let (limit, here) = (number(step), self.seen[step].finished);
+            let (limit, here) = (number(step), self.levels[step].finished);
             logarithms += here * limit.ln();
             work += time(step) * limit;
             above -= here;
@@ -94,7 +94,7 @@ impl Epoch {
 }
 
 /// Makes the likeliest 0.
-pub(super) fn normalize(likelihoods: &mut Likelihoods) {
+pub(super) fn normalize(likelihoods: &mut LimitLikelihoods) {
     let most = likelihoods.iter().copied().fold(f64::MIN, f64::max);
     likelihoods.iter_mut().for_each(|each| *each -= most);
 }

@@ -6,28 +6,28 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use super::case::{Case, highest};
-use super::epoch::{Likelihoods, normalize};
+use super::epoch::{LimitLikelihoods, normalize};
+use super::estimator::{LimitEstimator, highest_level};
 use super::levels::LEVELS;
-use super::trial::Trials;
-use super::{LimitSettings, Reason};
-use crate::endpoint::{EndpointSet, Member};
-use crate::load::Cap;
+use super::trial::TrialScheduler;
+use super::{LimitReason, LimitSettings};
+use crate::endpoint::{EndpointSet, SetMember};
+use crate::load::ConcurrencyCap;
 use crate::time::Time;
 
 /// The evidence of all others counts as that of so many endpoints.
-const OTHERS: f64 = 8.0;
+const OTHERS_WEIGHT: f64 = 8.0;
 /// How likely an endpoint is to be unlike the others.
-const UNLIKE: f64 = 0.05;
+const OUTLIER_PROBABILITY: f64 = 0.05;
 
 /// The limits of a backend's endpoints.
 #[derive(Debug, Default)]
-pub struct Limiter {
-    cases: Vec<Case>,
-    trials: Trials,
+pub struct ConcurrencyLimiter {
+    estimators: Vec<LimitEstimator>,
+    trials: TrialScheduler,
 }
 
-impl Limiter {
+impl ConcurrencyLimiter {
     /// One that knows nothing.
     pub fn new() -> Self {
         Self::default()
@@ -39,7 +39,7 @@ impl Limiter {
     ///
     /// `set` is what pickers choose among, `waiting` how many wait for any of it. `round` is a number that no two rounds
     /// share: of backends that share an endpoint, the first one in a round decides about it.
-    pub fn round<T>(
+    pub fn update<T>(
         &mut self,
         set: &EndpointSet<T>,
         settings: &LimitSettings,
@@ -48,95 +48,129 @@ impl Limiter {
         now: Time,
     ) -> bool {
         let members = set.members().iter().enumerate();
-        let ours: Vec<_> = members.filter(|(_, it)| it.endpoint.evidence.claim(round)).collect();
-        self.enrol(&ours, settings, now);
-        self.trials.end(&mut self.cases, now);
-        self.consider(&ours, settings, now);
+        let ours: Vec<_> =
+            members.filter(|(_, it)| it.endpoint.limit_counters.claim_round(round)).collect();
+        self.sync_members(&ours, settings, now);
+        self.trials.end(&mut self.estimators, now);
+        self.update_estimates(&ours, settings, now);
         let in_flight = ours.iter().map(|(_, member)| member.endpoint.in_flight());
         let demand = in_flight.fold(waiting, u32::saturating_add);
         let is_fit = |at: usize| ours[at].1.weight > 0;
-        self.trials.begin(&mut self.cases, demand, is_fit, settings, now);
-        self.put_in_force(&ours, set)
+        self.trials.begin(&mut self.estimators, demand, is_fit, settings, now);
+        self.apply_limits(&ours, set)
     }
 
     /// The limit of each endpoint, and where it comes from.
-    pub fn limits(&self) -> impl Iterator<Item = (SocketAddr, u32, Reason)> {
-        self.cases.iter().map(|case| match self.trials.of(case.address) {
-            Some(trial) => (case.address, trial.target, Reason::Trial),
+    pub fn limits(&self) -> impl Iterator<Item = (SocketAddr, u32, LimitReason)> {
+        self.estimators.iter().map(|case| match self.trials.of(case.address) {
+            Some(trial) => (case.address, trial.target, LimitReason::Trial),
             None => (case.address, case.limit, case.reason),
         })
     }
 
     /// The limit that each endpoint would have without trials.
-    pub fn believed(&self) -> impl Iterator<Item = (SocketAddr, u32)> {
-        self.cases.iter().map(|case| (case.address, case.limit))
+    pub fn estimates(&self) -> impl Iterator<Item = (SocketAddr, u32)> {
+        self.estimators.iter().map(|case| (case.address, case.limit))
     }
 
     /// One case for each member, in their order; who was known keeps what is known.
-    fn enrol<T>(&mut self, ours: &[(usize, &Member<T>)], settings: &LimitSettings, now: Time) {
+    fn sync_members<T>(
+        &mut self,
+        ours: &[(usize, &SetMember<T>)],
+        settings: &LimitSettings,
+        now: Time,
+    ) {
         let addresses = ours.iter().map(|(_, member)| member.endpoint.address);
-        if self.cases.iter().map(|case| case.address).eq(addresses) {
+        if self.estimators.iter().map(|case| case.address).eq(addresses) {
             return;
         }
-        let known = std::mem::take(&mut self.cases).into_iter();
+        let known = std::mem::take(&mut self.estimators).into_iter();
         let mut known: BTreeMap<_, _> = known.map(|case| (case.address, case)).collect();
-        let case = |(_, member): &(usize, &Member<T>)| {
+        let case = |(_, member): &(usize, &SetMember<T>)| {
             let endpoint = &member.endpoint;
-            let learned = endpoint.limit(Cap::Learned);
+            let learned = endpoint.limit(ConcurrencyCap::Learned);
             known.remove(&endpoint.address).unwrap_or_else(|| {
-                Case::new(endpoint.address, &endpoint.evidence, learned, settings, now)
+                LimitEstimator::new(
+                    endpoint.address,
+                    &endpoint.limit_counters,
+                    learned,
+                    settings,
+                    now,
+                )
             })
         };
-        self.cases = ours.iter().map(case).collect();
+        self.estimators = ours.iter().map(case).collect();
     }
 
     /// Draws the conclusions.
-    fn consider<T>(&mut self, ours: &[(usize, &Member<T>)], settings: &LimitSettings, now: Time) {
+    fn update_estimates<T>(
+        &mut self,
+        ours: &[(usize, &SetMember<T>)],
+        settings: &LimitSettings,
+        now: Time,
+    ) {
         let mut surprise = false;
-        for (case, (_, member)) in self.cases.iter_mut().zip(ours) {
-            case.gather(&member.endpoint.evidence, now);
+        for (case, (_, member)) in self.estimators.iter_mut().zip(ours) {
+            case.gather(&member.endpoint.limit_counters, now);
             if self.trials.of(case.address).is_none() {
                 surprise |= case.close_epoch(now);
             }
         }
         if surprise {
-            self.trials.raise_alarm(self.cases.len());
+            self.trials.schedule_eager_trials(self.estimators.len());
         }
-        let opinions: Vec<Likelihoods> = self.cases.iter().map(Case::opinion).collect();
+        let opinions: Vec<LimitLikelihoods> =
+            self.estimators.iter().map(LimitEstimator::current_likelihoods).collect();
         let mut sum = [0.0; LEVELS];
         for opinion in &opinions {
             sum.iter_mut().zip(opinion).for_each(|(sum, each)| *sum += each);
         }
-        let top = highest(|step| self.cases.iter().map(|case| case.seen(step)).sum(), 10.0);
-        for ((case, mut opinion), (_, member)) in self.cases.iter_mut().zip(opinions).zip(ours) {
-            let others = others(&sum, &opinion, ours.len() - 1);
+        let top = highest_level(
+            |step| self.estimators.iter().map(|case| case.samples_at(step)).sum(),
+            10.0,
+        );
+        for ((case, mut opinion), (_, member)) in self.estimators.iter_mut().zip(opinions).zip(ours)
+        {
+            let others = likelihoods_of_others(&sum, &opinion, ours.len() - 1);
             opinion.iter_mut().zip(others).for_each(|(own, others)| *own += others);
             normalize(&mut opinion);
-            case.conclude(&opinion, top, member.endpoint.evidence.said(now), settings);
+            case.update_limit(
+                &opinion,
+                top,
+                member.endpoint.limit_counters.reported_limit(now),
+                settings,
+            );
         }
     }
 
     /// Whether some endpoint may have more than before.
-    fn put_in_force<T>(&self, ours: &[(usize, &Member<T>)], set: &EndpointSet<T>) -> bool {
+    fn apply_limits<T>(&self, ours: &[(usize, &SetMember<T>)], set: &EndpointSet<T>) -> bool {
         let mut raised = false;
         for ((_, limit, _), (_, member)) in self.limits().zip(ours) {
             raised |= member.endpoint.set_learned(limit);
         }
         let is_favourite =
-            |member: &Member<T>| self.trials.of(member.endpoint.address).is_some_and(|it| it.up);
-        set.favour(ours.iter().filter(|(_, member)| is_favourite(member)).map(|&(at, _)| at));
+            |member: &SetMember<T>| self.trials.of(member.endpoint.address).is_some_and(|it| it.up);
+        set.prefer(ours.iter().filter(|(_, member)| is_favourite(member)).map(|&(at, _)| at));
         raised
     }
 }
 
 /// What the others' evidence says of an endpoint: it is like them, or, which is not likely but possible, like anything.
-fn others(sum: &Likelihoods, own: &Likelihoods, others: usize) -> Likelihoods {
+fn likelihoods_of_others(
+    sum: &LimitLikelihoods,
+    own: &LimitLikelihoods,
+    others: usize,
+) -> LimitLikelihoods {
     if others == 0 {
         return [0.0; LEVELS];
     }
-    let weight = (OTHERS / others as f64).min(1.0);
-    let mut says: Likelihoods = std::array::from_fn(|step| (sum[step] - own[step]) * weight);
+    let weight = (OTHERS_WEIGHT / others as f64).min(1.0);
+    let mut says: LimitLikelihoods = std::array::from_fn(|step| (sum[step] - own[step]) * weight);
     normalize(&mut says);
     let total: f64 = says.iter().map(|each| each.exp()).sum();
-    says.map(|each| ((1.0 - UNLIKE) * each.exp() / total + UNLIKE / LEVELS as f64).ln())
+    says.map(|each| {
+        ((1.0 - OUTLIER_PROBABILITY) * each.exp() / total + OUTLIER_PROBABILITY / LEVELS as f64)
+            .ln()
+    })
 }

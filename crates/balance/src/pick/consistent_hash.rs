@@ -8,15 +8,15 @@
 
 use std::net::SocketAddr;
 
-use crate::hash::{hash_address, jump};
-use crate::load::Field;
+use crate::hash::{hash_address, probe_hash};
+use crate::load::PickCandidates;
 
 /// How many points a key tries before it takes the next member with room.
 const JUMPS: u64 = 16;
 
 /// Chooses for a key; `None` if caps leave room for nobody who is within bounds.
 #[inline(never)]
-pub(super) fn choose(ring: &Ring, field: &Field<'_>, key: u64) -> Option<usize> {
+pub(super) fn choose(ring: &HashRing, field: &PickCandidates<'_>, key: u64) -> Option<usize> {
     let (mut in_flight, mut weight) = (1, 0);
     field.each(0, |_, load| {
         in_flight += u128::from(load.in_flight);
@@ -29,7 +29,7 @@ pub(super) fn choose(ring: &Ring, field: &Field<'_>, key: u64) -> Option<usize> 
             u128::from(load.in_flight) * 4 * weight < 5 * in_flight * u128::from(load.weight);
         within && field.is_open(member, load)
     };
-    let way = (0..JUMPS).filter_map(|times| ring.owner(jump(key, times)));
+    let way = (0..JUMPS).filter_map(|times| ring.owner(probe_hash(key, times)));
     // At worst 4/5 of the weight is full, so that one in forty comes this far.
     let rest =
         (0..field.len()).map(|step| ((key % field.len() as u64) as usize + step) % field.len());
@@ -38,14 +38,14 @@ pub(super) fn choose(ring: &Ring, field: &Field<'_>, key: u64) -> Option<usize> 
 
 /// Who owns which part of all hashes.
 #[derive(Debug)]
-pub(crate) struct Ring {
+pub(crate) struct HashRing {
     /// Where parts end, ascending.
     points: Vec<u64>,
     /// The member whose part ends at the point of the same place.
     owners: Vec<u32>,
 }
 
-impl Ring {
+impl HashRing {
     /// Parts of the heaviest member: enough that a share strays from its mean by about a tenth.
     const PARTS: u64 = 128;
 

@@ -4,9 +4,9 @@
 //! (envoy#4481). Of more, the better of two random, different ones is taken, which is nearly as good and looks at no
 //! more; if neither has room, all are looked at here too.
 
-use super::handicap::Handicap;
+use super::penalty::MemberPenalty;
 use super::{SCAN, better_of_two};
-use crate::load::{Field, Load};
+use crate::load::{MemberLoad, PickCandidates};
 use crate::rng::Rng;
 
 #[derive(Debug)]
@@ -23,7 +23,7 @@ impl LeastLoad {
     }
 
     #[inline]
-    pub(super) fn choose(&mut self, field: &Field<'_>) -> Option<usize> {
+    pub(super) fn choose(&mut self, field: &PickCandidates<'_>) -> Option<usize> {
         if field.len() > SCAN
             && let Some(member) = better_of_two(field, &mut self.rng, is_less_busy)
         {
@@ -35,18 +35,20 @@ impl LeastLoad {
     /// The same where some members are slower than others, or fail: their load counts as many times as much.
     pub(super) fn choose_with(
         &mut self,
-        field: &Field<'_>,
-        handicap: impl Fn(usize) -> Option<Handicap>,
+        field: &PickCandidates<'_>,
+        handicap: impl Fn(usize) -> Option<MemberPenalty>,
     ) -> Option<usize> {
-        let cost = |member: usize, load: Load| match handicap(member) {
-            Some(Handicap { slow, failing }) if load.weight > 0 => {
+        let cost = |member: usize, load: MemberLoad| match handicap(member) {
+            Some(MemberPenalty { slowness: slow, failures: failing }) if load.weight > 0 => {
                 (load.in_flight as f32 + 1.0) * slow * failing / load.weight as f32
             }
             Some(_) | None => f32::INFINITY,
         };
         if field.len() > SCAN {
             // Two were drawn by weight already.
-            let busy = |(member, load): (usize, Load)| cost(member, Load { weight: 1, ..load });
+            let busy = |(member, load): (usize, MemberLoad)| {
+                cost(member, MemberLoad { weight: 1, ..load })
+            };
             let better = better_of_two(field, &mut self.rng, |one, other| busy(one) < busy(other));
             if let Some(member) = better.filter(|&member| handicap(member).is_some()) {
                 return Some(member);
@@ -66,7 +68,7 @@ impl LeastLoad {
 
     /// A function of its own: within its caller the loop costs a third more instructions.
     #[inline(never)]
-    fn choose_of_all(&mut self, field: &Field<'_>) -> Option<usize> {
+    fn choose_of_all(&mut self, field: &PickCandidates<'_>) -> Option<usize> {
         let start = self.start.checked_rem(field.len())?;
         let (mut best, mut least) = (None, WORST);
         // Most members lose by their load, so that is compared first.
@@ -84,17 +86,18 @@ impl LeastLoad {
 }
 
 /// More than any endpoint with a weight has, and not more than one without.
-const WORST: Load = Load { in_flight: u32::MAX, weight: 1 };
+const WORST: MemberLoad = MemberLoad { in_flight: u32::MAX, weight: 1 };
 
 /// Whether `in flight / weight` is less. Two were drawn by weight already: with one more request counted, the lighter of
 /// two idle ones would always lose.
-fn is_less_busy((_, one): (usize, Load), (_, other): (usize, Load)) -> bool {
-    let busy = |one: Load, other: Load| u64::from(one.in_flight) * u64::from(other.weight);
+fn is_less_busy((_, one): (usize, MemberLoad), (_, other): (usize, MemberLoad)) -> bool {
+    let busy =
+        |one: MemberLoad, other: MemberLoad| u64::from(one.in_flight) * u64::from(other.weight);
     busy(one, other) < busy(other, one)
 }
 
 /// Whether `(in flight + 1) / weight` is less, cross-multiplied: `2^32 * (2^32 - 1)` still fits.
-fn is_less(one: Load, other: Load) -> bool {
-    let after = |load: Load| u64::from(load.in_flight) + 1;
+fn is_less(one: MemberLoad, other: MemberLoad) -> bool {
+    let after = |load: MemberLoad| u64::from(load.in_flight) + 1;
     after(one) * u64::from(other.weight) < after(other) * u64::from(one.weight)
 }

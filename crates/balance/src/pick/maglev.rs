@@ -7,7 +7,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 
-use crate::hash::{hash_address, jump};
+use crate::hash::{hash_address, probe_hash};
 
 /// Which endpoint a key belongs to: a pure function of the endpoints' addresses and weights, in whatever order.
 pub struct MaglevTable {
@@ -21,14 +21,14 @@ impl MaglevTable {
 
     /// The table of members with these addresses and weights. Takes milliseconds.
     pub fn new(members: &[(SocketAddr, u32)]) -> Self {
-        let mut turns: Vec<Turns> = (0..)
+        let mut turns: Vec<SlotPermutation> = (0..)
             .zip(members)
             .filter(|&(_, &(_, weight))| weight > 0)
-            .map(|(member, &(address, weight))| Turns::new(member, address, weight))
+            .map(|(member, &(address, weight))| SlotPermutation::new(member, address, weight))
             .collect();
         // By what does not depend on the order of the members.
         turns.sort_unstable_by_key(|turns| turns.address);
-        Self { slots: fill(&mut turns) }
+        Self { slots: fill_slots(&mut turns) }
     }
 
     /// The number of the member that a key belongs to; `None` if nobody has a weight.
@@ -49,7 +49,7 @@ impl MaglevTable {
     ) -> Option<usize> {
         /// Beyond so many, the key has looked at most slots without luck.
         const JUMPS: u64 = 16;
-        let way = (0..JUMPS).filter_map(|times| self.member(jump(key, times)));
+        let way = (0..JUMPS).filter_map(|times| self.member(probe_hash(key, times)));
         let rest = self.slots.iter().map(|&member| member as usize);
         way.chain(rest).find(|&member| may_serve(member))
     }
@@ -62,7 +62,7 @@ impl fmt::Debug for MaglevTable {
 }
 
 /// The order in which one member claims slots, and how far it has come.
-struct Turns {
+struct SlotPermutation {
     member: u32,
     address: SocketAddr,
     weight: u64,
@@ -72,7 +72,7 @@ struct Turns {
     due: u64,
 }
 
-impl Turns {
+impl SlotPermutation {
     fn new(member: u32, address: SocketAddr, weight: u32) -> Self {
         let size = MaglevTable::SIZE as u64;
         let next = (hash_address(0, address) % size) as usize;
@@ -101,7 +101,7 @@ impl Turns {
 const FREE: u32 = u32::MAX;
 
 /// Lets each member claim a slot in turn; one with half the weight of the heaviest has every second turn.
-fn fill(turns: &mut [Turns]) -> Box<[u32]> {
+fn fill_slots(turns: &mut [SlotPermutation]) -> Box<[u32]> {
     let Some(heaviest) = turns.iter().map(|turns| turns.weight).max() else {
         return Box::default();
     };

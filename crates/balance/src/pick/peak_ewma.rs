@@ -4,9 +4,9 @@
 //! be as fast as the others on average, so it is neither flooded nor starved while it shows what it can do. Of more
 //! than [`SCAN`] members the better of two random, different ones is taken.
 
-use super::handicap::Handicap;
+use super::penalty::MemberPenalty;
 use super::{SCAN, better_of_two};
-use crate::load::{Field, Load};
+use crate::load::{MemberLoad, PickCandidates};
 use crate::rng::Rng;
 use crate::time::Time;
 
@@ -26,13 +26,16 @@ impl PeakEwma {
     #[inline(never)]
     pub(super) fn choose(
         &mut self,
-        field: &Field<'_>,
+        field: &PickCandidates<'_>,
         now: Time,
-        handicap: impl Fn(usize) -> Option<Handicap>,
+        handicap: impl Fn(usize) -> Option<MemberPenalty>,
     ) -> Option<usize> {
         if field.len() > SCAN
             && let Some(member) = better_of_two(field, &mut self.rng, |one, other| {
-                let (one, other) = (Case::of(field, one, now), Case::of(field, other, now));
+                let (one, other) = (
+                    MemberCost::of_member(field, one, now),
+                    MemberCost::of_member(field, other, now),
+                );
                 one.cost(other.latency.unwrap_or(1.0)) < other.cost(one.latency.unwrap_or(1.0))
             })
             && handicap(member).is_some()
@@ -45,18 +48,18 @@ impl PeakEwma {
     /// Latencies and failures are part of the cost here: of a handicap only its limit counts.
     fn choose_of_all(
         &mut self,
-        field: &Field<'_>,
+        field: &PickCandidates<'_>,
         now: Time,
-        handicap: impl Fn(usize) -> Option<Handicap>,
+        handicap: impl Fn(usize) -> Option<MemberPenalty>,
     ) -> Option<usize> {
         let start = self.start.checked_rem(field.len())?;
-        let (mut known, mut cold) = (Best::default(), Best::default());
+        let (mut known, mut cold) = (CheapestMember::default(), CheapestMember::default());
         let (mut sum, mut count) = (0.0, 0_u32);
         field.each(start, |member, load| {
             if load.weight == 0 {
                 return;
             }
-            let case = Case::of(field, (member, load), now);
+            let case = MemberCost::of_member(field, (member, load), now);
             if let Some(latency) = case.latency {
                 sum += latency;
                 count += 1;
@@ -76,15 +79,19 @@ impl PeakEwma {
 
 /// What speaks for and against one member.
 #[derive(Clone, Copy)]
-struct Case {
+struct MemberCost {
     latency: Option<f32>,
     /// How much its load, its weight and its failures add to that.
     factor: f32,
 }
 
-impl Case {
-    fn of(field: &Field<'_>, (member, load): (usize, Load), now: Time) -> Self {
-        let impression = field.impression(member, now);
+impl MemberCost {
+    fn of_member(
+        field: &PickCandidates<'_>,
+        (member, load): (usize, MemberLoad),
+        now: Time,
+    ) -> Self {
+        let impression = field.latency_estimate(member, now);
         let load = (load.in_flight as f32 + 1.0) / load.weight as f32;
         Self { latency: impression.latency, factor: load * impression.penalty }
     }
@@ -96,12 +103,12 @@ impl Case {
 }
 
 /// The least cost so far, and whose it is.
-struct Best {
+struct CheapestMember {
     member: Option<usize>,
     cost: f32,
 }
 
-impl Best {
+impl CheapestMember {
     fn consider(&mut self, member: usize, cost: f32) {
         if cost < self.cost {
             *self = Self { member: Some(member), cost };
@@ -109,7 +116,7 @@ impl Best {
     }
 }
 
-impl Default for Best {
+impl Default for CheapestMember {
     fn default() -> Self {
         Self { member: None, cost: f32::INFINITY }
     }

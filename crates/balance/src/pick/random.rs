@@ -1,7 +1,7 @@
 //! Chooses at random, each endpoint as often as its weight says.
 
-use super::handicap::Handicap;
-use crate::load::Field;
+use super::penalty::MemberPenalty;
+use crate::load::PickCandidates;
 use crate::rng::Rng;
 
 #[derive(Debug)]
@@ -13,7 +13,7 @@ impl Random {
     }
 
     #[inline(never)]
-    pub(super) fn choose(&mut self, field: &Field<'_>) -> Option<usize> {
+    pub(super) fn choose(&mut self, field: &PickCandidates<'_>) -> Option<usize> {
         let drawn = field.draw(&mut self.0)?;
         if field.is_open(drawn, field.load(drawn)) {
             return Some(drawn);
@@ -24,15 +24,19 @@ impl Random {
     /// The same where some members fail: those are drawn as many times less often.
     pub(super) fn choose_with(
         &mut self,
-        field: &Field<'_>,
-        handicap: impl Fn(usize) -> Option<Handicap>,
+        field: &PickCandidates<'_>,
+        handicap: impl Fn(usize) -> Option<MemberPenalty>,
     ) -> Option<usize> {
-        self.draw_open(field, |member| handicap(member).map_or(f32::INFINITY, |it| it.failing))
+        self.draw_open(field, |member| handicap(member).map_or(f32::INFINITY, |it| it.failures))
     }
 
     /// Draws among those that can take a request: each displaces who was drawn before as often as its weight, divided by
     /// how far it fails, says.
-    fn draw_open(&mut self, field: &Field<'_>, failing: impl Fn(usize) -> f32) -> Option<usize> {
+    fn draw_open(
+        &mut self,
+        field: &PickCandidates<'_>,
+        failing: impl Fn(usize) -> f32,
+    ) -> Option<usize> {
         /// What a weight of one counts for: enough that a part of it is a whole number.
         const UNIT: f32 = 256.0;
         let (mut drawn, mut total) = (None, 0);

@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use super::handicap::Handicap;
-use crate::load::{Field, Share};
+use super::penalty::MemberPenalty;
+use crate::load::{PickCandidates, WeightedKey};
 use crate::rng::Rng;
 
 /// What a weight of one earns: enough that a part of it is a whole number.
@@ -17,7 +17,7 @@ pub(super) struct RoundRobin {
     /// Where a tie is decided first; differs between workers, so that they do not begin at the same endpoint.
     offset: usize,
     /// Whose credits these are.
-    shares: Vec<Share>,
+    shares: Vec<WeightedKey>,
     credits: Vec<i64>,
 }
 
@@ -30,17 +30,17 @@ impl RoundRobin {
     #[inline(never)]
     pub(super) fn choose(
         &mut self,
-        field: &Field<'_>,
-        handicap: impl Fn(usize) -> Option<Handicap>,
+        field: &PickCandidates<'_>,
+        handicap: impl Fn(usize) -> Option<MemberPenalty>,
     ) -> Option<usize> {
         if self.shares != field.shares() {
-            self.follow(field.shares());
+            self.adopt_set(field.shares());
         }
         let start = self.offset.checked_rem(field.len())?;
         let mut best = None;
         let mut earned = 0;
         field.each(start, |member, load| {
-            let Some(Handicap { failing, .. }) = handicap(member) else { return };
+            let Some(MemberPenalty { failures: failing, .. }) = handicap(member) else { return };
             if load.weight == 0 || !field.is_open(member, load) {
                 return;
             }
@@ -60,11 +60,11 @@ impl RoundRobin {
 
     /// Takes the credits over to a changed set. A newcomer begins in the middle; nobody keeps more than one round of
     /// the new weights is worth, or it would burst or starve.
-    fn follow(&mut self, shares: &[Share]) {
+    fn adopt_set(&mut self, shares: &[WeightedKey]) {
         let before = self.shares.drain(..).map(|share| share.key);
         let known: BTreeMap<u64, i64> = before.zip(self.credits.drain(..)).collect();
         let round: i64 = shares.iter().map(|share| i64::from(share.weight) * UNIT).sum();
-        let credit = |share: &Share| {
+        let credit = |share: &WeightedKey| {
             let credit = known.get(&share.key).copied().unwrap_or_default();
             credit.clamp(-round, round)
         };

@@ -4,19 +4,19 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::*;
-use crate::endpoint::{Ledger, Member};
-use crate::outcome::{End, Outcome};
+use crate::endpoint::{EndpointRegistry, SetMember};
+use crate::outcome::{AttemptResult, Outcome};
 use crate::rng::Rng;
 
 struct World {
-    ledger: Ledger<()>,
+    ledger: EndpointRegistry<()>,
     set: EndpointSet<()>,
 }
 
 impl World {
     /// Endpoints 0, 1, 2, … of these weights.
     fn new(weights: &[u32]) -> Self {
-        let mut world = Self { ledger: Ledger::new(), set: EndpointSet::empty() };
+        let mut world = Self { ledger: EndpointRegistry::new(), set: EndpointSet::empty() };
         world.become_of(&weights.iter().copied().enumerate().collect::<Vec<_>>());
         world
     }
@@ -25,7 +25,7 @@ impl World {
     fn become_of(&mut self, members: &[(usize, u32)]) {
         let mut member = |&(number, weight): &(usize, u32)| {
             let address = SocketAddr::from(([10, 0, 0, 1], number as u16));
-            Member::new(self.ledger.endpoint(address, || ()), weight)
+            SetMember::new(self.ledger.endpoint(address, || ()), weight)
         };
         self.set = EndpointSet::new(members.iter().map(&mut member).collect());
     }
@@ -36,8 +36,8 @@ impl World {
     }
 
     fn take_for(&self, picker: &mut Picker, cap: u32, key: Option<u64>) -> Option<usize> {
-        let wish = Wish { key, ..Wish::default() };
-        let endpoint = picker.take(&self.set, Cap::of(cap), &wish)?;
+        let wish = PickRequest { key, ..PickRequest::default() };
+        let endpoint = picker.take(&self.set, ConcurrencyCap::of(cap), &wish)?;
         Some(usize::from(endpoint.address.port()))
     }
 
@@ -48,8 +48,9 @@ impl World {
     /// Whose turn it is, one after the other, each request ending before the next begins.
     fn turns(&self, picker: &mut Picker, times: usize) -> Vec<usize> {
         let turn = |_| {
-            let endpoint =
-                picker.take(&self.set, Cap::None, &Wish::default()).expect("nothing is full");
+            let endpoint = picker
+                .take(&self.set, ConcurrencyCap::None, &PickRequest::default())
+                .expect("nothing is full");
             endpoint.give_back();
             usize::from(endpoint.address.port())
         };
@@ -97,10 +98,10 @@ fn every_algorithm_fills_all_slots_up_to_the_cap() {
 #[test]
 fn tried_endpoint_is_picked_again_only_if_no_other_exists() {
     for algorithm in ALGORITHMS {
-        let cap = Cap::of(1);
+        let cap = ConcurrencyCap::of(1);
         let two = World::new(&[1, 1]);
         let tried = [two.set.members()[0].endpoint.clone()];
-        let avoid = Wish { tried: &tried, ..Wish::default() };
+        let avoid = PickRequest { tried: &tried, ..PickRequest::default() };
         let mut picker = Picker::new(algorithm, 3);
         let other = picker.take(&two.set, cap, &avoid).unwrap();
         assert_eq!(other.address.port(), 1, "{algorithm:?}");
@@ -108,7 +109,7 @@ fn tried_endpoint_is_picked_again_only_if_no_other_exists() {
 
         let one = World::new(&[1, 0]);
         let tried = [one.set.members()[0].endpoint.clone()];
-        let avoid = Wish { tried: &tried, ..Wish::default() };
+        let avoid = PickRequest { tried: &tried, ..PickRequest::default() };
         assert!(picker.take(&one.set, cap, &avoid).is_some(), "{algorithm:?}");
     }
 }
@@ -120,14 +121,14 @@ fn retries_visit_each_endpoint_once_before_repeating() {
         let mut picker = Picker::new(algorithm, 3);
         let mut tried = Vec::new();
         for _ in 0..5 {
-            let wish = Wish { tried: &tried, key: Some(7), ..Wish::default() };
-            let next = picker.take(&world.set, Cap::None, &wish).unwrap();
+            let wish = PickRequest { tried: &tried, key: Some(7), ..PickRequest::default() };
+            let next = picker.take(&world.set, ConcurrencyCap::None, &wish).unwrap();
             next.give_back();
             assert!(tried.iter().all(|it| !Arc::ptr_eq(it, &next)), "{algorithm:?}");
             tried.push(next);
         }
-        let wish = Wish { tried: &tried, key: Some(7), ..Wish::default() };
-        let again = picker.take(&world.set, Cap::None, &wish).unwrap();
+        let wish = PickRequest { tried: &tried, key: Some(7), ..PickRequest::default() };
+        let again = picker.take(&world.set, ConcurrencyCap::None, &wish).unwrap();
         assert!(!Arc::ptr_eq(&again, tried.last().unwrap()), "{algorithm:?}: not the latest");
     }
 }
@@ -142,10 +143,10 @@ fn retry_prefers_a_tried_reachable_endpoint_to_an_unreachable_one() {
         let [first, other] = [0, 1].map(|member| world.set.members()[member].endpoint.clone());
         other.mark_unreachable(Time::ZERO);
         for tried in [vec![first.clone()], vec![first.clone(), gone]] {
-            let wish = Wish { tried: &tried, key: Some(7), ..Wish::default() };
-            let again = picker.take(&world.set, Cap::None, &wish).unwrap();
+            let wish = PickRequest { tried: &tried, key: Some(7), ..PickRequest::default() };
+            let again = picker.take(&world.set, ConcurrencyCap::None, &wish).unwrap();
             assert!(Arc::ptr_eq(&again, &first), "{algorithm:?} after {tried:?}");
-            assert!(picker.take_unreachable(&world.set, Cap::None, &wish).is_none());
+            assert!(picker.take_unreachable(&world.set, ConcurrencyCap::None, &wish).is_none());
         }
     }
 }
@@ -158,44 +159,52 @@ fn unreachable_endpoint_is_skipped_while_another_is_reachable() {
         let endpoint = |member: usize| &world.set.members()[member].endpoint;
         let now = Time::ZERO;
         assert!(endpoint(0).mark_unreachable(now) && !endpoint(0).mark_unreachable(now));
-        let bound = Wish { only: Some(endpoint(0)), ..Wish::default() };
+        let bound = PickRequest { only: Some(endpoint(0)), ..PickRequest::default() };
         for key in 0..30 {
-            let wish = Wish { key: Some(crate::rng::mix(key)), ..Wish::default() };
+            let wish = PickRequest { key: Some(crate::rng::mix(key)), ..PickRequest::default() };
             for wish in [wish, bound] {
-                let taken = picker.take(&world.set, Cap::None, &wish).unwrap();
+                let taken = picker.take(&world.set, ConcurrencyCap::None, &wish).unwrap();
                 assert!(!Arc::ptr_eq(&taken, endpoint(0)), "{algorithm:?}");
             }
         }
         endpoint(1).mark_unreachable(now);
         endpoint(2).mark_unreachable(now);
-        let wish = Wish { key: Some(7), ..Wish::default() };
-        assert!(picker.take(&world.set, Cap::None, &wish).is_none(), "{algorithm:?}");
-        let last = picker.take_unreachable(&world.set, Cap::None, &wish);
+        let wish = PickRequest { key: Some(7), ..PickRequest::default() };
+        assert!(picker.take(&world.set, ConcurrencyCap::None, &wish).is_none(), "{algorithm:?}");
+        let last = picker.take_unreachable(&world.set, ConcurrencyCap::None, &wish);
         assert!(last.is_some(), "{algorithm:?}: the last resort");
         assert!(endpoint(1).mark_reachable(now) && !endpoint(1).mark_reachable(now));
-        assert!(picker.take_unreachable(&world.set, Cap::None, &wish).is_none(), "{algorithm:?}");
-        let taken = picker.take(&world.set, Cap::None, &wish).unwrap();
+        assert!(
+            picker.take_unreachable(&world.set, ConcurrencyCap::None, &wish).is_none(),
+            "{algorithm:?}"
+        );
+        let taken = picker.take(&world.set, ConcurrencyCap::None, &wish).unwrap();
         assert!(Arc::ptr_eq(&taken, endpoint(1)), "{algorithm:?}");
     }
 }
 
 /// Sends requests, of which each that `fails` is answered at once, and the others after as many further ones as
 /// there are `clients`; gives how many each endpoint got.
-fn shares(algorithm: Algorithm, clients: usize, fails: &[End]) -> Vec<usize> {
+fn shares(algorithm: Algorithm, clients: usize, fails: &[AttemptResult]) -> Vec<usize> {
     let world = World::new(&vec![1; fails.len()]);
     let mut picker = Picker::new(algorithm, 3);
     let mut running = std::collections::VecDeque::new();
     let mut shares = vec![0; fails.len()];
     for request in 0..20_000_u64 {
         let now = Time::ZERO + Duration::from_micros(500 * request);
-        let wish = Wish { key: Some(crate::rng::mix(request)), now, ..Wish::default() };
-        let endpoint = picker.take(&world.set, Cap::None, &wish).expect("there is no cap");
+        let wish =
+            PickRequest { key: Some(crate::rng::mix(request)), now, ..PickRequest::default() };
+        let endpoint =
+            picker.take(&world.set, ConcurrencyCap::None, &wish).expect("there is no cap");
         let member = usize::from(endpoint.address.port());
-        let outcome =
-            |end| Outcome { started: now, head_after: Some(Duration::from_millis(10)), end };
+        let outcome = |end| Outcome {
+            started: now,
+            head_after: Some(Duration::from_millis(10)),
+            result: end,
+        };
         endpoint.learn(&outcome(fails[member]), now);
         shares[member] += 1;
-        if fails[member] == End::Success {
+        if fails[member] == AttemptResult::Success {
             running.push_back(endpoint);
         } else {
             endpoint.give_back();
@@ -210,20 +219,25 @@ fn shares(algorithm: Algorithm, clients: usize, fails: &[End]) -> Vec<usize> {
 
 #[test]
 fn fast_failures_do_not_attract_requests() {
-    let refused = End::Refused { retry_after: None };
+    let refused = AttemptResult::Refused { retry_after: None };
     for algorithm in
         [Algorithm::LeastLoad, Algorithm::RoundRobin, Algorithm::Random, Algorithm::PeakEwma]
     {
-        let failing = shares(algorithm, 40, &[End::ServerError, End::Success, End::Success]);
+        let failing = shares(
+            algorithm,
+            40,
+            &[AttemptResult::ServerError, AttemptResult::Success, AttemptResult::Success],
+        );
         assert!(failing[0] < 20_000 / 3 / 5, "{algorithm:?}: {failing:?}");
-        let refusing = shares(algorithm, 40, &[refused, End::Success, End::Success]);
+        let refusing =
+            shares(algorithm, 40, &[refused, AttemptResult::Success, AttemptResult::Success]);
         assert!(refusing[0] <= 20_000 / 3 + 100, "{algorithm:?}: {refusing:?}");
     }
 }
 
 #[test]
 fn equally_failing_endpoints_share_requests_evenly() {
-    let even = shares(Algorithm::LeastLoad, 40, &[End::ServerError; 3]);
+    let even = shares(Algorithm::LeastLoad, 40, &[AttemptResult::ServerError; 3]);
     assert!(even.iter().all(|&share| share > 6_000), "{even:?}");
 }
 
@@ -234,8 +248,12 @@ fn retried_key_goes_to_one_stable_fallback_endpoint() {
         let mut picker = Picker::new(algorithm, 3);
         for key in 0..100 {
             let mut take = |tried: &[Arc<Endpoint<()>>]| {
-                let wish = Wish { key: Some(crate::rng::mix(key)), tried, ..Wish::default() };
-                let endpoint = picker.take(&world.set, Cap::None, &wish).unwrap();
+                let wish = PickRequest {
+                    key: Some(crate::rng::mix(key)),
+                    tried,
+                    ..PickRequest::default()
+                };
+                let endpoint = picker.take(&world.set, ConcurrencyCap::None, &wish).unwrap();
                 endpoint.give_back();
                 endpoint
             };
@@ -254,8 +272,8 @@ fn request_pinned_to_an_endpoint_gets_that_endpoint_or_none() {
         let mut world = World::new(&[1, 1, 1]);
         let mut picker = Picker::new(algorithm, 3);
         let mine = world.set.members()[1].endpoint.clone();
-        let wish = Wish { only: Some(&mine), ..Wish::default() };
-        let mut take = |world: &World| picker.take(&world.set, Cap::of(1), &wish);
+        let wish = PickRequest { only: Some(&mine), ..PickRequest::default() };
+        let mut take = |world: &World| picker.take(&world.set, ConcurrencyCap::of(1), &wish);
         assert!(Arc::ptr_eq(&take(&world).unwrap(), &mine), "{algorithm:?}");
         assert!(take(&world).is_none(), "{algorithm:?}");
         world.become_of(&[(0, 1), (1, 0), (2, 1)]);
@@ -269,11 +287,11 @@ fn large_sets_pick_the_better_of_two_distinct_endpoints() {
     let mut rng = Rng::new(5);
     for number in 0..300 {
         let endpoint = &world.set.members()[number % 100].endpoint;
-        (0..rng.below(9)).for_each(|_| assert!(endpoint.take(Cap::None)));
-        let field = Field::new(
+        (0..rng.below(9)).for_each(|_| assert!(endpoint.take(ConcurrencyCap::None)));
+        let field = PickCandidates::new(
             &world.set.loads,
-            Room::within(Cap::of(20)),
-            Bars::Those(&|member| member == 7),
+            PickCapacity::within(ConcurrencyCap::of(20)),
+            PickExclusion::Matching(&|member| member == 7),
         );
         let mut seen = Vec::new();
         let chosen = better_of_two(&field, &mut rng, |(other, _), (one, _)| {
@@ -292,7 +310,11 @@ fn large_sets_pick_the_better_of_two_distinct_endpoints() {
 #[test]
 fn random_draw_follows_weights_and_draws_two_distinct_endpoints() {
     let world = World::new(&[3, 0, 1]);
-    let field = Field::new(&world.set.loads, Room::within(Cap::None), Bars::Nobody);
+    let field = PickCandidates::new(
+        &world.set.loads,
+        PickCapacity::within(ConcurrencyCap::None),
+        PickExclusion::None,
+    );
     let mut rng = Rng::new(9);
     let mut drawn = [0; 3];
     for _ in 0..40_000 {
@@ -304,9 +326,13 @@ fn random_draw_follows_weights_and_draws_two_distinct_endpoints() {
     assert_eq!(drawn[1], 0);
     assert!((29_500..30_500).contains(&drawn[0]), "{drawn:?}");
     assert!(
-        Field::new(&World::new(&[0, 4]).set.loads, Room::within(Cap::None), Bars::Nobody)
-            .draw_two(&mut rng)
-            .is_none()
+        PickCandidates::new(
+            &World::new(&[0, 4]).set.loads,
+            PickCapacity::within(ConcurrencyCap::None),
+            PickExclusion::None
+        )
+        .draw_two(&mut rng)
+        .is_none()
     );
 }
 
@@ -391,7 +417,7 @@ fn round_robin_does_not_compensate_a_formerly_full_endpoint() {
     let world = World::new(&[1, 1]);
     let mut picker = Picker::new(Algorithm::RoundRobin, 2);
     let full = world.set.members()[0].endpoint.clone();
-    assert!(full.take(Cap::None));
+    assert!(full.take(ConcurrencyCap::None));
     for _ in 0..50 {
         assert_eq!(world.take(&mut picker, 1), Some(1));
         world.give_back(1);

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::atomic::{AtomicU8, Ordering};
 use crate::endpoint::Endpoint;
-use crate::slots::Refusal;
+use crate::slots::AdmissionRejection;
 
 /// A place in the queue, shared by the queue and the one who waits.
 ///
@@ -22,8 +22,8 @@ const WAITING: u8 = 0;
 const GRANTED: u8 = 1;
 const TAKEN: u8 = 2;
 const CANCELLED: u8 = 3;
-const TURNED_OUT: u8 = 4;
-const LET_GO: u8 = 5;
+const EVICTED: u8 = 4;
+const SHED: u8 = 5;
 
 impl<T> Ticket<T> {
     pub(super) fn new() -> Self {
@@ -32,22 +32,22 @@ impl<T> Ticket<T> {
 
     /// The slot, once granted: the waiter looks here when woken. Gives it once; it is the caller's to release.
     pub fn granted(&self) -> Option<Arc<Endpoint<T>>> {
-        self.moves(GRANTED, TAKEN)
+        self.transition(GRANTED, TAKEN)
             .then(|| self.endpoint.get().expect("a granted ticket names its endpoint").clone())
     }
 
     /// Why it waits no longer though it has no slot: the waiter looks here too when woken.
-    pub fn refused(&self) -> Option<Refusal> {
+    pub fn refused(&self) -> Option<AdmissionRejection> {
         match self.state() {
-            TURNED_OUT => Some(Refusal::TurnedOut),
-            LET_GO => Some(Refusal::LetGo),
+            EVICTED => Some(AdmissionRejection::Evicted),
+            SHED => Some(AdmissionRejection::Shed),
             _ => None,
         }
     }
 
     /// Whether this call ended the waiting.
     pub(crate) fn cancel(&self) -> bool {
-        self.moves(WAITING, CANCELLED)
+        self.transition(WAITING, CANCELLED)
     }
 
     pub(super) fn is_waiting(&self) -> bool {
@@ -56,26 +56,26 @@ impl<T> Ticket<T> {
 
     /// It waits no longer and was not granted.
     pub(crate) fn is_over(&self) -> bool {
-        matches!(self.state(), CANCELLED | TURNED_OUT | LET_GO)
+        matches!(self.state(), CANCELLED | EVICTED | SHED)
     }
 
     /// Ends the waiting without a slot, unless it is over.
-    pub(super) fn refuse(&self, refusal: Refusal) -> bool {
-        self.moves(WAITING, if refusal == Refusal::LetGo { LET_GO } else { TURNED_OUT })
+    pub(super) fn refuse(&self, refusal: AdmissionRejection) -> bool {
+        self.transition(WAITING, if refusal == AdmissionRejection::Shed { SHED } else { EVICTED })
     }
 
     pub(super) fn grant(&self, endpoint: Arc<Endpoint<T>>) -> bool {
         if self.endpoint.set(endpoint).is_err() {
             unreachable!("only a ticket in the queue is granted, and it leaves the queue by that");
         }
-        self.moves(WAITING, GRANTED)
+        self.transition(WAITING, GRANTED)
     }
 
     fn state(&self) -> u8 {
         self.state.load(Ordering::Acquire)
     }
 
-    fn moves(&self, from: u8, to: u8) -> bool {
+    fn transition(&self, from: u8, to: u8) -> bool {
         self.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 }

@@ -16,20 +16,20 @@ const PLACES: usize = 16;
 #[derive(Debug)]
 pub struct RetryBudget {
     /// One for each worker, written by it alone.
-    requests: Box<[Seconds]>,
-    retries: Seconds,
+    requests: Box<[PerSecondCounters]>,
+    retries: PerSecondCounters,
 }
 
 impl RetryBudget {
     /// A budget for so many workers.
     pub fn new(workers: usize) -> Self {
-        let requests = (0..workers).map(|_| Seconds::default()).collect();
-        Self { requests, retries: Seconds::default() }
+        let requests = (0..workers).map(|_| PerSecondCounters::default()).collect();
+        Self { requests, retries: PerSecondCounters::default() }
     }
 
     /// A request has come to this worker. Its retries are not counted here.
     pub fn request(&self, worker: usize, now: Time) {
-        self.requests[worker].count_alone(second(now));
+        self.requests[worker].count_unshared(second(now));
     }
 
     /// Whether one more retry, or hedge, is within the budget; if so, it is counted.
@@ -53,11 +53,11 @@ impl RetryBudget {
 /// Counts by second. Each place is a second and its count, packed: a count of a second long past is told by that.
 #[derive(Debug)]
 #[repr(align(64))]
-struct Seconds([AtomicU64; PLACES]);
+struct PerSecondCounters([AtomicU64; PLACES]);
 
-impl Seconds {
+impl PerSecondCounters {
     /// Counts one where nobody else counts.
-    fn count_alone(&self, second: u32) {
+    fn count_unshared(&self, second: u32) {
         let place = self.place(second);
         place.store(one_more(place.load(Ordering::Relaxed), second), Ordering::Relaxed);
     }
@@ -87,7 +87,7 @@ impl Seconds {
     }
 }
 
-impl Default for Seconds {
+impl Default for PerSecondCounters {
     fn default() -> Self {
         Self(std::array::from_fn(|_| AtomicU64::new(0)))
     }

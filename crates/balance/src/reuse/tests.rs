@@ -202,8 +202,8 @@ fn reuse_is_regained_by_trial_reuses() {
     let history = IdleHistory::default();
     history.found_closed(Duration::ZERO);
     let age = Duration::from_millis(10);
-    let allowed = (0..2 * TRIAL).filter(|_| history.may_reuse(age, true)).count();
-    assert_eq!(allowed, 2, "one trial in {TRIAL}");
+    let allowed = (0..2 * TRIAL_INTERVAL).filter(|_| history.may_reuse(age, true)).count();
+    assert_eq!(allowed, 2, "one trial in {TRIAL_INTERVAL}");
     history.found_open(age);
     assert!(history.may_reuse(Duration::from_secs(1), true));
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use balance::health::HealthSettings;
 use balance::retry::RetrySettings;
-use balance::{Algorithm, LimitSettings, Priority};
+use balance::{Algorithm, LimitSettings, PriorityLevel};
 use ipnet::IpNet;
 
 use super::EndpointTls;
@@ -87,9 +87,9 @@ pub struct PriorityRules {
     /// What of a request says it; `None`: nothing does.
     pub header: Option<PriorityHeader>,
     /// Names of rules (`namespace/route/rule`), or of routes (`namespace/route/`), and their priority; rules first.
-    pub routes: Box<[(Box<str>, Priority)]>,
+    pub routes: Box<[(Box<str>, PriorityLevel)]>,
     /// That of all other requests.
-    pub default: Priority,
+    pub default: PriorityLevel,
 }
 
 /// A header field that says a request's priority.
@@ -98,12 +98,12 @@ pub struct PriorityHeader {
     /// Its name, in lower case.
     pub name: Box<str>,
     /// What its values mean; empty: they are numbers, or as `Priority` has them in RFC 9218.
-    pub values: Box<[(Box<str>, Priority)]>,
+    pub values: Box<[(Box<str>, PriorityLevel)]>,
 }
 
 impl PriorityRules {
     /// The priority of a rule's requests, by its name.
-    pub fn of_rule(&self, name: &str) -> Priority {
+    pub fn of_rule(&self, name: &str) -> PriorityLevel {
         let is_named =
             |part: &str| if part.ends_with('/') { name.starts_with(part) } else { name == part };
         let named = self.routes.iter().find(|(part, _)| is_named(part));
@@ -113,9 +113,9 @@ impl PriorityRules {
 
 impl PriorityHeader {
     /// What a value says; `None`: nothing.
-    pub fn read(&self, value: &[u8]) -> Option<Priority> {
+    pub fn read(&self, value: &[u8]) -> Option<PriorityLevel> {
         if self.values.is_empty() {
-            return urgency(value).and_then(Priority::new);
+            return urgency(value).and_then(PriorityLevel::new);
         }
         let meant = self.values.iter().find(|(known, _)| known.as_bytes() == value);
         meant.map(|(_, priority)| *priority)
@@ -318,7 +318,7 @@ mod tests {
     use super::*;
 
     fn number(header: &PriorityHeader, value: &str) -> Option<u8> {
-        header.read(value.as_bytes()).map(Priority::number)
+        header.read(value.as_bytes()).map(PriorityLevel::number)
     }
 
     #[test]
@@ -350,7 +350,7 @@ mod tests {
 
     #[test]
     fn configured_priority_names_exclude_numbers() {
-        let first = Priority::new(0).unwrap();
+        let first = PriorityLevel::new(0).unwrap();
         let values = Box::new([("gold".into(), first)]);
         let header = PriorityHeader { name: "x-plan".into(), values };
         assert_eq!(number(&header, "gold"), Some(0));
@@ -360,12 +360,12 @@ mod tests {
 
     #[test]
     fn rule_priority_overrides_route_priority() {
-        let [first, last] = [0, 7].map(|number| Priority::new(number).unwrap());
+        let [first, last] = [0, 7].map(|number| PriorityLevel::new(number).unwrap());
         let routes = Box::new([("shop/web/pay".into(), first), ("shop/web/".into(), last)]);
-        let priorities = PriorityRules { header: None, routes, default: Priority::default() };
+        let priorities = PriorityRules { header: None, routes, default: PriorityLevel::default() };
         assert_eq!(priorities.of_rule("shop/web/pay"), first);
         assert_eq!(priorities.of_rule("shop/web/0"), last);
-        assert_eq!(priorities.of_rule("shop/web2/0"), Priority::default());
+        assert_eq!(priorities.of_rule("shop/web2/0"), PriorityLevel::default());
         assert_eq!(priorities.of_rule("shop/web/pay2"), last);
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use balance::health::{ActiveSettings, HealthSettings, PassiveSettings, SlowStartSettings};
 use balance::retry::RetrySettings;
-use balance::{LimitSettings, Priority};
+use balance::{LimitSettings, PriorityLevel};
 
 use super::ValidationFault;
 use crate::objects::{
@@ -303,8 +303,8 @@ fn priorities(asked: &QueuePriority, namespace: &str) -> Option<PriorityRules> {
 }
 
 /// The schema lets no other number through.
-fn priority(number: u8) -> Priority {
-    Priority::new(number).unwrap_or_default()
+fn priority(number: u8) -> PriorityLevel {
+    PriorityLevel::new(number).unwrap_or_default()
 }
 
 fn affinity(asked: &objects::BackendAffinity) -> AffinitySettings {

@@ -20,7 +20,7 @@ fn backend(service: &str) -> Arc<Backend> {
 
 /// Request-seconds of refused requests up to now, all of which are long over.
 fn shed(backend: &Backend) -> f64 {
-    backend.demand.read(|meter| meter.request_seconds().shed)
+    backend.demand.read(|meter| meter.request_seconds().rejected)
 }
 
 #[test]
@@ -38,7 +38,7 @@ fn retry_on_the_same_connection_withdraws_its_rejected_demand() {
     client.ask(&web, quarter);
     other.ask(&web, second(12));
     assert_eq!((shed(&web), shed(&api)), (1.25, 1.0));
-    assert_eq!(web.demand.read(Meter::refused), 2);
+    assert_eq!(web.demand.read(DemandAverager::rejected_requests), 2);
     assert!(other.0.is_empty() && client.0.len() == 1, "what is over is forgotten");
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use balance::{End, Time};
+use balance::{AttemptResult, Time};
 use gateway::snapshot::EndpointProtocol;
 
 use crate::accept::client::{Client, Interrupt};
@@ -99,7 +99,7 @@ impl Lease {
 
     /// The endpoint did not answer in time, which may be because its connection has gone without a word.
     pub(crate) fn doubt(&self, failure: Failure) {
-        if failure.end() == End::TimedOut
+        if failure.end() == AttemptResult::TimedOut
             && let Some(berth) = &self.connection.berth
         {
             berth.suspect();
@@ -442,7 +442,8 @@ fn lost(
     // To close an idle connection is an endpoint's right.
     let stale =
         failure == Failure::EndpointClosed && lease.connection.idle_for.is_some() && !has_answered;
-    let end = if stale { End::Unfinished } else { terms.judge(failure.end(), &lease.slot) };
+    let end =
+        if stale { AttemptResult::Cancelled } else { terms.judge(failure.end(), &lease.slot) };
     lease.slot.conclude_stay(clock::now(), worker, &terms.current, end, None);
     if failure != Failure::EndpointClosed {
         let again = matches!(failure, Failure::AttemptTimeout | Failure::BadResponse(_))

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use balance::{End, Time};
+use balance::{AttemptResult, Time};
 use gateway::snapshot::EndpointProtocol;
 use http::uri::Scheme;
 
@@ -201,7 +201,7 @@ pub(super) fn lost(
         connection.berth.as_ref().map_or((false, true), |berth| (berth.was_idle, berth.fresh));
     // To end a connection is an endpoint's right, if it says for what, if nothing is under way, or before it gets anything.
     let stale = failure == Failure::EndpointClosed && (unprocessed || was_idle || unacknowledged);
-    let end = if stale { End::Unfinished } else { terms.judge(failure.end(), &slot) };
+    let end = if stale { AttemptResult::Cancelled } else { terms.judge(failure.end(), &slot) };
     slot.conclude_stay(clock::now(), worker, &terms.current, end, None);
     let counters = &slot.endpoint.data.counters[worker.index];
     let over_quic = matches!(connection.stream, Stream::H3(_));

@@ -8,7 +8,7 @@ use std::future::pending;
 use std::rc::Rc;
 use std::time::Duration;
 
-use balance::{End, Time};
+use balance::{AttemptResult, Time};
 use tokio::time::sleep_until;
 
 use crate::clock;
@@ -189,6 +189,9 @@ fn is_of_quic(failure: Failure) -> bool {
     match failure {
         Failure::Untrusted(Untrusted::Certificate | Untrusted::Unusable) => false,
         Failure::Untrusted(Untrusted::Alert | Untrusted::Protocol) => true,
-        failure => failure.end() == End::ConnectFailed || failure.end() == End::Broken,
+        failure => {
+            failure.end() == AttemptResult::ConnectFailed
+                || failure.end() == AttemptResult::ConnectionBroken
+        }
     }
 }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use balance::{Cap, Member, Time};
+use balance::{ConcurrencyCap, SetMember, Time};
 use gateway::snapshot::BackendSettings;
 
 use crate::backend::Backend;
@@ -281,8 +281,8 @@ pub(crate) fn sweep(endpoint: &Endpoint, worker: usize, settings: &BackendSettin
 }
 
 /// Closes idle connections of slots that are ours no longer: whose they are now brings one of its own.
-pub(crate) fn trim(member: &Member<EndpointData>, cap: Cap) {
-    if member.most == u32::MAX {
+pub(crate) fn trim(member: &SetMember<EndpointData>, cap: ConcurrencyCap) {
+    if member.max_in_flight == u32::MAX {
         return;
     }
     let endpoint = &member.endpoint;
@@ -403,7 +403,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use balance::Ledger;
+    use balance::EndpointRegistry;
     use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
@@ -446,7 +446,7 @@ mod tests {
             connection.buffer = Some(Buffer::holding(left.as_bytes().to_vec()));
             let exchange = CompletedExchange { response: &response, request_sent, response_read };
             let address = "127.0.0.1:1".parse().unwrap();
-            let endpoint = Ledger::new().endpoint(address, || EndpointData::new(1));
+            let endpoint = EndpointRegistry::new().endpoint(address, || EndpointData::new(1));
             give_back(&endpoint, connection, &exchange, false, Time::default());
             let kept = endpoint.data.idle_connections() == 1;
             assert_eq!(kept, is_kept, "{response:?} {request_sent} {response_read} {left:?}");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use balance::End;
+use balance::AttemptResult;
 
 use crate::head::Fields;
 
@@ -131,17 +131,19 @@ impl Status {
     }
 
     /// What it says of the endpoint.
-    pub(crate) fn end(self) -> End {
+    pub(crate) fn end(self) -> AttemptResult {
         match self.code {
             // What an exception in a handler becomes is the endpoint's fault, as a 500 is.
-            Code::Unknown | Code::Internal | Code::Unavailable | Code::DataLoss => End::ServerError,
-            Code::ResourceExhausted => End::Refused {
+            Code::Unknown | Code::Internal | Code::Unavailable | Code::DataLoss => {
+                AttemptResult::ServerError
+            }
+            Code::ResourceExhausted => AttemptResult::Refused {
                 retry_after: match self.pushback {
                     Pushback::After(pause) => Some(pause),
                     Pushback::Unsaid | Pushback::Never => None,
                 },
             },
-            Code::DeadlineExceeded => End::TimedOut,
+            Code::DeadlineExceeded => AttemptResult::TimedOut,
             Code::Ok
             | Code::Cancelled
             | Code::InvalidArgument
@@ -152,7 +154,7 @@ impl Status {
             | Code::Aborted
             | Code::OutOfRange
             | Code::Unimplemented
-            | Code::Unauthenticated => End::Success,
+            | Code::Unauthenticated => AttemptResult::Success,
         }
     }
 }
@@ -162,7 +164,7 @@ mod tests {
     use std::collections::HashSet;
     use std::time::Duration;
 
-    use balance::End;
+    use balance::AttemptResult;
 
     use super::{Code, Pushback, Status};
     use crate::head::Fields;
@@ -191,14 +193,14 @@ mod tests {
             Status::of(&fields).unwrap()
         };
         assert_eq!(Status::of(&Fields::new()), None);
-        assert_eq!(status("0", None).end(), End::Success);
-        assert_eq!(status("12", None).end(), End::Success);
-        assert_eq!(status("14", None).end(), End::ServerError);
-        assert_eq!(status("99", None).end(), End::ServerError);
-        assert_eq!(status("4", None).end(), End::TimedOut);
-        assert_eq!(status("8", None).end(), End::Refused { retry_after: None });
+        assert_eq!(status("0", None).end(), AttemptResult::Success);
+        assert_eq!(status("12", None).end(), AttemptResult::Success);
+        assert_eq!(status("14", None).end(), AttemptResult::ServerError);
+        assert_eq!(status("99", None).end(), AttemptResult::ServerError);
+        assert_eq!(status("4", None).end(), AttemptResult::TimedOut);
+        assert_eq!(status("8", None).end(), AttemptResult::Refused { retry_after: None });
         let second = Some(Duration::from_secs(1));
-        assert_eq!(status("8", Some("1000")).end(), End::Refused { retry_after: second });
+        assert_eq!(status("8", Some("1000")).end(), AttemptResult::Refused { retry_after: second });
         assert_eq!(status("8", Some("-1")).pushback, Pushback::Never);
         assert_eq!(status("8", Some("soon")).pushback, Pushback::Never);
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use balance::{End, Time};
+use balance::{AttemptResult, Time};
 
 use super::*;
 
@@ -114,15 +114,15 @@ fn call_outcome_follows_its_grpc_status() {
         if let Some(code) = head {
             exchange.response.fields.append("grpc-status", code);
         }
-        let end = conclude(&mut exchange, End::Success);
+        let end = conclude(&mut exchange, AttemptResult::Success);
         (end, exchange.call.unwrap().code(None))
     };
-    assert_eq!(concluded(200, Some("0")), (End::Success, Code::Ok));
-    assert_eq!(concluded(200, Some("14")), (End::ServerError, Code::Unavailable));
-    assert_eq!(concluded(200, None), (End::ServerError, Code::Unknown));
-    assert_eq!(concluded(404, None), (End::Success, Code::Unimplemented));
+    assert_eq!(concluded(200, Some("0")), (AttemptResult::Success, Code::Ok));
+    assert_eq!(concluded(200, Some("14")), (AttemptResult::ServerError, Code::Unavailable));
+    assert_eq!(concluded(200, None), (AttemptResult::ServerError, Code::Unknown));
+    assert_eq!(concluded(404, None), (AttemptResult::Success, Code::Unimplemented));
     let mut other = Exchange::default();
-    assert_eq!(conclude(&mut other, End::Success), End::Success);
+    assert_eq!(conclude(&mut other, AttemptResult::Success), AttemptResult::Success);
 }
 
 #[test]

@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use balance::limit::Heed;
+use balance::limit::RetryAfterHandling;
 
 use crate::accept::{h2, h3};
 use crate::failure::Failure;
@@ -205,9 +205,9 @@ pub(crate) struct EndpointCounters {
 
 impl EndpointCounters {
     /// The endpoint has said that it is full.
-    pub(crate) fn heeded(&self, heed: Heed) {
+    pub(crate) fn heeded(&self, heed: RetryAfterHandling) {
         self.refusals.add(1);
-        self.refusals_cut.add(u64::from(heed == Heed::Cut));
+        self.refusals_cut.add(u64::from(heed == RetryAfterHandling::Capped));
     }
 }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use balance::demand::{ASSUMED_SERVICE_TIME, Meter, WINDOW};
+use balance::demand::{ASSUMED_SERVICE_TIME, DemandAverager, WINDOW};
 
 use crate::accept::{h2, h3};
 use crate::backend::{Backend, Current};
@@ -310,10 +310,10 @@ static OF_BACKENDS: &[Row<Backend>] = &[
         "sheave_backend_request_seconds",
         &["backend", "kind"],
         Read::Sums(|it, each| {
-            let spent = it.demand.read(Meter::request_seconds);
+            let spent = it.demand.read(DemandAverager::request_seconds);
             each("in_flight", spent.in_flight);
             each("queued", spent.queued);
-            each("shed", spent.shed);
+            each("shed", spent.rejected);
         }),
         "Time that requests were in flight, waited, and would have taken had they not been refused; its rate is demand.",
     ),
@@ -321,7 +321,7 @@ static OF_BACKENDS: &[Row<Backend>] = &[
         "sheave_backend_service_seconds",
         BACKEND,
         Read::Gauge(|it| {
-            let service_time = it.demand.read(Meter::service_time);
+            let service_time = it.demand.read(DemandAverager::service_time);
             service_time.unwrap_or(ASSUMED_SERVICE_TIME).as_secs_f64()
         }),
         "How long a request holds a slot, the mean with a half-life of 30 s of serving; 1 until one has been served.",

@@ -4,8 +4,11 @@ use data_encoding::BASE64;
 
 use super::*;
 
-fn report(utilization: Option<f64>, max_in_flight: Option<u32>) -> Result<Report, Ignored> {
-    Ok(Report { utilization, max_in_flight })
+fn report(
+    utilization: Option<f64>,
+    max_in_flight: Option<u32>,
+) -> Result<EndpointLoadReport, Ignored> {
+    Ok(EndpointLoadReport { utilization, max_in_flight })
 }
 
 /// A message of protobuf: doubles by field number, then a named metric.

@@ -146,7 +146,7 @@ impl Flow {
             };
             if !answered {
                 // That nothing came back may be as it should be.
-                let end = failure.map_or(balance::End::Unfinished, Failure::end);
+                let end = failure.map_or(balance::AttemptResult::Cancelled, Failure::end);
                 slot.conclude(worker, &slot.backend.hold(), end, None);
             }
             let Some(failure) = failure else {
@@ -232,7 +232,12 @@ impl Flow {
                 return Poll::Ready(());
             }
             if !std::mem::replace(&mut line.has_answered, true) {
-                slot.conclude(&front.worker, &slot.backend.hold(), balance::End::Success, None);
+                slot.conclude(
+                    &front.worker,
+                    &slot.backend.hold(),
+                    balance::AttemptResult::Success,
+                    None,
+                );
                 self.unanswered.borrow_mut().clear();
             }
             self.last.set(clock::now());

@@ -65,9 +65,9 @@ pub(crate) struct Demand {
     shed: f64,
 }
 
-impl From<proxy::Demand> for Demand {
-    fn from(demand: proxy::Demand) -> Self {
-        let proxy::Demand { in_flight, queued, shed } = demand;
+impl From<proxy::RequestDemand> for Demand {
+    fn from(demand: proxy::RequestDemand) -> Self {
+        let proxy::RequestDemand { in_flight, queued, rejected: shed } = demand;
         Self { total: demand.total(), in_flight, queued, shed }
     }
 }

@@ -4,80 +4,81 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use balance::demand::{self, Shard, Shed};
+use balance::demand::{self, DemandShard, RejectedDemand};
 use balance::{
-    Admission, Algorithm, End, EndpointSet, Entry, Outcome, Picker, Queue, Rank, Ticket, Time, Wish,
+    Admission, AdmissionDecision, Algorithm, AttemptResult, EndpointSet, Outcome, PickRequest,
+    Picker, Queue, QueueParameters, Ticket, Time,
 };
 
-use super::pods::{Endpoint, Pods};
-use super::record::{Means, Record};
-use super::scaler::{Scaler, Sight};
-use super::settings::Settings;
-use super::traffic::Traffic;
-use crate::agenda::Agenda;
-use crate::dice::Dice;
+use super::pods::{PodEndpoint, PodSet};
+use super::record::{DayRecord, MinuteMeans};
+use super::scaler::{PodScaler, ScalerInput};
+use super::settings::DaySettings;
+use super::traffic::TrafficSource;
+use crate::event_queue::EventQueue;
+use crate::random::RandomSource;
 
 const WORKERS: usize = 4;
 
-pub(crate) struct Day<'a> {
-    settings: &'a Settings,
-    traffic: Traffic,
-    dice: Dice,
+pub(crate) struct DaySimulation<'a> {
+    settings: &'a DaySettings,
+    traffic: TrafficSource,
+    dice: RandomSource,
     now: Time,
-    agenda: Agenda<Event>,
-    pods: Pods,
+    events: EventQueue<DayEvent>,
+    pods: PodSet,
     set: Arc<EndpointSet<()>>,
     pickers: Vec<Picker>,
     admission: Admission,
     queue: Queue<(), u64>,
-    waiting: Waiting,
-    demand: Demand,
-    scaler: Scaler,
-    record: Record,
+    waiting: WaiterTable,
+    demand: DemandAccounting,
+    scaler: PodScaler,
+    record: DayRecord,
     /// Sums over the seconds since the last minute, and since the last look of the scaler.
-    minute: Sums,
-    watched: Sums,
+    minute: SecondSums,
+    watched: SecondSums,
 }
 
-enum Event {
+enum DayEvent {
     /// The endpoint has finished with a request.
-    Finish { endpoint: Arc<Endpoint>, started: Time },
+    Finish { endpoint: Arc<PodEndpoint>, started: Time },
     /// A client that was refused asks again.
-    AskAgain { client: Client, counted_until: Time },
+    Retry { client: RetryingClient, counted_until: Time },
     /// A waiter has waited long enough.
-    LosePatience(u64),
+    WaitTimeout(u64),
     /// So many seconds are over.
     Second(u64),
 }
 
 #[derive(Clone, Copy)]
-struct Client {
+struct RetryingClient {
     arrived: Time,
     tries: u32,
 }
 
 /// Those who wait, numbered in the order in which they came.
 #[derive(Default)]
-struct Waiting {
+struct WaiterTable {
     first: u64,
-    waiters: VecDeque<Option<Waiter>>,
+    waiters: VecDeque<Option<WaitingClient>>,
 }
 
-struct Waiter {
-    client: Client,
+struct WaitingClient {
+    client: RetryingClient,
     ticket: Arc<Ticket<()>>,
 }
 
 /// What the balancer reckons for scalers.
-struct Demand {
-    shard: Shard,
-    shed: Shed,
-    meter: demand::Meter,
+struct DemandAccounting {
+    shard: DemandShard,
+    rejected: RejectedDemand,
+    averager: demand::DemandAverager,
 }
 
 /// Readings of each second, added up.
 #[derive(Clone, Copy, Default)]
-struct Sums {
+struct SecondSums {
     seconds: f64,
     burst: f64,
     needed: f64,
@@ -88,102 +89,103 @@ struct Sums {
     refused: u64,
 }
 
-impl<'a> Day<'a> {
-    pub(crate) fn new(settings: &'a Settings) -> Self {
-        let traffic = Traffic::new(settings);
-        let mut dice = Dice::new(settings.seed ^ 2);
+impl<'a> DaySimulation<'a> {
+    pub(crate) fn new(settings: &'a DaySettings) -> Self {
+        let traffic = TrafficSource::new(settings);
+        let mut dice = RandomSource::new(settings.seed ^ 2);
         let target = f64::from(settings.scaler.target_percent) / 100.0;
-        let pods = Pods::new(settings, (traffic.needed(0) / target).ceil() as u32);
+        let pods = PodSet::new(settings, (traffic.needed(0) / target).ceil() as u32);
         let set = pods.set();
         let picker = |_| Picker::new(Algorithm::LeastLoad, dice.seed());
         let mut day = Self {
             pickers: (0..WORKERS).map(picker).collect(),
             admission: Admission::new(),
             queue: Queue::new(set.clone(), settings.limits),
-            waiting: Waiting::default(),
-            demand: Demand {
-                shard: Shard::new(),
-                shed: Shed::new(),
-                meter: demand::Meter::new(Time::ZERO),
+            waiting: WaiterTable::default(),
+            demand: DemandAccounting {
+                shard: DemandShard::new(),
+                rejected: RejectedDemand::new(),
+                averager: demand::DemandAverager::new(Time::ZERO),
             },
-            scaler: Scaler::new(settings),
-            record: Record::default(),
-            minute: Sums::default(),
-            watched: Sums::default(),
+            scaler: PodScaler::new(settings),
+            record: DayRecord::default(),
+            minute: SecondSums::default(),
+            watched: SecondSums::default(),
             now: Time::ZERO,
-            agenda: Agenda::new(),
+            events: EventQueue::new(),
             settings,
             traffic,
             dice,
             pods,
             set,
         };
-        day.agenda.enter(Time::ZERO + Duration::from_secs(1), Event::Second(1));
+        day.events.schedule(Time::ZERO + Duration::from_secs(1), DayEvent::Second(1));
         day
     }
 
     /// Lets the day pass.
-    pub(crate) fn run(mut self) -> Record {
+    pub(crate) fn run(mut self) -> DayRecord {
         while let Some(at) = self.traffic.next() {
-            while let Some((at, event)) = self.agenda.next_until(at) {
-                self.happen(at, event);
+            while let Some((at, event)) = self.events.next_until(at) {
+                self.handle(at, event);
             }
             self.now = at;
-            self.record.minute().arrived += 1;
-            self.ask(Client { arrived: at, tries: 0 });
+            self.record.current_minute().arrived += 1;
+            self.request_slot(RetryingClient { arrived: at, tries: 0 });
         }
-        while let Some((at, event)) = self.agenda.next() {
-            self.happen(at, event);
+        while let Some((at, event)) = self.events.next() {
+            self.handle(at, event);
         }
         self.check_end();
         self.record
     }
 
-    fn happen(&mut self, at: Time, event: Event) {
+    fn handle(&mut self, at: Time, event: DayEvent) {
         self.now = at;
         match event {
-            Event::Finish { endpoint, started } => self.finish(&endpoint, started),
-            Event::AskAgain { client, counted_until } => {
-                self.demand.shed.ask_again(counted_until, at);
-                self.ask(client);
+            DayEvent::Finish { endpoint, started } => self.finish(&endpoint, started),
+            DayEvent::Retry { client, counted_until } => {
+                self.demand.rejected.record_retry(counted_until, at);
+                self.request_slot(client);
             }
-            Event::LosePatience(number) => self.lose_patience(number),
-            Event::Second(second) => self.second(second),
+            DayEvent::WaitTimeout(number) => self.wait_timed_out(number),
+            DayEvent::Second(second) => self.second(second),
         }
     }
 
-    fn ask(&mut self, client: Client) {
-        let client = Client { tries: client.tries + 1, ..client };
+    fn request_slot(&mut self, client: RetryingClient) {
+        let client = RetryingClient { tries: client.tries + 1, ..client };
         let until = self.now + self.settings.patience;
-        let rank = Rank { until, ..Rank::default() };
-        let wish = Wish { now: self.now, rank, ..Wish::default() };
+        let rank = QueueParameters { deadline: until, ..QueueParameters::default() };
+        let wish = PickRequest { now: self.now, queueing: rank, ..PickRequest::default() };
         let picker = &mut self.pickers[self.dice.below(WORKERS)];
         let (queue, number) = (&mut self.queue, self.waiting.next_number());
         let limits = self.settings.limits;
         match self.admission.enter(picker, &self.set, limits, &wish, || queue, || number) {
-            Entry::Slot(endpoint) => {
+            AdmissionDecision::Slot(endpoint) => {
                 self.demand.shard.take(self.now);
                 self.start(client, endpoint);
             }
-            Entry::Waiting { ticket, turned_out: _ } => {
+            AdmissionDecision::Waiting { ticket, evicted: _ } => {
                 self.demand.shard.wait(self.now);
-                self.waiting.waiters.push_back(Some(Waiter { client, ticket }));
-                self.agenda.enter(self.now + self.settings.patience, Event::LosePatience(number));
+                self.waiting.waiters.push_back(Some(WaitingClient { client, ticket }));
+                self.events
+                    .schedule(self.now + self.settings.patience, DayEvent::WaitTimeout(number));
             }
-            Entry::Refused(_) => self.refuse(client),
+            AdmissionDecision::Rejected(_) => self.refuse(client),
         }
     }
 
     /// The client has its slot.
-    fn start(&mut self, client: Client, endpoint: Arc<Endpoint>) {
-        self.record.served(self.now.saturating_since(client.arrived));
+    fn start(&mut self, client: RetryingClient, endpoint: Arc<PodEndpoint>) {
+        self.record.record_served(self.now.saturating_since(client.arrived));
         let takes = self.dice.exponential(self.settings.service);
-        self.agenda.enter(self.now + takes, Event::Finish { endpoint, started: self.now });
+        self.events.schedule(self.now + takes, DayEvent::Finish { endpoint, started: self.now });
     }
 
-    fn finish(&mut self, endpoint: &Endpoint, started: Time) {
+    fn finish(&mut self, endpoint: &PodEndpoint, started: Time) {
         let head_after = Some(self.now.saturating_since(started));
-        endpoint.learn(&Outcome { started, head_after, end: End::Success }, self.now);
+        endpoint.learn(&Outcome { started, head_after, result: AttemptResult::Success }, self.now);
         self.demand.shard.give_back(started, self.now);
         let woken = self.admission.release(endpoint, || self.now, || &mut self.queue);
         woken.into_iter().for_each(|number| self.wake(number));
@@ -197,24 +199,24 @@ impl<'a> Day<'a> {
         self.start(waiter.client, endpoint);
     }
 
-    fn lose_patience(&mut self, number: u64) {
+    fn wait_timed_out(&mut self, number: u64) {
         let Some(waiter) = self.waiting.remove(number) else { return };
         assert!(self.admission.cancel(&waiter.ticket), "who is granted a slot is woken at once");
-        self.demand.shard.leave(self.now);
+        self.demand.shard.abandon(self.now);
         self.refuse(waiter.client);
     }
 
     /// The client is answered 429: it comes again later, or goes for good.
-    fn refuse(&mut self, client: Client) {
-        self.record.refused(self.now);
+    fn refuse(&mut self, client: RetryingClient) {
+        self.record.record_rejection(self.now);
         let counted_until = self.demand.refuse(self.now);
         let clients = &self.settings.clients;
         if client.tries >= clients.tries {
-            self.record.minute().lost += 1;
+            self.record.current_minute().lost += 1;
             return;
         }
         let later = clients.retry_after * self.dice.between(100, 150) / 100;
-        self.agenda.enter(self.now + later, Event::AskAgain { client, counted_until });
+        self.events.schedule(self.now + later, DayEvent::Retry { client, counted_until });
     }
 
     /// A second is over: pods that are ready are published, and on some seconds the scaler looks.
@@ -228,7 +230,7 @@ impl<'a> Day<'a> {
             sums.pods += f64::from(self.pods.count());
             sums.ready += f64::from(self.pods.ready());
         }
-        self.demand.note(self.now);
+        self.demand.record(self.now);
         if self.pods.become_ready(self.now) {
             self.publish();
         }
@@ -239,25 +241,25 @@ impl<'a> Day<'a> {
             self.end_minute();
         }
         if second < self.traffic.seconds() {
-            self.agenda.enter(self.now + Duration::from_secs(1), Event::Second(second + 1));
+            self.events.schedule(self.now + Duration::from_secs(1), DayEvent::Second(second + 1));
         }
     }
 
     fn sync(&mut self, second: u64) {
         let slots = f64::from(self.settings.slots());
-        let Sums { seconds, ready, refused, .. } = self.watched;
-        let demand = self.demand.meter.average(demand::WINDOW);
-        let refused_by_now = self.demand.meter.refused();
-        let sight = Sight {
+        let SecondSums { seconds, ready, refused, .. } = self.watched;
+        let demand = self.demand.averager.average(demand::WINDOW);
+        let refused_by_now = self.demand.averager.rejected_requests();
+        let sight = ScalerInput {
             pods: self.pods.count(),
             ready: self.pods.ready(),
             demand: demand.total(),
             in_flight: demand.in_flight,
-            busy: demand.in_flight / (ready / seconds * slots),
+            utilization: demand.in_flight / (ready / seconds * slots),
             refusals: (refused_by_now - refused) as f64 / seconds,
-            need: self.traffic.needed(second) * slots,
+            needed_slots: self.traffic.needed(second) * slots,
         };
-        self.watched = Sums { refused: refused_by_now, ..Sums::default() };
+        self.watched = SecondSums { refused: refused_by_now, ..SecondSums::default() };
         let wanted = self.scaler.sync(&sight, self.now);
         if self.pods.scale(wanted, self.now) {
             self.publish();
@@ -273,11 +275,12 @@ impl<'a> Day<'a> {
     }
 
     fn end_minute(&mut self) {
-        let Sums { seconds, burst, needed, pods, ready, request_seconds, .. } = self.minute;
-        let request_seconds_by_now = self.demand.meter.request_seconds().total();
+        let SecondSums { seconds, burst, needed, pods, ready, request_seconds, .. } = self.minute;
+        let request_seconds_by_now = self.demand.averager.request_seconds().total();
         let demand = (request_seconds_by_now - request_seconds) / seconds;
-        self.minute = Sums { request_seconds: request_seconds_by_now, ..Sums::default() };
-        self.record.end_minute(Means {
+        self.minute =
+            SecondSums { request_seconds: request_seconds_by_now, ..SecondSums::default() };
+        self.record.end_minute(MinuteMeans {
             burst: burst / seconds,
             needed: needed / seconds,
             pods: pods / seconds,
@@ -288,33 +291,33 @@ impl<'a> Day<'a> {
 
     /// Nobody was forgotten and every slot is back.
     fn check_end(&self) {
-        self.record.check();
+        self.record.check_totals();
         assert_eq!(self.admission.waiting(), 0, "nobody waits");
         let idle = self.set.members().iter().all(|member| member.endpoint.in_flight() == 0);
         assert!(idle, "every count is back at zero");
     }
 }
 
-impl Demand {
+impl DemandAccounting {
     fn refuse(&mut self, now: Time) -> Time {
-        let service_time = self.meter.service_time().unwrap_or(demand::ASSUMED_SERVICE_TIME);
-        self.shed.refuse(now, service_time)
+        let service_time = self.averager.service_time().unwrap_or(demand::ASSUMED_SERVICE_TIME);
+        self.rejected.reject(now, service_time)
     }
 
-    fn note(&mut self, now: Time) {
+    fn record(&mut self, now: Time) {
         let mut totals = self.shard.read().expect("nobody else changes it");
-        totals += self.shed.read(now);
-        self.meter.note(now, totals);
+        totals += self.rejected.read(now);
+        self.averager.record(now, totals);
     }
 }
 
-impl Waiting {
+impl WaiterTable {
     fn next_number(&self) -> u64 {
         self.first + self.waiters.len() as u64
     }
 
     /// One who still waits.
-    fn remove(&mut self, number: u64) -> Option<Waiter> {
+    fn remove(&mut self, number: u64) -> Option<WaitingClient> {
         let place = number.checked_sub(self.first)?;
         let waiter = self.waiters.get_mut(place as usize)?.take();
         while let Some(None) = self.waiters.front() {
@@ -330,7 +333,7 @@ mod tests {
     use super::*;
 
     fn run(options: &[&str]) -> String {
-        Day::new(&Settings::parse(options).unwrap()).run().to_string()
+        DaySimulation::new(&DaySettings::parse(options).unwrap()).run().to_string()
     }
 
     #[test]

@@ -5,30 +5,30 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use balance::{EndpointSet, Ledger, Member, Time};
+use balance::{EndpointRegistry, EndpointSet, SetMember, Time};
 
-use super::settings::Settings;
-use crate::dice::Dice;
+use super::settings::DaySettings;
+use crate::random::RandomSource;
 
-pub(crate) type Endpoint = balance::Endpoint<()>;
+pub(crate) type PodEndpoint = balance::Endpoint<()>;
 
-pub(crate) struct Pods {
-    ledger: Ledger<()>,
-    dice: Dice,
+pub(crate) struct PodSet {
+    ledger: EndpointRegistry<()>,
+    dice: RandomSource,
     start: [Duration; 2],
     /// By when they will be ready.
     starting: BTreeSet<(Time, u32)>,
     /// In the order in which they became so.
-    ready: Vec<Arc<Endpoint>>,
+    ready: Vec<Arc<PodEndpoint>>,
     created: u32,
 }
 
-impl Pods {
+impl PodSet {
     /// So many pods that are ready.
-    pub(crate) fn new(settings: &Settings, ready: u32) -> Self {
+    pub(crate) fn new(settings: &DaySettings, ready: u32) -> Self {
         let mut pods = Self {
-            ledger: Ledger::new(),
-            dice: Dice::new(settings.seed ^ 1),
+            ledger: EndpointRegistry::new(),
+            dice: RandomSource::new(settings.seed ^ 1),
             start: settings.start,
             starting: BTreeSet::new(),
             ready: Vec::new(),
@@ -49,7 +49,7 @@ impl Pods {
 
     /// The endpoints, for a balancer.
     pub(crate) fn set(&self) -> Arc<EndpointSet<()>> {
-        let members = self.ready.iter().map(|endpoint| Member::new(endpoint.clone(), 1));
+        let members = self.ready.iter().map(|endpoint| SetMember::new(endpoint.clone(), 1));
         Arc::new(EndpointSet::new(members.collect()))
     }
 
@@ -91,8 +91,8 @@ mod tests {
 
     #[test]
     fn pods_become_ready_and_starting_pods_are_removed_first() {
-        let settings = Settings::default();
-        let mut pods = Pods::new(&settings, 2);
+        let settings = DaySettings::default();
+        let mut pods = PodSet::new(&settings, 2);
         assert!(!pods.scale(10, Time::ZERO), "nobody has left");
         assert!(!pods.become_ready(Time::ZERO + Duration::from_secs(29)));
         let soon = Time::ZERO + Duration::from_secs(60);

@@ -7,10 +7,10 @@ use balance::Time;
 
 /// A day so far.
 #[derive(Default)]
-pub(crate) struct Record {
-    minutes: Vec<Row>,
-    current: Minute,
-    waits: Waits,
+pub(crate) struct DayRecord {
+    minutes: Vec<MinuteRow>,
+    current: MinuteCounts,
+    waits: WaitHistogram,
     served: u64,
     refusing_seconds: u64,
     /// The last second in which anything was refused.
@@ -19,19 +19,19 @@ pub(crate) struct Record {
 
 /// What has happened in a minute so far.
 #[derive(Default)]
-pub(crate) struct Minute {
+pub(crate) struct MinuteCounts {
     /// Clients that asked for the first time.
     pub(crate) arrived: u64,
     /// Answers that said no.
     refused: u64,
     /// Clients that went away without having been served.
     pub(crate) lost: u64,
-    waits: Waits,
+    waits: WaitHistogram,
 }
 
 /// What there was on the average of a minute.
 #[derive(Clone, Copy)]
-pub(crate) struct Means {
+pub(crate) struct MinuteMeans {
     /// How much of the minute lies in a burst.
     pub(crate) burst: f64,
     /// What the requests of this minute need, in pods all of whose slots are busy.
@@ -43,20 +43,20 @@ pub(crate) struct Means {
     pub(crate) demand: f64,
 }
 
-struct Row {
-    means: Means,
+struct MinuteRow {
+    means: MinuteMeans,
     arrived: u64,
     refused: u64,
     lost: u64,
     wait_p99: Duration,
 }
 
-impl Record {
-    pub(crate) fn minute(&mut self) -> &mut Minute {
+impl DayRecord {
+    pub(crate) fn current_minute(&mut self) -> &mut MinuteCounts {
         &mut self.current
     }
 
-    pub(crate) fn refused(&mut self, now: Time) {
+    pub(crate) fn record_rejection(&mut self, now: Time) {
         self.current.refused += 1;
         let second = now.as_nanos() / 1_000_000_000;
         if self.refused_at != Some(second) {
@@ -66,41 +66,42 @@ impl Record {
     }
 
     /// A client has a slot, so long after it first asked.
-    pub(crate) fn served(&mut self, wait: Duration) {
+    pub(crate) fn record_served(&mut self, wait: Duration) {
         self.served += 1;
         self.waits.add(wait);
         self.current.waits.add(wait);
     }
 
-    pub(crate) fn end_minute(&mut self, means: Means) {
-        let Minute { arrived, refused, lost, waits } = std::mem::take(&mut self.current);
+    pub(crate) fn end_minute(&mut self, means: MinuteMeans) {
+        let MinuteCounts { arrived, refused, lost, waits } = std::mem::take(&mut self.current);
         let wait_p99 = waits.percentile(99.0);
-        self.minutes.push(Row { means, arrived, refused, lost, wait_p99 });
+        self.minutes.push(MinuteRow { means, arrived, refused, lost, wait_p99 });
     }
 
     /// No client was forgotten: each was served or went away.
-    pub(crate) fn check(&self) {
-        let sum = |of: &dyn Fn(&Row) -> u64| self.minutes.iter().map(of).sum::<u64>();
+    pub(crate) fn check_totals(&self) {
+        let sum = |of: &dyn Fn(&MinuteRow) -> u64| self.minutes.iter().map(of).sum::<u64>();
         let ended = self.served + sum(&|row| row.lost) + self.current.lost;
         assert_eq!(sum(&|row| row.arrived) + self.current.arrived, ended, "each client ends once");
     }
 }
 
-impl fmt::Display for Record {
+impl fmt::Display for DayRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "minute,burst,needed,pods,ready,demand,arrived,refused,lost,wait_p99_ms")?;
         for (minute, row) in self.minutes.iter().enumerate() {
-            let Row { means: Means { burst, needed, pods, ready, demand }, .. } = row;
-            let Row { arrived, refused, lost, wait_p99, .. } = row;
+            let MinuteRow { means: MinuteMeans { burst, needed, pods, ready, demand }, .. } = row;
+            let MinuteRow { arrived, refused, lost, wait_p99, .. } = row;
             let wait = millis(*wait_p99);
             writeln!(
                 f,
                 "{minute},{burst:.2},{needed:.2},{pods:.2},{ready:.2},{demand:.1},{arrived},{refused},{lost},{wait:.1}"
             )?;
         }
-        let hours = |of: &dyn Fn(&Row) -> f64| self.minutes.iter().map(of).sum::<f64>() / 60.0;
+        let hours =
+            |of: &dyn Fn(&MinuteRow) -> f64| self.minutes.iter().map(of).sum::<f64>() / 60.0;
         let most = self.minutes.iter().map(|row| row.means.pods).fold(0.0, f64::max);
-        let sum = |of: &dyn Fn(&Row) -> u64| self.minutes.iter().map(of).sum::<u64>();
+        let sum = |of: &dyn Fn(&MinuteRow) -> u64| self.minutes.iter().map(of).sum::<u64>();
         let wait = |percent| millis(self.waits.percentile(percent));
         writeln!(
             f,
@@ -130,14 +131,14 @@ fn millis(duration: Duration) -> f64 {
 
 /// Durations, counted by size: each bucket is a thirty-second part of a power of two of microseconds.
 #[derive(Default)]
-struct Waits {
+struct WaitHistogram {
     counts: Vec<u64>,
     total: u64,
 }
 
 const PARTS: u64 = 32;
 
-impl Waits {
+impl WaitHistogram {
     fn add(&mut self, wait: Duration) {
         let bucket = bucket(wait.as_micros() as u64);
         if self.counts.len() <= bucket {
@@ -186,7 +187,7 @@ mod tests {
 
     #[test]
     fn percentile_is_the_value_below_which_that_share_falls() {
-        let mut waits = Waits::default();
+        let mut waits = WaitHistogram::default();
         assert_eq!(waits.percentile(99.0), Duration::ZERO);
         (0..60).for_each(|micros| waits.add(Duration::from_micros(micros)));
         assert_eq!(waits.percentile(50.0), Duration::from_micros(29));

@@ -2,19 +2,19 @@
 
 use balance::Time;
 
-use super::settings::{Kind, Settings};
+use super::settings::{DaySettings, ScalerKind};
 
 /// Kubernetes' HorizontalPodAutoscaler.
 mod hpa;
 /// A script that reads how many requests are refused.
 mod script;
 
-use hpa::Hpa;
-use script::Script;
+use hpa::HpaScaler;
+use script::RefusalScaler;
 
 /// What can be seen of the deployment.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sight {
+pub(crate) struct ScalerInput {
     /// Pods, starting ones included.
     pub(crate) pods: u32,
     /// Those that are ready.
@@ -24,30 +24,32 @@ pub(crate) struct Sight {
     /// What is in flight, averaged over the window.
     pub(crate) in_flight: f64,
     /// How much of the slots of ready pods is in use, averaged over the window.
-    pub(crate) busy: f64,
+    pub(crate) utilization: f64,
     /// Requests refused per second since the last look.
     pub(crate) refusals: f64,
     /// What the requests of the next second will keep busy, in slots.
-    pub(crate) need: f64,
+    pub(crate) needed_slots: f64,
 }
 
-pub(crate) enum Scaler {
-    Hpa(Hpa),
-    Script(Script),
+pub(crate) enum PodScaler {
+    Hpa(HpaScaler),
+    Script(RefusalScaler),
 }
 
-impl Scaler {
-    pub(crate) fn new(settings: &Settings) -> Self {
+impl PodScaler {
+    pub(crate) fn new(settings: &DaySettings) -> Self {
         match settings.scaler.kind {
-            Kind::Demand | Kind::InFlight | Kind::Busy | Kind::Need => {
-                Self::Hpa(Hpa::new(settings))
+            ScalerKind::Demand | ScalerKind::InFlight | ScalerKind::Busy | ScalerKind::Need => {
+                Self::Hpa(HpaScaler::new(settings))
             }
-            Kind::Refusals | Kind::RefusalsAlone => Self::Script(Script::new(settings)),
+            ScalerKind::Refusals | ScalerKind::RefusalsAlone => {
+                Self::Script(RefusalScaler::new(settings))
+            }
         }
     }
 
     /// How many pods there are to be from now on.
-    pub(crate) fn sync(&mut self, sight: &Sight, now: Time) -> u32 {
+    pub(crate) fn sync(&mut self, sight: &ScalerInput, now: Time) -> u32 {
         match self {
             Self::Hpa(hpa) => hpa.sync(sight, now),
             Self::Script(script) => script.sync(sight, now),

@@ -2,18 +2,18 @@
 
 use std::time::Duration;
 
-use balance::{Cap, Limits};
+use balance::{AdmissionLimits, ConcurrencyCap};
 
 /// What a day is to be like.
 #[derive(Clone, Debug)]
-pub(crate) struct Settings {
+pub(crate) struct DaySettings {
     pub(crate) seed: u64,
     pub(crate) hours: u32,
     pub(crate) traffic: TrafficSettings,
     pub(crate) clients: ClientSettings,
     /// The mean time to serve a request, exponentially distributed.
     pub(crate) service: Duration,
-    pub(crate) limits: Limits,
+    pub(crate) limits: AdmissionLimits,
     /// How long a request waits for a slot at most.
     pub(crate) patience: Duration,
     /// How long a pod takes from its creation until it is ready: evenly between the two.
@@ -48,7 +48,7 @@ pub(crate) struct ClientSettings {
 /// Who decides how many pods there are.
 #[derive(Clone, Debug)]
 pub(crate) struct ScalerSettings {
-    pub(crate) kind: Kind,
+    pub(crate) kind: ScalerKind,
     pub(crate) sync: Duration,
     /// Of an HPA: how much of its slots each pod is to have in use.
     pub(crate) target_percent: u32,
@@ -61,7 +61,7 @@ pub(crate) struct ScalerSettings {
 
 /// What a scaler looks at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ScalerKind {
     /// An HPA on the demand: in flight, queued and refused.
     Demand,
     /// An HPA on what is in flight alone.
@@ -76,7 +76,7 @@ pub(crate) enum Kind {
     RefusalsAlone,
 }
 
-impl Settings {
+impl DaySettings {
     /// Changes of the usual day, each `name=number`, but `scaler=kind`.
     pub(crate) fn parse(options: &[&str]) -> Result<Self, String> {
         let mut settings = Self::default();
@@ -91,7 +91,7 @@ impl Settings {
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         if name == "scaler" {
             self.scaler.kind =
-                Kind::parse(value).ok_or_else(|| format!("there is no scaler {value}"))?;
+                ScalerKind::parse(value).ok_or_else(|| format!("there is no scaler {value}"))?;
             return Ok(());
         }
         let number: u32 = value.parse().map_err(|error| format!("{name}: {error}"))?;
@@ -109,7 +109,7 @@ impl Settings {
             "retry_after_seconds" => self.clients.retry_after = seconds,
             "tries" => self.clients.tries = number,
             "service_ms" => self.service = millis,
-            "slots" => self.limits.cap = Cap::of(number),
+            "slots" => self.limits.cap = ConcurrencyCap::of(number),
             "queue" => self.limits.max_waiting = number,
             "queue_timeout_ms" => self.patience = millis,
             "start_seconds_least" => self.start[0] = seconds,
@@ -133,7 +133,7 @@ impl Settings {
     }
 }
 
-impl Default for Settings {
+impl Default for DaySettings {
     /// Small and short: an hour of ten pods.
     fn default() -> Self {
         Self {
@@ -148,11 +148,15 @@ impl Default for Settings {
             },
             clients: ClientSettings { retry_after: Duration::from_secs(1), tries: 5 },
             service: Duration::from_millis(340),
-            limits: Limits { cap: Cap::of(4), max_waiting: 1024, ..Limits::default() },
+            limits: AdmissionLimits {
+                cap: ConcurrencyCap::of(4),
+                max_waiting: 1024,
+                ..AdmissionLimits::default()
+            },
             patience: Duration::from_secs(5),
             start: [Duration::from_secs(30), Duration::from_secs(120)],
             scaler: ScalerSettings {
-                kind: Kind::Demand,
+                kind: ScalerKind::Demand,
                 sync: Duration::from_secs(15),
                 target_percent: 80,
                 descent_percent: 5,
@@ -163,7 +167,7 @@ impl Default for Settings {
     }
 }
 
-impl Kind {
+impl ScalerKind {
     fn parse(name: &str) -> Option<Self> {
         Some(match name {
             "demand" => Self::Demand,
@@ -190,7 +194,7 @@ mod tests {
             ("hours=-3", "hours: invalid digit found in string"),
             ("scaler=crystal-ball", "there is no scaler crystal-ball"),
         ] {
-            assert_eq!(Settings::parse(&[option]).map(|_| ()), Err(says.to_owned()));
+            assert_eq!(DaySettings::parse(&[option]).map(|_| ()), Err(says.to_owned()));
         }
     }
 }

@@ -4,22 +4,22 @@ use std::f64::consts::TAU;
 
 use balance::Time;
 
-use super::settings::Settings;
-use crate::dice::{Dice, Variance};
+use super::settings::DaySettings;
+use crate::random::{RandomSource, ServiceVariance};
 
 const SECONDS_OF_A_DAY: u64 = 86_400;
 /// The day begins at midnight and is lowest at four.
 const LOWEST_AT: u64 = 4 * 3_600;
 
 /// A Poisson process whose rate is constant within each second.
-pub(crate) struct Traffic {
-    dice: Dice,
+pub(crate) struct TrafficSource {
+    dice: RandomSource,
     /// Requests per second at the height of the day.
     height: f64,
     valley: f64,
     /// What one request per second keeps busy, in pods.
     pods_per_request: f64,
-    bursts: Vec<Burst>,
+    bursts: Vec<TrafficBurst>,
     /// How far the process has come: this second, and this much of it.
     second: u64,
     within: f64,
@@ -28,15 +28,15 @@ pub(crate) struct Traffic {
 }
 
 /// From the one second until before the other, so many times as many come.
-struct Burst {
+struct TrafficBurst {
     begins: u64,
     ends: u64,
     times: f64,
 }
 
-impl Traffic {
-    pub(crate) fn new(settings: &Settings) -> Self {
-        let mut dice = Dice::new(settings.seed);
+impl TrafficSource {
+    pub(crate) fn new(settings: &DaySettings) -> Self {
+        let mut dice = RandomSource::new(settings.seed);
         let end = u64::from(settings.hours) * 3_600;
         let pods_per_request = settings.service.as_secs_f64() / f64::from(settings.slots());
         let mut traffic = Self {
@@ -68,7 +68,7 @@ impl Traffic {
         self.burst(second).is_some()
     }
 
-    fn burst(&self, second: u64) -> Option<&Burst> {
+    fn burst(&self, second: u64) -> Option<&TrafficBurst> {
         self.bursts.iter().find(|burst| (burst.begins..burst.ends).contains(&second))
     }
 
@@ -84,7 +84,7 @@ impl Traffic {
 
     /// When the next request comes; `None` when the day is over.
     pub(crate) fn next(&mut self) -> Option<Time> {
-        let mut left = self.dice.unit(Variance::Exponential);
+        let mut left = self.dice.service_factor(ServiceVariance::Exponential);
         while self.second < self.end {
             let expected = (1.0 - self.within) * self.rate;
             if left < expected {
@@ -100,13 +100,17 @@ impl Traffic {
     }
 }
 
-fn draw_bursts(settings: &Settings, end: u64, dice: &mut Dice) -> Vec<Burst> {
+fn draw_bursts(settings: &DaySettings, end: u64, dice: &mut RandomSource) -> Vec<TrafficBurst> {
     let [least, most] = settings.traffic.burst_minutes;
     let part = end / u64::from(settings.traffic.bursts.max(1));
     let draw = |number: u32| {
         let lasts = u64::from(dice.between(least * 60, most * 60)).min(part);
         let begins = u64::from(number) * part + dice.below((part - lasts) as usize + 1) as u64;
-        Burst { begins, ends: begins + lasts, times: f64::from(settings.traffic.burst_times) }
+        TrafficBurst {
+            begins,
+            ends: begins + lasts,
+            times: f64::from(settings.traffic.burst_times),
+        }
     };
     (0..settings.traffic.bursts).map(draw).collect()
 }
@@ -117,8 +121,8 @@ mod tests {
 
     #[test]
     fn arrivals_match_the_configured_rate() {
-        let settings = Settings::parse(&["hours=3", "bursts=2"]).unwrap();
-        let mut traffic = Traffic::new(&settings);
+        let settings = DaySettings::parse(&["hours=3", "bursts=2"]).unwrap();
+        let mut traffic = TrafficSource::new(&settings);
         let expected: f64 = (0..traffic.end).map(|second| traffic.rate(second)).sum();
         let mut last = Time::ZERO;
         let mut came = 0_u64;
@@ -132,7 +136,7 @@ mod tests {
 
     #[test]
     fn daily_peak_is_twelve_hours_after_the_low() {
-        let traffic = Traffic::new(&Settings::parse(&["bursts=0", "hours=24"]).unwrap());
+        let traffic = TrafficSource::new(&DaySettings::parse(&["bursts=0", "hours=24"]).unwrap());
         let (low, high) = (traffic.rate(4 * 3_600), traffic.rate(16 * 3_600));
         assert!((high / low - 4.0).abs() < 1e-9);
         assert!((high - 10.0 * 4.0 / 0.34).abs() < 1e-9);

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use balance::health::{ActiveSettings, HealthSettings, PassiveSettings, SlowStartSettings};
 use balance::retry::RetrySettings;
-use balance::{Algorithm, Cap, Delay, Limits};
+use balance::{AdmissionLimits, Algorithm, ConcurrencyCap, ControlledDelay};
 
-use crate::dice::Dice;
+use crate::random::RandomSource;
 
-pub(super) fn draw_algorithm(dice: &mut Dice) -> Algorithm {
+pub(super) fn draw_algorithm(dice: &mut RandomSource) -> Algorithm {
     let all = [
         Algorithm::LeastLoad,
         Algorithm::RoundRobin,
@@ -21,22 +21,22 @@ pub(super) fn draw_algorithm(dice: &mut Dice) -> Algorithm {
     all[dice.below(all.len())]
 }
 
-pub(crate) fn draw_limits(dice: &mut Dice, slowest: Duration) -> Limits {
+pub(crate) fn draw_limits(dice: &mut RandomSource, slowest: Duration) -> AdmissionLimits {
     let cap = match dice.between(1, 100) {
-        ..=15 => Cap::None,
-        16..=35 => Cap::Learned,
-        _ => Cap::of(dice.between(1, 4)),
+        ..=15 => ConcurrencyCap::None,
+        16..=35 => ConcurrencyCap::Learned,
+        _ => ConcurrencyCap::of(dice.between(1, 4)),
     };
     let max_waiting = if dice.percent(85) { dice.between(1, 64) } else { 0 };
     let fair = dice.percent(70);
-    let delay = dice.percent(40).then(|| Delay {
+    let delay = dice.percent(40).then(|| ControlledDelay {
         target: slowest * dice.between(1, 50) / 10,
         interval: slowest * dice.between(0, 20),
     });
-    Limits { cap, max_waiting, fair, delay }
+    AdmissionLimits { cap, max_waiting, fair, delay }
 }
 
-pub(super) fn draw_health(dice: &mut Dice, service: Duration) -> HealthSettings {
+pub(super) fn draw_health(dice: &mut RandomSource, service: Duration) -> HealthSettings {
     let passive = dice.percent(80).then(|| draw_passive(dice, service));
     let active = dice.percent(50).then(|| ActiveSettings {
         interval: service * dice.between(5, 30),
@@ -52,7 +52,7 @@ pub(super) fn draw_health(dice: &mut Dice, service: Duration) -> HealthSettings 
     HealthSettings { passive, active, slow_start, panic_percent }
 }
 
-fn draw_passive(dice: &mut Dice, service: Duration) -> PassiveSettings {
+fn draw_passive(dice: &mut RandomSource, service: Duration) -> PassiveSettings {
     let base_ejection_time = service * dice.between(5, 50);
     PassiveSettings {
         consecutive_failures: one_to(6, dice),
@@ -68,7 +68,7 @@ fn draw_passive(dice: &mut Dice, service: Duration) -> PassiveSettings {
     }
 }
 
-pub(super) fn draw_retry(dice: &mut Dice, service: Duration) -> RetrySettings {
+pub(super) fn draw_retry(dice: &mut RandomSource, service: Duration) -> RetrySettings {
     RetrySettings {
         attempts: one_to(5, dice),
         budget_percent: dice.between(0, 100),
@@ -91,6 +91,6 @@ pub(super) fn longest_return(health: &HealthSettings) -> Duration {
     passive + active + slow_start
 }
 
-fn one_to(most: u32, dice: &mut Dice) -> NonZeroU32 {
+fn one_to(most: u32, dice: &mut RandomSource) -> NonZeroU32 {
     NonZeroU32::new(dice.between(1, most)).expect("from 1")
 }

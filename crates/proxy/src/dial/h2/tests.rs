@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use balance::{EndpointSet, Ledger};
+use balance::{EndpointRegistry, EndpointSet};
 use bytes::Bytes;
 use gateway::snapshot::{BackendSettings, EndpointProtocol};
 use h2::Reason;
@@ -62,7 +62,7 @@ impl Scene {
         let address = listener.local_addr().unwrap();
         let (accepted, open) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
         let scene = Self {
-            endpoint: Ledger::new().endpoint(address, || EndpointData::new(1)),
+            endpoint: EndpointRegistry::new().endpoint(address, || EndpointData::new(1)),
             current: in_force(settings()),
             accepted: Rc::clone(&accepted),
             open: Rc::clone(&open),
@@ -238,7 +238,7 @@ fn all_waiting_requests_fail_when_the_connect_fails() {
     run(async {
         let mut scene = Scene::new(1, ok).await;
         let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-        scene.endpoint = Ledger::new().endpoint(nobody, || EndpointData::new(1));
+        scene.endpoint = EndpointRegistry::new().endpoint(nobody, || EndpointData::new(1));
         let asked: Vec<_> = (0..3).map(|_| spawn_local(scene.ask())).collect();
         for asked in asked {
             assert_eq!(asked.await.unwrap().err(), Some(Failure::ConnectFailed));
@@ -253,7 +253,7 @@ fn http1_endpoint_is_detected() {
         let mut scene = Scene::new(1, ok).await;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        scene.endpoint = Ledger::new().endpoint(address, || EndpointData::new(1));
+        scene.endpoint = EndpointRegistry::new().endpoint(address, || EndpointData::new(1));
         let asked = spawn_local(scene.ask());
         let (mut socket, _) = listener.accept().await.unwrap();
         socket.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n").await.unwrap();
@@ -341,7 +341,7 @@ async fn is_unacknowledged(before: bool) -> bool {
     let mut scene = Scene::new(100, ok).await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    scene.endpoint = Ledger::new().endpoint(address, || EndpointData::new(1));
+    scene.endpoint = EndpointRegistry::new().endpoint(address, || EndpointData::new(1));
     let ((reset, is_reset), (done, is_done)) = (oneshot::channel(), oneshot::channel());
     spawn_local(resetting(listener, is_reset, done));
     assert_eq!(outcome(&mut scene.ask().await.unwrap()).await, (Ok(200), false));

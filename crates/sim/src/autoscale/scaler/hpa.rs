@@ -8,72 +8,72 @@ use std::time::Duration;
 
 use balance::Time;
 
-use super::Sight;
-use crate::autoscale::settings::{Kind, Settings};
+use super::ScalerInput;
+use crate::autoscale::settings::{DaySettings, ScalerKind};
 
 /// So far a metric may be from its target without anything being done.
 const TOLERANCE: f64 = 0.1;
 
-pub(crate) struct Hpa {
-    kind: Kind,
+pub(crate) struct HpaScaler {
+    kind: ScalerKind,
     slots: f64,
     /// The share of a pod's slots that is to be in use.
     target: f64,
     stabilization: Duration,
     max_pods: u32,
     /// As far back as the stabilization window reaches.
-    recommended: VecDeque<(Time, u32)>,
+    recommendations: VecDeque<(Time, u32)>,
 }
 
-impl Hpa {
-    pub(super) fn new(settings: &Settings) -> Self {
+impl HpaScaler {
+    pub(super) fn new(settings: &DaySettings) -> Self {
         Self {
             kind: settings.scaler.kind,
             slots: settings.slots().into(),
             target: f64::from(settings.scaler.target_percent) / 100.0,
             stabilization: settings.scaler.stabilization,
             max_pods: settings.scaler.max_pods,
-            recommended: VecDeque::new(),
+            recommendations: VecDeque::new(),
         }
     }
 
-    pub(super) fn sync(&mut self, sight: &Sight, now: Time) -> u32 {
+    pub(super) fn sync(&mut self, sight: &ScalerInput, now: Time) -> u32 {
         let recommended = self.recommend(sight).clamp(1, self.max_pods);
-        self.recommended.push_back((now, recommended));
+        self.recommendations.push_back((now, recommended));
         let is_old = |&(at, _): &(Time, u32)| now.saturating_since(at) > self.stabilization;
-        while self.recommended.front().is_some_and(is_old) {
-            self.recommended.pop_front();
+        while self.recommendations.front().is_some_and(is_old) {
+            self.recommendations.pop_front();
         }
         if recommended >= sight.pods {
             return recommended.min(fastest(sight.pods));
         }
-        let highest = self.recommended.iter().map(|&(_, pods)| pods).max();
+        let highest = self.recommendations.iter().map(|&(_, pods)| pods).max();
         highest.map_or(sight.pods, |highest| highest.min(sight.pods))
     }
 
-    fn recommend(&self, sight: &Sight) -> u32 {
+    fn recommend(&self, sight: &ScalerInput) -> u32 {
         match self.kind {
-            Kind::InFlight => self.by_average_value(sight, sight.in_flight),
-            Kind::Busy => self.by_utilization(sight),
-            Kind::Need => self.by_average_value(sight, sight.need),
-            Kind::Demand | Kind::Refusals | Kind::RefusalsAlone => {
-                self.by_average_value(sight, sight.demand)
+            ScalerKind::InFlight => self.from_average_value(sight, sight.in_flight),
+            ScalerKind::Busy => self.from_utilization(sight),
+            ScalerKind::Need => self.from_average_value(sight, sight.needed_slots),
+            ScalerKind::Demand | ScalerKind::Refusals | ScalerKind::RefusalsAlone => {
+                self.from_average_value(sight, sight.demand)
             }
         }
     }
 
     /// An external metric with a target of type `AverageValue`, as KEDA makes one: shared out over all pods, starting
     /// ones included.
-    fn by_average_value(&self, sight: &Sight, value: f64) -> u32 {
+    fn from_average_value(&self, sight: &ScalerInput, value: f64) -> u32 {
         let needed = value / (self.target * self.slots);
         if is_close(needed / f64::from(sight.pods)) { sight.pods } else { needed.ceil() as u32 }
     }
 
     /// A resource metric with a target of type `Utilization`: the mean of ready pods. In growing, starting pods count
     /// as idle.
-    fn by_utilization(&self, sight: &Sight) -> u32 {
+    fn from_utilization(&self, sight: &ScalerInput) -> u32 {
         let (pods, ready) = (f64::from(sight.pods), f64::from(sight.ready));
-        let ratio = sight.busy / self.target;
+        let ratio = sight.utilization / self.target;
         if ratio <= 1.0 || sight.pods == sight.ready {
             return if is_close(ratio) { sight.pods } else { (ratio * ready).ceil() as u32 };
         }
@@ -95,12 +95,20 @@ fn fastest(pods: u32) -> u32 {
 mod tests {
     use super::*;
 
-    fn hpa(kind: &str) -> Hpa {
-        Hpa::new(&Settings::parse(&[kind, "target_percent=80"]).unwrap())
+    fn hpa(kind: &str) -> HpaScaler {
+        HpaScaler::new(&DaySettings::parse(&[kind, "target_percent=80"]).unwrap())
     }
 
-    fn sight(pods: u32, ready: u32, demand: f64, busy: f64) -> Sight {
-        Sight { pods, ready, demand, in_flight: demand, busy, refusals: 0.0, need: 0.0 }
+    fn sight(pods: u32, ready: u32, demand: f64, busy: f64) -> ScalerInput {
+        ScalerInput {
+            pods,
+            ready,
+            demand,
+            in_flight: demand,
+            utilization: busy,
+            refusals: 0.0,
+            needed_slots: 0.0,
+        }
     }
 
     #[test]

@@ -7,38 +7,38 @@ use std::time::Duration;
 
 use balance::Time;
 
-use super::Sight;
-use crate::autoscale::settings::{Kind, Settings};
+use super::ScalerInput;
+use crate::autoscale::settings::{DaySettings, ScalerKind};
 
 /// Between two steps down.
 const STEP: Duration = Duration::from_secs(60);
 
-pub(crate) struct Script {
+pub(crate) struct RefusalScaler {
     /// What one refusal a second is in pods: its operator has measured how long a request takes.
     pods_per_refusal: f64,
     descent_percent: u32,
     knows_starting: bool,
-    calm: Duration,
+    quiet_time: Duration,
     max_pods: u32,
     /// When pods may go next.
     next_descent: Time,
 }
 
-impl Script {
-    pub(super) fn new(settings: &Settings) -> Self {
+impl RefusalScaler {
+    pub(super) fn new(settings: &DaySettings) -> Self {
         Self {
             pods_per_refusal: settings.service.as_secs_f64() / f64::from(settings.slots()),
             descent_percent: settings.scaler.descent_percent,
-            knows_starting: settings.scaler.kind == Kind::Refusals,
-            calm: settings.scaler.stabilization,
+            knows_starting: settings.scaler.kind == ScalerKind::Refusals,
+            quiet_time: settings.scaler.stabilization,
             max_pods: settings.scaler.max_pods,
             next_descent: Time::ZERO + settings.scaler.stabilization,
         }
     }
 
-    pub(super) fn sync(&mut self, sight: &Sight, now: Time) -> u32 {
+    pub(super) fn sync(&mut self, sight: &ScalerInput, now: Time) -> u32 {
         if sight.refusals > 0.0 {
-            self.next_descent = now + self.calm;
+            self.next_descent = now + self.quiet_time;
             let missing = (sight.refusals * self.pods_per_refusal).ceil() as u32;
             let starting = if self.knows_starting { sight.pods - sight.ready } else { 0 };
             return (sight.pods + missing.saturating_sub(starting)).min(self.max_pods);
@@ -58,16 +58,16 @@ mod tests {
 
     #[test]
     fn script_scales_up_by_rejections_and_down_in_steps() {
-        let mut script = Script::new(&Settings::parse(&["scaler=refusals"]).unwrap());
+        let mut script = RefusalScaler::new(&DaySettings::parse(&["scaler=refusals"]).unwrap());
         let at = |seconds| Time::ZERO + Duration::from_secs(seconds);
-        let sight = |pods, ready, refusals| Sight {
+        let sight = |pods, ready, refusals| ScalerInput {
             pods,
             ready,
             refusals,
             demand: 0.0,
             in_flight: 0.0,
-            busy: 0.0,
-            need: 0.0,
+            utilization: 0.0,
+            needed_slots: 0.0,
         };
         // 100 a second for 0.34 s each are 34 slots, or 9 pods.
         assert_eq!(script.sync(&sight(1, 1, 100.0), at(15)), 10);

@@ -1,0 +1,215 @@
+//! Judges the endpoints of one backend: who is out, who is tried, who starts, and what weights follow.
+//!
+//! It belongs to one thread, beside the workers. Evidence is shared by all backends that name an endpoint (`Health`);
+//! the verdict is each backend's own, because so are its settings and its caps.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use crate::endpoint::{Endpoint, EndpointSet, SetMember};
+use crate::health::ejection::EjectionTracker;
+use crate::health::endpoint_health::{EndpointHealth, HealthStatus};
+use crate::health::evaluation_pass::EvaluationPass;
+use crate::health::event::{HealthChange, HealthEvaluation, HealthEvent};
+use crate::health::outlier::AttemptTotals;
+use crate::health::probe::{ProbeResult, ProbeState};
+use crate::health::settings::HealthSettings;
+use crate::rng::Rng;
+use crate::time::Time;
+
+/// Who of a backend's endpoints may serve, and for how much.
+#[derive(Debug, Default)]
+pub struct HealthEvaluator {
+    /// One for each member of the configured set, in its order.
+    endpoints: Vec<EndpointHealth>,
+    /// What follows for each of them.
+    effective_weights: Vec<EffectiveWeight>,
+    panic: bool,
+    /// When success rates are compared next.
+    compares_at: Option<Time>,
+}
+
+/// The part that an endpoint takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct EffectiveWeight {
+    weight: u32,
+    /// Since when it is on trial: another trial takes another set.
+    half_open_since: Option<Time>,
+}
+
+impl HealthEvaluator {
+    /// A ward with nobody in it.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Looks at all evidence, of the endpoints as they are configured. To be called when these change, when
+    /// [`Health::learn`](crate::Health::learn) asks for it, and some times a second. `totals` is what came of an
+    /// endpoint's requests.
+    ///
+    /// Who is new starts slowly, except for those that the ward begins with.
+    pub fn evaluate<T>(
+        &mut self,
+        configured: &EndpointSet<T>,
+        totals: impl Fn(&Endpoint<T>) -> AttemptTotals,
+        settings: &HealthSettings,
+        now: Time,
+    ) -> HealthEvaluation {
+        let members = configured.members();
+        self.sync_members(members, settings, now);
+        let mut judgement = HealthEvaluation::default();
+        match &settings.passive {
+            Some(passive) => {
+                let (panic, events) = (self.panic, &mut judgement.events);
+                let mut round =
+                    EvaluationPass { members, passive, now, was_panicking: panic, events };
+                round.advance_ejected(&mut self.endpoints);
+                round.eject_failing(&mut self.endpoints);
+                if passive.server_errors && self.compares_at.is_none_or(|at| at <= now) {
+                    self.compares_at = Some(now + passive.interval);
+                    round.eject_outliers(&mut self.endpoints, totals);
+                }
+                round.uneject_excess(&mut self.endpoints);
+            }
+            None => self
+                .endpoints
+                .iter_mut()
+                .for_each(|case| case.ejection = EjectionTracker::default()),
+        }
+        if settings.active.is_none() {
+            self.endpoints.iter_mut().for_each(|case| case.probe = None);
+        }
+        self.apply(settings, now, &mut judgement);
+        judgement
+    }
+
+    /// The configured set with the weights of the last judgement, which must have been about this very set.
+    pub fn effective_set<T>(&self, configured: &EndpointSet<T>) -> EndpointSet<T> {
+        let members = configured.members();
+        assert_eq!(members.len(), self.effective_weights.len(), "the set has been judged");
+        let part = |(member, part): (&SetMember<T>, &EffectiveWeight)| SetMember {
+            weight: part.weight,
+            half_open: part.half_open_since.is_some(),
+            ..member.clone()
+        };
+        EndpointSet::new(members.iter().zip(&self.effective_weights).map(part).collect())
+    }
+
+    /// True if an endpoint is ejected or on trial, so that time alone changes something.
+    pub fn is_pending(&self) -> bool {
+        self.endpoints.iter().any(|case| !case.ejection.is_serving())
+    }
+
+    /// Whether health is ignored because too few endpoints are usable.
+    pub fn is_panicking(&self) -> bool {
+        self.panic
+    }
+
+    /// How each endpoint stands, in the order of the configured set.
+    pub fn statuses(
+        &self,
+        settings: &HealthSettings,
+        now: Time,
+    ) -> impl Iterator<Item = (SocketAddr, HealthStatus)> {
+        self.endpoints.iter().map(move |case| (case.address, case.status(settings, now)))
+    }
+
+    /// The endpoints to be probed now. For each the caller owes a [`probed`](Self::probed).
+    pub fn due_probes<T>(
+        &mut self,
+        configured: &EndpointSet<T>,
+        totals: impl Fn(&Endpoint<T>) -> AttemptTotals,
+        settings: &HealthSettings,
+        now: Time,
+        rng: &mut Rng,
+    ) -> Vec<SocketAddr> {
+        let Some(active) = &settings.active else { return Vec::new() };
+        let mut due = Vec::new();
+        self.sync_members(configured.members(), settings, now);
+        for (case, member) in self.endpoints.iter_mut().zip(configured.members()) {
+            let probe = case.probe.get_or_insert_with(|| ProbeState::new(active, now, rng));
+            if probe.should_send(totals(&member.endpoint), active, now, rng) {
+                due.push(case.address);
+            }
+        }
+        due
+    }
+
+    /// What came of a probe. Gives what has changed by it; the next judgement draws the consequence.
+    pub fn record_probe(
+        &mut self,
+        address: SocketAddr,
+        result: ProbeResult,
+        settings: &HealthSettings,
+        now: Time,
+        rng: &mut Rng,
+    ) -> Option<HealthEvent> {
+        let case = self.endpoints.iter_mut().find(|case| case.address == address)?;
+        let probe = case.probe.as_mut()?;
+        if !probe.report(result, settings.active.as_ref()?, now, rng) {
+            return None;
+        }
+        if !probe.passes() {
+            return Some(HealthEvent::Endpoint(address, HealthChange::ProbesFail));
+        }
+        case.slow_start_from = Some(now);
+        Some(HealthEvent::Endpoint(address, HealthChange::ProbesSucceed))
+    }
+
+    /// One case for each member, in their order; who was known keeps what is known.
+    fn sync_members<T>(&mut self, members: &[SetMember<T>], settings: &HealthSettings, now: Time) {
+        let addresses = members.iter().map(|member| member.endpoint.address);
+        if !self.endpoints.iter().map(|case| case.address).eq(addresses) {
+            let known = std::mem::take(&mut self.endpoints);
+            let started = (!known.is_empty() && settings.slow_start.is_some()).then_some(now);
+            let mut known: BTreeMap<_, _> =
+                known.into_iter().map(|case| (case.address, case)).collect();
+            let case = |member: &SetMember<T>| {
+                let address = member.endpoint.address;
+                known.remove(&address).unwrap_or_else(|| EndpointHealth::new(address, started))
+            };
+            self.endpoints = members.iter().map(case).collect();
+        }
+        for (case, member) in self.endpoints.iter_mut().zip(members) {
+            case.weight = member.own_weight();
+        }
+    }
+
+    /// Draws the consequences.
+    fn apply(&mut self, settings: &HealthSettings, now: Time, judgement: &mut HealthEvaluation) {
+        let counted = || self.endpoints.iter().filter(|case| case.weight > 0);
+        let usable = counted().filter(|case| case.is_usable()).count();
+        let panic = usable * 100 < settings.panic_percent as usize * counted().count();
+        if panic != self.panic {
+            self.panic = panic;
+            judgement.events.push(if panic {
+                HealthEvent::PanicBegins
+            } else {
+                HealthEvent::PanicEnds
+            });
+        }
+        let parts = self.weights_now(settings, now);
+        judgement.changed = parts != self.effective_weights;
+        self.effective_weights = parts;
+    }
+
+    /// Shares of a hundred become whole weights, in the lowest terms: without a slow start weights are as configured.
+    fn weights_now(&self, settings: &HealthSettings, now: Time) -> Vec<EffectiveWeight> {
+        let shares: Vec<u32> =
+            self.endpoints.iter().map(|case| case.share_percent(settings, now)).collect();
+        let divisor = shares.iter().fold(100, |divisor, share| gcd(divisor, *share));
+        let part = |(case, share): (&EndpointHealth, u32)| {
+            let serves = self.panic || case.is_usable();
+            let weight = if serves { case.weight.saturating_mul(share / divisor) } else { 0 };
+            EffectiveWeight {
+                weight,
+                half_open_since: case.half_open_since().filter(|_| !serves && case.weight > 0),
+            }
+        };
+        self.endpoints.iter().zip(shares).map(part).collect()
+    }
+}
+
+fn gcd(one: u32, other: u32) -> u32 {
+    if other == 0 { one } else { gcd(other, one % other) }
+}

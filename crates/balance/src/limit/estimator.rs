@@ -1,0 +1,222 @@
+//! What is believed of one endpoint, and the limit that follows.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::counters::{LevelTotals, LimitCounters};
+use super::epoch::{LevelStats, LimitLikelihoods, SampleEpoch, normalize};
+use super::levels::{LEVELS, number, step};
+use super::{LimitReason, LimitSettings};
+use crate::time::Time;
+
+/// No epoch speaks against a limit with more than this, as a logarithm: one in which the endpoint changed its speed half
+/// way is one of several.
+const MAX_EPOCH_WEIGHT: f64 = 8.0;
+/// All that is believed speaks against a limit with no more than this, so that a few epochs change it.
+const MAX_TOTAL_WEIGHT: f64 = 12.0;
+/// What is left of what was believed when an epoch with a trial in it is added.
+const EPOCH_DECAY: f64 = 0.85;
+/// Limits less likely than the likeliest by this are ruled out.
+pub(super) const RULED_OUT: f64 = 6.0;
+/// The highest of those that are less likely by no more than this is the limit: too low a limit costs throughput, one
+/// that is too high by a little costs hardly anything.
+const AS_LIKELY: f64 = 0.5;
+/// An epoch that speaks so much against the limit in force is a surprise.
+const SURPRISE: f64 = 3.0;
+/// Requests in an epoch, at least; fewer where there has been a trial in it.
+const EPOCH_FINISHED: f64 = 300.0;
+const EPOCH_FINISHED_WITH_TRIAL: f64 = 60.0;
+/// An epoch lasts at least so many times as long as a request.
+const EPOCH_SERVICES: f64 = 20.0;
+/// Requests after which what is remembered of levels has faded to a half.
+const HALF_LIFE: f64 = 1000.0;
+/// How long a level at which an endpoint said it had room counts.
+const SPARE_CAPACITY_LIFETIME: Duration = Duration::from_secs(10);
+
+#[derive(Clone, Debug)]
+pub(super) struct LimitEstimator {
+    pub(super) address: SocketAddr,
+    pub(super) limit: u32,
+    pub(super) reason: LimitReason,
+    /// The limits that are not ruled out lie between these.
+    pub(super) lowest_likely: f64,
+    pub(super) highest_likely: f64,
+    /// The highest level that was visited, as far as is remembered.
+    pub(super) highest_visited: f64,
+    /// Seconds that a request takes while it does not wait; 0: nobody knows.
+    pub(super) service: f64,
+    pub(super) last_trial: Option<Time>,
+    /// Whether the next trial goes up.
+    pub(super) next_goes_up: bool,
+    /// What requests picked before this have seen does not end the epoch.
+    settled_at: Time,
+    start: u32,
+    sums: [LevelTotals; LEVELS],
+    epoch: SampleEpoch,
+    likelihoods: LimitLikelihoods,
+    level_stats: [LevelStats; LEVELS],
+    /// How much more service times vary than exponential ones: so much less does each say.
+    dispersion: f64,
+    spare_capacity: Option<(u32, Time)>,
+}
+
+impl LimitEstimator {
+    /// One of which nothing is known but the limit it had, if any.
+    pub(super) fn new(
+        address: SocketAddr,
+        evidence: &LimitCounters,
+        limit: Option<u32>,
+        settings: &LimitSettings,
+        now: Time,
+    ) -> Self {
+        let start = settings.clamp(limit.unwrap_or(settings.start));
+        Self {
+            address,
+            limit: start,
+            reason: LimitReason::Start,
+            lowest_likely: 1.0,
+            highest_likely: number(LEVELS - 1),
+            highest_visited: 1.0,
+            service: 0.0,
+            last_trial: None,
+            next_goes_up: true,
+            settled_at: now,
+            start,
+            sums: evidence.sums().unwrap_or_else(|| [LevelTotals::default(); LEVELS]),
+            epoch: SampleEpoch::new(now),
+            likelihoods: [0.0; LEVELS],
+            level_stats: [LevelStats::default(); LEVELS],
+            dispersion: 1.0,
+            spare_capacity: None,
+        }
+    }
+
+    /// Adds what has been seen since the last time.
+    pub(super) fn gather(&mut self, evidence: &LimitCounters, now: Time) {
+        let Some(sums) = evidence.sums() else { return };
+        for (step, (sum, before)) in sums.iter().zip(&self.sums).enumerate() {
+            self.epoch.add(step, &sum.since(before));
+        }
+        self.sums = sums;
+        if let Some(service) = self.epoch.service(f64::from(self.limit)) {
+            self.service = service;
+        }
+        let roomy = evidence.take_spare_capacity_level();
+        if roomy > 0 {
+            self.spare_capacity = Some((roomy, now + SPARE_CAPACITY_LIFETIME));
+        }
+        self.spare_capacity = self.spare_capacity.filter(|&(_, until)| now < until);
+    }
+
+    /// Ends the epoch if it is long enough. Whether it was a surprise.
+    pub(super) fn close_epoch(&mut self, now: Time) -> bool {
+        let finished = self.epoch.finished();
+        let lasts = now.saturating_since(self.epoch.since).as_secs_f64();
+        let tried = self.last_trial.is_some_and(|at| at > self.epoch.since);
+        let enough = if tried { EPOCH_FINISHED_WITH_TRIAL } else { EPOCH_FINISHED };
+        if finished < enough || lasts < EPOCH_SERVICES * self.service || now < self.settled_at {
+            return false;
+        }
+        self.dispersion = self.dispersion();
+        let says = self.epoch_likelihoods();
+        let kept = if tried { EPOCH_DECAY } else { 1.0 };
+        for (believed, says) in self.likelihoods.iter_mut().zip(&says) {
+            *believed = *believed * kept + says;
+        }
+        normalize(&mut self.likelihoods);
+        self.likelihoods.iter_mut().for_each(|each| *each = each.max(-MAX_TOTAL_WEIGHT));
+        let left = 0.5_f64.powf(finished / HALF_LIFE);
+        for (remembered, seen) in self.level_stats.iter_mut().zip(self.epoch.levels()) {
+            remembered.fade(left, seen);
+        }
+        self.epoch = SampleEpoch::new(now);
+        self.reason == LimitReason::Knee && says[step(self.limit)] < -SURPRISE
+    }
+
+    /// What follows from its own evidence alone, this epoch's included.
+    pub(super) fn current_likelihoods(&self) -> LimitLikelihoods {
+        let mut opinion = self.likelihoods;
+        if self.epoch.finished() >= 10.0 {
+            opinion.iter_mut().zip(self.epoch_likelihoods()).for_each(|(each, says)| *each += says);
+        }
+        opinion
+    }
+
+    /// How many were seen at a level.
+    pub(super) fn samples_at(&self, step: usize) -> f64 {
+        self.level_stats[step].finished + self.epoch.levels()[step].finished
+    }
+
+    /// Draws the conclusion: `opinion` is what its own evidence and that of others come to, `others_top` the highest level
+    /// that any endpoint of the backend has visited.
+    pub(super) fn update_limit(
+        &mut self,
+        opinion: &LimitLikelihoods,
+        others_top: f64,
+        said: Option<u32>,
+        settings: &LimitSettings,
+    ) {
+        self.highest_visited = highest_level(|step| self.samples_at(step), 5.0);
+        let last = |within: f64| opinion.iter().rposition(|&each| each >= -within).unwrap_or(0);
+        self.highest_likely = number(last(RULED_OUT));
+        self.lowest_likely =
+            number(opinion.iter().position(|&each| each >= -RULED_OUT).unwrap_or(0));
+        let likely = number(last(AS_LIKELY));
+        let knows_knee = opinion[LEVELS - 1] < -RULED_OUT;
+        let visited = self.highest_visited.max(others_top);
+        // Beyond what was visited nothing is known, so nothing is allowed but by trials.
+        let unknown = f64::from(self.start);
+        let (limit, reason) = if knows_knee {
+            (likely.min(visited), LimitReason::Knee)
+        } else if visited <= unknown {
+            (likely.min(unknown), LimitReason::Start)
+        } else {
+            (likely.min(visited), LimitReason::Growing)
+        };
+        let roomy = self.spare_capacity.map_or(0, |(level, _)| level.saturating_add(1));
+        let limit = (limit.round() as u32).max(roomy);
+        let (limit, reason) = said.map_or((limit, reason), |said| (said, LimitReason::Reported));
+        (self.limit, self.reason) = (settings.clamp(limit), reason);
+    }
+
+    /// A trial has ended: its requests have to end before the epoch may.
+    pub(super) fn trial_ended(&mut self, now: Time) {
+        self.last_trial = Some(now);
+        self.settled_at = now + Duration::try_from_secs_f64(2.0 * self.service).unwrap_or_default();
+    }
+
+    pub(super) fn is_settled(&self, now: Time) -> bool {
+        self.settled_at <= now
+    }
+
+    /// What this epoch says.
+    fn epoch_likelihoods(&self) -> LimitLikelihoods {
+        let mut says = self.epoch.likelihoods();
+        says.iter_mut().for_each(|each| *each = (*each / self.dispersion).max(-MAX_EPOCH_WEIGHT));
+        says
+    }
+
+    /// Of times that vary more than exponential ones, one request says less by as much.
+    fn dispersion(&self) -> f64 {
+        let (mut sum, mut of) = (0.0, 0.0);
+        for (remembered, seen) in self.level_stats.iter().zip(self.epoch.levels()) {
+            let mut all = *remembered;
+            all.fade(1.0, seen);
+            if let Some(variation) = all.variation() {
+                sum += variation * all.finished;
+                of += all.finished;
+            }
+        }
+        if of > 0.0 { (sum / of).max(1.0) } else { 1.0 }
+    }
+}
+
+/// The highest level at and above which there were so many.
+pub(super) fn highest_level(seen: impl Fn(usize) -> f64, many: f64) -> f64 {
+    let mut sum = 0.0;
+    let enough = (0..LEVELS).rev().find(|&step| {
+        sum += seen(step);
+        sum >= many
+    });
+    number(enough.unwrap_or(0))
+}

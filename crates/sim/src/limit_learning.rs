@@ -1,0 +1,255 @@
+//! How well limits are learned: one table, by workers, clients, service times, and what happens meanwhile.
+//!
+//! Each endpoint has some workers and a backlog, or shares processors among all that it has. The limits are real ones, and so
+//! are picker and queue. Beside each row stands the same world with a fixed cap of as many as an endpoint has workers.
+//! The table is what `docs/internals/limits.md` shows.
+
+use std::time::Duration;
+
+use balance::ConcurrencyCap;
+
+use crate::random::ServiceVariance;
+
+/// What happens in a scene.
+mod simulation;
+
+use simulation::LimitSimulation;
+
+/// Article 001's service time.
+const SERVICE: Duration = Duration::from_millis(340);
+/// What comes before this is learning, and is told apart.
+pub(crate) const LEARNING: Duration = Duration::from_secs(120);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ServiceDiscipline {
+    /// Each worker serves one request after the other; the rest waits in order.
+    Workers,
+    /// All requests share as many processors.
+    Processors,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ClientModel {
+    /// So many, each with one request after the other.
+    Closed(usize),
+    /// Requests come at random, with this time between them on average.
+    Open(Duration),
+}
+
+/// Something that happens to one endpoint, or to all.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EndpointChange {
+    pub(crate) at: Duration,
+    pub(crate) endpoint: Option<usize>,
+    pub(crate) workers: Option<usize>,
+    pub(crate) slower: f64,
+}
+
+/// One row of the table.
+#[derive(Clone, Debug)]
+pub(crate) struct LimitScenario {
+    pub(crate) name: &'static str,
+    /// Of each endpoint.
+    pub(crate) workers: Vec<usize>,
+    pub(crate) sharing: ServiceDiscipline,
+    pub(crate) variance: ServiceVariance,
+    pub(crate) service: Duration,
+    pub(crate) clients: ClientModel,
+    pub(crate) changes: Vec<EndpointChange>,
+    /// Service times go up and down by this part of themselves, once in two hours.
+    pub(crate) drift: f64,
+    pub(crate) lasts: Duration,
+    pub(crate) cap: ConcurrencyCap,
+    pub(crate) seed: u64,
+}
+
+/// What came of it.
+#[derive(Debug, Default)]
+pub(crate) struct LimitScenarioResult {
+    /// Requests served while learning, and after.
+    pub(crate) served: [u64; 2],
+    /// Of those served after learning; sorted, seconds.
+    pub(crate) latencies: Vec<f64>,
+    /// At the end of each second the limit of each endpoint, and how many workers it has.
+    pub(crate) limits: Vec<Vec<(u32, usize)>>,
+}
+
+impl LimitScenario {
+    /// Article 001: six endpoints of so many workers, so many clients.
+    pub(crate) fn article(workers: usize, clients: usize) -> Self {
+        Self {
+            name: "article 001",
+            workers: vec![workers; 6],
+            sharing: ServiceDiscipline::Workers,
+            variance: ServiceVariance::Exponential,
+            service: SERVICE,
+            clients: ClientModel::Closed(clients),
+            changes: Vec::new(),
+            drift: 0.0,
+            lasts: Duration::from_secs(600),
+            cap: ConcurrencyCap::Learned,
+            seed: 0,
+        }
+    }
+
+    pub(crate) fn run(&self) -> LimitScenarioResult {
+        LimitSimulation::new(self).run()
+    }
+
+    fn fixed(&self) -> Self {
+        Self { cap: ConcurrencyCap::of(self.workers[0] as u32), ..self.clone() }
+    }
+}
+
+/// Prints the table, a row for each scene.
+#[expect(clippy::print_stdout, reason = "the table is what it is for")]
+pub(crate) fn print() {
+    println!(
+        "scene,workers,sharing,variance,clients,throughput_learning,throughput,latency_mean,latency_p99,\
+         fixed_mean,fixed_p99,limit_120s_least,limit_120s_most,limit_least,limit_most,off_by_more_than_one"
+    );
+    for scene in scenes() {
+        let (learned, fixed) = (scene.run(), scene.fixed().run());
+        let part = |at: usize| learned.served[at] as f64 / fixed.served[at].max(1) as f64;
+        let workers: Vec<String> = scene.workers.iter().map(ToString::to_string).collect();
+        let at_120 =
+            learned.limit_range(LEARNING.as_secs() as usize..LEARNING.as_secs() as usize + 1);
+        let after = learned.limit_range(LEARNING.as_secs() as usize..learned.limits.len());
+        println!(
+            "{},{},{:?},{:?},{:?},{:.3},{:.3},{:.3},{:.3},{:.3},{:.3},{},{},{},{},{:.4}",
+            scene.name,
+            workers.join("+"),
+            scene.sharing,
+            scene.variance,
+            scene.clients,
+            part(0),
+            part(1),
+            learned.mean(),
+            learned.p99(),
+            fixed.mean(),
+            fixed.p99(),
+            at_120.0,
+            at_120.1,
+            after.0,
+            after.1,
+            learned.share_off_by_more_than_one(LEARNING.as_secs() as usize),
+        );
+    }
+}
+
+fn scenes() -> Vec<LimitScenario> {
+    let mut scenes = Vec::new();
+    for sharing in [ServiceDiscipline::Workers, ServiceDiscipline::Processors] {
+        for variance in [
+            ServiceVariance::Exponential,
+            ServiceVariance::Low,
+            ServiceVariance::None,
+            ServiceVariance::High,
+        ] {
+            for workers in [2, 4, 8] {
+                scenes.extend([16, 24, 48].map(|clients| LimitScenario {
+                    sharing,
+                    variance,
+                    ..LimitScenario::article(workers, clients)
+                }));
+            }
+        }
+    }
+    scenes.extend(incidents());
+    scenes
+}
+
+/// What may happen to endpoints, and other endpoints.
+pub(crate) fn incidents() -> Vec<LimitScenario> {
+    let base =
+        || LimitScenario { lasts: Duration::from_secs(1200), ..LimitScenario::article(4, 48) };
+    let change = |at, endpoint, workers, slower| EndpointChange {
+        at: Duration::from_secs(at),
+        endpoint,
+        workers,
+        slower,
+    };
+    let open = |percent: u32| ClientModel::Open(SERVICE * 100 / (6 * 4 * percent));
+    vec![
+        LimitScenario {
+            name: "one endpoint",
+            workers: vec![4],
+            clients: ClientModel::Closed(24),
+            ..base()
+        },
+        LimitScenario { name: "of different size", workers: vec![4, 2, 4, 8, 8, 2], ..base() },
+        LimitScenario {
+            name: "one grows to 8",
+            changes: vec![change(300, Some(2), Some(8), 1.0)],
+            ..base()
+        },
+        LimitScenario {
+            name: "all shrink to 4",
+            workers: vec![8; 6],
+            clients: ClientModel::Closed(96),
+            changes: vec![change(300, None, Some(4), 1.0)],
+            ..base()
+        },
+        LimitScenario {
+            name: "all 3 times slower for 200 s",
+            changes: vec![change(300, None, None, 3.0), change(500, None, None, 1.0)],
+            ..base()
+        },
+        LimitScenario {
+            name: "one 10 times slower for 100 s",
+            changes: vec![change(300, Some(1), None, 10.0), change(400, Some(1), None, 1.0)],
+            ..base()
+        },
+        LimitScenario { name: "5 ms", service: Duration::from_millis(5), ..base() },
+        LimitScenario {
+            name: "10 s",
+            service: Duration::from_secs(10),
+            lasts: Duration::from_secs(6000),
+            ..base()
+        },
+        LimitScenario {
+            name: "50 workers",
+            workers: vec![50; 6],
+            service: Duration::from_millis(100),
+            clients: ClientModel::Closed(600),
+            lasts: Duration::from_secs(400),
+            ..base()
+        },
+        LimitScenario { name: "90 % of what can be served", clients: open(90), ..base() },
+        LimitScenario { name: "50 % of what can be served", clients: open(50), ..base() },
+        LimitScenario { name: "10 % of what can be served", clients: open(10), ..base() },
+        LimitScenario {
+            name: "6 hours of drift",
+            drift: 0.8,
+            clients: ClientModel::Closed(30),
+            lasts: Duration::from_secs(6 * 3600),
+            ..base()
+        },
+    ]
+}
+
+impl LimitScenarioResult {
+    pub(crate) fn mean(&self) -> f64 {
+        self.latencies.iter().sum::<f64>() / self.latencies.len().max(1) as f64
+    }
+
+    pub(crate) fn p99(&self) -> f64 {
+        self.latencies.get(self.latencies.len() * 99 / 100).copied().unwrap_or_default()
+    }
+
+    /// The least and the highest limit of any endpoint in these seconds.
+    pub(crate) fn limit_range(&self, seconds: std::ops::Range<usize>) -> (u32, u32) {
+        let limits = || self.limits[seconds.clone()].iter().flatten().map(|&(limit, _)| limit);
+        (limits().min().unwrap_or(0), limits().max().unwrap_or(0))
+    }
+
+    /// In which part of the time since this second limits were off by more than one from the number of workers.
+    pub(crate) fn share_off_by_more_than_one(&self, since: usize) -> f64 {
+        let all = || self.limits[since..].iter().flatten();
+        let off = all().filter(|&&(limit, workers)| u64::from(limit).abs_diff(workers as u64) > 1);
+        off.count() as f64 / all().count().max(1) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests;

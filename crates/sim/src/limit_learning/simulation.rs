@@ -1,0 +1,262 @@
+//! What happens in one scene: servers that serve some requests at a time, clients, and limits that are learned.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use balance::limit::LimitSample;
+use balance::{
+    Admission, AdmissionDecision, AdmissionLimits, Algorithm, AttemptResult, ConcurrencyCap,
+    ConcurrencyLimiter, Endpoint, EndpointSet, LimitSettings, PickRequest, Picker, Queue, Time,
+};
+
+use super::{
+    ClientModel, EndpointChange, LEARNING, LimitScenario, LimitScenarioResult, ServiceDiscipline,
+};
+use crate::endpoint_sets;
+use crate::event_queue::EventQueue;
+use crate::random::RandomSource;
+
+/// Between a response and the next request of the same client.
+const THINK_TIME: Duration = Duration::from_micros(500);
+const UPDATE_INTERVAL: Duration = Duration::from_millis(100);
+
+enum LimitSimulationEvent {
+    Arrive,
+    /// The endpoint has finished something, unless it has been given something since.
+    Finish {
+        endpoint: usize,
+        generation: u64,
+    },
+    UpdateLimits,
+    Change(usize),
+}
+
+/// A request at an endpoint.
+struct RunningRequest {
+    arrived: Time,
+    started: Time,
+    level: u32,
+    /// Seconds of work left.
+    work_left: f64,
+}
+
+struct ModelServer {
+    workers: usize,
+    slower: f64,
+    jobs: Vec<RunningRequest>,
+    as_of: Time,
+    generation: u64,
+}
+
+/// The world of one scene.
+pub(super) struct LimitSimulation<'s> {
+    scene: &'s LimitScenario,
+    dice: RandomSource,
+    now: Time,
+    events: EventQueue<LimitSimulationEvent>,
+    servers: Vec<ModelServer>,
+    set: Arc<EndpointSet<usize>>,
+    limits: AdmissionLimits,
+    picker: Picker,
+    admission: Admission,
+    queue: Queue<usize, Time>,
+    limiter: ConcurrencyLimiter,
+    updates: u64,
+    result: LimitScenarioResult,
+}
+
+impl<'s> LimitSimulation<'s> {
+    pub(super) fn new(scene: &'s LimitScenario) -> Self {
+        let set = Arc::new(endpoint_sets::equal_endpoints(scene.workers.len(), |server| server));
+        let limits =
+            AdmissionLimits { cap: scene.cap, max_waiting: 1 << 20, ..AdmissionLimits::default() };
+        let server = |&workers: &usize| ModelServer {
+            workers,
+            slower: 1.0,
+            jobs: Vec::new(),
+            as_of: Time::ZERO,
+            generation: 0,
+        };
+        Self {
+            dice: RandomSource::new(scene.seed),
+            now: Time::ZERO,
+            events: EventQueue::new(),
+            servers: scene.workers.iter().map(server).collect(),
+            picker: Picker::new(Algorithm::LeastLoad, scene.seed),
+            admission: Admission::new(),
+            queue: Queue::new(set.clone(), limits),
+            set,
+            limits,
+            limiter: ConcurrencyLimiter::new(),
+            updates: 0,
+            result: LimitScenarioResult::default(),
+            scene,
+        }
+    }
+
+    pub(super) fn run(mut self) -> LimitScenarioResult {
+        self.update_limits();
+        let arrivals = match self.scene.clients {
+            ClientModel::Closed(clients) => clients,
+            ClientModel::Open(_) => 1,
+        };
+        for arrival in 0..arrivals {
+            self.events
+                .schedule(Time::ZERO + THINK_TIME * arrival as u32, LimitSimulationEvent::Arrive);
+        }
+        for (at, change) in self.scene.changes.iter().enumerate() {
+            self.events.schedule(Time::ZERO + change.at, LimitSimulationEvent::Change(at));
+        }
+        while let Some((at, event)) = self.events.next_until(Time::ZERO + self.scene.lasts) {
+            self.now = at;
+            match event {
+                LimitSimulationEvent::Arrive => self.arrive(),
+                LimitSimulationEvent::Finish { endpoint, generation } => {
+                    self.finish(endpoint, generation)
+                }
+                LimitSimulationEvent::UpdateLimits => self.update_limits(),
+                LimitSimulationEvent::Change(change) => self.change(self.scene.changes[change]),
+            }
+        }
+        self.result.latencies.sort_by(f64::total_cmp);
+        self.result
+    }
+
+    fn arrive(&mut self) {
+        if let ClientModel::Open(interval) = self.scene.clients {
+            let next = self.now + self.dice.exponential(interval);
+            self.events.schedule(next, LimitSimulationEvent::Arrive);
+        }
+        let (queue, now) = (&mut self.queue, self.now);
+        let wish = PickRequest { now, ..PickRequest::default() };
+        let entry =
+            self.admission.enter(&mut self.picker, &self.set, self.limits, &wish, || queue, || now);
+        match entry {
+            AdmissionDecision::Slot(endpoint) => self.begin(&endpoint, now),
+            // Who waits is known by when it asked; the ticket is for those who may give up.
+            AdmissionDecision::Waiting { .. } => {}
+            AdmissionDecision::Rejected(refusal) => panic!("nobody is refused: {refusal:?}"),
+        }
+    }
+
+    fn begin(&mut self, endpoint: &Endpoint<usize>, asked: Time) {
+        let server = endpoint.data;
+        self.advance(server);
+        let factor = self.dice.service_factor(self.scene.variance);
+        let hours = self.now.as_nanos() as f64 / 3.6e12;
+        let drift = 1.0 + self.scene.drift * (hours * std::f64::consts::PI).sin();
+        let left = self.scene.service.as_secs_f64() * factor * drift * self.servers[server].slower;
+        let level = endpoint.in_flight();
+        self.servers[server].jobs.push(RunningRequest {
+            arrived: asked,
+            started: self.now,
+            level,
+            work_left: left,
+        });
+        self.schedule_next_finish(server);
+    }
+
+    fn finish(&mut self, server: usize, generation: u64) {
+        if self.servers[server].generation != generation {
+            return;
+        }
+        self.advance(server);
+        let speeds =
+            (0..self.servers[server].jobs.len()).filter(|&job| self.speed(server, job) > 0.0);
+        let left = |&job: &usize| self.servers[server].jobs[job].work_left;
+        let done = speeds.min_by(|one, other| left(one).total_cmp(&left(other)));
+        let job = self.servers[server].jobs.remove(done.expect("something is finished"));
+        self.schedule_next_finish(server);
+        let late = self.now >= Time::ZERO + LEARNING;
+        self.result.served[usize::from(late)] += 1;
+        if late {
+            self.result.latencies.push(self.now.saturating_since(job.arrived).as_secs_f64());
+        }
+        let endpoint = self.set.members()[server].endpoint.clone();
+        let visit =
+            LimitSample { level: job.level, slot_time: self.now.saturating_since(job.started) };
+        endpoint.limit_counters.learn(visit, AttemptResult::Success);
+        let (queue, now) = (&mut self.queue, self.now);
+        if let Some(asked) = self.admission.release(&endpoint, || now, || queue).granted {
+            self.begin(&endpoint, asked);
+        }
+        if let ClientModel::Closed(_) = self.scene.clients {
+            self.events.schedule(self.now + THINK_TIME, LimitSimulationEvent::Arrive);
+        }
+    }
+
+    fn update_limits(&mut self) {
+        self.updates += 1;
+        self.events.schedule(self.now + UPDATE_INTERVAL, LimitSimulationEvent::UpdateLimits);
+        if self.scene.cap == ConcurrencyCap::Learned {
+            let waiting = self.admission.waiting();
+            let settings = LimitSettings::default();
+            self.limiter.update(&self.set, &settings, waiting, self.updates, self.now);
+        }
+        if self.updates.is_multiple_of(10) {
+            let limits = self.limiter.estimates().map(|(_, limit)| limit);
+            let workers = self.servers.iter().map(|server| server.workers);
+            self.result.limits.push(limits.zip(workers).collect());
+        }
+        let before: Vec<u32> = self.in_flight();
+        let queue = &mut self.queue;
+        let now = self.now;
+        let mut woken = self.admission.dispatch(|| now, || queue).into_iter();
+        for (member, before) in before.into_iter().enumerate() {
+            let endpoint = self.set.members()[member].endpoint.clone();
+            for _ in before..endpoint.in_flight() {
+                let asked = woken.next().expect("a slot for each who was woken");
+                self.begin(&endpoint, asked);
+            }
+        }
+    }
+
+    fn in_flight(&self) -> Vec<u32> {
+        self.set.members().iter().map(|member| member.endpoint.in_flight()).collect()
+    }
+
+    fn change(&mut self, change: EndpointChange) {
+        for server in 0..self.servers.len() {
+            if change.endpoint.is_none_or(|endpoint| endpoint == server) {
+                self.advance(server);
+                let changed = &mut self.servers[server];
+                changed.workers = change.workers.unwrap_or(changed.workers);
+                changed.slower = change.slower;
+                self.schedule_next_finish(server);
+            }
+        }
+    }
+
+    /// The part of a worker that a request has.
+    fn speed(&self, server: usize, job: usize) -> f64 {
+        let ModelServer { workers, jobs, .. } = &self.servers[server];
+        match self.scene.sharing {
+            ServiceDiscipline::Workers => f64::from(u8::from(job < *workers)),
+            ServiceDiscipline::Processors => (*workers as f64 / jobs.len() as f64).min(1.0),
+        }
+    }
+
+    /// What was done since the last look.
+    fn advance(&mut self, server: usize) {
+        let passed = self.now.saturating_since(self.servers[server].as_of).as_secs_f64();
+        for job in 0..self.servers[server].jobs.len() {
+            let done = passed * self.speed(server, job);
+            self.servers[server].jobs[job].work_left -= done;
+        }
+        self.servers[server].as_of = self.now;
+    }
+
+    /// When the server finishes something if nothing happens before.
+    fn schedule_next_finish(&mut self, server: usize) {
+        self.servers[server].generation += 1;
+        let left = |job: usize| {
+            self.servers[server].jobs[job].work_left.max(0.0) / self.speed(server, job)
+        };
+        let next = (0..self.servers[server].jobs.len()).map(left).filter(|left| left.is_finite());
+        if let Some(next) = next.reduce(f64::min) {
+            let generation = self.servers[server].generation;
+            let at = self.now + Duration::from_secs_f64(next);
+            self.events.schedule(at, LimitSimulationEvent::Finish { endpoint: server, generation });
+        }
+    }
+}
