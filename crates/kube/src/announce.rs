@@ -4,13 +4,13 @@
 //! `claim` decides; here is done what it asks for.
 
 /// Who is to carry an address, and until when.
-mod claim;
+mod ownership;
 /// Which node is the better place.
-mod standing;
+mod ranking;
 /// The Lease of an address.
-mod record;
+mod address_lease;
 /// The kernel's side of an address.
-mod link;
+mod interface;
 /// What is sent over the link.
 mod frame;
 
@@ -28,25 +28,27 @@ use kube_runtime::watcher::{Config, Event, watcher};
 use tokio::sync::watch::{Receiver, Sender, channel};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::Cluster;
-use claim::{Carry, Claim, Moment, Outcome, Step, Write};
-use link::Link;
-use standing::Standing;
+use crate::ClusterClient;
+use interface::EthernetInterface;
+use ownership::{
+    AddressOwnership, ElapsedTime, InterfaceAction, LeaseWrite, LeaseWriteOutcome, OwnershipAction,
+};
+use ranking::NodeRanking;
 
 /// How long the API server may take to answer: it is asked each second.
-const PATIENCE: Duration = Duration::from_millis(800);
+const API_TIMEOUT: Duration = Duration::from_millis(800);
 /// Longer than anything takes that is decided and then done, unless the process was stopped in between.
-const STOPPED: Duration = Duration::from_millis(100);
+const MAX_DECISION_AGE: Duration = Duration::from_millis(100);
 /// Before an interface that failed us is tried again.
-const REST: Duration = Duration::from_secs(10);
+const INTERFACE_RETRY_DELAY: Duration = Duration::from_secs(10);
 
 /// How many endpoints behind each address are on which node; only addresses that are served here, and nodes that could
 /// carry them.
-pub type Near = BTreeMap<IpAddr, BTreeMap<String, usize>>;
+pub type EndpointCountsByAddress = BTreeMap<IpAddr, BTreeMap<String, usize>>;
 
 /// Where addresses are announced.
 #[derive(Clone, Debug)]
-pub struct Announcing {
+pub struct AnnouncerConfig {
     /// The node's name.
     pub node: String,
     /// Where the Leases are.
@@ -56,35 +58,39 @@ pub struct Announcing {
 }
 
 /// The Leases of addresses by name; `None`: they have not been told yet.
-type Leases = Option<BTreeMap<String, Lease>>;
+type AddressLeases = Option<BTreeMap<String, Lease>>;
 
 /// Carries addresses as long as somebody tells which; then gives them up.
-pub async fn announce(cluster: &Cluster, announcing: &Announcing, mut places: Receiver<Near>) {
+pub async fn announce(
+    cluster: &ClusterClient,
+    announcing: &AnnouncerConfig,
+    mut places: Receiver<EndpointCountsByAddress>,
+) {
     let api = Api::namespaced(cluster.client.clone(), &announcing.namespace);
     let (tell, leases) = channel(None);
-    let watching = tokio::spawn(watch(api.clone(), tell));
+    let watching = tokio::spawn(watch_leases(api.clone(), tell));
     let begun = Instant::now();
     let mut carriers = BTreeMap::new();
     loop {
         let addresses: Vec<_> = places.borrow_and_update().keys().copied().collect();
         for address in addresses {
             carriers.entry(address).or_insert_with(|| {
-                let carrier = Carrier {
+                let carrier = AddressAnnouncer {
                     address,
-                    name: record::name(address),
-                    announcing: announcing.clone(),
+                    name: address_lease::lease_name(address),
+                    config: announcing.clone(),
                     api: api.clone(),
-                    places: places.clone(),
+                    endpoint_counts: places.clone(),
                     leases: leases.clone(),
-                    claim: Claim::new(announcing.node.clone()),
-                    begun,
+                    ownership: AddressOwnership::new(announcing.node.clone()),
+                    started_at: begun,
                     lease: None,
-                    was_told: false,
-                    link: None,
+                    was_listed: false,
+                    interface: None,
                     is_carried: false,
                     is_failing: false,
                     is_contested: false,
-                    rests_until: Moment::ZERO,
+                    retry_at: ElapsedTime::ZERO,
                 };
                 tokio::spawn(carrier.run())
             });
@@ -98,8 +104,8 @@ pub async fn announce(cluster: &Cluster, announcing: &Announcing, mut places: Re
 }
 
 /// Follows the Leases of all addresses.
-async fn watch(api: Api<Lease>, tell: Sender<Leases>) {
-    let config = Config::default().labels(record::SELECTOR);
+async fn watch_leases(api: Api<Lease>, tell: Sender<AddressLeases>) {
+    let config = Config::default().labels(address_lease::SELECTOR);
     let mut events = pin!(watcher(api, config.streaming_lists()).default_backoff());
     let mut arriving = BTreeMap::new();
     let mut is_failing = false;
@@ -129,55 +135,55 @@ async fn watch(api: Api<Lease>, tell: Sender<Leases>) {
 }
 
 /// One address, as one node sees it.
-struct Carrier {
+struct AddressAnnouncer {
     address: IpAddr,
     /// Of its Lease.
     name: String,
-    announcing: Announcing,
+    config: AnnouncerConfig,
     api: Api<Lease>,
-    places: Receiver<Near>,
-    leases: Receiver<Leases>,
-    claim: Claim,
-    begun: Instant,
+    endpoint_counts: Receiver<EndpointCountsByAddress>,
+    leases: Receiver<AddressLeases>,
+    ownership: AddressOwnership,
+    started_at: Instant,
     /// As it was seen last.
     lease: Option<Lease>,
     /// Whether the watch has told of it.
-    was_told: bool,
-    link: Option<Link>,
+    was_listed: bool,
+    interface: Option<EthernetInterface>,
     is_carried: bool,
     is_failing: bool,
     /// Somebody else on the link has answered for it.
     is_contested: bool,
     /// Nothing is tried before.
-    rests_until: Moment,
+    retry_at: ElapsedTime,
 }
 
-impl Carrier {
+impl AddressAnnouncer {
     async fn run(mut self) {
         let mut is_over = false;
         loop {
             self.follow_lease();
             if is_over {
-                self.claim.stand(None, self.now());
+                self.ownership.set_ranking(None, self.now());
             } else {
-                self.follow_places();
+                self.follow_endpoint_counts();
             }
-            self.settle();
-            match self.claim.next(self.now()) {
-                Step::Wait(_) if is_over => return,
-                Step::Wait(until) => is_over = self.wait(until).await,
-                Step::Ask => self.ask().await,
-                Step::Tell => self.tell(),
-                Step::Write(write) => self.write(&write).await,
+            self.apply_interface_action();
+            match self.ownership.next_action(self.now()) {
+                OwnershipAction::Wait(_) if is_over => return,
+                OwnershipAction::Wait(until) => is_over = self.wait(until).await,
+                OwnershipAction::Probe => self.probe().await,
+                OwnershipAction::Announce => self.announce(),
+                OwnershipAction::WriteLease(write) => self.write_lease(&write).await,
             }
         }
     }
 
     /// Until that moment, or until something new is known; true: it is over.
-    async fn wait(&mut self, until: Moment) -> bool {
+    async fn wait(&mut self, until: ElapsedTime) -> bool {
         // A rest ends too, though `claim` knows nothing of it.
-        let rest = Some(self.rests_until).filter(|rest| *rest > self.now());
-        let until = self.begun.checked_add(rest.map_or(until, |rest| rest.min(until)));
+        let rest = Some(self.retry_at).filter(|rest| *rest > self.now());
+        let until = self.started_at.checked_add(rest.map_or(until, |rest| rest.min(until)));
         let time = async {
             match until {
                 Some(until) => sleep_until(until).await,
@@ -190,12 +196,12 @@ impl Carrier {
                 // Whoever watches ends after us.
                 told.is_err()
             }
-            told = self.places.changed() => told.is_err(),
+            told = self.endpoint_counts.changed() => told.is_err(),
         }
     }
 
-    fn now(&self) -> Moment {
-        self.begun.elapsed()
+    fn now(&self) -> ElapsedTime {
+        self.started_at.elapsed()
     }
 
     /// What the watch has told, unless we know better: it may be late.
@@ -204,89 +210,90 @@ impl Carrier {
             let leases = self.leases.borrow_and_update();
             let Some(leases) = &*leases else { return };
             let told = leases.get(&self.name);
-            let was_told = std::mem::replace(&mut self.was_told, told.is_some());
+            let was_told = std::mem::replace(&mut self.was_listed, told.is_some());
             let is_news = match told {
-                Some(lease) => record::is_newer(lease, self.lease.as_ref()),
+                Some(lease) => address_lease::is_newer(lease, self.lease.as_ref()),
                 // One that we have made may not have been told of yet.
                 None => was_told || self.lease.is_none(),
             };
             is_news.then(|| told.cloned())
         };
         if let Some(lease) = news {
-            self.see(lease);
+            self.observe_lease(lease);
         }
     }
 
-    fn see(&mut self, lease: Option<Lease>) {
-        self.claim.see(lease.as_ref().map(record::said), self.now());
+    fn observe_lease(&mut self, lease: Option<Lease>) {
+        self.ownership.observe_lease(lease.as_ref().map(address_lease::lease_state), self.now());
         self.lease = lease;
     }
 
-    fn follow_places(&mut self) {
-        let endpoints = self.places.borrow_and_update().get(&self.address).cloned();
+    fn follow_endpoint_counts(&mut self) {
+        let endpoints = self.endpoint_counts.borrow_and_update().get(&self.address).cloned();
         let now = self.now();
-        let endpoints = endpoints.filter(|_| now >= self.rests_until && self.find_link());
+        let endpoints = endpoints.filter(|_| now >= self.retry_at && self.find_interface());
         let address = self.address;
-        self.claim.stand(endpoints.map(|endpoints| Standing { address, endpoints }), now);
+        self.ownership
+            .set_ranking(endpoints.map(|endpoints| NodeRanking { address, endpoints }), now);
     }
 
     /// Whether there is an interface to carry it.
-    fn find_link(&mut self) -> bool {
-        if self.link.is_none() || self.is_failing {
-            match Link::find(self.address, self.announcing.interface.as_deref()) {
-                Ok(link) => self.link = Some(link),
-                Err(sentence) => self.fail(&sentence),
+    fn find_interface(&mut self) -> bool {
+        if self.interface.is_none() || self.is_failing {
+            match EthernetInterface::find(self.address, self.config.interface.as_deref()) {
+                Ok(link) => self.interface = Some(link),
+                Err(sentence) => self.back_off(&sentence),
             }
         }
-        self.link.is_some()
+        self.interface.is_some()
     }
 
     /// Lets others carry it for a while.
-    fn fail(&mut self, sentence: &str) {
+    fn back_off(&mut self, sentence: &str) {
         if !std::mem::replace(&mut self.is_failing, true) {
             tracing::error!(address = %self.address, "cannot carry the address: {sentence}");
         }
-        self.rests_until = self.now() + REST;
-        self.claim.stand(None, self.now());
+        self.retry_at = self.now() + INTERFACE_RETRY_DELAY;
+        self.ownership.set_ranking(None, self.now());
     }
 
     /// Makes of the interface what is decided.
-    fn settle(&mut self) {
+    fn apply_interface_action(&mut self) {
         let now = self.now();
-        match self.claim.carry(now) {
-            Carry::AsItIs => {}
-            Carry::Not => self.drop_address(),
-            Carry::For(seconds) => self.carry(seconds, now),
+        match self.ownership.interface_action(now) {
+            InterfaceAction::Keep => {}
+            InterfaceAction::Remove => self.remove_address(),
+            InterfaceAction::InstallFor(seconds) => self.install_address(seconds, now),
         }
     }
 
-    fn carry(&mut self, seconds: u32, now: Moment) {
-        let Some(link) = &self.link else { return };
-        match link.carry(self.address, seconds) {
-            Ok(()) => self.claim.carried(seconds, now),
+    fn install_address(&mut self, seconds: u32, now: ElapsedTime) {
+        let Some(link) = &self.interface else { return };
+        match link.install_address(self.address, seconds) {
+            Ok(()) => self.ownership.record_installed(seconds, now),
             Err(error) => {
                 let sentence = format!("{} does not take it: {error}", link.name);
-                self.fail(&sentence);
-                return self.drop_address();
+                self.back_off(&sentence);
+                return self.remove_address();
             }
         }
         (self.is_failing, self.is_contested) = (false, false);
         if !std::mem::replace(&mut self.is_carried, true) {
             tracing::info!(address = %self.address, interface = link.name, "carries the address");
         }
-        if self.now() > now + STOPPED {
+        if self.now() > now + MAX_DECISION_AGE {
             // The kernel was told too late: what was decided may no longer hold.
-            self.drop_address();
+            self.remove_address();
         }
     }
 
-    fn drop_address(&mut self) {
+    fn remove_address(&mut self) {
         if !std::mem::take(&mut self.is_carried) {
             return;
         }
-        self.claim.carried(0, self.now());
-        let Some(link) = &self.link else { return };
-        match link.drop(self.address) {
+        self.ownership.record_installed(0, self.now());
+        let Some(link) = &self.interface else { return };
+        match link.remove_address(self.address) {
             Ok(()) => tracing::info!(address = %self.address, "no longer carries the address"),
             // The kernel does so by itself.
             Err(error) => {
@@ -294,45 +301,48 @@ impl Carrier {
             }
         }
         // The interface may be another one next time.
-        self.link = None;
+        self.interface = None;
     }
 
-    async fn ask(&mut self) {
-        let Some(link) = &self.link else { return self.claim.stand(None, self.now()) };
-        match link.ask(self.address).await {
+    async fn probe(&mut self) {
+        let Some(link) = &self.interface else {
+            return self.ownership.set_ranking(None, self.now());
+        };
+        match link.probe(self.address).await {
             Ok(is_answered) => {
                 // Once, not each second.
                 if is_answered && !std::mem::replace(&mut self.is_contested, is_answered) {
                     tracing::warn!(address = %self.address, "another machine answers for the address");
                 }
-                self.claim.hear(is_answered, self.now());
+                self.ownership.record_probe(is_answered, self.now());
             }
             Err(error) => {
                 let sentence = format!("{} cannot be asked who has it: {error}", link.name);
-                self.fail(&sentence);
+                self.back_off(&sentence);
             }
         }
     }
 
-    fn tell(&mut self) {
-        let told = self.link.as_ref().map(|link| link.tell(self.address));
+    fn announce(&mut self) {
+        let told = self.interface.as_ref().map(|link| link.announce(self.address));
         if let Some(Err(error)) = told {
             tracing::warn!(address = %self.address, %error, "cannot announce the address");
         }
-        self.claim.told();
+        self.ownership.record_announcement();
     }
 
-    async fn write(&mut self, write: &Write) {
-        if matches!(write, Write::Hand(_) | Write::Leave) {
-            self.drop_address();
+    async fn write_lease(&mut self, write: &LeaseWrite) {
+        if matches!(write, LeaseWrite::HandOver(_) | LeaseWrite::Release) {
+            self.remove_address();
         }
         let asked = self.now();
-        let names = (&*self.name, &*self.announcing.node);
-        let written = record::write(&self.api, names, self.lease.as_ref(), write);
-        let (outcome, lease) = timeout(PATIENCE, written).await.unwrap_or((Outcome::Silent, None));
+        let names = (&*self.name, &*self.config.node);
+        let written = address_lease::write_lease(&self.api, names, self.lease.as_ref(), write);
+        let (outcome, lease) =
+            timeout(API_TIMEOUT, written).await.unwrap_or((LeaseWriteOutcome::Unavailable, None));
         if let Some(lease) = lease {
-            self.see(lease);
+            self.observe_lease(lease);
         }
-        self.claim.wrote(write, outcome, asked, self.now());
+        self.ownership.record_write(write, outcome, asked, self.now());
     }
 }

@@ -19,15 +19,15 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::sleep;
 use tower::service_fn;
 
-use crate::Cluster;
+use crate::ClusterClient;
 
 /// Handed out to whoever needs to look at it or to change it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ApiServer(Arc<Mutex<State>>);
+pub(crate) struct ApiServer(Arc<Mutex<ApiServerState>>);
 
 #[derive(Debug, Default)]
-struct State {
-    objects: BTreeMap<Place, Value>,
+struct ApiServerState {
+    objects: BTreeMap<ObjectPath, Value>,
     version: u64,
     /// What has changed, by version and collection, as watches tell it.
     history: Vec<(u64, String, Value)>,
@@ -36,17 +36,17 @@ struct State {
     writes: Vec<String>,
     has_no_streaming_lists: bool,
     /// By name, the objects whose statuses may not be written, and why.
-    refused: BTreeMap<String, StatusCode>,
+    rejected: BTreeMap<String, StatusCode>,
     /// By name, the objects whose writers wait for ever.
-    silent: BTreeSet<String>,
+    unresponsive: BTreeSet<String>,
     /// How long an answer to a write takes.
     delay: Duration,
 }
 
 /// Where an object is: its collection, its namespace (empty for none) and its name.
-type Place = (String, String, String);
+type ObjectPath = (String, String, String);
 
-type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
+type ApiResponse = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
 impl ApiServer {
     /// As Kubernetes up to 1.33, but for 1.32, is unless it is configured otherwise.
@@ -56,13 +56,13 @@ impl ApiServer {
         server
     }
 
-    pub(crate) fn cluster(&self) -> Cluster {
+    pub(crate) fn cluster(&self) -> ClusterClient {
         let server = self.clone();
         let service = service_fn(move |request| {
             let server = server.clone();
             async move { Ok::<_, Infallible>(server.answer(request).await) }
         });
-        Cluster { client: Client::new(service, "default") }
+        ClusterClient { client: Client::new(service, "default") }
     }
 
     /// An object as somebody else writes it, by the path of its collection.
@@ -73,7 +73,7 @@ impl ApiServer {
         if let (Some(held), true) = (state.objects.get(&place), object.get("status").is_none()) {
             object["status"] = held["status"].clone();
         }
-        state.keep(place, object);
+        state.store(place, object);
     }
 
     /// An object as it is now.
@@ -82,12 +82,12 @@ impl ApiServer {
         self.state().objects.get(&place).cloned()
     }
 
-    pub(crate) fn refuse(&self, name: &str, status: StatusCode) {
-        self.state().refused.insert(name.to_owned(), status);
+    pub(crate) fn reject_status_writes(&self, name: &str, status: StatusCode) {
+        self.state().rejected.insert(name.to_owned(), status);
     }
 
     pub(crate) fn ignore(&self, name: &str) {
-        self.state().silent.insert(name.to_owned());
+        self.state().unresponsive.insert(name.to_owned());
     }
 
     pub(crate) fn slow_down(&self, delay: Duration) {
@@ -99,21 +99,21 @@ impl ApiServer {
         std::mem::take(&mut self.state().writes)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ApiServerState> {
         self.0.lock().unwrap()
     }
 
-    async fn answer(&self, request: Request<Body>) -> Answer {
+    async fn answer(&self, request: Request<Body>) -> ApiResponse {
         let (head, body) = request.into_parts();
         let body = body.collect_bytes().await.unwrap();
         let body: Value = serde_json::from_slice(&body).unwrap_or_default();
         let query = head.uri.query().unwrap_or_default().to_owned();
-        let (place, is_status) = place(head.uri.path());
-        if head.method != Method::GET && self.state().silent.contains(&place.2) {
+        let (place, is_status) = parse_path(head.uri.path());
+        if head.method != Method::GET && self.state().unresponsive.contains(&place.2) {
             return std::future::pending().await;
         }
         let is_write = head.method != Method::GET;
-        let answer = self.obey(head.method, &query, place, is_status, body);
+        let answer = self.dispatch(head.method, &query, place, is_status, body);
         let delay = self.state().delay;
         if is_write {
             sleep(delay).await;
@@ -121,14 +121,14 @@ impl ApiServer {
         answer
     }
 
-    fn obey(
+    fn dispatch(
         &self,
         method: Method,
         query: &str,
-        place: Place,
+        place: ObjectPath,
         is_status: bool,
         body: Value,
-    ) -> Answer {
+    ) -> ApiResponse {
         let mut state = self.state();
         match method {
             Method::GET if query.contains("watch=true") => state.watch(&place.0, query),
@@ -140,13 +140,13 @@ impl ApiServer {
             }
             Method::PUT => state.replace(place, body),
             Method::PATCH if is_status => state.patch_status(place, &body),
-            _ => fault(StatusCode::METHOD_NOT_ALLOWED),
+            _ => error_response(StatusCode::METHOD_NOT_ALLOWED),
         }
     }
 }
 
-impl State {
-    fn keep(&mut self, place: Place, mut object: Value) -> Value {
+impl ApiServerState {
+    fn store(&mut self, place: ObjectPath, mut object: Value) -> Value {
         self.version += 1;
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
         let change = if self.objects.contains_key(&place) { "MODIFIED" } else { "ADDED" };
@@ -157,28 +157,28 @@ impl State {
         object
     }
 
-    fn of<'s>(&'s self, collection: &'s str) -> impl Iterator<Item = &'s Value> {
+    fn in_collection<'s>(&'s self, collection: &'s str) -> impl Iterator<Item = &'s Value> {
         self.objects.iter().filter(move |(place, _)| place.0 == collection).map(|(_, it)| it)
     }
 
-    fn list(&self, collection: &str) -> Answer {
-        let items: Vec<_> = self.of(collection).collect();
+    fn list(&self, collection: &str) -> ApiResponse {
+        let items: Vec<_> = self.in_collection(collection).collect();
         let metadata = json!({ "resourceVersion": self.version.to_string() });
-        answer(
+        json_response(
             StatusCode::OK,
             &json!({ "kind": "List", "apiVersion": "v1", "metadata": metadata, "items": items }),
         )
     }
 
     /// From a version on; `sendInitialEvents` asks for what there is first, and for a mark where that ends.
-    fn watch(&mut self, collection: &str, query: &str) -> Answer {
+    fn watch(&mut self, collection: &str, query: &str) -> ApiResponse {
         let streams = query.contains("sendInitialEvents=true");
         if streams && self.has_no_streaming_lists {
-            return fault(StatusCode::UNPROCESSABLE_ENTITY);
+            return error_response(StatusCode::UNPROCESSABLE_ENTITY);
         }
         let (tell, told) = unbounded_channel();
         if streams {
-            for object in self.of(collection) {
+            for object in self.in_collection(collection) {
                 tell.send(json!({ "type": "ADDED", "object": object })).unwrap();
             }
             let annotations = json!({ "k8s.io/initial-events-end": "true" });
@@ -197,51 +197,52 @@ impl State {
         Response::new(StreamBody::new(lines(told)).boxed_unsync())
     }
 
-    fn object(&self, place: &Place) -> Answer {
-        self.objects
-            .get(place)
-            .map_or_else(|| fault(StatusCode::NOT_FOUND), |it| answer(StatusCode::OK, it))
+    fn object(&self, place: &ObjectPath) -> ApiResponse {
+        self.objects.get(place).map_or_else(
+            || error_response(StatusCode::NOT_FOUND),
+            |it| json_response(StatusCode::OK, it),
+        )
     }
 
-    fn create(&mut self, place: Place, object: Value) -> Answer {
+    fn create(&mut self, place: ObjectPath, object: Value) -> ApiResponse {
         if self.objects.contains_key(&place) {
-            return fault(StatusCode::CONFLICT);
+            return error_response(StatusCode::CONFLICT);
         }
-        answer(StatusCode::CREATED, &self.keep(place, object))
+        json_response(StatusCode::CREATED, &self.store(place, object))
     }
 
-    fn replace(&mut self, place: Place, object: Value) -> Answer {
+    fn replace(&mut self, place: ObjectPath, object: Value) -> ApiResponse {
         if !self.is_current(&place, &object) {
-            return fault(StatusCode::CONFLICT);
+            return error_response(StatusCode::CONFLICT);
         }
-        answer(StatusCode::OK, &self.keep(place, object))
+        json_response(StatusCode::OK, &self.store(place, object))
     }
 
     /// Whichever way it is patched: whoever asks this server is the only one who writes it.
-    fn patch_status(&mut self, place: Place, patch: &Value) -> Answer {
+    fn patch_status(&mut self, place: ObjectPath, patch: &Value) -> ApiResponse {
         self.writes.push(place.2.clone());
-        if let Some(status) = self.refused.get(&place.2) {
-            return fault(*status);
+        if let Some(status) = self.rejected.get(&place.2) {
+            return error_response(*status);
         }
         let Some(mut object) = self.objects.get(&place).cloned() else {
-            return fault(StatusCode::NOT_FOUND);
+            return error_response(StatusCode::NOT_FOUND);
         };
         if !self.is_current(&place, patch) {
-            return fault(StatusCode::CONFLICT);
+            return error_response(StatusCode::CONFLICT);
         }
         object["status"] = patch["status"].clone();
-        answer(StatusCode::OK, &self.keep(place, object))
+        json_response(StatusCode::OK, &self.store(place, object))
     }
 
     /// Whether what is written was made from what is there, as far as it says so.
-    fn is_current(&self, place: &Place, written: &Value) -> bool {
+    fn is_current(&self, place: &ObjectPath, written: &Value) -> bool {
         let version = |of: &Value| of["metadata"]["resourceVersion"].as_str().map(str::to_owned);
         version(written).is_none_or(|it| Some(it) == self.objects.get(place).and_then(version))
     }
 }
 
 /// Of a path, and whether it is that of a status.
-fn place(path: &str) -> (Place, bool) {
+fn parse_path(path: &str) -> (ObjectPath, bool) {
     let parts: Vec<_> = path.trim_matches('/').split('/').collect();
     let (api, rest) = parts.split_at(if parts[0] == "api" { 2 } else { 3 });
     let (namespace, rest) = match rest {
@@ -261,16 +262,16 @@ fn lines(
         .map(|event| Ok(Frame::data(Bytes::from(format!("{event}\n")))))
 }
 
-fn answer(status: StatusCode, body: &Value) -> Answer {
+fn json_response(status: StatusCode, body: &Value) -> ApiResponse {
     let body = Full::new(Bytes::from(body.to_string())).boxed_unsync();
     Response::builder().status(status).body(body).unwrap()
 }
 
-fn fault(status: StatusCode) -> Answer {
+fn error_response(status: StatusCode) -> ApiResponse {
     let reason = status.canonical_reason().unwrap_or_default().replace(' ', "");
     let (kind, code) = ("Status", status.as_u16());
     let message = format!("the test's API server says: {reason}");
-    answer(
+    json_response(
         status,
         &json!({ "kind": kind, "apiVersion": "v1", "status": "Failure", "message": message, "reason": reason, "code": code }),
     )

@@ -7,17 +7,17 @@ use serde_json::Value;
 
 /// A kind of objects.
 #[derive(Debug)]
-pub(crate) struct Kind {
+pub(crate) struct WatchedKind {
     pub(crate) group: &'static str,
     pub(crate) version: &'static str,
     pub(crate) name: &'static str,
     pub(crate) plural: &'static str,
     /// Which of them are left out by the API server; none: none are.
-    pub(crate) fields: Option<&'static str>,
+    pub(crate) field_selector: Option<&'static str>,
     /// Whether a change is for endpoints alone, and takes the short way.
     pub(crate) is_endpoints: bool,
     /// Whether its status is a list that others write as well, of which ours must go when we have nothing more to say.
-    pub(crate) has_entries: bool,
+    pub(crate) has_status_entries: bool,
 }
 
 const GATEWAY_API: &str = "gateway.networking.k8s.io";
@@ -25,72 +25,86 @@ const SHEAVE: &str = "sheave.dev";
 const INGRESS: &str = "networking.k8s.io";
 
 /// That of Gateway tells which version of Gateway API is installed.
-pub(crate) const DEFINITION: &str = "CustomResourceDefinition";
+pub(crate) const CRD_KIND: &str = "CustomResourceDefinition";
 
 /// The values of Secrets and ConfigMaps that are looked at.
 const CHAIN: &str = "tls.crt";
 const KEY: &str = "tls.key";
-const AUTHORITIES: &str = "ca.crt";
+const CA_BUNDLE: &str = "ca.crt";
 
 /// Of Secrets, those that never hold a certificate are most of what a cluster has, and the largest.
-const NO_CERTIFICATES: &str = "type!=kubernetes.io/service-account-token,type!=helm.sh/release.v1,\
+const CERTIFICATE_SECRETS_SELECTOR: &str = "type!=kubernetes.io/service-account-token,type!=helm.sh/release.v1,\
      type!=bootstrap.kubernetes.io/token,type!=kubernetes.io/dockerconfigjson,\
      type!=kubernetes.io/dockercfg,type!=kubernetes.io/basic-auth,type!=kubernetes.io/ssh-auth";
 
 /// Every kind; never Pods, which change far more often and say nothing that EndpointSlices do not.
-pub(crate) const KINDS: [Kind; 20] = [
-    Kind {
-        fields: Some("metadata.name=gateways.gateway.networking.k8s.io"),
-        ..of("apiextensions.k8s.io", "v1", DEFINITION, "customresourcedefinitions")
+pub(crate) const KINDS: [WatchedKind; 20] = [
+    WatchedKind {
+        field_selector: Some("metadata.name=gateways.gateway.networking.k8s.io"),
+        ..watched_kind("apiextensions.k8s.io", "v1", CRD_KIND, "customresourcedefinitions")
     },
-    of(GATEWAY_API, "v1", "GatewayClass", "gatewayclasses"),
-    of(GATEWAY_API, "v1", "Gateway", "gateways"),
-    of(GATEWAY_API, "v1", "ListenerSet", "listenersets"),
-    entries(GATEWAY_API, "v1", "HTTPRoute", "httproutes"),
-    entries(GATEWAY_API, "v1", "GRPCRoute", "grpcroutes"),
-    entries(GATEWAY_API, "v1", "TLSRoute", "tlsroutes"),
-    entries(GATEWAY_API, "v1", "TCPRoute", "tcproutes"),
-    entries(GATEWAY_API, "v1", "UDPRoute", "udproutes"),
-    of(GATEWAY_API, "v1", "ReferenceGrant", "referencegrants"),
-    entries(GATEWAY_API, "v1", "BackendTLSPolicy", "backendtlspolicies"),
-    entries(SHEAVE, "v1alpha1", "BackendPolicy", "backendpolicies"),
-    entries(SHEAVE, "v1alpha1", "ClientPolicy", "clientpolicies"),
-    of(INGRESS, "v1", "IngressClass", "ingressclasses"),
-    of(INGRESS, "v1", "Ingress", "ingresses"),
-    of("", "v1", "Namespace", "namespaces"),
-    of("", "v1", "Service", "services"),
-    Kind { is_endpoints: true, ..of("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices") },
-    Kind { fields: Some(NO_CERTIFICATES), ..of("", "v1", "Secret", "secrets") },
-    of("", "v1", "ConfigMap", "configmaps"),
+    watched_kind(GATEWAY_API, "v1", "GatewayClass", "gatewayclasses"),
+    watched_kind(GATEWAY_API, "v1", "Gateway", "gateways"),
+    watched_kind(GATEWAY_API, "v1", "ListenerSet", "listenersets"),
+    kind_with_entries(GATEWAY_API, "v1", "HTTPRoute", "httproutes"),
+    kind_with_entries(GATEWAY_API, "v1", "GRPCRoute", "grpcroutes"),
+    kind_with_entries(GATEWAY_API, "v1", "TLSRoute", "tlsroutes"),
+    kind_with_entries(GATEWAY_API, "v1", "TCPRoute", "tcproutes"),
+    kind_with_entries(GATEWAY_API, "v1", "UDPRoute", "udproutes"),
+    watched_kind(GATEWAY_API, "v1", "ReferenceGrant", "referencegrants"),
+    kind_with_entries(GATEWAY_API, "v1", "BackendTLSPolicy", "backendtlspolicies"),
+    kind_with_entries(SHEAVE, "v1alpha1", "BackendPolicy", "backendpolicies"),
+    kind_with_entries(SHEAVE, "v1alpha1", "ClientPolicy", "clientpolicies"),
+    watched_kind(INGRESS, "v1", "IngressClass", "ingressclasses"),
+    watched_kind(INGRESS, "v1", "Ingress", "ingresses"),
+    watched_kind("", "v1", "Namespace", "namespaces"),
+    watched_kind("", "v1", "Service", "services"),
+    WatchedKind {
+        is_endpoints: true,
+        ..watched_kind("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices")
+    },
+    WatchedKind {
+        field_selector: Some(CERTIFICATE_SECRETS_SELECTOR),
+        ..watched_kind("", "v1", "Secret", "secrets")
+    },
+    watched_kind("", "v1", "ConfigMap", "configmaps"),
 ];
 
-const fn of(
+const fn watched_kind(
     group: &'static str,
     version: &'static str,
     name: &'static str,
     plural: &'static str,
-) -> Kind {
+) -> WatchedKind {
     let (is_endpoints, has_entries) = (false, false);
-    Kind { group, version, name, plural, fields: None, is_endpoints, has_entries }
+    WatchedKind {
+        group,
+        version,
+        name,
+        plural,
+        field_selector: None,
+        is_endpoints,
+        has_status_entries: has_entries,
+    }
 }
 
-const fn entries(
+const fn kind_with_entries(
     group: &'static str,
     version: &'static str,
     name: &'static str,
     plural: &'static str,
-) -> Kind {
-    Kind { has_entries: true, ..of(group, version, name, plural) }
+) -> WatchedKind {
+    WatchedKind { has_status_entries: true, ..watched_kind(group, version, name, plural) }
 }
 
-impl Kind {
+impl WatchedKind {
     /// The kind of a name: no two of ours share one.
-    pub(crate) fn named(name: &str) -> Option<&'static Self> {
+    pub(crate) fn by_name(name: &str) -> Option<&'static Self> {
         KINDS.iter().find(|kind| kind.name == name)
     }
 
     /// Its place in [`KINDS`].
-    pub(crate) fn place(name: &str) -> Option<usize> {
+    pub(crate) fn index_of(name: &str) -> Option<usize> {
         KINDS.iter().position(|kind| kind.name == name)
     }
 
@@ -118,7 +132,7 @@ impl Kind {
     }
 
     /// Where a status of this kind says that clients find it: that is asked for by whoever knows it.
-    pub(crate) fn places(&self, status: Option<&Value>) -> Vec<PublishedAddress> {
+    pub(crate) fn status_addresses(&self, status: Option<&Value>) -> Vec<PublishedAddress> {
         let (list, ip, name) = match self.name {
             "Gateway" => ("/addresses", "value", None),
             "Ingress" | "Service" => ("/loadBalancer/ingress", "ip", Some("hostname")),
@@ -136,11 +150,11 @@ impl Kind {
 
     /// Whether an object of this kind can matter at all. Of Secrets and ConfigMaps, which a cluster has many of, those that
     /// hold certificates do.
-    pub(crate) fn may_matter(&self, content: &Value) -> bool {
+    pub(crate) fn is_relevant(&self, content: &Value) -> bool {
         let holds = |name: &str| content.pointer("/data").is_some_and(|it| it.get(name).is_some());
         match self.name {
-            "Secret" => holds(CHAIN) || holds(AUTHORITIES),
-            "ConfigMap" => holds(AUTHORITIES),
+            "Secret" => holds(CHAIN) || holds(CA_BUNDLE),
+            "ConfigMap" => holds(CA_BUNDLE),
             _ => true,
         }
     }
@@ -160,7 +174,7 @@ impl Kind {
         if ["Secret", "ConfigMap"].contains(&self.name)
             && let Some(Value::Object(values)) = object.data.get_mut("data")
         {
-            values.retain(|name, _| [CHAIN, KEY, AUTHORITIES].contains(&&**name));
+            values.retain(|name, _| [CHAIN, KEY, CA_BUNDLE].contains(&&**name));
         }
     }
 }
@@ -173,22 +187,22 @@ mod tests {
 
     #[test]
     fn api_versions_include_the_group() {
-        assert_eq!(Kind::named("Service").unwrap().api_version(), "v1");
-        let gateway = Kind::named("Gateway").unwrap();
+        assert_eq!(WatchedKind::by_name("Service").unwrap().api_version(), "v1");
+        let gateway = WatchedKind::by_name("Gateway").unwrap();
         assert_eq!(gateway.api_version(), "gateway.networking.k8s.io/v1");
-        assert_eq!(KINDS[Kind::place("Gateway").unwrap()].plural, "gateways");
+        assert_eq!(KINDS[WatchedKind::index_of("Gateway").unwrap()].plural, "gateways");
     }
 
     #[test]
     fn only_config_maps_and_secrets_with_certificates_are_relevant() {
         let matter = |kind: &str, data: Value| {
-            Kind::named(kind).unwrap().may_matter(&json!({ "data": data }))
+            WatchedKind::by_name(kind).unwrap().is_relevant(&json!({ "data": data }))
         };
         assert!(matter("ConfigMap", json!({"ca.crt": "PEM"})));
         assert!(!matter("ConfigMap", json!({"app.conf": ""})));
         assert!(matter("Secret", json!({"tls.crt": "UEVN", "tls.key": "UEVN"})));
         assert!(matter("Secret", json!({"ca.crt": "UEVN"})));
         assert!(!matter("Secret", json!({"password": "", "tls": ""})));
-        assert!(!Kind::named("Secret").unwrap().may_matter(&json!({})));
+        assert!(!WatchedKind::by_name("Secret").unwrap().is_relevant(&json!({})));
     }
 }

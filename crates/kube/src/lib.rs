@@ -7,17 +7,17 @@
 /// Which objects of a cluster matter.
 mod kind;
 /// What the cluster holds, as far as it has been told.
-mod known;
+mod store;
 /// From the API server's watches to what is known.
 mod watch;
 /// Statuses, written where they differ.
 mod publish;
 /// Which of them could not be written.
-mod refusals;
+mod backoff;
 /// Services in front of Gateways, written where they differ.
-mod front;
+mod gateway_services;
 /// Which of several replicas writes.
-mod lease;
+mod leader_election;
 /// Which node carries an address, and that it does.
 mod announce;
 /// What tests watch and write to.
@@ -27,10 +27,10 @@ mod api_server;
 use kube_client::{Client, Config};
 use thiserror::Error;
 
-pub use announce::{Announcing, Near, announce};
-pub use front::Services;
-pub use publish::{Addresses, Places, Statuses};
-pub use watch::{Contents, Objects};
+pub use announce::{AnnouncerConfig, EndpointCountsByAddress, announce};
+pub use gateway_services::DesiredServices;
+pub use publish::{DesiredStatuses, IngressAddresses, StatusAddresses};
+pub use watch::{ClusterContents, ClusterObjects};
 
 /// As whom we write: the field manager of statuses, and the name of the Lease.
 const WRITER: &str = "sheave";
@@ -48,20 +48,20 @@ pub enum Error {
 
 /// An API server that we may speak to.
 #[derive(Clone)]
-pub struct Cluster {
+pub struct ClusterClient {
     client: Client,
 }
 
 /// Who we are among the replicas.
 #[derive(Clone, Debug)]
-pub struct Identity {
+pub struct ReplicaIdentity {
     /// Unique among them.
     pub name: String,
     /// Where the Lease is.
     pub namespace: String,
 }
 
-impl Cluster {
+impl ClusterClient {
     /// By the kubeconfig of the environment, or as a pod. Nothing is asked yet: an API server that is down is waited for.
     ///
     /// # Errors

@@ -16,23 +16,23 @@ use tokio::sync::watch::{self as channel, Receiver, Sender};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use crate::backoff::WriteBackoff;
 use crate::kind::KINDS;
-use crate::known::{Changes, Known};
-use crate::publish::{self, Addresses, Statuses};
-use crate::refusals::Refusals;
-use crate::{Cluster, Identity, WRITER, lease};
+use crate::publish::{self, DesiredStatuses, StatusAddresses};
+use crate::store::{PendingChanges, Store};
+use crate::{ClusterClient, ReplicaIdentity, WRITER, leader_election};
 
 /// Changes that follow one another within this are taken together.
 const COALESCE: Duration = Duration::from_millis(5);
 /// However they follow one another, none waits longer than this.
-const COALESCE_MOST: Duration = Duration::from_millis(50);
+const MAX_COALESCE: Duration = Duration::from_millis(50);
 
 /// How long the API server may take until another replica may write.
-const FAREWELL: Duration = Duration::from_secs(1);
+const RESIGN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What a cluster asks for.
 #[derive(Debug, Default)]
-pub struct Contents {
+pub struct ClusterContents {
     /// Every object without an error.
     pub objects: Vec<ApiObject>,
     /// All that is wrong with the others.
@@ -40,103 +40,103 @@ pub struct Contents {
 }
 
 /// What is known, shared by those who watch and those who write.
-pub(crate) type Shared = Arc<Mutex<Known>>;
+pub(crate) type SharedStore = Arc<Mutex<Store>>;
 
-pub(crate) fn lock(known: &Shared) -> MutexGuard<'_, Known> {
+pub(crate) fn lock(known: &SharedStore) -> MutexGuard<'_, Store> {
     known.lock().expect("nobody panics while holding it")
 }
 
 /// The objects of a cluster, watched; and their statuses, written by the replica that leads.
-pub struct Objects {
-    known: Shared,
-    told: Receiver<()>,
-    statuses: Sender<Option<Statuses>>,
-    followers: Vec<JoinHandle<()>>,
-    writers: Option<Writers>,
+pub struct ClusterObjects {
+    store: SharedStore,
+    store_changes: Receiver<()>,
+    statuses: Sender<Option<DesiredStatuses>>,
+    reflectors: Vec<JoinHandle<()>>,
+    writers: Option<WriterTasks>,
 }
 
 /// Who makes of us the replica that writes.
-struct Writers {
+struct WriterTasks {
     publisher: JoinHandle<()>,
-    contender: JoinHandle<()>,
+    elector: JoinHandle<()>,
 }
 
-impl Objects {
+impl ClusterObjects {
     /// Begins to watch. Needs a running tokio runtime.
     #[must_use]
-    pub fn new(cluster: &Cluster, identity: Identity) -> Self {
-        let known = Arc::new(Mutex::new(Known::new()));
-        let (tell, told) = channel::channel(());
+    pub fn new(cluster: &ClusterClient, identity: ReplicaIdentity) -> Self {
+        let store = Arc::new(Mutex::new(Store::new()));
+        let (tell, store_changes) = channel::channel(());
         let (statuses, published) = channel::channel(None);
-        let follower = Follower {
+        let follower = Reflector {
             client: cluster.client.clone(),
-            known: Arc::clone(&known),
-            tell,
-            lists: Arc::new(Once::new()),
+            store: Arc::clone(&store),
+            notify: tell,
+            list_fallback_logged: Arc::new(Once::new()),
         };
-        let follow = |place| tokio::spawn(follower.clone().follow(place));
-        let followers = (0..KINDS.len()).map(follow).collect();
-        let (leads, contender) = lease::contend(cluster, identity, WRITER);
-        let publisher = publish::Publisher {
+        let follow = |place| tokio::spawn(follower.clone().run(place));
+        let reflectors = (0..KINDS.len()).map(follow).collect();
+        let (leads, contender) = leader_election::start_election(cluster, identity, WRITER);
+        let publisher = publish::StatusPublisher {
             client: cluster.client.clone(),
-            known: Arc::clone(&known),
+            store: Arc::clone(&store),
             statuses: published,
-            told: told.clone(),
-            leads,
-            refusals: Refusals::default(),
-            said: publish::Said::default(),
+            store_changes: store_changes.clone(),
+            leadership: leads,
+            backoff: WriteBackoff::default(),
+            written: publish::WrittenStatuses::default(),
         };
         let publisher = tokio::spawn(publisher.run());
-        let writers = Some(Writers { publisher, contender });
-        Self { known, told, statuses, followers, writers }
+        let writers = Some(WriterTasks { publisher, elector: contender });
+        Self { store, store_changes, statuses, reflectors, writers }
     }
 
     /// Waits until the cluster asks for something else, and not before it has told all that it holds. May be dropped and
     /// called again: nothing is lost.
     pub async fn changed(&mut self) {
-        while !self.is_due() {
-            self.next().await;
+        while !self.has_changes() {
+            self.wait_for_update().await;
         }
         // Endpoints take the short way, and at once.
         if !self.pending().objects {
             return;
         }
-        let settle = async { while timeout(COALESCE, self.next()).await.is_ok() {} };
+        let settle = async { while timeout(COALESCE, self.wait_for_update()).await.is_ok() {} };
         // Either they have settled, or this has lasted long enough.
-        drop(timeout(COALESCE_MOST, settle).await);
+        drop(timeout(MAX_COALESCE, settle).await);
     }
 
     /// What the cluster asks for now.
-    pub fn load(&mut self) -> Contents {
-        let mut known = lock(&self.known);
+    pub fn load(&mut self) -> ClusterContents {
+        let mut known = lock(&self.store);
         known.changes.objects = false;
         known.changes.endpoints = false;
         let (objects, problems) = known.contents();
-        Contents { objects, problems }
+        ClusterContents { objects, problems }
     }
 
     /// The addresses that Gateways have by their statuses.
     #[must_use]
-    pub fn addresses(&self) -> Addresses {
-        publish::addresses(&lock(&self.known), "Gateway")
+    pub fn addresses(&self) -> StatusAddresses {
+        publish::status_addresses(&lock(&self.store), "Gateway")
     }
 
     /// The addresses that Ingresses have by their statuses.
     #[must_use]
-    pub fn ingress_addresses(&self) -> Addresses {
-        publish::addresses(&lock(&self.known), "Ingress")
+    pub fn ingress_addresses(&self) -> StatusAddresses {
+        publish::status_addresses(&lock(&self.store), "Ingress")
     }
 
     /// Where clients find a Service.
     #[must_use]
-    pub fn service_places(&self, namespace: &str, name: &str) -> Vec<PublishedAddress> {
-        publish::service_places(&lock(&self.known), namespace, name)
+    pub fn service_addresses(&self, namespace: &str, name: &str) -> Vec<PublishedAddress> {
+        publish::service_addresses(&lock(&self.store), namespace, name)
     }
 
     /// Lets the statuses be written. Those that were given before change nothing.
-    pub fn publish(&self, statuses: Statuses) {
+    pub fn publish(&self, statuses: DesiredStatuses) {
         self.statuses.send_if_modified(|said| {
-            let is_new = !said.as_ref().is_some_and(|said| said.are(&statuses));
+            let is_new = !said.as_ref().is_some_and(|said| said.is_same(&statuses));
             if is_new {
                 *said = Some(statuses);
             }
@@ -147,64 +147,66 @@ impl Objects {
     /// Leaves the statuses to another replica: nothing is written from now on, and the Lease is given back. The API server
     /// is waited for, but not for long.
     pub async fn resign(&mut self) {
-        let Some(Writers { publisher, contender }) = self.writers.take() else { return };
+        let Some(WriterTasks { publisher, elector: contender }) = self.writers.take() else {
+            return;
+        };
         publisher.abort();
         // If this takes too long, the Lease runs out.
-        drop(timeout(FAREWELL, contender).await);
+        drop(timeout(RESIGN_TIMEOUT, contender).await);
     }
 
-    fn is_due(&self) -> bool {
-        let known = lock(&self.known);
-        known.is_complete() && known.changes.ask()
+    fn has_changes(&self) -> bool {
+        let known = lock(&self.store);
+        known.has_synced() && known.changes.needs_translation()
     }
 
-    fn pending(&self) -> Changes {
-        lock(&self.known).changes
+    fn pending(&self) -> PendingChanges {
+        lock(&self.store).changes
     }
 
-    async fn next(&mut self) {
+    async fn wait_for_update(&mut self) {
         // The tasks that hold its other end live as long as this does.
-        if self.told.changed().await.is_err() {
+        if self.store_changes.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 }
 
-impl Drop for Objects {
+impl Drop for ClusterObjects {
     fn drop(&mut self) {
         let publisher = self.writers.iter().map(|writers| &writers.publisher);
-        self.followers.iter().chain(publisher).for_each(JoinHandle::abort);
+        self.reflectors.iter().chain(publisher).for_each(JoinHandle::abort);
     }
 }
 
 /// Hears what the API server says of each kind.
 #[derive(Clone)]
-struct Follower {
+struct Reflector {
     client: Client,
-    known: Shared,
-    tell: Sender<()>,
+    store: SharedStore,
+    notify: Sender<()>,
     /// It has been said that the API server is asked for lists.
-    lists: Arc<Once>,
+    list_fallback_logged: Arc<Once>,
 }
 
 /// The API server cannot tell what there is in a watch.
 struct CannotStream;
 
-impl Follower {
+impl Reflector {
     /// Takes all that the API server says of a kind, for ever.
-    async fn follow(self, place: usize) {
-        let fields = KINDS[place].fields.map(str::to_owned);
+    async fn run(self, place: usize) {
+        let fields = KINDS[place].field_selector.map(str::to_owned);
         let config = Config { field_selector: fields, ..Config::default() };
-        if let Err(CannotStream) = self.hear(place, config.clone().streaming_lists()).await {
-            self.lists.call_once(|| {
+        if let Err(CannotStream) = self.watch_kind(place, config.clone().streaming_lists()).await {
+            self.list_fallback_logged.call_once(|| {
                 tracing::info!("the API server cannot stream lists: it is asked for them");
             });
             // A watcher ends only with what drives it.
-            self.hear(place, config).await.ok();
+            self.watch_kind(place, config).await.ok();
         }
     }
 
-    async fn hear(&self, place: usize, config: Config) -> Result<(), CannotStream> {
+    async fn watch_kind(&self, place: usize, config: Config) -> Result<(), CannotStream> {
         let kind = &KINDS[place];
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &kind.resource());
         let streams = config.initial_list_strategy == InitialListStrategy::StreamingList;
@@ -216,11 +218,13 @@ impl Follower {
                     if std::mem::take(&mut is_failing) {
                         tracing::info!(kind = kind.name, "watching again");
                     }
-                    lock(&self.known).take(place, event);
+                    lock(&self.store).apply_event(place, event);
                 }
-                Err(error) if code(&error) == Some(404) => lock(&self.known).is_absent(place),
+                Err(error) if status_code(&error) == Some(404) => {
+                    lock(&self.store).mark_kind_absent(place)
+                }
                 // Kubernetes up to 1.33, but for 1.32, streams none unless it is configured to.
-                Err(error) if streams && matches!(code(&error), Some(400 | 422)) => {
+                Err(error) if streams && matches!(status_code(&error), Some(400 | 422)) => {
                     return Err(CannotStream);
                 }
                 Err(error) => {
@@ -230,14 +234,14 @@ impl Follower {
                     }
                 }
             }
-            self.tell.send_replace(());
+            self.notify.send_replace(());
         }
         Ok(())
     }
 }
 
 /// With which status the API server has refused to tell of a kind at all.
-fn code(error: &watcher::Error) -> Option<u16> {
+fn status_code(error: &watcher::Error) -> Option<u16> {
     let (watcher::Error::InitialListFailed(error) | watcher::Error::WatchStartFailed(error)) =
         error
     else {

@@ -10,7 +10,7 @@ mod addresses;
 /// What became of each object, as JSON.
 mod status;
 /// Asking it.
-mod ask;
+mod client;
 /// Metrics of the process, and all of them together.
 mod metrics;
 /// Metrics as text.
@@ -30,13 +30,13 @@ use serde_json::json;
 use tokio::sync::watch;
 
 use crate::failure::Failure;
-use crate::report::{Phase, Report};
-pub(crate) use accept::{Bounded, Connection};
-pub(crate) use addresses::Addresses;
-pub(crate) use api::{Backend, Backends, Endpoint};
-pub(crate) use ask::ask;
-use exposition::Format;
-use metrics::Process;
+use crate::report::{ProcessPhase, ProcessReport};
+pub(crate) use accept::{BoundedListener, IdleTimeoutConnection};
+pub(crate) use addresses::AddressesResponse;
+pub(crate) use api::{BackendInfo, BackendsResponse, EndpointInfo};
+pub(crate) use client::query;
+use exposition::ExpositionFormat;
+use metrics::ProcessState;
 
 /// Every path, and what it shows.
 const INDEX: &str = "\
@@ -53,9 +53,9 @@ Sheave's admin API
 
 /// What the API shows.
 #[derive(Clone)]
-struct Subject {
+struct ApiState {
     proxy: Arc<Proxy>,
-    report: watch::Receiver<Report>,
+    report: watch::Receiver<ProcessReport>,
     started: SystemTime,
 }
 
@@ -63,11 +63,11 @@ struct Subject {
 pub(crate) async fn start(
     address: SocketAddr,
     proxy: Arc<Proxy>,
-    report: watch::Receiver<Report>,
+    report: watch::Receiver<ProcessReport>,
 ) -> Result<SocketAddr, Failure> {
-    let listener = Bounded::bind(address, "--admin").await?;
+    let listener = BoundedListener::bind(address, "--admin").await?;
     let address = listener.address;
-    let subject = Subject { proxy, report, started: proxy::clock::wall() };
+    let subject = ApiState { proxy, report, started: proxy::clock::wall() };
     tokio::spawn(async move {
         let served = axum::serve(listener, router(subject)).await;
         tracing::error!(?served, "the admin API has ended");
@@ -76,7 +76,7 @@ pub(crate) async fn start(
     Ok(address)
 }
 
-fn router(subject: Subject) -> Router {
+fn router(subject: ApiState) -> Router {
     Router::new()
         .route("/", get(async || INDEX))
         .route("/healthz", get(async || "ok\n"))
@@ -86,56 +86,59 @@ fn router(subject: Subject) -> Router {
         .route("/api/v1/backends", get(backends))
         .route("/api/v1/addresses", get(addresses))
         .route("/api/v1/config", get(config))
-        .fallback(async || refuse(StatusCode::NOT_FOUND, "no such path: see /"))
+        .fallback(async || error_response(StatusCode::NOT_FOUND, "no such path: see /"))
         .method_not_allowed_fallback(async || {
-            refuse(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD")
+            error_response(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD")
         })
         .with_state(subject)
 }
 
-async fn ready(State(subject): State<Subject>) -> (StatusCode, &'static str) {
+async fn ready(State(subject): State<ApiState>) -> (StatusCode, &'static str) {
     match subject.report.borrow().phase {
-        Phase::Starting => (StatusCode::SERVICE_UNAVAILABLE, "starting\n"),
-        Phase::Ready => (StatusCode::OK, "ready\n"),
+        ProcessPhase::Starting => (StatusCode::SERVICE_UNAVAILABLE, "starting\n"),
+        ProcessPhase::Ready => (StatusCode::OK, "ready\n"),
         // For whoever asks this it is one: nothing new is to come.
-        Phase::Leaving | Phase::Draining => (StatusCode::SERVICE_UNAVAILABLE, "draining\n"),
+        ProcessPhase::Leaving | ProcessPhase::Draining => {
+            (StatusCode::SERVICE_UNAVAILABLE, "draining\n")
+        }
     }
 }
 
-async fn metrics(State(subject): State<Subject>, headers: HeaderMap) -> Response {
+async fn metrics(State(subject): State<ApiState>, headers: HeaderMap) -> Response {
     let accept = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    let format = Format::asked_by(&accept.collect::<Vec<_>>().join(","));
-    let process = Process { report: subject.report.borrow().clone(), started: subject.started };
+    let format = ExpositionFormat::negotiate(&accept.collect::<Vec<_>>().join(","));
+    let process =
+        ProcessState { report: subject.report.borrow().clone(), started: subject.started };
     let text = metrics::render(&subject.proxy, &process, format);
     ([(header::CONTENT_TYPE, format.content_type())], text).into_response()
 }
 
-async fn listeners(State(subject): State<Subject>) -> Json<api::Listeners> {
+async fn listeners(State(subject): State<ApiState>) -> Json<api::ListenersResponse> {
     Json(api::listeners(subject.proxy.listeners()))
 }
 
-async fn backends(State(subject): State<Subject>) -> Json<Backends> {
+async fn backends(State(subject): State<ApiState>) -> Json<BackendsResponse> {
     Json(api::backends(subject.proxy.backends()))
 }
 
 /// Who carries an address goes by it: as long as a Sheave takes in who comes, it may stay.
-async fn addresses(State(subject): State<Subject>) -> Response {
+async fn addresses(State(subject): State<ApiState>) -> Response {
     let report = subject.report.borrow().clone();
     match report.phase {
-        Phase::Ready | Phase::Leaving => {
-            Json(Addresses::of(&report, &subject.proxy.listeners())).into_response()
+        ProcessPhase::Ready | ProcessPhase::Leaving => {
+            Json(AddressesResponse::of(&report, &subject.proxy.listeners())).into_response()
         }
-        Phase::Starting | Phase::Draining => {
-            refuse(StatusCode::SERVICE_UNAVAILABLE, "not ready").into_response()
+        ProcessPhase::Starting | ProcessPhase::Draining => {
+            error_response(StatusCode::SERVICE_UNAVAILABLE, "not ready").into_response()
         }
     }
 }
 
-async fn config(State(subject): State<Subject>) -> Json<api::Config> {
+async fn config(State(subject): State<ApiState>) -> Json<api::ConfigResponse> {
     Json(api::config(&subject.report.borrow()))
 }
 
-fn refuse(status: StatusCode, error: &str) -> (StatusCode, Json<serde_json::Value>) {
+fn error_response(status: StatusCode, error: &str) -> (StatusCode, Json<serde_json::Value>) {
     (status, Json(json!({ "error": error })))
 }
 

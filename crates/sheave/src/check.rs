@@ -13,17 +13,17 @@ use crate::files;
 pub(crate) fn run(paths: &[PathBuf]) -> Result<(), Failure> {
     let mut lines = Vec::new();
     let checked = configuration::check(files::read(paths)).and_then(|checked| {
-        let expired = checked.expired(proxy::clock::wall());
+        let expired = checked.expired_certificates(proxy::clock::wall());
         if expired.is_empty() { Ok(checked) } else { Err(expired) }
     });
     let result = match checked {
         Ok(checked) => {
-            lines.push(format!("{}, fine", counted(checked.objects.len(), "object")));
+            lines.push(format!("{}, fine", pluralize(checked.objects.len(), "object")));
             Ok(())
         }
         Err(problems) => {
             lines.extend(problems.iter().map(ToString::to_string));
-            lines.push(counted(problems.len(), "error"));
+            lines.push(pluralize(problems.len(), "error"));
             Err(Failure::Input(Vec::new()))
         }
     };
@@ -49,7 +49,7 @@ fn write(lines: &[String]) -> io::Result<()> {
 }
 
 /// `1 error`, `2 errors`.
-pub(crate) fn counted(count: usize, noun: &str) -> String {
+pub(crate) fn pluralize(count: usize, noun: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} {noun}{plural}")
 }

@@ -14,68 +14,71 @@ use gateway::managed_services::{self, DesiredService, ManagedServices, TargetPor
 use gateway::objects::{EndpointConditions, EndpointSliceSpec, TypedObject};
 use gateway::translate::SERVICE_NAME_LABEL;
 use ipnet::IpNet;
-use kube::{Addresses, Identity, Objects, Places, Services, Statuses};
+use kube::{
+    ClusterObjects, DesiredServices, DesiredStatuses, IngressAddresses, ReplicaIdentity,
+    StatusAddresses,
+};
 use proxy::{Time, clock};
 use serde_json::Value;
 
-use crate::configuration::Errors;
-use crate::due;
+use crate::configuration::ErrorPolicy;
 use crate::failure::Failure;
-use crate::files::Contents;
+use crate::files::SourceContents;
 use crate::flags::{ClusterFlags, ServiceTemplate};
-use crate::parting::Parting;
 use crate::process;
-use crate::report::{Fronting, Report};
+use crate::report::{ProcessReport, TranslatedServices};
+use crate::terminating_peers::TerminatingPeers;
+use crate::timer;
 
 /// What ending takes beyond what the flags allow: until the pod is told of it, and to say the last of it.
-const FAREWELL: Duration = Duration::from_secs(10);
+const SHUTDOWN_MARGIN: Duration = Duration::from_secs(10);
 
 /// The objects of a cluster, watched.
-pub(crate) struct Cluster {
-    objects: Objects,
-    mode: Mode,
+pub(crate) struct ClusterSource {
+    objects: ClusterObjects,
+    mode: AddressMode,
     /// Our own namespace.
     namespace: String,
     /// What Gateways were given last; a status that says so may still be on its way.
-    dealt: Addresses,
+    assigned_addresses: StatusAddresses,
     /// Which ports of ours stand for those of Gateways, as it was decided last; a Service that says so may still be on its
     /// way.
-    targets: BTreeMap<GatewayName, TargetPortMap>,
+    target_ports: BTreeMap<GatewayName, TargetPortMap>,
     /// Where Ingresses are served.
-    ingresses: Places,
+    ingresses: IngressAddresses,
     /// The headless Service of all Sheaves, and who of them serves.
-    peers: Option<Peers>,
+    peers: Option<PeerReplicas>,
 }
 
 /// Where Gateways are served.
-enum Mode {
+enum AddressMode {
     /// On the addresses of the machine, all together; behind this Service, if it is named.
     Shared(Option<String>),
     /// Each on an address of its own.
     Pool(Vec<IpNet>),
     /// Each behind a Service of its own, made of a template.
-    Fronts(Value),
+    PerGatewayServices(Value),
 }
 
 /// The Sheaves that share fixed caps.
-struct Peers {
+struct PeerReplicas {
     namespace: String,
     service: String,
     serving: Vec<SocketAddr>,
-    parting: Parting,
+    terminating: TerminatingPeers,
     /// Where those are that are ready.
     nodes: Arc<BTreeSet<Arc<str>>>,
 }
 
 /// The API server that the environment names.
-pub(crate) async fn connect() -> Result<kube::Cluster, Failure> {
-    kube::Cluster::connect().await.map_err(|error| {
+pub(crate) async fn connect() -> Result<kube::ClusterClient, Failure> {
+    kube::ClusterClient::connect().await.map_err(|error| {
         let error = anyhow::Error::from(error);
         Failure::input(format_args!("{error:#}: set KUBECONFIG, or run it in a pod"))
     })
 }
 
-impl Cluster {
+impl ClusterSource {
     /// Begins to watch where the flags ask for it. `drain` is what a Sheave may take to end, from when it is told to. Needs a
     /// running tokio runtime.
     pub(crate) async fn connect(
@@ -89,62 +92,76 @@ impl Cluster {
         let name = flags.identity.clone().unwrap_or_else(process::host_name);
         let namespace =
             flags.namespace.as_deref().unwrap_or_else(|| cluster.namespace()).to_owned();
-        let identity = Identity { name, namespace: namespace.clone() };
-        let peers = flags.peers.clone().map(|service| Peers {
+        let identity = ReplicaIdentity { name, namespace: namespace.clone() };
+        let peers = flags.peers.clone().map(|service| PeerReplicas {
             namespace: identity.namespace.clone(),
             service,
             serving: Vec::new(),
             // The others are told what we are.
-            parting: Parting::new(drain + FAREWELL),
+            terminating: TerminatingPeers::new(drain + SHUTDOWN_MARGIN),
             nodes: Arc::default(),
         });
-        let objects = Objects::new(&cluster, identity);
+        let objects = ClusterObjects::new(&cluster, identity);
         let mode = match &flags.service_template {
-            Some(ServiceTemplate(template)) => Mode::Fronts(template.clone()),
-            None if flags.pool.is_empty() => Mode::Shared(flags.published_service.clone()),
-            None => Mode::Pool(flags.pool.clone()),
+            Some(ServiceTemplate(template)) => AddressMode::PerGatewayServices(template.clone()),
+            None if flags.pool.is_empty() => AddressMode::Shared(flags.published_service.clone()),
+            None => AddressMode::Pool(flags.pool.clone()),
         };
         let (dealt, targets, ingresses) = Default::default();
-        Ok(Some(Self { objects, mode, namespace, dealt, targets, ingresses, peers }))
+        Ok(Some(Self {
+            objects,
+            mode,
+            namespace,
+            assigned_addresses: dealt,
+            target_ports: targets,
+            ingresses,
+            peers,
+        }))
     }
 
     /// What the cluster asks for now, and each Gateway's address.
-    pub(crate) fn load(&mut self) -> Contents {
-        let kube::Contents { objects, problems } = self.objects.load();
+    pub(crate) fn load(&mut self) -> SourceContents {
+        let kube::ClusterContents { objects, problems } = self.objects.load();
         if let Some(peers) = &mut self.peers {
-            peers.find(&objects, clock::now());
+            peers.update(&objects, clock::now());
         }
         let served = ingress::served_ingresses(&objects);
         let addresses = match &self.mode {
-            Mode::Shared(None) => gateway::AddressAssignment::Host,
-            Mode::Shared(Some(service)) => {
-                let places = self.objects.service_places(&self.namespace, service);
+            AddressMode::Shared(None) => gateway::AddressAssignment::Host,
+            AddressMode::Shared(Some(service)) => {
+                let places = self.objects.service_addresses(&self.namespace, service);
                 gateway::AddressAssignment::SharedService(places)
             }
-            Mode::Pool(pool) => {
-                let known = known(std::mem::take(&mut self.dealt), &self.objects, &served);
+            AddressMode::Pool(pool) => {
+                let known = known_addresses(
+                    std::mem::take(&mut self.assigned_addresses),
+                    &self.objects,
+                    &served,
+                );
                 addresses::assign(pool, &objects, &known)
             }
-            Mode::Fronts(_) => gateway::AddressAssignment::ManagedServices(self.fronts(&objects)),
+            AddressMode::PerGatewayServices(_) => {
+                gateway::AddressAssignment::ManagedServices(self.managed_services(&objects))
+            }
         };
-        self.dealt = addresses.pool_assignments();
+        self.assigned_addresses = addresses.pool_assignments();
         let place = |it: ServedIngress| {
             let places = addresses.published_addresses(&it.gateway);
             (!places.is_empty()).then_some(((it.namespace, it.name), places))
         };
         self.ingresses = served.into_iter().filter_map(place).collect();
-        Contents { objects, problems, addresses, errors: Errors::LeaveOut }
+        SourceContents { objects, problems, addresses, error_policy: ErrorPolicy::SkipInvalid }
     }
 
     /// What Services in front of Gateways say. That goes before what we remember: another replica leads, perhaps.
-    fn fronts(&self, objects: &[ApiObject]) -> ManagedServices {
+    fn managed_services(&self, objects: &[ApiObject]) -> ManagedServices {
         let mut fronts = ManagedServices::read(objects, &self.namespace);
         for (gateway, known) in &mut fronts.services {
             known.addresses = self
                 .objects
-                .service_places(&self.namespace, &managed_services::service_name(gateway));
+                .service_addresses(&self.namespace, &managed_services::service_name(gateway));
         }
-        for (gateway, targets) in &self.targets {
+        for (gateway, targets) in &self.target_ports {
             let known = fronts.services.entry(gateway.clone()).or_default();
             for (port, target) in targets {
                 known.target_ports.entry(*port).or_insert(*target);
@@ -156,10 +173,10 @@ impl Cluster {
     /// Waits until there is something to load, and not before the cluster has told all that it holds. May be dropped and
     /// called again.
     pub(crate) async fn changed(&mut self) {
-        let has_ended = self.peers.as_ref().and_then(|peers| peers.parting.next());
+        let has_ended = self.peers.as_ref().and_then(|peers| peers.terminating.next_expiry());
         tokio::select! {
             () = self.objects.changed() => {}
-            () = due::reached(has_ended) => {}
+            () = timer::wait_until(has_ended) => {}
         }
     }
 
@@ -179,31 +196,33 @@ impl Cluster {
     }
 
     /// Lets statuses and Services be written, by whichever replica leads.
-    pub(crate) fn publish(&mut self, report: &Report) {
+    pub(crate) fn publish(&mut self, report: &ProcessReport) {
         let (statuses, ingresses) = (Arc::clone(&report.statuses), self.ingresses.clone());
         let services = match &self.mode {
-            Mode::Shared(_) | Mode::Pool(_) => None,
-            Mode::Fronts(template) => Some(self.services(template, &report.fronts)),
+            AddressMode::Shared(_) | AddressMode::Pool(_) => None,
+            AddressMode::PerGatewayServices(template) => {
+                Some(self.services(template, &report.services))
+            }
         };
         let targets = |front: &DesiredService| {
             let ports = front.ports.iter().map(|((port, _), target)| (*port, *target));
             (front.gateway.clone(), ports.collect())
         };
-        self.targets = report.fronts.fronts.iter().map(targets).collect();
+        self.target_ports = report.services.fronts.iter().map(targets).collect();
         let replicas = self.peers.as_ref().map(|peers| peers.serving.len().max(1));
         let replicas = replicas.and_then(|replicas| replicas.try_into().ok());
-        self.objects.publish(Statuses { statuses, ingresses, services, replicas });
+        self.objects.publish(DesiredStatuses { statuses, ingresses, services, replicas });
     }
 
-    fn services(&self, template: &Value, fronting: &Fronting) -> Services {
+    fn services(&self, template: &Value, fronting: &TranslatedServices) -> DesiredServices {
         let service = |front: &DesiredService| {
             managed_services::service_manifest(front, template, &self.namespace)
         };
         let name = |(namespace, name): &GatewayName| format!("{namespace}/{name}");
-        Services {
+        DesiredServices {
             namespace: self.namespace.clone(),
-            wanted: fronting.fronts.iter().map(service).collect(),
-            kept: fronting.kept.iter().map(name).collect(),
+            desired: fronting.fronts.iter().map(service).collect(),
+            retained: fronting.retained.iter().map(name).collect(),
             owner: self.peers.as_ref().map(|peers| peers.service.clone()),
         }
     }
@@ -211,7 +230,11 @@ impl Cluster {
 
 /// The addresses that Gateways have, those that stand for classes of Ingresses among them. What a status says goes before
 /// what we remember: another replica may have dealt otherwise.
-fn known(mut remembered: Addresses, objects: &Objects, served: &[ServedIngress]) -> Addresses {
+fn known_addresses(
+    mut remembered: StatusAddresses,
+    objects: &ClusterObjects,
+    served: &[ServedIngress],
+) -> StatusAddresses {
     let said = objects.ingress_addresses();
     for ingress in served {
         let name = (ingress.namespace.clone(), ingress.name.clone());
@@ -223,11 +246,11 @@ fn known(mut remembered: Addresses, objects: &Objects, served: &[ServedIngress])
     remembered
 }
 
-impl Peers {
+impl PeerReplicas {
     /// Those that are ready, as the slices of the Service say, and those that end: they keep their slots until they have
     /// let their last requests go, or must have.
-    fn find(&mut self, objects: &[ApiObject], now: Time) {
-        let slices = objects.iter().filter_map(|object| self.slice(object));
+    fn update(&mut self, objects: &[ApiObject], now: Time) {
+        let slices = objects.iter().filter_map(|object| self.own_slice(object));
         let endpoints: Vec<_> = slices.flat_map(|slice| &slice.spec.endpoints).collect();
         let addresses = |condition: &dyn Fn(&EndpointConditions) -> bool| -> BTreeSet<IpAddr> {
             let those = endpoints.iter().filter(|endpoint| condition(&endpoint.conditions));
@@ -240,12 +263,12 @@ impl Peers {
         let ends = |it: &EndpointConditions| it.terminating.unwrap_or(false);
         let mut serving = addresses(&|it| is_ready(it) && !ends(it));
         let ending = addresses(&ends);
-        serving.extend(self.parting.count(&ending, now));
+        serving.extend(self.terminating.update(&ending, now));
         self.serving = serving.into_iter().map(|address| SocketAddr::new(address, 0)).collect();
     }
 
     /// What an object says of them.
-    fn slice<'o>(&self, object: &'o ApiObject) -> Option<&'o TypedObject<EndpointSliceSpec>> {
+    fn own_slice<'o>(&self, object: &'o ApiObject) -> Option<&'o TypedObject<EndpointSliceSpec>> {
         let ApiObject::EndpointSlice(slice) = object else { return None };
         let metadata = &slice.metadata;
         let is_ours = metadata.namespace == self.namespace

@@ -17,68 +17,68 @@ use proxy::{ListenerView, Proxy};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use crate::dns::Names;
+use crate::dns::DnsWatcher;
 use crate::failure::bind_advice;
-use crate::files::Contents;
-use crate::report::{Fronting, Reload, Report};
+use crate::files::SourceContents;
+use crate::report::{ProcessReport, ReloadOutcome, TranslatedServices};
 
 /// How long it takes until an address that cannot be listened on is tried again.
-const BIND_AGAIN: Duration = Duration::from_secs(5);
+const REBIND_INTERVAL: Duration = Duration::from_secs(5);
 
 /// What is in force.
-pub(crate) struct Configuration {
+pub(crate) struct ConfigurationController {
     proxy: Arc<Proxy>,
-    names: Names,
+    dns: DnsWatcher,
     objects: Vec<ApiObject>,
     addresses: AddressAssignment,
     /// What the translation in force left out.
-    left_out: Vec<ObjectProblem>,
+    skipped_problems: Vec<ObjectProblem>,
     /// What is wrong and has been told.
-    told: Vec<ObjectProblem>,
+    logged_problems: Vec<ObjectProblem>,
     /// When to try once more to listen where it has failed.
-    binds_again_at: Option<Instant>,
+    rebind_at: Option<Instant>,
     /// With the endpoints that they have now.
     backends: Vec<Backend>,
     /// Which of them are behind each address of a pool.
-    behind: BTreeMap<IpAddr, BTreeSet<BackendKey>>,
-    report: watch::Sender<Report>,
+    backends_by_address: BTreeMap<IpAddr, BTreeSet<BackendKey>>,
+    report: watch::Sender<ProcessReport>,
 }
 
 /// What is made of contents with errors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Errors {
+pub(crate) enum ErrorPolicy {
     /// Nothing of them is put in force: files are edited by those who see the errors, and what was in force still is.
     #[default]
-    Refuse,
+    RejectAll,
     /// What is in error is left out: objects of a cluster have many owners, and none takes another down.
-    LeaveOut,
+    SkipInvalid,
 }
 
 /// Objects that may be put in force, and what they come to.
-pub(crate) struct Checked {
+pub(crate) struct CheckedConfiguration {
     pub(crate) objects: Vec<ApiObject>,
     pub(crate) addresses: AddressAssignment,
-    pub(crate) errors: Errors,
+    pub(crate) error_policy: ErrorPolicy,
     /// With all that is wrong, none unless it is left out.
     pub(crate) translation: TranslationResult,
 }
 
 /// Every error of the contents, or what they come to.
-pub(crate) fn check(contents: Contents) -> Result<Checked, Vec<ObjectProblem>> {
-    let Contents { objects, mut problems, addresses, errors } = contents;
+pub(crate) fn check(contents: SourceContents) -> Result<CheckedConfiguration, Vec<ObjectProblem>> {
+    let SourceContents { objects, mut problems, addresses, error_policy: errors } = contents;
     let mut translation = gateway::translate(&objects, &addresses);
     problems.append(&mut translation.problems);
-    if errors == Errors::Refuse && !problems.is_empty() {
+    if errors == ErrorPolicy::RejectAll && !problems.is_empty() {
         return Err(problems);
     }
     translation.problems = problems;
-    Ok(Checked { objects, addresses, errors, translation })
+    Ok(CheckedConfiguration { objects, addresses, error_policy: errors, translation })
 }
 
-impl Checked {
+impl CheckedConfiguration {
     /// A problem for each certificate that does not hold at this time. Nobody else is taken down by it: what to make of
     /// it is for the client to decide.
-    pub(crate) fn expired(&self, now: SystemTime) -> Vec<ObjectProblem> {
+    pub(crate) fn expired_certificates(&self, now: SystemTime) -> Vec<ObjectProblem> {
         // A clock before 1970 is wrong, and finds that no certificate holds yet.
         let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
         self.translation
@@ -89,30 +89,35 @@ impl Checked {
     }
 }
 
-impl Configuration {
+impl ConfigurationController {
     /// Nothing is in force yet.
-    pub(crate) fn new(proxy: Arc<Proxy>, names: Names, report: watch::Sender<Report>) -> Self {
+    pub(crate) fn new(
+        proxy: Arc<Proxy>,
+        dns: DnsWatcher,
+        report: watch::Sender<ProcessReport>,
+    ) -> Self {
         let addresses = AddressAssignment::default();
-        let (objects, backends, behind, left_out, told) = Default::default();
-        let binds_again_at = None;
+        let (objects, backends, backends_by_address, skipped_problems, logged_problems) =
+            Default::default();
+        let rebind_at = None;
         Self {
             proxy,
-            names,
+            dns,
             objects,
             addresses,
-            left_out,
-            told,
-            binds_again_at,
+            skipped_problems,
+            logged_problems,
+            rebind_at,
             backends,
-            behind,
+            backends_by_address,
             report,
         }
     }
 
     /// Puts the contents in force by the shortest way, or reports every error and leaves all as it is.
-    pub(crate) async fn reload(&mut self, contents: Contents) {
+    pub(crate) async fn reload(&mut self, contents: SourceContents) {
         let had_problems = !self.report.borrow().problems.is_empty();
-        let reload = self.take(contents).await;
+        let reload = self.apply_contents(contents).await;
         self.report.send_modify(|report| report.count(reload));
         if had_problems && self.report.borrow().problems.is_empty() {
             tracing::info!("the configuration is mended");
@@ -120,11 +125,11 @@ impl Configuration {
     }
 
     /// Puts a new Snapshot in force; tells which addresses cannot be listened on.
-    pub(crate) async fn apply(&mut self, checked: Checked) -> Vec<String> {
-        for problem in checked.expired(proxy::clock::wall()) {
+    pub(crate) async fn apply(&mut self, checked: CheckedConfiguration) -> Vec<String> {
+        for problem in checked.expired_certificates(proxy::clock::wall()) {
             tracing::warn!(file = %problem.origin.file, object = problem.object, "{}", problem.message);
         }
-        let Checked { objects, addresses, translation, .. } = checked;
+        let CheckedConfiguration { objects, addresses, translation, .. } = checked;
         let TranslationResult {
             mut snapshot,
             mut statuses,
@@ -133,11 +138,11 @@ impl Configuration {
             managed_services: fronts,
             retained_gateways: kept,
         } = translation;
-        self.names.follow(hosts(&snapshot)).await;
+        self.dns.watch_hosts(dns_hosts(&snapshot)).await;
         for backend in &mut snapshot.backends {
-            resolve(backend, &self.names);
+            resolve(backend, &self.dns);
         }
-        let before = self.listening();
+        let before = self.listening_addresses();
         let errors = self.proxy.apply(&snapshot);
         let unbound: Vec<String> = errors.iter().map(with_advice).collect();
         for (error, sentence) in errors.iter().zip(&unbound) {
@@ -147,17 +152,17 @@ impl Configuration {
                 sentence,
             );
         }
-        self.tell_listeners(&before);
-        tell_size(&snapshot);
+        self.log_listener_changes(&before);
+        log_size(&snapshot);
         self.objects = objects;
         self.addresses = addresses;
-        self.behind = addresses::backends_by_address(&snapshot);
+        self.backends_by_address = addresses::backends_by_address(&snapshot);
         self.backends = snapshot.backends;
-        self.left_out = problems;
-        self.binds_again_at = (!unbound.is_empty()).then(|| Instant::now() + BIND_AGAIN);
-        self.record(|report| {
+        self.skipped_problems = problems;
+        self.rebind_at = (!unbound.is_empty()).then(|| Instant::now() + REBIND_INTERVAL);
+        self.update_report(|report| {
             report.statuses = statuses.into();
-            report.fronts = Fronting { fronts, kept }.into();
+            report.services = TranslatedServices { fronts, retained: kept }.into();
             report.certificates = dated.into_iter().collect();
             report.unbound = unbound.clone().into();
         });
@@ -173,12 +178,12 @@ impl Configuration {
             None => pending().await,
         };
         let changed = tokio::select! {
-            changed = self.names.changed() => Some(changed),
-            () = bind(self.binds_again_at) => None,
+            changed = self.dns.changed() => Some(changed),
+            () = bind(self.rebind_at) => None,
         };
         match changed {
             Some(name) => self.resolve(&name),
-            None => self.bind_again().await,
+            None => self.rebind().await,
         }
     }
 
@@ -188,22 +193,27 @@ impl Configuration {
                 EndpointSource::Dns { host, .. } if **host == *name => {}
                 EndpointSource::Dns { .. } | EndpointSource::Slices => continue,
             }
-            resolve(backend, &self.names);
+            resolve(backend, &self.dns);
             set_endpoints(&self.proxy, backend);
         }
-        self.record(|_| {});
+        self.update_report(|_| {});
     }
 
     /// Who was in the way may have gone.
-    async fn bind_again(&mut self) {
+    async fn rebind(&mut self) {
         let translation = gateway::translate(&self.objects, &self.addresses);
         let (objects, addresses) = (self.objects.clone(), self.addresses.clone());
-        let checked = Checked { objects, addresses, errors: Errors::LeaveOut, translation };
-        self.apply_and_tell(checked).await;
+        let checked = CheckedConfiguration {
+            objects,
+            addresses,
+            error_policy: ErrorPolicy::SkipInvalid,
+            translation,
+        };
+        self.apply_and_log(checked).await;
     }
 
     /// Tells of each address that cannot be listened on when it begins to be so.
-    async fn apply_and_tell(&mut self, checked: Checked) {
+    async fn apply_and_log(&mut self, checked: CheckedConfiguration) {
         let told = Arc::clone(&self.report.borrow().unbound);
         let unbound = self.apply(checked).await;
         for sentence in unbound.iter().filter(|it| !told.contains(it)) {
@@ -211,14 +221,15 @@ impl Configuration {
         }
     }
 
-    async fn take(&mut self, contents: Contents) -> Reload {
-        let is_clean = contents.errors == Errors::LeaveOut || contents.problems.is_empty();
+    async fn apply_contents(&mut self, contents: SourceContents) -> ReloadOutcome {
+        let is_clean =
+            contents.error_policy == ErrorPolicy::SkipInvalid || contents.problems.is_empty();
         if is_clean {
             let is_same_ground = contents.addresses == self.addresses;
             let is_same = is_same_ground && contents.objects == self.objects;
             if is_same && self.report.borrow().unbound.is_empty() {
                 self.set_problems(contents.problems);
-                return Reload::Unchanged;
+                return ReloadOutcome::Unchanged;
             }
             let has_moved = is_same_ground && !is_same;
             if has_moved && differ_in_slices_alone(&contents.objects, &self.objects) {
@@ -227,25 +238,25 @@ impl Configuration {
         }
         match check(contents) {
             Ok(checked) => {
-                self.apply_and_tell(checked).await;
-                Reload::Applied
+                self.apply_and_log(checked).await;
+                ReloadOutcome::Applied
             }
             Err(problems) => {
-                self.refuse(problems);
-                Reload::Refused
+                self.reject(problems);
+                ReloadOutcome::Refused
             }
         }
     }
 
     /// The short way: no translation, no new Snapshot.
-    fn swap_endpoints(&mut self, contents: Contents) -> Reload {
-        let Contents { objects, mut problems, errors, .. } = contents;
+    fn swap_endpoints(&mut self, contents: SourceContents) -> ReloadOutcome {
+        let SourceContents { objects, mut problems, error_policy: errors, .. } = contents;
         let changed = EndpointIndex::new(&objects);
         let keys: Vec<BackendKey> = self.backends.iter().map(|it| it.key.clone()).collect();
         problems.extend(changed.problems(&keys));
-        if errors == Errors::Refuse && !problems.is_empty() {
-            self.refuse(problems);
-            return Reload::Refused;
+        if errors == ErrorPolicy::RejectAll && !problems.is_empty() {
+            self.reject(problems);
+            return ReloadOutcome::Refused;
         }
         for backend in self.backends.iter_mut().filter(|it| it.source == EndpointSource::Slices) {
             let endpoints = changed.of(&backend.key);
@@ -255,31 +266,34 @@ impl Configuration {
             }
         }
         self.objects = objects;
-        self.record(|_| {});
+        self.update_report(|_| {});
         self.set_problems(problems);
-        Reload::Endpoints
+        ReloadOutcome::Endpoints
     }
 
     /// What is wrong now: that, and what the translation in force left out. Each is told once, however often the rest
     /// changes.
     fn set_problems(&mut self, mut problems: Vec<ObjectProblem>) {
-        let more = self.left_out.iter().filter(|it| !problems.contains(it));
+        let more = self.skipped_problems.iter().filter(|it| !problems.contains(it));
         let more: Vec<_> = more.cloned().collect();
         problems.extend(more);
-        problems.iter().filter(|problem| !self.told.contains(problem)).for_each(tell);
-        self.told.clone_from(&problems);
+        problems
+            .iter()
+            .filter(|problem| !self.logged_problems.contains(problem))
+            .for_each(log_problem);
+        self.logged_problems.clone_from(&problems);
         self.report.send_modify(|report| report.problems = problems.into());
     }
 
-    fn refuse(&self, problems: Vec<ObjectProblem>) {
-        problems.iter().for_each(tell);
+    fn reject(&self, problems: Vec<ObjectProblem>) {
+        problems.iter().for_each(log_problem);
         let errors = problems.len();
         tracing::error!(errors, "the configuration has errors: what was in force still is");
         self.report.send_modify(|report| report.problems = problems.into());
     }
 
     /// Names and addresses; HTTP/3 has one of its own.
-    fn listening(&self) -> Vec<(Arc<str>, String)> {
+    fn listening_addresses(&self) -> Vec<(Arc<str>, String)> {
         let addresses = |view: ListenerView| {
             let address = view.address;
             let http3 = view.http3.then(|| (view.name.clone(), format!("{address}/udp")));
@@ -288,8 +302,8 @@ impl Configuration {
         self.proxy.listeners().into_iter().flat_map(addresses).collect()
     }
 
-    fn tell_listeners(&self, before: &[(Arc<str>, String)]) {
-        let after = self.listening();
+    fn log_listener_changes(&self, before: &[(Arc<str>, String)]) {
+        let after = self.listening_addresses();
         for (name, address) in after.iter().filter(|it| !before.contains(it)) {
             tracing::info!(%address, listener = %name, "listening");
         }
@@ -299,10 +313,10 @@ impl Configuration {
     }
 
     /// Something new is in force.
-    fn record(&self, detail: impl FnOnce(&mut Report)) {
-        let near = addresses::endpoints_by_address(&self.behind, &self.backends);
+    fn update_report(&self, detail: impl FnOnce(&mut ProcessReport)) {
+        let near = addresses::endpoints_by_address(&self.backends_by_address, &self.backends);
         self.report.send_modify(|report| {
-            report.near = near.into();
+            report.endpoint_counts = near.into();
             report.generation += 1;
             report.applied_at = Some(proxy::clock::wall());
             report.problems = Arc::default();
@@ -311,7 +325,7 @@ impl Configuration {
     }
 }
 
-fn tell(problem: &ObjectProblem) {
+fn log_problem(problem: &ObjectProblem) {
     let named = |part: &str| (!part.is_empty()).then(|| part.to_owned());
     tracing::error!(
         file = %problem.origin.file,
@@ -324,7 +338,7 @@ fn tell(problem: &ObjectProblem) {
 }
 
 /// The names that backends stand for.
-fn hosts(snapshot: &Snapshot) -> BTreeSet<Arc<str>> {
+fn dns_hosts(snapshot: &Snapshot) -> BTreeSet<Arc<str>> {
     let host = |backend: &Backend| match &backend.source {
         EndpointSource::Dns { host, .. } => Some(host.clone()),
         EndpointSource::Slices => None,
@@ -333,7 +347,7 @@ fn hosts(snapshot: &Snapshot) -> BTreeSet<Arc<str>> {
 }
 
 /// Fills in what is known of the backend's name.
-fn resolve(backend: &mut Backend, names: &Names) {
+fn resolve(backend: &mut Backend, names: &DnsWatcher) {
     let EndpointSource::Dns { host, port } = &backend.source else { return };
     let endpoint = |address| {
         let address = SocketAddr::new(address, *port);
@@ -350,7 +364,7 @@ fn set_endpoints(proxy: &Proxy, backend: &Backend) {
     tracing::info!(backend = %backend.key, endpoints, "endpoints changed");
 }
 
-fn tell_size(snapshot: &Snapshot) {
+fn log_size(snapshot: &Snapshot) {
     let endpoints: usize = snapshot.backends.iter().map(|backend| backend.endpoints.len()).sum();
     tracing::info!(
         listeners = snapshot.listeners.len(),

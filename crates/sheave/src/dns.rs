@@ -4,9 +4,9 @@
 //! stays.
 
 /// One question, and what came of it.
-mod ask;
+mod lookup;
 /// What is known of a name.
-mod known;
+mod resolved_name;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -18,78 +18,78 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use crate::report::Report;
-use ask::{Ask, Round};
-use known::Known;
+use crate::report::ProcessReport;
+use lookup::{DualStackLookup, HostResolver};
+use resolved_name::ResolvedName;
 
 /// Names that are asked for at the same time.
-const CONCURRENT: usize = 16;
+const MAX_CONCURRENT_LOOKUPS: usize = 16;
 /// How soon a name is asked for again, whatever its TTL; and the first pause after a failure, doubled with each.
-const SHORTEST: Duration = Duration::from_secs(1);
+const MIN_REFRESH: Duration = Duration::from_secs(1);
 /// So that a mistake with a long TTL heals.
-const LONGEST: Duration = Duration::from_secs(3600);
-const LONGEST_AFTER_FAILURE: Duration = Duration::from_secs(30);
+const MAX_REFRESH: Duration = Duration::from_secs(3600);
+const MAX_FAILURE_DELAY: Duration = Duration::from_secs(30);
 /// How long a configuration waits for the first answer to its names.
-const FIRST_ANSWER: Duration = Duration::from_secs(3);
+const FIRST_LOOKUP_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The names that somebody wants to know.
-pub(crate) struct Names {
-    ask: Arc<Ask>,
-    known: BTreeMap<Arc<str>, Followed>,
+pub(crate) struct DnsWatcher {
+    resolver: Arc<HostResolver>,
+    names: BTreeMap<Arc<str>, WatchedName>,
     permits: Arc<Semaphore>,
-    sender: mpsc::Sender<(Arc<str>, Round)>,
-    rounds: mpsc::Receiver<(Arc<str>, Round)>,
-    report: watch::Sender<Report>,
+    sender: mpsc::Sender<(Arc<str>, DualStackLookup)>,
+    lookups: mpsc::Receiver<(Arc<str>, DualStackLookup)>,
+    report: watch::Sender<ProcessReport>,
 }
 
-struct Followed {
-    known: Known,
+struct WatchedName {
+    resolved: ResolvedName,
     task: JoinHandle<()>,
 }
 
-impl Drop for Followed {
+impl Drop for WatchedName {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl Names {
+impl DnsWatcher {
     /// Asks this server, or those of `/etc/resolv.conf`.
-    pub(crate) fn new(server: Option<SocketAddr>, report: watch::Sender<Report>) -> Self {
-        let (sender, rounds) = mpsc::channel(CONCURRENT);
+    pub(crate) fn new(server: Option<SocketAddr>, report: watch::Sender<ProcessReport>) -> Self {
+        let (sender, lookups) = mpsc::channel(MAX_CONCURRENT_LOOKUPS);
         Self {
-            ask: Arc::new(Ask::new(server)),
-            known: BTreeMap::new(),
-            permits: Arc::new(Semaphore::new(CONCURRENT)),
+            resolver: Arc::new(HostResolver::new(server)),
+            names: BTreeMap::new(),
+            permits: Arc::new(Semaphore::new(MAX_CONCURRENT_LOOKUPS)),
             sender,
-            rounds,
+            lookups,
             report,
         }
     }
 
     /// Follows these names from now on and no other, and waits a while for the first answers to those that are new.
-    pub(crate) async fn follow(&mut self, hosts: BTreeSet<Arc<str>>) {
-        self.known.retain(|host, _| hosts.contains(host));
+    pub(crate) async fn watch_hosts(&mut self, hosts: BTreeSet<Arc<str>>) {
+        self.names.retain(|host, _| hosts.contains(host));
         for host in hosts {
-            if !self.known.contains_key(&host) {
-                let task = tokio::spawn(self.follower(host.clone()));
-                self.known.insert(host, Followed { known: Known::default(), task });
+            if !self.names.contains_key(&host) {
+                let task = tokio::spawn(self.lookup_loop(host.clone()));
+                self.names.insert(host, WatchedName { resolved: ResolvedName::default(), task });
             }
         }
         let answered = async {
-            while self.known.values().any(|followed| followed.known.is_new()) {
-                self.take_round().await;
+            while self.names.values().any(|followed| followed.resolved.is_pending()) {
+                self.take_lookup().await;
             }
         };
         // Who is slower is heard of later.
-        timeout(FIRST_ANSWER, answered).await.ok();
+        timeout(FIRST_LOOKUP_TIMEOUT, answered).await.ok();
         self.count_failing();
     }
 
     /// Waits for the next name whose addresses have changed. May be dropped and called again: nothing is lost.
     pub(crate) async fn changed(&mut self) -> Arc<str> {
         loop {
-            if let Some(host) = self.take_round().await {
+            if let Some(host) = self.take_lookup().await {
                 return host;
             }
         }
@@ -97,37 +97,38 @@ impl Names {
 
     /// Sorted; none while none is known.
     pub(crate) fn addresses(&self, host: &str) -> Vec<IpAddr> {
-        self.known.get(host).map(|followed| followed.known.addresses()).unwrap_or_default()
+        self.names.get(host).map(|followed| followed.resolved.addresses()).unwrap_or_default()
     }
 
     /// The name, if its addresses have changed by the next round.
-    async fn take_round(&mut self) -> Option<Arc<str>> {
-        let (host, round) = self.rounds.recv().await.expect("one sender is ours");
-        let followed = self.known.get_mut(&host)?;
+    async fn take_lookup(&mut self) -> Option<Arc<str>> {
+        let (host, round) = self.lookups.recv().await.expect("one sender is ours");
+        let followed = self.names.get_mut(&host)?;
         let failed = round.problem().is_some();
-        let changed = followed.known.take(&host, round);
+        let changed = followed.resolved.update(&host, round);
         self.report.send_modify(|report| report.lookups[usize::from(failed)] += 1);
         self.count_failing();
         changed.then_some(host)
     }
 
     fn count_failing(&self) {
-        let failing = self.known.values().filter(|followed| followed.known.is_failing()).count();
+        let failing = self.names.values().filter(|followed| followed.resolved.is_failing()).count();
         self.report.send_if_modified(|report| {
             std::mem::replace(&mut report.names_failing, failing) != failing
         });
     }
 
     /// Asks for a name for ever, and tells what came of it.
-    fn follower(&self, host: Arc<str>) -> impl Future<Output = ()> + use<> {
-        let (ask, permits, sender) = (self.ask.clone(), self.permits.clone(), self.sender.clone());
+    fn lookup_loop(&self, host: Arc<str>) -> impl Future<Output = ()> + use<> {
+        let (ask, permits, sender) =
+            (self.resolver.clone(), self.permits.clone(), self.sender.clone());
         async move {
             let mut failures = 0;
             loop {
                 let permit = permits.acquire().await.expect("the semaphore is never closed");
-                let round = ask.ask(&host).await;
+                let round = ask.lookup(&host).await;
                 drop(permit);
-                let pause = pause(&round, &mut failures);
+                let pause = refresh_delay(&round, &mut failures);
                 if sender.send((host.clone(), round)).await.is_err() {
                     return;
                 }
@@ -138,14 +139,14 @@ impl Names {
 }
 
 /// How long an answer holds, or how long to leave a server alone that has failed so many times on end.
-fn pause(round: &Round, failures: &mut u32) -> Duration {
+fn refresh_delay(round: &DualStackLookup, failures: &mut u32) -> Duration {
     if round.problem().is_none() {
         *failures = 0;
-        return round.ttl().clamp(SHORTEST, LONGEST);
+        return round.ttl().clamp(MIN_REFRESH, MAX_REFRESH);
     }
-    let pause = SHORTEST * 2u32.pow((*failures).min(5));
+    let pause = MIN_REFRESH * 2u32.pow((*failures).min(5));
     *failures += 1;
-    pause.min(LONGEST_AFTER_FAILURE)
+    pause.min(MAX_FAILURE_DELAY)
 }
 
 /// Up to a tenth more, so that names that were asked for together do not stay together.
@@ -156,28 +157,29 @@ fn jitter(pause: Duration) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use super::ask::Found;
+    use super::lookup::FamilyLookup;
     use super::*;
 
     #[test]
     fn name_is_resolved_again_after_its_ttl() {
-        let answer = |seconds| Round {
-            v4: Found::Addresses(Vec::new(), Duration::from_secs(seconds)),
-            v6: Found::Nothing,
+        let answer = |seconds| DualStackLookup {
+            v4: FamilyLookup::Addresses(Vec::new(), Duration::from_secs(seconds)),
+            v6: FamilyLookup::NoAddress,
         };
         let mut failures = 3;
-        assert_eq!(pause(&answer(20), &mut failures), Duration::from_secs(20));
+        assert_eq!(refresh_delay(&answer(20), &mut failures), Duration::from_secs(20));
         assert_eq!(failures, 0);
-        assert_eq!(pause(&answer(0), &mut failures), SHORTEST);
-        assert_eq!(pause(&answer(1_000_000), &mut failures), LONGEST);
+        assert_eq!(refresh_delay(&answer(0), &mut failures), MIN_REFRESH);
+        assert_eq!(refresh_delay(&answer(1_000_000), &mut failures), MAX_REFRESH);
     }
 
     #[test]
     fn dns_failures_back_off() {
-        let failed = || Found::Failed("no answer".into());
-        let round = Round { v4: failed(), v6: failed() };
+        let failed = || FamilyLookup::Failed("no answer".into());
+        let round = DualStackLookup { v4: failed(), v6: failed() };
         let mut failures = 0;
-        let pauses: Vec<u64> = (0..7).map(|_| pause(&round, &mut failures).as_secs()).collect();
+        let pauses: Vec<u64> =
+            (0..7).map(|_| refresh_delay(&round, &mut failures).as_secs()).collect();
         assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30]);
     }
 

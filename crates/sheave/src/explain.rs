@@ -1,9 +1,9 @@
 //! `sheave explain`: what would become of a request, and why; from files, without a running Sheave.
 
 /// The request, as it is typed.
-mod asked;
+mod request;
 /// Matches and filters in words.
-mod words;
+mod describe;
 /// A backend's settings, and who set them.
 mod policy;
 
@@ -16,18 +16,19 @@ use gateway::snapshot::{
 use gateway::{ApiObject, TranslationResult};
 
 use crate::check::print;
-use crate::configuration::{self, Checked};
+use crate::configuration::{self, CheckedConfiguration};
 use crate::failure::Failure;
 use crate::files;
-use crate::flags::Explain;
-use asked::Asked;
+use crate::flags::ExplainFlags;
+use request::ExplainRequest;
 
 /// Rules that do not serve the request are listed up to so many, the nearest first.
-const MOST_OTHERS: usize = 20;
+const MAX_OTHER_RULES: usize = 20;
 
 /// Prints what would become of the request.
-pub(crate) fn run(flags: &Explain) -> Result<(), Failure> {
-    let asked = Asked::parse(&flags.method, &flags.url, &flags.header).map_err(Failure::input)?;
+pub(crate) fn run(flags: &ExplainFlags) -> Result<(), Failure> {
+    let asked =
+        ExplainRequest::parse(&flags.method, &flags.url, &flags.header).map_err(Failure::input)?;
     let paths: &[PathBuf] = std::slice::from_ref(&flags.path);
     let checked = configuration::check(files::read(paths)).map_err(|problems| {
         let mut lines: Vec<_> = problems.iter().map(ToString::to_string).collect();
@@ -38,24 +39,24 @@ pub(crate) fn run(flags: &Explain) -> Result<(), Failure> {
 }
 
 /// The lines to print, or why there is nothing to explain.
-fn explain(asked: &Asked, checked: &Checked) -> Result<Vec<String>, String> {
-    let Checked { objects, translation, .. } = checked;
+fn explain(asked: &ExplainRequest, checked: &CheckedConfiguration) -> Result<Vec<String>, String> {
+    let CheckedConfiguration { objects, translation, .. } = checked;
     let listeners = asked.listeners(&translation.snapshot.listeners);
     if listeners.is_empty() {
-        return Err(nobody_listens(asked, &translation.snapshot));
+        return Err(no_listener_message(asked, &translation.snapshot));
     }
     let mut lines = Vec::new();
     for (listener, routes) in listeners {
         if !lines.is_empty() {
             lines.push(String::new());
         }
-        let page = Page { objects, translation, lines: &mut lines };
+        let page = ExplanationWriter { objects, translation, lines: &mut lines };
         page.listener(asked, listener, routes);
     }
     Ok(lines)
 }
 
-fn nobody_listens(asked: &Asked, snapshot: &Snapshot) -> String {
+fn no_listener_message(asked: &ExplainRequest, snapshot: &Snapshot) -> String {
     let http =
         snapshot.listeners.iter().filter(|it| matches!(it.protocol, ListenerProtocol::Http(_)));
     let addresses: Vec<String> = http.map(|it| format!("{} ({})", it.address, it.name)).collect();
@@ -69,37 +70,37 @@ fn nobody_listens(asked: &Asked, snapshot: &Snapshot) -> String {
 }
 
 /// The explanation as it grows.
-struct Page<'p> {
+struct ExplanationWriter<'p> {
     objects: &'p [ApiObject],
     translation: &'p TranslationResult,
     lines: &'p mut Vec<String>,
 }
 
-impl Page<'_> {
-    fn listener(mut self, asked: &Asked, listener: &Listener, routes: &RouteTable) {
+impl ExplanationWriter<'_> {
+    fn listener(mut self, asked: &ExplainRequest, listener: &Listener, routes: &RouteTable) {
         self.put("listener", format!("{} on {}", listener.name, listener.address));
-        let (lines, goes_on) = words::tls(listener.tls.as_deref(), asked);
+        let (lines, goes_on) = describe::tls(listener.tls.as_deref(), asked);
         self.list("tls", lines);
         if !goes_on {
             return;
         }
         if let Some(http3) = listener.http3 {
-            self.put("http3", words::http3(http3, listener.address.port()));
+            self.put("http3", describe::http3(http3, listener.address.port()));
         }
         let RouteExplanation { listener: hosts, verdicts } = routes.explain(&asked.request);
         match hosts {
             None => self.put("", "no listener of this address is for this host"),
             Some(HostPattern::Any) => {}
-            Some(hosts) => self.put("", format!("for {}", words::hosts(hosts))),
+            Some(hosts) => self.put("", format!("for {}", describe::hosts(hosts))),
         }
         match verdicts.split_first() {
             Some((chosen, others)) if chosen.result == MatchResult::Chosen => {
                 self.rule(chosen);
-                self.others(others);
+                self.other_rules(others);
             }
             Some(_) | None => {
                 self.put("rule", "none: the answer is 404 (no_route)");
-                self.others(&verdicts);
+                self.other_rules(&verdicts);
             }
         }
     }
@@ -107,12 +108,12 @@ impl Page<'_> {
     fn rule(&mut self, verdict: &RuleVerdict<'_>) {
         let rule = verdict.rule;
         self.put("rule", &rule.name);
-        self.put("", words::asked(verdict));
+        self.put("", describe::conditions(verdict));
         if let Some(filters) = &rule.filters {
-            let lines = words::filters(filters, &self.translation.snapshot);
+            let lines = describe::filters(filters, &self.translation.snapshot);
             self.list("filters", lines);
         }
-        self.list("limits", words::limits(rule));
+        self.list("limits", describe::limits(rule));
         self.targets(rule);
     }
 
@@ -132,7 +133,7 @@ impl Page<'_> {
                     self.put("backend", &backend.key);
                     self.put("", share);
                     if let Some(filters) = &target.filters {
-                        let lines = words::filters(filters, &self.translation.snapshot);
+                        let lines = describe::filters(filters, &self.translation.snapshot);
                         self.list("filters", lines);
                     }
                     self.backend(backend);
@@ -149,16 +150,19 @@ impl Page<'_> {
             EndpointSource::Slices if backend.endpoints.is_empty() => {
                 self.put("endpoints", "none: the answer is 503 (no_endpoint)");
             }
-            EndpointSource::Slices => self.list("endpoints", words::endpoints(&backend.endpoints)),
+            EndpointSource::Slices => {
+                self.list("endpoints", describe::endpoints(&backend.endpoints))
+            }
         }
-        let policy = policy::of(self.objects, &self.translation.statuses, &backend.key);
+        let policy = policy::policy_name(self.objects, &self.translation.statuses, &backend.key);
         self.list("policy", policy::lines(&backend.settings, policy.as_deref()));
     }
 
-    fn others(&mut self, others: &[RuleVerdict<'_>]) {
-        let mut lines: Vec<String> = others.iter().take(MOST_OTHERS).map(words::other).collect();
-        if others.len() > MOST_OTHERS {
-            lines.push(format!("and {} more", others.len() - MOST_OTHERS));
+    fn other_rules(&mut self, others: &[RuleVerdict<'_>]) {
+        let mut lines: Vec<String> =
+            others.iter().take(MAX_OTHER_RULES).map(describe::rejected_rule).collect();
+        if others.len() > MAX_OTHER_RULES {
+            lines.push(format!("and {} more", others.len() - MAX_OTHER_RULES));
         }
         self.list("not", lines);
     }

@@ -12,12 +12,12 @@ pub(crate) enum Failure {
     /// Running requests were cut off.
     CutOff,
     /// It is our doing, or the machine's.
-    Ours(anyhow::Error),
+    Internal(anyhow::Error),
 }
 
 /// The exit code for wrong input, a command line that clap refuses included.
-pub(crate) const INPUT: u8 = 1;
-const OURS: u8 = 2;
+pub(crate) const INPUT_EXIT_CODE: u8 = 1;
+const INTERNAL_EXIT_CODE: u8 = 2;
 
 impl Failure {
     /// Wrong input that takes one sentence.
@@ -28,9 +28,9 @@ impl Failure {
     /// Says what is to be said on standard error.
     pub(crate) fn report(self) -> ExitCode {
         let (lines, code) = match self {
-            Self::Input(lines) => (lines, INPUT),
-            Self::CutOff => (Vec::new(), OURS),
-            Self::Ours(error) => (vec![format!("sheave: {error:#}")], OURS),
+            Self::Input(lines) => (lines, INPUT_EXIT_CODE),
+            Self::CutOff => (Vec::new(), INTERNAL_EXIT_CODE),
+            Self::Internal(error) => (vec![format!("sheave: {error:#}")], INTERNAL_EXIT_CODE),
         };
         let mut stderr = io::stderr().lock();
         for line in lines {
@@ -43,7 +43,7 @@ impl Failure {
 
 impl From<anyhow::Error> for Failure {
     fn from(error: anyhow::Error) -> Self {
-        Self::Ours(error)
+        Self::Internal(error)
     }
 }
 

@@ -3,13 +3,13 @@
 //! It knows when the files' content may have changed and what objects they hold, not what the objects mean.
 
 /// Which files the paths stand for.
-mod survey;
+mod resolved_paths;
 /// From files to objects.
 mod read;
 /// What happens in their directories.
 mod watch;
 /// Which of them may have changed.
-mod track;
+mod path_tracker;
 /// Files of certificates and keys.
 mod certificates;
 
@@ -17,44 +17,49 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
 
-pub(crate) use certificates::{CertificateFiles, Pair};
-use read::Cache;
-pub(crate) use read::Contents;
-use survey::{Stale, Survey};
-use track::{Look, Tracked};
+pub(crate) use certificates::{CertificateFiles, CertificateKeyPair};
+use path_tracker::{PathChanges, PathTracker};
+use read::FileCache;
+pub(crate) use read::SourceContents;
+use resolved_paths::{ResolvedPaths, StaleFiles};
 
 /// Reads every file that the paths stand for.
-pub(crate) fn read(paths: &[PathBuf]) -> Contents {
-    Cache::default().refresh(&Survey::of(paths), &Stale::Everything, &BTreeSet::new())
+pub(crate) fn read(paths: &[PathBuf]) -> SourceContents {
+    FileCache::default().refresh(
+        &ResolvedPaths::resolve(paths),
+        &StaleFiles::Everything,
+        &BTreeSet::new(),
+    )
 }
 
 /// Files of objects, watched.
 #[derive(Debug)]
-pub(crate) struct Files {
-    tracked: Tracked,
-    cache: Cache,
+pub(crate) struct FileSource {
+    tracker: PathTracker,
+    cache: FileCache,
 }
 
-impl Files {
+impl FileSource {
     /// Watches the paths; reads nothing yet. Needs a running tokio runtime.
     pub(crate) fn new(paths: Vec<PathBuf>) -> io::Result<Self> {
-        Ok(Self { tracked: Tracked::new(paths)?, cache: Cache::default() })
+        Ok(Self { tracker: PathTracker::new(paths)?, cache: FileCache::default() })
     }
 
     /// Lets the next [`Files::load`] read everything.
     pub(crate) fn expire(&mut self) {
-        self.tracked.expire();
+        self.tracker.expire();
     }
 
     /// What the files hold now; reads those that have changed.
-    pub(crate) fn load(&mut self) -> Contents {
-        let Look { survey, stale, begun } = self.tracked.look();
+    pub(crate) fn load(&mut self) -> SourceContents {
+        let PathChanges { resolved: survey, stale, unfinished: begun } =
+            self.tracker.take_changes();
         self.cache.refresh(survey, &stale, begun)
     }
 
     /// Waits until there is something to load. May be dropped and called again: nothing is lost.
     pub(crate) async fn changed(&mut self) -> io::Result<()> {
-        self.tracked.changed().await
+        self.tracker.changed().await
     }
 }
 

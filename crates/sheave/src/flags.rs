@@ -14,7 +14,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use gateway::objects::MaxInFlight;
 use ipnet::IpNet;
 
-use crate::top::Order;
+use crate::top::SortOrder;
 pub(crate) use values::{AdminAddress, ListenUrl, LoggedShare, ServiceTemplate, ToAddress};
 
 /// Sheave balances requests, not connections, over the endpoints of a Service.
@@ -31,40 +31,40 @@ Examples:
 Exit codes: 0 fine, 1 the input is wrong, 2 Sheave failed.")]
 pub(crate) struct CommandLine {
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub(crate) command: CliCommand,
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum CliCommand {
     /// Serve requests.
     ///
     /// What to serve comes from files of Kubernetes objects (--config), from --listen and --to, from a cluster
     /// (--kubernetes), or from several of them. Files are watched: an edit is in force within milliseconds, and an edit
     /// with errors is reported and changes nothing.
-    Serve(Box<Serve>),
+    Serve(Box<ServeFlags>),
     /// Check configuration files, and report every error in them.
     ///
     /// Each error is a line on standard output: file, document, object, field, message. The exit code is 1 if there is
     /// any.
-    Check(Check),
+    Check(CheckFlags),
     /// Explain what would become of a request, and why.
     ///
     /// From files alone: which listener and rule would take it and why no other, what is changed on the way, which
     /// backends and endpoints it may go to, and every setting that holds there, with who set it. Nothing is sent.
-    Explain(Explain),
+    Explain(ExplainFlags),
     /// Show what a running Sheave does, backend by backend.
     ///
     /// A table that is kept fresh: requests, failures and retries a second, requests in flight of the slots there are,
     /// requests that wait, demand (requests at a time, the mean over 15 s), latency to the response's head (learned by
     /// PeakEwma alone), health. Without a terminal it is printed once.
-    Top(Top),
+    Top(TopFlags),
     /// Carry the addresses of a cluster's pool on this node, as long as a Sheave serves them here.
     ///
     /// For clusters without a load balancer, beside `sheave serve --kubernetes --pool`. Of all nodes one carries each
     /// address and says so on the link (ARP, Neighbor Discovery): the one with most of the endpoints behind it. They agree
     /// by a Lease for each address. When that node dies, another one has the address within 5 s. Needs NET_ADMIN and
     /// NET_RAW in the node's network, and the API server of KUBECONFIG or of its pod.
-    Announce(Announce),
+    Announce(AnnounceFlags),
 }
 
 /// `sheave serve`.
@@ -87,7 +87,7 @@ Examples:
 Signals: SIGTERM and SIGINT let running requests end (a second one stops at once), SIGHUP reads the files again.
 Events go to standard error; SHEAVE_LOG=debug shows more of them, SHEAVE_LOG=error fewer.
 Exit codes: 0 fine, 1 the input is wrong, 2 Sheave failed or had to cut requests off.")]
-pub(crate) struct Serve {
+pub(crate) struct ServeFlags {
     /// File or directory of Kubernetes objects (YAML or JSON); repeatable.
     ///
     /// Of a directory, the files *.yaml, *.yml and *.json count; hidden files and directories within do not.
@@ -98,7 +98,7 @@ pub(crate) struct Serve {
     pub(crate) cluster: ClusterFlags,
 
     #[command(flatten)]
-    pub(crate) shorthand: Shorthand,
+    pub(crate) shorthand: ListenFlags,
 
     /// Name server to ask for the addresses of ExternalName Services, as ADDRESS or ADDRESS:PORT [default: those of
     /// /etc/resolv.conf].
@@ -206,7 +206,7 @@ pub(crate) struct ClusterFlags {
 
 /// Flags that stand for objects.
 #[derive(Debug, Default, Args)]
-pub(crate) struct Shorthand {
+pub(crate) struct ListenFlags {
     /// Where to accept: requests at http://ADDRESS:PORT, with TLS (and HTTP/3) at https://, connections at tcp://, flows
     /// of datagrams at udp://. Without ADDRESS: on all, with port 0: on any free port; repeatable.
     #[arg(long, value_name = "URL", help_heading = SOURCES)]
@@ -254,7 +254,7 @@ Examples:
 
 Files are checked together: a route in one may name a Gateway in another.
 Exit codes: 0 no error, 1 errors.")]
-pub(crate) struct Check {
+pub(crate) struct CheckFlags {
     /// Files and directories, as for `sheave serve --config`.
     #[arg(required = true, value_name = "PATH")]
     pub(crate) paths: Vec<PathBuf>,
@@ -269,7 +269,7 @@ Examples:
 
 The URL's port chooses the listener.
 Exit codes: 0 explained, 1 the request or the files are wrong, or nobody listens there.")]
-pub(crate) struct Explain {
+pub(crate) struct ExplainFlags {
     /// File or directory, as for `sheave serve --config`.
     #[arg(value_name = "PATH")]
     pub(crate) path: PathBuf,
@@ -298,7 +298,7 @@ Examples:
 
 Keys: q quits; r, i, w, f, t, l and n sort by requests, in flight, waiting, failures, retries, latency and name.
 Exit codes: 0 fine, 1 nothing answers there.")]
-pub(crate) struct Top {
+pub(crate) struct TopFlags {
     /// Address of the admin API.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9900", value_parser = values::admin_api)]
     pub(crate) admin: SocketAddr,
@@ -313,8 +313,8 @@ pub(crate) struct Top {
     pub(crate) count: Option<NonZeroU32>,
 
     /// What comes first.
-    #[arg(long, value_name = "COLUMN", value_enum, default_value_t = Order::Requests)]
-    pub(crate) sort: Order,
+    #[arg(long, value_name = "COLUMN", value_enum, default_value_t = SortOrder::Requests)]
+    pub(crate) sort: SortOrder,
 }
 
 /// `sheave announce`.
@@ -329,7 +329,7 @@ Examples:
 It asks the Sheave at --admin what to carry: none of that is served while it is not ready, and nothing is carried then.
 Signals: SIGTERM and SIGINT give all addresses up, so that another node takes them.
 Exit codes: 0 fine, 1 the input is wrong, 2 Sheave failed.")]
-pub(crate) struct Announce {
+pub(crate) struct AnnounceFlags {
     /// Address of the admin API of the Sheave that serves here.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9900", value_parser = values::admin_api)]
     pub(crate) admin: SocketAddr,
@@ -370,10 +370,10 @@ const CLUSTER: &str = "Kubernetes";
 const PROCESS: &str = "Process";
 const OBSERVE: &str = "Logs and metrics";
 
-impl Serve {
+impl ServeFlags {
     /// What is wrong with the flags taken together: one sentence, which says what to do.
     pub(crate) fn conflict(&self) -> Option<&'static str> {
-        let Shorthand { listen, cert, key, no_http3, to, max_in_flight, queue, queue_timeout } =
+        let ListenFlags { listen, cert, key, no_http3, to, max_in_flight, queue, queue_timeout } =
             &self.shorthand;
         if cert.len() != key.len() {
             return Some("give a --key for each --cert, in the same order");

@@ -17,7 +17,7 @@ mod files;
 /// A cluster as a source of objects.
 mod cluster;
 /// Peers that end.
-mod parting;
+mod terminating_peers;
 /// The certificate where none is given.
 mod self_signed;
 /// Names in DNS as endpoints.
@@ -25,9 +25,9 @@ mod dns;
 /// From objects to what is in force.
 mod configuration;
 /// Waiting for what may be due some time.
-mod due;
+mod timer;
 /// The end of the process.
-mod ending;
+mod shutdown;
 /// The Sheaves that share limits with this one.
 mod replicas;
 /// What is in force and what was refused.
@@ -54,20 +54,20 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use failure::Failure;
-use flags::{Command, CommandLine};
+use flags::{CliCommand, CommandLine};
 
 fn main() -> ExitCode {
     capability::take_permitted();
     let command = match CommandLine::try_parse() {
         Ok(CommandLine { command }) => command,
-        Err(answer) => return say(&answer),
+        Err(answer) => return print_usage_error(&answer),
     };
     let result = match command {
-        Command::Serve(flags) => serve::run(*flags),
-        Command::Check(flags) => check::run(&flags.paths),
-        Command::Explain(flags) => explain::run(&flags),
-        Command::Top(flags) => top::run(&flags),
-        Command::Announce(flags) => announce::run(flags),
+        CliCommand::Serve(flags) => serve::run(*flags),
+        CliCommand::Check(flags) => check::run(&flags.paths),
+        CliCommand::Explain(flags) => explain::run(&flags),
+        CliCommand::Top(flags) => top::run(&flags),
+        CliCommand::Announce(flags) => announce::run(flags),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -76,10 +76,10 @@ fn main() -> ExitCode {
 }
 
 /// Prints help, the version, or what is wrong with the command line.
-fn say(answer: &clap::Error) -> ExitCode {
+fn print_usage_error(answer: &clap::Error) -> ExitCode {
     // There is nobody else to tell.
     answer.print().ok();
-    if answer.use_stderr() { ExitCode::from(failure::INPUT) } else { ExitCode::SUCCESS }
+    if answer.use_stderr() { ExitCode::from(failure::INPUT_EXIT_CODE) } else { ExitCode::SUCCESS }
 }
 
 /// Committed files that tests keep fresh.

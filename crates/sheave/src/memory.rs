@@ -8,30 +8,30 @@ use std::time::Duration;
 
 use proxy::{Time, clock};
 
-use crate::due;
+use crate::timer;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// After the last change; while changes go on, the next needs the memory at once.
-const CALM: Duration = Duration::from_secs(1);
+const QUIET_PERIOD: Duration = Duration::from_secs(1);
 
 /// What changes have left over on this thread.
 #[derive(Debug, Default)]
-pub(crate) struct Leftovers {
+pub(crate) struct MemoryTrim {
     due: Option<Time>,
 }
 
-impl Leftovers {
+impl MemoryTrim {
     /// There has been a change.
-    pub(crate) fn grow(&mut self) {
-        self.due = Some(clock::now() + CALM);
+    pub(crate) fn schedule(&mut self) {
+        self.due = Some(clock::now() + QUIET_PERIOD);
     }
 
     /// Gives them back to the system when all is calm. May be dropped and called again.
     #[allow(unsafe_code, reason = "the allocator's own call, which takes no pointer")]
-    pub(crate) async fn give_back(&mut self) {
-        due::reached(self.due).await;
+    pub(crate) async fn trim(&mut self) {
+        timer::wait_until(self.due).await;
         self.due = None;
         // SAFETY: it takes nothing, may be called at any time, and frees only what nobody has.
         unsafe { libmimalloc_sys::mi_collect(true) };

@@ -9,14 +9,14 @@ use proxy::Proxy;
 use serde::Serialize;
 
 #[derive(Serialize)]
-struct Ready {
+struct ReadyFile {
     admin: Option<SocketAddr>,
     scaler: Option<SocketAddr>,
-    listeners: Vec<Listener>,
+    listeners: Vec<ReadyListener>,
 }
 
 #[derive(Serialize)]
-struct Listener {
+struct ReadyListener {
     name: String,
     address: SocketAddr,
 }
@@ -28,10 +28,15 @@ pub(crate) fn write(
     scaler: Option<SocketAddr>,
     proxy: &Proxy,
 ) -> io::Result<()> {
-    let listener =
-        |view: proxy::ListenerView| Listener { name: view.name.to_string(), address: view.address };
-    let ready =
-        Ready { admin, scaler, listeners: proxy.listeners().into_iter().map(listener).collect() };
+    let listener = |view: proxy::ListenerView| ReadyListener {
+        name: view.name.to_string(),
+        address: view.address,
+    };
+    let ready = ReadyFile {
+        admin,
+        scaler,
+        listeners: proxy.listeners().into_iter().map(listener).collect(),
+    };
     let mut text = serde_json::to_string(&ready)?;
     text.push('\n');
     let mut unfinished = path.as_os_str().to_owned();

@@ -13,7 +13,7 @@ use gateway::translate::CertificateValidity;
 
 /// Where the process is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub(crate) enum ProcessPhase {
     Starting,
     Ready,
     /// It ends, and still takes in who comes.
@@ -23,7 +23,7 @@ pub(crate) enum Phase {
 
 /// What became of a configuration that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reload {
+pub(crate) enum ReloadOutcome {
     /// It is what was in force already.
     Unchanged,
     /// Endpoints alone changed, and were swapped.
@@ -36,16 +36,16 @@ pub(crate) enum Reload {
 
 /// What a translation says of Services in front of Gateways.
 #[derive(Debug, Default)]
-pub(crate) struct Fronting {
+pub(crate) struct TranslatedServices {
     pub(crate) fronts: Vec<DesiredService>,
     /// Gateways whose Services stay as they are.
-    pub(crate) kept: BTreeSet<GatewayName>,
+    pub(crate) retained: BTreeSet<GatewayName>,
 }
 
 /// The state of configuration.
 #[derive(Clone, Debug)]
-pub(crate) struct Report {
-    pub(crate) phase: Phase,
+pub(crate) struct ProcessReport {
+    pub(crate) phase: ProcessPhase,
     /// How many configurations have been put in force, counted from 1.
     pub(crate) generation: u64,
     /// When the one in force was.
@@ -57,27 +57,27 @@ pub(crate) struct Report {
     /// What became of each object in force.
     pub(crate) statuses: Arc<[ResourceStatus]>,
     /// The Services that should be in front of Gateways.
-    pub(crate) fronts: Arc<Fronting>,
+    pub(crate) services: Arc<TranslatedServices>,
     /// Certificates in use.
     pub(crate) certificates: Arc<[CertificateValidity]>,
     /// How many endpoints of each address of a pool are on which node.
-    pub(crate) near: Arc<BTreeMap<IpAddr, EndpointsByNode>>,
+    pub(crate) endpoint_counts: Arc<BTreeMap<IpAddr, EndpointsByNode>>,
     /// The nodes on which a Sheave is ready, where the cluster knows.
     pub(crate) nodes: Arc<BTreeSet<Arc<str>>>,
     /// How often each came, in the order of [`Reload::ALL`].
-    pub(crate) reloads: [u64; Reload::ALL.len()],
+    pub(crate) reloads: [u64; ReloadOutcome::ALL.len()],
     /// Questions to DNS: answered, failed.
     pub(crate) lookups: [u64; 2],
     /// Names of which the last question failed.
     pub(crate) names_failing: usize,
 }
 
-impl Reload {
+impl ReloadOutcome {
     pub(crate) const ALL: [Self; 4] =
         [Self::Unchanged, Self::Endpoints, Self::Applied, Self::Refused];
 
     /// The metric's label.
-    pub(crate) fn word(self) -> &'static str {
+    pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Unchanged => "unchanged",
             Self::Endpoints => "endpoints",
@@ -87,26 +87,26 @@ impl Reload {
     }
 }
 
-impl Report {
+impl ProcessReport {
     pub(crate) fn new() -> Self {
         Self {
-            phase: Phase::Starting,
+            phase: ProcessPhase::Starting,
             generation: 0,
             applied_at: None,
             problems: Arc::default(),
             unbound: Arc::default(),
             statuses: Arc::default(),
-            fronts: Arc::default(),
+            services: Arc::default(),
             certificates: Arc::default(),
-            near: Arc::default(),
+            endpoint_counts: Arc::default(),
             nodes: Arc::default(),
-            reloads: [0; Reload::ALL.len()],
+            reloads: [0; ReloadOutcome::ALL.len()],
             lookups: [0; 2],
             names_failing: 0,
         }
     }
 
-    pub(crate) fn count(&mut self, reload: Reload) {
+    pub(crate) fn count(&mut self, reload: ReloadOutcome) {
         self.reloads[reload as usize] += 1;
     }
 }

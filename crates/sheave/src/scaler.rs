@@ -28,23 +28,23 @@ use tonic::transport::Server;
 use tonic::transport::server::Connected;
 use tonic::{Request, Response, Status};
 
-use crate::admin::{Bounded, Connection};
-use crate::report::{Phase, Report};
+use crate::admin::{BoundedListener, IdleTimeoutConnection};
+use crate::report::{ProcessPhase, ProcessReport};
 use externalscaler::external_scaler_server::{ExternalScaler, ExternalScalerServer};
 use externalscaler::{
     GetMetricSpecResponse, GetMetricsRequest, GetMetricsResponse, IsActiveResponse, MetricSpec,
     MetricValue, ScaledObjectRef,
 };
-use trigger::Trigger;
+use trigger::ScalerTrigger;
 
 /// The one metric that there is, as KEDA and the HorizontalPodAutoscaler name it.
 const METRIC: &str = "demand";
 
 /// How often demand is looked at where nobody tells of it: that it has ended, or that it passes a threshold.
-const LOOK: Duration = Duration::from_millis(500);
+const ACTIVITY_POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// How often it is looked at what an endpoint may be given.
-const SPEC_LOOK: Duration = Duration::from_secs(15);
+const SPEC_POLL_INTERVAL: Duration = Duration::from_secs(15);
 
 /// A client that says nothing is asked whether it is there, well within the time after which an idle connection is
 /// closed: a stream says nothing for hours.
@@ -52,16 +52,20 @@ const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Triggers that one connection watches.
-const MOST_STREAMS: u32 = 4096;
+const MAX_STREAMS: u32 = 4096;
 
 /// Answers there from now on.
-pub(crate) fn serve(listener: Bounded, proxy: Arc<Proxy>, report: watch::Receiver<Report>) {
+pub(crate) fn serve(
+    listener: BoundedListener,
+    proxy: Arc<Proxy>,
+    report: watch::Receiver<ProcessReport>,
+) {
     let address = listener.address;
-    let scaler = ExternalScalerServer::new(Scaler { proxy, report });
+    let scaler = ExternalScalerServer::new(ScalerService { proxy, report });
     let server = Server::builder()
         .http2_keepalive_interval(Some(PING_INTERVAL))
         .http2_keepalive_timeout(Some(PING_TIMEOUT))
-        .max_concurrent_streams(MOST_STREAMS)
+        .max_concurrent_streams(MAX_STREAMS)
         .add_service(scaler)
         .serve_with_incoming(accept(listener));
     tokio::spawn(async move {
@@ -72,7 +76,7 @@ pub(crate) fn serve(listener: Bounded, proxy: Arc<Proxy>, report: watch::Receive
 }
 
 /// Connections, a bounded number of them at a time.
-fn accept(mut listener: Bounded) -> ReceiverStream<std::io::Result<Connection>> {
+fn accept(mut listener: BoundedListener) -> ReceiverStream<std::io::Result<IdleTimeoutConnection>> {
     let (sender, connections) = mpsc::channel(1);
     tokio::spawn(async move {
         loop {
@@ -85,27 +89,27 @@ fn accept(mut listener: Bounded) -> ReceiverStream<std::io::Result<Connection>> 
     ReceiverStream::new(connections)
 }
 
-impl Connected for Connection {
+impl Connected for IdleTimeoutConnection {
     type ConnectInfo = ();
 
     fn connect_info(&self) {}
 }
 
 #[derive(Clone)]
-struct Scaler {
+struct ScalerService {
     proxy: Arc<Proxy>,
-    report: watch::Receiver<Report>,
+    report: watch::Receiver<ProcessReport>,
 }
 
-type Answer<T> = Result<Response<T>, Status>;
+type GrpcResult<T> = Result<Response<T>, Status>;
 
 #[tonic::async_trait]
-impl ExternalScaler for Scaler {
+impl ExternalScaler for ScalerService {
     type StreamIsActiveStream = ReceiverStream<Result<IsActiveResponse, Status>>;
     type StreamMetricSpecStream = ReceiverStream<Result<GetMetricSpecResponse, Status>>;
 
-    async fn is_active(&self, request: Request<ScaledObjectRef>) -> Answer<IsActiveResponse> {
-        let (trigger, demand) = self.find(request.get_ref())?;
+    async fn is_active(&self, request: Request<ScaledObjectRef>) -> GrpcResult<IsActiveResponse> {
+        let (trigger, demand) = self.resolve(request.get_ref())?;
         let result = demand.is_active(trigger.window, trigger.activation);
         Ok(Response::new(IsActiveResponse { result }))
     }
@@ -113,36 +117,39 @@ impl ExternalScaler for Scaler {
     async fn stream_is_active(
         &self,
         request: Request<ScaledObjectRef>,
-    ) -> Answer<Self::StreamIsActiveStream> {
-        let (trigger, _) = self.find(request.get_ref())?;
+    ) -> GrpcResult<Self::StreamIsActiveStream> {
+        let (trigger, _) = self.resolve(request.get_ref())?;
         let (sender, answers) = mpsc::channel(1);
-        tokio::spawn(self.clone().tell_activity(trigger, sender));
+        tokio::spawn(self.clone().stream_activity(trigger, sender));
         Ok(Response::new(ReceiverStream::new(answers)))
     }
 
     async fn get_metric_spec(
         &self,
         request: Request<ScaledObjectRef>,
-    ) -> Answer<GetMetricSpecResponse> {
-        let (trigger, demand) = self.find(request.get_ref())?;
+    ) -> GrpcResult<GetMetricSpecResponse> {
+        let (trigger, demand) = self.resolve(request.get_ref())?;
         Ok(Response::new(spec(target(&trigger, &demand)?)))
     }
 
     async fn stream_metric_spec(
         &self,
         request: Request<ScaledObjectRef>,
-    ) -> Answer<Self::StreamMetricSpecStream> {
-        let (trigger, demand) = self.find(request.get_ref())?;
+    ) -> GrpcResult<Self::StreamMetricSpecStream> {
+        let (trigger, demand) = self.resolve(request.get_ref())?;
         target(&trigger, &demand)?;
         let (sender, answers) = mpsc::channel(1);
-        tokio::spawn(self.clone().tell_specs(trigger, sender));
+        tokio::spawn(self.clone().stream_specs(trigger, sender));
         Ok(Response::new(ReceiverStream::new(answers)))
     }
 
-    async fn get_metrics(&self, request: Request<GetMetricsRequest>) -> Answer<GetMetricsResponse> {
+    async fn get_metrics(
+        &self,
+        request: Request<GetMetricsRequest>,
+    ) -> GrpcResult<GetMetricsResponse> {
         let GetMetricsRequest { scaled_object_ref, metric_name } = request.get_ref();
         let reference = scaled_object_ref.clone().unwrap_or_default();
-        let (trigger, demand) = self.find(&reference)?;
+        let (trigger, demand) = self.resolve(&reference)?;
         if metric_name != METRIC {
             let message = format!("metricName: there is no {metric_name:?}, only {METRIC:?}");
             return Err(Status::invalid_argument(message));
@@ -157,17 +164,20 @@ impl ExternalScaler for Scaler {
     }
 }
 
-impl Scaler {
+impl ScalerService {
     /// What is asked for, and the demand that it is about.
-    fn find(&self, reference: &ScaledObjectRef) -> Result<(Trigger, BackendDemand), Status> {
-        let trigger = Trigger::parse(&reference.namespace, &reference.scaler_metadata)
+    fn resolve(
+        &self,
+        reference: &ScaledObjectRef,
+    ) -> Result<(ScalerTrigger, BackendDemand), Status> {
+        let trigger = ScalerTrigger::parse(&reference.namespace, &reference.scaler_metadata)
             .map_err(Status::invalid_argument)?;
         let demand = self.demand(&trigger)?;
         Ok((trigger, demand))
     }
 
-    fn demand(&self, trigger: &Trigger) -> Result<BackendDemand, Status> {
-        let key = trigger.choose(self.proxy.backend_keys())?;
+    fn demand(&self, trigger: &ScalerTrigger) -> Result<BackendDemand, Status> {
+        let key = trigger.select_backend(self.proxy.backend_keys())?;
         // It has gone since: as if it had before.
         let gone = || Status::not_found(format!("Service {}: no longer routed to", trigger.name()));
         self.proxy.demand(&key).ok_or_else(gone)
@@ -175,9 +185,9 @@ impl Scaler {
 
     /// Says whether there is demand, at once and whenever that changes, until the client leaves, the Service has gone or
     /// the process ends.
-    async fn tell_activity(
+    async fn stream_activity(
         mut self,
-        trigger: Trigger,
+        trigger: ScalerTrigger,
         sender: mpsc::Sender<Result<IsActiveResponse, Status>>,
     ) {
         let mut told = None;
@@ -199,17 +209,17 @@ impl Scaler {
             let is_first_awaited = !result && trigger.activation == 0.0;
             tokio::select! {
                 () = demand.rise(), if is_first_awaited => {}
-                () = sleep(LOOK) => {}
+                () = sleep(ACTIVITY_POLL_INTERVAL) => {}
                 () = sender.closed() => return,
-                status = draining(&mut self.report) => return drop(sender.send(Err(status)).await),
+                status = wait_for_drain(&mut self.report) => return drop(sender.send(Err(status)).await),
             }
         }
     }
 
     /// Says what one replica is to bear, at once and whenever that changes.
-    async fn tell_specs(
+    async fn stream_specs(
         mut self,
-        trigger: Trigger,
+        trigger: ScalerTrigger,
         sender: mpsc::Sender<Result<GetMetricSpecResponse, Status>>,
     ) {
         let mut told = None;
@@ -226,23 +236,29 @@ impl Scaler {
                 }
             }
             tokio::select! {
-                () = sleep(SPEC_LOOK) => {}
+                () = sleep(SPEC_POLL_INTERVAL) => {}
                 () = sender.closed() => return,
-                status = draining(&mut self.report) => return drop(sender.send(Err(status)).await),
+                status = wait_for_drain(&mut self.report) => return drop(sender.send(Err(status)).await),
             }
         }
     }
 }
 
 /// Who is told this asks another replica, or this one's successor.
-async fn draining(report: &mut watch::Receiver<Report>) -> Status {
+async fn wait_for_drain(report: &mut watch::Receiver<ProcessReport>) -> Status {
     // Its sender lives as long as the process.
-    drop(report.wait_for(|report| matches!(report.phase, Phase::Leaving | Phase::Draining)).await);
+    drop(
+        report
+            .wait_for(|report| {
+                matches!(report.phase, ProcessPhase::Leaving | ProcessPhase::Draining)
+            })
+            .await,
+    );
     Status::unavailable("this Sheave drains")
 }
 
 /// What one replica is to bear.
-fn target(trigger: &Trigger, demand: &BackendDemand) -> Result<f64, Status> {
+fn target(trigger: &ScalerTrigger, demand: &BackendDemand) -> Result<f64, Status> {
     let uncapped = || {
         let message = "target: needed, as the Service has no maxInFlightPerEndpoint that is known: how many \
                        requests at a time one replica is to bear";

@@ -10,18 +10,18 @@ use rustix::system::uname;
 use time::OffsetDateTime;
 
 /// What browsers allow for.
-const VALID: Duration = Duration::from_secs(397 * 24 * 3600);
+const VALIDITY_PERIOD: Duration = Duration::from_secs(397 * 24 * 3600);
 
 /// Clocks of clients may be slow.
-const BACKDATED: Duration = Duration::from_secs(24 * 3600);
+const CLOCK_SKEW_ALLOWANCE: Duration = Duration::from_secs(24 * 3600);
 
 /// A Secret with a certificate for the names of this machine as it sees itself.
 pub(crate) fn secret(now: SystemTime) -> anyhow::Result<ApiObject> {
     let names = names();
     let key = KeyPair::generate().context("cannot make a key")?;
     let mut params = CertificateParams::new(names.clone()).context("cannot name this machine")?;
-    params.not_before = OffsetDateTime::from(now - BACKDATED);
-    params.not_after = OffsetDateTime::from(now + VALID);
+    params.not_before = OffsetDateTime::from(now - CLOCK_SKEW_ALLOWANCE);
+    params.not_after = OffsetDateTime::from(now + VALIDITY_PERIOD);
     params.distinguished_name.push(DnType::CommonName, "sheave, self-signed");
     params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
     let certificate = params.self_signed(&key).context("cannot sign a certificate")?;

@@ -16,26 +16,26 @@ use tokio::runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
-use crate::admin::{self, Bounded};
-use crate::check::counted;
-use crate::cluster::Cluster;
-use crate::configuration::{self, Checked, Configuration, Errors};
-use crate::dns::Names;
-use crate::ending::Ending;
+use crate::admin::{self, BoundedListener};
+use crate::check::pluralize;
+use crate::cluster::ClusterSource;
+use crate::configuration::{self, CheckedConfiguration, ConfigurationController, ErrorPolicy};
+use crate::dns::DnsWatcher;
 use crate::failure::Failure;
-use crate::files::{CertificateFiles, Contents, Files};
-use crate::flags::{AdminAddress, LoggedShare, Serve};
+use crate::files::{CertificateFiles, FileSource, SourceContents};
+use crate::flags::{AdminAddress, LoggedShare, ServeFlags};
 use crate::log;
-use crate::memory::Leftovers;
+use crate::memory::MemoryTrim;
 use crate::process;
 use crate::ready;
-use crate::replicas::Replicas;
-use crate::report::{Phase, Report};
+use crate::replicas::SlotAssignmentUpdater;
+use crate::report::{ProcessPhase, ProcessReport};
 use crate::scaler;
 use crate::self_signed;
+use crate::shutdown::Shutdown;
 
 /// Runs until a signal ends it.
-pub(crate) fn run(flags: Serve) -> Result<(), Failure> {
+pub(crate) fn run(flags: ServeFlags) -> Result<(), Failure> {
     if let Some(conflict) = flags.conflict() {
         return Err(Failure::input(conflict));
     }
@@ -50,27 +50,27 @@ pub(crate) fn run(flags: Serve) -> Result<(), Failure> {
     result
 }
 
-async fn serve(flags: Serve) -> Result<(), Failure> {
-    let mut signals = Signals::new().context("cannot take signals")?;
-    let mut sources = Sources::new(&flags).await?;
-    let checked = match sources.at_once() {
-        Some(contents) => Some(configuration::check(contents).map_err(refusal)?),
+async fn serve(flags: ServeFlags) -> Result<(), Failure> {
+    let mut signals = ProcessSignals::new().context("cannot take signals")?;
+    let mut sources = ObjectSources::new(&flags).await?;
+    let checked = match sources.load_now() {
+        Some(contents) => Some(configuration::check(contents).map_err(rejection)?),
         None => None,
     };
     process::raise_max_descriptors();
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "sheave starts");
     let proxy = Arc::new(Proxy::start(settings(&flags)).context("cannot start the workers")?);
-    let (report, reported) = watch::channel(Report::new());
+    let (report, reported) = watch::channel(ProcessReport::new());
     let admin = start_admin(flags.admin, &proxy, reported.clone()).await?;
     let scaler = bind_scaler(flags.scaler).await?;
     let scaler_address = scaler.as_ref().map(|listener| listener.address);
-    let mut replicas = flags.replica.map(|me| Replicas::new(me, Arc::clone(&proxy)));
-    let names = Names::new(flags.dns, report.clone());
-    let mut configuration = Configuration::new(proxy.clone(), names, report.clone());
+    let mut replicas = flags.replica.map(|me| SlotAssignmentUpdater::new(me, Arc::clone(&proxy)));
+    let names = DnsWatcher::new(flags.dns, report.clone());
+    let mut configuration = ConfigurationController::new(proxy.clone(), names, report.clone());
     let checked = match checked {
         Some(checked) => checked,
         None => tokio::select! {
-            contents = sources.first() => configuration::check(contents).map_err(refusal)?,
+            contents = sources.load_first() => configuration::check(contents).map_err(rejection)?,
             () = signals.stop() => {
                 sources.resign().await;
                 return Ok(());
@@ -79,22 +79,22 @@ async fn serve(flags: Serve) -> Result<(), Failure> {
     };
     // Before anything is served: until others are known, each cap is ours alone.
     if let Some(replicas) = &mut replicas {
-        replicas.learn(sources.replicas().unwrap_or(flags.replicas));
+        replicas.set_members(sources.replicas().unwrap_or(flags.replicas));
     }
-    begin(&mut configuration, checked).await?;
+    apply_first(&mut configuration, checked).await?;
     sources.publish(&report);
     // Now it knows which Services there are.
     if let Some(listener) = scaler {
         scaler::serve(listener, Arc::clone(&proxy), reported);
     }
-    report.send_modify(|report| report.phase = Phase::Ready);
+    report.send_modify(|report| report.phase = ProcessPhase::Ready);
     if let Some(path) = &flags.ready_file {
         write_ready_file(path, admin, scaler_address, &proxy)?;
     }
 
-    let mut leftovers = Leftovers::default();
-    leftovers.grow();
-    let mut ending = Ending::new(proxy, flags.drain_delay, flags.drain_timeout, report.clone());
+    let mut leftovers = MemoryTrim::default();
+    leftovers.schedule();
+    let mut ending = Shutdown::new(proxy, flags.drain_delay, flags.drain_timeout, report.clone());
     loop {
         tokio::select! {
             changed = sources.changed() => changed.context("cannot watch files")?,
@@ -102,12 +102,12 @@ async fn serve(flags: Serve) -> Result<(), Failure> {
                 sources.publish(&report);
                 continue;
             }
-            () = settle(&mut replicas) => continue,
-            () = leftovers.give_back() => continue,
-            ended = ending.reached() => return ended,
+            () = follow_slot_assignment(&mut replicas) => continue,
+            () = leftovers.trim() => continue,
+            ended = ending.wait_until_drained() => return ended,
             signal = signals.next() => match signal {
-                Request::Reread => sources.expire(),
-                Request::Stop => {
+                SignalRequest::Reload => sources.expire(),
+                SignalRequest::Stop => {
                     ending.begin()?;
                     sources.resign().await;
                     continue;
@@ -116,52 +116,52 @@ async fn serve(flags: Serve) -> Result<(), Failure> {
         }
         configuration.reload(sources.load()).await;
         sources.publish(&report);
-        leftovers.grow();
+        leftovers.schedule();
         if let (Some(replicas), Some(members)) = (&mut replicas, sources.replicas()) {
-            replicas.learn(members);
+            replicas.set_members(members);
         }
     }
 }
 
 /// Waits until slots are to be dealt anew, and does it.
-async fn settle(replicas: &mut Option<Replicas>) {
+async fn follow_slot_assignment(replicas: &mut Option<SlotAssignmentUpdater>) {
     match replicas {
-        Some(replicas) => replicas.settle().await,
+        Some(replicas) => replicas.wait_and_apply().await,
         None => pending().await,
     }
 }
 
 /// Where objects come from.
-struct Sources {
+struct ObjectSources {
     /// What the flags stand for.
     objects: Vec<ApiObject>,
-    files: Files,
-    cluster: Option<Cluster>,
+    files: FileSource,
+    cluster: Option<ClusterSource>,
     /// Those of `--cert` and `--key`.
     certificates: CertificateFiles,
 }
 
-impl Sources {
-    async fn new(flags: &Serve) -> Result<Self, Failure> {
+impl ObjectSources {
+    async fn new(flags: &ServeFlags) -> Result<Self, Failure> {
         let mut objects = flags.shorthand.objects()?;
         if flags.shorthand.needs_certificate() {
             objects.push(self_signed::secret(proxy::clock::wall())?);
         }
         let limits = "cannot watch files; `sysctl fs.inotify` shows the limits";
-        let files = Files::new(flags.config.clone()).context(limits)?;
+        let files = FileSource::new(flags.config.clone()).context(limits)?;
         let certificates = CertificateFiles::new(flags.shorthand.pairs()).context(limits)?;
         let cluster =
-            Cluster::connect(&flags.cluster, flags.drain_delay + flags.drain_timeout).await?;
+            ClusterSource::connect(&flags.cluster, flags.drain_delay + flags.drain_timeout).await?;
         Ok(Self { objects, files, cluster, certificates })
     }
 
     /// What there is without waiting for it; none if a cluster has to be asked first.
-    fn at_once(&mut self) -> Option<Contents> {
+    fn load_now(&mut self) -> Option<SourceContents> {
         self.cluster.is_none().then(|| self.load())
     }
 
     /// What there is once the cluster has told all that it holds.
-    async fn first(&mut self) -> Contents {
+    async fn load_first(&mut self) -> SourceContents {
         tracing::info!("waiting for the cluster to tell what it holds");
         if let Some(cluster) = &mut self.cluster {
             cluster.changed().await;
@@ -169,13 +169,14 @@ impl Sources {
         self.load()
     }
 
-    fn load(&mut self) -> Contents {
+    fn load(&mut self) -> SourceContents {
         let (mut contents, certificates) = (self.files.load(), self.certificates.load());
         if let Some(cluster) = &mut self.cluster {
             let of_cluster = cluster.load();
             contents.objects.extend(of_cluster.objects);
             contents.problems.extend(of_cluster.problems);
-            (contents.addresses, contents.errors) = (of_cluster.addresses, of_cluster.errors);
+            (contents.addresses, contents.error_policy) =
+                (of_cluster.addresses, of_cluster.error_policy);
         }
         let objects = self.objects.iter().cloned().chain(certificates.objects);
         contents.objects.splice(0..0, objects);
@@ -204,7 +205,7 @@ impl Sources {
     }
 
     /// Tells the cluster what became of its objects.
-    fn publish(&mut self, report: &watch::Sender<Report>) {
+    fn publish(&mut self, report: &watch::Sender<ProcessReport>) {
         if let Some(cluster) = &mut self.cluster {
             cluster.publish(&report.borrow());
             report.send_modify(|report| report.nodes = cluster.nodes());
@@ -225,18 +226,18 @@ impl Sources {
 }
 
 /// What signals ask for.
-enum Request {
-    Reread,
+enum SignalRequest {
+    Reload,
     Stop,
 }
 
-struct Signals {
+struct ProcessSignals {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
 }
 
-impl Signals {
+impl ProcessSignals {
     fn new() -> io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
@@ -245,20 +246,20 @@ impl Signals {
         })
     }
 
-    async fn next(&mut self) -> Request {
+    async fn next(&mut self) -> SignalRequest {
         tokio::select! {
-            _ = self.terminate.recv() => Request::Stop,
-            _ = self.interrupt.recv() => Request::Stop,
-            _ = self.hangup.recv() => Request::Reread,
+            _ = self.terminate.recv() => SignalRequest::Stop,
+            _ = self.interrupt.recv() => SignalRequest::Stop,
+            _ = self.hangup.recv() => SignalRequest::Reload,
         }
     }
 
     async fn stop(&mut self) {
-        while let Request::Reread = self.next().await {}
+        while let SignalRequest::Reload = self.next().await {}
     }
 }
 
-fn settings(flags: &Serve) -> Settings {
+fn settings(flags: &ServeFlags) -> Settings {
     let workers = flags.workers.or_else(|| thread::available_parallelism().ok());
     let access_log = match flags.access_log {
         LoggedShare::Nothing => None,
@@ -272,7 +273,7 @@ fn settings(flags: &Serve) -> Settings {
 async fn start_admin(
     address: AdminAddress,
     proxy: &Arc<Proxy>,
-    report: watch::Receiver<Report>,
+    report: watch::Receiver<ProcessReport>,
 ) -> Result<Option<SocketAddr>, Failure> {
     match address {
         AdminAddress::Off => Ok(None),
@@ -280,32 +281,35 @@ async fn start_admin(
     }
 }
 
-async fn bind_scaler(address: AdminAddress) -> Result<Option<Bounded>, Failure> {
+async fn bind_scaler(address: AdminAddress) -> Result<Option<BoundedListener>, Failure> {
     match address {
         AdminAddress::Off => Ok(None),
-        AdminAddress::At(address) => Ok(Some(Bounded::bind(address, "--scaler").await?)),
+        AdminAddress::At(address) => Ok(Some(BoundedListener::bind(address, "--scaler").await?)),
     }
 }
 
 /// The first configuration is served as a whole or not at all, unless what is in error may be left out.
-async fn begin(configuration: &mut Configuration, checked: Checked) -> Result<(), Failure> {
-    let errors = checked.errors;
+async fn apply_first(
+    configuration: &mut ConfigurationController,
+    checked: CheckedConfiguration,
+) -> Result<(), Failure> {
+    let errors = checked.error_policy;
     let unbound = configuration.apply(checked).await;
     if unbound.is_empty() {
         return Ok(());
     }
-    if errors == Errors::LeaveOut {
+    if errors == ErrorPolicy::SkipInvalid {
         unbound.iter().for_each(|sentence| tracing::error!("{sentence}"));
         return Ok(());
     }
     Err(Failure::Input(unbound.into_iter().map(|sentence| format!("sheave: {sentence}")).collect()))
 }
 
-fn refusal(problems: Vec<gateway::ObjectProblem>) -> Failure {
+fn rejection(problems: Vec<gateway::ObjectProblem>) -> Failure {
     let mut lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
     lines.push(format!(
         "sheave: {} in the configuration, nothing is served",
-        counted(lines.len(), "error")
+        pluralize(lines.len(), "error")
     ));
     Failure::Input(lines)
 }

@@ -12,23 +12,23 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use crate::admin::{self, Backends};
+use crate::admin::{self, BackendsResponse};
 use crate::check::print;
 use crate::failure::Failure;
-use crate::flags::Top;
-use screen::{Key, Screen};
-pub(crate) use table::Order;
-use table::Table;
+use crate::flags::TopFlags;
+use screen::{KeyCommand, TerminalScreen};
+use table::BackendTable;
+pub(crate) use table::SortOrder;
 
 /// How wide a table is where nobody says how wide it may be.
 const PLAIN_WIDTH: usize = 80;
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Shows until it is told to stop, or so many tables as were asked for.
-pub(crate) fn run(flags: &Top) -> Result<(), Failure> {
+pub(crate) fn run(flags: &TopFlags) -> Result<(), Failure> {
     let interval = flags.interval.unwrap_or(INTERVAL);
     let first = backends(flags.admin).map_err(|why| unreachable(flags.admin, &why))?;
-    let watch = Watch { admin: flags.admin, before: first, order: flags.sort };
+    let watch = TopSession { admin: flags.admin, before: first, order: flags.sort };
     if flags.count.is_none() && io::stdout().is_terminal() && io::stdin().is_terminal() {
         return watch.live(interval).context("the terminal").map_err(Failure::from);
     }
@@ -38,8 +38,8 @@ pub(crate) fn run(flags: &Top) -> Result<(), Failure> {
     watch.plain(interval, count)
 }
 
-fn backends(admin: SocketAddr) -> Result<Backends, String> {
-    admin::ask(admin, "/api/v1/backends")
+fn backends(admin: SocketAddr) -> Result<BackendsResponse, String> {
+    admin::query(admin, "/api/v1/backends")
 }
 
 fn unreachable(admin: SocketAddr, why: &str) -> Failure {
@@ -49,13 +49,13 @@ fn unreachable(admin: SocketAddr, why: &str) -> Failure {
 }
 
 /// One look at the API after another: rates are differences.
-struct Watch {
+struct TopSession {
     admin: SocketAddr,
-    before: Backends,
-    order: Order,
+    before: BackendsResponse,
+    order: SortOrder,
 }
 
-impl Watch {
+impl TopSession {
     /// So many tables, or tables for ever, one below the other.
     fn plain(mut self, interval: Duration, count: Option<u32>) -> Result<(), Failure> {
         let mut left = count;
@@ -65,7 +65,7 @@ impl Watch {
             thread::sleep(interval);
             let now = backends(self.admin).map_err(|why| unreachable(self.admin, &why))?;
             let passed = proxy::clock::now().saturating_since(since);
-            let table = Table::of(&self.before, &now, passed);
+            let table = BackendTable::of(&self.before, &now, passed);
             let lines = table.lines(self.order, PLAIN_WIDTH);
             print(&lines.into_iter().map(|line| line.text).collect::<Vec<_>>())?;
             self.before = now;
@@ -75,8 +75,8 @@ impl Watch {
 
     /// A table in place of the last, until `q`.
     fn live(mut self, interval: Duration) -> io::Result<()> {
-        let mut screen = Screen::enter()?;
-        let mut table = Table::of(&self.before, &self.before, interval);
+        let mut screen = TerminalScreen::enter()?;
+        let mut table = BackendTable::of(&self.before, &self.before, interval);
         let mut trouble = None;
         let mut since = proxy::clock::now();
         loop {
@@ -84,15 +84,15 @@ impl Watch {
             screen.draw(&title, |width| table.lines(self.order, width))?;
             let passed = proxy::clock::now().saturating_since(since);
             match screen.key(interval.saturating_sub(passed))? {
-                Some(Key::Quit) => return Ok(()),
-                Some(Key::Sort(order)) => self.order = order,
-                Some(Key::Other) => {}
+                Some(KeyCommand::Quit) => return Ok(()),
+                Some(KeyCommand::Sort(order)) => self.order = order,
+                Some(KeyCommand::Other) => {}
                 None => {
                     let passed = proxy::clock::now().saturating_since(since);
                     since = proxy::clock::now();
                     match backends(self.admin) {
                         Ok(now) => {
-                            table = Table::of(&self.before, &now, passed);
+                            table = BackendTable::of(&self.before, &now, passed);
                             self.before = now;
                             trouble = None;
                         }
@@ -103,7 +103,7 @@ impl Watch {
         }
     }
 
-    fn title(&self, table: &Table, trouble: Option<&str>) -> String {
+    fn title(&self, table: &BackendTable, trouble: Option<&str>) -> String {
         match trouble {
             Some(trouble) => format!("sheave {}: {trouble}", self.admin),
             None => format!(
@@ -111,7 +111,7 @@ impl Watch {
                 self.admin,
                 table.size(),
                 self.order.word(),
-                Order::KEYS
+                SortOrder::KEYS
             ),
         }
     }

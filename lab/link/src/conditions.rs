@@ -17,7 +17,7 @@ const QUEUE_BYTES: u64 = 1 << 20;
 
 /// How one direction is.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Conditions {
+pub(crate) struct LinkConditions {
     /// From the end of a packet's transmission to its arrival.
     pub(crate) delay: Duration,
     pub(crate) bits_per_second: Option<NonZeroU64>,
@@ -27,13 +27,13 @@ pub(crate) struct Conditions {
     pub(crate) loss: f64,
 }
 
-impl Default for Conditions {
+impl Default for LinkConditions {
     fn default() -> Self {
         Self { delay: Duration::ZERO, bits_per_second: None, queue_bytes: QUEUE_BYTES, loss: 0.0 }
     }
 }
 
-impl FromStr for Conditions {
+impl FromStr for LinkConditions {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
@@ -69,16 +69,16 @@ fn share(part: &str, value: &str) -> Result<f64> {
     Ok(share)
 }
 
-pub(crate) struct Arguments {
+pub(crate) struct LinkArguments {
     pub(crate) seed: u64,
-    pub(crate) there: Conditions,
-    pub(crate) back: Conditions,
+    pub(crate) there: LinkConditions,
+    pub(crate) back: LinkConditions,
 }
 
-impl Arguments {
+impl LinkArguments {
     pub(crate) fn parse(mut words: impl Iterator<Item = String>) -> Result<Self> {
         let mut parsed =
-            Self { seed: 0, there: Conditions::default(), back: Conditions::default() };
+            Self { seed: 0, there: LinkConditions::default(), back: LinkConditions::default() };
         while let Some(word) = words.next() {
             let mut value = || words.next().with_context(|| format!("{word} needs a value"));
             match word.as_str() {
@@ -98,11 +98,11 @@ mod tests {
 
     #[test]
     fn link_conditions_are_parsed_in_any_order_and_number() {
-        let read: Conditions = "loss=0.01,delay-us=50000,kbit=20000".parse().unwrap();
+        let read: LinkConditions = "loss=0.01,delay-us=50000,kbit=20000".parse().unwrap();
         let rate = NonZeroU64::new(20_000_000);
         assert_eq!(read.delay, Duration::from_millis(50));
         assert_eq!((read.bits_per_second, read.queue_bytes, read.loss), (rate, QUEUE_BYTES, 0.01));
-        assert_eq!("".parse::<Conditions>().unwrap(), Conditions::default());
+        assert_eq!("".parse::<LinkConditions>().unwrap(), LinkConditions::default());
     }
 
     #[test]
@@ -116,7 +116,7 @@ mod tests {
             ("delay", "delay: not NAME=VALUE"),
             ("jitter=1", "jitter=1: there are delay-us, kbit, queue-bytes and loss"),
         ] {
-            assert_eq!(text.parse::<Conditions>().unwrap_err().to_string(), sentence);
+            assert_eq!(text.parse::<LinkConditions>().unwrap_err().to_string(), sentence);
         }
     }
 }

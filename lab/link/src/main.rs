@@ -4,8 +4,8 @@
 //! as it would be on a wire, so loss is drawn for each of them. It ends with its starter.
 
 // What a line does to packets; then the devices; then what both are told.
-mod line;
-mod carry;
+mod emulated_link;
+mod forwarding;
 mod conditions;
 
 use std::env;
@@ -14,15 +14,15 @@ use std::os::fd::AsFd as _;
 
 use anyhow::Result;
 
-use crate::carry::{Way, carry};
-use crate::conditions::Arguments;
-use crate::line::Line;
+use crate::conditions::LinkArguments;
+use crate::emulated_link::EmulatedLink;
+use crate::forwarding::{LinkDirection, forward_packets};
 
 fn main() -> Result<()> {
-    let Arguments { seed, there, back } = Arguments::parse(env::args().skip(1))?;
+    let LinkArguments { seed, there, back } = LinkArguments::parse(env::args().skip(1))?;
     let (near, far) = (io::stdin(), io::stdout());
-    carry([
-        Way::new(near.as_fd(), far.as_fd(), Line::new(there, seed)),
-        Way::new(far.as_fd(), near.as_fd(), Line::new(back, !seed)),
+    forward_packets([
+        LinkDirection::new(near.as_fd(), far.as_fd(), EmulatedLink::new(there, seed)),
+        LinkDirection::new(far.as_fd(), near.as_fd(), EmulatedLink::new(back, !seed)),
     ])
 }

@@ -15,7 +15,7 @@ const FULL_AFTER: Duration = Duration::from_millis(50);
 const MAX_FILL: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Defect {
+pub(crate) enum EndpointDefect {
     /// Service times are this many times as long.
     Slow(f64),
     /// Every request is answered at once, with 500.
@@ -27,7 +27,7 @@ pub(crate) enum Defect {
     Dead { back_after: Option<Duration> },
 }
 
-impl FromStr for Defect {
+impl FromStr for EndpointDefect {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> Result<Self> {
@@ -60,12 +60,15 @@ impl FromStr for Defect {
 
 /// Makes a listener deaf: nobody accepts, and its backlog is full, so the kernel drops each SYN. The fillers
 /// must be kept.
-pub(crate) fn deafen(listener: &mut TcpListener, registry: &Registry) -> Result<Vec<TcpStream>> {
+pub(crate) fn fill_backlog(
+    listener: &mut TcpListener,
+    registry: &Registry,
+) -> Result<Vec<TcpStream>> {
     registry.deregister(listener)?;
     rustix::net::listen(&*listener, 0).context("cannot shorten a backlog")?;
     let address = listener.local_addr()?;
     let mut fillers = Vec::new();
-    while let Some(filler) = fill(address)? {
+    while let Some(filler) = add_filler(address)? {
         fillers.push(filler);
         if fillers.len() > MAX_FILL {
             bail!("the backlog of {address} does not fill");
@@ -75,7 +78,7 @@ pub(crate) fn deafen(listener: &mut TcpListener, registry: &Registry) -> Result<
 }
 
 /// One more connection in the backlog, or nothing if it is full.
-fn fill(address: SocketAddr) -> Result<Option<TcpStream>> {
+fn add_filler(address: SocketAddr) -> Result<Option<TcpStream>> {
     match TcpStream::connect_timeout(&address, FULL_AFTER) {
         Ok(filler) => Ok(Some(filler)),
         Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok(None),
@@ -90,14 +93,20 @@ mod tests {
 
     #[test]
     fn defects_are_parsed_from_text() {
-        assert_eq!("slow:10".parse::<Defect>().unwrap(), Defect::Slow(10.0));
-        assert_eq!("errors".parse::<Defect>().unwrap(), Defect::Errors);
-        assert_eq!("black-hole".parse::<Defect>().unwrap(), Defect::BlackHole);
-        assert_eq!("dead".parse::<Defect>().unwrap(), Defect::Dead { back_after: None });
+        assert_eq!("slow:10".parse::<EndpointDefect>().unwrap(), EndpointDefect::Slow(10.0));
+        assert_eq!("errors".parse::<EndpointDefect>().unwrap(), EndpointDefect::Errors);
+        assert_eq!("black-hole".parse::<EndpointDefect>().unwrap(), EndpointDefect::BlackHole);
+        assert_eq!(
+            "dead".parse::<EndpointDefect>().unwrap(),
+            EndpointDefect::Dead { back_after: None }
+        );
         let back_after = Some(Duration::from_millis(1500));
-        assert_eq!("dead:1500".parse::<Defect>().unwrap(), Defect::Dead { back_after });
+        assert_eq!(
+            "dead:1500".parse::<EndpointDefect>().unwrap(),
+            EndpointDefect::Dead { back_after }
+        );
         for wrong in ["", "slow", "slow:x", "slow:0", "slow:inf", "errors:1", "sloth", "dead:x"] {
-            assert!(wrong.parse::<Defect>().is_err(), "{wrong}");
+            assert!(wrong.parse::<EndpointDefect>().is_err(), "{wrong}");
         }
     }
 
@@ -107,7 +116,7 @@ mod tests {
         let mut listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
         poll.registry().register(&mut listener, Token(0), Interest::READABLE).unwrap();
         let address = listener.local_addr().unwrap();
-        let _fillers = deafen(&mut listener, poll.registry()).unwrap();
+        let _fillers = fill_backlog(&mut listener, poll.registry()).unwrap();
         let error = TcpStream::connect_timeout(&address, FULL_AFTER).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }

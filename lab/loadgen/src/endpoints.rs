@@ -13,54 +13,54 @@ use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Registry};
 use slab::Slab;
 
-use self::http1::Http1;
-use self::http2::Http2;
-use crate::Side;
-use crate::defect::{Defect, deafen};
-use crate::http::{Fault, Wanted};
-use crate::job::Arguments;
-use crate::service::{Pending, Service};
+use self::http1::Http1Server;
+use self::http2::Http2Server;
+use crate::EventSource;
+use crate::defect::{EndpointDefect, fill_backlog};
+use crate::http::{MessageError, ResponseSpec};
+use crate::job::LoadgenArguments;
+use crate::service::{PendingRequest, ServiceModel};
 
-pub(crate) struct Endpoints {
+pub(crate) struct EndpointServers {
     addresses: Vec<SocketAddr>,
     /// By endpoint; none while it is dead.
     listeners: Vec<Option<TcpListener>>,
-    connections: Slab<Connection>,
+    connections: Slab<ServerConnection>,
     /// Requests answered, by endpoint; a 500 is no answer.
     served: Vec<u64>,
     /// Requests whose bytes an endpoint had received, in part or whole, and not answered when it died.
     unanswered: Vec<u64>,
-    answers: Answers,
-    service: Service,
+    answers: CachedResponses,
+    service: ServiceModel,
     /// What will go wrong, and where.
-    defects: Vec<(usize, Defect)>,
+    defects: Vec<(usize, EndpointDefect)>,
     /// Dead endpoints that return, with the time of that.
-    returns: Vec<(Instant, usize)>,
+    revivals: Vec<(Instant, usize)>,
     /// What keeps the backlogs of black holes full.
-    fillers: Vec<StdStream>,
+    backlog_fillers: Vec<StdStream>,
     /// Tells a connection from an earlier one that had its place.
     next_serial: u64,
 }
 
-struct Connection {
+struct ServerConnection {
     endpoint: usize,
     serial: u64,
-    speech: Speech,
+    protocol: ServerProtocol,
     /// Requests that were read and have not been answered.
     in_flight: u64,
 }
 
-enum Speech {
+enum ServerProtocol {
     /// The client has yet to begin.
-    Unheard(TcpStream),
-    Http1(Http1),
-    Http2(Box<Http2>),
+    Undetected(TcpStream),
+    Http1(Http1Server),
+    Http2(Box<Http2Server>),
     /// It went to another place just now.
-    Moved,
+    Taken,
 }
 
-impl Endpoints {
-    pub(crate) fn listen(arguments: Arguments, registry: &Registry) -> Result<Self> {
+impl EndpointServers {
+    pub(crate) fn listen(arguments: LoadgenArguments, registry: &Registry) -> Result<Self> {
         let count = arguments.endpoints;
         let mut listeners = Vec::with_capacity(count);
         let mut addresses = Vec::with_capacity(count);
@@ -74,12 +74,12 @@ impl Endpoints {
             listeners,
             served: vec![0; count],
             unanswered: vec![0; count],
-            service: Service::new(arguments.service_time, count),
+            service: ServiceModel::new(arguments.service_time, count),
             connections: Slab::new(),
-            answers: Answers::default(),
+            answers: CachedResponses::default(),
             defects: arguments.defects,
-            returns: Vec::new(),
-            fillers: Vec::new(),
+            revivals: Vec::new(),
+            backlog_fillers: Vec::new(),
             next_serial: 0,
         })
     }
@@ -98,7 +98,7 @@ impl Endpoints {
 
     /// How long until an answer falls due or an endpoint returns.
     pub(crate) fn next_due(&self) -> Duration {
-        let returns = self.returns.iter().map(|(at, _)| *at);
+        let returns = self.revivals.iter().map(|(at, _)| *at);
         let Some(next) = returns.chain(self.service.next_due()).min() else {
             return Duration::from_secs(1);
         };
@@ -106,20 +106,21 @@ impl Endpoints {
     }
 
     /// From now on every endpoint has the defect that was announced for it.
-    pub(crate) fn break_down(&mut self, registry: &Registry) -> Result<()> {
+    pub(crate) fn inject_defects(&mut self, registry: &Registry) -> Result<()> {
         for (endpoint, defect) in std::mem::take(&mut self.defects) {
-            self.service.break_down(endpoint, defect);
+            self.service.inject_defect(endpoint, defect);
             match defect {
-                Defect::Slow(_) | Defect::Errors => {}
-                Defect::BlackHole => {
+                EndpointDefect::Slow(_) | EndpointDefect::Errors => {}
+                EndpointDefect::BlackHole => {
                     self.connections.retain(|_, connection| connection.endpoint != endpoint);
                     if let Some(listener) = &mut self.listeners[endpoint] {
-                        self.fillers.extend(deafen(listener, registry)?);
+                        self.backlog_fillers.extend(fill_backlog(listener, registry)?);
                     }
                 }
-                Defect::Dead { back_after } => {
+                EndpointDefect::Dead { back_after } => {
                     self.kill(endpoint, registry)?;
-                    self.returns.extend(back_after.map(|after| (Instant::now() + after, endpoint)));
+                    self.revivals
+                        .extend(back_after.map(|after| (Instant::now() + after, endpoint)));
                 }
             }
         }
@@ -140,9 +141,9 @@ impl Endpoints {
     }
 
     /// Lets endpoints listen again whose time has come.
-    pub(crate) fn return_due(&mut self, now: Instant, registry: &Registry) -> Result<()> {
-        while let Some(place) = self.returns.iter().position(|(at, _)| *at <= now) {
-            let (_, endpoint) = self.returns.swap_remove(place);
+    pub(crate) fn revive_due(&mut self, now: Instant, registry: &Registry) -> Result<()> {
+        while let Some(place) = self.revivals.iter().position(|(at, _)| *at <= now) {
+            let (_, endpoint) = self.revivals.swap_remove(place);
             let listener = listen(endpoint, self.addresses[endpoint], registry)?;
             self.listeners[endpoint] = Some(listener);
         }
@@ -161,11 +162,11 @@ impl Endpoints {
             socket.set_nodelay(true)?;
             let place = self.connections.vacant_entry();
             let interest = Interest::READABLE | Interest::WRITABLE;
-            registry.register(&mut socket, Side::Endpoint.token(place.key()), interest)?;
-            place.insert(Connection {
+            registry.register(&mut socket, EventSource::Endpoint.token(place.key()), interest)?;
+            place.insert(ServerConnection {
                 endpoint,
                 serial: self.next_serial,
-                speech: Speech::Unheard(socket),
+                protocol: ServerProtocol::Undetected(socket),
                 in_flight: 0,
             });
             self.next_serial += 1;
@@ -180,13 +181,13 @@ impl Endpoints {
         }
     }
 
-    fn try_to_serve(&mut self, index: usize, scratch: &mut [u8]) -> Result<(), Fault> {
-        self.connections[index].listen()?;
+    fn try_to_serve(&mut self, index: usize, scratch: &mut [u8]) -> Result<(), MessageError> {
+        self.connections[index].detect_protocol()?;
         loop {
-            let request = match &mut self.connections[index].speech {
-                Speech::Unheard(_) | Speech::Moved => return Ok(()),
-                Speech::Http1(http1) => http1.next_request(scratch)?,
-                Speech::Http2(http2) => http2.next_request(scratch)?,
+            let request = match &mut self.connections[index].protocol {
+                ServerProtocol::Undetected(_) | ServerProtocol::Taken => return Ok(()),
+                ServerProtocol::Http1(http1) => http1.next_request(scratch)?,
+                ServerProtocol::Http2(http2) => http2.next_request(scratch)?,
             };
             let Some((stream, wanted)) = request else { return Ok(()) };
             self.answer_or_wait(index, stream, wanted)?;
@@ -197,15 +198,20 @@ impl Endpoints {
         }
     }
 
-    fn answer_or_wait(&mut self, index: usize, stream: u32, wanted: Wanted) -> Result<(), Fault> {
-        let Connection { endpoint, serial, .. } = self.connections[index];
-        if self.service.fails(endpoint) {
-            return self.connections[index].speech.refuse(stream);
+    fn answer_or_wait(
+        &mut self,
+        index: usize,
+        stream: u32,
+        wanted: ResponseSpec,
+    ) -> Result<(), MessageError> {
+        let ServerConnection { endpoint, serial, .. } = self.connections[index];
+        if self.service.always_fails(endpoint) {
+            return self.connections[index].protocol.refuse(stream);
         }
-        if self.service.takes_no_time() {
+        if self.service.is_instant() {
             return self.answer(index, stream, &wanted);
         }
-        let pending = Pending { connection: index, serial, stream, wanted };
+        let pending = PendingRequest { connection: index, serial, stream, wanted };
         self.connections[index].in_flight += 1;
         self.service.arrive(endpoint, pending, Instant::now());
         Ok(())
@@ -214,7 +220,7 @@ impl Endpoints {
     /// Sends the answers whose time has come.
     pub(crate) fn answer_due(&mut self, now: Instant) {
         while let Some(pending) = self.service.finish_one(now) {
-            let Pending { connection, serial, stream, wanted } = pending;
+            let PendingRequest { connection, serial, stream, wanted } = pending;
             let lives = self.connections.get(connection).is_some_and(|c| c.serial == serial);
             if lives && self.answer(connection, stream, &wanted).is_err() {
                 self.connections.remove(connection);
@@ -222,11 +228,16 @@ impl Endpoints {
         }
     }
 
-    fn answer(&mut self, index: usize, stream: u32, wanted: &Wanted) -> Result<(), Fault> {
+    fn answer(
+        &mut self,
+        index: usize,
+        stream: u32,
+        wanted: &ResponseSpec,
+    ) -> Result<(), MessageError> {
         let connection = &mut self.connections[index];
         self.served[connection.endpoint] += 1;
         connection.in_flight = connection.in_flight.saturating_sub(1);
-        connection.speech.answer(stream, wanted, &mut self.answers)
+        connection.protocol.answer(stream, wanted, &mut self.answers)
     }
 }
 
@@ -240,24 +251,24 @@ fn host(endpoint: usize) -> Result<IpAddr> {
 fn listen(endpoint: usize, address: SocketAddr, registry: &Registry) -> Result<TcpListener> {
     let mut listener = TcpListener::bind(address)
         .with_context(|| format!("cannot listen on {address}, which has to be on loopback"))?;
-    registry.register(&mut listener, Side::Listener.token(endpoint), Interest::READABLE)?;
+    registry.register(&mut listener, EventSource::Listener.token(endpoint), Interest::READABLE)?;
     Ok(listener)
 }
 
-impl Connection {
+impl ServerConnection {
     /// Requests of which bytes were received and which have not been answered.
     fn unanswered(&self) -> u64 {
-        let partial = match &self.speech {
-            Speech::Unheard(socket) => http1::has_unread_bytes(socket),
-            Speech::Http1(http1) => http1.has_part_of_a_request(),
-            Speech::Http2(_) | Speech::Moved => false,
+        let partial = match &self.protocol {
+            ServerProtocol::Undetected(socket) => http1::has_unread_bytes(socket),
+            ServerProtocol::Http1(http1) => http1.has_part_of_a_request(),
+            ServerProtocol::Http2(_) | ServerProtocol::Taken => false,
         };
         self.in_flight.max(u64::from(partial))
     }
 
     /// Finds out what the client speaks, once it says something.
-    fn listen(&mut self) -> Result<(), Fault> {
-        let Speech::Unheard(socket) = &self.speech else { return Ok(()) };
+    fn detect_protocol(&mut self) -> Result<(), MessageError> {
+        let ServerProtocol::Undetected(socket) = &self.protocol else { return Ok(()) };
         let mut beginning = [0; 3];
         match socket.peek(&mut beginning) {
             // Closed without a word, which reading finds out.
@@ -265,31 +276,38 @@ impl Connection {
             Ok(count) if count < beginning.len() => return Ok(()),
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-            Err(error) => return Err(Fault::Io(error)),
+            Err(error) => return Err(MessageError::Io(error)),
         }
-        let Speech::Unheard(socket) = std::mem::replace(&mut self.speech, Speech::Moved) else {
+        let ServerProtocol::Undetected(socket) =
+            std::mem::replace(&mut self.protocol, ServerProtocol::Taken)
+        else {
             return Ok(());
         };
-        self.speech = match &beginning {
-            b"PRI" => Speech::Http2(Box::new(Http2::new(socket))),
-            _ => Speech::Http1(Http1::new(socket)),
+        self.protocol = match &beginning {
+            b"PRI" => ServerProtocol::Http2(Box::new(Http2Server::new(socket))),
+            _ => ServerProtocol::Http1(Http1Server::new(socket)),
         };
         Ok(())
     }
 }
 
-impl Speech {
-    fn answer(&mut self, stream: u32, wanted: &Wanted, answers: &mut Answers) -> Result<(), Fault> {
+impl ServerProtocol {
+    fn answer(
+        &mut self,
+        stream: u32,
+        wanted: &ResponseSpec,
+        answers: &mut CachedResponses,
+    ) -> Result<(), MessageError> {
         match self {
-            Self::Unheard(_) | Self::Moved => Ok(()),
+            Self::Undetected(_) | Self::Taken => Ok(()),
             Self::Http1(http1) => http1.send(answers.http1.of(wanted)),
             Self::Http2(http2) => http2.send(stream, answers.http2.of(wanted)?),
         }
     }
 
-    fn refuse(&mut self, stream: u32) -> Result<(), Fault> {
+    fn refuse(&mut self, stream: u32) -> Result<(), MessageError> {
         match self {
-            Self::Unheard(_) | Self::Moved => Ok(()),
+            Self::Undetected(_) | Self::Taken => Ok(()),
             Self::Http1(http1) => {
                 http1.send(http1::response("500 Internal Server Error", b"broken"))
             }
@@ -300,7 +318,7 @@ impl Speech {
 
 /// Whole answers, made once for each length. An experiment asks for one or two.
 #[derive(Default)]
-struct Answers {
-    http1: http1::Answers,
-    http2: http2::Answers,
+struct CachedResponses {
+    http1: http1::Http1Responses,
+    http2: http2::Http2Responses,
 }

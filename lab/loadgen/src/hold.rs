@@ -3,22 +3,22 @@
 use anyhow::{Context as _, Result};
 use mio::Registry;
 
-use crate::Side;
-use crate::exchange::{Exchange, Script};
+use crate::EventSource;
+use crate::http1_client::{Http1Client, RequestTemplate};
 use crate::job::{HoldJob, HoldReport};
 
-pub(crate) struct Hold {
+pub(crate) struct HoldRun {
     job: HoldJob,
-    script: Script,
-    connections: Vec<Exchange>,
+    script: RequestTemplate,
+    connections: Vec<Http1Client>,
     answered: usize,
     errors: u64,
     first_error: Option<String>,
 }
 
-impl Hold {
+impl HoldRun {
     pub(crate) fn start(job: HoldJob, registry: &Registry) -> Result<Self> {
-        let script = Script::of(&job.request);
+        let script = RequestTemplate::of(&job.request);
         let connections = Vec::with_capacity(job.connections);
         let at_once = job.at_once.min(job.connections);
         let mut hold = Self { job, script, connections, answered: 0, errors: 0, first_error: None };
@@ -29,8 +29,8 @@ impl Hold {
     }
 
     fn open(&mut self, registry: &Registry) -> Result<()> {
-        let token = Side::Client.token(self.connections.len());
-        let exchange = Exchange::connect(self.job.target, registry, token)
+        let token = EventSource::Client.token(self.connections.len());
+        let exchange = Http1Client::connect(self.job.target, registry, token)
             .with_context(|| format!("cannot connect to {}", self.job.target))?;
         self.connections.push(exchange);
         Ok(())

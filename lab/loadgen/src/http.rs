@@ -12,19 +12,19 @@ const MAX_HEADERS: usize = 64;
 
 /// Why a message is not what it should be.
 #[derive(Debug)]
-pub(crate) enum Fault {
+pub(crate) enum MessageError {
     Closed,
     Io(io::Error),
     Head(httparse::Error),
     NoLength,
-    Surplus,
+    TrailingBytes,
     Status(u16),
     Length(u64),
     Frame,
     Reset(u64),
     GoAway(u64),
     /// What a gRPC call ended with, if that is not 0.
-    Call(String),
+    GrpcStatus(String),
     Tls(rustls::Error),
     Quic(quinn_proto::ConnectionError),
     NotResumed,
@@ -32,20 +32,20 @@ pub(crate) enum Fault {
     TooLong(usize),
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for MessageError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Closed => write!(out, "the connection was closed"),
             Self::Io(error) => write!(out, "{error}"),
             Self::Head(error) => write!(out, "a head is malformed: {error}"),
             Self::NoLength => write!(out, "a message has no usable Content-Length"),
-            Self::Surplus => write!(out, "there are bytes after the end of a message"),
+            Self::TrailingBytes => write!(out, "there are bytes after the end of a message"),
             Self::Status(status) => write!(out, "status {status}"),
             Self::Length(bytes) => write!(out, "a body of {bytes} bytes"),
             Self::Frame => write!(out, "a frame is malformed"),
             Self::Reset(code) => write!(out, "a stream was reset with code {code}"),
             Self::GoAway(code) => write!(out, "the connection is to end, with code {code}"),
-            Self::Call(status) => write!(out, "gRPC status {status}"),
+            Self::GrpcStatus(status) => write!(out, "gRPC status {status}"),
             Self::Tls(error) => write!(out, "{error}"),
             Self::Quic(error) => write!(out, "{error}"),
             Self::NotResumed => write!(out, "a session was not resumed"),
@@ -55,19 +55,19 @@ impl fmt::Display for Fault {
 }
 
 /// The part of a message before its body.
-pub(crate) trait Head: Sized {
+pub(crate) trait MessageHead: Sized {
     /// The head and its length in bytes, or nothing while it is incomplete.
-    fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, Fault>;
+    fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, MessageError>;
     fn body_bytes(&self) -> u64;
 }
 
 pub(crate) struct RequestHead {
     pub(crate) body_bytes: u64,
-    pub(crate) wanted: Wanted,
+    pub(crate) wanted: ResponseSpec,
 }
 
 /// What a request's path asks an endpoint to answer.
-pub(crate) enum Wanted {
+pub(crate) enum ResponseSpec {
     /// `…/b/N`: a body of N bytes; anything else is as `/b/100`.
     Bytes(usize),
     /// `…/echo`: the request's head as it arrived.
@@ -76,19 +76,21 @@ pub(crate) enum Wanted {
     Call(usize),
 }
 
-impl Head for RequestHead {
-    fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, Fault> {
+impl MessageHead for RequestHead {
+    fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, MessageError> {
         let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
         let mut request = httparse::Request::new(&mut headers);
-        let httparse::Status::Complete(length) = request.parse(bytes).map_err(Fault::Head)? else {
+        let httparse::Status::Complete(length) =
+            request.parse(bytes).map_err(MessageError::Head)?
+        else {
             return Ok(None);
         };
         let body_bytes = content_length(request.headers)?.unwrap_or(0);
         let path = request.path.unwrap_or("/");
         let wanted = if path.ends_with("/echo") {
-            Wanted::Echo(bytes[..length].to_vec())
+            ResponseSpec::Echo(bytes[..length].to_vec())
         } else {
-            Wanted::Bytes(bytes_in_path(path))
+            ResponseSpec::Bytes(bytes_in_path(path))
         };
         Ok(Some((Self { body_bytes, wanted }, length)))
     }
@@ -109,14 +111,16 @@ pub(crate) struct ResponseHead {
     pub(crate) closes: bool,
 }
 
-impl Head for ResponseHead {
-    fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, Fault> {
+impl MessageHead for ResponseHead {
+    fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, MessageError> {
         let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
         let mut response = httparse::Response::new(&mut headers);
-        let httparse::Status::Complete(length) = response.parse(bytes).map_err(Fault::Head)? else {
+        let httparse::Status::Complete(length) =
+            response.parse(bytes).map_err(MessageError::Head)?
+        else {
             return Ok(None);
         };
-        let body_bytes = content_length(response.headers)?.ok_or(Fault::NoLength)?;
+        let body_bytes = content_length(response.headers)?.ok_or(MessageError::NoLength)?;
         let closes = announces_close(response.headers);
         Ok(Some((Self { status: response.code.unwrap_or(0), body_bytes, closes }, length)))
     }
@@ -133,24 +137,24 @@ fn announces_close(headers: &[httparse::Header<'_>]) -> bool {
     })
 }
 
-fn content_length(headers: &[httparse::Header<'_>]) -> Result<Option<u64>, Fault> {
+fn content_length(headers: &[httparse::Header<'_>]) -> Result<Option<u64>, MessageError> {
     let Some(header) = headers.iter().find(|h| h.name.eq_ignore_ascii_case("content-length"))
     else {
         return Ok(None);
     };
-    let text = std::str::from_utf8(header.value).map_err(|_utf8| Fault::NoLength)?;
-    text.parse().map(Some).map_err(|_number| Fault::NoLength)
+    let text = std::str::from_utf8(header.value).map_err(|_utf8| MessageError::NoLength)?;
+    text.parse().map(Some).map_err(|_number| MessageError::NoLength)
 }
 
 /// One message on its way in. The body is counted and dropped.
-pub(crate) struct Incoming<H> {
+pub(crate) struct MessageReader<H> {
     /// Bytes of a head that came in more than one piece.
     partial: Vec<u8>,
     head: Option<H>,
     body_left: u64,
 }
 
-impl<H: Head> Incoming<H> {
+impl<H: MessageHead> MessageReader<H> {
     pub(crate) fn new() -> Self {
         Self { partial: Vec::new(), head: None, body_left: 0 }
     }
@@ -166,7 +170,7 @@ impl<H: Head> Incoming<H> {
         &mut self,
         socket: &TcpStream,
         scratch: &mut [u8],
-    ) -> Result<Option<H>, Fault> {
+    ) -> Result<Option<H>, MessageError> {
         loop {
             let asked;
             let count;
@@ -183,14 +187,14 @@ impl<H: Head> Incoming<H> {
                 return Ok(self.head.take());
             }
             match count {
-                Some(0) => return Err(Fault::Closed),
+                Some(0) => return Err(MessageError::Closed),
                 Some(count) if count == asked => {}
                 Some(_) | None => return Ok(None),
             }
         }
     }
 
-    fn take_head(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+    fn take_head(&mut self, bytes: &[u8]) -> Result<(), MessageError> {
         let whole = if self.partial.is_empty() {
             bytes
         } else {
@@ -204,7 +208,8 @@ impl<H: Head> Incoming<H> {
             return Ok(());
         };
         let after_head = (whole.len() - length) as u64;
-        self.body_left = head.body_bytes().checked_sub(after_head).ok_or(Fault::Surplus)?;
+        self.body_left =
+            head.body_bytes().checked_sub(after_head).ok_or(MessageError::TrailingBytes)?;
         self.head = Some(head);
         self.partial.clear();
         Ok(())
@@ -217,11 +222,11 @@ fn discard(socket: &TcpStream, scratch: &mut [u8]) -> io::Result<usize> {
     Ok(count)
 }
 
-fn or_blocked(result: io::Result<usize>) -> Result<Option<usize>, Fault> {
+fn or_blocked(result: io::Result<usize>) -> Result<Option<usize>, MessageError> {
     match result {
         Ok(count) => Ok(Some(count)),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
-        Err(error) => Err(Fault::Io(error)),
+        Err(error) => Err(MessageError::Io(error)),
     }
 }
 
@@ -229,8 +234,8 @@ fn or_blocked(result: io::Result<usize>) -> Result<Option<usize>, Fault> {
 mod tests {
     use super::*;
 
-    fn incoming(pieces: &[&[u8]]) -> Result<Incoming<ResponseHead>, Fault> {
-        let mut incoming = Incoming::new();
+    fn incoming(pieces: &[&[u8]]) -> Result<MessageReader<ResponseHead>, MessageError> {
+        let mut incoming = MessageReader::new();
         for piece in pieces {
             incoming.take_head(piece)?;
         }
@@ -261,13 +266,13 @@ mod tests {
     #[test]
     fn bytes_beyond_the_body_are_a_fault() {
         let fault = incoming(&[b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nab"]).err();
-        assert!(matches!(fault, Some(Fault::Surplus)));
+        assert!(matches!(fault, Some(MessageError::TrailingBytes)));
     }
 
     #[test]
     fn response_without_length_is_a_fault() {
         let fault = incoming(&[b"HTTP/1.1 200 OK\r\n\r\n"]).err();
-        assert!(matches!(fault, Some(Fault::NoLength)));
+        assert!(matches!(fault, Some(MessageError::NoLength)));
     }
 
     #[test]

@@ -11,12 +11,12 @@ use httlib_hpack::{Decoder, Encoder};
 use mio::net::TcpStream;
 
 use self::frame::{
-    ACK, CONTINUATION, DATA, ENABLE_PUSH, END_HEADERS, END_STREAM, Frame, GOAWAY,
-    HEADER_TABLE_SIZE, HEADERS, INITIAL_WINDOW_SIZE, MAX_CONCURRENT_STREAMS, PING, RST_STREAM,
-    SETTINGS, WINDOW_UPDATE, setting, write_frame,
+    ACK, CONTINUATION, DATA, ENABLE_PUSH, END_HEADERS, END_STREAM, GOAWAY, HEADER_TABLE_SIZE,
+    HEADERS, Http2Frame, INITIAL_WINDOW_SIZE, MAX_CONCURRENT_STREAMS, PING, RST_STREAM, SETTINGS,
+    WINDOW_UPDATE, setting, write_frame,
 };
-use crate::http::Fault;
-use crate::message::{Event, Field, Fields, Message};
+use crate::http::MessageError;
+use crate::message::{DecodedFields, HeaderPair, HttpMessage, MessageEvent};
 
 /// The largest body: a frame of the size that everybody must accept.
 pub(crate) const MAX_BODY_BYTES: usize = 16_384;
@@ -31,11 +31,11 @@ const OUR_STREAMS: u32 = 128;
 const OUR_TABLE_BYTES: u32 = 4096;
 
 /// One connection, of a client or of a server.
-pub(crate) struct Wire {
+pub(crate) struct Http2Session {
     socket: TcpStream,
     inbox: Vec<u8>,
     /// How far the inbox has been read.
-    taken: usize,
+    consumed: usize,
     /// The last read had all that was there; another one would find nothing.
     drained: bool,
     closed: bool,
@@ -54,20 +54,23 @@ pub(crate) struct Wire {
     /// What we may send.
     window: i64,
     /// Messages that wait for the window.
-    held_back: VecDeque<(u32, Rc<Message>)>,
+    blocked_messages: VecDeque<(u32, Rc<HttpMessage>)>,
 }
 
-impl Wire {
+impl Http2Session {
     pub(crate) fn of_client(socket: TcpStream) -> Self {
         let mut wire = Self::new(socket, 0);
         wire.outbox.extend_from_slice(PREFACE);
-        wire.introduce(&[(ENABLE_PUSH, 0), (INITIAL_WINDOW_SIZE, OUR_WINDOW)]);
+        wire.send_settings(&[(ENABLE_PUSH, 0), (INITIAL_WINDOW_SIZE, OUR_WINDOW)]);
         wire
     }
 
     pub(crate) fn of_server(socket: TcpStream) -> Self {
         let mut wire = Self::new(socket, PREFACE.len());
-        wire.introduce(&[(MAX_CONCURRENT_STREAMS, OUR_STREAMS), (INITIAL_WINDOW_SIZE, OUR_WINDOW)]);
+        wire.send_settings(&[
+            (MAX_CONCURRENT_STREAMS, OUR_STREAMS),
+            (INITIAL_WINDOW_SIZE, OUR_WINDOW),
+        ]);
         wire
     }
 
@@ -75,7 +78,7 @@ impl Wire {
         Self {
             socket,
             inbox: Vec::new(),
-            taken: 0,
+            consumed: 0,
             drained: false,
             closed: false,
             preface_bytes,
@@ -87,34 +90,34 @@ impl Wire {
             encoder: Encoder::with_dynamic_size(OUR_TABLE_BYTES),
             table_bytes: None,
             window: i64::from(INITIAL_WINDOW),
-            held_back: VecDeque::new(),
+            blocked_messages: VecDeque::new(),
         }
     }
 
-    fn introduce(&mut self, settings: &[(u16, u32)]) {
+    fn send_settings(&mut self, settings: &[(u16, u32)]) {
         let payload = settings.iter().flat_map(setting).collect::<Vec<u8>>();
         self.put(SETTINGS, 0, 0, &payload);
         self.put(WINDOW_UPDATE, 0, 0, &(OUR_WINDOW - INITIAL_WINDOW).to_be_bytes());
     }
 
     /// Sends a message, or keeps it until the other side's window has room for it.
-    pub(crate) fn send(&mut self, stream: u32, message: Rc<Message>) {
-        self.held_back.push_back((stream, message));
-        self.send_held_back();
+    pub(crate) fn send(&mut self, stream: u32, message: Rc<HttpMessage>) {
+        self.blocked_messages.push_back((stream, message));
+        self.send_blocked();
     }
 
-    fn send_held_back(&mut self) {
-        while let Some((stream, message)) = self.held_back.front()
+    fn send_blocked(&mut self) {
+        while let Some((stream, message)) = self.blocked_messages.front()
             && message.body.len() as i64 <= self.window
         {
             let (stream, message) = (*stream, Rc::clone(message));
-            self.held_back.pop_front();
+            self.blocked_messages.pop_front();
             self.write(stream, &message);
         }
     }
 
-    fn write(&mut self, stream: u32, message: &Message) {
-        let Message { head, body, trailers } = message;
+    fn write(&mut self, stream: u32, message: &HttpMessage) {
+        let HttpMessage { head, body, trailers } = message;
         let ends = |last: bool| if last { END_STREAM } else { 0 };
         self.write_fields(stream, head, ends(body.is_empty() && trailers.is_empty()));
         if !body.is_empty() {
@@ -126,7 +129,7 @@ impl Wire {
         }
     }
 
-    fn write_fields(&mut self, stream: u32, fields: &[Field], flags: u8) {
+    fn write_fields(&mut self, stream: u32, fields: &[HeaderPair], flags: u8) {
         const FORMAT: u8 = Encoder::BEST_FORMAT | Encoder::HUFFMAN_NAME | Encoder::HUFFMAN_VALUE;
         let mut block = Vec::with_capacity(128);
         if let Some(bytes) = self.table_bytes.take() {
@@ -146,12 +149,12 @@ impl Wire {
     }
 
     /// Writes as much as the socket takes.
-    pub(crate) fn flush(&mut self) -> Result<(), Fault> {
+    pub(crate) fn flush(&mut self) -> Result<(), MessageError> {
         while self.sent < self.outbox.len() {
             match self.socket.write(&self.outbox[self.sent..]) {
                 Ok(count) => self.sent += count,
-                Err(error) if not_yet(&error) => return Ok(()),
-                Err(error) => return Err(Fault::Io(error)),
+                Err(error) if would_block(&error) => return Ok(()),
+                Err(error) => return Err(MessageError::Io(error)),
             }
         }
         self.outbox.clear();
@@ -161,16 +164,16 @@ impl Wire {
 
     /// Reads once; false if the socket had nothing. A read shorter than asked for has drained it, so that the
     /// next one is left to the next event.
-    pub(crate) fn fill(&mut self, scratch: &mut [u8]) -> Result<bool, Fault> {
+    pub(crate) fn fill(&mut self, scratch: &mut [u8]) -> Result<bool, MessageError> {
         if std::mem::take(&mut self.drained) {
             return Ok(false);
         }
-        self.inbox.drain(..self.taken);
-        self.taken = 0;
+        self.inbox.drain(..self.consumed);
+        self.consumed = 0;
         let count = match self.socket.read(&mut scratch[..READ_BYTES]) {
             Ok(count) => count,
-            Err(error) if not_yet(&error) => return Ok(false),
-            Err(error) => return Err(Fault::Io(error)),
+            Err(error) if would_block(&error) => return Ok(false),
+            Err(error) => return Err(MessageError::Io(error)),
         };
         self.inbox.extend_from_slice(&scratch[..count]);
         self.closed = count == 0;
@@ -180,14 +183,14 @@ impl Wire {
 
     /// Whether something has come that has not been looked at.
     pub(crate) fn has_more(&self) -> bool {
-        self.taken < self.inbox.len()
+        self.consumed < self.inbox.len()
     }
 
     /// The next thing that has come in whole. What concerns the connection alone is dealt with here.
-    pub(crate) fn next_event(&mut self) -> Result<Option<Event>, Fault> {
+    pub(crate) fn next_event(&mut self) -> Result<Option<MessageEvent>, MessageError> {
         loop {
             let Some(frame) = self.next_frame() else {
-                return if self.closed { Err(Fault::Closed) } else { Ok(None) };
+                return if self.closed { Err(MessageError::Closed) } else { Ok(None) };
             };
             if let Some(event) = self.take(frame)? {
                 return Ok(Some(event));
@@ -195,15 +198,15 @@ impl Wire {
         }
     }
 
-    fn next_frame(&mut self) -> Option<Frame> {
-        let begin = self.taken + self.preface_bytes;
-        let frame = Frame::read(&self.inbox, begin)?;
-        self.taken = frame.payload.end;
+    fn next_frame(&mut self) -> Option<Http2Frame> {
+        let begin = self.consumed + self.preface_bytes;
+        let frame = Http2Frame::read(&self.inbox, begin)?;
+        self.consumed = frame.payload.end;
         self.preface_bytes = 0;
         Some(frame)
     }
 
-    fn take(&mut self, frame: Frame) -> Result<Option<Event>, Fault> {
+    fn take(&mut self, frame: Http2Frame) -> Result<Option<MessageEvent>, MessageError> {
         let last = frame.has(END_STREAM);
         match frame.kind {
             HEADERS => {
@@ -211,22 +214,22 @@ impl Wire {
                 self.take_block(&frame, frame.stream, last, block)
             }
             CONTINUATION => {
-                let (stream, last, mut block) = self.partial.take().ok_or(Fault::Frame)?;
+                let (stream, last, mut block) = self.partial.take().ok_or(MessageError::Frame)?;
                 block.extend_from_slice(&self.inbox[frame.payload.clone()]);
                 self.take_block(&frame, stream, last, block)
             }
             DATA => {
                 let bytes = frame.content(&self.inbox)?.len() as u64;
-                self.give_back(frame.payload.len() as u32);
-                Ok(Some(Event::Data { stream: frame.stream, bytes, last }))
+                self.replenish_window(frame.payload.len() as u32);
+                Ok(Some(MessageEvent::Data { stream: frame.stream, bytes, last }))
             }
             RST_STREAM => {
                 let code = u64::from(frame.number(&self.inbox, 0)?);
-                Ok(Some(Event::Reset { stream: frame.stream, code }))
+                Ok(Some(MessageEvent::Reset { stream: frame.stream, code }))
             }
             GOAWAY => {
                 let code = u64::from(frame.number(&self.inbox, 4)?);
-                Ok(Some(Event::GoAway { code }))
+                Ok(Some(MessageEvent::GoAway { code }))
             }
             SETTINGS if !frame.has(ACK) => self.take_settings(&frame).map(|()| None),
             PING if !frame.has(ACK) => {
@@ -236,7 +239,7 @@ impl Wire {
             }
             WINDOW_UPDATE if frame.stream == 0 => {
                 self.window += i64::from(frame.number(&self.inbox, 0)?);
-                self.send_held_back();
+                self.send_blocked();
                 Ok(None)
             }
             // Windows of streams are larger than a body. What is unknown is to be ignored (RFC 9113 §4.1).
@@ -246,27 +249,27 @@ impl Wire {
 
     fn take_block(
         &mut self,
-        frame: &Frame,
+        frame: &Http2Frame,
         stream: u32,
         last: bool,
         mut block: Vec<u8>,
-    ) -> Result<Option<Event>, Fault> {
+    ) -> Result<Option<MessageEvent>, MessageError> {
         if !frame.has(END_HEADERS) {
             self.partial = Some((stream, last, block));
             return Ok(None);
         }
         let mut fields = Vec::with_capacity(16);
-        self.decoder.decode(&mut block, &mut fields).map_err(|_hpack| Fault::Frame)?;
-        Ok(Some(Event::Head { stream, fields: Fields(fields), last }))
+        self.decoder.decode(&mut block, &mut fields).map_err(|_hpack| MessageError::Frame)?;
+        Ok(Some(MessageEvent::Head { stream, fields: DecodedFields(fields), last }))
     }
 
-    fn take_settings(&mut self, frame: &Frame) -> Result<(), Fault> {
+    fn take_settings(&mut self, frame: &Http2Frame) -> Result<(), MessageError> {
         for (name, value) in frame.settings(&self.inbox) {
             if name == HEADER_TABLE_SIZE && value < OUR_TABLE_BYTES {
                 self.table_bytes = Some(value);
             }
             if name == INITIAL_WINDOW_SIZE && (value as usize) < MAX_BODY_BYTES {
-                return Err(Fault::Frame);
+                return Err(MessageError::Frame);
             }
         }
         self.put(SETTINGS, ACK, 0, &[]);
@@ -274,7 +277,7 @@ impl Wire {
     }
 
     /// Lets the other side send again what it has sent, in large pieces.
-    fn give_back(&mut self, bytes: u32) {
+    fn replenish_window(&mut self, bytes: u32) {
         self.received += bytes;
         if self.received > OUR_WINDOW / 2 {
             let received = std::mem::take(&mut self.received);
@@ -284,6 +287,6 @@ impl Wire {
 }
 
 /// A socket that is still connecting says `NotConnected`.
-fn not_yet(error: &io::Error) -> bool {
+fn would_block(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::NotConnected)
 }

@@ -1,7 +1,7 @@
 //! As much HTTP/3 as the lab needs, for the client's side: the same request on every stream, and of each answer its
 //! status and its length.
 
-mod answer;
+mod response_reader;
 mod fields;
 
 use std::collections::VecDeque;
@@ -11,10 +11,10 @@ use std::time::Instant;
 use quinn_proto::coding::Codec as _;
 use quinn_proto::{Dir, Event as Happening, ReadError, StreamEvent, StreamId, VarInt};
 
-use self::answer::{Answer, Part};
-use crate::http::Fault;
-use crate::message::{Event, Fields, Message};
-use crate::quic::Quic;
+use self::response_reader::{ResponsePart, ResponseReader};
+use crate::http::MessageError;
+use crate::message::{DecodedFields, HttpMessage, MessageEvent};
+use crate::quic::QuicClient;
 
 /// Kinds of frames (RFC 9114 §7.2).
 const DATA: u32 = 0;
@@ -24,7 +24,7 @@ const SETTINGS: u32 = 4;
 const CONTROL: u32 = 0;
 
 /// The bytes of a stream that says this and nothing else.
-pub(crate) fn request(message: &Message) -> Rc<[u8]> {
+pub(crate) fn request(message: &HttpMessage) -> Rc<[u8]> {
     let mut bytes = Vec::new();
     put_frame(&mut bytes, HEADERS, &fields::encode(&message.head));
     if !message.body.is_empty() {
@@ -40,8 +40,8 @@ fn put_frame(bytes: &mut Vec<u8>, kind: u32, payload: &[u8]) {
 }
 
 /// One connection of a client. Streams have the numbers of their requests, from 0.
-pub(crate) struct Wire {
-    quic: Quic,
+pub(crate) struct Http3Session {
+    quic: QuicClient,
     request: Rc<[u8]>,
     connected: bool,
     /// Requests that are to be sent, and those of them that have a stream.
@@ -49,12 +49,12 @@ pub(crate) struct Wire {
     opened: u32,
     /// Streams on which part of the request is still to be sent, and how much has been.
     unsent: Vec<(StreamId, usize)>,
-    answers: Vec<(StreamId, Answer)>,
-    events: VecDeque<Event>,
+    answers: Vec<(StreamId, ResponseReader)>,
+    events: VecDeque<MessageEvent>,
 }
 
-impl Wire {
-    pub(crate) fn new(quic: Quic, request: Rc<[u8]>) -> Self {
+impl Http3Session {
+    pub(crate) fn new(quic: QuicClient, request: Rc<[u8]>) -> Self {
         Self {
             quic,
             request,
@@ -79,7 +79,7 @@ impl Wire {
         while self.connected && self.opened < self.begun {
             let Some(stream) = self.quic.connection().streams().open(Dir::Bi) else { return };
             self.opened += 1;
-            self.answers.push((stream, Answer::default()));
+            self.answers.push((stream, ResponseReader::default()));
             self.unsent.push((stream, 0));
             self.write(stream);
         }
@@ -103,12 +103,12 @@ impl Wire {
     }
 
     /// Lets timers fire that are due, and writes as much as the socket takes.
-    pub(crate) fn flush(&mut self) -> Result<(), Fault> {
+    pub(crate) fn flush(&mut self) -> Result<(), MessageError> {
         self.quic.flush()
     }
 
     /// Reads once; false if the socket had nothing.
-    pub(crate) fn fill(&mut self, scratch: &mut [u8]) -> Result<bool, Fault> {
+    pub(crate) fn fill(&mut self, scratch: &mut [u8]) -> Result<bool, MessageError> {
         self.quic.fill(scratch)
     }
 
@@ -117,7 +117,7 @@ impl Wire {
     }
 
     /// The next thing that has come. What concerns the connection alone is dealt with here.
-    pub(crate) fn next_event(&mut self) -> Result<Option<Event>, Fault> {
+    pub(crate) fn next_event(&mut self) -> Result<Option<MessageEvent>, MessageError> {
         loop {
             if let Some(event) = self.events.pop_front() {
                 return Ok(Some(event));
@@ -127,10 +127,10 @@ impl Wire {
         }
     }
 
-    fn take(&mut self, happening: Happening) -> Result<(), Fault> {
+    fn take(&mut self, happening: Happening) -> Result<(), MessageError> {
         match happening {
-            Happening::Connected => self.introduce()?,
-            Happening::ConnectionLost { reason } => return Err(Fault::Quic(reason)),
+            Happening::Connected => self.send_settings()?,
+            Happening::ConnectionLost { reason } => return Err(MessageError::Quic(reason)),
             Happening::Stream(StreamEvent::Available { dir: Dir::Bi }) => self.open_streams(),
             Happening::Stream(StreamEvent::Writable { id }) => self.write(id),
             Happening::Stream(StreamEvent::Readable { id }) => self.read(id)?,
@@ -145,21 +145,21 @@ impl Wire {
     }
 
     /// The control stream: settings are what they are by default, so there is no dynamic table.
-    fn introduce(&mut self) -> Result<(), Fault> {
-        let stream = self.quic.connection().streams().open(Dir::Uni).ok_or(Fault::Frame)?;
+    fn send_settings(&mut self) -> Result<(), MessageError> {
+        let stream = self.quic.connection().streams().open(Dir::Uni).ok_or(MessageError::Frame)?;
         let mut bytes = Vec::new();
         VarInt::from_u32(CONTROL).encode(&mut bytes);
         put_frame(&mut bytes, SETTINGS, &[]);
         let written = self.quic.connection().send_stream(stream).write(&bytes);
         if written != Ok(bytes.len()) {
-            return Err(Fault::Frame);
+            return Err(MessageError::Frame);
         }
         self.connected = true;
         self.open_streams();
         Ok(())
     }
 
-    fn read(&mut self, stream: StreamId) -> Result<(), Fault> {
+    fn read(&mut self, stream: StreamId) -> Result<(), MessageError> {
         let place = self.answers.iter().position(|(own, _)| *own == stream);
         let number = stream.index() as u32;
         let mut reader = self.quic.connection().recv_stream(stream);
@@ -167,9 +167,9 @@ impl Wire {
         let end = loop {
             let chunk = match chunks.next(usize::MAX) {
                 Ok(Some(chunk)) => chunk,
-                Ok(None) => break Some(End::Finished),
+                Ok(None) => break Some(ResponseEnd::Finished),
                 Err(ReadError::Blocked) => break None,
-                Err(ReadError::Reset(code)) => break Some(End::Reset(code.into_inner())),
+                Err(ReadError::Reset(code)) => break Some(ResponseEnd::Reset(code.into_inner())),
             };
             // What servers say of settings and tables is of no use to us.
             let Some(place) = place else { continue };
@@ -181,28 +181,29 @@ impl Wire {
         let (Some(place), Some(end)) = (place, end) else { return Ok(()) };
         let (_, answer) = self.answers.swap_remove(place);
         self.events.push_back(match end {
-            End::Reset(code) => Event::Reset { stream: number, code },
-            End::Finished if answer.is_whole() => {
-                Event::Data { stream: number, bytes: 0, last: true }
+            ResponseEnd::Reset(code) => MessageEvent::Reset { stream: number, code },
+            ResponseEnd::Finished if answer.is_whole() => {
+                MessageEvent::Data { stream: number, bytes: 0, last: true }
             }
-            End::Finished => return Err(Fault::Frame),
+            ResponseEnd::Finished => return Err(MessageError::Frame),
         });
         Ok(())
     }
 }
 
 /// How a stream of the server's ends.
-enum End {
+enum ResponseEnd {
     Finished,
     Reset(u64),
 }
 
-fn event(stream: u32, part: Part) -> Event {
+fn event(stream: u32, part: ResponsePart) -> MessageEvent {
     match part {
-        Part::Data(bytes) => Event::Data { stream, bytes, last: false },
-        Part::Head(status) => {
-            let fields = Fields(vec![(b":status".to_vec(), status.to_string().into_bytes(), 0)]);
-            Event::Head { stream, fields, last: false }
+        ResponsePart::Data(bytes) => MessageEvent::Data { stream, bytes, last: false },
+        ResponsePart::Head(status) => {
+            let fields =
+                DecodedFields(vec![(b":status".to_vec(), status.to_string().into_bytes(), 0)]);
+            MessageEvent::Head { stream, fields, last: false }
         }
     }
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
 
-use crate::defect::Defect;
-use crate::request::Request;
+use crate::defect::EndpointDefect;
+use crate::request::JobRequest;
 use crate::service::ServiceTime;
 
 const USAGE: &str = "usage: loadgen [--endpoints N] [--delay-us N] [--exponential] [--at-once N] [--seed N]
@@ -20,14 +20,14 @@ are the first line of output. --exponential draws each delay, with --delay-us as
 slow:FACTOR, errors, black-hole, dead or dead:MILLISECONDS until it is back; it sets in when the first job
 begins to count.";
 
-pub(crate) struct Arguments {
+pub(crate) struct LoadgenArguments {
     pub(crate) endpoints: usize,
     pub(crate) service_time: ServiceTime,
     /// By the number of the endpoint, from 0.
-    pub(crate) defects: Vec<(usize, Defect)>,
+    pub(crate) defects: Vec<(usize, EndpointDefect)>,
 }
 
-impl Arguments {
+impl LoadgenArguments {
     pub(crate) fn parse(mut words: impl Iterator<Item = String>) -> Result<Self> {
         let service_time =
             ServiceTime { mean: Duration::ZERO, random: false, at_once: usize::MAX, seed: 0 };
@@ -57,7 +57,7 @@ fn number<N: FromStr>(word: &str, value: &str) -> Result<N> {
     value.parse().map_err(|_number| anyhow!("{word} {value}: not a number that fits"))
 }
 
-fn defect(text: &str) -> Result<(usize, Defect)> {
+fn defect(text: &str) -> Result<(usize, EndpointDefect)> {
     let (endpoint, kind) =
         text.split_once('=').with_context(|| format!("--defect {text}: not ENDPOINT=KIND"))?;
     Ok((number("--defect", endpoint)?, kind.parse()?))
@@ -66,12 +66,12 @@ fn defect(text: &str) -> Result<(usize, Defect)> {
 /// One line of input.
 #[derive(Deserialize)]
 #[serde(tag = "do", rename_all = "lowercase")]
-pub(crate) enum Job {
+pub(crate) enum LoadgenJob {
     Load(LoadJob),
-    Pace(PaceJob),
+    Pace(OpenLoopJob),
     Trace(TraceJob),
     Hold(HoldJob),
-    Shake(ShakeJob),
+    Shake(HandshakeJob),
     Release,
 }
 
@@ -89,9 +89,9 @@ pub(crate) struct LoadJob {
     /// HTTP/3 in its place.
     #[serde(default)]
     pub(crate) http3: bool,
-    pub(crate) request: Request,
+    pub(crate) request: JobRequest,
     #[serde(flatten)]
-    pub(crate) extent: Extent,
+    pub(crate) extent: LoadExtent,
     /// Spin instead of sleeping, so that the proxy never pays for a wake-up.
     #[serde(default = "yes")]
     pub(crate) spin: bool,
@@ -110,7 +110,7 @@ impl LoadJob {
 
 /// A closed loop of handshakes: in each of so many places a connection that ends once it could be used.
 #[derive(Deserialize)]
-pub(crate) struct ShakeJob {
+pub(crate) struct HandshakeJob {
     pub(crate) target: SocketAddr,
     /// The name that is asked for.
     pub(crate) host: String,
@@ -124,7 +124,7 @@ pub(crate) struct ShakeJob {
     #[serde(default)]
     pub(crate) http3: bool,
     #[serde(flatten)]
-    pub(crate) extent: Extent,
+    pub(crate) extent: LoadExtent,
     #[serde(default = "yes")]
     pub(crate) spin: bool,
     #[serde(default)]
@@ -134,14 +134,14 @@ pub(crate) struct ShakeJob {
 /// An open loop: requests at times that do not depend on answers. Whether one is counted, and how long it
 /// took, goes by the time when it was to be sent.
 #[derive(Deserialize)]
-pub(crate) struct PaceJob {
+pub(crate) struct OpenLoopJob {
     pub(crate) target: SocketAddr,
     /// Requests per second, at intervals drawn exponentially.
     pub(crate) rate: f64,
     pub(crate) seed: u64,
     /// Requests that may be under way; the next ones wait for a connection, and their clocks run.
     pub(crate) connections: usize,
-    pub(crate) request: Request,
+    pub(crate) request: JobRequest,
     pub(crate) warmup_seconds: f64,
     pub(crate) seconds: f64,
     #[serde(default = "yes")]
@@ -155,7 +155,7 @@ pub(crate) struct PaceJob {
 pub(crate) struct TraceJob {
     pub(crate) target: SocketAddr,
     pub(crate) connections: usize,
-    pub(crate) request: Request,
+    pub(crate) request: JobRequest,
     /// Time before anything is reported.
     pub(crate) warmup_seconds: f64,
     /// Reported time before the onset of defects.
@@ -175,7 +175,7 @@ pub(crate) struct TraceJob {
 pub(crate) struct HoldJob {
     pub(crate) target: SocketAddr,
     pub(crate) connections: usize,
-    pub(crate) request: Request,
+    pub(crate) request: JobRequest,
     /// How many requests are in flight at a time: the proxy needs as many connections to endpoints.
     pub(crate) at_once: usize,
 }
@@ -183,7 +183,7 @@ pub(crate) struct HoldJob {
 /// How long a load lasts.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(untagged)]
-pub(crate) enum Extent {
+pub(crate) enum LoadExtent {
     /// Exactly so many requests, all of them counted.
     Requests { requests: u64 },
     /// Requests are counted for `seconds`, after `warmup_seconds` in which they are not.
@@ -192,14 +192,14 @@ pub(crate) enum Extent {
 
 /// The first line of output.
 #[derive(Serialize)]
-pub(crate) struct Ready<'a> {
+pub(crate) struct ReadyLine<'a> {
     pub(crate) endpoints: &'a [SocketAddr],
 }
 
 /// One line of output for each job that has ended; a trace has one more at the onset of defects.
 #[derive(Serialize)]
 #[serde(untagged)]
-pub(crate) enum Report {
+pub(crate) enum JobReport {
     Load(LoadReport),
     Onset(OnsetReport),
     Trace(TraceReport),
@@ -268,14 +268,17 @@ fn yes() -> bool {
 mod tests {
     use super::*;
 
-    fn parse(line: &str) -> Result<Arguments> {
-        Arguments::parse(line.split_whitespace().map(str::to_owned))
+    fn parse(line: &str) -> Result<LoadgenArguments> {
+        LoadgenArguments::parse(line.split_whitespace().map(str::to_owned))
     }
 
     #[test]
     fn defects_are_given_by_endpoint() {
         let parsed = parse("--endpoints 5 --defect 4=slow:10 --defect 0=black-hole").unwrap();
-        assert_eq!(parsed.defects, [(4, Defect::Slow(10.0)), (0, Defect::BlackHole)]);
+        assert_eq!(
+            parsed.defects,
+            [(4, EndpointDefect::Slow(10.0)), (0, EndpointDefect::BlackHole)]
+        );
     }
 
     #[test]

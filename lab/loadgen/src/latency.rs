@@ -6,18 +6,18 @@ use std::time::Duration;
 const FINE: u32 = 128;
 const FINE_BITS: u32 = FINE.trailing_zeros();
 
-pub(crate) struct Latencies {
+pub(crate) struct LatencyHistogram {
     counts: Vec<u64>,
     total: u64,
 }
 
-impl Default for Latencies {
+impl Default for LatencyHistogram {
     fn default() -> Self {
         Self { counts: vec![0; (64 * FINE) as usize], total: 0 }
     }
 }
 
-impl Latencies {
+impl LatencyHistogram {
     pub(crate) fn record(&mut self, latency: Duration) {
         let nanoseconds = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
         self.counts[bucket(nanoseconds)] += 1;
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn quantiles_are_within_one_bucket() {
-        let mut latencies = Latencies::default();
+        let mut latencies = LatencyHistogram::default();
         for microseconds in 1..=1000 {
             latencies.record(Duration::from_micros(microseconds));
         }

@@ -6,31 +6,32 @@ use std::time::Instant;
 use anyhow::{Context as _, Result};
 use mio::Registry;
 
-use crate::Side;
-use crate::course::Course;
-use crate::exchange::{Exchange, Script};
+use crate::EventSource;
+use crate::http1_client::{Http1Client, RequestTemplate};
 use crate::job::{LoadJob, LoadReport};
+use crate::progress::RunProgress;
 
-pub(crate) struct Load {
+pub(crate) struct Http1LoadRun {
     job: LoadJob,
-    script: Script,
-    connections: Vec<Connection>,
-    course: Course,
+    script: RequestTemplate,
+    connections: Vec<LoadConnection>,
+    course: RunProgress,
 }
 
-struct Connection {
-    exchange: Exchange,
+struct LoadConnection {
+    exchange: Http1Client,
     began: Instant,
 }
 
-impl Load {
+impl Http1LoadRun {
     pub(crate) fn start(job: LoadJob, served: &[u64], registry: &Registry) -> Result<Self> {
         let mut connections = (0..job.connections)
             .map(|index| connect(&job, index, registry))
             .collect::<Result<Vec<_>>>()?;
         connections.iter_mut().for_each(|connection| connection.exchange.begin());
-        let course = Course::begin(job.extent, job.processes.clone(), connections.len(), served)?;
-        Ok(Self { script: Script::of(&job.request), connections, course, job })
+        let course =
+            RunProgress::begin(job.extent, job.processes.clone(), connections.len(), served)?;
+        Ok(Self { script: RequestTemplate::of(&job.request), connections, course, job })
     }
 
     pub(crate) fn spins(&self) -> bool {
@@ -38,7 +39,7 @@ impl Load {
     }
 
     pub(crate) fn counts(&self) -> bool {
-        self.course.counts()
+        self.course.is_counting()
     }
 
     /// Takes one connection as far as it goes: the answer, the next request, its answer if it is there.
@@ -54,8 +55,8 @@ impl Load {
                 Ok(false) => return Ok(()),
                 Ok(true) => {
                     let now = Instant::now();
-                    self.course.answered(now - connection.began);
-                    if !self.course.issues() {
+                    self.course.record_success(now - connection.began);
+                    if !self.course.should_issue() {
                         return Ok(());
                     }
                     if self.script.close {
@@ -64,7 +65,9 @@ impl Load {
                     connection.began = now;
                     connection.exchange.begin();
                 }
-                Err(fault) if self.course.failed(&fault) => return self.replace(index, registry),
+                Err(fault) if self.course.record_failure(&fault) => {
+                    return self.replace(index, registry);
+                }
                 Err(_) => {
                     self.connections[index] = connect(&self.job, index, registry)?;
                     return Ok(());
@@ -88,10 +91,10 @@ impl Load {
 }
 
 /// Begins to connect, with nothing to send yet.
-fn connect(job: &LoadJob, index: usize, registry: &Registry) -> Result<Connection> {
+fn connect(job: &LoadJob, index: usize, registry: &Registry) -> Result<LoadConnection> {
     let began = Instant::now();
     let target = job.target_of(index);
-    let exchange = Exchange::connect_idle(target, registry, Side::Client.token(index))
+    let exchange = Http1Client::connect_idle(target, registry, EventSource::Client.token(index))
         .with_context(|| format!("cannot connect to {target}"))?;
-    Ok(Connection { exchange, began })
+    Ok(LoadConnection { exchange, began })
 }

@@ -9,13 +9,13 @@ mod job;
 mod request;
 mod load;
 mod multiplex;
-mod shake;
-mod pace;
+mod handshake;
+mod open_loop;
 mod trace;
 mod hold;
-mod course;
+mod progress;
 mod window;
-mod exchange;
+mod http1_client;
 mod endpoints;
 mod service;
 mod defect;
@@ -37,28 +37,28 @@ use anyhow::{Context as _, Result};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Registry, Token};
 
-use crate::endpoints::Endpoints;
-use crate::hold::Hold;
-use crate::job::{Arguments, Job, LoadJob, Ready, Report};
-use crate::load::Load;
-use crate::multiplex::Multiplex;
-use crate::pace::Pace;
-use crate::shake::Shake;
-use crate::trace::Trace;
+use crate::endpoints::EndpointServers;
+use crate::handshake::HandshakeRun;
+use crate::hold::HoldRun;
+use crate::job::{JobReport, LoadJob, LoadgenArguments, LoadgenJob, ReadyLine};
+use crate::load::Http1LoadRun;
+use crate::multiplex::MultiplexedLoadRun;
+use crate::open_loop::OpenLoopRun;
+use crate::trace::TraceRun;
 
 /// Discarded bytes are counted in here, never read back. As large as the largest body of the lab.
 pub(crate) const SCRATCH_BYTES: usize = 1 << 20;
 
 /// Whom an event is for: the upper half of a token says which side, the lower half which socket.
 #[derive(Clone, Copy)]
-pub(crate) enum Side {
+pub(crate) enum EventSource {
     Input = 0,
     Listener = 1,
     Endpoint = 2,
     Client = 3,
 }
 
-impl Side {
+impl EventSource {
     pub(crate) fn token(self, index: usize) -> Token {
         Token((self as usize) << 32 | index)
     }
@@ -75,106 +75,110 @@ impl Side {
 }
 
 /// What the client side is busy with. Endpoints serve all the time.
-enum Activity {
+enum ClientActivity {
     Idle,
-    Loading(Box<Load>),
-    Multiplexing(Box<Multiplex>),
-    Shaking(Box<Shake>),
-    Pacing(Box<Pace>),
-    Tracing(Box<Trace>),
-    Holding(Box<Hold>),
+    Loading(Box<Http1LoadRun>),
+    Multiplexing(Box<MultiplexedLoadRun>),
+    Shaking(Box<HandshakeRun>),
+    Pacing(Box<OpenLoopRun>),
+    Tracing(Box<TraceRun>),
+    Holding(Box<HoldRun>),
 }
 
 fn main() -> Result<()> {
-    let arguments = Arguments::parse(std::env::args().skip(1))?;
+    let arguments = LoadgenArguments::parse(std::env::args().skip(1))?;
     let poll = Poll::new().context("cannot create an epoll instance")?;
     poll.registry()
-        .register(&mut SourceFd(&io::stdin().as_raw_fd()), Side::Input.token(0), Interest::READABLE)
+        .register(
+            &mut SourceFd(&io::stdin().as_raw_fd()),
+            EventSource::Input.token(0),
+            Interest::READABLE,
+        )
         .context("standard input must be a pipe or a terminal")?;
-    let endpoints = Endpoints::listen(arguments, poll.registry())?;
-    emit(&Ready { endpoints: endpoints.addresses() })?;
+    let endpoints = EndpointServers::listen(arguments, poll.registry())?;
+    emit(&ReadyLine { endpoints: endpoints.addresses() })?;
 
     let scratch = vec![0; SCRATCH_BYTES];
-    Loop { poll, endpoints, scratch, activity: Activity::Idle, input: Vec::new() }.run()
+    EventLoop { poll, endpoints, scratch, activity: ClientActivity::Idle, input: Vec::new() }.run()
 }
 
-struct Loop {
+struct EventLoop {
     poll: Poll,
-    endpoints: Endpoints,
+    endpoints: EndpointServers,
     scratch: Vec<u8>,
-    activity: Activity,
+    activity: ClientActivity,
     /// Bytes of standard input that do not yet make a line.
     input: Vec<u8>,
 }
 
-impl Loop {
+impl EventLoop {
     /// Runs until standard input ends.
     fn run(mut self) -> Result<()> {
         let mut events = Events::with_capacity(1024);
         loop {
-            match self.poll.poll(&mut events, self.patience()) {
+            match self.poll.poll(&mut events, self.poll_timeout()) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 other => other?,
             }
             for event in &events {
-                let (side, index) = Side::of(event.token());
+                let (side, index) = EventSource::of(event.token());
                 match side {
-                    Side::Input => {
+                    EventSource::Input => {
                         if self.read_input()? == 0 {
                             return Ok(());
                         }
                     }
-                    Side::Listener => self.endpoints.accept(index, self.poll.registry())?,
-                    Side::Endpoint => self.endpoints.serve(index, &mut self.scratch),
-                    Side::Client => self.advance_client(index)?,
+                    EventSource::Listener => self.endpoints.accept(index, self.poll.registry())?,
+                    EventSource::Endpoint => self.endpoints.serve(index, &mut self.scratch),
+                    EventSource::Client => self.advance_client(index)?,
                 }
             }
             let now = Instant::now();
             self.endpoints.answer_due(now);
-            self.endpoints.return_due(now, self.poll.registry())?;
+            self.endpoints.revive_due(now, self.poll.registry())?;
             self.tick(now)?;
         }
     }
 
-    fn patience(&self) -> Option<Duration> {
+    fn poll_timeout(&self) -> Option<Duration> {
         // Phases end and delayed answers fall due by the clock: look often enough, and no oftener.
         let soon = || self.endpoints.next_due().min(Duration::from_millis(1));
         match &self.activity {
-            Activity::Loading(load) if load.spins() => Some(Duration::ZERO),
-            Activity::Multiplexing(load) if load.spins() => Some(Duration::ZERO),
-            Activity::Shaking(shake) if shake.spins() => Some(Duration::ZERO),
-            Activity::Pacing(pace) if pace.spins() => Some(Duration::ZERO),
-            Activity::Tracing(trace) if trace.spins() => Some(Duration::ZERO),
-            Activity::Loading(_)
-            | Activity::Multiplexing(_)
-            | Activity::Shaking(_)
-            | Activity::Tracing(_) => Some(soon()),
-            Activity::Pacing(pace) => Some(soon().min(pace.next_due(Instant::now()))),
-            Activity::Idle | Activity::Holding(_) => Some(self.endpoints.next_due()),
+            ClientActivity::Loading(load) if load.spins() => Some(Duration::ZERO),
+            ClientActivity::Multiplexing(load) if load.spins() => Some(Duration::ZERO),
+            ClientActivity::Shaking(shake) if shake.spins() => Some(Duration::ZERO),
+            ClientActivity::Pacing(pace) if pace.spins() => Some(Duration::ZERO),
+            ClientActivity::Tracing(trace) if trace.spins() => Some(Duration::ZERO),
+            ClientActivity::Loading(_)
+            | ClientActivity::Multiplexing(_)
+            | ClientActivity::Shaking(_)
+            | ClientActivity::Tracing(_) => Some(soon()),
+            ClientActivity::Pacing(pace) => Some(soon().min(pace.next_due(Instant::now()))),
+            ClientActivity::Idle | ClientActivity::Holding(_) => Some(self.endpoints.next_due()),
         }
     }
 
     fn advance_client(&mut self, index: usize) -> Result<()> {
         match &mut self.activity {
-            Activity::Idle => {}
-            Activity::Loading(load) => {
+            ClientActivity::Idle => {}
+            ClientActivity::Loading(load) => {
                 load.advance(index, self.poll.registry(), &mut self.scratch)?
             }
-            Activity::Multiplexing(load) => {
+            ClientActivity::Multiplexing(load) => {
                 load.advance(index, self.poll.registry(), &mut self.scratch)?
             }
-            Activity::Shaking(shake) => {
+            ClientActivity::Shaking(shake) => {
                 shake.advance(index, self.poll.registry(), &mut self.scratch)?
             }
-            Activity::Pacing(pace) => {
+            ClientActivity::Pacing(pace) => {
                 pace.advance(index, self.poll.registry(), &mut self.scratch)?
             }
-            Activity::Tracing(trace) => {
+            ClientActivity::Tracing(trace) => {
                 trace.advance(index, self.poll.registry(), &mut self.scratch)?
             }
-            Activity::Holding(hold) => {
+            ClientActivity::Holding(hold) => {
                 if hold.advance(index, self.poll.registry(), &mut self.scratch)? {
-                    emit(&Report::Hold(hold.report()))?;
+                    emit(&JobReport::Hold(hold.report()))?;
                 }
             }
         }
@@ -185,31 +189,33 @@ impl Loop {
         let registry = self.poll.registry();
         let served = self.endpoints.served();
         let (report, counts) = match &mut self.activity {
-            Activity::Idle | Activity::Holding(_) => return Ok(()),
-            Activity::Loading(load) => (load.tick(now, served)?.map(Report::Load), load.counts()),
-            Activity::Multiplexing(load) => {
+            ClientActivity::Idle | ClientActivity::Holding(_) => return Ok(()),
+            ClientActivity::Loading(load) => {
+                (load.tick(now, served)?.map(JobReport::Load), load.counts())
+            }
+            ClientActivity::Multiplexing(load) => {
                 let report = load.tick(now, served, registry, &mut self.scratch)?;
-                (report.map(Report::Load), load.counts())
+                (report.map(JobReport::Load), load.counts())
             }
-            Activity::Shaking(shake) => {
+            ClientActivity::Shaking(shake) => {
                 let report = shake.tick(now, served, registry, &mut self.scratch)?;
-                (report.map(Report::Load), shake.counts())
+                (report.map(JobReport::Load), shake.counts())
             }
-            Activity::Pacing(pace) => {
+            ClientActivity::Pacing(pace) => {
                 let report = pace.tick(now, served, registry, &mut self.scratch)?;
-                (report.map(Report::Load), pace.counts())
+                (report.map(JobReport::Load), pace.is_counting())
             }
-            Activity::Tracing(trace) => {
+            ClientActivity::Tracing(trace) => {
                 (trace.tick(now, served, self.endpoints.unanswered())?, trace.counts())
             }
         };
         if counts {
-            self.endpoints.break_down(registry)?;
+            self.endpoints.inject_defects(registry)?;
         }
         if let Some(report) = report {
             emit(&report)?;
-            if !matches!(report, Report::Onset(_)) {
-                self.activity = Activity::Idle;
+            if !matches!(report, JobReport::Onset(_)) {
+                self.activity = ClientActivity::Idle;
             }
         }
         Ok(())
@@ -229,40 +235,41 @@ impl Loop {
         Ok(count)
     }
 
-    fn start(&mut self, job: Job) -> Result<()> {
+    fn start(&mut self, job: LoadgenJob) -> Result<()> {
         let registry = self.poll.registry();
         match job {
-            Job::Load(job) => self.activity = load(job, self.endpoints.served(), registry)?,
-            Job::Shake(job) => {
-                let shake = Shake::start(job, self.endpoints.served(), registry)?;
-                self.activity = Activity::Shaking(Box::new(shake));
+            LoadgenJob::Load(job) => self.activity = load(job, self.endpoints.served(), registry)?,
+            LoadgenJob::Shake(job) => {
+                let shake = HandshakeRun::start(job, self.endpoints.served(), registry)?;
+                self.activity = ClientActivity::Shaking(Box::new(shake));
             }
-            Job::Pace(job) => {
-                self.activity = Activity::Pacing(Box::new(Pace::start(job, registry)?));
+            LoadgenJob::Pace(job) => {
+                self.activity =
+                    ClientActivity::Pacing(Box::new(OpenLoopRun::start(job, registry)?));
             }
-            Job::Trace(job) => {
-                self.activity = Activity::Tracing(Box::new(Trace::start(job, registry)?));
+            LoadgenJob::Trace(job) => {
+                self.activity = ClientActivity::Tracing(Box::new(TraceRun::start(job, registry)?));
             }
-            Job::Hold(job) => {
-                self.activity = Activity::Holding(Box::new(Hold::start(job, registry)?));
+            LoadgenJob::Hold(job) => {
+                self.activity = ClientActivity::Holding(Box::new(HoldRun::start(job, registry)?));
             }
-            Job::Release => {
-                if let Activity::Holding(hold) = &self.activity {
-                    emit(&Report::Hold(hold.report()))?;
+            LoadgenJob::Release => {
+                if let ClientActivity::Holding(hold) = &self.activity {
+                    emit(&JobReport::Hold(hold.report()))?;
                 }
-                self.activity = Activity::Idle;
+                self.activity = ClientActivity::Idle;
             }
         }
         Ok(())
     }
 }
 
-fn load(job: LoadJob, served: &[u64], registry: &Registry) -> Result<Activity> {
+fn load(job: LoadJob, served: &[u64], registry: &Registry) -> Result<ClientActivity> {
     Ok(match job.streams {
-        None => Activity::Loading(Box::new(Load::start(job, served, registry)?)),
-        Some(streams) => {
-            Activity::Multiplexing(Box::new(Multiplex::start(job, streams, served, registry)?))
-        }
+        None => ClientActivity::Loading(Box::new(Http1LoadRun::start(job, served, registry)?)),
+        Some(streams) => ClientActivity::Multiplexing(Box::new(MultiplexedLoadRun::start(
+            job, streams, served, registry,
+        )?)),
     })
 }
 

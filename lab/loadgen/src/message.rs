@@ -2,31 +2,31 @@
 //! number that its connection has for it.
 
 /// Name and value.
-pub(crate) type Field = (Vec<u8>, Vec<u8>);
+pub(crate) type HeaderPair = (Vec<u8>, Vec<u8>);
 
-pub(crate) fn field(name: &str, value: &str) -> Field {
+pub(crate) fn field(name: &str, value: &str) -> HeaderPair {
     (name.into(), value.into())
 }
 
 /// A request or a response; its stream ends with its last part.
-pub(crate) struct Message {
-    pub(crate) head: Vec<Field>,
+pub(crate) struct HttpMessage {
+    pub(crate) head: Vec<HeaderPair>,
     pub(crate) body: Vec<u8>,
-    pub(crate) trailers: Vec<Field>,
+    pub(crate) trailers: Vec<HeaderPair>,
 }
 
 /// What came from the other side.
-pub(crate) enum Event {
-    Head { stream: u32, fields: Fields, last: bool },
+pub(crate) enum MessageEvent {
+    Head { stream: u32, fields: DecodedFields, last: bool },
     Data { stream: u32, bytes: u64, last: bool },
     Reset { stream: u32, code: u64 },
     GoAway { code: u64 },
 }
 
 /// A head or trailers as they were decoded.
-pub(crate) struct Fields(pub(crate) Vec<(Vec<u8>, Vec<u8>, u8)>);
+pub(crate) struct DecodedFields(pub(crate) Vec<(Vec<u8>, Vec<u8>, u8)>);
 
-impl Fields {
+impl DecodedFields {
     pub(crate) fn value(&self, name: &str) -> Option<&[u8]> {
         let found = self.0.iter().find(|(own, ..)| own == name.as_bytes());
         found.map(|(_, value, _)| value.as_slice())

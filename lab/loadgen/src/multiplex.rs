@@ -1,40 +1,40 @@
 //! A closed loop over HTTP/2 or HTTP/3: so many connections, on each so many requests under way at any time.
 
-mod wire;
+mod session;
 
 use std::time::Instant;
 
 use anyhow::{Result, bail};
 use mio::Registry;
 
-use self::wire::{Speech, Wire};
-use crate::course::Course;
-use crate::http::Fault;
+use self::session::{SessionConnector, StreamSession};
+use crate::http::MessageError;
 use crate::job::{LoadJob, LoadReport};
-use crate::message::{Event, Fields};
+use crate::message::{DecodedFields, MessageEvent};
+use crate::progress::RunProgress;
 
-pub(crate) struct Multiplex {
+pub(crate) struct MultiplexedLoadRun {
     job: LoadJob,
-    speech: Speech,
-    expected: Expected,
-    sessions: Vec<Session>,
-    course: Course,
+    connector: SessionConnector,
+    expected: ExpectedResponse,
+    sessions: Vec<LoadSession>,
+    course: RunProgress,
 }
 
 /// What every answer must be.
-struct Expected {
+struct ExpectedResponse {
     body_bytes: u64,
     grpc: bool,
 }
 
 /// One connection.
-struct Session {
-    wire: Wire,
-    calls: Vec<Call>,
+struct LoadSession {
+    transport: StreamSession,
+    calls: Vec<StreamCall>,
 }
 
 /// One request under way.
-struct Call {
+struct StreamCall {
     stream: u32,
     began: Instant,
     status: Option<u16>,
@@ -42,7 +42,7 @@ struct Call {
     grpc_status: Option<String>,
 }
 
-impl Multiplex {
+impl MultiplexedLoadRun {
     pub(crate) fn start(
         job: LoadJob,
         streams: usize,
@@ -52,15 +52,15 @@ impl Multiplex {
         if job.request.close {
             bail!("a connection for each request has no streams");
         }
-        let speech = Speech::of(&job)?;
+        let speech = SessionConnector::of(&job)?;
         let sessions = (0..job.connections)
-            .map(|index| Session::open(&speech, &job, index, streams, registry))
+            .map(|index| LoadSession::open(&speech, &job, index, streams, registry))
             .collect::<Result<Vec<_>>>()?;
         let issued = job.connections * streams;
-        let course = Course::begin(job.extent, job.processes.clone(), issued, served)?;
+        let course = RunProgress::begin(job.extent, job.processes.clone(), issued, served)?;
         let expected =
-            Expected { body_bytes: job.request.expected_bytes(), grpc: job.request.grpc };
-        Ok(Self { speech, expected, sessions, course, job })
+            ExpectedResponse { body_bytes: job.request.expected_bytes(), grpc: job.request.grpc };
+        Ok(Self { connector: speech, expected, sessions, course, job })
     }
 
     pub(crate) fn spins(&self) -> bool {
@@ -68,7 +68,7 @@ impl Multiplex {
     }
 
     pub(crate) fn counts(&self) -> bool {
-        self.course.counts()
+        self.course.is_counting()
     }
 
     /// Takes one connection as far as it goes. One that fails takes its requests with it, and is opened anew.
@@ -80,32 +80,33 @@ impl Multiplex {
     ) -> Result<()> {
         let Err(fault) = self.try_to_advance(index, scratch) else { return Ok(()) };
         let lost = self.sessions[index].calls.len();
-        let again = (0..lost).filter(|_| self.course.failed(&fault)).count();
-        self.sessions[index] = Session::open(&self.speech, &self.job, index, again, registry)?;
+        let again = (0..lost).filter(|_| self.course.record_failure(&fault)).count();
+        self.sessions[index] =
+            LoadSession::open(&self.connector, &self.job, index, again, registry)?;
         Ok(())
     }
 
-    fn try_to_advance(&mut self, index: usize, scratch: &mut [u8]) -> Result<(), Fault> {
+    fn try_to_advance(&mut self, index: usize, scratch: &mut [u8]) -> Result<(), MessageError> {
         let session = &mut self.sessions[index];
         // Timers may have something to say.
-        session.wire.flush()?;
+        session.transport.flush()?;
         loop {
-            while let Some(event) = session.wire.next_event()? {
+            while let Some(event) = session.transport.next_event()? {
                 let Some((call, reset)) = session.take(event)? else { continue };
-                let verdict = reset.map_or_else(|| self.expected.judge(&call), Err);
+                let verdict = reset.map_or_else(|| self.expected.check(&call), Err);
                 let again = match verdict {
                     Ok(()) => {
-                        self.course.answered(call.began.elapsed());
-                        self.course.issues()
+                        self.course.record_success(call.began.elapsed());
+                        self.course.should_issue()
                     }
-                    Err(fault) => self.course.failed(&fault),
+                    Err(fault) => self.course.record_failure(&fault),
                 };
                 if again {
                     session.begin();
                 }
             }
-            session.wire.flush()?;
-            if !session.wire.fill(scratch)? {
+            session.transport.flush()?;
+            if !session.transport.fill(scratch)? {
                 return Ok(());
             }
         }
@@ -120,7 +121,7 @@ impl Multiplex {
         scratch: &mut [u8],
     ) -> Result<Option<LoadReport>> {
         for index in 0..self.sessions.len() {
-            if self.sessions[index].wire.is_due(now) {
+            if self.sessions[index].transport.is_due(now) {
                 self.advance(index, registry, scratch)?;
             }
         }
@@ -129,32 +130,32 @@ impl Multiplex {
     }
 }
 
-impl Expected {
-    fn judge(&self, call: &Call) -> Result<(), Fault> {
+impl ExpectedResponse {
+    fn check(&self, call: &StreamCall) -> Result<(), MessageError> {
         if call.status != Some(200) {
-            return Err(Fault::Status(call.status.unwrap_or(0)));
+            return Err(MessageError::Status(call.status.unwrap_or(0)));
         }
         if self.grpc && call.grpc_status.as_deref() != Some("0") {
-            return Err(Fault::Call(call.grpc_status.clone().unwrap_or_default()));
+            return Err(MessageError::GrpcStatus(call.grpc_status.clone().unwrap_or_default()));
         }
         if call.body_bytes != self.body_bytes {
-            return Err(Fault::Length(call.body_bytes));
+            return Err(MessageError::Length(call.body_bytes));
         }
         Ok(())
     }
 }
 
-impl Session {
+impl LoadSession {
     /// Begins to connect, with so many requests to send.
     fn open(
-        speech: &Speech,
+        speech: &SessionConnector,
         job: &LoadJob,
         index: usize,
         requests: usize,
         registry: &Registry,
     ) -> Result<Self> {
         let wire = speech.connect(job, index, registry)?;
-        let mut session = Self { wire, calls: Vec::with_capacity(requests) };
+        let mut session = Self { transport: wire, calls: Vec::with_capacity(requests) };
         for _ in 0..requests {
             session.begin();
         }
@@ -162,8 +163,8 @@ impl Session {
     }
 
     fn begin(&mut self) {
-        self.calls.push(Call {
-            stream: self.wire.begin(),
+        self.calls.push(StreamCall {
+            stream: self.transport.begin(),
             began: Instant::now(),
             status: None,
             body_bytes: 0,
@@ -172,22 +173,25 @@ impl Session {
     }
 
     /// The request that has ended with this, and the fault if it was reset.
-    fn take(&mut self, event: Event) -> Result<Option<(Call, Option<Fault>)>, Fault> {
+    fn take(
+        &mut self,
+        event: MessageEvent,
+    ) -> Result<Option<(StreamCall, Option<MessageError>)>, MessageError> {
         let (stream, last, fault) = match event {
-            Event::Head { stream, fields, last } => {
+            MessageEvent::Head { stream, fields, last } => {
                 if let Some(call) = self.call(stream) {
                     call.take_fields(&fields);
                 }
                 (stream, last, None)
             }
-            Event::Data { stream, bytes, last } => {
+            MessageEvent::Data { stream, bytes, last } => {
                 if let Some(call) = self.call(stream) {
                     call.body_bytes += bytes;
                 }
                 (stream, last, None)
             }
-            Event::Reset { stream, code } => (stream, true, Some(Fault::Reset(code))),
-            Event::GoAway { code } => return Err(Fault::GoAway(code)),
+            MessageEvent::Reset { stream, code } => (stream, true, Some(MessageError::Reset(code))),
+            MessageEvent::GoAway { code } => return Err(MessageError::GoAway(code)),
         };
         if !last {
             return Ok(None);
@@ -196,14 +200,14 @@ impl Session {
         Ok(ended.map(|place| (self.calls.swap_remove(place), fault)))
     }
 
-    fn call(&mut self, stream: u32) -> Option<&mut Call> {
+    fn call(&mut self, stream: u32) -> Option<&mut StreamCall> {
         self.calls.iter_mut().find(|call| call.stream == stream)
     }
 }
 
-impl Call {
+impl StreamCall {
     /// A head that is not interim, or trailers.
-    fn take_fields(&mut self, fields: &Fields) {
+    fn take_fields(&mut self, fields: &DecodedFields) {
         let text =
             |name| fields.value(name).map(|value| String::from_utf8_lossy(value).into_owned());
         let status = text(":status").and_then(|status| status.parse().ok());

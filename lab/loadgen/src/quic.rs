@@ -18,7 +18,7 @@ use quinn_proto::{
 use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
 use rustls::client::Resumption;
 
-use crate::http::Fault;
+use crate::http::MessageError;
 use crate::tls;
 
 /// Datagrams of one call to the kernel, as many as it joins, are no longer than this.
@@ -35,12 +35,12 @@ const OUR_WINDOW: VarInt = VarInt::from_u32(1 << 30);
 const NO_ERROR: VarInt = VarInt::from_u32(0x100);
 
 /// What all connections of a job are made with.
-pub(crate) struct Dialer {
+pub(crate) struct QuicConnector {
     client: ClientConfig,
     endpoint: Arc<EndpointConfig>,
 }
 
-impl Dialer {
+impl QuicConnector {
     pub(crate) fn new() -> Result<Self> {
         let mut tls = tls::client_config(&Arc::new(tls::provider()))?;
         tls.alpn_protocols = vec![b"h3".to_vec()];
@@ -60,7 +60,7 @@ impl Dialer {
         host: &str,
         registry: &Registry,
         token: Token,
-    ) -> Result<Quic> {
+    ) -> Result<QuicClient> {
         let any =
             SocketAddr::new(if target.is_ipv4() { [0, 0, 0, 0].into() } else { [0; 16].into() }, 0);
         let mut socket = UdpSocket::bind(any).context("cannot bind a UDP socket")?;
@@ -73,7 +73,7 @@ impl Dialer {
         let (handle, connection) =
             endpoint.connect(Instant::now(), self.client.clone(), target, host)?;
         let outbox = Vec::new();
-        Ok(Quic {
+        Ok(QuicClient {
             socket,
             state,
             endpoint,
@@ -97,7 +97,7 @@ fn enlarge(socket: &UdpSocket) -> Result<()> {
 }
 
 /// One connection.
-pub(crate) struct Quic {
+pub(crate) struct QuicClient {
     socket: UdpSocket,
     state: UdpSocketState,
     endpoint: Endpoint,
@@ -112,7 +112,7 @@ pub(crate) struct Quic {
     drained: bool,
 }
 
-impl Quic {
+impl QuicClient {
     /// The streams of the connection. Whoever has used them flushes.
     pub(crate) fn connection(&mut self) -> &mut Connection {
         &mut self.connection
@@ -129,8 +129,8 @@ impl Quic {
     }
 
     /// Lets timers fire that are due, and writes as much as the socket takes.
-    pub(crate) fn flush(&mut self) -> Result<(), Fault> {
-        self.fire(Instant::now());
+    pub(crate) fn flush(&mut self) -> Result<(), MessageError> {
+        self.fire_timers(Instant::now());
         loop {
             if let Some(transmit) = self.unsent.take()
                 && !self.send(&transmit)?
@@ -148,7 +148,7 @@ impl Quic {
         }
     }
 
-    fn send(&self, transmit: &quinn_proto::Transmit) -> Result<bool, Fault> {
+    fn send(&self, transmit: &quinn_proto::Transmit) -> Result<bool, MessageError> {
         let datagrams = Transmit {
             destination: transmit.destination,
             ecn: transmit.ecn.and_then(|ecn| quinn_udp::EcnCodepoint::from_bits(ecn as u8)),
@@ -161,12 +161,12 @@ impl Quic {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
             // A probe for a larger path than this one is; its loss is the answer.
             Err(error) if quinn_udp::is_msg_size_err(&error) => Ok(true),
-            Err(error) => Err(Fault::Io(error)),
+            Err(error) => Err(MessageError::Io(error)),
         }
     }
 
     /// Reads once; false if the socket had nothing. A read of fewer batches than asked for has drained it.
-    pub(crate) fn fill(&mut self, scratch: &mut [u8]) -> Result<bool, Fault> {
+    pub(crate) fn fill(&mut self, scratch: &mut [u8]) -> Result<bool, MessageError> {
         if std::mem::take(&mut self.drained) {
             return Ok(false);
         }
@@ -176,7 +176,7 @@ impl Quic {
         let count = match self.state.recv((&self.socket).into(), &mut batches, &mut metas) {
             Ok(count) => count,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-            Err(error) => return Err(Fault::Io(error)),
+            Err(error) => return Err(MessageError::Io(error)),
         };
         self.drained = count < batches.len();
         let now = Instant::now();
@@ -185,7 +185,7 @@ impl Quic {
                 .chunks(meta.stride)
                 .for_each(|datagram| self.take(now, meta, datagram));
         }
-        self.settle();
+        self.process_endpoint_events();
         Ok(true)
     }
 
@@ -204,16 +204,16 @@ impl Quic {
         self.due.is_some_and(|due| due <= now)
     }
 
-    fn fire(&mut self, now: Instant) {
+    fn fire_timers(&mut self, now: Instant) {
         if self.is_due(now) {
             self.due = None;
             self.connection.handle_timeout(now);
-            self.settle();
+            self.process_endpoint_events();
         }
     }
 
     /// What the connection wants of its endpoint, and the other way round.
-    fn settle(&mut self) {
+    fn process_endpoint_events(&mut self) {
         while let Some(event) = self.connection.poll_endpoint_events() {
             if let Some(event) = self.endpoint.handle_event(self.handle, event) {
                 self.connection.handle_event(event);
@@ -222,7 +222,7 @@ impl Quic {
     }
 }
 
-impl Drop for Quic {
+impl Drop for QuicClient {
     /// Says good-bye, as clients do; whether it arrives is nobody's business any more.
     fn drop(&mut self) {
         self.connection.close(Instant::now(), NO_ERROR, Bytes::new());

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 /// Marsaglia's xorshift64*.
-pub(crate) struct Random(u64);
+pub(crate) struct XorShiftRandom(u64);
 
-impl Random {
+impl XorShiftRandom {
     pub(crate) fn new(seed: u64) -> Self {
         // Neighbouring seeds must not begin alike, and zero would stay zero.
         Self(seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
@@ -32,7 +32,7 @@ mod tests {
 
     #[test]
     fn exponential_draws_have_their_mean_and_spread() {
-        let mut random = Random::new(7);
+        let mut random = XorShiftRandom::new(7);
         let draws: Vec<f64> = (0..20_000)
             .map(|_| random.exponential(Duration::from_millis(10)).as_secs_f64())
             .collect();

@@ -2,14 +2,14 @@
 
 use serde::Deserialize;
 
-use crate::message::{Message, field};
+use crate::message::{HttpMessage, field};
 
 /// Before each message of a call: whether it is compressed, and its length.
 const GRPC_PREFIX_BYTES: u64 = 5;
 
 /// What every request of a job says.
 #[derive(Deserialize)]
-pub(crate) struct Request {
+pub(crate) struct JobRequest {
     pub(crate) method: String,
     pub(crate) host: String,
     pub(crate) path: String,
@@ -26,7 +26,7 @@ pub(crate) struct Request {
     pub(crate) grpc: bool,
 }
 
-impl Request {
+impl JobRequest {
     /// The request as it goes over the wire.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let Self { method, host, path, body_bytes, close, .. } = self;
@@ -47,7 +47,7 @@ impl Request {
     }
 
     /// The same over HTTP/2 and HTTP/3.
-    pub(crate) fn to_message(&self, scheme: &str) -> Message {
+    pub(crate) fn to_message(&self, scheme: &str) -> HttpMessage {
         let Self { method, host, path, body_bytes, grpc, .. } = self;
         let mut head = vec![
             field(":method", method),
@@ -70,7 +70,7 @@ impl Request {
                 vec![b'x'; *body_bytes]
             }
         };
-        Message { head, body, trailers: Vec::new() }
+        HttpMessage { head, body, trailers: Vec::new() }
     }
 
     /// How long the body of every answer must be.
@@ -96,14 +96,14 @@ mod tests {
     fn closing_request_sends_connection_close() {
         let text =
             r#"{"method": "GET", "host": "h", "path": "/", "answer_bytes": 0, "close": true}"#;
-        let request: Request = serde_json::from_str(text).unwrap();
+        let request: JobRequest = serde_json::from_str(text).unwrap();
         assert!(request.to_bytes().ends_with(b"\r\nConnection: close\r\n\r\n"));
     }
 
     #[test]
     fn grpc_request_has_a_length_prefixed_message() {
         let text = r#"{"method": "POST", "host": "h", "path": "/", "body_bytes": 3, "answer_bytes": 7, "grpc": true}"#;
-        let request: Request = serde_json::from_str(text).unwrap();
+        let request: JobRequest = serde_json::from_str(text).unwrap();
         assert_eq!(request.to_message("http").body, b"\0\0\0\0\x03xxx");
         assert_eq!(request.expected_bytes(), 12);
     }

@@ -4,9 +4,9 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, VecDeque};
 use std::time::{Duration, Instant};
 
-use crate::defect::Defect;
-use crate::http::Wanted;
-use crate::random::Random;
+use crate::defect::EndpointDefect;
+use crate::http::ResponseSpec;
+use crate::random::XorShiftRandom;
 
 /// How all endpoints serve while nothing is wrong with them.
 pub(crate) struct ServiceTime {
@@ -19,73 +19,73 @@ pub(crate) struct ServiceTime {
 }
 
 /// A request that an endpoint has read.
-pub(crate) struct Pending {
+pub(crate) struct PendingRequest {
     pub(crate) connection: usize,
     /// Tells a connection from an earlier one that had its place.
     pub(crate) serial: u64,
     /// 0 over HTTP/1.1.
     pub(crate) stream: u32,
-    pub(crate) wanted: Wanted,
+    pub(crate) wanted: ResponseSpec,
 }
 
-pub(crate) struct Service {
+pub(crate) struct ServiceModel {
     time: ServiceTime,
-    random: Random,
-    places: Vec<Place>,
-    due: BinaryHeap<Reverse<Due>>,
+    random: XorShiftRandom,
+    endpoints: Vec<EndpointServiceState>,
+    due: BinaryHeap<Reverse<ServiceCompletion>>,
     begun: u64,
 }
 
 /// One endpoint's state.
 #[derive(Default)]
-struct Place {
-    defect: Option<Defect>,
+struct EndpointServiceState {
+    defect: Option<EndpointDefect>,
     serving: usize,
-    waiting: VecDeque<Pending>,
+    waiting: VecDeque<PendingRequest>,
 }
 
-struct Due {
+struct ServiceCompletion {
     at: Instant,
     /// Of two that are due at once, the one that began first.
     order: u64,
     endpoint: usize,
-    pending: Pending,
+    pending: PendingRequest,
 }
 
-impl Service {
+impl ServiceModel {
     pub(crate) fn new(time: ServiceTime, endpoints: usize) -> Self {
-        let places = (0..endpoints).map(|_| Place::default()).collect();
-        let random = Random::new(time.seed);
-        Self { time, random, places, due: BinaryHeap::new(), begun: 0 }
+        let endpoints = (0..endpoints).map(|_| EndpointServiceState::default()).collect();
+        let random = XorShiftRandom::new(time.seed);
+        Self { time, random, endpoints, due: BinaryHeap::new(), begun: 0 }
     }
 
-    pub(crate) fn break_down(&mut self, endpoint: usize, defect: Defect) {
-        self.places[endpoint].defect = Some(defect);
+    pub(crate) fn inject_defect(&mut self, endpoint: usize, defect: EndpointDefect) {
+        self.endpoints[endpoint].defect = Some(defect);
     }
 
-    pub(crate) fn fails(&self, endpoint: usize) -> bool {
-        self.places[endpoint].defect == Some(Defect::Errors)
+    pub(crate) fn always_fails(&self, endpoint: usize) -> bool {
+        self.endpoints[endpoint].defect == Some(EndpointDefect::Errors)
     }
 
-    pub(crate) fn takes_no_time(&self) -> bool {
+    pub(crate) fn is_instant(&self) -> bool {
         self.time.mean.is_zero()
     }
 
-    pub(crate) fn arrive(&mut self, endpoint: usize, pending: Pending, now: Instant) {
-        if self.places[endpoint].serving < self.time.at_once {
+    pub(crate) fn arrive(&mut self, endpoint: usize, pending: PendingRequest, now: Instant) {
+        if self.endpoints[endpoint].serving < self.time.at_once {
             self.begin(endpoint, pending, now);
         } else {
-            self.places[endpoint].waiting.push_back(pending);
+            self.endpoints[endpoint].waiting.push_back(pending);
         }
     }
 
     /// The next request whose time is over. Its endpoint goes on with the next that waits.
-    pub(crate) fn finish_one(&mut self, now: Instant) -> Option<Pending> {
+    pub(crate) fn finish_one(&mut self, now: Instant) -> Option<PendingRequest> {
         if self.next_due()? > now {
             return None;
         }
         let Reverse(due) = self.due.pop()?;
-        let place = &mut self.places[due.endpoint];
+        let place = &mut self.endpoints[due.endpoint];
         place.serving -= 1;
         if let Some(next) = place.waiting.pop_front() {
             // From when the place was free: that the loop came late must not make the endpoint slower.
@@ -98,41 +98,49 @@ impl Service {
         self.due.peek().map(|Reverse(due)| due.at)
     }
 
-    fn begin(&mut self, endpoint: usize, pending: Pending, now: Instant) {
+    fn begin(&mut self, endpoint: usize, pending: PendingRequest, now: Instant) {
         let usual = match self.time.random {
             true => self.random.exponential(self.time.mean),
             false => self.time.mean,
         };
-        let place = &mut self.places[endpoint];
+        let place = &mut self.endpoints[endpoint];
         let takes = match place.defect {
-            Some(Defect::Slow(factor)) => usual.mul_f64(factor),
-            Some(Defect::Errors | Defect::BlackHole | Defect::Dead { .. }) | None => usual,
+            Some(EndpointDefect::Slow(factor)) => usual.mul_f64(factor),
+            Some(
+                EndpointDefect::Errors | EndpointDefect::BlackHole | EndpointDefect::Dead { .. },
+            )
+            | None => usual,
         };
         place.serving += 1;
         self.begun += 1;
-        self.due.push(Reverse(Due { at: now + takes, order: self.begun, endpoint, pending }));
+        self.due.push(Reverse(ServiceCompletion {
+            at: now + takes,
+            order: self.begun,
+            endpoint,
+            pending,
+        }));
     }
 }
 
-impl Ord for Due {
+impl Ord for ServiceCompletion {
     fn cmp(&self, other: &Self) -> Ordering {
         (self.at, self.order).cmp(&(other.at, other.order))
     }
 }
 
-impl PartialOrd for Due {
+impl PartialOrd for ServiceCompletion {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Due {
+impl PartialEq for ServiceCompletion {
     fn eq(&self, other: &Self) -> bool {
         self.order == other.order
     }
 }
 
-impl Eq for Due {}
+impl Eq for ServiceCompletion {}
 
 #[cfg(test)]
 mod tests {
@@ -140,16 +148,16 @@ mod tests {
 
     const MEAN: Duration = Duration::from_millis(10);
 
-    fn service(at_once: usize) -> (Service, Instant) {
+    fn service(at_once: usize) -> (ServiceModel, Instant) {
         let time = ServiceTime { mean: MEAN, random: false, at_once, seed: 0 };
-        (Service::new(time, 2), Instant::now())
+        (ServiceModel::new(time, 2), Instant::now())
     }
 
-    fn request(connection: usize) -> Pending {
-        Pending { connection, serial: 0, stream: 0, wanted: Wanted::Bytes(0) }
+    fn request(connection: usize) -> PendingRequest {
+        PendingRequest { connection, serial: 0, stream: 0, wanted: ResponseSpec::Bytes(0) }
     }
 
-    fn finished(service: &mut Service, now: Instant) -> Vec<usize> {
+    fn finished(service: &mut ServiceModel, now: Instant) -> Vec<usize> {
         std::iter::from_fn(|| service.finish_one(now)).map(|done| done.connection).collect()
     }
 
@@ -175,7 +183,7 @@ mod tests {
     #[test]
     fn slow_endpoint_takes_its_slowdown_factor() {
         let (mut service, start) = service(1);
-        service.break_down(0, Defect::Slow(10.0));
+        service.inject_defect(0, EndpointDefect::Slow(10.0));
         service.arrive(0, request(1), start);
         assert_eq!(finished(&mut service, start + 9 * MEAN), [0; 0]);
         assert_eq!(finished(&mut service, start + 10 * MEAN), [1]);

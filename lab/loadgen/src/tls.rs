@@ -20,15 +20,15 @@ pub(crate) fn client_config(provider: &Arc<CryptoProvider>) -> Result<ClientConf
     Ok(ClientConfig::builder_with_provider(Arc::clone(provider))
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Unverified))
+        .with_custom_certificate_verifier(Arc::new(AnyCertificateVerifier))
         .with_no_client_auth())
 }
 
 /// Takes any certificate.
 #[derive(Debug)]
-struct Unverified;
+struct AnyCertificateVerifier;
 
-impl ServerCertVerifier for Unverified {
+impl ServerCertVerifier for AnyCertificateVerifier {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,

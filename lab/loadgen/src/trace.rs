@@ -8,70 +8,70 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use mio::Registry;
 
-use crate::Side;
-use crate::exchange::{Exchange, Script};
-use crate::job::{OnsetReport, Report, TraceJob, TraceReport};
-use crate::window::{Span, Window};
+use crate::EventSource;
+use crate::http1_client::{Http1Client, RequestTemplate};
+use crate::job::{JobReport, OnsetReport, TraceJob, TraceReport};
+use crate::window::{MeasurementWindow, WindowResult};
 
 const SAMPLE: Duration = Duration::from_millis(100);
 const SUCCESS: &str = "200";
 const UNANSWERED: &str = "no answer by the end";
 
-pub(crate) struct Trace {
+pub(crate) struct TraceRun {
     job: TraceJob,
-    script: Script,
-    connections: Vec<Connection>,
-    phase: Phase,
-    requests: Vec<Request>,
+    script: RequestTemplate,
+    connections: Vec<TraceConnection>,
+    phase: TracePhase,
+    requests: Vec<TracedRequest>,
     /// Distinct outcomes in words; a request has the index of its own.
     outcomes: Vec<String>,
     /// Requests that endpoints have answered, at the onset and each `SAMPLE` after it.
     served: Vec<Vec<u64>>,
 }
 
-struct Connection {
-    exchange: Exchange,
+struct TraceConnection {
+    exchange: Http1Client,
     /// Time at which its request in flight was sent.
     sent_at: Option<Instant>,
 }
 
 /// A request that has ended, or was given up at the end of the trace.
-struct Request {
+struct TracedRequest {
     began: Instant,
     took: Duration,
     outcome: usize,
 }
 
-enum Phase {
+enum TracePhase {
     Warmup {
         until: Instant,
     },
     Before {
         until: Instant,
-        window: Window,
+        window: MeasurementWindow,
     },
     After {
         onset: Instant,
-        window: Window,
+        window: MeasurementWindow,
     },
     Draining {
         onset: Instant,
-        span: Span,
+        span: WindowResult,
     },
     /// The report has been given.
     Over,
 }
 
-impl Trace {
+impl TraceRun {
     pub(crate) fn start(job: TraceJob, registry: &Registry) -> Result<Self> {
         let until = Instant::now() + Duration::from_secs_f64(job.warmup_seconds);
         let connections = (0..job.connections)
             .map(|index| connect(&job, index, registry))
             .collect::<Result<_>>()?;
         Ok(Self {
-            script: Script::of(&job.request),
+            script: RequestTemplate::of(&job.request),
             connections,
-            phase: Phase::Warmup { until },
+            phase: TracePhase::Warmup { until },
             requests: Vec::new(),
             outcomes: vec![SUCCESS.to_owned()],
             served: Vec::new(),
@@ -85,7 +85,7 @@ impl Trace {
 
     /// True from the onset on.
     pub(crate) fn counts(&self) -> bool {
-        matches!(self.phase, Phase::After { .. })
+        matches!(self.phase, TracePhase::After { .. })
     }
 
     /// Takes one connection as far as it goes: the answer, the next request, its answer if it is there.
@@ -124,30 +124,34 @@ impl Trace {
         now: Instant,
         served: &[u64],
         unanswered: &[u64],
-    ) -> Result<Option<Report>> {
+    ) -> Result<Option<JobReport>> {
         self.sample(now, served);
         if !self.phase_ends(now) {
             return Ok(None);
         }
-        self.phase = match std::mem::replace(&mut self.phase, Phase::Over) {
-            Phase::Warmup { .. } => {
+        self.phase = match std::mem::replace(&mut self.phase, TracePhase::Over) {
+            TracePhase::Warmup { .. } => {
                 self.requests.clear();
                 let until = now + Duration::from_secs_f64(self.job.seconds_before);
-                Phase::Before { until, window: Window::open(now, &self.job.processes, served)? }
+                TracePhase::Before {
+                    until,
+                    window: MeasurementWindow::open(now, &self.job.processes, served)?,
+                }
             }
-            Phase::Before { window, .. } => {
-                self.phase = Phase::After { onset: now, window };
+            TracePhase::Before { window, .. } => {
+                self.phase = TracePhase::After { onset: now, window };
                 self.sample(now, served);
-                return Ok(Some(Report::Onset(OnsetReport { onset: true })));
+                return Ok(Some(JobReport::Onset(OnsetReport { onset: true })));
             }
-            Phase::After { onset, window } => {
-                Phase::Draining { onset, span: window.close(now, &self.job.processes, served)? }
-            }
-            Phase::Draining { onset, span } => {
+            TracePhase::After { onset, window } => TracePhase::Draining {
+                onset,
+                span: window.close(now, &self.job.processes, served)?,
+            },
+            TracePhase::Draining { onset, span } => {
                 self.record_unanswered(now);
-                return Ok(Some(Report::Trace(self.report(onset, &span, unanswered))));
+                return Ok(Some(JobReport::Trace(self.report(onset, &span, unanswered))));
             }
-            Phase::Over => Phase::Over,
+            TracePhase::Over => TracePhase::Over,
         };
         Ok(None)
     }
@@ -156,18 +160,18 @@ impl Trace {
         let after = Duration::from_secs_f64(self.job.seconds_after);
         let drain = Duration::from_secs_f64(self.job.drain_seconds);
         match self.phase {
-            Phase::Warmup { until } | Phase::Before { until, .. } => now >= until,
-            Phase::After { onset, .. } => now >= onset + after,
-            Phase::Draining { onset, .. } => {
+            TracePhase::Warmup { until } | TracePhase::Before { until, .. } => now >= until,
+            TracePhase::After { onset, .. } => now >= onset + after,
+            TracePhase::Draining { onset, .. } => {
                 now >= onset + after + drain
                     || self.connections.iter().all(|connection| connection.sent_at.is_none())
             }
-            Phase::Over => false,
+            TracePhase::Over => false,
         }
     }
 
     fn sends(&self) -> bool {
-        !matches!(self.phase, Phase::Draining { .. } | Phase::Over)
+        !matches!(self.phase, TracePhase::Draining { .. } | TracePhase::Over)
     }
 
     fn record(&mut self, began: Instant, ended: Instant, fault: Option<String>) {
@@ -177,7 +181,7 @@ impl Trace {
             self.outcomes.push(words);
             self.outcomes.len() - 1
         });
-        self.requests.push(Request { began, took: ended - began, outcome });
+        self.requests.push(TracedRequest { began, took: ended - began, outcome });
     }
 
     fn record_unanswered(&mut self, now: Instant) {
@@ -190,14 +194,14 @@ impl Trace {
 
     /// Keeps what endpoints have answered, if a sample is due.
     fn sample(&mut self, now: Instant, served: &[u64]) {
-        let Phase::After { onset, .. } = self.phase else { return };
+        let TracePhase::After { onset, .. } = self.phase else { return };
         let taken = u32::try_from(self.served.len()).expect("a trace lasts for seconds");
         if now >= onset + SAMPLE * taken {
             self.served.push(served.to_vec());
         }
     }
 
-    fn report(&mut self, onset: Instant, span: &Span, unanswered: &[u64]) -> TraceReport {
+    fn report(&mut self, onset: Instant, span: &WindowResult, unanswered: &[u64]) -> TraceReport {
         let at_onset = self.served.first().cloned().unwrap_or_default();
         let since_onset = |sample: &Vec<u64>| {
             sample.iter().zip(&at_onset).map(|(now, then)| now - then).collect()
@@ -218,10 +222,10 @@ impl Trace {
 }
 
 /// A connection whose first request goes out as soon as it is there.
-fn connect(job: &TraceJob, index: usize, registry: &Registry) -> Result<Connection> {
-    let exchange = Exchange::connect(job.target, registry, Side::Client.token(index))
+fn connect(job: &TraceJob, index: usize, registry: &Registry) -> Result<TraceConnection> {
+    let exchange = Http1Client::connect(job.target, registry, EventSource::Client.token(index))
         .with_context(|| format!("cannot connect to {}", job.target))?;
-    Ok(Connection { exchange, sent_at: Some(Instant::now()) })
+    Ok(TraceConnection { exchange, sent_at: Some(Instant::now()) })
 }
 
 /// Microseconds from the onset, negative before it.

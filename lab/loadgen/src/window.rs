@@ -5,25 +5,30 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use crate::job::LoadReport;
-use crate::latency::Latencies;
+use crate::latency::LatencyHistogram;
 use crate::process::CpuTime;
 
 /// What was read when the counting began.
-pub(crate) struct Window {
+pub(crate) struct MeasurementWindow {
     began: Instant,
     cpu: CpuTime,
     served: Vec<u64>,
 }
 
-impl Window {
+impl MeasurementWindow {
     pub(crate) fn open(now: Instant, processes: &[u32], served: &[u64]) -> Result<Self> {
         Ok(Self { began: now, cpu: CpuTime::of(processes)?, served: served.to_vec() })
     }
 
-    pub(crate) fn close(self, now: Instant, processes: &[u32], served: &[u64]) -> Result<Span> {
+    pub(crate) fn close(
+        self,
+        now: Instant,
+        processes: &[u32],
+        served: &[u64],
+    ) -> Result<WindowResult> {
         let cpu = CpuTime::of(processes)?;
         let served = served.iter().zip(&self.served).map(|(after, before)| after - before);
-        Ok(Span {
+        Ok(WindowResult {
             length: now - self.began,
             cpu: CpuTime {
                 run_ns: cpu.run_ns.saturating_sub(self.cpu.run_ns),
@@ -35,7 +40,7 @@ impl Window {
 }
 
 /// What lies between the beginning and the end of the counting.
-pub(crate) struct Span {
+pub(crate) struct WindowResult {
     pub(crate) length: Duration,
     pub(crate) cpu: CpuTime,
     served: Vec<u64>,
@@ -43,12 +48,12 @@ pub(crate) struct Span {
 
 /// The requests that were answered as they should be.
 #[derive(Default)]
-pub(crate) struct Tally {
+pub(crate) struct SuccessCounter {
     requests: u64,
-    latencies: Latencies,
+    latencies: LatencyHistogram,
 }
 
-impl Tally {
+impl SuccessCounter {
     pub(crate) fn add(&mut self, latency: Duration) {
         self.requests += 1;
         self.latencies.record(latency);
@@ -58,7 +63,7 @@ impl Tally {
         self.requests
     }
 
-    pub(crate) fn report(&self, span: Span, errors: Errors) -> LoadReport {
+    pub(crate) fn report(&self, span: WindowResult, errors: ErrorCounter) -> LoadReport {
         LoadReport {
             requests: self.requests,
             errors: errors.count,
@@ -76,12 +81,12 @@ impl Tally {
 
 /// The requests that were not.
 #[derive(Default)]
-pub(crate) struct Errors {
+pub(crate) struct ErrorCounter {
     pub(crate) count: u64,
     first: Option<String>,
 }
 
-impl Errors {
+impl ErrorCounter {
     pub(crate) fn add(&mut self, what: impl ToString) {
         self.count += 1;
         self.first.get_or_insert_with(|| what.to_string());

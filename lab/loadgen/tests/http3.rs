@@ -23,14 +23,14 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What a server of `quinn` and `h3` has seen.
 #[derive(Debug, Default)]
-struct Seen {
+struct ServerCounters {
     connections: AtomicUsize,
     requests: AtomicUsize,
     body_bytes: AtomicUsize,
 }
 
 /// A server that answers a path `/b/N` with N bytes; its address, and what it sees.
-fn server() -> (SocketAddr, Arc<Seen>) {
+fn server() -> (SocketAddr, Arc<ServerCounters>) {
     let own = rcgen::generate_simple_self_signed(["lab.example".to_owned()]).unwrap();
     let key = PrivateKeyDer::try_from(own.signing_key.serialize_der()).unwrap();
     let mut tls = rustls::ServerConfig::builder_with_provider(Arc::new(default_provider()))
@@ -41,7 +41,7 @@ fn server() -> (SocketAddr, Arc<Seen>) {
         .unwrap();
     tls.alpn_protocols = vec![b"h3".to_vec()];
     let config = ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls).unwrap()));
-    let (seen, (said, address)) = (Arc::new(Seen::default()), mpsc::channel());
+    let (seen, (said, address)) = (Arc::new(ServerCounters::default()), mpsc::channel());
     let books = Arc::clone(&seen);
     std::thread::spawn(move || {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
@@ -56,7 +56,7 @@ fn server() -> (SocketAddr, Arc<Seen>) {
     (address.recv().unwrap(), seen)
 }
 
-async fn serve(incoming: Incoming, seen: Arc<Seen>) {
+async fn serve(incoming: Incoming, seen: Arc<ServerCounters>) {
     let Ok(connection) = incoming.await else { return };
     seen.connections.fetch_add(1, Ordering::Relaxed);
     let connection = h3_quinn::Connection::new(connection);
@@ -66,7 +66,7 @@ async fn serve(incoming: Incoming, seen: Arc<Seen>) {
     }
 }
 
-async fn answer(request: RequestResolver<h3_quinn::Connection, Bytes>, seen: Arc<Seen>) {
+async fn answer(request: RequestResolver<h3_quinn::Connection, Bytes>, seen: Arc<ServerCounters>) {
     let (request, mut stream) = request.resolve_request().await.unwrap();
     while let Some(piece) = stream.recv_data().await.unwrap() {
         seen.body_bytes.fetch_add(piece.remaining(), Ordering::Relaxed);

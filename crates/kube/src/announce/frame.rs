@@ -6,10 +6,10 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// An address of Ethernet.
-pub(super) type Mac = [u8; 6];
+pub(super) type MacAddress = [u8; 6];
 
-const EVERYBODY: Mac = [0xff; 6];
-const NOBODY: Mac = [0; 6];
+const BROADCAST_MAC: MacAddress = [0xff; 6];
+const UNKNOWN_MAC: MacAddress = [0; 6];
 const ETHERTYPE_ARP: [u8; 2] = [0x08, 0x06];
 const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
 /// Of Ethernet and IPv4, with the lengths of their addresses.
@@ -28,11 +28,11 @@ const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
 /// What tells everybody on the link that an address is at `mac` now. Some heed a request and some a reply, so of ARP it is
 /// both.
-pub(super) fn announcement(address: IpAddr, mac: Mac) -> Vec<Vec<u8>> {
+pub(super) fn announcement(address: IpAddr, mac: MacAddress) -> Vec<Vec<u8>> {
     match address {
         IpAddr::V4(ip) => {
-            let request = arp(REQUEST, (mac, ip), (NOBODY, ip));
-            vec![request, arp(REPLY, (mac, ip), (EVERYBODY, ip))]
+            let request = arp(REQUEST, (mac, ip), (UNKNOWN_MAC, ip));
+            vec![request, arp(REPLY, (mac, ip), (BROADCAST_MAC, ip))]
         }
         IpAddr::V6(ip) => {
             let option = [&[TARGET_LINK_ADDRESS, 1], &mac[..]].concat();
@@ -43,9 +43,9 @@ pub(super) fn announcement(address: IpAddr, mac: Mac) -> Vec<Vec<u8>> {
 
 /// What asks everybody on the link whether they have an address, without a claim to it: a probe (RFC 5227 §2.1.1), or what
 /// detects duplicates (RFC 4862 §5.4.2).
-pub(super) fn question(address: IpAddr, mac: Mac) -> Vec<u8> {
+pub(super) fn probe(address: IpAddr, mac: MacAddress) -> Vec<u8> {
     match address {
-        IpAddr::V4(ip) => arp(REQUEST, (mac, Ipv4Addr::UNSPECIFIED), (NOBODY, ip)),
+        IpAddr::V4(ip) => arp(REQUEST, (mac, Ipv4Addr::UNSPECIFIED), (UNKNOWN_MAC, ip)),
         IpAddr::V6(ip) => {
             let to = solicited_node(ip);
             neighbor(SOLICITATION, 0, ip, (mac, Ipv6Addr::UNSPECIFIED), to, &[])
@@ -54,7 +54,7 @@ pub(super) fn question(address: IpAddr, mac: Mac) -> Vec<u8> {
 }
 
 /// Who says in a frame of ARP that an IPv4 address is theirs.
-pub(super) fn claimant(frame: &[u8], address: Ipv4Addr) -> Option<Mac> {
+pub(super) fn claimant(frame: &[u8], address: Ipv4Addr) -> Option<MacAddress> {
     let message = frame.get(14..42)?;
     let is_arp = frame[12..14] == ETHERTYPE_ARP && message[..6] == ARP_KIND;
     let is_claimed = message[14..18] == address.octets();
@@ -66,8 +66,8 @@ pub(super) fn advertises(message: &[u8], address: Ipv6Addr) -> bool {
     message.first() == Some(&ADVERTISEMENT) && message.get(8..24) == Some(&address.octets())
 }
 
-fn arp(operation: u8, sender: (Mac, Ipv4Addr), target: (Mac, Ipv4Addr)) -> Vec<u8> {
-    let mut frame = ethernet(EVERYBODY, sender.0, ETHERTYPE_ARP);
+fn arp(operation: u8, sender: (MacAddress, Ipv4Addr), target: (MacAddress, Ipv4Addr)) -> Vec<u8> {
+    let mut frame = ethernet(BROADCAST_MAC, sender.0, ETHERTYPE_ARP);
     frame.extend(ARP_KIND);
     frame.extend([0, operation]);
     for (mac, ip) in [sender, target] {
@@ -82,7 +82,7 @@ fn neighbor(
     kind: u8,
     flags: u8,
     about: Ipv6Addr,
-    (mac, from): (Mac, Ipv6Addr),
+    (mac, from): (MacAddress, Ipv6Addr),
     to: Ipv6Addr,
     option: &[u8],
 ) -> Vec<u8> {
@@ -102,7 +102,7 @@ fn neighbor(
     frame
 }
 
-fn ethernet(to: Mac, from: Mac, kind: [u8; 2]) -> Vec<u8> {
+fn ethernet(to: MacAddress, from: MacAddress, kind: [u8; 2]) -> Vec<u8> {
     [&to[..], &from, &kind].concat()
 }
 
@@ -135,7 +135,7 @@ fn length(message: &[u8]) -> u16 {
 mod tests {
     use super::*;
 
-    const MAC: Mac = [0x02, 0, 0, 0, 0, 0x0b];
+    const MAC: MacAddress = [0x02, 0, 0, 0, 0, 0x0b];
 
     fn hex(bytes: &[u8]) -> String {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn arp_probe_claims_no_address() {
-        let frame = question("192.0.2.7".parse().unwrap(), MAC);
+        let frame = probe("192.0.2.7".parse().unwrap(), MAC);
         assert_eq!(claimant(&frame, "192.0.2.7".parse().unwrap()), None);
         assert_eq!(hex(&frame[28..32]), "00000000");
         assert_eq!(hex(&frame[38..42]), "c0000207");
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn ipv6_probe_goes_to_the_solicited_node_multicast_address() {
-        let frame = question("2001:db8::a1:b2c3".parse().unwrap(), MAC);
+        let frame = probe("2001:db8::a1:b2c3".parse().unwrap(), MAC);
         assert!(hex(&frame).starts_with("3333ffa1b2c3"));
         assert_eq!(hex(&frame[22..38]), "0".repeat(32));
         assert_eq!(hex(&frame[38..54]), "ff0200000000000000000001ffa1b2c3");

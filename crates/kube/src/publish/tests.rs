@@ -12,7 +12,7 @@ use tokio::time::sleep;
 
 use super::*;
 use crate::api_server::ApiServer;
-use crate::{Identity, Objects};
+use crate::{ClusterObjects, ReplicaIdentity};
 
 const GATEWAYS: &str = "/apis/gateway.networking.k8s.io/v1/gateways";
 const INGRESSES: &str = "/apis/networking.k8s.io/v1/ingresses";
@@ -35,16 +35,16 @@ fn status(name: &str, message: &str) -> ResourceStatus {
     }
 }
 
-fn statuses(names: &[&str], message: &str) -> Statuses {
+fn statuses(names: &[&str], message: &str) -> DesiredStatuses {
     let statuses = names.iter().map(|name| status(name, message)).collect();
-    Statuses { statuses, ..Statuses::default() }
+    DesiredStatuses { statuses, ..DesiredStatuses::default() }
 }
 
 /// Gateways of these names, watched, and a replica that leads.
-async fn lead(server: &ApiServer, names: &[&str]) -> Objects {
+async fn lead(server: &ApiServer, names: &[&str]) -> ClusterObjects {
     names.iter().for_each(|name| server.put(GATEWAYS, gateway(name)));
-    let identity = Identity { name: "us".to_owned(), namespace: "sheave".to_owned() };
-    let mut objects = Objects::new(&server.cluster(), identity);
+    let identity = ReplicaIdentity { name: "us".to_owned(), namespace: "sheave".to_owned() };
+    let mut objects = ClusterObjects::new(&server.cluster(), identity);
     objects.changed().await;
     objects
 }
@@ -79,7 +79,7 @@ async fn hanging_status_write_does_not_block_other_writes() {
 #[tokio::test(start_paused = true)]
 async fn rejected_status_write_backs_off_until_the_object_changes() {
     let server = ApiServer::default();
-    server.refuse("a", StatusCode::UNPROCESSABLE_ENTITY);
+    server.reject_status_writes("a", StatusCode::UNPROCESSABLE_ENTITY);
     let objects = lead(&server, &["a", "b"]).await;
     objects.publish(statuses(&["a", "b"], "first"));
     until_said(&server, "b", "first").await;
@@ -91,37 +91,51 @@ async fn rejected_status_write_backs_off_until_the_object_changes() {
     // What is wrong with it may be mended.
     server.put(GATEWAYS, gateway("a"));
     objects.publish(statuses(&["a", "b"], "second"));
-    sleep(PAUSE).await;
+    sleep(CONFLICT_RETRY_DELAY).await;
     assert!(server.writes().contains(&"a".to_owned()));
 }
 
 /// One that leads, of itself, and writes what it is given.
-fn publisher(server: &ApiServer, known: Known, statuses: Statuses, until: Instant) -> Publisher {
+fn publisher(
+    server: &ApiServer,
+    known: Store,
+    statuses: DesiredStatuses,
+    until: Instant,
+) -> StatusPublisher {
     let (_, statuses) = channel(Some(statuses));
     let (_, told) = channel(());
     let (_, leads) = channel(Some(until));
     let (client, known) = (server.cluster().client, Arc::new(Mutex::new(known)));
-    let (refusals, said) = (Refusals::default(), Said::default());
-    Publisher { client, known, statuses, told, leads, refusals, said }
+    let (refusals, said) = (WriteBackoff::default(), WrittenStatuses::default());
+    StatusPublisher {
+        client,
+        store: known,
+        statuses,
+        store_changes: told,
+        leadership: leads,
+        backoff: refusals,
+        written: said,
+    }
 }
 
 /// What is known once an object has been told of.
-fn tell(known: &mut Known, kind: &str, object: Value) {
+fn tell(known: &mut Store, kind: &str, object: Value) {
     let object = serde_json::from_value(object).unwrap();
-    known.take(Kind::place(kind).unwrap(), Event::Apply(object));
+    known.apply_event(WatchedKind::index_of(kind).unwrap(), Event::Apply(object));
 }
 
 #[tokio::test(start_paused = true)]
 async fn no_status_is_written_after_the_lease_expires() {
-    let names: Vec<_> = (0..3 * AT_ONCE).map(|index| format!("gateway-{index:02}")).collect();
+    let names: Vec<_> =
+        (0..3 * MAX_CONCURRENT_WRITES).map(|index| format!("gateway-{index:02}")).collect();
     let names: Vec<_> = names.iter().map(String::as_str).collect();
-    let mut known = Known::new();
+    let mut known = Store::new();
     names.iter().for_each(|name| tell(&mut known, "Gateway", gateway(name)));
     let server = ApiServer::default();
     server.slow_down(Duration::from_secs(2));
     let until = Instant::now() + Duration::from_secs(3);
     publisher(&server, known, statuses(&names, "first"), until).write_all().await;
-    assert_eq!(server.writes().len(), 2 * AT_ONCE);
+    assert_eq!(server.writes().len(), 2 * MAX_CONCURRENT_WRITES);
     assert!(Instant::now() <= until);
 }
 
@@ -134,7 +148,7 @@ async fn status_is_rewritten_when_it_or_the_object_changes() {
         until_said(&server, "b", message).await;
         until_said(&server, "a", message).await;
         // Time to see that it is said, and that nothing is due.
-        sleep(PAUSE).await;
+        sleep(CONFLICT_RETRY_DELAY).await;
         let mut emptied = gateway("a");
         emptied["status"] = json!({});
         server.put(GATEWAYS, emptied);
@@ -156,12 +170,12 @@ fn ingress(manager: &str) -> Value {
 }
 
 async fn ingress_left_to_others(manager: &str) -> (Vec<String>, Option<Value>) {
-    let mut known = Known::new();
+    let mut known = Store::new();
     tell(&mut known, "Ingress", ingress(manager));
     let server = ApiServer::default();
     server.put(INGRESSES, ingress(manager));
     let until = Instant::now() + Duration::from_secs(3);
-    publisher(&server, known, Statuses::default(), until).write_all().await;
+    publisher(&server, known, DesiredStatuses::default(), until).write_all().await;
     let status = server.object(INGRESSES, "shop", "web").map(|it| it["status"].clone());
     (server.writes(), status)
 }

@@ -15,13 +15,13 @@ fn service(name: &str) -> Value {
     json!({ "metadata": metadata, "spec": { "ports": [{ "port": 80 }] } })
 }
 
-fn watch(server: &ApiServer) -> Objects {
-    let identity = Identity { name: "us".to_owned(), namespace: "sheave".to_owned() };
-    Objects::new(&server.cluster(), identity)
+fn watch(server: &ApiServer) -> ClusterObjects {
+    let identity = ReplicaIdentity { name: "us".to_owned(), namespace: "sheave".to_owned() };
+    ClusterObjects::new(&server.cluster(), identity)
 }
 
 /// The names of the Services, once something has changed.
-async fn services(objects: &mut Objects) -> Vec<String> {
+async fn services(objects: &mut ClusterObjects) -> Vec<String> {
     timeout(LONG, objects.changed()).await.expect("something changes");
     let name = |object: ApiObject| {
         if let ApiObject::Service(it) = object { Some(it.metadata.name.clone()) } else { None }
@@ -51,17 +51,17 @@ async fn watch_works_without_streaming_lists() {
 async fn unchanged_statuses_notify_no_subscriber() {
     let objects = watch(&ApiServer::default());
     let mut published = objects.statuses.subscribe();
-    let mut publish = |statuses: &Statuses| {
+    let mut publish = |statuses: &DesiredStatuses| {
         objects.publish(statuses.clone());
         let is_new = published.has_changed().unwrap();
         published.mark_unchanged();
         is_new
     };
-    let first = Statuses::default();
+    let first = DesiredStatuses::default();
     assert!(publish(&first));
     assert!(!publish(&first));
     let name = ("shop".to_owned(), "web".to_owned());
     let ingresses = [(name, vec![PublishedAddress::Ip("192.0.2.7".parse().unwrap())])].into();
-    assert!(publish(&Statuses { ingresses, ..first }));
-    assert!(publish(&Statuses::default()));
+    assert!(publish(&DesiredStatuses { ingresses, ..first }));
+    assert!(publish(&DesiredStatuses::default()));
 }

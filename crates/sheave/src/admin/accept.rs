@@ -22,20 +22,20 @@ const MAX_CONNECTIONS: usize = 256;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Accepts no more than it may.
-pub(crate) struct Bounded {
+pub(crate) struct BoundedListener {
     pub(crate) address: SocketAddr,
     listener: TcpListener,
     permits: Arc<Semaphore>,
 }
 
 /// A connection that ends when it is idle for too long.
-pub(crate) struct Connection {
+pub(crate) struct IdleTimeoutConnection {
     stream: TcpStream,
     idle: Pin<Box<Sleep>>,
     _permit: OwnedSemaphorePermit,
 }
 
-impl Bounded {
+impl BoundedListener {
     /// Listens on the address that the flag names.
     pub(crate) async fn bind(address: SocketAddr, flag: &str) -> Result<Self, Failure> {
         let listener = TcpListener::bind(address).await.map_err(|error| {
@@ -47,18 +47,21 @@ impl Bounded {
     }
 }
 
-impl Listener for Bounded {
-    type Io = Connection;
+impl Listener for BoundedListener {
+    type Io = IdleTimeoutConnection;
     type Addr = SocketAddr;
 
-    async fn accept(&mut self) -> (Connection, SocketAddr) {
+    async fn accept(&mut self) -> (IdleTimeoutConnection, SocketAddr) {
         let permits = self.permits.clone();
         let permit = permits.acquire_owned().await.expect("the semaphore is never closed");
         let (stream, address) = Listener::accept(&mut self.listener).await;
         // What is told in small pieces must not wait for the acknowledgement of the last one (Nagle's algorithm), which
         // comes 40 ms late. A connection that has gone already shows soon.
         drop(stream.set_nodelay(true));
-        (Connection { stream, idle: Box::pin(sleep(IDLE_TIMEOUT)), _permit: permit }, address)
+        (
+            IdleTimeoutConnection { stream, idle: Box::pin(sleep(IDLE_TIMEOUT)), _permit: permit },
+            address,
+        )
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -66,9 +69,9 @@ impl Listener for Bounded {
     }
 }
 
-impl Connection {
+impl IdleTimeoutConnection {
     /// Passes on what a read or a write came to, unless it has been pending for too long.
-    fn in_time<T>(
+    fn check_idle<T>(
         &mut self,
         cx: &mut Context<'_>,
         poll: Poll<io::Result<T>>,
@@ -84,25 +87,25 @@ impl Connection {
     }
 }
 
-impl AsyncRead for Connection {
+impl AsyncRead for IdleTimeoutConnection {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let poll = Pin::new(&mut self.stream).poll_read(cx, buffer);
-        self.in_time(cx, poll)
+        self.check_idle(cx, poll)
     }
 }
 
-impl AsyncWrite for Connection {
+impl AsyncWrite for IdleTimeoutConnection {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let poll = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.in_time(cx, poll)
+        self.check_idle(cx, poll)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -8,35 +8,35 @@ use gateway::addresses::EndpointsByNode;
 use proxy::ListenerView;
 use serde::{Deserialize, Serialize};
 
-use crate::report::Report;
+use crate::report::ProcessReport;
 
 /// Those that are served here. The announcer reads it back.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Addresses {
-    pub(crate) addresses: Vec<Address>,
+pub(crate) struct AddressesResponse {
+    pub(crate) addresses: Vec<AddressInfo>,
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Address {
+pub(crate) struct AddressInfo {
     pub(crate) address: IpAddr,
     /// Of each node on which a Sheave is ready, how many endpoints are there.
     pub(crate) endpoints: BTreeMap<String, usize>,
 }
 
-impl Addresses {
+impl AddressesResponse {
     /// An address of which no socket could be bound here is not served here.
-    pub(super) fn of(report: &Report, listening: &[ListenerView]) -> Self {
+    pub(super) fn of(report: &ProcessReport, listening: &[ListenerView]) -> Self {
         let bound: BTreeSet<_> = listening.iter().map(|listener| listener.address.ip()).collect();
-        let served = report.near.iter().filter(|(address, _)| bound.contains(address));
-        let address = |(address, near): (&IpAddr, &EndpointsByNode)| Address {
+        let served = report.endpoint_counts.iter().filter(|(address, _)| bound.contains(address));
+        let address = |(address, near): (&IpAddr, &EndpointsByNode)| AddressInfo {
             address: *address,
-            endpoints: of_nodes(near, &report.nodes),
+            endpoints: counts_by_node(near, &report.nodes),
         };
         Self { addresses: served.map(address).collect() }
     }
 }
 
-fn of_nodes(near: &EndpointsByNode, nodes: &BTreeSet<Arc<str>>) -> BTreeMap<String, usize> {
+fn counts_by_node(near: &EndpointsByNode, nodes: &BTreeSet<Arc<str>>) -> BTreeMap<String, usize> {
     let count = |node: &Arc<str>| (node.to_string(), near.get(node).copied().unwrap_or_default());
     nodes.iter().map(count).collect()
 }
@@ -50,6 +50,6 @@ mod tests {
         let near = EndpointsByNode::from([("n1".into(), 3), ("n3".into(), 1)]);
         let nodes = BTreeSet::from(["n1".into(), "n2".into()]);
         let expected = [("n1".to_owned(), 3), ("n2".to_owned(), 0)];
-        assert_eq!(of_nodes(&near, &nodes), BTreeMap::from(expected));
+        assert_eq!(counts_by_node(&near, &nodes), BTreeMap::from(expected));
     }
 }

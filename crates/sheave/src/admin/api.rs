@@ -9,15 +9,15 @@ use serde::{Deserialize, Serialize};
 
 use super::exposition::seconds;
 use super::status::ObjectStatus;
-use crate::report::Report;
+use crate::report::ProcessReport;
 
 #[derive(Serialize)]
-pub(super) struct Listeners {
-    listeners: Vec<Listener>,
+pub(super) struct ListenersResponse {
+    listeners: Vec<ListenerInfo>,
 }
 
 #[derive(Serialize)]
-struct Listener {
+struct ListenerInfo {
     name: String,
     address: SocketAddr,
     /// HTTP/3 is served at the UDP port of the same number.
@@ -27,12 +27,12 @@ struct Listener {
 
 /// What `sheave top` reads back.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Backends {
-    pub(crate) backends: Vec<Backend>,
+pub(crate) struct BackendsResponse {
+    pub(crate) backends: Vec<BackendInfo>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Backend {
+pub(crate) struct BackendInfo {
     /// As metrics and logs name it.
     pub(crate) name: String,
     namespace: String,
@@ -48,15 +48,15 @@ pub(crate) struct Backend {
     /// Health is ignored, because too few endpoints are well.
     panicking: bool,
     pub(crate) retries: u64,
-    pub(crate) demand: Demand,
+    pub(crate) demand: DemandInfo,
     /// How long a request holds a slot, on average; `null`: none has yet.
     service_time_seconds: Option<f64>,
-    pub(crate) endpoints: Vec<Endpoint>,
+    pub(crate) endpoints: Vec<EndpointInfo>,
 }
 
 /// Requests at a time, on average over the last 15 s.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Demand {
+pub(crate) struct DemandInfo {
     /// All of it.
     pub(crate) total: f64,
     in_flight: f64,
@@ -65,7 +65,7 @@ pub(crate) struct Demand {
     shed: f64,
 }
 
-impl From<proxy::RequestDemand> for Demand {
+impl From<proxy::RequestDemand> for DemandInfo {
     fn from(demand: proxy::RequestDemand) -> Self {
         let proxy::RequestDemand { in_flight, queued, rejected: shed } = demand;
         Self { total: demand.total(), in_flight, queued, shed }
@@ -73,7 +73,7 @@ impl From<proxy::RequestDemand> for Demand {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Endpoint {
+pub(crate) struct EndpointInfo {
     pub(crate) address: SocketAddr,
     weight: u32,
     /// `serving`, `starting`, `ejected`, `trial` or `unfit`.
@@ -94,16 +94,16 @@ pub(crate) struct Endpoint {
 }
 
 #[derive(Serialize)]
-pub(super) struct Config {
+pub(super) struct ConfigResponse {
     generation: u64,
     applied_at_seconds: Option<f64>,
-    problems: Vec<Fault>,
+    problems: Vec<ProblemInfo>,
     unbound_listeners: Vec<String>,
     statuses: Vec<ObjectStatus>,
 }
 
 #[derive(Serialize)]
-struct Fault {
+struct ProblemInfo {
     file: String,
     document: usize,
     object: String,
@@ -111,24 +111,24 @@ struct Fault {
     message: String,
 }
 
-pub(super) fn listeners(views: Vec<ListenerView>) -> Listeners {
-    let listener = |view: ListenerView| Listener {
+pub(super) fn listeners(views: Vec<ListenerView>) -> ListenersResponse {
+    let listener = |view: ListenerView| ListenerInfo {
         name: view.name.to_string(),
         address: view.address,
         http3: view.http3,
         connections: view.connections,
     };
-    Listeners { listeners: views.into_iter().map(listener).collect() }
+    ListenersResponse { listeners: views.into_iter().map(listener).collect() }
 }
 
-pub(super) fn backends(views: Vec<BackendView>) -> Backends {
-    Backends { backends: views.into_iter().map(backend).collect() }
+pub(super) fn backends(views: Vec<BackendView>) -> BackendsResponse {
+    BackendsResponse { backends: views.into_iter().map(backend).collect() }
 }
 
-fn backend(view: BackendView) -> Backend {
+fn backend(view: BackendView) -> BackendInfo {
     let BackendView { key, settings, waiting, panicking, retries, demand, service_time, endpoints } =
         view;
-    Backend {
+    BackendInfo {
         name: key.to_string(),
         namespace: key.namespace.to_string(),
         service: key.service.to_string(),
@@ -147,7 +147,7 @@ fn backend(view: BackendView) -> Backend {
     }
 }
 
-fn endpoint(view: EndpointView) -> Endpoint {
+fn endpoint(view: EndpointView) -> EndpointInfo {
     let EndpointView {
         address,
         weight,
@@ -160,7 +160,7 @@ fn endpoint(view: EndpointView) -> Endpoint {
         latency,
         http3,
     } = view;
-    Endpoint {
+    EndpointInfo {
         address,
         weight,
         health: health.into(),
@@ -175,17 +175,17 @@ fn endpoint(view: EndpointView) -> Endpoint {
     }
 }
 
-pub(super) fn config(report: &Report) -> Config {
-    Config {
+pub(super) fn config(report: &ProcessReport) -> ConfigResponse {
+    ConfigResponse {
         generation: report.generation,
         applied_at_seconds: report.applied_at.map(seconds),
-        problems: report.problems.iter().map(fault).collect(),
+        problems: report.problems.iter().map(problem_info).collect(),
         unbound_listeners: report.unbound.to_vec(),
         statuses: report.statuses.iter().map(ObjectStatus::of).collect(),
     }
 }
 
-fn fault(problem: &ObjectProblem) -> Fault {
+fn problem_info(problem: &ObjectProblem) -> ProblemInfo {
     let ObjectProblem { origin, object, field, message } = problem.clone();
-    Fault { file: origin.file.to_string(), document: origin.document, object, field, message }
+    ProblemInfo { file: origin.file.to_string(), document: origin.document, object, field, message }
 }

@@ -10,16 +10,16 @@ use proxy::observe::{Distribution, Exemplar, Kind, Metric, Sample, Value};
 
 /// How metrics are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Format {
+pub(super) enum ExpositionFormat {
     /// With units and exemplars.
     OpenMetrics,
     /// What every reader of metrics understands.
     Prometheus,
 }
 
-impl Format {
+impl ExpositionFormat {
     /// OpenMetrics is for who asks for it by name; a `q` that refuses it is respected.
-    pub(super) fn asked_by(accept: &str) -> Self {
+    pub(super) fn negotiate(accept: &str) -> Self {
         let asks = |range: &str| {
             let mut parts = range.split(';').map(str::trim);
             let named = parts
@@ -43,15 +43,15 @@ impl Format {
 }
 
 /// Text that grows sample by sample; those of one metric come together.
-pub(super) struct Exposition {
-    format: Format,
+pub(super) struct ExpositionWriter {
+    format: ExpositionFormat,
     text: String,
     /// Whose samples are being written.
     metric: Option<&'static Metric>,
 }
 
-impl Exposition {
-    pub(super) fn new(format: Format) -> Self {
+impl ExpositionWriter {
+    pub(super) fn new(format: ExpositionFormat) -> Self {
         Self { format, text: String::new(), metric: None }
     }
 
@@ -69,7 +69,7 @@ impl Exposition {
     }
 
     pub(super) fn finish(mut self) -> String {
-        if self.format == Format::OpenMetrics {
+        if self.format == ExpositionFormat::OpenMetrics {
             self.text.push_str("# EOF\n");
         }
         self.text
@@ -82,12 +82,12 @@ impl Exposition {
             Kind::Histogram => ("histogram", ""),
         };
         // OpenMetrics names the family, the older format the sample.
-        let suffix = if self.format == Format::OpenMetrics { "" } else { suffix };
+        let suffix = if self.format == ExpositionFormat::OpenMetrics { "" } else { suffix };
         let name = metric.name;
         self.put(format_args!("# HELP {name}{suffix} "));
         escape(&mut self.text, metric.help);
         self.put(format_args!("\n# TYPE {name}{suffix} {kind}\n"));
-        if self.format == Format::OpenMetrics && !metric.unit().is_empty() {
+        if self.format == ExpositionFormat::OpenMetrics && !metric.unit().is_empty() {
             self.put(format_args!("# UNIT {name} {}\n", metric.unit()));
         }
     }
@@ -100,7 +100,7 @@ impl Exposition {
             below += count;
             self.line(sample, "_bucket", Some(bound), below);
             if let Some(Some(exemplar)) = exemplars.get(place)
-                && self.format == Format::OpenMetrics
+                && self.format == ExpositionFormat::OpenMetrics
             {
                 self.exemplar(exemplar);
             }

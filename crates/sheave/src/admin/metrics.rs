@@ -5,12 +5,12 @@ use std::time::SystemTime;
 use proxy::Proxy;
 use proxy::observe::{Read, Row};
 
-use super::exposition::{Exposition, Format, seconds};
+use super::exposition::{ExpositionFormat, ExpositionWriter, seconds};
 use crate::process;
-use crate::report::{Reload, Report};
+use crate::report::{ProcessReport, ReloadOutcome};
 
 /// What the data plane does not know. To add a metric is to add a row.
-pub(crate) static METRICS: &[Row<Process>] = &[
+pub(crate) static METRICS: &[Row<ProcessState>] = &[
     Row::new(
         "sheave_build_info",
         &["version"],
@@ -69,8 +69,8 @@ pub(crate) static METRICS: &[Row<Process>] = &[
         "sheave_config_reloads",
         &["result"],
         Read::Counts(|it, each| {
-            for (reload, count) in Reload::ALL.iter().zip(it.report.reloads) {
-                each(reload.word(), count);
+            for (reload, count) in ReloadOutcome::ALL.iter().zip(it.report.reloads) {
+                each(reload.label(), count);
             }
         }),
         "Configurations read since the start, by what became of them.",
@@ -104,14 +104,14 @@ pub(crate) static METRICS: &[Row<Process>] = &[
 ];
 
 /// What these are metrics of.
-pub(crate) struct Process {
-    pub(super) report: Report,
+pub(crate) struct ProcessState {
+    pub(super) report: ProcessReport,
     pub(super) started: SystemTime,
 }
 
 /// The text that `/metrics` answers.
-pub(super) fn render(proxy: &Proxy, process: &Process, format: Format) -> String {
-    let mut exposition = Exposition::new(format);
+pub(super) fn render(proxy: &Proxy, process: &ProcessState, format: ExpositionFormat) -> String {
+    let mut exposition = ExpositionWriter::new(format);
     for row in METRICS {
         row.visit(process, &[], &mut |sample| exposition.add(&sample));
     }

@@ -21,12 +21,12 @@ fn exchange(address: SocketAddr, request: &str) -> String {
 }
 
 /// An admin API of a proxy that serves nothing, in the given phase, asked these things.
-fn ask(phase: Phase, requests: &'static [&str]) -> Vec<String> {
+fn ask(phase: ProcessPhase, requests: &'static [&str]) -> Vec<String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let settings = Settings { workers: NonZeroUsize::MIN, access_log: None, exemplars: false };
         let proxy = Arc::new(Proxy::start(settings).unwrap());
-        let (_sender, report) = watch::channel(Report { phase, ..Report::new() });
+        let (_sender, report) = watch::channel(ProcessReport { phase, ..ProcessReport::new() });
         let address = start("127.0.0.1:0".parse().unwrap(), proxy, report).await.unwrap();
         let client =
             move || requests.iter().map(|request| exchange(address, request)).collect::<Vec<_>>();
@@ -37,7 +37,7 @@ fn ask(phase: Phase, requests: &'static [&str]) -> Vec<String> {
 #[test]
 fn every_path_of_the_index_answers() {
     let answers = ask(
-        Phase::Ready,
+        ProcessPhase::Ready,
         &[
             "GET /",
             "GET /healthz",
@@ -65,7 +65,7 @@ fn every_path_of_the_index_answers() {
 
 #[test]
 fn errors_404_and_405_are_json() {
-    let answers = ask(Phase::Ready, &["GET /nowhere", "POST /metrics", "DELETE /"]);
+    let answers = ask(ProcessPhase::Ready, &["GET /nowhere", "POST /metrics", "DELETE /"]);
     assert!(answers[0].starts_with("HTTP/1.1 404 "), "{}", answers[0]);
     assert!(answers[0].ends_with(r#"{"error":"no such path: see /"}"#), "{}", answers[0]);
     for answer in &answers[1..] {
@@ -76,7 +76,7 @@ fn errors_404_and_405_are_json() {
 
 #[test]
 fn readyz_fails_while_starting_and_draining() {
-    for phase in [Phase::Starting, Phase::Leaving, Phase::Draining] {
+    for phase in [ProcessPhase::Starting, ProcessPhase::Leaving, ProcessPhase::Draining] {
         let answers = ask(phase, &["GET /readyz", "GET /healthz"]);
         assert!(answers[0].starts_with("HTTP/1.1 503 "), "{}", answers[0]);
         assert!(answers[1].starts_with("HTTP/1.1 200 "), "{}", answers[1]);
@@ -91,7 +91,7 @@ fn admin_address_in_use_gives_an_actionable_error() {
     let failure = runtime.block_on(async {
         let settings = Settings { workers: NonZeroUsize::MIN, access_log: None, exemplars: false };
         let proxy = Arc::new(Proxy::start(settings).unwrap());
-        start(address, proxy, watch::channel(Report::new()).1).await.unwrap_err()
+        start(address, proxy, watch::channel(ProcessReport::new()).1).await.unwrap_err()
     });
     let Failure::Input(lines) = failure else { panic!("{failure:?}") };
     assert!(lines[0].starts_with(&format!("sheave: cannot listen on {address} (--admin): ")));

@@ -33,12 +33,17 @@ endpoints:
 
 #[test]
 fn terminating_peer_keeps_its_slots_for_the_grace_period() {
-    let parting = Parting::new(PATIENCE);
+    let parting = TerminatingPeers::new(PATIENCE);
     let (namespace, service) = ("sheave".to_owned(), "peers".to_owned());
-    let mut peers =
-        Peers { namespace, service, serving: Vec::new(), parting, nodes: Arc::default() };
+    let mut peers = PeerReplicas {
+        namespace,
+        service,
+        serving: Vec::new(),
+        terminating: parting,
+        nodes: Arc::default(),
+    };
     let mut find = |objects: &[ApiObject], seconds| {
-        peers.find(objects, at(seconds));
+        peers.update(objects, at(seconds));
         peers.serving.iter().map(|it| it.ip().to_string()).collect::<Vec<_>>()
     };
     let ends = slice(&[

@@ -49,29 +49,35 @@ endpoints:
 }
 
 /// A configuration, and what it tells.
-struct Scene {
+struct ConfigurationFixture {
     proxy: Arc<Proxy>,
-    configuration: Configuration,
-    report: watch::Receiver<Report>,
+    configuration: ConfigurationController,
+    report: watch::Receiver<ProcessReport>,
 }
 
-impl Scene {
+impl ConfigurationFixture {
     fn new() -> Self {
         let settings = Settings { workers: NonZeroUsize::MIN, access_log: None, exemplars: false };
         let proxy = Arc::new(Proxy::start(settings).unwrap());
-        let (sender, report) = watch::channel(Report::new());
-        let names = Names::new(None, sender.clone());
-        Self { configuration: Configuration::new(proxy.clone(), names, sender), proxy, report }
+        let (sender, report) = watch::channel(ProcessReport::new());
+        let names = DnsWatcher::new(None, sender.clone());
+        Self {
+            configuration: ConfigurationController::new(proxy.clone(), names, sender),
+            proxy,
+            report,
+        }
     }
 
     /// What becomes of the text, and the endpoints after it.
-    async fn reload(&mut self, text: &str) -> (Reload, Vec<String>) {
+    async fn reload(&mut self, text: &str) -> (ReloadOutcome, Vec<String>) {
         let (objects, problems) = gateway::parse(text, "test.yaml");
         let before = self.report.borrow().reloads;
-        self.configuration.reload(Contents { objects, problems, ..Contents::default() }).await;
+        self.configuration
+            .reload(SourceContents { objects, problems, ..SourceContents::default() })
+            .await;
         let after = self.report.borrow().reloads;
-        let counted = |reload: &Reload| after[*reload as usize] > before[*reload as usize];
-        let reload = Reload::ALL.into_iter().find(counted).expect("each reload is counted");
+        let counted = |reload: &ReloadOutcome| after[*reload as usize] > before[*reload as usize];
+        let reload = ReloadOutcome::ALL.into_iter().find(counted).expect("each reload is counted");
         (reload, self.endpoints())
     }
 
@@ -96,22 +102,22 @@ fn ips(endpoints: &[&str]) -> Vec<String> {
 
 #[tokio::test]
 async fn endpoint_slice_change_takes_the_fast_path() {
-    let mut scene = Scene::new();
+    let mut scene = ConfigurationFixture::new();
     let first = scene.reload(&text(0, &["10.0.0.1"])).await;
-    assert_eq!(first, (Reload::Applied, ips(&["10.0.0.1"])));
+    assert_eq!(first, (ReloadOutcome::Applied, ips(&["10.0.0.1"])));
     let address = scene.proxy.listeners()[0].address;
     let second = scene.reload(&text(0, &["10.0.0.1", "10.0.0.2"])).await;
-    assert_eq!(second, (Reload::Endpoints, ips(&["10.0.0.1", "10.0.0.2"])));
+    assert_eq!(second, (ReloadOutcome::Endpoints, ips(&["10.0.0.1", "10.0.0.2"])));
     assert_eq!(scene.generation(), 2);
     assert_eq!(scene.proxy.listeners()[0].address, address);
 }
 
 #[tokio::test]
 async fn same_objects_change_nothing() {
-    let mut scene = Scene::new();
+    let mut scene = ConfigurationFixture::new();
     scene.reload(&text(0, &["10.0.0.1"])).await;
     let again = scene.reload(&format!("# a comment\n{}", text(0, &["10.0.0.1"]))).await;
-    assert_eq!(again, (Reload::Unchanged, ips(&["10.0.0.1"])));
+    assert_eq!(again, (ReloadOutcome::Unchanged, ips(&["10.0.0.1"])));
     assert_eq!(scene.generation(), 1);
 }
 
@@ -124,13 +130,13 @@ async fn invalid_configuration_is_rejected_until_fixed() {
         (text(0, &["10.0.0.2", "nowhere"]), "endpoints[1].addresses[0]"),
         (format!("{good}---\n{{"), "test.yaml"),
     ] {
-        let mut scene = Scene::new();
+        let mut scene = ConfigurationFixture::new();
         scene.reload(&good).await;
-        assert_eq!(scene.reload(&bad).await, (Reload::Refused, ips(&["10.0.0.1"])), "{bad}");
+        assert_eq!(scene.reload(&bad).await, (ReloadOutcome::Refused, ips(&["10.0.0.1"])), "{bad}");
         assert_eq!(scene.generation(), 1);
         let problems = scene.problems().join("\n");
         assert!(problems.contains(part), "{problems}");
-        assert_eq!(scene.reload(&good).await.0, Reload::Unchanged);
+        assert_eq!(scene.reload(&good).await.0, ReloadOutcome::Unchanged);
         assert_eq!(scene.problems(), [""; 0]);
     }
 }
@@ -139,8 +145,8 @@ async fn invalid_configuration_is_rejected_until_fixed() {
 async fn address_in_use_is_reported_and_retried_on_reload() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
-    let mut scene = Scene::new();
-    assert_eq!(scene.reload(&text(port, &["10.0.0.1"])).await.0, Reload::Applied);
+    let mut scene = ConfigurationFixture::new();
+    assert_eq!(scene.reload(&text(port, &["10.0.0.1"])).await.0, ReloadOutcome::Applied);
     let unbound = scene.report.borrow().unbound.to_vec();
     assert_eq!(unbound.len(), 1);
     assert!(
@@ -148,7 +154,7 @@ async fn address_in_use_is_reported_and_retried_on_reload() {
     );
     assert!(unbound[0].ends_with("stop it, or choose another port"), "{unbound:?}");
     drop(taken);
-    assert_eq!(scene.reload(&text(port, &["10.0.0.1"])).await.0, Reload::Applied);
+    assert_eq!(scene.reload(&text(port, &["10.0.0.1"])).await.0, ReloadOutcome::Applied);
     assert!(scene.report.borrow().unbound.is_empty());
     assert_eq!(scene.proxy.listeners()[0].address.port(), port);
 }
@@ -158,13 +164,13 @@ async fn address_in_use_is_reported_and_retried_on_reload() {
 async fn address_in_use_blocks_no_update_and_is_retried() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
-    let mut scene = Scene::new();
+    let mut scene = ConfigurationFixture::new();
     scene.reload(&text(port, &["10.0.0.1"])).await;
     let reloaded = scene.reload(&text(port, &["10.0.0.2"])).await;
-    assert_eq!(reloaded, (Reload::Endpoints, ips(&["10.0.0.2"])));
+    assert_eq!(reloaded, (ReloadOutcome::Endpoints, ips(&["10.0.0.2"])));
     assert_eq!(scene.report.borrow().unbound.len(), 1);
     drop(taken);
-    scene.configuration.binds_again_at = Some(Instant::now());
+    scene.configuration.rebind_at = Some(Instant::now());
     scene.configuration.follow().await;
     assert!(scene.report.borrow().unbound.is_empty());
     assert_eq!(scene.proxy.listeners()[0].address.port(), port);

@@ -8,7 +8,7 @@ use gateway::snapshot::{BackendKey, BackendSettings, PriorityRules};
 use gateway::status::{ConditionType, ResourceStatus, StatusDetail, TargetStatus};
 
 /// `namespace/name` of the BackendPolicy that holds for the backend: one for its port goes before one for its Service.
-pub(super) fn of(
+pub(super) fn policy_name(
     objects: &[ApiObject],
     statuses: &[ResourceStatus],
     key: &BackendKey,

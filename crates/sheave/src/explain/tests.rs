@@ -1,7 +1,7 @@
 //! What is said of a few requests.
 
 use super::*;
-use crate::files::Contents;
+use crate::files::SourceContents;
 
 const CONFIGURATION: &str = r#"
 apiVersion: gateway.networking.k8s.io/v1
@@ -56,8 +56,9 @@ spec:
 fn explained(url: &str) -> Result<String, String> {
     let (objects, problems) = gateway::parse(CONFIGURATION, "test.yaml");
     let checked =
-        configuration::check(Contents { objects, problems, ..Contents::default() }).unwrap();
-    let asked = Asked::parse("GET", url, &[]).unwrap();
+        configuration::check(SourceContents { objects, problems, ..SourceContents::default() })
+            .unwrap();
+    let asked = ExplainRequest::parse("GET", url, &[]).unwrap();
     explain(&asked, &checked).map(|lines| lines.join("\n"))
 }
 
@@ -103,8 +104,9 @@ fn explain_shows_the_tls_handling() {
     let told = |url: &str| {
         let (objects, problems) = gateway::parse(example, "example.yaml");
         let checked =
-            configuration::check(Contents { objects, problems, ..Contents::default() }).unwrap();
-        let lines = explain(&Asked::parse("GET", url, &[]).unwrap(), &checked).unwrap();
+            configuration::check(SourceContents { objects, problems, ..SourceContents::default() })
+                .unwrap();
+        let lines = explain(&ExplainRequest::parse("GET", url, &[]).unwrap(), &checked).unwrap();
         lines.join("\n")
     };
     for (url, part) in [
@@ -127,9 +129,9 @@ fn explain_shows_http3_availability() {
     let example = include_str!("../../../../examples/http3.yaml");
     let told = |example: &str| {
         let (objects, problems) = gateway::parse(example, "example.yaml");
-        let contents = Contents { objects, problems, ..Contents::default() };
+        let contents = SourceContents { objects, problems, ..SourceContents::default() };
         let checked = configuration::check(contents).unwrap();
-        let asked = Asked::parse("GET", "https://shop.example:8443/", &[]).unwrap();
+        let asked = ExplainRequest::parse("GET", "https://shop.example:8443/", &[]).unwrap();
         explain(&asked, &checked).unwrap().join("\n") + "\n"
     };
     let line = "http3      on UDP port 8443, 128 requests at a time";

@@ -10,15 +10,15 @@ use std::sync::Arc;
 
 use gateway::{ApiObject, ObjectOrigin, objects};
 
-use super::read::{Contents, of_file, why};
-use super::track::{Look, Tracked};
+use super::path_tracker::{PathChanges, PathTracker};
+use super::read::{SourceContents, error_text, file_problem};
 
 /// A chain of a hundred certificates takes a quarter of it.
 const MAX_FILE_BYTES: u64 = 1024 * 1024;
 
 /// The files of a certificate and of its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Pair {
+pub(crate) struct CertificateKeyPair {
     pub(crate) certificate: PathBuf,
     pub(crate) key: PathBuf,
 }
@@ -26,39 +26,43 @@ pub(crate) struct Pair {
 /// Pairs of files, watched.
 #[derive(Debug)]
 pub(crate) struct CertificateFiles {
-    pairs: Vec<Pair>,
-    tracked: Tracked,
+    pairs: Vec<CertificateKeyPair>,
+    tracker: PathTracker,
     /// What they held when they were last read.
-    held: BTreeMap<PathBuf, Vec<u8>>,
+    pem_by_path: BTreeMap<PathBuf, Vec<u8>>,
 }
 
 impl CertificateFiles {
     /// Watches the files; reads nothing yet. Needs a running tokio runtime.
-    pub(crate) fn new(pairs: Vec<Pair>) -> io::Result<Self> {
+    pub(crate) fn new(pairs: Vec<CertificateKeyPair>) -> io::Result<Self> {
         let paths = pairs.iter().flat_map(|pair| [pair.certificate.clone(), pair.key.clone()]);
-        Ok(Self { tracked: Tracked::new(paths.collect())?, pairs, held: BTreeMap::new() })
+        Ok(Self {
+            tracker: PathTracker::new(paths.collect())?,
+            pairs,
+            pem_by_path: BTreeMap::new(),
+        })
     }
 
     /// Lets the next [`CertificateFiles::load`] read everything.
     pub(crate) fn expire(&mut self) {
-        self.tracked.expire();
+        self.tracker.expire();
     }
 
     /// A Secret for each pair. A file that is being written stands for what it held before.
-    pub(crate) fn load(&mut self) -> Contents {
-        let mut contents = Contents::default();
-        let Look { stale, begun, .. } = self.tracked.look();
+    pub(crate) fn load(&mut self) -> SourceContents {
+        let mut contents = SourceContents::default();
+        let PathChanges { stale, unfinished: begun, .. } = self.tracker.take_changes();
         let paths = self.pairs.iter().flat_map(|pair| [&pair.certificate, &pair.key]);
         for path in paths {
-            let is_held = self.held.contains_key(path);
+            let is_held = self.pem_by_path.contains_key(path);
             if is_held && (begun.contains(path) || !stale.contains(path)) {
                 continue;
             }
             match read(path) {
-                Ok(pem) => drop(self.held.insert(path.clone(), pem)),
+                Ok(pem) => drop(self.pem_by_path.insert(path.clone(), pem)),
                 Err(error) => {
-                    self.held.remove(path);
-                    contents.problems.push(of_file(path, why(&error)));
+                    self.pem_by_path.remove(path);
+                    contents.problems.push(file_problem(path, error_text(&error)));
                 }
             }
         }
@@ -69,12 +73,13 @@ impl CertificateFiles {
 
     /// Waits until there is something to load. May be dropped and called again: nothing is lost.
     pub(crate) async fn changed(&mut self) -> io::Result<()> {
-        self.tracked.changed().await
+        self.tracker.changed().await
     }
 
     /// None if one of its files could not be read.
-    fn secret(&self, number: usize, pair: &Pair) -> Option<ApiObject> {
-        let (certificate, key) = (self.held.get(&pair.certificate)?, self.held.get(&pair.key)?);
+    fn secret(&self, number: usize, pair: &CertificateKeyPair) -> Option<ApiObject> {
+        let (certificate, key) =
+            (self.pem_by_path.get(&pair.certificate)?, self.pem_by_path.get(&pair.key)?);
         let file = format!("{} and {}", pair.certificate.display(), pair.key.display());
         let origin = ObjectOrigin { file: Arc::from(file), document: 0 };
         Some(objects::certificate(number, origin, certificate.clone(), key.clone()))

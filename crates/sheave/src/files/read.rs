@@ -8,46 +8,46 @@ use std::sync::Arc;
 
 use gateway::{AddressAssignment, ApiObject, ObjectOrigin, ObjectProblem};
 
-use super::survey::{Stale, Survey};
-use crate::configuration::Errors;
+use super::resolved_paths::{ResolvedPaths, StaleFiles};
+use crate::configuration::ErrorPolicy;
 
 /// Ten thousand routes take about 5 MiB.
 const MAX_FILE_BYTES: u64 = 64 * 1024 * 1024;
 
 /// What the files hold.
 #[derive(Debug, Default)]
-pub(crate) struct Contents {
+pub(crate) struct SourceContents {
     pub(crate) objects: Vec<ApiObject>,
     pub(crate) problems: Vec<ObjectProblem>,
     /// What Gateways are served on.
     pub(crate) addresses: AddressAssignment,
-    pub(crate) errors: Errors,
+    pub(crate) error_policy: ErrorPolicy,
 }
 
 /// What has been read, by path.
 #[derive(Debug, Default)]
-pub(crate) struct Cache {
-    files: BTreeMap<PathBuf, Parsed>,
+pub(crate) struct FileCache {
+    files: BTreeMap<PathBuf, ParsedFile>,
 }
 
 #[derive(Debug)]
-struct Parsed {
+struct ParsedFile {
     objects: Vec<ApiObject>,
     problems: Vec<ObjectProblem>,
 }
 
-impl Cache {
+impl FileCache {
     /// Reads what is stale or new, forgets what has gone. A file in `begun` is being written: it stands for what it held
     /// before, or for nothing yet.
     pub(crate) fn refresh(
         &mut self,
-        survey: &Survey,
-        stale: &Stale,
+        survey: &ResolvedPaths,
+        stale: &StaleFiles,
         begun: &BTreeSet<PathBuf>,
-    ) -> Contents {
-        let mut contents = Contents::default();
+    ) -> SourceContents {
+        let mut contents = SourceContents::default();
         for (path, why) in &survey.unreadable {
-            contents.problems.push(of_file(path, why.clone()));
+            contents.problems.push(file_problem(path, why.clone()));
         }
         let mut before = std::mem::take(&mut self.files);
         for path in &survey.files {
@@ -55,7 +55,7 @@ impl Cache {
             let parsed = match known {
                 Some(parsed) => parsed,
                 None if begun.contains(path) => continue,
-                None => Parsed::read(path),
+                None => ParsedFile::read(path),
             };
             contents.objects.extend(parsed.objects.iter().cloned());
             contents.problems.extend(parsed.problems.iter().cloned());
@@ -65,14 +65,16 @@ impl Cache {
     }
 }
 
-impl Parsed {
+impl ParsedFile {
     fn read(path: &Path) -> Self {
         match read_text(path) {
             Ok(text) => {
                 let (objects, problems) = gateway::parse(&text, &path.to_string_lossy());
                 Self { objects, problems }
             }
-            Err(error) => Self { objects: Vec::new(), problems: vec![of_file(path, why(&error))] },
+            Err(error) => {
+                Self { objects: Vec::new(), problems: vec![file_problem(path, error_text(&error))] }
+            }
         }
     }
 }
@@ -87,13 +89,13 @@ fn read_text(path: &Path) -> io::Result<String> {
 }
 
 /// A problem of a file as a whole.
-pub(super) fn of_file(path: &Path, message: String) -> ObjectProblem {
+pub(super) fn file_problem(path: &Path, message: String) -> ObjectProblem {
     let origin = ObjectOrigin { file: Arc::from(path.to_string_lossy()), document: 0 };
     ObjectProblem { origin, object: String::new(), field: String::new(), message }
 }
 
 /// The error as a person would say it.
-pub(super) fn why(error: &io::Error) -> String {
+pub(super) fn error_text(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => "no such file or directory".to_owned(),
         io::ErrorKind::PermissionDenied => "permission denied".to_owned(),

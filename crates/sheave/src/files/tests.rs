@@ -28,26 +28,26 @@ fn name(object: &ApiObject) -> &str {
     &class.metadata.name
 }
 
-fn names(contents: &Contents) -> Vec<&str> {
+fn names(contents: &SourceContents) -> Vec<&str> {
     contents.objects.iter().map(name).collect()
 }
 
-fn messages(contents: &Contents) -> Vec<&str> {
+fn messages(contents: &SourceContents) -> Vec<&str> {
     contents.problems.iter().map(|problem| problem.message.as_str()).collect()
 }
 
 /// A directory and files that watch it.
-struct Scene {
+struct FilesFixture {
     folder: TempDir,
-    files: Files,
+    files: FileSource,
 }
 
-impl Scene {
+impl FilesFixture {
     fn watching(before: impl FnOnce(&Path), paths: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         before(folder.path());
         let paths = paths.iter().map(|path| folder.path().join(path)).collect();
-        Self { files: Files::new(paths).unwrap(), folder }
+        Self { files: FileSource::new(paths).unwrap(), folder }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -55,7 +55,7 @@ impl Scene {
     }
 
     /// What is loaded at the next change.
-    async fn next(&mut self) -> Contents {
+    async fn next(&mut self) -> SourceContents {
         timeout(PATIENCE, self.files.changed()).await.expect("a change is seen").unwrap();
         self.files.load()
     }
@@ -120,7 +120,7 @@ fn each_unreadable_path_is_a_separate_problem() {
 
 #[tokio::test]
 async fn new_file_is_loaded_when_closed() {
-    let mut scene = Scene::watching(folder_of(&["b"]), &[""]);
+    let mut scene = FilesFixture::watching(folder_of(&["b"]), &[""]);
     scene.files.load();
     let mut half = File::create(scene.path("a.yaml")).unwrap();
     half.write_all(b"half: writ").unwrap();
@@ -134,7 +134,7 @@ async fn new_file_is_loaded_when_closed() {
 
 #[tokio::test]
 async fn overwritten_file_keeps_its_objects_until_it_is_closed() {
-    let mut scene = Scene::watching(folder_of(&["a"]), &[""]);
+    let mut scene = FilesFixture::watching(folder_of(&["a"]), &[""]);
     scene.files.load();
     let mut half = File::create(scene.path("a.yaml")).unwrap();
     half.write_all(b"half: writ").unwrap();
@@ -144,7 +144,7 @@ async fn overwritten_file_keeps_its_objects_until_it_is_closed() {
 
 #[tokio::test]
 async fn editor_may_rename_the_old_file_away_first() {
-    let mut scene = Scene::watching(folder_of(&["a", "b"]), &[""]);
+    let mut scene = FilesFixture::watching(folder_of(&["a", "b"]), &[""]);
     scene.files.load();
     fs::rename(scene.path("a.yaml"), scene.path("a.yaml~")).unwrap();
     let mut new = File::create(scene.path("a.yaml")).unwrap();
@@ -157,7 +157,7 @@ async fn editor_may_rename_the_old_file_away_first() {
 
 #[tokio::test]
 async fn renamed_and_linked_and_removed_files_are_seen() {
-    let mut scene = Scene::watching(folder_of(&["a"]), &[""]);
+    let mut scene = FilesFixture::watching(folder_of(&["a"]), &[""]);
     scene.files.load();
     fs::write(scene.path("b.new"), text("b")).unwrap();
     fs::rename(scene.path("b.new"), scene.path("b.yaml")).unwrap();
@@ -184,7 +184,7 @@ async fn mounted_config_map_is_swapped_as_a_whole() {
         symlink("..data/a.yaml", path.join("a.yaml")).unwrap();
         symlink("..data/b.yaml", path.join("b.yaml")).unwrap();
     };
-    let mut scene = Scene::watching(mount, &[""]);
+    let mut scene = FilesFixture::watching(mount, &[""]);
     assert_eq!(names(&scene.files.load()), ["a1", "b1"]);
     version(scene.folder.path(), "..2", &["a2", "b2"]);
     scene.expect(&["a2", "b2"]).await;
@@ -199,7 +199,7 @@ async fn symlink_target_is_watched() {
         fs::write(path.join("elsewhere/real.yaml"), text("before")).unwrap();
         symlink("elsewhere/real.yaml", path.join("link.yaml")).unwrap();
     };
-    let mut scene = Scene::watching(linked, &["link.yaml"]);
+    let mut scene = FilesFixture::watching(linked, &["link.yaml"]);
     scene.files.load();
     fs::write(scene.path("elsewhere/real.yaml"), text("after")).unwrap();
     scene.expect(&["after"]).await;
@@ -207,7 +207,7 @@ async fn symlink_target_is_watched() {
 
 #[tokio::test]
 async fn file_that_vanishes_is_a_problem_until_it_returns() {
-    let mut scene = Scene::watching(folder_of(&["a", "other"]), &["a.yaml"]);
+    let mut scene = FilesFixture::watching(folder_of(&["a", "other"]), &["a.yaml"]);
     scene.files.load();
     fs::remove_file(scene.path("a.yaml")).unwrap();
     assert_eq!(messages(&scene.next().await), ["no such file or directory"]);
@@ -222,7 +222,7 @@ async fn folder_that_vanishes_is_a_problem_until_it_returns() {
         fs::create_dir_all(path.join("x/y")).unwrap();
         fs::write(path.join("x/y/a.yaml"), text("a")).unwrap();
     };
-    let mut scene = Scene::watching(nested, &["x/y"]);
+    let mut scene = FilesFixture::watching(nested, &["x/y"]);
     scene.files.load();
     fs::rename(scene.path("x"), scene.path("z")).unwrap();
     assert_eq!(messages(&scene.next().await), ["no such file or directory"]);
@@ -234,7 +234,7 @@ async fn folder_that_vanishes_is_a_problem_until_it_returns() {
 
 #[tokio::test]
 async fn expired_files_are_read_again_without_an_event() {
-    let mut scene = Scene::watching(folder_of(&["a"]), &[""]);
+    let mut scene = FilesFixture::watching(folder_of(&["a"]), &[""]);
     scene.files.load();
     scene.files.expire();
     scene.expect(&["a"]).await;

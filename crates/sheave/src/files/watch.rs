@@ -17,40 +17,40 @@ const BUFFER_BYTES: usize = 16 * 1024;
 
 /// Something happened to an entry of a watched directory.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Change {
+pub(crate) enum DirectoryChange {
     /// The entry is complete: written and closed, renamed to, linked, or a directory.
     Complete(PathBuf, OsString),
     /// A file was created and is open for writing.
-    Begun(PathBuf, OsString),
+    Writing(PathBuf, OsString),
     /// The entry was removed or renamed away.
-    Gone(PathBuf, OsString),
+    Removed(PathBuf, OsString),
     /// The kernel dropped events: anything may have happened.
-    Lost,
+    Overflow,
 }
 
 /// Watches a set of directories.
 #[derive(Debug)]
-pub(crate) struct Watcher {
+pub(crate) struct DirectoryWatcher {
     events: EventStream<Vec<u8>>,
     directories: HashMap<WatchDescriptor, PathBuf>,
     /// Directories that could not be watched; each is reported once.
-    refused: BTreeSet<PathBuf>,
+    unwatchable: BTreeSet<PathBuf>,
 }
 
-impl Watcher {
+impl DirectoryWatcher {
     /// Watches nothing yet. Needs a running tokio runtime.
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
             events: Inotify::init()?.into_event_stream(vec![0; BUFFER_BYTES])?,
             directories: HashMap::new(),
-            refused: BTreeSet::new(),
+            unwatchable: BTreeSet::new(),
         })
     }
 
     /// Watches exactly these directories; tells whether one of them was not watched before.
     ///
     /// A path that has come to mean another directory is a new one: the kernel watches directories, not paths.
-    pub(crate) fn follow<'a>(&mut self, directories: impl Iterator<Item = &'a Path>) -> bool {
+    pub(crate) fn watch<'a>(&mut self, directories: impl Iterator<Item = &'a Path>) -> bool {
         let mut followed = HashMap::new();
         for directory in directories.collect::<BTreeSet<_>>() {
             if let Some(watch) = self.add(directory) {
@@ -67,19 +67,19 @@ impl Watcher {
     }
 
     /// The next change. Nothing is lost if the future is dropped.
-    pub(crate) async fn change(&mut self) -> io::Result<Change> {
+    pub(crate) async fn next_change(&mut self) -> io::Result<DirectoryChange> {
         loop {
             let event = self.events.next().await.expect("a stream of events has no end")?;
-            if let Some(change) = self.meaning(event) {
+            if let Some(change) = self.to_change(event) {
                 return Ok(change);
             }
         }
     }
 
     /// What an event says; `None`: nothing to us.
-    fn meaning(&mut self, event: EventOwned) -> Option<Change> {
+    fn to_change(&mut self, event: EventOwned) -> Option<DirectoryChange> {
         if event.mask.contains(EventMask::Q_OVERFLOW) {
-            return Some(Change::Lost);
+            return Some(DirectoryChange::Overflow);
         }
         if event.mask.contains(EventMask::IGNORED) {
             self.directories.remove(&event.wd);
@@ -88,12 +88,12 @@ impl Watcher {
         let directory = self.directories.get(&event.wd)?.clone();
         let name = event.name?;
         if event.mask.intersects(EventMask::DELETE | EventMask::MOVED_FROM) {
-            Some(Change::Gone(directory, name))
+            Some(DirectoryChange::Removed(directory, name))
         } else if event.mask.contains(EventMask::CREATE) && is_being_written(&directory.join(&name))
         {
-            Some(Change::Begun(directory, name))
+            Some(DirectoryChange::Writing(directory, name))
         } else {
-            Some(Change::Complete(directory, name))
+            Some(DirectoryChange::Complete(directory, name))
         }
     }
 
@@ -106,13 +106,13 @@ impl Watcher {
             | WatchMask::ONLYDIR;
         match self.events.watches().add(directory, mask) {
             Ok(watch) => {
-                self.refused.remove(directory);
+                self.unwatchable.remove(directory);
                 Some(watch)
             }
             // It has gone since it was looked up; an entry of its parent tells when it returns.
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => {
-                if self.refused.insert(directory.to_owned()) {
+                if self.unwatchable.insert(directory.to_owned()) {
                     tracing::warn!(
                         directory = %directory.display(),
                         %error,

@@ -6,14 +6,14 @@ use std::path::PathBuf;
 use gateway::objects::ListenFlagProtocol;
 use gateway::{ApiObject, objects};
 
-use super::{Shorthand, ToAddress};
+use super::{ListenFlags, ToAddress};
 use crate::failure::Failure;
-use crate::files::Pair;
+use crate::files::CertificateKeyPair;
 
-impl Shorthand {
+impl ListenFlags {
     /// The files of each certificate.
-    pub(crate) fn pairs(&self) -> Vec<Pair> {
-        let pair = |(certificate, key): (&PathBuf, &PathBuf)| Pair {
+    pub(crate) fn pairs(&self) -> Vec<CertificateKeyPair> {
+        let pair = |(certificate, key): (&PathBuf, &PathBuf)| CertificateKeyPair {
             certificate: certificate.clone(),
             key: key.clone(),
         };

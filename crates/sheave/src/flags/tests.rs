@@ -5,13 +5,13 @@ use clap::CommandFactory;
 use super::*;
 
 /// The flags of `sheave serve`, or what is said instead, up to the hint at the end.
-fn serve(arguments: &str) -> Result<Serve, String> {
+fn serve(arguments: &str) -> Result<ServeFlags, String> {
     let words = ["sheave", "serve"].into_iter().chain(arguments.split_whitespace());
     let line = CommandLine::try_parse_from(words).map_err(|error| {
         let text = error.to_string();
         text.split("\n\n").next().unwrap_or_default().to_owned()
     })?;
-    let Command::Serve(serve) = line.command else { panic!("not serve") };
+    let CliCommand::Serve(serve) = line.command else { panic!("not serve") };
     match serve.conflict() {
         Some(conflict) => Err(conflict.to_owned()),
         None => Ok(*serve),

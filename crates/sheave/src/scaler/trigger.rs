@@ -10,16 +10,16 @@ use proxy::{LONGEST_WINDOW, WINDOW};
 use tonic::Status;
 
 /// What KEDA reads itself, and passes on with the rest.
-const OF_KEDA: [&str; 3] = ["scalerAddress", "enableTLS", "unsafeSsl"];
+const KEDA_KEYS: [&str; 3] = ["scalerAddress", "enableTLS", "unsafeSsl"];
 
 const KEYS: &str = "service, port, target, activationDemand, window";
 
 /// More than any replica can bear, or any Service is asked for.
-const MOST: f64 = 1e9;
+const MAX_VALUE: f64 = 1e9;
 
 /// The demand for one Service, and what of it matters.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Trigger {
+pub(super) struct ScalerTrigger {
     namespace: String,
     service: String,
     port: Option<u16>,
@@ -31,7 +31,7 @@ pub(super) struct Trigger {
     pub(super) window: Duration,
 }
 
-impl Trigger {
+impl ScalerTrigger {
     /// `namespace`: the ScaledObject's, where the Service is if it says no other. Errors name the key.
     pub(super) fn parse(
         namespace: &str,
@@ -49,7 +49,7 @@ impl Trigger {
                 "target" => target = Some(parse_number(key, value, f64::MIN_POSITIVE)?),
                 "activationDemand" => activation = parse_number(key, value, 0.0)?,
                 "window" => window = parse_window(value)?,
-                known if OF_KEDA.contains(&known) => {}
+                known if KEDA_KEYS.contains(&known) => {}
                 unknown => return Err(format!("{unknown}: unknown, there are {KEYS}")),
             }
         }
@@ -67,7 +67,7 @@ impl Trigger {
     }
 
     /// The backend that is meant, of those that there are.
-    pub(super) fn choose(&self, keys: Vec<BackendKey>) -> Result<BackendKey, Status> {
+    pub(super) fn select_backend(&self, keys: Vec<BackendKey>) -> Result<BackendKey, Status> {
         let mut ports: Vec<_> = keys
             .into_iter()
             .filter(|key| *key.namespace == *self.namespace && *key.service == *self.service)
@@ -114,9 +114,9 @@ fn parse_port(value: &str) -> Result<u16, String> {
 }
 
 fn parse_number(key: &str, value: &str, least: f64) -> Result<f64, String> {
-    let number = value.parse().ok().filter(|number| (least..=MOST).contains(number));
+    let number = value.parse().ok().filter(|number| (least..=MAX_VALUE).contains(number));
     let from = if least > 0.0 { "above 0" } else { "from 0" };
-    number.ok_or_else(|| format!("{key}: {value:?} is not a number {from} up to {MOST:e}"))
+    number.ok_or_else(|| format!("{key}: {value:?} is not a number {from} up to {MAX_VALUE:e}"))
 }
 
 fn parse_window(value: &str) -> Result<Duration, String> {
@@ -133,8 +133,8 @@ mod tests {
         pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
     }
 
-    fn parse(pairs: &[(&str, &str)]) -> Result<Trigger, String> {
-        Trigger::parse("shop", &metadata(pairs))
+    fn parse(pairs: &[(&str, &str)]) -> Result<ScalerTrigger, String> {
+        ScalerTrigger::parse("shop", &metadata(pairs))
     }
 
     fn key(port: u16, transport: TransportProtocol) -> BackendKey {
@@ -191,15 +191,15 @@ mod tests {
     fn port_may_be_omitted_if_unambiguous() {
         let web = parse(&[("service", "web")]).unwrap();
         let (http, dns) = (key(80, TransportProtocol::Tcp), key(53, TransportProtocol::Udp));
-        assert_eq!(web.choose(vec![http.clone()]).unwrap(), http);
+        assert_eq!(web.select_backend(vec![http.clone()]).unwrap(), http);
         let both = vec![key(80, TransportProtocol::Udp), http.clone()];
-        assert_eq!(web.choose(both).unwrap(), http);
-        let status = web.choose(vec![http.clone(), dns.clone()]).unwrap_err();
+        assert_eq!(web.select_backend(both).unwrap(), http);
+        let status = web.select_backend(vec![http.clone(), dns.clone()]).unwrap_err();
         assert_eq!(status.code(), tonic::Code::InvalidArgument);
         assert_eq!(status.message(), "port: needed, as Service shop/web has several: 53, 80");
         let at = parse(&[("service", "web"), ("port", "53")]).unwrap();
-        assert_eq!(at.choose(vec![http.clone(), dns.clone()]).unwrap(), dns);
-        let status = at.choose(vec![http]).unwrap_err();
+        assert_eq!(at.select_backend(vec![http.clone(), dns.clone()]).unwrap(), dns);
+        let status = at.select_backend(vec![http]).unwrap_err();
         assert_eq!(status.code(), tonic::Code::NotFound);
         assert_eq!(
             status.message(),
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn missing_service_is_named_in_the_error() {
         let status = parse(&[("service", "back/web")]).unwrap();
-        let status = status.choose(vec![key(80, TransportProtocol::Tcp)]).unwrap_err();
+        let status = status.select_backend(vec![key(80, TransportProtocol::Tcp)]).unwrap_err();
         assert_eq!(status.code(), tonic::Code::NotFound);
         assert_eq!(status.message(), "Service back/web: no such Service that a route names");
     }

@@ -9,24 +9,24 @@ use crossterm::style::{Attribute, Color, Print, SetAttribute, SetForegroundColor
 use crossterm::terminal::{self, Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen};
 use crossterm::{execute, queue};
 
-use super::table::{Line, Order, Tone};
+use super::table::{LineStyle, SortOrder, TableLine};
 
 /// The terminal while it is ours.
-pub(super) struct Screen {
+pub(super) struct TerminalScreen {
     stdout: Stdout,
     /// See <https://no-color.org>.
     is_coloured: bool,
 }
 
 /// What a person wants.
-pub(super) enum Key {
+pub(super) enum KeyCommand {
     Quit,
-    Sort(Order),
+    Sort(SortOrder),
     /// To be drawn anew: another size, or a key of no meaning.
     Other,
 }
 
-impl Screen {
+impl TerminalScreen {
     pub(super) fn enter() -> io::Result<Self> {
         terminal::enable_raw_mode()?;
         // From here on what was done is undone when the screen is dropped.
@@ -40,51 +40,53 @@ impl Screen {
     pub(super) fn draw(
         &mut self,
         title: &str,
-        lines: impl FnOnce(usize) -> Vec<Line>,
+        lines: impl FnOnce(usize) -> Vec<TableLine>,
     ) -> io::Result<()> {
         let (width, height) = terminal::size()?;
         let (width, height) = (usize::from(width), usize::from(height));
         let lines = lines(width);
         let fitting = height.saturating_sub(1).min(lines.len());
         queue!(self.stdout, MoveTo(0, 0))?;
-        self.line(title, width, Tone::Plain)?;
+        self.line(title, width, LineStyle::Plain)?;
         for line in &lines[..fitting] {
             queue!(self.stdout, Print("\r\n"))?;
-            self.line(&line.text, width, line.tone)?;
+            self.line(&line.text, width, line.style)?;
         }
         queue!(self.stdout, Clear(ClearType::FromCursorDown))?;
         self.stdout.flush()
     }
 
     /// The key that is pressed within this time.
-    pub(super) fn key(&self, patience: Duration) -> io::Result<Option<Key>> {
+    pub(super) fn key(&self, patience: Duration) -> io::Result<Option<KeyCommand>> {
         if !event::poll(patience)? {
             return Ok(None);
         }
         let Event::Key(KeyEvent { code, modifiers, kind: KeyEventKind::Press, .. }) =
             event::read()?
         else {
-            return Ok(Some(Key::Other));
+            return Ok(Some(KeyCommand::Other));
         };
         Ok(Some(match code {
-            KeyCode::Char('c') if modifiers.contains(KeyModifiers::CONTROL) => Key::Quit,
-            KeyCode::Char('q') | KeyCode::Esc => Key::Quit,
-            KeyCode::Char(key) => Order::of_key(key).map_or(Key::Other, Key::Sort),
-            _ => Key::Other,
+            KeyCode::Char('c') if modifiers.contains(KeyModifiers::CONTROL) => KeyCommand::Quit,
+            KeyCode::Char('q') | KeyCode::Esc => KeyCommand::Quit,
+            KeyCode::Char(key) => {
+                SortOrder::of_key(key).map_or(KeyCommand::Other, KeyCommand::Sort)
+            }
+            _ => KeyCommand::Other,
         }))
     }
 
-    fn line(&mut self, text: &str, width: usize, tone: Tone) -> io::Result<()> {
+    fn line(&mut self, text: &str, width: usize, tone: LineStyle) -> io::Result<()> {
         match tone {
-            Tone::Heading => queue!(self.stdout, SetAttribute(Attribute::Reverse))?,
-            Tone::Backend => queue!(self.stdout, SetAttribute(Attribute::Bold))?,
-            Tone::Bad if self.is_coloured => {
+            LineStyle::Heading => queue!(self.stdout, SetAttribute(Attribute::Reverse))?,
+            LineStyle::Backend => queue!(self.stdout, SetAttribute(Attribute::Bold))?,
+            LineStyle::Bad if self.is_coloured => {
                 queue!(self.stdout, SetForegroundColor(Color::Red))?;
             }
-            Tone::Full if self.is_coloured => {
+            LineStyle::Full if self.is_coloured => {
                 queue!(self.stdout, SetForegroundColor(Color::Yellow))?;
             }
-            Tone::Plain | Tone::Bad | Tone::Full => {}
+            LineStyle::Plain | LineStyle::Bad | LineStyle::Full => {}
         }
         let text: String = text.chars().take(width).collect();
         queue!(
@@ -97,7 +99,7 @@ impl Screen {
     }
 }
 
-impl Drop for Screen {
+impl Drop for TerminalScreen {
     fn drop(&mut self) {
         // Nobody is left to tell.
         execute!(self.stdout, LeaveAlternateScreen, Show).ok();

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
-use crate::admin::{Backend, Backends, Endpoint};
-use crate::check::counted;
+use crate::admin::{BackendInfo, BackendsResponse, EndpointInfo};
+use crate::check::pluralize;
 
 /// What comes first; of equals, names in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Order {
+pub(crate) enum SortOrder {
     /// The most requests a second.
     Requests,
     /// The most in flight.
@@ -28,7 +28,7 @@ pub(crate) enum Order {
     Name,
 }
 
-impl Order {
+impl SortOrder {
     pub(super) const KEYS: &str = "sort: r i w f t l n";
 
     pub(super) fn of_key(key: char) -> Option<Self> {
@@ -59,13 +59,13 @@ impl Order {
 
 /// Backends with their endpoints, as they are and as fast as they went.
 #[derive(Debug, PartialEq)]
-pub(super) struct Table {
-    backends: Vec<(Row, Vec<Row>)>,
+pub(super) struct BackendTable {
+    backends: Vec<(TableRow, Vec<TableRow>)>,
 }
 
 /// One backend or endpoint; `None` where there is no such thing, or it is not known.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Row {
+struct TableRow {
     name: String,
     requests: f64,
     in_flight: u64,
@@ -80,13 +80,13 @@ struct Row {
 
 /// A line, and what it is.
 #[derive(Debug, PartialEq)]
-pub(super) struct Line {
+pub(super) struct TableLine {
     pub(super) text: String,
-    pub(super) tone: Tone,
+    pub(super) style: LineStyle,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Tone {
+pub(super) enum LineStyle {
     Heading,
     Plain,
     /// A backend, above its endpoints.
@@ -97,50 +97,54 @@ pub(super) enum Tone {
     Bad,
 }
 
-impl Table {
+impl BackendTable {
     /// What happened between two looks, this long apart.
-    pub(super) fn of(before: &Backends, now: &Backends, passed: Duration) -> Self {
-        let before: HashMap<&str, &Backend> =
+    pub(super) fn of(before: &BackendsResponse, now: &BackendsResponse, passed: Duration) -> Self {
+        let before: HashMap<&str, &BackendInfo> =
             before.backends.iter().map(|it| (it.name.as_str(), it)).collect();
-        let rates = Rates(passed.as_secs_f64());
-        let row = |now: &Backend| rates.backend(before.get(now.name.as_str()).copied(), now);
+        let rates = RateCalculator(passed.as_secs_f64());
+        let row = |now: &BackendInfo| rates.backend(before.get(now.name.as_str()).copied(), now);
         Self { backends: now.backends.iter().map(row).collect() }
     }
 
     pub(super) fn size(&self) -> String {
         let endpoints = self.backends.iter().map(|(_, endpoints)| endpoints.len()).sum();
-        let backends = counted(self.backends.len(), "backend");
-        format!("{backends}, {}", counted(endpoints, "endpoint"))
+        let backends = pluralize(self.backends.len(), "backend");
+        format!("{backends}, {}", pluralize(endpoints, "endpoint"))
     }
 
     /// A heading and a line for each, no longer than `width`, which is taken for 80 where it is less.
-    pub(super) fn lines(&self, order: Order, width: usize) -> Vec<Line> {
+    pub(super) fn lines(&self, order: SortOrder, width: usize) -> Vec<TableLine> {
         let name_width = width.max(80) - COLUMNS_WIDTH;
         let mut backends: Vec<_> = self.backends.iter().collect();
         backends.sort_by(|(a, _), (b, _)| compare(order, a, b));
         let mut lines = vec![heading(name_width)];
         for (backend, endpoints) in backends {
-            lines.push(backend.line(0, name_width, Tone::Backend));
+            lines.push(backend.line(0, name_width, LineStyle::Backend));
             let mut endpoints: Vec<_> = endpoints.iter().collect();
             endpoints.sort_by(|a, b| compare(order, a, b));
-            lines.extend(endpoints.into_iter().map(|it| it.line(2, name_width, Tone::Plain)));
+            lines.extend(endpoints.into_iter().map(|it| it.line(2, name_width, LineStyle::Plain)));
         }
         lines
     }
 }
 
 /// From counters to numbers a second.
-struct Rates(f64);
+struct RateCalculator(f64);
 
-impl Rates {
-    fn backend(&self, before: Option<&Backend>, now: &Backend) -> (Row, Vec<Row>) {
+impl RateCalculator {
+    fn backend(
+        &self,
+        before: Option<&BackendInfo>,
+        now: &BackendInfo,
+    ) -> (TableRow, Vec<TableRow>) {
         let known: HashMap<_, _> = before.map_or_else(HashMap::new, |before| {
             before.endpoints.iter().map(|it| (it.address, it)).collect()
         });
-        let endpoint = |it: &Endpoint| self.endpoint(known.get(&it.address).copied(), it);
-        let endpoints: Vec<Row> = now.endpoints.iter().map(endpoint).collect();
+        let endpoint = |it: &EndpointInfo| self.endpoint(known.get(&it.address).copied(), it);
+        let endpoints: Vec<TableRow> = now.endpoints.iter().map(endpoint).collect();
         let slowest = endpoints.iter().filter_map(|it| it.latency_seconds);
-        let row = Row {
+        let row = TableRow {
             name: now.name.clone(),
             requests: endpoints.iter().map(|it| it.requests).sum(),
             in_flight: endpoints.iter().map(|it| it.in_flight).sum(),
@@ -155,8 +159,8 @@ impl Rates {
         (row, endpoints)
     }
 
-    fn endpoint(&self, before: Option<&Endpoint>, now: &Endpoint) -> Row {
-        Row {
+    fn endpoint(&self, before: Option<&EndpointInfo>, now: &EndpointInfo) -> TableRow {
+        TableRow {
             name: now.address.to_string(),
             requests: self.rate(before.map(|it| it.requests), now.requests),
             in_flight: u64::from(now.in_flight),
@@ -164,7 +168,7 @@ impl Rates {
             failures: self.rate(before.map(|it| it.failures), now.failures),
             latency_seconds: now.latency_seconds,
             health: now.health.to_string(),
-            ..Row::default()
+            ..TableRow::default()
         }
     }
 
@@ -175,16 +179,16 @@ impl Rates {
     }
 }
 
-fn compare(order: Order, a: &Row, b: &Row) -> Ordering {
-    let most = |of: fn(&Row) -> f64| of(b).total_cmp(&of(a));
+fn compare(order: SortOrder, a: &TableRow, b: &TableRow) -> Ordering {
+    let most = |of: fn(&TableRow) -> f64| of(b).total_cmp(&of(a));
     let by_value = match order {
-        Order::Requests => most(|row| row.requests),
-        Order::InFlight => b.in_flight.cmp(&a.in_flight),
-        Order::Queue => b.waiting.cmp(&a.waiting),
-        Order::Failures => most(|row| row.failures),
-        Order::Retries => most(|row| row.retries.unwrap_or_default()),
-        Order::Latency => most(|row| row.latency_seconds.unwrap_or_default()),
-        Order::Name => Ordering::Equal,
+        SortOrder::Requests => most(|row| row.requests),
+        SortOrder::InFlight => b.in_flight.cmp(&a.in_flight),
+        SortOrder::Queue => b.waiting.cmp(&a.waiting),
+        SortOrder::Failures => most(|row| row.failures),
+        SortOrder::Retries => most(|row| row.retries.unwrap_or_default()),
+        SortOrder::Latency => most(|row| row.latency_seconds.unwrap_or_default()),
+        SortOrder::Name => Ordering::Equal,
     };
     by_value.then_with(|| a.name.cmp(&b.name))
 }
@@ -192,7 +196,7 @@ fn compare(order: Order, a: &Row, b: &Row) -> Ordering {
 /// All columns but the name.
 const COLUMNS_WIDTH: usize = 8 + 10 + 6 + 7 + 7 + 8 + 8 + 9;
 
-fn heading(name_width: usize) -> Line {
+fn heading(name_width: usize) -> TableLine {
     let text = format!(
         "{:<name_width$}{:>8}{:>10}{:>6}{:>7}{:>7}{:>8}{:>8}{:>9}",
         "BACKEND",
@@ -205,11 +209,11 @@ fn heading(name_width: usize) -> Line {
         "LATENCY",
         "HEALTH"
     );
-    Line { text, tone: Tone::Heading }
+    TableLine { text, style: LineStyle::Heading }
 }
 
-impl Row {
-    fn line(&self, indent: usize, name_width: usize, otherwise: Tone) -> Line {
+impl TableRow {
+    fn line(&self, indent: usize, name_width: usize, otherwise: LineStyle) -> TableLine {
         let name = shortened(&self.name, name_width - indent);
         let in_flight = match self.slots {
             Some(slots) => format!("{}/{slots}", self.in_flight),
@@ -227,16 +231,16 @@ impl Row {
             self.health,
             width = name_width - indent,
         );
-        Line { text, tone: self.tone(otherwise) }
+        TableLine { text, style: self.style(otherwise) }
     }
 
-    fn tone(&self, otherwise: Tone) -> Tone {
+    fn style(&self, otherwise: LineStyle) -> LineStyle {
         let is_well = matches!(self.health.as_str(), "" | "serving");
         if self.failures > 0.0 || !is_well {
-            Tone::Bad
+            LineStyle::Bad
         } else if self.waiting > Some(0) || self.slots.is_some_and(|slots| self.in_flight >= slots)
         {
-            Tone::Full
+            LineStyle::Full
         } else {
             otherwise
         }

@@ -5,28 +5,28 @@ use std::rc::Rc;
 
 use mio::net::TcpStream;
 
-use crate::http::{Fault, Incoming, RequestHead, Wanted};
+use crate::http::{MessageError, MessageReader, RequestHead, ResponseSpec};
 
-pub(super) struct Http1 {
+pub(super) struct Http1Server {
     socket: TcpStream,
-    incoming: Incoming<RequestHead>,
-    answer: Option<Answer>,
+    incoming: MessageReader<RequestHead>,
+    answer: Option<PendingResponse>,
 }
 
-struct Answer {
+struct PendingResponse {
     bytes: Rc<[u8]>,
     sent: usize,
 }
 
-impl Http1 {
+impl Http1Server {
     pub(super) fn new(socket: TcpStream) -> Self {
-        Self { socket, incoming: Incoming::new(), answer: None }
+        Self { socket, incoming: MessageReader::new(), answer: None }
     }
 
     pub(super) fn next_request(
         &mut self,
         scratch: &mut [u8],
-    ) -> Result<Option<(u32, Wanted)>, Fault> {
+    ) -> Result<Option<(u32, ResponseSpec)>, MessageError> {
         self.write_answer()?;
         if self.answer.is_some() {
             return Ok(None);
@@ -40,18 +40,18 @@ impl Http1 {
         self.incoming.is_partial() || has_unread_bytes(&self.socket)
     }
 
-    pub(super) fn send(&mut self, bytes: Rc<[u8]>) -> Result<(), Fault> {
-        self.answer = Some(Answer { bytes, sent: 0 });
+    pub(super) fn send(&mut self, bytes: Rc<[u8]>) -> Result<(), MessageError> {
+        self.answer = Some(PendingResponse { bytes, sent: 0 });
         self.write_answer()
     }
 
-    fn write_answer(&mut self) -> Result<(), Fault> {
+    fn write_answer(&mut self) -> Result<(), MessageError> {
         let Some(answer) = &mut self.answer else { return Ok(()) };
         while answer.sent < answer.bytes.len() {
             match self.socket.write(&answer.bytes[answer.sent..]) {
                 Ok(count) => answer.sent += count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) => return Err(Fault::Io(error)),
+                Err(error) => return Err(MessageError::Io(error)),
             }
         }
         self.answer = None;
@@ -65,13 +65,13 @@ pub(super) fn has_unread_bytes(socket: &TcpStream) -> bool {
 }
 
 #[derive(Default)]
-pub(super) struct Answers(Vec<(usize, Rc<[u8]>)>);
+pub(super) struct Http1Responses(Vec<(usize, Rc<[u8]>)>);
 
-impl Answers {
-    pub(super) fn of(&mut self, wanted: &Wanted) -> Rc<[u8]> {
+impl Http1Responses {
+    pub(super) fn of(&mut self, wanted: &ResponseSpec) -> Rc<[u8]> {
         match wanted {
-            Wanted::Bytes(length) | Wanted::Call(length) => self.of_length(*length),
-            Wanted::Echo(head) => response("200 OK", head),
+            ResponseSpec::Bytes(length) | ResponseSpec::Call(length) => self.of_length(*length),
+            ResponseSpec::Echo(head) => response("200 OK", head),
         }
     }
 

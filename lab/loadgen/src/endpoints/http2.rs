@@ -4,26 +4,26 @@ use std::rc::Rc;
 
 use mio::net::TcpStream;
 
-use crate::http::{Fault, Wanted, bytes_in_path};
-use crate::http2::{MAX_BODY_BYTES, Wire};
-use crate::message::{Event, Fields, Message, field};
+use crate::http::{MessageError, ResponseSpec, bytes_in_path};
+use crate::http2::{Http2Session, MAX_BODY_BYTES};
+use crate::message::{DecodedFields, HttpMessage, MessageEvent, field};
 use crate::request::grpc_message;
 
-pub(super) struct Http2 {
-    wire: Wire,
+pub(super) struct Http2Server {
+    wire: Http2Session,
     /// Requests whose body has yet to end.
-    incomplete: Vec<(u32, Wanted)>,
+    incomplete: Vec<(u32, ResponseSpec)>,
 }
 
-impl Http2 {
+impl Http2Server {
     pub(super) fn new(socket: TcpStream) -> Self {
-        Self { wire: Wire::of_server(socket), incomplete: Vec::new() }
+        Self { wire: Http2Session::of_server(socket), incomplete: Vec::new() }
     }
 
     pub(super) fn next_request(
         &mut self,
         scratch: &mut [u8],
-    ) -> Result<Option<(u32, Wanted)>, Fault> {
+    ) -> Result<Option<(u32, ResponseSpec)>, MessageError> {
         loop {
             let Some(event) = self.wire.next_event()? else {
                 // All that is here has been answered, in one write.
@@ -40,82 +40,86 @@ impl Http2 {
     }
 
     /// The request that is whole with this.
-    fn take(&mut self, event: Event) -> Option<(u32, Wanted)> {
+    fn take(&mut self, event: MessageEvent) -> Option<(u32, ResponseSpec)> {
         match event {
-            Event::Head { stream, fields, last: true } => Some((stream, wanted(&fields))),
-            Event::Head { stream, fields, last: false } => {
+            MessageEvent::Head { stream, fields, last: true } => Some((stream, wanted(&fields))),
+            MessageEvent::Head { stream, fields, last: false } => {
                 self.incomplete.push((stream, wanted(&fields)));
                 None
             }
-            Event::Data { last: false, .. } | Event::GoAway { .. } => None,
-            Event::Data { stream, .. } => self.remove(stream),
-            Event::Reset { stream, .. } => {
+            MessageEvent::Data { last: false, .. } | MessageEvent::GoAway { .. } => None,
+            MessageEvent::Data { stream, .. } => self.remove(stream),
+            MessageEvent::Reset { stream, .. } => {
                 self.remove(stream);
                 None
             }
         }
     }
 
-    fn remove(&mut self, stream: u32) -> Option<(u32, Wanted)> {
+    fn remove(&mut self, stream: u32) -> Option<(u32, ResponseSpec)> {
         let place = self.incomplete.iter().position(|(own, _)| *own == stream)?;
         Some(self.incomplete.swap_remove(place))
     }
 
     /// Goes out at once if nothing else is to be read first.
-    pub(super) fn send(&mut self, stream: u32, answer: Rc<Message>) -> Result<(), Fault> {
+    pub(super) fn send(
+        &mut self,
+        stream: u32,
+        answer: Rc<HttpMessage>,
+    ) -> Result<(), MessageError> {
         self.wire.send(stream, answer);
         if self.wire.has_more() { Ok(()) } else { self.wire.flush() }
     }
 }
 
-fn wanted(fields: &Fields) -> Wanted {
+fn wanted(fields: &DecodedFields) -> ResponseSpec {
     let path = String::from_utf8_lossy(fields.value(":path").unwrap_or_default());
     let bytes = bytes_in_path(&path);
     if path.ends_with("/echo") {
-        Wanted::Echo(fields.to_text())
+        ResponseSpec::Echo(fields.to_text())
     } else if fields.value("content-type") == Some(b"application/grpc") {
-        Wanted::Call(bytes)
+        ResponseSpec::Call(bytes)
     } else {
-        Wanted::Bytes(bytes)
+        ResponseSpec::Bytes(bytes)
     }
 }
 
 #[derive(Default)]
-pub(super) struct Answers(Vec<(Kind, Rc<Message>)>);
+pub(super) struct Http2Responses(Vec<(ResponseKind, Rc<HttpMessage>)>);
 
 #[derive(PartialEq)]
-enum Kind {
+enum ResponseKind {
     Body(usize),
     Call(usize),
 }
 
-impl Answers {
-    pub(super) fn of(&mut self, wanted: &Wanted) -> Result<Rc<Message>, Fault> {
+impl Http2Responses {
+    pub(super) fn of(&mut self, wanted: &ResponseSpec) -> Result<Rc<HttpMessage>, MessageError> {
         let (kind, bytes) = match wanted {
-            Wanted::Bytes(bytes) => (Kind::Body(*bytes), *bytes),
-            Wanted::Call(bytes) => (Kind::Call(*bytes), *bytes),
-            Wanted::Echo(head) => return Ok(response("200", head.clone())),
+            ResponseSpec::Bytes(bytes) => (ResponseKind::Body(*bytes), *bytes),
+            ResponseSpec::Call(bytes) => (ResponseKind::Call(*bytes), *bytes),
+            ResponseSpec::Echo(head) => return Ok(response("200", head.clone())),
         };
         if let Some((_, answer)) = self.0.iter().find(|(known, _)| *known == kind) {
             return Ok(Rc::clone(answer));
         }
         if bytes > MAX_BODY_BYTES {
-            return Err(Fault::TooLong(bytes));
+            return Err(MessageError::TooLong(bytes));
         }
         let answer = match kind {
-            Kind::Body(bytes) => response("200", vec![b'x'; bytes]),
-            Kind::Call(bytes) => result(bytes),
+            ResponseKind::Body(bytes) => response("200", vec![b'x'; bytes]),
+            ResponseKind::Call(bytes) => result(bytes),
         };
         self.0.push((kind, Rc::clone(&answer)));
         Ok(answer)
     }
 }
 
-pub(super) fn failure() -> Rc<Message> {
+pub(super) fn failure() -> Rc<HttpMessage> {
     response("500", b"broken".to_vec())
 }
 
-fn response(status: &str, body: Vec<u8>) -> Rc<Message> {
+fn response(status: &str, body: Vec<u8>) -> Rc<HttpMessage> {
     let head = vec![
         field(":status", status),
         field("server", "endpoint"),
@@ -123,12 +127,12 @@ fn response(status: &str, body: Vec<u8>) -> Rc<Message> {
         field("content-type", "text/plain"),
         field("content-length", &body.len().to_string()),
     ];
-    Rc::new(Message { head, body, trailers: Vec::new() })
+    Rc::new(HttpMessage { head, body, trailers: Vec::new() })
 }
 
 /// What a call that went well comes to.
-fn result(bytes: usize) -> Rc<Message> {
-    Rc::new(Message {
+fn result(bytes: usize) -> Rc<HttpMessage> {
+    Rc::new(HttpMessage {
         head: vec![field(":status", "200"), field("content-type", "application/grpc")],
         body: grpc_message(bytes),
         trailers: vec![field("grpc-status", "0"), field("grpc-message", "")],

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::http::Fault;
+use crate::http::MessageError;
 
 const HEAD_BYTES: usize = 9;
 const SETTING_BYTES: usize = 6;
@@ -29,14 +29,14 @@ pub(super) const MAX_CONCURRENT_STREAMS: u16 = 3;
 pub(super) const INITIAL_WINDOW_SIZE: u16 = 4;
 
 /// One that is there in whole, by where it lies in what was received.
-pub(super) struct Frame {
+pub(super) struct Http2Frame {
     pub(super) kind: u8,
     flags: u8,
     pub(super) stream: u32,
     pub(super) payload: Range<usize>,
 }
 
-impl Frame {
+impl Http2Frame {
     /// The frame that begins there, if it is whole.
     pub(super) fn read(inbox: &[u8], begin: usize) -> Option<Self> {
         let head = inbox.get(begin..begin + HEAD_BYTES)?;
@@ -52,21 +52,22 @@ impl Frame {
     }
 
     /// Where the payload is without padding and priority, of a head or of data.
-    pub(super) fn content(&self, inbox: &[u8]) -> Result<Range<usize>, Fault> {
+    pub(super) fn content(&self, inbox: &[u8]) -> Result<Range<usize>, MessageError> {
         let Range { mut start, mut end } = self.payload;
         if self.has(PADDED) {
-            let padding = inbox[self.payload.clone()].first().ok_or(Fault::Frame)?;
+            let padding = inbox[self.payload.clone()].first().ok_or(MessageError::Frame)?;
             end = end.saturating_sub(usize::from(*padding));
             start += 1;
         }
         if self.kind == HEADERS && self.has(PRIORITY) {
             start += PRIORITY_BYTES;
         }
-        if start <= end { Ok(start..end) } else { Err(Fault::Frame) }
+        if start <= end { Ok(start..end) } else { Err(MessageError::Frame) }
     }
 
-    pub(super) fn number(&self, inbox: &[u8], offset: usize) -> Result<u32, Fault> {
-        let bytes = inbox[self.payload.clone()].get(offset..offset + 4).ok_or(Fault::Frame)?;
+    pub(super) fn number(&self, inbox: &[u8], offset: usize) -> Result<u32, MessageError> {
+        let bytes =
+            inbox[self.payload.clone()].get(offset..offset + 4).ok_or(MessageError::Frame)?;
         Ok(number([bytes[0], bytes[1], bytes[2], bytes[3]]))
     }
 
@@ -105,20 +106,20 @@ mod tests {
     fn frame_round_trips() {
         let mut bytes = Vec::new();
         write_frame(&mut bytes, SETTINGS, ACK, 7, &setting(&(INITIAL_WINDOW_SIZE, 70_000)));
-        let frame = Frame::read(&bytes, 0).unwrap();
+        let frame = Http2Frame::read(&bytes, 0).unwrap();
         assert_eq!((frame.kind, frame.stream, frame.has(ACK)), (SETTINGS, 7, true));
         assert_eq!(frame.settings(&bytes).collect::<Vec<_>>(), [(INITIAL_WINDOW_SIZE, 70_000)]);
-        assert!(Frame::read(&bytes[..bytes.len() - 1], 0).is_none());
+        assert!(Http2Frame::read(&bytes[..bytes.len() - 1], 0).is_none());
     }
 
     #[test]
     fn padding_is_no_content() {
         let mut bytes = Vec::new();
         write_frame(&mut bytes, DATA, PADDED, 1, b"\x02body\0\0");
-        let frame = Frame::read(&bytes, 0).unwrap();
+        let frame = Http2Frame::read(&bytes, 0).unwrap();
         assert_eq!(&bytes[frame.content(&bytes).unwrap()], b"body");
         write_frame(&mut bytes, HEADERS, PADDED, 1, b"\x09x");
-        let frame = Frame::read(&bytes, frame.payload.end).unwrap();
+        let frame = Http2Frame::read(&bytes, frame.payload.end).unwrap();
         assert!(frame.content(&bytes).is_err());
     }
 }

@@ -2,18 +2,18 @@
 
 use httlib_huffman::{DecoderSpeed, decode, encode as compress};
 
-use crate::http::Fault;
-use crate::message::Field;
+use crate::http::MessageError;
+use crate::message::HeaderPair;
 
 /// Fields that are in the static table as a whole, of those that the lab sends (RFC 9204, appendix A).
-const WHOLE: &[(u64, &str, &str)] = &[
+const STATIC_FIELDS: &[(u64, &str, &str)] = &[
     (17, ":method", "GET"),
     (20, ":method", "POST"),
     (23, ":scheme", "https"),
     (29, "accept", "*/*"),
 ];
 /// Names that are in it.
-const NAMES: &[(u64, &str)] = &[
+const STATIC_NAMES: &[(u64, &str)] = &[
     (0, ":authority"),
     (1, ":path"),
     (4, "content-length"),
@@ -22,7 +22,7 @@ const NAMES: &[(u64, &str)] = &[
     (95, "user-agent"),
 ];
 /// The statuses that are in it.
-const STATUSES: &[(u64, u16)] = &[
+const STATIC_STATUSES: &[(u64, u16)] = &[
     (24, 103),
     (25, 200),
     (26, 304),
@@ -40,18 +40,18 @@ const STATUSES: &[(u64, u16)] = &[
 ];
 const MAX_INTEGER_BYTES: usize = 8;
 
-pub(super) fn encode(fields: &[Field]) -> Vec<u8> {
+pub(super) fn encode(fields: &[HeaderPair]) -> Vec<u8> {
     // What the block needs of a dynamic table: nothing.
     let mut block = vec![0, 0];
     for (name, value) in fields {
         let is = |own: &str| own.as_bytes() == name.as_slice();
         if let Some((index, ..)) =
-            WHOLE.iter().find(|(_, own, all)| is(own) && all.as_bytes() == value.as_slice())
+            STATIC_FIELDS.iter().find(|(_, own, all)| is(own) && all.as_bytes() == value.as_slice())
         {
             put_integer(&mut block, 0b1100_0000, 6, *index);
             continue;
         }
-        match NAMES.iter().find(|(_, own)| is(own)) {
+        match STATIC_NAMES.iter().find(|(_, own)| is(own)) {
             Some((index, _)) => put_integer(&mut block, 0b0101_0000, 4, *index),
             None => put_text(&mut block, 0b0010_0000, 3, name),
         }
@@ -84,47 +84,47 @@ fn put_text(block: &mut Vec<u8>, first: u8, bits: u32, text: &[u8]) {
 }
 
 /// What a head says as its status; trailers say none.
-pub(super) fn status(block: &[u8]) -> Result<Option<u16>, Fault> {
-    let mut rest = Rest(block);
+pub(super) fn status(block: &[u8]) -> Result<Option<u16>, MessageError> {
+    let mut rest = BlockReader(block);
     // We have no dynamic table, so there is nothing in it to refer to.
     if (rest.integer(8)?, rest.integer(7)?) != (0, 0) {
-        return Err(Fault::Frame);
+        return Err(MessageError::Frame);
     }
     while let Some(&first) = rest.0.first() {
         let (is_status, value) = match first {
             0b1100_0000.. => {
                 let index = rest.integer(6)?;
-                if let Some((_, status)) = STATUSES.iter().find(|(own, _)| *own == index) {
+                if let Some((_, status)) = STATIC_STATUSES.iter().find(|(own, _)| *own == index) {
                     return Ok(Some(*status));
                 }
                 continue;
             }
             0b0101_0000..=0b0101_1111 | 0b0111_0000..=0b0111_1111 => {
                 let index = rest.integer(4)?;
-                (STATUSES.iter().any(|(own, _)| *own == index), rest.text(7)?)
+                (STATIC_STATUSES.iter().any(|(own, _)| *own == index), rest.text(7)?)
             }
             0b0010_0000..=0b0011_1111 => (rest.text(3)? == b":status", rest.text(7)?),
-            _ => return Err(Fault::Frame),
+            _ => return Err(MessageError::Frame),
         };
         if is_status {
-            let text = std::str::from_utf8(&value).map_err(|_utf8| Fault::Frame)?;
-            return text.parse().map(Some).map_err(|_number| Fault::Frame);
+            let text = std::str::from_utf8(&value).map_err(|_utf8| MessageError::Frame)?;
+            return text.parse().map(Some).map_err(|_number| MessageError::Frame);
         }
     }
     Ok(None)
 }
 
 /// What is still to be read of a block.
-struct Rest<'a>(&'a [u8]);
+struct BlockReader<'a>(&'a [u8]);
 
-impl Rest<'_> {
-    fn byte(&mut self) -> Result<u8, Fault> {
-        let (first, rest) = self.0.split_first().ok_or(Fault::Frame)?;
+impl BlockReader<'_> {
+    fn byte(&mut self) -> Result<u8, MessageError> {
+        let (first, rest) = self.0.split_first().ok_or(MessageError::Frame)?;
         self.0 = rest;
         Ok(*first)
     }
 
-    fn integer(&mut self, bits: u32) -> Result<u64, Fault> {
+    fn integer(&mut self, bits: u32) -> Result<u64, MessageError> {
         let most = (1_u64 << bits) - 1;
         let first = u64::from(self.byte()?) & most;
         if first < most {
@@ -138,19 +138,19 @@ impl Rest<'_> {
                 return Ok(value);
             }
         }
-        Err(Fault::Frame)
+        Err(MessageError::Frame)
     }
 
-    fn text(&mut self, bits: u32) -> Result<Vec<u8>, Fault> {
+    fn text(&mut self, bits: u32) -> Result<Vec<u8>, MessageError> {
         let compressed = self.0.first().is_some_and(|first| first & 1 << bits != 0);
         let length = self.integer(bits)? as usize;
-        let (text, rest) = self.0.split_at_checked(length).ok_or(Fault::Frame)?;
+        let (text, rest) = self.0.split_at_checked(length).ok_or(MessageError::Frame)?;
         self.0 = rest;
         if !compressed {
             return Ok(text.to_vec());
         }
         let mut plain = Vec::new();
-        decode(text, &mut plain, DecoderSpeed::FourBits).map_err(|_huffman| Fault::Frame)?;
+        decode(text, &mut plain, DecoderSpeed::FourBits).map_err(|_huffman| MessageError::Frame)?;
         Ok(plain)
     }
 }

@@ -6,9 +6,9 @@ use proxy::observe::{Read, Row};
 
 use super::*;
 
-struct Subject;
+struct SampleSource;
 
-static ROWS: &[Row<Subject>] = &[
+static ROWS: &[Row<SampleSource>] = &[
     Row::new("sent_bytes", &["who"], Read::Count(|_| 3), "A \"count\"\\."),
     Row::new("started_seconds", &[], Read::Gauge(|_| 1.5), "When."),
     Row::new("waited_seconds", &["who"], Read::Histogram(|_| waited()), "How long."),
@@ -21,11 +21,11 @@ fn waited() -> Distribution {
     Distribution { bounds: &[0.1, 1.0], counts, sum: 7.25, exemplars: vec![None, Some(exemplar)] }
 }
 
-fn written(format: Format) -> String {
-    let mut exposition = Exposition::new(format);
+fn written(format: ExpositionFormat) -> String {
+    let mut exposition = ExpositionWriter::new(format);
     for row in ROWS {
         let labels: &[&str] = if row.metric.labels.is_empty() { &[] } else { &["a\"b\\\n"] };
-        row.visit(&Subject, labels, &mut |sample| exposition.add(&sample));
+        row.visit(&SampleSource, labels, &mut |sample| exposition.add(&sample));
     }
     exposition.finish()
 }
@@ -33,7 +33,7 @@ fn written(format: Format) -> String {
 #[test]
 fn open_metrics_has_units_exemplars_and_eof() {
     assert_eq!(
-        written(Format::OpenMetrics),
+        written(ExpositionFormat::OpenMetrics),
         r#"# HELP sent_bytes A \"count\"\\.
 # TYPE sent_bytes counter
 # UNIT sent_bytes bytes
@@ -57,7 +57,7 @@ waited_seconds_count{who="a\"b\\\n"} 5
 
 #[test]
 fn prometheus_format_names_samples_and_has_no_exemplars() {
-    let text = written(Format::Prometheus);
+    let text = written(ExpositionFormat::Prometheus);
     assert!(text.contains("# TYPE sent_bytes_total counter\nsent_bytes_total{"), "{text}");
     assert!(text.contains("# TYPE waited_seconds histogram\nwaited_seconds_bucket{"), "{text}");
     for absent in ["# UNIT", "# EOF", "trace_id"] {
@@ -68,9 +68,12 @@ fn prometheus_format_names_samples_and_has_no_exemplars() {
 #[test]
 fn open_metrics_is_selected_by_the_accept_header() {
     let prometheus = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5";
-    assert_eq!(Format::asked_by(prometheus), Format::OpenMetrics);
-    assert_eq!(Format::asked_by("text/plain, Application/OpenMetrics-Text"), Format::OpenMetrics);
+    assert_eq!(ExpositionFormat::negotiate(prometheus), ExpositionFormat::OpenMetrics);
+    assert_eq!(
+        ExpositionFormat::negotiate("text/plain, Application/OpenMetrics-Text"),
+        ExpositionFormat::OpenMetrics
+    );
     for other in ["", "*/*", "text/plain", "application/openmetrics-text; q=0"] {
-        assert_eq!(Format::asked_by(other), Format::Prometheus, "{other}");
+        assert_eq!(ExpositionFormat::negotiate(other), ExpositionFormat::Prometheus, "{other}");
     }
 }

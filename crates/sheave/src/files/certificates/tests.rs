@@ -13,12 +13,12 @@ use super::*;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A directory as the kubelet mounts a Secret: links to `..data/NAME`, where `..data` is replaced as a whole.
-struct Mount {
+struct SecretMount {
     folder: TempDir,
     files: CertificateFiles,
 }
 
-impl Mount {
+impl SecretMount {
     fn new(version: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         write(&folder, version);
@@ -27,7 +27,7 @@ impl Mount {
             symlink(format!("..data/{name}"), folder.path().join(name)).unwrap();
         }
         let path = |name: &str| folder.path().join(name);
-        let pair = Pair { certificate: path("tls.crt"), key: path("tls.key") };
+        let pair = CertificateKeyPair { certificate: path("tls.crt"), key: path("tls.key") };
         Self { files: CertificateFiles::new(vec![pair]).unwrap(), folder }
     }
 
@@ -38,7 +38,7 @@ impl Mount {
         fs::rename(path("..new"), path("..data")).unwrap();
     }
 
-    async fn next(&mut self) -> Contents {
+    async fn next(&mut self) -> SourceContents {
         timeout(PATIENCE, self.files.changed()).await.expect("a change is seen").unwrap();
         self.files.load()
     }
@@ -52,7 +52,7 @@ fn write(folder: &TempDir, version: &str) {
     }
 }
 
-fn held(contents: &Contents) -> Vec<String> {
+fn held(contents: &SourceContents) -> Vec<String> {
     assert_eq!(contents.problems, []);
     let [ApiObject::Secret(secret)] = &contents.objects[..] else {
         panic!("{:?}", contents.objects)
@@ -63,7 +63,7 @@ fn held(contents: &Contents) -> Vec<String> {
 
 #[tokio::test]
 async fn both_files_of_a_renewed_certificate_are_read_together() {
-    let mut mount = Mount::new("..1");
+    let mut mount = SecretMount::new("..1");
     assert_eq!(held(&mount.files.load()), ["..1 tls.crt", "..1 tls.key"]);
     for version in ["..2", "..3"] {
         mount.renew(version);
@@ -74,7 +74,7 @@ async fn both_files_of_a_renewed_certificate_are_read_together() {
 
 #[tokio::test]
 async fn missing_certificate_file_is_a_problem_until_it_returns() {
-    let mut mount = Mount::new("..1");
+    let mut mount = SecretMount::new("..1");
     mount.files.load();
     fs::remove_file(mount.folder.path().join("tls.key")).unwrap();
     let contents = mount.next().await;

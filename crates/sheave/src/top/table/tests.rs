@@ -22,12 +22,12 @@ fn backend(name: &str, waiting: u32, endpoints: Vec<serde_json::Value>) -> serde
     })
 }
 
-fn backends(backends: &[serde_json::Value]) -> Backends {
+fn backends(backends: &[serde_json::Value]) -> BackendsResponse {
     serde_json::from_value(json!({ "backends": backends })).unwrap()
 }
 
 /// Two backends, two seconds apart.
-fn table() -> Table {
+fn table() -> BackendTable {
     let look = |first: u64, second: u64| {
         let web = vec![
             endpoint("10.0.0.1:8080", 4, first, 0),
@@ -36,16 +36,16 @@ fn table() -> Table {
         let api = vec![endpoint("[2001:db8:aaaa:bbbb:cccc:dddd:eeee:ffff]:8080", 0, 7, 0)];
         backends(&[backend("default/web:80", 3, web), backend("default/api:80", 0, api)])
     };
-    Table::of(&look(100, 50), &look(300, 90), Duration::from_secs(2))
+    BackendTable::of(&look(100, 50), &look(300, 90), Duration::from_secs(2))
 }
 
-fn text(lines: &[Line]) -> String {
+fn text(lines: &[TableLine]) -> String {
     lines.iter().map(|line| format!("{}\n", line.text.trim_end())).collect()
 }
 
 #[test]
 fn rates_are_differences_and_the_table_fits_80_columns() {
-    let lines = table().lines(Order::Requests, 80);
+    let lines = table().lines(SortOrder::Requests, 80);
     assert_eq!(
         text(&lines),
         "\
@@ -57,8 +57,8 @@ default/api:80          0       0/4     0    4.2      0       0   12 ms
   [2001:d…f]:8080       0       0/4                   0           12 ms  serving
 "
     );
-    let tones: Vec<Tone> = lines.iter().map(|line| line.tone).collect();
-    use Tone::{Backend, Bad, Full, Heading, Plain};
+    let tones: Vec<LineStyle> = lines.iter().map(|line| line.style).collect();
+    use LineStyle::{Backend, Bad, Full, Heading, Plain};
     assert_eq!(tones, [Heading, Bad, Full, Bad, Backend, Plain]);
 }
 
@@ -69,13 +69,13 @@ fn backends_are_sorted_by_the_selected_column() {
         let backends = lines.iter().filter(|line| line.text.starts_with("default"));
         backends.map(|line| line.text[..14].to_owned()).collect::<Vec<_>>()
     };
-    assert_eq!(names(Order::Name), ["default/api:80", "default/web:80"]);
-    for order in [Order::Requests, Order::InFlight, Order::Queue, Order::Failures] {
+    assert_eq!(names(SortOrder::Name), ["default/api:80", "default/web:80"]);
+    for order in [SortOrder::Requests, SortOrder::InFlight, SortOrder::Queue, SortOrder::Failures] {
         assert_eq!(names(order), ["default/web:80", "default/api:80"], "{order:?}");
     }
     let keys = ['r', 'i', 'w', 'f', 't', 'l', 'n'];
-    let orders: Vec<_> = keys.into_iter().filter_map(Order::of_key).collect();
-    assert_eq!(orders, Order::value_variants());
+    let orders: Vec<_> = keys.into_iter().filter_map(SortOrder::of_key).collect();
+    assert_eq!(orders, SortOrder::value_variants());
 }
 
 #[test]
@@ -84,9 +84,9 @@ fn new_or_reset_counters_give_plausible_rates() {
         backends(&[backend("default/web:80", 0, vec![endpoint("10.0.0.1:80", 0, requests, 0)])])
     };
     let second = Duration::from_secs(1);
-    let rate = |table: Table| table.backends[0].0.requests;
-    assert_eq!(rate(Table::of(&look(100), &look(5), second)), 5.0);
-    assert_eq!(rate(Table::of(&backends(&[]), &look(100), second)), 0.0);
+    let rate = |table: BackendTable| table.backends[0].0.requests;
+    assert_eq!(rate(BackendTable::of(&look(100), &look(5), second)), 5.0);
+    assert_eq!(rate(BackendTable::of(&backends(&[]), &look(100), second)), 0.0);
 }
 
 #[test]

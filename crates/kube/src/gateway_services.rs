@@ -1,0 +1,233 @@
+//! Services in front of Gateways, written where the cluster does not say the same already, by the replica that leads.
+//!
+//! What they say is for `gateway::fronts` to know. A Service that is not ours is never touched.
+
+use std::collections::BTreeSet;
+
+use gateway::managed_services::{GATEWAY_ANNOTATION, SERVICE_LABEL, has_desired_fields};
+use kube_client::api::{DeleteParams, Patch, PatchParams, Preconditions};
+use kube_client::{Api, Client, Error};
+use kube_core::{DynamicObject, ObjectMeta};
+use serde_json::{Value, json};
+
+use crate::WRITER;
+use crate::kind::WatchedKind;
+use crate::store::Store;
+
+/// The Services that there should be in front of Gateways.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DesiredServices {
+    /// Where all of them are.
+    pub namespace: String,
+    /// As they should be.
+    pub desired: Vec<Value>,
+    /// The Gateways, as their annotation names them, whose Services stay as they are.
+    pub retained: BTreeSet<String>,
+    /// The Service with which all of them go.
+    pub owner: Option<String>,
+}
+
+/// A difference between what there is and what there should be.
+#[derive(Debug)]
+pub(crate) enum ServiceChange {
+    Apply(Value),
+    Delete { namespace: String, name: String, uid: String },
+}
+
+const KIND: &str = "Service";
+
+/// What has to be written.
+pub(crate) fn pending_changes(known: &Store, services: &DesiredServices) -> Vec<ServiceChange> {
+    let namespace = &services.namespace;
+    let owner = services.owner.as_ref().and_then(|owner| {
+        let held = known.find(KIND, namespace, owner)?;
+        Some(json!([{ "apiVersion": "v1", "kind": KIND, "name": owner, "uid": held.uid }]))
+    });
+    let mut due = Vec::new();
+    let mut names = BTreeSet::new();
+    for wanted in &services.desired {
+        let mut wanted = wanted.clone();
+        if let Some(owner) = &owner {
+            wanted["metadata"]["ownerReferences"] = owner.clone();
+        }
+        let name = wanted["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        let is_due = match known.find(KIND, namespace, &name) {
+            None => true,
+            Some(held) => held.managed_service().is_some_and(|is| !has_desired_fields(is, &wanted)),
+        };
+        if is_due {
+            due.push(ServiceChange::Apply(wanted));
+        }
+        names.insert(name);
+    }
+    for ((of, name), held) in known.all(KIND).filter(|((of, _), _)| of == namespace) {
+        let Some(front) = held.managed_service() else { continue };
+        let gateway =
+            front["metadata"]["annotations"][GATEWAY_ANNOTATION].as_str().unwrap_or_default();
+        if !names.contains(name) && !services.retained.contains(gateway) {
+            let (namespace, name, uid) = (of.clone(), name.clone(), held.uid.clone());
+            due.push(ServiceChange::Delete { namespace, name, uid });
+        }
+    }
+    due
+}
+
+/// All of a Service that is one of ours, its status too.
+pub(crate) fn managed_service(kind: &WatchedKind, object: &DynamicObject) -> Option<Value> {
+    let labels = object.metadata.labels.as_ref()?;
+    if kind.name != KIND || !labels.contains_key(SERVICE_LABEL) {
+        return None;
+    }
+    let mut all = object.data.clone();
+    // A list does not say of each of its objects what it is.
+    all["apiVersion"] = json!(kind.api_version());
+    all["kind"] = json!(kind.name);
+    all["metadata"] = json!(ObjectMeta { managed_fields: None, ..object.metadata.clone() });
+    Some(all)
+}
+
+impl ServiceChange {
+    /// The Service's namespace and name.
+    pub(crate) fn name(&self) -> (&str, &str) {
+        match self {
+            Self::Apply(service) => {
+                let text = |field: &str| service["metadata"][field].as_str().unwrap_or_default();
+                (text("namespace"), text("name"))
+            }
+            Self::Delete { namespace, name, .. } => (namespace, name),
+        }
+    }
+}
+
+pub(crate) async fn write_service(
+    client: &Client,
+    difference: &ServiceChange,
+) -> Result<(), Error> {
+    let Some(kind) = WatchedKind::by_name(KIND) else { return Ok(()) };
+    let (namespace, name) = difference.name();
+    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &kind.resource());
+    match difference {
+        ServiceChange::Apply(service) => {
+            let patch = Patch::Apply(service);
+            api.patch(name, &PatchParams::apply(WRITER).force(), &patch).await?;
+            tracing::info!(%namespace, %name, "wrote the Service of a Gateway");
+        }
+        ServiceChange::Delete { uid, .. } => {
+            // That one, and none that has its name since.
+            let uid = Some(uid.clone());
+            let preconditions = Some(Preconditions { uid, resource_version: None });
+            let params = DeleteParams { preconditions, ..DeleteParams::default() };
+            api.delete(name, &params).await?;
+            tracing::info!(%namespace, %name, "deleted the Service of a Gateway that has gone");
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use gateway::managed_services::{DesiredService, ManagedServices, service_manifest};
+    use gateway::objects::GatewayInfrastructure;
+    use gateway::snapshot::TransportProtocol;
+    use kube_runtime::watcher::Event;
+
+    use super::*;
+
+    fn wanted(name: &str) -> Value {
+        let gateway = ("shop".to_owned(), name.to_owned());
+        let ports = [((80, TransportProtocol::Tcp), 20_000)].into();
+        let infrastructure = GatewayInfrastructure::default();
+        let front = DesiredService { gateway, ports, infrastructure, requested_address: None };
+        service_manifest(&front, &json!({ "spec": { "selector": { "app": "sheave" } } }), "system")
+    }
+
+    fn services(wanted: Vec<Value>) -> DesiredServices {
+        DesiredServices {
+            namespace: "system".to_owned(),
+            desired: wanted,
+            ..DesiredServices::default()
+        }
+    }
+
+    fn known(objects: &[Value]) -> Store {
+        let mut known = Store::new();
+        let place = WatchedKind::index_of(KIND).unwrap();
+        for object in objects {
+            let mut object: DynamicObject = serde_json::from_value(object.clone()).unwrap();
+            object.metadata.uid = Some("u1".to_owned());
+            known.apply_event(place, Event::Apply(object));
+        }
+        known
+    }
+
+    fn words(differences: &[ServiceChange]) -> Vec<&str> {
+        let word = |difference: &ServiceChange| match difference {
+            ServiceChange::Apply(_) => "apply",
+            ServiceChange::Delete { .. } => "delete",
+        };
+        differences.iter().map(word).collect()
+    }
+
+    #[test]
+    fn only_changed_services_are_applied() {
+        let mut is = wanted("web");
+        is["spec"]["clusterIP"] = json!("10.96.0.7");
+        is["status"] = json!({ "loadBalancer": { "ingress": [{ "ip": "192.0.2.7" }] } });
+        assert_eq!(words(&pending_changes(&known(&[]), &services(vec![wanted("web")]))), ["apply"]);
+        assert!(pending_changes(&known(&[is.clone()]), &services(vec![wanted("web")])).is_empty());
+        is["spec"]["ports"][0]["targetPort"] = json!(9900);
+        assert_eq!(
+            words(&pending_changes(&known(&[is]), &services(vec![wanted("web")]))),
+            ["apply"]
+        );
+    }
+
+    #[test]
+    fn managed_service_is_recognized() {
+        let (objects, problems) = known(&[wanted("web")]).contents();
+        assert_eq!(problems, []);
+        let fronts = ManagedServices::read(&objects, "system");
+        let of: Vec<_> = fronts.services.keys().cloned().collect();
+        assert_eq!(of, [("shop".to_owned(), "web".to_owned())]);
+        assert!(fronts.foreign.is_empty());
+    }
+
+    #[test]
+    fn foreign_service_is_left_alone() {
+        let mut foreign = wanted("web");
+        foreign["metadata"]["labels"] = json!({});
+        let elsewhere = {
+            let mut service = wanted("old");
+            service["metadata"]["namespace"] = json!("shop");
+            service
+        };
+        let known = known(&[foreign, elsewhere]);
+        assert!(pending_changes(&known, &services(vec![wanted("web")])).is_empty());
+        assert!(pending_changes(&known, &services(Vec::new())).is_empty());
+    }
+
+    #[test]
+    fn service_of_a_deleted_gateway_is_deleted_unless_kept() {
+        let known = known(&[wanted("web")]);
+        assert_eq!(words(&pending_changes(&known, &services(Vec::new()))), ["delete"]);
+        let kept =
+            DesiredServices { retained: ["shop/web".to_owned()].into(), ..services(Vec::new()) };
+        assert!(pending_changes(&known, &kept).is_empty());
+    }
+
+    #[test]
+    fn managed_services_have_an_owner_reference() {
+        let owner = json!({
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": { "name": "sheave-peers", "namespace": "system" },
+        });
+        let owned = DesiredServices {
+            owner: Some("sheave-peers".to_owned()),
+            ..services(vec![wanted("web")])
+        };
+        let differences = pending_changes(&known(&[owner, wanted("web")]), &owned);
+        let [ServiceChange::Apply(service)] = &differences[..] else { panic!("{differences:?}") };
+        assert_eq!(service["metadata"]["ownerReferences"][0]["uid"], "u1");
+    }
+}

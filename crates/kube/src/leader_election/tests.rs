@@ -1,0 +1,61 @@
+//! Who holds the Lease, and what becomes of it when they leave.
+
+use super::*;
+use crate::ClusterObjects;
+use crate::api_server::ApiServer;
+
+const LEASES: &str = "/apis/coordination.k8s.io/v1/leases";
+
+fn join(server: &ApiServer, name: &str) -> ClusterObjects {
+    let identity = ReplicaIdentity { name: name.to_owned(), namespace: "sheave".to_owned() };
+    ClusterObjects::new(&server.cluster(), identity)
+}
+
+/// Who holds it as the API server has it; empty: nobody.
+fn holder(server: &ApiServer) -> Option<String> {
+    let lease = server.object(LEASES, "sheave", crate::WRITER)?;
+    Some(lease["spec"]["holderIdentity"].as_str()?.to_owned())
+}
+
+/// How long it takes until somebody holds it, in virtual time.
+async fn until_held_by(server: &ApiServer, name: &str) -> Duration {
+    let begun = Instant::now();
+    while holder(server).as_deref() != Some(name) {
+        assert!(begun.elapsed() < 10 * LEADER_TIMING.duration, "{name} does not get it");
+        sleep(Duration::from_millis(10)).await;
+    }
+    begun.elapsed()
+}
+
+#[tokio::test(start_paused = true)]
+async fn resigning_leader_releases_the_lease_for_good() {
+    let server = ApiServer::default();
+    let mut first = join(&server, "first");
+    until_held_by(&server, "first").await;
+    first.resign().await;
+    assert_eq!(holder(&server).as_deref(), Some(""));
+    sleep(2 * LEADER_TIMING.duration).await;
+    assert_eq!(holder(&server).as_deref(), Some(""));
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_replica_takes_a_released_lease_at_once() {
+    let server = ApiServer::default();
+    let mut first = join(&server, "first");
+    until_held_by(&server, "first").await;
+    let _second = join(&server, "second");
+    first.resign().await;
+    assert!(until_held_by(&server, "second").await < 2 * LEADER_TIMING.retry_period);
+}
+
+#[tokio::test(start_paused = true)]
+async fn resign_is_bounded_if_the_api_server_does_not_answer() {
+    let server = ApiServer::default();
+    let mut first = join(&server, "first");
+    until_held_by(&server, "first").await;
+    server.ignore(crate::WRITER);
+    let begun = Instant::now();
+    first.resign().await;
+    assert!(begun.elapsed() <= Duration::from_secs(1));
+    assert_eq!(holder(&server).as_deref(), Some("first"));
+}

@@ -1,0 +1,52 @@
+//! One question to the admin API, within a bounded time.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+
+/// To connect, and for each read.
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// More than the state of any Sheave takes.
+const MAX_RESPONSE_BYTES: u64 = 64 * 1024 * 1024;
+
+/// What a path shows now, or why that is not known: part of a sentence.
+pub(crate) fn query<T: DeserializeOwned>(admin: SocketAddr, path: &str) -> Result<T, String> {
+    let answer = get(admin, path).map_err(|error| error.to_string())?;
+    let body = body(&answer).ok_or("what answers there is not Sheave's admin API")?;
+    serde_json::from_slice(body)
+        .map_err(|_error| "it answers in another form: it may be another version".to_owned())
+}
+
+/// HTTP/1.0: the end of the connection is the end of the answer.
+fn get(admin: SocketAddr, path: &str) -> std::io::Result<Vec<u8>> {
+    let mut stream = TcpStream::connect_timeout(&admin, TIMEOUT)?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: {admin}\r\n\r\n")?;
+    let mut answer = Vec::new();
+    stream.take(MAX_RESPONSE_BYTES).read_to_end(&mut answer)?;
+    Ok(answer)
+}
+
+/// The body of an answer with the status 200.
+fn body(answer: &[u8]) -> Option<&[u8]> {
+    let line = answer.split(|byte| *byte == b'\r').next()?;
+    let is_fine = line.starts_with(b"HTTP/1.") && line.get(8..13) == Some(b" 200 ");
+    let end = answer.windows(4).position(|window| window == b"\r\n\r\n")?;
+    is_fine.then_some(&answer[end + 4..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_200_response_yields_a_body() {
+        assert_eq!(body(b"HTTP/1.0 200 OK\r\nA: b\r\n\r\n{}"), Some(&b"{}"[..]));
+        assert_eq!(body(b"HTTP/1.0 404 Not Found\r\n\r\n{}"), None);
+        assert_eq!(body(b"SSH-2.0-OpenSSH\r\n\r\n"), None);
+        assert_eq!(body(b"HTTP/1.0 200 OK\r\n"), None);
+    }
+}

@@ -1,0 +1,144 @@
+//! One question to the name servers for both families, and what came of it.
+
+use std::borrow::Cow;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use hickory_resolver::config::{NameServerConfig, ResolveHosts, ResolverConfig};
+use hickory_resolver::lookup::Lookup;
+use hickory_resolver::net::NetError;
+use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::proto::rr::Name;
+use hickory_resolver::{Resolver, TokioResolver};
+use tokio::time::timeout;
+
+/// One try at one server.
+const TRY_TIMEOUT: Duration = Duration::from_secs(2);
+const TRIES: usize = 2;
+/// All tries at all servers.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(8);
+
+/// Who is asked.
+pub(super) struct HostResolver {
+    resolver: Result<TokioResolver, NetError>,
+}
+
+/// What came of asking for a name once.
+pub(super) struct DualStackLookup {
+    pub(super) v4: FamilyLookup,
+    pub(super) v6: FamilyLookup,
+}
+
+/// What was found for one family.
+pub(super) enum FamilyLookup {
+    /// With the time for which they hold.
+    Addresses(Vec<IpAddr>, Duration),
+    /// The name is known, and has no address of this family.
+    NoAddress,
+    /// For this reason.
+    Failed(Cow<'static, str>),
+}
+
+impl HostResolver {
+    pub(super) fn new(server: Option<SocketAddr>) -> Self {
+        Self { resolver: resolver(server) }
+    }
+
+    pub(super) async fn lookup(&self, host: &str) -> DualStackLookup {
+        let resolver = match &self.resolver {
+            Ok(resolver) => resolver,
+            Err(error) => return DualStackLookup::failed(&error.to_string()),
+        };
+        let mut name = match Name::from_ascii(host) {
+            Ok(name) => name,
+            Err(error) => return DualStackLookup::failed(&error.to_string()),
+        };
+        // The name is whole (an ExternalName is canonical): no search list.
+        name.set_fqdn(true);
+        let both = async {
+            tokio::join!(resolver.ipv4_lookup(name.clone()), resolver.ipv6_lookup(name.clone()))
+        };
+        match timeout(LOOKUP_TIMEOUT, both).await {
+            Ok((v4, v6)) => {
+                DualStackLookup { v4: FamilyLookup::from(v4), v6: FamilyLookup::from(v6) }
+            }
+            Err(_elapsed) => DualStackLookup::failed("no answer in time"),
+        }
+    }
+}
+
+fn resolver(server: Option<SocketAddr>) -> Result<TokioResolver, NetError> {
+    let mut builder = match server {
+        Some(server) => {
+            let config = ResolverConfig::from_name_servers(vec![name_server(server)]);
+            Resolver::builder_with_config(config, TokioRuntimeProvider::default())
+        }
+        None => Resolver::builder_tokio()?,
+    };
+    let options = builder.options_mut();
+    options.timeout = TRY_TIMEOUT;
+    options.attempts = TRIES;
+    // Each answer is kept here, for as long as its TTL says.
+    options.cache_size = 0;
+    if server.is_some() {
+        options.use_hosts_file = ResolveHosts::Never;
+    }
+    builder.build()
+}
+
+fn name_server(server: SocketAddr) -> NameServerConfig {
+    let mut config = NameServerConfig::udp_and_tcp(server.ip());
+    for connection in &mut config.connections {
+        connection.port = server.port();
+    }
+    config
+}
+
+impl DualStackLookup {
+    fn failed(reason: &str) -> Self {
+        let failed = || FamilyLookup::Failed(reason.to_owned().into());
+        Self { v4: failed(), v6: failed() }
+    }
+
+    /// Why this is no whole answer.
+    pub(super) fn problem(&self) -> Option<&str> {
+        match (&self.v4, &self.v6) {
+            (FamilyLookup::Failed(reason), _) | (_, FamilyLookup::Failed(reason)) => Some(reason),
+            (FamilyLookup::NoAddress, FamilyLookup::NoAddress) => Some("the name has no address"),
+            (
+                FamilyLookup::Addresses(..),
+                FamilyLookup::Addresses(..) | FamilyLookup::NoAddress,
+            )
+            | (FamilyLookup::NoAddress, FamilyLookup::Addresses(..)) => None,
+        }
+    }
+
+    /// The shorter of both families'.
+    pub(super) fn ttl(&self) -> Duration {
+        let of = |found: &FamilyLookup| match found {
+            FamilyLookup::Addresses(_, ttl) => *ttl,
+            FamilyLookup::NoAddress | FamilyLookup::Failed(_) => Duration::MAX,
+        };
+        of(&self.v4).min(of(&self.v6))
+    }
+}
+
+impl From<Result<Lookup, NetError>> for FamilyLookup {
+    fn from(result: Result<Lookup, NetError>) -> Self {
+        match result {
+            Ok(lookup) => {
+                let records = lookup.answers().iter();
+                let ttl = records.clone().map(|record| record.ttl).min().unwrap_or(0);
+                let addresses: Vec<_> =
+                    records.filter_map(|record| record.data.ip_addr()).collect();
+                if addresses.is_empty() {
+                    return Self::NoAddress;
+                }
+                Self::Addresses(addresses, Duration::from_secs(u64::from(ttl)))
+            }
+            Err(error) if error.is_nx_domain() => Self::Failed("no such name".into()),
+            Err(error) if error.is_no_records_found() => Self::NoAddress,
+            Err(error) => Self::Failed(error.to_string().into()),
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Matches, filters and endpoints in words, as a person would say them who has read the objects.
+
+use std::time::Duration;
+
+use gateway::matching::{
+    FieldCondition, HostPattern, MatchConditions, MatchResult, OwnedHostName, PathPattern,
+    RuleVerdict, UnmetCondition, ValuePattern,
+};
+use gateway::snapshot::{
+    AllowList, CongestionControl, EndpointSpec, HeaderEdits, Http3Settings, ListenerTls,
+    MirrorPolicy, PathRewrite, RedirectAction, RouteFilters, Rule, Snapshot, TlsPayload,
+};
+
+use super::request::ExplainRequest;
+
+pub(super) fn hosts(pattern: &HostPattern) -> String {
+    match pattern {
+        HostPattern::Any => "every host".to_owned(),
+        HostPattern::Wildcard(name) => format!("*.{name}"),
+        HostPattern::Exact(name) => name.to_string(),
+    }
+}
+
+/// What TLS makes of a connection, and whether requests come out of it.
+pub(super) fn tls(tls: Option<&ListenerTls>, asked: &ExplainRequest) -> (Vec<String>, bool) {
+    let name = asked.server_name.as_ref().map(OwnedHostName::borrowed);
+    let line = |text: &str, goes_on| (vec![text.to_owned()], goes_on);
+    let site = match (tls, asked.is_https) {
+        (None, false) => return (Vec::new(), true),
+        (None, true) => return line("none here: the URL must begin with http://", false),
+        (Some(_), false) => return line("needed here: the URL must begin with https://", false),
+        (Some(tls), true) => tls.find(name),
+    };
+    let Some(site) = site else {
+        return line("no certificate is for this name: the connection is refused", false);
+    };
+    let Some(terms) = &site.terminate else {
+        return line(&format!("passed through as it is, for {}", hosts(&site.hosts)), false);
+    };
+    let mut lines: Vec<_> = terms.certificates.iter().map(|it| it.name.to_string()).collect();
+    lines.extend(terms.clients.as_ref().map(|clients| match clients.required {
+        true => "clients must show a certificate".to_owned(),
+        false => "clients are asked for a certificate, and let in whatever they show".to_owned(),
+    }));
+    match site.payload {
+        TlsPayload::Requests => (lines, true),
+        TlsPayload::Connections(_) => {
+            lines.push(format!("carried on as a connection, for {}", hosts(&site.hosts)));
+            (lines, false)
+        }
+    }
+}
+
+/// Where HTTP/3 is served beside a listener of this port.
+pub(super) fn http3(http3: Http3Settings, port: u16) -> String {
+    let Http3Settings { max_concurrent_streams, zero_rtt, congestion_control, advertised_port } =
+        http3;
+    let told = advertised_port.map(|told| format!(", told as port {told}")).unwrap_or_default();
+    let early = if zero_rtt { ", safe requests before the handshake is over (0-RTT)" } else { "" };
+    let pace = match congestion_control {
+        CongestionControl::Cubic => "",
+        CongestionControl::Bbr => ", sent by BBR",
+    };
+    format!("on UDP port {port}{told}, {max_concurrent_streams} requests at a time{early}{pace}")
+}
+
+/// What a way to a rule asks of a request.
+pub(super) fn conditions(verdict: &RuleVerdict<'_>) -> String {
+    let path = match &verdict.route_match.path {
+        PathPattern::Exact(path) => format!("path {path}"),
+        PathPattern::Prefix(path) => format!("path prefix {path}"),
+        PathPattern::Regex(pattern) => format!("path regex {}", pattern.text()),
+    };
+    let MatchConditions { method, headers, query } = &verdict.route_match.conditions;
+    let host = match verdict.hosts {
+        HostPattern::Any => None,
+        pattern => Some(format!("host {}", hosts(pattern))),
+    };
+    let method = method.as_ref().map(|method| format!("method {method}"));
+    let headers = headers.iter().map(|it| field("header", it));
+    let query = query.iter().map(|it| field("query", it));
+    let parts = host.into_iter().chain([path]).chain(method).chain(headers).chain(query);
+    format!("matches {}", parts.collect::<Vec<_>>().join(", "))
+}
+
+fn field(kind: &str, condition: &FieldCondition) -> String {
+    let FieldCondition { name, value } = condition;
+    match value {
+        ValuePattern::Exact(value) => format!("{kind} {name} = {value}"),
+        ValuePattern::Regex(pattern) => format!("{kind} {name} ~ {}", pattern.text()),
+    }
+}
+
+/// A rule that does not serve the request, and why.
+pub(super) fn rejected_rule(verdict: &RuleVerdict<'_>) -> String {
+    let why = match verdict.result {
+        MatchResult::Chosen => "it is chosen".to_owned(),
+        MatchResult::LowerPrecedence => "it matches too, but the other goes before it".to_owned(),
+        MatchResult::Unmet(UnmetCondition::Method(method)) => format!("the method is not {method}"),
+        MatchResult::Unmet(UnmetCondition::Header(name)) => {
+            format!("the header field {name} does not match")
+        }
+        MatchResult::Unmet(UnmetCondition::QueryParam(name)) => {
+            format!("the query's {name} does not match")
+        }
+        MatchResult::OtherPath => "the path is another".to_owned(),
+        MatchResult::OtherHost => "the host is another".to_owned(),
+        MatchResult::OtherListener => "it is of another listener of this address".to_owned(),
+    };
+    format!("{}: {why} ({})", verdict.rule.name, conditions(verdict))
+}
+
+/// What the rule itself says of time and retries.
+pub(super) fn limits(rule: &Rule) -> Vec<String> {
+    let limit = |what: &str, timeout: Option<Duration>| {
+        let timeout = match timeout? {
+            Duration::MAX => "no limit".to_owned(),
+            timeout => format!("{timeout:?}"),
+        };
+        Some(format!("{what} {timeout}"))
+    };
+    let retry = rule.retry.as_ref().map(|retry| {
+        format!("attempts {}, statuses that are tried again {:?}", retry.attempts, retry.statuses)
+    });
+    let request = limit("the whole request", rule.request_timeout);
+    let attempt = limit("each attempt", rule.attempt_timeout);
+    request.into_iter().chain(attempt).chain(retry).collect()
+}
+
+pub(super) fn endpoints(endpoints: &[EndpointSpec]) -> Vec<String> {
+    let endpoint = |EndpointSpec { address, weight, zone, .. }: &EndpointSpec| {
+        let zone = zone.as_ref().map(|zone| format!(", zone {zone}")).unwrap_or_default();
+        format!("{address}, weight {weight}{zone}")
+    };
+    endpoints.iter().map(endpoint).collect()
+}
+
+/// What filters do, in the order in which they are applied.
+pub(super) fn filters(filters: &RouteFilters, snapshot: &Snapshot) -> Vec<String> {
+    let RouteFilters { cors, redirect, rewrite, request_headers, response_headers, mirrors } =
+        filters;
+    let mut lines = Vec::new();
+    if let Some(cors) = cors {
+        let origins = match &cors.origins {
+            AllowList::Any => "every origin".to_owned(),
+            AllowList::Only(origins) => format!("{} origins", origins.len()),
+        };
+        lines.push(format!("CORS for {origins}"));
+    }
+    lines.extend(redirect.as_ref().map(redirection));
+    if let Some(rewrite) = rewrite {
+        let host = rewrite.hostname.as_ref().map(|host| format!("host {host}"));
+        let path = rewrite.path.as_ref().map(path_rewrite);
+        let parts: Vec<_> = host.into_iter().chain(path).collect();
+        lines.push(format!("rewrite to {}", parts.join(", ")));
+    }
+    lines.extend(edits("request", request_headers));
+    lines.extend(edits("response", response_headers));
+    lines.extend(mirrors.iter().map(|mirror| mirror_line(mirror, snapshot)));
+    lines
+}
+
+fn redirection(redirect: &RedirectAction) -> String {
+    let RedirectAction { status, scheme, hostname, port, path } = redirect;
+    let parts = [
+        scheme.map(|scheme| format!("scheme {}", scheme.text())),
+        hostname.as_ref().map(|host| format!("host {host}")),
+        port.map(|port| format!("port {port}")),
+        path.as_ref().map(path_rewrite),
+    ];
+    let parts: Vec<_> = parts.into_iter().flatten().collect();
+    format!("redirect with {status} to {}", parts.join(", "))
+}
+
+fn path_rewrite(rewrite: &PathRewrite) -> String {
+    match rewrite {
+        PathRewrite::Full(path) => format!("path {path}"),
+        PathRewrite::Prefix { replacement, .. } if replacement.is_empty() => {
+            "the path without the prefix".to_owned()
+        }
+        PathRewrite::Prefix { replacement, .. } => format!("path prefix {replacement}"),
+    }
+}
+
+fn edits(of: &str, edits: &HeaderEdits) -> Vec<String> {
+    let remove = edits.remove.iter().map(|name| format!("{of} header: remove {name}"));
+    let set = edits.set.iter().map(|it| format!("{of} header: set {}: {}", it.name, it.value));
+    let add = edits.add.iter().map(|it| format!("{of} header: add {}: {}", it.name, it.value));
+    remove.chain(set).chain(add).collect()
+}
+
+fn mirror_line(mirror: &MirrorPolicy, snapshot: &Snapshot) -> String {
+    let share = mirror.share;
+    let key = &snapshot.backends[mirror.backend].key;
+    format!("mirror to {key}: {} of {} requests", share.numerator, share.denominator)
+}
