@@ -4,7 +4,7 @@ use std::num::NonZeroU16;
 
 use gateway::snapshot::Http3Settings;
 
-use crate::head::{Name, RequestHead, ResponseHead, Version};
+use crate::head::{HttpVersion, KnownFieldName, RequestHead, ResponseHead};
 
 /// For so long clients may remember it: a day.
 const MAX_AGE_SECONDS: u32 = 86_400;
@@ -18,15 +18,15 @@ pub(crate) fn value(http3: &Http3Settings, port: u16) -> Box<str> {
 /// Forgets what an endpoint says of a port of its own, which clients do not reach through us. Hypercorn does unasked.
 pub(crate) fn forget(value: Option<&str>, response: &mut ResponseHead) {
     if value.is_some() {
-        response.fields.remove(Name::AltSvc);
+        response.fields.remove(KnownFieldName::AltSvc);
     }
 }
 
 /// Tells the client, unless it speaks HTTP/3 already, or a filter of the route tells it of something else.
 pub(crate) fn tell(value: Option<&str>, request: &RequestHead, response: &mut ResponseHead) {
     let Some(value) = value else { return };
-    if request.version != Version::Http3 && !response.fields.has(Name::AltSvc) {
-        response.fields.add(Name::AltSvc, value);
+    if request.version != HttpVersion::Http3 && !response.fields.has(KnownFieldName::AltSvc) {
+        response.fields.add(KnownFieldName::AltSvc, value);
     }
 }
 
@@ -45,7 +45,11 @@ mod tests {
         }
     }
 
-    fn told(version: Version, of_endpoint: Option<&str>, of_filter: Option<&str>) -> Vec<String> {
+    fn told(
+        version: HttpVersion,
+        of_endpoint: Option<&str>,
+        of_filter: Option<&str>,
+    ) -> Vec<String> {
         let (mut request, mut response) = (RequestHead::new(), ResponseHead::new());
         request.version = version;
         of_endpoint.into_iter().for_each(|value| response.fields.append("alt-svc", value));
@@ -53,17 +57,17 @@ mod tests {
         forget(Some(&value), &mut response);
         of_filter.into_iter().for_each(|value| response.fields.append("alt-svc", value));
         tell(Some(&value), &request, &mut response);
-        let values = response.fields.values(Name::AltSvc);
+        let values = response.fields.values(KnownFieldName::AltSvc);
         values.map(|value| String::from_utf8_lossy(value).into_owned()).collect()
     }
 
     #[test]
     fn alt_svc_is_sent_once_to_tcp_clients() {
         let ours = "h3=\":443\"; ma=86400";
-        assert_eq!(told(Version::Http11, None, None), [ours]);
-        assert_eq!(told(Version::Http2, Some("h3=\":5443\""), None), [ours]);
-        assert_eq!(told(Version::Http2, Some("h3=\":5443\""), Some("clear")), ["clear"]);
-        assert!(told(Version::Http3, Some("h3=\":5443\""), None).is_empty());
+        assert_eq!(told(HttpVersion::Http11, None, None), [ours]);
+        assert_eq!(told(HttpVersion::Http2, Some("h3=\":5443\""), None), [ours]);
+        assert_eq!(told(HttpVersion::Http2, Some("h3=\":5443\""), Some("clear")), ["clear"]);
+        assert!(told(HttpVersion::Http3, Some("h3=\":5443\""), None).is_empty());
     }
 
     #[test]

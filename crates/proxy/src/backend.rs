@@ -217,7 +217,7 @@ impl Backend {
         if raised {
             let current = self.current();
             let members = current.set.members().iter();
-            let sharers = members.flat_map(|member| member.endpoint.data.other_sharers(self));
+            let sharers = members.flat_map(|member| member.endpoint.data.other_backends(self));
             sharers.for_each(|other| other.dispatch());
         }
     }
@@ -257,7 +257,7 @@ impl Backend {
     pub(crate) fn release(&self, endpoint: &Endpoint) {
         let woken = self.admission.release(endpoint, clock::now, || lock(&self.queue));
         woken.into_iter().for_each(Waker::wake);
-        for other in endpoint.data.other_sharers(self) {
+        for other in endpoint.data.other_backends(self) {
             other.dispatch();
         }
     }

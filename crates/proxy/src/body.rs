@@ -14,8 +14,8 @@ use tokio::sync::oneshot;
 
 use crate::buffer::{BUFFER_BYTES, Buffer};
 use crate::grpc::web::Translation;
-use crate::h1::{BadChunk, Chunk, ChunkedReader, write};
-use crate::head::{Fields, Framing};
+use crate::h1::{BadChunk, ChunkedEvent, ChunkedReader, write};
+use crate::head::{BodyFraming, FieldSection};
 use crate::pipe::Pipe;
 use crate::scratch::{KeepBudget, Kept, Scratch};
 use crate::stream::Stream;
@@ -85,7 +85,7 @@ pub(crate) struct Pump {
     /// Of a body that is written as `Web`.
     translation: Option<Box<Translation>>,
     /// What came after the body, for a sink that ends its messages itself.
-    trailers: Option<Box<Fields>>,
+    trailers: Option<Box<FieldSection>>,
     /// Such a sink has been told.
     ended: bool,
     /// Serialised bytes, of which the first `sent` have been written.
@@ -131,16 +131,16 @@ impl Pump {
     }
 
     /// Gets ready for another message: what is read as `from` is written as `to`.
-    pub(crate) fn start(&mut self, from: Framing, to: Framing) {
+    pub(crate) fn start(&mut self, from: BodyFraming, to: BodyFraming) {
         self.reading = match from {
-            Framing::None | Framing::Length(0) => Reading::Done,
-            Framing::Length(length) => Reading::Length(length),
-            Framing::Chunked => {
+            BodyFraming::None | BodyFraming::Length(0) => Reading::Done,
+            BodyFraming::Length(length) => Reading::Length(length),
+            BodyFraming::Chunked => {
                 self.chunks = ChunkedReader::new();
                 Reading::Chunked
             }
-            Framing::UntilClose => Reading::UntilClose,
-            Framing::Stream => Reading::Stream,
+            BodyFraming::UntilClose => Reading::UntilClose,
+            BodyFraming::Stream => Reading::Stream,
         };
         self.write_as(to);
         self.out.clear();
@@ -150,12 +150,12 @@ impl Pump {
     }
 
     /// The body is written as `to` and not as was said at the start; nothing has been written yet.
-    pub(crate) fn write_as(&mut self, to: Framing) {
+    pub(crate) fn write_as(&mut self, to: BodyFraming) {
         self.ended = false;
         self.writing = match to {
-            Framing::Chunked => Writing::Chunked,
-            Framing::Stream => Writing::Stream,
-            Framing::None | Framing::Length(_) | Framing::UntilClose => Writing::Raw,
+            BodyFraming::Chunked => Writing::Chunked,
+            BodyFraming::Stream => Writing::Stream,
+            BodyFraming::None | BodyFraming::Length(_) | BodyFraming::UntilClose => Writing::Raw,
         };
     }
 
@@ -199,13 +199,13 @@ impl Pump {
 
     /// Forgets everything, and keeps the memory unless it is much.
     pub(crate) fn clear(&mut self) {
-        self.start(Framing::None, Framing::None);
+        self.start(BodyFraming::None, BodyFraming::None);
         self.translation = None;
         self.out.shrink_to(REPLAY_BYTES);
     }
 
     /// What came after a body that was read to its end.
-    pub(crate) fn trailers(&self) -> Option<&Fields> {
+    pub(crate) fn trailers(&self) -> Option<&FieldSection> {
         self.trailers.as_deref()
     }
 
@@ -312,16 +312,16 @@ impl Pump {
                     self.read(count)?;
                 }
                 Reading::Chunked => match self.chunks.next(unread).map_err(Stop::SourceBad)? {
-                    Chunk::Data { skip, len } => {
+                    ChunkedEvent::Data { skip, len } => {
                         self.append(&unread[skip..skip + len])?;
                         buffer.consume(skip + len);
                         self.read(len)?;
                     }
-                    Chunk::NeedMore { skip } => {
+                    ChunkedEvent::NeedMore { skip } => {
                         buffer.consume(skip);
                         return Ok(());
                     }
-                    Chunk::End { skip } => {
+                    ChunkedEvent::End { skip } => {
                         buffer.consume(skip);
                         self.finish()?;
                     }
@@ -359,7 +359,7 @@ impl Pump {
     }
 
     fn finish_with_trailers(&mut self) {
-        let none = Fields::new();
+        let none = FieldSection::new();
         let trailers = match self.reading {
             Reading::Chunked => self.chunks.trailers(),
             Reading::Stream => self.trailers.as_deref().unwrap_or(&none),
@@ -594,7 +594,7 @@ impl Pump {
     }
 
     /// What goes with the stream's end.
-    fn last_fields(&self) -> Option<&Fields> {
+    fn last_fields(&self) -> Option<&FieldSection> {
         self.trailers.as_deref().filter(|_| self.writing == Writing::Stream)
     }
 }

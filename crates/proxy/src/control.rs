@@ -27,7 +27,7 @@ use crate::dial::pool::{Endpoint, lock};
 use crate::health;
 use crate::live::{Bound, Estate, Live, LiveHttp3, LiveListener};
 use crate::observe::{self, access};
-use crate::quic::{self, Groups};
+use crate::quic::{self, SocketGroups};
 use crate::tls::Servers;
 use crate::worker::{self, Command, Shared, Stage, Worker};
 
@@ -63,7 +63,7 @@ pub struct Proxy {
 struct Control {
     estate: Estate,
     servers: Servers,
-    groups: Groups,
+    groups: SocketGroups,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -231,7 +231,8 @@ impl Proxy {
                 tracing::error!(%error, "nobody watches the health of endpoints");
             }
         })?);
-        let (estate, servers, groups) = (Estate::new(count), Servers::new(), Groups::default());
+        let (estate, servers, groups) =
+            (Estate::new(count), Servers::new(), SocketGroups::default());
         let control = Mutex::new(Control { estate, servers, groups, threads });
         Ok(Self { shared, control })
     }
@@ -308,7 +309,7 @@ impl Proxy {
     /// Takes a free place for a new address.
     fn bind(
         &self,
-        groups: &mut Groups,
+        groups: &mut SocketGroups,
         live: &mut Live,
         asked: &Listener,
     ) -> io::Result<(Arc<Bound>, Listening)> {
@@ -327,7 +328,7 @@ impl Proxy {
         old: &Live,
         live: Live,
         sockets: Vec<(Arc<Bound>, Listening)>,
-        change: quic::Change,
+        change: quic::SocketGroupChange,
     ) {
         let live = Arc::new(live);
         let is_gone = |place: usize| live.listeners.get(place).is_none_or(Option::is_none);
@@ -347,7 +348,7 @@ impl Proxy {
         }
         for (place, group) in change.opened {
             let Some(listener) = &live.listeners[place] else { continue };
-            let (bound, serve): (_, quic::Serve) = (&listener.bound, h3::begin);
+            let (bound, serve): (_, quic::ServeConnection) = (&listener.bound, h3::begin);
             self.tell_all(|| Command::ListenQuic(Arc::clone(bound), Arc::clone(&group), serve));
         }
         for &place in &change.closed {
@@ -461,7 +462,7 @@ impl Drop for Proxy {
 
 /// A socket for a new listener, and its address. Where any port will do, it is one that HTTP/3 can have too.
 fn listen(
-    groups: &mut Groups,
+    groups: &mut SocketGroups,
     workers: usize,
     asked: &Listener,
 ) -> io::Result<(Listening, SocketAddr)> {
@@ -518,7 +519,7 @@ fn view_endpoint(
     health: &'static str,
     protocol: EndpointProtocol,
 ) -> EndpointView {
-    let http3 = if endpoint.data.reach.is_open() { "open" } else { "avoided" };
+    let http3 = if endpoint.data.http3_reachability.is_available() { "open" } else { "avoided" };
     let shards = endpoint.data.counters.iter();
     EndpointView {
         address: endpoint.address,

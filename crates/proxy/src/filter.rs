@@ -8,7 +8,7 @@ use std::sync::Arc;
 use gateway::snapshot::{CorsPolicy, MirrorPolicy, RouteFilters, Rule, UrlScheme, WeightedTarget};
 
 use crate::failure::Failure;
-use crate::head::{RequestHead, ResponseHead, Span};
+use crate::head::{ByteSpan, RequestHead, ResponseHead};
 
 /// Changes in fields.
 mod headers;
@@ -25,7 +25,7 @@ pub(crate) struct Filtering {
     /// Place among the rule's targets; `None` if the rule has none.
     target: Option<usize>,
     /// `Origin` as the client sent it, whatever becomes of the field.
-    origin: Option<Span>,
+    origin: Option<ByteSpan>,
 }
 
 impl Filtering {

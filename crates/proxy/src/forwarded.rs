@@ -7,27 +7,34 @@ use std::net::{IpAddr, SocketAddr};
 use balance::Rng;
 use gateway::snapshot::{ClientSettings, UrlScheme};
 
-use crate::head::{Fields, Line, Name, RequestHead, Version, list};
+use crate::head::{
+    FieldSection, HttpVersion, KnownFieldName, PreparedFieldLine, RequestHead, list,
+};
 
 /// How we call ourselves in `Via` and `Proxy-Status` (RFC 9110 §7.6.3, RFC 9209 §2).
 pub(crate) const PSEUDONYM: &str = "sheave";
 
 /// The `Via` of a message that came by this version.
-pub(crate) fn via(version: Version) -> &'static Line {
-    static BY_HTTP1: Line = Line::fixed(Name::Via, "Via: 1.1 sheave\r\n");
-    static BY_HTTP2: Line = Line::fixed(Name::Via, "Via: 2 sheave\r\n");
-    static BY_HTTP3: Line = Line::fixed(Name::Via, "Via: 3 sheave\r\n");
+pub(crate) fn via(version: HttpVersion) -> &'static PreparedFieldLine {
+    static BY_HTTP1: PreparedFieldLine =
+        PreparedFieldLine::fixed(KnownFieldName::Via, "Via: 1.1 sheave\r\n");
+    static BY_HTTP2: PreparedFieldLine =
+        PreparedFieldLine::fixed(KnownFieldName::Via, "Via: 2 sheave\r\n");
+    static BY_HTTP3: PreparedFieldLine =
+        PreparedFieldLine::fixed(KnownFieldName::Via, "Via: 3 sheave\r\n");
     match version {
-        Version::Http10 | Version::Http11 => &BY_HTTP1,
-        Version::Http2 => &BY_HTTP2,
-        Version::Http3 => &BY_HTTP3,
+        HttpVersion::Http10 | HttpVersion::Http11 => &BY_HTTP1,
+        HttpVersion::Http2 => &BY_HTTP2,
+        HttpVersion::Http3 => &BY_HTTP3,
     }
 }
 
 /// The `X-Forwarded-Proto` of a request that came by this scheme.
-fn forwarded_proto(scheme: UrlScheme) -> &'static Line {
-    static HTTP: Line = Line::fixed(Name::XForwardedProto, "X-Forwarded-Proto: http\r\n");
-    static HTTPS: Line = Line::fixed(Name::XForwardedProto, "X-Forwarded-Proto: https\r\n");
+fn forwarded_proto(scheme: UrlScheme) -> &'static PreparedFieldLine {
+    static HTTP: PreparedFieldLine =
+        PreparedFieldLine::fixed(KnownFieldName::XForwardedProto, "X-Forwarded-Proto: http\r\n");
+    static HTTPS: PreparedFieldLine =
+        PreparedFieldLine::fixed(KnownFieldName::XForwardedProto, "X-Forwarded-Proto: https\r\n");
     match scheme {
         UrlScheme::Http => &HTTP,
         UrlScheme::Https => &HTTPS,
@@ -38,7 +45,7 @@ fn forwarded_proto(scheme: UrlScheme) -> &'static Line {
 pub(crate) struct Origin {
     address: IpAddr,
     /// The `X-Forwarded-For` of a request that nobody before us has forwarded.
-    forwarded_for: Line,
+    forwarded_for: PreparedFieldLine,
     /// By which it came to us.
     pub(crate) scheme: UrlScheme,
 }
@@ -47,7 +54,8 @@ impl Origin {
     pub(crate) fn new(peer: SocketAddr, scheme: UrlScheme) -> Self {
         // A client that reaches a socket of both families by IPv4 has an IPv4 address.
         let address = peer.ip().to_canonical();
-        let forwarded_for = Line::new(Name::XForwardedFor, &address.to_string());
+        let forwarded_for =
+            PreparedFieldLine::new(KnownFieldName::XForwardedFor, &address.to_string());
         Self { address, forwarded_for, scheme }
     }
 
@@ -59,14 +67,14 @@ impl Origin {
     /// The client's address as trusted proxies name it: the last that is not one of theirs. `None`: they name none.
     pub(crate) fn named_client(
         &self,
-        fields: &Fields,
+        fields: &FieldSection,
         settings: &ClientSettings,
     ) -> Option<IpAddr> {
         if !self.is_trusted(settings) {
             return None;
         }
         let mut named = None;
-        for element in fields.values(Name::XForwardedFor).flat_map(list) {
+        for element in fields.values(KnownFieldName::XForwardedFor).flat_map(list) {
             match parse_address(element) {
                 Some(address) if is_trusted(address, settings) => {}
                 untrusted => named = untrusted,
@@ -76,7 +84,7 @@ impl Origin {
     }
 
     /// The client's address: as trusted proxies name it, else the peer's.
-    pub(crate) fn client(&self, fields: &Fields, settings: &ClientSettings) -> IpAddr {
+    pub(crate) fn client(&self, fields: &FieldSection, settings: &ClientSettings) -> IpAddr {
         self.named_client(fields, settings).unwrap_or(self.address)
     }
 
@@ -109,45 +117,45 @@ pub(crate) fn describe(
         forget_claims(&mut request.fields);
     }
     append_forwarded_for(&mut request.fields, origin);
-    if !request.fields.has(Name::XForwardedProto) {
-        request.fields.add_ready(forwarded_proto(origin.scheme));
+    if !request.fields.has(KnownFieldName::XForwardedProto) {
+        request.fields.add_prepared(forwarded_proto(origin.scheme));
     }
-    if !request.fields.has(Name::XForwardedHost) {
-        request.add_authority(Name::XForwardedHost);
+    if !request.fields.has(KnownFieldName::XForwardedHost) {
+        request.add_authority(KnownFieldName::XForwardedHost);
     }
     // Somebody before us speaks RFC 7239: go on with it, beside the older fields.
-    if request.fields.has(Name::Forwarded) {
-        request.fields.add(Name::Forwarded, forwarded_element(origin));
+    if request.fields.has(KnownFieldName::Forwarded) {
+        request.fields.add(KnownFieldName::Forwarded, forwarded_element(origin));
     }
-    if !request.fields.has(Name::XRequestId) {
-        request.fields.add(Name::XRequestId, request_id(rng));
+    if !request.fields.has(KnownFieldName::XRequestId) {
+        request.fields.add(KnownFieldName::XRequestId, request_id(rng));
     }
-    request.fields.add_ready(via(request.version));
+    request.fields.add_prepared(via(request.version));
 }
 
-fn forget_claims(fields: &mut Fields) {
+fn forget_claims(fields: &mut FieldSection) {
     fields.remove_all([
-        Name::Forwarded,
-        Name::XForwardedFor,
-        Name::XForwardedProto,
-        Name::XForwardedHost,
-        Name::XForwardedPort,
-        Name::XRequestId,
+        KnownFieldName::Forwarded,
+        KnownFieldName::XForwardedFor,
+        KnownFieldName::XForwardedProto,
+        KnownFieldName::XForwardedHost,
+        KnownFieldName::XForwardedPort,
+        KnownFieldName::XRequestId,
     ]);
 }
 
 /// One field with every hop so far: many servers read the first or the last field only.
-fn append_forwarded_for(fields: &mut Fields, origin: &Origin) {
-    if !fields.has(Name::XForwardedFor) {
-        fields.add_ready(&origin.forwarded_for);
+fn append_forwarded_for(fields: &mut FieldSection, origin: &Origin) {
+    if !fields.has(KnownFieldName::XForwardedFor) {
+        fields.add_prepared(&origin.forwarded_for);
         return;
     }
-    let before: Vec<&[u8]> = fields.values(Name::XForwardedFor).collect();
+    let before: Vec<&[u8]> = fields.values(KnownFieldName::XForwardedFor).collect();
     let mut all = before.join(&b", "[..]);
     all.extend_from_slice(b", ");
     all.extend_from_slice(origin.text().as_bytes());
-    fields.remove(Name::XForwardedFor);
-    fields.add(Name::XForwardedFor, all);
+    fields.remove(KnownFieldName::XForwardedFor);
+    fields.add(KnownFieldName::XForwardedFor, all);
 }
 
 fn forwarded_element(origin: &Origin) -> String {
@@ -204,7 +212,7 @@ mod tests {
         let settings = trusting(trusted);
         let origin = Origin::new(client.parse().unwrap(), UrlScheme::Http);
         describe(&mut request, &origin, &settings, &mut Rng::new(1));
-        let fields = request.fields.iter().filter(|(name, ..)| *name != Name::Host);
+        let fields = request.fields.iter().filter(|(name, ..)| *name != KnownFieldName::Host);
         fields
             .map(|(_, name, value)| {
                 format!("{}: {}", String::from_utf8_lossy(name), String::from_utf8_lossy(value))

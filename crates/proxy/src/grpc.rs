@@ -11,7 +11,7 @@ use balance::{AttemptResult, Time};
 use crate::clock;
 use crate::exchange::{Exchange, Terms};
 use crate::failure::Failure;
-use crate::head::{Fields, Framing, RequestHead, ResponseHead, Version};
+use crate::head::{BodyFraming, FieldSection, HttpVersion, RequestHead, ResponseHead};
 
 /// How calls end.
 mod code;
@@ -173,9 +173,9 @@ impl Call {
             return;
         }
         change_content_type(&mut request.fields, Dialect::Grpc);
-        if self.dialect == Dialect::WebText && request.framing != Framing::None {
+        if self.dialect == Dialect::WebText && request.framing != BodyFraming::None {
             // How long it will be without base64 is not known beforehand.
-            request.framing = Framing::Stream;
+            request.framing = BodyFraming::Stream;
         }
     }
 
@@ -184,13 +184,13 @@ impl Call {
     /// A head that nothing follows keeps its status: gRPC-Web has that too.
     pub(crate) fn change_response(
         &self,
-        client: Version,
+        client: HttpVersion,
         response: &mut ResponseHead,
     ) -> Option<web::Translation> {
         let is_empty = response.framing.is_empty();
         if is_empty && client.has_streams() {
             // The end of the stream says that nothing follows, as the endpoint's did: no length goes among the metadata.
-            response.framing = Framing::None;
+            response.framing = BodyFraming::None;
         }
         if self.dialect == Dialect::Grpc
             || !change_content_type(&mut response.fields, self.dialect)
@@ -198,7 +198,7 @@ impl Call {
         {
             return None;
         }
-        response.framing = Framing::Stream;
+        response.framing = BodyFraming::Stream;
         Some(web::Translation::of_response(self.dialect == Dialect::WebText))
     }
 
@@ -229,7 +229,7 @@ impl Call {
 }
 
 /// Names another dialect; false: the content type is none of gRPC's.
-fn change_content_type(fields: &mut Fields, dialect: Dialect) -> bool {
+fn change_content_type(fields: &mut FieldSection, dialect: Dialect) -> bool {
     let known = fields.get("content-type").and_then(Dialect::recognise);
     let Some((_, rest)) = known else { return false };
     let named = [CONTENT_TYPE.as_bytes(), dialect.infix().as_bytes(), rest].concat();

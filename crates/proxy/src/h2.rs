@@ -12,9 +12,9 @@ pub(crate) mod response;
 /// Frames as they come in.
 pub(crate) mod frames;
 /// A stream as its request sees it.
-mod message;
+mod stream;
 /// In which order responses are handed over.
-mod turns;
+mod response_scheduler;
 
-pub(crate) use message::Message;
-pub(crate) use turns::{Turn, Turns};
+pub(crate) use response_scheduler::{ResponseScheduler, ScheduledResponse};
+pub(crate) use stream::H2Stream;

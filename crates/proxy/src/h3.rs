@@ -5,7 +5,7 @@
 //! waits for another and nothing is kept between two.
 
 /// The words in which streams and connections are ended.
-pub mod code;
+pub mod error_code;
 /// Numbers of one to eight bytes.
 mod varint;
 /// Frames from bytes, and to bytes.
@@ -25,23 +25,23 @@ pub mod priority;
 /// What a peer says of the connection as a whole.
 pub mod control;
 /// What messages and conversation of a connection know of each other.
-mod ties;
+mod connection_state;
 /// A stream as its request sees it.
-mod message;
+mod stream;
 /// The connection as a whole.
-mod conversation;
+mod control_streams;
 #[cfg(test)]
-mod scene;
+mod fixture;
 
-pub use code::Code;
+pub use error_code::H3ErrorCode;
 
-pub(crate) use conversation::{Conversation, Event};
-pub(crate) use message::Message;
-pub(crate) use ties::Ties;
+pub(crate) use connection_state::H3ConnectionState;
+pub(crate) use control_streams::{ControlEvent, ControlStreams};
+pub(crate) use stream::H3Stream;
 
 /// Who is at the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Peer {
+pub enum PeerRole {
     Client,
     Endpoint,
 }

@@ -11,20 +11,20 @@ mod fields;
 /// Cookies, in requests and for responses.
 pub(crate) mod cookie;
 
-pub use fields::{Fields, list};
-pub use name::Name;
+pub use fields::{FieldSection, list};
+pub use name::KnownFieldName;
 
-pub(crate) use fields::{Line, Span};
+pub(crate) use fields::{ByteSpan, PreparedFieldLine};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Version {
+pub enum HttpVersion {
     Http10,
     Http11,
     Http2,
     Http3,
 }
 
-impl Version {
+impl HttpVersion {
     /// A message has a stream to itself, and ends with it.
     pub fn has_streams(self) -> bool {
         match self {
@@ -36,7 +36,7 @@ impl Version {
 
 /// A request's method; the text of `Other` is in the head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Method {
+pub enum RequestMethod {
     Get,
     Head,
     Post,
@@ -49,7 +49,7 @@ pub enum Method {
     Other,
 }
 
-impl Method {
+impl RequestMethod {
     /// Methods are case-sensitive (RFC 9110 §9.1): `get` is not GET.
     pub fn recognise(text: &[u8]) -> Self {
         match text {
@@ -94,7 +94,7 @@ impl Method {
 
 /// How the body of a message is delimited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Framing {
+pub enum BodyFraming {
     /// There is no body.
     None,
     Length(u64),
@@ -105,7 +105,7 @@ pub enum Framing {
     Stream,
 }
 
-impl Framing {
+impl BodyFraming {
     /// No byte of a body follows, be it that there is none or that it is empty.
     pub fn is_empty(self) -> bool {
         matches!(self, Self::None | Self::Length(0))
@@ -115,10 +115,10 @@ impl Framing {
 /// The head of a request, checked: what a parser has filled in here can be sent on.
 #[derive(Clone, Debug)]
 pub struct RequestHead {
-    pub fields: Fields,
-    pub method: Method,
-    pub version: Version,
-    pub framing: Framing,
+    pub fields: FieldSection,
+    pub method: RequestMethod,
+    pub version: HttpVersion,
+    pub framing: BodyFraming,
     /// Whether the client means to use the connection again.
     pub keep_alive: bool,
     /// The client waits for `100 Continue` before it sends the body.
@@ -127,32 +127,32 @@ pub struct RequestHead {
     pub upgrade: bool,
     /// The client takes trailers.
     pub te_trailers: bool,
-    pub(crate) method_text: Span,
-    pub(crate) target: Span,
-    pub(crate) path: Span,
-    pub(crate) authority: Span,
-    pub(crate) host: Span,
+    pub(crate) method_text: ByteSpan,
+    pub(crate) target: ByteSpan,
+    pub(crate) path: ByteSpan,
+    pub(crate) authority: ByteSpan,
+    pub(crate) host: ByteSpan,
     /// What the endpoint is asked for, where that is not what the client asked for.
-    sent_target: Option<Span>,
-    sent_authority: Option<Span>,
+    sent_target: Option<ByteSpan>,
+    sent_authority: Option<ByteSpan>,
 }
 
 impl RequestHead {
     pub fn new() -> Self {
         Self {
-            fields: Fields::new(),
-            method: Method::Other,
-            version: Version::Http11,
-            framing: Framing::None,
+            fields: FieldSection::new(),
+            method: RequestMethod::Other,
+            version: HttpVersion::Http11,
+            framing: BodyFraming::None,
             keep_alive: false,
             expect_continue: false,
             upgrade: false,
             te_trailers: false,
-            method_text: Span::default(),
-            target: Span::default(),
-            path: Span::default(),
-            authority: Span::default(),
-            host: Span::default(),
+            method_text: ByteSpan::default(),
+            target: ByteSpan::default(),
+            path: ByteSpan::default(),
+            authority: ByteSpan::default(),
+            host: ByteSpan::default(),
             sent_target: None,
             sent_authority: None,
         }
@@ -195,18 +195,18 @@ impl RequestHead {
     }
 
     /// The endpoint is to be asked for this.
-    pub(crate) fn send_target(&mut self, target: &[u8]) {
-        self.sent_target = Some(self.fields.keep(target));
+    pub(crate) fn set_sent_target(&mut self, target: &[u8]) {
+        self.sent_target = Some(self.fields.store(target));
     }
 
     /// The endpoint is to be asked for something of this host.
-    pub(crate) fn send_authority(&mut self, authority: &[u8]) {
-        self.sent_authority = Some(self.fields.keep(authority));
+    pub(crate) fn set_sent_authority(&mut self, authority: &[u8]) {
+        self.sent_authority = Some(self.fields.store(authority));
     }
 
     /// Adds a field that says the authority that was asked for.
-    pub(crate) fn add_authority(&mut self, known: Name) {
-        self.fields.add_again(known, self.authority);
+    pub(crate) fn add_authority(&mut self, known: KnownFieldName) {
+        self.fields.add_from_span(known, self.authority);
     }
 
     /// The authority without its port.
@@ -247,30 +247,30 @@ impl Default for RequestHead {
 /// The head of a response: of an endpoint, checked, or one of ours.
 #[derive(Clone, Debug)]
 pub struct ResponseHead {
-    pub fields: Fields,
-    pub version: Version,
+    pub fields: FieldSection,
+    pub version: HttpVersion,
     pub status: u16,
-    pub framing: Framing,
+    pub framing: BodyFraming,
     /// The Content-Length of a response that has no body: HEAD and 304 say how long it would be.
     pub length_of_absent_body: Option<u64>,
     /// Whether the endpoint means to use the connection again.
     pub keep_alive: bool,
     /// The endpoint has left HTTP: a 101 that names its protocol.
     pub upgrade: bool,
-    pub(crate) reason: Span,
+    pub(crate) reason: ByteSpan,
 }
 
 impl ResponseHead {
     pub fn new() -> Self {
         Self {
-            fields: Fields::new(),
-            version: Version::Http11,
+            fields: FieldSection::new(),
+            version: HttpVersion::Http11,
             status: 0,
-            framing: Framing::None,
+            framing: BodyFraming::None,
             length_of_absent_body: None,
             keep_alive: false,
             upgrade: false,
-            reason: Span::default(),
+            reason: ByteSpan::default(),
         }
     }
 

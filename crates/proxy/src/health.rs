@@ -331,7 +331,7 @@ impl<'a> ProbeSlot<'a> {
             return Some(Self(None));
         }
         current.set.find(endpoint.address)?.take(cap).then(|| {
-            endpoint.data.close_one();
+            endpoint.data.close_oldest_idle();
             Self(Some((backend, endpoint)))
         })
     }

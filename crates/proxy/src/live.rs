@@ -329,12 +329,12 @@ fn tell_sharers(
     let (was, is) = (addresses(before), addresses(after));
     for SetMember { endpoint, .. } in before.members() {
         if !is.contains(&endpoint.address) {
-            endpoint.data.leave(backend);
+            endpoint.data.remove_backend(backend);
         }
     }
     for SetMember { endpoint, .. } in after.members() {
         if !was.contains(&endpoint.address) {
-            endpoint.data.join(backend);
+            endpoint.data.add_backend(backend);
         }
     }
 }

@@ -19,15 +19,15 @@ use tokio::time::timeout_at;
 use crate::accept::client::Client;
 use crate::backend::{self, BackendRef, Current, Slot};
 use crate::clock;
-use crate::dial::abandon::Rest;
-use crate::dial::attempt::{self, Lease};
-use crate::dial::call::{Asked, Call, Order};
-use crate::dial::h3::{self, Way, framed};
-use crate::dial::pool::{self, Connection};
+use crate::dial::abandon::AbandonedRequest;
+use crate::dial::attempt::{self, AttemptConnection};
+use crate::dial::h3::{self, RequestTransport, h1_fallback};
+use crate::dial::pool::{self, EndpointConnection};
+use crate::dial::stream_request::{RequestSource, StreamGrant, StreamRequest};
 use crate::failure::Failure;
 use crate::filter::Filtering;
-use crate::h1::{Chunk, ChunkedReader, write};
-use crate::head::{Framing, RequestHead};
+use crate::h1::{ChunkedEvent, ChunkedReader, write};
+use crate::head::{BodyFraming, RequestHead};
 use crate::live::Ours;
 use crate::worker::Worker;
 
@@ -93,12 +93,17 @@ impl Addressee {
     }
 
     /// What a connection of HTTP/1.1 has to be: surely open, since a copy is sent only once.
-    fn wish<'c>(&self, worker: &Worker, current: &'c Current, now: Time) -> pool::Wish<'c> {
-        pool::Wish {
+    fn wish<'c>(
+        &self,
+        worker: &Worker,
+        current: &'c Current,
+        now: Time,
+    ) -> pool::ConnectionRequirements<'c> {
+        pool::ConnectionRequirements {
             worker: worker.index,
             capped: current.limits.cap.is_some(),
-            announced: self.announced,
-            trust: current.trust.as_ref(),
+            proxy_protocol_client: self.announced,
+            tls_context: current.trust.as_ref(),
             replayable: false,
             settings: &current.settings,
             now,
@@ -116,7 +121,7 @@ pub(crate) struct Form {
     /// Bytes of the head; none where the head is not sent as bytes.
     pub(crate) head_bytes: usize,
     /// Of the body that follows.
-    pub(crate) framing: Framing,
+    pub(crate) framing: BodyFraming,
 }
 
 /// What all copies of one request are made of.
@@ -134,10 +139,12 @@ impl Original {
     fn in_http1(&self, kept: &[u8]) -> Vec<u8> {
         let body = self.body(kept);
         let framing = match self.form.framing {
-            Framing::Stream => Framing::Length(body.len() as u64),
+            BodyFraming::Stream => BodyFraming::Length(body.len() as u64),
             // Whether it says that there is none.
-            Framing::None => self.request.framing,
-            same @ (Framing::Length(_) | Framing::Chunked | Framing::UntilClose) => same,
+            BodyFraming::None => self.request.framing,
+            same @ (BodyFraming::Length(_) | BodyFraming::Chunked | BodyFraming::UntilClose) => {
+                same
+            }
         };
         let mut copy = Vec::new();
         write::request_head(&self.request, framing, false, &mut copy);
@@ -148,10 +155,11 @@ impl Original {
     /// The body alone.
     fn bare_body<'k>(&self, kept: &'k [u8]) -> Cow<'k, [u8]> {
         match self.form.framing {
-            Framing::Chunked => Cow::Owned(without_chunks(self.body(kept))),
-            Framing::None | Framing::Length(_) | Framing::UntilClose | Framing::Stream => {
-                Cow::Borrowed(self.body(kept))
-            }
+            BodyFraming::Chunked => Cow::Owned(without_chunks(self.body(kept))),
+            BodyFraming::None
+            | BodyFraming::Length(_)
+            | BodyFraming::UntilClose
+            | BodyFraming::Stream => Cow::Borrowed(self.body(kept)),
         }
     }
 }
@@ -159,7 +167,7 @@ impl Original {
 /// The data of a chunked body, which we have written and so is well-formed.
 fn without_chunks(mut body: &[u8]) -> Vec<u8> {
     let (mut chunks, mut data) = (ChunkedReader::new(), Vec::new());
-    while let Ok(Chunk::Data { skip, len }) = chunks.next(body) {
+    while let Ok(ChunkedEvent::Data { skip, len }) = chunks.next(body) {
         data.extend_from_slice(&body[skip..skip + len]);
         body = &body[skip + len..];
     }
@@ -256,18 +264,19 @@ async fn send(
             return Fate::Failed;
         }
     };
-    let lease = Lease::new(slot, connection, until);
-    let mut rest = Rest::new(lease, original.request.method, current.limits.cap.is_some());
-    let asked = timeout_at(clock::instant(until), rest.ask(worker, &unsent)).await;
+    let lease = AttemptConnection::new(slot, connection, until);
+    let mut rest =
+        AbandonedRequest::new(lease, original.request.method, current.limits.cap.is_some());
+    let asked = timeout_at(clock::instant(until), rest.send_request(worker, &unsent)).await;
     let asked = asked.unwrap_or(Err(Failure::AttemptTimeout));
     rest.conclude(worker, &current, asked);
     match asked {
         Ok(()) => {
-            rest.see_out(worker, until).await;
+            rest.drain(worker, until).await;
             Fate::Answered
         }
         Err(Failure::AttemptTimeout) if current.limits.cap.is_some() => {
-            rest.see_out(worker, until + current.settings.abandoned_timeout).await;
+            rest.drain(worker, until + current.settings.abandoned_timeout).await;
             Fate::Failed
         }
         Err(_) => Fate::Failed,
@@ -281,7 +290,7 @@ async fn open(
     current: &Current,
     slot: &Slot,
     now: Time,
-) -> Result<Box<Connection>, Failure> {
+) -> Result<Box<EndpointConnection>, Failure> {
     let wish = addressee.wish(worker, current, now);
     if let Some(connection) = pool::take(&slot.endpoint, &wish) {
         return Ok(connection);
@@ -307,37 +316,39 @@ async fn open_stream(
     original: &Original,
     body: &[u8],
     now: Time,
-) -> Result<Box<Connection>, Failure> {
+) -> Result<Box<EndpointConnection>, Failure> {
     let request = &original.request;
     let framing = match body.len() {
-        0 => Framing::None,
-        length => Framing::Length(length as u64),
+        0 => BodyFraming::None,
+        length => BodyFraming::Length(length as u64),
     };
-    let order = Order { request, framing };
-    let call = Call {
+    let order = RequestSource { request, framing };
+    let call = StreamRequest {
         worker: worker.index,
         endpoint: &slot.endpoint,
-        current,
-        announced: addressee.announced,
-        header: addressee.header.clone(),
+        backend_config: current,
+        proxy_protocol_client: addressee.announced,
+        proxy_protocol_header: addressee.header.clone(),
         fresh: true,
         now,
-        order,
+        source: order,
     };
     if current.settings.protocol == EndpointProtocol::Http2 {
-        return match call.ask(None)? {
-            Asked::Opened(connection) => Ok(connection),
-            Asked::Wait(waiting) => in_time(current, now, call.wait(waiting)).await,
+        return match call.acquire_http2_stream(None)? {
+            StreamGrant::Opened(connection) => Ok(connection),
+            StreamGrant::Wait(waiting) => {
+                in_time(current, now, call.wait_for_http2_stream(waiting)).await
+            }
         };
     }
-    if let Some(connection) = h3::open_at_once(worker, &call) {
+    if let Some(connection) = h3::try_open_existing(worker, &call) {
         return Ok(connection);
     }
     match in_time(current, now, h3::open(worker, call)).await? {
-        Way::Stream(connection) => Ok(connection),
-        Way::Http1 => {
+        RequestTransport::Stream(connection) => Ok(connection),
+        RequestTransport::Http1 => {
             let wish = addressee.wish(worker, current, now);
-            let opening = framed::open(&slot.endpoint, false, &addressee.header, &wish, order);
+            let opening = h1_fallback::open(&slot.endpoint, false, &addressee.header, &wish, order);
             in_time(current, now, opening).await.map(|(connection, _)| connection)
         }
     }

@@ -10,7 +10,7 @@ use balance::limit::EndpointLoadReport;
 use crate::backend::Slot;
 use crate::clock;
 use crate::exchange::Terms;
-use crate::head::Fields;
+use crate::head::FieldSection;
 use crate::worker::Worker;
 
 /// The three ways of writing a report.
@@ -54,7 +54,7 @@ impl Ignored {
 }
 
 /// Takes note of what these fields of a response, or its trailers, say.
-pub(crate) fn hear(worker: &Worker, slot: &Slot, terms: &Terms<'_>, fields: &Fields) {
+pub(crate) fn hear(worker: &Worker, slot: &Slot, terms: &Terms<'_>, fields: &FieldSection) {
     if terms.current.limits.cap != ConcurrencyCap::Learned {
         return;
     }
@@ -74,7 +74,7 @@ pub(crate) fn hear(worker: &Worker, slot: &Slot, terms: &Terms<'_>, fields: &Fie
 }
 
 /// The report in these fields; `None`: there is none.
-fn of(fields: &Fields) -> Option<Result<EndpointLoadReport, Ignored>> {
+fn of(fields: &FieldSection) -> Option<Result<EndpointLoadReport, Ignored>> {
     let mut found = fields.iter().filter_map(|(_, name, value)| {
         let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
         let is_binary = is("endpoint-load-metrics-bin");

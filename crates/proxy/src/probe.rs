@@ -14,7 +14,7 @@ use crate::dial::attempt::RESPONSE_LIMITS;
 use crate::dial::connect;
 use crate::grpc::health::{self, Health, Question};
 use crate::h1::parse;
-use crate::head::{Method, ResponseHead};
+use crate::head::{RequestMethod, ResponseHead};
 use crate::proxy_protocol::{self, Header};
 use crate::stream::Stream;
 use crate::tls::Security;
@@ -59,7 +59,7 @@ pub(crate) async fn ask(probe: &ProbeSettings, endpoint: SocketAddr, current: &C
     let stream = match TcpStream::connect(address).await {
         Ok(stream) => stream,
         // That we have no descriptors left says nothing of the endpoint.
-        Err(error) if connect::is_our_fault(&error) => return Finding::Unknown,
+        Err(error) if connect::is_out_of_descriptors(&error) => return Finding::Unknown,
         Err(_) => return Finding::Bad("it refuses connections"),
     };
     let host_or_address = |host: &Option<Box<str>>| {
@@ -119,7 +119,7 @@ pub(crate) async fn begin(
     match security {
         Security::Plain => Ok(Stream::Tcp(socket)),
         Security::Tls(secret) => {
-            let secured = connect::secure(socket, secret).await;
+            let secured = connect::tls_handshake(socket, secret).await;
             secured.map_err(|failure| Finding::Bad(failure.details()))
         }
         // Nothing can be asked, which is not the endpoint's fault.
@@ -183,7 +183,7 @@ async fn ask_grpc(stream: Stream, service: &str, authority: &str) -> Finding {
 async fn read_status(stream: &mut Stream) -> Option<u16> {
     let (mut read, mut start, mut head) = (Vec::new(), 0, ResponseHead::new());
     loop {
-        match parse::response(&read[start..], &RESPONSE_LIMITS, Method::Get, &mut head) {
+        match parse::response(&read[start..], &RESPONSE_LIMITS, RequestMethod::Get, &mut head) {
             Ok(Some(length)) if head.is_interim() => start += length,
             Ok(Some(_)) => return Some(head.status),
             // The parser refuses a head that is too long, so this ends.

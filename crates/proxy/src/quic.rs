@@ -9,25 +9,25 @@ mod connection;
 /// The two directions of a stream.
 mod stream;
 /// Why a connection is over.
-mod closed;
+mod close_reason;
 /// What a port's task is to look at.
-mod agenda;
+mod driver_handle;
 /// The task that drives a socket and its connections.
-mod port;
+mod driver;
 /// Datagrams from and to a socket.
 mod socket;
 /// Clients' connections, from the first datagram to their handshake's end.
 mod server;
 /// The sockets of one address, one for each worker.
-mod group;
+mod socket_group;
 /// Connection ids, and whose they are.
-mod id;
+mod connection_id;
 /// TLS within QUIC, on our side of a client's connection.
 mod session;
 /// What we tell the other side that it may do.
 mod transport;
 /// Which of its streams go before others.
-mod precedence;
+mod stream_scheduler;
 /// How much may be under way.
 mod cubic;
 /// Keys that all workers share.
@@ -37,12 +37,12 @@ mod dial;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use closed::Closed;
-pub(crate) use connection::Connection;
+pub(crate) use close_reason::CloseReason;
+pub(crate) use connection::QuicConnection;
 #[allow(unused_imports, reason = "links to endpoints are what will use it")]
-pub(crate) use dial::{Dialer, LinkSettings};
-pub(crate) use group::{Change, Group, Groups};
-pub(crate) use keys::Keys;
-pub(crate) use server::{Ports, Serve};
-pub(crate) use socket::{Datagram, Dropped};
+pub(crate) use dial::{DialSettings, QuicDialer};
+pub(crate) use keys::QuicTokenKeys;
+pub(crate) use server::{ServeConnection, ServerDrivers};
+pub(crate) use socket::{DatagramDropReason, ReceivedDatagram};
+pub(crate) use socket_group::{SocketGroup, SocketGroupChange, SocketGroups};
 pub(crate) use stream::{RecvStream, SendStream, StreamEnd};

@@ -117,7 +117,7 @@ fn mark_reachable(backend: &Backend, endpoint: &Endpoint) {
 }
 
 fn let_requests_look_again(endpoint: &Endpoint) {
-    endpoint.data.sharers().iter().for_each(|backend| backend.reachability_changed());
+    endpoint.data.backends().iter().for_each(|backend| backend.reachability_changed());
 }
 
 /// Endpoints that are marked unreachable, for the control thread to attempt.
@@ -144,7 +144,7 @@ impl Outages {
 impl Outage {
     /// It has not come back, and a backend still names it.
     fn lasts(&self) -> bool {
-        if self.endpoint.data.sharers().is_empty() {
+        if self.endpoint.data.backends().is_empty() {
             // It may be named again while requests still hold it, and then begins without a mark.
             self.endpoint.mark_reachable(clock::now());
         }
@@ -298,7 +298,7 @@ async fn connect(backend: &Backend, endpoint: &Endpoint, depth: Depth) -> Result
                 return Err("its slots are taken");
             }
             if current.limits.cap.is_some() {
-                endpoint.data.close_one();
+                endpoint.data.close_oldest_idle();
             }
             None
         }
@@ -306,7 +306,7 @@ async fn connect(backend: &Backend, endpoint: &Endpoint, depth: Depth) -> Result
     let over_tcp = async {
         let begun = clock::now();
         let socket = TcpStream::connect(endpoint.address).await.map_err(|error| {
-            if connect::is_our_fault(&error) {
+            if connect::is_out_of_descriptors(&error) {
                 "no file descriptors left"
             } else {
                 "it refuses connections"

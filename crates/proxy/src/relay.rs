@@ -13,13 +13,13 @@ use crate::backend::{BackendRef, Slot};
 use crate::body::{Side, Source, Stop};
 use crate::clock;
 use crate::dial::abandon;
-use crate::dial::attempt::Lease;
+use crate::dial::attempt::AttemptConnection;
 use crate::dial::pool::{self, CompletedExchange};
 use crate::exchange::{After, Exchange, Terms};
 use crate::failure::Failure;
 use crate::forwarded::{PSEUDONYM, via};
 use crate::grpc::{self, Call, Status};
-use crate::head::{Framing, Method, Name, ResponseHead, Version};
+use crate::head::{BodyFraming, HttpVersion, KnownFieldName, RequestMethod, ResponseHead};
 use crate::observe::access::Record;
 use crate::orca;
 use crate::stream::Manner;
@@ -31,7 +31,7 @@ pub(crate) async fn relay(
     worker: &Rc<Worker>,
     client: &mut Client,
     exchange: &mut Exchange,
-    mut lease: Lease,
+    mut lease: AttemptConnection,
     terms: &Terms<'_>,
     record: &mut Record,
 ) -> Result<After, Failure> {
@@ -55,7 +55,7 @@ pub(crate) async fn relay(
     }
     let now = clock::now();
     let conclude = if streams { Slot::conclude_at } else { Slot::conclude_stay };
-    let head_after = lease.head_by(now);
+    let head_after = lease.head_latency_by(now);
     conclude(&lease.slot, now, worker, &terms.current, end, head_after);
     let Err(failure) = result else {
         let whole = exchange.upload.is_read();
@@ -76,7 +76,7 @@ pub(crate) async fn relay(
             }
         });
     };
-    lease.doubt(failure);
+    lease.mark_suspect(failure);
     let sent_nothing = exchange.download.written == 0;
     if failure != Failure::ResponseCut {
         abandon::abandon(worker, lease, exchange, terms);
@@ -90,14 +90,14 @@ pub(crate) async fn relay(
 
 /// Adds what a proxy adds to a response.
 fn prepare(worker: &Worker, response: &mut ResponseHead) {
-    response.fields.add_ready(via(response.version));
-    if !response.fields.has(Name::Date) && !response.is_interim() {
-        response.fields.add(Name::Date, worker.date());
+    response.fields.add_prepared(via(response.version));
+    if !response.fields.has(KnownFieldName::Date) && !response.is_interim() {
+        response.fields.add(KnownFieldName::Date, worker.date());
     }
 }
 
 /// Makes of the endpoint's response what filters and affinity ask for.
-fn change(worker: &Worker, exchange: &mut Exchange, lease: &Lease, terms: &Terms<'_>) {
+fn change(worker: &Worker, exchange: &mut Exchange, lease: &AttemptConnection, terms: &Terms<'_>) {
     let Exchange { request, response, filtering, .. } = exchange;
     alt_svc::forget(terms.alt_svc, response);
     if let Some(filtering) = filtering {
@@ -114,24 +114,26 @@ fn start(
     worker: &Worker,
     client: &mut Client,
     exchange: &mut Exchange,
-    lease: &Lease,
+    lease: &AttemptConnection,
     terms: &Terms<'_>,
 ) -> Result<bool, Failure> {
     let Exchange { request, response, call, upload, download, .. } = exchange;
     let translation =
         call.as_ref().and_then(|call| call.change_response(request.version, response));
     let framing = match (response.framing, request.version) {
-        (known @ (Framing::None | Framing::Length(_)), _) => known,
-        (Framing::Chunked | Framing::UntilClose | Framing::Stream, version) => match version {
-            Version::Http10 => Framing::UntilClose,
-            Version::Http11 => Framing::Chunked,
-            Version::Http2 | Version::Http3 => Framing::Stream,
-        },
+        (known @ (BodyFraming::None | BodyFraming::Length(_)), _) => known,
+        (BodyFraming::Chunked | BodyFraming::UntilClose | BodyFraming::Stream, version) => {
+            match version {
+                HttpVersion::Http10 => BodyFraming::UntilClose,
+                HttpVersion::Http11 => BodyFraming::Chunked,
+                HttpVersion::Http2 | HttpVersion::Http3 => BodyFraming::Stream,
+            }
+        }
     };
     // A client that was not told to go on may or may not send the body: what comes next is unknown.
     let expects = request.expect_continue && !upload.is_read();
     let keep_alive = request.keep_alive
-        && framing != Framing::UntilClose
+        && framing != BodyFraming::UntilClose
         && !expects
         && client.may_stay(worker, terms.live, terms.client);
     let from = lease.connection.stream.framing(response.framing);
@@ -150,12 +152,12 @@ async fn stream(
     worker: &Worker,
     client: &mut Client,
     exchange: &mut Exchange,
-    lease: &mut Lease,
+    lease: &mut AttemptConnection,
     terms: &Terms<'_>,
     record: &mut Record,
 ) -> Result<(), Failure> {
     let Exchange { call, upload, download, .. } = exchange;
-    let until = lease.until;
+    let until = lease.deadline;
     let (mut seen, mut due) = (u64::MAX, until);
     let mut taken = download.written;
     let mut long_from = if call.is_some() { clock::now() + grpc::LONG } else { Time::MAX };
@@ -181,7 +183,7 @@ async fn stream(
                 if slow_client { terms.client.body_timeout } else { terms.backend().idle_timeout };
             let now = clock::now();
             // The first look comes at once after the head, of a response that is not whole yet.
-            lease.head_by(now);
+            lease.head_latency_by(now);
             if taken != download.written {
                 taken = download.written;
                 client.takes(now);
@@ -219,14 +221,14 @@ async fn stream(
 
 /// What a response says of its endpoint.
 pub(crate) fn end(response: &ResponseHead) -> AttemptResult {
-    let retry_after = || wait(response.fields.first(Name::RetryAfter)?, clock::wall());
+    let retry_after = || wait(response.fields.first(KnownFieldName::RetryAfter)?, clock::wall());
     match response.status {
         // Nothing but a call has a status in its head, and that only where nothing follows.
         200 if response.version.has_streams() => {
             Status::of(&response.fields).map_or(AttemptResult::Success, Status::end)
         }
         429 => AttemptResult::Refused { retry_after: retry_after() },
-        503 if response.fields.has(Name::RetryAfter) => {
+        503 if response.fields.has(KnownFieldName::RetryAfter) => {
             AttemptResult::Refused { retry_after: retry_after() }
         }
         500.. => AttemptResult::ServerError,
@@ -255,8 +257,14 @@ fn from_endpoint(stop: Stop) -> Failure {
 }
 
 /// The endpoint has finished: its connection waits for the next request, if it can carry one, and the slot is free.
-fn lay_down(worker: &Worker, lease: Lease, exchange: &Exchange, terms: &Terms<'_>, now: Time) {
-    let Lease { slot, mut connection, upload_broken, .. } = lease;
+fn lay_down(
+    worker: &Worker,
+    lease: AttemptConnection,
+    exchange: &Exchange,
+    terms: &Terms<'_>,
+    now: Time,
+) {
+    let AttemptConnection { slot, mut connection, upload_broken, .. } = lease;
     connection.count_written(exchange.upload.written);
     worker.scratch.stock.reclaim(&mut connection.buffer);
     let done = CompletedExchange {
@@ -282,12 +290,12 @@ pub(crate) async fn forward_interim(
     exchange: &mut Exchange,
     terms: &Terms<'_>,
 ) -> Result<(), Failure> {
-    if exchange.request.version == Version::Http10 {
+    if exchange.request.version == HttpVersion::Http10 {
         return Ok(());
     }
     prepare(worker, &mut exchange.response);
     let Exchange { request, response, download, .. } = &mut *exchange;
-    download.start(Framing::None, Framing::None);
+    download.start(BodyFraming::None, BodyFraming::None);
     client.stream.put_head(response, &Manner::without_body(request.version), &mut download.out)?;
     flush(client, exchange, terms.client.body_timeout, terms.deadline).await
 }
@@ -357,7 +365,7 @@ pub(crate) async fn answer(
     };
     let (error, details) = (failure.meaning().proxy_error, failure.details());
     let status = format!("{PSEUDONYM}; error={error}; details=\"{details}\"");
-    response.fields.add(Name::ProxyStatus, status);
+    response.fields.add(KnownFieldName::ProxyStatus, status);
     if let Some(filtering) = filtering {
         filtering.allow_origin(request, response);
     }
@@ -393,7 +401,7 @@ fn describe(
     if let Some(Overloaded { status, retry_after }) = overloaded {
         response.status = *status;
         let seconds = retry_after.as_millis().div_ceil(1000);
-        response.fields.add(Name::RetryAfter, seconds.to_string());
+        response.fields.add(KnownFieldName::RetryAfter, seconds.to_string());
     }
     response.fields.append("Content-Type", "text/plain; charset=utf-8");
     format!("{}\n", failure.details())
@@ -414,8 +422,8 @@ async fn send_own(
         && client.may_stay(worker, &live, &listener.client);
     record.status = exchange.response.status;
     let Exchange { request, response, .. } = &mut *exchange;
-    if !response.fields.has(Name::Date) {
-        response.fields.add(Name::Date, worker.date());
+    if !response.fields.has(KnownFieldName::Date) {
+        response.fields.add(KnownFieldName::Date, worker.date());
     }
     alt_svc::tell(listener.alt_svc(), request, response);
     if put_own(client, exchange, body, keep_alive).is_err() {
@@ -440,10 +448,10 @@ fn put_own(
     // is one only where nothing follows.
     let ends_stream = body.is_empty() && request.version.has_streams();
     let has_length = response.status != 204 && !ends_stream;
-    let has_body = has_length && request.method != Method::Head;
+    let has_body = has_length && request.method != RequestMethod::Head;
     response.length_of_absent_body = has_length.then_some(length);
-    let framing = if has_body { Framing::Length(length) } else { Framing::None };
-    download.start(Framing::None, client.stream.framing(framing));
+    let framing = if has_body { BodyFraming::Length(length) } else { BodyFraming::None };
+    download.start(BodyFraming::None, client.stream.framing(framing));
     let manner = Manner { version: request.version, framing, keep_alive, upgrade: false };
     client.stream.put_head(response, &manner, &mut download.out)?;
     if has_body {

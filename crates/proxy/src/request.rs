@@ -16,9 +16,9 @@ use crate::affinity::Bond;
 use crate::backend::{self, Admitted, BackendRef, Slot};
 use crate::body::Pump;
 use crate::clock;
-use crate::dial::attempt::{self, Effort};
+use crate::dial::attempt::{self, AttemptHistory};
 use crate::dial::pool::{Endpoint, EndpointData};
-use crate::dial::{call, websocket};
+use crate::dial::{stream_request, websocket};
 use crate::exchange::{After, Exchange, Terms};
 use crate::failure::Failure;
 use crate::filter::Filtering;
@@ -26,7 +26,7 @@ use crate::forwarded;
 use crate::grpc;
 use crate::h1::write;
 use crate::hash_key;
-use crate::head::{Framing, RequestHead};
+use crate::head::{BodyFraming, RequestHead};
 use crate::live::{LiveListener, Ours};
 use crate::mirror::{self, Form};
 use crate::observe::access::Record;
@@ -113,7 +113,7 @@ async fn forward(
         };
         record.attempt(&slot);
         grpc::say_what_is_left(exchange, record.started, slot.started);
-        let effort = Effort { fresh, tried };
+        let effort = AttemptHistory { fresh, tried };
         next = match attempt::attempt(worker, client, exchange, slot, effort, &terms).await {
             Err(lost) => retries.after(lost, worker, exchange, &terms)?,
             Ok(lease) if retries.wants_another(worker, exchange, &terms) => {
@@ -208,7 +208,7 @@ fn prepare(
 ) -> Result<(), Failure> {
     let Exchange { request, filtering, upload, .. } = exchange;
     let most = terms.client.max_body_bytes.unwrap_or(u64::MAX);
-    if matches!(request.framing, Framing::Length(length) if length > most) {
+    if matches!(request.framing, BodyFraming::Length(length) if length > most) {
         return Err(Failure::BodyTooLarge);
     }
     forwarded::describe(request, &client.origin, terms.client, &mut worker.rng.borrow_mut());
@@ -230,20 +230,21 @@ fn put(request: &mut RequestHead, protocol: EndpointProtocol, upload: &mut Pump)
         EndpointProtocol::Http1 => put_http1(request, upload),
         EndpointProtocol::Http2 | EndpointProtocol::Http3 => {
             // An offer that need not be taken (RFC 9110 §7.8).
-            request.upgrade &= websocket::is_asked_for(request);
-            call::framing(request.framing)
+            request.upgrade &= websocket::is_websocket_upgrade(request);
+            stream_request::stream_framing(request.framing)
         }
     };
     upload.write_as(framing);
     Form { head_bytes: upload.out.len(), framing }
 }
 
-fn put_http1(request: &RequestHead, upload: &mut Pump) -> Framing {
+fn put_http1(request: &RequestHead, upload: &mut Pump) -> BodyFraming {
     let framing = match request.framing {
-        Framing::Stream => Framing::Chunked,
-        same @ (Framing::None | Framing::Length(_) | Framing::Chunked | Framing::UntilClose) => {
-            same
-        }
+        BodyFraming::Stream => BodyFraming::Chunked,
+        same @ (BodyFraming::None
+        | BodyFraming::Length(_)
+        | BodyFraming::Chunked
+        | BodyFraming::UntilClose) => same,
     };
     write::request_head(request, framing, request.upgrade, &mut upload.out);
     framing

@@ -14,12 +14,12 @@ use crate::accept::client::{Client, Interrupt};
 use crate::backend::{BackendRef, Slot};
 use crate::clock;
 use crate::dial::abandon;
-use crate::dial::attempt::{Lease, Lost, Retry};
+use crate::dial::attempt::{AttemptConnection, AttemptFailure, RetryEligibility};
 use crate::dial::pool::Endpoint;
 use crate::exchange::{Exchange, Terms};
 use crate::failure::Failure;
 use crate::grpc::{self, Pushback, Status};
-use crate::head::Framing;
+use crate::head::BodyFraming;
 use crate::relay;
 use crate::worker::Worker;
 
@@ -61,7 +61,7 @@ impl<'r> Retries<'r> {
     /// After an attempt that was lost.
     pub(crate) fn after(
         &mut self,
-        lost: Lost,
+        lost: AttemptFailure,
         worker: &Worker,
         exchange: &mut Exchange,
         terms: &Terms<'_>,
@@ -69,12 +69,12 @@ impl<'r> Retries<'r> {
         match lost.retry {
             // The endpoint is not at fault and sees the request once: that costs no budget and is no
             // attempt of the policy's. A fresh connection cannot be stale, so this has an end.
-            Retry::SameEndpoint(slot) if exchange.upload.rewind() => {
+            RetryEligibility::SameEndpoint(slot) if exchange.upload.rewind() => {
                 self.backend.counters[worker.index].retries.add(1);
                 Ok(Next::Again(slot))
             }
             // Nothing was sent, so this costs no budget either: each endpoint is tried once.
-            Retry::Unsent(endpoint) => {
+            RetryEligibility::Unsent(endpoint) => {
                 self.tried.push(endpoint);
                 self.unsent += 1;
                 if !self.may_find_another(lost.failure) && !self.may_wait_for_one() {
@@ -83,7 +83,7 @@ impl<'r> Retries<'r> {
                 self.backend.counters[worker.index].retries.add(1);
                 Ok(Next::Admit)
             }
-            Retry::Elsewhere { endpoint, in_flight }
+            RetryEligibility::AnotherEndpoint { endpoint, in_flight }
                 if self.allows(worker, exchange, terms, || {
                     let is_broken =
                         matches!(lost.failure, Failure::EndpointClosed | Failure::EndpointReset);
@@ -96,7 +96,9 @@ impl<'r> Retries<'r> {
                 exchange.upload.rewind();
                 Ok(Next::Admit)
             }
-            Retry::SameEndpoint(_) | Retry::Elsewhere { .. } | Retry::Never => Err(lost.failure),
+            RetryEligibility::SameEndpoint(_)
+            | RetryEligibility::AnotherEndpoint { .. }
+            | RetryEligibility::Never => Err(lost.failure),
         }
     }
 
@@ -148,7 +150,7 @@ impl<'r> Retries<'r> {
     /// Gives up a response that is asked for again.
     pub(crate) fn instead_of(
         &mut self,
-        mut lease: Lease,
+        mut lease: AttemptConnection,
         worker: &Rc<Worker>,
         exchange: &mut Exchange,
         terms: &Terms<'_>,
@@ -156,10 +158,10 @@ impl<'r> Retries<'r> {
         let end = relay::end(&exchange.response);
         let pushback = grpc::ended_by_head(exchange).map(|status| status.pushback);
         let now = clock::now();
-        let head_after = lease.head_by(now);
+        let head_after = lease.head_latency_by(now);
         lease.slot.conclude_stay(now, worker, &terms.current, end, head_after);
         self.tried.push(Arc::clone(&lease.slot.endpoint));
-        exchange.download.start(exchange.response.framing, Framing::None);
+        exchange.download.start(exchange.response.framing, BodyFraming::None);
         abandon::abandon(worker, lease, exchange, terms);
         exchange.upload.rewind();
         self.pause = Some(match pushback {

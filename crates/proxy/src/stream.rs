@@ -14,12 +14,12 @@ use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
-use crate::dial::h3::framed::Framed;
+use crate::dial::h3::h1_fallback::H1Fallback;
 use crate::failure::Failure;
 use crate::h1::write;
 use crate::h2;
 use crate::h3;
-use crate::head::{Fields, Framing, ResponseHead, Version};
+use crate::head::{BodyFraming, FieldSection, HttpVersion, ResponseHead};
 use crate::sys::{self, Tied};
 use crate::tls::{Session, TlsStream};
 
@@ -31,11 +31,11 @@ pub(crate) enum Stream {
     Tcp(TcpStream),
     Tls(Box<TlsStream>),
     /// A connection of HTTP/1.1 that frames bodies itself.
-    Framed(Box<Framed>),
+    Framed(Box<H1Fallback>),
     /// One request and its response, on a stream of HTTP/2.
-    H2(Box<h2::Message>),
+    H2(Box<h2::H2Stream>),
     /// The same of HTTP/3, which stays with its worker.
-    H3(Box<Tied<h3::Message>>),
+    H3(Box<Tied<h3::H3Stream>>),
 }
 
 /// How a stream of many was ended before its time.
@@ -105,9 +105,9 @@ impl Detached {
 /// How a response's head is put to a client.
 pub(crate) struct Manner {
     /// Of the request.
-    pub(crate) version: Version,
+    pub(crate) version: HttpVersion,
     /// Of the body that follows.
-    pub(crate) framing: Framing,
+    pub(crate) framing: BodyFraming,
     /// The client may send another request.
     pub(crate) keep_alive: bool,
     /// What follows is not HTTP.
@@ -116,13 +116,13 @@ pub(crate) struct Manner {
 
 impl Manner {
     /// Nothing follows but another head.
-    pub(crate) fn without_body(version: Version) -> Self {
-        Self { version, framing: Framing::None, keep_alive: true, upgrade: false }
+    pub(crate) fn without_body(version: HttpVersion) -> Self {
+        Self { version, framing: BodyFraming::None, keep_alive: true, upgrade: false }
     }
 }
 
-impl From<h3::Message> for Stream {
-    fn from(message: h3::Message) -> Self {
+impl From<h3::H3Stream> for Stream {
+    fn from(message: h3::H3Stream) -> Self {
         Self::H3(Box::new(Tied::new(message)))
     }
 }
@@ -174,11 +174,11 @@ impl Stream {
     }
 
     /// How a body of which its head says `said` is delimited when it comes or goes by this.
-    pub(crate) fn framing(&self, said: Framing) -> Framing {
+    pub(crate) fn framing(&self, said: BodyFraming) -> BodyFraming {
         match self {
             Self::Tcp(_) | Self::Tls(_) | Self::Framed(_) => said,
-            Self::H2(_) | Self::H3(_) if said == Framing::None => Framing::None,
-            Self::H2(_) | Self::H3(_) => Framing::Stream,
+            Self::H2(_) | Self::H3(_) if said == BodyFraming::None => BodyFraming::None,
+            Self::H2(_) | Self::H3(_) => BodyFraming::Stream,
         }
     }
 
@@ -209,7 +209,7 @@ impl Stream {
     pub(crate) fn poll_end(
         &mut self,
         cx: &mut Context<'_>,
-        trailers: Option<&Fields>,
+        trailers: Option<&FieldSection>,
     ) -> Poll<io::Result<()>> {
         match self {
             Self::Tcp(_) | Self::Tls(_) => {
@@ -226,13 +226,13 @@ impl Stream {
     pub(crate) fn message_broken(&self) -> Option<Broken> {
         match self {
             Self::Tcp(_) | Self::Tls(_) | Self::Framed(_) => None,
-            Self::H2(message) => message.broken(),
-            Self::H3(message) => message.broken(),
+            Self::H2(message) => message.error(),
+            Self::H3(message) => message.error(),
         }
     }
 
     /// The trailers of a message whose end has been read.
-    pub(crate) fn take_trailers(&mut self) -> Option<Box<Fields>> {
+    pub(crate) fn take_trailers(&mut self) -> Option<Box<FieldSection>> {
         match self {
             Self::Tcp(_) | Self::Tls(_) | Self::Framed(_) => None,
             Self::H2(message) => message.take_trailers(),

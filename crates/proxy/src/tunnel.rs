@@ -11,10 +11,10 @@ use tokio::io::AsyncWrite;
 use crate::accept::client::Client;
 use crate::body::{Pump, Source, Stop};
 use crate::clock;
-use crate::dial::attempt::Lease;
+use crate::dial::attempt::AttemptConnection;
 use crate::exchange::{After, Exchange, Terms};
 use crate::failure::Failure;
-use crate::head::Framing;
+use crate::head::BodyFraming;
 use crate::observe::access::Record;
 use crate::scratch::Scratch;
 use crate::stream::{Manner, Stream};
@@ -25,13 +25,13 @@ pub(crate) async fn tunnel(
     worker: &Rc<Worker>,
     client: &mut Client,
     exchange: &mut Exchange,
-    mut lease: Lease,
+    mut lease: AttemptConnection,
     terms: &Terms<'_>,
     record: &mut Record,
 ) -> Result<After, Failure> {
     let Exchange { request, response, upload, download, .. } = exchange;
-    upload.start(Framing::UntilClose, Framing::UntilClose);
-    download.start(Framing::UntilClose, Framing::UntilClose);
+    upload.start(BodyFraming::UntilClose, BodyFraming::UntilClose);
+    download.start(BodyFraming::UntilClose, BodyFraming::UntilClose);
     let manner = Manner { upgrade: true, ..Manner::without_body(request.version) };
     client.stream.put_head(response, &manner, &mut download.out)?;
     let mut there = Direction { pump: upload, finished: false };

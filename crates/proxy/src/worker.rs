@@ -52,7 +52,7 @@ pub(crate) struct Shared {
     pub(crate) bell: Bell,
     /// Endpoints that are marked unreachable.
     pub(crate) outages: Outages,
-    pub(crate) quic_keys: LazyLock<quic::Keys>,
+    pub(crate) quic_keys: LazyLock<quic::QuicTokenKeys>,
     stage: AtomicU8,
 }
 
@@ -75,13 +75,13 @@ pub(crate) enum Command {
         place: usize,
     },
     /// Takes in connections over QUIC.
-    ListenQuic(Arc<Bound>, Arc<quic::Group>, quic::Serve),
+    ListenQuic(Arc<Bound>, Arc<quic::SocketGroup>, quic::ServeConnection),
     /// Takes in no more of them.
     UnlistenQuic {
         place: usize,
     },
     /// Has come to another worker.
-    Datagram(Arc<quic::Group>, quic::Datagram),
+    Datagram(Arc<quic::SocketGroup>, quic::ReceivedDatagram),
     Adopt(Handover),
     /// The stage has changed, or a listener has gone: every connection looks.
     LookUp,
@@ -111,11 +111,11 @@ pub(crate) struct Worker {
     pub(crate) mirrors: Mirrors,
     pub(crate) handshakes: Line,
     /// Connections to endpoints over QUIC.
-    pub(crate) quic: quic::Dialer,
+    pub(crate) quic: quic::QuicDialer,
     /// Connections of clients over QUIC.
-    pub(crate) ports: quic::Ports,
+    pub(crate) ports: quic::ServerDrivers,
     /// The HTTP/3 connections among them.
-    pub(crate) links: h3::Links,
+    pub(crate) links: h3::H3WorkerPools,
     live: RefCell<Rc<Ours>>,
     #[allow(clippy::vec_box, reason = "a request takes an exchange by its box, without moving it")]
     exchanges: RefCell<Vec<Box<Exchange>>>,
@@ -154,7 +154,7 @@ impl Shared {
             replicas: AtomicUsize::new(1),
             bell: Bell::default(),
             outages: Outages::default(),
-            quic_keys: LazyLock::new(quic::Keys::new),
+            quic_keys: LazyLock::new(quic::QuicTokenKeys::new),
             stage: AtomicU8::new(Stage::Serving as u8),
         }
     }
@@ -204,9 +204,9 @@ impl Worker {
             keep_budget: KeepBudget::new(),
             mirrors: Mirrors::default(),
             handshakes: Line::new(),
-            quic: quic::Dialer::new(),
-            ports: quic::Ports::default(),
-            links: h3::Links::default(),
+            quic: quic::QuicDialer::new(),
+            ports: quic::ServerDrivers::default(),
+            links: h3::H3WorkerPools::default(),
             live,
             exchanges: RefCell::default(),
             sleepers: RefCell::default(),
@@ -341,8 +341,8 @@ impl Worker {
 
     /// Ends connections over QUIC: a socket that closes tells nobody.
     async fn say_goodbye(&self) {
-        self.ports.end();
-        self.quic.end();
+        self.ports.close_all();
+        self.quic.close_all();
         for _ in 0..GOODBYE_TURNS {
             tokio::task::yield_now().await;
         }
@@ -376,7 +376,7 @@ impl Worker {
                 self.links.sweep(&member.endpoint, self.index, &current.settings, now);
             }
         }
-        self.links.forget_the_gone();
+        self.links.remove_dropped_endpoints();
     }
 }
 

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use proxy::h1::write;
 use proxy::h3::qpack;
-use proxy::head::{Fields, Framing, Method, RequestHead, Version};
+use proxy::head::{BodyFraming, FieldSection, HttpVersion, RequestHead, RequestMethod};
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(10_000))]
@@ -28,7 +28,7 @@ proptest! {
     fn mutated_responses_keep_parser_invariants(
         Message(bytes) in mutate::mutated::<6>("strict-responses.tsv", 4),
         len in any::<Index>(),
-        method in select(vec![Method::Get, Method::Head]),
+        method in select(vec![RequestMethod::Get, RequestMethod::Head]),
     ) {
         laws::response(&bytes, len.index(bytes.len() + 1), method);
     }
@@ -128,7 +128,7 @@ proptest! {
         let taken = proxy::h1::parse::request(&bytes, &laws::LIMITS, &mut head);
         prop_assert_eq!(taken, Ok(Some(bytes.len())));
         prop_assert_eq!(head.method_bytes(), request.method.as_bytes());
-        prop_assert_eq!(head.version, Version::Http11);
+        prop_assert_eq!(head.version, HttpVersion::Http11);
         prop_assert_eq!(head.target(), request.target.as_bytes());
         prop_assert_eq!(head.path(), request.target.split('?').next().unwrap().as_bytes());
         let authority = format!("{}{}", request.host, request.port);
@@ -154,7 +154,7 @@ proptest! {
             written.extend_from_slice(chunk);
             write::chunk_end(&mut written);
         }
-        let mut fields = Fields::new();
+        let mut fields = FieldSection::new();
         for (name, value) in &trailers {
             fields.append(name, value);
         }
@@ -176,7 +176,7 @@ struct Request {
     host: String,
     port: &'static str,
     fields: Vec<(String, String)>,
-    framing: Framing,
+    framing: BodyFraming,
 }
 
 impl Request {
@@ -187,9 +187,9 @@ impl Request {
         }
         text += &format!("Host: {}{}\r\n", self.host, self.port);
         match self.framing {
-            Framing::None | Framing::UntilClose | Framing::Stream => {}
-            Framing::Length(length) => text += &format!("content-length: {length}\r\n"),
-            Framing::Chunked => text += "transfer-encoding: chunked\r\n",
+            BodyFraming::None | BodyFraming::UntilClose | BodyFraming::Stream => {}
+            BodyFraming::Length(length) => text += &format!("content-length: {length}\r\n"),
+            BodyFraming::Chunked => text += "transfer-encoding: chunked\r\n",
         }
         (text + "\r\n").into_bytes()
     }
@@ -197,9 +197,9 @@ impl Request {
 
 fn request() -> impl Strategy<Value = Request> {
     let framing = prop_oneof![
-        Just(Framing::None),
-        (0..=i64::MAX as u64).prop_map(Framing::Length),
-        Just(Framing::Chunked),
+        Just(BodyFraming::None),
+        (0..=i64::MAX as u64).prop_map(BodyFraming::Length),
+        Just(BodyFraming::Chunked),
     ];
     let host =
         prop_oneof!["[a-z0-9.-]{1,20}", Just("[::1]".to_owned()), Just("[2001:db8::9]".to_owned())];

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 
 use laws::End;
 use proxy::h1::{HeadLimits, parse, write};
-use proxy::head::{Fields, Framing, Method, RequestHead, ResponseHead};
+use proxy::head::{BodyFraming, FieldSection, RequestHead, RequestMethod, ResponseHead};
 use table::{path, rows, unescape};
 
 const LIMITS: HeadLimits = HeadLimits { head_bytes: 32_768, fields: 100, target_bytes: 8192 };
@@ -78,7 +78,7 @@ fn read_request(bytes: &str) -> (String, String, String) {
 }
 
 fn read_response(method: &str, bytes: &str) -> (String, String, String) {
-    let method = Method::recognise(method.as_bytes());
+    let method = RequestMethod::recognise(method.as_bytes());
     let bytes = unescape(bytes);
     let read = |bytes: &[u8]| {
         let mut head = ResponseHead::new();
@@ -116,7 +116,7 @@ fn read_chunked(bytes: &str) -> [String; 4] {
 
 /// As they are written.
 fn trailers(trailers: &[(Vec<u8>, Vec<u8>)]) -> String {
-    let mut fields = Fields::new();
+    let mut fields = FieldSection::new();
     for (name, value) in trailers {
         fields.append(name, value);
     }
@@ -130,13 +130,13 @@ fn connection(keep_alive: bool) -> String {
     if keep_alive { "keep".into() } else { "close".into() }
 }
 
-fn body(framing: Framing) -> String {
+fn body(framing: BodyFraming) -> String {
     match framing {
-        Framing::None => "none".into(),
-        Framing::Length(length) => format!("length {length}"),
-        Framing::Chunked => "chunked".into(),
-        Framing::UntilClose => "close".into(),
-        Framing::Stream => "stream".into(),
+        BodyFraming::None => "none".into(),
+        BodyFraming::Length(length) => format!("length {length}"),
+        BodyFraming::Chunked => "chunked".into(),
+        BodyFraming::UntilClose => "close".into(),
+        BodyFraming::Stream => "stream".into(),
     }
 }
 

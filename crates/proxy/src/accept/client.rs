@@ -208,8 +208,8 @@ impl Client {
     pub(crate) fn poll_gone(&mut self, cx: &mut Context<'_>, worker: &Worker) -> Poll<()> {
         match &mut self.stream {
             Stream::Tcp(_) | Stream::Tls(_) | Stream::Framed(_) => {}
-            Stream::H2(message) => return message.poll_gone(cx),
-            Stream::H3(message) => return message.poll_gone(cx),
+            Stream::H2(message) => return message.poll_cancelled(cx),
+            Stream::H3(message) => return message.poll_cancelled(cx),
         }
         loop {
             if self.buffer.as_ref().is_some_and(|buffer| buffer.len() >= BUFFER_BYTES / 2) {

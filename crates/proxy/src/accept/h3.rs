@@ -14,8 +14,8 @@ use crate::accept::arrival::{Arrival, Presence};
 use crate::accept::carrier::Carrier;
 use crate::clock;
 use crate::demand::Refused;
-use crate::h3::Code;
-use crate::quic::Connection;
+use crate::h3::H3ErrorCode;
+use crate::quic::QuicConnection;
 
 /// The connection from its first request to its end.
 mod talk;
@@ -29,21 +29,21 @@ pub(crate) use fault::Fault;
 use talk::Talk;
 
 /// Serves the connection from now on, in a task of its own. Its handshake may not be over: then what comes is 0-RTT.
-pub(crate) fn begin(presence: Presence, connection: Connection) {
+pub(crate) fn begin(presence: Presence, connection: QuicConnection) {
     let (worker, bound) = (&presence.worker, &presence.bound);
     let destination = connection.local_ip().map(|ip| SocketAddr::new(ip, bound.address.port()));
     let arrival = Arrival {
         peer: connection.peer(),
         destination,
         bound: Arc::clone(bound),
-        greeting: Some(Arc::clone(connection.greeting())),
+        greeting: Some(Arc::clone(connection.tls_info())),
         accepted: clock::now(),
         refused: Refused::default(),
         moved: false,
     };
     match Talk::new(connection.clone(), Carrier::new(worker, arrival)) {
         Some(talk) => drop(tokio::task::spawn_local(serve(presence, talk))),
-        None => connection.close(Code::NO_ERROR.0, Code::NO_ERROR.reason()),
+        None => connection.close(H3ErrorCode::NO_ERROR.0, H3ErrorCode::NO_ERROR.reason()),
     }
 }
 

@@ -1,20 +1,20 @@
 //! Which fields a message may have that has a stream to itself, and how many.
 
 use crate::h1::{BadFraming, BadSyntax, HeadLimits};
-use crate::head::{Fields, Name};
+use crate::head::{FieldSection, KnownFieldName};
 
 /// What a line takes in HTTP/1.1 beside its name and value.
 pub(crate) const LINE_BYTES: usize = b": \r\n".len();
 
 /// How large the fields of a message may still be.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Allowance {
+pub(crate) struct FieldBudget {
     /// As lines of HTTP/1.1.
     bytes: usize,
     count: usize,
 }
 
-impl Allowance {
+impl FieldBudget {
     pub(crate) fn new(limits: &HeadLimits) -> Self {
         Self { bytes: limits.head_bytes, count: limits.fields }
     }
@@ -43,16 +43,16 @@ pub(crate) fn check_value(value: &[u8]) -> Result<(), BadSyntax> {
 }
 
 /// RFC 9113 §8.2.2, RFC 9114 §4.2: nothing that belongs to a connection of HTTP/1.1.
-pub(super) fn check_connection(fields: &Fields) -> Result<(), BadFraming> {
+pub(super) fn check_connection(fields: &FieldSection) -> Result<(), BadFraming> {
     let of_connection = [
-        Name::Connection,
-        Name::KeepAlive,
-        Name::ProxyConnection,
-        Name::TransferEncoding,
-        Name::Upgrade,
+        KnownFieldName::Connection,
+        KnownFieldName::KeepAlive,
+        KnownFieldName::ProxyConnection,
+        KnownFieldName::TransferEncoding,
+        KnownFieldName::Upgrade,
     ];
     let other_than_trailers = |value: &[u8]| !value.eq_ignore_ascii_case(b"trailers");
-    let te_is_bad = fields.values(Name::Te).any(other_than_trailers);
+    let te_is_bad = fields.values(KnownFieldName::Te).any(other_than_trailers);
     if te_is_bad || of_connection.into_iter().any(|name| fields.has(name)) {
         return Err(BadFraming::ConnectionField);
     }
@@ -60,6 +60,6 @@ pub(super) fn check_connection(fields: &Fields) -> Result<(), BadFraming> {
 }
 
 /// A trailer may not say what a head says (RFC 9110 §6.5.1), so a name that we treat specially is left out.
-pub(crate) fn is_trailer(name: Name) -> bool {
-    name == Name::Other
+pub(crate) fn is_trailer(name: KnownFieldName) -> bool {
+    name == KnownFieldName::Other
 }

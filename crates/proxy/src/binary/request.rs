@@ -6,9 +6,9 @@
 use std::borrow::Cow;
 use std::net::SocketAddr;
 
-use crate::h1::framing::{self, Declared};
+use crate::h1::framing::{self, DeclaredLength};
 use crate::h1::{BadFraming, BadRequest, HeadLimits, target, write};
-use crate::head::{Framing, Method, Name, RequestHead, Span};
+use crate::head::{BodyFraming, ByteSpan, KnownFieldName, RequestHead, RequestMethod};
 
 use super::fields;
 
@@ -22,19 +22,19 @@ pub(crate) type WebSocketKey = [u8; 24];
 
 /// What the pseudo-fields say. The text is kept by the head.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Said {
-    pub(crate) method: Span,
+pub(crate) struct RequestPseudoHeaders {
+    pub(crate) method: ByteSpan,
     /// Path and query; empty: there is none.
-    pub(crate) target: Span,
-    pub(crate) authority: Option<Span>,
+    pub(crate) target: ByteSpan,
+    pub(crate) authority: Option<ByteSpan>,
     /// What an extended CONNECT asks for.
-    pub(crate) protocol: Option<Span>,
+    pub(crate) protocol: Option<ByteSpan>,
 }
 
 /// Completes a head whose version and fields are there. `is_whole`: no body follows. `key` is asked for a key if a
 /// WebSocket is to be opened.
 pub(crate) fn complete(
-    said: &Said,
+    said: &RequestPseudoHeaders,
     is_whole: bool,
     limits: &HeadLimits,
     key: impl FnOnce() -> WebSocketKey,
@@ -45,9 +45,9 @@ pub(crate) fn complete(
     read_target(said, opens_websocket, limits, head)?;
     fields::check_connection(&head.fields)?;
     read_host(said, head)?;
-    head.te_trailers = head.fields.has(Name::Te);
+    head.te_trailers = head.fields.has(KnownFieldName::Te);
     if opens_websocket {
-        ask_for_websocket(key(), head);
+        set_websocket_upgrade(key(), head);
         return Ok(());
     }
     head.framing = read_framing(is_whole, head)?;
@@ -55,7 +55,7 @@ pub(crate) fn complete(
 }
 
 /// Whether the request is an extended CONNECT; any other CONNECT is refused.
-fn opens_websocket(said: &Said, head: &RequestHead) -> Result<bool, BadRequest> {
+fn opens_websocket(said: &RequestPseudoHeaders, head: &RequestHead) -> Result<bool, BadRequest> {
     if head.fields.text(said.method) != b"CONNECT" {
         return Ok(false);
     }
@@ -67,18 +67,18 @@ fn opens_websocket(said: &Said, head: &RequestHead) -> Result<bool, BadRequest> 
 }
 
 fn read_target(
-    said: &Said,
+    said: &RequestPseudoHeaders,
     opens_websocket: bool,
     limits: &HeadLimits,
     head: &mut RequestHead,
 ) -> Result<(), BadRequest> {
-    head.method_text = if opens_websocket { head.fields.keep(b"GET") } else { said.method };
-    head.method = Method::recognise(head.method_bytes());
+    head.method_text = if opens_websocket { head.fields.store(b"GET") } else { said.method };
+    head.method = RequestMethod::recognise(head.method_bytes());
     let text = head.fields.text(said.target);
     if text.len() > limits.target_bytes {
         return Err(BadRequest::TargetTooLong);
     }
-    let is_asterisk = head.method == Method::Options && text == b"*";
+    let is_asterisk = head.method == RequestMethod::Options && text == b"*";
     if !text.starts_with(b"/") && !is_asterisk {
         return Err(BadRequest::Target);
     }
@@ -89,9 +89,9 @@ fn read_target(
 }
 
 /// The authority is what `:authority` says, else Host; one that says something else makes the request malformed.
-fn read_host(said: &Said, head: &mut RequestHead) -> Result<(), BadRequest> {
+fn read_host(said: &RequestPseudoHeaders, head: &mut RequestHead) -> Result<(), BadRequest> {
     let host = {
-        let mut hosts = head.fields.value_spans(Name::Host);
+        let mut hosts = head.fields.value_spans(KnownFieldName::Host);
         let host = hosts.next();
         if hosts.next().is_some() {
             return Err(BadRequest::HostRepeated);
@@ -110,7 +110,7 @@ fn read_host(said: &Said, head: &mut RequestHead) -> Result<(), BadRequest> {
 }
 
 fn take_authority(
-    authority: Span,
+    authority: ByteSpan,
     otherwise: BadRequest,
     head: &mut RequestHead,
 ) -> Result<(), BadRequest> {
@@ -120,39 +120,42 @@ fn take_authority(
     Ok(())
 }
 
-fn ask_for_websocket(key: WebSocketKey, head: &mut RequestHead) {
+fn set_websocket_upgrade(key: WebSocketKey, head: &mut RequestHead) {
     head.upgrade = true;
-    head.fields.add(Name::Upgrade, WEBSOCKET);
+    head.fields.add(KnownFieldName::Upgrade, WEBSOCKET);
     head.fields.remove_named(WEBSOCKET_KEY.as_bytes());
     head.fields.append(WEBSOCKET_KEY, key);
-    head.fields.remove(Name::ContentLength);
-    head.fields.remove(Name::Expect);
+    head.fields.remove(KnownFieldName::ContentLength);
+    head.fields.remove(KnownFieldName::Expect);
 }
 
-fn read_framing(is_whole: bool, head: &RequestHead) -> Result<Framing, BadFraming> {
+fn read_framing(is_whole: bool, head: &RequestHead) -> Result<BodyFraming, BadFraming> {
     // Many servers want to be told of a body that is not there, where there usually is one.
-    let has_body_usually = matches!(head.method, Method::Post | Method::Put | Method::Patch);
-    match (framing::declared(&head.fields, head.version)?, is_whole) {
-        (Declared::Length(0), _) => Ok(Framing::Length(0)),
-        (Declared::Length(_), true) => Err(BadFraming::LengthWithoutBody),
-        (Declared::Length(length), false) => Ok(Framing::Length(length)),
-        (Declared::Nothing | Declared::Chunked, true) if has_body_usually => Ok(Framing::Length(0)),
-        (Declared::Nothing | Declared::Chunked, true) => Ok(Framing::None),
-        (Declared::Nothing | Declared::Chunked, false) => Ok(Framing::Stream),
+    let has_body_usually =
+        matches!(head.method, RequestMethod::Post | RequestMethod::Put | RequestMethod::Patch);
+    match (framing::declared_length(&head.fields, head.version)?, is_whole) {
+        (DeclaredLength::Length(0), _) => Ok(BodyFraming::Length(0)),
+        (DeclaredLength::Length(_), true) => Err(BadFraming::LengthWithoutBody),
+        (DeclaredLength::Length(length), false) => Ok(BodyFraming::Length(length)),
+        (DeclaredLength::Nothing | DeclaredLength::Chunked, true) if has_body_usually => {
+            Ok(BodyFraming::Length(0))
+        }
+        (DeclaredLength::Nothing | DeclaredLength::Chunked, true) => Ok(BodyFraming::None),
+        (DeclaredLength::Nothing | DeclaredLength::Chunked, false) => Ok(BodyFraming::Stream),
     }
 }
 
 fn read_expectation(head: &mut RequestHead) -> Result<(), BadRequest> {
-    if !head.fields.has(Name::Expect) {
+    if !head.fields.has(KnownFieldName::Expect) {
         return Ok(());
     }
     let is_known = |value: &[u8]| value.eq_ignore_ascii_case(b"100-continue");
-    if !head.fields.values(Name::Expect).all(is_known) {
+    if !head.fields.values(KnownFieldName::Expect).all(is_known) {
         return Err(BadRequest::Expectation);
     }
     head.expect_continue = !head.framing.is_empty();
     if !head.expect_continue {
-        head.fields.remove(Name::Expect);
+        head.fields.remove(KnownFieldName::Expect);
     }
     Ok(())
 }
@@ -168,8 +171,8 @@ pub(crate) fn authority(head: &RequestHead, otherwise: SocketAddr) -> Cow<'_, [u
 /// Which fields are sent on with a request whose body goes by `framing`.
 pub(crate) fn is_sent_on(
     head: &RequestHead,
-    framing: Framing,
-) -> impl Fn(Name, &[u8]) -> bool + use<'_> {
+    framing: BodyFraming,
+) -> impl Fn(KnownFieldName, &[u8]) -> bool + use<'_> {
     move |name, text| {
         write::is_sent_on(name, framing)
             && !(head.upgrade && text.eq_ignore_ascii_case(WEBSOCKET_KEY.as_bytes()))

@@ -1,8 +1,8 @@
 //! What the head of a response means (RFC 9113 §8.3.2, RFC 9114 §4.3.2), and what is said of one that is sent.
 
-use crate::h1::framing::{self, Declared};
+use crate::h1::framing::{self, DeclaredLength};
 use crate::h1::{BadFraming, BadResponse, write};
-use crate::head::{Framing, Method, Name, RequestHead, ResponseHead};
+use crate::head::{BodyFraming, KnownFieldName, RequestHead, RequestMethod, ResponseHead};
 use crate::stream::Manner;
 
 use super::fields;
@@ -21,15 +21,19 @@ pub(crate) fn complete(
 ) -> Result<(), BadResponse> {
     head.keep_alive = true;
     fields::check_connection(&head.fields)?;
-    let declared = framing::declared(&head.fields, head.version)?;
+    let declared = framing::declared_length(&head.fields, head.version)?;
     match head.status {
         // RFC 9113 §8.6, RFC 9114 §4.5.
         101 => return Err(BadResponse::Upgrade),
-        100..200 if declared != Declared::Nothing => return Err(BadResponse::InterimWithBody),
+        100..200 if declared != DeclaredLength::Nothing => {
+            return Err(BadResponse::InterimWithBody);
+        }
         100..200 | 204 => {}
         200..300 if request.upgrade => switch_protocol(request, head),
         304 => head.length_of_absent_body = declared.length(),
-        _ if request.method == Method::Head => head.length_of_absent_body = declared.length(),
+        _ if request.method == RequestMethod::Head => {
+            head.length_of_absent_body = declared.length()
+        }
         _ => head.framing = read_framing(declared, is_whole)?,
     }
     Ok(())
@@ -38,18 +42,18 @@ pub(crate) fn complete(
 fn switch_protocol(request: &RequestHead, head: &mut ResponseHead) {
     head.status = 101;
     head.upgrade = true;
-    for protocol in request.fields.values(Name::Upgrade) {
-        head.fields.add(Name::Upgrade, protocol);
+    for protocol in request.fields.values(KnownFieldName::Upgrade) {
+        head.fields.add(KnownFieldName::Upgrade, protocol);
     }
 }
 
-fn read_framing(declared: Declared, is_whole: bool) -> Result<Framing, BadFraming> {
+fn read_framing(declared: DeclaredLength, is_whole: bool) -> Result<BodyFraming, BadFraming> {
     match (declared, is_whole) {
-        (Declared::Length(0), _) => Ok(Framing::Length(0)),
-        (Declared::Length(_), true) => Err(BadFraming::LengthWithoutBody),
-        (Declared::Length(length), false) => Ok(Framing::Length(length)),
-        (Declared::Nothing | Declared::Chunked, true) => Ok(Framing::Length(0)),
-        (Declared::Nothing | Declared::Chunked, false) => Ok(Framing::Stream),
+        (DeclaredLength::Length(0), _) => Ok(BodyFraming::Length(0)),
+        (DeclaredLength::Length(_), true) => Err(BadFraming::LengthWithoutBody),
+        (DeclaredLength::Length(length), false) => Ok(BodyFraming::Length(length)),
+        (DeclaredLength::Nothing | DeclaredLength::Chunked, true) => Ok(BodyFraming::Length(0)),
+        (DeclaredLength::Nothing | DeclaredLength::Chunked, false) => Ok(BodyFraming::Stream),
     }
 }
 
@@ -61,14 +65,14 @@ pub(crate) fn status(head: &ResponseHead, manner: &Manner) -> u16 {
 /// What is sent as Content-Length, which is never copied.
 pub(crate) fn content_length(head: &ResponseHead, manner: &Manner) -> Option<u64> {
     match manner.framing {
-        Framing::Length(length) => Some(length),
-        Framing::None => head.length_of_absent_body,
-        Framing::Chunked | Framing::UntilClose | Framing::Stream => None,
+        BodyFraming::Length(length) => Some(length),
+        BodyFraming::None => head.length_of_absent_body,
+        BodyFraming::Chunked | BodyFraming::UntilClose | BodyFraming::Stream => None,
     }
 }
 
 /// Which fields are sent on.
-pub(crate) fn is_sent_on(manner: &Manner) -> impl Fn(Name, &[u8]) -> bool + use<'_> {
+pub(crate) fn is_sent_on(manner: &Manner) -> impl Fn(KnownFieldName, &[u8]) -> bool + use<'_> {
     move |name, text| {
         write::is_sent_on(name, manner.framing)
             && !(manner.upgrade && text.eq_ignore_ascii_case(WEBSOCKET_ACCEPT.as_bytes()))

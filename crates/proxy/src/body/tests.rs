@@ -21,8 +21,8 @@ fn body(length: usize) -> Vec<u8> {
 }
 
 /// The body as its sender writes it, in chunks of at most `chunk` bytes where it is chunked.
-fn framed(body: &[u8], framing: Framing, chunk: usize) -> Vec<u8> {
-    if framing != Framing::Chunked {
+fn framed(body: &[u8], framing: BodyFraming, chunk: usize) -> Vec<u8> {
+    if framing != BodyFraming::Chunked {
         return body.to_vec();
     }
     let mut out = Vec::new();
@@ -31,24 +31,24 @@ fn framed(body: &[u8], framing: Framing, chunk: usize) -> Vec<u8> {
         out.extend_from_slice(part);
         write::chunk_end(&mut out);
     }
-    write::last_chunk(&Fields::new(), &mut out);
+    write::last_chunk(&FieldSection::new(), &mut out);
     out
 }
 
 /// What a receiver makes of it.
-pub(super) fn received(wire: &[u8], framing: Framing) -> Vec<u8> {
-    if framing != Framing::Chunked {
+pub(super) fn received(wire: &[u8], framing: BodyFraming) -> Vec<u8> {
+    if framing != BodyFraming::Chunked {
         return wire.to_vec();
     }
     let (mut reader, mut rest, mut body) = (ChunkedReader::new(), wire, Vec::new());
     loop {
         match reader.next(rest).unwrap() {
-            Chunk::Data { skip, len } => {
+            ChunkedEvent::Data { skip, len } => {
                 body.extend_from_slice(&rest[skip..skip + len]);
                 rest = &rest[skip + len..];
             }
-            Chunk::NeedMore { .. } => panic!("the body has no end"),
-            Chunk::End { skip } => {
+            ChunkedEvent::NeedMore { .. } => panic!("the body has no end"),
+            ChunkedEvent::End { skip } => {
                 assert_eq!(rest.len(), skip, "nothing comes after the end");
                 return body;
             }
@@ -60,8 +60,8 @@ pub(super) fn received(wire: &[u8], framing: Framing) -> Vec<u8> {
 #[derive(Clone, Debug)]
 struct Carriage {
     length: usize,
-    from: Framing,
-    to: Framing,
+    from: BodyFraming,
+    to: BodyFraming,
     chunk: usize,
     pieces: Vec<usize>,
     keep: bool,
@@ -81,7 +81,7 @@ async fn carry(carriage: &Carriage) -> Result<Vec<Vec<u8>>, Stop> {
             tokio::task::yield_now().await;
             rest = &rest[count..];
         }
-        if carriage.from == Framing::UntilClose {
+        if carriage.from == BodyFraming::UntilClose {
             drop(sender);
             return None;
         }
@@ -140,9 +140,9 @@ fn carriages() -> impl Strategy<Value = Carriage> {
     (length, framings, 1..50_000usize, pieces, any::<bool>()).prop_map(
         |(length, (from, to), chunk, pieces, keep)| {
             let framing = |name| match name {
-                "length" => Framing::Length(length as u64),
-                "chunked" => Framing::Chunked,
-                _ => Framing::UntilClose,
+                "length" => BodyFraming::Length(length as u64),
+                "chunked" => BodyFraming::Chunked,
+                _ => BodyFraming::UntilClose,
             };
             // Pieces of a few bytes only would take a long body a long time.
             let pieces =
@@ -174,7 +174,7 @@ fn body_over_the_limit_is_rejected() {
         let (_receiver, mut sink) = pair().await;
         sender.write_all(b"5\r\nhello\r\n").await.unwrap();
         let mut pump = Pump::new();
-        pump.start(Framing::Chunked, Framing::Chunked);
+        pump.start(BodyFraming::Chunked, BodyFraming::Chunked);
         pump.allow(4);
         let mut source = Source { stream: &mut source, buffer: &mut None };
         let scratch = Scratch::default();
@@ -186,7 +186,9 @@ fn body_over_the_limit_is_rejected() {
 #[test]
 fn truncated_body_is_detected() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    for (framing, wire) in [(Framing::Length(6), "hello"), (Framing::Chunked, "5\r\nhello\r\n")] {
+    for (framing, wire) in
+        [(BodyFraming::Length(6), "hello"), (BodyFraming::Chunked, "5\r\nhello\r\n")]
+    {
         let result = runtime.block_on(async {
             let (mut sender, mut source) = pair().await;
             let (_receiver, mut sink) = pair().await;

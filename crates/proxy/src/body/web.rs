@@ -2,7 +2,7 @@
 
 use crate::grpc::web::{NotBase64, Translation};
 use crate::h1::write;
-use crate::head::Fields;
+use crate::head::FieldSection;
 
 use super::{Pump, Stop, Writing, append_chunk};
 
@@ -47,7 +47,7 @@ impl Pump {
             append_delimited(&translation.out, delimiting, &mut self.out);
         }
         if delimiting == Delimiting::Chunked {
-            write::last_chunk(&Fields::new(), &mut self.out);
+            write::last_chunk(&FieldSection::new(), &mut self.out);
         }
         Ok(())
     }
@@ -71,13 +71,13 @@ mod tests {
     use super::*;
     use crate::body::Source;
     use crate::body::tests::{pair, received};
-    use crate::head::Framing;
+    use crate::head::BodyFraming;
     use crate::scratch::Scratch;
 
     /// What arrives of a body that is read as `from` and written as `to`.
     fn translated(
         wire: &[u8],
-        (from, to): (Framing, Framing),
+        (from, to): (BodyFraming, BodyFraming),
         translation: Translation,
     ) -> Result<Vec<u8>, Stop> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -101,10 +101,10 @@ mod tests {
 
     #[test]
     fn grpc_web_response_ends_with_a_trailers_frame() {
-        for framing in [Framing::Chunked, Framing::UntilClose] {
+        for framing in [BodyFraming::Chunked, BodyFraming::UntilClose] {
             let arrived = translated(
                 b"message",
-                (Framing::UntilClose, framing),
+                (BodyFraming::UntilClose, framing),
                 Translation::of_response(false),
             );
             assert_eq!(arrived.unwrap(), b"message\x80\0\0\0\0");
@@ -115,10 +115,10 @@ mod tests {
     fn grpc_web_text_is_decoded_in_any_framing() {
         let text = b"bWVzc2FnZQ==bQ==";
         let chunked = b"5\r\nbWVzc\r\nb\r\n2FnZQ==bQ==\r\n0\r\n\r\n";
-        let length = Framing::Length(text.len() as u64);
-        for (wire, framing) in [(&text[..], length), (chunked, Framing::Chunked)] {
+        let length = BodyFraming::Length(text.len() as u64);
+        for (wire, framing) in [(&text[..], length), (chunked, BodyFraming::Chunked)] {
             let arrived =
-                translated(wire, (framing, Framing::UntilClose), Translation::from_text());
+                translated(wire, (framing, BodyFraming::UntilClose), Translation::from_text());
             assert_eq!(arrived.unwrap(), b"messagem");
         }
     }
@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn invalid_grpc_web_text_stops_the_body() {
         for wire in ["bWV", "!"] {
-            let framings = (Framing::Length(wire.len() as u64), Framing::UntilClose);
+            let framings = (BodyFraming::Length(wire.len() as u64), BodyFraming::UntilClose);
             let stopped = translated(wire.as_bytes(), framings, Translation::from_text());
             assert_eq!(stopped, Err(Stop::Untranslatable));
         }

@@ -15,48 +15,48 @@ use tokio::time::{sleep_until, timeout_at};
 use crate::backend::Current;
 use crate::body::{Pump, Source};
 use crate::clock;
-use crate::dial::attempt::{Lease, poll_head};
+use crate::dial::attempt::{AttemptConnection, poll_head};
 use crate::dial::pool::{self, CompletedExchange};
 use crate::exchange::{Exchange, Terms};
 use crate::failure::Failure;
-use crate::head::{Framing, Method, RequestHead, ResponseHead};
+use crate::head::{BodyFraming, RequestHead, RequestMethod, ResponseHead};
 use crate::relay;
 use crate::worker::Worker;
 
 /// Bytes of a response that are read for nobody; beyond it the connection is closed.
-const MOST_BYTES: u64 = 16 * 1024 * 1024;
+const MAX_DRAIN_BYTES: u64 = 16 * 1024 * 1024;
 
 /// Gives the request up.
 pub(crate) fn abandon(
     worker: &Rc<Worker>,
-    lease: Lease,
+    lease: AttemptConnection,
     exchange: &mut Exchange,
     terms: &Terms<'_>,
 ) {
     // To reset a stream tells the endpoint that nobody waits.
-    let is_told = lease.connection.berth.is_some();
+    let is_told = lease.connection.stream_guard.is_some();
     if !terms.is_capped() || is_told || exchange.upload.written == 0 {
         return;
     }
     lease.slot.backend.counters[worker.index].abandoned.add(1);
     let until = clock::now() + terms.backend().abandoned_timeout;
     let upload_broken = lease.upload_broken;
-    let rest = Rest {
+    let rest = AbandonedRequest {
         lease,
         is_capped: terms.is_capped(),
-        request: asking(exchange.request.method),
+        request: method_only_head(exchange.request.method),
         sent_whole: exchange.upload.is_done() && !upload_broken,
         request_bytes: exchange.upload.written,
         response: std::mem::take(&mut exchange.response),
         pump: std::mem::replace(&mut exchange.download, Pump::new()),
     };
     let worker = Rc::clone(worker);
-    tokio::task::spawn_local(async move { rest.see_out(&worker, until).await });
+    tokio::task::spawn_local(async move { rest.drain(&worker, until).await });
 }
 
 /// What is left of a request that nobody waits for.
-pub(crate) struct Rest {
-    lease: Lease,
+pub(crate) struct AbandonedRequest {
+    lease: AttemptConnection,
     /// The slot is held until the endpoint has finished.
     is_capped: bool,
     /// As much of it as its response is read by.
@@ -68,26 +68,26 @@ pub(crate) struct Rest {
     pump: Pump,
 }
 
-fn asking(method: Method) -> RequestHead {
+fn method_only_head(method: RequestMethod) -> RequestHead {
     let mut request = RequestHead::new();
     request.method = method;
     request
 }
 
-enum End {
+enum DrainOutcome {
     /// The response has been read to its end.
-    Read,
+    Complete,
     Closed,
     TooMuch,
 }
 
-impl Rest {
+impl AbandonedRequest {
     /// All of a request, for which nobody waits from the start.
-    pub(crate) fn new(lease: Lease, method: Method, is_capped: bool) -> Self {
+    pub(crate) fn new(lease: AttemptConnection, method: RequestMethod, is_capped: bool) -> Self {
         Self {
-            is_capped: is_capped && lease.connection.berth.is_none(),
+            is_capped: is_capped && lease.connection.stream_guard.is_none(),
             lease,
-            request: asking(method),
+            request: method_only_head(method),
             sent_whole: false,
             request_bytes: 0,
             response: ResponseHead::new(),
@@ -96,7 +96,11 @@ impl Rest {
     }
 
     /// Sends what has not been sent of the request yet, and awaits the head of the response.
-    pub(crate) async fn ask(&mut self, worker: &Worker, request: &[u8]) -> Result<(), Failure> {
+    pub(crate) async fn send_request(
+        &mut self,
+        worker: &Worker,
+        request: &[u8],
+    ) -> Result<(), Failure> {
         let stream = &mut self.lease.connection.stream;
         let is_sent = request.is_empty()
             || (stream.write_all(request).await.is_ok()
@@ -116,31 +120,31 @@ impl Rest {
     }
 
     /// Reads the response to its end and drops it, but not beyond `until`; then slot and connection are free.
-    pub(crate) async fn see_out(mut self, worker: &Worker, until: Time) {
+    pub(crate) async fn drain(mut self, worker: &Worker, until: Time) {
         let until = clock::instant(until);
         match timeout_at(until, self.finish(worker)).await {
-            Ok(End::Read) => self.lay_down(worker),
-            Ok(End::TooMuch) if self.is_capped => {
-                let Lease { slot, connection, .. } = self.lease;
+            Ok(DrainOutcome::Complete) => self.return_to_pool(worker),
+            Ok(DrainOutcome::TooMuch) if self.is_capped => {
+                let AttemptConnection { slot, connection, .. } = self.lease;
                 drop(connection);
                 sleep_until(until).await;
                 drop(slot);
             }
             // Closed by either side, or so late that the slot cannot wait for it.
-            Ok(End::TooMuch | End::Closed) | Err(_) => {}
+            Ok(DrainOutcome::TooMuch | DrainOutcome::Closed) | Err(_) => {}
         }
     }
 
-    async fn finish(&mut self, worker: &Worker) -> End {
+    async fn finish(&mut self, worker: &Worker) -> DrainOutcome {
         let connection = &mut self.lease.connection;
         if !self.sent_whole
             && poll_fn(|cx| Pin::new(&mut connection.stream).poll_shutdown(cx)).await.is_err()
         {
-            return End::Closed;
+            return DrainOutcome::Closed;
         }
         match self.await_head(worker).await {
             Ok(()) => self.discard(worker).await,
-            Err(_) => End::Closed,
+            Err(_) => DrainOutcome::Closed,
         }
     }
 
@@ -152,14 +156,14 @@ impl Rest {
             let connection = &mut lease.connection;
             poll_fn(|cx| poll_head(cx, worker, connection, request, response)).await?;
             let from = connection.stream.framing(response.framing);
-            self.pump.start(from, Framing::None);
+            self.pump.start(from, BodyFraming::None);
         }
         Ok(())
     }
 
-    async fn discard(&mut self, worker: &Worker) -> End {
+    async fn discard(&mut self, worker: &Worker) -> DrainOutcome {
         let Self { lease, pump, .. } = self;
-        pump.allow(pump.body_bytes.saturating_add(MOST_BYTES));
+        pump.allow(pump.body_bytes.saturating_add(MAX_DRAIN_BYTES));
         let connection = &mut lease.connection;
         let read = poll_fn(|cx| {
             let mut source =
@@ -167,14 +171,14 @@ impl Rest {
             pump.poll_discard(cx, &mut source, &worker.scratch)
         });
         match read.await {
-            Ok(()) => End::Read,
-            Err(crate::body::Stop::TooLarge) => End::TooMuch,
-            Err(_) => End::Closed,
+            Ok(()) => DrainOutcome::Complete,
+            Err(crate::body::Stop::TooLarge) => DrainOutcome::TooMuch,
+            Err(_) => DrainOutcome::Closed,
         }
     }
 
-    fn lay_down(self, worker: &Worker) {
-        let Lease { slot, mut connection, .. } = self.lease;
+    fn return_to_pool(self, worker: &Worker) {
+        let AttemptConnection { slot, mut connection, .. } = self.lease;
         connection.count_written(self.request_bytes);
         worker.scratch.stock.reclaim(&mut connection.buffer);
         let done = CompletedExchange {

@@ -15,10 +15,10 @@ use crate::body::{Pump, Side, Source, Stop};
 use crate::buffer::BUFFER_BYTES;
 use crate::clock;
 use crate::dial::abandon;
-use crate::dial::call;
 use crate::dial::connect::connect;
-use crate::dial::h3::HEAD_START;
-use crate::dial::pool::{self, Connection, Endpoint, Wish};
+use crate::dial::h3::CONNECTION_ATTEMPT_DELAY;
+use crate::dial::pool::{self, ConnectionRequirements, Endpoint, EndpointConnection};
+use crate::dial::stream_request;
 use crate::exchange::{Exchange, Terms};
 use crate::failure::Failure;
 use crate::grpc;
@@ -36,22 +36,22 @@ pub(crate) const RESPONSE_LIMITS: HeadLimits =
 const INTERIM_RESPONSES: u32 = 16;
 
 /// A slot with the connection that carries its request.
-pub(crate) struct Lease {
+pub(crate) struct AttemptConnection {
     /// Before the slot: when both are dropped it is closed first, so that whoever gets the slot next opens no connection
     /// beside it.
-    pub(crate) connection: Box<Connection>,
+    pub(crate) connection: Box<EndpointConnection>,
     pub(crate) slot: Slot,
     /// The endpoint took no more of the request's body: the connection cannot be used again.
     pub(crate) upload_broken: bool,
     /// How long the head of the response took, once that is known.
-    pub(crate) head_after: Option<Duration>,
+    pub(crate) head_latency: Option<Duration>,
     /// How long it took tells how busy the endpoint is.
-    pub(crate) head_tells: bool,
+    pub(crate) head_latency_is_signal: bool,
     /// The response has to be over by then.
-    pub(crate) until: Time,
+    pub(crate) deadline: Time,
 }
 
-impl Lease {
+impl AttemptConnection {
     /// Sends on what has come of the request's body, as far as the endpoint takes it.
     pub(crate) fn upload(
         &mut self,
@@ -83,44 +83,51 @@ impl Lease {
     }
 }
 
-impl Lease {
-    pub(crate) fn new(slot: Slot, connection: Box<Connection>, until: Time) -> Self {
-        let (upload_broken, head_tells) = (false, false);
-        Self { connection, slot, upload_broken, head_after: None, head_tells, until }
+impl AttemptConnection {
+    pub(crate) fn new(slot: Slot, connection: Box<EndpointConnection>, deadline: Time) -> Self {
+        let (upload_broken, head_latency_is_signal) = (false, false);
+        Self {
+            connection,
+            slot,
+            upload_broken,
+            head_latency: None,
+            head_latency_is_signal,
+            deadline,
+        }
     }
 
     /// How long the head took, if that tells anything: until `now`, unless it was noted before.
-    pub(crate) fn head_by(&mut self, now: Time) -> Option<Duration> {
-        if self.head_tells && self.head_after.is_none() {
-            self.head_after = Some(now.saturating_since(self.slot.started));
+    pub(crate) fn head_latency_by(&mut self, now: Time) -> Option<Duration> {
+        if self.head_latency_is_signal && self.head_latency.is_none() {
+            self.head_latency = Some(now.saturating_since(self.slot.started));
         }
-        self.head_after
+        self.head_latency
     }
 
     /// The endpoint did not answer in time, which may be because its connection has gone without a word.
-    pub(crate) fn doubt(&self, failure: Failure) {
+    pub(crate) fn mark_suspect(&self, failure: Failure) {
         if failure.end() == AttemptResult::TimedOut
-            && let Some(berth) = &self.connection.berth
+            && let Some(berth) = &self.connection.stream_guard
         {
-            berth.suspect();
+            berth.mark_suspect();
         }
     }
 }
 
 /// An attempt that came to nothing.
-pub(crate) struct Lost {
+pub(crate) struct AttemptFailure {
     pub(crate) failure: Failure,
-    pub(crate) retry: Retry,
+    pub(crate) retry: RetryEligibility,
 }
 
 /// Whether the request may be sent again, which is known where it was lost.
-pub(crate) enum Retry {
+pub(crate) enum RetryEligibility {
     Never,
     /// The connection was stale, the endpoint is not at fault.
     SameEndpoint(Slot),
     /// Nothing was sent: there was no connection to this endpoint.
     Unsent(Arc<Endpoint>),
-    Elsewhere {
+    AnotherEndpoint {
         /// Where it was lost.
         endpoint: Arc<Endpoint>,
         /// How many requests the endpoint had then, this one included.
@@ -128,22 +135,22 @@ pub(crate) enum Retry {
     },
 }
 
-impl Retry {
-    pub(super) fn elsewhere(endpoint: &Arc<Endpoint>) -> Self {
-        Self::Elsewhere { endpoint: Arc::clone(endpoint), in_flight: endpoint.in_flight() }
+impl RetryEligibility {
+    pub(super) fn another_endpoint(endpoint: &Arc<Endpoint>) -> Self {
+        Self::AnotherEndpoint { endpoint: Arc::clone(endpoint), in_flight: endpoint.in_flight() }
     }
 }
 
 /// How a connection for an attempt may be had.
 #[derive(Clone, Copy)]
-pub(crate) struct Effort<'a> {
+pub(crate) struct AttemptHistory<'a> {
     /// Only a new connection will do: the request was lost on another one just now.
     pub(crate) fresh: bool,
     /// Endpoints at which the request has been tried.
     pub(crate) tried: &'a [Arc<Endpoint>],
 }
 
-impl Effort<'_> {
+impl AttemptHistory<'_> {
     /// True if another endpoint may get the request when this one takes long to accept a connection.
     fn has_alternative(self, slot: &Slot, terms: &Terms<'_>) -> bool {
         let is_tried = |it: &Arc<Endpoint>| self.tried.iter().any(|tried| Arc::ptr_eq(tried, it));
@@ -160,15 +167,15 @@ impl Effort<'_> {
         let patience = match terms.backend().protocol {
             EndpointProtocol::Http1 | EndpointProtocol::Http2 => patience,
             // TCP is tried only after that.
-            EndpointProtocol::Http3 => patience + HEAD_START,
+            EndpointProtocol::Http3 => patience + CONNECTION_ATTEMPT_DELAY,
         };
         self.has_alternative(slot, terms).then_some(patience)
     }
 }
 
-impl Lost {
-    fn for_good(failure: Failure) -> Self {
-        Self { failure, retry: Retry::Never }
+impl AttemptFailure {
+    fn without_retry(failure: Failure) -> Self {
+        Self { failure, retry: RetryEligibility::Never }
     }
 }
 
@@ -178,43 +185,43 @@ pub(crate) async fn attempt(
     client: &mut Client,
     exchange: &mut Exchange,
     slot: Slot,
-    effort: Effort<'_>,
+    effort: AttemptHistory<'_>,
     terms: &Terms<'_>,
-) -> Result<Lease, Lost> {
+) -> Result<AttemptConnection, AttemptFailure> {
     let started = clock::now();
     let (slot, connection) =
         connection(worker, client, exchange, slot, effort, terms, started).await?;
     slot.asked();
-    let mut lease = Lease::new(slot, connection, terms.deadline);
+    let mut lease = AttemptConnection::new(slot, connection, terms.deadline);
     let by = |most: Option<Duration>| most.map_or(Time::MAX, |most| started + most);
-    lease.until = by(terms.attempt_timeout).min(terms.deadline);
-    let patience = by(terms.backend().per_attempt_timeout).min(lease.until);
-    let mut limits = Limits { started, attempt: patience, terms };
+    lease.deadline = by(terms.attempt_timeout).min(terms.deadline);
+    let patience = by(terms.backend().per_attempt_timeout).min(lease.deadline);
+    let mut limits = AttemptDeadlines { started, attempt: patience, terms };
     for _ in 0..INTERIM_RESPONSES {
         if let Err(failure) = await_head(worker, client, exchange, &mut lease, &limits).await {
             let failure = grpc::judge(failure, exchange, terms);
-            return Err(lost(worker, lease, exchange, failure, terms));
+            return Err(conclude_failure(worker, lease, exchange, failure, terms));
         }
         lease.slot.answered();
         if exchange.response.upgrade && !exchange.request.upgrade {
-            let failure = Failure::BadResponse(BadResponse::UpgradeNotAsked);
-            return Err(lost(worker, lease, exchange, failure, terms));
+            let failure = Failure::BadResponse(BadResponse::UnexpectedUpgrade);
+            return Err(conclude_failure(worker, lease, exchange, failure, terms));
         }
         if !exchange.response.is_interim() {
             // How soon an endpoint leaves HTTP, or begins to answer a stream of messages, does not tell how busy it is.
             let streams =
                 exchange.response.upgrade || exchange.call.is_some() && !exchange.upload.is_read();
-            lease.head_tells = !streams;
+            lease.head_latency_is_signal = !streams;
             return Ok(lease);
         }
         exchange.request.expect_continue &= exchange.response.status != 100;
         if let Err(failure) = relay::forward_interim(worker, client, exchange, terms).await {
-            return Err(lost(worker, lease, exchange, failure, terms));
+            return Err(conclude_failure(worker, lease, exchange, failure, terms));
         }
         limits.started = clock::now();
     }
     let failure = Failure::BadResponse(BadResponse::TooManyInterim);
-    Err(lost(worker, lease, exchange, failure, terms))
+    Err(conclude_failure(worker, lease, exchange, failure, terms))
 }
 
 /// A connection for the request alone: an idle one that may carry it, or a fresh one, or a stream on one.
@@ -223,17 +230,18 @@ async fn connection(
     client: &mut Client,
     exchange: &mut Exchange,
     slot: Slot,
-    effort: Effort<'_>,
+    effort: AttemptHistory<'_>,
     terms: &Terms<'_>,
     now: Time,
-) -> Result<(Slot, Box<Connection>), Lost> {
+) -> Result<(Slot, Box<EndpointConnection>), AttemptFailure> {
     match terms.backend().protocol {
         EndpointProtocol::Http1 => {}
         EndpointProtocol::Http2 | EndpointProtocol::Http3 => {
-            return call::connection(worker, client, exchange, slot, effort, terms, now).await;
+            return stream_request::connection(worker, client, exchange, slot, effort, terms, now)
+                .await;
         }
     }
-    let wish = wish(worker, client, exchange, terms, now);
+    let wish = connection_requirements(worker, client, exchange, terms, now);
     if !effort.fresh
         && let Some(connection) = pool::take(&slot.endpoint, &wish)
     {
@@ -243,25 +251,25 @@ async fn connection(
     // What is seldom needed takes no room in every request's future.
     let opening = Box::pin(open(&slot.endpoint, &header, &wish));
     let hurry = effort.patience(&slot, terms);
-    match in_time(worker, client, terms, now, hurry, opening).await {
+    match await_connection(worker, client, terms, now, hurry, opening).await {
         Ok(connection) => Ok((slot, connection)),
-        Err(failure) => Err(unsent(worker, slot, failure, terms)),
+        Err(failure) => Err(conclude_unsent(worker, slot, failure, terms)),
     }
 }
 
 /// What a connection of HTTP/1.1 for the request has to be.
-pub(super) fn wish<'t>(
+pub(super) fn connection_requirements<'t>(
     worker: &Worker,
     client: &Client,
     exchange: &Exchange,
     terms: &'t Terms<'_>,
     now: Time,
-) -> Wish<'t> {
-    Wish {
+) -> ConnectionRequirements<'t> {
+    ConnectionRequirements {
         worker: worker.index,
         capped: terms.is_capped(),
-        announced: terms.backend().proxy_protocol.map(|_| client.peer),
-        trust: terms.current.trust.as_ref(),
+        proxy_protocol_client: terms.backend().proxy_protocol.map(|_| client.peer),
+        tls_context: terms.current.trust.as_ref(),
         replayable: is_replayable(&exchange.request),
         settings: terms.backend(),
         now,
@@ -272,19 +280,19 @@ pub(super) fn wish<'t>(
 pub(crate) async fn open(
     endpoint: &Endpoint,
     header: &[u8],
-    wish: &Wish<'_>,
-) -> Result<Box<Connection>, Failure> {
-    let security = Security::of_http1(wish.trust);
+    wish: &ConnectionRequirements<'_>,
+) -> Result<Box<EndpointConnection>, Failure> {
+    let security = Security::of_http1(wish.tls_context);
     let unacknowledged = wish.settings.unacknowledged_timeout;
     let mut connection = connect(endpoint, wish.worker, header, security, unacknowledged).await?;
-    connection.announced = wish.announced;
-    connection.trust = wish.trust.cloned();
+    connection.proxy_protocol_client = wish.proxy_protocol_client;
+    connection.tls_context = wish.tls_context.cloned();
     Ok(connection)
 }
 
 /// Awaits a connection as long as the policies allow and the client is there, and no longer than `hurry`: then another
 /// endpoint is the better choice.
-pub(super) async fn in_time<T>(
+pub(super) async fn await_connection<T>(
     worker: &Worker,
     client: &mut Client,
     terms: &Terms<'_>,
@@ -306,7 +314,12 @@ pub(super) async fn in_time<T>(
 }
 
 /// Not a byte of the request has been sent, so any may go elsewhere, if that is of use.
-pub(super) fn unsent(worker: &Worker, slot: Slot, failure: Failure, terms: &Terms<'_>) -> Lost {
+pub(super) fn conclude_unsent(
+    worker: &Worker,
+    slot: Slot,
+    failure: Failure,
+    terms: &Terms<'_>,
+) -> AttemptFailure {
     slot.conclude(worker, &terms.current, failure.end(), None);
     slot.found(worker, failure);
     let is_of_use = !matches!(
@@ -318,9 +331,9 @@ pub(super) fn unsent(worker: &Worker, slot: Slot, failure: Failure, terms: &Term
             | Failure::OutOfDescriptors
     );
     if !is_of_use {
-        return Lost::for_good(failure);
+        return AttemptFailure::without_retry(failure);
     }
-    Lost { failure, retry: Retry::Unsent(Arc::clone(&slot.endpoint)) }
+    AttemptFailure { failure, retry: RetryEligibility::Unsent(Arc::clone(&slot.endpoint)) }
 }
 
 /// Losing the race with an endpoint that closes an idle connection can be repaired by sending the request again.
@@ -329,7 +342,7 @@ fn is_replayable(request: &RequestHead) -> bool {
 }
 
 /// The moments by which things must have happened.
-struct Limits<'a> {
+struct AttemptDeadlines<'a> {
     /// Since when the endpoint is waited for.
     started: Time,
     attempt: Time,
@@ -341,8 +354,8 @@ async fn await_head(
     worker: &Worker,
     client: &mut Client,
     exchange: &mut Exchange,
-    lease: &mut Lease,
-    limits: &Limits<'_>,
+    lease: &mut AttemptConnection,
+    limits: &AttemptDeadlines<'_>,
 ) -> Result<(), Failure> {
     let mut seen = u64::MAX;
     poll_fn(|cx| {
@@ -365,7 +378,7 @@ async fn await_head(
             client.deadline.set(limits.attempt.min(limits.terms.deadline).min(idle));
         }
         ready!(client.deadline.poll(cx));
-        Poll::Ready(Err(limits.passed(waits_for_client)))
+        Poll::Ready(Err(limits.expired_deadline(waits_for_client)))
     })
     .await
 }
@@ -374,12 +387,12 @@ async fn await_head(
 pub(crate) fn poll_head(
     cx: &mut Context<'_>,
     worker: &Worker,
-    connection: &mut Connection,
+    connection: &mut EndpointConnection,
     request: &RequestHead,
     response: &mut ResponseHead,
 ) -> Poll<Result<(), Failure>> {
-    if connection.berth.is_some() {
-        return call::poll_response(cx, connection, request, response);
+    if connection.stream_guard.is_some() {
+        return stream_request::poll_response(cx, connection, request, response);
     }
     loop {
         if let Some(buffer) = connection.buffer.as_mut().filter(|buffer| !buffer.is_empty()) {
@@ -405,7 +418,7 @@ pub(crate) fn poll_head(
     }
 }
 
-impl Limits<'_> {
+impl AttemptDeadlines<'_> {
     /// How long nothing may move.
     fn idle(&self, waits_for_client: bool) -> Duration {
         let terms = self.terms;
@@ -413,7 +426,7 @@ impl Limits<'_> {
     }
 
     /// Which of the deadlines it was.
-    fn passed(&self, waits_for_client: bool) -> Failure {
+    fn expired_deadline(&self, waits_for_client: bool) -> Failure {
         let now = clock::now();
         if now >= self.terms.deadline {
             Failure::RequestTimeout
@@ -428,15 +441,15 @@ impl Limits<'_> {
 }
 
 /// Says whether the request may be sent again, and what becomes of slot and connection.
-fn lost(
+fn conclude_failure(
     worker: &Rc<Worker>,
-    lease: Lease,
+    lease: AttemptConnection,
     exchange: &mut Exchange,
     failure: Failure,
     terms: &Terms<'_>,
-) -> Lost {
-    if lease.connection.berth.is_some() {
-        return call::lost(worker, lease, exchange, failure, terms);
+) -> AttemptFailure {
+    if lease.connection.stream_guard.is_some() {
+        return stream_request::conclude_stream_failure(worker, lease, exchange, failure, terms);
     }
     let has_answered = lease.connection.buffer.as_ref().is_some_and(|buffer| !buffer.is_empty());
     // To close an idle connection is an endpoint's right.
@@ -448,12 +461,12 @@ fn lost(
     if failure != Failure::EndpointClosed {
         let again = matches!(failure, Failure::AttemptTimeout | Failure::BadResponse(_))
             && exchange.request.method.is_idempotent();
-        let elsewhere = Retry::elsewhere(&lease.slot.endpoint);
+        let elsewhere = RetryEligibility::another_endpoint(&lease.slot.endpoint);
         abandon::abandon(worker, lease, exchange, terms);
-        let retry = if again { elsewhere } else { Retry::Never };
-        return Lost { failure, retry };
+        let retry = if again { elsewhere } else { RetryEligibility::Never };
+        return AttemptFailure { failure, retry };
     }
-    let Lease { slot, connection, upload_broken, .. } = lease;
+    let AttemptConnection { slot, connection, upload_broken, .. } = lease;
     if let Some(age) = connection.idle_for {
         slot.endpoint.idle.found_closed(age);
     }
@@ -461,15 +474,15 @@ fn lost(
         || exchange.upload.written == 0
         || !upload_broken && is_unacknowledged(&connection);
     let retry = match connection.idle_for {
-        _ if has_answered || !harmless => Retry::Never,
-        Some(_) => Retry::SameEndpoint(slot),
-        None => Retry::elsewhere(&slot.endpoint),
+        _ if has_answered || !harmless => RetryEligibility::Never,
+        Some(_) => RetryEligibility::SameEndpoint(slot),
+        None => RetryEligibility::another_endpoint(&slot.endpoint),
     };
-    Lost { failure, retry }
+    AttemptFailure { failure, retry }
 }
 
 /// The endpoint's kernel has received not one byte of the request, so that the endpoint cannot have seen it.
-fn is_unacknowledged(connection: &Connection) -> bool {
+fn is_unacknowledged(connection: &EndpointConnection) -> bool {
     let received = connection.end.and_then(|end| end.received_at_most(&connection.stream));
     received.is_some_and(|received| received <= connection.written)
 }

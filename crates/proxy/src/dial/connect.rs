@@ -10,7 +10,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use crate::clock;
-use crate::dial::pool::{Connection, Endpoint};
+use crate::dial::pool::{Endpoint, EndpointConnection};
 use crate::failure::Failure;
 use crate::stream::Stream;
 use crate::tls::{Secret, Security, Session, TlsStream, Untrusted};
@@ -22,9 +22,9 @@ pub(crate) async fn connect(
     header: &[u8],
     security: Security<'_>,
     unacknowledged: Duration,
-) -> Result<Box<Connection>, Failure> {
+) -> Result<Box<EndpointConnection>, Failure> {
     let stream = open(endpoint, worker, header, security, unacknowledged).await?;
-    Ok(Box::new(Connection::new(stream, header.len() as u64, worker, clock::now())))
+    Ok(Box::new(EndpointConnection::new(stream, header.len() as u64, worker, clock::now())))
 }
 
 /// Opens a connection to the endpoint, which begins with `header` and breaks when the endpoint has acknowledged nothing
@@ -43,15 +43,16 @@ pub(crate) async fn open(
     };
     endpoint.data.counters[worker].connections.add(1);
     let begun = clock::now();
-    let mut stream = TcpStream::connect(endpoint.address).await.map_err(|error| why(&error))?;
+    let mut stream =
+        TcpStream::connect(endpoint.address).await.map_err(|error| connect_failure(&error))?;
     // Heads and small bodies leave in one write: there is nothing for Nagle's algorithm to gather.
     drop(stream.set_nodelay(true));
-    notice_silence(&stream, unacknowledged);
-    stream.write_all(header).await.map_err(|error| why(&error))?;
+    set_dead_peer_timeouts(&stream, unacknowledged);
+    stream.write_all(header).await.map_err(|error| connect_failure(&error))?;
     let stream = match secret {
         None => Stream::Tcp(stream),
         // Boxed, so that connections without it do not keep the room that it takes.
-        Some(secret) => Box::pin(secure(stream, secret)).await?,
+        Some(secret) => Box::pin(tls_handshake(stream, secret)).await?,
     };
     endpoint.data.reachability.connected_in(clock::now().saturating_since(begun));
     Ok(stream)
@@ -63,7 +64,7 @@ const FIRST_RETRANSMISSION: Duration = Duration::from_millis(400);
 
 /// Lets the kernel notice when the endpoint has gone without a word: when it acknowledges no bytes, or, on a connection
 /// that is quiet, no probe.
-fn notice_silence(socket: &TcpStream, unacknowledged: Duration) {
+fn set_dead_peer_timeouts(socket: &TcpStream, unacknowledged: Duration) {
     const SECOND: Duration = Duration::from_secs(1);
     let socket = SockRef::from(socket);
     // The first probe leaves time for a second one, which finds the time over.
@@ -78,7 +79,7 @@ fn notice_silence(socket: &TcpStream, unacknowledged: Duration) {
 }
 
 /// Makes sure that it is the endpoint that we speak with, and that nobody else listens.
-pub(crate) async fn secure(socket: TcpStream, secret: &Secret) -> Result<Stream, Failure> {
+pub(crate) async fn tls_handshake(socket: TcpStream, secret: &Secret) -> Result<Stream, Failure> {
     let Secret { config, name } = secret;
     let untrusted = |error: rustls::Error| Failure::Untrusted(Untrusted::from(&error));
     let session = Session::client(Arc::clone(config), name.clone()).map_err(untrusted)?;
@@ -88,7 +89,7 @@ pub(crate) async fn secure(socket: TcpStream, secret: &Secret) -> Result<Stream,
         // An alert too.
         let pushed = poll_fn(|cx| tls.poll_push(cx)).await;
         shaken.map_err(untrusted)?;
-        pushed.map_err(|error| why(&error))?;
+        pushed.map_err(|error| connect_failure(&error))?;
         if !tls.session.settled().is_handshaking() {
             break;
         }
@@ -103,15 +104,15 @@ pub(crate) async fn secure(socket: TcpStream, secret: &Secret) -> Result<Stream,
     Ok(Stream::Tls(Box::new(tls)))
 }
 
-fn why(error: &io::Error) -> Failure {
+fn connect_failure(error: &io::Error) -> Failure {
     match error.raw_os_error() {
-        _ if is_our_fault(error) => Failure::OutOfDescriptors,
+        _ if is_out_of_descriptors(error) => Failure::OutOfDescriptors,
         Some(libc::ETIMEDOUT) => Failure::ConnectTimeout,
         _ => Failure::ConnectFailed,
     }
 }
 
 /// There are no descriptors left, which says nothing of the endpoint.
-pub(crate) fn is_our_fault(error: &io::Error) -> bool {
+pub(crate) fn is_out_of_descriptors(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }

@@ -12,108 +12,126 @@ use balance::{AttemptResult, Time};
 use tokio::time::sleep_until;
 
 use crate::clock;
-use crate::dial::call::{Asked, Call};
-use crate::dial::pool::Connection;
-use crate::dial::trunk::Waiting;
+use crate::dial::multiplex_pool::StreamWaiter;
+use crate::dial::pool::EndpointConnection;
+use crate::dial::stream_request::{StreamGrant, StreamRequest};
 use crate::failure::Failure;
 use crate::tls::Untrusted;
 use crate::worker::Worker;
 
 /// One connection.
-mod link;
+mod connection;
 /// Whether an endpoint can be reached by QUIC.
-mod reach;
+mod reachability;
 /// The connections of one worker.
-mod links;
+mod pools;
 /// HTTP/1.1 where it is spoken in HTTP/3's place.
-pub(crate) mod framed;
+pub(crate) mod h1_fallback;
 
-pub(crate) use links::Links;
-pub(crate) use reach::Reach;
+pub(crate) use pools::H3WorkerPools;
+pub(crate) use reachability::Http3Reachability;
 
 /// So long a QUIC connection may take before the request goes by TCP, if that is sooner there. In the same data centre a
 /// handshake takes some milliseconds, around the world a third of a second.
-pub(super) const HEAD_START: Duration = Duration::from_millis(300);
+pub(super) const CONNECTION_ATTEMPT_DELAY: Duration = Duration::from_millis(300);
 
 /// How a request goes to its endpoint.
-pub(crate) enum Way {
+pub(crate) enum RequestTransport {
     /// By a stream, on which its head has been sent.
-    Stream(Box<Connection>),
+    Stream(Box<EndpointConnection>),
     /// HTTP/1.1 is all that the endpoint speaks over TCP, and nothing else is to be had.
     Http1,
 }
 
 /// A stream of HTTP/3 on a connection that is open and has room.
-pub(crate) fn open_at_once(worker: &Worker, call: &Call<'_>) -> Option<Box<Connection>> {
-    if begins_with_header(call) {
+pub(crate) fn try_open_existing(
+    worker: &Worker,
+    call: &StreamRequest<'_>,
+) -> Option<Box<EndpointConnection>> {
+    if uses_proxy_protocol(call) {
         return None;
     }
     // What cannot be sent is found out again, where it is told.
-    worker.links.stream(call).ok().flatten()
+    worker.links.try_open_stream(call).ok().flatten()
 }
 
 /// The first way that opens; the caller bounds the time.
-pub(crate) async fn open(worker: &Rc<Worker>, call: Call<'_>) -> Result<Way, Failure> {
-    let takes_quic = may_take_quic(worker, &call);
-    let mut ways =
-        Ways { worker, call, takes_quic, over_quic: None, over_tcp: None, failure: None };
+pub(crate) async fn open(
+    worker: &Rc<Worker>,
+    call: StreamRequest<'_>,
+) -> Result<RequestTransport, Failure> {
+    let takes_quic = may_use_quic(worker, &call);
+    let mut ways = TransportRace {
+        worker,
+        request: call,
+        quic_allowed: takes_quic,
+        quic_waiter: None,
+        tcp_waiter: None,
+        tcp_failure: None,
+    };
     loop {
-        if let Some(way) = ways.ask()? {
+        if let Some(way) = ways.try_open()? {
             return Ok(way);
         }
         ways.wait().await;
-        ways.call.now = clock::now();
+        ways.request.now = clock::now();
     }
 }
 
-fn may_take_quic(worker: &Rc<Worker>, call: &Call<'_>) -> bool {
-    let reach = &call.endpoint.data.reach;
-    if begins_with_header(call) {
+fn may_use_quic(worker: &Rc<Worker>, call: &StreamRequest<'_>) -> bool {
+    let reach = &call.endpoint.data.http3_reachability;
+    if uses_proxy_protocol(call) {
         return false;
     }
-    if !reach.is_open() && reach.claim(call.now) {
+    if !reach.is_available() && reach.claim_retry(call.now) {
         // This request goes by TCP. It finds out for those that follow.
         worker.links.dial(worker, call);
     }
-    reach.is_open()
+    reach.is_available()
 }
 
 /// What begins with a header (PROXY protocol) is a connection of TCP.
-fn begins_with_header(call: &Call<'_>) -> bool {
-    call.announced.is_some()
+fn uses_proxy_protocol(call: &StreamRequest<'_>) -> bool {
+    call.proxy_protocol_client.is_some()
 }
 
 /// Ways that are being opened for one request.
-struct Ways<'a> {
+struct TransportRace<'a> {
     worker: &'a Rc<Worker>,
-    call: Call<'a>,
+    request: StreamRequest<'a>,
     /// QUIC has not failed.
-    takes_quic: bool,
-    over_quic: Option<Waiting>,
-    over_tcp: Option<Waiting>,
+    quic_allowed: bool,
+    quic_waiter: Option<StreamWaiter>,
+    tcp_waiter: Option<StreamWaiter>,
     /// Why there is no way over TCP, if there is none.
-    failure: Option<Failure>,
+    tcp_failure: Option<Failure>,
 }
 
-impl Ways<'_> {
-    fn ask(&mut self) -> Result<Option<Way>, Failure> {
-        if self.takes_quic {
-            match self.worker.links.ask(self.worker, &self.call, self.over_quic.as_ref()) {
-                Ok(Asked::Opened(connection)) => return Ok(Some(Way::Stream(connection))),
-                Ok(Asked::Wait(waiting)) => self.over_quic = Some(waiting),
+impl TransportRace<'_> {
+    fn try_open(&mut self) -> Result<Option<RequestTransport>, Failure> {
+        if self.quic_allowed {
+            match self.worker.links.acquire_stream(
+                self.worker,
+                &self.request,
+                self.quic_waiter.as_ref(),
+            ) {
+                Ok(StreamGrant::Opened(connection)) => {
+                    return Ok(Some(RequestTransport::Stream(connection)));
+                }
+                Ok(StreamGrant::Wait(waiting)) => self.quic_waiter = Some(waiting),
                 // WebSocket needs what few servers know over HTTP/3, and all over HTTP/1.1.
-                Err(Failure::NoUpgrade) => return Ok(Some(Way::Http1)),
-                Err(failure) if is_of_quic(failure) => self.takes_quic = false,
+                Err(Failure::NoUpgrade) => return Ok(Some(RequestTransport::Http1)),
+                Err(failure) if is_quic_failure(failure) => self.quic_allowed = false,
                 Err(failure) => return Err(failure),
             }
         }
-        if self.tcp_from().is_some_and(|from| self.call.now < from) {
+        if self.tcp_start_time().is_some_and(|from| self.request.now < from) {
             return Ok(None);
         }
-        match self.ask_tcp() {
+        match self.try_open_tcp() {
             // It may still come by QUIC.
-            Err(failure) if self.takes_quic => {
-                self.failure = Some(failure);
+            Err(failure) if self.quic_allowed => {
+                self.tcp_failure = Some(failure);
                 Ok(None)
             }
             asked => asked,
@@ -121,48 +139,51 @@ impl Ways<'_> {
     }
 
     /// When TCP is to be tried too; `None`: now, since QUIC is out of the question.
-    fn tcp_from(&self) -> Option<Time> {
-        if !self.takes_quic {
+    fn tcp_start_time(&self) -> Option<Time> {
+        if !self.quic_allowed {
             return None;
         }
         // Where nothing is being opened, all that can be had is there, and full.
-        let since = self.worker.links.dialing(&self.call);
-        Some(since.map_or(Time::MAX, |since| since + HEAD_START))
+        let since = self.worker.links.dialing_since(&self.request);
+        Some(since.map_or(Time::MAX, |since| since + CONNECTION_ATTEMPT_DELAY))
     }
 
-    fn ask_tcp(&mut self) -> Result<Option<Way>, Failure> {
-        if let Some(failure) = self.failure {
+    fn try_open_tcp(&mut self) -> Result<Option<RequestTransport>, Failure> {
+        if let Some(failure) = self.tcp_failure {
             return Err(failure);
         }
-        let endpoint = self.call.endpoint;
-        let way = if endpoint.data.reach.speaks_http1() {
-            Way::Http1
+        let endpoint = self.request.endpoint;
+        let way = if endpoint.data.http3_reachability.speaks_http1() {
+            RequestTransport::Http1
         } else {
-            match self.call.ask(self.over_tcp.as_ref()) {
-                Ok(Asked::Opened(connection)) => Way::Stream(connection),
-                Ok(Asked::Wait(waiting)) => {
-                    self.over_tcp = Some(waiting);
+            match self.request.acquire_http2_stream(self.tcp_waiter.as_ref()) {
+                Ok(StreamGrant::Opened(connection)) => RequestTransport::Stream(connection),
+                Ok(StreamGrant::Wait(waiting)) => {
+                    self.tcp_waiter = Some(waiting);
                     return Ok(None);
                 }
-                Err(Failure::NotHttp2) if endpoint.data.reach.speaks_http1() => Way::Http1,
-                Err(Failure::NoUpgrade) => Way::Http1,
+                Err(Failure::NotHttp2) if endpoint.data.http3_reachability.speaks_http1() => {
+                    RequestTransport::Http1
+                }
+                Err(Failure::NoUpgrade) => RequestTransport::Http1,
                 Err(failure) => {
                     // Who is not there at all may come back with QUIC.
-                    endpoint.data.reach.expire(self.call.now);
+                    endpoint.data.http3_reachability.end_backoff(self.request.now);
                     return Err(failure);
                 }
             }
         };
-        if !begins_with_header(&self.call) {
-            endpoint.data.counters[self.call.worker].http3_fallbacks.add(1);
+        if !uses_proxy_protocol(&self.request) {
+            endpoint.data.counters[self.request.worker].http3_fallbacks.add(1);
         }
         Ok(Some(way))
     }
 
     /// Until it is worth while to ask again.
     async fn wait(&self) {
-        let tcp_from =
-            self.tcp_from().filter(|_| self.over_tcp.is_none() && self.failure.is_none());
+        let tcp_from = self
+            .tcp_start_time()
+            .filter(|_| self.tcp_waiter.is_none() && self.tcp_failure.is_none());
         let head_start = async {
             match tcp_from {
                 Some(from) => sleep_until(clock::instant(from)).await,
@@ -170,14 +191,14 @@ impl Ways<'_> {
             }
         };
         tokio::select! {
-            () = told(self.over_quic.as_ref()) => {}
-            () = told(self.over_tcp.as_ref()) => {}
+            () = wait_for_stream(self.quic_waiter.as_ref()) => {}
+            () = wait_for_stream(self.tcp_waiter.as_ref()) => {}
             () = head_start => {}
         }
     }
 }
 
-async fn told(waiting: Option<&Waiting>) {
+async fn wait_for_stream(waiting: Option<&StreamWaiter>) {
     match waiting {
         Some(waiting) => waiting.wait().await,
         None => pending().await,
@@ -185,7 +206,7 @@ async fn told(waiting: Option<&Waiting>) {
 }
 
 /// TCP may do better. A certificate that is wrong here is wrong there.
-fn is_of_quic(failure: Failure) -> bool {
+fn is_quic_failure(failure: Failure) -> bool {
     match failure {
         Failure::Untrusted(Untrusted::Certificate | Untrusted::Unusable) => false,
         Failure::Untrusted(Untrusted::Alert | Untrusted::Protocol) => true,

@@ -5,11 +5,11 @@ pub(crate) mod pool;
 /// Opening a connection.
 pub(crate) mod connect;
 /// Requests that share connections.
-pub(crate) mod call;
+pub(crate) mod stream_request;
 /// The connections that they share, whatever the protocol.
-pub(crate) mod trunk;
+pub(crate) mod multiplex_pool;
 /// One of them.
-pub(crate) mod link;
+pub(crate) mod multiplex_connection;
 /// HTTP/2.
 pub(crate) mod h2;
 /// HTTP/3, and what is done where it cannot be had.

@@ -17,9 +17,9 @@ use gateway::snapshot::BackendSettings;
 use crate::backend::Backend;
 use crate::buffer::Buffer;
 use crate::dial::h2;
-use crate::dial::h3::Reach;
-use crate::dial::link::{Berth, Tally};
-use crate::head::{Framing, ResponseHead};
+use crate::dial::h3::Http3Reachability;
+use crate::dial::multiplex_connection::{ConnectionCounts, StreamGuard};
+use crate::head::{BodyFraming, ResponseHead};
 use crate::observe::EndpointCounters;
 use crate::reachability;
 use crate::stream::{ConnectionEnd, Stream};
@@ -28,46 +28,46 @@ use crate::tls::Trust;
 
 /// Idle connections to one endpoint that one stack holds. What comes on top of it is closed: the old ones are those that
 /// tell how long the endpoint keeps connections.
-const STACK: usize = 1024;
+const MAX_IDLE_CONNECTIONS: usize = 1024;
 
 /// So soon after its last response a connection is not looked at: what the endpoint closes within that time refuses a
 /// request unread, which the kernel tells us, and the request is sent again.
 const FRESH: Duration = Duration::from_millis(5);
 
 /// Nothing that we read was there for so long.
-const LATE: Duration = Duration::from_secs(1);
+const MAX_READ_LAG: Duration = Duration::from_secs(1);
 
 /// What the data plane hangs on an endpoint.
 pub(crate) struct EndpointData {
     /// One stack per worker, then the one that is shared.
-    stacks: Box<[Stack]>,
+    stacks: Box<[IdleStack]>,
     /// Connections of HTTP/2, which many requests share. One per worker.
-    pub(crate) links: Box<[h2::Links]>,
+    pub(crate) h2_pools: Box<[h2::H2EndpointPools]>,
     /// What is open by HTTP/3. One per worker, which has the connections themselves.
-    pub(crate) over_quic: Box<[Arc<Tally>]>,
+    pub(crate) h3_counts: Box<[Arc<ConnectionCounts>]>,
     /// Whether HTTP/3 works.
-    pub(crate) reach: Reach,
+    pub(crate) http3_reachability: Http3Reachability,
     /// One per worker.
     pub(crate) counters: Box<[EndpointCounters]>,
     /// How quickly connections are made, and how long the endpoint has been silent.
     pub(crate) reachability: reachability::Signs,
     /// The backends that name this endpoint: a slot freed by one may be what another waits for.
-    sharers: Mutex<Vec<Weak<Backend>>>,
+    backends: Mutex<Vec<Weak<Backend>>>,
     is_shared: AtomicBool,
 }
 
 /// On cache lines of its own: its lock is taken twice a request by one worker, and the next one's lies beside it.
 #[derive(Default)]
 #[repr(align(64))]
-struct Stack(Mutex<VecDeque<Box<Connection>>>);
+struct IdleStack(Mutex<VecDeque<Box<EndpointConnection>>>);
 
 /// An open connection to an endpoint, or a stream on one. Boxed, because it goes through many hands in each request.
-pub(crate) struct Connection {
+pub(crate) struct EndpointConnection {
     pub(crate) stream: Stream,
     /// Read from the endpoint and not yet used.
     pub(crate) buffer: Option<Buffer>,
     /// Bytes written before anything was sealed.
-    unsealed: u64,
+    plaintext_bytes: u64,
     /// Bytes written since it was opened: with what the kernel says was acknowledged, it tells whether a request can
     /// have reached the endpoint.
     pub(crate) written: u64,
@@ -78,12 +78,12 @@ pub(crate) struct Connection {
     /// How long it lay idle before this use; `None` for one that was opened for it.
     pub(crate) idle_for: Option<Duration>,
     /// The client whose address it began with (PROXY protocol), and whose requests alone it may carry.
-    pub(crate) announced: Option<SocketAddr>,
+    pub(crate) proxy_protocol_client: Option<SocketAddr>,
     /// What it is secured by, which is what its requests have to ask for.
-    pub(crate) trust: Option<Arc<Trust>>,
+    pub(crate) tls_context: Option<Arc<Trust>>,
     /// Its place on the link that carries it, if it is a stream: then it ends with its request. Behind the stream, so that
     /// the place is free when the stream has been dropped.
-    pub(crate) berth: Option<Berth>,
+    pub(crate) stream_guard: Option<StreamGuard>,
     /// The worker whose runtime watches it.
     worker: usize,
     opened: Time,
@@ -91,14 +91,14 @@ pub(crate) struct Connection {
 }
 
 /// How a connection may be taken.
-pub(crate) struct Wish<'a> {
+pub(crate) struct ConnectionRequirements<'a> {
     pub(crate) worker: usize,
     /// The backend caps its endpoints: the stack is the one shared by all workers.
     pub(crate) capped: bool,
     /// Whose address a connection must have begun with.
-    pub(crate) announced: Option<SocketAddr>,
+    pub(crate) proxy_protocol_client: Option<SocketAddr>,
     /// By what it must be secured.
-    pub(crate) trust: Option<&'a Arc<Trust>>,
+    pub(crate) tls_context: Option<&'a Arc<Trust>>,
     /// A retry can repair the loss of a race with the endpoint's closing.
     pub(crate) replayable: bool,
     pub(crate) settings: &'a BackendSettings,
@@ -119,71 +119,71 @@ pub(crate) type Endpoint = balance::Endpoint<EndpointData>;
 impl EndpointData {
     pub(crate) fn new(workers: usize) -> Self {
         Self {
-            stacks: (0..=workers).map(|_| Stack::default()).collect(),
-            links: (0..workers).map(|_| h2::Links::default()).collect(),
-            over_quic: (0..workers).map(|_| Arc::default()).collect(),
-            reach: Reach::default(),
+            stacks: (0..=workers).map(|_| IdleStack::default()).collect(),
+            h2_pools: (0..workers).map(|_| h2::H2EndpointPools::default()).collect(),
+            h3_counts: (0..workers).map(|_| Arc::default()).collect(),
+            http3_reachability: Http3Reachability::default(),
             counters: (0..workers).map(|_| EndpointCounters::default()).collect(),
             reachability: reachability::Signs::default(),
-            sharers: Mutex::default(),
+            backends: Mutex::default(),
             is_shared: AtomicBool::new(false),
         }
     }
 
     /// A backend names this endpoint that did not.
-    pub(crate) fn join(&self, backend: &Arc<Backend>) {
-        self.share(|sharers| sharers.push(Arc::downgrade(backend)));
+    pub(crate) fn add_backend(&self, backend: &Arc<Backend>) {
+        self.update_backends(|sharers| sharers.push(Arc::downgrade(backend)));
     }
 
     /// A backend does not name it any more.
-    pub(crate) fn leave(&self, backend: &Arc<Backend>) {
+    pub(crate) fn remove_backend(&self, backend: &Arc<Backend>) {
         let is_it = |sharer: &Weak<Backend>| std::ptr::eq(sharer.as_ptr(), Arc::as_ptr(backend));
-        self.share(|sharers| sharers.retain(|sharer| !is_it(sharer)));
+        self.update_backends(|sharers| sharers.retain(|sharer| !is_it(sharer)));
     }
 
-    fn share(&self, change: impl FnOnce(&mut Vec<Weak<Backend>>)) {
-        let mut sharers = lock(&self.sharers);
+    fn update_backends(&self, change: impl FnOnce(&mut Vec<Weak<Backend>>)) {
+        let mut sharers = lock(&self.backends);
         change(&mut sharers);
         self.is_shared.store(sharers.len() > 1, Ordering::Release);
     }
 
     /// The backends that name this endpoint.
-    pub(crate) fn sharers(&self) -> Vec<Arc<Backend>> {
-        lock(&self.sharers).iter().filter_map(Weak::upgrade).collect()
+    pub(crate) fn backends(&self) -> Vec<Arc<Backend>> {
+        lock(&self.backends).iter().filter_map(Weak::upgrade).collect()
     }
 
     /// The backends other than `backend` that name this endpoint.
-    pub(crate) fn other_sharers(&self, backend: &Backend) -> Vec<Arc<Backend>> {
+    pub(crate) fn other_backends(&self, backend: &Backend) -> Vec<Arc<Backend>> {
         if !self.is_shared.load(Ordering::Acquire) {
             return Vec::new();
         }
-        let sharers = lock(&self.sharers);
+        let sharers = lock(&self.backends);
         let live = sharers.iter().filter_map(Weak::upgrade);
         live.filter(|other| !std::ptr::eq(&raw const **other, backend)).collect()
     }
 
     /// Closes an idle connection that belongs to slots, if there is one: for who takes a slot and brings a connection
     /// of its own.
-    pub(crate) fn close_one(&self) {
+    pub(crate) fn close_oldest_idle(&self) {
         let connection = lock(self.stack(0, true)).pop_front();
         drop(connection);
     }
 
     /// What is open by HTTP/2, of each worker.
-    pub(crate) fn over_http2(&self) -> impl Iterator<Item = &Tally> {
-        self.links.iter().map(|links| &*links.tally)
+    pub(crate) fn h2_counts(&self) -> impl Iterator<Item = &ConnectionCounts> {
+        self.h2_pools.iter().map(|links| &*links.counts)
     }
 
     /// What is open by HTTP/3, of each worker.
-    pub(crate) fn over_http3(&self) -> impl Iterator<Item = &Tally> {
-        self.over_quic.iter().map(|tally| &**tally)
+    pub(crate) fn h3_counts(&self) -> impl Iterator<Item = &ConnectionCounts> {
+        self.h3_counts.iter().map(|tally| &**tally)
     }
 
     pub(crate) fn idle_connections(&self) -> usize {
         self.stacks.iter().map(|stack| lock(&stack.0).len()).sum()
     }
 
-    fn stack(&self, worker: usize, capped: bool) -> &Mutex<VecDeque<Box<Connection>>> {
+    fn stack(&self, worker: usize, capped: bool) -> &Mutex<VecDeque<Box<EndpointConnection>>> {
         &self.stacks[if capped { self.stacks.len() - 1 } else { worker }].0
     }
 }
@@ -191,15 +191,18 @@ impl EndpointData {
 /// Takes an idle connection that is open and may carry the request, if there is one.
 ///
 /// A capped endpoint's connection that may not is closed, so that the one opened in its stead stays under the cap.
-pub(crate) fn take(endpoint: &Endpoint, wish: &Wish<'_>) -> Option<Box<Connection>> {
+pub(crate) fn take(
+    endpoint: &Endpoint,
+    wish: &ConnectionRequirements<'_>,
+) -> Option<Box<EndpointConnection>> {
     let stack = endpoint.data.stack(wish.worker, wish.capped);
     loop {
         let mut connection = pop(&mut lock(stack), wish)?;
-        if !connection.fits(wish) {
+        if !connection.satisfies(wish) {
             // Another client's, or another backend's.
             return None;
         }
-        if connection.is_spent(wish.settings, wish.now) {
+        if connection.is_expired(wish.settings, wish.now) {
             continue;
         }
         let age = wish.now.saturating_since(connection.idle_since);
@@ -234,7 +237,7 @@ pub(crate) fn take(endpoint: &Endpoint, wish: &Wish<'_>) -> Option<Box<Connectio
 /// This is the only way into the pool, so that no caller can forget a condition.
 pub(crate) fn give_back(
     endpoint: &Endpoint,
-    mut connection: Box<Connection>,
+    mut connection: Box<EndpointConnection>,
     exchange: &CompletedExchange<'_>,
     capped: bool,
     now: Time,
@@ -248,11 +251,11 @@ pub(crate) fn give_back(
         endpoint.idle.served_again();
     }
     let mut stack = lock(endpoint.data.stack(connection.worker, capped));
-    if stack.len() == STACK && connection.announced.is_some() {
+    if stack.len() == MAX_IDLE_CONNECTIONS && connection.proxy_protocol_client.is_some() {
         // Those of clients that have gone are of no use, and tell nothing that others do not.
         stack.pop_front();
     }
-    if stack.len() < STACK {
+    if stack.len() < MAX_IDLE_CONNECTIONS {
         stack.push_back(connection);
     }
 }
@@ -264,7 +267,7 @@ pub(crate) fn sweep(endpoint: &Endpoint, worker: usize, settings: &BackendSettin
         // The kernel is asked about the one that has been idle longest, and about those that others watch.
         let mut is_oldest = true;
         stack.retain_mut(|connection| {
-            if connection.is_spent(settings, now) {
+            if connection.is_expired(settings, now) {
                 return false;
             }
             let age = now.saturating_since(connection.idle_since);
@@ -295,29 +298,32 @@ pub(crate) fn trim(member: &SetMember<EndpointData>, cap: ConcurrencyCap) {
 
 /// The connection used last, rather one that this worker watches already; of a capped endpoint the one that must go if
 /// there is none that fits.
-fn pop(stack: &mut VecDeque<Box<Connection>>, wish: &Wish<'_>) -> Option<Box<Connection>> {
+fn pop(
+    stack: &mut VecDeque<Box<EndpointConnection>>,
+    wish: &ConnectionRequirements<'_>,
+) -> Option<Box<EndpointConnection>> {
     let connections = || stack.iter().map(Box::as_ref);
-    let is_ours = |it: &Connection| it.worker == wish.worker && it.fits(wish);
+    let is_ours = |it: &EndpointConnection| it.worker == wish.worker && it.satisfies(wish);
     let ours = connections().rposition(is_ours);
-    let any = || connections().rposition(|it: &Connection| it.fits(wish));
+    let any = || connections().rposition(|it: &EndpointConnection| it.satisfies(wish));
     let oldest = || (wish.capped && !stack.is_empty()).then_some(0);
     stack.remove(ours.or_else(any).or_else(oldest)?)
 }
 
-impl Connection {
+impl EndpointConnection {
     /// One that began with so many bytes of our own, before anything was sealed.
     pub(crate) fn new(stream: Stream, unsealed: u64, worker: usize, now: Time) -> Self {
         let mut connection = Self {
             stream,
             buffer: None,
-            unsealed,
+            plaintext_bytes: unsealed,
             written: unsealed,
             end: None,
             served: 0,
             idle_for: None,
-            announced: None,
-            trust: None,
-            berth: None,
+            proxy_protocol_client: None,
+            tls_context: None,
+            stream_guard: None,
             worker,
             opened: now,
             idle_since: now,
@@ -328,18 +334,19 @@ impl Connection {
 
     /// So many bytes of a request have been written to the stream.
     pub(crate) fn count_written(&mut self, bytes: u64) {
-        self.written = self.stream.written(self.unsealed, self.written, bytes);
+        self.written = self.stream.written(self.plaintext_bytes, self.written, bytes);
     }
 
     /// It speaks for the client it has to, and is secured as it has to be.
-    fn fits(&self, wish: &Wish<'_>) -> bool {
+    fn satisfies(&self, wish: &ConnectionRequirements<'_>) -> bool {
         let address = |trust: Option<&Arc<Trust>>| trust.map(Arc::as_ptr);
-        self.announced == wish.announced && address(self.trust.as_ref()) == address(wish.trust)
+        self.proxy_protocol_client == wish.proxy_protocol_client
+            && address(self.tls_context.as_ref()) == address(wish.tls_context)
     }
 
     /// A stream that carries one request.
-    pub(crate) fn on_link(stream: Stream, berth: Berth, worker: usize, now: Time) -> Self {
-        Self { berth: Some(berth), ..Self::new(stream, 0, worker, now) }
+    pub(crate) fn for_stream(stream: Stream, berth: StreamGuard, worker: usize, now: Time) -> Self {
+        Self { stream_guard: Some(berth), ..Self::new(stream, 0, worker, now) }
     }
 
     /// True if the connection is still HTTP and empty: the next bytes in either direction begin another exchange.
@@ -348,8 +355,8 @@ impl Connection {
         // A 101 is the last of HTTP on the connection, asked for or not; after any other 1xx a response is outstanding.
         let is_http = response.status >= 200 && !response.upgrade;
         let is_delimited = match response.framing {
-            Framing::None | Framing::Length(_) | Framing::Chunked => true,
-            Framing::UntilClose | Framing::Stream => false,
+            BodyFraming::None | BodyFraming::Length(_) | BodyFraming::Chunked => true,
+            BodyFraming::UntilClose | BodyFraming::Stream => false,
         };
         let is_empty = self.buffer.as_ref().is_none_or(Buffer::is_empty);
         is_http
@@ -359,11 +366,11 @@ impl Connection {
             && *response_read
             && is_empty
             // A stream ends with its request.
-            && self.berth.is_none()
+            && self.stream_guard.is_none()
     }
 
     /// Too old, too much used or too long idle by the backend's policy.
-    fn is_spent(&self, settings: &BackendSettings, now: Time) -> bool {
+    fn is_expired(&self, settings: &BackendSettings, now: Time) -> bool {
         let reached = |limit: Option<Duration>, since| {
             limit.is_some_and(|limit| now.saturating_since(since) >= limit)
         };
@@ -382,7 +389,7 @@ impl Connection {
     /// How long the endpoint has been silent, when it matters that we may have read its last response late: on a
     /// machine that is short of CPU a connection is older to the endpoint than it looks to us.
     fn true_age(&self, endpoint: &Endpoint, seen: Duration) -> Duration {
-        if endpoint.idle.safe_age().saturating_sub(seen) >= LATE {
+        if endpoint.idle.safe_age().saturating_sub(seen) >= MAX_READ_LAG {
             return seen;
         }
         let silent = self.stream.socket().and_then(sys::since_last_data);
@@ -409,10 +416,10 @@ mod tests {
     use super::*;
 
     /// A connection over a socket of its own.
-    async fn connection() -> Box<Connection> {
+    async fn connection() -> Box<EndpointConnection> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let socket = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        Box::new(Connection::new(Stream::Tcp(socket), 0, 0, Time::default()))
+        Box::new(EndpointConnection::new(Stream::Tcp(socket), 0, 0, Time::default()))
     }
 
     #[tokio::test]
@@ -425,10 +432,10 @@ mod tests {
         for (response, request_sent, response_read, left, is_kept) in [
             (response(200), true, true, "", true),
             (response(404), true, true, "", true),
-            (framed(Framing::Length(3)), true, true, "", true),
-            (framed(Framing::Chunked), true, true, "", true),
-            (framed(Framing::UntilClose), true, true, "", false),
-            (framed(Framing::Stream), true, true, "", false),
+            (framed(BodyFraming::Length(3)), true, true, "", true),
+            (framed(BodyFraming::Chunked), true, true, "", true),
+            (framed(BodyFraming::UntilClose), true, true, "", false),
+            (framed(BodyFraming::Stream), true, true, "", false),
             (closing, true, true, "", false),
             (switched, true, true, "", false),
             // A 101 that breaks the rules of upgrades, and a response to CONNECT.

@@ -6,33 +6,33 @@
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use data_encoding::BASE64;
 
-use crate::head::{Name, RequestHead, ResponseHead};
+use crate::head::{KnownFieldName, RequestHead, ResponseHead};
 
 /// The one protocol that can be asked for so.
 const PROTOCOL: &str = "websocket";
 /// What is hashed with the key (RFC 6455 §1.3).
-const MAGIC: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+const ACCEPT_GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
 /// Whether what the request asks for can be asked for by a stream.
-pub(crate) fn is_asked_for(request: &RequestHead) -> bool {
+pub(crate) fn is_websocket_upgrade(request: &RequestHead) -> bool {
     request
         .fields
-        .first(Name::Upgrade)
+        .first(KnownFieldName::Upgrade)
         .is_some_and(|to| to.eq_ignore_ascii_case(PROTOCOL.as_bytes()))
 }
 
 /// Answers the key of a client in the place of the endpoint, if that has agreed.
-pub(crate) fn answer_key(request: &RequestHead, response: &mut ResponseHead) {
+pub(crate) fn add_accept_key(request: &RequestHead, response: &mut ResponseHead) {
     if response.upgrade
         && let Some(key) = request.fields.get("sec-websocket-key")
     {
-        response.fields.append("Sec-WebSocket-Accept", answer(key));
+        response.fields.append("Sec-WebSocket-Accept", accept_key(key));
     }
 }
 
 /// The answer to a key (RFC 6455 §4.2.2).
-fn answer(key: &[u8]) -> String {
-    BASE64.encode(digest(&SHA1_FOR_LEGACY_USE_ONLY, &[key, MAGIC].concat()).as_ref())
+fn accept_key(key: &[u8]) -> String {
+    BASE64.encode(digest(&SHA1_FOR_LEGACY_USE_ONLY, &[key, ACCEPT_GUID].concat()).as_ref())
 }
 
 #[cfg(test)]
@@ -41,17 +41,17 @@ mod tests {
 
     #[test]
     fn websocket_accept_matches_the_rfc_6455_example() {
-        assert_eq!(answer(b"dGhlIHNhbXBsZSBub25jZQ=="), "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+        assert_eq!(accept_key(b"dGhlIHNhbXBsZSBub25jZQ=="), "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
     }
 
     #[test]
     fn websocket_accept_is_added_only_to_an_accepted_upgrade() {
         let (mut request, mut response) = (RequestHead::new(), ResponseHead::new());
         request.fields.append("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==");
-        answer_key(&request, &mut response);
+        add_accept_key(&request, &mut response);
         assert_eq!(response.fields.get("sec-websocket-accept"), None);
         response.upgrade = true;
-        answer_key(&request, &mut response);
+        add_accept_key(&request, &mut response);
         assert!(response.fields.get("sec-websocket-accept").is_some());
     }
 }

@@ -2,11 +2,11 @@
 
 use gateway::snapshot::{AllowList, CorsPolicy};
 
-use crate::head::{Fields, Method, RequestHead, ResponseHead};
+use crate::head::{FieldSection, RequestHead, RequestMethod, ResponseHead};
 
 /// A browser asks whether it may send a request; of those that have an `Origin`.
 pub(super) fn is_preflight(request: &RequestHead) -> bool {
-    request.method == Method::Options && request.fields.get(REQUEST_METHOD).is_some()
+    request.method == RequestMethod::Options && request.fields.get(REQUEST_METHOD).is_some()
 }
 
 const REQUEST_METHOD: &str = "access-control-request-method";
@@ -64,7 +64,7 @@ pub(super) fn decorate(cors: &CorsPolicy, origin: Option<&[u8]>, response: &mut 
 
 /// Who may read, and what. Browsers look for what is exposed in the response alone; Gateway API's conformance suite looks
 /// for it in the answer to a preflight too.
-fn add_origin(cors: &CorsPolicy, origin: &[u8], fields: &mut Fields) {
+fn add_origin(cors: &CorsPolicy, origin: &[u8], fields: &mut FieldSection) {
     let value = if is_repeated(cors) { origin } else { b"*" };
     fields.append("Access-Control-Allow-Origin", value);
     if cors.credentials {

@@ -3,10 +3,10 @@
 use gateway::snapshot::{HeaderEdits, HeaderField};
 
 use crate::h1::write::is_sent_on;
-use crate::head::{Fields, Framing, Name};
+use crate::head::{BodyFraming, FieldSection, KnownFieldName};
 
 /// Takes out, replaces and adds, in this order.
-pub(super) fn edit(fields: &mut Fields, edits: &HeaderEdits) {
+pub(super) fn edit(fields: &mut FieldSection, edits: &HeaderEdits) {
     for name in edits.remove.iter().filter(|name| may_change(name)) {
         fields.remove_named(name.as_bytes());
     }
@@ -22,7 +22,7 @@ pub(super) fn edit(fields: &mut Fields, edits: &HeaderEdits) {
 /// What delimits a message or belongs to a connection is ours to write, whatever a Snapshot says: an edit of it could
 /// make two requests of one.
 fn may_change(name: &str) -> bool {
-    let name = Name::recognise(name.as_bytes());
+    let name = KnownFieldName::recognise(name.as_bytes());
     // Whether a body is waited for is settled with each side.
-    name != Name::Expect && is_sent_on(name, Framing::None)
+    name != KnownFieldName::Expect && is_sent_on(name, BodyFraming::None)
 }

@@ -7,7 +7,7 @@ use crate::head::RequestHead;
 /// Rewrites host and path; the query stays. `*`, which is no path, stays as well.
 pub(super) fn apply(rewrite: &RewriteAction, request: &mut RequestHead) {
     if let Some(hostname) = &rewrite.hostname {
-        request.send_authority(hostname.as_bytes());
+        request.set_sent_authority(hostname.as_bytes());
     }
     let (path, query) = request.target().split_at(request.path().len());
     if let Some(rewrite) = &rewrite.path
@@ -16,6 +16,6 @@ pub(super) fn apply(rewrite: &RewriteAction, request: &mut RequestHead) {
         let mut target = Vec::with_capacity(request.target().len());
         rewrite.write(path, &mut target);
         target.extend_from_slice(query);
-        request.send_target(&target);
+        request.set_sent_target(&target);
     }
 }

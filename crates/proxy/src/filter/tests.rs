@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::h1::{HeadLimits, parse, write};
-use crate::head::{Framing, Version};
+use crate::head::{BodyFraming, HttpVersion};
 
 const LIMITS: HeadLimits = HeadLimits { head_bytes: 8192, fields: 64, target_bytes: 4096 };
 
@@ -55,7 +55,7 @@ fn answered(filters: RouteFilters, head: &str) -> Result<Option<String>, Failure
 
 fn shown(response: &ResponseHead) -> String {
     let mut out = Vec::new();
-    write::response_head(response, Framing::None, Version::Http11, true, false, &mut out);
+    write::response_head(response, BodyFraming::None, HttpVersion::Http11, true, false, &mut out);
     String::from_utf8(out).unwrap()
 }
 

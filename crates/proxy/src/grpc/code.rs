@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use balance::AttemptResult;
 
-use crate::head::Fields;
+use crate::head::FieldSection;
 
 /// How a call ended; the numbers are gRPC's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,7 +120,7 @@ pub(crate) enum Pushback {
 
 impl Status {
     /// What these fields say: trailers, or a head that nothing follows.
-    pub(crate) fn of(fields: &Fields) -> Option<Self> {
+    pub(crate) fn of(fields: &FieldSection) -> Option<Self> {
         let code = Code::parse(fields.get("grpc-status")?);
         let pushback = fields.get("grpc-retry-pushback-ms").map_or(Pushback::Unsaid, |text| {
             let milliseconds = str::from_utf8(text).ok().and_then(|text| text.parse().ok());
@@ -167,7 +167,7 @@ mod tests {
     use balance::AttemptResult;
 
     use super::{Code, Pushback, Status};
-    use crate::head::Fields;
+    use crate::head::FieldSection;
 
     #[test]
     fn grpc_status_codes_are_parsed_by_number() {
@@ -185,14 +185,14 @@ mod tests {
     #[test]
     fn grpc_status_maps_to_a_health_signal() {
         let status = |code: &str, pushback: Option<&str>| {
-            let mut fields = Fields::new();
+            let mut fields = FieldSection::new();
             fields.append("grpc-status", code);
             if let Some(pushback) = pushback {
                 fields.append("grpc-retry-pushback-ms", pushback);
             }
             Status::of(&fields).unwrap()
         };
-        assert_eq!(Status::of(&Fields::new()), None);
+        assert_eq!(Status::of(&FieldSection::new()), None);
         assert_eq!(status("0", None).end(), AttemptResult::Success);
         assert_eq!(status("12", None).end(), AttemptResult::Success);
         assert_eq!(status("14", None).end(), AttemptResult::ServerError);

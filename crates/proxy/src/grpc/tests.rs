@@ -19,7 +19,7 @@ fn exchange(content_type: &str) -> Exchange {
     exchange
 }
 
-fn text<'f>(fields: &'f Fields, name: &str) -> Option<&'f str> {
+fn text<'f>(fields: &'f FieldSection, name: &str) -> Option<&'f str> {
     fields.get(name).map(|value| str::from_utf8(value).unwrap())
 }
 
@@ -129,11 +129,11 @@ fn call_outcome_follows_its_grpc_status() {
 fn trailers_only_response_ends_the_call() {
     let mut exchange = exchange("application/grpc");
     exchange.response.fields.append("grpc-status", "14");
-    exchange.response.framing = Framing::None;
+    exchange.response.framing = BodyFraming::None;
     assert_eq!(ended_by_head(&exchange).map(|status| status.code), Some(Code::Unavailable));
-    exchange.response.framing = Framing::Length(0);
+    exchange.response.framing = BodyFraming::Length(0);
     assert!(ended_by_head(&exchange).is_some());
-    exchange.response.framing = Framing::Stream;
+    exchange.response.framing = BodyFraming::Stream;
     assert_eq!(ended_by_head(&exchange), None);
 }
 
@@ -141,27 +141,27 @@ fn trailers_only_response_ends_the_call() {
 fn grpc_web_heads_translate_to_grpc_and_back() {
     let mut exchange = exchange("application/grpc-web-text+proto");
     let call = exchange.call.unwrap();
-    exchange.request.framing = Framing::Length(8);
+    exchange.request.framing = BodyFraming::Length(8);
     call.change_request(&mut exchange.request);
     assert_eq!(text(&exchange.request.fields, "content-type"), Some("application/grpc+proto"));
     assert!(exchange.request.te_trailers);
-    assert_eq!(exchange.request.framing, Framing::Stream);
+    assert_eq!(exchange.request.framing, BodyFraming::Stream);
 
     let mut response = ResponseHead::new();
     response.fields.append("Content-Type", "application/grpc+proto");
-    response.framing = Framing::Stream;
-    assert!(call.change_response(Version::Http11, &mut response).is_some());
+    response.framing = BodyFraming::Stream;
+    assert!(call.change_response(HttpVersion::Http11, &mut response).is_some());
     assert_eq!(text(&response.fields, "content-type"), Some("application/grpc-web-text+proto"));
 
     let mut only_head = ResponseHead::new();
     only_head.fields.append("content-type", "application/grpc");
-    assert!(call.change_response(Version::Http11, &mut only_head).is_none());
+    assert!(call.change_response(HttpVersion::Http11, &mut only_head).is_none());
     assert_eq!(text(&only_head.fields, "content-type"), Some("application/grpc-web-text"));
 
     let mut page = ResponseHead::new();
     page.fields.append("content-type", "text/html");
-    page.framing = Framing::Stream;
-    assert!(call.change_response(Version::Http11, &mut page).is_none());
+    page.framing = BodyFraming::Stream;
+    assert!(call.change_response(HttpVersion::Http11, &mut page).is_none());
     assert_eq!(text(&page.fields, "content-type"), Some("text/html"));
 }
 
@@ -169,10 +169,10 @@ fn grpc_web_heads_translate_to_grpc_and_back() {
 fn trailers_only_response_gets_no_content_length() {
     let call = call("application/grpc").unwrap();
     for (client, framing) in
-        [(Version::Http2, Framing::None), (Version::Http11, Framing::Length(0))]
+        [(HttpVersion::Http2, BodyFraming::None), (HttpVersion::Http11, BodyFraming::Length(0))]
     {
         let mut response = ResponseHead::new();
-        response.framing = Framing::Length(0);
+        response.framing = BodyFraming::Length(0);
         assert!(call.change_response(client, &mut response).is_none());
         assert_eq!(response.framing, framing);
     }
@@ -182,12 +182,12 @@ fn trailers_only_response_gets_no_content_length() {
 fn grpc_heads_are_unchanged() {
     let mut exchange = exchange("application/grpc+proto");
     let call = exchange.call.unwrap();
-    exchange.request.framing = Framing::Length(8);
+    exchange.request.framing = BodyFraming::Length(8);
     call.change_request(&mut exchange.request);
-    assert_eq!(exchange.request.framing, Framing::Length(8));
+    assert_eq!(exchange.request.framing, BodyFraming::Length(8));
     let mut response = ResponseHead::new();
     response.fields.append("content-type", "application/grpc+proto");
-    response.framing = Framing::Stream;
-    assert!(call.change_response(Version::Http11, &mut response).is_none());
+    response.framing = BodyFraming::Stream;
+    assert!(call.change_response(HttpVersion::Http11, &mut response).is_none());
     assert_eq!(text(&response.fields, "content-type"), Some("application/grpc+proto"));
 }

@@ -5,7 +5,7 @@
 
 use data_encoding::BASE64;
 
-use crate::head::Fields;
+use crate::head::FieldSection;
 
 /// Marks the frame that holds the trailers.
 const TRAILERS: u8 = 0x80;
@@ -60,7 +60,7 @@ impl Translation {
     }
 
     /// Puts into `out` what comes after the last piece.
-    pub(crate) fn finish(&mut self, trailers: Option<&Fields>) -> Result<(), NotBase64> {
+    pub(crate) fn finish(&mut self, trailers: Option<&FieldSection>) -> Result<(), NotBase64> {
         self.out.clear();
         match &self.way {
             Way::FromText(letters) if letters.is_empty() => {}
@@ -77,7 +77,7 @@ impl Translation {
 }
 
 /// Names in lower case, as HTTP/2 has them.
-fn trailer_frame(trailers: Option<&Fields>, out: &mut Vec<u8>) {
+fn trailer_frame(trailers: Option<&FieldSection>, out: &mut Vec<u8>) {
     let start = out.len();
     out.extend_from_slice(&[TRAILERS, 0, 0, 0, 0]);
     for (_, name, value) in trailers.iter().flat_map(|fields| fields.iter()) {
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn trailers_are_the_last_frame() {
-        let mut trailers = Fields::new();
+        let mut trailers = FieldSection::new();
         trailers.append("Grpc-Status", "0");
         trailers.append("x", "");
         let mut translation = Translation::of_response(false);

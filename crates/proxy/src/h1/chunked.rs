@@ -3,9 +3,9 @@
 //! Only the trailers are kept. Extensions are read past and end here: nothing needs them, and parsers have disagreed
 //! over where they end.
 
-use crate::head::Fields;
+use crate::head::FieldSection;
 
-use super::bad::{BadChunk, BadSyntax};
+use super::error::{BadChunk, BadSyntax};
 use super::parse;
 
 /// More would be work for nothing; a body in large chunks has none.
@@ -19,7 +19,7 @@ const MAX_SIZE_DIGITS: u8 = 16;
 
 /// What comes next in a chunked body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Chunk {
+pub enum ChunkedEvent {
     /// `skip` bytes of framing, then `len` bytes of data, at least one. Consume both.
     Data { skip: usize, len: usize },
     /// Consume `skip`, then read more.
@@ -31,16 +31,16 @@ pub enum Chunk {
 /// Takes a chunked body apart. It is shown each byte until it says to consume it, and never again.
 #[derive(Debug)]
 pub struct ChunkedReader {
-    state: State,
+    state: ChunkedState,
     extension_bytes: usize,
     /// The trailer section so far.
     trailer_text: Vec<u8>,
-    trailers: Fields,
+    trailers: FieldSection,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Line(Line),
+enum ChunkedState {
+    Line(ChunkLineState),
     Data { left: u64 },
     Trailers,
     Done,
@@ -48,7 +48,7 @@ enum State {
 
 /// Within the bytes between the data of two chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Line {
+enum ChunkLineState {
     Size {
         size: u64,
         digits: u8,
@@ -70,45 +70,47 @@ enum Line {
 impl ChunkedReader {
     pub fn new() -> Self {
         Self {
-            state: State::Line(Line::START),
+            state: ChunkedState::Line(ChunkLineState::START),
             extension_bytes: 0,
             trailer_text: Vec::new(),
-            trailers: Fields::new(),
+            trailers: FieldSection::new(),
         }
     }
 
     /// Looks at `input`, the bytes not consumed so far, and says what is next.
-    pub fn next(&mut self, input: &[u8]) -> Result<Chunk, BadChunk> {
+    pub fn next(&mut self, input: &[u8]) -> Result<ChunkedEvent, BadChunk> {
         let mut skip = 0;
         while let Some(&byte) = input.get(skip) {
             match self.state {
-                State::Line(line) => {
+                ChunkedState::Line(line) => {
                     self.count_extension(line)?;
                     self.state = line.after(byte)?;
                     skip += 1;
                 }
-                State::Data { left } => {
+                ChunkedState::Data { left } => {
                     let available = input.len() - skip;
                     let len = usize::try_from(left).map_or(available, |left| left.min(available));
-                    self.state = State::after_data(left - len as u64);
-                    return Ok(Chunk::Data { skip, len });
+                    self.state = ChunkedState::after_data(left - len as u64);
+                    return Ok(ChunkedEvent::Data { skip, len });
                 }
-                State::Trailers => skip += self.take_trailers(&input[skip..])?,
-                State::Done => break,
+                ChunkedState::Trailers => skip += self.take_trailers(&input[skip..])?,
+                ChunkedState::Done => break,
             }
         }
         match self.state {
-            State::Done => Ok(Chunk::End { skip }),
-            State::Line(_) | State::Data { .. } | State::Trailers => Ok(Chunk::NeedMore { skip }),
+            ChunkedState::Done => Ok(ChunkedEvent::End { skip }),
+            ChunkedState::Line(_) | ChunkedState::Data { .. } | ChunkedState::Trailers => {
+                Ok(ChunkedEvent::NeedMore { skip })
+            }
         }
     }
 
     /// The trailers, once the body is complete.
-    pub fn trailers(&self) -> &Fields {
+    pub fn trailers(&self) -> &FieldSection {
         &self.trailers
     }
 
-    fn count_extension(&mut self, line: Line) -> Result<(), BadChunk> {
+    fn count_extension(&mut self, line: ChunkLineState) -> Result<(), BadChunk> {
         self.extension_bytes += usize::from(line.is_extension());
         if self.extension_bytes > MAX_EXTENSION_BYTES {
             return Err(BadChunk::ExtensionsTooLong);
@@ -119,7 +121,7 @@ impl ChunkedReader {
     /// Takes up to one line of the trailer section, and says how many bytes that were.
     fn take_trailers(&mut self, input: &[u8]) -> Result<usize, BadChunk> {
         if self.trailer_text.is_empty() && input.starts_with(b"\r\n") {
-            self.state = State::Done;
+            self.state = ChunkedState::Done;
             return Ok(2);
         }
         let line_end = memchr::memchr(b'\n', input).map(|at| at + 1);
@@ -141,10 +143,10 @@ impl ChunkedReader {
         }
         if text.ends_with(b"\r\n\r\n") {
             parse::trailers(text, &mut self.trailers).map_err(BadChunk::Trailers)?;
-            self.state = State::Done;
+            self.state = ChunkedState::Done;
         }
         if text == b"\r\n" {
-            self.state = State::Done;
+            self.state = ChunkedState::Done;
         }
         Ok(())
     }
@@ -156,9 +158,9 @@ impl Default for ChunkedReader {
     }
 }
 
-impl State {
+impl ChunkedState {
     fn after_data(left: u64) -> Self {
-        if left == 0 { Self::Line(Line::DataCarriageReturn) } else { Self::Data { left } }
+        if left == 0 { Self::Line(ChunkLineState::DataCarriageReturn) } else { Self::Data { left } }
     }
 
     fn after_size(size: u64) -> Self {
@@ -166,7 +168,7 @@ impl State {
     }
 }
 
-impl Line {
+impl ChunkLineState {
     const START: Self = Self::Size { size: 0, digits: 0 };
 
     fn is_extension(self) -> bool {
@@ -179,7 +181,7 @@ impl Line {
         }
     }
 
-    fn after(self, byte: u8) -> Result<State, BadChunk> {
+    fn after(self, byte: u8) -> Result<ChunkedState, BadChunk> {
         let line = match (self, byte) {
             (Self::Size { size, digits }, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') => {
                 Self::Size { size: with_digit(size, digits, byte)?, digits: digits + 1 }
@@ -195,13 +197,13 @@ impl Line {
             (Self::Size { .. } | Self::Blanks { .. }, _) => return Err(BadChunk::Size),
             (Self::Extension { size }, b'\t' | b' '..=b'~' | 0x80..) => Self::Extension { size },
             (Self::Extension { .. }, _) => return Err(BadChunk::Extension),
-            (Self::SizeLineFeed { size }, b'\n') => return Ok(State::after_size(size)),
+            (Self::SizeLineFeed { size }, b'\n') => return Ok(ChunkedState::after_size(size)),
             (Self::SizeLineFeed { .. }, _) => return Err(BadChunk::LineEnd),
             (Self::DataCarriageReturn, b'\r') => Self::DataLineFeed,
             (Self::DataLineFeed, b'\n') => Self::START,
             (Self::DataCarriageReturn | Self::DataLineFeed, _) => return Err(BadChunk::DataEnd),
         };
-        Ok(State::Line(line))
+        Ok(ChunkedState::Line(line))
     }
 }
 

@@ -1,20 +1,20 @@
 //! How long a body is and what Connection says: the part of a head that smuggling lives on, the same for requests and
 //! responses.
 
-use crate::head::{Fields, Name, Version, list};
+use crate::head::{FieldSection, HttpVersion, KnownFieldName, list};
 
-use super::bad::BadFraming;
+use super::error::BadFraming;
 use super::syntax::is_token;
 
 /// What Content-Length and Transfer-Encoding declare between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Declared {
+pub(crate) enum DeclaredLength {
     Nothing,
     Length(u64),
     Chunked,
 }
 
-impl Declared {
+impl DeclaredLength {
     pub(crate) fn length(self) -> Option<u64> {
         match self {
             Self::Length(length) => Some(length),
@@ -23,20 +23,23 @@ impl Declared {
     }
 }
 
-pub(crate) fn declared(fields: &Fields, version: Version) -> Result<Declared, BadFraming> {
-    let encoded = fields.has(Name::TransferEncoding);
-    match (fields.has(Name::ContentLength), encoded) {
-        (false, false) => Ok(Declared::Nothing),
+pub(crate) fn declared_length(
+    fields: &FieldSection,
+    version: HttpVersion,
+) -> Result<DeclaredLength, BadFraming> {
+    let encoded = fields.has(KnownFieldName::TransferEncoding);
+    match (fields.has(KnownFieldName::ContentLength), encoded) {
+        (false, false) => Ok(DeclaredLength::Nothing),
         (true, true) => Err(BadFraming::LengthAndEncoding),
-        (true, false) => content_length(fields).map(Declared::Length),
-        (false, true) if version == Version::Http10 => Err(BadFraming::EncodingInHttp10),
-        (false, true) => only_chunked(fields).map(|()| Declared::Chunked),
+        (true, false) => content_length(fields).map(DeclaredLength::Length),
+        (false, true) if version == HttpVersion::Http10 => Err(BadFraming::EncodingInHttp10),
+        (false, true) => only_chunked(fields).map(|()| DeclaredLength::Chunked),
     }
 }
 
 /// One field with one number. RFC 9110 §8.6 would allow to collapse equal ones; nobody needs that but attackers.
-fn content_length(fields: &Fields) -> Result<u64, BadFraming> {
-    let mut values = fields.values(Name::ContentLength);
+fn content_length(fields: &FieldSection) -> Result<u64, BadFraming> {
+    let mut values = fields.values(KnownFieldName::ContentLength);
     let value = values.next().unwrap_or_default();
     if values.next().is_some() {
         return Err(BadFraming::LengthRepeated);
@@ -58,9 +61,9 @@ fn decimal(digits: &[u8]) -> Option<u64> {
 
 /// RFC 9112 §6.1 and §6.3: a coding before the last that we do not know is 501, anything else that does not end in
 /// `chunked`, or holds it twice, is 400. Empty elements are refused although §5.6.1.2 of RFC 9110 would skip them.
-fn only_chunked(fields: &Fields) -> Result<(), BadFraming> {
+fn only_chunked(fields: &FieldSection) -> Result<(), BadFraming> {
     let mut codings = fields
-        .values(Name::TransferEncoding)
+        .values(KnownFieldName::TransferEncoding)
         .flat_map(|value| value.split(|&b| b == b','))
         .map(<[u8]>::trim_ascii);
     let mut last = codings.next().unwrap_or_default();
@@ -85,18 +88,18 @@ fn is_chunked(coding: &[u8]) -> bool {
 
 /// What the Connection fields say, all together.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Connection {
+pub(super) struct ConnectionOptions {
     pub(super) close: bool,
     pub(super) keep_alive: bool,
     pub(super) upgrade: bool,
 }
 
-impl Connection {
+impl ConnectionOptions {
     /// Whether the sender means to use the connection again (RFC 9112 §9.3).
-    pub(super) fn persists(self, version: Version) -> bool {
+    pub(super) fn persists(self, version: HttpVersion) -> bool {
         match version {
-            Version::Http11 | Version::Http2 | Version::Http3 => !self.close,
-            Version::Http10 => self.keep_alive && !self.close,
+            HttpVersion::Http11 | HttpVersion::Http2 | HttpVersion::Http3 => !self.close,
+            HttpVersion::Http10 => self.keep_alive && !self.close,
         }
     }
 }
@@ -105,14 +108,16 @@ impl Connection {
 const MAX_CONNECTION_OPTIONS: usize = 32;
 
 /// Reads Connection, and removes the fields that it names.
-pub(super) fn connection(fields: &mut Fields) -> Result<Connection, BadFraming> {
-    let mut connection = Connection::default();
-    if !fields.has(Name::Connection) {
+pub(super) fn read_connection_options(
+    fields: &mut FieldSection,
+) -> Result<ConnectionOptions, BadFraming> {
+    let mut connection = ConnectionOptions::default();
+    if !fields.has(KnownFieldName::Connection) {
         return Ok(connection);
     }
     let mut count = 0;
     let mut names_fields = false;
-    for option in fields.values(Name::Connection).flat_map(list) {
+    for option in fields.values(KnownFieldName::Connection).flat_map(list) {
         count += 1;
         match option.len() {
             5 if option.eq_ignore_ascii_case(b"close") => connection.close = true,
@@ -135,8 +140,8 @@ pub(super) fn connection(fields: &mut Fields) -> Result<Connection, BadFraming> 
 /// Whether Upgrade names one protocol, and one that we can let a client and an endpoint speak over our heads.
 ///
 /// HTTP/2 and TLS are not: requests inside would pass by every route and limit.
-pub(super) fn names_one_protocol(fields: &Fields) -> bool {
-    let mut protocols = fields.values(Name::Upgrade).flat_map(list);
+pub(super) fn names_one_protocol(fields: &FieldSection) -> bool {
+    let mut protocols = fields.values(KnownFieldName::Upgrade).flat_map(list);
     let (Some(protocol), None) = (protocols.next(), protocols.next()) else { return false };
     let name = protocol.split(|&b| b == b'/').next().unwrap_or_default();
     !["h2", "h2c", "http", "tls"]

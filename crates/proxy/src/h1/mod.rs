@@ -4,7 +4,7 @@
 //! connection with it. The tables `tests/data/strict-*.tsv` say so case by case.
 
 /// Why bytes were refused, and with which status.
-pub mod bad;
+pub mod error;
 /// Which bytes may stand where.
 pub(crate) mod syntax;
 /// How long the body is, and what Connection says: the same for both directions.
@@ -18,6 +18,6 @@ pub mod chunked;
 /// Heads and chunks to bytes.
 pub mod write;
 
-pub use bad::{BadChunk, BadFraming, BadRequest, BadResponse, BadSyntax};
-pub use chunked::{Chunk, ChunkedReader};
+pub use chunked::{ChunkedEvent, ChunkedReader};
+pub use error::{BadChunk, BadFraming, BadRequest, BadResponse, BadSyntax};
 pub use parse::HeadLimits;

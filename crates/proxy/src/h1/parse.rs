@@ -4,10 +4,13 @@ use std::mem::MaybeUninit;
 
 use gateway::snapshot::ClientSettings;
 
-use crate::head::{Fields, Framing, Method, Name, RequestHead, ResponseHead, Span, Version, list};
+use crate::head::{
+    BodyFraming, ByteSpan, FieldSection, HttpVersion, KnownFieldName, RequestHead, RequestMethod,
+    ResponseHead, list,
+};
 
-use super::bad::{BadRequest, BadResponse, BadSyntax};
-use super::framing::{self, Declared};
+use super::error::{BadRequest, BadResponse, BadSyntax};
+use super::framing::{self, DeclaredLength};
 use super::syntax::is_token;
 use super::target;
 
@@ -87,8 +90,8 @@ fn request_of<const TABLE: usize>(
 
     let text = &window[..len];
     take_fields(&mut head.fields, text, lines.headers)?;
-    head.method = Method::recognise(method.as_bytes());
-    head.method_text = Span::of(method.as_bytes(), text);
+    head.method = RequestMethod::recognise(method.as_bytes());
+    head.method_text = ByteSpan::of(method.as_bytes(), text);
     head.version = version(minor);
     target::read(head, text, target.as_bytes())?;
     read_request_fields(head)?;
@@ -136,29 +139,29 @@ fn asks_for_other_version(line: &[u8]) -> bool {
 }
 
 fn read_request_fields(head: &mut RequestHead) -> Result<(), BadRequest> {
-    head.framing = match framing::declared(&head.fields, head.version)? {
-        Declared::Nothing => Framing::None,
-        Declared::Length(length) => Framing::Length(length),
-        Declared::Chunked => Framing::Chunked,
+    head.framing = match framing::declared_length(&head.fields, head.version)? {
+        DeclaredLength::Nothing => BodyFraming::None,
+        DeclaredLength::Length(length) => BodyFraming::Length(length),
+        DeclaredLength::Chunked => BodyFraming::Chunked,
     };
     let has_body = !head.framing.is_empty();
-    let is_http11 = head.version == Version::Http11;
+    let is_http11 = head.version == HttpVersion::Http11;
 
-    let connection = framing::connection(&mut head.fields)?;
+    let connection = framing::read_connection_options(&mut head.fields)?;
     head.keep_alive = connection.persists(head.version);
     // An upgrade with a body would have us wait for the end of the body before we know what the bytes after it are.
     head.upgrade =
         connection.upgrade && is_http11 && !has_body && framing::names_one_protocol(&head.fields);
     head.te_trailers = head
         .fields
-        .values(Name::Te)
+        .values(KnownFieldName::Te)
         .flat_map(list)
         .any(|coding| coding.eq_ignore_ascii_case(b"trailers"));
 
-    if head.fields.has(Name::Expect) {
+    if head.fields.has(KnownFieldName::Expect) {
         if !head
             .fields
-            .values(Name::Expect)
+            .values(KnownFieldName::Expect)
             .all(|value| value.eq_ignore_ascii_case(b"100-continue"))
         {
             return Err(BadRequest::Expectation);
@@ -166,7 +169,7 @@ fn read_request_fields(head: &mut RequestHead) -> Result<(), BadRequest> {
         // RFC 9110 §10.1.1: it means nothing in HTTP/1.0 and without a body, and then must not be sent on.
         head.expect_continue = is_http11 && has_body;
         if !head.expect_continue {
-            head.fields.remove(Name::Expect);
+            head.fields.remove(KnownFieldName::Expect);
         }
     }
     Ok(())
@@ -176,7 +179,7 @@ fn read_request_fields(head: &mut RequestHead) -> Result<(), BadRequest> {
 pub fn response(
     buffer: &[u8],
     limits: &HeadLimits,
-    request_method: Method,
+    request_method: RequestMethod,
     head: &mut ResponseHead,
 ) -> Result<Option<usize>, BadResponse> {
     match response_of::<USUAL_FIELDS>(buffer, limits, request_method, head) {
@@ -191,7 +194,7 @@ pub fn response(
 fn response_of<const TABLE: usize>(
     buffer: &[u8],
     limits: &HeadLimits,
-    request_method: Method,
+    request_method: RequestMethod,
     head: &mut ResponseHead,
 ) -> Result<Option<usize>, BadResponse> {
     head.clear();
@@ -222,7 +225,7 @@ fn response_of<const TABLE: usize>(
     let text = &window[..len];
     take_fields(&mut head.fields, text, lines.headers)?;
     head.status = status;
-    head.reason = Span::of(reason.as_bytes(), text);
+    head.reason = ByteSpan::of(reason.as_bytes(), text);
     head.version = version(minor);
     read_response_fields(head, request_method)?;
     Ok(Some(len))
@@ -230,44 +233,51 @@ fn response_of<const TABLE: usize>(
 
 fn read_response_fields(
     head: &mut ResponseHead,
-    request_method: Method,
+    request_method: RequestMethod,
 ) -> Result<(), BadResponse> {
-    let declared = framing::declared(&head.fields, head.version)?;
-    let connection = framing::connection(&mut head.fields)?;
+    let declared = framing::declared_length(&head.fields, head.version)?;
+    let connection = framing::read_connection_options(&mut head.fields)?;
     head.keep_alive = connection.persists(head.version);
 
     match head.status {
-        100..200 if declared != Declared::Nothing => return Err(BadResponse::InterimWithBody),
+        100..200 if declared != DeclaredLength::Nothing => {
+            return Err(BadResponse::InterimWithBody);
+        }
         101 if !switches_protocol(head, connection.upgrade) => return Err(BadResponse::Upgrade),
         101 => head.upgrade = true,
         100..200 => {}
         // These never have a body. An endpoint that declares one may send it all the same, where the next response
         // is expected: the connection is not used again.
-        204 => head.keep_alive &= matches!(declared, Declared::Nothing | Declared::Length(0)),
+        204 => {
+            head.keep_alive &=
+                matches!(declared, DeclaredLength::Nothing | DeclaredLength::Length(0))
+        }
         304 => {
             head.length_of_absent_body = declared.length();
-            head.keep_alive &= declared != Declared::Chunked;
+            head.keep_alive &= declared != DeclaredLength::Chunked;
         }
-        _ if request_method == Method::Head => head.length_of_absent_body = declared.length(),
+        _ if request_method == RequestMethod::Head => {
+            head.length_of_absent_body = declared.length()
+        }
         _ => {
             head.framing = response_framing(declared);
-            head.keep_alive &= head.framing != Framing::UntilClose;
+            head.keep_alive &= head.framing != BodyFraming::UntilClose;
         }
     }
     Ok(())
 }
 
 fn switches_protocol(head: &ResponseHead, connection_says_upgrade: bool) -> bool {
-    head.version == Version::Http11
+    head.version == HttpVersion::Http11
         && connection_says_upgrade
         && framing::names_one_protocol(&head.fields)
 }
 
-fn response_framing(declared: Declared) -> Framing {
+fn response_framing(declared: DeclaredLength) -> BodyFraming {
     match declared {
-        Declared::Nothing => Framing::UntilClose,
-        Declared::Length(length) => Framing::Length(length),
-        Declared::Chunked => Framing::Chunked,
+        DeclaredLength::Nothing => BodyFraming::UntilClose,
+        DeclaredLength::Length(length) => BodyFraming::Length(length),
+        DeclaredLength::Chunked => BodyFraming::Chunked,
     }
 }
 
@@ -289,28 +299,28 @@ fn in_limits<'t, 'b>(
 /// `httparse` takes a bare LF for the end of a line; the next hop may not. It lets no CR stand anywhere else than at
 /// the end of a line, so the two bytes before each name, and the last four, tell whether it met one.
 fn take_fields(
-    fields: &mut Fields,
+    fields: &mut FieldSection,
     text: &[u8],
     lines: &[httparse::Header<'_>],
 ) -> Result<(), BadSyntax> {
     if !text.ends_with(b"\r\n\r\n") {
         return Err(BadSyntax::LineEnd);
     }
-    fields.keep(text);
+    fields.store(text);
     for line in lines {
-        let name = Span::of(line.name.as_bytes(), text);
+        let name = ByteSpan::of(line.name.as_bytes(), text);
         let before = name.before(text);
         if !before.is_empty() && !before.ends_with(b"\r\n") {
             return Err(BadSyntax::LineEnd);
         }
-        fields.push(name, Span::of(line.value, text));
+        fields.push(name, ByteSpan::of(line.value, text));
     }
     Ok(())
 }
 
 /// `httparse` knows no minor versions but 0 and 1.
-fn version(minor: u8) -> Version {
-    if minor == 0 { Version::Http10 } else { Version::Http11 }
+fn version(minor: u8) -> HttpVersion {
+    if minor == 0 { HttpVersion::Http10 } else { HttpVersion::Http11 }
 }
 
 fn bad_syntax(error: httparse::Error) -> BadSyntax {
@@ -326,7 +336,7 @@ fn bad_syntax(error: httparse::Error) -> BadSyntax {
 }
 
 /// The lines of a trailer section, which ends in an empty one.
-pub(super) fn trailers(text: &[u8], fields: &mut Fields) -> Result<(), BadSyntax> {
+pub(super) fn trailers(text: &[u8], fields: &mut FieldSection) -> Result<(), BadSyntax> {
     let mut table = [httparse::EMPTY_HEADER; MAX_TRAILER_FIELDS];
     let lines = httparse::parse_headers(text, &mut table).map_err(bad_syntax)?;
     let httparse::Status::Complete((_, lines)) = lines else { return Err(BadSyntax::LineEnd) };
@@ -345,7 +355,7 @@ mod tests {
         let bytes =
             b"PATCH http://[::1]:8080/a/b?c HTTP/1.1\r\nHost: x\r\nTE: trailers\r\n\r\nbody";
         assert_eq!(request(bytes, &LIMITS, &mut head), Ok(Some(bytes.len() - 4)));
-        assert_eq!(head.method, Method::Patch);
+        assert_eq!(head.method, RequestMethod::Patch);
         assert_eq!(head.method_bytes(), b"PATCH");
         assert_eq!(head.target(), b"/a/b?c");
         assert_eq!(head.path(), b"/a/b");
@@ -362,7 +372,7 @@ mod tests {
         request(first, &LIMITS, &mut head).unwrap();
         request(b"GET / HTTP/1.0\r\n\r\n", &LIMITS, &mut head).unwrap();
         assert_eq!((head.target(), head.authority()), (b"/".as_slice(), b"".as_slice()));
-        assert_eq!((head.framing, head.expect_continue), (Framing::None, false));
+        assert_eq!((head.framing, head.expect_continue), (BodyFraming::None, false));
         assert_eq!(head.fields.iter().count(), 0);
     }
 
@@ -384,9 +394,9 @@ mod tests {
     #[test]
     fn response_reason_phrase_is_kept() {
         let mut head = ResponseHead::new();
-        response(b"HTTP/1.1 200 Fine\r\n\r\n", &LIMITS, Method::Get, &mut head).unwrap();
+        response(b"HTTP/1.1 200 Fine\r\n\r\n", &LIMITS, RequestMethod::Get, &mut head).unwrap();
         assert_eq!(head.reason(), b"Fine");
-        response(b"HTTP/1.1 200 \r\n\r\n", &LIMITS, Method::Get, &mut head).unwrap();
+        response(b"HTTP/1.1 200 \r\n\r\n", &LIMITS, RequestMethod::Get, &mut head).unwrap();
         assert_eq!(head.reason(), b"OK");
     }
 }

@@ -2,23 +2,23 @@
 
 use std::net::Ipv6Addr;
 
-use crate::head::{Method, Name, RequestHead, Span, Version};
+use crate::head::{ByteSpan, HttpVersion, KnownFieldName, RequestHead, RequestMethod};
 
-use super::bad::BadRequest;
+use super::error::BadRequest;
 use super::syntax::{is_host_name, is_path, is_query};
 
 /// Reads `target`, a slice of `text`, which the head's fields hold a copy of; and Host.
 pub(super) fn read(head: &mut RequestHead, text: &[u8], target: &[u8]) -> Result<(), BadRequest> {
-    let Target { authority, origin } = Target::split(head.method, target)?;
+    let RequestTarget { authority, origin } = RequestTarget::split(head.method, target)?;
     let path_len = path_len(origin).ok_or(BadRequest::Target)?;
     (head.target, head.path) = if path_len > 0 {
-        let target = Span::of(origin, text);
+        let target = ByteSpan::of(origin, text);
         (target, target.shorten(path_len))
     } else {
         // An empty path is sent as `/`, or as `*` where it means the whole server (RFC 9112 §3.2.4).
-        let whole_server = head.method == Method::Options && origin.is_empty();
-        let path = head.fields.keep(if whole_server { b"*" } else { b"/" });
-        head.fields.keep(origin);
+        let whole_server = head.method == RequestMethod::Options && origin.is_empty();
+        let path = head.fields.store(if whole_server { b"*" } else { b"/" });
+        head.fields.store(origin);
         (path.lengthen(origin.len()), path)
     };
 
@@ -27,7 +27,7 @@ pub(super) fn read(head: &mut RequestHead, text: &[u8], target: &[u8]) -> Result
     (head.authority, head.host) = match authority {
         Some(authority) => {
             let host_len = host_len(authority).ok_or(BadRequest::Target)?;
-            let authority = Span::of(authority, text);
+            let authority = ByteSpan::of(authority, text);
             (authority, authority.shorten(host_len))
         }
         None => host,
@@ -36,19 +36,19 @@ pub(super) fn read(head: &mut RequestHead, text: &[u8], target: &[u8]) -> Result
 }
 
 /// A request target taken apart.
-struct Target<'b> {
+struct RequestTarget<'b> {
     /// Of the absolute form, and then not empty.
     authority: Option<&'b [u8]>,
     /// Path and query, of which the absolute form may lack one or both; or `*`.
     origin: &'b [u8],
 }
 
-impl<'b> Target<'b> {
-    fn split(method: Method, target: &'b [u8]) -> Result<Self, BadRequest> {
-        if method == Method::Connect {
+impl<'b> RequestTarget<'b> {
+    fn split(method: RequestMethod, target: &'b [u8]) -> Result<Self, BadRequest> {
+        if method == RequestMethod::Connect {
             return Err(BadRequest::Connect);
         }
-        let is_asterisk = method == Method::Options && target == b"*";
+        let is_asterisk = method == RequestMethod::Options && target == b"*";
         if target.starts_with(b"/") || is_asterisk {
             return Ok(Self { authority: None, origin: target });
         }
@@ -78,8 +78,8 @@ pub(crate) fn path_len(origin: &[u8]) -> Option<usize> {
 }
 
 /// Authority and host by the Host field: HTTP/1.1 has exactly one, HTTP/1.0 at most one; it may be empty.
-fn host_field(head: &RequestHead) -> Result<(Span, Span), BadRequest> {
-    let mut hosts = head.fields.value_spans(Name::Host);
+fn host_field(head: &RequestHead) -> Result<(ByteSpan, ByteSpan), BadRequest> {
+    let mut hosts = head.fields.value_spans(KnownFieldName::Host);
     match (hosts.next(), hosts.next()) {
         (Some(host), None) => {
             let len = host_len(head.fields.text(host)).ok_or(BadRequest::Host)?;
@@ -87,8 +87,10 @@ fn host_field(head: &RequestHead) -> Result<(Span, Span), BadRequest> {
         }
         (Some(_), Some(_)) => Err(BadRequest::HostRepeated),
         (None, _) => match head.version {
-            Version::Http11 | Version::Http2 | Version::Http3 => Err(BadRequest::HostMissing),
-            Version::Http10 => Ok((Span::default(), Span::default())),
+            HttpVersion::Http11 | HttpVersion::Http2 | HttpVersion::Http3 => {
+                Err(BadRequest::HostMissing)
+            }
+            HttpVersion::Http10 => Ok((ByteSpan::default(), ByteSpan::default())),
         },
     }
 }

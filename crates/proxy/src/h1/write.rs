@@ -3,13 +3,15 @@
 //! What delimits the message and what belongs to the connection is written anew, from what was understood and never
 //! from what was received: a field that the next hop might read otherwise has nothing to ride on.
 
-use crate::head::{Fields, Framing, Name, RequestHead, ResponseHead, Version};
+use crate::head::{
+    BodyFraming, FieldSection, HttpVersion, KnownFieldName, RequestHead, ResponseHead,
+};
 
 /// Writes the head of a request as HTTP/1.1 in origin form.
 ///
 /// `upgrade` may be true for a head that asks for one.
-pub fn request_head(head: &RequestHead, framing: Framing, upgrade: bool, out: &mut Vec<u8>) {
-    debug_assert!(framing != Framing::UntilClose, "no request is delimited by its connection");
+pub fn request_head(head: &RequestHead, framing: BodyFraming, upgrade: bool, out: &mut Vec<u8>) {
+    debug_assert!(framing != BodyFraming::UntilClose, "no request is delimited by its connection");
     put(out, &[head.method_bytes(), b" ", head.sent_target(), b" HTTP/1.1\r\n"]);
     put(out, &[b"Host: ", head.sent_authority(), b"\r\n"]);
     head.fields.write_lines(|name| is_sent_on(name, framing), out);
@@ -33,8 +35,8 @@ pub fn request_head(head: &RequestHead, framing: Framing, upgrade: bool, out: &m
 /// Writes the head of a response as HTTP/1.1, for a client of `client_version`.
 pub fn response_head(
     head: &ResponseHead,
-    framing: Framing,
-    client_version: Version,
+    framing: BodyFraming,
+    client_version: HttpVersion,
     keep_alive: bool,
     upgrade: bool,
     out: &mut Vec<u8>,
@@ -45,7 +47,9 @@ pub fn response_head(
     put(out, &[b"HTTP/1.1 ", &[hundreds, tens, ones, b' '], head.reason(), b"\r\n"]);
     head.fields.write_lines(|name| is_sent_on(name, framing), out);
     match head.length_of_absent_body {
-        Some(length) if framing == Framing::None => framing_field(Framing::Length(length), out),
+        Some(length) if framing == BodyFraming::None => {
+            framing_field(BodyFraming::Length(length), out)
+        }
         _ => framing_field(framing, out),
     }
     if upgrade {
@@ -54,8 +58,8 @@ pub fn response_head(
     } else if !head.is_interim() {
         match (keep_alive, client_version) {
             (false, _) => out.extend_from_slice(b"Connection: close\r\n"),
-            (true, Version::Http10) => out.extend_from_slice(b"Connection: keep-alive\r\n"),
-            (true, Version::Http11 | Version::Http2 | Version::Http3) => {}
+            (true, HttpVersion::Http10) => out.extend_from_slice(b"Connection: keep-alive\r\n"),
+            (true, HttpVersion::Http11 | HttpVersion::Http2 | HttpVersion::Http3) => {}
         }
     }
     out.extend_from_slice(b"\r\n");
@@ -79,10 +83,10 @@ pub fn chunk_end(out: &mut Vec<u8>) {
 /// Writes the end of a chunked body.
 ///
 /// A trailer may not say what a head says (RFC 9110 §6.5.1), so a name that we treat specially is left out here.
-pub fn last_chunk(trailers: &Fields, out: &mut Vec<u8>) {
+pub fn last_chunk(trailers: &FieldSection, out: &mut Vec<u8>) {
     out.extend_from_slice(b"0\r\n");
     for (name, text, value) in trailers.iter() {
-        if name == Name::Other {
+        if name == KnownFieldName::Other {
             field(text, value, out);
         }
     }
@@ -90,42 +94,42 @@ pub fn last_chunk(trailers: &Fields, out: &mut Vec<u8>) {
 }
 
 /// The fields of RFC 9110 §7.6.1 end here; those of framing, and Host, are written elsewhere.
-pub(crate) fn is_sent_on(name: Name, framing: Framing) -> bool {
+pub(crate) fn is_sent_on(name: KnownFieldName, framing: BodyFraming) -> bool {
     match name {
-        Name::Connection
-        | Name::KeepAlive
-        | Name::ProxyConnection
-        | Name::TransferEncoding
-        | Name::Te
-        | Name::Upgrade
-        | Name::ContentLength
-        | Name::Host
-        | Name::ProxyAuthenticate
-        | Name::ProxyAuthorization
-        | Name::Http2Settings => false,
+        KnownFieldName::Connection
+        | KnownFieldName::KeepAlive
+        | KnownFieldName::ProxyConnection
+        | KnownFieldName::TransferEncoding
+        | KnownFieldName::Te
+        | KnownFieldName::Upgrade
+        | KnownFieldName::ContentLength
+        | KnownFieldName::Host
+        | KnownFieldName::ProxyAuthenticate
+        | KnownFieldName::ProxyAuthorization
+        | KnownFieldName::Http2Settings => false,
         // Announces what only a chunked body can have.
-        Name::Trailer => matches!(framing, Framing::Chunked | Framing::Stream),
-        Name::Other
-        | Name::Expect
-        | Name::Via
-        | Name::Forwarded
-        | Name::XForwardedFor
-        | Name::XForwardedProto
-        | Name::XForwardedHost
-        | Name::XForwardedPort
-        | Name::XRequestId
-        | Name::Date
-        | Name::RetryAfter
-        | Name::ProxyStatus
-        | Name::AltSvc => true,
+        KnownFieldName::Trailer => matches!(framing, BodyFraming::Chunked | BodyFraming::Stream),
+        KnownFieldName::Other
+        | KnownFieldName::Expect
+        | KnownFieldName::Via
+        | KnownFieldName::Forwarded
+        | KnownFieldName::XForwardedFor
+        | KnownFieldName::XForwardedProto
+        | KnownFieldName::XForwardedHost
+        | KnownFieldName::XForwardedPort
+        | KnownFieldName::XRequestId
+        | KnownFieldName::Date
+        | KnownFieldName::RetryAfter
+        | KnownFieldName::ProxyStatus
+        | KnownFieldName::AltSvc => true,
     }
 }
 
-fn framing_field(framing: Framing, out: &mut Vec<u8>) {
+fn framing_field(framing: BodyFraming, out: &mut Vec<u8>) {
     match framing {
-        Framing::None | Framing::UntilClose | Framing::Stream => {}
-        Framing::Chunked => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
-        Framing::Length(length) => {
+        BodyFraming::None | BodyFraming::UntilClose | BodyFraming::Stream => {}
+        BodyFraming::Chunked => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
+        BodyFraming::Length(length) => {
             out.extend_from_slice(b"Content-Length: ");
             decimal(length, out);
             out.extend_from_slice(b"\r\n");
@@ -133,8 +137,8 @@ fn framing_field(framing: Framing, out: &mut Vec<u8>) {
     }
 }
 
-fn upgrade_fields(fields: &Fields, out: &mut Vec<u8>) {
-    for protocol in fields.values(Name::Upgrade) {
+fn upgrade_fields(fields: &FieldSection, out: &mut Vec<u8>) {
+    for protocol in fields.values(KnownFieldName::Upgrade) {
         field(b"Upgrade", protocol, out);
     }
 }
@@ -172,8 +176,8 @@ mod tests {
 
     fn response(
         status: u16,
-        framing: Framing,
-        client_version: Version,
+        framing: BodyFraming,
+        client_version: HttpVersion,
         keep_alive: bool,
     ) -> String {
         let mut head = ResponseHead::new();
@@ -191,19 +195,19 @@ mod tests {
     #[test]
     fn framing_and_connection_fields_are_regenerated() {
         assert_eq!(
-            response(200, Framing::Chunked, Version::Http11, true),
+            response(200, BodyFraming::Chunked, HttpVersion::Http11, true),
             "HTTP/1.1 200 OK\r\nTrailer: Y\r\nServer: a\r\nTransfer-Encoding: chunked\r\n\r\n"
         );
         assert_eq!(
-            response(404, Framing::Length(1234567890), Version::Http11, false),
+            response(404, BodyFraming::Length(1234567890), HttpVersion::Http11, false),
             "HTTP/1.1 404 Not Found\r\nServer: a\r\nContent-Length: 1234567890\r\nConnection: close\r\n\r\n"
         );
         assert_eq!(
-            response(299, Framing::UntilClose, Version::Http10, false),
+            response(299, BodyFraming::UntilClose, HttpVersion::Http10, false),
             "HTTP/1.1 299 \r\nServer: a\r\nConnection: close\r\n\r\n"
         );
         assert_eq!(
-            response(200, Framing::Length(0), Version::Http10, true),
+            response(200, BodyFraming::Length(0), HttpVersion::Http10, true),
             "HTTP/1.1 200 OK\r\nServer: a\r\nContent-Length: 0\r\nConnection: keep-alive\r\n\r\n"
         );
     }
@@ -211,7 +215,7 @@ mod tests {
     #[test]
     fn response_without_a_body_keeps_its_content_length() {
         assert_eq!(
-            response(304, Framing::None, Version::Http11, true),
+            response(304, BodyFraming::None, HttpVersion::Http11, true),
             "HTTP/1.1 304 Not Modified\r\nServer: a\r\nContent-Length: 7\r\n\r\n"
         );
     }
@@ -222,7 +226,7 @@ mod tests {
         head.status = 101;
         head.fields.append("upgrade", "websocket");
         let mut out = Vec::new();
-        response_head(&head, Framing::None, Version::Http11, true, true, &mut out);
+        response_head(&head, BodyFraming::None, HttpVersion::Http11, true, true, &mut out);
         let text = String::from_utf8(out).unwrap();
         assert_eq!(
             text,

@@ -3,16 +3,16 @@
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
-use crate::binary::fields::{Allowance, LINE_BYTES, check_value, is_trailer};
+use crate::binary::fields::{FieldBudget, LINE_BYTES, check_value, is_trailer};
 use crate::h1::{BadSyntax, HeadLimits};
-use crate::head::{Fields, Name};
+use crate::head::{FieldSection, KnownFieldName};
 
 /// What a field takes that we add to a head, about.
 const ADDED_BYTES: usize = 40;
 
 /// Makes room for the fields of a message, and for as many as will be `added` to them: they come in at once, and the memory
 /// of many messages that begin together would be taken piece by piece.
-pub(super) fn reserve(map: &HeaderMap, added: usize, fields: &mut Fields) {
+pub(super) fn reserve(map: &HeaderMap, added: usize, fields: &mut FieldSection) {
     let bytes = map.iter().map(|(name, value)| name.as_str().len() + value.len() + LINE_BYTES);
     fields.reserve(map.len() + added, bytes.sum::<usize>() + added * ADDED_BYTES);
 }
@@ -21,9 +21,9 @@ pub(super) fn reserve(map: &HeaderMap, added: usize, fields: &mut Fields) {
 pub(super) fn read(
     map: &HeaderMap,
     limits: &HeadLimits,
-    fields: &mut Fields,
+    fields: &mut FieldSection,
 ) -> Result<(), BadSyntax> {
-    let mut allowance = Allowance::new(limits);
+    let mut allowance = FieldBudget::new(limits);
     for (name, value) in map {
         allowance.take(name.as_str().as_bytes(), value.as_bytes())?;
     }
@@ -44,9 +44,9 @@ pub(super) fn read(
 
 /// The fields that `is_sent_on`, with room for `more`. Their values share one copy of the head's bytes.
 pub(super) fn write(
-    fields: &Fields,
+    fields: &FieldSection,
     more: usize,
-    is_sent_on: impl Fn(Name, &[u8]) -> bool,
+    is_sent_on: impl Fn(KnownFieldName, &[u8]) -> bool,
 ) -> Result<HeaderMap, BadSyntax> {
     let bytes = Bytes::copy_from_slice(fields.bytes());
     let mut map = HeaderMap::with_capacity(fields.iter().count() + more);
@@ -61,33 +61,35 @@ pub(super) fn write(
 }
 
 /// The library's own name, without a look at the text where we know it.
-fn name(known: Name, text: &[u8]) -> Result<HeaderName, BadSyntax> {
+fn name(known: KnownFieldName, text: &[u8]) -> Result<HeaderName, BadSyntax> {
     Ok(match known {
-        Name::Via => header::VIA,
-        Name::Date => header::DATE,
-        Name::Forwarded => header::FORWARDED,
-        Name::RetryAfter => header::RETRY_AFTER,
-        Name::XForwardedFor => const { HeaderName::from_static("x-forwarded-for") },
-        Name::XForwardedProto => const { HeaderName::from_static("x-forwarded-proto") },
-        Name::XForwardedHost => const { HeaderName::from_static("x-forwarded-host") },
-        Name::XRequestId => const { HeaderName::from_static("x-request-id") },
-        Name::Other => return other_name(text),
-        Name::Connection
-        | Name::KeepAlive
-        | Name::ProxyConnection
-        | Name::TransferEncoding
-        | Name::Te
-        | Name::Trailer
-        | Name::Upgrade
-        | Name::ContentLength
-        | Name::Host
-        | Name::Expect
-        | Name::XForwardedPort
-        | Name::ProxyAuthenticate
-        | Name::ProxyAuthorization
-        | Name::ProxyStatus
-        | Name::Http2Settings
-        | Name::AltSvc => HeaderName::from_bytes(text).map_err(|_invalid| BadSyntax::FieldName)?,
+        KnownFieldName::Via => header::VIA,
+        KnownFieldName::Date => header::DATE,
+        KnownFieldName::Forwarded => header::FORWARDED,
+        KnownFieldName::RetryAfter => header::RETRY_AFTER,
+        KnownFieldName::XForwardedFor => const { HeaderName::from_static("x-forwarded-for") },
+        KnownFieldName::XForwardedProto => const { HeaderName::from_static("x-forwarded-proto") },
+        KnownFieldName::XForwardedHost => const { HeaderName::from_static("x-forwarded-host") },
+        KnownFieldName::XRequestId => const { HeaderName::from_static("x-request-id") },
+        KnownFieldName::Other => return other_name(text),
+        KnownFieldName::Connection
+        | KnownFieldName::KeepAlive
+        | KnownFieldName::ProxyConnection
+        | KnownFieldName::TransferEncoding
+        | KnownFieldName::Te
+        | KnownFieldName::Trailer
+        | KnownFieldName::Upgrade
+        | KnownFieldName::ContentLength
+        | KnownFieldName::Host
+        | KnownFieldName::Expect
+        | KnownFieldName::XForwardedPort
+        | KnownFieldName::ProxyAuthenticate
+        | KnownFieldName::ProxyAuthorization
+        | KnownFieldName::ProxyStatus
+        | KnownFieldName::Http2Settings
+        | KnownFieldName::AltSvc => {
+            HeaderName::from_bytes(text).map_err(|_invalid| BadSyntax::FieldName)?
+        }
     })
 }
 
@@ -104,11 +106,11 @@ fn other_name(text: &[u8]) -> Result<HeaderName, BadSyntax> {
 }
 
 /// The trailers of a message; `None`: it has none that may be sent on.
-pub(crate) fn read_trailers(map: &HeaderMap) -> Option<Box<Fields>> {
-    let mut fields = Fields::new();
+pub(crate) fn read_trailers(map: &HeaderMap) -> Option<Box<FieldSection>> {
+    let mut fields = FieldSection::new();
     reserve(map, 0, &mut fields);
     for (name, value) in map {
-        if is_trailer(Name::recognise(name.as_str().as_bytes())) {
+        if is_trailer(KnownFieldName::recognise(name.as_str().as_bytes())) {
             fields.append(name, value.as_bytes().trim_ascii());
         }
     }
@@ -117,7 +119,7 @@ pub(crate) fn read_trailers(map: &HeaderMap) -> Option<Box<Fields>> {
 }
 
 /// Trailers as they are sent; `None`: there is nothing to send. Leaves out what `read_trailers` does.
-pub(crate) fn write_trailers(fields: &Fields) -> Option<HeaderMap> {
+pub(crate) fn write_trailers(fields: &FieldSection) -> Option<HeaderMap> {
     // A trailer that cannot be said in HTTP/2 ends here: the message is whole without it.
     let map = write(fields, 0, |name, _| is_trailer(name)).ok()?;
     (!map.is_empty()).then_some(map)
@@ -129,7 +131,7 @@ mod tests {
 
     #[test]
     fn trailers_round_trip_without_head_only_fields() {
-        let mut fields = Fields::new();
+        let mut fields = FieldSection::new();
         for (name, value) in [("Grpc-Status", "0"), ("Via", "1.1 a"), ("grpc-message", "")] {
             fields.append(name, value);
         }
@@ -140,6 +142,6 @@ mod tests {
         assert_eq!(back.get("grpc-status"), Some(b"0".as_slice()));
         assert_eq!(back.get("grpc-message"), Some(b"".as_slice()));
         assert!(read_trailers(&HeaderMap::new()).is_none());
-        assert!(write_trailers(&Fields::new()).is_none());
+        assert!(write_trailers(&FieldSection::new()).is_none());
     }
 }

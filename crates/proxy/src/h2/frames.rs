@@ -12,15 +12,15 @@ pub(crate) const HEADER_BYTES: usize = 9;
 const STREAM_BITS: u32 = u32::MAX >> 1;
 
 /// Frames that are shorter than this, on the average, are of many messages.
-const SHORT: usize = 256;
+const SHORT_FRAME_BYTES: usize = 256;
 /// So much of such frames is read at a time: a dozen calls of gRPC.
-const SIP: usize = 1024;
+const SMALL_READ_BYTES: usize = 1024;
 /// What fewer messages than this need stays in the processor's caches.
-const MANY: u32 = 256;
+const MANY_STREAMS: u32 = 256;
 
 /// What a frame says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct FrameHeader {
+pub(crate) struct H2FrameHeader {
     /// Without this header.
     pub(crate) length: usize,
     pub(crate) kind: u8,
@@ -30,7 +30,7 @@ pub(crate) struct FrameHeader {
 
 /// Tells frames apart, whatever the pieces are that they come in.
 #[derive(Debug)]
-pub(crate) struct Walk {
+pub(crate) struct H2FrameScanner {
     /// Of the frame that is coming in.
     left: usize,
     header: [u8; HEADER_BYTES],
@@ -38,14 +38,14 @@ pub(crate) struct Walk {
     header_bytes: usize,
 }
 
-impl Walk {
+impl H2FrameScanner {
     /// `before` bytes come first that are no frame.
     pub(crate) fn new(before: usize) -> Self {
         Self { left: before, header: [0; HEADER_BYTES], header_bytes: 0 }
     }
 
     /// The next header that is whole, and leaves what comes behind it; `None`: all has been walked through.
-    pub(crate) fn next(&mut self, bytes: &mut &[u8]) -> Option<FrameHeader> {
+    pub(crate) fn next(&mut self, bytes: &mut &[u8]) -> Option<H2FrameHeader> {
         let passed = self.left.min(bytes.len());
         self.left -= passed;
         let (header, rest) =
@@ -60,11 +60,11 @@ impl Walk {
         let [high, middle, low, kind, flags, stream @ ..] = self.header;
         self.left = u32::from_be_bytes([0, high, middle, low]) as usize;
         let stream = u32::from_be_bytes(stream) & STREAM_BITS;
-        Some(FrameHeader { length: self.left, kind, flags, stream })
+        Some(H2FrameHeader { length: self.left, kind, flags, stream })
     }
 
     /// A frame has begun, and not all of it has come.
-    pub(crate) fn is_amid_frame(&self) -> bool {
+    pub(crate) fn is_inside_frame(&self) -> bool {
         self.left > 0
     }
 }
@@ -75,14 +75,14 @@ impl Walk {
 /// are under way together each would be looked at again when the processor has long forgotten it: then short frames are
 /// read little by little. Where there are fewer, that would only be more calls to the kernel.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Pace {
+pub(crate) struct ReadPacer {
     is_slow: bool,
 }
 
-impl Pace {
+impl ReadPacer {
     /// In what came last so many frames began, and so many messages are under way.
-    pub(crate) fn note(&mut self, bytes: usize, frames: usize, under_way: u32) {
-        self.is_slow = under_way >= MANY && frames * SHORT > bytes;
+    pub(crate) fn record_read(&mut self, bytes: usize, frames: usize, under_way: u32) {
+        self.is_slow = under_way >= MANY_STREAMS && frames * SHORT_FRAME_BYTES > bytes;
     }
 
     /// Reads. Whether there may be more of what is read little by little.
@@ -95,7 +95,7 @@ impl Pace {
         if !self.is_slow {
             return stream.poll_read(cx, space).map_ok(|()| false);
         }
-        let most = SIP.min(space.remaining());
+        let most = SMALL_READ_BYTES.min(space.remaining());
         let mut sip = ReadBuf::new(space.initialize_unfilled_to(most));
         ready!(stream.poll_read(cx, &mut sip))?;
         let count = sip.filled().len();
@@ -121,7 +121,7 @@ mod tests {
     fn frames_are_split_across_read_boundaries() {
         let bytes = [vec![7; 24], frame(1, 1, 20), frame(0, 1, 0), frame(3, 5, 4)].concat();
         for piece in [1, 2, 7, 100] {
-            let mut walk = Walk::new(24);
+            let mut walk = H2FrameScanner::new(24);
             let mut seen = Vec::new();
             for mut bytes in bytes.chunks(piece) {
                 while let Some(header) = walk.next(&mut bytes) {
@@ -131,12 +131,12 @@ mod tests {
                 assert!(bytes.is_empty());
             }
             assert_eq!(seen, [(1, 1, 20), (0, 1, 0), (3, 5, 4)], "in pieces of {piece}");
-            assert!(!walk.is_amid_frame());
+            assert!(!walk.is_inside_frame());
         }
     }
 
-    fn read(pace: Pace, mut bytes: &[u8]) -> (usize, bool) {
-        let mut buffer = [0; 4 * SIP];
+    fn read(pace: ReadPacer, mut bytes: &[u8]) -> (usize, bool) {
+        let mut buffer = [0; 4 * SMALL_READ_BYTES];
         let mut space = ReadBuf::new(&mut buffer);
         let cx = &mut Context::from_waker(Waker::noop());
         let Poll::Ready(Ok(is_more)) = pace.poll_read(Pin::new(&mut bytes), cx, &mut space) else {
@@ -147,15 +147,15 @@ mod tests {
 
     #[test]
     fn many_short_frames_are_read_in_small_portions() {
-        let bytes = [1; 3 * SIP];
-        let mut pace = Pace::default();
-        assert_eq!(read(pace, &bytes), (3 * SIP, false));
-        pace.note(1000, 20, MANY - 1);
-        assert_eq!(read(pace, &bytes), (3 * SIP, false));
-        pace.note(1000, 20, MANY);
-        assert_eq!(read(pace, &bytes), (SIP, true));
+        let bytes = [1; 3 * SMALL_READ_BYTES];
+        let mut pace = ReadPacer::default();
+        assert_eq!(read(pace, &bytes), (3 * SMALL_READ_BYTES, false));
+        pace.record_read(1000, 20, MANY_STREAMS - 1);
+        assert_eq!(read(pace, &bytes), (3 * SMALL_READ_BYTES, false));
+        pace.record_read(1000, 20, MANY_STREAMS);
+        assert_eq!(read(pace, &bytes), (SMALL_READ_BYTES, true));
         assert_eq!(read(pace, &bytes[..10]), (10, false));
-        pace.note(16_393, 1, MANY);
-        assert_eq!(read(pace, &bytes), (3 * SIP, false));
+        pace.record_read(16_393, 1, MANY_STREAMS);
+        assert_eq!(read(pace, &bytes), (3 * SMALL_READ_BYTES, false));
     }
 }

@@ -6,9 +6,9 @@ use http::header::{self, HeaderValue};
 use http::request::Parts;
 use http::uri::{Authority, PathAndQuery, Scheme};
 
-use crate::binary::request::{self, Said, WEBSOCKET, WebSocketKey};
+use crate::binary::request::{self, RequestPseudoHeaders, WEBSOCKET, WebSocketKey};
 use crate::h1::{BadRequest, BadSyntax, HeadLimits};
-use crate::head::{Framing, RequestHead, Version};
+use crate::head::{BodyFraming, HttpVersion, RequestHead};
 
 use super::fields;
 
@@ -24,13 +24,13 @@ pub(crate) fn read(
     head: &mut RequestHead,
 ) -> Result<(), BadRequest> {
     head.clear();
-    head.version = Version::Http2;
+    head.version = HttpVersion::Http2;
     let target = parts.uri.path_and_query().map_or("", PathAndQuery::as_str);
     let authority = parts.uri.authority().map(Authority::as_str);
     let protocol = parts.extensions.get::<::h2::ext::Protocol>().map(::h2::ext::Protocol::as_str);
     fields::reserve(&parts.headers, ADDED_FIELDS, &mut head.fields);
-    let mut keep = |text: &str| head.fields.keep(text.as_bytes());
-    let said = Said {
+    let mut keep = |text: &str| head.fields.store(text.as_bytes());
+    let said = RequestPseudoHeaders {
         method: keep(parts.method.as_str()),
         target: keep(target),
         authority: authority.map(&mut keep),
@@ -46,7 +46,7 @@ pub(crate) fn read(
 /// to a WebSocket becomes an extended CONNECT, which the endpoint must have said that it takes.
 pub(crate) fn write(
     head: &RequestHead,
-    framing: Framing,
+    framing: BodyFraming,
     scheme: Scheme,
     otherwise: SocketAddr,
 ) -> Result<http::Request<()>, BadRequest> {
@@ -59,7 +59,7 @@ pub(crate) fn write(
         )
         .build();
     let mut headers = fields::write(&head.fields, 2, request::is_sent_on(head, framing))?;
-    if let Framing::Length(length) = framing {
+    if let BodyFraming::Length(length) = framing {
         headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
     }
     if head.te_trailers {

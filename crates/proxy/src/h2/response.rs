@@ -6,7 +6,7 @@ use http::response::Parts;
 
 use crate::binary::response;
 use crate::h1::{BadResponse, HeadLimits};
-use crate::head::{RequestHead, ResponseHead, Version};
+use crate::head::{HttpVersion, RequestHead, ResponseHead};
 use crate::stream::Manner;
 
 use super::fields;
@@ -20,7 +20,7 @@ pub(crate) fn read(
     head: &mut ResponseHead,
 ) -> Result<(), BadResponse> {
     head.clear();
-    head.version = Version::Http2;
+    head.version = HttpVersion::Http2;
     head.status = parts.status.as_u16();
     fields::reserve(&parts.headers, 1, &mut head.fields);
     fields::read(&parts.headers, limits, &mut head.fields)?;

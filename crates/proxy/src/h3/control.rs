@@ -2,17 +2,17 @@
 
 use bytes::Bytes;
 
-use super::frame::{Frames, Kind, Piece, Place};
-use super::priority::Priority;
-use super::settings::Settings;
-use super::{Code, Peer, varint};
+use super::frame::{FrameContext, FramePart, H3FrameDecoder, H3FrameType};
+use super::priority::ResponsePriority;
+use super::settings::H3Settings;
+use super::{H3ErrorCode, PeerRole, varint};
 
 /// More than any frame has that is not skipped.
 const PAYLOAD_BYTES: usize = 4 * 1024;
 
 /// What a stream of one direction is for (RFC 9114 §6.2, RFC 9204 §4.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StreamKind {
+pub enum UniStreamType {
     Control,
     Push,
     Encoder,
@@ -20,7 +20,7 @@ pub enum StreamKind {
     Unknown,
 }
 
-impl StreamKind {
+impl UniStreamType {
     /// What it says of itself at its beginning, and how many bytes that takes; `None`: more has to come.
     pub fn read(bytes: &[u8]) -> Option<(Self, usize)> {
         let (number, taken) = varint::read(bytes)?;
@@ -37,34 +37,36 @@ impl StreamKind {
 
 /// What came by the control stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Said {
-    Settings(Settings),
+pub enum ControlFrame {
+    Settings(H3Settings),
     /// Of a server: the first stream whose request it does not serve. Of a client it means nothing where nobody pushes.
     GoAway(u64),
     /// Of the response on this stream.
-    Priority(u64, Priority),
+    Priority(u64, ResponsePriority),
 }
 
 /// Takes a control stream apart.
-pub struct Control {
-    peer: Peer,
-    frames: Frames,
+pub struct ControlStreamReader {
+    peer: PeerRole,
+    frame_decoder: H3FrameDecoder,
     /// As the peer has said; both may only move one way.
     last_goaway: u64,
-    max_push: u64,
+    max_push_id: u64,
 }
 
-impl Control {
-    pub fn new(peer: Peer) -> Self {
-        let frames = Frames::new(Place::Control, peer, PAYLOAD_BYTES);
-        Self { peer, frames, last_goaway: varint::MAX, max_push: 0 }
+impl ControlStreamReader {
+    pub fn new(peer: PeerRole) -> Self {
+        let frame_decoder = H3FrameDecoder::new(FrameContext::Control, peer, PAYLOAD_BYTES);
+        Self { peer, frame_decoder, last_goaway: varint::MAX, max_push_id: 0 }
     }
 
     /// What comes next; `None`: all of `input` is taken, and more is needed.
-    pub fn next(&mut self, input: &mut Bytes) -> Result<Option<Said>, Code> {
-        while let Some(piece) = self.frames.next(input)? {
-            let Piece::Whole(kind, payload) = piece else { return Err(Code::FRAME_UNEXPECTED) };
-            let said = self.take(kind, &payload)?;
+    pub fn next(&mut self, input: &mut Bytes) -> Result<Option<ControlFrame>, H3ErrorCode> {
+        while let Some(piece) = self.frame_decoder.next(input)? {
+            let FramePart::Whole(kind, payload) = piece else {
+                return Err(H3ErrorCode::FRAME_UNEXPECTED);
+            };
+            let said = self.handle_frame(kind, &payload)?;
             if said.is_some() {
                 return Ok(said);
             }
@@ -72,45 +74,55 @@ impl Control {
         Ok(None)
     }
 
-    fn take(&mut self, kind: Kind, payload: &[u8]) -> Result<Option<Said>, Code> {
-        let number = || varint::read_only(payload).ok_or(Code::FRAME_ERROR);
+    fn handle_frame(
+        &mut self,
+        kind: H3FrameType,
+        payload: &[u8],
+    ) -> Result<Option<ControlFrame>, H3ErrorCode> {
+        let number = || varint::read_only(payload).ok_or(H3ErrorCode::FRAME_ERROR);
         match kind {
-            Kind::Settings => Settings::read(payload).map(Said::Settings).map(Some),
-            Kind::GoAway => {
+            H3FrameType::Settings => {
+                H3Settings::read(payload).map(ControlFrame::Settings).map(Some)
+            }
+            H3FrameType::GoAway => {
                 let id = number()?;
-                if id > self.last_goaway || (self.peer == Peer::Endpoint && !is_request(id)) {
-                    return Err(Code::ID_ERROR);
+                if id > self.last_goaway
+                    || (self.peer == PeerRole::Endpoint && !is_request_stream(id))
+                {
+                    return Err(H3ErrorCode::ID_ERROR);
                 }
                 self.last_goaway = id;
-                Ok(Some(Said::GoAway(id)))
+                Ok(Some(ControlFrame::GoAway(id)))
             }
-            Kind::MaxPushId => {
+            H3FrameType::MaxPushId => {
                 let id = number()?;
-                if id < self.max_push {
-                    return Err(Code::ID_ERROR);
+                if id < self.max_push_id {
+                    return Err(H3ErrorCode::ID_ERROR);
                 }
-                self.max_push = id;
+                self.max_push_id = id;
                 Ok(None)
             }
-            Kind::PriorityUpdate => {
-                let (id, taken) = varint::read(payload).ok_or(Code::FRAME_ERROR)?;
-                if !is_request(id) {
-                    return Err(Code::ID_ERROR);
+            H3FrameType::PriorityUpdate => {
+                let (id, taken) = varint::read(payload).ok_or(H3ErrorCode::FRAME_ERROR)?;
+                if !is_request_stream(id) {
+                    return Err(H3ErrorCode::ID_ERROR);
                 }
-                Ok(Some(Said::Priority(id, Priority::parse(&payload[taken..]))))
+                Ok(Some(ControlFrame::Priority(id, ResponsePriority::parse(&payload[taken..]))))
             }
             // There never was a push.
-            Kind::CancelPush => number().and(Err(Code::ID_ERROR)),
-            Kind::PushPriorityUpdate => Err(Code::ID_ERROR),
-            Kind::Data | Kind::Headers | Kind::PushPromise | Kind::Reserved | Kind::Unknown => {
-                Err(Code::FRAME_UNEXPECTED)
-            }
+            H3FrameType::CancelPush => number().and(Err(H3ErrorCode::ID_ERROR)),
+            H3FrameType::PushPriorityUpdate => Err(H3ErrorCode::ID_ERROR),
+            H3FrameType::Data
+            | H3FrameType::Headers
+            | H3FrameType::PushPromise
+            | H3FrameType::Reserved
+            | H3FrameType::Unknown => Err(H3ErrorCode::FRAME_UNEXPECTED),
         }
     }
 }
 
 /// Whether a stream is one of those that carry requests: opened by a client, in both directions (RFC 9000 §2.1).
-fn is_request(id: u64) -> bool {
+fn is_request_stream(id: u64) -> bool {
     id & 0b11 == 0
 }
 

@@ -1,51 +1,51 @@
 //! Field sections to spans, and spans to field sections; no decision about what they mean.
 
-use crate::binary::fields::{Allowance, check_value, is_trailer};
+use crate::binary::fields::{FieldBudget, check_value, is_trailer};
 use crate::h1::syntax::{is_field_value, is_token};
 use crate::h1::{BadSyntax, HeadLimits};
-use crate::head::{Fields, Name, Span};
+use crate::head::{ByteSpan, FieldSection, KnownFieldName};
 
-use super::qpack::{self, Corrupt, Section};
+use super::qpack::{self, FieldSectionDecoder, QpackError};
 
 /// Why a field section is not what it should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unfit<B> {
+pub enum FieldSectionError<B> {
     /// It is none at all, and nothing on its connection makes sense any more.
-    Corrupt,
+    Qpack,
     /// What it says breaks the rules of HTTP/3, and ends its stream (RFC 9114 §4.1.2).
     Malformed,
     /// It is refused, as it would be over HTTP/1.1.
-    Bad(B),
+    Refused(B),
 }
 
-impl<B> From<Corrupt> for Unfit<B> {
-    fn from(_: Corrupt) -> Self {
-        Self::Corrupt
+impl<B> From<QpackError> for FieldSectionError<B> {
+    fn from(_: QpackError) -> Self {
+        Self::Qpack
     }
 }
 
-impl<B> From<BadSyntax> for Unfit<B>
+impl<B> From<BadSyntax> for FieldSectionError<B>
 where
     B: From<BadSyntax>,
 {
     fn from(bad: BadSyntax) -> Self {
-        Self::Bad(bad.into())
+        Self::Refused(bad.into())
     }
 }
 
 /// The pseudo-fields of a section.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Pseudo {
-    pub(super) method: Option<Span>,
-    pub(super) scheme: Option<Span>,
-    pub(super) authority: Option<Span>,
-    pub(super) path: Option<Span>,
-    pub(super) protocol: Option<Span>,
-    pub(super) status: Option<Span>,
+pub(super) struct PseudoHeaders {
+    pub(super) method: Option<ByteSpan>,
+    pub(super) scheme: Option<ByteSpan>,
+    pub(super) authority: Option<ByteSpan>,
+    pub(super) path: Option<ByteSpan>,
+    pub(super) protocol: Option<ByteSpan>,
+    pub(super) status: Option<ByteSpan>,
 }
 
-impl Pseudo {
-    fn place(&mut self, name: &[u8]) -> Option<&mut Option<Span>> {
+impl PseudoHeaders {
+    fn value_mut(&mut self, name: &[u8]) -> Option<&mut Option<ByteSpan>> {
         match name {
             b":method" => Some(&mut self.method),
             b":scheme" => Some(&mut self.scheme),
@@ -67,39 +67,39 @@ impl Pseudo {
 pub(super) fn read<B: From<BadSyntax>>(
     section: &[u8],
     limits: &HeadLimits,
-    fields: &mut Fields,
-) -> Result<Pseudo, Unfit<B>> {
-    let mut section = Section::new(section)?;
-    let mut allowance = Allowance::new(limits);
-    let mut pseudo = Pseudo::default();
+    fields: &mut FieldSection,
+) -> Result<PseudoHeaders, FieldSectionError<B>> {
+    let mut section = FieldSectionDecoder::new(section)?;
+    let mut allowance = FieldBudget::new(limits);
+    let mut pseudo = PseudoHeaders::default();
     let (mut has_fields, mut cookies) = (false, 0);
     while let Some(line) = section.next_line()? {
-        let name = fields.keep_with(|out| line.name.append_to(out))?;
+        let name = fields.store_with(|out| line.name.append_to(out))?;
         let is_pseudo = fields.text(name).starts_with(b":");
         if !is_pseudo {
-            fields.keep(b": ");
+            fields.store(b": ");
         }
-        let value = fields.keep_with(|out| line.value.append_to(out))?;
+        let value = fields.store_with(|out| line.value.append_to(out))?;
         let (name_text, text) = (fields.text(name), fields.text(value));
         if !is_field_value(text) {
-            return Err(Unfit::Malformed);
+            return Err(FieldSectionError::Malformed);
         }
         if is_pseudo {
             allowance.take_bytes(name_text, text)?;
-            let place = pseudo.place(name_text).ok_or(Unfit::Malformed)?;
+            let place = pseudo.value_mut(name_text).ok_or(FieldSectionError::Malformed)?;
             if has_fields || place.replace(value).is_some() {
-                return Err(Unfit::Malformed);
+                return Err(FieldSectionError::Malformed);
             }
             continue;
         }
         if !is_name(name_text) {
-            return Err(Unfit::Malformed);
+            return Err(FieldSectionError::Malformed);
         }
         allowance.take(name_text, text)?;
         check_value(text)?;
         has_fields = true;
         cookies += usize::from(name_text == b"cookie");
-        fields.keep(b"\r\n");
+        fields.store(b"\r\n");
         fields.push(name, value);
     }
     if cookies > 1 {
@@ -115,8 +115,8 @@ fn is_name(text: &[u8]) -> bool {
 
 /// Appends the lines of the fields that `is_sent_on`.
 pub(super) fn write(
-    fields: &Fields,
-    is_sent_on: impl Fn(Name, &[u8]) -> bool,
+    fields: &FieldSection,
+    is_sent_on: impl Fn(KnownFieldName, &[u8]) -> bool,
     section: &mut Vec<u8>,
 ) {
     for (known, name, value) in fields.iter() {
@@ -130,10 +130,10 @@ pub(super) fn write(
 pub fn read_trailers(
     section: &[u8],
     limits: &HeadLimits,
-) -> Result<Option<Box<Fields>>, Unfit<BadSyntax>> {
-    let mut fields = Fields::new();
+) -> Result<Option<Box<FieldSection>>, FieldSectionError<BadSyntax>> {
+    let mut fields = FieldSection::new();
     if read::<BadSyntax>(section, limits, &mut fields)?.has_any() {
-        return Err(Unfit::Malformed);
+        return Err(FieldSectionError::Malformed);
     }
     fields.retain(is_trailer);
     let has_any = fields.iter().next().is_some();
@@ -141,7 +141,7 @@ pub fn read_trailers(
 }
 
 /// Appends the section of trailers. Leaves out what `read_trailers` does.
-pub fn write_trailers(fields: &Fields, section: &mut Vec<u8>) {
+pub fn write_trailers(fields: &FieldSection, section: &mut Vec<u8>) {
     qpack::begin(section);
     write(fields, |name, _| is_trailer(name), section);
 }

@@ -5,8 +5,8 @@
 
 use bytes::{Buf, Bytes};
 
-use super::varint::{self, Encoded};
-use super::{Code, Peer};
+use super::varint::{self, EncodedVarint};
+use super::{H3ErrorCode, PeerRole};
 
 const DATA: u64 = 0x0;
 const HEADERS: u64 = 0x1;
@@ -15,7 +15,7 @@ const GOAWAY: u64 = 0x7;
 
 /// What a frame is (RFC 9114 §11.2.1, RFC 9218 §7.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum H3FrameType {
     Data,
     Headers,
     CancelPush,
@@ -30,7 +30,7 @@ pub enum Kind {
     Unknown,
 }
 
-impl Kind {
+impl H3FrameType {
     fn of(number: u64) -> Self {
         match number {
             DATA => Self::Data,
@@ -50,116 +50,126 @@ impl Kind {
 
 /// The stream on which frames come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum FrameContext {
     /// One request, or its response.
-    Message,
+    Request,
     Control,
 }
 
 /// What is done with a frame.
-enum Way {
-    Pass,
-    Gather,
+enum FrameHandling {
+    Stream,
+    Buffer,
     Skip,
 }
 
-impl Place {
+impl FrameContext {
     /// RFC 9114 §7.2, table 1, for frames of `peer`. Nobody was ever allowed to push.
-    fn admit(self, peer: Peer, kind: Kind, is_first: bool) -> Result<Way, Code> {
+    fn classify(
+        self,
+        peer: PeerRole,
+        kind: H3FrameType,
+        is_first: bool,
+    ) -> Result<FrameHandling, H3ErrorCode> {
         match (self, kind) {
-            (Self::Control, Kind::Settings) if is_first => Ok(Way::Gather),
-            (Self::Control, _) if is_first => Err(Code::MISSING_SETTINGS),
-            (Self::Message | Self::Control, Kind::Unknown) => Ok(Way::Skip),
-            (Self::Message, Kind::Data) => Ok(Way::Pass),
-            (Self::Message, Kind::Headers) => Ok(Way::Gather),
-            (Self::Control, Kind::GoAway | Kind::CancelPush) => Ok(Way::Gather),
-            (Self::Control, Kind::MaxPushId | Kind::PriorityUpdate | Kind::PushPriorityUpdate)
-                if peer == Peer::Client =>
-            {
-                Ok(Way::Gather)
+            (Self::Control, H3FrameType::Settings) if is_first => Ok(FrameHandling::Buffer),
+            (Self::Control, _) if is_first => Err(H3ErrorCode::MISSING_SETTINGS),
+            (Self::Request | Self::Control, H3FrameType::Unknown) => Ok(FrameHandling::Skip),
+            (Self::Request, H3FrameType::Data) => Ok(FrameHandling::Stream),
+            (Self::Request, H3FrameType::Headers) => Ok(FrameHandling::Buffer),
+            (Self::Control, H3FrameType::GoAway | H3FrameType::CancelPush) => {
+                Ok(FrameHandling::Buffer)
             }
-            (Self::Message, Kind::PushPromise) if peer == Peer::Endpoint => Err(Code::ID_ERROR),
             (
-                Self::Message | Self::Control,
-                Kind::Data
-                | Kind::Headers
-                | Kind::CancelPush
-                | Kind::Settings
-                | Kind::PushPromise
-                | Kind::GoAway
-                | Kind::MaxPushId
-                | Kind::PriorityUpdate
-                | Kind::PushPriorityUpdate
-                | Kind::Reserved,
-            ) => Err(Code::FRAME_UNEXPECTED),
+                Self::Control,
+                H3FrameType::MaxPushId
+                | H3FrameType::PriorityUpdate
+                | H3FrameType::PushPriorityUpdate,
+            ) if peer == PeerRole::Client => Ok(FrameHandling::Buffer),
+            (Self::Request, H3FrameType::PushPromise) if peer == PeerRole::Endpoint => {
+                Err(H3ErrorCode::ID_ERROR)
+            }
+            (
+                Self::Request | Self::Control,
+                H3FrameType::Data
+                | H3FrameType::Headers
+                | H3FrameType::CancelPush
+                | H3FrameType::Settings
+                | H3FrameType::PushPromise
+                | H3FrameType::GoAway
+                | H3FrameType::MaxPushId
+                | H3FrameType::PriorityUpdate
+                | H3FrameType::PushPriorityUpdate
+                | H3FrameType::Reserved,
+            ) => Err(H3ErrorCode::FRAME_UNEXPECTED),
         }
     }
 }
 
 /// What comes of the bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Piece {
+pub enum FramePart {
     /// Some of what a DATA frame holds, which may be nothing.
     Data(Bytes),
     /// All that another frame holds.
-    Whole(Kind, Bytes),
+    Whole(H3FrameType, Bytes),
     /// A field section beyond the limit has begun, and is skipped.
     TooLarge,
 }
 
 /// Takes the frames of one stream apart.
-pub struct Frames {
-    place: Place,
-    peer: Peer,
+pub struct H3FrameDecoder {
+    context: FrameContext,
+    peer: PeerRole,
     /// The most that is gathered.
-    most: usize,
+    max_payload: usize,
     has_begun: bool,
     /// The part of a frame's header that has come, if another is to come.
     header: Vec<u8>,
-    within: Within,
+    state: FrameDecoderState,
 }
 
 /// In what the next byte lies.
-enum Within {
+enum FrameDecoderState {
     Header,
     Data { left: u64 },
-    Gathered { kind: Kind, left: usize, payload: Vec<u8> },
-    Skipped { left: u64 },
+    Buffering { kind: H3FrameType, left: usize, payload: Vec<u8> },
+    Skipping { left: u64 },
 }
 
-impl Frames {
+impl H3FrameDecoder {
     /// Those that `peer` sends, and of what they hold `most` bytes at a time.
-    pub fn new(place: Place, peer: Peer, most: usize) -> Self {
+    pub fn new(context: FrameContext, peer: PeerRole, max_payload: usize) -> Self {
         let (has_begun, header) = (false, Vec::new());
-        Self { place, peer, most, has_begun, header, within: Within::Header }
+        Self { context, peer, max_payload, has_begun, header, state: FrameDecoderState::Header }
     }
 
     /// The stream may end here.
-    pub fn is_between(&self) -> bool {
-        matches!(self.within, Within::Header) && self.header.is_empty()
+    pub fn is_at_boundary(&self) -> bool {
+        matches!(self.state, FrameDecoderState::Header) && self.header.is_empty()
     }
 
     /// The next piece; `None`: all of `input` is taken, and more is needed.
-    pub fn next(&mut self, input: &mut Bytes) -> Result<Option<Piece>, Code> {
+    pub fn next(&mut self, input: &mut Bytes) -> Result<Option<FramePart>, H3ErrorCode> {
         loop {
-            match &mut self.within {
-                Within::Header => {
+            match &mut self.state {
+                FrameDecoderState::Header => {
                     let Some((number, length)) = self.read_header(input) else { return Ok(None) };
-                    let begun = self.begin(Kind::of(number), length)?;
+                    let begun = self.begin(H3FrameType::of(number), length)?;
                     if begun.is_some() {
                         return Ok(begun);
                     }
                 }
-                Within::Data { .. } if input.is_empty() => return Ok(None),
-                Within::Data { left } => {
-                    let data = input.split_to(at_hand(*left, input));
+                FrameDecoderState::Data { .. } if input.is_empty() => return Ok(None),
+                FrameDecoderState::Data { left } => {
+                    let data = input.split_to(available_bytes(*left, input));
                     *left -= data.len() as u64;
                     if *left == 0 {
-                        self.within = Within::Header;
+                        self.state = FrameDecoderState::Header;
                     }
-                    return Ok(Some(Piece::Data(data)));
+                    return Ok(Some(FramePart::Data(data)));
                 }
-                Within::Gathered { kind, left, payload } => {
+                FrameDecoderState::Buffering { kind, left, payload } => {
                     let count = input.len().min(*left);
                     *left -= count;
                     if *left > 0 {
@@ -173,18 +183,18 @@ impl Frames {
                     } else {
                         [&payload[..], &last].concat().into()
                     };
-                    let piece = Piece::Whole(*kind, whole);
-                    self.within = Within::Header;
+                    let piece = FramePart::Whole(*kind, whole);
+                    self.state = FrameDecoderState::Header;
                     return Ok(Some(piece));
                 }
-                Within::Skipped { left } => {
-                    let count = at_hand(*left, input);
+                FrameDecoderState::Skipping { left } => {
+                    let count = available_bytes(*left, input);
                     input.advance(count);
                     *left -= count as u64;
                     if *left > 0 {
                         return Ok(None);
                     }
-                    self.within = Within::Header;
+                    self.state = FrameDecoderState::Header;
                 }
             }
         }
@@ -208,21 +218,21 @@ impl Frames {
         None
     }
 
-    fn begin(&mut self, kind: Kind, length: u64) -> Result<Option<Piece>, Code> {
+    fn begin(&mut self, kind: H3FrameType, length: u64) -> Result<Option<FramePart>, H3ErrorCode> {
         let is_first = !std::mem::replace(&mut self.has_begun, true);
-        match self.place.admit(self.peer, kind, is_first)? {
-            Way::Pass if length == 0 => return Ok(Some(Piece::Data(Bytes::new()))),
-            Way::Pass => self.within = Within::Data { left: length },
-            Way::Skip => self.within = Within::Skipped { left: length },
-            Way::Gather => match usize::try_from(length) {
-                Ok(left) if left <= self.most => {
-                    self.within = Within::Gathered { kind, left, payload: Vec::new() };
+        match self.context.classify(self.peer, kind, is_first)? {
+            FrameHandling::Stream if length == 0 => return Ok(Some(FramePart::Data(Bytes::new()))),
+            FrameHandling::Stream => self.state = FrameDecoderState::Data { left: length },
+            FrameHandling::Skip => self.state = FrameDecoderState::Skipping { left: length },
+            FrameHandling::Buffer => match usize::try_from(length) {
+                Ok(left) if left <= self.max_payload => {
+                    self.state = FrameDecoderState::Buffering { kind, left, payload: Vec::new() };
                 }
-                Ok(_) | Err(_) if kind == Kind::Headers => {
-                    self.within = Within::Skipped { left: length };
-                    return Ok(Some(Piece::TooLarge));
+                Ok(_) | Err(_) if kind == H3FrameType::Headers => {
+                    self.state = FrameDecoderState::Skipping { left: length };
+                    return Ok(Some(FramePart::TooLarge));
                 }
-                Ok(_) | Err(_) => return Err(Code::EXCESSIVE_LOAD),
+                Ok(_) | Err(_) => return Err(H3ErrorCode::EXCESSIVE_LOAD),
             },
         }
         Ok(None)
@@ -237,7 +247,7 @@ fn header(bytes: &[u8]) -> Option<(u64, u64, usize)> {
 }
 
 /// How many of `left` bytes are there.
-fn at_hand(left: u64, input: &Bytes) -> usize {
+fn available_bytes(left: u64, input: &Bytes) -> usize {
     usize::try_from(left).map_or(input.len(), |left| left.min(input.len()))
 }
 
@@ -264,7 +274,7 @@ fn write(kind: u64, out: &mut Vec<u8>, payload: impl FnOnce(&mut Vec<u8>)) {
     if let Ok(length @ 0..0x4000) = u16::try_from(length) {
         out[place..place + 2].copy_from_slice(&(0x4000 | length).to_be_bytes());
     } else {
-        let length = Encoded::new(length as u64);
+        let length = EncodedVarint::new(length as u64);
         out.splice(place..place + 2, length.as_bytes().iter().copied());
     }
 }
@@ -281,7 +291,7 @@ impl DataHeader {
     pub(super) fn new(length: u64) -> Self {
         let mut header = Self { bytes: [DATA as u8; 9], len: 0 };
         if length > 0 {
-            let length = Encoded::new(length);
+            let length = EncodedVarint::new(length);
             header.len = 1 + length.as_bytes().len();
             header.bytes[1..header.len].copy_from_slice(length.as_bytes());
         }

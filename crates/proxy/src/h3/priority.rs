@@ -2,20 +2,20 @@
 
 /// What the `priority` field says, or PRIORITY_UPDATE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Priority {
+pub struct ResponsePriority {
     /// From 0 on, the most urgent first.
     urgency: u8,
     /// Half of it is of use already.
     incremental: bool,
 }
 
-impl Default for Priority {
+impl Default for ResponsePriority {
     fn default() -> Self {
         Self { urgency: 3, incremental: false }
     }
 }
 
-impl Priority {
+impl ResponsePriority {
     /// Reads the value of the field. What nobody understands says nothing (RFC 9218 §4).
     pub fn parse(value: &[u8]) -> Self {
         let mut priority = Self::default();
@@ -60,8 +60,8 @@ mod tests {
         ];
         for (value, urgency, incremental) in cases {
             assert_eq!(
-                Priority::parse(value.as_bytes()),
-                Priority { urgency, incremental },
+                ResponsePriority::parse(value.as_bytes()),
+                ResponsePriority { urgency, incremental },
                 "{value}"
             );
         }
@@ -70,8 +70,8 @@ mod tests {
     #[test]
     fn priority_rank_orders_by_urgency() {
         let ranks = ["u=0", "u=2", "u=2, i", "", "i", "u=7", "u=7, i"]
-            .map(|value| Priority::parse(value.as_bytes()).rank());
+            .map(|value| ResponsePriority::parse(value.as_bytes()).rank());
         assert!(ranks.is_sorted_by(|before, after| before > after), "{ranks:?}");
-        assert_eq!(Priority::default().rank(), 0);
+        assert_eq!(ResponsePriority::default().rank(), 0);
     }
 }

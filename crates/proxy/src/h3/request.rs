@@ -3,13 +3,13 @@
 use std::net::SocketAddr;
 
 use crate::binary::WebSocketKey;
-use crate::binary::request::{self, Said, WEBSOCKET};
+use crate::binary::request::{self, RequestPseudoHeaders, WEBSOCKET};
 use crate::h1::syntax::is_token;
 use crate::h1::write::digits;
 use crate::h1::{BadRequest, HeadLimits};
-use crate::head::{Fields, Framing, Name, RequestHead, Version};
+use crate::head::{BodyFraming, FieldSection, HttpVersion, KnownFieldName, RequestHead};
 
-use super::fields::{self, Pseudo, Unfit};
+use super::fields::{self, FieldSectionError, PseudoHeaders};
 use super::qpack;
 
 /// Reads a head. `is_whole`: no body follows. `key` is asked for a key if a WebSocket is to be opened.
@@ -19,39 +19,51 @@ pub fn read(
     limits: &HeadLimits,
     key: impl FnOnce() -> WebSocketKey,
     head: &mut RequestHead,
-) -> Result<(), Unfit<BadRequest>> {
+) -> Result<(), FieldSectionError<BadRequest>> {
     head.clear();
-    head.version = Version::Http3;
+    head.version = HttpVersion::Http3;
     let pseudo = fields::read(section, limits, &mut head.fields)?;
-    let said = said(&pseudo, &head.fields).ok_or(Unfit::Malformed)?;
-    request::complete(&said, is_whole, limits, key, head).map_err(Unfit::Bad)
+    let said = request_pseudo_headers(&pseudo, &head.fields).ok_or(FieldSectionError::Malformed)?;
+    request::complete(&said, is_whole, limits, key, head).map_err(FieldSectionError::Refused)
 }
 
 /// What the pseudo-fields say; `None`: one is missing, or where it may not be.
-fn said(pseudo: &Pseudo, fields: &Fields) -> Option<Said> {
-    let Pseudo { method, scheme, authority, path, protocol, status } = *pseudo;
+fn request_pseudo_headers(
+    pseudo: &PseudoHeaders,
+    fields: &FieldSection,
+) -> Option<RequestPseudoHeaders> {
+    let PseudoHeaders { method, scheme, authority, path, protocol, status } = *pseudo;
     let method = method.filter(|method| is_token(fields.text(*method)))?;
     let is_connect = fields.text(method) == b"CONNECT";
     let is_extended = is_connect && protocol.is_some();
     let names_nobody = authority.is_some_and(|authority| authority.is_empty())
-        || fields.values(Name::Host).any(<[u8]>::is_empty);
+        || fields.values(KnownFieldName::Host).any(<[u8]>::is_empty);
     if status.is_some() || protocol.is_some() != is_extended || names_nobody {
         return None;
     }
     if is_connect && !is_extended {
         let is_good = scheme.is_none() && path.is_none() && authority.is_some();
-        return is_good.then(|| Said { method, authority, ..Said::default() });
+        return is_good.then(|| RequestPseudoHeaders {
+            method,
+            authority,
+            ..RequestPseudoHeaders::default()
+        });
     }
     scheme.filter(|scheme| !scheme.is_empty())?;
     let target = path.filter(|path| !path.is_empty())?;
-    Some(Said { method, target, authority, protocol })
+    Some(RequestPseudoHeaders { method, target, authority, protocol })
 }
 
 /// Appends the section of a head for an endpoint.
 ///
 /// `otherwise` is the authority of a request that names none, as one of HTTP/1.0 may be. A head that asks for an upgrade
 /// to a WebSocket becomes an extended CONNECT, which the endpoint must have said that it takes.
-pub fn write(head: &RequestHead, framing: Framing, otherwise: SocketAddr, section: &mut Vec<u8>) {
+pub fn write(
+    head: &RequestHead,
+    framing: BodyFraming,
+    otherwise: SocketAddr,
+    section: &mut Vec<u8>,
+) {
     qpack::begin(section);
     let method = if head.upgrade { b"CONNECT".as_slice() } else { head.method_bytes() };
     qpack::write(b":method", method, section);
@@ -62,7 +74,7 @@ pub fn write(head: &RequestHead, framing: Framing, otherwise: SocketAddr, sectio
         qpack::write(b":protocol", WEBSOCKET.as_bytes(), section);
     }
     fields::write(&head.fields, request::is_sent_on(head, framing), section);
-    if let Framing::Length(length) = framing {
+    if let BodyFraming::Length(length) = framing {
         qpack::write(b"content-length", digits(length, &mut [0; 20]), section);
     }
     if head.te_trailers {

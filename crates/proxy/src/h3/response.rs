@@ -3,10 +3,10 @@
 use crate::binary::response;
 use crate::h1::write::digits;
 use crate::h1::{BadResponse, HeadLimits};
-use crate::head::{Fields, RequestHead, ResponseHead, Version};
+use crate::head::{FieldSection, HttpVersion, RequestHead, ResponseHead};
 use crate::stream::Manner;
 
-use super::fields::{self, Pseudo, Unfit};
+use super::fields::{self, FieldSectionError, PseudoHeaders};
 use super::qpack;
 
 /// Reads a head that answers `request`. `is_whole`: no body follows.
@@ -16,17 +16,17 @@ pub fn read(
     limits: &HeadLimits,
     request: &RequestHead,
     head: &mut ResponseHead,
-) -> Result<(), Unfit<BadResponse>> {
+) -> Result<(), FieldSectionError<BadResponse>> {
     head.clear();
-    head.version = Version::Http3;
+    head.version = HttpVersion::Http3;
     let pseudo = fields::read(section, limits, &mut head.fields)?;
-    head.status = status(&pseudo, &head.fields).ok_or(Unfit::Malformed)?;
-    response::complete(is_whole, request, head).map_err(Unfit::Bad)
+    head.status = status(&pseudo, &head.fields).ok_or(FieldSectionError::Malformed)?;
+    response::complete(is_whole, request, head).map_err(FieldSectionError::Refused)
 }
 
 /// The status, which is the one pseudo-field that there may be.
-fn status(pseudo: &Pseudo, fields: &Fields) -> Option<u16> {
-    let Pseudo { status, method, scheme, authority, path, protocol } = *pseudo;
+fn status(pseudo: &PseudoHeaders, fields: &FieldSection) -> Option<u16> {
+    let PseudoHeaders { status, method, scheme, authority, path, protocol } = *pseudo;
     let others = [method, scheme, authority, path, protocol];
     let &[hundreds @ b'1'..=b'9', tens, ones] = fields.text(status?) else { return None };
     let is_good = tens.is_ascii_digit() && ones.is_ascii_digit();

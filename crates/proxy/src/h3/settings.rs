@@ -1,7 +1,7 @@
 //! What each side says of itself at the beginning (RFC 9114 §7.2.4, RFC 9204 §5, RFC 9220).
 
 use super::varint;
-use super::{Code, Peer, frame};
+use super::{H3ErrorCode, PeerRole, frame};
 
 const TABLE_CAPACITY: u64 = 0x1;
 const FIELD_SECTION: u64 = 0x6;
@@ -12,22 +12,22 @@ const GREASE: u64 = 0x1f * 0x2a + 0x21;
 
 /// What a peer says of itself, as far as it matters to us.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Settings {
+pub struct H3Settings {
     /// It takes extended CONNECT, and so WebSocket.
     pub connect_protocol: bool,
 }
 
-impl Settings {
+impl H3Settings {
     /// Reads what SETTINGS holds.
-    pub fn read(mut payload: &[u8]) -> Result<Self, Code> {
+    pub fn read(mut payload: &[u8]) -> Result<Self, H3ErrorCode> {
         let mut settings = Self::default();
         let mut seen = 0_u32;
         while !payload.is_empty() {
-            let (name, value) = take_pair(&mut payload).ok_or(Code::FRAME_ERROR)?;
+            let (name, value) = take_pair(&mut payload).ok_or(H3ErrorCode::FRAME_ERROR)?;
             match name {
                 // Those of HTTP/2.
-                0x0 | 0x2..=0x5 => return Err(Code::SETTINGS_ERROR),
-                CONNECT_PROTOCOL if value > 1 => return Err(Code::SETTINGS_ERROR),
+                0x0 | 0x2..=0x5 => return Err(H3ErrorCode::SETTINGS_ERROR),
+                CONNECT_PROTOCOL if value > 1 => return Err(H3ErrorCode::SETTINGS_ERROR),
                 CONNECT_PROTOCOL => settings.connect_protocol = value == 1,
                 _ => {}
             }
@@ -35,7 +35,7 @@ impl Settings {
             if name <= CONNECT_PROTOCOL {
                 let mark = 1 << name;
                 if seen & mark != 0 {
-                    return Err(Code::SETTINGS_ERROR);
+                    return Err(H3ErrorCode::SETTINGS_ERROR);
                 }
                 seen |= mark;
             }
@@ -52,7 +52,7 @@ fn take_pair(payload: &mut &[u8]) -> Option<(u64, u64)> {
 }
 
 /// Appends the SETTINGS that we send to `peer`, of which we take heads of `field_section` bytes.
-pub(super) fn write(peer: Peer, field_section: u64, out: &mut Vec<u8>) {
+pub(super) fn write(peer: PeerRole, field_section: u64, out: &mut Vec<u8>) {
     frame::write_settings(out, |out| {
         let mut say = |name, value| {
             varint::write(name, out);
@@ -61,7 +61,7 @@ pub(super) fn write(peer: Peer, field_section: u64, out: &mut Vec<u8>) {
         say(TABLE_CAPACITY, 0);
         say(FIELD_SECTION, field_section);
         say(BLOCKED_STREAMS, 0);
-        if peer == Peer::Client {
+        if peer == PeerRole::Client {
             say(CONNECT_PROTOCOL, 1);
         }
         say(GREASE, 0);
@@ -74,24 +74,24 @@ mod tests {
 
     #[test]
     fn settings_payload_is_parsed() {
-        let read = |payload: &[u8]| Settings::read(payload);
+        let read = |payload: &[u8]| H3Settings::read(payload);
         let (without, with) =
-            (Settings { connect_protocol: false }, Settings { connect_protocol: true });
-        let cases: &[(&[u8], Result<Settings, Code>)] = &[
+            (H3Settings { connect_protocol: false }, H3Settings { connect_protocol: true });
+        let cases: &[(&[u8], Result<H3Settings, H3ErrorCode>)] = &[
             (&[], Ok(without)),
             (&[0x8, 1], Ok(with)),
             (&[0x1, 0x40, 0x00, 0x6, 0x52, 0x00, 0x7, 0x00, 0x8, 0x1, 0x33, 0x1], Ok(with)),
             (&[0x21, 0x00, 0x21, 0x00], Ok(without)),
-            (&[0x8], Err(Code::FRAME_ERROR)),
-            (&[0x8, 0x40], Err(Code::FRAME_ERROR)),
-            (&[0x8, 0x2], Err(Code::SETTINGS_ERROR)),
-            (&[0x8, 0x1, 0x8, 0x1], Err(Code::SETTINGS_ERROR)),
-            (&[0x6, 0x1, 0x6, 0x2], Err(Code::SETTINGS_ERROR)),
-            (&[0x0, 0x0], Err(Code::SETTINGS_ERROR)),
-            (&[0x2, 0x0], Err(Code::SETTINGS_ERROR)),
-            (&[0x3, 0x7f, 0xff], Err(Code::SETTINGS_ERROR)),
-            (&[0x4, 0x0], Err(Code::SETTINGS_ERROR)),
-            (&[0x5, 0x0], Err(Code::SETTINGS_ERROR)),
+            (&[0x8], Err(H3ErrorCode::FRAME_ERROR)),
+            (&[0x8, 0x40], Err(H3ErrorCode::FRAME_ERROR)),
+            (&[0x8, 0x2], Err(H3ErrorCode::SETTINGS_ERROR)),
+            (&[0x8, 0x1, 0x8, 0x1], Err(H3ErrorCode::SETTINGS_ERROR)),
+            (&[0x6, 0x1, 0x6, 0x2], Err(H3ErrorCode::SETTINGS_ERROR)),
+            (&[0x0, 0x0], Err(H3ErrorCode::SETTINGS_ERROR)),
+            (&[0x2, 0x0], Err(H3ErrorCode::SETTINGS_ERROR)),
+            (&[0x3, 0x7f, 0xff], Err(H3ErrorCode::SETTINGS_ERROR)),
+            (&[0x4, 0x0], Err(H3ErrorCode::SETTINGS_ERROR)),
+            (&[0x5, 0x0], Err(H3ErrorCode::SETTINGS_ERROR)),
         ];
         for (payload, expected) in cases {
             assert_eq!(read(payload), *expected, "{payload:x?}");

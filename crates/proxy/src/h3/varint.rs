@@ -5,12 +5,12 @@ pub(super) const MAX: u64 = (1 << 62) - 1;
 
 /// A number as it is sent.
 #[derive(Clone, Copy)]
-pub(super) struct Encoded {
+pub(super) struct EncodedVarint {
     bytes: [u8; 8],
     len: u8,
 }
 
-impl Encoded {
+impl EncodedVarint {
     pub(super) fn new(number: u64) -> Self {
         debug_assert!(number <= MAX);
         let (len, mark) = match number {
@@ -44,7 +44,7 @@ pub(super) fn read_only(bytes: &[u8]) -> Option<u64> {
 }
 
 pub(super) fn write(number: u64, out: &mut Vec<u8>) {
-    out.extend_from_slice(Encoded::new(number).as_bytes());
+    out.extend_from_slice(EncodedVarint::new(number).as_bytes());
 }
 
 #[cfg(test)]

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::Fields;
+use super::FieldSection;
 
 /// The value of the first cookie of this name, as the client sent it.
-pub(crate) fn find<'f>(fields: &'f Fields, name: &str) -> Option<&'f [u8]> {
+pub(crate) fn find<'f>(fields: &'f FieldSection, name: &str) -> Option<&'f [u8]> {
     let lines = fields.iter().filter(|(_, text, _)| text.eq_ignore_ascii_case(b"cookie"));
     let mut pairs = lines.flat_map(|(_, _, value)| value.split(|byte| *byte == b';'));
     pairs.find_map(|pair| {
@@ -26,7 +26,7 @@ mod tests {
 
     #[test]
     fn cookies_are_found_by_their_whole_name() {
-        let mut fields = Fields::new();
+        let mut fields = FieldSection::new();
         fields.append("Cookie", "ab=1; a=2;b = 3; a=4");
         fields.append("cookie", "c=;d=\"5\"");
         let found = |name| find(&fields, name).map(|value| value.escape_ascii().to_string());

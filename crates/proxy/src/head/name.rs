@@ -3,7 +3,7 @@
 /// A field name that this proxy treats specially, recognised once, when the field is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Name {
+pub enum KnownFieldName {
     Other,
     Connection,
     KeepAlive,
@@ -31,7 +31,7 @@ pub enum Name {
     AltSvc,
 }
 
-impl Name {
+impl KnownFieldName {
     /// The name of a field, which is a token (RFC 9110 §5.1) in any case of letters.
     ///
     /// Recognised by length first: most fields are compared with one or two names, many with none.
@@ -127,56 +127,63 @@ impl Name {
 /// Which of the names of this length it is. Their length is known to the compiler, so each takes a few instructions.
 fn one_of<const LENGTH: usize, const COUNT: usize>(
     name: &[u8],
-    candidates: [(&[u8; LENGTH], Name); COUNT],
-) -> Name {
-    let Ok(name) = <[u8; LENGTH]>::try_from(name) else { return Name::Other };
+    candidates: [(&[u8; LENGTH], KnownFieldName); COUNT],
+) -> KnownFieldName {
+    let Ok(name) = <[u8; LENGTH]>::try_from(name) else { return KnownFieldName::Other };
     // Of the bytes of a token this changes upper-case letters and `_` alone, and no candidate has that or DEL.
     let lower = name.map(|byte| byte | 0x20);
-    candidates.iter().find(|(text, _)| **text == lower).map_or(Name::Other, |&(_, known)| known)
+    candidates
+        .iter()
+        .find(|(text, _)| **text == lower)
+        .map_or(KnownFieldName::Other, |&(_, known)| known)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Name;
+    use super::KnownFieldName;
 
     #[test]
     fn names_are_recognised_in_any_case() {
         let known = [
-            ("Connection", Name::Connection),
-            ("Keep-Alive", Name::KeepAlive),
-            ("Proxy-Connection", Name::ProxyConnection),
-            ("Transfer-Encoding", Name::TransferEncoding),
-            ("TE", Name::Te),
-            ("Trailer", Name::Trailer),
-            ("Upgrade", Name::Upgrade),
-            ("Content-Length", Name::ContentLength),
-            ("Host", Name::Host),
-            ("Expect", Name::Expect),
-            ("Via", Name::Via),
-            ("Forwarded", Name::Forwarded),
-            ("X-Forwarded-For", Name::XForwardedFor),
-            ("X-Forwarded-Proto", Name::XForwardedProto),
-            ("X-Forwarded-Host", Name::XForwardedHost),
-            ("X-Forwarded-Port", Name::XForwardedPort),
-            ("X-Request-Id", Name::XRequestId),
-            ("Date", Name::Date),
-            ("Retry-After", Name::RetryAfter),
-            ("Proxy-Authenticate", Name::ProxyAuthenticate),
-            ("Proxy-Authorization", Name::ProxyAuthorization),
-            ("Proxy-Status", Name::ProxyStatus),
-            ("HTTP2-Settings", Name::Http2Settings),
-            ("Alt-Svc", Name::AltSvc),
+            ("Connection", KnownFieldName::Connection),
+            ("Keep-Alive", KnownFieldName::KeepAlive),
+            ("Proxy-Connection", KnownFieldName::ProxyConnection),
+            ("Transfer-Encoding", KnownFieldName::TransferEncoding),
+            ("TE", KnownFieldName::Te),
+            ("Trailer", KnownFieldName::Trailer),
+            ("Upgrade", KnownFieldName::Upgrade),
+            ("Content-Length", KnownFieldName::ContentLength),
+            ("Host", KnownFieldName::Host),
+            ("Expect", KnownFieldName::Expect),
+            ("Via", KnownFieldName::Via),
+            ("Forwarded", KnownFieldName::Forwarded),
+            ("X-Forwarded-For", KnownFieldName::XForwardedFor),
+            ("X-Forwarded-Proto", KnownFieldName::XForwardedProto),
+            ("X-Forwarded-Host", KnownFieldName::XForwardedHost),
+            ("X-Forwarded-Port", KnownFieldName::XForwardedPort),
+            ("X-Request-Id", KnownFieldName::XRequestId),
+            ("Date", KnownFieldName::Date),
+            ("Retry-After", KnownFieldName::RetryAfter),
+            ("Proxy-Authenticate", KnownFieldName::ProxyAuthenticate),
+            ("Proxy-Authorization", KnownFieldName::ProxyAuthorization),
+            ("Proxy-Status", KnownFieldName::ProxyStatus),
+            ("HTTP2-Settings", KnownFieldName::Http2Settings),
+            ("Alt-Svc", KnownFieldName::AltSvc),
         ];
         for (text, name) in known {
             assert_eq!(name.text(), text);
             for text in [text.to_owned(), text.to_lowercase(), text.to_uppercase()] {
-                assert_eq!(Name::recognise(text.as_bytes()), name, "{text}");
+                assert_eq!(KnownFieldName::recognise(text.as_bytes()), name, "{text}");
             }
             let (first, rest) = text.split_at(1);
             for other in
                 [rest.to_owned(), format!("{text}s"), format!("_{rest}"), format!("{first}{first}")]
             {
-                assert_eq!(Name::recognise(other.as_bytes()), Name::Other, "{other}");
+                assert_eq!(
+                    KnownFieldName::recognise(other.as_bytes()),
+                    KnownFieldName::Other,
+                    "{other}"
+                );
             }
         }
     }

@@ -18,7 +18,7 @@ use crate::clock;
 use crate::exchange::Exchange;
 use crate::failure::Failure;
 use crate::grpc::Call;
-use crate::head::{Method, Name, RequestHead, Version};
+use crate::head::{HttpVersion, KnownFieldName, RequestHead, RequestMethod};
 use crate::live::{LiveListener, Ours, Route};
 use crate::observe::line::Line;
 use crate::observe::{RouteCounters, WorkerCounters, sampled_trace};
@@ -205,19 +205,19 @@ fn describe_client(
 /// What is asked for.
 fn describe_request(line: &mut Line<'_>, request: &RequestHead) {
     match request.method {
-        Method::Other => {
+        RequestMethod::Other => {
             line.plain("http.request.method", "_OTHER");
             line.text("http.request.method_original", request.method_bytes());
         }
-        Method::Get
-        | Method::Head
-        | Method::Post
-        | Method::Put
-        | Method::Delete
-        | Method::Options
-        | Method::Trace
-        | Method::Patch
-        | Method::Connect => line.text("http.request.method", request.method_bytes()),
+        RequestMethod::Get
+        | RequestMethod::Head
+        | RequestMethod::Post
+        | RequestMethod::Put
+        | RequestMethod::Delete
+        | RequestMethod::Options
+        | RequestMethod::Trace
+        | RequestMethod::Patch
+        | RequestMethod::Connect => line.text("http.request.method", request.method_bytes()),
     }
     line.text("server.address", request.host());
     let port = request.authority().get(request.host().len() + 1..);
@@ -234,8 +234,8 @@ fn describe_request(line: &mut Line<'_>, request: &RequestHead) {
     if let Some(agent) = request.fields.get("user-agent") {
         line.text("user_agent.original", agent);
     }
-    if request.fields.has(Name::XRequestId) {
-        let ids = request.fields.values(Name::XRequestId);
+    if request.fields.has(KnownFieldName::XRequestId) {
+        let ids = request.fields.values(KnownFieldName::XRequestId);
         line.texts("http.request.header.x-request-id", ids);
     }
 }
@@ -256,12 +256,12 @@ fn describe_call(
     line.number("rpc.grpc.status_code", call.code(failure).number());
 }
 
-fn version(version: Version) -> &'static str {
+fn version(version: HttpVersion) -> &'static str {
     match version {
-        Version::Http10 => "1.0",
-        Version::Http11 => "1.1",
-        Version::Http2 => "2",
-        Version::Http3 => "3",
+        HttpVersion::Http10 => "1.0",
+        HttpVersion::Http11 => "1.1",
+        HttpVersion::Http2 => "2",
+        HttpVersion::Http3 => "3",
     }
 }
 

@@ -14,7 +14,7 @@ use crate::grpc::Code;
 use crate::mirror::Fate;
 use crate::observe::{Distribution, Exemplars};
 use crate::orca;
-use crate::quic::Dropped;
+use crate::quic::DatagramDropReason;
 use crate::tls::Unsecured;
 
 /// A number that one thread adds to and any thread reads.
@@ -98,7 +98,7 @@ pub(crate) struct QuicCounters {
     pub(crate) received: Counter,
     pub(crate) sent: Counter,
     /// By [`Dropped`].
-    pub(crate) dropped: [Counter; Dropped::ALL.len()],
+    pub(crate) dropped: [Counter; DatagramDropReason::ALL.len()],
     /// To the worker whose they were.
     pub(crate) handed_over: Counter,
     pub(crate) retries: Counter,

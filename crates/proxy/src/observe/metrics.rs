@@ -12,7 +12,7 @@ use balance::demand::{ASSUMED_SERVICE_TIME, DemandAverager, WINDOW};
 
 use crate::accept::{h2, h3};
 use crate::backend::{Backend, Current};
-use crate::dial::link::Tally;
+use crate::dial::multiplex_connection::ConnectionCounts;
 use crate::dial::pool::Endpoint;
 use crate::failure::Failure;
 use crate::grpc::Code;
@@ -23,7 +23,7 @@ use crate::observe::{
     Row, Sample, WorkerCounters,
 };
 use crate::orca::Ignored;
-use crate::quic::Dropped;
+use crate::quic::DatagramDropReason;
 use crate::worker::Shared;
 
 const LISTENER: &[&str] = &["listener"];
@@ -128,7 +128,7 @@ static OF_LISTENERS: &[Row<LiveListener>] = &[
         "sheave_quic_datagrams_dropped",
         &["listener", "reason"],
         Read::Counts(|it, each| {
-            for why in Dropped::ALL {
+            for why in DatagramDropReason::ALL {
                 let count = |shard: &ListenerCounters| shard.quic.dropped[why as usize].value();
                 each(why.word(), it.bound.counters.iter().map(count).sum());
             }
@@ -467,13 +467,13 @@ static OF_ENDPOINTS: &[Row<Endpoint>] = &[
     Row::new(
         "sheave_endpoint_http2_connections_open",
         ENDPOINT,
-        Read::Gauge(|it| open(it.data.over_http2(), |tally| &tally.links)),
+        Read::Gauge(|it| open(it.data.h2_counts(), |tally| &tally.connections)),
         "HTTP/2 connections open to the endpoint now.",
     ),
     Row::new(
         "sheave_endpoint_http2_streams_open",
         ENDPOINT,
-        Read::Gauge(|it| open(it.data.over_http2(), |tally| &tally.streams)),
+        Read::Gauge(|it| open(it.data.h2_counts(), |tally| &tally.streams)),
         "Streams open on HTTP/2 connections to the endpoint now.",
     ),
     Row::new(
@@ -491,13 +491,13 @@ static OF_ENDPOINTS: &[Row<Endpoint>] = &[
     Row::new(
         "sheave_endpoint_http3_connections_open",
         ENDPOINT,
-        Read::Gauge(|it| open(it.data.over_http3(), |tally| &tally.links)),
+        Read::Gauge(|it| open(it.data.h3_counts(), |tally| &tally.connections)),
         "HTTP/3 connections open to the endpoint now.",
     ),
     Row::new(
         "sheave_endpoint_http3_streams_open",
         ENDPOINT,
-        Read::Gauge(|it| open(it.data.over_http3(), |tally| &tally.streams)),
+        Read::Gauge(|it| open(it.data.h3_counts(), |tally| &tally.streams)),
         "Requests under way on HTTP/3 connections to the endpoint now.",
     ),
     Row::new(
@@ -515,7 +515,7 @@ static OF_ENDPOINTS: &[Row<Endpoint>] = &[
     Row::new(
         "sheave_endpoint_http3_avoided",
         ENDPOINT,
-        Read::Gauge(|it| f64::from(u8::from(!it.data.reach.is_open()))),
+        Read::Gauge(|it| f64::from(u8::from(!it.data.http3_reachability.is_available()))),
         "1 while HTTP/3 to the endpoint is left alone after a failure, and requests go by TCP.",
     ),
     Row::new(
@@ -634,7 +634,10 @@ fn visit<T, const LABELS: usize>(
 }
 
 /// Over all workers.
-fn open<'t>(tallies: impl Iterator<Item = &'t Tally>, pick: fn(&Tally) -> &AtomicU32) -> f64 {
+fn open<'t>(
+    tallies: impl Iterator<Item = &'t ConnectionCounts>,
+    pick: fn(&ConnectionCounts) -> &AtomicU32,
+) -> f64 {
     f64::from(tallies.map(|tally| pick(tally).load(Ordering::Relaxed)).sum::<u32>())
 }
 

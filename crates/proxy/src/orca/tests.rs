@@ -99,7 +99,7 @@ fn invalid_load_reports_are_malformed() {
 
 #[test]
 fn multiple_load_reports_are_ignored() {
-    let mut fields = Fields::new();
+    let mut fields = FieldSection::new();
     assert!(of(&fields).is_none());
     fields.append("Endpoint-Load-Metrics", "TEXT cpu_utilization=0.5");
     assert_eq!(of(&fields), Some(report(Some(0.5), None)));

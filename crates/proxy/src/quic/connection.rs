@@ -17,68 +17,69 @@ use quinn_proto::{ConnectionHandle, Dir, StreamId, VarInt};
 
 use crate::accept::arrival::Presence;
 use crate::clock;
-use crate::quic::agenda::Agenda;
-use crate::quic::precedence::Precedence;
-use crate::quic::{Closed, RecvStream, SendStream, transport};
+use crate::quic::driver_handle::DriverHandle;
+use crate::quic::stream_scheduler::StreamScheduler;
+use crate::quic::{CloseReason, RecvStream, SendStream, transport};
 use crate::tls::Greeting;
 
 /// A connection. It lives until one side closes it, whether anybody holds it or not.
 #[derive(Clone)]
-pub(crate) struct Connection(pub(super) Rc<Inner>);
+pub(crate) struct QuicConnection(pub(super) Rc<QuicConnectionInner>);
 
 /// What the port and the connection's tasks share.
-pub(super) struct Inner {
+pub(super) struct QuicConnectionInner {
     pub(super) handle: ConnectionHandle,
-    pub(super) state: RefCell<State>,
-    pub(super) greeting: OnceCell<Arc<Greeting>>,
-    agenda: Rc<Agenda>,
+    pub(super) state: RefCell<QuicConnectionState>,
+    pub(super) tls_info: OnceCell<Arc<Greeting>>,
+    driver_handle: Rc<DriverHandle>,
     /// It is on the agenda.
-    pub(super) noted: Cell<bool>,
+    pub(super) is_ready: Cell<bool>,
     /// Something has come for it that nobody knows of yet.
-    pub(super) heard: Cell<bool>,
+    pub(super) has_input: Cell<bool>,
     /// The port has let go of it: its handle may be another's by now.
-    pub(super) forgotten: Cell<bool>,
+    pub(super) is_removed: Cell<bool>,
 }
 
 /// What QUIC knows of the connection, and who waits for what.
-pub(super) struct State {
+pub(super) struct QuicConnectionState {
     pub(super) proto: quinn_proto::Connection,
     pub(super) established: bool,
     /// As far as is known the other side allows another stream with both directions.
-    pub(super) may_open: bool,
+    pub(super) may_open_bi: bool,
     /// Streams on which we alone speak, all of which stay open.
-    pub(super) ours_alone: usize,
-    pub(super) closed: Option<Closed>,
+    pub(super) send_only_streams: usize,
+    pub(super) closed: Option<CloseReason>,
     /// The end of its handshake has been counted.
-    pub(super) concluded: bool,
+    pub(super) handshake_concluded: bool,
     /// For when the port's timers have it.
-    pub(super) alarm: Option<Instant>,
+    pub(super) timer: Option<Instant>,
     /// By when its handshake has to be over.
-    pub(super) handshake_until: Option<Instant>,
+    pub(super) handshake_deadline: Option<Instant>,
     /// When the other side is to be asked for a sign of life.
     pub(super) ping_at: Option<Instant>,
     /// A client's, in the counts of its listener and worker: until somebody serves it, or it is over.
-    pub(super) presence: Option<Presence>,
-    pub(super) sleepers: Sleepers,
-    pub(super) precedence: Precedence,
+    pub(super) connection_guard: Option<Presence>,
+    pub(super) wakers: QuicWakers,
+    pub(super) scheduler: StreamScheduler,
 }
 
 /// The tasks that wait for something of the connection.
 #[derive(Default)]
-pub(super) struct Sleepers {
+pub(super) struct QuicWakers {
     pub(super) established: Option<Waker>,
     /// For the other side's next stream, by its direction.
     pub(super) opened: [Option<Waker>; 2],
     /// Until another stream with both directions may be opened.
-    pub(super) room: Option<Waker>,
+    pub(super) can_open_bi: Option<Waker>,
     pub(super) closed: Option<Waker>,
     pub(super) readers: BTreeMap<StreamId, Waker>,
     pub(super) writers: BTreeMap<StreamId, Waker>,
 }
 
-impl Sleepers {
+impl QuicWakers {
     pub(super) fn wake_all(&mut self) {
-        let Self { established, opened, room, closed, readers, writers } = std::mem::take(self);
+        let Self { established, opened, can_open_bi: room, closed, readers, writers } =
+            std::mem::take(self);
         let [bi, uni] = opened;
         [established, bi, uni, room, closed].into_iter().flatten().for_each(Waker::wake);
         readers.into_values().chain(writers.into_values()).for_each(Waker::wake);
@@ -86,7 +87,7 @@ impl Sleepers {
 }
 
 /// Remembers the task in `place`.
-pub(super) fn sleep<T>(place: &mut Option<Waker>, cx: &Context<'_>) -> Poll<T> {
+pub(super) fn register_waker<T>(place: &mut Option<Waker>, cx: &Context<'_>) -> Poll<T> {
     match place {
         Some(waker) => waker.clone_from(cx.waker()),
         None => *place = Some(cx.waker().clone()),
@@ -101,66 +102,66 @@ pub(super) fn wake(place: &mut Option<Waker>) {
     }
 }
 
-impl Inner {
+impl QuicConnectionInner {
     pub(super) fn new(
         handle: ConnectionHandle,
         proto: quinn_proto::Connection,
-        agenda: &Rc<Agenda>,
+        agenda: &Rc<DriverHandle>,
     ) -> Rc<Self> {
-        let state = State {
+        let state = QuicConnectionState {
             proto,
             established: false,
-            may_open: true,
-            ours_alone: 0,
+            may_open_bi: true,
+            send_only_streams: 0,
             closed: None,
-            concluded: false,
-            alarm: None,
-            handshake_until: None,
+            handshake_concluded: false,
+            timer: None,
+            handshake_deadline: None,
             ping_at: None,
-            presence: None,
-            sleepers: Sleepers::default(),
-            precedence: Precedence::default(),
+            connection_guard: None,
+            wakers: QuicWakers::default(),
+            scheduler: StreamScheduler::default(),
         };
         Rc::new(Self {
             handle,
             state: RefCell::new(state),
-            greeting: OnceCell::new(),
-            agenda: Rc::clone(agenda),
-            noted: Cell::new(false),
-            heard: Cell::new(false),
-            forgotten: Cell::new(false),
+            tls_info: OnceCell::new(),
+            driver_handle: Rc::clone(agenda),
+            is_ready: Cell::new(false),
+            has_input: Cell::new(false),
+            is_removed: Cell::new(false),
         })
     }
 
     /// It has something to say, or its timers have changed.
-    pub(super) fn note(&self) {
-        if !self.noted.get() && !self.forgotten.get() {
-            self.noted.set(true);
-            self.agenda.note(self.handle);
+    pub(super) fn mark_ready(&self) {
+        if !self.is_ready.get() && !self.is_removed.get() {
+            self.is_ready.set(true);
+            self.driver_handle.mark_ready(self.handle);
         }
     }
 }
 
-impl State {
+impl QuicConnectionState {
     /// The connection is over: nobody has to wait for it any more.
-    pub(super) fn end(&mut self, why: Closed) {
+    pub(super) fn set_closed(&mut self, why: CloseReason) {
         if self.closed.is_none() {
             self.closed = Some(why);
         }
-        self.sleepers.wake_all();
+        self.wakers.wake_all();
     }
 
     /// What may have been written and not been acknowledged, as the path is now.
     pub(super) fn send_window(&self) -> u64 {
-        transport::most_unacknowledged(self.proto.congestion_state().window())
+        transport::max_unacknowledged(self.proto.congestion_state().window())
     }
 
     /// From here on the stream goes after what its equals have written; with its first portion before those that go on.
     pub(super) fn begin_portion(&mut self, id: StreamId, priority: i32, is_first: bool) {
         let place = if is_first {
-            self.precedence.first_place(priority)
+            self.scheduler.first_rank(priority)
         } else {
-            self.precedence.place(priority)
+            self.scheduler.next_rank(priority)
         };
         // What is over goes nowhere.
         self.proto.send_stream(id).set_priority(place).unwrap_or_default();
@@ -170,30 +171,30 @@ impl State {
     ///
     /// Room comes free for all alike. What goes first finds some more, so that what does not, which has taken the rest
     /// while there was nothing else to write, never keeps it waiting.
-    pub(super) fn with_room_of<T>(
+    pub(super) fn with_send_window_for<T>(
         &mut self,
         priority: i32,
         write: impl FnOnce(&mut Self) -> T,
     ) -> T {
-        if !self.precedence.leads(priority) {
+        if !self.scheduler.is_most_urgent(priority) {
             return write(self);
         }
         let most = self.send_window();
-        self.proto.set_send_window(transport::most_of_leader(most));
+        self.proto.set_send_window(transport::max_unacknowledged_of_leader(most));
         let written = write(self);
         self.proto.set_send_window(most);
         written
     }
 }
 
-impl Connection {
+impl QuicConnection {
     /// Ready when the handshake is complete.
-    pub(crate) fn poll_established(&self, cx: &mut Context<'_>) -> Poll<Result<(), Closed>> {
+    pub(crate) fn poll_established(&self, cx: &mut Context<'_>) -> Poll<Result<(), CloseReason>> {
         let state = &mut *self.0.state.borrow_mut();
         match state.closed {
             Some(closed) => Poll::Ready(Err(closed)),
             None if state.established => Poll::Ready(Ok(())),
-            None => sleep(&mut state.sleepers.established, cx),
+            None => register_waker(&mut state.wakers.established, cx),
         }
     }
 
@@ -201,25 +202,32 @@ impl Connection {
     pub(crate) fn poll_accept_bi(
         &self,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<(SendStream, RecvStream), Closed>> {
+    ) -> Poll<Result<(SendStream, RecvStream), CloseReason>> {
         let id = ready!(self.poll_accept(cx, Dir::Bi))?;
         Poll::Ready(Ok((SendStream::new(self, id), RecvStream::new(self, id))))
     }
 
     /// The next stream with one direction that the other side has opened.
-    pub(crate) fn poll_accept_uni(&self, cx: &mut Context<'_>) -> Poll<Result<RecvStream, Closed>> {
+    pub(crate) fn poll_accept_uni(
+        &self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<RecvStream, CloseReason>> {
         let id = ready!(self.poll_accept(cx, Dir::Uni))?;
         Poll::Ready(Ok(RecvStream::new(self, id)))
     }
 
-    fn poll_accept(&self, cx: &mut Context<'_>, direction: Dir) -> Poll<Result<StreamId, Closed>> {
+    fn poll_accept(
+        &self,
+        cx: &mut Context<'_>,
+        direction: Dir,
+    ) -> Poll<Result<StreamId, CloseReason>> {
         let state = &mut *self.0.state.borrow_mut();
         if let Some(closed) = state.closed {
             return Poll::Ready(Err(closed));
         }
         match state.proto.streams().accept(direction) {
             Some(id) => Poll::Ready(Ok(id)),
-            None => sleep(&mut state.sleepers.opened[direction as usize], cx),
+            None => register_waker(&mut state.wakers.opened[direction as usize], cx),
         }
     }
 
@@ -228,7 +236,7 @@ impl Connection {
         let opened = {
             let state = &mut *self.0.state.borrow_mut();
             let opened = state.proto.streams().open(Dir::Bi);
-            state.may_open = opened.is_some();
+            state.may_open_bi = opened.is_some();
             opened
         };
         let id = opened?;
@@ -240,19 +248,19 @@ impl Connection {
         let id = {
             let state = &mut *self.0.state.borrow_mut();
             let id = state.proto.streams().open(Dir::Uni)?;
-            state.ours_alone += 1;
+            state.send_only_streams += 1;
             id
         };
         Some(SendStream::new(self, id))
     }
 
     /// Waits until the other side allows more streams with both directions: for who has just been refused one.
-    pub(crate) fn poll_can_open_bi(&self, cx: &mut Context<'_>) -> Poll<Result<(), Closed>> {
+    pub(crate) fn poll_can_open_bi(&self, cx: &mut Context<'_>) -> Poll<Result<(), CloseReason>> {
         let state = &mut *self.0.state.borrow_mut();
         match state.closed {
             Some(closed) => Poll::Ready(Err(closed)),
-            None if state.may_open => Poll::Ready(Ok(())),
-            None => sleep(&mut state.sleepers.room, cx),
+            None if state.may_open_bi => Poll::Ready(Ok(())),
+            None => register_waker(&mut state.wakers.can_open_bi, cx),
         }
     }
 
@@ -263,22 +271,22 @@ impl Connection {
             let code = VarInt::from_u64(code).unwrap_or(VarInt::MAX);
             let reason = Bytes::from_static(reason.as_bytes());
             state.proto.close(clock::quic_now(), code, reason);
-            state.end(Closed::ByUs);
-            self.0.note();
+            state.set_closed(CloseReason::ByUs);
+            self.0.mark_ready();
         }
     }
 
     /// Ready when the connection is over.
-    pub(crate) fn poll_closed(&self, cx: &mut Context<'_>) -> Poll<Closed> {
+    pub(crate) fn poll_closed(&self, cx: &mut Context<'_>) -> Poll<CloseReason> {
         let state = &mut *self.0.state.borrow_mut();
         match state.closed {
             Some(closed) => Poll::Ready(closed),
-            None => sleep(&mut state.sleepers.closed, cx),
+            None => register_waker(&mut state.wakers.closed, cx),
         }
     }
 
     /// Why it is over, if it is.
-    pub(crate) fn closed(&self) -> Option<Closed> {
+    pub(crate) fn closed(&self) -> Option<CloseReason> {
         self.0.state.borrow().closed
     }
 
@@ -293,8 +301,8 @@ impl Connection {
     }
 
     /// What the client's TLS has told; of an endpoint's connection: nothing.
-    pub(crate) fn greeting(&self) -> &Arc<Greeting> {
-        self.0.greeting.get_or_init(|| Arc::new(Greeting::of_quic()))
+    pub(crate) fn tls_info(&self) -> &Arc<Greeting> {
+        self.0.tls_info.get_or_init(|| Arc::new(Greeting::of_quic()))
     }
 
     /// How long a word takes to the other side and back, as far as is known.
@@ -305,11 +313,11 @@ impl Connection {
     /// Streams with both directions have something that the other side has not acknowledged: a close would lose it.
     pub(crate) fn has_unacknowledged(&self) -> bool {
         let state = &mut *self.0.state.borrow_mut();
-        state.proto.streams().send_streams() > state.ours_alone
+        state.proto.streams().send_streams() > state.send_only_streams
     }
 
     /// The handshake is not complete: what comes may be a copy of what has come before (0-RTT, RFC 9001 §9.2).
-    pub(crate) fn is_early(&self) -> bool {
+    pub(crate) fn is_early_data(&self) -> bool {
         self.0.state.borrow().proto.is_handshaking()
     }
 
@@ -317,7 +325,7 @@ impl Connection {
     #[cfg(test)]
     pub(crate) fn set_max_concurrent_bi(&self, most: u32) {
         self.0.state.borrow_mut().proto.set_max_concurrent_streams(Dir::Bi, most.into());
-        self.0.note();
+        self.0.mark_ready();
     }
 
     /// Datagrams that have come from the other side.
@@ -328,6 +336,6 @@ impl Connection {
     /// Asks the other side for a sign of life.
     pub(crate) fn ping(&self) {
         self.0.state.borrow_mut().proto.ping();
-        self.0.note();
+        self.0.mark_ready();
     }
 }

@@ -59,7 +59,7 @@ struct Cubic {
     /// Where the curve is flat: the window at which the path was full last; 0 if that is not known.
     plateau: f64,
     /// `None`: begins with the next acknowledgement.
-    growth: Option<Growth>,
+    growth: Option<WindowGrowth>,
     /// How many round trips pass until a datagram is acknowledged, on average.
     stretch: f64,
     /// The same of the newest one that has just been acknowledged; `None`: all that were have been looked at.
@@ -70,7 +70,7 @@ struct Cubic {
 
 /// Growth in congestion avoidance, since it began.
 #[derive(Clone, Copy, Debug)]
-struct Growth {
+struct WindowGrowth {
     /// Without the time in which there was less to send than the window has room for (§5.8).
     elapsed: Duration,
     /// The acknowledgement up to which that counts; `None`: there was less to send since.
@@ -103,14 +103,14 @@ impl Cubic {
         LEAST_DATAGRAMS * self.datagram
     }
 
-    fn is_of_before(&self, sent: Instant) -> bool {
+    fn is_before_reduction(&self, sent: Instant) -> bool {
         self.reduced_at.is_some_and(|at| sent <= at)
     }
 
     /// The window was in use and these bytes have arrived.
     fn acknowledged(&mut self, now: Instant, sent: Instant, bytes: u64, rtt: Duration) {
-        self.see_wait(now.saturating_duration_since(sent), rtt);
-        if self.is_of_before(sent) {
+        self.observe_ack_delay(now.saturating_duration_since(sent), rtt);
+        if self.is_before_reduction(sent) {
             return;
         }
         if self.window < self.slow_start_until {
@@ -134,14 +134,14 @@ impl Cubic {
     }
 
     /// An acknowledgement came so long after what it is for. The round trip is without what its sender waited, as it says.
-    fn see_wait(&mut self, wait: Duration, rtt: Duration) {
+    fn observe_ack_delay(&mut self, wait: Duration, rtt: Duration) {
         if let Some(stretch) = stretch(wait, rtt) {
             self.stretch += (stretch - self.stretch) / STRETCH_OVER;
         }
     }
 
     /// Of those that are acknowledged at a time the newest one has not waited for the others.
-    fn see_newest(&mut self, wait: Duration, rtt: Duration) {
+    fn observe_newest_ack(&mut self, wait: Duration, rtt: Duration) {
         self.newest = stretch(wait, rtt).or(self.newest);
     }
 
@@ -151,7 +151,7 @@ impl Cubic {
         self.nearest = self.nearest.max(newest.min(1.0));
     }
 
-    fn most_under_way(&self) -> f64 {
+    fn max_in_flight(&self) -> f64 {
         let waiting = self.stretch.clamp(1.0, MOST_STRETCH);
         if self.nearest == 0.0 || self.window >= self.slow_start_until {
             return self.window * waiting;
@@ -160,21 +160,21 @@ impl Cubic {
     }
 
     /// There was less to send than the window has room for: it was not tried, and stays.
-    fn was_not_filled(&mut self) {
+    fn pause_growth(&mut self) {
         if let Some(growth) = &mut self.growth {
             growth.counted_at = None;
         }
     }
 
-    fn begin_growth(&self) -> Growth {
+    fn begin_growth(&self) -> WindowGrowth {
         let plateau = self.plateau.max(self.window);
         let k = ((plateau - self.window) / self.datagram / C).cbrt();
-        Growth { elapsed: Duration::ZERO, counted_at: None, k, plateau, reno: self.window }
+        WindowGrowth { elapsed: Duration::ZERO, counted_at: None, k, plateau, reno: self.window }
     }
 
     /// Something was lost, or marked (ECN).
-    fn congested(&mut self, now: Instant, sent: Instant) {
-        if self.is_of_before(sent) {
+    fn reduce_window(&mut self, now: Instant, sent: Instant) {
+        if self.is_before_reduction(sent) {
             return;
         }
         self.reduced_at = Some(now);
@@ -189,7 +189,7 @@ impl Cubic {
 
     /// Nothing has arrived for long: all begins anew, up to the last reduction, with a plateau to be found (§4.8,
     /// RFC 9002 §7.6.2).
-    fn collapsed(&mut self) {
+    fn reset_window(&mut self) {
         self.window = self.least_window();
         self.reduced_at = None;
         self.plateau = 0.0;
@@ -205,7 +205,7 @@ fn stretch(wait: Duration, rtt: Duration) -> Option<f64> {
     (!rtt.is_zero()).then(|| wait.div_duration_f64(rtt).min(2.0))
 }
 
-impl Growth {
+impl WindowGrowth {
     fn count(&mut self, now: Instant) {
         let since = self.counted_at.replace(now).unwrap_or(now);
         self.elapsed += now.saturating_duration_since(since);
@@ -231,9 +231,9 @@ impl Controller for Cubic {
         app_limited: bool,
         rtt: &RttEstimator,
     ) {
-        self.see_newest(now.saturating_duration_since(sent), rtt.get());
+        self.observe_newest_ack(now.saturating_duration_since(sent), rtt.get());
         if app_limited {
-            self.was_not_filled();
+            self.pause_growth();
         } else {
             self.acknowledged(now, sent, bytes, rtt.get());
         }
@@ -250,9 +250,9 @@ impl Controller for Cubic {
         is_persistent_congestion: bool,
         _lost_bytes: u64,
     ) {
-        self.congested(now, sent);
+        self.reduce_window(now, sent);
         if is_persistent_congestion {
-            self.collapsed();
+            self.reset_window();
         }
     }
 
@@ -267,7 +267,7 @@ impl Controller for Cubic {
     }
 
     fn window(&self) -> u64 {
-        self.most_under_way() as u64
+        self.max_in_flight() as u64
     }
 
     fn clone_box(&self) -> Box<dyn Controller> {

@@ -16,12 +16,12 @@ use quinn_proto::{ClientConfig, Endpoint, EndpointConfig};
 
 use crate::clock;
 use crate::failure::Failure;
-use crate::quic::agenda::Agenda;
+use crate::quic::driver::{DriverRole, EndpointDriver};
+use crate::quic::driver_handle::DriverHandle;
 use crate::quic::keys::reset_key;
-use crate::quic::port::{Port, Role};
 use crate::quic::session::VERSION;
-use crate::quic::socket::{Buffers, Socket};
-use crate::quic::{Connection, transport};
+use crate::quic::socket::{QuicSocket, SocketBuffers};
+use crate::quic::{QuicConnection, transport};
 use crate::tls::Untrusted;
 
 /// Endpoints open no streams with both directions (RFC 9114 §6.1).
@@ -29,24 +29,24 @@ const BI_STREAMS: u32 = 0;
 
 /// Opens connections from one worker.
 #[derive(Clone)]
-pub(crate) struct Dialer {
-    pub(super) buffers: Rc<Buffers>,
+pub(crate) struct QuicDialer {
+    pub(super) buffers: Rc<SocketBuffers>,
     config: OnceCell<Arc<EndpointConfig>>,
-    ports: Rc<RefCell<Vec<Weak<Agenda>>>>,
+    drivers: Rc<RefCell<Vec<Weak<DriverHandle>>>>,
 }
 
 /// What holds for a connection to an endpoint.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LinkSettings {
+pub(crate) struct DialSettings {
     /// After so long without a word from the endpoint the connection is over.
     pub(crate) idle_timeout: Duration,
     /// How often the endpoint is asked for a sign of life; `None`: never.
     pub(crate) keep_alive: Option<Duration>,
 }
 
-impl Dialer {
+impl QuicDialer {
     pub(crate) fn new() -> Self {
-        Self { buffers: Buffers::new(), config: OnceCell::new(), ports: Rc::default() }
+        Self { buffers: SocketBuffers::new(), config: OnceCell::new(), drivers: Rc::default() }
     }
 
     /// Made when it is first needed, as its key is.
@@ -67,12 +67,13 @@ impl Dialer {
         address: SocketAddr,
         server_name: &str,
         crypto: &Arc<QuicClientConfig>,
-        settings: LinkSettings,
-    ) -> Result<Connection, Failure> {
-        let socket = connect(address).and_then(Socket::new).map_err(|error| why(&error))?;
-        let whole = socket.keeps_datagrams_whole();
+        settings: DialSettings,
+    ) -> Result<QuicConnection, Failure> {
+        let socket =
+            connect(address).and_then(QuicSocket::new).map_err(|error| socket_failure(&error))?;
+        let whole = socket.never_fragments();
         let mut endpoint = Endpoint::new(self.config(), None, whole, None);
-        let terms = transport::Terms {
+        let terms = transport::TransportOptions {
             bi_streams: BI_STREAMS,
             idle_timeout: settings.idle_timeout,
             keep_alive: settings.keep_alive,
@@ -84,24 +85,29 @@ impl Dialer {
         let (handle, connection) = endpoint
             .connect(clock::quic_now(), config, address, server_name)
             .map_err(|_unusable| Failure::Untrusted(Untrusted::Unusable))?;
-        let agenda = Rc::new(Agenda::new(None));
+        let agenda = Rc::new(DriverHandle::new(None));
         let buffers = Rc::clone(&self.buffers);
-        let mut port = Port::new(endpoint, socket, Rc::clone(&agenda), buffers, Role::Client);
-        let connection = Connection(port.add(handle, connection));
-        self.remember(&agenda);
+        let mut port =
+            EndpointDriver::new(endpoint, socket, Rc::clone(&agenda), buffers, DriverRole::Client);
+        let connection = QuicConnection(port.add(handle, connection));
+        self.register_driver(&agenda);
         tokio::task::spawn_local(port.run());
         Ok(connection)
     }
 
-    fn remember(&self, agenda: &Rc<Agenda>) {
-        let ports = &mut *self.ports.borrow_mut();
+    fn register_driver(&self, agenda: &Rc<DriverHandle>) {
+        let ports = &mut *self.drivers.borrow_mut();
         ports.retain(|port| port.strong_count() > 0);
         ports.push(Rc::downgrade(agenda));
     }
 
     /// Closes all connections at once.
-    pub(crate) fn end(&self) {
-        self.ports.borrow().iter().filter_map(Weak::upgrade).for_each(|agenda| agenda.end());
+    pub(crate) fn close_all(&self) {
+        self.drivers
+            .borrow()
+            .iter()
+            .filter_map(Weak::upgrade)
+            .for_each(|agenda| agenda.close_all());
     }
 }
 
@@ -116,7 +122,7 @@ fn connect(address: SocketAddr) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
-fn why(error: &io::Error) -> Failure {
+fn socket_failure(error: &io::Error) -> Failure {
     match error.raw_os_error() {
         Some(libc::EMFILE | libc::ENFILE) => Failure::OutOfDescriptors,
         _ => Failure::ConnectFailed,

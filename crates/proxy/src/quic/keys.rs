@@ -8,14 +8,14 @@ use quinn_proto::crypto::{HandshakeTokenKey, HmacKey};
 
 /// Keys that all workers share.
 #[derive(Clone)]
-pub(crate) struct Keys {
+pub(crate) struct QuicTokenKeys {
     /// For tokens by which a connection is given up that nobody knows any more (RFC 9000 §10.3).
     pub(super) reset: Arc<dyn HmacKey>,
     /// For tokens by which a client shows that it is where it says (RFC 9000 §8.1).
     pub(super) token: Arc<dyn HandshakeTokenKey>,
 }
 
-impl Keys {
+impl QuicTokenKeys {
     pub(crate) fn new() -> Self {
         let token = hkdf::Salt::new(hkdf::HKDF_SHA256, &[]).extract(&random::<64>());
         Self { reset: reset_key(), token: Arc::new(token) }

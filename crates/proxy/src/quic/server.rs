@@ -21,50 +21,50 @@ use quinn_proto::{
 use crate::accept::arrival::Presence;
 use crate::live::Bound;
 use crate::observe::QuicCounters;
-use crate::quic::agenda::Agenda;
-use crate::quic::closed::unsecured;
-use crate::quic::connection::State;
-use crate::quic::id::{self, Ids};
-use crate::quic::port::{Port, Role};
-use crate::quic::session::{Answerer, Settled, VERSION};
-use crate::quic::socket::Socket;
-use crate::quic::{Connection, Datagram, Dropped, Group, transport};
+use crate::quic::close_reason::client_tls_error;
+use crate::quic::connection::QuicConnectionState;
+use crate::quic::connection_id::{self, WorkerCidGenerator};
+use crate::quic::driver::{DriverRole, EndpointDriver};
+use crate::quic::driver_handle::DriverHandle;
+use crate::quic::session::{QuicHandshakeData, SniServerConfig, VERSION};
+use crate::quic::socket::QuicSocket;
+use crate::quic::{DatagramDropReason, QuicConnection, ReceivedDatagram, SocketGroup, transport};
 use crate::tls::{Greeting, Unsecured};
 use crate::worker::{Command, Stage, Worker};
 
 /// Silence ends a connection so much later than whoever serves it does, who says goodbye.
-const RESERVE: Duration = Duration::from_secs(3);
+const IDLE_TIMEOUT_MARGIN: Duration = Duration::from_secs(3);
 /// Handshakes under way on a worker from which on whoever comes next has to show where it is.
 const RETRY_FROM: usize = 256;
 /// Steps of handshakes that may wait on a worker.
-const STEPS: usize = 1024;
+const MAX_HANDSHAKE_STEPS: usize = 1024;
 /// Bytes that may come of one connection, and of all, before it is begun.
-const AHEAD: u64 = 16 * 1024;
-const ALL_AHEAD: u64 = 4 * 1024 * 1024;
+const INCOMING_BUFFER_BYTES: u64 = 16 * 1024;
+const TOTAL_INCOMING_BUFFER_BYTES: u64 = 4 * 1024 * 1024;
 /// Datagrams that may be on their way to a worker from others.
-const LETTERS: u32 = 1024;
+const MAX_PENDING_DATAGRAMS: u32 = 1024;
 
 /// Serves a connection whose handshake is complete, or which may be served before.
-pub(crate) type Serve = fn(Presence, Connection);
+pub(crate) type ServeConnection = fn(Presence, QuicConnection);
 
 /// A worker's ports for clients.
 #[derive(Default)]
-pub(crate) struct Ports(RefCell<Vec<Open>>);
+pub(crate) struct ServerDrivers(RefCell<Vec<ServerDriverEntry>>);
 
-struct Open {
-    place: usize,
-    group: Arc<Group>,
-    agenda: Rc<Agenda>,
+struct ServerDriverEntry {
+    listener_index: usize,
+    group: Arc<SocketGroup>,
+    driver_handle: Rc<DriverHandle>,
 }
 
-impl Ports {
+impl ServerDrivers {
     /// Takes in connections at the group's address for `bound`, and has them served.
     pub(crate) fn open(
         &self,
         worker: &Rc<Worker>,
         bound: &Arc<Bound>,
-        group: &Arc<Group>,
-        serve: Serve,
+        group: &Arc<SocketGroup>,
+        serve: ServeConnection,
     ) {
         if worker.index >= group.len() {
             return;
@@ -72,20 +72,24 @@ impl Ports {
         let ports = &mut *self.0.borrow_mut();
         // It may be open still, for connections of before.
         if let Some(open) = ports.iter_mut().find(|open| Arc::ptr_eq(&open.group, group)) {
-            open.place = bound.place;
-            open.agenda.take_in_for(Some(Arc::clone(bound)));
+            open.listener_index = bound.place;
+            open.driver_handle.set_listener_socket(Some(Arc::clone(bound)));
             return;
         }
-        let socket = match group.socket(worker.index).and_then(Socket::new) {
+        let socket = match group.socket(worker.index).and_then(QuicSocket::new) {
             Ok(socket) => socket,
             Err(error) => {
                 tracing::error!(listener.address = %group.address, %error, "cannot watch the listener");
                 return;
             }
         };
-        let agenda = Rc::new(Agenda::new(Some(Arc::clone(bound))));
-        let port = port(worker, bound, group, &agenda, socket, serve);
-        ports.push(Open { place: bound.place, group: Arc::clone(group), agenda });
+        let agenda = Rc::new(DriverHandle::new(Some(Arc::clone(bound))));
+        let port = new_driver(worker, bound, group, &agenda, socket, serve);
+        ports.push(ServerDriverEntry {
+            listener_index: bound.place,
+            group: Arc::clone(group),
+            driver_handle: agenda,
+        });
         let (worker, group) = (Rc::clone(worker), Arc::clone(group));
         tokio::task::spawn_local(async move {
             port.run().await;
@@ -95,165 +99,175 @@ impl Ports {
 
     /// Takes in no more connections there; those that are there go on.
     pub(crate) fn close(&self, place: usize) {
-        for open in self.0.borrow().iter().filter(|open| open.place == place) {
-            open.agenda.take_in_for(None);
+        for open in self.0.borrow().iter().filter(|open| open.listener_index == place) {
+            open.driver_handle.set_listener_socket(None);
         }
     }
 
     /// A datagram for this worker has come to another one.
-    pub(crate) fn deliver(&self, group: &Arc<Group>, datagram: Datagram) {
+    pub(crate) fn deliver(&self, group: &Arc<SocketGroup>, datagram: ReceivedDatagram) {
         if let Some(open) = self.0.borrow().iter().find(|it| Arc::ptr_eq(&it.group, group)) {
-            open.agenda.post(datagram);
+            open.driver_handle.push_datagram(datagram);
         }
     }
 
     /// Closes all connections at once.
-    pub(crate) fn end(&self) {
-        self.0.borrow().iter().for_each(|open| open.agenda.end());
+    pub(crate) fn close_all(&self) {
+        self.0.borrow().iter().for_each(|open| open.driver_handle.close_all());
     }
 }
 
-fn port(
+fn new_driver(
     worker: &Rc<Worker>,
     bound: &Arc<Bound>,
-    group: &Arc<Group>,
-    agenda: &Rc<Agenda>,
-    socket: Socket,
-    serve: Serve,
-) -> Port {
+    group: &Arc<SocketGroup>,
+    agenda: &Rc<DriverHandle>,
+    socket: QuicSocket,
+    serve: ServeConnection,
+) -> EndpointDriver {
     let shared = &worker.shared;
     let server_id = group.server_id;
     let own = u8::try_from(worker.index).expect("a group has no more workers than an octet tells");
     let mut config = EndpointConfig::new(Arc::clone(&shared.quic_keys.reset));
     config
         .supported_versions(vec![VERSION])
-        .cid_generator(move || Box::new(Ids::new(server_id, own)));
-    let mut server = Server {
+        .cid_generator(move || Box::new(WorkerCidGenerator::new(server_id, own)));
+    let mut server = ConnectionAcceptor {
         worker: Rc::clone(worker),
         group: Arc::clone(group),
-        agenda: Rc::clone(agenda),
-        bound: Arc::clone(bound),
+        driver_handle: Rc::clone(agenda),
+        listener_socket: Arc::clone(bound),
         serve,
-        line: VecDeque::new(),
+        handshake_steps: VecDeque::new(),
         handshaking: Cell::new(0),
-        terms: None,
+        cached_config: None,
     };
-    let terms = server.terms().map(|(terms, _)| terms);
-    let endpoint = Endpoint::new(Arc::new(config), terms, socket.keeps_datagrams_whole(), None);
+    let terms = server.current_config().map(|(terms, _)| terms);
+    let endpoint = Endpoint::new(Arc::new(config), terms, socket.never_fragments(), None);
     let buffers = Rc::clone(&worker.quic.buffers);
-    Port::new(endpoint, socket, Rc::clone(agenda), buffers, Role::Server(Box::new(server)))
+    EndpointDriver::new(
+        endpoint,
+        socket,
+        Rc::clone(agenda),
+        buffers,
+        DriverRole::Server(Box::new(server)),
+    )
 }
 
 /// What a port does for clients.
-pub(super) struct Server {
+pub(super) struct ConnectionAcceptor {
     worker: Rc<Worker>,
-    group: Arc<Group>,
-    agenda: Rc<Agenda>,
+    group: Arc<SocketGroup>,
+    driver_handle: Rc<DriverHandle>,
     /// Whom what comes is counted for: the last listener that took in connections here.
-    bound: Arc<Bound>,
-    serve: Serve,
-    line: VecDeque<Step>,
+    listener_socket: Arc<Bound>,
+    serve: ServeConnection,
+    handshake_steps: VecDeque<HandshakeStep>,
     /// Connections whose handshake has begun and is not over.
     handshaking: Cell<usize>,
-    terms: Option<Terms>,
+    cached_config: Option<CachedServerConfig>,
 }
 
 /// A step of a handshake.
-pub(super) enum Step {
-    Begins(Incoming),
-    Goes(ConnectionHandle, ConnectionEvent),
+pub(super) enum HandshakeStep {
+    Accept(Incoming),
+    Continue(ConnectionHandle, ConnectionEvent),
 }
 
 /// On what terms connections begin, and what that was made of.
-struct Terms {
-    bound: Arc<Bound>,
+struct CachedServerConfig {
+    listener_socket: Arc<Bound>,
     policy: Arc<ClientSettings>,
     http3: Http3Settings,
     config: Arc<ServerConfig>,
 }
 
-impl Server {
+impl ConnectionAcceptor {
     pub(super) fn counters(&self) -> &QuicCounters {
-        &self.bound.counters[self.worker.index].quic
+        &self.listener_socket.counters[self.worker.index].quic
     }
 
     /// No handshake waits for a step.
     pub(super) fn is_idle(&self) -> bool {
-        self.line.is_empty()
+        self.handshake_steps.is_empty()
     }
 
-    pub(super) fn next_step(&mut self) -> Option<Step> {
-        self.line.pop_front()
+    pub(super) fn next_step(&mut self) -> Option<HandshakeStep> {
+        self.handshake_steps.pop_front()
     }
 
     /// False: too many wait already.
-    pub(super) fn wait(&mut self, step: Step) -> bool {
-        let may_wait = self.line.len() < STEPS;
+    pub(super) fn queue_step(&mut self, step: HandshakeStep) -> bool {
+        let may_wait = self.handshake_steps.len() < MAX_HANDSHAKE_STEPS;
         if may_wait {
-            self.line.push_back(step);
+            self.handshake_steps.push_back(step);
         }
         may_wait
     }
 
     /// Whoever waits for a step is not answered any more.
-    pub(super) fn forget_steps(&mut self, endpoint: &mut Endpoint) {
-        for step in self.line.drain(..) {
+    pub(super) fn drop_steps(&mut self, endpoint: &mut Endpoint) {
+        for step in self.handshake_steps.drain(..) {
             match step {
-                Step::Begins(incoming) => endpoint.ignore(incoming),
-                Step::Goes(..) => {}
+                HandshakeStep::Accept(incoming) => endpoint.ignore(incoming),
+                HandshakeStep::Continue(..) => {}
             }
         }
     }
 
     /// Counts a datagram. `None`: it is another worker's, and on its way there.
-    pub(super) fn keep(&self, datagram: Datagram) -> Option<Datagram> {
+    pub(super) fn keep_or_hand_over(&self, datagram: ReceivedDatagram) -> Option<ReceivedDatagram> {
         self.counters().received.add(1);
-        let home = id::worker_of(&datagram.bytes)
+        let home = connection_id::worker_of(&datagram.bytes)
             .filter(|home| *home != self.worker.index && *home < self.group.len());
         let Some(home) = home else { return Some(datagram) };
         let seat = &self.worker.shared.seats[home];
-        let more = |letters: u32| (letters < LETTERS).then_some(letters + 1);
+        let more = |letters: u32| (letters < MAX_PENDING_DATAGRAMS).then_some(letters + 1);
         if seat.letters.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok() {
             self.counters().handed_over.add(1);
             seat.tell(Command::Datagram(Arc::clone(&self.group), datagram));
         } else {
-            self.counters().dropped[Dropped::Handover as usize].add(1);
+            self.counters().dropped[DatagramDropReason::Handover as usize].add(1);
         }
         None
     }
 
     /// When the client of a connection that is used is asked for a sign of life, if nothing passes from now on.
     pub(super) fn ping_at(&self, now: Instant) -> Option<Instant> {
-        now.checked_add(self.terms.as_ref()?.policy.connection_idle_timeout / 3)
+        now.checked_add(self.cached_config.as_ref()?.policy.connection_idle_timeout / 3)
     }
 
     /// A handshake is over, if it was not before.
-    pub(super) fn conclude(&self, state: &mut State, result: Result<(), Unsecured>) {
-        if std::mem::replace(&mut state.concluded, true) {
+    pub(super) fn conclude_handshake(
+        &self,
+        state: &mut QuicConnectionState,
+        result: Result<(), Unsecured>,
+    ) {
+        if std::mem::replace(&mut state.handshake_concluded, true) {
             return;
         }
         self.handshaking.set(self.handshaking.get() - 1);
-        let counters = &self.bound.counters[self.worker.index].handshakes;
-        match (result, settled(&state.proto)) {
+        let counters = &self.listener_socket.counters[self.worker.index].handshakes;
+        match (result, handshake_data(&state.proto)) {
             (Err(unsecured), _) => {
                 counters.failed[unsecured as usize].add(1);
-                state.presence = None;
+                state.connection_guard = None;
             }
-            (Ok(()), Some(Settled { resumed: true, .. })) => counters.resumed.add(1),
+            (Ok(()), Some(QuicHandshakeData { resumed: true, .. })) => counters.resumed.add(1),
             (Ok(()), _) => counters.full.add(1),
         }
     }
 
     /// Has the connection served, if it is not already.
-    pub(super) fn begin(&self, connection: &Connection) {
-        let Connection(inner) = connection;
+    pub(super) fn serve_connection(&self, connection: &QuicConnection) {
+        let QuicConnection(inner) = connection;
         let presence = {
             let state = &mut *inner.state.borrow_mut();
-            let Some(presence) = state.presence.take() else { return };
-            let (server_name, site) = settled(&state.proto)
+            let Some(presence) = state.connection_guard.take() else { return };
+            let (server_name, site) = handshake_data(&state.proto)
                 .map_or((None, None), |settled| (settled.server_name, Some(settled.site)));
             inner
-                .greeting
+                .tls_info
                 .get_or_init(|| Arc::new(Greeting { server_name, site, ..Greeting::of_quic() }));
             presence
         };
@@ -261,79 +275,82 @@ impl Server {
     }
 
     /// On what terms a connection begins now; `None`: nobody listens here any more.
-    fn terms(&mut self) -> Option<(Arc<ServerConfig>, Arc<ClientSettings>)> {
-        self.bound = self.agenda.bound()?;
+    fn current_config(&mut self) -> Option<(Arc<ServerConfig>, Arc<ClientSettings>)> {
+        self.listener_socket = self.driver_handle.listener_socket()?;
         let live = self.worker.live();
-        let listener = live.listener(&self.bound)?;
+        let listener = live.listener(&self.listener_socket)?;
         let (policy, http3) = (&listener.client, listener.http3.as_ref()?.settings);
-        let is_of_now = |terms: &Terms| {
-            Arc::ptr_eq(&terms.bound, &self.bound)
+        let is_of_now = |terms: &CachedServerConfig| {
+            Arc::ptr_eq(&terms.listener_socket, &self.listener_socket)
                 && Arc::ptr_eq(&terms.policy, policy)
                 && terms.http3 == http3
         };
-        let known = self.terms.take().filter(is_of_now);
-        let terms = self.terms.insert(known.unwrap_or_else(|| Terms {
-            bound: Arc::clone(&self.bound),
+        let known = self.cached_config.take().filter(is_of_now);
+        let terms = self.cached_config.insert(known.unwrap_or_else(|| CachedServerConfig {
+            listener_socket: Arc::clone(&self.listener_socket),
             policy: Arc::clone(policy),
             http3,
-            config: self.config(policy, http3),
+            config: self.new_config(policy, http3),
         }));
         Some((Arc::clone(&terms.config), Arc::clone(&terms.policy)))
     }
 
-    fn config(&self, policy: &ClientSettings, http3: Http3Settings) -> Arc<ServerConfig> {
+    fn new_config(&self, policy: &ClientSettings, http3: Http3Settings) -> Arc<ServerConfig> {
         let shared = &self.worker.shared;
-        let answerer = Arc::new(Answerer::new(shared, &self.bound));
+        let answerer = Arc::new(SniServerConfig::new(shared, &self.listener_socket));
         let mut config = ServerConfig::new(answerer, Arc::clone(&shared.quic_keys.token));
-        let terms = transport::Terms {
+        let terms = transport::TransportOptions {
             bi_streams: http3.max_concurrent_streams,
-            idle_timeout: policy.connection_idle_timeout.saturating_add(RESERVE),
+            idle_timeout: policy.connection_idle_timeout.saturating_add(IDLE_TIMEOUT_MARGIN),
             keep_alive: None,
             congestion_control: http3.congestion_control,
         };
         config
             .transport_config(terms.config())
-            .max_incoming(STEPS)
-            .incoming_buffer_size(AHEAD)
-            .incoming_buffer_size_total(ALL_AHEAD);
+            .max_incoming(MAX_HANDSHAKE_STEPS)
+            .incoming_buffer_size(INCOMING_BUFFER_BYTES)
+            .incoming_buffer_size_total(TOTAL_INCOMING_BUFFER_BYTES);
         Arc::new(config)
     }
 
     /// Handshakes that wait or are under way.
     fn handshakes(&self) -> usize {
-        self.line.len() + self.handshaking.get()
+        self.handshake_steps.len() + self.handshaking.get()
     }
 }
 
-fn settled(proto: &quinn_proto::Connection) -> Option<Settled> {
+fn handshake_data(proto: &quinn_proto::Connection) -> Option<QuicHandshakeData> {
     let settled = proto.crypto_session().handshake_data()?.downcast().ok()?;
     Some(*settled)
 }
 
-impl Port {
+impl EndpointDriver {
     /// Somebody wants to connect.
-    pub(super) fn arrive(&mut self, incoming: Incoming) {
-        let Role::Server(server) = &mut self.role else { return self.endpoint.ignore(incoming) };
-        let is_serving = server.agenda.takes_in() && server.worker.stage() < Stage::Draining;
+    pub(super) fn handle_incoming(&mut self, incoming: Incoming) {
+        let DriverRole::Server(server) = &mut self.role else {
+            return self.endpoint.ignore(incoming);
+        };
+        let is_serving =
+            server.driver_handle.accepts_connections() && server.worker.stage() < Stage::Draining;
         if !is_serving {
             return self.refuse(incoming);
         }
         if server.handshakes() >= RETRY_FROM && !incoming.remote_address_validated() {
-            return self.ask_where(incoming);
+            return self.send_retry(incoming);
         }
-        if server.line.len() >= STEPS {
+        if server.handshake_steps.len() >= MAX_HANDSHAKE_STEPS {
             self.endpoint.ignore(incoming);
-            return self.drop_one(Dropped::Handshakes);
+            return self.count_drop(DatagramDropReason::Handshakes);
         }
-        server.line.push_back(Step::Begins(incoming));
+        server.handshake_steps.push_back(HandshakeStep::Accept(incoming));
     }
 
     /// Has the client show that it is where it says.
-    fn ask_where(&mut self, incoming: Incoming) {
+    fn send_retry(&mut self, incoming: Incoming) {
         self.reply.clear();
         match self.endpoint.retry(incoming, &mut self.reply) {
             Ok(transmit) => {
-                if let Role::Server(server) = &self.role {
+                if let DriverRole::Server(server) = &self.role {
                     server.counters().retries.add(1);
                 }
                 self.send_reply(&transmit);
@@ -351,9 +368,11 @@ impl Port {
 
     /// The first step of a handshake.
     pub(super) fn accept(&mut self, incoming: Incoming, now: Instant) {
-        let Role::Server(server) = &mut self.role else { return self.endpoint.ignore(incoming) };
-        let Some((config, policy)) = server.terms() else { return self.refuse(incoming) };
-        let (worker, bound) = (Rc::clone(&server.worker), Arc::clone(&server.bound));
+        let DriverRole::Server(server) = &mut self.role else {
+            return self.endpoint.ignore(incoming);
+        };
+        let Some((config, policy)) = server.current_config() else { return self.refuse(incoming) };
+        let (worker, bound) = (Rc::clone(&server.worker), Arc::clone(&server.listener_socket));
         let counters = &bound.counters[worker.index];
         if !bound.admit(policy.max_connections) {
             counters.refused.add(1);
@@ -373,13 +392,13 @@ impl Port {
                 let inner = self.add(handle, connection);
                 {
                     let state = &mut *inner.state.borrow_mut();
-                    state.presence = Some(presence);
-                    state.handshake_until = now.checked_add(policy.head_timeout);
+                    state.connection_guard = Some(presence);
+                    state.handshake_deadline = now.checked_add(policy.head_timeout);
                 }
-                self.attend(&inner);
+                self.poll_events(&inner);
             }
             Err(AcceptError { cause, response }) => {
-                counters.handshakes.failed[unsecured(&cause) as usize].add(1);
+                counters.handshakes.failed[client_tls_error(&cause) as usize].add(1);
                 drop(presence);
                 if let Some(transmit) = response {
                     self.send_reply(&transmit);

@@ -17,7 +17,7 @@ use rustls::HandshakeKind;
 use rustls::quic::{DirectionalKeys, KeyChange, Secrets, ServerConnection, Version};
 
 use crate::live::Bound;
-use crate::quic::closed::description;
+use crate::quic::close_reason::description;
 use crate::tls::{Decryption, Hello, MOST_HELLO_BYTES, Site, Treatment, quic_protocol};
 use crate::worker::Shared;
 
@@ -30,14 +30,14 @@ const HELLO_HEAD: usize = 4;
 const NO_REASON: &str = "";
 
 /// Answers clients of one listener.
-pub(super) struct Answerer {
+pub(super) struct SniServerConfig {
     shared: Arc<Shared>,
     bound: Arc<Bound>,
     /// What is the same whatever the site: the keys that anybody can know.
     protocol: Arc<QuicServerConfig>,
 }
 
-impl Answerer {
+impl SniServerConfig {
     pub(super) fn new(shared: &Arc<Shared>, bound: &Arc<Bound>) -> Self {
         Self { shared: Arc::clone(shared), bound: Arc::clone(bound), protocol: quic_protocol() }
     }
@@ -67,7 +67,7 @@ impl Answerer {
     }
 }
 
-impl crypto::ServerConfig for Answerer {
+impl crypto::ServerConfig for SniServerConfig {
     fn initial_keys(&self, version: u32, id: &ConnectionId) -> Result<Keys, UnsupportedVersion> {
         self.protocol.initial_keys(version, id)
     }
@@ -81,104 +81,110 @@ impl crypto::ServerConfig for Answerer {
         _version: u32,
         parameters: &TransportParameters,
     ) -> Box<dyn crypto::Session> {
-        let stage = Stage::Hearing { said: Vec::new(), parameters: Box::new(*parameters) };
-        Box::new(Session { answerer: self, stage })
+        let stage = QuicTlsState::AwaitingClientHello {
+            client_hello: Vec::new(),
+            parameters: Box::new(*parameters),
+        };
+        Box::new(QuicTlsSession { config: self, state: stage })
     }
 }
 
 /// What a handshake has settled.
-pub(super) struct Settled {
+pub(super) struct QuicHandshakeData {
     pub(super) server_name: Option<OwnedHostName>,
     pub(super) site: Arc<Site>,
     pub(super) resumed: bool,
 }
 
-struct Session {
-    answerer: Arc<Answerer>,
-    stage: Stage,
+struct QuicTlsSession {
+    config: Arc<SniServerConfig>,
+    state: QuicTlsState,
 }
 
-enum Stage {
+enum QuicTlsState {
     /// The ClientHello is not whole yet.
-    Hearing {
-        said: Vec<u8>,
+    AwaitingClientHello {
+        client_hello: Vec<u8>,
         parameters: Box<TransportParameters>,
     },
-    Talking(Box<Talk>),
+    Handshaking(Box<QuicTlsHandshake>),
 }
 
 /// A handshake with a site.
-struct Talk {
+struct QuicTlsHandshake {
     tls: ServerConnection,
     server_name: Option<OwnedHostName>,
     site: Arc<Site>,
     /// The port has been told whom the client asks for.
-    announced: bool,
+    data_reported: bool,
     next: Option<Secrets>,
 }
 
-impl Session {
-    fn talk(&self) -> Option<&Talk> {
-        match &self.stage {
-            Stage::Talking(talk) => Some(talk),
-            Stage::Hearing { .. } => None,
+impl QuicTlsSession {
+    fn handshake(&self) -> Option<&QuicTlsHandshake> {
+        match &self.state {
+            QuicTlsState::Handshaking(talk) => Some(talk),
+            QuicTlsState::AwaitingClientHello { .. } => None,
         }
     }
 
     /// Finds who answers, once the ClientHello is whole. What was said so far.
-    fn answer(&mut self) -> Result<Option<Vec<u8>>, TransportError> {
-        let Stage::Hearing { said, parameters } = &mut self.stage else { return Ok(None) };
-        let Some(server_name) = greeted(said)? else { return Ok(None) };
+    fn select_site(&mut self) -> Result<Option<Vec<u8>>, TransportError> {
+        let QuicTlsState::AwaitingClientHello { client_hello: said, parameters } = &mut self.state
+        else {
+            return Ok(None);
+        };
+        let Some(server_name) = client_hello_name(said)? else { return Ok(None) };
         let name = server_name.as_ref().map(OwnedHostName::borrowed);
-        let (site, config) = self.answerer.site(name).map_err(refusal)?;
+        let (site, config) = self.config.site(name).map_err(alert_error)?;
         let mut encoded = Vec::new();
         parameters.write(&mut encoded);
         let tls = ServerConnection::new(config, Version::V1, encoded)
-            .map_err(|_unusable| refusal(description::INTERNAL_ERROR))?;
+            .map_err(|_unusable| alert_error(description::INTERNAL_ERROR))?;
         let said = std::mem::take(said);
-        let talk = Talk { tls, server_name, site, announced: false, next: None };
-        self.stage = Stage::Talking(Box::new(talk));
+        let talk = QuicTlsHandshake { tls, server_name, site, data_reported: false, next: None };
+        self.state = QuicTlsState::Handshaking(Box::new(talk));
         Ok(Some(said))
     }
 }
 
 /// The name that a client asks for; `None`: its ClientHello is not whole.
-fn greeted(said: &[u8]) -> Result<Option<Option<OwnedHostName>>, TransportError> {
+fn client_hello_name(said: &[u8]) -> Result<Option<Option<OwnedHostName>>, TransportError> {
     let Some((&[kind, a, b, c], _)) = said.split_first_chunk::<HELLO_HEAD>() else {
         return Ok(None);
     };
     if kind != CLIENT_HELLO {
-        return Err(refusal(description::UNEXPECTED_MESSAGE));
+        return Err(alert_error(description::UNEXPECTED_MESSAGE));
     }
     let length = HELLO_HEAD + u32::from_be_bytes([0, a, b, c]) as usize;
     if length > MOST_HELLO_BYTES {
-        return Err(refusal(description::DECODE_ERROR));
+        return Err(alert_error(description::DECODE_ERROR));
     }
     let Some(hello) = said.get(..length) else { return Ok(None) };
     match Hello::of_message(hello) {
         Hello::Greets(name) => Ok(Some(name)),
         // An alert's last byte says which.
         Hello::Bad(_, alert) => {
-            Err(refusal(alert.last().copied().unwrap_or(description::DECODE_ERROR)))
+            Err(alert_error(alert.last().copied().unwrap_or(description::DECODE_ERROR)))
         }
-        Hello::Unfinished | Hello::PlainHttp => Err(refusal(description::DECODE_ERROR)),
+        Hello::Unfinished | Hello::PlainHttp => Err(alert_error(description::DECODE_ERROR)),
     }
 }
 
-fn refusal(alert: u8) -> TransportError {
+fn alert_error(alert: u8) -> TransportError {
     let code = TransportErrorCode::crypto(alert);
     TransportError { code, frame: None, reason: NO_REASON.to_owned() }
 }
 
-impl crypto::Session for Session {
+impl crypto::Session for QuicTlsSession {
     fn initial_keys(&self, id: &ConnectionId, _side: Side) -> Keys {
-        let keys = crypto::ServerConfig::initial_keys(&*self.answerer, VERSION, id);
+        let keys = crypto::ServerConfig::initial_keys(&*self.config, VERSION, id);
         keys.unwrap_or_else(|_| unreachable!("a session is begun for the version that we speak"))
     }
 
     fn handshake_data(&self) -> Option<Box<dyn Any>> {
-        let Talk { tls, server_name, site, .. } = self.talk()?;
-        Some(Box::new(Settled {
+        let QuicTlsHandshake { tls, server_name, site, .. } = self.handshake()?;
+        Some(Box::new(QuicHandshakeData {
             server_name: server_name.clone(),
             site: Arc::clone(site),
             resumed: tls.handshake_kind() == Some(HandshakeKind::Resumed),
@@ -190,7 +196,7 @@ impl crypto::Session for Session {
     }
 
     fn early_crypto(&self) -> Option<(Box<dyn HeaderKey>, Box<dyn PacketKey>)> {
-        let DirectionalKeys { header, packet } = self.talk()?.tls.zero_rtt_keys()?;
+        let DirectionalKeys { header, packet } = self.handshake()?.tls.zero_rtt_keys()?;
         Some((Box::new(header), Box::new(packet)))
     }
 
@@ -199,27 +205,27 @@ impl crypto::Session for Session {
     }
 
     fn is_handshaking(&self) -> bool {
-        self.talk().is_none_or(|talk| talk.tls.is_handshaking())
+        self.handshake().is_none_or(|talk| talk.tls.is_handshaking())
     }
 
     fn read_handshake(&mut self, bytes: &[u8]) -> Result<bool, TransportError> {
-        if let Stage::Hearing { said, .. } = &mut self.stage {
+        if let QuicTlsState::AwaitingClientHello { client_hello: said, .. } = &mut self.state {
             said.extend_from_slice(bytes);
         }
-        let said = self.answer()?;
-        let Stage::Talking(talk) = &mut self.stage else { return Ok(false) };
-        talk.hear(said.as_deref().unwrap_or(bytes))?;
-        Ok(!std::mem::replace(&mut talk.announced, true))
+        let said = self.select_site()?;
+        let QuicTlsState::Handshaking(talk) = &mut self.state else { return Ok(false) };
+        talk.read(said.as_deref().unwrap_or(bytes))?;
+        Ok(!std::mem::replace(&mut talk.data_reported, true))
     }
 
     fn transport_parameters(&self) -> Result<Option<TransportParameters>, TransportError> {
-        let encoded = self.talk().and_then(|talk| talk.tls.quic_transport_parameters());
+        let encoded = self.handshake().and_then(|talk| talk.tls.quic_transport_parameters());
         let Some(mut encoded) = encoded else { return Ok(None) };
         Ok(Some(TransportParameters::read(Side::Server, &mut encoded)?))
     }
 
     fn write_handshake(&mut self, out: &mut Vec<u8>) -> Option<Keys> {
-        let Stage::Talking(talk) = &mut self.stage else { return None };
+        let QuicTlsState::Handshaking(talk) = &mut self.state else { return None };
         let keys = match talk.tls.write_hs(out)? {
             KeyChange::Handshake { keys } => keys,
             KeyChange::OneRtt { keys, next } => {
@@ -235,7 +241,7 @@ impl crypto::Session for Session {
     }
 
     fn next_1rtt_keys(&mut self) -> Option<KeyPair<Box<dyn PacketKey>>> {
-        let Stage::Talking(talk) = &mut self.stage else { return None };
+        let QuicTlsState::Handshaking(talk) = &mut self.state else { return None };
         let keys = talk.next.as_mut()?.next_packet_keys();
         Some(KeyPair { local: Box::new(keys.local), remote: Box::new(keys.remote) })
     }
@@ -256,8 +262,8 @@ impl crypto::Session for Session {
     }
 }
 
-impl Talk {
-    fn hear(&mut self, bytes: &[u8]) -> Result<(), TransportError> {
+impl QuicTlsHandshake {
+    fn read(&mut self, bytes: &[u8]) -> Result<(), TransportError> {
         self.tls.read_hs(bytes).map_err(|error| match self.tls.alert() {
             Some(alert) => TransportError {
                 code: TransportErrorCode::crypto(alert.into()),
@@ -279,12 +285,12 @@ mod tests {
 
     #[test]
     fn invalid_client_hello_is_rejected_before_buffering() {
-        assert_eq!(greeted(&[1, 0, 0]).unwrap(), None);
-        let refused = greeted(&[2, 0, 0, 1]).unwrap_err();
+        assert_eq!(client_hello_name(&[1, 0, 0]).unwrap(), None);
+        let refused = client_hello_name(&[2, 0, 0, 1]).unwrap_err();
         assert_eq!(code(&refused), 0x100 + 10);
-        let long = greeted(&[1, 1, 0, 0]).unwrap_err();
+        let long = client_hello_name(&[1, 1, 0, 0]).unwrap_err();
         assert_eq!(code(&long), 0x100 + 50);
-        let empty = greeted(&[1, 0, 0, 0]).unwrap_err();
+        let empty = client_hello_name(&[1, 0, 0, 0]).unwrap_err();
         assert_eq!(code(&empty), 0x100 + 50);
     }
 }

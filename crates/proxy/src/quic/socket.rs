@@ -21,18 +21,18 @@ const LONGEST_SENT: usize = 65_507;
 const SOCKET_BUFFER: usize = 4 * 1024 * 1024;
 
 /// A datagram that has come.
-pub(crate) struct Datagram {
+pub(crate) struct ReceivedDatagram {
     /// In memory of its own, so that one which is read late keeps no others.
     pub(super) bytes: BytesMut,
     pub(super) peer: SocketAddr,
     /// Which of our addresses it came to.
-    pub(super) ours: Option<IpAddr>,
+    pub(super) local_ip: Option<IpAddr>,
     pub(super) ecn: Option<EcnCodepoint>,
 }
 
 /// Why a datagram from or to a client came to nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Dropped {
+pub(crate) enum DatagramDropReason {
     /// It is no QUIC, or of no connection that we know.
     Unknown,
     /// As many handshakes wait as may.
@@ -43,7 +43,7 @@ pub(crate) enum Dropped {
     Send,
 }
 
-impl Dropped {
+impl DatagramDropReason {
     pub(crate) const ALL: [Self; 4] = [Self::Unknown, Self::Handshakes, Self::Handover, Self::Send];
 
     /// Metric label.
@@ -58,35 +58,35 @@ impl Dropped {
 }
 
 /// What a worker's sockets are read to and written from, one at a time.
-pub(super) struct Buffers {
-    pub(super) inbox: RefCell<Inbox>,
-    pub(super) outbox: RefCell<Vec<u8>>,
+pub(super) struct SocketBuffers {
+    pub(super) receive: RefCell<ReceiveBuffer>,
+    pub(super) transmit: RefCell<Vec<u8>>,
 }
 
-impl Buffers {
+impl SocketBuffers {
     pub(super) fn new() -> Rc<Self> {
         // Takes no memory beyond what is ever used of it.
         let bytes = vec![0; BATCH * LONGEST_RUN].into();
-        let inbox = RefCell::new(Inbox { bytes, meta: [RecvMeta::default(); BATCH] });
-        Rc::new(Self { inbox, outbox: RefCell::default() })
+        let inbox = RefCell::new(ReceiveBuffer { bytes, meta: [RecvMeta::default(); BATCH] });
+        Rc::new(Self { receive: inbox, transmit: RefCell::default() })
     }
 }
 
 /// Where a worker's sockets are read to.
-pub(super) struct Inbox {
+pub(super) struct ReceiveBuffer {
     bytes: Box<[u8]>,
     meta: [RecvMeta; BATCH],
 }
 
-impl Inbox {
+impl ReceiveBuffer {
     /// The first `count` runs of datagrams, taken apart.
-    pub(super) fn datagrams(&self, count: usize) -> impl Iterator<Item = Datagram> {
+    pub(super) fn datagrams(&self, count: usize) -> impl Iterator<Item = ReceivedDatagram> {
         let runs = self.meta[..count].iter().zip(self.bytes.chunks_exact(LONGEST_RUN));
         runs.flat_map(|(meta, run)| {
-            run[..meta.len].chunks(meta.stride.max(1)).map(|datagram| Datagram {
+            run[..meta.len].chunks(meta.stride.max(1)).map(|datagram| ReceivedDatagram {
                 bytes: datagram.into(),
                 peer: meta.addr,
-                ours: meta.dst_ip,
+                local_ip: meta.dst_ip,
                 ecn: meta.ecn.and_then(|ecn| EcnCodepoint::from_bits(ecn as u8)),
             })
         })
@@ -94,12 +94,12 @@ impl Inbox {
 }
 
 /// A socket of this worker's.
-pub(super) struct Socket {
+pub(super) struct QuicSocket {
     socket: UdpSocket,
     state: UdpSocketState,
 }
 
-impl Socket {
+impl QuicSocket {
     /// Readies a socket for QUIC: whole datagrams, with what the kernel knows of each.
     pub(super) fn new(socket: std::net::UdpSocket) -> io::Result<Self> {
         let state = UdpSocketState::new((&socket).into())?;
@@ -110,12 +110,12 @@ impl Socket {
     }
 
     /// Datagrams are never taken apart on their way, so that their size tells what the path carries.
-    pub(super) fn keeps_datagrams_whole(&self) -> bool {
+    pub(super) fn never_fragments(&self) -> bool {
         !self.state.may_fragment()
     }
 
     /// How many datagrams of that size one system call takes.
-    pub(super) fn longest_run(&self, datagram: u16) -> usize {
+    pub(super) fn max_segments(&self, datagram: u16) -> usize {
         let fitting = LONGEST_SENT / usize::from(datagram.max(1));
         fitting.min(self.state.max_gso_segments()).max(1)
     }
@@ -124,10 +124,10 @@ impl Socket {
     pub(super) fn poll_receive(
         &self,
         cx: &mut Context<'_>,
-        inbox: &mut Inbox,
+        inbox: &mut ReceiveBuffer,
     ) -> Poll<io::Result<usize>> {
         ready!(self.socket.poll_recv_ready(cx))?;
-        let Inbox { bytes, meta } = inbox;
+        let ReceiveBuffer { bytes, meta } = inbox;
         let mut rooms = bytes.chunks_exact_mut(LONGEST_RUN).map(IoSliceMut::new);
         let mut rooms: [_; BATCH] =
             std::array::from_fn(|_| rooms.next().expect("the inbox has room for a batch"));
@@ -162,7 +162,7 @@ impl Socket {
     }
 
     /// Ready when the kernel has something to complain of, which makes a socket ready for nothing but to be asked for it.
-    pub(super) async fn failure(&self) -> io::Error {
+    pub(super) async fn next_error(&self) -> io::Error {
         loop {
             if let Err(error) = self.socket.ready(Interest::ERROR).await {
                 return error;

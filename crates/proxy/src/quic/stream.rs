@@ -12,11 +12,11 @@ use std::task::{Context, Poll, Waker};
 use bytes::{Bytes, BytesMut};
 use quinn_proto::{FinishError, ReadError, StreamId, VarInt, WriteError};
 
-use crate::quic::connection::{Inner, State};
-use crate::quic::{Closed, Connection};
+use crate::quic::connection::{QuicConnectionInner, QuicConnectionState};
+use crate::quic::{CloseReason, QuicConnection};
 
 /// Writes of several pieces that are not longer than this are copied once, and kept as one.
-const GATHERED: usize = 4096;
+const MAX_GATHERED_BYTES: usize = 4096;
 /// What a stream may write before others of its priority go first.
 const PORTION: usize = 64 * 1024;
 /// What goes before others that have written as much already. Of what is longer the first datagram does.
@@ -36,12 +36,12 @@ pub(crate) enum StreamEnd {
     /// The other side does not want what we are sending, for this.
     Stopped(u64),
     /// The connection is over.
-    Connection(Closed),
+    Connection(CloseReason),
 }
 
 /// What we send. Reset with H3_REQUEST_CANCELLED when dropped before its end.
 pub(crate) struct SendStream {
-    connection: Rc<Inner>,
+    connection: Rc<QuicConnectionInner>,
     id: StreamId,
     /// Its place among those of the connection; the library forgets it with the stream.
     priority: i32,
@@ -56,14 +56,14 @@ pub(crate) struct SendStream {
 ///
 /// Of each direction one task is remembered, the last that asked for anything.
 pub(crate) struct RecvStream {
-    connection: Rc<Inner>,
+    connection: Rc<QuicConnectionInner>,
     id: StreamId,
     over: bool,
 }
 
 impl SendStream {
-    pub(super) fn new(connection: &Connection, id: StreamId) -> Self {
-        connection.0.state.borrow_mut().precedence.enter(id, FIRST_PRIORITY);
+    pub(super) fn new(connection: &QuicConnection, id: StreamId) -> Self {
+        connection.0.state.borrow_mut().scheduler.add_stream(id, FIRST_PRIORITY);
         Self {
             connection: Rc::clone(&connection.0),
             id,
@@ -100,7 +100,7 @@ impl SendStream {
     fn poll_with(
         &mut self,
         cx: &Context<'_>,
-        write: impl FnOnce(&mut State) -> Result<usize, WriteError>,
+        write: impl FnOnce(&mut QuicConnectionState) -> Result<usize, WriteError>,
     ) -> Poll<Result<usize, StreamEnd>> {
         let state = &mut *self.connection.state.borrow_mut();
         if let Some(closed) = state.closed {
@@ -110,7 +110,7 @@ impl SendStream {
             self.portion_left = if self.is_first_portion { FIRST_PORTION } else { PORTION };
             state.begin_portion(self.id, self.priority, self.is_first_portion);
         }
-        match state.with_room_of(self.priority, write) {
+        match state.with_send_window_for(self.priority, write) {
             Ok(count) => {
                 self.portion_left = self.portion_left.saturating_sub(count);
                 if self.is_first_portion && self.portion_left == 0 {
@@ -118,19 +118,19 @@ impl SendStream {
                     self.portion_left = PORTION.saturating_sub(count);
                     state.begin_portion(self.id, self.priority, self.is_first_portion);
                 }
-                self.connection.note();
+                self.connection.mark_ready();
                 Poll::Ready(Ok(count))
             }
             Err(WriteError::Blocked) => {
                 // The other side is told that we would have more.
-                self.connection.note();
-                remember(&mut state.sleepers.writers, self.id, cx);
+                self.connection.mark_ready();
+                register_waker(&mut state.wakers.writers, self.id, cx);
                 Poll::Pending
             }
             Err(WriteError::Stopped(code)) => {
                 self.over = true;
-                give_up(state, self.id, code);
-                self.connection.note();
+                reset_stream(state, self.id, code);
+                self.connection.mark_ready();
                 Poll::Ready(Err(StreamEnd::Stopped(code.into_inner())))
             }
             // Whoever has ended a stream itself does not write on it.
@@ -145,9 +145,9 @@ impl SendStream {
         }
         let state = &mut *self.connection.state.borrow_mut();
         if let Err(FinishError::Stopped(code)) = state.proto.send_stream(self.id).finish() {
-            give_up(state, self.id, code);
+            reset_stream(state, self.id, code);
         }
-        self.connection.note();
+        self.connection.mark_ready();
     }
 
     /// What has been written, and would have been, is given up.
@@ -155,12 +155,12 @@ impl SendStream {
         if std::mem::replace(&mut self.over, true) {
             return;
         }
-        give_up(&mut self.connection.state.borrow_mut(), self.id, varint(code));
-        self.connection.note();
+        reset_stream(&mut self.connection.state.borrow_mut(), self.id, varint(code));
+        self.connection.mark_ready();
     }
 
     /// Ready when the other side wants no more of it, with the code that it gives.
-    pub(crate) fn poll_stopped(&mut self, cx: &mut Context<'_>) -> Poll<Result<u64, Closed>> {
+    pub(crate) fn poll_stopped(&mut self, cx: &mut Context<'_>) -> Poll<Result<u64, CloseReason>> {
         let state = &mut *self.connection.state.borrow_mut();
         if let Some(closed) = state.closed {
             return Poll::Ready(Err(closed));
@@ -168,19 +168,19 @@ impl SendStream {
         // A stream that is not known any more has come to its end, and is not stopped.
         if let Ok(Some(code)) = state.proto.send_stream(self.id).stopped() {
             self.over = true;
-            give_up(state, self.id, code);
-            self.connection.note();
+            reset_stream(state, self.id, code);
+            self.connection.mark_ready();
             return Poll::Ready(Ok(code.into_inner()));
         }
-        remember(&mut state.sleepers.writers, self.id, cx);
+        register_waker(&mut state.wakers.writers, self.id, cx);
         Poll::Pending
     }
 
     /// Streams with a higher number go first; 0 is where they begin.
     pub(crate) fn set_priority(&mut self, priority: i32) {
         let state = &mut *self.connection.state.borrow_mut();
-        state.precedence.leave(self.id, std::mem::replace(&mut self.priority, priority));
-        state.precedence.enter(self.id, priority);
+        state.scheduler.remove_stream(self.id, std::mem::replace(&mut self.priority, priority));
+        state.scheduler.add_stream(self.id, priority);
         state.begin_portion(self.id, priority, self.is_first_portion);
     }
 }
@@ -189,13 +189,13 @@ impl Drop for SendStream {
     fn drop(&mut self) {
         self.reset(CANCELLED);
         let state = &mut *self.connection.state.borrow_mut();
-        state.sleepers.writers.remove(&self.id);
-        state.precedence.leave(self.id, self.priority);
+        state.wakers.writers.remove(&self.id);
+        state.scheduler.remove_stream(self.id, self.priority);
     }
 }
 
 impl RecvStream {
-    pub(super) fn new(connection: &Connection, id: StreamId) -> Self {
+    pub(super) fn new(connection: &QuicConnection, id: StreamId) -> Self {
         Self { connection: Rc::clone(&connection.0), id, over: false }
     }
 
@@ -214,12 +214,12 @@ impl RecvStream {
         }
         let mut stream = state.proto.recv_stream(self.id);
         let Ok(mut chunks) = stream.read(true) else {
-            let closed = state.closed.unwrap_or(Closed::Transport);
+            let closed = state.closed.unwrap_or(CloseReason::Transport);
             return Poll::Ready(Err(StreamEnd::Connection(closed)));
         };
         let read = chunks.next(usize::MAX);
         if chunks.finalize().should_transmit() {
-            self.connection.note();
+            self.connection.mark_ready();
         }
         match read {
             Ok(Some(chunk)) => Poll::Ready(Ok(Some(chunk.bytes))),
@@ -234,7 +234,7 @@ impl RecvStream {
             Err(ReadError::Blocked) => match state.closed {
                 Some(closed) => Poll::Ready(Err(StreamEnd::Connection(closed))),
                 None => {
-                    remember(&mut state.sleepers.readers, self.id, cx);
+                    register_waker(&mut state.wakers.readers, self.id, cx);
                     Poll::Pending
                 }
             },
@@ -249,23 +249,23 @@ impl RecvStream {
         let state = &mut *self.connection.state.borrow_mut();
         // What has come to its end already needs no stopping.
         state.proto.recv_stream(self.id).stop(varint(code)).unwrap_or_default();
-        self.connection.note();
+        self.connection.mark_ready();
     }
 }
 
 impl Drop for RecvStream {
     fn drop(&mut self) {
         self.stop(NO_ERROR);
-        self.connection.state.borrow_mut().sleepers.readers.remove(&self.id);
+        self.connection.state.borrow_mut().wakers.readers.remove(&self.id);
     }
 }
 
 /// Resets what we send, as the other side has asked or as we please. A stream that is over already stays as it is.
-fn give_up(state: &mut State, id: StreamId, code: VarInt) {
+fn reset_stream(state: &mut QuicConnectionState, id: StreamId, code: VarInt) {
     state.proto.send_stream(id).reset(code).unwrap_or_default();
 }
 
-fn remember(sleepers: &mut BTreeMap<StreamId, Waker>, id: StreamId, cx: &Context<'_>) {
+fn register_waker(sleepers: &mut BTreeMap<StreamId, Waker>, id: StreamId, cx: &Context<'_>) {
     match sleepers.get_mut(&id) {
         Some(waker) => waker.clone_from(cx.waker()),
         None => drop(sleepers.insert(id, cx.waker().clone())),
@@ -282,7 +282,7 @@ fn write_slices(
     slices: &[IoSlice<'_>],
 ) -> Result<usize, WriteError> {
     let total: usize = slices.iter().map(|slice| slice.len()).sum();
-    if slices.len() > 1 && total <= GATHERED {
+    if slices.len() > 1 && total <= MAX_GATHERED_BYTES {
         let mut gathered = BytesMut::with_capacity(total);
         slices.iter().for_each(|slice| gathered.extend_from_slice(slice));
         let written = stream.write_chunks(&mut [gathered.freeze()])?;

@@ -91,22 +91,22 @@ impl Identity {
 }
 
 /// Workers that take in connections, and say again what they hear.
-struct Scene {
+struct QuicFixture {
     shared: Arc<Shared>,
     bound: Arc<Bound>,
-    group: Arc<Group>,
+    group: Arc<SocketGroup>,
     address: SocketAddr,
     identity: Identity,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Scene {
+impl QuicFixture {
     fn new(workers: usize) -> Self {
         Self::with(
             workers,
             ClientSettings::default(),
             Identity::new("a.example.com", 0),
-            Group::bind,
+            SocketGroup::bind,
         )
     }
 
@@ -114,7 +114,7 @@ impl Scene {
         workers: usize,
         client: ClientSettings,
         identity: Identity,
-        bind: fn(SocketAddr, usize) -> std::io::Result<Arc<Group>>,
+        bind: fn(SocketAddr, usize) -> std::io::Result<Arc<SocketGroup>>,
     ) -> Self {
         let address = free_address("127.0.0.1:0");
         Self::at(address, workers, client, identity, bind)
@@ -125,7 +125,7 @@ impl Scene {
         workers: usize,
         client: ClientSettings,
         identity: Identity,
-        bind: fn(SocketAddr, usize) -> std::io::Result<Arc<Group>>,
+        bind: fn(SocketAddr, usize) -> std::io::Result<Arc<SocketGroup>>,
     ) -> Self {
         let (senders, commands): (Vec<_>, Vec<_>) =
             (0..workers).map(|_| mpsc::unbounded_channel()).unzip();
@@ -184,7 +184,7 @@ impl Scene {
     }
 }
 
-impl Drop for Scene {
+impl Drop for QuicFixture {
     fn drop(&mut self) {
         self.shared.seats.iter().for_each(|seat| seat.tell(Command::Stop));
         self.threads.drain(..).for_each(|thread| thread.join().unwrap());
@@ -218,7 +218,7 @@ fn listener(bound: &Arc<Bound>, client: ClientSettings, identity: &Identity) -> 
 }
 
 /// Says on each stream what it hears there; where it hears `!`, closes the connection.
-fn serve(presence: Presence, connection: Connection) {
+fn serve(presence: Presence, connection: QuicConnection) {
     tokio::task::spawn_local(async move {
         while let Ok((send, recv)) = poll_fn(|cx| connection.poll_accept_bi(cx)).await {
             tokio::task::spawn_local(echo(connection.clone(), send, recv));
@@ -227,7 +227,7 @@ fn serve(presence: Presence, connection: Connection) {
     });
 }
 
-async fn echo(connection: Connection, mut send: SendStream, mut recv: RecvStream) {
+async fn echo(connection: QuicConnection, mut send: SendStream, mut recv: RecvStream) {
     while let Ok(Some(mut bytes)) = poll_fn(|cx| recv.poll_read(cx)).await {
         if *bytes == *b"!" {
             return connection.close(GOODBYE, "as you wish");

@@ -28,7 +28,7 @@ const LARGEST_DATAGRAM: u16 = 1472;
 const DATAGRAM_STEP: u16 = 4;
 
 /// What differs from connection to connection.
-pub(super) struct Terms {
+pub(super) struct TransportOptions {
     /// Streams with both directions that the other side may have open at a time.
     pub(super) bi_streams: u32,
     /// After so long without a word from the other side the connection is over.
@@ -39,7 +39,7 @@ pub(super) struct Terms {
     pub(super) congestion_control: CongestionControl,
 }
 
-impl Terms {
+impl TransportOptions {
     pub(super) fn config(&self) -> Arc<TransportConfig> {
         let mut larger = MtuDiscoveryConfig::default();
         larger.upper_bound(LARGEST_DATAGRAM).minimum_change(DATAGRAM_STEP);
@@ -73,12 +73,12 @@ impl Terms {
 
 /// What may have been written and not been acknowledged, where the path carries `window` bytes at a time: twice that, so
 /// that there is always more to send, and a client that reads slowly does not make us keep what it cannot get yet.
-pub(super) fn most_unacknowledged(window: u64) -> u64 {
+pub(super) fn max_unacknowledged(window: u64) -> u64 {
     window.saturating_mul(2).clamp(LEAST_UNACKNOWLEDGED, MOST_UNACKNOWLEDGED)
 }
 
 /// The same for a stream that goes before others, which may have no more than `most`: half as much again.
-pub(super) fn most_of_leader(most: u64) -> u64 {
+pub(super) fn max_unacknowledged_of_leader(most: u64) -> u64 {
     most + most / 2
 }
 
@@ -91,13 +91,18 @@ mod tests {
 
     #[test]
     fn unacknowledged_bytes_bound_follows_the_congestion_window() {
-        assert_eq!(most_unacknowledged(12_000), LEAST_UNACKNOWLEDGED);
-        assert_eq!(most_unacknowledged(1_000_000), 2_000_000);
-        assert_eq!(most_unacknowledged(u64::MAX), MOST_UNACKNOWLEDGED);
+        assert_eq!(max_unacknowledged(12_000), LEAST_UNACKNOWLEDGED);
+        assert_eq!(max_unacknowledged(1_000_000), 2_000_000);
+        assert_eq!(max_unacknowledged(u64::MAX), MOST_UNACKNOWLEDGED);
     }
 
-    fn terms(congestion_control: CongestionControl) -> Terms {
-        Terms { bi_streams: 1, idle_timeout: Duration::MAX, keep_alive: None, congestion_control }
+    fn terms(congestion_control: CongestionControl) -> TransportOptions {
+        TransportOptions {
+            bi_streams: 1,
+            idle_timeout: Duration::MAX,
+            keep_alive: None,
+            congestion_control,
+        }
     }
 
     #[test]

@@ -4,13 +4,13 @@ use std::net::SocketAddr;
 
 use bytes::Bytes;
 use proxy::h1::{parse, write};
-use proxy::h3::control::{Control, Said};
+use proxy::h3::control::{ControlFrame, ControlStreamReader};
 use proxy::h3::fields::{read_trailers, write_trailers};
-use proxy::h3::frame::{Frames, Piece, Place};
-use proxy::h3::qpack::instructions::DecoderStream;
-use proxy::h3::qpack::{self, Corrupt, Section};
-use proxy::h3::{Code, Peer, request, response};
-use proxy::head::{Framing, Method, RequestHead, ResponseHead};
+use proxy::h3::frame::{FrameContext, FramePart, H3FrameDecoder};
+use proxy::h3::qpack::instructions::QpackDecoderStream;
+use proxy::h3::qpack::{self, FieldSectionDecoder, QpackError};
+use proxy::h3::{H3ErrorCode, PeerRole, request, response};
+use proxy::head::{BodyFraming, RequestHead, RequestMethod, ResponseHead};
 
 use super::LIMITS;
 
@@ -21,35 +21,39 @@ const ROOMY: parse::HeadLimits =
 
 /// However the frames of a stream come in, the same comes of them, and no byte of a body is lost.
 pub fn frames(bytes: &[u8], step: usize) {
-    for peer in [Peer::Client, Peer::Endpoint] {
+    for peer in [PeerRole::Client, PeerRole::Endpoint] {
         let whole = pieces(bytes, bytes.len(), peer);
         assert_eq!(pieces(bytes, step, peer), whole, "in steps of {step}");
         let whole = said(bytes, bytes.len(), peer);
         assert_eq!(said(bytes, step, peer), whole, "in steps of {step}");
     }
     let check = |step: usize| {
-        let mut stream = DecoderStream::default();
+        let mut stream = QpackDecoderStream::default();
         bytes.chunks(step.max(1)).try_for_each(|chunk| stream.check(chunk))
     };
     assert_eq!(check(step), check(bytes.len()));
 }
 
 /// Pieces of a message, data in one, and whether the stream may end there.
-fn pieces(bytes: &[u8], step: usize, peer: Peer) -> (Vec<Piece>, Result<bool, Code>) {
-    let mut frames = Frames::new(Place::Message, peer, MOST);
-    let mut found: Vec<Piece> = Vec::new();
+fn pieces(
+    bytes: &[u8],
+    step: usize,
+    peer: PeerRole,
+) -> (Vec<FramePart>, Result<bool, H3ErrorCode>) {
+    let mut frames = H3FrameDecoder::new(FrameContext::Request, peer, MOST);
+    let mut found: Vec<FramePart> = Vec::new();
     for chunk in bytes.chunks(step.max(1)) {
         let mut input = Bytes::copy_from_slice(chunk);
         loop {
             match frames.next(&mut input) {
-                Ok(Some(Piece::Data(more))) => match found.last_mut() {
-                    Some(Piece::Data(data)) => *data = [&data[..], &more].concat().into(),
-                    _ => found.push(Piece::Data(more)),
+                Ok(Some(FramePart::Data(more))) => match found.last_mut() {
+                    Some(FramePart::Data(data)) => *data = [&data[..], &more].concat().into(),
+                    _ => found.push(FramePart::Data(more)),
                 },
                 Ok(Some(piece)) => {
                     assert!(
-                        matches!(&piece, Piece::Whole(_, payload) if payload.len() <= MOST)
-                            || piece == Piece::TooLarge
+                        matches!(&piece, FramePart::Whole(_, payload) if payload.len() <= MOST)
+                            || piece == FramePart::TooLarge
                     );
                     found.push(piece);
                 }
@@ -59,11 +63,11 @@ fn pieces(bytes: &[u8], step: usize, peer: Peer) -> (Vec<Piece>, Result<bool, Co
         }
         assert!(input.is_empty(), "all is taken");
     }
-    (found, Ok(frames.is_between()))
+    (found, Ok(frames.is_at_boundary()))
 }
 
-fn said(bytes: &[u8], step: usize, peer: Peer) -> (Vec<Said>, Result<(), Code>) {
-    let mut control = Control::new(peer);
+fn said(bytes: &[u8], step: usize, peer: PeerRole) -> (Vec<ControlFrame>, Result<(), H3ErrorCode>) {
+    let mut control = ControlStreamReader::new(peer);
     let mut found = Vec::new();
     for chunk in bytes.chunks(step.max(1)) {
         let mut input = Bytes::copy_from_slice(chunk);
@@ -105,8 +109,8 @@ pub fn section(bytes: &[u8]) {
 /// Names and values, of which there may be many.
 type Lines = Vec<(Vec<u8>, Vec<u8>)>;
 
-fn lines(bytes: &[u8]) -> Result<Lines, Corrupt> {
-    let mut section = Section::new(bytes)?;
+fn lines(bytes: &[u8]) -> Result<Lines, QpackError> {
+    let mut section = FieldSectionDecoder::new(bytes)?;
     let mut lines = Vec::new();
     while let Some(line) = section.next_line()? {
         let (mut name, mut value) = (Vec::new(), Vec::new());
@@ -158,12 +162,15 @@ fn response_head(bytes: &[u8], is_whole: bool) {
     let mut text = Vec::new();
     write::response_head(&head, framing, head.version, true, head.upgrade, &mut text);
     let mut again = ResponseHead::new();
-    assert_eq!(parse::response(&text, &ROOMY, Method::Get, &mut again), Ok(Some(text.len())));
+    assert_eq!(
+        parse::response(&text, &ROOMY, RequestMethod::Get, &mut again),
+        Ok(Some(text.len()))
+    );
     assert_eq!(head.status, again.status);
     assert_eq!(framing, again.framing);
 }
 
 /// How a body goes by HTTP/1.1.
-fn in_http1(framing: Framing) -> Framing {
-    if framing == Framing::Stream { Framing::Chunked } else { framing }
+fn in_http1(framing: BodyFraming) -> BodyFraming {
+    if framing == BodyFraming::Stream { BodyFraming::Chunked } else { framing }
 }

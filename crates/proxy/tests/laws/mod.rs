@@ -8,8 +8,8 @@
 pub mod h3;
 
 use gateway::snapshot::ProxyVersion;
-use proxy::h1::{BadChunk, Chunk, ChunkedReader, HeadLimits, parse, write};
-use proxy::head::{Fields, Method, RequestHead, ResponseHead, Version};
+use proxy::h1::{BadChunk, ChunkedEvent, ChunkedReader, HeadLimits, parse, write};
+use proxy::head::{FieldSection, HttpVersion, RequestHead, RequestMethod, ResponseHead};
 use proxy::proxy_protocol;
 
 pub const LIMITS: HeadLimits = HeadLimits { head_bytes: 4096, fields: 32, target_bytes: 1024 };
@@ -45,7 +45,7 @@ fn written_request(head: &RequestHead) -> Vec<u8> {
 }
 
 /// The same of a response to a request with `method`.
-pub fn response(bytes: &[u8], len: usize, method: Method) {
+pub fn response(bytes: &[u8], len: usize, method: RequestMethod) {
     let mut head = ResponseHead::new();
     let taken = parse::response(bytes, &LIMITS, method, &mut head);
     let early = parse::response(&bytes[..len], &LIMITS, method, &mut ResponseHead::new());
@@ -69,7 +69,7 @@ fn written_response(head: &ResponseHead) -> Vec<u8> {
     write::response_head(
         head,
         head.framing,
-        Version::Http11,
+        HttpVersion::Http11,
         head.keep_alive,
         head.upgrade,
         &mut out,
@@ -105,7 +105,7 @@ pub fn chunked(bytes: &[u8], step: usize) {
     let mut reader = ChunkedReader::new();
     let mut out = Vec::new();
     let mut at = 0;
-    while let Ok(Chunk::Data { skip, len }) = reader.next(&bytes[at..]) {
+    while let Ok(ChunkedEvent::Data { skip, len }) = reader.next(&bytes[at..]) {
         write::chunk_header(len, &mut out);
         out.extend_from_slice(&bytes[at + skip..][..len]);
         write::chunk_end(&mut out);
@@ -123,13 +123,13 @@ pub fn decode(bytes: &[u8], step: usize) -> Decoded {
     let (mut data, mut at, mut seen) = (Vec::new(), 0, 0);
     let end = loop {
         match reader.next(&bytes[at..seen]) {
-            Ok(Chunk::Data { skip, len }) => {
+            Ok(ChunkedEvent::Data { skip, len }) => {
                 assert!(len > 0, "data are something");
                 data.extend_from_slice(&bytes[at + skip..][..len]);
                 at += skip + len;
             }
-            Ok(Chunk::End { skip }) => break End::Complete(at + skip),
-            Ok(Chunk::NeedMore { skip }) => {
+            Ok(ChunkedEvent::End { skip }) => break End::Complete(at + skip),
+            Ok(ChunkedEvent::NeedMore { skip }) => {
                 at += skip;
                 assert_eq!(at, seen, "framing is not left in the buffer");
                 if seen == bytes.len() {
@@ -143,7 +143,7 @@ pub fn decode(bytes: &[u8], step: usize) -> Decoded {
     Decoded { data, trailers: named(reader.trailers()), end }
 }
 
-fn named(fields: &Fields) -> Vec<(Vec<u8>, Vec<u8>)> {
+fn named(fields: &FieldSection) -> Vec<(Vec<u8>, Vec<u8>)> {
     fields.iter().map(|(_, name, value)| (name.to_vec(), value.to_vec())).collect()
 }
 

@@ -18,8 +18,8 @@ use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
-use proxy::h1::{Chunk, ChunkedReader, HeadLimits, parse};
-use proxy::head::{Framing, RequestHead};
+use proxy::h1::{ChunkedEvent, ChunkedReader, HeadLimits, parse};
+use proxy::head::{BodyFraming, RequestHead};
 
 const LIMITS: HeadLimits = HeadLimits { head_bytes: 16_384, fields: 100, target_bytes: 8192 };
 
@@ -84,17 +84,17 @@ fn seen_by_us(bytes: &[u8]) -> Vec<Seen> {
     all
 }
 
-fn length(framing: Framing) -> Option<u64> {
+fn length(framing: BodyFraming) -> Option<u64> {
     match framing {
-        Framing::None => Some(0),
-        Framing::Length(length) => Some(length),
-        Framing::Chunked => None,
-        Framing::UntilClose | Framing::Stream => panic!("no request of HTTP/1.1 ends so"),
+        BodyFraming::None => Some(0),
+        BodyFraming::Length(length) => Some(length),
+        BodyFraming::Chunked => None,
+        BodyFraming::UntilClose | BodyFraming::Stream => panic!("no request of HTTP/1.1 ends so"),
     }
 }
 
 /// The data of a body, and how many bytes it took.
-fn body(framing: Framing, bytes: &[u8]) -> Option<(Vec<u8>, usize)> {
+fn body(framing: BodyFraming, bytes: &[u8]) -> Option<(Vec<u8>, usize)> {
     if let Some(length) = length(framing) {
         let length = usize::try_from(length).ok()?;
         return Some((bytes.get(..length)?.to_vec(), length));
@@ -103,12 +103,12 @@ fn body(framing: Framing, bytes: &[u8]) -> Option<(Vec<u8>, usize)> {
     let (mut data, mut at) = (Vec::new(), 0);
     loop {
         match reader.next(&bytes[at..]).ok()? {
-            Chunk::Data { skip, len } => {
+            ChunkedEvent::Data { skip, len } => {
                 data.extend_from_slice(&bytes[at + skip..][..len]);
                 at += skip + len;
             }
-            Chunk::NeedMore { .. } => return None,
-            Chunk::End { skip } => return Some((data, at + skip)),
+            ChunkedEvent::NeedMore { .. } => return None,
+            ChunkedEvent::End { skip } => return Some((data, at + skip)),
         }
     }
 }

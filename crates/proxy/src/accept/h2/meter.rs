@@ -7,7 +7,7 @@ use balance::Time;
 
 use super::fault::Fault;
 use crate::accept::allowance::{Allowance, RESET_PRICE};
-use crate::h2::frames::{FrameHeader, Pace, Walk};
+use crate::h2::frames::{H2FrameHeader, H2FrameScanner, ReadPacer};
 
 /// What begins a connection in place of a frame (RFC 9113 §3.4).
 pub(in crate::accept) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -30,11 +30,11 @@ const TURN: u64 = 32;
 
 /// What a connection's client has sent so far.
 pub(super) struct Meter {
-    walk: Walk,
+    walk: H2FrameScanner,
     /// Of the frame that is coming in, or came last.
     kind: u8,
     /// How much is read at a time.
-    pub(super) pace: Pace,
+    pub(super) pace: ReadPacer,
     /// A head has begun and has further frames.
     head_is_open: bool,
     /// The head that came last began a stream, and did not only end one.
@@ -64,9 +64,9 @@ impl Meter {
     /// Of a connection that may have so many streams open.
     pub(super) fn new(open: u32, now: Time) -> Self {
         Self {
-            walk: Walk::new(PREFACE.len()),
+            walk: H2FrameScanner::new(PREFACE.len()),
             kind: DATA,
-            pace: Pace::default(),
+            pace: ReadPacer::default(),
             head_is_open: false,
             head_opens_stream: false,
             last_stream: 0,
@@ -94,12 +94,12 @@ impl Meter {
             frames += 1;
             self.begin_frame(header);
         }
-        self.pace.note(heard.len(), frames, self.under_way);
+        self.pace.record_read(heard.len(), frames, self.under_way);
         heard.len() - bytes.len()
     }
 
-    fn begin_frame(&mut self, header: FrameHeader) {
-        let FrameHeader { length, kind, flags, stream } = header;
+    fn begin_frame(&mut self, header: H2FrameHeader) {
+        let H2FrameHeader { length, kind, flags, stream } = header;
         self.kind = kind;
         match kind {
             HEADERS => {
@@ -159,7 +159,7 @@ impl Meter {
     /// A head has begun, and not all of it has come.
     pub(super) fn is_amid_head(&self) -> bool {
         self.head_is_open
-            || (self.walk.is_amid_frame() && matches!(self.kind, HEADERS | CONTINUATION))
+            || (self.walk.is_inside_frame() && matches!(self.kind, HEADERS | CONTINUATION))
     }
 }
 

@@ -10,7 +10,7 @@ use crate::accept::carrier::{Carrier, websocket_key};
 use crate::exchange::Exchange;
 use crate::failure::Failure;
 use crate::h1::HeadLimits;
-use crate::h2::{Message, Turn, request as head};
+use crate::h2::{H2Stream, ScheduledResponse, request as head};
 use crate::stream::Stream;
 
 /// Begins a request, in a task of its own.
@@ -18,11 +18,11 @@ pub(super) fn begin(
     carrier: &Rc<Carrier>,
     request: http::Request<RecvStream>,
     response: SendResponse<Bytes>,
-    turn: Turn,
+    turn: ScheduledResponse,
 ) {
     let (parts, body) = request.into_parts();
     let is_whole = body.is_end_stream();
-    let message = Box::new(Message::from_client(body, response, turn));
+    let message = Box::new(H2Stream::from_client(body, response, turn));
     let (mut client, mut exchange) = carrier.begin(Stream::H2(message));
     let read = read_head(carrier, &parts, is_whole, &mut exchange);
     let carrier = Rc::clone(carrier);

@@ -17,7 +17,7 @@ use super::wire::Wire;
 use crate::accept::carrier::Carrier;
 use crate::clock;
 use crate::deadline::Deadline;
-use crate::h2::{Turn, Turns};
+use crate::h2::{ResponseScheduler, ScheduledResponse};
 
 /// A client of which nothing has been heard for so long is asked whether it is still there, if anything is under way.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -31,7 +31,7 @@ pub(super) struct Talk {
     frames: Connection<Wire, Bytes>,
     carrier: Rc<Carrier>,
     meter: Rc<RefCell<Meter>>,
-    turns: Rc<Turns>,
+    turns: Rc<ResponseScheduler>,
     phase: Phase,
     /// A head has been coming in since then.
     head_since: Option<Time>,
@@ -63,7 +63,7 @@ impl Talk {
         mut frames: Connection<Wire, Bytes>,
         carrier: Carrier,
         meter: Rc<RefCell<Meter>>,
-        turns: Rc<Turns>,
+        turns: Rc<ResponseScheduler>,
     ) -> Self {
         Self {
             pings: frames.ping_pong(),
@@ -99,7 +99,7 @@ impl Talk {
                     }
                     carrier.worker.count_request(&mut self.seen_tick);
                     self.streams_met += 1;
-                    serving::begin(carrier, request, response, Turn::new(&self.turns));
+                    serving::begin(carrier, request, response, ScheduledResponse::new(&self.turns));
                     continue;
                 }
                 Poll::Ready(Some(Err(error))) => {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::meter::Meter;
-use crate::h2::Turns;
+use crate::h2::ResponseScheduler;
 use crate::stream::Stream;
 use crate::sys;
 
@@ -29,7 +29,7 @@ pub(super) struct Wire {
     ahead: Vec<u8>,
     taken: usize,
     meter: Rc<RefCell<Meter>>,
-    turns: Rc<Turns>,
+    turns: Rc<ResponseScheduler>,
     /// The kernel did not take all at once, and the connection is paced since if the client is far away.
     has_waited: bool,
     /// All has been sent: what still comes is dropped, and not more than this of it.
@@ -41,7 +41,7 @@ impl Wire {
         stream: Stream,
         ahead: Vec<u8>,
         meter: Rc<RefCell<Meter>>,
-        turns: Rc<Turns>,
+        turns: Rc<ResponseScheduler>,
     ) -> Self {
         Self { stream, ahead, taken: 0, meter, turns, has_waited: false, dropping: None }
     }

@@ -1,7 +1,7 @@
 //! For what a client's HTTP/3 connection is ended before it would end by itself. One table, with the words of the metric.
 
-use crate::h3::Code;
-use crate::quic::Closed;
+use crate::h3::H3ErrorCode;
+use crate::quic::CloseReason;
 
 /// What a client did, or did not do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,22 +35,22 @@ impl Fault {
     }
 
     /// What a connection is closed for with this code.
-    pub(super) fn of_code(code: Code) -> Self {
-        if code == Code::EXCESSIVE_LOAD { Self::Excess } else { Self::Protocol }
+    pub(super) fn of_code(code: H3ErrorCode) -> Self {
+        if code == H3ErrorCode::EXCESSIVE_LOAD { Self::Excess } else { Self::Protocol }
     }
 
     /// What is wrong with a connection that has ended so; `None`: the client has only left.
-    pub(super) fn of_end(closed: Closed, is_busy: bool) -> Option<Self> {
+    pub(super) fn of_end(closed: CloseReason, is_busy: bool) -> Option<Self> {
         match closed {
-            Closed::Transport => Some(Self::Transport),
+            CloseReason::Transport => Some(Self::Transport),
             // One of its requests has found what makes the connection useless.
-            Closed::ByUs => Some(Self::Protocol),
-            Closed::TimedOut => is_busy.then_some(Self::Silent),
-            Closed::ByPeer { .. }
-            | Closed::Refused
-            | Closed::Secured(_)
-            | Closed::Reset
-            | Closed::VersionMismatch => None,
+            CloseReason::ByUs => Some(Self::Protocol),
+            CloseReason::TimedOut => is_busy.then_some(Self::Silent),
+            CloseReason::ByPeer { .. }
+            | CloseReason::Refused
+            | CloseReason::TlsFailed(_)
+            | CloseReason::Reset
+            | CloseReason::VersionMismatch => None,
         }
     }
 }

@@ -13,9 +13,9 @@ use crate::clock;
 use crate::exchange::Exchange;
 use crate::failure::Failure;
 use crate::h1::HeadLimits;
-use crate::h3::Message;
+use crate::h3::H3Stream;
 use crate::head::RequestHead;
-use crate::quic::Connection;
+use crate::quic::QuicConnection;
 use crate::stream::{Broken, Stream};
 
 /// What requests that came before the handshake was over say to endpoints (RFC 8470 §5.1).
@@ -24,18 +24,18 @@ const EARLY_DATA: &str = "Early-Data";
 /// A connection as its requests share it.
 pub(super) struct Streams {
     pub(super) carrier: Carrier,
-    pub(super) connection: Connection,
+    pub(super) connection: QuicConnection,
     /// Requests that the client gave up, as far as they have not been held against it.
     pub(super) given_up: Cell<u32>,
 }
 
 impl Streams {
-    pub(super) fn new(carrier: Carrier, connection: Connection) -> Rc<Self> {
+    pub(super) fn new(carrier: Carrier, connection: QuicConnection) -> Rc<Self> {
         Rc::new(Self { carrier, connection, given_up: Cell::new(0) })
     }
 
     /// Begins a request, in a task of its own.
-    pub(super) fn begin(self: &Rc<Self>, message: Message) {
+    pub(super) fn begin(self: &Rc<Self>, message: H3Stream) {
         let (mut client, exchange) = self.carrier.begin(Stream::from(message));
         client.seen_at = self.connection.peer();
         tokio::task::spawn_local(serve(Rc::clone(self), client, exchange));
@@ -52,7 +52,7 @@ async fn serve(streams: Rc<Streams>, mut client: Client, mut exchange: Box<Excha
         carrier.serve(&mut client, &mut exchange, read).await;
     }
     if let Stream::H3(message) = &client.stream
-        && message.broken() == Some(Broken::Reset)
+        && message.error() == Some(Broken::Reset)
     {
         carrier.worker.counters().http3_streams_reset.add(1);
         streams.given_up.set(streams.given_up.get() + 1);
@@ -83,7 +83,7 @@ async fn read_head(
         deadline.poll(cx).map(|()| Err(Failure::HeadTimeout))
     })
     .await?;
-    if streams.connection.is_early() { take_early(client, settings, request) } else { Ok(()) }
+    if streams.connection.is_early_data() { take_early(client, settings, request) } else { Ok(()) }
 }
 
 /// Whether a request may be served whose client has not shown yet that it is there: whoever has seen it pass can have

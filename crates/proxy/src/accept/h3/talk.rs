@@ -13,9 +13,9 @@ use crate::accept::carrier::Carrier;
 use crate::clock;
 use crate::deadline::Deadline;
 use crate::h1::HeadLimits;
-use crate::h3::{Code, Conversation, Message, Peer};
+use crate::h3::{ControlStreams, H3ErrorCode, H3Stream, PeerRole};
 use crate::live::LiveListener;
-use crate::quic::{Connection, RecvStream, SendStream};
+use crate::quic::{QuicConnection, RecvStream, SendStream};
 
 /// While requests are under way, how often it is seen at least whether there is something else to do.
 const LOOK: Duration = Duration::from_secs(10);
@@ -33,7 +33,7 @@ const FIELD_OVERHEAD: u64 = 32;
 /// A connection on which requests come.
 pub(super) struct Talk {
     streams: Rc<Streams>,
-    conversation: Conversation,
+    conversation: ControlStreams,
     deadline: Deadline,
     phase: Phase,
     /// The stream that the next request will have.
@@ -58,7 +58,7 @@ enum Phase {
 
 impl Talk {
     /// `None`: nobody listens there any more.
-    pub(super) fn new(connection: Connection, carrier: Carrier) -> Option<Self> {
+    pub(super) fn new(connection: QuicConnection, carrier: Carrier) -> Option<Self> {
         let now = clock::now();
         let (open, limits) = {
             let live = carrier.worker.live();
@@ -68,7 +68,7 @@ impl Talk {
         };
         let field_section = limits.head_bytes as u64 + limits.fields as u64 * FIELD_OVERHEAD;
         Some(Self {
-            conversation: Conversation::new(&connection, Peer::Client, field_section),
+            conversation: ControlStreams::new(&connection, PeerRole::Client, field_section),
             deadline: Deadline::new(now + LOOK),
             phase: Phase::Serving,
             next_id: 0,
@@ -133,8 +133,8 @@ impl Talk {
         }
         if matches!(self.phase, Phase::Leaving(_)) {
             // It does not count, and the client may send it elsewhere.
-            send.reset(Code::REQUEST_REJECTED.0);
-            recv.stop(Code::REQUEST_REJECTED.0);
+            send.reset(H3ErrorCode::REQUEST_REJECTED.0);
+            recv.stop(H3ErrorCode::REQUEST_REJECTED.0);
             return Ok(());
         }
         let worker = &streams.carrier.worker;
@@ -142,7 +142,12 @@ impl Talk {
         let live = worker.live();
         let listener = live.listener(&streams.carrier.bound);
         let most_head = listener.map_or(0, |listener| listener.client.max_head_bytes as usize);
-        streams.begin(Message::from_client(send, recv, self.conversation.ties(), most_head));
+        streams.begin(H3Stream::from_client(
+            send,
+            recv,
+            self.conversation.connection_state(),
+            most_head,
+        ));
         Ok(())
     }
 
@@ -154,7 +159,7 @@ impl Talk {
 
     /// Ends every request, and the connection.
     fn cut(&self, fault: Fault) -> Fault {
-        let code = Code::EXCESSIVE_LOAD;
+        let code = H3ErrorCode::EXCESSIVE_LOAD;
         self.streams.connection.close(code.0, code.reason());
         fault
     }
@@ -212,7 +217,7 @@ impl Talk {
         let patience = self.patience();
         let due = carrier.idle(if is_taken { patience } else { GOODBYE });
         if due.is_some_and(|due| now >= due.max(since + patience)) {
-            connection.close(Code::NO_ERROR.0, Code::NO_ERROR.reason());
+            connection.close(H3ErrorCode::NO_ERROR.0, H3ErrorCode::NO_ERROR.reason());
             return true;
         }
         self.linger_until = now + patience;

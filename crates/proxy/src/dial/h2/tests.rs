@@ -22,16 +22,18 @@ use tokio::task::spawn_local;
 use super::sweep;
 use crate::backend::Current;
 use crate::clock;
-use crate::dial::call::{Asked, Call, Order, is_unprocessed, poll_response};
-use crate::dial::link::Tally;
-use crate::dial::pool::{Connection, Endpoint, EndpointData};
+use crate::dial::multiplex_connection::ConnectionCounts;
+use crate::dial::pool::{Endpoint, EndpointConnection, EndpointData};
+use crate::dial::stream_request::{
+    RequestSource, StreamGrant, StreamRequest, is_unprocessed, poll_response,
+};
 use crate::failure::Failure;
-use crate::head::{Name, RequestHead, ResponseHead};
+use crate::head::{KnownFieldName, RequestHead, ResponseHead};
 
 type Incoming = server::Connection<TcpStream, Bytes>;
 
 /// An endpoint, and us.
-struct Scene {
+struct H2PoolFixture {
     endpoint: Arc<Endpoint>,
     current: Rc<Current>,
     /// Connections that the endpoint has had, and has.
@@ -55,7 +57,7 @@ fn in_force(settings: BackendSettings) -> Rc<Current> {
     Rc::new(Current::new(Arc::new(EndpointSet::empty()), settings, None))
 }
 
-impl Scene {
+impl H2PoolFixture {
     /// An endpoint that lets `most` streams be open at a time and treats each request with `answer`.
     async fn new(most: u32, answer: fn(SendResponse<Bytes>, &mut Incoming)) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -82,37 +84,38 @@ impl Scene {
         scene
     }
 
-    fn ask(&self) -> impl Future<Output = Result<Box<Connection>, Failure>> + use<> {
+    fn ask(&self) -> impl Future<Output = Result<Box<EndpointConnection>, Failure>> + use<> {
         self.ask_for(request())
     }
 
     fn ask_for(
         &self,
         request: RequestHead,
-    ) -> impl Future<Output = Result<Box<Connection>, Failure>> + use<> {
+    ) -> impl Future<Output = Result<Box<EndpointConnection>, Failure>> + use<> {
         let (endpoint, current) = (Arc::clone(&self.endpoint), Rc::clone(&self.current));
         async move {
-            let order = Order { request: &request, framing: request.framing };
-            let call = Call {
+            let order = RequestSource { request: &request, framing: request.framing };
+            let call = StreamRequest {
                 worker: 0,
                 endpoint: &endpoint,
-                current: &current,
-                announced: None,
-                header: Vec::new(),
+                backend_config: &current,
+                proxy_protocol_client: None,
+                proxy_protocol_header: Vec::new(),
                 fresh: false,
                 now: clock::now(),
-                order,
+                source: order,
             };
-            match call.ask(None)? {
-                Asked::Opened(connection) => Ok(connection),
-                Asked::Wait(waiting) => call.wait(waiting).await,
+            match call.acquire_http2_stream(None)? {
+                StreamGrant::Opened(connection) => Ok(connection),
+                StreamGrant::Wait(waiting) => call.wait_for_http2_stream(waiting).await,
             }
         }
     }
 
     /// Links and streams.
     fn open(&self) -> (u32, u32) {
-        let Tally { links, streams } = &*self.endpoint.data.links[0].tally;
+        let ConnectionCounts { connections: links, streams } =
+            &*self.endpoint.data.h2_pools[0].counts;
         (links.load(Ordering::Relaxed), streams.load(Ordering::Relaxed))
     }
 
@@ -159,7 +162,7 @@ fn request() -> RequestHead {
 }
 
 /// The status of the response, or why there is none, and whether the request is known to be unprocessed.
-async fn outcome(connection: &mut Connection) -> (Result<u16, Failure>, bool) {
+async fn outcome(connection: &mut EndpointConnection) -> (Result<u16, Failure>, bool) {
     let (request, mut response) = (request(), ResponseHead::new());
     let read = poll_fn(|cx| poll_response(cx, connection, &request, &mut response)).await;
     (read.map(|()| response.status), is_unprocessed(connection))
@@ -168,7 +171,7 @@ async fn outcome(connection: &mut Connection) -> (Result<u16, Failure>, bool) {
 #[test]
 fn streams_share_one_connection() {
     run(async {
-        let scene = Scene::new(100, ok).await;
+        let scene = H2PoolFixture::new(100, ok).await;
         let asked: Vec<_> = (0..10).map(|_| spawn_local(scene.ask())).collect();
         for asked in asked {
             let mut connection = asked.await.unwrap().unwrap();
@@ -182,7 +185,7 @@ fn streams_share_one_connection() {
 #[test]
 fn another_connection_is_opened_when_all_are_full() {
     run(async {
-        let scene = Scene::new(2, ok).await;
+        let scene = H2PoolFixture::new(2, ok).await;
         let asked: Vec<_> = (0..5).map(|_| spawn_local(scene.ask())).collect();
         let mut streams = Vec::new();
         for asked in asked {
@@ -196,7 +199,7 @@ fn another_connection_is_opened_when_all_are_full() {
 #[test]
 fn request_waits_for_a_stream_when_all_connections_are_full() {
     run(async {
-        let mut scene = Scene::new(1, ok).await;
+        let mut scene = H2PoolFixture::new(1, ok).await;
         let connection_max = NonZeroU32::new(1);
         scene.current = in_force(BackendSettings { connection_max, ..settings() });
         let first = scene.ask().await.unwrap();
@@ -213,7 +216,7 @@ fn request_waits_for_a_stream_when_all_connections_are_full() {
 #[test]
 fn requests_use_a_new_connection_after_goaway() {
     run(async {
-        let scene = Scene::new(100, ok_and_leave).await;
+        let scene = H2PoolFixture::new(100, ok_and_leave).await;
         for _ in 0..3 {
             let mut connection = scene.ask().await.unwrap();
             assert_eq!(outcome(&mut connection).await, (Ok(200), false));
@@ -227,7 +230,7 @@ fn requests_use_a_new_connection_after_goaway() {
 #[test]
 fn refused_stream_is_reported_as_unprocessed() {
     run(async {
-        let scene = Scene::new(100, refuse).await;
+        let scene = H2PoolFixture::new(100, refuse).await;
         let mut connection = scene.ask().await.unwrap();
         assert_eq!(outcome(&mut connection).await, (Err(Failure::StreamRefused), true));
     });
@@ -236,7 +239,7 @@ fn refused_stream_is_reported_as_unprocessed() {
 #[test]
 fn all_waiting_requests_fail_when_the_connect_fails() {
     run(async {
-        let mut scene = Scene::new(1, ok).await;
+        let mut scene = H2PoolFixture::new(1, ok).await;
         let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
         scene.endpoint = EndpointRegistry::new().endpoint(nobody, || EndpointData::new(1));
         let asked: Vec<_> = (0..3).map(|_| spawn_local(scene.ask())).collect();
@@ -250,7 +253,7 @@ fn all_waiting_requests_fail_when_the_connect_fails() {
 #[test]
 fn http1_endpoint_is_detected() {
     run(async {
-        let mut scene = Scene::new(1, ok).await;
+        let mut scene = H2PoolFixture::new(1, ok).await;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         scene.endpoint = EndpointRegistry::new().endpoint(address, || EndpointData::new(1));
@@ -264,7 +267,7 @@ fn http1_endpoint_is_detected() {
 #[test]
 fn idle_connections_are_closed() {
     run(async {
-        let scene = Scene::new(100, ok).await;
+        let scene = H2PoolFixture::new(100, ok).await;
         drop(scene.ask().await.unwrap());
         let now = clock::now();
         let settings = &scene.current.settings;
@@ -279,9 +282,9 @@ fn idle_connections_are_closed() {
 #[test]
 fn connections_close_with_their_endpoint_after_running_requests() {
     run(async {
-        let scene = Scene::new(100, ok).await;
+        let scene = H2PoolFixture::new(100, ok).await;
         let mut connection = scene.ask().await.unwrap();
-        let Scene { endpoint, open, .. } = scene;
+        let H2PoolFixture { endpoint, open, .. } = scene;
         drop(endpoint);
         assert_eq!(outcome(&mut connection).await, (Ok(200), false), "what runs is finished");
         drop(connection);
@@ -294,7 +297,7 @@ fn connections_close_with_their_endpoint_after_running_requests() {
 #[test]
 fn connections_close_by_age_and_request_count() {
     run(async {
-        let mut scene = Scene::new(100, ok).await;
+        let mut scene = H2PoolFixture::new(100, ok).await;
         let connection_max_requests = NonZeroU32::new(2);
         scene.current = in_force(BackendSettings { connection_max_requests, ..settings() });
         for _ in 0..4 {
@@ -312,10 +315,10 @@ fn connections_close_by_age_and_request_count() {
 #[test]
 fn upgrade_fails_without_extended_connect_support() {
     run(async {
-        let scene = Scene::new(100, ok).await;
+        let scene = H2PoolFixture::new(100, ok).await;
         let mut head = request();
         head.upgrade = true;
-        head.fields.add(Name::Upgrade, "websocket");
+        head.fields.add(KnownFieldName::Upgrade, "websocket");
         assert_eq!(scene.ask_for(head).await.err(), Some(Failure::NoUpgrade));
     });
 }
@@ -338,7 +341,7 @@ async fn resetting(listener: TcpListener, reset: oneshot::Receiver<()>, done: on
 /// Whether a request is known to be unacknowledged that is lost when its connection is reset, `before` it is sent or
 /// when the endpoint has read it.
 async fn is_unacknowledged(before: bool) -> bool {
-    let mut scene = Scene::new(100, ok).await;
+    let mut scene = H2PoolFixture::new(100, ok).await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     scene.endpoint = EndpointRegistry::new().endpoint(address, || EndpointData::new(1));
@@ -352,7 +355,7 @@ async fn is_unacknowledged(before: bool) -> bool {
     }
     let mut connection = scene.ask().await.unwrap();
     assert_eq!(outcome(&mut connection).await, (Err(Failure::EndpointClosed), false));
-    connection.berth.as_ref().expect("it is a stream of a link").is_unacknowledged()
+    connection.stream_guard.as_ref().expect("it is a stream of a link").is_unacknowledged()
 }
 
 #[test]

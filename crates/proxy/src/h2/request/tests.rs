@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::h1::{BadFraming, write};
-use crate::head::Name;
+use crate::head::KnownFieldName;
 
 /// Fields by name and value.
 type Pairs<'p> = &'p [(&'p str, &'p str)];
@@ -37,7 +37,8 @@ fn read_parts(parts: &Parts, is_whole: bool) -> Result<RequestHead, BadRequest> 
 /// The head as an HTTP/1.1 endpoint gets it.
 fn as_http1(head: &RequestHead) -> String {
     let mut out = Vec::new();
-    let framing = if head.framing == Framing::Stream { Framing::Chunked } else { head.framing };
+    let framing =
+        if head.framing == BodyFraming::Stream { BodyFraming::Chunked } else { head.framing };
     write::request_head(head, framing, head.upgrade, &mut out);
     String::from_utf8(out).unwrap().replace("\r\n", "|")
 }
@@ -101,7 +102,7 @@ fn request_heads_are_read_like_their_http1_form() {
     for (method, uri, fields, is_whole, expected) in cases {
         let head = read_parts(&parts(method, uri, fields), *is_whole).unwrap();
         assert_eq!(as_http1(&head), *expected, "{method} {uri} {fields:?}");
-        assert_eq!((head.version, head.keep_alive), (Version::Http2, true));
+        assert_eq!((head.version, head.keep_alive), (HttpVersion::Http2, true));
     }
 }
 
@@ -171,7 +172,7 @@ fn request_without_host_gets_the_endpoint_address_as_authority() {
     let mut head = RequestHead::new();
     let bytes = b"GET /a HTTP/1.0\r\n\r\n";
     crate::h1::parse::request(bytes, &LIMITS, &mut head).unwrap();
-    let request = write(&head, Framing::None, Scheme::HTTPS, address()).unwrap();
+    let request = write(&head, BodyFraming::None, Scheme::HTTPS, address()).unwrap();
     assert_eq!(request.uri(), "https://10.0.0.1:80/a");
 }
 
@@ -185,7 +186,7 @@ prop_compose! {
         fields in prop::collection::vec(("x-[a-z0-9-]{1,8}", "([!-~]([ -~]{0,12}[!-~])?)?"), 0..5),
         te in any::<bool>(),
         body in prop::sample::select(vec![
-            Framing::None, Framing::Length(0), Framing::Length(12), Framing::Stream,
+            BodyFraming::None, BodyFraming::Length(0), BodyFraming::Length(12), BodyFraming::Stream,
         ]),
     ) -> (RequestHead, String) {
         let query = query.map(|query| format!("?{query}")).unwrap_or_default();
@@ -226,7 +227,7 @@ proptest! {
             back.framing == head.framing || back.framing.is_empty() && head.framing.is_empty()
         );
         let sorted = |head: &RequestHead| {
-            let others = head.fields.iter().filter(|(name, ..)| *name == Name::Other);
+            let others = head.fields.iter().filter(|(name, ..)| *name == KnownFieldName::Other);
             let mut fields: Vec<_> =
                 others.map(|(_, text, value)| (text.to_vec(), value.to_vec())).collect();
             fields.sort();

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::h1::{BadFraming, BadSyntax, parse, write};
-use crate::head::{Framing, Method, Name};
+use crate::head::{BodyFraming, KnownFieldName, RequestMethod};
 
 /// Fields by name and value.
 type Pairs<'p> = &'p [(&'p str, &'p str)];
@@ -19,7 +19,7 @@ fn parts(status: u16, fields: Pairs<'_>) -> Parts {
     response.body(()).unwrap().into_parts().0
 }
 
-fn request(method: Method, upgrade: bool) -> RequestHead {
+fn request(method: RequestMethod, upgrade: bool) -> RequestHead {
     let mut request = RequestHead::new();
     (request.method, request.upgrade) = (method, upgrade);
     if upgrade {
@@ -32,16 +32,20 @@ fn request(method: Method, upgrade: bool) -> RequestHead {
 fn as_http1(parts: &Parts, is_whole: bool, request: &RequestHead) -> Result<String, BadResponse> {
     let mut head = ResponseHead::new();
     read(parts, is_whole, &LIMITS, request, &mut head)?;
-    let framing = if head.framing == Framing::Stream { Framing::Chunked } else { head.framing };
+    let framing =
+        if head.framing == BodyFraming::Stream { BodyFraming::Chunked } else { head.framing };
     let mut out = Vec::new();
-    write::response_head(&head, framing, Version::Http11, true, head.upgrade, &mut out);
+    write::response_head(&head, framing, HttpVersion::Http11, true, head.upgrade, &mut out);
     Ok(String::from_utf8(out).unwrap().replace("\r\n", "|"))
 }
 
 #[test]
 fn response_heads_are_read_like_their_http1_form() {
-    let (get, head, upgrade) =
-        (request(Method::Get, false), request(Method::Head, false), request(Method::Get, true));
+    let (get, head, upgrade) = (
+        request(RequestMethod::Get, false),
+        request(RequestMethod::Head, false),
+        request(RequestMethod::Get, true),
+    );
     let cases: &[(u16, Pairs<'_>, bool, &RequestHead, &str)] = &[
         (200, &[("x", "1")], false, &get, "HTTP/1.1 200 OK|x: 1|Transfer-Encoding: chunked||"),
         (200, &[], true, &get, "HTTP/1.1 200 OK|Content-Length: 0||"),
@@ -85,7 +89,8 @@ fn ambiguous_responses_are_rejected() {
         (200, &[("x", "1"); 33], false, BadSyntax::TooManyFields.into()),
     ];
     for (status, fields, is_whole, expected) in cases {
-        let read = as_http1(&parts(*status, fields), *is_whole, &request(Method::Get, false));
+        let read =
+            as_http1(&parts(*status, fields), *is_whole, &request(RequestMethod::Get, false));
         assert_eq!(read, Err(*expected), "{status} {fields:?}");
     }
 }
@@ -97,7 +102,7 @@ fn switching_protocols_becomes_200_in_http2() {
     for (name, value) in [("Upgrade", "websocket"), ("Sec-WebSocket-Accept", "a"), ("X", "1")] {
         head.fields.append(name, value);
     }
-    let manner = Manner { upgrade: true, ..Manner::without_body(Version::Http2) };
+    let manner = Manner { upgrade: true, ..Manner::without_body(HttpVersion::Http2) };
     let (parts, ()) = write(&head, &manner).unwrap().into_parts();
     assert_eq!(parts.status, 200);
     assert_eq!(parts.headers.len(), 1);
@@ -120,26 +125,26 @@ proptest! {
             None => text += "Transfer-Encoding: chunked\r\n\r\n",
         }
         let mut head = ResponseHead::new();
-        let read_len = parse::response(text.as_bytes(), &LIMITS, Method::Get, &mut head);
+        let read_len = parse::response(text.as_bytes(), &LIMITS, RequestMethod::Get, &mut head);
         prop_assert_eq!(read_len, Ok(Some(text.len())));
-        if head.framing == Framing::Chunked {
-            head.framing = Framing::Stream;
+        if head.framing == BodyFraming::Chunked {
+            head.framing = BodyFraming::Stream;
         }
         let manner = Manner {
-            version: Version::Http2,
+            version: HttpVersion::Http2,
             framing: head.framing,
             keep_alive: true,
             upgrade: false,
         };
         let (parts, ()) = write(&head, &manner).unwrap().into_parts();
         let mut back = ResponseHead::new();
-        let is_whole = head.framing == Framing::None;
-        read(&parts, is_whole, &LIMITS, &request(Method::Get, false), &mut back).unwrap();
+        let is_whole = head.framing == BodyFraming::None;
+        read(&parts, is_whole, &LIMITS, &request(RequestMethod::Get, false), &mut back).unwrap();
         prop_assert_eq!(back.status, head.status);
         prop_assert_eq!(back.framing, head.framing);
         prop_assert_eq!(back.length_of_absent_body, head.length_of_absent_body);
         let sorted = |head: &ResponseHead| {
-            let others = head.fields.iter().filter(|(name, ..)| *name == Name::Other);
+            let others = head.fields.iter().filter(|(name, ..)| *name == KnownFieldName::Other);
             let mut fields: Vec<_> =
                 others.map(|(_, text, value)| (text.to_vec(), value.to_vec())).collect();
             fields.sort();

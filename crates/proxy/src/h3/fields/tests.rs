@@ -20,8 +20,8 @@ fn section(lines: &[(&[u8], &[u8])]) -> Vec<u8> {
 }
 
 /// The fields that are there afterwards.
-fn shown(lines: &[(&[u8], &[u8])]) -> Result<String, Unfit<BadSyntax>> {
-    let mut fields = Fields::new();
+fn shown(lines: &[(&[u8], &[u8])]) -> Result<String, FieldSectionError<BadSyntax>> {
+    let mut fields = FieldSection::new();
     read::<BadSyntax>(&section(lines), &LIMITS, &mut fields)?;
     let show = |text: &[u8]| text.escape_ascii().to_string();
     Ok(fields.iter().map(|(_, name, value)| format!("{}={};", show(name), show(value))).collect())
@@ -55,13 +55,13 @@ fn invalid_field_lines_are_malformed() {
         &[(b"x", b"1"), (b":path", b"/")],
     ];
     for lines in cases {
-        assert_eq!(shown(lines), Err(Unfit::Malformed), "{lines:x?}");
+        assert_eq!(shown(lines), Err(FieldSectionError::Malformed), "{lines:x?}");
     }
 }
 
 #[test]
 fn field_limits_match_http1() {
-    let bad = |bad: BadSyntax| Err(Unfit::Bad(bad));
+    let bad = |bad: BadSyntax| Err(FieldSectionError::Refused(bad));
     let pairs = [(&b"x"[..], &b"1"[..]); 5];
     assert_eq!(shown(&pairs[..4]).as_deref(), Ok("x=1;x=1;x=1;x=1;"));
     assert_eq!(shown(&pairs), bad(BadSyntax::TooManyFields));
@@ -72,14 +72,14 @@ fn field_limits_match_http1() {
     assert_eq!(shown(&[(b"x", b" 1")]), bad(BadSyntax::FieldValue));
     assert_eq!(shown(&[(b"x", b"1\t")]), bad(BadSyntax::FieldValue));
     assert_eq!(
-        read::<BadSyntax>(b"\x00\x00\x80", &LIMITS, &mut Fields::new()).err(),
-        Some(Unfit::Corrupt)
+        read::<BadSyntax>(b"\x00\x00\x80", &LIMITS, &mut FieldSection::new()).err(),
+        Some(FieldSectionError::Qpack)
     );
 }
 
 #[test]
 fn trailers_round_trip_without_head_only_fields() {
-    let mut fields = Fields::new();
+    let mut fields = FieldSection::new();
     for (name, value) in [("Grpc-Status", "0"), ("Via", "1.1 a"), ("grpc-message", "")] {
         fields.append(name, value);
     }
@@ -92,5 +92,5 @@ fn trailers_round_trip_without_head_only_fields() {
     let trailers = |lines| read_trailers(&section(lines), &LIMITS).map(|it| it.is_some());
     assert_eq!(trailers(&[]), Ok(false));
     assert_eq!(trailers(&[(b"via", b"1")]), Ok(false));
-    assert_eq!(trailers(&[(b":status", b"200")]), Err(Unfit::Malformed));
+    assert_eq!(trailers(&[(b":status", b"200")]), Err(FieldSectionError::Malformed));
 }

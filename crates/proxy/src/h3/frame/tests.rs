@@ -7,14 +7,18 @@ use super::*;
 const MOST: usize = 64;
 
 /// What comes of the bytes, however they come in; data in one piece.
-fn read(place: Place, peer: Peer, pieces: &[&[u8]]) -> (Vec<Piece>, Result<bool, Code>) {
-    let mut frames = Frames::new(place, peer, MOST);
+fn read(
+    place: FrameContext,
+    peer: PeerRole,
+    pieces: &[&[u8]],
+) -> (Vec<FramePart>, Result<bool, H3ErrorCode>) {
+    let mut frames = H3FrameDecoder::new(place, peer, MOST);
     let mut found = Vec::new();
     for piece in pieces {
         let mut input = Bytes::copy_from_slice(piece);
         loop {
             match frames.next(&mut input) {
-                Ok(Some(Piece::Data(more))) => add_data(&mut found, &more),
+                Ok(Some(FramePart::Data(more))) => add_data(&mut found, &more),
                 Ok(Some(piece)) => found.push(piece),
                 Ok(None) => break,
                 Err(code) => return (found, Err(code)),
@@ -22,13 +26,13 @@ fn read(place: Place, peer: Peer, pieces: &[&[u8]]) -> (Vec<Piece>, Result<bool,
         }
         assert!(input.is_empty(), "all is taken");
     }
-    (found, Ok(frames.is_between()))
+    (found, Ok(frames.is_at_boundary()))
 }
 
-fn add_data(found: &mut Vec<Piece>, more: &Bytes) {
+fn add_data(found: &mut Vec<FramePart>, more: &Bytes) {
     match found.last_mut() {
-        Some(Piece::Data(data)) => *data = [&data[..], more].concat().into(),
-        _ => found.push(Piece::Data(more.clone())),
+        Some(FramePart::Data(data)) => *data = [&data[..], more].concat().into(),
+        _ => found.push(FramePart::Data(more.clone())),
     }
 }
 
@@ -39,8 +43,8 @@ fn frame(kind: u64, length: usize) -> Vec<u8> {
     out
 }
 
-fn whole(kind: Kind, length: usize) -> Piece {
-    Piece::Whole(kind, vec![7; length].into())
+fn whole(kind: H3FrameType, length: usize) -> FramePart {
+    FramePart::Whole(kind, vec![7; length].into())
 }
 
 #[test]
@@ -50,20 +54,20 @@ fn message_is_split_into_headers_and_data_frames() {
             .concat();
     let bytes = [bytes, frame(HEADERS, 64), frame(HEADERS, 65), frame(HEADERS, 0)].concat();
     let expected = vec![
-        whole(Kind::Headers, 3),
-        Piece::Data(vec![7; 205].into()),
-        whole(Kind::Headers, 64),
-        Piece::TooLarge,
-        whole(Kind::Headers, 0),
+        whole(H3FrameType::Headers, 3),
+        FramePart::Data(vec![7; 205].into()),
+        whole(H3FrameType::Headers, 64),
+        FramePart::TooLarge,
+        whole(H3FrameType::Headers, 0),
     ];
-    assert_eq!(read(Place::Message, Peer::Client, &[&bytes]), (expected, Ok(true)));
+    assert_eq!(read(FrameContext::Request, PeerRole::Client, &[&bytes]), (expected, Ok(true)));
 }
 
 #[test]
 fn stream_may_end_only_at_a_frame_boundary() {
     let bytes = [frame(HEADERS, 3), frame(DATA, 70)].concat();
     for length in 0..=bytes.len() {
-        let (_, ended) = read(Place::Message, Peer::Client, &[&bytes[..length]]);
+        let (_, ended) = read(FrameContext::Request, PeerRole::Client, &[&bytes[..length]]);
         let is_between = [0, 6, bytes.len()].contains(&length);
         assert_eq!(ended, Ok(is_between), "{length}");
     }
@@ -73,7 +77,7 @@ fn stream_may_end_only_at_a_frame_boundary() {
 #[test]
 fn frame_types_are_allowed_only_on_their_streams() {
     let settings = frame(SETTINGS, 0);
-    let unexpected = Err(Code::FRAME_UNEXPECTED);
+    let unexpected = Err(H3ErrorCode::FRAME_UNEXPECTED);
     let fine = Ok(true);
     // On a client's request, an endpoint's response, and their control streams.
     let cases = [
@@ -82,7 +86,7 @@ fn frame_types_are_allowed_only_on_their_streams() {
         (0x2, [unexpected; 4]),
         (0x3, [unexpected, unexpected, fine, fine]),
         (SETTINGS, [unexpected; 4]),
-        (0x5, [unexpected, Err(Code::ID_ERROR), unexpected, unexpected]),
+        (0x5, [unexpected, Err(H3ErrorCode::ID_ERROR), unexpected, unexpected]),
         (0x6, [unexpected; 4]),
         (GOAWAY, [unexpected, unexpected, fine, fine]),
         (0x8, [unexpected; 4]),
@@ -94,14 +98,14 @@ fn frame_types_are_allowed_only_on_their_streams() {
         (varint::MAX, [fine; 4]),
     ];
     let places = [
-        (Place::Message, Peer::Client),
-        (Place::Message, Peer::Endpoint),
-        (Place::Control, Peer::Client),
-        (Place::Control, Peer::Endpoint),
+        (FrameContext::Request, PeerRole::Client),
+        (FrameContext::Request, PeerRole::Endpoint),
+        (FrameContext::Control, PeerRole::Client),
+        (FrameContext::Control, PeerRole::Endpoint),
     ];
     for (kind, expected) in cases {
         for ((place, peer), expected) in places.into_iter().zip(expected) {
-            let before = if place == Place::Control { &settings[..] } else { &[] };
+            let before = if place == FrameContext::Control { &settings[..] } else { &[] };
             let (_, ended) = read(place, peer, &[before, &frame(kind, 1)]);
             assert_eq!(ended, expected, "{kind:x} in {place:?} of {peer:?}");
         }
@@ -111,18 +115,21 @@ fn frame_types_are_allowed_only_on_their_streams() {
 #[test]
 fn control_stream_must_begin_with_settings() {
     for kind in [DATA, HEADERS, GOAWAY, 0x21] {
-        let (_, ended) = read(Place::Control, Peer::Client, &[&frame(kind, 1)]);
-        assert_eq!(ended, Err(Code::MISSING_SETTINGS), "{kind:x}");
+        let (_, ended) = read(FrameContext::Control, PeerRole::Client, &[&frame(kind, 1)]);
+        assert_eq!(ended, Err(H3ErrorCode::MISSING_SETTINGS), "{kind:x}");
     }
 }
 
 #[test]
 fn buffered_frame_payload_is_bounded() {
-    let (_, ended) = read(Place::Control, Peer::Client, &[&frame(SETTINGS, MOST + 1)]);
-    assert_eq!(ended, Err(Code::EXCESSIVE_LOAD));
+    let (_, ended) = read(FrameContext::Control, PeerRole::Client, &[&frame(SETTINGS, MOST + 1)]);
+    assert_eq!(ended, Err(H3ErrorCode::EXCESSIVE_LOAD));
     let endless =
-        [vec![0x1], Encoded::new(varint::MAX).as_bytes().to_vec(), vec![7; 1000]].concat();
-    assert_eq!(read(Place::Message, Peer::Client, &[&endless]), (vec![Piece::TooLarge], Ok(false)));
+        [vec![0x1], EncodedVarint::new(varint::MAX).as_bytes().to_vec(), vec![7; 1000]].concat();
+    assert_eq!(
+        read(FrameContext::Request, PeerRole::Client, &[&endless]),
+        (vec![FramePart::TooLarge], Ok(false))
+    );
 }
 
 #[test]
@@ -154,7 +161,7 @@ proptest! {
         cuts.extend([0, bytes.len()]);
         cuts.sort_unstable();
         let pieces: Vec<_> = cuts.windows(2).map(|cut| &bytes[cut[0]..cut[1]]).collect();
-        let whole = read(Place::Message, Peer::Client, &[&bytes]);
-        prop_assert_eq!(read(Place::Message, Peer::Client, &pieces), whole);
+        let whole = read(FrameContext::Request, PeerRole::Client, &[&bytes]);
+        prop_assert_eq!(read(FrameContext::Request, PeerRole::Client, &pieces), whole);
     }
 }

@@ -52,15 +52,15 @@ static SORTED: [u16; SYMBOLS] = {
 
 /// The codes of one length.
 #[derive(Clone, Copy)]
-struct Codes {
+struct HuffmanCodeRange {
     first: u32,
     count: u32,
     /// Where their symbols begin in `SORTED`.
     place: usize,
 }
 
-static BY_LENGTH: [Codes; LONGEST + 1] = {
-    let mut by_length = [Codes { first: 0, count: 0, place: 0 }; LONGEST + 1];
+static BY_LENGTH: [HuffmanCodeRange; LONGEST + 1] = {
+    let mut by_length = [HuffmanCodeRange { first: 0, count: 0, place: 0 }; LONGEST + 1];
     let (mut first, mut place, mut length) = (0, 0, 1);
     while length <= LONGEST {
         let (mut symbol, mut count) = (0, 0);
@@ -68,7 +68,7 @@ static BY_LENGTH: [Codes; LONGEST + 1] = {
             count += (LENGTHS[symbol] as usize == length) as u32;
             symbol += 1;
         }
-        by_length[length] = Codes { first, count, place };
+        by_length[length] = HuffmanCodeRange { first, count, place };
         place += count as usize;
         first = (first + count) << 1;
         length += 1;
@@ -81,7 +81,7 @@ static CODES: [u32; SYMBOLS] = {
     let mut codes = [0; SYMBOLS];
     let mut length = 1;
     while length <= LONGEST {
-        let Codes { first, count, place } = BY_LENGTH[length];
+        let HuffmanCodeRange { first, count, place } = BY_LENGTH[length];
         let mut nth = 0;
         while nth < count {
             codes[SORTED[place + nth as usize] as usize] = first + nth;
@@ -94,15 +94,15 @@ static CODES: [u32; SYMBOLS] = {
 
 /// A symbol and the length of its code.
 #[derive(Clone, Copy)]
-struct Symbol {
+struct HuffmanSymbol {
     byte: u8,
     /// 0 where the code is longer than what it was looked for by.
     length: u8,
 }
 
 /// For each eight bits the symbol whose code they begin with.
-static SHORT: [Symbol; 256] = {
-    let mut short = [Symbol { byte: 0, length: 0 }; 256];
+static SHORT: [HuffmanSymbol; 256] = {
+    let mut short = [HuffmanSymbol { byte: 0, length: 0 }; 256];
     let mut symbol = 0;
     while symbol < 256 {
         let length = LENGTHS[symbol];
@@ -110,7 +110,7 @@ static SHORT: [Symbol; 256] = {
             let first = CODES[symbol] << (8 - length);
             let mut rest = 0;
             while rest < 1 << (8 - length) {
-                short[(first + rest) as usize] = Symbol { byte: symbol as u8, length };
+                short[(first + rest) as usize] = HuffmanSymbol { byte: symbol as u8, length };
                 rest += 1;
             }
         }
@@ -170,18 +170,18 @@ fn refill<'b>(bytes: &'b [u8], bits: &mut u64, count: &mut u32) -> &'b [u8] {
 }
 
 /// The symbol whose code `bits` begin with; `None`: the one that is in no text.
-fn first_symbol(bits: u64) -> Option<Symbol> {
+fn first_symbol(bits: u64) -> Option<HuffmanSymbol> {
     let symbol = SHORT[(bits >> 56) as usize];
     if symbol.length > 0 { Some(symbol) } else { first_long_symbol(bits) }
 }
 
 #[cold]
-fn first_long_symbol(bits: u64) -> Option<Symbol> {
+fn first_long_symbol(bits: u64) -> Option<HuffmanSymbol> {
     (9..=LONGEST).find_map(|length| {
         let codes = BY_LENGTH[length];
         let nth = (bits >> (64 - length)) as u32 - codes.first;
         let symbol = (nth < codes.count).then(|| SORTED[codes.place + nth as usize])?;
-        Some(Symbol { byte: u8::try_from(symbol).ok()?, length: length as u8 })
+        Some(HuffmanSymbol { byte: u8::try_from(symbol).ok()?, length: length as u8 })
     })
 }
 

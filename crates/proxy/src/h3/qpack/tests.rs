@@ -7,8 +7,8 @@ use super::*;
 /// Names and values.
 type Lines = Vec<(Vec<u8>, Vec<u8>)>;
 
-fn read(bytes: &[u8]) -> Result<Lines, Corrupt> {
-    let mut section = Section::new(bytes)?;
+fn read(bytes: &[u8]) -> Result<Lines, QpackError> {
+    let mut section = FieldSectionDecoder::new(bytes)?;
     let mut lines = Vec::new();
     while let Some(line) = section.next_line()? {
         let (mut name, mut value) = (Vec::new(), Vec::new());
@@ -19,7 +19,7 @@ fn read(bytes: &[u8]) -> Result<Lines, Corrupt> {
     Ok(lines)
 }
 
-fn shown(bytes: &[u8]) -> Result<String, Corrupt> {
+fn shown(bytes: &[u8]) -> Result<String, QpackError> {
     let lines = read(bytes)?;
     let show = |text: &[u8]| text.escape_ascii().to_string();
     Ok(lines.iter().map(|(name, value)| format!("{}={};", show(name), show(value))).collect())
@@ -89,7 +89,7 @@ fn invalid_or_dynamic_table_sections_are_rejected() {
         b"\x00\x00\x29\xff\x00",
     ];
     for bytes in cases {
-        assert_eq!(read(bytes), Err(Corrupt), "{}", bytes.escape_ascii());
+        assert_eq!(read(bytes), Err(QpackError), "{}", bytes.escape_ascii());
     }
 }
 
@@ -118,7 +118,7 @@ proptest! {
     #[test]
     fn huffman_expansion_is_bounded(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
         let bytes = [&[0, 0], &bytes[..]].concat();
-        let Ok(mut section) = Section::new(&bytes) else { return Ok(()) };
+        let Ok(mut section) = FieldSectionDecoder::new(&bytes) else { return Ok(()) };
         while let Ok(Some(line)) = section.next_line() {
             for text in [line.name, line.value] {
                 let mut out = Vec::new();

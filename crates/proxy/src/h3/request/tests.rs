@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::h1::{BadFraming, BadSyntax, write};
-use crate::head::Method;
+use crate::head::RequestMethod;
 
 /// Fields by name and value, the pseudo-fields among them.
 type Pairs<'p> = &'p [(&'p str, &'p str)];
@@ -38,7 +38,10 @@ fn address() -> SocketAddr {
     ([10, 0, 0, 1], 80).into()
 }
 
-fn read_pairs(pairs: Pairs<'_>, is_whole: bool) -> Result<RequestHead, Unfit<BadRequest>> {
+fn read_pairs(
+    pairs: Pairs<'_>,
+    is_whole: bool,
+) -> Result<RequestHead, FieldSectionError<BadRequest>> {
     let mut head = RequestHead::new();
     read(&section(pairs), is_whole, &LIMITS, || KEY, &mut head).map(|()| head)
 }
@@ -46,7 +49,8 @@ fn read_pairs(pairs: Pairs<'_>, is_whole: bool) -> Result<RequestHead, Unfit<Bad
 /// The head as an HTTP/1.1 endpoint gets it.
 fn as_http1(head: &RequestHead) -> String {
     let mut out = Vec::new();
-    let framing = if head.framing == Framing::Stream { Framing::Chunked } else { head.framing };
+    let framing =
+        if head.framing == BodyFraming::Stream { BodyFraming::Chunked } else { head.framing };
     write::request_head(head, framing, head.upgrade, &mut out);
     String::from_utf8(out).unwrap().replace("\r\n", "|")
 }
@@ -108,7 +112,7 @@ fn request_heads_are_read_like_their_http1_form() {
     for (pseudo, fields, is_whole, expected) in cases {
         let head = read_pairs(&[*pseudo, fields].concat(), *is_whole).unwrap();
         assert_eq!(as_http1(&head), *expected, "{pseudo:?} {fields:?}");
-        assert_eq!((head.version, head.keep_alive), (Version::Http3, true));
+        assert_eq!((head.version, head.keep_alive), (HttpVersion::Http3, true));
     }
 }
 
@@ -144,7 +148,7 @@ fn invalid_pseudo_headers_are_malformed() {
     ];
     for pairs in cases {
         let read = read_pairs(&pairs, true).map(|head| as_http1(&head));
-        assert_eq!(read, Err(Unfit::Malformed), "{pairs:?}");
+        assert_eq!(read, Err(FieldSectionError::Malformed), "{pairs:?}");
     }
 }
 
@@ -206,7 +210,7 @@ fn ambiguous_requests_are_rejected() {
     ];
     for (pseudo, fields, is_whole, expected) in cases {
         let read = read_pairs(&[*pseudo, fields].concat(), *is_whole).map(|head| as_http1(&head));
-        assert_eq!(read, Err(Unfit::Bad(*expected)), "{pseudo:?} {fields:?}");
+        assert_eq!(read, Err(FieldSectionError::Refused(*expected)), "{pseudo:?} {fields:?}");
     }
 }
 
@@ -216,7 +220,7 @@ fn request_without_host_gets_the_endpoint_address_as_authority() {
     let bytes = b"GET /a HTTP/1.0\r\n\r\n";
     crate::h1::parse::request(bytes, &LIMITS, &mut head).unwrap();
     let mut section = Vec::new();
-    write(&head, Framing::None, address(), &mut section);
+    write(&head, BodyFraming::None, address(), &mut section);
     let mut back = RequestHead::new();
     read(&section, true, &LIMITS, || KEY, &mut back).unwrap();
     assert_eq!(as_http1(&back), "GET /a HTTP/1.1|Host: 10.0.0.1:80||");
@@ -226,13 +230,13 @@ fn request_without_host_gets_the_endpoint_address_as_authority() {
 fn websocket_upgrade_becomes_extended_connect() {
     let head = read_pairs(CONNECT, false).unwrap();
     let mut section = Vec::new();
-    write(&head, Framing::None, address(), &mut section);
+    write(&head, BodyFraming::None, address(), &mut section);
     let mut back = RequestHead::new();
     read(&section, false, &LIMITS, || [b'A'; 24], &mut back).unwrap();
     // The key is ours each time.
     assert_eq!(back.fields.get("sec-websocket-key"), Some([b'A'; 24].as_slice()));
     assert_eq!(back.fields.iter().count(), head.fields.iter().count());
-    assert!(back.upgrade && back.method == Method::Get);
+    assert!(back.upgrade && back.method == RequestMethod::Get);
 }
 
 prop_compose! {
@@ -245,7 +249,7 @@ prop_compose! {
         fields in prop::collection::vec(("[xX]-[a-zA-Z0-9-]{1,8}", "([!-~]([ -~]{0,12}[!-~])?)?"), 0..5),
         te in any::<bool>(),
         body in prop::sample::select(vec![
-            Framing::None, Framing::Length(0), Framing::Length(12), Framing::Stream,
+            BodyFraming::None, BodyFraming::Length(0), BodyFraming::Length(12), BodyFraming::Stream,
         ]),
     ) -> (RequestHead, String) {
         let query = query.map(|query| format!("?{query}")).unwrap_or_default();
@@ -286,7 +290,7 @@ proptest! {
             back.framing == head.framing || back.framing.is_empty() && head.framing.is_empty()
         );
         let others = |head: &RequestHead| -> Vec<_> {
-            let others = head.fields.iter().filter(|(name, ..)| *name == Name::Other);
+            let others = head.fields.iter().filter(|(name, ..)| *name == KnownFieldName::Other);
             others.map(|(_, text, value)| (text.to_ascii_lowercase(), value.to_vec())).collect()
         };
         prop_assert_eq!(others(&back), others(&head), "{}", text);

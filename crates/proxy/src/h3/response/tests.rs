@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::h1::{BadFraming, BadSyntax, parse, write};
-use crate::head::{Framing, Method, Name};
+use crate::head::{BodyFraming, KnownFieldName, RequestMethod};
 
 /// Fields by name and value, the pseudo-fields among them.
 type Pairs<'p> = &'p [(&'p str, &'p str)];
@@ -20,7 +20,7 @@ fn section(pairs: Pairs<'_>) -> Vec<u8> {
     section
 }
 
-fn request(method: Method, upgrade: bool) -> RequestHead {
+fn request(method: RequestMethod, upgrade: bool) -> RequestHead {
     let mut request = RequestHead::new();
     (request.method, request.upgrade) = (method, upgrade);
     if upgrade {
@@ -34,19 +34,23 @@ fn as_http1(
     pairs: Pairs<'_>,
     is_whole: bool,
     request: &RequestHead,
-) -> Result<String, Unfit<BadResponse>> {
+) -> Result<String, FieldSectionError<BadResponse>> {
     let mut head = ResponseHead::new();
     read(&section(pairs), is_whole, &LIMITS, request, &mut head)?;
-    let framing = if head.framing == Framing::Stream { Framing::Chunked } else { head.framing };
+    let framing =
+        if head.framing == BodyFraming::Stream { BodyFraming::Chunked } else { head.framing };
     let mut out = Vec::new();
-    write::response_head(&head, framing, Version::Http11, true, head.upgrade, &mut out);
+    write::response_head(&head, framing, HttpVersion::Http11, true, head.upgrade, &mut out);
     Ok(String::from_utf8(out).unwrap().replace("\r\n", "|"))
 }
 
 #[test]
 fn response_heads_are_read_like_their_http1_form() {
-    let (get, head, upgrade) =
-        (request(Method::Get, false), request(Method::Head, false), request(Method::Get, true));
+    let (get, head, upgrade) = (
+        request(RequestMethod::Get, false),
+        request(RequestMethod::Head, false),
+        request(RequestMethod::Get, true),
+    );
     let length = ("content-length", "5");
     let cases: &[(&str, Pairs<'_>, bool, &RequestHead, &str)] = &[
         ("200", &[("x", "1")], false, &get, "HTTP/1.1 200 OK|x: 1|Transfer-Encoding: chunked||"),
@@ -76,33 +80,45 @@ fn response_heads_are_read_like_their_http1_form() {
 #[test]
 fn malformed_or_ambiguous_responses_are_rejected() {
     let ok = (":status", "200");
-    let cases: &[(Pairs<'_>, bool, Unfit<BadResponse>)] = &[
-        (&[], true, Unfit::Malformed),
-        (&[(":status", "")], true, Unfit::Malformed),
-        (&[(":status", "20")], true, Unfit::Malformed),
-        (&[(":status", "2000")], true, Unfit::Malformed),
-        (&[(":status", "099")], true, Unfit::Malformed),
-        (&[(":status", "2x0")], true, Unfit::Malformed),
-        (&[ok, (":path", "/")], true, Unfit::Malformed),
-        (&[ok, ok], true, Unfit::Malformed),
-        (&[(":status", "101")], false, Unfit::Bad(BadResponse::Upgrade)),
+    let cases: &[(Pairs<'_>, bool, FieldSectionError<BadResponse>)] = &[
+        (&[], true, FieldSectionError::Malformed),
+        (&[(":status", "")], true, FieldSectionError::Malformed),
+        (&[(":status", "20")], true, FieldSectionError::Malformed),
+        (&[(":status", "2000")], true, FieldSectionError::Malformed),
+        (&[(":status", "099")], true, FieldSectionError::Malformed),
+        (&[(":status", "2x0")], true, FieldSectionError::Malformed),
+        (&[ok, (":path", "/")], true, FieldSectionError::Malformed),
+        (&[ok, ok], true, FieldSectionError::Malformed),
+        (&[(":status", "101")], false, FieldSectionError::Refused(BadResponse::Upgrade)),
         (
             &[(":status", "100"), ("content-length", "0")],
             false,
-            Unfit::Bad(BadResponse::InterimWithBody),
+            FieldSectionError::Refused(BadResponse::InterimWithBody),
         ),
-        (&[ok, ("content-length", "5")], true, Unfit::Bad(BadFraming::LengthWithoutBody.into())),
-        (&[ok, ("content-length", "x")], false, Unfit::Bad(BadFraming::LengthNotANumber.into())),
-        (&[ok, ("connection", "close")], false, Unfit::Bad(BadFraming::ConnectionField.into())),
-        (&[ok, ("x", "1 ")], false, Unfit::Bad(BadSyntax::FieldValue.into())),
+        (
+            &[ok, ("content-length", "5")],
+            true,
+            FieldSectionError::Refused(BadFraming::LengthWithoutBody.into()),
+        ),
+        (
+            &[ok, ("content-length", "x")],
+            false,
+            FieldSectionError::Refused(BadFraming::LengthNotANumber.into()),
+        ),
+        (
+            &[ok, ("connection", "close")],
+            false,
+            FieldSectionError::Refused(BadFraming::ConnectionField.into()),
+        ),
+        (&[ok, ("x", "1 ")], false, FieldSectionError::Refused(BadSyntax::FieldValue.into())),
     ];
     for (pairs, is_whole, expected) in cases {
-        let read = as_http1(pairs, *is_whole, &request(Method::Get, false));
+        let read = as_http1(pairs, *is_whole, &request(RequestMethod::Get, false));
         assert_eq!(read, Err(*expected), "{pairs:?}");
     }
     let many = [&[ok][..], &[("x", "1"); 33]].concat();
-    let read = as_http1(&many, false, &request(Method::Get, false));
-    assert_eq!(read, Err(Unfit::Bad(BadSyntax::TooManyFields.into())));
+    let read = as_http1(&many, false, &request(RequestMethod::Get, false));
+    assert_eq!(read, Err(FieldSectionError::Refused(BadSyntax::TooManyFields.into())));
 }
 
 #[test]
@@ -112,7 +128,7 @@ fn switching_protocols_becomes_200_in_http3() {
     for (name, value) in [("Upgrade", "websocket"), ("Sec-WebSocket-Accept", "a"), ("X", "1")] {
         head.fields.append(name, value);
     }
-    let manner = Manner { upgrade: true, ..Manner::without_body(Version::Http3) };
+    let manner = Manner { upgrade: true, ..Manner::without_body(HttpVersion::Http3) };
     let mut written = Vec::new();
     write(&head, &manner, &mut written);
     assert_eq!(written, section(&[(":status", "200"), ("x", "1")]));
@@ -134,13 +150,13 @@ proptest! {
             None => text += "Transfer-Encoding: chunked\r\n\r\n",
         }
         let mut head = ResponseHead::new();
-        let read_len = parse::response(text.as_bytes(), &LIMITS, Method::Get, &mut head);
+        let read_len = parse::response(text.as_bytes(), &LIMITS, RequestMethod::Get, &mut head);
         prop_assert_eq!(read_len, Ok(Some(text.len())));
-        if head.framing == Framing::Chunked {
-            head.framing = Framing::Stream;
+        if head.framing == BodyFraming::Chunked {
+            head.framing = BodyFraming::Stream;
         }
         let manner = Manner {
-            version: Version::Http3,
+            version: HttpVersion::Http3,
             framing: head.framing,
             keep_alive: true,
             upgrade: false,
@@ -148,13 +164,13 @@ proptest! {
         let mut written = Vec::new();
         write(&head, &manner, &mut written);
         let mut back = ResponseHead::new();
-        let is_whole = head.framing == Framing::None;
-        read(&written, is_whole, &LIMITS, &request(Method::Get, false), &mut back).unwrap();
+        let is_whole = head.framing == BodyFraming::None;
+        read(&written, is_whole, &LIMITS, &request(RequestMethod::Get, false), &mut back).unwrap();
         prop_assert_eq!(back.status, head.status);
         prop_assert_eq!(back.framing, head.framing);
         prop_assert_eq!(back.length_of_absent_body, head.length_of_absent_body);
         let others = |head: &ResponseHead| -> Vec<_> {
-            let others = head.fields.iter().filter(|(name, ..)| *name == Name::Other);
+            let others = head.fields.iter().filter(|(name, ..)| *name == KnownFieldName::Other);
             others.map(|(_, text, value)| (text.to_ascii_lowercase(), value.to_vec())).collect()
         };
         prop_assert_eq!(others(&back), others(&head));

@@ -42,7 +42,7 @@ impl Path {
 
     /// A datagram of then is acknowledged alone, while the library takes a round trip for so long.
     fn hear_of(&mut self, sent: Instant, smoothed: Duration) -> &mut Self {
-        self.cubic.see_newest(self.now - sent, smoothed);
+        self.cubic.observe_newest_ack(self.now - sent, smoothed);
         self.cubic.acknowledged(self.now, sent, DATAGRAM.into(), smoothed);
         self.cubic.acknowledgement_ends();
         self
@@ -50,14 +50,14 @@ impl Path {
 
     /// How many windows may be under way.
     fn windows(&self) -> f64 {
-        self.cubic.most_under_way() / self.cubic.window
+        self.cubic.max_in_flight() / self.cubic.window
     }
 
     /// A loss of what was sent just before.
     fn lose(&mut self) -> &mut Self {
         let sent = self.now;
         self.now += Duration::from_millis(1);
-        self.cubic.congested(self.now, sent);
+        self.cubic.reduce_window(self.now, sent);
         self.now += Duration::from_millis(1);
         self
     }
@@ -89,7 +89,7 @@ fn loss_reduces_the_window_by_thirty_percent_once_per_round_trip() {
     path.lose();
     near(path.datagrams(), 56.0, 0.01);
     // Another one of the same round.
-    path.cubic.congested(path.now, sent);
+    path.cubic.reduce_window(path.now, sent);
     near(path.datagrams(), 56.0, 0.01);
     // One of the next round.
     path.lose();
@@ -201,7 +201,7 @@ fn application_limited_time_does_not_grow_the_window() {
     for rounds in [20, 90, 150] {
         let (mut busy, mut idle) = (Path::lost_at(1000.0), Path::lost_at(1000.0));
         busy.run(rounds);
-        idle.run(rounds).cubic.was_not_filled();
+        idle.run(rounds).cubic.pause_growth();
         near(idle.datagrams(), busy.datagrams(), 0.0);
         idle.now += Duration::from_secs(60);
         busy.run(10);
@@ -292,7 +292,7 @@ fn growth_in_a_round(smoothed: Duration) -> f64 {
             grown.push(path.cubic.window);
         }
         let tick = ROUND / 1000;
-        credit += 1.25 * path.cubic.most_under_way() * tick.div_duration_f64(smoothed);
+        credit += 1.25 * path.cubic.max_in_flight() * tick.div_duration_f64(smoothed);
         while credit >= DATAGRAM.into()
             && (sent.len() as u64 + 1) * u64::from(DATAGRAM) <= path.cubic.window()
         {
@@ -345,8 +345,8 @@ fn application_limited_acks_update_the_round_trip() {
     let sent = path.now;
     path.now += ROUND;
     path.hear_of(sent, ROUND * 2);
-    path.cubic.see_newest(ROUND, ROUND);
-    path.cubic.was_not_filled();
+    path.cubic.observe_newest_ack(ROUND, ROUND);
+    path.cubic.pause_growth();
     path.cubic.acknowledgement_ends();
     near(path.windows(), DOUBLING, 0.001);
 }
@@ -355,7 +355,7 @@ fn application_limited_acks_update_the_round_trip() {
 fn newest_acked_packet_determines_the_round_trip() {
     let mut path = Path::new();
     for waited in [3, 2, 1] {
-        path.cubic.see_newest(ROUND / 2 * waited, ROUND);
+        path.cubic.observe_newest_ack(ROUND / 2 * waited, ROUND);
     }
     path.cubic.acknowledgement_ends();
     near(path.windows(), DOUBLING * 2.0, 0.001);
@@ -377,10 +377,10 @@ fn single_late_ack_hardly_changes_the_in_flight_bound() {
     let sent = path.now;
     path.now += Duration::from_secs(60);
     path.cubic.acknowledged(path.now, sent, DATAGRAM.into(), ROUND);
-    near(path.cubic.most_under_way() / path.cubic.window, 1.0, 0.02);
+    near(path.cubic.max_in_flight() / path.cubic.window, 1.0, 0.02);
     // Nor does one for which there is no round trip yet.
     path.cubic.acknowledged(path.now, sent, DATAGRAM.into(), Duration::ZERO);
-    near(path.cubic.most_under_way() / path.cubic.window, 1.0, 0.02);
+    near(path.cubic.max_in_flight() / path.cubic.window, 1.0, 0.02);
 }
 
 /// What can happen to a path, a little later than what happened before.
@@ -415,7 +415,7 @@ proptest! {
             match event {
                 Event::Acknowledged { bytes, smoothed, is_last } => {
                     let (wait, smoothed) = (Duration::from_millis(ago), Duration::from_millis(smoothed));
-                    path.cubic.see_newest(wait, smoothed);
+                    path.cubic.observe_newest_ack(wait, smoothed);
                     path.cubic.acknowledged(path.now, sent, bytes, smoothed);
                     if is_last {
                         path.cubic.acknowledgement_ends();
@@ -424,7 +424,7 @@ proptest! {
                     prop_assert!(path.cubic.window >= before);
                 }
                 Event::NotFilled => {
-                    path.cubic.was_not_filled();
+                    path.cubic.pause_growth();
                     prop_assert!(path.cubic.window == before);
                 }
                 Event::Congested { is_persistent } => {

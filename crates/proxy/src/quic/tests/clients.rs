@@ -18,7 +18,7 @@ async fn ask(connection: &quinn::Connection, body: &[u8]) -> Vec<u8> {
 #[test]
 fn stream_data_is_echoed() {
     run(async {
-        let scene = Scene::new(1);
+        let scene = QuicFixture::new(1);
         let (_client, connection) = scene.connect().await;
         assert_eq!(ask(&connection, b"hello").await, b"hello");
         assert_eq!(scene.handshakes("full"), 1);
@@ -31,7 +31,7 @@ fn dual_stack_address_accepts_ipv4_and_ipv6() {
     run(async {
         let address = free_address("[::]:0");
         let (client, identity) = (ClientSettings::default(), Identity::new("a.example.com", 0));
-        let scene = Scene::at(address, 2, client, identity, Group::bind);
+        let scene = QuicFixture::at(address, 2, client, identity, SocketGroup::bind);
         for (from, to) in [("127.0.0.1:0", "127.0.0.1"), ("[::1]:0", "::1")] {
             let client = scene.client_at(from);
             let to = SocketAddr::new(to.parse().unwrap(), address.port());
@@ -44,7 +44,7 @@ fn dual_stack_address_accepts_ipv4_and_ipv6() {
 #[test]
 fn bodies_larger_than_the_flow_control_window_pass_both_ways() {
     run(async {
-        let scene = Scene::new(1);
+        let scene = QuicFixture::new(1);
         let (_client, connection) = scene.connect().await;
         let body = bytes(12 * 1024 * 1024);
         assert!(ask(&connection, &body).await == body);
@@ -54,7 +54,7 @@ fn bodies_larger_than_the_flow_control_window_pass_both_ways() {
 #[test]
 fn many_concurrent_streams_are_served() {
     run(async {
-        let scene = Scene::new(1);
+        let scene = QuicFixture::new(1);
         let (_client, connection) = scene.connect().await;
         let asked = (0..500u32).map(|number| {
             let connection = connection.clone();
@@ -72,7 +72,7 @@ fn many_concurrent_streams_are_served() {
 #[test]
 fn returning_client_resumes_its_session() {
     run(async {
-        let scene = Scene::new(1);
+        let scene = QuicFixture::new(1);
         let client = scene.client();
         for _ in 0..2 {
             let connection = client.connect(scene.address, "a.example.com").unwrap();
@@ -87,7 +87,7 @@ fn returning_client_resumes_its_session() {
 #[test]
 fn connection_survives_client_migration() {
     run(async {
-        let scene = Scene::new(2);
+        let scene = QuicFixture::new(2);
         let (client, connection) = scene.connect().await;
         for _ in 0..20 {
             client.rebind(std::net::UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
@@ -102,7 +102,7 @@ fn connection_survives_client_migration() {
 fn workers_hand_over_misrouted_datagrams() {
     run(async {
         let (client, identity) = (ClientSettings::default(), Identity::new("a.example.com", 0));
-        let scene = Scene::with(2, client, identity, Group::bind_unsorted);
+        let scene = QuicFixture::with(2, client, identity, SocketGroup::bind_without_steering);
         let (client, connection) = scene.connect().await;
         for _ in 0..40 {
             client.rebind(std::net::UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
@@ -116,7 +116,7 @@ fn workers_hand_over_misrouted_datagrams() {
 #[test]
 fn closed_connection_carries_an_error_code() {
     run(async {
-        let scene = Scene::new(1);
+        let scene = QuicFixture::new(1);
         let (_client, connection) = scene.connect().await;
         let (mut send, _recv) = connection.open_bi().await.unwrap();
         send.write_all(b"!").await.unwrap();
@@ -131,7 +131,7 @@ fn closed_connection_carries_an_error_code() {
 #[test]
 fn dropped_stream_sends_stop_sending() {
     run(async {
-        let scene = Scene::new(1);
+        let scene = QuicFixture::new(1);
         let (_client, connection) = scene.connect().await;
         let (mut send, mut recv) = connection.open_bi().await.unwrap();
         send.write_all(b"hello").await.unwrap();
@@ -144,7 +144,7 @@ fn dropped_stream_sends_stop_sending() {
 #[test]
 fn unknown_server_name_is_refused() {
     run(async {
-        let scene = Scene::new(1);
+        let scene = QuicFixture::new(1);
         let client = scene.client();
         let refused = client.connect(scene.address, "b.example.com").unwrap().await;
         let Err(ConnectionError::ConnectionClosed(closed)) = refused else {
@@ -159,7 +159,7 @@ fn unknown_server_name_is_refused() {
 #[test]
 fn unknown_alpn_protocol_is_refused() {
     run(async {
-        let scene = Scene::new(1);
+        let scene = QuicFixture::new(1);
         let config = QuicClientConfig::try_from(scene.identity.believer(b"doq")).unwrap();
         let config = quinn::ClientConfig::new(Arc::new(config));
         let client = scene.client();
@@ -174,7 +174,7 @@ fn listener_enforces_its_connection_limit() {
     run(async {
         let settings = ClientSettings { max_connections: 1, ..ClientSettings::default() };
         let identity = Identity::new("a.example.com", 0);
-        let scene = Scene::with(1, settings, identity, Group::bind);
+        let scene = QuicFixture::with(1, settings, identity, SocketGroup::bind);
         let (_client, first) = scene.connect().await;
         let client = scene.client();
         let refused = client.connect(scene.address, "a.example.com").unwrap().await;
@@ -187,7 +187,7 @@ fn listener_enforces_its_connection_limit() {
 #[test]
 fn worker_exit_closes_client_connections() {
     run(async {
-        let scene = Scene::new(1);
+        let scene = QuicFixture::new(1);
         let (_client, connection) = scene.connect().await;
         assert_eq!(ask(&connection, b"hello").await, b"hello");
         drop(scene);
@@ -199,7 +199,7 @@ fn worker_exit_closes_client_connections() {
 #[test]
 fn removed_listener_refuses_new_connections_and_can_be_restored() {
     run(async {
-        let scene = Scene::new(1);
+        let scene = QuicFixture::new(1);
         let (_client, connection) = scene.connect().await;
         let seat = &scene.shared.seats[0];
         seat.tell(Command::UnlistenQuic { place: PLACE });

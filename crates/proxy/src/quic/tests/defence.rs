@@ -13,7 +13,7 @@ const SILENCE: Duration = Duration::from_millis(300);
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What the handshakes of as many clients begin with.
-fn first_datagrams(scene: &Scene, count: usize) -> Vec<Vec<u8>> {
+fn first_datagrams(scene: &QuicFixture, count: usize) -> Vec<Vec<u8>> {
     let config = scene.identity.believer(b"h3");
     let config = QuicClientConfig::try_from(config).unwrap();
     let config = ClientConfig::new(Arc::new(config));
@@ -43,7 +43,7 @@ fn hear_out(socket: &UdpSocket, patience: Duration) -> Vec<Vec<u8>> {
 #[test]
 fn garbage_datagrams_are_dropped_counted_and_harmless() {
     run(async {
-        let scene = Scene::new(1);
+        let scene = QuicFixture::new(1);
         let (_client, connection) = scene.connect().await;
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let initial = first_datagrams(&scene, 1).remove(0);
@@ -61,7 +61,8 @@ fn garbage_datagrams_are_dropped_counted_and_harmless() {
             send.finish().unwrap();
             assert_eq!(recv.read_to_end(64).await.unwrap(), b"still here");
         }
-        let dropped = scene.count(|quic| quic.dropped[Dropped::Unknown as usize].value());
+        let dropped =
+            scene.count(|quic| quic.dropped[DatagramDropReason::Unknown as usize].value());
         assert!((sent - 3..=sent).contains(&dropped), "{dropped} of {sent}");
         assert_eq!(scene.count(|quic| quic.connections.value()), 1);
     });
@@ -69,7 +70,7 @@ fn garbage_datagrams_are_dropped_counted_and_harmless() {
 
 #[test]
 fn unknown_version_gets_version_negotiation() {
-    let scene = Scene::new(1);
+    let scene = QuicFixture::new(1);
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let mut initial = first_datagrams(&scene, 1).remove(0);
     initial[1..5].copy_from_slice(&[0x1a, 0x2a, 0x3a, 0x4a]);
@@ -86,7 +87,7 @@ fn unknown_version_gets_version_negotiation() {
 #[test]
 fn amplification_is_limited_to_three_times_before_address_validation() {
     let identity = Identity::new("a.example.com", 200);
-    let scene = Scene::with(1, ClientSettings::default(), identity, Group::bind);
+    let scene = QuicFixture::with(1, ClientSettings::default(), identity, SocketGroup::bind);
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let initial = first_datagrams(&scene, 1).remove(0);
     socket.send_to(&initial, scene.address).unwrap();
@@ -98,7 +99,7 @@ fn amplification_is_limited_to_three_times_before_address_validation() {
 #[test]
 fn flood_triggers_address_validation_by_retry() {
     run(async {
-        let scene = Scene::new(1);
+        let scene = QuicFixture::new(1);
         let (_before, connection) = scene.connect().await;
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         for (number, datagram) in first_datagrams(&scene, 400).iter().enumerate() {

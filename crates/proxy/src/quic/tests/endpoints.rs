@@ -8,8 +8,8 @@ use super::*;
 use crate::failure::Failure;
 use crate::tls::Untrusted;
 
-const SETTINGS: LinkSettings =
-    LinkSettings { idle_timeout: Duration::from_secs(30), keep_alive: None };
+const SETTINGS: DialSettings =
+    DialSettings { idle_timeout: Duration::from_secs(30), keep_alive: None };
 
 /// An endpoint that says on each stream what it hears there.
 fn endpoint(identity: &Identity, streams: u32) -> quinn::Endpoint {
@@ -51,12 +51,12 @@ async fn answer(incoming: quinn::Incoming) {
     }
 }
 
-fn dial(address: SocketAddr, name: &str, identity: &Identity) -> Result<Connection, Failure> {
+fn dial(address: SocketAddr, name: &str, identity: &Identity) -> Result<QuicConnection, Failure> {
     let crypto = Arc::new(Crypto::try_from(identity.believer(b"h3")).unwrap());
-    Dialer::new().dial(address, name, &crypto, SETTINGS)
+    QuicDialer::new().dial(address, name, &crypto, SETTINGS)
 }
 
-async fn established(connection: &Connection) -> Result<(), Closed> {
+async fn established(connection: &QuicConnection) -> Result<(), CloseReason> {
     poll_fn(|cx| connection.poll_established(cx)).await
 }
 
@@ -104,7 +104,7 @@ fn endpoint_with_wrong_name_or_authority_is_rejected() {
         let identity = Identity::new("a.example.com", 0);
         let endpoint = endpoint(&identity, 1);
         let address = endpoint.local_addr().unwrap();
-        let untrusted = Err(Closed::Secured(Untrusted::Certificate));
+        let untrusted = Err(CloseReason::TlsFailed(Untrusted::Certificate));
         let other = dial(address, "b.example.com", &identity).unwrap();
         assert_eq!(established(&other).await, untrusted);
         let stranger = Identity::new("a.example.com", 0);
@@ -119,8 +119,8 @@ fn unreachable_port_is_refused_at_once() {
         let free = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let identity = Identity::new("a.example.com", 0);
         let connection = dial(free, "a.example.com", &identity).unwrap();
-        assert_eq!(established(&connection).await, Err(Closed::Refused));
-        assert_eq!(poll_fn(|cx| connection.poll_closed(cx)).await, Closed::Refused);
+        assert_eq!(established(&connection).await, Err(CloseReason::Refused));
+        assert_eq!(poll_fn(|cx| connection.poll_closed(cx)).await, CloseReason::Refused);
     });
 }
 
@@ -139,7 +139,7 @@ fn endpoint_close_code_is_reported() {
         assert_eq!(read(&mut recv).await.unwrap(), b"hello");
         let (_send, mut recv) = connection.open_bi().unwrap();
         endpoint.close(7u32.into(), b"enough");
-        let closed = Closed::ByPeer { code: 7 };
+        let closed = CloseReason::ByPeer { code: 7 };
         assert_eq!(read(&mut recv).await, Err(StreamEnd::Connection(closed)));
         assert_eq!(connection.closed(), Some(closed));
     });

@@ -1,0 +1,218 @@
+//! One HTTP/3 connection to an endpoint.
+//!
+//! A link begins when the endpoint has said its settings, so that it is known to speak HTTP/3 before any request depends
+//! on it. Who has gone without a word is noticed by QUIC itself: it does not let a link fall silent, and ends one on which
+//! nothing comes any more.
+
+use std::cell::Cell;
+use std::future::{pending, poll_fn};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use tokio::sync::Notify;
+use tokio::time::sleep;
+
+use crate::dial::attempt::RESPONSE_LIMITS;
+use crate::dial::h2::FIELD_OVERHEAD;
+use crate::dial::multiplex_connection::{
+    self, ConnectionAvailability, ConnectionCounts, ConnectionUsage, MultiplexState,
+    OpenConnectionGuard, PING_INTERVAL, PING_TIMEOUT, StreamGuard,
+};
+use crate::dial::stream_request::StreamRequest;
+use crate::failure::Failure;
+use crate::h3::{
+    ControlEvent, ControlStreams, H3ConnectionState, H3ErrorCode, H3Stream, PeerRole, request,
+};
+use crate::quic::{CloseReason, QuicConnection, RecvStream, SendStream};
+use crate::stream::Stream;
+use crate::tls::Untrusted;
+
+/// One HTTP/3 connection to an endpoint.
+pub(super) struct H3EndpointConnection {
+    connection: QuicConnection,
+    connection_state: Rc<H3ConnectionState>,
+    supports_extended_connect: bool,
+    shared: Rc<H3SharedState>,
+    /// Opened to see whether one may be; nothing is sent by that.
+    next_stream: Option<(SendStream, RecvStream)>,
+    usage: ConnectionUsage,
+}
+
+/// What a link and its driver know of each other.
+#[derive(Default)]
+struct H3SharedState {
+    goaway_received: Cell<bool>,
+    /// The endpoint allows no more streams now.
+    streams_exhausted: Notify,
+}
+
+/// Agrees with the endpoint on HTTP/3; the caller bounds the time.
+pub(super) async fn handshake(
+    connection: &QuicConnection,
+    room: Arc<Notify>,
+    tally: Arc<ConnectionCounts>,
+) -> Result<(H3EndpointConnection, H3ConnectionDriver), Failure> {
+    poll_fn(|cx| connection.poll_established(cx)).await.map_err(handshake_failure)?;
+    let head = RESPONSE_LIMITS.head_bytes + RESPONSE_LIMITS.fields * FIELD_OVERHEAD;
+    let mut conversation = ControlStreams::new(connection, PeerRole::Endpoint, head as u64);
+    let settings = loop {
+        tokio::select! {
+            heard = poll_fn(|cx| conversation.poll(cx)) => match heard {
+                Ok(ControlEvent::Settings(settings)) => break settings,
+                Ok(ControlEvent::GoAway(_)) => {}
+                Err(_offence) => return Err(Failure::EndpointClosed),
+            },
+            closed = poll_fn(|cx| connection.poll_closed(cx)) => return Err(handshake_failure(closed)),
+        }
+    };
+    // How many streams there may be, QUIC says.
+    let state = MultiplexState::new(u32::MAX, room, tally, Arc::default());
+    let shared = Rc::new(H3SharedState::default());
+    let link = H3EndpointConnection {
+        connection: connection.clone(),
+        connection_state: Rc::clone(conversation.connection_state()),
+        supports_extended_connect: settings.connect_protocol,
+        shared: Rc::clone(&shared),
+        next_stream: None,
+        usage: ConnectionUsage::new(Arc::clone(&state)),
+    };
+    let driver = H3ConnectionDriver {
+        connection: connection.clone(),
+        control_streams: conversation,
+        shared,
+        _open: OpenConnectionGuard::new(&state),
+        state,
+    };
+    Ok((link, driver))
+}
+
+/// What the end of a connection that carries nothing yet means.
+fn handshake_failure(closed: CloseReason) -> Failure {
+    match closed {
+        CloseReason::Refused => Failure::ConnectFailed,
+        CloseReason::TimedOut => Failure::ConnectTimeout,
+        CloseReason::TlsFailed(why) => Failure::Untrusted(why),
+        CloseReason::Transport | CloseReason::VersionMismatch => {
+            Failure::Untrusted(Untrusted::Protocol)
+        }
+        CloseReason::Reset => Failure::EndpointReset,
+        CloseReason::ByPeer { .. } | CloseReason::ByUs => Failure::EndpointClosed,
+    }
+}
+
+impl multiplex_connection::MultiplexConnection for H3EndpointConnection {
+    fn usage(&mut self) -> &mut ConnectionUsage {
+        &mut self.usage
+    }
+
+    fn protocol_availability(&mut self) -> ConnectionAvailability {
+        let said_goaway = self.shared.goaway_received.get();
+        if said_goaway || self.connection.closed().is_some() {
+            return ConnectionAvailability::Retired { goaway_received: said_goaway };
+        }
+        ConnectionAvailability::Usable
+    }
+
+    fn has_stream_capacity(&mut self) -> bool {
+        if self.next_stream.is_none() {
+            self.next_stream = self.connection.open_bi();
+        }
+        if self.next_stream.is_none() {
+            self.shared.streams_exhausted.notify_one();
+        }
+        self.next_stream.is_some()
+    }
+}
+
+impl H3EndpointConnection {
+    /// Sends the head of a request on a stream of its own.
+    pub(super) fn send(
+        &mut self,
+        call: &StreamRequest<'_>,
+    ) -> Result<(Stream, StreamGuard), Failure> {
+        let order = &call.source;
+        // What opens a WebSocket is a CONNECT that not everybody takes (RFC 9220).
+        if order.request.upgrade && !self.supports_extended_connect {
+            return Err(Failure::NoUpgrade);
+        }
+        let (head, framing, address) = (order.request, order.framing, call.endpoint.address);
+        let section = |out: &mut Vec<u8>| request::write(head, framing, address, out);
+        // The link has just said that it takes one.
+        let (sending, receiving) = self.next_stream.take().ok_or(Failure::EndpointClosed)?;
+        let is_whole = order.is_whole();
+        let message =
+            H3Stream::to_endpoint(sending, receiving, &self.connection_state, section, is_whole);
+        Ok((Stream::from(message), self.usage.begin_stream(call.fresh)))
+    }
+}
+
+impl Drop for H3EndpointConnection {
+    fn drop(&mut self) {
+        self.usage.state.release();
+    }
+}
+
+/// Hears what the endpoint says of a link as a whole, and ends it.
+pub(super) struct H3ConnectionDriver {
+    connection: QuicConnection,
+    control_streams: ControlStreams,
+    shared: Rc<H3SharedState>,
+    state: Arc<MultiplexState>,
+    _open: OpenConnectionGuard,
+}
+
+impl H3ConnectionDriver {
+    /// Runs until the link has ended.
+    pub(super) async fn run(mut self) {
+        let Self { connection, control_streams: conversation, shared, state, .. } = &mut self;
+        tokio::select! {
+            () = watch_control_streams(conversation, shared) => {}
+            () = watch_stream_limit(connection, shared, state) => {}
+            () = ping_timed_out(connection, state) => {}
+            // How it ended is told to its streams.
+            _ = poll_fn(|cx| connection.poll_closed(cx)) => {}
+            () = state.drained.notified() => {}
+        }
+        connection.close(H3ErrorCode::NO_ERROR.0, "");
+    }
+}
+
+/// Ready when the endpoint has offended, for which the connection has been closed.
+async fn watch_control_streams(conversation: &mut ControlStreams, shared: &H3SharedState) {
+    while let Ok(event) = poll_fn(|cx| conversation.poll(cx)).await {
+        match event {
+            ControlEvent::GoAway(_) => shared.goaway_received.set(true),
+            // They come once.
+            ControlEvent::Settings(_) => {}
+        }
+    }
+}
+
+/// Tells who waits when the endpoint allows more streams.
+async fn watch_stream_limit(
+    connection: &QuicConnection,
+    shared: &H3SharedState,
+    state: &MultiplexState,
+) {
+    loop {
+        shared.streams_exhausted.notified().await;
+        if poll_fn(|cx| connection.poll_can_open_bi(cx)).await.is_err() {
+            return pending().await;
+        }
+        state.stream_available.notify_waiters();
+    }
+}
+
+/// Ready when the endpoint, doubted, has not even acknowledged a PING.
+async fn ping_timed_out(connection: &QuicConnection, state: &MultiplexState) {
+    loop {
+        state.response_overdue.notified().await;
+        let before = connection.received();
+        connection.ping();
+        sleep(PING_TIMEOUT).await;
+        if connection.received() == before {
+            return;
+        }
+        sleep(PING_INTERVAL).await;
+    }
+}

@@ -1,0 +1,176 @@
+//! HTTP/1.1 where it is spoken in HTTP/3's place.
+//!
+//! What is sent of a request is made ready before its way is known: a body without framing, whose end is told. A connection
+//! of HTTP/1.1 that gets it so writes the head and frames the body by itself. What comes back is read as ever.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+
+use crate::accept::client::Client;
+use crate::backend::Slot;
+use crate::dial::attempt::{self, AttemptFailure, AttemptHistory};
+use crate::dial::pool::{self, ConnectionRequirements, Endpoint, EndpointConnection};
+use crate::dial::stream_request::RequestSource;
+use crate::exchange::{Exchange, Terms};
+use crate::failure::Failure;
+use crate::h1::write;
+use crate::head::{BodyFraming, FieldSection};
+use crate::stream::Stream;
+use crate::tls::TlsStream;
+use crate::worker::Worker;
+
+/// A connection that frames what is written to it.
+pub(crate) struct H1Fallback {
+    pub(crate) tls: TlsStream,
+    /// The body goes in chunks.
+    chunked: bool,
+    /// Framed, of which the first `sent` bytes have been written, and how many bytes of the body it holds.
+    out: Vec<u8>,
+    sent: usize,
+    held_body_bytes: usize,
+}
+
+impl H1Fallback {
+    /// Writes what is framed. Ready when the connection has all of it.
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.sent < self.out.len() {
+            let rest = &self.out[self.sent..];
+            match ready!(Pin::new(&mut self.tls).poll_write(cx, rest))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                count => self.sent += count,
+            }
+        }
+        self.out.clear();
+        self.sent = 0;
+        Poll::Ready(Ok(()))
+    }
+
+    /// Sends a part of the body, the end behind it if `is_last`. Who has to wait comes back with the same bytes.
+    pub(crate) fn poll_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+        is_last: bool,
+    ) -> Poll<io::Result<usize>> {
+        if !self.chunked {
+            return Pin::new(&mut self.tls).poll_write_vectored(cx, slices);
+        }
+        let offered: usize = slices.iter().map(|slice| slice.len()).sum();
+        if self.held_body_bytes == 0 {
+            ready!(self.poll_flush(cx))?;
+            write::chunk_header(offered, &mut self.out);
+            slices.iter().for_each(|slice| self.out.extend_from_slice(slice));
+            write::chunk_end(&mut self.out);
+            self.held_body_bytes = offered;
+        }
+        ready!(self.poll_flush(cx))?;
+        let told = std::mem::take(&mut self.held_body_bytes);
+        if is_last && told == offered {
+            // What the connection does not take at once goes before anything is read.
+            let _pushed = self.poll_end(cx, None)?;
+        }
+        Poll::Ready(Ok(told))
+    }
+
+    /// Ends the body.
+    pub(crate) fn poll_end(
+        &mut self,
+        cx: &mut Context<'_>,
+        trailers: Option<&FieldSection>,
+    ) -> Poll<io::Result<()>> {
+        if std::mem::take(&mut self.chunked) {
+            let none = FieldSection::new();
+            write::last_chunk(trailers.unwrap_or(&none), &mut self.out);
+        }
+        self.poll_flush(cx)
+    }
+
+    pub(crate) fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        space: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if let Poll::Ready(pushed) = self.poll_flush(cx) {
+            pushed?;
+        }
+        Pin::new(&mut self.tls).poll_read(cx, space)
+    }
+
+    /// Ready when a read would not wait, or when there is something to be written before.
+    pub(crate) fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.out.is_empty() { self.tls.poll_read_ready(cx) } else { Poll::Ready(Ok(())) }
+    }
+
+    pub(crate) fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_flush(cx))?;
+        Pin::new(&mut self.tls).poll_shutdown(cx)
+    }
+}
+
+/// A connection of HTTP/1.1 on which the head of the request has been sent.
+pub(in crate::dial) async fn connection(
+    worker: &Worker,
+    client: &mut Client,
+    exchange: &mut Exchange,
+    slot: Slot,
+    effort: AttemptHistory<'_>,
+    terms: &Terms<'_>,
+    wish: &ConnectionRequirements<'_>,
+) -> Result<(Slot, Box<EndpointConnection>), AttemptFailure> {
+    let order = RequestSource { request: &exchange.request, framing: exchange.request.framing };
+    let header = client.announcement(terms.backend());
+    let opening = open(&slot.endpoint, effort.fresh, &header, wish, order);
+    let hurry = effort.patience(&slot, terms);
+    match attempt::await_connection(worker, client, terms, wish.now, hurry, Box::pin(opening)).await
+    {
+        Ok((connection, head_bytes)) => {
+            exchange.upload.written += head_bytes;
+            Ok((slot, connection))
+        }
+        Err(failure) => Err(attempt::conclude_unsent(worker, slot, failure, terms)),
+    }
+}
+
+/// A connection on which the head has been sent, an idle one if it may be, and how long the head is; the caller bounds the
+/// time.
+pub(crate) async fn open(
+    endpoint: &Endpoint,
+    fresh: bool,
+    header: &[u8],
+    wish: &ConnectionRequirements<'_>,
+    order: RequestSource<'_>,
+) -> Result<(Box<EndpointConnection>, u64), Failure> {
+    if !fresh
+        && let Some(idle) = pool::take(endpoint, wish)
+        && let Some(begun) = send_head(idle, order).await
+    {
+        return Ok(begun);
+    }
+    let connection = attempt::open(endpoint, header, wish).await?;
+    send_head(connection, order).await.ok_or(Failure::ConnectFailed)
+}
+
+/// Sends the head; `None`: the connection has broken.
+async fn send_head(
+    mut connection: Box<EndpointConnection>,
+    order: RequestSource<'_>,
+) -> Option<(Box<EndpointConnection>, u64)> {
+    let RequestSource { request, framing } = order;
+    let framing = if framing == BodyFraming::Stream { BodyFraming::Chunked } else { framing };
+    let mut head = Vec::new();
+    write::request_head(request, framing, request.upgrade, &mut head);
+    let tls = match connection.stream {
+        Stream::Tls(tls) => *tls,
+        // All that was framed for the request before has left, or its response tells nothing of this one.
+        Stream::Framed(framed) if framed.out.is_empty() => framed.tls,
+        Stream::Tcp(_) | Stream::H2(_) | Stream::H3(_) | Stream::Framed(_) => return None,
+    };
+    let chunked = framing == BodyFraming::Chunked;
+    let mut framed = H1Fallback { tls, chunked, out: Vec::new(), sent: 0, held_body_bytes: 0 };
+    framed.tls.write_all(&head).await.ok()?;
+    connection.stream = Stream::Framed(Box::new(framed));
+    Some((connection, head.len() as u64))
+}

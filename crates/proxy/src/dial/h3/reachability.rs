@@ -1,0 +1,132 @@
+//! Whether an endpoint can be reached by QUIC, and what it speaks where it cannot.
+//!
+//! What one worker learns holds for all. After a failure QUIC is left alone for a while, which doubles with each further
+//! one; then one request in all tries it again, without waiting for it.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use balance::Time;
+
+/// How long QUIC is left alone after its first failure, and at most.
+const INITIAL_BACKOFF: Duration = Duration::from_secs(5);
+const MAX_BACKOFF: Duration = Duration::from_secs(300);
+
+/// What is known of the ways to one endpoint. Each field is of use alone, so their order among threads is of no matter.
+#[derive(Default)]
+pub(crate) struct Http3Reachability {
+    /// When QUIC may be tried again, in nanoseconds; 0: it has not failed.
+    retry_at: AtomicU64,
+    /// Failures in a row.
+    failures: AtomicU32,
+    /// Over TCP it has chosen HTTP/1.1, though HTTP/2 was offered.
+    http1: AtomicBool,
+}
+
+impl Http3Reachability {
+    /// QUIC works, as far as is known.
+    pub(crate) fn is_available(&self) -> bool {
+        self.retry_at.load(Ordering::Relaxed) == 0
+    }
+
+    /// Whether the caller is to try QUIC again, for all.
+    pub(super) fn claim_retry(&self, now: Time) -> bool {
+        let until = self.retry_at.load(Ordering::Relaxed);
+        if until == 0 || now.as_nanos() < until {
+            return false;
+        }
+        let next = (now + self.backoff()).as_nanos();
+        self.retry_at.compare_exchange(until, next, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    /// QUIC has failed.
+    pub(super) fn record_failure(&self, now: Time) {
+        // Far beyond what doubles the pause.
+        let failures = self.failures.load(Ordering::Relaxed).saturating_add(1);
+        self.failures.store(failures, Ordering::Relaxed);
+        self.retry_at.store((now + self.backoff()).as_nanos(), Ordering::Relaxed);
+    }
+
+    /// QUIC works.
+    pub(super) fn record_success(&self) {
+        self.failures.store(0, Ordering::Relaxed);
+        self.retry_at.store(0, Ordering::Relaxed);
+    }
+
+    /// The next request may try again.
+    pub(super) fn end_backoff(&self, now: Time) {
+        if !self.is_available() {
+            self.retry_at.fetch_min(now.as_nanos(), Ordering::Relaxed);
+        }
+    }
+
+    /// Over TCP the endpoint has chosen HTTP/1.1.
+    pub(crate) fn record_http1(&self) {
+        self.http1.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn speaks_http1(&self) -> bool {
+        self.http1.load(Ordering::Relaxed)
+    }
+
+    fn backoff(&self) -> Duration {
+        let doublings = self.failures.load(Ordering::Relaxed).saturating_sub(1).min(16);
+        (INITIAL_BACKOFF * (1 << doublings)).min(MAX_BACKOFF)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: Time = Time::from_nanos(1_000);
+
+    #[test]
+    fn http3_is_allowed_before_any_failure() {
+        let reach = Http3Reachability::default();
+        assert!(reach.is_available());
+        assert!(!reach.claim_retry(START));
+    }
+
+    #[test]
+    fn only_one_request_retries_http3_after_the_backoff() {
+        let reach = Http3Reachability::default();
+        reach.record_failure(START);
+        assert!(!reach.is_available());
+        assert!(!reach.claim_retry(START + (INITIAL_BACKOFF - Duration::from_nanos(1))));
+        assert!(reach.claim_retry(START + INITIAL_BACKOFF));
+        assert!(!reach.claim_retry(START + INITIAL_BACKOFF), "another does already");
+        assert!(
+            reach.claim_retry(START + INITIAL_BACKOFF * 2),
+            "who has not come back is not waited for"
+        );
+        reach.record_success();
+        assert!(reach.is_available());
+    }
+
+    #[test]
+    fn http3_backoff_doubles_up_to_the_maximum() {
+        let reach = Http3Reachability::default();
+        let mut pauses = Vec::new();
+        for _ in 0..8 {
+            reach.record_failure(START);
+            let until = Time::from_nanos(reach.retry_at.load(Ordering::Relaxed));
+            pauses.push(until.saturating_since(START).as_secs());
+        }
+        assert_eq!(pauses, [5, 10, 20, 40, 80, 160, 300, 300]);
+        reach.record_success();
+        reach.record_failure(START);
+        assert!(reach.claim_retry(START + INITIAL_BACKOFF));
+    }
+
+    #[test]
+    fn http3_backoff_ends_early_without_an_alternative() {
+        let reach = Http3Reachability::default();
+        reach.end_backoff(START);
+        assert!(reach.is_available());
+        reach.record_failure(START);
+        reach.end_backoff(START);
+        assert!(!reach.is_available());
+        assert!(reach.claim_retry(START));
+    }
+}

@@ -1,0 +1,315 @@
+//! A stream of HTTP/2 as its request sees it: bytes to read and bytes to write, each way within its window.
+//!
+//! Received bytes open their window again only when they have been taken, and no more is handed over for sending than the
+//! peer's window has room for: so whoever is slow slows down the other side and fills no memory here. A message that is
+//! dropped before its end resets its stream.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use ::h2::client::ResponseFuture;
+use ::h2::server::SendResponse;
+use ::h2::{Error, Reason, RecvStream, SendStream};
+use bytes::{Buf, Bytes};
+use tokio::io::ReadBuf;
+
+use crate::dial::attempt::RESPONSE_LIMITS;
+use crate::failure::Failure;
+use crate::head::{FieldSection, RequestHead, ResponseHead};
+use crate::stream::{Broken, Manner};
+use crate::sys::Tied;
+
+use super::fields::{read_trailers, write_trailers};
+use super::response;
+use super::response_scheduler::ScheduledResponse;
+
+/// One request and its response.
+pub(crate) struct H2Stream {
+    reading: H2ReadState,
+    writing: H2WriteState,
+    /// Received and not yet taken.
+    data: Bytes,
+    trailers: Option<Box<FieldSection>>,
+    /// What the peer is told if this is dropped before its end.
+    drop_reason: Reason,
+    /// The peer, or its connection, has ended the stream before its time.
+    error: Option<Broken>,
+    /// Among the responses to a client; requests to an endpoint have none.
+    scheduled: Option<Tied<ScheduledResponse>>,
+}
+
+enum H2ReadState {
+    /// The response of an endpoint.
+    Head(ResponseFuture),
+    Body(RecvStream),
+    Ended,
+}
+
+enum H2WriteState {
+    /// The response to a client.
+    Head(SendResponse<Bytes>),
+    Body(SendStream<Bytes>),
+    Ended,
+}
+
+impl H2Stream {
+    /// A client's request, whose head has been read.
+    pub(crate) fn from_client(
+        body: RecvStream,
+        response: SendResponse<Bytes>,
+        turn: ScheduledResponse,
+    ) -> Self {
+        let reading =
+            if body.is_end_stream() { H2ReadState::Ended } else { H2ReadState::Body(body) };
+        // Nothing else tells the client that what it got is not whole.
+        let mut message = Self::new(reading, H2WriteState::Head(response), Reason::INTERNAL_ERROR);
+        message.scheduled = Some(Tied::new(turn));
+        message
+    }
+
+    /// A request to an endpoint, whose head has been sent, and is all of it if `is_whole`.
+    pub(crate) fn to_endpoint(
+        response: ResponseFuture,
+        body: SendStream<Bytes>,
+        is_whole: bool,
+    ) -> Self {
+        let writing = if is_whole { H2WriteState::Ended } else { H2WriteState::Body(body) };
+        Self::new(H2ReadState::Head(response), writing, Reason::CANCEL)
+    }
+
+    fn new(reading: H2ReadState, writing: H2WriteState, drop_reason: Reason) -> Self {
+        let (data, trailers, error) = (Bytes::new(), None, None);
+        Self { reading, writing, data, trailers, drop_reason, error, scheduled: None }
+    }
+
+    /// How the stream was ended before its time, as far as that has been seen.
+    pub(crate) fn error(&self) -> Option<Broken> {
+        self.error
+    }
+
+    /// Ready when the peer wants no answer any more.
+    pub(crate) fn poll_cancelled(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let reset = match &mut self.writing {
+            H2WriteState::Head(response) => ready!(response.poll_reset(cx)),
+            H2WriteState::Body(body) => ready!(body.poll_reset(cx)),
+            H2WriteState::Ended => return Poll::Pending,
+        };
+        self.error = Some(reset.map_or_else(|error| stream_error(&error), |_reason| Broken::Reset));
+        Poll::Ready(())
+    }
+
+    /// Sends a response's head: an interim one, or the one, which ends the stream if nothing is to follow.
+    pub(crate) fn put_head(&mut self, head: &ResponseHead, manner: &Manner) -> Result<(), Failure> {
+        let said = response::write(head, manner).map_err(Failure::BadResponse)?;
+        let H2WriteState::Head(response) = &mut self.writing else {
+            return Err(Failure::ClientGone);
+        };
+        if head.is_interim() {
+            return response.send_informational(said).map_err(|_reset| Failure::ClientGone);
+        }
+        let has_body = !manner.framing.is_empty();
+        let is_whole = !manner.upgrade && !has_body;
+        let body = response.send_response(said, is_whole).map_err(|_reset| Failure::ClientGone)?;
+        self.writing = if is_whole { H2WriteState::Ended } else { H2WriteState::Body(body) };
+        Ok(())
+    }
+
+    /// Ready when `head` is the head of a response to `request`, interim or final.
+    pub(crate) fn poll_response(
+        &mut self,
+        cx: &mut Context<'_>,
+        request: &RequestHead,
+        head: &mut ResponseHead,
+    ) -> Poll<Result<(), Failure>> {
+        let H2ReadState::Head(response) = &mut self.reading else {
+            return Poll::Ready(Err(Failure::EndpointClosed));
+        };
+        let (parts, body) = match response.poll_informational(cx) {
+            Poll::Ready(Some(Ok(interim))) => (interim.into_parts().0, None),
+            Poll::Ready(Some(Err(error))) => {
+                return Poll::Ready(Err(self.record_head_error(&error)));
+            }
+            Poll::Ready(None) | Poll::Pending => match ready!(Pin::new(response).poll(cx)) {
+                Ok(response) => {
+                    let (parts, body) = response.into_parts();
+                    (parts, Some(body))
+                }
+                Err(error) => return Poll::Ready(Err(self.record_head_error(&error))),
+            },
+        };
+        let is_whole = body.as_ref().is_some_and(RecvStream::is_end_stream);
+        if let Some(body) = body {
+            self.reading = if is_whole { H2ReadState::Ended } else { H2ReadState::Body(body) };
+        }
+        let read = response::read(&parts, is_whole, &RESPONSE_LIMITS, request, head);
+        Poll::Ready(read.map_err(Failure::BadResponse))
+    }
+
+    fn record_head_error(&mut self, error: &Error) -> Failure {
+        self.error = Some(stream_error(error));
+        Failure::EndpointClosed
+    }
+
+    pub(crate) fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        space: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.data.is_empty() {
+            let Some(data) = ready!(self.poll_data(cx))? else { return Poll::Ready(Ok(())) };
+            self.data = data;
+        }
+        let count = space.remaining().min(self.data.len());
+        space.put_slice(&self.data[..count]);
+        self.data.advance(count);
+        if let H2ReadState::Body(body) = &mut self.reading {
+            // Fails for a stream that has been reset, which the next read tells.
+            drop(body.flow_control().release_capacity(count));
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// What comes next of the body; `None`: it has ended, and the trailers are there.
+    fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Bytes>>> {
+        let H2ReadState::Body(body) = &mut self.reading else { return Poll::Ready(Ok(None)) };
+        let outcome = loop {
+            match ready!(body.poll_data(cx)) {
+                Some(Ok(data)) if data.is_empty() => {}
+                Some(Ok(data)) => return Poll::Ready(Ok(Some(data))),
+                Some(Err(error)) => break Err(error),
+                None => break ready!(body.poll_trailers(cx)),
+            }
+        };
+        self.reading = H2ReadState::Ended;
+        Poll::Ready(match outcome {
+            Ok(trailers) => {
+                self.trailers = trailers.as_ref().and_then(read_trailers);
+                Ok(None)
+            }
+            Err(error) => Err(self.fail(error)),
+        })
+    }
+
+    /// The trailers of a message whose end has been read.
+    pub(crate) fn take_trailers(&mut self) -> Option<Box<FieldSection>> {
+        self.trailers.take()
+    }
+
+    /// Sends what the peer has room for; the stream's end with it if `is_last` and all of it goes.
+    pub(crate) fn poll_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+        is_last: bool,
+    ) -> Poll<io::Result<usize>> {
+        let H2WriteState::Body(body) = &mut self.writing else {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        };
+        let wanted = slices.iter().map(|slice| slice.len()).sum();
+        debug_assert!(wanted > 0, "there would be nothing to wait for");
+        let mut room = poll_send_capacity(cx, body, wanted);
+        if let Some(turn) = &mut self.scheduled {
+            match room {
+                Poll::Pending => turn.withdraw(),
+                Poll::Ready(Ok(open)) => match turn.poll(cx) {
+                    Poll::Ready(most) => room = Poll::Ready(Ok(open.min(most))),
+                    Poll::Pending => {
+                        // It does not wait for room, which would tell it of a reset.
+                        ready!(self.poll_cancelled(cx));
+                        return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+                    }
+                },
+                Poll::Ready(Err(_)) => {}
+            }
+        }
+        let sent = ready!(room).and_then(|room| {
+            let count = wanted.min(room);
+            let ends = is_last && count == wanted;
+            body.send_data(first(slices, count), ends)?;
+            Ok((count, ends))
+        });
+        Poll::Ready(match sent {
+            Ok((count, ends)) => {
+                if let Some(turn) = &mut self.scheduled {
+                    turn.record_sent(count);
+                }
+                if ends {
+                    self.writing = H2WriteState::Ended;
+                }
+                Ok(count)
+            }
+            Err(error) => Err(self.fail(error)),
+        })
+    }
+
+    /// Ends the message, with its trailers.
+    pub(crate) fn end(&mut self, trailers: Option<&FieldSection>) -> io::Result<()> {
+        let H2WriteState::Body(body) = &mut self.writing else { return Ok(()) };
+        let ended = match trailers.and_then(write_trailers) {
+            Some(trailers) => body.send_trailers(trailers),
+            None => body.send_data(Bytes::new(), true),
+        };
+        self.writing = H2WriteState::Ended;
+        ended.map_err(|error| self.fail(error))
+    }
+
+    fn fail(&mut self, error: Error) -> io::Error {
+        self.error = Some(stream_error(&error));
+        io::Error::other(error)
+    }
+}
+
+fn stream_error(error: &Error) -> Broken {
+    match error.reason() {
+        // Streams that a GOAWAY does not name fail by it; others go on.
+        Some(_) if error.is_remote() && error.is_go_away() => Broken::Unprocessed,
+        Some(Reason::REFUSED_STREAM) if error.is_remote() => Broken::Refused,
+        Some(_) if error.is_remote() => Broken::Reset,
+        Some(_) if error.is_library() => Broken::Malformed,
+        Some(_) | None => Broken::Closed,
+    }
+}
+
+impl Drop for H2Stream {
+    fn drop(&mut self) {
+        match &mut self.writing {
+            H2WriteState::Head(response) => response.send_reset(self.drop_reason),
+            H2WriteState::Body(body) => body.send_reset(self.drop_reason),
+            // What is left to be read is reset by the library.
+            H2WriteState::Ended => {}
+        }
+    }
+}
+
+/// How many of `wanted` bytes the peer has room for, at least one.
+///
+/// Room is asked for only when there are bytes to fill it: what one stream has been given, others cannot use.
+fn poll_send_capacity(
+    cx: &mut Context<'_>,
+    body: &mut SendStream<Bytes>,
+    wanted: usize,
+) -> Poll<Result<usize, Error>> {
+    body.reserve_capacity(wanted);
+    while body.capacity() == 0 {
+        match ready!(body.poll_capacity(cx)) {
+            Some(Ok(_)) => {}
+            Some(Err(error)) => return Poll::Ready(Err(error)),
+            None => return Poll::Ready(Err(Reason::STREAM_CLOSED.into())),
+        }
+    }
+    Poll::Ready(Ok(body.capacity()))
+}
+
+/// A copy of the first `count` bytes.
+fn first(slices: &[IoSlice<'_>], count: usize) -> Bytes {
+    let mut bytes = Vec::with_capacity(count);
+    for slice in slices {
+        let left = count - bytes.len();
+        bytes.extend_from_slice(&slice[..left.min(slice.len())]);
+    }
+    bytes.into()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,235 @@
+//! What a connection's two sides say of it as a whole, beside its requests.
+//!
+//! Our side of it is one stream: SETTINGS, and GOAWAY when it comes to that. The other side's are up to three, which are
+//! listened to as long as the connection lives. Whoever serves the connection polls this, and is told what matters to it;
+//! an offence of the peer, here or in a message, closes the connection.
+
+use std::io::IoSlice;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes};
+
+use crate::quic::{QuicConnection, RecvStream, SendStream, StreamEnd};
+
+use super::control::{ControlFrame, ControlStreamReader, UniStreamType};
+use super::qpack::instructions::{self, QpackDecoderStream};
+use super::settings::{self, H3Settings};
+use super::{H3ConnectionState, H3ErrorCode, PeerRole, frame, varint};
+
+/// Our control stream says by this what it is.
+const CONTROL_STREAM_TYPE: u64 = 0x0;
+
+/// What whoever serves the connection has to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ControlEvent {
+    /// The peer has said what it is like, which comes first and once.
+    Settings(H3Settings),
+    /// The peer takes leave. Of an endpoint: it serves no request from this stream on.
+    GoAway(u64),
+}
+
+/// What is said of one connection. It lives as long as that: its streams may not end before.
+pub(crate) struct ControlStreams {
+    connection: QuicConnection,
+    peer: PeerRole,
+    connection_state: Rc<H3ConnectionState>,
+    our_control: Option<SendStream>,
+    /// What we have to say and have not.
+    pending_output: Vec<u8>,
+    /// Streams that have not said what they are, with what they have said.
+    untyped_streams: Vec<(RecvStream, Vec<u8>)>,
+    control: Option<(RecvStream, Bytes)>,
+    control_reader: ControlStreamReader,
+    encoder: Option<RecvStream>,
+    decoder: Option<RecvStream>,
+    decoder_instructions: QpackDecoderStream,
+}
+
+impl ControlStreams {
+    /// With a `peer` of which we take field sections of so many bytes, by the count of RFC 9114 §4.2.2.
+    pub(crate) fn new(connection: &QuicConnection, peer: PeerRole, field_section: u64) -> Self {
+        let mut pending_output = Vec::new();
+        varint::write(CONTROL_STREAM_TYPE, &mut pending_output);
+        settings::write(peer, field_section, &mut pending_output);
+        Self {
+            connection: connection.clone(),
+            peer,
+            connection_state: Rc::new(H3ConnectionState::new()),
+            our_control: connection.open_uni(),
+            pending_output,
+            untyped_streams: Vec::new(),
+            control: None,
+            control_reader: ControlStreamReader::new(peer),
+            encoder: None,
+            decoder: None,
+            decoder_instructions: QpackDecoderStream::default(),
+        }
+    }
+
+    /// What its messages have to share.
+    pub(crate) fn connection_state(&self) -> &Rc<H3ConnectionState> {
+        &self.connection_state
+    }
+
+    /// Tells a client that from this stream on we serve no request. Sent by the next `poll`.
+    pub(crate) fn send_goaway(&mut self, id: u64) {
+        frame::write_goaway(id, &mut self.pending_output);
+    }
+
+    /// What comes next. An error is for what the connection has been closed; how else it ends, it tells itself.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<ControlEvent, H3ErrorCode>> {
+        let polled = match self.connection_state.connection_error(cx.waker()) {
+            Some(code) => Poll::Ready(Err(code)),
+            None => self.poll_event(cx),
+        };
+        if let Poll::Ready(Err(code)) = polled {
+            self.connection.close(code.0, code.reason());
+        }
+        polled
+    }
+
+    fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Result<ControlEvent, H3ErrorCode>> {
+        self.flush_output(cx)?;
+        while let Poll::Ready(Ok(stream)) = self.connection.poll_accept_uni(cx) {
+            self.untyped_streams.push((stream, Vec::new()));
+        }
+        self.identify_streams(cx)?;
+        self.check_qpack_streams(cx)?;
+        self.poll_control(cx)
+    }
+
+    /// Sends what there is to say, as far as there is room.
+    fn flush_output(&mut self, cx: &mut Context<'_>) -> Result<(), H3ErrorCode> {
+        // RFC 9114 §6.2: each side lets the other open three streams at the least.
+        let ours = self.our_control.as_mut().ok_or(H3ErrorCode::GENERAL_PROTOCOL_ERROR)?;
+        while !self.pending_output.is_empty() {
+            match ours.poll_write(cx, &[IoSlice::new(&self.pending_output)]) {
+                Poll::Ready(Ok(count)) => drop(self.pending_output.drain(..count)),
+                Poll::Ready(Err(StreamEnd::Connection(_))) => self.pending_output.clear(),
+                Poll::Ready(Err(StreamEnd::Stopped(_) | StreamEnd::Reset(_))) => {
+                    return Err(H3ErrorCode::CLOSED_CRITICAL_STREAM);
+                }
+                Poll::Pending => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Finds out what streams are that have just begun.
+    fn identify_streams(&mut self, cx: &mut Context<'_>) -> Result<(), H3ErrorCode> {
+        let mut place = 0;
+        while let Some((stream, begun)) = self.untyped_streams.get_mut(place) {
+            match poll_stream_type(cx, stream, begun) {
+                Poll::Pending => place += 1,
+                Poll::Ready(None) => drop(self.untyped_streams.swap_remove(place)),
+                Poll::Ready(Some((kind, rest))) => {
+                    let (stream, _) = self.untyped_streams.swap_remove(place);
+                    self.assign_stream(kind, stream, rest)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a stream for what it is. There is one of each kind, and never a push.
+    fn assign_stream(
+        &mut self,
+        kind: UniStreamType,
+        mut stream: RecvStream,
+        rest: Bytes,
+    ) -> Result<(), H3ErrorCode> {
+        let is_second = match kind {
+            UniStreamType::Control => self.control.replace((stream, rest)).is_some(),
+            UniStreamType::Encoder => {
+                instructions::check_encoder(&rest)?;
+                self.encoder.replace(stream).is_some()
+            }
+            UniStreamType::Decoder => {
+                self.decoder_instructions.check(&rest)?;
+                self.decoder.replace(stream).is_some()
+            }
+            UniStreamType::Push => {
+                return Err(match self.peer {
+                    PeerRole::Client => H3ErrorCode::STREAM_CREATION_ERROR,
+                    PeerRole::Endpoint => H3ErrorCode::ID_ERROR,
+                });
+            }
+            UniStreamType::Unknown => {
+                stream.stop(H3ErrorCode::STREAM_CREATION_ERROR.0);
+                false
+            }
+        };
+        if is_second { Err(H3ErrorCode::STREAM_CREATION_ERROR) } else { Ok(()) }
+    }
+
+    /// Looks at what the peer says of tables that neither side keeps.
+    fn check_qpack_streams(&mut self, cx: &mut Context<'_>) -> Result<(), H3ErrorCode> {
+        while let Some(stream) = &mut self.encoder
+            && let Poll::Ready(bytes) = poll_critical(cx, stream)?
+        {
+            instructions::check_encoder(&bytes)?;
+        }
+        while let Some(stream) = &mut self.decoder
+            && let Poll::Ready(bytes) = poll_critical(cx, stream)?
+        {
+            self.decoder_instructions.check(&bytes)?;
+        }
+        Ok(())
+    }
+
+    fn poll_control(&mut self, cx: &mut Context<'_>) -> Poll<Result<ControlEvent, H3ErrorCode>> {
+        let Some((stream, input)) = &mut self.control else { return Poll::Pending };
+        loop {
+            match self.control_reader.next(input)? {
+                Some(ControlFrame::Settings(settings)) => {
+                    return Poll::Ready(Ok(ControlEvent::Settings(settings)));
+                }
+                Some(ControlFrame::GoAway(id)) => {
+                    if self.peer == PeerRole::Endpoint {
+                        self.connection_state.record_goaway(id);
+                    }
+                    return Poll::Ready(Ok(ControlEvent::GoAway(id)));
+                }
+                Some(ControlFrame::Priority(id, priority)) => {
+                    self.connection_state.record_priority(id, priority)
+                }
+                None => *input = ready!(poll_critical(cx, stream))?,
+            }
+        }
+    }
+}
+
+/// What a stream is and what it has said since; `None`: it ended before it had said that.
+fn poll_stream_type(
+    cx: &mut Context<'_>,
+    stream: &mut RecvStream,
+    begun: &mut Vec<u8>,
+) -> Poll<Option<(UniStreamType, Bytes)>> {
+    loop {
+        let Ok(Some(mut bytes)) = ready!(stream.poll_read(cx)) else { return Poll::Ready(None) };
+        while !bytes.is_empty() {
+            begun.push(bytes.get_u8());
+            if let Some((kind, _)) = UniStreamType::read(begun) {
+                return Poll::Ready(Some((kind, bytes)));
+            }
+        }
+    }
+}
+
+/// What comes next on a stream that may not end before the connection does.
+fn poll_critical(
+    cx: &mut Context<'_>,
+    stream: &mut RecvStream,
+) -> Poll<Result<Bytes, H3ErrorCode>> {
+    match ready!(stream.poll_read(cx)) {
+        Ok(Some(bytes)) => Poll::Ready(Ok(bytes)),
+        Ok(None) | Err(StreamEnd::Reset(_) | StreamEnd::Stopped(_)) => {
+            Poll::Ready(Err(H3ErrorCode::CLOSED_CRITICAL_STREAM))
+        }
+        Err(StreamEnd::Connection(_)) => Poll::Pending,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,338 @@
+//! A stream of HTTP/3 as its request sees it: heads and bytes to read and to write, each way within its window.
+//!
+//! No more is read from the stream than is asked for, and what is written waits in the window of the peer and nowhere
+//! else: so whoever is slow slows down the other side and fills no memory here. A message that is dropped before its end
+//! resets its stream.
+
+use std::io::{self, IoSlice};
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use tokio::io::ReadBuf;
+
+use crate::binary::WebSocketKey;
+use crate::dial::attempt::RESPONSE_LIMITS;
+use crate::failure::Failure;
+use crate::h1::{BadSyntax, HeadLimits};
+use crate::head::{BodyFraming, FieldSection, RequestHead, ResponseHead};
+use crate::quic::{RecvStream, SendStream, StreamEnd};
+use crate::stream::{Broken, Manner};
+
+use super::fields::FieldSectionError;
+use super::frame::{FrameContext, H3FrameDecoder};
+use super::priority::ResponsePriority;
+use super::{H3ConnectionState, H3ErrorCode, PeerRole, request, response};
+
+/// What comes by the stream.
+mod incoming;
+/// What goes by the stream.
+mod outgoing;
+
+use incoming::{IncomingMessage, ReceiveError};
+use outgoing::{AfterHead, OutgoingMessage};
+
+/// One request and its response.
+pub(crate) struct H3Stream {
+    id: u64,
+    peer: PeerRole,
+    connection_state: Rc<H3ConnectionState>,
+    incoming: IncomingMessage,
+    outgoing: OutgoingMessage,
+    /// What the peer is told if this is dropped before its end.
+    drop_code: H3ErrorCode,
+    /// The peer, or its connection, has ended the stream before its time.
+    error: Option<Broken>,
+}
+
+impl H3Stream {
+    /// A client's request, of whose head `most_head` bytes are taken.
+    pub(crate) fn from_client(
+        send: SendStream,
+        recv: RecvStream,
+        ties: &Rc<H3ConnectionState>,
+        most_head: usize,
+    ) -> Self {
+        let frames = H3FrameDecoder::new(FrameContext::Request, PeerRole::Client, most_head);
+        Self {
+            id: recv.id(),
+            peer: PeerRole::Client,
+            connection_state: Rc::clone(ties),
+            incoming: IncomingMessage::new(recv, frames),
+            outgoing: OutgoingMessage::to_client(send),
+            // Nothing else tells the client that what it got is not whole.
+            drop_code: H3ErrorCode::INTERNAL_ERROR,
+            error: None,
+        }
+    }
+
+    /// A request to an endpoint that begins with the head which `section` appends, and is no more if `is_whole`.
+    pub(crate) fn to_endpoint(
+        send: SendStream,
+        recv: RecvStream,
+        ties: &Rc<H3ConnectionState>,
+        section: impl FnOnce(&mut Vec<u8>),
+        is_whole: bool,
+    ) -> Self {
+        let frames = H3FrameDecoder::new(
+            FrameContext::Request,
+            PeerRole::Endpoint,
+            RESPONSE_LIMITS.head_bytes,
+        );
+        Self {
+            id: recv.id(),
+            peer: PeerRole::Endpoint,
+            connection_state: Rc::clone(ties),
+            incoming: IncomingMessage::new(recv, frames),
+            outgoing: OutgoingMessage::to_endpoint(send, section, is_whole),
+            drop_code: H3ErrorCode::REQUEST_CANCELLED,
+            error: None,
+        }
+    }
+
+    /// How the stream was ended before its time, as far as that has been seen.
+    pub(crate) fn error(&self) -> Option<Broken> {
+        self.error
+    }
+
+    /// Ready when the peer wants no answer any more.
+    pub(crate) fn poll_cancelled(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let end = ready!(self.outgoing.poll_stopped(cx));
+        self.error = Some(self.stream_error(end));
+        Poll::Ready(())
+    }
+
+    /// Ready when `head` is the head of the client's request. `key` is asked for a key if a WebSocket is to be opened.
+    ///
+    /// Whoever sends what is no request at all is told so by the stream's end and gets no answer: `ClientGone`.
+    pub(crate) fn poll_request(
+        &mut self,
+        cx: &mut Context<'_>,
+        limits: &HeadLimits,
+        key: impl FnOnce() -> WebSocketKey,
+        head: &mut RequestHead,
+    ) -> Poll<Result<(), Failure>> {
+        let read = match ready!(self.poll_section(cx)) {
+            Ok(Some((section, is_whole))) => request::read(&section, is_whole, limits, key, head),
+            Ok(None) => Err(BadSyntax::TooLarge.into()),
+            Err(_broken) => return Poll::Ready(Err(Failure::ClientGone)),
+        };
+        Poll::Ready(match self.check_head(read) {
+            Ok(Ok(())) => {
+                self.incoming.begin_body(head.framing);
+                self.apply_priority(head);
+                Ok(())
+            }
+            Ok(Err(bad)) => Err(Failure::BadRequest(bad)),
+            Err(_broken) => Err(Failure::ClientGone),
+        })
+    }
+
+    /// Ready when `head` is the head of a response to `request`, interim or final.
+    pub(crate) fn poll_response(
+        &mut self,
+        cx: &mut Context<'_>,
+        request: &RequestHead,
+        head: &mut ResponseHead,
+    ) -> Poll<Result<(), Failure>> {
+        // Who takes no more of the request may have answered nevertheless.
+        if let Poll::Ready(Err(end)) = self.outgoing.poll_flush_prefix(cx) {
+            self.error = Some(self.stream_error(end));
+        }
+        let section = match self.poll_section(cx) {
+            Poll::Ready(section) => section,
+            Poll::Pending if self.connection_state.is_unprocessed(self.id) => {
+                self.error = Some(Broken::Unprocessed);
+                return Poll::Ready(Err(Failure::EndpointClosed));
+            }
+            Poll::Pending => {
+                self.connection_state.add_response_waiter(self.id, cx.waker());
+                return Poll::Pending;
+            }
+        };
+        self.connection_state.remove_response_waiter(self.id);
+        let read = match section {
+            Ok(Some((section, is_whole))) => {
+                response::read(&section, is_whole, &RESPONSE_LIMITS, request, head)
+            }
+            Ok(None) => Err(BadSyntax::TooLarge.into()),
+            Err(_broken) => return Poll::Ready(Err(Failure::EndpointClosed)),
+        };
+        Poll::Ready(match self.check_head(read) {
+            Ok(Ok(())) => {
+                if !head.is_interim() {
+                    self.incoming.begin_body(head.framing);
+                }
+                Ok(())
+            }
+            Ok(Err(bad)) => Err(Failure::BadResponse(bad)),
+            Err(_broken) => Err(Failure::EndpointClosed),
+        })
+    }
+
+    /// The section of the next head, and whether it is all there is; `None`: it is too large.
+    fn poll_section(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<(Bytes, bool)>, Broken>> {
+        Poll::Ready(match ready!(self.incoming.poll_section(cx)) {
+            Ok(Some(section)) => Ok(Some((section, self.incoming.is_whole(cx)))),
+            Ok(None) => Ok(None),
+            Err(halt) => Err(self.record_receive_error(halt)),
+        })
+    }
+
+    /// What came of reading a head: one, or why there is no answer but that, or why there is none at all.
+    fn check_head<B>(
+        &mut self,
+        read: Result<(), FieldSectionError<B>>,
+    ) -> Result<Result<(), B>, Broken> {
+        match read {
+            Ok(()) => Ok(Ok(())),
+            Err(FieldSectionError::Refused(bad)) => Ok(Err(bad)),
+            Err(FieldSectionError::Malformed) => {
+                Err(self.record_receive_error(ReceiveError::Malformed(H3ErrorCode::MESSAGE_ERROR)))
+            }
+            Err(FieldSectionError::Qpack) => Err(self.record_receive_error(
+                ReceiveError::ConnectionError(H3ErrorCode::DECOMPRESSION_FAILED),
+            )),
+        }
+    }
+
+    /// Lets the response go before or behind others, as the client asks.
+    fn apply_priority(&mut self, head: &RequestHead) {
+        let said = self.connection_state.take_priority(self.id);
+        if let Some(priority) =
+            said.or_else(|| head.fields.get("priority").map(ResponsePriority::parse))
+        {
+            self.outgoing.send.set_priority(priority.rank());
+        }
+    }
+
+    pub(crate) fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        space: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = space.filled().len();
+        while space.remaining() > 0 {
+            let more = self.incoming.poll_data(cx, space);
+            let has_some = space.filled().len() > before;
+            match more {
+                Poll::Ready(Ok(true)) => {}
+                Poll::Ready(Ok(false)) => break,
+                // What ends the stream is told when it is read on.
+                Poll::Ready(Err(_)) | Poll::Pending if has_some => break,
+                Poll::Ready(Err(halt)) => {
+                    self.record_receive_error(halt);
+                    return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+                }
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// The trailers of a message whose end has been read.
+    pub(crate) fn take_trailers(&mut self) -> Option<Box<FieldSection>> {
+        self.incoming.trailers.take()
+    }
+
+    /// Puts a response's head at the beginning of `out`, which is to be written next: an interim one, or the one, which
+    /// ends the stream if nothing is to follow.
+    pub(crate) fn put_head(
+        &mut self,
+        head: &ResponseHead,
+        manner: &Manner,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Failure> {
+        let follows = match manner.framing {
+            _ if head.is_interim() => AfterHead::Head,
+            _ if manner.upgrade => AfterHead::Body,
+            framing if framing.is_empty() => AfterHead::Nothing,
+            BodyFraming::None
+            | BodyFraming::Length(_)
+            | BodyFraming::Chunked
+            | BodyFraming::UntilClose
+            | BodyFraming::Stream => AfterHead::Body,
+        };
+        let is_put = self.outgoing.put_head(out, follows, |section| {
+            response::write(head, manner, section);
+        });
+        is_put.then_some(()).ok_or(Failure::ClientGone)
+    }
+
+    /// Sends what the peer has room for; the stream's end with it if `is_last` and all of it goes.
+    pub(crate) fn poll_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+        is_last: bool,
+    ) -> Poll<io::Result<usize>> {
+        if let Some(priority) = self.connection_state.take_priority(self.id) {
+            self.outgoing.send.set_priority(priority.rank());
+        }
+        let written = ready!(self.outgoing.poll_write(cx, slices, is_last));
+        Poll::Ready(written.map_err(|end| self.fail(end)))
+    }
+
+    /// Ends the message, with its trailers.
+    pub(crate) fn poll_end(
+        &mut self,
+        cx: &mut Context<'_>,
+        trailers: Option<&FieldSection>,
+    ) -> Poll<io::Result<()>> {
+        let ended = ready!(self.outgoing.poll_end(cx, trailers));
+        Poll::Ready(ended.map_err(|end| self.fail(end)))
+    }
+
+    fn fail(&mut self, end: Option<StreamEnd>) -> io::Error {
+        let Some(end) = end else { return io::ErrorKind::BrokenPipe.into() };
+        self.error = Some(self.stream_error(end));
+        io::ErrorKind::ConnectionReset.into()
+    }
+
+    /// No more is read. An offence ends the connection.
+    fn record_receive_error(&mut self, halt: ReceiveError) -> Broken {
+        let broken = match halt {
+            ReceiveError::Ended(end) => self.stream_error(end),
+            ReceiveError::Malformed(code) => {
+                self.drop_code = code;
+                Broken::Malformed
+            }
+            ReceiveError::ConnectionError(code) => {
+                self.connection_state.raise_connection_error(code);
+                Broken::Malformed
+            }
+        };
+        self.error = Some(broken);
+        broken
+    }
+
+    fn stream_error(&self, end: StreamEnd) -> Broken {
+        match end {
+            StreamEnd::Connection(_) if self.connection_state.is_unprocessed(self.id) => {
+                Broken::Unprocessed
+            }
+            StreamEnd::Connection(_) => Broken::Closed,
+            StreamEnd::Reset(code) | StreamEnd::Stopped(code) => {
+                let is_refused = self.peer == PeerRole::Endpoint
+                    && H3ErrorCode(code) == H3ErrorCode::REQUEST_REJECTED;
+                if is_refused { Broken::Refused } else { Broken::Reset }
+            }
+        }
+    }
+}
+
+impl Drop for H3Stream {
+    fn drop(&mut self) {
+        self.connection_state.remove_response_waiter(self.id);
+        let is_answered = self.peer == PeerRole::Client && self.outgoing.is_ended();
+        self.outgoing.reset(self.drop_code);
+        // Who has answered needs no more of the request (RFC 9114 §4.1).
+        self.incoming.stop(if is_answered { H3ErrorCode::NO_ERROR } else { self.drop_code });
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,213 @@
+//! What comes by a stream: heads, a body and trailers, in this order, and as much of a body as its head has said.
+
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes};
+use tokio::io::ReadBuf;
+
+use crate::dial::attempt::RESPONSE_LIMITS;
+use crate::h3::H3ErrorCode;
+use crate::h3::fields::{self, FieldSectionError};
+use crate::h3::frame::{FramePart, H3FrameDecoder};
+use crate::head::{BodyFraming, FieldSection};
+use crate::quic::{RecvStream, StreamEnd};
+
+/// Why no more is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ReceiveError {
+    /// The peer has given up, or its connection has ended.
+    Ended(StreamEnd),
+    /// The message breaks the rules, and its stream is ended for that.
+    Malformed(H3ErrorCode),
+    /// The peer does, and the connection is ended.
+    ConnectionError(H3ErrorCode),
+}
+
+pub(super) struct IncomingMessage {
+    recv: RecvStream,
+    state: H3ReadState,
+    frame_decoder: H3FrameDecoder,
+    /// Received and not yet taken apart.
+    input: Bytes,
+    /// Taken apart ahead of its time, to see whether a head is all there is.
+    peeked_part: Option<FramePart>,
+    /// Of the body, and not yet taken.
+    data: Bytes,
+    /// Bytes of the body that are to come, if the head has said how many.
+    left: Option<u64>,
+    pub(super) trailers: Option<Box<FieldSection>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum H3ReadState {
+    Head,
+    Body,
+    /// Behind the trailers, where nothing is but the end.
+    AfterTrailers,
+    Ended,
+    Failed(ReceiveError),
+}
+
+impl IncomingMessage {
+    pub(super) fn new(recv: RecvStream, frame_decoder: H3FrameDecoder) -> Self {
+        Self {
+            recv,
+            state: H3ReadState::Head,
+            frame_decoder,
+            input: Bytes::new(),
+            peeked_part: None,
+            data: Bytes::new(),
+            left: None,
+            trailers: None,
+        }
+    }
+
+    /// The section of the next head; `None`: it is too large.
+    pub(super) fn poll_section(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<Bytes>, ReceiveError>> {
+        Poll::Ready(match ready!(self.poll_part(cx))? {
+            Some(FramePart::Whole(_, section)) => Ok(Some(section)),
+            Some(FramePart::TooLarge) => Ok(None),
+            Some(FramePart::Data(_)) => {
+                Err(self.fail(ReceiveError::ConnectionError(H3ErrorCode::FRAME_UNEXPECTED)))
+            }
+            None => Err(self.fail(ReceiveError::Malformed(H3ErrorCode::REQUEST_INCOMPLETE))),
+        })
+    }
+
+    /// Whether nothing follows, as far as has come.
+    pub(super) fn is_whole(&mut self, cx: &mut Context<'_>) -> bool {
+        match self.poll_part(cx) {
+            Poll::Ready(Ok(None)) => true,
+            Poll::Ready(Ok(piece)) => {
+                self.peeked_part = piece;
+                false
+            }
+            Poll::Ready(Err(_)) | Poll::Pending => false,
+        }
+    }
+
+    /// No other head follows, but what the last one says.
+    pub(super) fn begin_body(&mut self, framing: BodyFraming) {
+        if self.state == H3ReadState::Head {
+            self.state = H3ReadState::Body;
+        }
+        if let BodyFraming::Length(length) = framing {
+            self.left = Some(length);
+        }
+    }
+
+    /// Reads some of the body; false: it has ended, and the trailers are there.
+    pub(super) fn poll_data(
+        &mut self,
+        cx: &mut Context<'_>,
+        space: &mut ReadBuf<'_>,
+    ) -> Poll<Result<bool, ReceiveError>> {
+        while self.data.is_empty() {
+            match ready!(self.poll_part(cx))? {
+                Some(FramePart::Data(data)) if self.state == H3ReadState::Body => {
+                    self.take_data(data)?
+                }
+                Some(FramePart::Whole(_, section)) if self.state == H3ReadState::Body => {
+                    self.take_trailers(&section)?;
+                }
+                Some(FramePart::TooLarge) => {
+                    return Poll::Ready(Err(
+                        self.fail(ReceiveError::Malformed(H3ErrorCode::EXCESSIVE_LOAD))
+                    ));
+                }
+                Some(FramePart::Data(_) | FramePart::Whole(..)) => {
+                    return Poll::Ready(Err(
+                        self.fail(ReceiveError::ConnectionError(H3ErrorCode::FRAME_UNEXPECTED))
+                    ));
+                }
+                None if self.left.is_some_and(|left| left > 0) => {
+                    return Poll::Ready(Err(
+                        self.fail(ReceiveError::Malformed(H3ErrorCode::MESSAGE_ERROR))
+                    ));
+                }
+                None => return Poll::Ready(Ok(false)),
+            }
+        }
+        let count = space.remaining().min(self.data.len());
+        space.put_slice(&self.data[..count]);
+        self.data.advance(count);
+        Poll::Ready(Ok(true))
+    }
+
+    fn take_data(&mut self, data: Bytes) -> Result<(), ReceiveError> {
+        if let Some(left) = &mut self.left {
+            let Some(rest) = left.checked_sub(data.len() as u64) else {
+                return Err(self.fail(ReceiveError::Malformed(H3ErrorCode::MESSAGE_ERROR)));
+            };
+            *left = rest;
+        }
+        self.data = data;
+        Ok(())
+    }
+
+    fn take_trailers(&mut self, section: &[u8]) -> Result<(), ReceiveError> {
+        self.state = H3ReadState::AfterTrailers;
+        match fields::read_trailers(section, &RESPONSE_LIMITS) {
+            Ok(trailers) => {
+                self.trailers = trailers;
+                Ok(())
+            }
+            Err(FieldSectionError::Qpack) => {
+                Err(self.fail(ReceiveError::ConnectionError(H3ErrorCode::DECOMPRESSION_FAILED)))
+            }
+            Err(FieldSectionError::Malformed | FieldSectionError::Refused(_)) => {
+                Err(self.fail(ReceiveError::Malformed(H3ErrorCode::MESSAGE_ERROR)))
+            }
+        }
+    }
+
+    /// What comes next; `None`: the stream has ended.
+    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<FramePart>, ReceiveError>> {
+        if let Some(piece) = self.peeked_part.take() {
+            return Poll::Ready(Ok(Some(piece)));
+        }
+        match self.state {
+            H3ReadState::Ended => return Poll::Ready(Ok(None)),
+            H3ReadState::Failed(halt) => return Poll::Ready(Err(halt)),
+            H3ReadState::Head | H3ReadState::Body | H3ReadState::AfterTrailers => {}
+        }
+        loop {
+            match self.frame_decoder.next(&mut self.input) {
+                Ok(None) => {}
+                Ok(piece) => return Poll::Ready(Ok(piece)),
+                Err(code) => {
+                    return Poll::Ready(Err(self.fail(ReceiveError::ConnectionError(code))));
+                }
+            }
+            match ready!(self.recv.poll_read(cx)) {
+                Ok(Some(input)) => self.input = input,
+                Ok(None) if self.frame_decoder.is_at_boundary() => {
+                    self.state = H3ReadState::Ended;
+                    return Poll::Ready(Ok(None));
+                }
+                Ok(None) => {
+                    return Poll::Ready(Err(
+                        self.fail(ReceiveError::ConnectionError(H3ErrorCode::FRAME_ERROR))
+                    ));
+                }
+                Err(end) => return Poll::Ready(Err(self.fail(ReceiveError::Ended(end)))),
+            }
+        }
+    }
+
+    /// Whoever asks again is told the same.
+    fn fail(&mut self, halt: ReceiveError) -> ReceiveError {
+        self.state = H3ReadState::Failed(halt);
+        halt
+    }
+
+    /// Nobody reads on.
+    pub(super) fn stop(&mut self, code: H3ErrorCode) {
+        if self.state != H3ReadState::Ended {
+            self.recv.stop(code.0);
+        }
+    }
+}

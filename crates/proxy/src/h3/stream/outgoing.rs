@@ -1,0 +1,267 @@
+//! What goes by a stream: heads, a body in frames, trailers.
+//!
+//! Nothing is copied to wait here. A frame of the body is begun for all that is at hand, and what the peer has no room
+//! for yet goes into the rest of it; whoever writes has it still.
+
+use std::io::IoSlice;
+use std::ops::Range;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes};
+
+use crate::h3::frame::{self, DataHeader};
+use crate::h3::{H3ErrorCode, fields};
+use crate::head::FieldSection;
+use crate::quic::{SendStream, StreamEnd};
+
+/// Slices that are written at a time.
+const SLICES: usize = 8;
+
+/// What comes behind a head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AfterHead {
+    Head,
+    Body,
+    Nothing,
+}
+
+pub(super) struct OutgoingMessage {
+    pub(super) send: SendStream,
+    state: H3WriteState,
+    /// Goes before all else: the head of a request, or the rest of a frame's header.
+    pending_prefix: Bytes,
+    /// So many of the bytes that are written next are a head, in its frame already.
+    head_left: usize,
+    after_head: AfterHead,
+    /// Room in the frame of the body that has been begun.
+    frame_left: u64,
+    has_trailers: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum H3WriteState {
+    /// A head may be put: of one that was put before nothing has gone.
+    Head,
+    Body,
+    Ended,
+}
+
+impl OutgoingMessage {
+    pub(super) fn to_client(send: SendStream) -> Self {
+        Self {
+            send,
+            state: H3WriteState::Head,
+            pending_prefix: Bytes::new(),
+            head_left: 0,
+            after_head: AfterHead::Head,
+            frame_left: 0,
+            has_trailers: false,
+        }
+    }
+
+    /// Begins with the head which `section` appends.
+    pub(super) fn to_endpoint(
+        send: SendStream,
+        section: impl FnOnce(&mut Vec<u8>),
+        is_whole: bool,
+    ) -> Self {
+        let mut head = Vec::new();
+        frame::write_headers(&mut head, section);
+        let after_head = if is_whole { AfterHead::Nothing } else { AfterHead::Body };
+        Self {
+            state: H3WriteState::Body,
+            pending_prefix: head.into(),
+            after_head,
+            ..Self::to_client(send)
+        }
+    }
+
+    pub(super) fn is_ended(&self) -> bool {
+        self.state == H3WriteState::Ended
+    }
+
+    /// Puts a head at the beginning of `out`, which is to be written next; false: it is too late for one.
+    pub(super) fn put_head(
+        &mut self,
+        out: &mut Vec<u8>,
+        follows: AfterHead,
+        section: impl FnOnce(&mut Vec<u8>),
+    ) -> bool {
+        debug_assert!(out.is_empty(), "nothing waits before a head");
+        if self.state != H3WriteState::Head {
+            return false;
+        }
+        frame::write_headers(out, section);
+        (self.head_left, self.after_head) = (out.len(), follows);
+        true
+    }
+
+    /// Ready when the peer wants no more.
+    pub(super) fn poll_stopped(&mut self, cx: &mut Context<'_>) -> Poll<StreamEnd> {
+        if self.is_ended() {
+            return Poll::Pending;
+        }
+        let stopped = ready!(self.send.poll_stopped(cx));
+        Poll::Ready(stopped.map_or_else(StreamEnd::Connection, StreamEnd::Stopped))
+    }
+
+    /// Writes what there is room for, at least a byte, and ends the stream if `is_last` and that is all of it.
+    ///
+    /// The error is `None` for a stream that has ended.
+    pub(super) fn poll_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+        is_last: bool,
+    ) -> Poll<Result<usize, Option<StreamEnd>>> {
+        let wanted = slices.iter().map(|slice| slice.len()).sum();
+        debug_assert!(wanted > 0, "there would be nothing to wait for");
+        loop {
+            if self.is_ended() {
+                return Poll::Ready(Err(None));
+            }
+            let count = ready!(self.poll_write_once(cx, slices, wanted))?;
+            if is_last && count == wanted && self.frame_left == 0 {
+                self.finish();
+            }
+            if count > 0 {
+                return Poll::Ready(Ok(count));
+            }
+        }
+    }
+
+    /// Writes once; so many of the bytes have gone.
+    fn poll_write_once(
+        &mut self,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+        wanted: usize,
+    ) -> Poll<Result<usize, StreamEnd>> {
+        let head = wanted.min(self.head_left);
+        let of_frame = usize::try_from(self.frame_left).unwrap_or(usize::MAX);
+        let (header, body) = if of_frame == 0 {
+            (DataHeader::new((wanted - head) as u64), wanted - head)
+        } else {
+            (DataHeader::new(0), of_frame.min(wanted - head))
+        };
+        let parts = [IoSlice::new(&self.pending_prefix)]
+            .into_iter()
+            .chain(slice_range(slices, 0..head))
+            .chain([IoSlice::new(header.as_bytes())])
+            .chain(slice_range(slices, head..head + body));
+        let mut pieces = [IoSlice::new(&[]); SLICES];
+        let mut count = 0;
+        for part in parts.filter(|part| !part.is_empty()).take(SLICES) {
+            pieces[count] = part;
+            count += 1;
+        }
+        let sent = ready!(self.send.poll_write(cx, &pieces[..count]));
+        let sent = sent.inspect_err(|_| self.state = H3WriteState::Ended)?;
+        Poll::Ready(Ok(self.record_sent(sent, head, header, wanted - head)))
+    }
+
+    /// Of the bytes that have gone, some were ours; counts the others.
+    fn record_sent(
+        &mut self,
+        mut sent: usize,
+        head: usize,
+        header: DataHeader,
+        body: usize,
+    ) -> usize {
+        let mut take = |most: usize| {
+            let taken = sent.min(most);
+            sent -= taken;
+            taken
+        };
+        self.pending_prefix.advance(take(self.pending_prefix.len()));
+        let of_head = take(head);
+        let of_header = take(header.as_bytes().len());
+        let of_body = take(usize::MAX);
+        if of_header > 0 {
+            self.pending_prefix = Bytes::copy_from_slice(&header.as_bytes()[of_header..]);
+            self.frame_left = body as u64;
+        }
+        self.frame_left -= of_body as u64;
+        if of_head > 0 {
+            self.head_left -= of_head;
+            self.record_head_sent();
+        }
+        of_head + of_body
+    }
+
+    /// Some of a head has.
+    fn record_head_sent(&mut self) {
+        self.state = H3WriteState::Body;
+        match self.after_head {
+            _ if self.head_left > 0 => {}
+            AfterHead::Head => self.state = H3WriteState::Head,
+            AfterHead::Body => {}
+            AfterHead::Nothing => self.finish(),
+        }
+    }
+
+    /// Writes the head of a request, and its end if that is all.
+    pub(super) fn poll_flush_prefix(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), StreamEnd>> {
+        while !self.pending_prefix.is_empty() && !self.is_ended() {
+            let written = ready!(self.send.poll_write_bytes(cx, &mut self.pending_prefix));
+            written.inspect_err(|_| self.state = H3WriteState::Ended)?;
+        }
+        if self.state == H3WriteState::Body && self.after_head == AfterHead::Nothing {
+            self.finish();
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Ends the stream, with trailers. The error is `None` where what was begun cannot be ended.
+    pub(super) fn poll_end(
+        &mut self,
+        cx: &mut Context<'_>,
+        trailers: Option<&FieldSection>,
+    ) -> Poll<Result<(), Option<StreamEnd>>> {
+        if self.is_ended() {
+            return Poll::Ready(Ok(()));
+        }
+        if self.state == H3WriteState::Head || self.head_left > 0 || self.frame_left > 0 {
+            return Poll::Ready(Err(None));
+        }
+        if let Some(trailers) = trailers
+            && !std::mem::replace(&mut self.has_trailers, true)
+        {
+            let mut ahead = self.pending_prefix.to_vec();
+            frame::write_headers(&mut ahead, |section| fields::write_trailers(trailers, section));
+            self.pending_prefix = ahead.into();
+        }
+        ready!(self.poll_flush_prefix(cx))?;
+        self.finish();
+        Poll::Ready(Ok(()))
+    }
+
+    fn finish(&mut self) {
+        self.state = H3WriteState::Ended;
+        self.send.finish();
+    }
+
+    /// The peer is told that what it got is not whole.
+    pub(super) fn reset(&mut self, code: H3ErrorCode) {
+        if !self.is_ended() {
+            self.send.reset(code.0);
+        }
+    }
+}
+
+/// The slices of a stretch of their bytes.
+fn slice_range<'s>(
+    slices: &'s [IoSlice<'_>],
+    range: Range<usize>,
+) -> impl Iterator<Item = IoSlice<'s>> {
+    let mut passed = 0;
+    slices.iter().map(move |slice| {
+        let within = |at: usize| at.saturating_sub(passed).min(slice.len());
+        let part = &slice[within(range.start)..within(range.end)];
+        passed += slice.len();
+        IoSlice::new(part)
+    })
+}

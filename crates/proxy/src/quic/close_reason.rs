@@ -1,0 +1,152 @@
+//! Why a connection is over.
+
+use quinn_proto::{ConnectionError, TransportErrorCode};
+
+use crate::tls::{Unsecured, Untrusted};
+
+/// Codes of errors that are alerts of TLS begin here (RFC 9001 §4.8).
+const ALERTS: u64 = 0x100;
+
+/// Why a connection is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CloseReason {
+    /// The other side's protocol has closed it, for this.
+    ByPeer { code: u64 },
+    /// One side has broken the rules of QUIC, or says that the other has.
+    Transport,
+    /// Nobody is there, or nobody who wants it.
+    Refused,
+    /// The TLS handshake has failed.
+    TlsFailed(Untrusted),
+    /// Nothing was heard for too long.
+    TimedOut,
+    /// The other side does not know it any more.
+    Reset,
+    /// We have closed it.
+    ByUs,
+    /// No version in common.
+    VersionMismatch,
+}
+
+impl From<&ConnectionError> for CloseReason {
+    fn from(error: &ConnectionError) -> Self {
+        match error {
+            ConnectionError::VersionMismatch => Self::VersionMismatch,
+            ConnectionError::TransportError(ours) => match alert(ours.code) {
+                Some(alert) => Self::TlsFailed(endpoint_tls_error(alert)),
+                None => Self::Transport,
+            },
+            ConnectionError::ConnectionClosed(theirs) => match theirs.error_code {
+                TransportErrorCode::CONNECTION_REFUSED => Self::Refused,
+                code if alert(code).is_some() => Self::TlsFailed(Untrusted::Alert),
+                _ => Self::Transport,
+            },
+            ConnectionError::ApplicationClosed(theirs) => {
+                Self::ByPeer { code: theirs.error_code.into_inner() }
+            }
+            ConnectionError::Reset => Self::Reset,
+            ConnectionError::TimedOut => Self::TimedOut,
+            ConnectionError::LocallyClosed => Self::ByUs,
+            ConnectionError::CidsExhausted => Self::Refused,
+        }
+    }
+}
+
+/// Why a client's handshake has come to nothing.
+pub(super) fn client_tls_error(error: &ConnectionError) -> Unsecured {
+    match error {
+        ConnectionError::TransportError(ours) => match alert(ours.code) {
+            Some(description::UNRECOGNIZED_NAME) => Unsecured::UnknownName,
+            Some(description::INTERNAL_ERROR) => Unsecured::Unusable,
+            Some(
+                description::HANDSHAKE_FAILURE
+                | description::PROTOCOL_VERSION
+                | description::INSUFFICIENT_SECURITY
+                | description::NO_APPLICATION_PROTOCOL,
+            ) => Unsecured::NothingInCommon,
+            Some(description::CERTIFICATE_REQUIRED) => Unsecured::ClientCertificate,
+            Some(alert) if is_certificate_alert(alert) => Unsecured::ClientCertificate,
+            Some(_) | None => Unsecured::Protocol,
+        },
+        ConnectionError::ConnectionClosed(theirs) if alert(theirs.error_code).is_some() => {
+            Unsecured::Refused
+        }
+        ConnectionError::VersionMismatch | ConnectionError::ConnectionClosed(_) => {
+            Unsecured::Protocol
+        }
+        ConnectionError::TimedOut => Unsecured::Late,
+        ConnectionError::ApplicationClosed(_)
+        | ConnectionError::Reset
+        | ConnectionError::LocallyClosed
+        | ConnectionError::CidsExhausted => Unsecured::Gone,
+    }
+}
+
+/// What of an endpoint's handshake we did not like, by the alert that we told it.
+fn endpoint_tls_error(alert: u8) -> Untrusted {
+    // A signature that does not hold: of a certificate, or by its key.
+    if is_certificate_alert(alert) || alert == description::DECRYPT_ERROR {
+        Untrusted::Certificate
+    } else {
+        Untrusted::Protocol
+    }
+}
+
+/// From bad_certificate to certificate_unknown, and unknown_ca (RFC 8446 §6.2).
+fn is_certificate_alert(alert: u8) -> bool {
+    matches!(alert, 42..=46 | 48)
+}
+
+/// The alert that the code stands for, if it stands for one.
+fn alert(code: TransportErrorCode) -> Option<u8> {
+    u64::from(code).checked_sub(ALERTS).and_then(|alert| u8::try_from(alert).ok())
+}
+
+/// Alerts (RFC 8446 §6.2).
+pub(super) mod description {
+    pub(crate) const UNEXPECTED_MESSAGE: u8 = 10;
+    pub(super) const HANDSHAKE_FAILURE: u8 = 40;
+    pub(crate) const DECODE_ERROR: u8 = 50;
+    pub(super) const DECRYPT_ERROR: u8 = 51;
+    pub(super) const PROTOCOL_VERSION: u8 = 70;
+    pub(super) const INSUFFICIENT_SECURITY: u8 = 71;
+    pub(crate) const INTERNAL_ERROR: u8 = 80;
+    pub(crate) const UNRECOGNIZED_NAME: u8 = 112;
+    pub(super) const CERTIFICATE_REQUIRED: u8 = 116;
+    pub(super) const NO_APPLICATION_PROTOCOL: u8 = 120;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quinn_proto::TransportError;
+
+    fn of_alert(alert: u8) -> ConnectionError {
+        let code = TransportErrorCode::crypto(alert);
+        TransportError { code, frame: None, reason: String::new() }.into()
+    }
+
+    #[test]
+    fn tls_alerts_map_to_handshake_failure_reasons() {
+        for (alert, expected) in [
+            (42, Unsecured::ClientCertificate),
+            (48, Unsecured::ClientCertificate),
+            (116, Unsecured::ClientCertificate),
+            (112, Unsecured::UnknownName),
+            (120, Unsecured::NothingInCommon),
+            (80, Unsecured::Unusable),
+            (50, Unsecured::Protocol),
+        ] {
+            assert_eq!(client_tls_error(&of_alert(alert)), expected, "alert {alert}");
+        }
+    }
+
+    #[test]
+    fn only_certificate_alerts_are_endpoint_certificate_errors() {
+        assert_eq!(
+            CloseReason::from(&of_alert(48)),
+            CloseReason::TlsFailed(Untrusted::Certificate)
+        );
+        assert_eq!(CloseReason::from(&of_alert(120)), CloseReason::TlsFailed(Untrusted::Protocol));
+    }
+}

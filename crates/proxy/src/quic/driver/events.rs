@@ -1,0 +1,138 @@
+//! What a connection has to tell: passed on to the endpoint that knows its ids, and to the tasks that wait.
+
+use std::cmp::Reverse;
+use std::rc::Rc;
+use std::task::Waker;
+
+use quinn_proto::{Dir, Event, StreamEvent, StreamId};
+
+use super::{DriverRole, EndpointDriver};
+use crate::quic::close_reason::client_tls_error;
+use crate::quic::connection::{QuicConnectionInner, QuicConnectionState, wake};
+use crate::quic::{CloseReason, QuicConnection};
+use crate::tls::Unsecured;
+
+impl EndpointDriver {
+    /// Passes on what a connection has to tell, to the endpoint and to its tasks.
+    pub(in crate::quic) fn poll_events(&mut self, inner: &Rc<QuicConnectionInner>) {
+        inner.has_input.set(false);
+        let mut writable = Vec::new();
+        loop {
+            self.poll_endpoint_events(inner);
+            let event = inner.state.borrow_mut().proto.poll();
+            match event {
+                Some(Event::Stream(StreamEvent::Writable { id })) => writable.push(id),
+                Some(event) => self.handle_event(inner, event),
+                None => break,
+            }
+        }
+        wake_writers(&mut inner.state.borrow_mut(), writable);
+    }
+
+    fn poll_endpoint_events(&mut self, inner: &Rc<QuicConnectionInner>) {
+        let mut is_drained = false;
+        {
+            let proto = &mut inner.state.borrow_mut().proto;
+            while let Some(event) = proto.poll_endpoint_events() {
+                is_drained |= event.is_drained();
+                if let Some(answer) = self.endpoint.handle_event(inner.handle, event) {
+                    proto.handle_event(answer);
+                }
+            }
+        }
+        if is_drained {
+            self.conclude_handshake(inner, Err(Unsecured::Gone));
+            self.remove_connection(inner);
+        }
+    }
+
+    /// The connection is no more; its handle may be another's next.
+    fn remove_connection(&mut self, inner: &Rc<QuicConnectionInner>) {
+        let state = &mut *inner.state.borrow_mut();
+        state.connection_guard = None;
+        self.timers.clear(inner.handle, &mut state.timer);
+        inner.is_removed.set(true);
+        self.connections[inner.handle.0] = None;
+        self.open -= 1;
+    }
+
+    fn handle_event(&mut self, inner: &Rc<QuicConnectionInner>, event: Event) {
+        match event {
+            Event::HandshakeDataReady => {
+                // What comes before the handshake's end is served where it is let in at all.
+                if inner.state.borrow().proto.has_0rtt() {
+                    self.serve_connection(inner);
+                }
+            }
+            Event::Connected => {
+                establish(&mut inner.state.borrow_mut());
+                self.conclude_handshake(inner, Ok(()));
+                self.serve_connection(inner);
+            }
+            Event::ConnectionLost { reason } => {
+                self.conclude_handshake(inner, Err(client_tls_error(&reason)));
+                inner.state.borrow_mut().set_closed(CloseReason::from(&reason));
+            }
+            Event::Stream(event) => handle_stream_event(&mut inner.state.borrow_mut(), event),
+            // We let nobody send any.
+            Event::DatagramReceived | Event::DatagramsUnblocked => {}
+        }
+    }
+
+    /// A client's handshake has come to its end, unless it had before.
+    pub(super) fn conclude_handshake(
+        &self,
+        inner: &Rc<QuicConnectionInner>,
+        result: Result<(), Unsecured>,
+    ) {
+        if let DriverRole::Server(server) = &self.role {
+            server.conclude_handshake(&mut inner.state.borrow_mut(), result);
+        }
+    }
+
+    /// Somebody serves the client from now on.
+    fn serve_connection(&self, inner: &Rc<QuicConnectionInner>) {
+        if let DriverRole::Server(server) = &self.role {
+            server.serve_connection(&QuicConnection(Rc::clone(inner)));
+        }
+    }
+}
+
+fn establish(state: &mut QuicConnectionState) {
+    state.established = true;
+    state.may_open_bi = true;
+    state.handshake_deadline = None;
+    wake(&mut state.wakers.established);
+    wake(&mut state.wakers.can_open_bi);
+}
+
+/// Wakes who may write on, the most urgent first: there is as much room as the path carries, for all streams together,
+/// and who comes first takes it.
+fn wake_writers(state: &mut QuicConnectionState, mut writable: Vec<StreamId>) {
+    let QuicConnectionState { proto, wakers: sleepers, .. } = state;
+    writable.sort_by_key(|&id| Reverse(proto.send_stream(id).priority().unwrap_or_default()));
+    let wakers = writable.iter().filter_map(|id| sleepers.writers.remove(id));
+    wakers.for_each(Waker::wake);
+}
+
+fn handle_stream_event(state: &mut QuicConnectionState, event: StreamEvent) {
+    let QuicConnectionState { wakers: sleepers, may_open_bi: may_open, .. } = state;
+    let waker = match event {
+        StreamEvent::Opened { dir } => sleepers.opened[dir as usize].take(),
+        StreamEvent::Readable { id } => sleepers.readers.remove(&id),
+        StreamEvent::Writable { id } | StreamEvent::Stopped { id, .. } => {
+            sleepers.writers.remove(&id)
+        }
+        StreamEvent::Available { dir: Dir::Bi } => {
+            *may_open = true;
+            sleepers.can_open_bi.take()
+        }
+        // All that we say on such streams is said at the beginning.
+        StreamEvent::Available { dir: Dir::Uni } => None,
+        // Nobody waits for acknowledgements.
+        StreamEvent::Finished { .. } => None,
+    };
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}

@@ -1,0 +1,117 @@
+//! What has come: found out for which connection, and given to it.
+
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use quinn_proto::{ConnectionEvent, ConnectionHandle, DatagramEvent};
+
+use super::{DriverRole, EndpointDriver};
+use crate::quic::connection::QuicConnectionInner;
+use crate::quic::server::HandshakeStep;
+use crate::quic::socket::BATCH;
+use crate::quic::{DatagramDropReason, ReceivedDatagram};
+
+impl EndpointDriver {
+    /// Hears what has come. True: there may be more.
+    pub(super) fn receive_datagrams(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
+        for letter in self.driver_handle.take_pending_datagrams() {
+            self.handle_datagram(letter, now);
+        }
+        let more = self.receive_batch(cx, now);
+        let mut heard = std::mem::take(&mut self.connections_with_input);
+        for inner in heard.drain(..) {
+            self.poll_events(&inner);
+            inner.mark_ready();
+        }
+        self.connections_with_input = heard;
+        more
+    }
+
+    /// Reads a batch. True: there may be more.
+    fn receive_batch(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
+        // After a short batch, once more: to be woken for the next.
+        for _ in 0..2 {
+            let buffers = Rc::clone(&self.buffers);
+            let inbox = &mut *buffers.receive.borrow_mut();
+            match self.socket.poll_receive(cx, inbox) {
+                Poll::Ready(Ok(count)) => {
+                    inbox.datagrams(count).for_each(|datagram| self.claim_datagram(datagram, now));
+                    if count == BATCH {
+                        return true;
+                    }
+                }
+                Poll::Ready(Err(error)) => self.handle_refusal(&error),
+                Poll::Pending => return false,
+            }
+        }
+        true
+    }
+
+    /// A datagram from the socket, which may be another worker's.
+    fn claim_datagram(&mut self, datagram: ReceivedDatagram, now: Instant) {
+        self.refusals = 0;
+        let ours = match &self.role {
+            DriverRole::Server(server) => server.keep_or_hand_over(datagram),
+            DriverRole::Client => Some(datagram),
+        };
+        if let Some(datagram) = ours {
+            self.handle_datagram(datagram, now);
+        }
+    }
+
+    /// A datagram that is this worker's.
+    fn handle_datagram(&mut self, datagram: ReceivedDatagram, now: Instant) {
+        let ReceivedDatagram { bytes, peer, local_ip: ours, ecn } = datagram;
+        let buffered = self.endpoint.incoming_buffer_bytes();
+        self.reply.clear();
+        match self.endpoint.handle(now, peer, ours, ecn, bytes, &mut self.reply) {
+            Some(DatagramEvent::ConnectionEvent(handle, event)) => {
+                self.dispatch_event(handle, event)
+            }
+            Some(DatagramEvent::NewConnection(incoming)) => self.handle_incoming(incoming),
+            Some(DatagramEvent::Response(transmit)) => self.send_reply(&transmit),
+            // One that waits for its connection to be begun is not lost.
+            None if self.endpoint.incoming_buffer_bytes() > buffered => {}
+            None => self.count_drop(DatagramDropReason::Unknown),
+        }
+    }
+
+    /// A datagram for a connection: at once, or as a step of its handshake.
+    fn dispatch_event(&mut self, handle: ConnectionHandle, event: ConnectionEvent) {
+        let Some(inner) = self.connection(handle) else { return };
+        if let DriverRole::Server(server) = &mut self.role
+            && inner.state.borrow().proto.is_handshaking()
+        {
+            if !server.queue_step(HandshakeStep::Continue(handle, event)) {
+                self.count_drop(DatagramDropReason::Handshakes);
+            }
+            return;
+        }
+        self.deliver(&inner, event);
+    }
+
+    fn deliver(&mut self, inner: &Rc<QuicConnectionInner>, event: ConnectionEvent) {
+        inner.state.borrow_mut().proto.handle_event(event);
+        if !inner.has_input.replace(true) {
+            self.connections_with_input.push(Rc::clone(inner));
+        }
+    }
+
+    /// Takes one step of one handshake. True: there are more.
+    pub(super) fn advance_handshakes(&mut self, now: Instant) -> bool {
+        let DriverRole::Server(server) = &mut self.role else { return false };
+        match server.next_step() {
+            Some(HandshakeStep::Accept(incoming)) => self.accept(incoming, now),
+            Some(HandshakeStep::Continue(handle, event)) => {
+                if let Some(inner) = self.connection(handle) {
+                    inner.state.borrow_mut().proto.handle_event(event);
+                    self.poll_events(&inner);
+                    inner.mark_ready();
+                }
+            }
+            None => {}
+        }
+        matches!(&self.role, DriverRole::Server(server) if !server.is_idle())
+    }
+}

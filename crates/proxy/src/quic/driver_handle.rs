@@ -1,0 +1,173 @@
+//! What a port's task is to look at: the face that it shows to everybody else on its thread.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Instant;
+
+use quinn_proto::ConnectionHandle;
+
+use crate::live::Bound;
+use crate::quic::ReceivedDatagram;
+
+/// What a port's task is to look at.
+pub(super) struct DriverHandle {
+    waker: RefCell<Waker>,
+    /// The task is about to run.
+    is_woken: Cell<bool>,
+    /// Connections that may have something to say, each once.
+    ready_connections: RefCell<VecDeque<ConnectionHandle>>,
+    /// Datagrams that came to other workers.
+    pending_datagrams: RefCell<Vec<ReceivedDatagram>>,
+    /// The listener for which clients' connections are taken in.
+    listener_socket: RefCell<Option<Arc<Bound>>>,
+    /// All is to be closed at once.
+    is_closing: Cell<bool>,
+}
+
+impl DriverHandle {
+    /// Of a port that takes in clients' connections for `bound`, or nobody's.
+    pub(super) fn new(bound: Option<Arc<Bound>>) -> Self {
+        Self {
+            waker: RefCell::new(Waker::noop().clone()),
+            is_woken: Cell::new(false),
+            ready_connections: RefCell::default(),
+            pending_datagrams: RefCell::default(),
+            listener_socket: RefCell::new(bound),
+            is_closing: Cell::new(false),
+        }
+    }
+
+    /// The port's task runs, and is to be woken by this from now on.
+    pub(super) fn begin_poll(&self, waker: &Waker) {
+        self.waker.borrow_mut().clone_from(waker);
+        self.is_woken.set(false);
+    }
+
+    /// The port's task is to run once more, after those that are ready already.
+    pub(super) fn wake(&self) {
+        if !self.is_woken.replace(true) {
+            self.waker.borrow().wake_by_ref();
+        }
+    }
+
+    /// That connection may have something to say.
+    pub(super) fn mark_ready(&self, connection: ConnectionHandle) {
+        self.ready_connections.borrow_mut().push_back(connection);
+        self.wake();
+    }
+
+    /// The next connection that may have something to say.
+    pub(super) fn next_ready(&self) -> Option<ConnectionHandle> {
+        self.ready_connections.borrow_mut().pop_front()
+    }
+
+    pub(super) fn has_none_ready(&self) -> bool {
+        self.ready_connections.borrow().is_empty()
+    }
+
+    /// A datagram has come to another worker.
+    pub(super) fn push_datagram(&self, letter: ReceivedDatagram) {
+        self.pending_datagrams.borrow_mut().push(letter);
+        self.wake();
+    }
+
+    pub(super) fn take_pending_datagrams(&self) -> Vec<ReceivedDatagram> {
+        std::mem::take(&mut *self.pending_datagrams.borrow_mut())
+    }
+
+    /// New connections of clients are taken in.
+    pub(super) fn accepts_connections(&self) -> bool {
+        self.listener_socket.borrow().is_some()
+    }
+
+    pub(super) fn listener_socket(&self) -> Option<Arc<Bound>> {
+        self.listener_socket.borrow().clone()
+    }
+
+    /// From now on new connections are of this listener; `None`: none are taken in any more.
+    pub(super) fn set_listener_socket(&self, bound: Option<Arc<Bound>>) {
+        *self.listener_socket.borrow_mut() = bound;
+        self.wake();
+    }
+
+    /// All connections are to be closed, and the port's task is to end.
+    pub(super) fn close_all(&self) {
+        self.is_closing.set(true);
+        self.wake();
+    }
+
+    pub(super) fn is_closing(&self) -> bool {
+        self.is_closing.get()
+    }
+}
+
+/// When connections are to be looked at next: for each at most one moment, which may be too early.
+///
+/// A connection's timers move with each datagram, nearly always away: they are looked at when an earlier moment has come.
+#[derive(Default)]
+pub(super) struct ConnectionTimers(BTreeSet<(Instant, usize)>);
+
+impl ConnectionTimers {
+    /// From `alarm`, for when the connection is here already, to the earlier of that and `at`.
+    pub(super) fn set(
+        &mut self,
+        connection: ConnectionHandle,
+        alarm: &mut Option<Instant>,
+        at: Option<Instant>,
+    ) {
+        let Some(at) = at else { return };
+        if let Some(before) = *alarm {
+            if before <= at {
+                return;
+            }
+            self.0.remove(&(before, connection.0));
+        }
+        self.0.insert((at, connection.0));
+        *alarm = Some(at);
+    }
+
+    pub(super) fn clear(&mut self, connection: ConnectionHandle, alarm: &mut Option<Instant>) {
+        if let Some(at) = alarm.take() {
+            self.0.remove(&(at, connection.0));
+        }
+    }
+
+    /// A connection whose moment has come.
+    pub(super) fn pop_due(&mut self, now: Instant) -> Option<ConnectionHandle> {
+        let &(at, connection) = self.0.first()?;
+        (at <= now).then(|| {
+            self.0.pop_first();
+            ConnectionHandle(connection)
+        })
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.0.first().map(|&(at, _)| at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    use crate::clock;
+
+    #[test]
+    fn connection_timer_fires_at_its_earliest_deadline() {
+        let now = clock::quic_now();
+        let later = |milliseconds| now + Duration::from_millis(milliseconds);
+        let (mut alarms, mut alarm) = (ConnectionTimers::default(), None);
+        let connection = ConnectionHandle(3);
+        alarms.set(connection, &mut alarm, Some(later(50)));
+        alarms.set(connection, &mut alarm, Some(later(20)));
+        // What is later than that can wait until it is looked at.
+        alarms.set(connection, &mut alarm, Some(later(90)));
+        assert_eq!((alarms.next_deadline(), alarm), (Some(later(20)), Some(later(20))));
+        assert_eq!(alarms.pop_due(later(19)), None);
+        assert_eq!(alarms.pop_due(later(20)), Some(connection));
+        assert_eq!(alarms.pop_due(later(100)), None);
+    }
+}

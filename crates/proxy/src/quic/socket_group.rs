@@ -1,0 +1,204 @@
+//! The sockets of one address, one for each worker, and how the kernel shares datagrams out to them.
+//!
+//! A worker's place in the group is its index, and stays: taking one socket out would move the others. So a group is
+//! opened and closed as a whole, and lives as long as some worker has connections on it.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::{Arc, Weak};
+
+use socket2::{SockRef, Type};
+
+use crate::accept::listen::{self, Spot};
+use crate::quic::connection_id::{self, ServerId};
+use crate::sys;
+
+/// Where nobody is (RFC 5737): to learn by which address of ours the world is reached. Nothing is sent there.
+const DOCUMENTATION_ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+/// The same of IPv6 (RFC 3849).
+const DOCUMENTATION_ADDRESS_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
+const ANY_PORT: u16 = 9;
+
+/// The sockets of one address, one for each worker.
+pub(crate) struct SocketGroup {
+    pub(crate) address: SocketAddr,
+    pub(super) server_id: ServerId,
+    sockets: Box<[UdpSocket]>,
+}
+
+impl SocketGroup {
+    /// Binds all sockets of an address, which nobody may have yet.
+    pub(crate) fn bind(spot: impl Into<Spot>, workers: usize) -> io::Result<Arc<Self>> {
+        let spot = spot.into();
+        let address = spot.address;
+        // Sockets that share an address would share it with another process too: whoever has it is noticed so.
+        drop(listen::bind_udp(spot)?);
+        let count = workers.min(connection_id::MOST_WORKERS);
+        let sockets: io::Result<Box<[_]>> = (0..count).map(|_| bind_shared(spot)).collect();
+        let sockets = sockets?;
+        if let Some(first) = sockets.first()
+            && let Err(error) = sys::steer_by_worker(
+                first,
+                connection_id::IN_LONG_HEADER,
+                connection_id::WORKER_AT,
+                count,
+            )
+        {
+            tracing::warn!(
+                %address, %error,
+                "the kernel does not sort QUIC by connection: workers hand over what comes to the wrong one"
+            );
+        }
+        Ok(Arc::new(Self {
+            address,
+            server_id: connection_id::server_id(reachable_address(address)),
+            sockets,
+        }))
+    }
+
+    /// As on a kernel that does not sort.
+    #[cfg(test)]
+    pub(super) fn bind_without_steering(
+        address: SocketAddr,
+        workers: usize,
+    ) -> io::Result<Arc<Self>> {
+        let sockets: io::Result<Box<[_]>> =
+            (0..workers).map(|_| bind_shared(address.into())).collect();
+        Ok(Arc::new(Self {
+            address,
+            server_id: connection_id::server_id(address),
+            sockets: sockets?,
+        }))
+    }
+
+    /// How many workers share the address.
+    pub(crate) fn len(&self) -> usize {
+        self.sockets.len()
+    }
+
+    /// The socket of a worker.
+    pub(super) fn socket(&self, worker: usize) -> io::Result<UdpSocket> {
+        self.sockets[worker].try_clone()
+    }
+}
+
+/// The groups that are open, as who opens and closes them keeps them.
+#[derive(Default)]
+pub(crate) struct SocketGroups {
+    /// By the place of their listener.
+    open: BTreeMap<usize, Arc<SocketGroup>>,
+    /// Bound, and not open yet.
+    bound: Vec<Arc<SocketGroup>>,
+    /// All that have been bound. Some may have connections of before still.
+    known: Vec<Weak<SocketGroup>>,
+}
+
+/// What has been opened and closed.
+pub(crate) struct SocketGroupChange {
+    pub(crate) opened: Vec<(usize, Arc<SocketGroup>)>,
+    pub(crate) closed: Vec<usize>,
+}
+
+impl SocketGroups {
+    /// The group at that address, bound now if need be.
+    pub(crate) fn bind(
+        &mut self,
+        spot: impl Into<Spot>,
+        workers: usize,
+    ) -> io::Result<Arc<SocketGroup>> {
+        let spot = spot.into();
+        self.known.retain(|group| group.strong_count() > 0);
+        let mut known = self.known.iter().filter_map(Weak::upgrade);
+        if let Some(group) = known.find(|group| group.address == spot.address) {
+            return Ok(group);
+        }
+        let group = SocketGroup::bind(spot, workers)?;
+        self.known.push(Arc::downgrade(&group));
+        self.bound.push(Arc::clone(&group));
+        Ok(group)
+    }
+
+    /// From now on these are open, and no others.
+    pub(crate) fn open(&mut self, wanted: BTreeMap<usize, Arc<SocketGroup>>) -> SocketGroupChange {
+        self.bound.clear();
+        let before = std::mem::replace(&mut self.open, wanted);
+        let opened = self.open.iter().filter(|(place, _)| !before.contains_key(place));
+        let opened = opened.map(|(place, group)| (*place, Arc::clone(group))).collect();
+        let closed = before.into_keys().filter(|place| !self.open.contains_key(place)).collect();
+        SocketGroupChange { opened, closed }
+    }
+}
+
+fn bind_shared(spot: Spot) -> io::Result<UdpSocket> {
+    let socket = listen::socket(spot, Type::DGRAM)?;
+    SockRef::from(&socket).set_reuse_port(true)?;
+    socket.bind(&spot.address.into())?;
+    Ok(socket.into())
+}
+
+/// By which address of ours the world is reached: where we listen, or else from where we would send.
+fn reachable_address(address: SocketAddr) -> SocketAddr {
+    if !address.ip().is_unspecified() {
+        return address;
+    }
+    let from = |ours: IpAddr, elsewhere: IpAddr| {
+        let socket = UdpSocket::bind((ours, 0))?;
+        socket.connect((elsewhere, ANY_PORT))?;
+        socket.local_addr()
+    };
+    from(Ipv4Addr::UNSPECIFIED.into(), DOCUMENTATION_ADDRESS.into())
+        .or_else(|_: io::Error| from(Ipv6Addr::UNSPECIFIED.into(), DOCUMENTATION_ADDRESS_V6.into()))
+        .unwrap_or(address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::quic::connection_id::WorkerCidGenerator;
+    use quinn_proto::ConnectionIdGenerator;
+
+    fn any_port() -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, 0).into()
+    }
+
+    #[test]
+    fn address_in_use_is_not_shared() {
+        let somebody = bind_shared(any_port().into()).unwrap();
+        let error = SocketGroup::bind(somebody.local_addr().unwrap(), 2).err().unwrap();
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+    }
+
+    #[test]
+    fn address_with_old_connections_is_reopened() {
+        let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let mut groups = SocketGroups::default();
+        let group = groups.bind(free, 2).unwrap();
+        let change = groups.open([(3, Arc::clone(&group))].into());
+        assert_eq!((change.opened.len(), change.closed.len()), (1, 0));
+        assert_eq!(groups.open(BTreeMap::new()).closed, [3]);
+        // Some worker has it still.
+        assert!(Arc::ptr_eq(&groups.bind(free, 2).unwrap(), &group));
+        drop(group);
+        groups.bind(free, 2).unwrap();
+    }
+
+    #[test]
+    fn kernel_steers_datagrams_to_the_worker_of_the_connection_id() {
+        let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let group = SocketGroup::bind(free, 4).unwrap();
+        for worker in 0..4u8 {
+            let id = WorkerCidGenerator::new(group.server_id, worker).generate_cid();
+            let short = [&[0x40][..], &id, &[0; 30]].concat();
+            let long = [&[0xe0, 0, 0, 0, 1, 14][..], &id, &[0; 30]].concat();
+            for datagram in [short, long] {
+                // From another port each time: only the id can tell.
+                let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+                client.send_to(&datagram, free).unwrap();
+                let mut room = [0; 64];
+                let received = group.sockets[usize::from(worker)].recv(&mut room).unwrap();
+                assert_eq!(room[..received], datagram);
+            }
+        }
+    }
+}
