@@ -12,30 +12,30 @@ use balance::hash::hash;
 use balance::{Rng, SetMember};
 use gateway::snapshot::AffinitySettings;
 
-use crate::backend::{Backend, Current, Slot};
+use crate::backend::{Backend, BackendConfig, Slot};
 use crate::dial::pool::{Endpoint, EndpointData};
 use crate::hash_key;
 use crate::head::{RequestHead, ResponseHead, cookie};
 use crate::worker::Worker;
 
 /// Tokens of other backends that a client may bring along: one cookie serves all that it meets under one name.
-const OTHERS: usize = 7;
+const MAX_OTHER_TOKENS: usize = 7;
 
 /// What names an endpoint of one backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Token {
+struct AffinityToken {
     /// Tells the tokens of backends apart.
     backend: u32,
     endpoint: u64,
 }
 
-impl Token {
+impl AffinityToken {
     fn new(backend: &Backend, endpoint: SocketAddr) -> Self {
         let endpoint = hash(format!("{} {endpoint}", backend.name).as_bytes());
-        Self { backend: Self::part_of(backend), endpoint }
+        Self { backend: Self::backend_part(backend), endpoint }
     }
 
-    fn part_of(backend: &Backend) -> u32 {
+    fn backend_part(backend: &Backend) -> u32 {
         (hash(backend.name.as_bytes()) >> 32) as u32
     }
 
@@ -49,45 +49,45 @@ impl Token {
     }
 }
 
-impl fmt::Display for Token {
+impl fmt::Display for AffinityToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:08x}{:016x}", self.backend, self.endpoint)
     }
 }
 
 /// The tokens of a set's endpoints, each with its place among the members.
-pub(crate) struct Tokens(Vec<(Token, usize)>);
+pub(crate) struct AffinityTokens(Vec<(AffinityToken, usize)>);
 
-impl Tokens {
+impl AffinityTokens {
     fn new(backend: &Backend, members: &[SetMember<EndpointData>]) -> Self {
         let members = members.iter().enumerate();
-        let token = |member: &SetMember<_>| Token::new(backend, member.endpoint.address);
+        let token = |member: &SetMember<_>| AffinityToken::new(backend, member.endpoint.address);
         let mut tokens: Vec<_> = members.map(|(place, member)| (token(member), place)).collect();
         tokens.sort_unstable();
         Self(tokens)
     }
 
-    fn find(&self, token: Token) -> Option<usize> {
+    fn find(&self, token: AffinityToken) -> Option<usize> {
         let found = self.0.binary_search_by_key(&token, |(token, _)| *token).ok()?;
         Some(self.0[found].1)
     }
 }
 
 /// Where a request belongs.
-pub(crate) struct Bond {
+pub(crate) struct SessionAffinity {
     /// `None`: nowhere yet, or nowhere any more.
     endpoint: Option<Arc<Endpoint>>,
     /// Its client has been at this backend before.
-    is_old: bool,
+    is_returning: bool,
     /// What the client brings along for other backends.
-    others: Vec<Token>,
+    other_tokens: Vec<AffinityToken>,
 }
 
-impl Bond {
+impl SessionAffinity {
     /// `None`: nothing binds requests to this backend's endpoints.
     pub(crate) fn of_request(
         backend: &Backend,
-        current: &Current,
+        current: &BackendConfig,
         request: &RequestHead,
         client: impl Fn() -> IpAddr,
     ) -> Option<Self> {
@@ -95,18 +95,21 @@ impl Bond {
             AffinitySettings::Cookie { name, .. } => cookie::find(&request.fields, name),
             AffinitySettings::Header(name) => request.fields.get(name),
             AffinitySettings::Source => {
-                let endpoint = endpoint_of(client(), current.set.members());
-                return Some(Self { endpoint, is_old: true, others: Vec::new() });
+                let endpoint = rendezvous_endpoint(client(), current.set.members());
+                return Some(Self { endpoint, is_returning: true, other_tokens: Vec::new() });
             }
         };
-        let brought = brought.unwrap_or_default().split(|byte| *byte == b'.').take(OTHERS + 1);
-        let is_ours = |token: &Token| token.backend == Token::part_of(backend);
-        let (ours, others): (Vec<_>, Vec<_>) = brought.filter_map(Token::parse).partition(is_ours);
+        let brought =
+            brought.unwrap_or_default().split(|byte| *byte == b'.').take(MAX_OTHER_TOKENS + 1);
+        let is_ours = |token: &AffinityToken| token.backend == AffinityToken::backend_part(backend);
+        let (ours, others): (Vec<_>, Vec<_>) =
+            brought.filter_map(AffinityToken::parse).partition(is_ours);
         let members = current.set.members();
-        let tokens = || current.tokens.get_or_init(|| Tokens::new(backend, members));
+        let tokens =
+            || current.affinity_tokens.get_or_init(|| AffinityTokens::new(backend, members));
         let place = ours.first().and_then(|token| tokens().find(*token));
         let endpoint = place.map(|place| Arc::clone(&members[place].endpoint));
-        Some(Self { endpoint, is_old: !ours.is_empty(), others })
+        Some(Self { endpoint, is_returning: !ours.is_empty(), other_tokens: others })
     }
 
     pub(crate) fn endpoint(&self) -> Option<&Arc<Endpoint>> {
@@ -114,7 +117,7 @@ impl Bond {
     }
 
     /// Counts what has become of it, and tells the client where it belongs from now on.
-    pub(crate) fn seal(
+    pub(crate) fn apply_to_response(
         &self,
         worker: &Worker,
         affinity: &AffinitySettings,
@@ -123,34 +126,37 @@ impl Bond {
     ) {
         let kept = self.endpoint.as_ref().is_some_and(|it| Arc::ptr_eq(it, &slot.endpoint));
         let counters = &slot.backend.counters[worker.index].affinity;
-        match (kept, self.is_old) {
+        match (kept, self.is_returning) {
             (true, _) => counters.kept.add(1),
             (false, true) => counters.broken.add(1),
             (false, false) => counters.begun.add(1),
         }
         match affinity {
             AffinitySettings::Cookie { name, max_age } if !kept => {
-                let cookie = cookie::set(name, &self.tokens(slot), *max_age);
+                let cookie = cookie::set(name, &self.cookie_value(slot), *max_age);
                 response.fields.append("Set-Cookie", cookie);
             }
             AffinitySettings::Header(name) => {
                 response.fields.remove_named(name.as_bytes());
-                response.fields.append(&**name, self.tokens(slot));
+                response.fields.append(&**name, self.cookie_value(slot));
             }
             AffinitySettings::Cookie { .. } | AffinitySettings::Source => {}
         }
     }
 
     /// What the client is to bring along from now on.
-    fn tokens(&self, slot: &Slot) -> String {
-        let ours = Token::new(&slot.backend, slot.endpoint.address);
-        let all = std::iter::once(&ours).chain(self.others.iter().take(OTHERS));
-        all.map(Token::to_string).collect::<Vec<_>>().join(".")
+    fn cookie_value(&self, slot: &Slot) -> String {
+        let ours = AffinityToken::new(&slot.backend, slot.endpoint.address);
+        let all = std::iter::once(&ours).chain(self.other_tokens.iter().take(MAX_OTHER_TOKENS));
+        all.map(AffinityToken::to_string).collect::<Vec<_>>().join(".")
     }
 }
 
 /// The endpoint of an address, by weighted rendezvous: when one leaves, only its own clients go elsewhere.
-fn endpoint_of(client: IpAddr, members: &[SetMember<EndpointData>]) -> Option<Arc<Endpoint>> {
+fn rendezvous_endpoint(
+    client: IpAddr,
+    members: &[SetMember<EndpointData>],
+) -> Option<Arc<Endpoint>> {
     let client = hash_key::of_address(client);
     let can_serve = members.iter().filter(|member| member.weight > 0 && !member.half_open);
     let rank = |member: &SetMember<EndpointData>| {
@@ -184,7 +190,7 @@ mod tests {
 
     fn places(members: &[SetMember<EndpointData>]) -> BTreeMap<u32, u16> {
         let place = |client: u32| {
-            let endpoint = endpoint_of(IpAddr::V4(client.into()), members).unwrap();
+            let endpoint = rendezvous_endpoint(IpAddr::V4(client.into()), members).unwrap();
             (client, endpoint.address.port())
         };
         (0..10_000).map(place).collect()
@@ -217,7 +223,7 @@ mod tests {
         let members = members(&[1, 2, 3, 4, 5, 6, 7, 8], 1);
         for last in 0..100 {
             let four = std::net::Ipv4Addr::new(192, 0, 2, last);
-            let place = |address| endpoint_of(address, &members).unwrap().address;
+            let place = |address| rendezvous_endpoint(address, &members).unwrap().address;
             assert_eq!(place(four.into()), place(four.to_ipv6_mapped().into()));
         }
     }
@@ -225,12 +231,12 @@ mod tests {
     #[test]
     fn affinity_token_round_trips() {
         for bits in [0, 1, 0xdead_beef, u64::MAX] {
-            let token = Token { backend: bits as u32, endpoint: bits };
-            assert_eq!(Token::parse(token.to_string().as_bytes()), Some(token));
+            let token = AffinityToken { backend: bits as u32, endpoint: bits };
+            assert_eq!(AffinityToken::parse(token.to_string().as_bytes()), Some(token));
         }
         let (long, odd) = ("0".repeat(25), format!("{}\u{e9}", "0".repeat(22)));
         for bad in ["", "0", &long, "g00000000000000000000000", &odd] {
-            assert_eq!(Token::parse(bad.as_bytes()), None, "{bad}");
+            assert_eq!(AffinityToken::parse(bad.as_bytes()), None, "{bad}");
         }
     }
 }

@@ -16,14 +16,14 @@ pub(crate) fn value(http3: &Http3Settings, port: u16) -> Box<str> {
 }
 
 /// Forgets what an endpoint says of a port of its own, which clients do not reach through us. Hypercorn does unasked.
-pub(crate) fn forget(value: Option<&str>, response: &mut ResponseHead) {
+pub(crate) fn remove_from_endpoint(value: Option<&str>, response: &mut ResponseHead) {
     if value.is_some() {
         response.fields.remove(KnownFieldName::AltSvc);
     }
 }
 
 /// Tells the client, unless it speaks HTTP/3 already, or a filter of the route tells it of something else.
-pub(crate) fn tell(value: Option<&str>, request: &RequestHead, response: &mut ResponseHead) {
+pub(crate) fn advertise(value: Option<&str>, request: &RequestHead, response: &mut ResponseHead) {
     let Some(value) = value else { return };
     if request.version != HttpVersion::Http3 && !response.fields.has(KnownFieldName::AltSvc) {
         response.fields.add(KnownFieldName::AltSvc, value);
@@ -54,9 +54,9 @@ mod tests {
         request.version = version;
         of_endpoint.into_iter().for_each(|value| response.fields.append("alt-svc", value));
         let value = value(&http3(None), 443);
-        forget(Some(&value), &mut response);
+        remove_from_endpoint(Some(&value), &mut response);
         of_filter.into_iter().for_each(|value| response.fields.append("alt-svc", value));
-        tell(Some(&value), &request, &mut response);
+        advertise(Some(&value), &request, &mut response);
         let values = response.fields.values(KnownFieldName::AltSvc);
         values.map(|value| String::from_utf8_lossy(value).into_owned()).collect()
     }

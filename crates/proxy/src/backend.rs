@@ -18,18 +18,18 @@ use balance::{
 };
 use gateway::snapshot::{BackendKey, BackendSettings, EndpointProtocol};
 
-use crate::affinity::Tokens;
-use crate::bounds::Bounds;
+use crate::active_config::{ActiveConfig, WorkerConfig};
+use crate::adaptive_limits::AdaptiveLimits;
+use crate::affinity::AffinityTokens;
 use crate::clock;
-use crate::demand::Account;
+use crate::config_cell::{ConfigCell, VersionedConfig};
+use crate::demand::DemandTracker;
 use crate::dial::pool::{Endpoint, EndpointData, lock};
 use crate::failure::Failure;
-use crate::health::Care;
-use crate::live::{Live, Ours};
+use crate::health::BackendHealth;
 use crate::observe::BackendCounters;
-use crate::published::{Edition, Published};
 use crate::reachability;
-use crate::tls::Trust;
+use crate::tls::EndpointTlsContext;
 use crate::worker::Worker;
 
 /// One Service's port, with the state that outlives Snapshots.
@@ -37,40 +37,40 @@ pub(crate) struct Backend {
     pub(crate) key: BackendKey,
     /// The key as metrics and logs write it.
     pub(crate) name: Arc<str>,
-    pub(crate) current: Published<Current>,
+    pub(crate) current: ConfigCell<BackendConfig>,
     admission: Admission,
     queue: Mutex<Queue<EndpointData, Waker>>,
     /// One per worker: a lock that nobody else takes.
-    pickers: Box<[OwnPicker]>,
+    pickers: Box<[WorkerPicker]>,
     /// One per worker.
     pub(crate) counters: Box<[BackendCounters]>,
     /// What all requests together may be tried again.
-    pub(crate) budget: RetryBudget,
-    pub(crate) care: Care,
-    pub(crate) demand: Account,
-    pub(crate) bounds: Bounds,
+    pub(crate) retry_budget: RetryBudget,
+    pub(crate) health: BackendHealth,
+    pub(crate) demand: DemandTracker,
+    pub(crate) adaptive_limits: AdaptiveLimits,
 }
 
 /// One worker's picker, on cache lines of its own.
 #[repr(align(64))]
-struct OwnPicker(Mutex<Picker>);
+struct WorkerPicker(Mutex<Picker>);
 
 /// What may change while requests run.
-pub(crate) struct Current {
+pub(crate) struct BackendConfig {
     pub(crate) set: Arc<EndpointSet<EndpointData>>,
     pub(crate) settings: BackendSettings,
     /// With what connections are secured; `None`: they are not.
-    pub(crate) trust: Option<Arc<Trust>>,
+    pub(crate) tls_context: Option<Arc<EndpointTlsContext>>,
     pub(crate) limits: AdmissionLimits,
     /// Made when the first request needs them.
-    pub(crate) tokens: OnceLock<Tokens>,
+    pub(crate) affinity_tokens: OnceLock<AffinityTokens>,
 }
 
-impl Current {
+impl BackendConfig {
     pub(crate) fn new(
         set: Arc<EndpointSet<EndpointData>>,
         settings: BackendSettings,
-        trust: Option<Arc<Trust>>,
+        tls_context: Option<Arc<EndpointTlsContext>>,
     ) -> Self {
         let delay = |target| ControlledDelay { target, interval: settings.queue_timeout };
         let limits = AdmissionLimits {
@@ -80,7 +80,7 @@ impl Current {
             delay: settings.queue_target.map(delay),
         };
         set.prepare(settings.algorithm);
-        Self { set, settings, trust, limits, tokens: OnceLock::new() }
+        Self { set, settings, tls_context, limits, affinity_tokens: OnceLock::new() }
     }
 
     /// Between which bounds limits are learned, if they are.
@@ -95,8 +95,8 @@ impl Current {
     }
 
     /// All but the endpoints.
-    pub(crate) fn policy(&self) -> (BackendSettings, Option<Arc<Trust>>) {
-        (self.settings.clone(), self.trust.clone())
+    pub(crate) fn policy(&self) -> (BackendSettings, Option<Arc<EndpointTlsContext>>) {
+        (self.settings.clone(), self.tls_context.clone())
     }
 }
 
@@ -115,21 +115,21 @@ pub(crate) fn cap(settings: &BackendSettings) -> ConcurrencyCap {
 }
 
 /// A worker's own hold on a [`Current`], as [`Ours`] is on a `Live`.
-pub(crate) type Held = Edition<Current>;
+pub(crate) type BackendConfigRef = VersionedConfig<BackendConfig>;
 
 impl Backend {
     pub(crate) fn new(
         key: BackendKey,
         configured: EndpointSet<EndpointData>,
         settings: BackendSettings,
-        trust: Option<Arc<Trust>>,
+        trust: Option<Arc<EndpointTlsContext>>,
         workers: usize,
     ) -> Self {
-        let care = Care::new();
-        let set = care.admit(&key, configured, &settings.health, |set| set);
-        let current = Current::new(set, settings, trust);
+        let care = BackendHealth::new();
+        let set = care.configure_endpoints(&key, configured, &settings.health, |set| set);
+        let current = BackendConfig::new(set, settings, trust);
         let picker = |worker| {
-            OwnPicker(Mutex::new(Picker::new(current.settings.algorithm, seed(&key, worker))))
+            WorkerPicker(Mutex::new(Picker::new(current.settings.algorithm, seed(&key, worker))))
         };
         let backend = Self {
             name: key.to_string().into(),
@@ -137,19 +137,19 @@ impl Backend {
             counters: (0..workers).map(|_| BackendCounters::default()).collect(),
             admission: Admission::new(),
             queue: Mutex::new(Queue::new(Arc::clone(&current.set), current.limits)),
-            current: Published::new(current),
-            budget: RetryBudget::new(workers),
-            demand: Account::new(workers),
-            care,
-            bounds: Bounds::default(),
+            current: ConfigCell::new(current),
+            retry_budget: RetryBudget::new(workers),
+            demand: DemandTracker::new(workers),
+            health: care,
+            adaptive_limits: AdaptiveLimits::default(),
             key,
         };
-        backend.limit(&backend.current(), clock::now());
+        backend.update_limits(&backend.current(), clock::now());
         backend
     }
 
     /// What is in force now; requests [hold](BackendRef::hold) it, which costs less.
-    pub(crate) fn current(&self) -> Arc<Current> {
+    pub(crate) fn current(&self) -> Arc<BackendConfig> {
         self.current.load()
     }
 
@@ -172,21 +172,21 @@ impl Backend {
         &self,
         configured: EndpointSet<EndpointData>,
         settings: BackendSettings,
-        trust: Option<Arc<Trust>>,
+        trust: Option<Arc<EndpointTlsContext>>,
     ) {
         let health = settings.health;
-        self.care.admit(&self.key, configured, &health, |set| {
-            self.replace(Current::new(set, settings, trust));
+        self.health.configure_endpoints(&self.key, configured, &health, |set| {
+            self.replace(BackendConfig::new(set, settings, trust));
         });
     }
 
     /// All its endpoints, whatever their health.
     pub(crate) fn configured(&self) -> Arc<EndpointSet<EndpointData>> {
-        self.care.configured()
+        self.health.configured()
     }
 
     /// From the next request on each endpoint is given those of its slots that the deal says.
-    pub(crate) fn deal(&self, deal: &SlotAssignment) {
+    pub(crate) fn apply_slot_assignment(&self, deal: &SlotAssignment) {
         let (settings, trust) = self.current().policy();
         let cap = cap(&settings);
         if cap.fixed().is_none() {
@@ -202,7 +202,7 @@ impl Backend {
     }
 
     /// From the next request on `current` is in force; who waits and may now go is woken.
-    pub(crate) fn replace(&self, current: Current) {
+    pub(crate) fn replace(&self, current: BackendConfig) {
         let (set, limits) = (Arc::clone(&current.set), current.limits);
         if self.current().settings.algorithm != current.settings.algorithm {
             for (worker, picker) in self.pickers.iter().enumerate() {
@@ -210,7 +210,7 @@ impl Backend {
             }
         }
         // No request finds an endpoint without a limit.
-        let raised = self.limit(&current, clock::now());
+        let raised = self.update_limits(&current, clock::now());
         self.current.store(Arc::new(current));
         let woken = self.admission.replace(set, limits, clock::now(), || lock(&self.queue));
         woken.into_iter().for_each(Waker::wake);
@@ -223,7 +223,7 @@ impl Backend {
     }
 
     /// Why somebody has waited for a slot until the queue's timeout.
-    pub(crate) fn waited_in_vain(&self) -> Failure {
+    pub(crate) fn queue_timeout_failure(&self) -> Failure {
         let current = self.current();
         if current.set.members().is_empty() {
             Failure::NoEndpoint
@@ -274,30 +274,30 @@ fn seed(key: &BackendKey, worker: usize) -> u64 {
 /// A backend of the [`Ours`] that a request goes by.
 #[derive(Clone)]
 pub(crate) struct BackendRef {
-    live: Rc<Ours>,
+    live: Rc<WorkerConfig>,
     index: usize,
 }
 
 impl BackendRef {
-    pub(crate) fn new(live: Rc<Ours>, index: usize) -> Self {
+    pub(crate) fn new(live: Rc<WorkerConfig>, index: usize) -> Self {
         Self { live, index }
     }
 
     /// The backend alone, for what may outlast every request.
-    pub(crate) fn alone(&self) -> &Arc<Backend> {
+    pub(crate) fn backend(&self) -> &Arc<Backend> {
         &self.live.backends[self.index]
     }
 
     /// What is in force now, for a request to hold to its end.
-    pub(crate) fn hold(&self) -> Rc<Held> {
-        self.live.hold(self.index)
+    pub(crate) fn config(&self) -> Rc<BackendConfigRef> {
+        self.live.backend_config(self.index)
     }
 
     /// The same backend without the rest of what is in force: for what may outlast many Snapshots.
-    pub(crate) fn apart(&self) -> Self {
-        let backends = vec![Arc::clone(self.alone())];
-        let live = Live { backends, ..Live::default() };
-        Self { live: Rc::new(Ours::new(&Published::new(live))), index: 0 }
+    pub(crate) fn detached(&self) -> Self {
+        let backends = vec![Arc::clone(self.backend())];
+        let live = ActiveConfig { backends, ..ActiveConfig::default() };
+        Self { live: Rc::new(WorkerConfig::new(&ConfigCell::new(live))), index: 0 }
     }
 }
 
@@ -305,7 +305,7 @@ impl std::ops::Deref for BackendRef {
     type Target = Backend;
 
     fn deref(&self) -> &Backend {
-        self.alone()
+        self.backend()
     }
 }
 
@@ -316,51 +316,59 @@ pub(crate) struct Slot {
     /// When it was taken.
     pub(crate) started: Time,
     /// How many requests the endpoint had then, this one included.
-    pub(crate) level: u32,
+    pub(crate) in_flight_at_start: u32,
     /// Who took it, and gives it back.
     worker: usize,
     /// When the endpoint finished, where that is known; else it is when the slot is dropped.
-    freed: Option<Time>,
+    released_at: Option<Time>,
     /// The request has been sent, and nothing has come of it yet.
     awaits_answer: Cell<bool>,
 }
 
 impl Slot {
     fn new(backend: BackendRef, endpoint: Arc<Endpoint>, started: Time, worker: usize) -> Self {
-        let level = endpoint.in_flight();
+        let in_flight_at_start = endpoint.in_flight();
         let awaits_answer = Cell::new(false);
-        Self { backend, endpoint, started, level, worker, freed: None, awaits_answer }
+        Self {
+            backend,
+            endpoint,
+            started,
+            in_flight_at_start,
+            worker,
+            released_at: None,
+            awaits_answer,
+        }
     }
 
     /// The endpoint has been asked: an answer is to come.
-    pub(crate) fn asked(&self) {
+    pub(crate) fn mark_request_sent(&self) {
         if !self.awaits_answer.replace(true) {
-            self.endpoint.data.counters[self.worker].asked.add(1);
+            self.endpoint.data.counters[self.worker].requests_sent.add(1);
         }
     }
 
     /// The endpoint has answered, or the answer is not waited for any more.
-    pub(crate) fn answered(&self) {
+    pub(crate) fn mark_answered(&self) {
         if self.awaits_answer.replace(false) {
-            self.endpoint.data.counters[self.worker].answered.add(1);
+            self.endpoint.data.counters[self.worker].requests_settled.add(1);
         }
     }
 
     /// A connection attempt at the endpoint has failed so: perhaps it cannot be reached.
-    pub(crate) fn found(&self, worker: &Worker, failure: Failure) {
+    pub(crate) fn note_connect_failure(&self, worker: &Worker, failure: Failure) {
         let cannot_be_reached = matches!(
             failure,
             Failure::ConnectFailed | Failure::ConnectTimeout | Failure::ConnectSlow
         );
         if cannot_be_reached {
-            let (backend, cause) = (self.backend.alone(), failure.details());
+            let (backend, cause) = (self.backend.backend(), failure.details());
             reachability::mark_unreachable(&worker.shared, backend, &self.endpoint, cause);
         }
     }
 
     /// The endpoint finished at `at`: the slot is free.
     pub(crate) fn free(mut self, at: Time) {
-        self.freed = Some(at);
+        self.released_at = Some(at);
     }
 
     /// The Outcome of one attempt: what metrics, pickers and health learn from, and nothing else.
@@ -369,7 +377,7 @@ impl Slot {
     pub(crate) fn conclude(
         &self,
         worker: &Worker,
-        current: &Current,
+        current: &BackendConfig,
         end: AttemptResult,
         head_after: Option<Duration>,
     ) {
@@ -381,7 +389,7 @@ impl Slot {
         &self,
         now: Time,
         worker: &Worker,
-        current: &Current,
+        current: &BackendConfig,
         end: AttemptResult,
         head_after: Option<Duration>,
     ) {
@@ -390,7 +398,7 @@ impl Slot {
         match end.health_signal() {
             HealthSignal::Positive => {}
             HealthSignal::Negative => counters.failures.add(1),
-            HealthSignal::Neutral => counters.untold.add(1),
+            HealthSignal::Neutral => counters.inconclusive.add(1),
         }
         let outcome = Outcome { started: self.started, head_after, result: end };
         match current.settings.algorithm {
@@ -402,23 +410,27 @@ impl Slot {
             | Algorithm::Maglev => self.endpoint.learn_mean(&outcome, now),
         }
         if self.endpoint.health.learn(&outcome, &current.settings.health) {
-            self.backend.care.ask();
-            worker.shared.bell.ring();
+            self.backend.health.request_evaluation();
+            worker.shared.health_waker.wake();
         }
         if end == AttemptResult::Success && !self.endpoint.is_reachable() {
-            reachability::is_back(self.backend.alone(), &self.endpoint, self.started);
+            reachability::mark_reachable_if_newer(
+                self.backend.backend(),
+                &self.endpoint,
+                self.started,
+            );
         }
         if let AttemptResult::Refused { retry_after } = end {
-            self.refused(worker, current, retry_after);
+            self.handle_refusal(worker, current, retry_after);
         }
     }
 
     /// As [`conclude`](Self::conclude), where how long the endpoint has had the request tells how busy it is.
-    pub(crate) fn conclude_stay(
+    pub(crate) fn conclude_with_hold_time(
         &self,
         now: Time,
         worker: &Worker,
-        current: &Current,
+        current: &BackendConfig,
         end: AttemptResult,
         head_after: Option<Duration>,
     ) {
@@ -426,39 +438,44 @@ impl Slot {
             let held = now.saturating_since(self.started);
             self.endpoint
                 .limit_counters
-                .learn(LimitSample { level: self.level, slot_time: held }, end);
+                .learn(LimitSample { level: self.in_flight_at_start, slot_time: held }, end);
         }
         self.conclude_at(now, worker, current, end, head_after);
     }
 
     #[cold]
-    fn refused(&self, worker: &Worker, current: &Current, retry_after: Option<Duration>) {
+    fn handle_refusal(
+        &self,
+        worker: &Worker,
+        current: &BackendConfig,
+        retry_after: Option<Duration>,
+    ) {
         if !current.settings.heeds_refusals {
             return;
         }
-        let heed = self.endpoint.record_refusal(self.level, retry_after, clock::now());
-        self.endpoint.data.counters[worker.index].heeded(heed);
-        self.backend.bounds.is_full(worker);
+        let heed = self.endpoint.record_refusal(self.in_flight_at_start, retry_after, clock::now());
+        self.endpoint.data.counters[worker.index].count_refusal(heed);
+        self.backend.adaptive_limits.mark_overloaded(worker);
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.answered();
-        let freed = self.freed.unwrap_or_else(clock::now);
-        self.backend.demand.of(self.worker).give_back(self.started, freed);
+        self.mark_answered();
+        let freed = self.released_at.unwrap_or_else(clock::now);
+        self.backend.demand.shard(self.worker).give_back(self.started, freed);
         self.backend.release(&self.endpoint);
     }
 }
 
 /// A place in the queue; given up when dropped.
-pub(crate) struct Place {
+pub(crate) struct QueueGuard {
     backend: BackendRef,
     ticket: Arc<Ticket<EndpointData>>,
     worker: usize,
 }
 
-impl Place {
+impl QueueGuard {
     /// The slot, once it has been granted, or why there will be none.
     pub(crate) fn poll(&self) -> Poll<Result<Slot, Failure>> {
         if let Some(slot) = self.granted() {
@@ -470,15 +487,15 @@ impl Place {
     fn granted(&self) -> Option<Slot> {
         let endpoint = self.ticket.granted()?;
         let now = clock::now();
-        self.backend.demand.of(self.worker).grant(now);
+        self.backend.demand.shard(self.worker).grant(now);
         Some(Slot::new(self.backend.clone(), endpoint, now, self.worker))
     }
 }
 
-impl Drop for Place {
+impl Drop for QueueGuard {
     fn drop(&mut self) {
         if self.backend.admission.cancel(&self.ticket) {
-            self.backend.demand.of(self.worker).abandon(clock::now());
+            self.backend.demand.shard(self.worker).abandon(clock::now());
         } else {
             // Where it was granted at the same moment: the slot passes on to the next.
             drop(self.granted());
@@ -487,9 +504,9 @@ impl Drop for Place {
 }
 
 /// What came of asking for a slot.
-pub(crate) enum Admitted {
+pub(crate) enum SlotAdmission {
     Slot(Slot),
-    Queued(Place),
+    Queued(QueueGuard),
     Refused(Failure),
 }
 
@@ -499,8 +516,8 @@ pub(crate) fn enter(
     worker: usize,
     wish: &PickRequest<'_, EndpointData>,
     waker: impl FnOnce() -> Waker,
-) -> Admitted {
-    let current = backend.hold();
+) -> SlotAdmission {
+    let current = backend.config();
     enter_within(backend, worker, wish, &current, current.limits, waker)
 }
 
@@ -510,13 +527,13 @@ pub(crate) fn enter_at_once(
     worker: usize,
     wish: &PickRequest<'_, EndpointData>,
 ) -> Option<Slot> {
-    let current = backend.hold();
+    let current = backend.config();
     let limits = AdmissionLimits { max_waiting: 0, ..current.limits };
     let wish =
         &PickRequest { queueing: QueueParameters { deadline: wish.now, ..wish.queueing }, ..*wish };
     match enter_within(backend, worker, wish, &current, limits, || Waker::noop().clone()) {
-        Admitted::Slot(slot) => Some(slot),
-        Admitted::Queued(_) | Admitted::Refused(_) => None,
+        SlotAdmission::Slot(slot) => Some(slot),
+        SlotAdmission::Queued(_) | SlotAdmission::Refused(_) => None,
     }
 }
 
@@ -524,10 +541,10 @@ fn enter_within(
     backend: &BackendRef,
     worker: usize,
     wish: &PickRequest<'_, EndpointData>,
-    current: &Current,
+    current: &BackendConfig,
     limits: AdmissionLimits,
     waker: impl FnOnce() -> Waker,
-) -> Admitted {
+) -> SlotAdmission {
     let mut picker = lock(&backend.pickers[worker].0);
     let entry = backend.admission.enter(
         &mut picker,
@@ -539,15 +556,15 @@ fn enter_within(
     );
     match entry {
         AdmissionDecision::Slot(endpoint) => {
-            backend.demand.of(worker).take(wish.now);
-            Admitted::Slot(Slot::new(backend.clone(), endpoint, wish.now, worker))
+            backend.demand.shard(worker).take(wish.now);
+            SlotAdmission::Slot(Slot::new(backend.clone(), endpoint, wish.now, worker))
         }
         AdmissionDecision::Waiting { ticket, evicted: turned_out } => {
             turned_out.into_iter().for_each(Waker::wake);
-            backend.demand.of(worker).wait(wish.now);
-            backend.demand.rise();
-            Admitted::Queued(Place { backend: backend.clone(), ticket, worker })
+            backend.demand.shard(worker).wait(wish.now);
+            backend.demand.signal_rise();
+            SlotAdmission::Queued(QueueGuard { backend: backend.clone(), ticket, worker })
         }
-        AdmissionDecision::Rejected(refusal) => Admitted::Refused(refusal.into()),
+        AdmissionDecision::Rejected(refusal) => SlotAdmission::Refused(refusal.into()),
     }
 }

@@ -10,28 +10,28 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, ReadBuf};
 
-use crate::stream::Stream;
+use crate::stream::PeerStream;
 
 /// Enough for nearly every head, with the start of the body.
 pub(crate) const BUFFER_BYTES: usize = 16 * 1024;
 /// What is read from an endpoint at once: a response of 64 KiB with its head takes one read.
 const ENDPOINT_BUFFER_BYTES: usize = 80 * 1024;
 /// Buffers that a worker keeps when nobody uses them.
-const STOCK: usize = 64;
+const MAX_POOLED: usize = 64;
 
-pub(crate) struct Buffer {
+pub(crate) struct ReadBuffer {
     bytes: Vec<u8>,
     start: usize,
     end: usize,
 }
 
-impl Buffer {
+impl ReadBuffer {
     fn new(bytes: usize) -> Self {
         Self { bytes: vec![0; bytes], start: 0, end: 0 }
     }
 
     /// One that holds what has been read elsewhere.
-    pub(crate) fn holding(bytes: Vec<u8>) -> Self {
+    pub(crate) fn from_bytes(bytes: Vec<u8>) -> Self {
         Self { start: 0, end: bytes.len(), bytes }
     }
 
@@ -61,7 +61,7 @@ impl Buffer {
     pub(crate) fn poll_fill(
         &mut self,
         cx: &mut Context<'_>,
-        stream: &mut Stream,
+        stream: &mut PeerStream,
         most: usize,
     ) -> Poll<io::Result<usize>> {
         self.make_room(most);
@@ -90,22 +90,22 @@ impl Buffer {
 
 /// A worker's buffers between uses.
 #[derive(Default)]
-pub(crate) struct Stock {
-    for_clients: RefCell<Vec<Buffer>>,
-    for_endpoints: RefCell<Vec<Buffer>>,
+pub(crate) struct BufferPool {
+    for_clients: RefCell<Vec<ReadBuffer>>,
+    for_endpoints: RefCell<Vec<ReadBuffer>>,
 }
 
-impl Stock {
-    pub(crate) fn take(&self) -> Buffer {
-        self.for_clients.borrow_mut().pop().unwrap_or_else(|| Buffer::new(BUFFER_BYTES))
+impl BufferPool {
+    pub(crate) fn take(&self) -> ReadBuffer {
+        self.for_clients.borrow_mut().pop().unwrap_or_else(|| ReadBuffer::new(BUFFER_BYTES))
     }
 
-    pub(crate) fn take_for_endpoint(&self) -> Buffer {
+    pub(crate) fn take_for_endpoint(&self) -> ReadBuffer {
         let known = self.for_endpoints.borrow_mut().pop();
-        known.unwrap_or_else(|| Buffer::new(ENDPOINT_BUFFER_BYTES))
+        known.unwrap_or_else(|| ReadBuffer::new(ENDPOINT_BUFFER_BYTES))
     }
 
-    pub(crate) fn give_back(&self, mut buffer: Buffer) {
+    pub(crate) fn give_back(&self, mut buffer: ReadBuffer) {
         let buffers = match buffer.bytes.len() {
             BUFFER_BYTES => &self.for_clients,
             ENDPOINT_BUFFER_BYTES => &self.for_endpoints,
@@ -113,15 +113,15 @@ impl Stock {
             _ => return,
         };
         let mut buffers = buffers.borrow_mut();
-        if buffers.len() < STOCK {
+        if buffers.len() < MAX_POOLED {
             (buffer.start, buffer.end) = (0, 0);
             buffers.push(buffer);
         }
     }
 
     /// Takes the buffer back from a connection that has nothing unread in it.
-    pub(crate) fn reclaim(&self, slot: &mut Option<Buffer>) {
-        if slot.as_ref().is_some_and(Buffer::is_empty)
+    pub(crate) fn reclaim(&self, slot: &mut Option<ReadBuffer>) {
+        if slot.as_ref().is_some_and(ReadBuffer::is_empty)
             && let Some(buffer) = slot.take()
         {
             self.give_back(buffer);

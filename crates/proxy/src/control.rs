@@ -19,28 +19,30 @@ use thiserror::Error;
 use tokio::sync::{mpsc, watch};
 
 use crate::accept::h3;
-use crate::accept::listen::{Listening, Spot};
+use crate::accept::listen::{BindAddress, TcpOrUdpSocket};
+use crate::active_config::{
+    ActiveConfig, ActiveListener, ListenerHttp3, ListenerSocket, StateRegistry,
+};
 use crate::alt_svc;
 use crate::backend::Backend;
 use crate::clock;
 use crate::dial::pool::{Endpoint, lock};
 use crate::health;
-use crate::live::{Bound, Estate, Live, LiveHttp3, LiveListener};
 use crate::observe::{self, access};
 use crate::quic::{self, SocketGroups};
-use crate::tls::Servers;
-use crate::worker::{self, Command, Shared, Stage, Worker};
+use crate::tls::ServerTlsConfigs;
+use crate::worker::{self, DrainStage, ProxyState, Worker, WorkerCommand};
 
 /// How often a drain looks whether the last connection has gone.
-const DRAIN_LOOK: Duration = Duration::from_millis(5);
+const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Idle clients may still send a request for a third of the time for draining, and for no longer than this.
 const DRAIN_GRACE: Duration = Duration::from_secs(5);
 
 /// Ports that are tried where any will do, until one is free for UDP as well.
-const PORTS: usize = 16;
+const PORT_ATTEMPTS: usize = 16;
 
 /// How the data plane runs; not what it does.
-pub struct Settings {
+pub struct ProxySettings {
     pub workers: NonZeroUsize,
     pub access_log: Option<AccessLog>,
     /// Whether histograms keep the ids of traces that clients send.
@@ -56,13 +58,13 @@ pub struct AccessLog {
 
 /// A running data plane.
 pub struct Proxy {
-    shared: Arc<Shared>,
-    control: Mutex<Control>,
+    shared: Arc<ProxyState>,
+    control: Mutex<ControlState>,
 }
 
-struct Control {
-    estate: Estate,
-    servers: Servers,
+struct ControlState {
+    registry: StateRegistry,
+    server_tls: ServerTlsConfigs,
     groups: SocketGroups,
     threads: Vec<JoinHandle<()>>,
 }
@@ -174,7 +176,7 @@ impl BackendDemand {
     }
 
     /// Waits for that request.
-    pub async fn rise(&mut self) {
+    pub async fn wait_for_rise(&mut self) {
         // Its sender is the backend's, which is here.
         drop(self.rises.changed().await);
     }
@@ -201,11 +203,11 @@ impl Proxy {
     ///
     /// # Errors
     /// If a thread cannot be started.
-    pub fn start(settings: Settings) -> io::Result<Self> {
+    pub fn start(settings: ProxySettings) -> io::Result<Self> {
         let count = settings.workers.get();
         let (senders, receivers): (Vec<_>, Vec<_>) =
             (0..count).map(|_| mpsc::unbounded_channel()).unzip();
-        let shared = Arc::new(Shared::new(senders, settings.exemplars));
+        let shared = Arc::new(ProxyState::new(senders, settings.exemplars));
         let mut threads = Vec::new();
         let (mut sample, mut writer) = (0.0, None);
         if let Some(log) = settings.access_log {
@@ -216,7 +218,7 @@ impl Proxy {
         for (index, commands) in receivers.into_iter().enumerate() {
             let (shared, writer) = (Arc::clone(&shared), writer.clone());
             let work = move || {
-                let log = access::Log::new(sample, writer);
+                let log = access::AccessLogBuffer::new(sample, writer);
                 if let Err(error) = worker::run(Worker::new(index, shared, log), commands) {
                     tracing::error!(worker = index, %error, "the worker cannot run");
                 }
@@ -232,27 +234,29 @@ impl Proxy {
             }
         })?);
         let (estate, servers, groups) =
-            (Estate::new(count), Servers::new(), SocketGroups::default());
-        let control = Mutex::new(Control { estate, servers, groups, threads });
+            (StateRegistry::new(count), ServerTlsConfigs::new(), SocketGroups::default());
+        let control =
+            Mutex::new(ControlState { registry: estate, server_tls: servers, groups, threads });
         Ok(Self { shared, control })
     }
 
     /// Puts the Snapshot in force. What cannot be listened on is returned; all else is in force.
     pub fn apply(&self, snapshot: &Snapshot) -> Vec<ListenError> {
         let mut control = lock(&self.control);
-        let old = self.shared.live.load();
+        let old = self.shared.config.load();
         let mut errors = Vec::new();
-        let mut live = Live {
+        let mut live = ActiveConfig {
             listeners: (0..old.listeners.len()).map(|_| None).collect(),
-            routes: control.estate.routes(&snapshot.rules),
-            backends: control.estate.backends(snapshot),
+            routes: control.registry.routes(&snapshot.rules),
+            backends: control.registry.backends(snapshot),
         };
         let (mut sockets, mut groups) = (Vec::new(), BTreeMap::new());
-        let sites = control.servers.sites(snapshot.listeners.iter().map(|it| it.tls.as_deref()));
-        let is_ending = self.shared.stage() >= Stage::Draining;
+        let sites =
+            control.server_tls.sni_tables(snapshot.listeners.iter().map(|it| it.tls.as_deref()));
+        let is_ending = self.shared.stage() >= DrainStage::Draining;
         for (asked, tls) in snapshot.listeners.iter().zip(sites) {
             let mut known = old.listeners.iter().flatten();
-            let bound = match known.find(|known| known.bound.is_for(asked)) {
+            let bound = match known.find(|known| known.bound.matches_listener(asked)) {
                 Some(known) => Arc::clone(&known.bound),
                 // Nobody is taken in any more.
                 None if is_ending => continue,
@@ -268,17 +272,17 @@ impl Proxy {
                     }
                 },
             };
-            let place = bound.place;
+            let place = bound.listener_index;
             let mut http3 = None;
             if let Some(settings) = asked.http3 {
                 let address = bound.address;
-                let spot = Spot { address, is_free: asked.free_bind };
-                match control.groups.bind(spot, self.shared.seats.len()) {
+                let spot = BindAddress { address, free_bind: asked.free_bind };
+                match control.groups.bind(spot, self.shared.workers.len()) {
                     Ok(group) => {
                         groups.insert(place, group);
                         let port = asked.public_port.unwrap_or_else(|| address.port());
                         let alt_svc = alt_svc::value(&settings, port);
-                        http3 = Some(LiveHttp3 { settings, alt_svc });
+                        http3 = Some(ListenerHttp3 { settings, alt_svc });
                     }
                     Err(source) => {
                         errors.push(ListenError::of(
@@ -290,19 +294,19 @@ impl Proxy {
                     }
                 }
             }
-            live.listeners[place] = Some(LiveListener {
+            live.listeners[place] = Some(ActiveListener {
                 name: Arc::clone(&asked.name),
                 public_port: asked.public_port.unwrap_or_else(|| bound.address.port()),
                 bound,
                 client: Arc::clone(&asked.client),
                 protocol: asked.protocol.clone(),
-                tls,
+                sni_table: tls,
                 http3,
             });
         }
         let change = control.groups.open(groups);
-        self.swap(&old, live, sockets, change);
-        self.shared.bell.ring();
+        self.activate(&old, live, sockets, change);
+        self.shared.health_waker.wake();
         errors
     }
 
@@ -310,24 +314,24 @@ impl Proxy {
     fn bind(
         &self,
         groups: &mut SocketGroups,
-        live: &mut Live,
+        live: &mut ActiveConfig,
         asked: &Listener,
-    ) -> io::Result<(Arc<Bound>, Listening)> {
-        let workers = self.shared.seats.len();
+    ) -> io::Result<(Arc<ListenerSocket>, TcpOrUdpSocket)> {
+        let workers = self.shared.workers.len();
         let (socket, bound_to) = listen(groups, workers, asked)?;
         live.listeners.push(None);
         let place = live.listeners.len() - 1;
         let transport = asked.protocol.transport();
-        let bound = Bound::new(place, transport, asked.address, bound_to, workers);
+        let bound = ListenerSocket::new(place, transport, asked.address, bound_to, workers);
         Ok((Arc::new(bound), socket))
     }
 
     /// First the Snapshot, then the sockets: no connection comes by a listener that is not known.
-    fn swap(
+    fn activate(
         &self,
-        old: &Live,
-        live: Live,
-        sockets: Vec<(Arc<Bound>, Listening)>,
+        old: &ActiveConfig,
+        live: ActiveConfig,
+        sockets: Vec<(Arc<ListenerSocket>, TcpOrUdpSocket)>,
         change: quic::SocketGroupChange,
     ) {
         let live = Arc::new(live);
@@ -336,56 +340,58 @@ impl Proxy {
             .listeners
             .iter()
             .flatten()
-            .map(|listener| listener.bound.place)
+            .map(|listener| listener.bound.listener_index)
             .filter(|&place| is_gone(place))
             .collect();
-        self.shared.live.store(Arc::clone(&live));
+        self.shared.config.store(Arc::clone(&live));
         for (bound, socket) in sockets {
-            self.home(bound.place).tell(Command::Listen(bound, socket));
+            self.accepting_worker(bound.listener_index).send(WorkerCommand::Listen(bound, socket));
         }
         for &place in &gone {
-            self.home(place).tell(Command::Unlisten { place });
+            self.accepting_worker(place).send(WorkerCommand::Unlisten { place });
         }
         for (place, group) in change.opened {
             let Some(listener) = &live.listeners[place] else { continue };
             let (bound, serve): (_, quic::ServeConnection) = (&listener.bound, h3::begin);
-            self.tell_all(|| Command::ListenQuic(Arc::clone(bound), Arc::clone(&group), serve));
+            self.broadcast(|| {
+                WorkerCommand::ListenQuic(Arc::clone(bound), Arc::clone(&group), serve)
+            });
         }
         for &place in &change.closed {
-            self.tell_all(|| Command::UnlistenQuic { place });
+            self.broadcast(|| WorkerCommand::UnlistenQuic { place });
         }
         let has_closed = !gone.is_empty() || !change.closed.is_empty();
         if has_closed {
-            self.tell_all(|| Command::LookUp);
+            self.broadcast(|| WorkerCommand::WakeConnections);
         }
     }
 
-    fn tell_all(&self, command: impl Fn() -> Command) {
-        self.shared.seats.iter().for_each(|seat| seat.tell(command()));
+    fn broadcast(&self, command: impl Fn() -> WorkerCommand) {
+        self.shared.workers.iter().for_each(|seat| seat.send(command()));
     }
 
     /// The worker that accepts for a place.
-    fn home(&self, place: usize) -> &worker::Seat {
-        &self.shared.seats[place % self.shared.seats.len()]
+    fn accepting_worker(&self, place: usize) -> &worker::WorkerHandle {
+        &self.shared.workers[place % self.shared.workers.len()]
     }
 
     /// The short way: new endpoints for one backend. False if no rule names such a backend.
     pub fn set_endpoints(&self, key: &BackendKey, endpoints: &[EndpointSpec]) -> bool {
-        let known = lock(&self.control).estate.set_endpoints(key, endpoints);
-        self.shared.bell.ring();
+        let known = lock(&self.control).registry.set_endpoints(key, endpoints);
+        self.shared.health_waker.wake();
         known
     }
 
     /// From the next request on fixed caps are shared with other Sheaves so. Until the first call each is ours alone.
-    pub fn set_deal(&self, deal: SlotAssignment) {
+    pub fn set_slot_assignment(&self, deal: SlotAssignment) {
         self.shared.replicas.store(deal.members(), Ordering::Relaxed);
-        lock(&self.control).estate.set_deal(deal);
-        self.shared.bell.ring();
+        lock(&self.control).registry.set_slot_assignment(deal);
+        self.shared.health_waker.wake();
     }
 
     pub fn listeners(&self) -> Vec<ListenerView> {
-        let live = self.shared.live.load();
-        let view = |listener: &LiveListener| ListenerView {
+        let live = self.shared.config.load();
+        let view = |listener: &ActiveListener| ListenerView {
             name: Arc::clone(&listener.name),
             address: listener.bound.address,
             http3: listener.http3.is_some(),
@@ -395,55 +401,56 @@ impl Proxy {
     }
 
     pub fn backends(&self) -> Vec<BackendView> {
-        self.shared.live.load().backends.iter().map(|backend| view_backend(backend)).collect()
+        self.shared.config.load().backends.iter().map(|backend| view_backend(backend)).collect()
     }
 
     /// The backends that there are.
     #[must_use]
     pub fn backend_keys(&self) -> Vec<BackendKey> {
-        self.shared.live.load().backends.iter().map(|backend| backend.key.clone()).collect()
+        self.shared.config.load().backends.iter().map(|backend| backend.key.clone()).collect()
     }
 
     /// How much a backend is asked for; `None`: there is no such backend, or no longer.
     #[must_use]
     pub fn demand(&self, key: &BackendKey) -> Option<BackendDemand> {
-        let live = self.shared.live.load();
+        let live = self.shared.config.load();
         let backend = live.backends.iter().find(|backend| backend.key == *key)?;
-        let rises = backend.demand.rises();
+        let rises = backend.demand.subscribe_rises();
         Some(BackendDemand { backend: Arc::clone(backend), rises })
     }
 
     /// Calls `sink` with every value of every metric, those of one metric together.
-    pub fn collect(&self, sink: &mut dyn FnMut(observe::Sample<'_>)) {
+    pub fn collect(&self, sink: &mut dyn FnMut(observe::MetricSample<'_>)) {
         observe::collect(&self.shared, sink);
     }
 
     /// Says to clients with each answer that their connections will be closed, and still takes in who comes: what `drain`
     /// is to come after, once nobody sends clients here any more.
-    pub fn leave(&self) {
-        self.shared.enter(Stage::Leaving);
+    pub fn announce_shutdown(&self) {
+        self.shared.enter_stage(DrainStage::Announcing);
     }
 
     /// Stops listening, lets running requests end and says to clients that their connections will be closed. True: all
     /// connections had gone in time.
     pub fn drain(&self, timeout: Duration) -> bool {
         let started = clock::now();
-        let live = self.shared.live.load();
-        self.shared.enter(Stage::Draining);
+        let live = self.shared.config.load();
+        self.shared.enter_stage(DrainStage::Draining);
         for listener in live.listeners.iter().flatten() {
-            let place = listener.bound.place;
-            self.home(place).tell(Command::Unlisten { place });
-            self.tell_all(|| Command::UnlistenQuic { place });
+            let place = listener.bound.listener_index;
+            self.accepting_worker(place).send(WorkerCommand::Unlisten { place });
+            self.broadcast(|| WorkerCommand::UnlistenQuic { place });
         }
         while self.shared.connections() > 0 {
             let passed = clock::now().saturating_since(started);
             if passed >= timeout {
                 return false;
             }
-            if passed >= DRAIN_GRACE.min(timeout / 3) && self.shared.stage() == Stage::Draining {
-                self.shared.enter(Stage::Closing);
+            if passed >= DRAIN_GRACE.min(timeout / 3) && self.shared.stage() == DrainStage::Draining
+            {
+                self.shared.enter_stage(DrainStage::Closing);
             }
-            std::thread::sleep(DRAIN_LOOK);
+            std::thread::sleep(DRAIN_POLL_INTERVAL);
         }
         true
     }
@@ -451,8 +458,8 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        self.shared.seats.iter().for_each(|seat| seat.tell(Command::Stop));
-        self.shared.bell.stop();
+        self.shared.workers.iter().for_each(|seat| seat.send(WorkerCommand::Stop));
+        self.shared.health_waker.stop();
         for thread in lock(&self.control).threads.drain(..).rev() {
             // A worker that panicked has said so.
             drop(thread.join());
@@ -465,14 +472,15 @@ fn listen(
     groups: &mut SocketGroups,
     workers: usize,
     asked: &Listener,
-) -> io::Result<(Listening, SocketAddr)> {
+) -> io::Result<(TcpOrUdpSocket, SocketAddr)> {
     // Those that are held are not given again.
     let mut held = Vec::new();
     loop {
-        let spot = Spot { address: asked.address, is_free: asked.free_bind };
-        let socket = Listening::bind(asked.protocol.transport(), spot)?;
+        let spot = BindAddress { address: asked.address, free_bind: asked.free_bind };
+        let socket = TcpOrUdpSocket::bind(asked.protocol.transport(), spot)?;
         let address = socket.address()?;
-        let is_choosy = asked.http3.is_some() && asked.address.port() == 0 && held.len() < PORTS;
+        let is_choosy =
+            asked.http3.is_some() && asked.address.port() == 0 && held.len() < PORT_ATTEMPTS;
         if !is_choosy || groups.bind(address, workers).is_ok() {
             return Ok((socket, address));
         }
@@ -484,13 +492,13 @@ fn view_backend(backend: &Backend) -> BackendView {
     let current = backend.current();
     let members = current.set.members().iter();
     let limits = backend.limits(&current);
-    let standings = backend.care.standings(&current.settings.health);
+    let standings = backend.health.status_words(&current.settings.health);
     let (demand, service_time) =
         backend.demand.read(|meter| (meter.average(WINDOW), meter.service_time()));
     BackendView {
         demand,
         service_time,
-        panicking: backend.care.is_panicking(),
+        panicking: backend.health.is_panicking(),
         key: backend.key.clone(),
         settings: current.settings.clone(),
         waiting: backend.waiting(),

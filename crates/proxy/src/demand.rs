@@ -17,62 +17,62 @@ use tokio::sync::watch;
 use crate::backend::Backend;
 use crate::clock;
 use crate::dial::pool::lock;
-use crate::worker::Shared;
+use crate::worker::ProxyState;
 
 /// How often what workers count is taken in.
 const TICK: Duration = Duration::from_millis(250);
 /// Refused requests of one client's connection that can be taken back; what is beyond counts in full.
-const REMEMBERED: usize = 128;
+const MAX_REMEMBERED: usize = 128;
 
 /// The demand for one backend.
-pub(crate) struct Account {
-    workers: Box<[Own]>,
-    meter: Mutex<DemandAverager>,
+pub(crate) struct DemandTracker {
+    workers: Box<[WorkerDemand]>,
+    averager: Mutex<DemandAverager>,
     /// How long a refused request would have held a slot, in nanoseconds.
     service_time: AtomicU64,
     /// Somebody wants to be told of the next request that does not get its slot at once.
     is_awaited: AtomicBool,
-    call: watch::Sender<()>,
+    rise_signal: watch::Sender<()>,
 }
 
 /// One worker's part.
 #[repr(align(64))]
-struct Own {
+struct WorkerDemand {
     shard: DemandShard,
     /// Taken when a request is refused, and by who reads.
-    shed: Mutex<RejectedDemand>,
+    rejected: Mutex<RejectedDemand>,
 }
 
-impl Account {
+impl DemandTracker {
     pub(crate) fn new(workers: usize) -> Self {
-        let own = |_| Own { shard: DemandShard::new(), shed: Mutex::default() };
+        let own = |_| WorkerDemand { shard: DemandShard::new(), rejected: Mutex::default() };
         Self {
             workers: (0..workers).map(own).collect(),
-            meter: Mutex::new(DemandAverager::new(clock::now())),
+            averager: Mutex::new(DemandAverager::new(clock::now())),
             service_time: AtomicU64::new(ASSUMED_SERVICE_TIME.as_nanos() as u64),
             is_awaited: AtomicBool::new(false),
-            call: watch::Sender::new(()),
+            rise_signal: watch::Sender::new(()),
         }
     }
 
     /// The worker's own part: nobody else writes there.
-    pub(crate) fn of(&self, worker: usize) -> &DemandShard {
+    pub(crate) fn shard(&self, worker: usize) -> &DemandShard {
         &self.workers[worker].shard
     }
 
     /// A request waits, or has been refused: who awaits that is told, once.
-    pub(crate) fn rise(&self) {
+    pub(crate) fn signal_rise(&self) {
         // Behind what has been counted: of who counts and who asks to be told, one sees the other.
         fence(Ordering::SeqCst);
         if self.is_awaited.load(Ordering::Relaxed) && self.is_awaited.swap(false, Ordering::Relaxed)
         {
-            self.call.send_replace(());
+            self.rise_signal.send_replace(());
         }
     }
 
     /// Is told when a request does not get its slot at once, and after [`expect_rise`](Self::expect_rise) only.
-    pub(crate) fn rises(&self) -> watch::Receiver<()> {
-        self.call.subscribe()
+    pub(crate) fn subscribe_rises(&self) -> watch::Receiver<()> {
+        self.rise_signal.subscribe()
     }
 
     /// From now on the next such request is told of. Who looks after that at what there is misses none.
@@ -84,23 +84,23 @@ impl Account {
     /// A request has been refused; gives until when it counts.
     pub(crate) fn refuse(&self, worker: usize, at: Time) -> Time {
         let service_time = Duration::from_nanos(self.service_time.load(Ordering::Relaxed));
-        let until = lock(&self.workers[worker].shed).reject(at, service_time);
-        self.rise();
+        let until = lock(&self.workers[worker].rejected).reject(at, service_time);
+        self.signal_rise();
         until
     }
 
-    fn ask_again(&self, worker: usize, until: Time, at: Time) {
-        lock(&self.workers[worker].shed).record_retry(until, at);
+    fn take_back_refusal(&self, worker: usize, until: Time, at: Time) {
+        lock(&self.workers[worker].rejected).record_retry(until, at);
     }
 
     /// What the meter says, once it has taken in all that there is now.
     pub(crate) fn read<R>(&self, read: impl FnOnce(&DemandAverager) -> R) -> R {
-        let mut meter = lock(&self.meter);
+        let mut meter = lock(&self.averager);
         let now = clock::now();
         let mut totals = DemandTotals::default();
         for own in &self.workers {
-            totals += whole(&own.shard);
-            totals += lock(&own.shed).read(now);
+            totals += read_shard(&own.shard);
+            totals += lock(&own.rejected).read(now);
         }
         meter.record(now, totals);
         if let Some(service_time) = meter.service_time() {
@@ -111,7 +111,7 @@ impl Account {
 }
 
 /// A worker writes for some nanoseconds; if it loses its processor meanwhile, others need theirs less.
-fn whole(shard: &DemandShard) -> DemandTotals {
+fn read_shard(shard: &DemandShard) -> DemandTotals {
     loop {
         for _ in 0..64 {
             if let Some(totals) = shard.read() {
@@ -124,12 +124,12 @@ fn whole(shard: &DemandShard) -> DemandTotals {
 }
 
 /// Takes in what workers count, for ever.
-pub(crate) async fn keep(shared: Arc<Shared>) {
+pub(crate) async fn run_averaging(shared: Arc<ProxyState>) {
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        for backend in &shared.live.load().backends {
+        for backend in &shared.config.load().backends {
             backend.demand.read(|_| ());
         }
     }
@@ -137,39 +137,39 @@ pub(crate) async fn keep(shared: Arc<Shared>) {
 
 /// What one client's connection has been refused and not asked for again.
 #[derive(Default)]
-pub(crate) struct Refused(VecDeque<Turned>);
+pub(crate) struct RefusalHistory(VecDeque<RefusedRequest>);
 
 /// A request that was turned away.
-struct Turned {
+struct RefusedRequest {
     backend: Arc<Backend>,
     worker: usize,
     until: Time,
 }
 
-impl Refused {
+impl RefusalHistory {
     /// The client asks the backend: if it was refused before, that counts no longer.
-    pub(crate) fn ask(&mut self, backend: &Arc<Backend>, at: Time) {
+    pub(crate) fn take_back(&mut self, backend: &Arc<Backend>, at: Time) {
         if !self.0.is_empty() {
-            self.ask_again(backend, at);
+            self.take_back_one(backend, at);
         }
     }
 
     #[cold]
-    fn ask_again(&mut self, backend: &Arc<Backend>, at: Time) {
+    fn take_back_one(&mut self, backend: &Arc<Backend>, at: Time) {
         self.0.retain(|turned| turned.until > at);
         let place = self.0.iter().position(|turned| Arc::ptr_eq(&turned.backend, backend));
         if let Some(turned) = place.and_then(|place| self.0.remove(place)) {
-            turned.backend.demand.ask_again(turned.worker, turned.until, at);
+            turned.backend.demand.take_back_refusal(turned.worker, turned.until, at);
         }
     }
 
     /// The client got no slot of the backend's.
-    pub(crate) fn refuse(&mut self, backend: &Arc<Backend>, worker: usize, at: Time) {
+    pub(crate) fn record_refusal(&mut self, backend: &Arc<Backend>, worker: usize, at: Time) {
         let until = backend.demand.refuse(worker, at);
-        if self.0.len() == REMEMBERED {
+        if self.0.len() == MAX_REMEMBERED {
             self.0.pop_front();
         }
-        self.0.push_back(Turned { backend: Arc::clone(backend), worker, until });
+        self.0.push_back(RefusedRequest { backend: Arc::clone(backend), worker, until });
     }
 }
 

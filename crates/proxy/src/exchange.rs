@@ -6,48 +6,48 @@ use std::time::Duration;
 use balance::{AttemptResult, PriorityLevel, QueueParameters, Time};
 use gateway::snapshot::{BackendSettings, ClientSettings};
 
-use crate::affinity::Bond;
-use crate::backend::{Held, Slot};
-use crate::body::Pump;
-use crate::filter::Filtering;
-use crate::grpc::Call;
+use crate::active_config::WorkerConfig;
+use crate::affinity::SessionAffinity;
+use crate::backend::{BackendConfigRef, Slot};
+use crate::body::BodyPump;
+use crate::filter::RequestFilters;
+use crate::grpc::GrpcCall;
 use crate::head::{RequestHead, ResponseHead};
-use crate::live::Ours;
 
 /// The memory of one request, used again by the next.
 pub(crate) struct Exchange {
     pub(crate) request: RequestHead,
     pub(crate) response: ResponseHead,
     /// `None`: no route has been found yet, or it has no filters.
-    pub(crate) filtering: Option<Filtering>,
+    pub(crate) filters: Option<RequestFilters>,
     /// `None`: it is no call of gRPC, or nobody has had to look.
-    pub(crate) call: Option<Call>,
+    pub(crate) grpc_call: Option<GrpcCall>,
     /// From the client to the endpoint.
-    pub(crate) upload: Pump,
+    pub(crate) upload: BodyPump,
     /// From the endpoint to the client.
-    pub(crate) download: Pump,
+    pub(crate) download: BodyPump,
 }
 
 /// What becomes of the client's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum After {
+pub(crate) enum ConnectionOutcome {
     KeepAlive,
     Close,
     /// Without the end of a response, so that the client cannot take what it got for whole.
-    Cut,
+    Abort,
 }
 
 /// What holds for one request from its admission on.
-pub(crate) struct Terms<'l> {
+pub(crate) struct RequestPolicy<'l> {
     /// What was in force when the request came.
-    pub(crate) live: &'l Ours,
+    pub(crate) config: &'l WorkerConfig,
     pub(crate) client: &'l ClientSettings,
     /// What clients that do not speak HTTP/3 are told of it; `None`: it is not served.
     pub(crate) alt_svc: Option<&'l str>,
-    pub(crate) current: Rc<Held>,
+    pub(crate) backend_config: Rc<BackendConfigRef>,
     /// What the request has in common with those that are to meet at one endpoint.
-    pub(crate) key: Option<u64>,
-    pub(crate) bond: Option<Bond>,
+    pub(crate) hash_key: Option<u64>,
+    pub(crate) affinity: Option<SessionAffinity>,
     /// Where the request stands if it has to wait.
     pub(crate) priority: PriorityLevel,
     /// Whose share of the queue it takes.
@@ -60,14 +60,14 @@ pub(crate) struct Terms<'l> {
     pub(crate) attempt_timeout: Option<Duration>,
 }
 
-impl Terms<'_> {
-    pub(crate) fn backend(&self) -> &BackendSettings {
-        &self.current.settings
+impl RequestPolicy<'_> {
+    pub(crate) fn backend_settings(&self) -> &BackendSettings {
+        &self.backend_config.settings
     }
 
     /// Where the request stands if it has to wait from now on.
-    pub(crate) fn rank(&self, now: Time) -> QueueParameters {
-        let until = self.deadline.min(now + self.backend().queue_timeout);
+    pub(crate) fn queue_priority(&self, now: Time) -> QueueParameters {
+        let until = self.deadline.min(now + self.backend_settings().queue_timeout);
         QueueParameters { priority: self.priority, route: self.route, deadline: until }
     }
 
@@ -75,7 +75,7 @@ impl Terms<'_> {
     ///
     /// One that got a request with less time left than the request had waited before says nothing by letting it pass: a
     /// long queue would take out the endpoints that it waits for.
-    pub(crate) fn judge(&self, end: AttemptResult, slot: &Slot) -> AttemptResult {
+    pub(crate) fn discount_late_timeout(&self, end: AttemptResult, slot: &Slot) -> AttemptResult {
         let waited = slot.started.saturating_since(self.started);
         let had = self.deadline.saturating_since(slot.started);
         if end == AttemptResult::TimedOut && had < waited { AttemptResult::Cancelled } else { end }
@@ -83,7 +83,7 @@ impl Terms<'_> {
 
     /// Slots are counted and queued for: an endpoint's connections belong to its slots.
     pub(crate) fn is_capped(&self) -> bool {
-        self.current.limits.cap.is_some()
+        self.backend_config.limits.cap.is_some()
     }
 }
 
@@ -92,10 +92,10 @@ impl Default for Exchange {
         Self {
             request: RequestHead::new(),
             response: ResponseHead::new(),
-            filtering: None,
-            call: None,
-            upload: Pump::new(),
-            download: Pump::new(),
+            filters: None,
+            grpc_call: None,
+            upload: BodyPump::new(),
+            download: BodyPump::new(),
         }
     }
 }
@@ -105,8 +105,8 @@ impl Exchange {
     pub(crate) fn clear(&mut self) {
         self.request.clear();
         self.response.clear();
-        self.filtering = None;
-        self.call = None;
+        self.filters = None;
+        self.grpc_call = None;
         self.upload.clear();
         self.download.clear();
     }

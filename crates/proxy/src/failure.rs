@@ -2,10 +2,10 @@
 
 use balance::{AdmissionRejection, AttemptResult};
 
-use crate::grpc::Code;
+use crate::grpc::GrpcCode;
 use crate::h1::{BadChunk, BadRequest, BadResponse};
-use crate::proxy_protocol::BadHeader;
-use crate::tls::{Unsecured, Untrusted};
+use crate::proxy_protocol::ProxyHeaderError;
+use crate::tls::{ClientTlsError, EndpointTlsError};
 
 /// Why a request did not get its endpoint's complete response, or a connection or flow came to no orderly end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,9 +24,9 @@ pub(crate) enum Failure {
     NoSlot,
     QueueFull,
     QueueTimeout,
-    QueueLate,
-    QueueTurnedOut,
-    QueueLetGo,
+    QueueDeadline,
+    QueueEvicted,
+    QueueShed,
     ConnectFailed,
     ConnectTimeout,
     ConnectSlow,
@@ -37,22 +37,22 @@ pub(crate) enum Failure {
     EndpointIdle,
     ResponseCut,
     OutOfDescriptors,
-    BadProxyHeader(BadHeader),
+    BadProxyHeader(ProxyHeaderError),
     ProxyHeaderTimeout,
     UntrustedProxy,
     EndpointReset,
     StreamIdle,
-    Unsecured(Unsecured),
+    ClientTls(ClientTlsError),
     Misdirected,
     TooEarly,
-    Untrusted(Untrusted),
+    EndpointTls(EndpointTlsError),
     NotHttp2,
     StreamRefused,
-    NoUpgrade,
+    UpgradeRefused,
 }
 
 /// One row of the table.
-pub(crate) struct Meaning {
+pub(crate) struct FailureAttributes {
     /// Status of the answer; an overloaded backend's policy may say another.
     pub(crate) status: u16,
     /// Error type of RFC 9209 section 2.3.
@@ -78,9 +78,9 @@ impl Failure {
         Self::NoSlot,
         Self::QueueFull,
         Self::QueueTimeout,
-        Self::QueueLate,
-        Self::QueueTurnedOut,
-        Self::QueueLetGo,
+        Self::QueueDeadline,
+        Self::QueueEvicted,
+        Self::QueueShed,
         Self::ConnectFailed,
         Self::ConnectTimeout,
         Self::ConnectSlow,
@@ -91,22 +91,22 @@ impl Failure {
         Self::EndpointIdle,
         Self::ResponseCut,
         Self::OutOfDescriptors,
-        Self::BadProxyHeader(BadHeader::Missing),
+        Self::BadProxyHeader(ProxyHeaderError::Missing),
         Self::ProxyHeaderTimeout,
         Self::UntrustedProxy,
         Self::EndpointReset,
         Self::StreamIdle,
-        Self::Unsecured(Unsecured::Protocol),
+        Self::ClientTls(ClientTlsError::Protocol),
         Self::Misdirected,
         Self::TooEarly,
-        Self::Untrusted(Untrusted::Certificate),
+        Self::EndpointTls(EndpointTlsError::Certificate),
         Self::NotHttp2,
         Self::StreamRefused,
-        Self::NoUpgrade,
+        Self::UpgradeRefused,
     ];
 
-    pub(crate) fn meaning(self) -> Meaning {
-        let row = |status, proxy_error, word| Meaning { status, proxy_error, word };
+    pub(crate) fn attributes(self) -> FailureAttributes {
+        let row = |status, proxy_error, word| FailureAttributes { status, proxy_error, word };
         match self {
             Self::BadRequest(why) => row(why.status(), "http_request_error", "bad_request"),
             Self::BadRequestBody(why) => {
@@ -118,10 +118,10 @@ impl Failure {
             Self::UntrustedProxy => row(403, "http_request_denied", "untrusted_proxy"),
             Self::EndpointReset => row(502, "connection_terminated", "endpoint_reset"),
             Self::StreamIdle => row(504, "connection_read_timeout", "stream_idle"),
-            Self::Unsecured(_) => row(400, "http_request_error", "client_tls"),
+            Self::ClientTls(_) => row(400, "http_request_error", "client_tls"),
             Self::Misdirected => row(421, "http_request_error", "misdirected"),
             Self::TooEarly => row(425, "http_request_denied", "too_early"),
-            Self::Untrusted(why) => row(why.status(), why.proxy_error(), "endpoint_tls"),
+            Self::EndpointTls(why) => row(why.status(), why.proxy_error(), "endpoint_tls"),
             Self::BodyTooLarge => row(413, "http_request_error", "body_too_large"),
             Self::HeadTimeout => row(408, "http_request_error", "head_timeout"),
             Self::BodyTimeout => row(408, "http_request_error", "body_timeout"),
@@ -133,9 +133,9 @@ impl Failure {
             Self::NoSlot => row(429, "connection_limit_reached", "no_slot"),
             Self::QueueFull => row(429, "connection_limit_reached", "queue_full"),
             Self::QueueTimeout => row(429, "connection_limit_reached", "queue_timeout"),
-            Self::QueueLate => row(429, "connection_limit_reached", "queue_late"),
-            Self::QueueTurnedOut => row(429, "connection_limit_reached", "queue_turned_out"),
-            Self::QueueLetGo => row(429, "connection_limit_reached", "queue_let_go"),
+            Self::QueueDeadline => row(429, "connection_limit_reached", "queue_late"),
+            Self::QueueEvicted => row(429, "connection_limit_reached", "queue_turned_out"),
+            Self::QueueShed => row(429, "connection_limit_reached", "queue_let_go"),
             Self::ConnectFailed => row(502, "connection_refused", "connect_failed"),
             Self::ConnectTimeout => row(504, "connection_timeout", "connect_timeout"),
             Self::ConnectSlow => row(504, "connection_timeout", "connect_slow"),
@@ -147,15 +147,15 @@ impl Failure {
             Self::ResponseCut => row(502, "http_response_incomplete", "response_cut"),
             Self::NotHttp2 => row(502, "http_protocol_error", "not_http2"),
             Self::StreamRefused => row(503, "destination_unavailable", "stream_refused"),
-            Self::NoUpgrade => row(502, "http_upgrade_failed", "no_upgrade"),
+            Self::UpgradeRefused => row(502, "http_upgrade_failed", "no_upgrade"),
             Self::OutOfDescriptors => row(503, "proxy_internal_error", "out_of_descriptors"),
         }
     }
 
     /// What it says of the endpoint that an attempt was made at.
-    pub(crate) fn end(self) -> AttemptResult {
+    pub(crate) fn attempt_end(self) -> AttemptResult {
         match self {
-            Self::ConnectFailed | Self::ConnectTimeout | Self::Untrusted(_) | Self::NotHttp2 => {
+            Self::ConnectFailed | Self::ConnectTimeout | Self::EndpointTls(_) | Self::NotHttp2 => {
                 AttemptResult::ConnectFailed
             }
             Self::StreamRefused => AttemptResult::Refused { retry_after: None },
@@ -181,39 +181,39 @@ impl Failure {
             | Self::NoSlot
             | Self::QueueFull
             | Self::QueueTimeout
-            | Self::QueueLate
-            | Self::QueueTurnedOut
-            | Self::QueueLetGo
+            | Self::QueueDeadline
+            | Self::QueueEvicted
+            | Self::QueueShed
             | Self::BadProxyHeader(_)
             | Self::ProxyHeaderTimeout
             | Self::UntrustedProxy
-            | Self::Unsecured(_)
+            | Self::ClientTls(_)
             | Self::Misdirected
             | Self::TooEarly
             | Self::StreamIdle
-            | Self::NoUpgrade
+            | Self::UpgradeRefused
             | Self::OutOfDescriptors => AttemptResult::Cancelled,
         }
     }
 
     /// What a call of gRPC that fails so ends with.
-    pub(crate) fn code(self) -> Code {
+    pub(crate) fn grpc_code(self) -> GrpcCode {
         if self.is_overload() {
-            return Code::ResourceExhausted;
+            return GrpcCode::ResourceExhausted;
         }
         if matches!(self, Self::AttemptTimeout | Self::RequestTimeout) {
-            return Code::DeadlineExceeded;
+            return GrpcCode::DeadlineExceeded;
         }
         if self == Self::Unresolved {
             // As Gateway API asks.
-            return Code::Unavailable;
+            return GrpcCode::Unavailable;
         }
-        Code::of_http(self.meaning().status)
+        GrpcCode::of_http(self.attributes().status)
     }
 
     /// The backend had no slot left for it.
     pub(crate) fn is_overload(self) -> bool {
-        !matches!(self, Self::NoEndpoint | Self::Unreachable) && self.refusal().is_some()
+        !matches!(self, Self::NoEndpoint | Self::Unreachable) && self.refusal_index().is_some()
     }
 
     /// What is said of it to the client, in words.
@@ -233,11 +233,11 @@ impl Failure {
             Self::NoSlot => "every slot of the backend belongs to other replicas of this proxy",
             Self::QueueFull => "every endpoint is at its limit and the queue is full",
             Self::QueueTimeout => "every endpoint is at its limit and the wait was too long",
-            Self::QueueLate => "every endpoint is at its limit and the wait would be too long",
-            Self::QueueTurnedOut => {
+            Self::QueueDeadline => "every endpoint is at its limit and the wait would be too long",
+            Self::QueueEvicted => {
                 "every endpoint is at its limit and the place in the queue went to another request"
             }
-            Self::QueueLetGo => {
+            Self::QueueShed => {
                 "every endpoint is at its limit and there has been too much to do for too long"
             }
             Self::ConnectFailed => "endpoint refuses connections",
@@ -255,13 +255,13 @@ impl Failure {
             Self::UntrustedProxy => "only trusted proxies may connect",
             Self::EndpointReset => "endpoint reset the connection",
             Self::StreamIdle => "nothing moved for too long",
-            Self::Unsecured(why) => why.reason(),
+            Self::ClientTls(why) => why.reason(),
             Self::Misdirected => "another listener has that host: use a connection of its own",
             Self::TooEarly => "the handshake is not over: send the request again when it is",
-            Self::Untrusted(why) => why.reason(),
+            Self::EndpointTls(why) => why.reason(),
             Self::NotHttp2 => "endpoint does not speak HTTP/2",
             Self::StreamRefused => "endpoint refused the request unprocessed",
-            Self::NoUpgrade => "endpoint takes no such upgrade over HTTP/2",
+            Self::UpgradeRefused => "endpoint takes no such upgrade over HTTP/2",
         }
     }
 
@@ -272,13 +272,13 @@ impl Failure {
         Self::NoSlot,
         Self::QueueFull,
         Self::QueueTimeout,
-        Self::QueueLate,
-        Self::QueueTurnedOut,
-        Self::QueueLetGo,
+        Self::QueueDeadline,
+        Self::QueueEvicted,
+        Self::QueueShed,
     ];
 
     /// The failure's place in [`Failure::REFUSALS`], if it is one.
-    pub(crate) fn refusal(self) -> Option<usize> {
+    pub(crate) fn refusal_index(self) -> Option<usize> {
         Self::REFUSALS.iter().position(|refusal| *refusal == self)
     }
 
@@ -296,9 +296,9 @@ impl From<AdmissionRejection> for Failure {
             AdmissionRejection::Unreachable => Self::Unreachable,
             AdmissionRejection::NoSlot => Self::NoSlot,
             AdmissionRejection::Full => Self::QueueFull,
-            AdmissionRejection::WouldMissDeadline => Self::QueueLate,
-            AdmissionRejection::Evicted => Self::QueueTurnedOut,
-            AdmissionRejection::Shed => Self::QueueLetGo,
+            AdmissionRejection::WouldMissDeadline => Self::QueueDeadline,
+            AdmissionRejection::Evicted => Self::QueueEvicted,
+            AdmissionRejection::Shed => Self::QueueShed,
         }
     }
 }
@@ -314,7 +314,7 @@ mod tests {
         let mut words = HashSet::new();
         for (place, failure) in Failure::ALL.iter().enumerate() {
             assert_eq!(failure.index(), place);
-            assert!(words.insert(failure.meaning().word), "{failure:?}");
+            assert!(words.insert(failure.attributes().word), "{failure:?}");
         }
     }
 

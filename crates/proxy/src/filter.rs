@@ -20,7 +20,7 @@ mod rewrite;
 mod cors;
 
 /// The filters that hold for one request.
-pub(crate) struct Filtering {
+pub(crate) struct RequestFilters {
     rule: Arc<Rule>,
     /// Place among the rule's targets; `None` if the rule has none.
     target: Option<usize>,
@@ -28,7 +28,7 @@ pub(crate) struct Filtering {
     origin: Option<ByteSpan>,
 }
 
-impl Filtering {
+impl RequestFilters {
     /// `None`: there are no filters. `target` is one of the rule's.
     pub(crate) fn new(
         rule: &Arc<Rule>,
@@ -85,7 +85,7 @@ impl Filtering {
     /// Lets scripts read the response, as far as they may: an answer of our own too.
     pub(crate) fn allow_origin(&self, request: &RequestHead, response: &mut ResponseHead) {
         if let Some(cors) = self.cors() {
-            cors::decorate(cors, self.origin(request), response);
+            cors::add_cors_fields(cors, self.origin(request), response);
         }
     }
 

@@ -42,7 +42,7 @@ fn forwarded_proto(scheme: UrlScheme) -> &'static PreparedFieldLine {
 }
 
 /// Where a request comes from.
-pub(crate) struct Origin {
+pub(crate) struct RequestOrigin {
     address: IpAddr,
     /// The `X-Forwarded-For` of a request that nobody before us has forwarded.
     forwarded_for: PreparedFieldLine,
@@ -50,7 +50,7 @@ pub(crate) struct Origin {
     pub(crate) scheme: UrlScheme,
 }
 
-impl Origin {
+impl RequestOrigin {
     pub(crate) fn new(peer: SocketAddr, scheme: UrlScheme) -> Self {
         // A client that reaches a socket of both families by IPv4 has an IPv4 address.
         let address = peer.ip().to_canonical();
@@ -60,7 +60,7 @@ impl Origin {
     }
 
     /// The client's address.
-    pub(crate) fn text(&self) -> &str {
+    pub(crate) fn address_text(&self) -> &str {
         self.forwarded_for.value()
     }
 
@@ -106,15 +106,15 @@ fn parse_address(element: &[u8]) -> Option<IpAddr> {
 }
 
 /// Adds `X-Forwarded-*`, `Forwarded`, `X-Request-Id` and `Via`.
-pub(crate) fn describe(
+pub(crate) fn add_forwarding_fields(
     request: &mut RequestHead,
-    origin: &Origin,
+    origin: &RequestOrigin,
     settings: &ClientSettings,
     rng: &mut Rng,
 ) {
     let trusted = origin.is_trusted(settings);
     if !trusted {
-        forget_claims(&mut request.fields);
+        remove_untrusted_fields(&mut request.fields);
     }
     append_forwarded_for(&mut request.fields, origin);
     if !request.fields.has(KnownFieldName::XForwardedProto) {
@@ -133,7 +133,7 @@ pub(crate) fn describe(
     request.fields.add_prepared(via(request.version));
 }
 
-fn forget_claims(fields: &mut FieldSection) {
+fn remove_untrusted_fields(fields: &mut FieldSection) {
     fields.remove_all([
         KnownFieldName::Forwarded,
         KnownFieldName::XForwardedFor,
@@ -145,7 +145,7 @@ fn forget_claims(fields: &mut FieldSection) {
 }
 
 /// One field with every hop so far: many servers read the first or the last field only.
-fn append_forwarded_for(fields: &mut FieldSection, origin: &Origin) {
+fn append_forwarded_for(fields: &mut FieldSection, origin: &RequestOrigin) {
     if !fields.has(KnownFieldName::XForwardedFor) {
         fields.add_prepared(&origin.forwarded_for);
         return;
@@ -153,12 +153,12 @@ fn append_forwarded_for(fields: &mut FieldSection, origin: &Origin) {
     let before: Vec<&[u8]> = fields.values(KnownFieldName::XForwardedFor).collect();
     let mut all = before.join(&b", "[..]);
     all.extend_from_slice(b", ");
-    all.extend_from_slice(origin.text().as_bytes());
+    all.extend_from_slice(origin.address_text().as_bytes());
     fields.remove(KnownFieldName::XForwardedFor);
     fields.add(KnownFieldName::XForwardedFor, all);
 }
 
-fn forwarded_element(origin: &Origin) -> String {
+fn forwarded_element(origin: &RequestOrigin) -> String {
     let scheme = origin.scheme.text();
     match origin.address {
         IpAddr::V4(address) => format!("for={address};proto={scheme}"),
@@ -210,8 +210,8 @@ mod tests {
     fn described(head: &str, client: &str, trusted: &[&str]) -> Vec<String> {
         let mut request = request(head);
         let settings = trusting(trusted);
-        let origin = Origin::new(client.parse().unwrap(), UrlScheme::Http);
-        describe(&mut request, &origin, &settings, &mut Rng::new(1));
+        let origin = RequestOrigin::new(client.parse().unwrap(), UrlScheme::Http);
+        add_forwarding_fields(&mut request, &origin, &settings, &mut Rng::new(1));
         let fields = request.fields.iter().filter(|(name, ..)| *name != KnownFieldName::Host);
         fields
             .map(|(_, name, value)| {
@@ -224,7 +224,7 @@ mod tests {
     fn client_address_is_the_last_untrusted_forwarded_for_entry() {
         let named = |head: &str, peer: &str| {
             let request = request(head);
-            let origin = Origin::new(peer.parse().unwrap(), UrlScheme::Http);
+            let origin = RequestOrigin::new(peer.parse().unwrap(), UrlScheme::Http);
             let address = origin.named_client(&request.fields, &trusting(&["10.0.0.0/8"]));
             address.map(|address| address.to_string())
         };

@@ -20,120 +20,120 @@ use gateway::snapshot::BackendKey;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use crate::backend::{Backend, Current};
+use crate::backend::{Backend, BackendConfig};
 use crate::clock;
 use crate::demand;
 use crate::dial::pool::{Endpoint, EndpointData, lock};
-use crate::probe::{self, Finding};
-use crate::reachability::Attempts;
-use crate::worker::Shared;
+use crate::probe::{self, ProbeFinding};
+use crate::reachability::BackgroundAttempts;
+use crate::worker::ProxyState;
 
 /// How often health is judged when nobody asks for it: ejections end, slow starts go on, probes fall due.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Calls the thread that watches.
 #[derive(Default)]
-pub(crate) struct Bell {
-    rung: Notify,
+pub(crate) struct HealthWaker {
+    notify: Notify,
     stopped: AtomicBool,
 }
 
-impl Bell {
+impl HealthWaker {
     /// Something has happened that should be judged now.
-    pub(crate) fn ring(&self) {
-        self.rung.notify_one();
+    pub(crate) fn wake(&self) {
+        self.notify.notify_one();
     }
 
     pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
-        self.ring();
+        self.wake();
     }
 }
 
 /// What is known of the health of one backend's endpoints.
-pub(crate) struct Care {
-    cases: Mutex<Cases>,
+pub(crate) struct BackendHealth {
+    state: Mutex<HealthState>,
     pub(crate) ejections: AtomicU64,
     /// A worker has seen what is to be judged now.
-    is_asked: AtomicBool,
+    evaluation_requested: AtomicBool,
     /// An endpoint is ejected or on trial.
     is_pending: AtomicBool,
 }
 
-struct Cases {
+struct HealthState {
     configured: Arc<EndpointSet<EndpointData>>,
-    ward: HealthEvaluator,
+    evaluator: HealthEvaluator,
     rng: Rng,
 }
 
-impl Care {
+impl BackendHealth {
     pub(crate) fn new() -> Self {
         let wall = clock::wall().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let rng = Rng::new(u64::try_from(wall.as_nanos()).unwrap_or_default());
         let configured = Arc::new(EndpointSet::empty());
-        let cases = Mutex::new(Cases { configured, ward: HealthEvaluator::new(), rng });
+        let state = Mutex::new(HealthState { configured, evaluator: HealthEvaluator::new(), rng });
         Self {
-            cases,
+            state,
             ejections: AtomicU64::new(0),
-            is_asked: AtomicBool::new(false),
+            evaluation_requested: AtomicBool::new(false),
             is_pending: AtomicBool::new(false),
         }
     }
 
     /// Asks for a judgement; the caller rings the bell.
-    pub(crate) fn ask(&self) {
-        self.is_asked.store(true, Ordering::Release);
+    pub(crate) fn request_evaluation(&self) {
+        self.evaluation_requested.store(true, Ordering::Release);
     }
 
     /// True if there is something to judge or to probe now: by default an endpoint is looked at only once it has failed.
     fn is_due(&self, settings: &HealthSettings) -> bool {
-        let asked = self.is_asked.swap(false, Ordering::AcqRel);
+        let asked = self.evaluation_requested.swap(false, Ordering::AcqRel);
         let compares = settings.passive.is_some_and(|passive| passive.server_errors);
         let always = compares || settings.active.is_some() || settings.slow_start.is_some();
         always || asked || self.is_pending.load(Ordering::Relaxed)
     }
 
     /// These are the endpoints from now on; `put_in_force` gets those to choose among, before anything else is judged.
-    pub(crate) fn admit<R>(
+    pub(crate) fn configure_endpoints<R>(
         &self,
         key: &BackendKey,
         configured: EndpointSet<EndpointData>,
         settings: &HealthSettings,
         put_in_force: impl FnOnce(Arc<EndpointSet<EndpointData>>) -> R,
     ) -> R {
-        let mut cases = lock(&self.cases);
+        let mut cases = lock(&self.state);
         cases.configured = Arc::new(configured);
         if !is_watched(settings) {
-            cases.ward = HealthEvaluator::new();
+            cases.evaluator = HealthEvaluator::new();
             return put_in_force(Arc::clone(&cases.configured));
         }
-        let (_, events) = cases.judge(settings);
-        self.is_pending.store(cases.ward.is_pending(), Ordering::Relaxed);
-        self.tell(key, &events, None);
+        let (_, events) = cases.evaluate(settings);
+        self.is_pending.store(cases.evaluator.is_pending(), Ordering::Relaxed);
+        self.log_events(key, &events, None);
         put_in_force(cases.effective())
     }
 
     /// The endpoints as they are configured.
     pub(crate) fn configured(&self) -> Arc<EndpointSet<EndpointData>> {
-        Arc::clone(&lock(&self.cases).configured)
+        Arc::clone(&lock(&self.state).configured)
     }
 
     /// How each endpoint stands, in a word.
-    pub(crate) fn standings(
+    pub(crate) fn status_words(
         &self,
         settings: &HealthSettings,
     ) -> BTreeMap<SocketAddr, &'static str> {
-        let cases = lock(&self.cases);
-        let conditions = cases.ward.statuses(settings, clock::now());
-        conditions.map(|(address, condition)| (address, word(&condition))).collect()
+        let cases = lock(&self.state);
+        let conditions = cases.evaluator.statuses(settings, clock::now());
+        conditions.map(|(address, condition)| (address, status_word(&condition))).collect()
     }
 
     pub(crate) fn is_panicking(&self) -> bool {
-        lock(&self.cases).ward.is_panicking()
+        lock(&self.state).evaluator.is_panicking()
     }
 
     /// One event of the log for each change; `fault`: what the probe found that brought it about.
-    fn tell(&self, key: &BackendKey, events: &[HealthEvent], fault: Option<&str>) {
+    fn log_events(&self, key: &BackendKey, events: &[HealthEvent], fault: Option<&str>) {
         for event in events {
             match event {
                 HealthEvent::PanicBegins => {
@@ -152,19 +152,19 @@ impl Care {
     }
 }
 
-impl Cases {
+impl HealthState {
     /// Whether weights have changed by it, and what there is to tell.
-    fn judge(&mut self, settings: &HealthSettings) -> (bool, Vec<HealthEvent>) {
-        let judgement = self.ward.evaluate(&self.configured, totals, settings, clock::now());
+    fn evaluate(&mut self, settings: &HealthSettings) -> (bool, Vec<HealthEvent>) {
+        let judgement = self.evaluator.evaluate(&self.configured, totals, settings, clock::now());
         (judgement.changed, judgement.events)
     }
 
     fn effective(&self) -> Arc<EndpointSet<EndpointData>> {
-        Arc::new(self.ward.effective_set(&self.configured))
+        Arc::new(self.evaluator.effective_set(&self.configured))
     }
 
     fn due_probes(&mut self, settings: &HealthSettings) -> Vec<Arc<Endpoint>> {
-        let Self { configured, ward, rng } = self;
+        let Self { configured, evaluator: ward, rng } = self;
         let due = ward.due_probes(configured, totals, settings, clock::now(), rng);
         let members = configured.members().iter();
         members
@@ -185,13 +185,13 @@ fn totals(endpoint: &Endpoint) -> AttemptTotals {
         let failures = shard.failures.value();
         totals.failures += failures;
         // A worker counts the attempt first: what it is counting just now may be in one figure and not yet in another.
-        let told = shard.attempts.value().saturating_sub(shard.untold.value());
+        let told = shard.attempts.value().saturating_sub(shard.inconclusive.value());
         totals.successes += told.saturating_sub(failures);
     }
     totals
 }
 
-fn word(condition: &HealthStatus) -> &'static str {
+fn status_word(condition: &HealthStatus) -> &'static str {
     match condition.ejection {
         EjectionState::Ejected { .. } => "ejected",
         EjectionState::HalfOpen => "trial",
@@ -202,31 +202,31 @@ fn word(condition: &HealthStatus) -> &'static str {
 }
 
 /// Watches until the bell says to stop.
-pub(crate) fn run(shared: &Arc<Shared>) -> io::Result<()> {
+pub(crate) fn run(shared: &Arc<ProxyState>) -> io::Result<()> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
     // What is asked for is looked at as often, and by nobody else's time.
-    runtime.spawn(demand::keep(Arc::clone(shared)));
+    runtime.spawn(demand::run_averaging(Arc::clone(shared)));
     runtime.block_on(watch(shared));
     Ok(())
 }
 
-async fn watch(shared: &Arc<Shared>) {
+async fn watch(shared: &Arc<ProxyState>) {
     let mut probes = JoinSet::new();
-    let mut attempts = Attempts::default();
+    let mut attempts = BackgroundAttempts::default();
     let mut limits_due = clock::now();
-    while !shared.bell.stopped.load(Ordering::Acquire) {
-        let live = shared.live.load();
+    while !shared.health_waker.stopped.load(Ordering::Acquire) {
+        let live = shared.config.load();
         let now = clock::now();
         let (mut wait, mut raised) = (attempts.begin_due(shared, now), false);
         for backend in &live.backends {
-            let watched = look_at(backend, &mut probes, &mut attempts);
-            let expects_answers = attempts.listen(backend, now);
+            let watched = evaluate_backend(backend, &mut probes, &mut attempts);
+            let expects_answers = attempts.check_silent(backend, now);
             // Whoever rings the bell does not make limits change faster.
             let current = backend.current();
             let is_learning = current.limits.cap == ConcurrencyCap::Learned;
-            raised |= is_learning && limits_due <= now && backend.limit(&current, now);
-            let full = backend.lift_refusals();
+            raised |= is_learning && limits_due <= now && backend.update_limits(&current, now);
+            let full = backend.restore_limits();
             raised |= full.is_some();
             let tick = (watched || is_learning || expects_answers).then_some(TICK);
             wait = [wait, tick, full].into_iter().flatten().min();
@@ -245,26 +245,30 @@ async fn watch(shared: &Arc<Shared>) {
             }
         };
         tokio::select! {
-            () = shared.bell.rung.notified() => {}
+            () = shared.health_waker.notify.notified() => {}
             Some(_) = probes.join_next() => {}
-            () = attempts.ended(shared) => {}
+            () = attempts.conclude_next(shared) => {}
             () = tick => {}
         }
     }
 }
 
 /// Judges a backend's endpoints and probes those that are due; says whether there is anything to watch.
-fn look_at(backend: &Arc<Backend>, probes: &mut JoinSet<()>, attempts: &mut Attempts) -> bool {
-    if !backend.care.is_due(&backend.current().settings.health) {
+fn evaluate_backend(
+    backend: &Arc<Backend>,
+    probes: &mut JoinSet<()>,
+    attempts: &mut BackgroundAttempts,
+) -> bool {
+    if !backend.health.is_due(&backend.current().settings.health) {
         return false;
     }
-    let mut cases = lock(&backend.care.cases);
+    let mut cases = lock(&backend.health.state);
     // Read under the lock: whoever puts something in force holds it.
     let current = backend.current();
     let settings = &current.settings.health;
-    let (changed, events) = cases.judge(settings);
-    backend.care.is_pending.store(cases.ward.is_pending(), Ordering::Relaxed);
-    backend.care.tell(&backend.key, &events, None);
+    let (changed, events) = cases.evaluate(settings);
+    backend.health.is_pending.store(cases.evaluator.is_pending(), Ordering::Relaxed);
+    backend.health.log_events(&backend.key, &events, None);
     for event in events {
         if let HealthEvent::Endpoint(address, HealthChange::Ejected { .. }) = event
             && let Some(member) = cases.configured.find(address)
@@ -274,46 +278,55 @@ fn look_at(backend: &Arc<Backend>, probes: &mut JoinSet<()>, attempts: &mut Atte
     }
     if changed {
         let (settings, trust) = current.policy();
-        backend.replace(Current::new(cases.effective(), settings, trust));
+        backend.replace(BackendConfig::new(cases.effective(), settings, trust));
     }
     for endpoint in cases.due_probes(settings) {
         let (backend, current) = (Arc::clone(backend), Arc::clone(&current));
         probes.spawn(async move {
-            let finding = examine(&backend, &endpoint, &current).await;
-            backend.care.hear(&backend.key, endpoint.address, finding, &current.settings.health);
+            let finding = run_probe(&backend, &endpoint, &current).await;
+            backend.health.record_probe(
+                &backend.key,
+                endpoint.address,
+                finding,
+                &current.settings.health,
+            );
         });
     }
     true
 }
 
-impl Care {
-    fn hear(
+impl BackendHealth {
+    fn record_probe(
         &self,
         key: &BackendKey,
         endpoint: SocketAddr,
-        finding: Finding,
+        finding: ProbeFinding,
         settings: &HealthSettings,
     ) {
-        let mut cases = lock(&self.cases);
-        let Cases { ward, rng, .. } = &mut *cases;
+        let mut cases = lock(&self.state);
+        let HealthState { evaluator: ward, rng, .. } = &mut *cases;
         let event = ward.record_probe(endpoint, finding.result(), settings, clock::now(), rng);
-        self.tell(key, event.as_slice(), finding.fault());
+        self.log_events(key, event.as_slice(), finding.failure_reason());
     }
 }
 
 /// Probes an endpoint; at a capped one within a slot, so that no more is asked of it than it was said to bear.
-async fn examine(backend: &Arc<Backend>, endpoint: &Arc<Endpoint>, current: &Current) -> Finding {
+async fn run_probe(
+    backend: &Arc<Backend>,
+    endpoint: &Arc<Endpoint>,
+    current: &BackendConfig,
+) -> ProbeFinding {
     let settings = &current.settings;
     let (Some(active), Some(probe)) = (&settings.health.active, &settings.probe) else {
-        return Finding::Unknown;
+        return ProbeFinding::Unknown;
     };
     let Some(_slot) = ProbeSlot::take(backend, endpoint, current) else {
-        return Finding::Unknown;
+        return ProbeFinding::Unknown;
     };
-    let asked = probe::ask(probe, endpoint.address, current);
+    let asked = probe::send_probe(probe, endpoint.address, current);
     match tokio::time::timeout(active.timeout, asked).await {
         Ok(finding) => finding,
-        Err(_) => Finding::Bad("no answer in time"),
+        Err(_) => ProbeFinding::Bad("no answer in time"),
     }
 }
 
@@ -324,7 +337,7 @@ impl<'a> ProbeSlot<'a> {
     pub(crate) fn take(
         backend: &'a Backend,
         endpoint: &'a Endpoint,
-        current: &Current,
+        current: &BackendConfig,
     ) -> Option<Self> {
         let cap = current.limits.cap;
         if cap == ConcurrencyCap::None {

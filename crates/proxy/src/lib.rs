@@ -48,7 +48,7 @@ mod pipe;
 /// Connections that have left HTTP.
 mod tunnel;
 /// What TCP connections and UDP flows have in common.
-mod passage;
+mod l4_session;
 /// TCP connections, carried as they are.
 mod tcp;
 /// UDP flows.
@@ -72,7 +72,7 @@ mod backend;
 /// How much a backend is asked for.
 mod demand;
 /// How much endpoints are given: limits that are learned, and less for those that are full.
-mod bounds;
+mod adaptive_limits;
 /// What endpoints say of their load with a response.
 pub mod orca;
 /// Who may be chosen, by what attempts and probes say.
@@ -82,9 +82,9 @@ mod probe;
 /// Which endpoints cannot be reached, and when they are back.
 mod reachability;
 /// A Snapshot at work.
-mod live;
+mod active_config;
 /// What is replaced whole and looked at all the time.
-mod published;
+mod config_cell;
 /// One thread with its own runtime and connections.
 mod worker;
 /// Memory that requests borrow.
@@ -101,5 +101,6 @@ mod control;
 pub use balance::demand::{LONGEST_WINDOW, WINDOW};
 pub use balance::{RequestDemand, SlotAssigner, SlotAssignment, Time};
 pub use control::{
-    AccessLog, BackendDemand, BackendView, EndpointView, ListenError, ListenerView, Proxy, Settings,
+    AccessLog, BackendDemand, BackendView, EndpointView, ListenError, ListenerView, Proxy,
+    ProxySettings,
 };

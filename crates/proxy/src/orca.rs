@@ -9,7 +9,7 @@ use balance::limit::EndpointLoadReport;
 
 use crate::backend::Slot;
 use crate::clock;
-use crate::exchange::Terms;
+use crate::exchange::RequestPolicy;
 use crate::head::FieldSection;
 use crate::worker::Worker;
 
@@ -27,7 +27,7 @@ pub const MAX_IN_FLIGHT: &str = "sheave_max_in_flight";
 
 /// Why a report is of no use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ignored {
+pub enum LoadReportError {
     /// There are several in one response.
     Several,
     /// It is longer than 8 KiB.
@@ -38,7 +38,7 @@ pub enum Ignored {
     OutOfRange,
 }
 
-impl Ignored {
+impl LoadReportError {
     pub(crate) const ALL: [Self; 4] =
         [Self::Several, Self::TooLong, Self::Malformed, Self::OutOfRange];
 
@@ -54,11 +54,16 @@ impl Ignored {
 }
 
 /// Takes note of what these fields of a response, or its trailers, say.
-pub(crate) fn hear(worker: &Worker, slot: &Slot, terms: &Terms<'_>, fields: &FieldSection) {
-    if terms.current.limits.cap != ConcurrencyCap::Learned {
+pub(crate) fn record_load_report(
+    worker: &Worker,
+    slot: &Slot,
+    terms: &RequestPolicy<'_>,
+    fields: &FieldSection,
+) {
+    if terms.backend_config.limits.cap != ConcurrencyCap::Learned {
         return;
     }
-    let Some(read) = of(fields) else { return };
+    let Some(read) = report_in(fields) else { return };
     let counters = &slot.endpoint.data.counters[worker.index];
     let report = match read {
         Ok(report) => report,
@@ -66,15 +71,15 @@ pub(crate) fn hear(worker: &Worker, slot: &Slot, terms: &Terms<'_>, fields: &Fie
     };
     counters.load_reports.add(1);
     let now = clock::now();
-    slot.endpoint.limit_counters.report(&report, slot.level, now);
+    slot.endpoint.limit_counters.report(&report, slot.in_flight_at_start, now);
     if report.utilization.is_some_and(|utilization| utilization > 1.0) {
-        slot.endpoint.record_overload(slot.level, now);
-        slot.backend.bounds.is_full(worker);
+        slot.endpoint.record_overload(slot.in_flight_at_start, now);
+        slot.backend.adaptive_limits.mark_overloaded(worker);
     }
 }
 
 /// The report in these fields; `None`: there is none.
-fn of(fields: &FieldSection) -> Option<Result<EndpointLoadReport, Ignored>> {
+fn report_in(fields: &FieldSection) -> Option<Result<EndpointLoadReport, LoadReportError>> {
     let mut found = fields.iter().filter_map(|(_, name, value)| {
         let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
         let is_binary = is("endpoint-load-metrics-bin");
@@ -82,39 +87,39 @@ fn of(fields: &FieldSection) -> Option<Result<EndpointLoadReport, Ignored>> {
     });
     let (is_binary, value) = found.next()?;
     if found.next().is_some() {
-        return Some(Err(Ignored::Several));
+        return Some(Err(LoadReportError::Several));
     }
     Some(read(is_binary, value))
 }
 
 /// Reads the value of `endpoint-load-metrics-bin` if `is_binary`, else that of `endpoint-load-metrics`.
-pub fn read(is_binary: bool, value: &[u8]) -> Result<EndpointLoadReport, Ignored> {
+pub fn read(is_binary: bool, value: &[u8]) -> Result<EndpointLoadReport, LoadReportError> {
     if value.len() > LONGEST_BYTES {
-        return Err(Ignored::TooLong);
+        return Err(LoadReportError::TooLong);
     }
-    let said = if is_binary { form::binary(value) } else { form::any(value) }?;
+    let said = if is_binary { form::parse_binary(value) } else { form::parse_tagged(value) }?;
     said.report()
 }
 
 /// What a report may say, as far as anybody here wants to know. In protobuf 0 is nothing.
 #[derive(Debug, Default)]
-struct Said {
+struct RawLoadReport {
     application_utilization: f64,
     cpu_utilization: f64,
     max_in_flight: f64,
     /// Something else is negative or no number, so that nothing of it is to be believed.
-    is_absurd: bool,
+    has_invalid_value: bool,
 }
 
-impl Said {
-    fn report(&self) -> Result<EndpointLoadReport, Ignored> {
+impl RawLoadReport {
+    fn report(&self) -> Result<EndpointLoadReport, LoadReportError> {
         let within = |value: f64, most: f64| (0.0..=most).contains(&value);
         let is_sound = within(self.application_utilization, MOST_UTILIZATION)
             && within(self.cpu_utilization, MOST_UTILIZATION)
             && within(self.max_in_flight, MOST_IN_FLIGHT)
-            && !self.is_absurd;
+            && !self.has_invalid_value;
         if !is_sound {
-            return Err(Ignored::OutOfRange);
+            return Err(LoadReportError::OutOfRange);
         }
         let utilizations = [self.application_utilization, self.cpu_utilization];
         let utilization = utilizations.into_iter().find(|&utilization| utilization > 0.0);
@@ -129,11 +134,11 @@ impl Said {
             (false, "cpu_utilization") => self.cpu_utilization = value,
             (true, MAX_IN_FLIGHT) => {
                 self.max_in_flight = value;
-                self.is_absurd |= value < 1.0;
+                self.has_invalid_value |= value < 1.0;
             }
             // Named metrics mean what their endpoint wants them to.
             (true, _) => {}
-            (false, _) => self.is_absurd |= !value.is_finite() || value < 0.0,
+            (false, _) => self.has_invalid_value |= !value.is_finite() || value < 0.0,
         }
     }
 }

@@ -11,23 +11,23 @@ use tokio::net::TcpStream;
 /// What a pipe should hold; the kernel may allow less.
 const PIPE_BYTES: usize = 256 * 1024;
 
-pub(crate) struct Pipe {
+pub(crate) struct SplicePipe {
     reader: OwnedFd,
     writer: OwnedFd,
-    inside: usize,
+    buffered: usize,
 }
 
-impl Pipe {
+impl SplicePipe {
     /// `None` when there are no descriptors left: bodies are copied then.
     pub(crate) fn new() -> Option<Self> {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).ok()?;
         // A user's pipes may have used up their pages: a smaller pipe works too.
         let _smaller = fcntl_setpipe_size(&writer, PIPE_BYTES);
-        Some(Self { reader, writer, inside: 0 })
+        Some(Self { reader, writer, buffered: 0 })
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.inside == 0
+        self.buffered == 0
     }
 
     /// Moves up to `most` bytes from the socket into the empty pipe. 0: the peer has finished.
@@ -45,7 +45,7 @@ impl Pipe {
             match moved {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 moved => {
-                    self.inside = *moved.as_ref().unwrap_or(&0);
+                    self.buffered = *moved.as_ref().unwrap_or(&0);
                     return Poll::Ready(moved);
                 }
             }
@@ -61,11 +61,11 @@ impl Pipe {
         loop {
             ready!(sink.poll_write_ready(cx))?;
             let moved =
-                sink.try_io(Interest::WRITABLE, || move_pages(&self.reader, sink, self.inside));
+                sink.try_io(Interest::WRITABLE, || move_pages(&self.reader, sink, self.buffered));
             match moved {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 moved => {
-                    self.inside -= *moved.as_ref().unwrap_or(&0);
+                    self.buffered -= *moved.as_ref().unwrap_or(&0);
                     return Poll::Ready(moved);
                 }
             }

@@ -9,19 +9,19 @@ use http::{Request, Uri};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::backend::Current;
+use crate::backend::BackendConfig;
 use crate::dial::attempt::RESPONSE_LIMITS;
 use crate::dial::connect;
-use crate::grpc::health::{self, Health, Question};
+use crate::grpc::health::{self, HealthCheckRequest, HealthCheckResult};
 use crate::h1::parse;
 use crate::head::{RequestMethod, ResponseHead};
-use crate::proxy_protocol::{self, Header};
-use crate::stream::Stream;
-use crate::tls::Security;
+use crate::proxy_protocol::{self, ProxyHeader};
+use crate::stream::PeerStream;
+use crate::tls::ConnectionSecurity;
 
 /// What a probe has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Finding {
+pub(crate) enum ProbeFinding {
     Good,
     /// And what is wrong, in words.
     Bad(&'static str),
@@ -29,7 +29,7 @@ pub(crate) enum Finding {
     Unknown,
 }
 
-impl Finding {
+impl ProbeFinding {
     pub(crate) fn result(self) -> ProbeResult {
         match self {
             Self::Good => ProbeResult::Good,
@@ -38,7 +38,7 @@ impl Finding {
         }
     }
 
-    pub(crate) fn fault(self) -> Option<&'static str> {
+    pub(crate) fn failure_reason(self) -> Option<&'static str> {
         match self {
             Self::Bad(fault) => Some(fault),
             Self::Good | Self::Unknown => None,
@@ -49,7 +49,11 @@ impl Finding {
 /// Sends the probe and judges the answer. An endpoint whose connections begin with a header (PROXY protocol) gets one that
 /// speaks for ourselves; it is asked in the protocol of its backend and as its connections are secured. All of this holds
 /// where it is asked on the port that it serves on.
-pub(crate) async fn ask(probe: &ProbeSettings, endpoint: SocketAddr, current: &Current) -> Finding {
+pub(crate) async fn send_probe(
+    probe: &ProbeSettings,
+    endpoint: SocketAddr,
+    current: &BackendConfig,
+) -> ProbeFinding {
     let port = match probe {
         ProbeSettings::Http { port, .. }
         | ProbeSettings::Tcp { port }
@@ -59,8 +63,8 @@ pub(crate) async fn ask(probe: &ProbeSettings, endpoint: SocketAddr, current: &C
     let stream = match TcpStream::connect(address).await {
         Ok(stream) => stream,
         // That we have no descriptors left says nothing of the endpoint.
-        Err(error) if connect::is_out_of_descriptors(&error) => return Finding::Unknown,
-        Err(_) => return Finding::Bad("it refuses connections"),
+        Err(error) if connect::is_out_of_descriptors(&error) => return ProbeFinding::Unknown,
+        Err(_) => return ProbeFinding::Bad("it refuses connections"),
     };
     let host_or_address = |host: &Option<Box<str>>| {
         host.as_deref().map_or_else(|| address.to_string(), str::to_owned)
@@ -68,16 +72,16 @@ pub(crate) async fn ask(probe: &ProbeSettings, endpoint: SocketAddr, current: &C
     // On a port of its own it is asked without ado.
     let settings = &current.settings;
     let (header, security, protocol) = match port {
-        Some(_) => (None, Security::Plain, EndpointProtocol::Http1),
+        Some(_) => (None, ConnectionSecurity::Plain, EndpointProtocol::Http1),
         None => {
-            let security = Security::of_requests(current.trust.as_ref());
+            let security = ConnectionSecurity::of_requests(current.tls_context.as_ref());
             (settings.proxy_protocol, security, settings.protocol)
         }
     };
     match probe {
-        ProbeSettings::Tcp { .. } => Finding::Good,
+        ProbeSettings::Tcp { .. } => ProbeFinding::Good,
         ProbeSettings::Http { target, host, statuses, .. } => {
-            match begin(stream, header, security).await {
+            match open_stream(stream, header, security).await {
                 Ok(stream) => {
                     let host = host_or_address(host);
                     let is_http1 = match protocol {
@@ -87,56 +91,58 @@ pub(crate) async fn ask(probe: &ProbeSettings, endpoint: SocketAddr, current: &C
                         EndpointProtocol::Http3 => stream.has_settled_on_http1(),
                     };
                     let status = match is_http1 {
-                        true => over_http1(stream, target, &host).await,
-                        false => over_http2(stream, target, &host).await,
+                        true => probe_http1(stream, target, &host).await,
+                        false => probe_http2(stream, target, &host).await,
                     };
                     judge(status, statuses)
                 }
                 Err(finding) => finding,
             }
         }
-        ProbeSettings::Grpc { service, host, .. } => match begin(stream, header, security).await {
-            Ok(stream) => ask_grpc(stream, service, &host_or_address(host)).await,
-            Err(finding) => finding,
-        },
+        ProbeSettings::Grpc { service, host, .. } => {
+            match open_stream(stream, header, security).await {
+                Ok(stream) => probe_grpc(stream, service, &host_or_address(host)).await,
+                Err(finding) => finding,
+            }
+        }
     }
 }
 
 /// Begins the connection as the backend's connections begin.
-pub(crate) async fn begin(
+pub(crate) async fn open_stream(
     mut socket: TcpStream,
     header: Option<ProxyVersion>,
-    security: Security<'_>,
-) -> Result<Stream, Finding> {
+    security: ConnectionSecurity<'_>,
+) -> Result<PeerStream, ProbeFinding> {
     if let Some(version) = header {
         let mut introduction = Vec::new();
-        proxy_protocol::write(version, &Header::Local, &mut introduction);
+        proxy_protocol::write(version, &ProxyHeader::Local, &mut introduction);
         socket
             .write_all(&introduction)
             .await
-            .map_err(|_lost| Finding::Bad("the connection broke"))?;
+            .map_err(|_lost| ProbeFinding::Bad("the connection broke"))?;
     }
     match security {
-        Security::Plain => Ok(Stream::Tcp(socket)),
-        Security::Tls(secret) => {
+        ConnectionSecurity::Plain => Ok(PeerStream::Tcp(socket)),
+        ConnectionSecurity::Tls(secret) => {
             let secured = connect::tls_handshake(socket, secret).await;
-            secured.map_err(|failure| Finding::Bad(failure.details()))
+            secured.map_err(|failure| ProbeFinding::Bad(failure.details()))
         }
         // Nothing can be asked, which is not the endpoint's fault.
-        Security::Impossible => Err(Finding::Unknown),
+        ConnectionSecurity::Unusable => Err(ProbeFinding::Unknown),
     }
 }
 
-fn judge(status: Option<u16>, statuses: &RangeInclusive<u16>) -> Finding {
+fn judge(status: Option<u16>, statuses: &RangeInclusive<u16>) -> ProbeFinding {
     match status {
-        Some(status) if statuses.contains(&status) => Finding::Good,
-        Some(_) => Finding::Bad("the status is another"),
-        None => Finding::Bad("the answer is not in the protocol of the backend"),
+        Some(status) if statuses.contains(&status) => ProbeFinding::Good,
+        Some(_) => ProbeFinding::Bad("the status is another"),
+        None => ProbeFinding::Bad("the answer is not in the protocol of the backend"),
     }
 }
 
 /// The status that a GET is answered with.
-async fn over_http1(mut stream: Stream, target: &str, host: &str) -> Option<u16> {
+async fn probe_http1(mut stream: PeerStream, target: &str, host: &str) -> Option<u16> {
     let request = format!(
         "GET {target} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: sheave-probe\r\n\
          Connection: close\r\n\r\n"
@@ -146,7 +152,7 @@ async fn over_http1(mut stream: Stream, target: &str, host: &str) -> Option<u16>
 }
 
 /// The status that a GET is answered with.
-async fn over_http2(stream: Stream, target: &str, host: &str) -> Option<u16> {
+async fn probe_http2(stream: PeerStream, target: &str, host: &str) -> Option<u16> {
     let uri = Uri::builder().scheme(scheme(&stream)).authority(host).path_and_query(target);
     let request = Request::get(uri.build().ok()?)
         .version(http::Version::HTTP_2)
@@ -164,23 +170,23 @@ async fn over_http2(stream: Stream, target: &str, host: &str) -> Option<u16> {
     }
 }
 
-fn scheme(stream: &Stream) -> &'static str {
+fn scheme(stream: &PeerStream) -> &'static str {
     match stream {
-        Stream::Tcp(_) | Stream::H2(_) => "http",
-        Stream::Tls(_) | Stream::Framed(_) | Stream::H3(_) => "https",
+        PeerStream::Tcp(_) | PeerStream::H2(_) => "http",
+        PeerStream::Tls(_) | PeerStream::Framed(_) | PeerStream::H3(_) => "https",
     }
 }
 
-async fn ask_grpc(stream: Stream, service: &str, authority: &str) -> Finding {
+async fn probe_grpc(stream: PeerStream, service: &str, authority: &str) -> ProbeFinding {
     let scheme = scheme(&stream);
-    match health::ask(stream, &Question { scheme, authority, service }).await {
-        Health::Serving => Finding::Good,
-        other => Finding::Bad(other.word()),
+    match health::check_health(stream, &HealthCheckRequest { scheme, authority, service }).await {
+        HealthCheckResult::Serving => ProbeFinding::Good,
+        other => ProbeFinding::Bad(other.word()),
     }
 }
 
 /// The status of a well-formed final response.
-async fn read_status(stream: &mut Stream) -> Option<u16> {
+async fn read_status(stream: &mut PeerStream) -> Option<u16> {
     let (mut read, mut start, mut head) = (Vec::new(), 0, ResponseHead::new());
     loop {
         match parse::response(&read[start..], &RESPONSE_LIMITS, RequestMethod::Get, &mut head) {
@@ -209,8 +215,8 @@ mod tests {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
             let ask = async {
-                let stream = Stream::Tcp(TcpStream::connect(address).await.unwrap());
-                over_http2(stream, "/healthz?deep", "a.test").await
+                let stream = PeerStream::Tcp(TcpStream::connect(address).await.unwrap());
+                probe_http2(stream, "/healthz?deep", "a.test").await
             };
             let answer = async {
                 let (socket, _) = listener.accept().await.unwrap();
@@ -225,7 +231,7 @@ mod tests {
             tokio::join!(ask, answer).0
         });
         assert_eq!(status, Some(204));
-        assert_eq!(judge(status, &(200..=299)), Finding::Good);
+        assert_eq!(judge(status, &(200..=299)), ProbeFinding::Good);
         assert_eq!(judge(status, &(200..=200)).result(), ProbeResult::Bad);
         assert_eq!(judge(None, &(200..=200)).result(), ProbeResult::Bad);
     }

@@ -28,16 +28,16 @@ const UNIX_STREAM: u8 = 0x31;
 
 /// What a header says of the connection behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Header {
+pub enum ProxyHeader {
     /// Nothing: the proxy speaks for itself, or does not know. The connection's own addresses hold.
     Local,
     /// It is carried on behalf of a client.
-    Proxied(Addresses),
+    Proxied(ProxiedAddresses),
 }
 
 /// The two ends of a client's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Addresses {
+pub struct ProxiedAddresses {
     /// Where the client is.
     pub client: SocketAddr,
     /// Where it connected to.
@@ -46,7 +46,7 @@ pub struct Addresses {
 
 /// Why bytes are no header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BadHeader {
+pub enum ProxyHeaderError {
     /// They begin as neither version does.
     Missing,
     /// Version 1 with something other than what its grammar allows.
@@ -57,7 +57,7 @@ pub enum BadHeader {
     TooLong,
 }
 
-impl BadHeader {
+impl ProxyHeaderError {
     /// The same in words.
     pub fn reason(self) -> &'static str {
         match self {
@@ -73,14 +73,14 @@ impl BadHeader {
 ///
 /// # Errors
 /// As soon as no further byte can make a header of it.
-pub fn parse(bytes: &[u8]) -> Result<Option<(Header, usize)>, BadHeader> {
+pub fn parse(bytes: &[u8]) -> Result<Option<(ProxyHeader, usize)>, ProxyHeaderError> {
     if begins(bytes, SIGNATURE_V2) {
         return parse_v2(bytes);
     }
     if begins(bytes, PREFIX_V1) {
         return parse_v1(bytes);
     }
-    Err(BadHeader::Missing)
+    Err(ProxyHeaderError::Missing)
 }
 
 /// The bytes begin with all of `start`, or are themselves a beginning of it.
@@ -89,29 +89,30 @@ fn begins(bytes: &[u8], start: &[u8]) -> bool {
     bytes[..common] == start[..common]
 }
 
-fn parse_v1(bytes: &[u8]) -> Result<Option<(Header, usize)>, BadHeader> {
+fn parse_v1(bytes: &[u8]) -> Result<Option<(ProxyHeader, usize)>, ProxyHeaderError> {
     let within = &bytes[..bytes.len().min(MOST_V1)];
     let Some(end) = within.windows(2).position(|pair| pair == b"\r\n") else {
-        return if bytes.len() < MOST_V1 { Ok(None) } else { Err(BadHeader::TooLong) };
+        return if bytes.len() < MOST_V1 { Ok(None) } else { Err(ProxyHeaderError::TooLong) };
     };
-    let line = str::from_utf8(&bytes[PREFIX_V1.len()..end]).map_err(|_error| BadHeader::Line)?;
-    let header = parse_line(line).ok_or(BadHeader::Line)?;
+    let line =
+        str::from_utf8(&bytes[PREFIX_V1.len()..end]).map_err(|_error| ProxyHeaderError::Line)?;
+    let header = parse_line(line).ok_or(ProxyHeaderError::Line)?;
     Ok(Some((header, end + 2)))
 }
 
 /// The line without `PROXY ` and its end.
-fn parse_line(line: &str) -> Option<Header> {
+fn parse_line(line: &str) -> Option<ProxyHeader> {
     let mut words = line.split(' ');
     let (client, destination) = match words.next()? {
         // Whatever follows is to be ignored.
-        "UNKNOWN" => return Some(Header::Local),
+        "UNKNOWN" => return Some(ProxyHeader::Local),
         "TCP4" => (word_v4(words.next()?)?, word_v4(words.next()?)?),
         "TCP6" => (word_v6(words.next()?)?, word_v6(words.next()?)?),
         _ => return None,
     };
     let client = SocketAddr::new(client, port(words.next()?)?);
     let destination = SocketAddr::new(destination, port(words.next()?)?);
-    words.next().is_none().then_some(Header::Proxied(Addresses { client, destination }))
+    words.next().is_none().then_some(ProxyHeader::Proxied(ProxiedAddresses { client, destination }))
 }
 
 fn word_v4(text: &str) -> Option<IpAddr> {
@@ -129,80 +130,80 @@ fn port(text: &str) -> Option<u16> {
     (plain && canonical).then(|| text.parse().ok()).flatten()
 }
 
-fn parse_v2(bytes: &[u8]) -> Result<Option<(Header, usize)>, BadHeader> {
+fn parse_v2(bytes: &[u8]) -> Result<Option<(ProxyHeader, usize)>, ProxyHeaderError> {
     let fixed = &bytes[SIGNATURE_V2.len().min(bytes.len())..];
     let is_local = match fixed.first() {
         None => return Ok(None),
         Some(&VERSION_2_LOCAL) => true,
         Some(&VERSION_2_PROXY) => false,
-        Some(_) => return Err(BadHeader::Binary),
+        Some(_) => return Err(ProxyHeaderError::Binary),
     };
     let [_, family, high, low, rest @ ..] = fixed else { return Ok(None) };
     let length = usize::from(u16::from_be_bytes([*high, *low]));
     if FIXED_V2 + length > MOST_BYTES {
-        return Err(BadHeader::TooLong);
+        return Err(ProxyHeaderError::TooLong);
     }
     let taken = FIXED_V2 + length;
     let header = match (is_local, *family) {
-        (true, _) | (false, UNSPECIFIED | UNIX_STREAM) => Some(Header::Local),
+        (true, _) | (false, UNSPECIFIED | UNIX_STREAM) => Some(ProxyHeader::Local),
         (false, TCP_OVER_4) if length >= 12 => addresses_v4(rest),
         (false, TCP_OVER_6) if length >= 36 => addresses_v6(rest),
-        (false, _) => return Err(BadHeader::Binary),
+        (false, _) => return Err(ProxyHeaderError::Binary),
     };
     Ok(header.filter(|_| rest.len() >= length).map(|header| (header, taken)))
 }
 
-fn addresses_v4(bytes: &[u8]) -> Option<Header> {
+fn addresses_v4(bytes: &[u8]) -> Option<ProxyHeader> {
     let (client, rest) = bytes.split_first_chunk::<4>()?;
     let (destination, rest) = rest.split_first_chunk::<4>()?;
     with_ports(Ipv4Addr::from(*client).into(), Ipv4Addr::from(*destination).into(), rest)
 }
 
-fn addresses_v6(bytes: &[u8]) -> Option<Header> {
+fn addresses_v6(bytes: &[u8]) -> Option<ProxyHeader> {
     let (client, rest) = bytes.split_first_chunk::<16>()?;
     let (destination, rest) = rest.split_first_chunk::<16>()?;
     with_ports(Ipv6Addr::from(*client).into(), Ipv6Addr::from(*destination).into(), rest)
 }
 
-fn with_ports(client: IpAddr, destination: IpAddr, rest: &[u8]) -> Option<Header> {
+fn with_ports(client: IpAddr, destination: IpAddr, rest: &[u8]) -> Option<ProxyHeader> {
     let (ports, _) = rest.split_first_chunk::<4>()?;
     let client = SocketAddr::new(client, u16::from_be_bytes([ports[0], ports[1]]));
     let destination = SocketAddr::new(destination, u16::from_be_bytes([ports[2], ports[3]]));
-    Some(Header::Proxied(Addresses { client, destination }))
+    Some(ProxyHeader::Proxied(ProxiedAddresses { client, destination }))
 }
 
 /// Appends the header of this version to `out`.
-pub fn write(version: ProxyVersion, header: &Header, out: &mut Vec<u8>) {
+pub fn write(version: ProxyVersion, header: &ProxyHeader, out: &mut Vec<u8>) {
     match version {
         ProxyVersion::V1 => write_v1(header, out),
         ProxyVersion::V2 => write_v2(header, out),
     }
 }
 
-fn write_v1(header: &Header, out: &mut Vec<u8>) {
-    let Header::Proxied(addresses) = header else {
+fn write_v1(header: &ProxyHeader, out: &mut Vec<u8>) {
+    let ProxyHeader::Proxied(addresses) = header else {
         return out.extend_from_slice(b"PROXY UNKNOWN\r\n");
     };
     let family = match addresses.ips() {
-        Ips::V4 { client, destination } => format!("TCP4 {client} {destination}"),
-        Ips::V6 { client, destination } => format!("TCP6 {client} {destination}"),
+        AddressPair::V4 { client, destination } => format!("TCP4 {client} {destination}"),
+        AddressPair::V6 { client, destination } => format!("TCP6 {client} {destination}"),
     };
     let (client, destination) = (addresses.client.port(), addresses.destination.port());
     write!(out, "PROXY {family} {client} {destination}\r\n").expect("memory takes what is written");
 }
 
-fn write_v2(header: &Header, out: &mut Vec<u8>) {
+fn write_v2(header: &ProxyHeader, out: &mut Vec<u8>) {
     out.extend_from_slice(SIGNATURE_V2);
-    let Header::Proxied(addresses) = header else {
+    let ProxyHeader::Proxied(addresses) = header else {
         return out.extend_from_slice(&[VERSION_2_LOCAL, UNSPECIFIED, 0, 0]);
     };
     match addresses.ips() {
-        Ips::V4 { client, destination } => {
+        AddressPair::V4 { client, destination } => {
             out.extend_from_slice(&[VERSION_2_PROXY, TCP_OVER_4, 0, 12]);
             out.extend_from_slice(&client.octets());
             out.extend_from_slice(&destination.octets());
         }
-        Ips::V6 { client, destination } => {
+        AddressPair::V6 { client, destination } => {
             out.extend_from_slice(&[VERSION_2_PROXY, TCP_OVER_6, 0, 36]);
             out.extend_from_slice(&client.octets());
             out.extend_from_slice(&destination.octets());
@@ -213,22 +214,24 @@ fn write_v2(header: &Header, out: &mut Vec<u8>) {
 }
 
 /// Both addresses in the one family that a header has.
-enum Ips {
+enum AddressPair {
     V4 { client: Ipv4Addr, destination: Ipv4Addr },
     V6 { client: Ipv6Addr, destination: Ipv6Addr },
 }
 
-impl Addresses {
+impl ProxiedAddresses {
     /// A socket of both families shows IPv4 as mapped; it is IPv4 nevertheless.
-    fn ips(&self) -> Ips {
+    fn ips(&self) -> AddressPair {
         let mapped = |ip: IpAddr| match ip {
             IpAddr::V4(ip) => ip.to_ipv6_mapped(),
             IpAddr::V6(ip) => ip,
         };
         match (self.client.ip().to_canonical(), self.destination.ip().to_canonical()) {
-            (IpAddr::V4(client), IpAddr::V4(destination)) => Ips::V4 { client, destination },
+            (IpAddr::V4(client), IpAddr::V4(destination)) => {
+                AddressPair::V4 { client, destination }
+            }
             (client, destination) => {
-                Ips::V6 { client: mapped(client), destination: mapped(destination) }
+                AddressPair::V6 { client: mapped(client), destination: mapped(destination) }
             }
         }
     }

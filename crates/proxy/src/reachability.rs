@@ -24,24 +24,24 @@ use crate::dial::connect;
 use crate::dial::pool::{Endpoint, lock};
 use crate::health::ProbeSlot;
 use crate::probe;
-use crate::tls::Security;
-use crate::worker::Shared;
+use crate::tls::ConnectionSecurity;
+use crate::worker::ProxyState;
 
 /// How long a connection attempt may take before the request goes to another endpoint, unless connections to this one are
 /// known to take long: the delay of RFC 8305 (happy eyeballs), section 5.
-const USUAL_CONNECT: Duration = Duration::from_millis(250);
+const CONNECTION_ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 /// So many times longer than usual an attempt may take.
-const TIMES_USUAL: u32 = 3;
+const CONNECT_TIME_MULTIPLE: u32 = 3;
 /// The longest background attempt: the kernel sends its second SYN after a second.
 const LONGEST_ATTEMPT: Duration = Duration::from_secs(1);
 /// How long an endpoint of UDP has to say that no process listens.
-const REFUSAL_OF_UDP: Duration = Duration::from_millis(50);
+const UDP_REFUSAL_TIMEOUT: Duration = Duration::from_millis(50);
 /// Background attempts and checks under way at the same time, over all endpoints.
 const MOST_ATTEMPTS: usize = 256;
 
 /// What is known of the reachability of one endpoint beside the mark. Each figure is of use by itself.
 #[derive(Default)]
-pub(crate) struct Signs {
+pub(crate) struct ReachabilityState {
     /// Nanoseconds that a connection takes, TLS included; 0: none has been made.
     connect_nanos: AtomicU64,
     /// How often it has been marked unreachable.
@@ -52,9 +52,9 @@ pub(crate) struct Signs {
     silence: Mutex<SilenceDetector>,
 }
 
-impl Signs {
+impl ReachabilityState {
     /// A connection has been made in this time.
-    pub(crate) fn connected_in(&self, took: Duration) {
+    pub(crate) fn record_connect_time(&self, took: Duration) {
         let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         let before = self.connect_nanos.load(Ordering::Relaxed);
         // The longest one counts, and is forgotten by and by.
@@ -63,22 +63,22 @@ impl Signs {
     }
 
     /// How long a connection attempt may take before another endpoint is the better choice.
-    pub(crate) fn patience(&self) -> Duration {
+    pub(crate) fn connect_timeout(&self) -> Duration {
         let usual = Duration::from_nanos(self.connect_nanos.load(Ordering::Relaxed));
-        USUAL_CONNECT.max(usual.saturating_mul(TIMES_USUAL))
+        CONNECTION_ATTEMPT_DELAY.max(usual.saturating_mul(CONNECT_TIME_MULTIPLE))
     }
 
     /// How long the next background attempt may take: longer each time, for the way may be long.
-    fn attempt_patience(&self) -> Duration {
+    fn background_timeout(&self) -> Duration {
         let failed = self.failed_attempts.load(Ordering::Relaxed).min(8);
-        let longer = USUAL_CONNECT.saturating_mul(1 << failed).min(LONGEST_ATTEMPT);
-        self.patience().max(longer)
+        let longer = CONNECTION_ATTEMPT_DELAY.saturating_mul(1 << failed).min(LONGEST_ATTEMPT);
+        self.connect_timeout().max(longer)
     }
 }
 
 /// Marks an endpoint unreachable for all workers and backends: a connection attempt has failed.
 pub(crate) fn mark_unreachable(
-    shared: &Shared,
+    shared: &ProxyState,
     backend: &Arc<Backend>,
     endpoint: &Arc<Endpoint>,
     cause: &'static str,
@@ -92,14 +92,14 @@ pub(crate) fn mark_unreachable(
     signs.outages.fetch_add(1, Ordering::Relaxed);
     signs.failed_attempts.store(0, Ordering::Relaxed);
     shared.outages.add(backend, endpoint);
-    let_requests_look_again(endpoint);
-    shared.bell.ring();
+    retry_waiting_requests(endpoint);
+    shared.health_waker.wake();
 }
 
 /// A request that began at `started` has been answered by an endpoint that is marked unreachable: it is back, unless the
 /// request is older than the mark.
 #[cold]
-pub(crate) fn is_back(backend: &Backend, endpoint: &Endpoint, started: Time) {
+pub(crate) fn mark_reachable_if_newer(backend: &Backend, endpoint: &Endpoint, started: Time) {
     if endpoint.unreachable_since().is_some_and(|since| since < started) {
         mark_reachable(backend, endpoint);
     }
@@ -112,36 +112,36 @@ fn mark_reachable(backend: &Backend, endpoint: &Endpoint) {
         let name = endpoint.address;
         let after = since.map(|since| now.saturating_since(since));
         tracing::info!(backend = %backend.key, endpoint = %name, ?after, "endpoint is reachable again");
-        let_requests_look_again(endpoint);
+        retry_waiting_requests(endpoint);
     }
 }
 
-fn let_requests_look_again(endpoint: &Endpoint) {
+fn retry_waiting_requests(endpoint: &Endpoint) {
     endpoint.data.backends().iter().for_each(|backend| backend.reachability_changed());
 }
 
 /// Endpoints that are marked unreachable, for the control thread to attempt.
 #[derive(Default)]
-pub(crate) struct Outages(Mutex<Vec<Outage>>);
+pub(crate) struct OutageList(Mutex<Vec<EndpointOutage>>);
 
-struct Outage {
+struct EndpointOutage {
     /// By whose policy the endpoint is attempted.
     backend: Arc<Backend>,
     endpoint: Arc<Endpoint>,
     is_attempted: bool,
 }
 
-impl Outages {
+impl OutageList {
     fn add(&self, backend: &Arc<Backend>, endpoint: &Arc<Endpoint>) {
         let mut outages = lock(&self.0);
         if !outages.iter().any(|outage| Arc::ptr_eq(&outage.endpoint, endpoint)) {
             let (backend, endpoint) = (Arc::clone(backend), Arc::clone(endpoint));
-            outages.push(Outage { backend, endpoint, is_attempted: false });
+            outages.push(EndpointOutage { backend, endpoint, is_attempted: false });
         }
     }
 }
 
-impl Outage {
+impl EndpointOutage {
     /// It has not come back, and a backend still names it.
     fn lasts(&self) -> bool {
         if self.endpoint.data.backends().is_empty() {
@@ -154,18 +154,18 @@ impl Outage {
 
 /// The background attempts of the control thread.
 #[derive(Default)]
-pub(crate) struct Attempts(JoinSet<Attempt>);
+pub(crate) struct BackgroundAttempts(JoinSet<BackgroundAttempt>);
 
 /// One attempt to connect, with its result.
-struct Attempt {
+struct BackgroundAttempt {
     backend: Arc<Backend>,
     endpoint: Arc<Endpoint>,
     result: Result<(), &'static str>,
 }
 
-impl Attempts {
+impl BackgroundAttempts {
     /// Begins the attempts that are due; gives how long it takes until the next one is.
-    pub(crate) fn begin_due(&mut self, shared: &Shared, now: Time) -> Option<Duration> {
+    pub(crate) fn begin_due(&mut self, shared: &ProxyState, now: Time) -> Option<Duration> {
         let mut outages = lock(&shared.outages.0);
         outages.retain(|outage| outage.is_attempted || outage.lasts());
         let mut wait: Option<Duration> = None;
@@ -173,8 +173,8 @@ impl Attempts {
             let left = outage.endpoint.attempt_due_at().saturating_since(now);
             if left.is_zero() && self.0.len() < MOST_ATTEMPTS {
                 outage.is_attempted = true;
-                let patience = outage.endpoint.data.reachability.attempt_patience();
-                self.begin(&outage.backend, &outage.endpoint, patience, Depth::Handshake);
+                let patience = outage.endpoint.data.reachability.background_timeout();
+                self.begin(&outage.backend, &outage.endpoint, patience, AttemptDepth::Handshake);
             } else {
                 // One that finds no room is begun when another ends.
                 let left = left.max(Duration::from_millis(1));
@@ -185,7 +185,7 @@ impl Attempts {
     }
 
     /// Checks the endpoints of a backend that owe answers and are silent; says whether any endpoint may come to that.
-    pub(crate) fn listen(&mut self, backend: &Arc<Backend>, now: Time) -> bool {
+    pub(crate) fn check_silent(&mut self, backend: &Arc<Backend>, now: Time) -> bool {
         let current = backend.current();
         let members = current.set.members();
         if members.len() < 2 || backend.key.transport == TransportProtocol::Udp {
@@ -210,13 +210,13 @@ impl Attempts {
     /// ejection would fail and eject it for longer, though it may be back soon.
     pub(crate) fn check(&mut self, backend: &Arc<Backend>, endpoint: &Arc<Endpoint>) {
         if endpoint.is_reachable() && self.0.len() < MOST_ATTEMPTS {
-            let patience = endpoint.data.reachability.patience();
-            self.begin(backend, endpoint, patience, Depth::Connection);
+            let patience = endpoint.data.reachability.connect_timeout();
+            self.begin(backend, endpoint, patience, AttemptDepth::Connection);
         }
     }
 
     /// Ready when an attempt has ended, of which the consequence has been drawn.
-    pub(crate) async fn ended(&mut self, shared: &Shared) {
+    pub(crate) async fn conclude_next(&mut self, shared: &ProxyState) {
         match self.0.join_next().await {
             Some(Ok(attempt)) => attempt.conclude(shared),
             // It was cancelled with the runtime.
@@ -230,19 +230,19 @@ impl Attempts {
         backend: &Arc<Backend>,
         endpoint: &Arc<Endpoint>,
         patience: Duration,
-        depth: Depth,
+        depth: AttemptDepth,
     ) {
         let (backend, endpoint) = (Arc::clone(backend), Arc::clone(endpoint));
         self.0.spawn(async move {
             let result = timeout(patience, connect(&backend, &endpoint, depth)).await;
             let result = result.unwrap_or(Err("it does not answer"));
-            Attempt { backend, endpoint, result }
+            BackgroundAttempt { backend, endpoint, result }
         });
     }
 }
 
-impl Attempt {
-    fn conclude(self, shared: &Shared) {
+impl BackgroundAttempt {
+    fn conclude(self, shared: &ProxyState) {
         let Self { backend, endpoint, result } = self;
         for outage in lock(&shared.outages.0).iter_mut() {
             outage.is_attempted &= !Arc::ptr_eq(&outage.endpoint, &endpoint);
@@ -263,7 +263,7 @@ impl Attempt {
 fn is_silent(endpoint: &Endpoint, now: Time) -> bool {
     let shards = endpoint.data.counters.iter();
     let (asked, answered) = shards.fold((0_u64, 0_u64), |(asked, answered), shard| {
-        (asked + shard.asked.value(), answered + shard.answered.value())
+        (asked + shard.requests_sent.value(), answered + shard.requests_settled.value())
     });
     let usual = endpoint.mean_latency(now).unwrap_or(SILENCE / 2);
     let owed = asked.saturating_sub(answered);
@@ -272,7 +272,7 @@ fn is_silent(endpoint: &Endpoint, now: Time) -> bool {
 
 /// How far an attempt goes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Depth {
+enum AttemptDepth {
     /// Its kernel is there.
     Connection,
     /// It can take requests, as far as that can be known without one.
@@ -280,19 +280,23 @@ enum Depth {
 }
 
 /// Connects to the endpoint as the backend's connections begin, and closes the connection again.
-async fn connect(backend: &Backend, endpoint: &Endpoint, depth: Depth) -> Result<(), &'static str> {
+async fn connect(
+    backend: &Backend,
+    endpoint: &Endpoint,
+    depth: AttemptDepth,
+) -> Result<(), &'static str> {
     let current = backend.current();
     if backend.key.transport == TransportProtocol::Udp {
-        return refuses_no_datagram(endpoint.address).await;
+        return check_udp(endpoint.address).await;
     }
     // A capped endpoint has no more connections than slots, and this is one.
     let _slot = match depth {
-        Depth::Connection => match ProbeSlot::take(backend, endpoint, &current) {
+        AttemptDepth::Connection => match ProbeSlot::take(backend, endpoint, &current) {
             Some(slot) => Some(slot),
             // It is full, so that no request waits for the result.
             None => return Ok(()),
         },
-        Depth::Handshake => {
+        AttemptDepth::Handshake => {
             let limit = endpoint.limit(current.limits.cap).unwrap_or(u32::MAX);
             if endpoint.in_flight() >= limit {
                 return Err("its slots are taken");
@@ -312,12 +316,12 @@ async fn connect(backend: &Backend, endpoint: &Endpoint, depth: Depth) -> Result
                 "it refuses connections"
             }
         })?;
-        if depth == Depth::Handshake {
-            let security = Security::of_requests(current.trust.as_ref());
-            let begun = probe::begin(socket, current.settings.proxy_protocol, security).await;
-            begun.map_err(|finding| finding.fault().unwrap_or("it says nothing"))?;
+        if depth == AttemptDepth::Handshake {
+            let security = ConnectionSecurity::of_requests(current.tls_context.as_ref());
+            let begun = probe::open_stream(socket, current.settings.proxy_protocol, security).await;
+            begun.map_err(|finding| finding.failure_reason().unwrap_or("it says nothing"))?;
         }
-        endpoint.data.reachability.connected_in(clock::now().saturating_since(begun));
+        endpoint.data.reachability.record_connect_time(clock::now().saturating_since(begun));
         Ok(())
     };
     if current.settings.protocol != EndpointProtocol::Http3 {
@@ -325,7 +329,7 @@ async fn connect(backend: &Backend, endpoint: &Endpoint, depth: Depth) -> Result
     }
     // Not every server of HTTP/3 listens on TCP as well.
     let (mut over_tcp, mut over_quic) =
-        (std::pin::pin!(over_tcp), std::pin::pin!(speaks_quic(endpoint.address)));
+        (std::pin::pin!(over_tcp), std::pin::pin!(check_quic(endpoint.address)));
     tokio::select! {
         Ok(()) = &mut over_quic => Ok(()),
         result = &mut over_tcp => match result {
@@ -336,13 +340,13 @@ async fn connect(backend: &Backend, endpoint: &Endpoint, depth: Depth) -> Result
 }
 
 /// An error if no process listens on the port, as its kernel says: an empty datagram means nothing to any other.
-async fn refuses_no_datagram(endpoint: SocketAddr) -> Result<(), &'static str> {
-    let socket = datagrams_to(endpoint).await?;
+async fn check_udp(endpoint: SocketAddr) -> Result<(), &'static str> {
+    let socket = connect_udp(endpoint).await?;
     let refused = async {
         socket.send(&[]).await?;
         socket.recv(&mut [0; 1]).await
     };
-    match timeout(REFUSAL_OF_UDP, refused).await {
+    match timeout(UDP_REFUSAL_TIMEOUT, refused).await {
         Ok(Err(_)) => Err("it refuses datagrams"),
         Ok(Ok(_)) | Err(_) => Ok(()),
     }
@@ -350,14 +354,14 @@ async fn refuses_no_datagram(endpoint: SocketAddr) -> Result<(), &'static str> {
 
 /// An error unless a server of QUIC answers: to a version that there is not, each answers with those that it speaks
 /// (RFC 9000, sections 6 and 15), and keeps nothing for it.
-async fn speaks_quic(endpoint: SocketAddr) -> Result<(), &'static str> {
+async fn check_quic(endpoint: SocketAddr) -> Result<(), &'static str> {
     /// A long header and a version that is reserved for this.
     const HEADER: [u8; 5] = [0xc0, 0x1a, 0x2a, 0x3a, 0x4a];
     /// The length of each connection ID, which may be any bytes.
     const ID: u8 = 8;
     /// What a first datagram has at least (RFC 9000, section 14.1).
     const LENGTH: usize = 1200;
-    let socket = datagrams_to(endpoint).await?;
+    let socket = connect_udp(endpoint).await?;
     let mut datagram = HEADER.to_vec();
     for byte in [b's', b'e'] {
         datagram.push(ID);
@@ -371,7 +375,7 @@ async fn speaks_quic(endpoint: SocketAddr) -> Result<(), &'static str> {
     asked.await.map(|_| ()).map_err(|_error| "it refuses datagrams")
 }
 
-async fn datagrams_to(endpoint: SocketAddr) -> Result<UdpSocket, &'static str> {
+async fn connect_udp(endpoint: SocketAddr) -> Result<UdpSocket, &'static str> {
     let any: SocketAddr = match endpoint {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
         SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),

@@ -7,60 +7,60 @@ use std::time::{Duration, SystemTime};
 
 use balance::{AttemptResult, Time};
 
-use crate::accept::client::Client;
+use crate::accept::client::ClientConnection;
 use crate::alt_svc;
 use crate::backend::{BackendRef, Slot};
-use crate::body::{Side, Source, Stop};
+use crate::body::{BodyError, BodySide, BodySource};
 use crate::clock;
 use crate::dial::abandon;
 use crate::dial::attempt::AttemptConnection;
 use crate::dial::pool::{self, CompletedExchange};
-use crate::exchange::{After, Exchange, Terms};
+use crate::exchange::{ConnectionOutcome, Exchange, RequestPolicy};
 use crate::failure::Failure;
 use crate::forwarded::{PSEUDONYM, via};
-use crate::grpc::{self, Call, Status};
+use crate::grpc::{self, GrpcCall, GrpcCallStatus};
 use crate::head::{BodyFraming, HttpVersion, KnownFieldName, RequestMethod, ResponseHead};
-use crate::observe::access::Record;
+use crate::observe::access::AccessRecord;
 use crate::orca;
-use crate::stream::Manner;
+use crate::stream::ResponseFraming;
 use crate::tunnel;
 use crate::worker::Worker;
 
 /// Streams the response whose head `exchange` holds, and lays the connection down.
 pub(crate) async fn relay(
     worker: &Rc<Worker>,
-    client: &mut Client,
+    client: &mut ClientConnection,
     exchange: &mut Exchange,
     mut lease: AttemptConnection,
-    terms: &Terms<'_>,
-    record: &mut Record,
-) -> Result<After, Failure> {
+    terms: &RequestPolicy<'_>,
+    record: &mut AccessRecord,
+) -> Result<ConnectionOutcome, Failure> {
     record.status = exchange.response.status;
     // Of the response as the endpoint meant it.
-    let end = end(&exchange.response);
+    let end = attempt_end(&exchange.response);
     // How long a stream of messages lasts does not tell how busy its endpoint is.
-    let streams = exchange.call.is_some() && !exchange.upload.is_read();
-    orca::hear(worker, &lease.slot, terms, &exchange.response.fields);
+    let streams = exchange.grpc_call.is_some() && !exchange.upload.is_read();
+    orca::record_load_report(worker, &lease.slot, terms, &exchange.response.fields);
     prepare(worker, &mut exchange.response);
-    change(worker, exchange, &lease, terms);
+    apply_filters(worker, exchange, &lease, terms);
     if exchange.response.upgrade {
         return tunnel::tunnel(worker, client, exchange, lease, terms, record).await;
     }
     let keep_alive = start(worker, client, exchange, &lease, terms)?;
     let result = stream(worker, client, exchange, &mut lease, terms, record).await;
-    let end = result.map_or_else(Failure::end, |()| grpc::conclude(exchange, end));
-    let end = terms.judge(end, &lease.slot);
+    let end = result.map_or_else(Failure::attempt_end, |()| grpc::conclude(exchange, end));
+    let end = terms.discount_late_timeout(end, &lease.slot);
     if let Some(trailers) = exchange.download.trailers() {
-        orca::hear(worker, &lease.slot, terms, trailers);
+        orca::record_load_report(worker, &lease.slot, terms, trailers);
     }
     let now = clock::now();
-    let conclude = if streams { Slot::conclude_at } else { Slot::conclude_stay };
+    let conclude = if streams { Slot::conclude_at } else { Slot::conclude_with_hold_time };
     let head_after = lease.head_latency_by(now);
-    conclude(&lease.slot, now, worker, &terms.current, end, head_after);
+    conclude(&lease.slot, now, worker, &terms.backend_config, end, head_after);
     let Err(failure) = result else {
         let whole = exchange.upload.is_read();
         record.ended = Some(now);
-        lay_down(worker, lease, exchange, terms, now);
+        return_to_pool(worker, lease, exchange, terms, now);
         // A client that takes its time has it alone.
         let mut taken = Ok(());
         if !exchange.download.is_done() {
@@ -68,11 +68,11 @@ pub(crate) async fn relay(
             record.ended = Some(clock::now());
         }
         return Ok(match taken {
-            Ok(()) if keep_alive && whole => After::KeepAlive,
-            Ok(()) => After::Close,
+            Ok(()) if keep_alive && whole => ConnectionOutcome::KeepAlive,
+            Ok(()) => ConnectionOutcome::Close,
             Err(failure) => {
                 record.failure = Some(failure);
-                cut(client)
+                abort(client)
             }
         });
     };
@@ -85,7 +85,7 @@ pub(crate) async fn relay(
         return Err(failure);
     }
     record.failure = Some(failure);
-    Ok(cut(client))
+    Ok(abort(client))
 }
 
 /// Adds what a proxy adds to a response.
@@ -97,27 +97,32 @@ fn prepare(worker: &Worker, response: &mut ResponseHead) {
 }
 
 /// Makes of the endpoint's response what filters and affinity ask for.
-fn change(worker: &Worker, exchange: &mut Exchange, lease: &AttemptConnection, terms: &Terms<'_>) {
-    let Exchange { request, response, filtering, .. } = exchange;
-    alt_svc::forget(terms.alt_svc, response);
+fn apply_filters(
+    worker: &Worker,
+    exchange: &mut Exchange,
+    lease: &AttemptConnection,
+    terms: &RequestPolicy<'_>,
+) {
+    let Exchange { request, response, filters: filtering, .. } = exchange;
+    alt_svc::remove_from_endpoint(terms.alt_svc, response);
     if let Some(filtering) = filtering {
         filtering.change_response(request, response);
     }
-    if let (Some(bond), Some(affinity)) = (&terms.bond, &terms.backend().affinity) {
-        bond.seal(worker, affinity, &lease.slot, response);
+    if let (Some(bond), Some(affinity)) = (&terms.affinity, &terms.backend_settings().affinity) {
+        bond.apply_to_response(worker, affinity, &lease.slot, response);
     }
-    alt_svc::tell(terms.alt_svc, request, response);
+    alt_svc::advertise(terms.alt_svc, request, response);
 }
 
 /// Writes the head into the pump; says whether the client may send another request.
 fn start(
     worker: &Worker,
-    client: &mut Client,
+    client: &mut ClientConnection,
     exchange: &mut Exchange,
     lease: &AttemptConnection,
-    terms: &Terms<'_>,
+    terms: &RequestPolicy<'_>,
 ) -> Result<bool, Failure> {
-    let Exchange { request, response, call, upload, download, .. } = exchange;
+    let Exchange { request, response, grpc_call: call, upload, download, .. } = exchange;
     let translation =
         call.as_ref().and_then(|call| call.change_response(request.version, response));
     let framing = match (response.framing, request.version) {
@@ -135,13 +140,13 @@ fn start(
     let keep_alive = request.keep_alive
         && framing != BodyFraming::UntilClose
         && !expects
-        && client.may_stay(worker, terms.live, terms.client);
+        && client.may_keep_alive(worker, terms.config, terms.client);
     let from = lease.connection.stream.framing(response.framing);
     download.start(from, client.stream.framing(framing));
     if let Some(translation) = translation {
         download.translate(translation);
     }
-    let manner = Manner { version: request.version, framing, keep_alive, upgrade: false };
+    let manner = ResponseFraming { version: request.version, framing, keep_alive, upgrade: false };
     client.stream.put_head(response, &manner, &mut download.out)?;
     Ok(keep_alive)
 }
@@ -150,43 +155,47 @@ fn start(
 /// been read of the response may not have been written yet.
 async fn stream(
     worker: &Worker,
-    client: &mut Client,
+    client: &mut ClientConnection,
     exchange: &mut Exchange,
     lease: &mut AttemptConnection,
-    terms: &Terms<'_>,
-    record: &mut Record,
+    terms: &RequestPolicy<'_>,
+    record: &mut AccessRecord,
 ) -> Result<(), Failure> {
-    let Exchange { call, upload, download, .. } = exchange;
+    let Exchange { grpc_call: call, upload, download, .. } = exchange;
     let until = lease.deadline;
     let (mut seen, mut due) = (u64::MAX, until);
     let mut taken = download.written;
-    let mut long_from = if call.is_some() { clock::now() + grpc::LONG } else { Time::MAX };
+    let mut long_from = if call.is_some() { clock::now() + grpc::LONG_STREAM } else { Time::MAX };
     poll_fn(|cx| {
         lease.upload(cx, worker, client, upload)?;
         let connection = &mut lease.connection;
-        let mut source = Source { stream: &mut connection.stream, buffer: &mut connection.buffer };
+        let mut source =
+            BodySource { stream: &mut connection.stream, buffer: &mut connection.buffer };
         let sink = &mut client.stream;
         if let Poll::Ready(done) = download.poll(cx, &mut source, sink, &worker.scratch) {
-            return Poll::Ready(done.map_err(from_endpoint));
+            return Poll::Ready(done.map_err(response_failure));
         }
-        if download.has_all() && upload.is_done() {
+        if download.has_whole_body() && upload.is_done() {
             return Poll::Ready(Ok(()));
         }
-        let slow_client = download.waiting_for == Side::Sink;
-        if upload.is_read() && !slow_client && client.poll_gone(cx, worker).is_ready() {
+        let slow_client = download.waiting_for == BodySide::Sink;
+        if upload.is_read() && !slow_client && client.poll_disconnected(cx, worker).is_ready() {
             return Poll::Ready(Err(Failure::ClientGone));
         }
         let progress = upload.progress.wrapping_add(download.progress);
         if seen != progress {
             seen = progress;
-            let most =
-                if slow_client { terms.client.body_timeout } else { terms.backend().idle_timeout };
+            let most = if slow_client {
+                terms.client.body_timeout
+            } else {
+                terms.backend_settings().idle_timeout
+            };
             let now = clock::now();
             // The first look comes at once after the head, of a response that is not whole yet.
             lease.head_latency_by(now);
             if taken != download.written {
                 taken = download.written;
-                client.takes(now);
+                client.note_write(now);
             }
             due = until.min(now + most);
             client.deadline.set(due.min(long_from));
@@ -195,13 +204,13 @@ async fn stream(
             ready!(client.deadline.poll(cx));
             let now = clock::now();
             if slow_client {
-                due = due.max(until.min(client.stalls_at(terms.client.body_timeout)));
+                due = due.max(until.min(client.write_deadline(terms.client.body_timeout)));
             }
             if now >= due {
                 break now;
             }
             if now >= long_from {
-                record.becomes_long(worker);
+                record.mark_long_stream(worker);
                 long_from = Time::MAX;
             }
             client.deadline.set(due.min(long_from));
@@ -220,12 +229,13 @@ async fn stream(
 }
 
 /// What a response says of its endpoint.
-pub(crate) fn end(response: &ResponseHead) -> AttemptResult {
-    let retry_after = || wait(response.fields.first(KnownFieldName::RetryAfter)?, clock::wall());
+pub(crate) fn attempt_end(response: &ResponseHead) -> AttemptResult {
+    let retry_after =
+        || parse_retry_after(response.fields.first(KnownFieldName::RetryAfter)?, clock::wall());
     match response.status {
         // Nothing but a call has a status in its head, and that only where nothing follows.
         200 if response.version.has_streams() => {
-            Status::of(&response.fields).map_or(AttemptResult::Success, Status::end)
+            GrpcCallStatus::of(&response.fields).map_or(AttemptResult::Success, GrpcCallStatus::end)
         }
         429 => AttemptResult::Refused { retry_after: retry_after() },
         503 if response.fields.has(KnownFieldName::RetryAfter) => {
@@ -237,7 +247,7 @@ pub(crate) fn end(response: &ResponseHead) -> AttemptResult {
 }
 
 /// How long `Retry-After` asks to wait: seconds, or until a date (RFC 9110 §10.2.3). `None`: it is neither.
-fn wait(said: &[u8], now: SystemTime) -> Option<Duration> {
+fn parse_retry_after(said: &[u8], now: SystemTime) -> Option<Duration> {
     let said = str::from_utf8(said).ok()?.trim();
     if !said.is_empty() && said.bytes().all(|byte| byte.is_ascii_digit()) {
         // More than can be counted is more than anybody waits.
@@ -247,30 +257,31 @@ fn wait(said: &[u8], now: SystemTime) -> Option<Duration> {
     Some(until.duration_since(now).unwrap_or_default())
 }
 
-fn from_endpoint(stop: Stop) -> Failure {
+fn response_failure(stop: BodyError) -> Failure {
     match stop {
-        Stop::SinkFailed => Failure::ClientGone,
-        Stop::SourceEnded | Stop::SourceBad(_) | Stop::TooLarge | Stop::Untranslatable => {
-            Failure::ResponseCut
-        }
+        BodyError::SinkFailed => Failure::ClientGone,
+        BodyError::SourceEnded
+        | BodyError::SourceBad(_)
+        | BodyError::TooLarge
+        | BodyError::Untranslatable => Failure::ResponseCut,
     }
 }
 
 /// The endpoint has finished: its connection waits for the next request, if it can carry one, and the slot is free.
-fn lay_down(
+fn return_to_pool(
     worker: &Worker,
     lease: AttemptConnection,
     exchange: &Exchange,
-    terms: &Terms<'_>,
+    terms: &RequestPolicy<'_>,
     now: Time,
 ) {
     let AttemptConnection { slot, mut connection, upload_broken, .. } = lease;
     connection.count_written(exchange.upload.written);
-    worker.scratch.stock.reclaim(&mut connection.buffer);
+    worker.scratch.buffer_pool.reclaim(&mut connection.buffer);
     let done = CompletedExchange {
         response: &exchange.response,
         request_sent: exchange.upload.is_done() && !upload_broken,
-        response_read: exchange.download.has_all(),
+        response_read: exchange.download.has_whole_body(),
     };
     pool::give_back(&slot.endpoint, connection, &done, terms.is_capped(), now);
     // The slot goes last: who gets it finds the connection, or may open another.
@@ -278,17 +289,17 @@ fn lay_down(
 }
 
 /// The client must notice that its response is not whole, also where only the connection's end delimits it.
-fn cut(client: &Client) -> After {
+fn abort(client: &ClientConnection) -> ConnectionOutcome {
     client.reset_on_close();
-    After::Cut
+    ConnectionOutcome::Abort
 }
 
 /// Passes an interim response on, to a client that knows such.
 pub(crate) async fn forward_interim(
     worker: &Worker,
-    client: &mut Client,
+    client: &mut ClientConnection,
     exchange: &mut Exchange,
-    terms: &Terms<'_>,
+    terms: &RequestPolicy<'_>,
 ) -> Result<(), Failure> {
     if exchange.request.version == HttpVersion::Http10 {
         return Ok(());
@@ -296,13 +307,17 @@ pub(crate) async fn forward_interim(
     prepare(worker, &mut exchange.response);
     let Exchange { request, response, download, .. } = &mut *exchange;
     download.start(BodyFraming::None, BodyFraming::None);
-    client.stream.put_head(response, &Manner::without_body(request.version), &mut download.out)?;
+    client.stream.put_head(
+        response,
+        &ResponseFraming::without_body(request.version),
+        &mut download.out,
+    )?;
     flush(client, exchange, terms.client.body_timeout, terms.deadline).await
 }
 
 /// Writes what is in the download, to a client that takes something so often.
 async fn flush(
-    client: &mut Client,
+    client: &mut ClientConnection,
     exchange: &mut Exchange,
     patience: Duration,
     until: Time,
@@ -312,13 +327,13 @@ async fn flush(
         if let Poll::Ready(done) = exchange.download.poll_flush(cx, &mut client.stream) {
             // Who has gone takes nothing, and others of its connection must not wait for longer because of it.
             if done.is_ok() {
-                client.takes(clock::now());
+                client.note_write(clock::now());
             }
-            return Poll::Ready(done.map_err(from_endpoint));
+            return Poll::Ready(done.map_err(response_failure));
         }
         loop {
             ready!(client.deadline.poll(cx));
-            let due = until.min(client.stalls_at(patience));
+            let due = until.min(client.write_deadline(patience));
             if clock::now() >= due {
                 return Poll::Ready(Err(Failure::BodyTimeout));
             }
@@ -331,31 +346,32 @@ async fn flush(
 /// Answers with the head that `exchange` holds, and nothing after it: what a filter of the route has decided.
 pub(crate) async fn reply(
     worker: &Worker,
-    client: &mut Client,
+    client: &mut ClientConnection,
     exchange: &mut Exchange,
-    record: &mut Record,
-) -> After {
-    send_own(worker, client, exchange, b"", record).await
+    record: &mut AccessRecord,
+) -> ConnectionOutcome {
+    send_local_response(worker, client, exchange, b"", record).await
 }
 
 /// Answers in the endpoint's place: says what failed, where a person and where a program look for it.
 pub(crate) async fn answer(
     worker: &Worker,
-    client: &mut Client,
+    client: &mut ClientConnection,
     exchange: &mut Exchange,
-    record: &mut Record,
-) -> After {
+    record: &mut AccessRecord,
+) -> ConnectionOutcome {
     let Some(failure) = record.failure.filter(|failure| *failure != Failure::ClientGone) else {
-        return After::Cut;
+        return ConnectionOutcome::Abort;
     };
-    let Exchange { request, response, filtering, call, .. } = exchange;
+    let Exchange { request, response, filters: filtering, grpc_call: call, .. } = exchange;
     if failure == Failure::Misdirected {
         // If not even requests for its own name are served, a client of HTTP/1.1 had better not keep the connection.
-        request.keep_alive &= client.has_valid_handshake(&worker.live());
+        request.keep_alive &= client.has_valid_handshake(&worker.config());
     }
     response.clear();
-    let overloaded = record.backend.as_ref().filter(|_| failure.is_overload()).map(Overloaded::of);
-    *call = call.or_else(|| Call::of(request));
+    let overloaded =
+        record.backend.as_ref().filter(|_| failure.is_overload()).map(OverloadResponse::of);
+    *call = call.or_else(|| GrpcCall::of(request));
     let body = match call {
         Some(call) => {
             call.refuse(failure, overloaded.map(|it| it.retry_after), response);
@@ -363,28 +379,28 @@ pub(crate) async fn answer(
         }
         None => describe(response, failure, overloaded.as_ref()),
     };
-    let (error, details) = (failure.meaning().proxy_error, failure.details());
+    let (error, details) = (failure.attributes().proxy_error, failure.details());
     let status = format!("{PSEUDONYM}; error={error}; details=\"{details}\"");
     response.fields.add(KnownFieldName::ProxyStatus, status);
     if let Some(filtering) = filtering {
         filtering.allow_origin(request, response);
     }
-    send_own(worker, client, exchange, body.as_bytes(), record).await
+    send_local_response(worker, client, exchange, body.as_bytes(), record).await
 }
 
 /// How a backend refuses that has no slot left.
-struct Overloaded {
+struct OverloadResponse {
     status: u16,
     retry_after: Duration,
 }
 
-impl Overloaded {
+impl OverloadResponse {
     /// Nobody is told to come back later than this because of the queue.
     const LATEST: Duration = Duration::from_secs(300);
 
     /// Who comes sooner than the policy says, or than a newcomer would be served, comes in vain.
     fn of(backend: &BackendRef) -> Self {
-        let settings = &backend.hold().settings;
+        let settings = &backend.config().settings;
         let wait = backend.expected_wait().unwrap_or_default().min(Self::LATEST);
         let retry_after = settings.overload_retry_after.max(wait);
         Self { status: settings.overload_status, retry_after }
@@ -395,10 +411,10 @@ impl Overloaded {
 fn describe(
     response: &mut ResponseHead,
     failure: Failure,
-    overloaded: Option<&Overloaded>,
+    overloaded: Option<&OverloadResponse>,
 ) -> String {
-    response.status = failure.meaning().status;
-    if let Some(Overloaded { status, retry_after }) = overloaded {
+    response.status = failure.attributes().status;
+    if let Some(OverloadResponse { status, retry_after }) = overloaded {
         response.status = *status;
         let seconds = retry_after.as_millis().div_ceil(1000);
         response.fields.add(KnownFieldName::RetryAfter, seconds.to_string());
@@ -408,36 +424,36 @@ fn describe(
 }
 
 /// Sends the head that `exchange` holds as a response of our own.
-async fn send_own(
+async fn send_local_response(
     worker: &Worker,
-    client: &mut Client,
+    client: &mut ClientConnection,
     exchange: &mut Exchange,
     body: &[u8],
-    record: &mut Record,
-) -> After {
-    let live = worker.live();
-    let Some(listener) = client.listener(&live) else { return After::Cut };
+    record: &mut AccessRecord,
+) -> ConnectionOutcome {
+    let live = worker.config();
+    let Some(listener) = client.listener(&live) else { return ConnectionOutcome::Abort };
     let keep_alive = exchange.request.keep_alive
         && exchange.upload.is_read()
-        && client.may_stay(worker, &live, &listener.client);
+        && client.may_keep_alive(worker, &live, &listener.client);
     record.status = exchange.response.status;
     let Exchange { request, response, .. } = &mut *exchange;
     if !response.fields.has(KnownFieldName::Date) {
         response.fields.add(KnownFieldName::Date, worker.date());
     }
-    alt_svc::tell(listener.alt_svc(), request, response);
-    if put_own(client, exchange, body, keep_alive).is_err() {
-        return After::Cut;
+    alt_svc::advertise(listener.alt_svc(), request, response);
+    if put_local_response(client, exchange, body, keep_alive).is_err() {
+        return ConnectionOutcome::Abort;
     }
     match flush(client, exchange, listener.client.body_timeout, Time::MAX).await {
-        Ok(()) if keep_alive => After::KeepAlive,
-        Ok(()) => After::Close,
-        Err(_) => After::Cut,
+        Ok(()) if keep_alive => ConnectionOutcome::KeepAlive,
+        Ok(()) => ConnectionOutcome::Close,
+        Err(_) => ConnectionOutcome::Abort,
     }
 }
 
-fn put_own(
-    client: &mut Client,
+fn put_local_response(
+    client: &mut ClientConnection,
     exchange: &mut Exchange,
     body: &[u8],
     keep_alive: bool,
@@ -452,7 +468,7 @@ fn put_own(
     response.length_of_absent_body = has_length.then_some(length);
     let framing = if has_body { BodyFraming::Length(length) } else { BodyFraming::None };
     download.start(BodyFraming::None, client.stream.framing(framing));
-    let manner = Manner { version: request.version, framing, keep_alive, upgrade: false };
+    let manner = ResponseFraming { version: request.version, framing, keep_alive, upgrade: false };
     client.stream.put_head(response, &manner, &mut download.out)?;
     if has_body {
         download.out.extend_from_slice(body);
@@ -480,7 +496,7 @@ mod tests {
             ("soon", None),
             ("", None),
         ] {
-            assert_eq!(wait(said.as_bytes(), now), waits, "{said}");
+            assert_eq!(parse_retry_after(said.as_bytes(), now), waits, "{said}");
         }
     }
 }

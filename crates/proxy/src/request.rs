@@ -11,37 +11,37 @@ use std::task::Poll;
 use balance::{PickRequest, PriorityLevel, Time};
 use gateway::snapshot::{EndpointProtocol, Rule, RuleTarget};
 
-use crate::accept::client::{Client, Interrupt};
-use crate::affinity::Bond;
-use crate::backend::{self, Admitted, BackendRef, Slot};
-use crate::body::Pump;
+use crate::accept::client::{ClientConnection, WaitInterrupt};
+use crate::active_config::{ActiveListener, WorkerConfig};
+use crate::affinity::SessionAffinity;
+use crate::backend::{self, BackendRef, Slot, SlotAdmission};
+use crate::body::BodyPump;
 use crate::clock;
 use crate::dial::attempt::{self, AttemptHistory};
 use crate::dial::pool::{Endpoint, EndpointData};
 use crate::dial::{stream_request, websocket};
-use crate::exchange::{After, Exchange, Terms};
+use crate::exchange::{ConnectionOutcome, Exchange, RequestPolicy};
 use crate::failure::Failure;
-use crate::filter::Filtering;
+use crate::filter::RequestFilters;
 use crate::forwarded;
 use crate::grpc;
 use crate::h1::write;
 use crate::hash_key;
 use crate::head::{BodyFraming, RequestHead};
-use crate::live::{LiveListener, Ours};
-use crate::mirror::{self, Form};
-use crate::observe::access::Record;
+use crate::mirror::{self, ReplayLayout};
+use crate::observe::access::AccessRecord;
 use crate::priority;
 use crate::relay;
-use crate::retry::{Next, Retries};
+use crate::retry::{NextAttempt, RetryState};
 use crate::worker::Worker;
 
 /// Serves the request whose head `exchange` holds.
 pub(crate) async fn serve(
     worker: &Rc<Worker>,
-    client: &mut Client,
+    client: &mut ClientConnection,
     exchange: &mut Exchange,
-) -> After {
-    let mut record = Record::new(clock::now());
+) -> ConnectionOutcome {
+    let mut record = AccessRecord::new(clock::now());
     let framing = exchange.request.framing;
     exchange.upload.start(client.stream.framing(framing), framing);
     let after = match forward(worker, client, exchange, &mut record).await {
@@ -51,7 +51,7 @@ pub(crate) async fn serve(
             relay::answer(worker, client, exchange, &mut record).await
         }
     };
-    client.since = record.ended.unwrap_or_else(clock::now);
+    client.last_event_at = record.ended.unwrap_or_else(clock::now);
     record.close(worker, client, exchange);
     after
 }
@@ -59,77 +59,79 @@ pub(crate) async fn serve(
 /// Answers a request whose head could not be read.
 pub(crate) async fn refuse(
     worker: &Rc<Worker>,
-    client: &mut Client,
+    client: &mut ClientConnection,
     exchange: &mut Exchange,
     failure: Failure,
-) -> After {
-    let mut record = Record::new(clock::now());
+) -> ConnectionOutcome {
+    let mut record = AccessRecord::new(clock::now());
     record.failure = Some(failure);
     exchange.request.keep_alive = false;
     let after = relay::answer(worker, client, exchange, &mut record).await;
-    client.since = clock::now();
+    client.last_event_at = clock::now();
     record.close(worker, client, exchange);
     after
 }
 
 async fn forward(
     worker: &Rc<Worker>,
-    client: &mut Client,
+    client: &mut ClientConnection,
     exchange: &mut Exchange,
-    record: &mut Record,
-) -> Result<After, Failure> {
-    let live = worker.live();
+    record: &mut AccessRecord,
+) -> Result<ConnectionOutcome, Failure> {
+    let live = worker.config();
     let listener = client.listener(&live).ok_or(Failure::NoRoute)?;
-    let rule = listener.request_rule(client.greeting.as_deref(), &exchange.request)?;
+    let rule = listener.request_rule(client.tls_info.as_deref(), &exchange.request)?;
     record.rule = Some(rule.index);
-    record.live = Some(Rc::clone(&live));
+    record.config = Some(Rc::clone(&live));
     let target = choose_target(worker, rule);
-    exchange.filtering = Filtering::new(rule, target, &exchange.request);
-    if answers_itself(client, listener, exchange)? {
+    exchange.filters = RequestFilters::new(rule, target, &exchange.request);
+    if answer_locally(client, listener, exchange)? {
         return Ok(relay::reply(worker, client, exchange, record).await);
     }
     let backend = backend_of(&live, rule, target)?;
     record.backend = Some(backend.clone());
     let mut terms =
-        terms(&live, listener, rule, &backend, client, &exchange.request, record.started);
-    grpc::begin(exchange, &mut terms, record.started);
+        request_policy(&live, listener, rule, &backend, client, &exchange.request, record.started);
+    grpc::begin_call(exchange, &mut terms, record.started);
     prepare(worker, &live, client, exchange, &terms)?;
-    if let Some(priorities) = terms.backend().queue_priority.clone() {
+    if let Some(priorities) = terms.backend_settings().queue_priority.clone() {
         let request = &exchange.request;
         terms.priority = priority::of_request(worker, &backend, &priorities, rule, request);
     }
     grpc::translate_upload(exchange);
 
-    client.refused.borrow_mut().ask(backend.alone(), record.started);
-    backend.budget.request(worker.index, record.started);
-    let mut retries = Retries::new(rule, &backend);
-    let mut next = Next::Admit;
+    client.refusals.borrow_mut().take_back(backend.backend(), record.started);
+    backend.retry_budget.request(worker.index, record.started);
+    let mut retries = RetryState::new(rule, &backend);
+    let mut next = NextAttempt::NewSlot;
     let lease = loop {
-        retries.pause(worker, client, &terms).await?;
+        retries.wait_backoff(worker, client, &terms).await?;
         let tried = retries.tried();
         let (slot, fresh) = match next {
-            Next::Admit => (admit(worker, client, &backend, tried, &terms, record).await?, false),
-            Next::Again(slot) => (slot, true),
+            NextAttempt::NewSlot => {
+                (admit(worker, client, &backend, tried, &terms, record).await?, false)
+            }
+            NextAttempt::SameSlot(slot) => (slot, true),
         };
         record.attempt(&slot);
-        grpc::say_what_is_left(exchange, record.started, slot.started);
+        grpc::update_timeout(exchange, record.started, slot.started);
         let effort = AttemptHistory { fresh, tried };
         next = match attempt::attempt(worker, client, exchange, slot, effort, &terms).await {
-            Err(lost) => retries.after(lost, worker, exchange, &terms)?,
-            Ok(lease) if retries.wants_another(worker, exchange, &terms) => {
-                retries.instead_of(lease, worker, exchange, &terms)
+            Err(lost) => retries.after_failure(lost, worker, exchange, &terms)?,
+            Ok(lease) if retries.should_retry_response(worker, exchange, &terms) => {
+                retries.discard_response(lease, worker, exchange, &terms)
             }
             Ok(lease) => break lease,
         };
     };
-    exchange.upload.forget();
+    exchange.upload.drop_replay();
     relay::relay(worker, client, exchange, lease, &terms, record).await
 }
 
 /// One of the rule's backends, by weight.
 pub(crate) fn choose_backend(
     worker: &Worker,
-    live: &Rc<Ours>,
+    live: &Rc<WorkerConfig>,
     rule: &Rule,
 ) -> Result<BackendRef, Failure> {
     backend_of(live, rule, choose_target(worker, rule))
@@ -153,45 +155,49 @@ fn choose_target(worker: &Worker, rule: &Rule) -> Option<usize> {
 }
 
 /// A filter of the route answers in the endpoint's place: then the response's head is ready.
-fn answers_itself(
-    client: &Client,
-    listener: &LiveListener,
+fn answer_locally(
+    client: &ClientConnection,
+    listener: &ActiveListener,
     exchange: &mut Exchange,
 ) -> Result<bool, Failure> {
-    let Exchange { request, response, filtering, .. } = exchange;
+    let Exchange { request, response, filters: filtering, .. } = exchange;
     let Some(filtering) = filtering else { return Ok(false) };
     filtering.answer(request, client.origin.scheme, listener.public_port, response)
 }
 
-fn backend_of(live: &Rc<Ours>, rule: &Rule, target: Option<usize>) -> Result<BackendRef, Failure> {
+fn backend_of(
+    live: &Rc<WorkerConfig>,
+    rule: &Rule,
+    target: Option<usize>,
+) -> Result<BackendRef, Failure> {
     match target.map(|target| rule.targets[target].target) {
         Some(RuleTarget::Backend(index)) => Ok(BackendRef::new(Rc::clone(live), index)),
         Some(RuleTarget::Unresolved) | None => Err(Failure::Unresolved),
     }
 }
 
-fn terms<'l>(
-    live: &'l Ours,
-    listener: &'l LiveListener,
+fn request_policy<'l>(
+    live: &'l WorkerConfig,
+    listener: &'l ActiveListener,
     rule: &Rule,
     backend: &BackendRef,
-    client: &Client,
+    client: &ClientConnection,
     request: &RequestHead,
     started: Time,
-) -> Terms<'l> {
-    let current = backend.hold();
+) -> RequestPolicy<'l> {
+    let current = backend.config();
     let most = rule.request_timeout.or(current.settings.request_timeout);
     let deadline = most.map_or(Time::MAX, |most| started + most);
     let address = || client.origin.client(&request.fields, &listener.client);
-    Terms {
-        live,
+    RequestPolicy {
+        config: live,
         client: &listener.client,
         alt_svc: listener.alt_svc(),
-        key: hash_key::of_request(&current.settings, request, address),
-        bond: Bond::of_request(backend, &current, request, address),
+        hash_key: hash_key::of_request(&current.settings, request, address),
+        affinity: SessionAffinity::of_request(backend, &current, request, address),
         priority: PriorityLevel::default(),
         route: rule.index as u64,
-        current,
+        backend_config: current,
         started,
         deadline,
         attempt_timeout: rule.attempt_timeout,
@@ -201,33 +207,42 @@ fn terms<'l>(
 /// Makes the request ready to be sent: its head as the endpoint gets it, its body as it will come.
 fn prepare(
     worker: &Rc<Worker>,
-    live: &Rc<Ours>,
-    client: &Client,
+    live: &Rc<WorkerConfig>,
+    client: &ClientConnection,
     exchange: &mut Exchange,
-    terms: &Terms<'_>,
+    terms: &RequestPolicy<'_>,
 ) -> Result<(), Failure> {
-    let Exchange { request, filtering, upload, .. } = exchange;
+    let Exchange { request, filters: filtering, upload, .. } = exchange;
     let most = terms.client.max_body_bytes.unwrap_or(u64::MAX);
     if matches!(request.framing, BodyFraming::Length(length) if length > most) {
         return Err(Failure::BodyTooLarge);
     }
-    forwarded::describe(request, &client.origin, terms.client, &mut worker.rng.borrow_mut());
+    forwarded::add_forwarding_fields(
+        request,
+        &client.origin,
+        terms.client,
+        &mut worker.rng.borrow_mut(),
+    );
     if let Some(filtering) = filtering {
         filtering.change_request(request);
     }
-    let form = put(request, terms.backend().protocol, upload);
+    let form = write_request(request, terms.backend_settings().protocol, upload);
     let listener = filtering
         .as_ref()
-        .and_then(|filtering| mirror::listen_along(worker, live, client, filtering, request, form));
-    upload.allow(most);
-    upload.keep(&worker.keep_budget, listener);
+        .and_then(|filtering| mirror::prepare(worker, live, client, filtering, request, form));
+    upload.set_max_body_bytes(most);
+    upload.keep_for_replay(&worker.replay_budget, listener);
     Ok(())
 }
 
 /// Puts on its way what is sent as bytes: of HTTP/1.1 the head too.
-fn put(request: &mut RequestHead, protocol: EndpointProtocol, upload: &mut Pump) -> Form {
+fn write_request(
+    request: &mut RequestHead,
+    protocol: EndpointProtocol,
+    upload: &mut BodyPump,
+) -> ReplayLayout {
     let framing = match protocol {
-        EndpointProtocol::Http1 => put_http1(request, upload),
+        EndpointProtocol::Http1 => write_http1_request(request, upload),
         EndpointProtocol::Http2 | EndpointProtocol::Http3 => {
             // An offer that need not be taken (RFC 9110 §7.8).
             request.upgrade &= websocket::is_websocket_upgrade(request);
@@ -235,10 +250,10 @@ fn put(request: &mut RequestHead, protocol: EndpointProtocol, upload: &mut Pump)
         }
     };
     upload.write_as(framing);
-    Form { head_bytes: upload.out.len(), framing }
+    ReplayLayout { head_bytes: upload.out.len(), framing }
 }
 
-fn put_http1(request: &RequestHead, upload: &mut Pump) -> BodyFraming {
+fn write_http1_request(request: &RequestHead, upload: &mut BodyPump) -> BodyFraming {
     let framing = match request.framing {
         BodyFraming::Stream => BodyFraming::Chunked,
         same @ (BodyFraming::None
@@ -253,60 +268,66 @@ fn put_http1(request: &RequestHead, upload: &mut Pump) -> BodyFraming {
 /// A slot at one of the backend's endpoints, at once or after a wait in the queue.
 async fn admit(
     worker: &Worker,
-    client: &mut Client,
+    client: &mut ClientConnection,
     backend: &BackendRef,
     tried: &[Arc<Endpoint>],
-    terms: &Terms<'_>,
-    record: &mut Record,
+    terms: &RequestPolicy<'_>,
+    record: &mut AccessRecord,
 ) -> Result<Slot, Failure> {
     // The first attempt begins with the request, as nearly as matters: no need to ask the clock again.
     let now = if tried.is_empty() { record.started } else { clock::now() };
-    let only = terms.bond.as_ref().and_then(Bond::endpoint);
-    let wish = PickRequest { tried, only, key: terms.key, now, queueing: terms.rank(now) };
+    let only = terms.affinity.as_ref().and_then(SessionAffinity::endpoint);
+    let wish =
+        PickRequest { tried, only, key: terms.hash_key, now, queueing: terms.queue_priority(now) };
     let failure = match enter(worker, client, backend, &wish, terms, record).await {
         Err(full) if full.is_overload() && only.is_some() => full,
         Err(Failure::ClientGone) => return Err(Failure::ClientGone),
-        Err(failure) => return Err(turn_away(worker, client, backend, failure)),
+        Err(failure) => return Err(count_refusal(worker, client, backend, failure)),
         Ok(slot) => return Ok(slot),
     };
     // If the affinity target is full, any endpoint will do instead of a refusal.
     let unbound = PickRequest { only: None, ..wish };
     let elsewhere = backend::enter_at_once(backend, worker.index, &unbound);
-    elsewhere.ok_or_else(|| turn_away(worker, client, backend, failure))
+    elsewhere.ok_or_else(|| count_refusal(worker, client, backend, failure))
 }
 
 /// The request gets no slot, and counts as if it had one for a while.
-fn turn_away(worker: &Worker, client: &Client, backend: &BackendRef, failure: Failure) -> Failure {
-    client.refused.borrow_mut().refuse(backend.alone(), worker.index, clock::now());
+fn count_refusal(
+    worker: &Worker,
+    client: &ClientConnection,
+    backend: &BackendRef,
+    failure: Failure,
+) -> Failure {
+    client.refusals.borrow_mut().record_refusal(backend.backend(), worker.index, clock::now());
     failure
 }
 
 async fn enter(
     worker: &Worker,
-    client: &mut Client,
+    client: &mut ClientConnection,
     backend: &BackendRef,
     wish: &PickRequest<'_, EndpointData>,
-    terms: &Terms<'_>,
-    record: &mut Record,
+    terms: &RequestPolicy<'_>,
+    record: &mut AccessRecord,
 ) -> Result<Slot, Failure> {
     let entered = poll_fn(|cx| {
         Poll::Ready(backend::enter(backend, worker.index, wish, || cx.waker().clone()))
     });
     let place = match entered.await {
-        Admitted::Slot(slot) => return Ok(slot),
-        Admitted::Refused(failure) => return Err(failure),
-        Admitted::Queued(place) => place,
+        SlotAdmission::Slot(slot) => return Ok(slot),
+        SlotAdmission::Refused(failure) => return Err(failure),
+        SlotAdmission::Queued(place) => place,
     };
     let since = clock::now();
-    let patience = since + terms.backend().queue_timeout;
+    let patience = since + terms.backend_settings().queue_timeout;
     let granted = poll_fn(|_| place.poll());
-    let result = client.until(worker, patience.min(terms.deadline), granted).await;
-    record.waited(worker, backend, clock::now().saturating_since(since));
+    let result = client.wait_until(worker, patience.min(terms.deadline), granted).await;
+    record.add_queue_time(worker, backend, clock::now().saturating_since(since));
     result.unwrap_or_else(|interrupt| {
         Err(match interrupt {
-            Interrupt::ClientGone => Failure::ClientGone,
-            Interrupt::Deadline if patience > terms.deadline => Failure::RequestTimeout,
-            Interrupt::Deadline => backend.waited_in_vain(),
+            WaitInterrupt::ClientGone => Failure::ClientGone,
+            WaitInterrupt::Deadline if patience > terms.deadline => Failure::RequestTimeout,
+            WaitInterrupt::Deadline => backend.queue_timeout_failure(),
         })
     })
 }

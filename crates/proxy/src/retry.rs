@@ -10,35 +10,35 @@ use std::time::Duration;
 
 use gateway::snapshot::{BackendSettings, Rule};
 
-use crate::accept::client::{Client, Interrupt};
+use crate::accept::client::{ClientConnection, WaitInterrupt};
 use crate::backend::{BackendRef, Slot};
 use crate::clock;
 use crate::dial::abandon;
 use crate::dial::attempt::{AttemptConnection, AttemptFailure, RetryEligibility};
 use crate::dial::pool::Endpoint;
-use crate::exchange::{Exchange, Terms};
+use crate::exchange::{Exchange, RequestPolicy};
 use crate::failure::Failure;
-use crate::grpc::{self, Pushback, Status};
+use crate::grpc::{self, GrpcCallStatus, RetryPushback};
 use crate::head::BodyFraming;
 use crate::relay;
 use crate::worker::Worker;
 
 /// What comes next.
-pub(crate) enum Next {
+pub(crate) enum NextAttempt {
     /// An attempt with whatever slot can be had; not at an endpoint that was tried, while another is left.
-    Admit,
+    NewSlot,
     /// An attempt with the same slot, on a fresh connection.
-    Again(Slot),
+    SameSlot(Slot),
 }
 
 /// The retries of one request.
-pub(crate) struct Retries<'r> {
+pub(crate) struct RetryState<'r> {
     rule: &'r Rule,
     backend: &'r BackendRef,
     /// Attempts after the first, but for those before which nothing had been sent, or on a stale connection alone.
-    made: u32,
+    attempts_made: u32,
     /// Attempts for which there was no connection.
-    unsent: usize,
+    unsent_attempts: usize,
     /// No endpoint could be reached, and the request has waited for one.
     has_waited: bool,
     /// Endpoints at which the request was tried, the latest last.
@@ -47,10 +47,18 @@ pub(crate) struct Retries<'r> {
     pause: Option<Duration>,
 }
 
-impl<'r> Retries<'r> {
+impl<'r> RetryState<'r> {
     pub(crate) fn new(rule: &'r Rule, backend: &'r BackendRef) -> Self {
         let (tried, pause) = (Vec::new(), None);
-        Self { rule, backend, made: 0, unsent: 0, has_waited: false, tried, pause }
+        Self {
+            rule,
+            backend,
+            attempts_made: 0,
+            unsent_attempts: 0,
+            has_waited: false,
+            tried,
+            pause,
+        }
     }
 
     /// Endpoints at which the request was tried, the latest last.
@@ -59,32 +67,32 @@ impl<'r> Retries<'r> {
     }
 
     /// After an attempt that was lost.
-    pub(crate) fn after(
+    pub(crate) fn after_failure(
         &mut self,
         lost: AttemptFailure,
         worker: &Worker,
         exchange: &mut Exchange,
-        terms: &Terms<'_>,
-    ) -> Result<Next, Failure> {
+        terms: &RequestPolicy<'_>,
+    ) -> Result<NextAttempt, Failure> {
         match lost.retry {
             // The endpoint is not at fault and sees the request once: that costs no budget and is no
             // attempt of the policy's. A fresh connection cannot be stale, so this has an end.
             RetryEligibility::SameEndpoint(slot) if exchange.upload.rewind() => {
                 self.backend.counters[worker.index].retries.add(1);
-                Ok(Next::Again(slot))
+                Ok(NextAttempt::SameSlot(slot))
             }
             // Nothing was sent, so this costs no budget either: each endpoint is tried once.
             RetryEligibility::Unsent(endpoint) => {
                 self.tried.push(endpoint);
-                self.unsent += 1;
+                self.unsent_attempts += 1;
                 if !self.may_find_another(lost.failure) && !self.may_wait_for_one() {
                     return Err(lost.failure);
                 }
                 self.backend.counters[worker.index].retries.add(1);
-                Ok(Next::Admit)
+                Ok(NextAttempt::NewSlot)
             }
             RetryEligibility::AnotherEndpoint { endpoint, in_flight }
-                if self.allows(worker, exchange, terms, || {
+                if self.may_retry(worker, exchange, terms, || {
                     let is_broken =
                         matches!(lost.failure, Failure::EndpointClosed | Failure::EndpointReset);
                     is_broken && endpoint.resends.takes(in_flight, clock::now())
@@ -92,9 +100,9 @@ impl<'r> Retries<'r> {
             {
                 self.tried.push(endpoint);
                 // What was lost at once is sent elsewhere at once; after that, with patience.
-                self.pause = (self.made > 1).then(|| self.backoff(worker, terms));
+                self.pause = (self.attempts_made > 1).then(|| self.backoff(worker, terms));
                 exchange.upload.rewind();
-                Ok(Next::Admit)
+                Ok(NextAttempt::NewSlot)
             }
             RetryEligibility::SameEndpoint(_)
             | RetryEligibility::AnotherEndpoint { .. }
@@ -106,7 +114,7 @@ impl<'r> Retries<'r> {
     /// or, where the latest was only slow to accept a connection, one of all, with more patience. An endpoint that has
     /// left the backend since it was tried does not count against those that are left.
     fn may_find_another(&self, failure: Failure) -> bool {
-        let current = self.backend.hold();
+        let current = self.backend.config();
         let members = || current.set.members().iter().filter(|member| member.weight > 0);
         let is_tried = |it: &Arc<Endpoint>| self.tried.iter().any(|tried| Arc::ptr_eq(tried, it));
         let all_tried = members().all(|member| is_tried(&member.endpoint));
@@ -114,121 +122,123 @@ impl<'r> Retries<'r> {
             |it: &Arc<Endpoint>| members().any(|member| Arc::ptr_eq(&member.endpoint, it));
         let left = self.tried.iter().filter(|tried| !is_member(tried)).count();
         let most = members().count() + left + usize::from(failure == Failure::ConnectSlow);
-        self.unsent < most.max(1) && (!all_tried || failure == Failure::ConnectSlow)
+        self.unsent_attempts < most.max(1) && (!all_tried || failure == Failure::ConnectSlow)
     }
 
     /// True if no endpoint can be reached and the backend has a queue in which the request can wait for one. A request
     /// waits so once: an endpoint that is back and lost again costs it its last chance.
     fn may_wait_for_one(&mut self) -> bool {
-        let current = self.backend.hold();
+        let current = self.backend.config();
         let may_wait = current.limits.max_waiting > 0 && current.set.is_unreachable();
         may_wait && !std::mem::replace(&mut self.has_waited, true)
     }
 
     /// Whether the response, whose head is there, is one to be asked for again.
-    pub(crate) fn wants_another(
+    pub(crate) fn should_retry_response(
         &mut self,
         worker: &Worker,
         exchange: &Exchange,
-        terms: &Terms<'_>,
+        terms: &RequestPolicy<'_>,
     ) -> bool {
-        let is_named = match grpc::ended_by_head(exchange) {
-            Some(status) => names_call(terms.backend(), status),
-            None => self.names(exchange, terms),
+        let is_named = match grpc::trailers_only_status(exchange) {
+            Some(status) => is_retryable_call(terms.backend_settings(), status),
+            None => self.is_retryable_status(exchange, terms),
         };
-        is_named && self.allows(worker, exchange, terms, || false)
+        is_named && self.may_retry(worker, exchange, terms, || false)
     }
 
-    fn names(&self, exchange: &Exchange, terms: &Terms<'_>) -> bool {
+    fn is_retryable_status(&self, exchange: &Exchange, terms: &RequestPolicy<'_>) -> bool {
         let own = self.rule.retry.as_ref().map(|retry| &retry.statuses);
-        let statuses = own.unwrap_or_else(|| &terms.backend().retry_statuses);
+        let statuses = own.unwrap_or_else(|| &terms.backend_settings().retry_statuses);
         !statuses.is_empty()
             && statuses.binary_search(&exchange.response.status).is_ok()
             && exchange.request.method.is_idempotent()
     }
 
     /// Gives up a response that is asked for again.
-    pub(crate) fn instead_of(
+    pub(crate) fn discard_response(
         &mut self,
         mut lease: AttemptConnection,
         worker: &Rc<Worker>,
         exchange: &mut Exchange,
-        terms: &Terms<'_>,
-    ) -> Next {
-        let end = relay::end(&exchange.response);
-        let pushback = grpc::ended_by_head(exchange).map(|status| status.pushback);
+        terms: &RequestPolicy<'_>,
+    ) -> NextAttempt {
+        let end = relay::attempt_end(&exchange.response);
+        let pushback = grpc::trailers_only_status(exchange).map(|status| status.pushback);
         let now = clock::now();
         let head_after = lease.head_latency_by(now);
-        lease.slot.conclude_stay(now, worker, &terms.current, end, head_after);
+        lease.slot.conclude_with_hold_time(now, worker, &terms.backend_config, end, head_after);
         self.tried.push(Arc::clone(&lease.slot.endpoint));
         exchange.download.start(exchange.response.framing, BodyFraming::None);
         abandon::abandon(worker, lease, exchange, terms);
         exchange.upload.rewind();
         self.pause = Some(match pushback {
-            Some(Pushback::After(pause)) => pause,
-            Some(Pushback::Unsaid | Pushback::Never) | None => self.backoff(worker, terms),
+            Some(RetryPushback::After(pause)) => pause,
+            Some(RetryPushback::Unspecified | RetryPushback::Never) | None => {
+                self.backoff(worker, terms)
+            }
         });
-        Next::Admit
+        NextAttempt::NewSlot
     }
 
     /// Waits before the next attempt, if that is to be.
-    pub(crate) async fn pause(
+    pub(crate) async fn wait_backoff(
         &mut self,
         worker: &Worker,
-        client: &mut Client,
-        terms: &Terms<'_>,
+        client: &mut ClientConnection,
+        terms: &RequestPolicy<'_>,
     ) -> Result<(), Failure> {
         let Some(pause) = self.pause.take() else { return Ok(()) };
         let until = clock::now() + pause;
-        match client.until(worker, until.min(terms.deadline), pending::<()>()).await {
-            Err(Interrupt::ClientGone) => Err(Failure::ClientGone),
-            Ok(()) | Err(Interrupt::Deadline) if until > terms.deadline => {
+        match client.wait_until(worker, until.min(terms.deadline), pending::<()>()).await {
+            Err(WaitInterrupt::ClientGone) => Err(Failure::ClientGone),
+            Ok(()) | Err(WaitInterrupt::Deadline) if until > terms.deadline => {
                 Err(Failure::RequestTimeout)
             }
-            Ok(()) | Err(Interrupt::Deadline) => Ok(()),
+            Ok(()) | Err(WaitInterrupt::Deadline) => Ok(()),
         }
     }
 
     /// Whether one more attempt may be made; if so, it counts. `is_granted`: the budget need not bear it.
-    fn allows(
+    fn may_retry(
         &mut self,
         worker: &Worker,
         exchange: &Exchange,
-        terms: &Terms<'_>,
+        terms: &RequestPolicy<'_>,
         is_granted: impl FnOnce() -> bool,
     ) -> bool {
-        let settings = &terms.backend().retry;
+        let settings = &terms.backend_settings().retry;
         let attempts = self.rule.retry.as_ref().map_or(settings.attempts, |own| own.attempts);
-        if self.made + 1 >= attempts.get() || !exchange.upload.is_kept() {
+        if self.attempts_made + 1 >= attempts.get() || !exchange.upload.is_replayable() {
             return false;
         }
         let counters = &self.backend.counters[worker.index];
-        if !is_granted() && !self.backend.budget.allows(settings, clock::now()) {
+        if !is_granted() && !self.backend.retry_budget.allows(settings, clock::now()) {
             counters.retries_refused.add(1);
             return false;
         }
         counters.retries.add(1);
-        self.made += 1;
+        self.attempts_made += 1;
         true
     }
 
-    fn backoff(&self, worker: &Worker, terms: &Terms<'_>) -> Duration {
-        let mut settings = terms.backend().retry;
+    fn backoff(&self, worker: &Worker, terms: &RequestPolicy<'_>) -> Duration {
+        let mut settings = terms.backend_settings().retry;
         if let Some(base) = self.rule.retry.as_ref().and_then(|own| own.backoff) {
             settings.backoff_base = base;
             settings.backoff_max = settings.backoff_max.max(base);
         }
-        settings.backoff(self.made, &mut worker.rng.borrow_mut())
+        settings.backoff(self.attempts_made, &mut worker.rng.borrow_mut())
     }
 }
 
 /// Whether a call that ended so is tried again. Every call is a POST: who names a status in the policy says that calls
 /// which end with it may be repeated. An endpoint that asks for a longer pause than we make is left to the client.
-fn names_call(settings: &BackendSettings, status: Status) -> bool {
+fn is_retryable_call(settings: &BackendSettings, status: GrpcCallStatus) -> bool {
     let may = match status.pushback {
-        Pushback::Unsaid => true,
-        Pushback::After(pause) => pause <= settings.retry.backoff_max,
-        Pushback::Never => false,
+        RetryPushback::Unspecified => true,
+        RetryPushback::After(pause) => pause <= settings.retry.backoff_max,
+        RetryPushback::Never => false,
     };
     may && settings.retry_grpc_statuses.binary_search(&status.code.number()).is_ok()
 }

@@ -7,9 +7,9 @@ use std::time::Duration;
 use balance::Time;
 use tokio::sync::oneshot;
 
-use crate::buffer::Stock;
+use crate::buffer::BufferPool;
 use crate::deadline::Deadline;
-use crate::pipe::Pipe;
+use crate::pipe::SplicePipe;
 
 /// The buffer by way of which large bodies are copied. See docs/decisions/0001.
 const LARGE_BYTES: usize = 256 * 1024;
@@ -24,16 +24,16 @@ const KEEP_BYTES: usize = 32 * 1024 * 1024;
 
 /// Memory that requests borrow for a moment.
 #[derive(Default)]
-pub(crate) struct Scratch {
-    pub(crate) stock: Stock,
-    large: RefCell<Vec<u8>>,
-    pipes: RefCell<Vec<Pipe>>,
+pub(crate) struct ScratchMemory {
+    pub(crate) buffer_pool: BufferPool,
+    copy_buffer: RefCell<Vec<u8>>,
+    pipes: RefCell<Vec<SplicePipe>>,
     deadlines: RefCell<Vec<Deadline>>,
 }
 
-impl Scratch {
-    pub(crate) fn large(&self) -> RefMut<'_, Vec<u8>> {
-        let mut large = self.large.borrow_mut();
+impl ScratchMemory {
+    pub(crate) fn copy_buffer(&self) -> RefMut<'_, Vec<u8>> {
+        let mut large = self.copy_buffer.borrow_mut();
         if large.is_empty() {
             large.resize(LARGE_BYTES, 0);
         }
@@ -43,7 +43,7 @@ impl Scratch {
     /// A timer for what has begun at `since`.
     ///
     /// One that was used before is armed already, for an earlier moment: that saves what arming costs.
-    pub(crate) fn deadline(&self, since: Time) -> Deadline {
+    pub(crate) fn take_deadline(&self, since: Time) -> Deadline {
         let at = since + FAR;
         let mut deadline = self.deadlines.borrow_mut().pop().unwrap_or_else(|| Deadline::new(at));
         deadline.set(at);
@@ -58,11 +58,11 @@ impl Scratch {
     }
 
     /// An empty pipe, if there are descriptors for one.
-    pub(crate) fn pipe(&self) -> Option<Pipe> {
-        self.pipes.borrow_mut().pop().or_else(Pipe::new)
+    pub(crate) fn take_pipe(&self) -> Option<SplicePipe> {
+        self.pipes.borrow_mut().pop().or_else(SplicePipe::new)
     }
 
-    pub(crate) fn give_back_pipe(&self, pipe: Pipe) {
+    pub(crate) fn give_back_pipe(&self, pipe: SplicePipe) {
         let mut pipes = self.pipes.borrow_mut();
         if pipe.is_empty() && pipes.len() < PIPES {
             pipes.push(pipe);
@@ -72,34 +72,34 @@ impl Scratch {
 
 /// How many bytes a worker's requests may keep for another attempt, all together.
 #[derive(Debug)]
-pub(crate) struct KeepBudget {
+pub(crate) struct ReplayBudget {
     left: Cell<usize>,
     /// Requests that were not kept for want of budget.
     pub(crate) refused: Cell<u64>,
 }
 
-impl KeepBudget {
+impl ReplayBudget {
     pub(crate) fn new() -> Rc<Self> {
         Rc::new(Self { left: Cell::new(KEEP_BYTES), refused: Cell::new(0) })
     }
 }
 
 /// What one request has taken of the budget; given back when dropped.
-pub(crate) struct Kept {
+pub(crate) struct ReplayReservation {
     bytes: usize,
-    budget: Rc<KeepBudget>,
+    budget: Rc<ReplayBudget>,
     /// Who wants a copy of what is kept, once it is whole.
-    pub(crate) listener: Option<oneshot::Sender<Rc<[u8]>>>,
+    pub(crate) mirror_sender: Option<oneshot::Sender<Rc<[u8]>>>,
 }
 
-impl Kept {
-    pub(crate) fn new(budget: &Rc<KeepBudget>) -> Self {
-        Self { bytes: 0, budget: Rc::clone(budget), listener: None }
+impl ReplayReservation {
+    pub(crate) fn new(budget: &Rc<ReplayBudget>) -> Self {
+        Self { bytes: 0, budget: Rc::clone(budget), mirror_sender: None }
     }
 
     /// This is all that there is to keep.
     pub(crate) fn complete(&mut self, whole: &[u8]) {
-        if let Some(listener) = self.listener.take() {
+        if let Some(listener) = self.mirror_sender.take() {
             // Nobody listens any more when the worker ends.
             drop(listener.send(whole.into()));
         }
@@ -125,7 +125,7 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for ReplayReservation {
     fn drop(&mut self) {
         self.release();
     }
@@ -137,10 +137,10 @@ mod tests {
 
     #[test]
     fn kept_buffer_bytes_are_bounded_and_returned() {
-        let budget = KeepBudget::new();
-        let mut first = Kept::new(&budget);
+        let budget = ReplayBudget::new();
+        let mut first = ReplayReservation::new(&budget);
         assert!(first.grow(KEEP_BYTES - 10));
-        let mut second = Kept::new(&budget);
+        let mut second = ReplayReservation::new(&budget);
         assert!(second.grow(10));
         assert!(!second.grow(11));
         assert_eq!(budget.refused.take(), 1);

@@ -20,14 +20,14 @@ use crate::h1::write;
 use crate::h2;
 use crate::h3;
 use crate::head::{BodyFraming, FieldSection, HttpVersion, ResponseHead};
-use crate::sys::{self, Tied};
-use crate::tls::{Session, TlsStream};
+use crate::sys::{self, ThreadBound};
+use crate::tls::{TlsSession, TlsStream};
 
 /// Of what is read from one stream of many, so much may have to be kept until its window opens.
 const MESSAGE_BYTES: usize = 64 * 1024;
 
 /// What carries the bytes of one peer.
-pub(crate) enum Stream {
+pub(crate) enum PeerStream {
     Tcp(TcpStream),
     Tls(Box<TlsStream>),
     /// A connection of HTTP/1.1 that frames bodies itself.
@@ -35,12 +35,12 @@ pub(crate) enum Stream {
     /// One request and its response, on a stream of HTTP/2.
     H2(Box<h2::H2Stream>),
     /// The same of HTTP/3, which stays with its worker.
-    H3(Box<Tied<h3::H3Stream>>),
+    H3(Box<ThreadBound<h3::H3Stream>>),
 }
 
 /// How a stream of many was ended before its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Broken {
+pub(crate) enum StreamError {
     /// The peer reset it.
     Reset,
     /// The peer would not have it, and has done nothing of the request.
@@ -76,7 +76,7 @@ impl ConnectionEnd {
     }
 
     /// How many bytes the peer's kernel has received at most; `None`: perhaps all.
-    pub(crate) fn received_at_most(self, stream: &Stream) -> Option<u64> {
+    pub(crate) fn received_at_most(self, stream: &PeerStream) -> Option<u64> {
         match self {
             // The SYN counts as a byte.
             Self::Finished => stream.socket().and_then(sys::bytes_acked)?.checked_sub(1),
@@ -86,24 +86,24 @@ impl ConnectionEnd {
 }
 
 /// A stream that no runtime watches: on its way to another worker.
-pub(crate) struct Detached {
+pub(crate) struct DetachedStream {
     socket: std::net::TcpStream,
-    tls: Option<Box<Session>>,
+    tls: Option<Box<TlsSession>>,
 }
 
-impl Detached {
+impl DetachedStream {
     /// Watched by the runtime that calls, from now on.
-    pub(crate) fn attach(self) -> io::Result<Stream> {
+    pub(crate) fn attach(self) -> io::Result<PeerStream> {
         let socket = TcpStream::from_std(self.socket)?;
         Ok(match self.tls {
-            None => Stream::Tcp(socket),
-            Some(session) => Stream::Tls(Box::new(TlsStream::new(socket, session))),
+            None => PeerStream::Tcp(socket),
+            Some(session) => PeerStream::Tls(Box::new(TlsStream::new(socket, session))),
         })
     }
 }
 
 /// How a response's head is put to a client.
-pub(crate) struct Manner {
+pub(crate) struct ResponseFraming {
     /// Of the request.
     pub(crate) version: HttpVersion,
     /// Of the body that follows.
@@ -114,25 +114,25 @@ pub(crate) struct Manner {
     pub(crate) upgrade: bool,
 }
 
-impl Manner {
+impl ResponseFraming {
     /// Nothing follows but another head.
     pub(crate) fn without_body(version: HttpVersion) -> Self {
         Self { version, framing: BodyFraming::None, keep_alive: true, upgrade: false }
     }
 }
 
-impl From<h3::H3Stream> for Stream {
+impl From<h3::H3Stream> for PeerStream {
     fn from(message: h3::H3Stream) -> Self {
-        Self::H3(Box::new(Tied::new(message)))
+        Self::H3(Box::new(ThreadBound::new(message)))
     }
 }
 
-impl Stream {
+impl PeerStream {
     /// Puts a response's head on its way: into `out`, where it is part of the bytes, else at once.
     pub(crate) fn put_head(
         &mut self,
         head: &ResponseHead,
-        manner: &Manner,
+        manner: &ResponseFraming,
         out: &mut Vec<u8>,
     ) -> Result<(), Failure> {
         match self {
@@ -198,7 +198,7 @@ impl Stream {
     }
 
     /// How much is worth reading before it is written: what is read and not taken has to be kept.
-    pub(crate) fn most_at_once(&self) -> usize {
+    pub(crate) fn max_read(&self) -> usize {
         match self {
             Self::Tcp(_) | Self::Tls(_) | Self::Framed(_) => usize::MAX,
             Self::H2(_) | Self::H3(_) => MESSAGE_BYTES,
@@ -223,7 +223,7 @@ impl Stream {
     }
 
     /// How the one message that this carries was ended before its time, as far as that has been seen.
-    pub(crate) fn message_broken(&self) -> Option<Broken> {
+    pub(crate) fn message_error(&self) -> Option<StreamError> {
         match self {
             Self::Tcp(_) | Self::Tls(_) | Self::Framed(_) => None,
             Self::H2(message) => message.error(),
@@ -243,7 +243,7 @@ impl Stream {
     /// TLS has not agreed on HTTP/2, so HTTP/1.1 it is.
     pub(crate) fn has_settled_on_http1(&self) -> bool {
         match self {
-            Self::Tls(tls) => tls.session.settled().alpn_protocol() != Some(b"h2"),
+            Self::Tls(tls) => tls.session.common_state().alpn_protocol() != Some(b"h2"),
             Self::Framed(_) => true,
             // Known beforehand.
             Self::Tcp(_) | Self::H2(_) | Self::H3(_) => false,
@@ -251,7 +251,7 @@ impl Stream {
     }
 
     /// The socket, if what is read and written is what goes over it.
-    pub(crate) fn plain(&self) -> Option<&TcpStream> {
+    pub(crate) fn plain_socket(&self) -> Option<&TcpStream> {
         match self {
             Self::Tcp(socket) => Some(socket),
             Self::Tls(_) | Self::Framed(_) | Self::H2(_) | Self::H3(_) => None,
@@ -270,7 +270,7 @@ impl Stream {
 
     /// Bytes on the wire of which `before` were there and `bytes` more have been written; the first `unsealed` were
     /// written before anything was sealed.
-    pub(crate) fn written(&self, unsealed: u64, before: u64, bytes: u64) -> u64 {
+    pub(crate) fn wire_bytes_written(&self, unsealed: u64, before: u64, bytes: u64) -> u64 {
         match self {
             Self::Tcp(_) | Self::H2(_) | Self::H3(_) => before + bytes,
             Self::Tls(tls) => unsealed + tls.session.written,
@@ -302,14 +302,14 @@ impl Stream {
     }
 
     /// Ready when the connection has broken, which a peer that has only finished sending has not done.
-    pub(crate) async fn broken(&self) {
+    pub(crate) async fn wait_broken(&self) {
         if let Some(socket) = self.socket() {
             drop(socket.ready(Interest::ERROR).await);
         }
     }
 
     /// What was plain until now goes by the session from now on.
-    pub(crate) fn secured(self, session: Box<Session>) -> Self {
+    pub(crate) fn with_tls(self, session: Box<TlsSession>) -> Self {
         match self {
             Self::Tcp(socket) => Self::Tls(Box::new(TlsStream::new(socket, session))),
             other @ (Self::Tls(_) | Self::Framed(_) | Self::H2(_) | Self::H3(_)) => other,
@@ -317,7 +317,7 @@ impl Stream {
     }
 
     /// Taken from the runtime that watches it; nothing waits to be written.
-    pub(crate) fn detach(self) -> Option<Detached> {
+    pub(crate) fn detach(self) -> Option<DetachedStream> {
         let (socket, tls) = match self {
             Self::Tcp(socket) => (socket, None),
             Self::Tls(tls) => (tls.socket, Some(tls.session)),
@@ -325,11 +325,11 @@ impl Stream {
             // It belongs to a connection that stays where it is.
             Self::H2(_) | Self::H3(_) => return None,
         };
-        Some(Detached { socket: socket.into_std().ok()?, tls })
+        Some(DetachedStream { socket: socket.into_std().ok()?, tls })
     }
 
     /// Watched by the runtime that calls, from now on.
-    pub(crate) fn adopt(self) -> Option<Self> {
+    pub(crate) fn reattach(self) -> Option<Self> {
         self.detach()?.attach().ok()
     }
 
@@ -343,7 +343,7 @@ impl Stream {
     }
 }
 
-impl AsyncRead for Stream {
+impl AsyncRead for PeerStream {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -359,7 +359,7 @@ impl AsyncRead for Stream {
     }
 }
 
-impl AsyncWrite for Stream {
+impl AsyncWrite for PeerStream {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,

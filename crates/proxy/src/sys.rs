@@ -33,7 +33,7 @@ pub(crate) fn round_trip(socket: &impl AsRawFd) -> Option<Duration> {
 
 /// From now on the kernel does not send a window at once but spreads it over the round trip: in slow start at twice the
 /// window's rate, later at 1.2 times (net.ipv4.tcp_pacing_ss_ratio, tcp_pacing_ca_ratio).
-pub(crate) fn pace(socket: &impl AsRawFd) -> io::Result<()> {
+pub(crate) fn enable_pacing(socket: &impl AsRawFd) -> io::Result<()> {
     // It does for whoever has a limit, however high; all bits set is none.
     set_option(socket, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, u64::MAX - 1)
 }
@@ -45,7 +45,7 @@ pub(crate) fn since_last_data(socket: &impl AsRawFd) -> Option<Duration> {
 }
 
 /// Datagrams may be fragmented on their way, as senders that know nothing of it expect.
-pub(crate) fn let_fragment(socket: &impl AsRawFd) -> io::Result<()> {
+pub(crate) fn allow_fragmentation(socket: &impl AsRawFd) -> io::Result<()> {
     // A socket for IPv4 alone refuses what is about IPv6.
     if set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, 0).is_ok() {
         let how = libc::IPV6_PMTUDISC_DONT;
@@ -86,7 +86,7 @@ pub(crate) fn steer_by_worker(
 }
 
 /// Datagrams are read one by one, not several of a sender as one.
-pub(crate) fn read_each_datagram(socket: &impl AsRawFd) {
+pub(crate) fn disable_gro(socket: &impl AsRawFd) {
     // A kernel that does not know how to join them does not.
     drop(set_option(socket, libc::SOL_UDP, libc::UDP_GRO, 0));
 }
@@ -132,45 +132,45 @@ thread_local! {
 ///
 /// So what belongs to one worker (QUIC's streams) can stand beside what goes from worker to worker, at the price of a
 /// comparison; a lock would take two locked instructions.
-pub(crate) struct Tied<T> {
+pub(crate) struct ThreadBound<T> {
     thread: ThreadId,
     value: ManuallyDrop<T>,
 }
 
 // SAFETY: `is_here` stands before each access to the value, and before its drop: no other thread gets at it.
-unsafe impl<T> Send for Tied<T> {}
+unsafe impl<T> Send for ThreadBound<T> {}
 // SAFETY: the same holds for who has a reference.
-unsafe impl<T> Sync for Tied<T> {}
+unsafe impl<T> Sync for ThreadBound<T> {}
 
-impl<T> Tied<T> {
+impl<T> ThreadBound<T> {
     pub(crate) fn new(value: T) -> Self {
         Self { thread: HERE.with(|here| *here), value: ManuallyDrop::new(value) }
     }
 
-    fn is_here(&self) -> bool {
+    fn is_owner_thread(&self) -> bool {
         HERE.with(|here| *here == self.thread)
     }
 }
 
-impl<T> Deref for Tied<T> {
+impl<T> Deref for ThreadBound<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        assert!(self.is_here(), "it is used by the thread that made it");
+        assert!(self.is_owner_thread(), "it is used by the thread that made it");
         &self.value
     }
 }
 
-impl<T> DerefMut for Tied<T> {
+impl<T> DerefMut for ThreadBound<T> {
     fn deref_mut(&mut self) -> &mut T {
-        assert!(self.is_here(), "it is used by the thread that made it");
+        assert!(self.is_owner_thread(), "it is used by the thread that made it");
         &mut self.value
     }
 }
 
-impl<T> Drop for Tied<T> {
+impl<T> Drop for ThreadBound<T> {
     fn drop(&mut self) {
-        if self.is_here() {
+        if self.is_owner_thread() {
             // SAFETY: it is dropped here alone, and nobody sees it afterwards.
             unsafe { ManuallyDrop::drop(&mut self.value) }
         }
@@ -218,7 +218,7 @@ mod tests {
         let mut ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut theirs, _) = listener.accept().unwrap();
         assert_eq!(most(&ours), Some(u64::MAX));
-        pace(&ours).unwrap();
+        enable_pacing(&ours).unwrap();
         assert_eq!(most(&ours), Some(u64::MAX - 1));
         let sent = [7; 100_000];
         let sending = thread::spawn(move || ours.write_all(&sent));
@@ -245,7 +245,7 @@ mod tests {
     #[test]
     fn thread_bound_value_is_usable_only_on_its_thread() {
         let value = Rc::new(1);
-        let tied = Tied::new(Rc::clone(&value));
+        let tied = ThreadBound::new(Rc::clone(&value));
         let (tied, elsewhere) = thread::spawn(move || {
             let used = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| **tied));
             (tied, used.is_ok())
@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(**tied, 1);
         thread::spawn(move || drop(tied)).join().unwrap();
         assert_eq!(Rc::strong_count(&value), 2, "it is leaked");
-        drop(Tied::new(Rc::clone(&value)));
+        drop(ThreadBound::new(Rc::clone(&value)));
         assert_eq!(Rc::strong_count(&value), 2);
     }
 }

@@ -14,28 +14,28 @@ use std::time::Duration;
 use balance::AttemptResult;
 use gateway::snapshot::BackendSettings;
 
-use crate::accept::arrival::Presence;
-use crate::accept::client::{Client, Interrupt};
-use crate::backend::{BackendRef, Current, Slot};
+use crate::accept::accepted_connection::ConnectionGuard;
+use crate::accept::client::{ClientConnection, WaitInterrupt};
+use crate::backend::{BackendConfig, BackendRef, Slot};
 use crate::clock;
 use crate::dial::connect::connect;
 use crate::dial::pool::Endpoint;
 use crate::failure::Failure;
-use crate::observe::passage::Record;
-use crate::passage::{self, Entered, Way};
-use crate::stream::Stream;
-use crate::tls::Security;
+use crate::l4_session::{self, L4Admission, L4Route};
+use crate::observe::l4_record::L4Record;
+use crate::stream::PeerStream;
+use crate::tls::ConnectionSecurity;
 use crate::worker::Worker;
 
 /// One way of a connection.
 mod one_way;
 
-use one_way::{Broken, OneWay};
+use one_way::{FailedSide, OneWayCopy};
 
 /// Carries the connection to an endpoint, and to its end.
-pub(crate) async fn serve(presence: Presence, mut client: Client) {
+pub(crate) async fn serve(presence: ConnectionGuard, mut client: ClientConnection) {
     let worker = Rc::clone(&presence.worker);
-    let mut record = Record::of_connection(&client);
+    let mut record = L4Record::of_connection(&client);
     if let Err(failure) = carry(&worker, &mut client, &mut record).await {
         client.reset_on_close();
         record.failure = Some(failure);
@@ -45,18 +45,18 @@ pub(crate) async fn serve(presence: Presence, mut client: Client) {
 
 async fn carry(
     worker: &Rc<Worker>,
-    client: &mut Client,
-    record: &mut Record,
+    client: &mut ClientConnection,
+    record: &mut L4Record,
 ) -> Result<(), Failure> {
-    let live = worker.live();
+    let live = worker.config();
     let listener = client.listener(&live).ok_or(Failure::NoRoute)?;
-    let rule = listener.connection_rule(client.greeting.as_deref()).ok_or(Failure::NoRoute)?;
+    let rule = listener.connection_rule(client.tls_info.as_deref()).ok_or(Failure::NoRoute)?;
     let idle = listener.client.stream_idle_timeout;
-    let way = Way::by(worker, &live, rule)?;
-    record.goes(&way);
+    let way = L4Route::choose(worker, &live, rule)?;
+    record.set_route(&way);
     drop(live);
     // Boxed, so that the connection does not keep the room that its beginning took.
-    let reached = Box::pin(reach(worker, client, &way.backend, record)).await?;
+    let reached = Box::pin(connect_to_endpoint(worker, client, &way.backend, record)).await?;
     // Dropped in reverse: the connection is closed before the slot is free.
     let (_slot, mut endpoint) = reached;
     let end = relay(worker, client, &mut endpoint, idle, record).await;
@@ -67,13 +67,13 @@ async fn carry(
 }
 
 /// A connection to one of the backend's endpoints. Nothing of the client's has been sent, so each is tried once.
-async fn reach(
+async fn connect_to_endpoint(
     worker: &Rc<Worker>,
-    client: &mut Client,
+    client: &mut ClientConnection,
     backend: &BackendRef,
-    record: &mut Record,
-) -> Result<(Slot, Stream), Failure> {
-    let held = backend.hold();
+    record: &mut L4Record,
+) -> Result<(Slot, PeerStream), Failure> {
+    let held = backend.config();
     let settings = &held.settings;
     let mut tried = Vec::new();
     loop {
@@ -86,10 +86,10 @@ async fn reach(
             }
             Err(failure) => failure,
         };
-        slot.conclude(worker, &held, failure.end(), None);
-        slot.found(worker, failure);
+        slot.conclude(worker, &held, failure.attempt_end(), None);
+        slot.note_connect_failure(worker, failure);
         tried.push(Arc::clone(&slot.endpoint));
-        if failure == Failure::ClientGone || !passage::is_another_left(&slot, &tried) {
+        if failure == Failure::ClientGone || !l4_session::is_another_left(&slot, &tried) {
             return Err(failure);
         }
         backend.counters[worker.index].retries.add(1);
@@ -98,44 +98,44 @@ async fn reach(
 
 async fn admit(
     worker: &Worker,
-    client: &mut Client,
+    client: &mut ClientConnection,
     backend: &BackendRef,
     tried: &[Arc<Endpoint>],
     settings: &BackendSettings,
-    record: &mut Record,
+    record: &mut L4Record,
 ) -> Result<Slot, Failure> {
-    let place = match passage::enter(worker, backend, client.peer.ip(), tried).await? {
-        Entered::Slot(slot) => return Ok(slot),
-        Entered::Queued(place) => place,
+    let place = match l4_session::enter(worker, backend, client.peer.ip(), tried).await? {
+        L4Admission::Slot(slot) => return Ok(slot),
+        L4Admission::Queued(place) => place,
     };
     let since = clock::now();
     let granted = poll_fn(|_| place.poll());
     let result = within(client, settings.queue_timeout, granted).await;
-    record.waited(worker, backend, clock::now().saturating_since(since));
+    record.add_queue_time(worker, backend, clock::now().saturating_since(since));
     let admitted = result.unwrap_or_else(|interrupt| {
         Err(match interrupt {
-            Interrupt::ClientGone => Failure::ClientGone,
-            Interrupt::Deadline => backend.waited_in_vain(),
+            WaitInterrupt::ClientGone => Failure::ClientGone,
+            WaitInterrupt::Deadline => backend.queue_timeout_failure(),
         })
     });
-    admitted.map_err(|failure| passage::turn_away(worker, backend, failure))
+    admitted.map_err(|failure| l4_session::count_refusal(worker, backend, failure))
 }
 
 async fn open(
     worker: &Worker,
-    client: &mut Client,
+    client: &mut ClientConnection,
     slot: &Slot,
-    current: &Current,
-) -> Result<Stream, Failure> {
+    current: &BackendConfig,
+) -> Result<PeerStream, Failure> {
     let settings = &current.settings;
-    let header = client.announcement(settings);
-    let security = Security::of_connections(current.trust.as_ref());
+    let header = client.proxy_protocol_header(settings);
+    let security = ConnectionSecurity::of_connections(current.tls_context.as_ref());
     let unacknowledged = settings.unacknowledged_timeout;
     let connecting = connect(&slot.endpoint, worker.index, &header, security, unacknowledged);
     match within(client, settings.connect_timeout, connecting).await {
         Ok(connected) => connected.map(|connection| connection.stream),
-        Err(Interrupt::ClientGone) => Err(Failure::ClientGone),
-        Err(Interrupt::Deadline) => Err(Failure::ConnectTimeout),
+        Err(WaitInterrupt::ClientGone) => Err(Failure::ClientGone),
+        Err(WaitInterrupt::Deadline) => Err(Failure::ConnectTimeout),
     }
 }
 
@@ -143,21 +143,21 @@ async fn open(
 ///
 /// A client that has only finished sending is still there: it may want to hear.
 async fn within<F: Future>(
-    client: &mut Client,
+    client: &mut ClientConnection,
     patience: Duration,
     future: F,
-) -> Result<F::Output, Interrupt> {
+) -> Result<F::Output, WaitInterrupt> {
     client.deadline.set(clock::now() + patience);
     let mut future = pin!(future);
-    let mut broken = pin!(client.stream.broken());
+    let mut broken = pin!(client.stream.wait_broken());
     poll_fn(|cx| {
         if let Poll::Ready(output) = future.as_mut().poll(cx) {
             return Poll::Ready(Ok(output));
         }
         if broken.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(Err(Interrupt::ClientGone));
+            return Poll::Ready(Err(WaitInterrupt::ClientGone));
         }
-        client.deadline.poll(cx).map(|()| Err(Interrupt::Deadline))
+        client.deadline.poll(cx).map(|()| Err(WaitInterrupt::Deadline))
     })
     .await
 }
@@ -165,26 +165,26 @@ async fn within<F: Future>(
 /// Bytes both ways, until both have ended.
 async fn relay(
     worker: &Worker,
-    client: &mut Client,
-    endpoint: &mut Stream,
+    client: &mut ClientConnection,
+    endpoint: &mut PeerStream,
     idle: Duration,
-    record: &mut Record,
+    record: &mut L4Record,
 ) -> Result<(), Failure> {
-    let mut there = OneWay::beginning_with(client.take_unread(worker));
-    let mut back = OneWay::beginning_with(Vec::new());
+    let mut there = OneWayCopy::with_initial_bytes(client.take_unread(worker));
+    let mut back = OneWayCopy::with_initial_bytes(Vec::new());
     client.deadline.set(clock::now() + idle);
     poll_fn(|cx| {
         let up = there.poll(cx, &mut client.stream, endpoint, &worker.scratch);
         let down = back.poll(cx, endpoint, &mut client.stream, &worker.scratch);
-        if record.passed(worker, there.bytes, back.bytes) {
+        if record.count_bytes(worker, there.bytes, back.bytes) {
             client.deadline.set(clock::now() + idle);
         }
         match (up, down) {
             // Who cannot be read from any more is gone, and all that it had sent has been passed on.
-            (Poll::Ready(Err(Broken::Source)), _) => Poll::Ready(Err(Failure::ClientGone)),
-            (_, Poll::Ready(Err(Broken::Source))) => Poll::Ready(Err(Failure::EndpointReset)),
+            (Poll::Ready(Err(FailedSide::Source)), _) => Poll::Ready(Err(Failure::ClientGone)),
+            (_, Poll::Ready(Err(FailedSide::Source))) => Poll::Ready(Err(Failure::EndpointReset)),
             // Who takes no more may have sent something before: the other way finds its end.
-            (Poll::Ready(up), Poll::Ready(down)) => Poll::Ready(whole(up, down)),
+            (Poll::Ready(up), Poll::Ready(down)) => Poll::Ready(combine_results(up, down)),
             (Poll::Ready(_) | Poll::Pending, Poll::Ready(_) | Poll::Pending) => {
                 client.deadline.poll(cx).map(|()| Err(Failure::StreamIdle))
             }
@@ -194,7 +194,10 @@ async fn relay(
 }
 
 /// How a connection ended of which both ways have.
-fn whole(up: Result<(), Broken>, down: Result<(), Broken>) -> Result<(), Failure> {
+fn combine_results(
+    up: Result<(), FailedSide>,
+    down: Result<(), FailedSide>,
+) -> Result<(), Failure> {
     up.map_err(|_broken| Failure::EndpointReset)?;
     down.map_err(|_broken| Failure::ClientGone)
 }

@@ -8,17 +8,17 @@ mod session;
 /// A session over a socket.
 mod stream;
 /// What a client says first.
-mod hello;
+mod client_hello;
 /// What is decrypted, with what, by the name that a client asks for.
-mod sites;
+mod sni;
 /// Keys with their certificates.
 mod certificate;
 /// Whom clients have to be.
-mod clients;
+mod client_verifier;
 /// Sessions that go on where an earlier one ended.
 mod resumption;
 /// Whom endpoints have to be.
-mod trust;
+mod endpoint_tls;
 #[cfg(test)]
 mod tests;
 
@@ -31,11 +31,14 @@ use rustls::server::ResolvesServerCertUsingSni;
 use rustls::version::TLS13;
 use rustls::{Error, ProtocolVersion, RootCertStore, ServerConfig};
 
-pub(crate) use hello::{Hello, MOST_HELLO_BYTES};
-pub(crate) use session::Session;
-pub(crate) use sites::{Decryption, Servers, Site, Sites, Treatment};
+pub(crate) use client_hello::{ClientHelloParse, MOST_HELLO_BYTES};
+pub(crate) use endpoint_tls::{
+    ClientTlsConfig, ConnectionSecurity, EndpointTlsContext, EndpointTlsFactory,
+    QuicClientTlsConfig,
+};
+pub(crate) use session::TlsSession;
+pub(crate) use sni::{ServerTlsConfig, ServerTlsConfigs, ServerTlsMode, SniEntry, SniTable};
 pub(crate) use stream::TlsStream;
-pub(crate) use trust::{QuicSecret, Secret, Security, Trust, Trusts};
 
 /// The cryptography of everything here.
 fn provider() -> Arc<CryptoProvider> {
@@ -63,20 +66,20 @@ fn authorities(roots: &[Box<[u8]>]) -> Result<RootCertStore, Error> {
 }
 
 /// What a client's TLS has told of it.
-pub(crate) struct Greeting {
+pub(crate) struct TlsInfo {
     /// The name that it asked for (SNI).
     pub(crate) server_name: Option<OwnedHostName>,
     /// The site that its handshake was with. `None`: it is not known yet, and the connection carries nothing.
-    pub(crate) site: Option<Arc<Site>>,
+    pub(crate) sni_entry: Option<Arc<SniEntry>>,
     /// As logs write it; `None`: it is passed through, and not ours to know.
     pub(crate) version: Option<&'static str>,
 }
 
-impl Greeting {
+impl TlsInfo {
     /// Of who asks for no name over QUIC, which has one version of TLS.
     pub(crate) fn of_quic() -> Self {
         let version = version_word(Some(ProtocolVersion::TLSv1_3));
-        Self { server_name: None, site: None, version }
+        Self { server_name: None, sni_entry: None, version }
     }
 }
 
@@ -91,7 +94,7 @@ pub(crate) fn version_word(version: Option<ProtocolVersion>) -> Option<&'static 
 
 /// Why a client's connection is not secured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unsecured {
+pub(crate) enum ClientTlsError {
     /// It speaks HTTP without TLS.
     PlainHttp,
     /// What it says is no TLS, or breaks its rules.
@@ -99,30 +102,30 @@ pub(crate) enum Unsecured {
     /// Nobody here has the name that it asks for.
     UnknownName,
     /// No version, algorithm or protocol in common.
-    NothingInCommon,
+    Incompatible,
     /// Its certificate is missing, or not one that we take.
     ClientCertificate,
     /// It has refused us, for our certificate perhaps.
     Refused,
     /// The site's configuration cannot be used, as the log said.
-    Unusable,
+    UnusableConfig,
     /// The handshake took too long.
-    Late,
+    Timeout,
     /// It has gone.
-    Gone,
+    Disconnected,
 }
 
-impl Unsecured {
+impl ClientTlsError {
     pub(crate) const ALL: [Self; 9] = [
         Self::PlainHttp,
         Self::Protocol,
         Self::UnknownName,
-        Self::NothingInCommon,
+        Self::Incompatible,
         Self::ClientCertificate,
         Self::Refused,
-        Self::Unusable,
-        Self::Late,
-        Self::Gone,
+        Self::UnusableConfig,
+        Self::Timeout,
+        Self::Disconnected,
     ];
 
     /// Metric label.
@@ -131,12 +134,12 @@ impl Unsecured {
             Self::PlainHttp => "plain_http",
             Self::Protocol => "protocol",
             Self::UnknownName => "unknown_name",
-            Self::NothingInCommon => "nothing_in_common",
+            Self::Incompatible => "nothing_in_common",
             Self::ClientCertificate => "client_certificate",
             Self::Refused => "refused",
-            Self::Unusable => "unusable",
-            Self::Late => "timeout",
-            Self::Gone => "client_gone",
+            Self::UnusableConfig => "unusable",
+            Self::Timeout => "timeout",
+            Self::Disconnected => "client_gone",
         }
     }
 
@@ -146,28 +149,28 @@ impl Unsecured {
             Self::PlainHttp => "this port speaks TLS: use https",
             Self::Protocol => "client breaks the rules of TLS",
             Self::UnknownName => "no listener has the name that the client asks for",
-            Self::NothingInCommon => {
+            Self::Incompatible => {
                 "client and listener have no version, algorithm or protocol in common"
             }
             Self::ClientCertificate => "client's certificate is missing or not trusted",
             Self::Refused => "client has refused the handshake",
-            Self::Unusable => "listener's certificate cannot be used",
-            Self::Late => "TLS handshake not complete in time",
-            Self::Gone => "client has gone",
+            Self::UnusableConfig => "listener's certificate cannot be used",
+            Self::Timeout => "TLS handshake not complete in time",
+            Self::Disconnected => "client has gone",
         }
     }
 }
 
-impl From<&Error> for Unsecured {
+impl From<&Error> for ClientTlsError {
     fn from(error: &Error) -> Self {
         match error {
             Error::InvalidCertificate(_)
             | Error::NoCertificatesPresented
             | Error::InvalidCertRevocationList(_) => Self::ClientCertificate,
             Error::AlertReceived(_) => Self::Refused,
-            Error::PeerIncompatible(_) | Error::NoApplicationProtocol => Self::NothingInCommon,
+            Error::PeerIncompatible(_) | Error::NoApplicationProtocol => Self::Incompatible,
             // The resolver has found no certificate whose key the client can verify.
-            Error::General(_) => Self::NothingInCommon,
+            Error::General(_) => Self::Incompatible,
             _ => Self::Protocol,
         }
     }
@@ -175,7 +178,7 @@ impl From<&Error> for Unsecured {
 
 /// Why a connection to an endpoint is not secured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Untrusted {
+pub(crate) enum EndpointTlsError {
     /// It is not whom it has to be.
     Certificate,
     /// It has refused us.
@@ -183,15 +186,15 @@ pub(crate) enum Untrusted {
     /// What it says is no TLS, or breaks its rules, or has nothing in common with what we say.
     Protocol,
     /// What the policy asks for cannot be used, as the log said.
-    Unusable,
+    UnusableConfig,
 }
 
-impl Untrusted {
+impl EndpointTlsError {
     /// Of the answer to the client.
     pub(crate) fn status(self) -> u16 {
         match self {
             Self::Certificate | Self::Alert | Self::Protocol => 502,
-            Self::Unusable => 500,
+            Self::UnusableConfig => 500,
         }
     }
 
@@ -201,7 +204,7 @@ impl Untrusted {
             Self::Certificate => "tls_certificate_error",
             Self::Alert => "tls_alert_received",
             Self::Protocol => "tls_protocol_error",
-            Self::Unusable => "proxy_configuration_error",
+            Self::UnusableConfig => "proxy_configuration_error",
         }
     }
 
@@ -211,12 +214,12 @@ impl Untrusted {
             Self::Certificate => "endpoint's certificate is not trusted",
             Self::Alert => "endpoint has refused the TLS handshake",
             Self::Protocol => "endpoint speaks no TLS that we know",
-            Self::Unusable => "the backend's TLS policy cannot be used",
+            Self::UnusableConfig => "the backend's TLS policy cannot be used",
         }
     }
 }
 
-impl From<&Error> for Untrusted {
+impl From<&Error> for EndpointTlsError {
     fn from(error: &Error) -> Self {
         match error {
             Error::InvalidCertificate(_)

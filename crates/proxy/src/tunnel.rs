@@ -8,40 +8,41 @@ use std::task::{Context, Poll, ready};
 use balance::AttemptResult;
 use tokio::io::AsyncWrite;
 
-use crate::accept::client::Client;
-use crate::body::{Pump, Source, Stop};
+use crate::accept::client::ClientConnection;
+use crate::body::{BodyError, BodyPump, BodySource};
 use crate::clock;
 use crate::dial::attempt::AttemptConnection;
-use crate::exchange::{After, Exchange, Terms};
+use crate::exchange::{ConnectionOutcome, Exchange, RequestPolicy};
 use crate::failure::Failure;
 use crate::head::BodyFraming;
-use crate::observe::access::Record;
-use crate::scratch::Scratch;
-use crate::stream::{Manner, Stream};
+use crate::observe::access::AccessRecord;
+use crate::scratch::ScratchMemory;
+use crate::stream::{PeerStream, ResponseFraming};
 use crate::worker::Worker;
 
 /// Passes the 101 on, then bytes both ways. The slot is held as long as the tunnel is open.
 pub(crate) async fn tunnel(
     worker: &Rc<Worker>,
-    client: &mut Client,
+    client: &mut ClientConnection,
     exchange: &mut Exchange,
     mut lease: AttemptConnection,
-    terms: &Terms<'_>,
-    record: &mut Record,
-) -> Result<After, Failure> {
+    terms: &RequestPolicy<'_>,
+    record: &mut AccessRecord,
+) -> Result<ConnectionOutcome, Failure> {
     let Exchange { request, response, upload, download, .. } = exchange;
     upload.start(BodyFraming::UntilClose, BodyFraming::UntilClose);
     download.start(BodyFraming::UntilClose, BodyFraming::UntilClose);
-    let manner = Manner { upgrade: true, ..Manner::without_body(request.version) };
+    let manner =
+        ResponseFraming { upgrade: true, ..ResponseFraming::without_body(request.version) };
     client.stream.put_head(response, &manner, &mut download.out)?;
-    let mut there = Direction { pump: upload, finished: false };
-    let mut back = Direction { pump: download, finished: false };
+    let mut there = TunnelDirection { pump: upload, finished: false };
+    let mut back = TunnelDirection { pump: download, finished: false };
     let (ours, theirs) = (client, &mut lease.connection);
     let mut seen = u64::MAX;
     let result = poll_fn(|cx| {
-        let mut source = Source { stream: &mut ours.stream, buffer: &mut ours.buffer };
+        let mut source = BodySource { stream: &mut ours.stream, buffer: &mut ours.buffer };
         let up = there.poll(cx, &mut source, &mut theirs.stream, &worker.scratch)?;
-        let mut source = Source { stream: &mut theirs.stream, buffer: &mut theirs.buffer };
+        let mut source = BodySource { stream: &mut theirs.stream, buffer: &mut theirs.buffer };
         let down = back.poll(cx, &mut source, &mut ours.stream, &worker.scratch)?;
         if up.is_ready() && down.is_ready() {
             return Poll::Ready(Ok(()));
@@ -52,37 +53,37 @@ pub(crate) async fn tunnel(
             ours.deadline.set(clock::now() + terms.client.stream_idle_timeout);
         }
         ready!(ours.deadline.poll(cx));
-        Poll::Ready(Err(Stop::SourceEnded))
+        Poll::Ready(Err(BodyError::SourceEnded))
     })
     .await;
-    lease.slot.conclude(worker, &terms.current, AttemptResult::Success, None);
+    lease.slot.conclude(worker, &terms.backend_config, AttemptResult::Success, None);
     if result.is_err() {
         record.failure = Some(Failure::ClientGone);
     }
-    Ok(After::Cut)
+    Ok(ConnectionOutcome::Abort)
 }
 
 /// One way through the tunnel.
-struct Direction<'a> {
-    pump: &'a mut Pump,
+struct TunnelDirection<'a> {
+    pump: &'a mut BodyPump,
     /// The source has ended and the sink has been told.
     finished: bool,
 }
 
-impl Direction<'_> {
+impl TunnelDirection<'_> {
     /// Ready when the source has ended and the sink knows: the other way may still be in use.
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        source: &mut Source<'_>,
-        sink: &mut Stream,
-        scratch: &Scratch,
-    ) -> Poll<Result<(), Stop>> {
+        source: &mut BodySource<'_>,
+        sink: &mut PeerStream,
+        scratch: &ScratchMemory,
+    ) -> Poll<Result<(), BodyError>> {
         if self.finished {
             return Poll::Ready(Ok(()));
         }
         ready!(self.pump.poll(cx, source, sink, scratch))?;
-        ready!(Pin::new(sink).poll_shutdown(cx)).map_err(|_| Stop::SinkFailed)?;
+        ready!(Pin::new(sink).poll_shutdown(cx)).map_err(|_| BodyError::SinkFailed)?;
         self.finished = true;
         Poll::Ready(Ok(()))
     }

@@ -17,44 +17,44 @@ use tokio::io::Interest;
 use tokio::net::UdpSocket;
 use tokio::sync::oneshot;
 
-use crate::live::Bound;
+use crate::active_config::ListenerSocket;
 use crate::sys;
-use crate::worker::{Stage, Worker};
+use crate::worker::{DrainStage, Worker};
 
 /// One client's datagrams, and where they go.
 mod flow;
 
-use flow::Flow;
+use flow::UdpFlow;
 
 /// Datagrams that one system call reads; each has room for the largest there is.
 const BATCH: usize = 4;
 const LARGEST: usize = 64 * 1024;
 
 /// A listener's socket with its flows.
-struct Front {
+struct UdpListener {
     worker: Rc<Worker>,
-    bound: Arc<Bound>,
+    bound: Arc<ListenerSocket>,
     socket: UdpSocket,
     state: UdpSocketState,
-    flows: RefCell<HashMap<Whence, Rc<Flow>>>,
+    flows: RefCell<HashMap<UdpFlowKey, Rc<UdpFlow>>>,
 }
 
 /// Where a flow comes from: one client's port, at one address of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Whence {
+struct UdpFlowKey {
     client: SocketAddr,
-    ours: Option<IpAddr>,
+    local_ip: Option<IpAddr>,
 }
 
 /// Takes in datagrams until the listener goes. A process on its way out goes on with the flows that it has.
 pub(crate) async fn serve(
     worker: Rc<Worker>,
-    bound: Arc<Bound>,
+    bound: Arc<ListenerSocket>,
     socket: std::net::UdpSocket,
     mut closed: oneshot::Receiver<()>,
 ) {
     let address = bound.address;
-    let front = match Front::new(worker, bound, socket) {
+    let front = match UdpListener::new(worker, bound, socket) {
         Ok(front) => Rc::new(front),
         Err(error) => {
             tracing::error!(listener.address = %address, %error, "cannot watch the listener");
@@ -72,7 +72,7 @@ pub(crate) async fn serve(
         }
     }
     // Where the listener itself has gone, its flows see that and end.
-    if front.worker.stage() < Stage::Draining {
+    if front.worker.stage() < DrainStage::Draining {
         return;
     }
     // Only those who had a flow before still get through: see `flow_of`.
@@ -82,19 +82,23 @@ pub(crate) async fn serve(
     }
 }
 
-impl Front {
-    fn new(worker: Rc<Worker>, bound: Arc<Bound>, socket: std::net::UdpSocket) -> io::Result<Self> {
+impl UdpListener {
+    fn new(
+        worker: Rc<Worker>,
+        bound: Arc<ListenerSocket>,
+        socket: std::net::UdpSocket,
+    ) -> io::Result<Self> {
         let state = UdpSocketState::new((&socket).into())?;
         // What makes a socket one for QUIC is not for others.
-        sys::let_fragment(&socket)?;
-        sys::read_each_datagram(&socket);
+        sys::allow_fragmentation(&socket)?;
+        sys::disable_gro(&socket);
         let socket = UdpSocket::from_std(socket)?;
         Ok(Self { worker, bound, socket, state, flows: RefCell::default() })
     }
 
     /// Reads what has come, a batch of datagrams.
     fn receive(self: &Rc<Self>) -> io::Result<()> {
-        let mut large = self.worker.scratch.large();
+        let mut large = self.worker.scratch.copy_buffer();
         let mut meta = [RecvMeta::default(); BATCH];
         let count = {
             let mut rooms = large.chunks_exact_mut(LARGEST).map(IoSliceMut::new);
@@ -110,63 +114,63 @@ impl Front {
             }
         };
         for (meta, datagram) in meta[..count].iter().zip(large.chunks_exact(LARGEST)) {
-            let flow = self.flow_of(Whence { client: meta.addr, ours: meta.dst_ip });
+            let flow = self.flow_of(UdpFlowKey { client: meta.addr, local_ip: meta.dst_ip });
             if !flow.is_some_and(|flow| flow.forward(&datagram[..meta.len])) {
-                self.drop_one();
+                self.count_dropped();
             }
         }
         Ok(())
     }
 
     /// The flow from there, a new one if there may be one more.
-    fn flow_of(self: &Rc<Self>, whence: Whence) -> Option<Rc<Flow>> {
+    fn flow_of(self: &Rc<Self>, whence: UdpFlowKey) -> Option<Rc<UdpFlow>> {
         if let Some(flow) = self.flows.borrow().get(&whence) {
             return Some(Rc::clone(flow));
         }
-        let live = self.worker.live();
+        let live = self.worker.config();
         let listener = live.listener(&self.bound)?;
-        if self.worker.stage() >= Stage::Draining {
+        if self.worker.stage() >= DrainStage::Draining {
             return None;
         }
         let counters = &self.bound.counters[self.worker.index];
-        if !self.bound.admit(listener.client.max_connections) {
+        if !self.bound.admit_connection(listener.client.max_connections) {
             counters.refused.add(1);
             return None;
         }
         counters.accepted.add(1);
-        self.worker.seat().connections.fetch_add(1, Ordering::AcqRel);
-        let flow = Rc::new(Flow::new(whence, &self.worker.keep_budget));
+        self.worker.handle().connections.fetch_add(1, Ordering::AcqRel);
+        let flow = Rc::new(UdpFlow::new(whence, &self.worker.replay_budget));
         self.flows.borrow_mut().insert(whence, Rc::clone(&flow));
         tokio::task::spawn_local(flow::run(Rc::clone(self), Rc::clone(&flow)));
         Some(flow)
     }
 
     /// The flow is over.
-    fn forget(&self, flow: &Flow) {
-        self.flows.borrow_mut().remove(&flow.whence);
-        self.worker.seat().connections.fetch_sub(1, Ordering::AcqRel);
-        self.bound.leave();
+    fn remove_flow(&self, flow: &UdpFlow) {
+        self.flows.borrow_mut().remove(&flow.key);
+        self.worker.handle().connections.fetch_sub(1, Ordering::AcqRel);
+        self.bound.release_connection();
         self.bound.counters[self.worker.index].closed.add(1);
     }
 
     /// Sends a datagram to a client, if it can be sent at once.
-    fn send(&self, whence: Whence, datagram: &[u8]) -> bool {
+    fn send(&self, whence: UdpFlowKey, datagram: &[u8]) -> bool {
         let transmit = Transmit {
             destination: whence.client,
             ecn: None,
             contents: datagram,
             segment_size: None,
-            src_ip: whence.ours,
+            src_ip: whence.local_ip,
         };
         let send = || self.state.try_send((&self.socket).into(), &transmit);
         let sent = self.socket.try_io(Interest::WRITABLE, send).is_ok();
         if !sent {
-            self.drop_one();
+            self.count_dropped();
         }
         sent
     }
 
-    fn drop_one(&self) {
+    fn count_dropped(&self) {
         self.bound.counters[self.worker.index].datagrams_dropped.add(1);
     }
 }

@@ -12,21 +12,21 @@ use balance::Rng;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::sync::oneshot;
 
-use crate::accept::arrival::{self, Handover};
-use crate::accept::handshake::Line;
-use crate::accept::listen::{self, Listening};
+use crate::accept::accepted_connection::{self, ConnectionHandover};
+use crate::accept::handshake::HandshakeLimiter;
+use crate::accept::listen::{self, TcpOrUdpSocket};
+use crate::active_config::{ActiveConfig, ListenerSocket, WorkerConfig};
 use crate::clock;
+use crate::config_cell::ConfigCell;
 use crate::dial::{h2, h3, pool};
 use crate::exchange::Exchange;
-use crate::health::Bell;
-use crate::live::{Bound, Live, Ours};
-use crate::mirror::Mirrors;
+use crate::health::HealthWaker;
+use crate::mirror::MirrorLimiter;
 use crate::observe::WorkerCounters;
-use crate::observe::access::Log;
-use crate::published::Published;
+use crate::observe::access::AccessLogBuffer;
 use crate::quic;
-use crate::reachability::Outages;
-use crate::scratch::{KeepBudget, Scratch};
+use crate::reachability::OutageList;
+use crate::scratch::{ReplayBudget, ScratchMemory};
 use crate::udp;
 
 /// Exchanges that a worker keeps when nobody uses them.
@@ -36,65 +36,65 @@ const TICK: Duration = Duration::from_millis(100);
 /// Idle connections to endpoints are looked over once in so many ticks.
 const SWEEP_TICKS: u32 = 10;
 /// How often other tasks have a turn after the last command.
-const GOODBYE_TURNS: u32 = 16;
+const CLOSE_YIELDS: u32 = 16;
 /// Requests in a tick below which a worker's surplus is not worth a move.
 const SMALL_RATE: u32 = 10;
 
 /// What all workers share.
-pub(crate) struct Shared {
-    pub(crate) live: Published<Live>,
-    pub(crate) seats: Box<[Seat]>,
+pub(crate) struct ProxyState {
+    pub(crate) config: ConfigCell<ActiveConfig>,
+    pub(crate) workers: Box<[WorkerHandle]>,
     /// Whether histograms keep the ids of traces.
     pub(crate) exemplars: bool,
     /// Over how many Sheaves caps are dealt.
     pub(crate) replicas: AtomicUsize,
     /// Calls the thread that watches health.
-    pub(crate) bell: Bell,
+    pub(crate) health_waker: HealthWaker,
     /// Endpoints that are marked unreachable.
-    pub(crate) outages: Outages,
+    pub(crate) outages: OutageList,
     pub(crate) quic_keys: LazyLock<quic::QuicTokenKeys>,
     stage: AtomicU8,
 }
 
 /// Where others reach a worker and see its load.
-pub(crate) struct Seat {
+pub(crate) struct WorkerHandle {
     pub(crate) counters: WorkerCounters,
     /// Client connections that it has or is about to get.
     pub(crate) connections: AtomicU32,
     /// Datagrams that are on their way to it from other workers.
-    pub(crate) letters: AtomicU32,
+    pub(crate) pending_datagrams: AtomicU32,
     /// Requests that it served in its last tick.
-    rate: AtomicU32,
-    commands: UnboundedSender<Command>,
+    requests_in_tick: AtomicU32,
+    commands: UnboundedSender<WorkerCommand>,
 }
 
 /// What a worker is told.
-pub(crate) enum Command {
-    Listen(Arc<Bound>, Listening),
+pub(crate) enum WorkerCommand {
+    Listen(Arc<ListenerSocket>, TcpOrUdpSocket),
     Unlisten {
         place: usize,
     },
     /// Takes in connections over QUIC.
-    ListenQuic(Arc<Bound>, Arc<quic::SocketGroup>, quic::ServeConnection),
+    ListenQuic(Arc<ListenerSocket>, Arc<quic::SocketGroup>, quic::ServeConnection),
     /// Takes in no more of them.
     UnlistenQuic {
         place: usize,
     },
     /// Has come to another worker.
     Datagram(Arc<quic::SocketGroup>, quic::ReceivedDatagram),
-    Adopt(Handover),
+    Adopt(ConnectionHandover),
     /// The stage has changed, or a listener has gone: every connection looks.
-    LookUp,
+    WakeConnections,
     /// The process ends.
     Stop,
 }
 
 /// How far the process is on its way out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Stage {
+pub(crate) enum DrainStage {
     Serving,
     /// Answers say that the connection will be closed; who comes is still taken in, as not everybody knows yet.
-    Leaving,
+    Announcing,
     /// Nobody is taken in any more.
     Draining,
     /// Idle connections are closed.
@@ -103,23 +103,23 @@ pub(crate) enum Stage {
 
 pub(crate) struct Worker {
     pub(crate) index: usize,
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) scratch: Scratch,
+    pub(crate) shared: Arc<ProxyState>,
+    pub(crate) scratch: ScratchMemory,
     pub(crate) rng: RefCell<Rng>,
-    pub(crate) log: Log,
-    pub(crate) keep_budget: Rc<KeepBudget>,
-    pub(crate) mirrors: Mirrors,
-    pub(crate) handshakes: Line,
+    pub(crate) access_log: AccessLogBuffer,
+    pub(crate) replay_budget: Rc<ReplayBudget>,
+    pub(crate) mirrors: MirrorLimiter,
+    pub(crate) handshake_limiter: HandshakeLimiter,
     /// Connections to endpoints over QUIC.
     pub(crate) quic: quic::QuicDialer,
     /// Connections of clients over QUIC.
     pub(crate) ports: quic::ServerDrivers,
     /// The HTTP/3 connections among them.
-    pub(crate) links: h3::H3WorkerPools,
-    live: RefCell<Rc<Ours>>,
+    pub(crate) h3_pools: h3::H3WorkerPools,
+    config: RefCell<Rc<WorkerConfig>>,
     #[allow(clippy::vec_box, reason = "a request takes an exchange by its box, without moving it")]
     exchanges: RefCell<Vec<Box<Exchange>>>,
-    sleepers: RefCell<Sleepers>,
+    waker_registry: RefCell<WakerRegistry>,
     /// Places it accepts for; letting go of the sender ends that.
     listeners: RefCell<Vec<(usize, oneshot::Sender<()>)>>,
     tick: Cell<u32>,
@@ -133,83 +133,85 @@ pub(crate) struct Worker {
 
 /// The connections' tasks, to be woken when all must look up.
 #[derive(Default)]
-struct Sleepers {
+struct WakerRegistry {
     wakers: Vec<Option<Waker>>,
     free: Vec<usize>,
 }
 
-impl Shared {
-    pub(crate) fn new(commands: Vec<UnboundedSender<Command>>, exemplars: bool) -> Self {
-        let seat = |commands| Seat {
+impl ProxyState {
+    pub(crate) fn new(commands: Vec<UnboundedSender<WorkerCommand>>, exemplars: bool) -> Self {
+        let seat = |commands| WorkerHandle {
             counters: WorkerCounters::new(),
             connections: AtomicU32::new(0),
-            letters: AtomicU32::new(0),
-            rate: AtomicU32::new(0),
+            pending_datagrams: AtomicU32::new(0),
+            requests_in_tick: AtomicU32::new(0),
             commands,
         };
         Self {
-            live: Published::new(Live::default()),
-            seats: commands.into_iter().map(seat).collect(),
+            config: ConfigCell::new(ActiveConfig::default()),
+            workers: commands.into_iter().map(seat).collect(),
             exemplars,
             replicas: AtomicUsize::new(1),
-            bell: Bell::default(),
-            outages: Outages::default(),
+            health_waker: HealthWaker::default(),
+            outages: OutageList::default(),
             quic_keys: LazyLock::new(quic::QuicTokenKeys::new),
-            stage: AtomicU8::new(Stage::Serving as u8),
+            stage: AtomicU8::new(DrainStage::Serving as u8),
         }
     }
 
-    pub(crate) fn stage(&self) -> Stage {
+    pub(crate) fn stage(&self) -> DrainStage {
         match self.stage.load(Ordering::Acquire) {
-            0 => Stage::Serving,
-            1 => Stage::Leaving,
-            2 => Stage::Draining,
-            _ => Stage::Closing,
+            0 => DrainStage::Serving,
+            1 => DrainStage::Announcing,
+            2 => DrainStage::Draining,
+            _ => DrainStage::Closing,
         }
     }
 
-    pub(crate) fn enter(&self, stage: Stage) {
+    pub(crate) fn enter_stage(&self, stage: DrainStage) {
         self.stage.store(stage as u8, Ordering::Release);
-        for seat in &self.seats {
-            seat.tell(Command::LookUp);
+        for seat in &self.workers {
+            seat.send(WorkerCommand::WakeConnections);
         }
     }
 
     pub(crate) fn connections(&self) -> u32 {
-        self.seats.iter().map(|seat| seat.connections.load(Ordering::Acquire)).sum()
+        self.workers.iter().map(|seat| seat.connections.load(Ordering::Acquire)).sum()
     }
 
     /// The worker with the fewest connections, `own` among equals.
     pub(crate) fn least_connected(&self, own: usize) -> usize {
-        let connections = |index: usize| self.seats[index].connections.load(Ordering::Relaxed);
-        (0..self.seats.len()).min_by_key(|&index| (connections(index), index != own)).unwrap_or(own)
+        let connections = |index: usize| self.workers[index].connections.load(Ordering::Relaxed);
+        (0..self.workers.len())
+            .min_by_key(|&index| (connections(index), index != own))
+            .unwrap_or(own)
     }
 }
 
-impl Seat {
+impl WorkerHandle {
     /// A worker that has ended hears nothing more.
-    pub(crate) fn tell(&self, command: Command) {
+    pub(crate) fn send(&self, command: WorkerCommand) {
         drop(self.commands.send(command));
     }
 }
 
 impl Worker {
-    pub(crate) fn new(index: usize, shared: Arc<Shared>, log: Log) -> Self {
-        let live = RefCell::new(Rc::new(Ours::new(&shared.live)));
+    pub(crate) fn new(index: usize, shared: Arc<ProxyState>, access_log: AccessLogBuffer) -> Self {
+        let config = RefCell::new(Rc::new(WorkerConfig::new(&shared.config)));
         Self {
             index,
-            scratch: Scratch::default(),
+            scratch: ScratchMemory::default(),
             rng: RefCell::new(Rng::new(seed(index))),
-            log,
-            keep_budget: KeepBudget::new(),
-            mirrors: Mirrors::default(),
-            handshakes: Line::new(),
+            access_log,
+            replay_budget: ReplayBudget::new(),
+            mirrors: MirrorLimiter::default(),
+            handshake_limiter: HandshakeLimiter::new(),
             quic: quic::QuicDialer::new(),
             ports: quic::ServerDrivers::default(),
-            links: h3::H3WorkerPools::default(),
-            live,
+            h3_pools: h3::H3WorkerPools::default(),
+            config,
             exchanges: RefCell::default(),
-            sleepers: RefCell::default(),
+            waker_registry: RefCell::default(),
             listeners: RefCell::default(),
             tick: Cell::new(0),
             active: Cell::new(0),
@@ -221,31 +223,31 @@ impl Worker {
     }
 
     /// What is in force now.
-    pub(crate) fn live(&self) -> Rc<Ours> {
-        let mut ours = self.live.borrow_mut();
-        if !ours.is_current(&self.shared.live) {
-            *ours = Rc::new(Ours::new(&self.shared.live));
+    pub(crate) fn config(&self) -> Rc<WorkerConfig> {
+        let mut ours = self.config.borrow_mut();
+        if !ours.is_current(&self.shared.config) {
+            *ours = Rc::new(WorkerConfig::new(&self.shared.config));
         }
         Rc::clone(&ours)
     }
 
-    pub(crate) fn seat(&self) -> &Seat {
-        &self.shared.seats[self.index]
+    pub(crate) fn handle(&self) -> &WorkerHandle {
+        &self.shared.workers[self.index]
     }
 
     pub(crate) fn counters(&self) -> &WorkerCounters {
-        &self.seat().counters
+        &self.handle().counters
     }
 
-    pub(crate) fn stage(&self) -> Stage {
+    pub(crate) fn stage(&self) -> DrainStage {
         self.shared.stage()
     }
 
-    pub(crate) fn exchange(&self) -> Box<Exchange> {
+    pub(crate) fn take_exchange(&self) -> Box<Exchange> {
         self.exchanges.borrow_mut().pop().unwrap_or_default()
     }
 
-    pub(crate) fn give_back(&self, mut exchange: Box<Exchange>) {
+    pub(crate) fn give_back_exchange(&self, mut exchange: Box<Exchange>) {
         let mut exchanges = self.exchanges.borrow_mut();
         if exchanges.len() < EXCHANGES {
             exchange.clear();
@@ -276,17 +278,17 @@ impl Worker {
     }
 
     /// Where an idle connection had better go on, if this worker has more to do than others.
-    pub(crate) fn better_home(&self) -> Option<usize> {
+    pub(crate) fn rebalance_target(&self) -> Option<usize> {
         let surplus = self.surplus.get().checked_sub(1)?;
         self.surplus.set(surplus);
-        let seats = &self.shared.seats;
-        let rate = |index: usize| seats[index].rate.load(Ordering::Relaxed);
+        let seats = &self.shared.workers;
+        let rate = |index: usize| seats[index].requests_in_tick.load(Ordering::Relaxed);
         (0..seats.len()).filter(|&index| index != self.index).min_by_key(|&index| rate(index))
     }
 
     /// The calling task is woken whenever the stage changes, until the returned place is left.
-    pub(crate) fn sleep_here(&self, waker: Waker) -> usize {
-        let mut sleepers = self.sleepers.borrow_mut();
+    pub(crate) fn register_waker(&self, waker: Waker) -> usize {
+        let mut sleepers = self.waker_registry.borrow_mut();
         let Some(place) = sleepers.free.pop() else {
             sleepers.wakers.push(Some(waker));
             return sleepers.wakers.len() - 1;
@@ -295,68 +297,69 @@ impl Worker {
         place
     }
 
-    pub(crate) fn leave(&self, place: usize) {
-        let mut sleepers = self.sleepers.borrow_mut();
+    pub(crate) fn unregister_waker(&self, place: usize) {
+        let mut sleepers = self.waker_registry.borrow_mut();
         sleepers.wakers[place] = None;
         sleepers.free.push(place);
     }
 
     fn wake_all(&self) {
-        self.sleepers.borrow().wakers.iter().flatten().for_each(Waker::wake_by_ref);
+        self.waker_registry.borrow().wakers.iter().flatten().for_each(Waker::wake_by_ref);
     }
 
     /// Does what it is told; false: it is to stop.
-    fn obey(self: &Rc<Self>, command: Command) -> bool {
+    fn execute(self: &Rc<Self>, command: WorkerCommand) -> bool {
         match command {
-            Command::Listen(bound, socket) => {
+            WorkerCommand::Listen(bound, socket) => {
                 let (open, closed) = oneshot::channel();
-                self.listeners.borrow_mut().push((bound.place, open));
+                self.listeners.borrow_mut().push((bound.listener_index, open));
                 let worker = Rc::clone(self);
                 match socket {
-                    Listening::Tcp(socket) => {
+                    TcpOrUdpSocket::Tcp(socket) => {
                         tokio::task::spawn_local(listen::accept(worker, bound, socket, closed))
                     }
-                    Listening::Udp(socket) => {
+                    TcpOrUdpSocket::Udp(socket) => {
                         tokio::task::spawn_local(udp::serve(worker, bound, socket, closed))
                     }
                 };
             }
-            Command::Unlisten { place } => {
+            WorkerCommand::Unlisten { place } => {
                 self.listeners.borrow_mut().retain(|(listening, _)| *listening != place);
             }
-            Command::ListenQuic(bound, group, serve) => {
+            WorkerCommand::ListenQuic(bound, group, serve) => {
                 self.ports.open(self, &bound, &group, serve)
             }
-            Command::UnlistenQuic { place } => self.ports.close(place),
-            Command::Datagram(group, datagram) => {
-                self.seat().letters.fetch_sub(1, Ordering::Relaxed);
+            WorkerCommand::UnlistenQuic { place } => self.ports.close(place),
+            WorkerCommand::Datagram(group, datagram) => {
+                self.handle().pending_datagrams.fetch_sub(1, Ordering::Relaxed);
                 self.ports.deliver(&group, datagram);
             }
-            Command::Adopt(handover) => arrival::adopt(self, handover),
-            Command::LookUp => self.wake_all(),
-            Command::Stop => return false,
+            WorkerCommand::Adopt(handover) => accepted_connection::adopt(self, handover),
+            WorkerCommand::WakeConnections => self.wake_all(),
+            WorkerCommand::Stop => return false,
         }
         true
     }
 
     /// Ends connections over QUIC: a socket that closes tells nobody.
-    async fn say_goodbye(&self) {
+    async fn close_quic_connections(&self) {
         self.ports.close_all();
         self.quic.close_all();
-        for _ in 0..GOODBYE_TURNS {
+        for _ in 0..CLOSE_YIELDS {
             tokio::task::yield_now().await;
         }
     }
 
     /// Looks at the load of the last tick and says how many connections to give away.
-    fn weigh(&self) {
+    fn update_load(&self) {
         let total = self.counters().requests.value();
         let served = total - self.requests_at_tick.replace(total);
         let served = u32::try_from(served).unwrap_or(u32::MAX);
-        self.seat().rate.store(served, Ordering::Relaxed);
-        let rates = self.shared.seats.iter().map(|seat| seat.rate.load(Ordering::Relaxed));
+        self.handle().requests_in_tick.store(served, Ordering::Relaxed);
+        let rates =
+            self.shared.workers.iter().map(|seat| seat.requests_in_tick.load(Ordering::Relaxed));
         let all: u64 = rates.map(u64::from).sum();
-        let fair = u32::try_from(all / self.shared.seats.len() as u64).unwrap_or(u32::MAX);
+        let fair = u32::try_from(all / self.shared.workers.len() as u64).unwrap_or(u32::MAX);
         self.surplus.set(surplus(served, fair, self.active.replace(0)));
         self.tick.set(self.tick.get().wrapping_add(1));
     }
@@ -364,19 +367,19 @@ impl Worker {
     /// Closes idle connections to endpoints that are spent or closed, and looks for slots that nobody uses.
     fn sweep(&self) {
         let now = clock::now();
-        let live = self.live();
+        let live = self.config();
         for (index, backend) in live.backends.iter().enumerate() {
             backend.dispatch();
-            live.refresh(index);
+            live.drop_outdated(index);
             let current = backend.current();
             for member in current.set.members() {
                 pool::sweep(&member.endpoint, self.index, &current.settings, now);
                 pool::trim(member, current.limits.cap);
                 h2::sweep(&member.endpoint, self.index, &current.settings, now);
-                self.links.sweep(&member.endpoint, self.index, &current.settings, now);
+                self.h3_pools.sweep(&member.endpoint, self.index, &current.settings, now);
             }
         }
-        self.links.remove_dropped_endpoints();
+        self.h3_pools.remove_dropped_endpoints();
     }
 }
 
@@ -393,7 +396,10 @@ fn surplus(served: u32, fair: u32, active: u32) -> u32 {
 }
 
 /// Runs the worker on this thread until nobody can tell it anything any more.
-pub(crate) fn run(worker: Worker, mut commands: UnboundedReceiver<Command>) -> io::Result<()> {
+pub(crate) fn run(
+    worker: Worker,
+    mut commands: UnboundedReceiver<WorkerCommand>,
+) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()
@@ -402,12 +408,12 @@ pub(crate) fn run(worker: Worker, mut commands: UnboundedReceiver<Command>) -> i
         let worker = Rc::new(worker);
         tokio::task::spawn_local(tick(Rc::clone(&worker)));
         while let Some(command) = commands.recv().await {
-            if !worker.obey(command) {
+            if !worker.execute(command) {
                 break;
             }
         }
-        worker.log.flush(worker.counters());
-        worker.say_goodbye().await;
+        worker.access_log.flush(worker.counters());
+        worker.close_quic_connections().await;
     });
     Ok(())
 }
@@ -418,9 +424,9 @@ async fn tick(worker: Rc<Worker>) {
     let mut until_sweep = SWEEP_TICKS;
     loop {
         ticks.tick().await;
-        worker.weigh();
-        worker.log.flush(worker.counters());
-        worker.counters().replay_refused.add(worker.keep_budget.refused.take());
+        worker.update_load();
+        worker.access_log.flush(worker.counters());
+        worker.counters().replay_refused.add(worker.replay_budget.refused.take());
         until_sweep -= 1;
         if until_sweep == 0 {
             until_sweep = SWEEP_TICKS;

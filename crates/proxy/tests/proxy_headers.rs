@@ -8,7 +8,7 @@ mod table;
 use std::net::SocketAddr;
 
 use gateway::snapshot::ProxyVersion;
-use proxy::proxy_protocol::{Addresses, BadHeader, Header, parse, write};
+use proxy::proxy_protocol::{ProxiedAddresses, ProxyHeader, ProxyHeaderError, parse, write};
 use table::{rows, unescape};
 
 #[test]
@@ -25,7 +25,7 @@ fn proxy_headers_are_parsed_per_table() {
                 assert_eq!(parse(&bytes), Ok(None), "{row:?}");
                 continue;
             }
-            "local" => Header::Local,
+            "local" => ProxyHeader::Local,
             client => proxied(client, &row[1]),
         };
         assert_eq!(parse(&more), Ok(Some((taken, bytes.len()))), "{row:?}");
@@ -38,7 +38,8 @@ fn proxy_headers_are_parsed_per_table() {
 #[test]
 fn non_proxy_header_is_rejected_at_its_first_byte() {
     for byte in 0..=u8::MAX {
-        let expected = if b"P\r".contains(&byte) { Ok(None) } else { Err(BadHeader::Missing) };
+        let expected =
+            if b"P\r".contains(&byte) { Ok(None) } else { Err(ProxyHeaderError::Missing) };
         assert_eq!(parse(&[byte]), expected, "{byte}");
     }
 }
@@ -58,14 +59,17 @@ fn proxy_header_round_trips() {
             assert_eq!(parse(&out), Ok(Some((seen, out.len()))), "{}", out.escape_ascii());
         }
         let mut out = Vec::new();
-        write(version, &Header::Local, &mut out);
-        assert_eq!(parse(&out), Ok(Some((Header::Local, out.len()))));
+        write(version, &ProxyHeader::Local, &mut out);
+        assert_eq!(parse(&out), Ok(Some((ProxyHeader::Local, out.len()))));
     }
 }
 
 const LONGEST: &str = "[ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff]:65535";
 
-fn proxied(client: &str, destination: &str) -> Header {
+fn proxied(client: &str, destination: &str) -> ProxyHeader {
     let address = |text: &str| text.parse::<SocketAddr>().unwrap();
-    Header::Proxied(Addresses { client: address(client), destination: address(destination) })
+    ProxyHeader::Proxied(ProxiedAddresses {
+        client: address(client),
+        destination: address(destination),
+    })
 }

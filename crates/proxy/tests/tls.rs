@@ -16,8 +16,8 @@ use gateway::snapshot::{
     EndpointTls, Listener, ListenerProtocol, ListenerTls, PrivateKey, Rule, RuleTarget, SniRule,
     TlsCertificate, TlsPayload, TlsTermination, TransportProtocol, TrustAnchors, WeightedTarget,
 };
-use proxy::observe::Value;
-use proxy::{Proxy, Settings};
+use proxy::observe::MetricReading;
+use proxy::{Proxy, ProxySettings};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rustls::crypto::aws_lc_rs;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
@@ -42,7 +42,7 @@ impl Scene {
     /// `inner` is used as these settings say.
     fn to(settings: &BackendSettings) -> Self {
         let (authority, server) = (Authority::new(), serve_plainly());
-        let proxy = Proxy::start(Settings {
+        let proxy = Proxy::start(ProxySettings {
             workers: NonZeroUsize::new(2).unwrap(),
             access_log: None,
             exemplars: false,
@@ -87,7 +87,7 @@ impl Scene {
     fn handshakes(&self, listener: &str) -> BTreeMap<String, u64> {
         let mut handshakes = BTreeMap::new();
         self.proxy.collect(&mut |sample| {
-            if let ("sheave_tls_handshakes", [name, outcome], Value::Count(count)) =
+            if let ("sheave_tls_handshakes", [name, outcome], MetricReading::Count(count)) =
                 (sample.metric.name, sample.labels, &sample.value)
                 && *name == listener
                 && *count > 0

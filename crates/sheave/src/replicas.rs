@@ -48,7 +48,7 @@ impl SlotAssignmentUpdater {
             takes_part = deal.takes_part(),
             "slots are dealt"
         );
-        self.proxy.set_deal(deal);
+        self.proxy.set_slot_assignment(deal);
         self.due = self.assigner.next_change(now);
     }
 }

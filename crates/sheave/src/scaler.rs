@@ -208,7 +208,7 @@ impl ScalerService {
             // Above a threshold that is not 0, one request more says little.
             let is_first_awaited = !result && trigger.activation == 0.0;
             tokio::select! {
-                () = demand.rise(), if is_first_awaited => {}
+                () = demand.wait_for_rise(), if is_first_awaited => {}
                 () = sleep(ACTIVITY_POLL_INTERVAL) => {}
                 () = sender.closed() => return,
                 status = wait_for_drain(&mut self.report) => return drop(sender.send(Err(status)).await),

@@ -11,7 +11,7 @@ use std::thread;
 
 use anyhow::Context;
 use gateway::ApiObject;
-use proxy::{AccessLog, Proxy, Settings};
+use proxy::{AccessLog, Proxy, ProxySettings};
 use tokio::runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
@@ -259,14 +259,14 @@ impl ProcessSignals {
     }
 }
 
-fn settings(flags: &ServeFlags) -> Settings {
+fn settings(flags: &ServeFlags) -> ProxySettings {
     let workers = flags.workers.or_else(|| thread::available_parallelism().ok());
     let access_log = match flags.access_log {
         LoggedShare::Nothing => None,
         LoggedShare::Fraction(sample) => Some(AccessLog { sample, output: Box::new(io::stdout()) }),
     };
     let workers = workers.unwrap_or(NonZeroUsize::MIN);
-    Settings { workers, access_log, exemplars: flags.exemplars }
+    ProxySettings { workers, access_log, exemplars: flags.exemplars }
 }
 
 /// Binds the admin address and answers on it; returns it as bound.

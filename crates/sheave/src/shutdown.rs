@@ -54,7 +54,7 @@ impl Shutdown {
         if !self.delay.is_zero() {
             let delay_seconds = self.delay.as_secs_f64();
             tracing::info!(delay_seconds, "leaving: new connections are still taken in");
-            self.proxy.leave();
+            self.proxy.announce_shutdown();
         }
         self.report.send_modify(|report| report.phase = ProcessPhase::Leaving);
         self.stage = ShutdownPhase::Leaving(Instant::now() + self.delay);

@@ -12,141 +12,162 @@ use std::time::Duration;
 use balance::Time;
 use gateway::snapshot::{BackendSettings, ClientSettings, UrlScheme};
 
-use crate::accept::arrival::Arrival;
-use crate::accept::carrier::Carrier;
-use crate::buffer::{BUFFER_BYTES, Buffer};
+use crate::accept::accepted_connection::AcceptedConnection;
+use crate::accept::multiplexed_client::MultiplexedClient;
+use crate::active_config::{ActiveConfig, ActiveListener, ListenerSocket, WorkerConfig};
+use crate::buffer::{BUFFER_BYTES, ReadBuffer};
 use crate::clock;
 use crate::deadline::Deadline;
-use crate::demand::Refused;
-use crate::forwarded::Origin;
-use crate::live::{Bound, Live, LiveListener, Ours};
-use crate::proxy_protocol::{self, Addresses, Header};
-use crate::stream::Stream;
-use crate::tls::{Greeting, Session};
-use crate::worker::{Stage, Worker};
+use crate::demand::RefusalHistory;
+use crate::forwarded::RequestOrigin;
+use crate::proxy_protocol::{self, ProxiedAddresses, ProxyHeader};
+use crate::stream::PeerStream;
+use crate::tls::{TlsInfo, TlsSession};
+use crate::worker::{DrainStage, Worker};
 
 /// A connection as its requests see it.
-pub(crate) struct Client {
-    pub(crate) stream: Stream,
+pub(crate) struct ClientConnection {
+    pub(crate) stream: PeerStream,
     /// Read from the client and not yet used.
-    pub(crate) buffer: Option<Buffer>,
+    pub(crate) buffer: Option<ReadBuffer>,
     /// The one timer of whatever the connection waits for.
     pub(crate) deadline: Deadline,
-    pub(crate) bound: Arc<Bound>,
+    pub(crate) bound: Arc<ListenerSocket>,
     /// `None`: the connection began without TLS.
-    pub(crate) greeting: Option<Arc<Greeting>>,
-    pub(crate) origin: Rc<Origin>,
+    pub(crate) tls_info: Option<Arc<TlsInfo>>,
+    pub(crate) origin: Rc<RequestOrigin>,
     pub(crate) peer: SocketAddr,
     /// Where its packets come from now: elsewhere than from `peer` if it has moved, as only QUIC lets it.
-    pub(crate) seen_at: SocketAddr,
+    pub(crate) current_peer: SocketAddr,
     /// Where a proxy before us says that the client has connected to.
     pub(super) destination: Option<SocketAddr>,
     pub(crate) accepted: Time,
     /// What it has been refused, on any stream of its connection.
-    pub(crate) refused: Rc<RefCell<Refused>>,
+    pub(crate) refusals: Rc<RefCell<RefusalHistory>>,
     /// When it last took anything, on any stream of its connection.
-    pub(super) taken: Rc<Cell<Time>>,
+    pub(super) last_write_at: Rc<Cell<Time>>,
     /// When the last thing happened.
-    pub(crate) since: Time,
+    pub(crate) last_event_at: Time,
     pub(super) seen_tick: u32,
     pub(super) has_served: bool,
 }
 
 /// What came of reading from a client.
-pub(super) enum Filled {
-    Some,
-    Gone,
-    Late,
+pub(super) enum ReadOutcome {
+    Data,
+    Closed,
+    TimedOut,
 }
 
 /// What ended a wait before its time.
-pub(crate) enum Interrupt {
+pub(crate) enum WaitInterrupt {
     ClientGone,
     Deadline,
 }
 
-impl Client {
-    pub(super) fn new(stream: Stream, arrival: Arrival) -> Self {
+impl ClientConnection {
+    pub(super) fn new(stream: PeerStream, arrival: AcceptedConnection) -> Self {
         let origin = Rc::new(arrival.origin());
-        let Arrival { peer, destination, bound, greeting, accepted, refused, .. } = arrival;
+        let AcceptedConnection {
+            peer,
+            destination,
+            bound,
+            tls_info,
+            accepted,
+            refusals: refused,
+            ..
+        } = arrival;
         let now = clock::now();
         Self {
             stream,
             buffer: None,
             deadline: Deadline::new(now + Duration::from_secs(60)),
             bound,
-            greeting,
+            tls_info,
             origin,
             peer,
-            seen_at: peer,
+            current_peer: peer,
             destination,
             accepted,
-            refused: Rc::new(RefCell::new(refused)),
-            taken: Rc::new(Cell::new(now)),
-            since: now,
+            refusals: Rc::new(RefCell::new(refused)),
+            last_write_at: Rc::new(Cell::new(now)),
+            last_event_at: now,
             seen_tick: u32::MAX,
             has_served: false,
         }
     }
 
     /// A request that has a stream of its client's connection to itself.
-    pub(super) fn of_stream(carrier: &Carrier, worker: &Worker, stream: Stream) -> Self {
-        let since = carrier.begun();
+    pub(super) fn of_stream(
+        carrier: &MultiplexedClient,
+        worker: &Worker,
+        stream: PeerStream,
+    ) -> Self {
+        let last_event_at = carrier.approximate_start();
         Self {
             stream,
             buffer: None,
-            deadline: worker.scratch.deadline(since),
+            deadline: worker.scratch.take_deadline(last_event_at),
             bound: Arc::clone(&carrier.bound),
-            greeting: carrier.greeting.clone(),
+            tls_info: carrier.tls_info.clone(),
             origin: Rc::clone(&carrier.origin),
             peer: carrier.peer,
-            seen_at: carrier.peer,
+            current_peer: carrier.peer,
             destination: carrier.destination,
             accepted: carrier.accepted,
-            refused: Rc::clone(&carrier.refused),
-            taken: Rc::clone(&carrier.taken),
-            since,
+            refusals: Rc::clone(&carrier.refusals),
+            last_write_at: Rc::clone(&carrier.last_write_at),
+            last_event_at,
             seen_tick: u32::MAX,
             has_served: false,
         }
     }
 
     /// What carries it, its timer, and what is known of it.
-    pub(super) fn into_parts(self) -> (Stream, Deadline, Arrival) {
-        let Self { stream, deadline, peer, destination, bound, greeting, accepted, .. } = self;
-        let refused = self.refused.take();
-        let arrival =
-            Arrival { peer, destination, bound, greeting, accepted, refused, moved: false };
+    pub(super) fn into_parts(self) -> (PeerStream, Deadline, AcceptedConnection) {
+        let Self {
+            stream, deadline, peer, destination, bound, tls_info: greeting, accepted, ..
+        } = self;
+        let refused = self.refusals.take();
+        let arrival = AcceptedConnection {
+            peer,
+            destination,
+            bound,
+            tls_info: greeting,
+            accepted,
+            refusals: refused,
+            moved: false,
+        };
         (stream, deadline, arrival)
     }
 
     /// A stream's end: what can be used again goes back.
-    pub(super) fn part(mut self, worker: &Worker) {
-        worker.scratch.stock.reclaim(&mut self.buffer);
+    pub(super) fn recycle(mut self, worker: &Worker) {
+        worker.scratch.buffer_pool.reclaim(&mut self.buffer);
         worker.scratch.give_back_deadline(self.deadline);
     }
 
     /// A proxy before us has said who the client is.
-    pub(super) fn introduced(&mut self, addresses: Addresses) {
-        self.origin = Rc::new(Origin::new(addresses.client, self.origin.scheme));
-        (self.peer, self.seen_at) = (addresses.client, addresses.client);
+    pub(super) fn set_proxied_addresses(&mut self, addresses: ProxiedAddresses) {
+        self.origin = Rc::new(RequestOrigin::new(addresses.client, self.origin.scheme));
+        (self.peer, self.current_peer) = (addresses.client, addresses.client);
         self.destination = Some(addresses.destination);
     }
 
     /// What was plain until now goes by the session from now on.
-    pub(super) fn secured(self, session: Box<Session>) -> Self {
-        let origin = Rc::new(Origin::new(self.peer, UrlScheme::Https));
-        Self { stream: self.stream.secured(session), origin, ..self }
+    pub(super) fn with_tls(self, session: Box<TlsSession>) -> Self {
+        let origin = Rc::new(RequestOrigin::new(self.peer, UrlScheme::Https));
+        Self { stream: self.stream.with_tls(session), origin, ..self }
     }
 
     /// What a new connection to an endpoint begins with by this policy: nothing, or who the client is.
-    pub(crate) fn announcement(&self, settings: &BackendSettings) -> Vec<u8> {
+    pub(crate) fn proxy_protocol_header(&self, settings: &BackendSettings) -> Vec<u8> {
         let mut header = Vec::new();
         let Some(version) = settings.proxy_protocol else { return header };
         let destination = self.destination.or_else(|| self.stream.local_addr().ok());
         // A connection that has been broken already has no addresses.
-        let addresses = destination.map_or(Header::Local, |destination| {
-            Header::Proxied(Addresses { client: self.peer, destination })
+        let addresses = destination.map_or(ProxyHeader::Local, |destination| {
+            ProxyHeader::Proxied(ProxiedAddresses { client: self.peer, destination })
         });
         proxy_protocol::write(version, &addresses, &mut header);
         header
@@ -157,7 +178,7 @@ impl Client {
         let Some(mut buffer) = self.buffer.take() else { return Vec::new() };
         let unread = buffer.unread().to_vec();
         buffer.consume(unread.len());
-        worker.scratch.stock.give_back(buffer);
+        worker.scratch.buffer_pool.give_back(buffer);
         unread
     }
 
@@ -165,13 +186,13 @@ impl Client {
     pub(super) fn poll_fill(
         &mut self,
         cx: &mut Context<'_>,
-        buffer: &mut Buffer,
+        buffer: &mut ReadBuffer,
         most: usize,
-    ) -> Poll<Filled> {
+    ) -> Poll<ReadOutcome> {
         match buffer.poll_fill(cx, &mut self.stream, most) {
-            Poll::Ready(Ok(count)) if count > 0 => Poll::Ready(Filled::Some),
-            Poll::Ready(_) => Poll::Ready(Filled::Gone),
-            Poll::Pending => self.deadline.poll(cx).map(|()| Filled::Late),
+            Poll::Ready(Ok(count)) if count > 0 => Poll::Ready(ReadOutcome::Data),
+            Poll::Ready(_) => Poll::Ready(ReadOutcome::Closed),
+            Poll::Pending => self.deadline.poll(cx).map(|()| ReadOutcome::TimedOut),
         }
     }
 
@@ -181,23 +202,28 @@ impl Client {
     }
 
     /// The listener the connection came by, or `None` if nobody listens there any more.
-    pub(crate) fn listener<'l>(&self, live: &'l Live) -> Option<&'l LiveListener> {
+    pub(crate) fn listener<'l>(&self, live: &'l ActiveConfig) -> Option<&'l ActiveListener> {
         live.listener(&self.bound)
     }
 
     /// True if the connection is not older than what its listener asks of TLS: requests for its own name can be served.
-    pub(crate) fn has_valid_handshake(&self, live: &Live) -> bool {
+    pub(crate) fn has_valid_handshake(&self, live: &ActiveConfig) -> bool {
         self.listener(live)
-            .is_some_and(|listener| listener.accepts_handshake(self.greeting.as_deref()))
+            .is_some_and(|listener| listener.accepts_handshake(self.tls_info.as_deref()))
     }
 
     /// The connection may be used for another request: by its age, and as long as somebody listens. `live` is what was in
     /// force when this one came.
-    pub(crate) fn may_stay(&self, worker: &Worker, live: &Ours, settings: &ClientSettings) -> bool {
-        let age = self.since.saturating_since(self.accepted);
-        let is_listened_for = || self.listener(&worker.live()).is_some();
-        worker.stage() == Stage::Serving
-            && (live.is_current(&worker.shared.live) || is_listened_for())
+    pub(crate) fn may_keep_alive(
+        &self,
+        worker: &Worker,
+        live: &WorkerConfig,
+        settings: &ClientSettings,
+    ) -> bool {
+        let age = self.last_event_at.saturating_since(self.accepted);
+        let is_listened_for = || self.listener(&worker.config()).is_some();
+        worker.stage() == DrainStage::Serving
+            && (live.is_current(&worker.shared.config) || is_listened_for())
             && settings.connection_max_age.is_none_or(|most| age < most)
     }
 
@@ -205,11 +231,11 @@ impl Client {
     ///
     /// A half-closed connection counts as closed, as in most proxies: a client that has gone looks just the same.
     /// What a client sends ahead is kept, up to a buffer of it.
-    pub(crate) fn poll_gone(&mut self, cx: &mut Context<'_>, worker: &Worker) -> Poll<()> {
+    pub(crate) fn poll_disconnected(&mut self, cx: &mut Context<'_>, worker: &Worker) -> Poll<()> {
         match &mut self.stream {
-            Stream::Tcp(_) | Stream::Tls(_) | Stream::Framed(_) => {}
-            Stream::H2(message) => return message.poll_cancelled(cx),
-            Stream::H3(message) => return message.poll_cancelled(cx),
+            PeerStream::Tcp(_) | PeerStream::Tls(_) | PeerStream::Framed(_) => {}
+            PeerStream::H2(message) => return message.poll_cancelled(cx),
+            PeerStream::H3(message) => return message.poll_cancelled(cx),
         }
         loop {
             if self.buffer.as_ref().is_some_and(|buffer| buffer.len() >= BUFFER_BYTES / 2) {
@@ -219,12 +245,12 @@ impl Client {
             if ready!(self.stream.poll_read_ready(cx)).is_err() {
                 return Poll::Ready(());
             }
-            let buffer = self.buffer.get_or_insert_with(|| worker.scratch.stock.take());
+            let buffer = self.buffer.get_or_insert_with(|| worker.scratch.buffer_pool.take());
             match buffer.poll_fill(cx, &mut self.stream, BUFFER_BYTES) {
                 Poll::Ready(Ok(count)) if count > 0 => {}
                 Poll::Ready(_) => return Poll::Ready(()),
                 Poll::Pending => {
-                    worker.scratch.stock.reclaim(&mut self.buffer);
+                    worker.scratch.buffer_pool.reclaim(&mut self.buffer);
                     return Poll::Pending;
                 }
             }
@@ -232,33 +258,33 @@ impl Client {
     }
 
     /// It takes something of a response.
-    pub(crate) fn takes(&self, now: Time) {
-        self.taken.set(now);
+    pub(crate) fn note_write(&self, now: Time) {
+        self.last_write_at.set(now);
     }
 
     /// When a client that takes no more has been waited for long enough. On a slow line the streams of a connection wait
     /// for one another: none has stalled while any of them moves.
-    pub(crate) fn stalls_at(&self, patience: Duration) -> Time {
-        self.taken.get() + patience
+    pub(crate) fn write_deadline(&self, patience: Duration) -> Time {
+        self.last_write_at.get() + patience
     }
 
     /// Awaits `future`, but not beyond `deadline` and not for a client that has gone.
-    pub(crate) async fn until<F: Future>(
+    pub(crate) async fn wait_until<F: Future>(
         &mut self,
         worker: &Worker,
         deadline: Time,
         future: F,
-    ) -> Result<F::Output, Interrupt> {
+    ) -> Result<F::Output, WaitInterrupt> {
         let mut future = pin!(future);
         self.deadline.set(deadline);
         poll_fn(|cx| {
             if let Poll::Ready(output) = future.as_mut().poll(cx) {
                 return Poll::Ready(Ok(output));
             }
-            if self.poll_gone(cx, worker).is_ready() {
-                return Poll::Ready(Err(Interrupt::ClientGone));
+            if self.poll_disconnected(cx, worker).is_ready() {
+                return Poll::Ready(Err(WaitInterrupt::ClientGone));
             }
-            self.deadline.poll(cx).map(|()| Err(Interrupt::Deadline))
+            self.deadline.poll(cx).map(|()| Err(WaitInterrupt::Deadline))
         })
         .await
     }

@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use tokio::io::AsyncWrite;
 
-use crate::accept::arrival::{Arrival, Presence, hand_over};
-use crate::accept::client::{Client, Filled};
+use crate::accept::accepted_connection::{AcceptedConnection, ConnectionGuard, hand_over};
+use crate::accept::client::{ClientConnection, ReadOutcome};
 use crate::accept::h2;
-use crate::buffer::{BUFFER_BYTES, Buffer};
+use crate::buffer::{BUFFER_BYTES, ReadBuffer};
 use crate::clock;
-use crate::exchange::{After, Exchange};
+use crate::exchange::{ConnectionOutcome, Exchange};
 use crate::failure::Failure;
 use crate::h1::{BadRequest, HeadLimits, parse};
 use crate::request;
-use crate::worker::{Stage, Worker};
+use crate::worker::{DrainStage, Worker};
 
 /// After our last answer we read on for so long, so that the client gets the answer before a reset.
 const LINGER: Duration = Duration::from_secs(2);
@@ -25,106 +25,110 @@ const LINGER: Duration = Duration::from_secs(2);
 const LINGER_BYTES: usize = 1024 * 1024;
 
 /// What ends the wait between two requests.
-enum Idle {
+enum IdleOutcome {
     Request,
     MoveTo(usize),
     Over,
 }
 
 /// Serves one request after the other, until the connection ends or moves to another worker.
-pub(crate) async fn serve(presence: Presence, mut client: Client) {
+pub(crate) async fn serve(presence: ConnectionGuard, mut client: ClientConnection) {
     let worker = Rc::clone(&presence.worker);
-    let sleeping = poll_fn(|cx| Poll::Ready(worker.sleep_here(cx.waker().clone()))).await;
+    let sleeping = poll_fn(|cx| Poll::Ready(worker.register_waker(cx.waker().clone()))).await;
     let end = serve_all(&worker, &mut client).await;
-    worker.leave(sleeping);
+    worker.unregister_waker(sleeping);
     match end {
-        End::Close => client.linger(&worker).await,
-        End::Cut => {}
-        End::MoveTo(home) => client.move_on(presence, home),
-        End::Http2 => Box::pin(h2::serve(presence, client)).await,
+        H1ConnectionExit::Close => client.linger(&worker).await,
+        H1ConnectionExit::Abort => {}
+        H1ConnectionExit::MoveTo(home) => client.move_to_worker(presence, home),
+        H1ConnectionExit::Http2 => Box::pin(h2::serve(presence, client)).await,
     }
 }
 
 /// How the connection ends on this worker.
-enum End {
+enum H1ConnectionExit {
     /// With an orderly close.
     Close,
     /// At once: the client has gone, or must notice that its response is not whole.
-    Cut,
+    Abort,
     MoveTo(usize),
     /// It goes on in HTTP/2: the client has begun it as only that begins.
     Http2,
 }
 
-async fn serve_all(worker: &Rc<Worker>, client: &mut Client) -> End {
+async fn serve_all(worker: &Rc<Worker>, client: &mut ClientConnection) -> H1ConnectionExit {
     loop {
-        match client.idle(worker).await {
-            Idle::Request => {}
-            Idle::MoveTo(home) => return End::MoveTo(home),
-            Idle::Over => return End::Cut,
+        match client.wait_for_request(worker).await {
+            IdleOutcome::Request => {}
+            IdleOutcome::MoveTo(home) => return H1ConnectionExit::MoveTo(home),
+            IdleOutcome::Over => return H1ConnectionExit::Abort,
         }
-        let mut exchange = worker.exchange();
+        let mut exchange = worker.take_exchange();
         // Boxed, so that a connection between two requests does not keep the room that a request takes.
         let end = Box::pin(client.serve_one(worker, &mut exchange)).await;
-        worker.give_back(exchange);
-        worker.scratch.stock.reclaim(&mut client.buffer);
+        worker.give_back_exchange(exchange);
+        worker.scratch.buffer_pool.reclaim(&mut client.buffer);
         if let Some(end) = end {
             return end;
         }
     }
 }
 
-impl Client {
+impl ClientConnection {
     /// How the connection ends with this request, if it does.
-    async fn serve_one(&mut self, worker: &Rc<Worker>, exchange: &mut Exchange) -> Option<End> {
+    async fn serve_one(
+        &mut self,
+        worker: &Rc<Worker>,
+        exchange: &mut Exchange,
+    ) -> Option<H1ConnectionExit> {
         let after = match self.read_head(worker, exchange).await {
             Ok(true) => {
                 worker.count_request(&mut self.seen_tick);
                 self.has_served = true;
                 request::serve(worker, self, exchange).await
             }
-            Ok(false) => After::Cut,
+            Ok(false) => ConnectionOutcome::Abort,
             Err(Failure::BadRequest(BadRequest::Version)) if self.begins_http2() => {
-                return Some(End::Http2);
+                return Some(H1ConnectionExit::Http2);
             }
             Err(failure) => request::refuse(worker, self, exchange, failure).await,
         };
         match after {
-            After::KeepAlive => None,
-            After::Close => Some(End::Close),
-            After::Cut => Some(End::Cut),
+            ConnectionOutcome::KeepAlive => None,
+            ConnectionOutcome::Close => Some(H1ConnectionExit::Close),
+            ConnectionOutcome::Abort => Some(H1ConnectionExit::Abort),
         }
     }
 
     /// Prior knowledge (RFC 9113 §3.3): its first line is no request of ours to understand.
     fn begins_http2(&self) -> bool {
-        let unread = self.buffer.as_ref().map_or(&[][..], Buffer::unread);
+        let unread = self.buffer.as_ref().map_or(&[][..], ReadBuffer::unread);
         let count = unread.len().min(h2::PREFACE.len());
         !self.has_served && unread[..count] == h2::PREFACE[..count]
     }
 
     /// Waits for the first byte of a request.
-    async fn idle(&mut self, worker: &Worker) -> Idle {
+    async fn wait_for_request(&mut self, worker: &Worker) -> IdleOutcome {
         if self.buffer.as_ref().is_some_and(|buffer| !buffer.is_empty()) {
-            return Idle::Request;
+            return IdleOutcome::Request;
         }
-        let live = worker.live();
-        let Some(listener) = self.listener(&live) else { return Idle::Over };
+        let live = worker.config();
+        let Some(listener) = self.listener(&live) else { return IdleOutcome::Over };
         if self.has_served
-            && let Some(home) = worker.better_home()
+            && let Some(home) = worker.rebalance_target()
         {
-            return Idle::MoveTo(home);
+            return IdleOutcome::MoveTo(home);
         }
-        self.deadline.set(self.since + listener.client.connection_idle_timeout);
+        self.deadline.set(self.last_event_at + listener.client.connection_idle_timeout);
         drop(live);
         poll_fn(|cx| {
             if self.stream.poll_read_ready(cx).is_ready() {
-                return Poll::Ready(Idle::Request);
+                return Poll::Ready(IdleOutcome::Request);
             }
-            if worker.stage() == Stage::Closing || self.listener(&worker.live()).is_none() {
-                return Poll::Ready(Idle::Over);
+            if worker.stage() == DrainStage::Closing || self.listener(&worker.config()).is_none() {
+                return Poll::Ready(IdleOutcome::Over);
             }
-            self.deadline.poll(cx).map(|()| Idle::Over)
+            self.deadline.poll(cx).map(|()| IdleOutcome::Over)
         })
         .await
     }
@@ -135,11 +139,11 @@ impl Client {
         worker: &Worker,
         exchange: &mut Exchange,
     ) -> Result<bool, Failure> {
-        let live = worker.live();
+        let live = worker.config();
         let Some(listener) = self.listener(&live) else { return Ok(false) };
         let settings = &listener.client;
         let limits = HeadLimits::of(settings);
-        let mut buffer = self.buffer.take().unwrap_or_else(|| worker.scratch.stock.take());
+        let mut buffer = self.buffer.take().unwrap_or_else(|| worker.scratch.buffer_pool.take());
         let mut is_first = true;
         let result = loop {
             if !buffer.is_empty() {
@@ -158,10 +162,10 @@ impl Client {
             // One byte more than a head may have, so that one that is too large is seen to be.
             let most = (limits.head_bytes + 1).max(BUFFER_BYTES);
             match poll_fn(|cx| self.poll_fill(cx, &mut buffer, most)).await {
-                Filled::Some => {}
-                Filled::Gone => break Ok(false),
-                Filled::Late if buffer.is_empty() => break Ok(false),
-                Filled::Late => break Err(Failure::HeadTimeout),
+                ReadOutcome::Data => {}
+                ReadOutcome::Closed => break Ok(false),
+                ReadOutcome::TimedOut if buffer.is_empty() => break Ok(false),
+                ReadOutcome::TimedOut => break Err(Failure::HeadTimeout),
             }
         };
         self.buffer = Some(buffer);
@@ -176,22 +180,26 @@ impl Client {
             return;
         }
         self.deadline.set(clock::now() + LINGER);
-        let mut buffer = self.buffer.take().unwrap_or_else(|| worker.scratch.stock.take());
+        let mut buffer = self.buffer.take().unwrap_or_else(|| worker.scratch.buffer_pool.take());
         let mut left = LINGER_BYTES;
         while left > 0 {
             buffer.consume(buffer.len());
             match poll_fn(|cx| self.poll_fill(cx, &mut buffer, BUFFER_BYTES)).await {
-                Filled::Some => left = left.saturating_sub(buffer.len()),
-                Filled::Gone | Filled::Late => break,
+                ReadOutcome::Data => left = left.saturating_sub(buffer.len()),
+                ReadOutcome::Closed | ReadOutcome::TimedOut => break,
             }
         }
         buffer.consume(buffer.len());
-        worker.scratch.stock.give_back(buffer);
+        worker.scratch.buffer_pool.give_back(buffer);
     }
 
     /// Hands the connection, which has nothing unread, to another worker.
-    fn move_on(self, mut presence: Presence, home: usize) {
+    fn move_to_worker(self, mut presence: ConnectionGuard, home: usize) {
         let (stream, _deadline, arrival) = self.into_parts();
-        hand_over(presence.move_to(home), stream, Arrival { moved: true, ..arrival });
+        hand_over(
+            presence.move_to_worker(home),
+            stream,
+            AcceptedConnection { moved: true, ..arrival },
+        );
     }
 }

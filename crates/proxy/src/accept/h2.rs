@@ -16,31 +16,31 @@ use h2::server::Builder;
 use memchr::memmem;
 use tokio::io::AsyncWriteExt;
 
-use crate::accept::allowance::most_resets;
-use crate::accept::arrival::Presence;
-use crate::accept::carrier::Carrier;
-use crate::accept::client::{Client, Filled};
+use crate::accept::accepted_connection::ConnectionGuard;
+use crate::accept::client::{ClientConnection, ReadOutcome};
+use crate::accept::multiplexed_client::MultiplexedClient;
+use crate::accept::token_bucket::most_resets;
 use crate::buffer::BUFFER_BYTES;
 use crate::clock;
 use crate::worker::Worker;
 
 /// The connection from its first request to its end.
-mod talk;
+mod connection;
 /// The task of one request.
-mod serving;
+mod request_task;
 /// What a client's frames are worth.
-mod meter;
+mod flood_detector;
 /// What the library reads and writes.
-mod wire;
+mod metered_stream;
 /// For what a connection is ended before its time.
 mod fault;
 
-pub(crate) use fault::Fault;
-pub(super) use meter::PREFACE;
+pub(crate) use fault::H2ClientFault;
+pub(super) use flood_detector::PREFACE;
 
-use meter::Meter;
-use talk::Talk;
-use wire::Wire;
+use connection::H2Connection;
+use flood_detector::FloodDetector;
+use metered_stream::MeteredStream;
 
 /// What a client may send of one request before the endpoint has taken it: at 1 ms from us it is 2 Gbit/s.
 const STREAM_WINDOW: u32 = 256 * 1024;
@@ -56,40 +56,43 @@ const ANSWERED_EARLY: usize = 256;
 const FIELD_OVERHEAD: usize = 32;
 
 /// Serves requests until the connection ends.
-pub(crate) async fn serve(presence: Presence, mut client: Client) {
+pub(crate) async fn serve(presence: ConnectionGuard, mut client: ClientConnection) {
     let worker = Rc::clone(&presence.worker);
-    let sleeping = poll_fn(|cx| Poll::Ready(worker.sleep_here(cx.waker().clone()))).await;
-    let end = match hear_preface(&worker, &mut client).await {
-        Ok(()) => talk(&worker, client).await,
+    let sleeping = poll_fn(|cx| Poll::Ready(worker.register_waker(cx.waker().clone()))).await;
+    let end = match read_preface(&worker, &mut client).await {
+        Ok(()) => serve_connection(&worker, client).await,
         Err(fault) => fault,
     };
-    worker.leave(sleeping);
+    worker.unregister_waker(sleeping);
     if let Some(fault) = end {
         worker.counters().http2_ended[fault as usize].add(1);
     }
 }
 
 /// Reads as far as it takes to know that this is HTTP/2. The fault is `None` for a client that has only left.
-async fn hear_preface(worker: &Worker, client: &mut Client) -> Result<(), Option<Fault>> {
+async fn read_preface(
+    worker: &Worker,
+    client: &mut ClientConnection,
+) -> Result<(), Option<H2ClientFault>> {
     let patience = settings(worker, client, |settings| settings.head_timeout).ok_or(None)?;
     client.deadline.set(clock::now() + patience);
-    let mut buffer = client.buffer.take().unwrap_or_else(|| worker.scratch.stock.take());
+    let mut buffer = client.buffer.take().unwrap_or_else(|| worker.scratch.buffer_pool.take());
     let result = loop {
         let count = buffer.len().min(PREFACE.len());
         if buffer.unread()[..count] != PREFACE[..count] {
             // Whoever speaks neither is not told in words that it does not know.
             if memmem::find(buffer.unread(), b" HTTP/1.").is_some() {
-                answer_plainly(client).await;
+                answer_in_http1(client).await;
             }
-            break Err(Some(Fault::Preface));
+            break Err(Some(H2ClientFault::Preface));
         }
         if count == PREFACE.len() {
             break Ok(());
         }
         match poll_fn(|cx| client.poll_fill(cx, &mut buffer, BUFFER_BYTES)).await {
-            Filled::Some => {}
-            Filled::Gone => break Err(None),
-            Filled::Late => break Err(Some(Fault::Preface)),
+            ReadOutcome::Data => {}
+            ReadOutcome::Closed => break Err(None),
+            ReadOutcome::TimedOut => break Err(Some(H2ClientFault::Preface)),
         }
     };
     client.buffer = Some(buffer);
@@ -97,11 +100,11 @@ async fn hear_preface(worker: &Worker, client: &mut Client) -> Result<(), Option
 }
 
 /// Tells a client of HTTP/1.1 what is wrong, in words that it knows.
-async fn answer_plainly(client: &mut Client) {
+async fn answer_in_http1(client: &mut ClientConnection) {
     let answer = b"HTTP/1.1 505 HTTP Version Not Supported\r\nConnection: close\r\n\
         Content-Type: text/plain; charset=utf-8\r\nContent-Length: 29\r\n\r\nthis connection is of HTTP/2\n";
     // One short write to a connection that has just begun; who does not take it does without.
-    let Client { stream, deadline, .. } = client;
+    let ClientConnection { stream, deadline, .. } = client;
     let mut writing = pin!(stream.write_all(answer));
     poll_fn(|cx| match writing.as_mut().poll(cx) {
         Poll::Ready(_) => Poll::Ready(()),
@@ -113,23 +116,26 @@ async fn answer_plainly(client: &mut Client) {
 /// What the listener's policy says now; `None`: nobody listens there any more.
 fn settings<T>(
     worker: &Worker,
-    client: &Client,
+    client: &ClientConnection,
     of: impl FnOnce(&ClientSettings) -> T,
 ) -> Option<T> {
-    client.listener(&worker.live()).map(|listener| of(&listener.client))
+    client.listener(&worker.config()).map(|listener| of(&listener.client))
 }
 
 /// Agrees on HTTP/2, and serves requests. Why the connection was ended; `None`: it has come to its end.
-async fn talk(worker: &Rc<Worker>, mut client: Client) -> Option<Fault> {
+async fn serve_connection(
+    worker: &Rc<Worker>,
+    mut client: ClientConnection,
+) -> Option<H2ClientFault> {
     let (builder, streams) = settings(worker, &client, |settings| {
         (builder(settings), settings.http2_max_concurrent_streams)
     })?;
     let ahead = client.take_unread(worker);
     let (stream, mut deadline, mut arrival) = client.into_parts();
     arrival.destination = arrival.destination.or_else(|| stream.local_addr().ok());
-    let meter = Rc::new(RefCell::new(Meter::new(streams, clock::now())));
+    let meter = Rc::new(RefCell::new(FloodDetector::new(streams, clock::now())));
     let turns = Rc::default();
-    let wire = Wire::new(stream, ahead, Rc::clone(&meter), Rc::clone(&turns));
+    let wire = MeteredStream::new(stream, ahead, Rc::clone(&meter), Rc::clone(&turns));
     let mut handshake = pin!(builder.handshake(wire));
     // The preface is there; only our own settings may have to wait for room.
     let begun = poll_fn(|cx| match handshake.as_mut().poll(cx) {
@@ -137,7 +143,7 @@ async fn talk(worker: &Rc<Worker>, mut client: Client) -> Option<Fault> {
         Poll::Pending => deadline.poll(cx).map(|()| None),
     });
     let frames = begun.await?.ok()?;
-    let mut talk = Talk::new(frames, Carrier::new(worker, arrival), meter, turns);
+    let mut talk = H2Connection::new(frames, MultiplexedClient::new(worker, arrival), meter, turns);
     poll_fn(|cx| talk.poll(cx, &mut deadline)).await
 }
 

@@ -10,49 +10,49 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::Poll;
 
-use crate::accept::arrival::{Arrival, Presence};
-use crate::accept::carrier::Carrier;
+use crate::accept::accepted_connection::{AcceptedConnection, ConnectionGuard};
+use crate::accept::multiplexed_client::MultiplexedClient;
 use crate::clock;
-use crate::demand::Refused;
+use crate::demand::RefusalHistory;
 use crate::h3::H3ErrorCode;
 use crate::quic::QuicConnection;
 
 /// The connection from its first request to its end.
-mod talk;
+mod connection;
 /// The task of one request.
-mod serving;
+mod request_task;
 /// For what a connection is ended before its time.
 mod fault;
 
-pub(crate) use fault::Fault;
+pub(crate) use fault::H3ClientFault;
 
-use talk::Talk;
+use connection::H3Connection;
 
 /// Serves the connection from now on, in a task of its own. Its handshake may not be over: then what comes is 0-RTT.
-pub(crate) fn begin(presence: Presence, connection: QuicConnection) {
+pub(crate) fn begin(presence: ConnectionGuard, connection: QuicConnection) {
     let (worker, bound) = (&presence.worker, &presence.bound);
     let destination = connection.local_ip().map(|ip| SocketAddr::new(ip, bound.address.port()));
-    let arrival = Arrival {
+    let arrival = AcceptedConnection {
         peer: connection.peer(),
         destination,
         bound: Arc::clone(bound),
-        greeting: Some(Arc::clone(connection.tls_info())),
+        tls_info: Some(Arc::clone(connection.tls_info())),
         accepted: clock::now(),
-        refused: Refused::default(),
+        refusals: RefusalHistory::default(),
         moved: false,
     };
-    match Talk::new(connection.clone(), Carrier::new(worker, arrival)) {
+    match H3Connection::new(connection.clone(), MultiplexedClient::new(worker, arrival)) {
         Some(talk) => drop(tokio::task::spawn_local(serve(presence, talk))),
         None => connection.close(H3ErrorCode::NO_ERROR.0, H3ErrorCode::NO_ERROR.reason()),
     }
 }
 
 /// Serves requests until the connection ends.
-async fn serve(presence: Presence, mut talk: Talk) {
+async fn serve(presence: ConnectionGuard, mut talk: H3Connection) {
     let worker = &presence.worker;
-    let sleeping = poll_fn(|cx| Poll::Ready(worker.sleep_here(cx.waker().clone()))).await;
+    let sleeping = poll_fn(|cx| Poll::Ready(worker.register_waker(cx.waker().clone()))).await;
     let end = poll_fn(|cx| talk.poll(cx)).await;
-    worker.leave(sleeping);
+    worker.unregister_waker(sleeping);
     if let Some(fault) = end {
         worker.counters().http3_ended[fault as usize].add(1);
     }

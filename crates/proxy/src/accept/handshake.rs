@@ -16,33 +16,34 @@ use rustls::HandshakeKind;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::sync::Semaphore;
 
-use crate::accept::arrival::Presence;
-use crate::accept::client::Client;
+use crate::accept::accepted_connection::ConnectionGuard;
+use crate::accept::client::ClientConnection;
 use crate::accept::{h1, h2};
-use crate::buffer::Buffer;
+use crate::buffer::ReadBuffer;
 use crate::clock;
 use crate::deadline::Deadline;
 use crate::failure::Failure;
 use crate::forwarded::PSEUDONYM;
 use crate::observe::HandshakeCounters;
-use crate::observe::passage::Record;
-use crate::stream::Stream;
+use crate::observe::l4_record::L4Record;
+use crate::stream::PeerStream;
 use crate::tcp;
 use crate::tls::{
-    self, Greeting, Hello, MOST_HELLO_BYTES, Session, TlsStream, Treatment, Unsecured,
+    self, ClientHelloParse, ClientTlsError, MOST_HELLO_BYTES, ServerTlsMode, TlsInfo, TlsSession,
+    TlsStream,
 };
-use crate::worker::{Stage, Worker};
+use crate::worker::{DrainStage, Worker};
 
 /// Where steps of handshakes wait for one another.
-pub(crate) struct Line(Semaphore);
+pub(crate) struct HandshakeLimiter(Semaphore);
 
-impl Line {
+impl HandshakeLimiter {
     pub(crate) fn new() -> Self {
         Self(Semaphore::new(1))
     }
 
     /// Does one step of one handshake.
-    async fn step<T>(&self, work: impl FnOnce() -> T) -> T {
+    async fn run_step<T>(&self, work: impl FnOnce() -> T) -> T {
         let place = self.0.acquire().await;
         let done = work();
         // Whatever else is ready goes before the next.
@@ -53,42 +54,42 @@ impl Line {
 }
 
 /// What is to be done with a connection that has greeted.
-enum Begun {
+enum TlsAction {
     PassThrough,
-    Decrypt(Box<Session>, Inside),
+    Decrypt(Box<TlsSession>, PayloadKind),
 }
 
 /// What is in a connection, whether we see it or not.
 #[derive(Clone, Copy)]
-enum Inside {
+enum PayloadKind {
     Requests,
-    Connections,
+    OpaqueBytes,
 }
 
 /// Hears what the client asks for, and gives the connection to who serves that.
-pub(super) async fn serve(presence: Presence, client: Client) {
+pub(super) async fn serve(presence: ConnectionGuard, client: ClientConnection) {
     let worker = Rc::clone(&presence.worker);
     let bound = Arc::clone(&client.bound);
     let counters = &bound.counters[worker.index].handshakes;
     counters.begun.add(1);
-    let sleeping = poll_fn(|cx| Poll::Ready(worker.sleep_here(cx.waker().clone()))).await;
-    let (client, result) = secure(&worker, client).await;
-    worker.leave(sleeping);
+    let sleeping = poll_fn(|cx| Poll::Ready(worker.register_waker(cx.waker().clone()))).await;
+    let (client, result) = perform_handshake(&worker, client).await;
+    worker.unregister_waker(sleeping);
     match result {
         Ok(inside) => {
-            count(counters, &client);
+            count_handshake(counters, &client);
             begin(presence, client, inside);
         }
         Err(unsecured) => {
             counters.failed[unsecured as usize].add(1);
-            part(&worker, client, unsecured).await;
+            close_failed(&worker, client, unsecured).await;
         }
     }
 }
 
-fn count(counters: &HandshakeCounters, client: &Client) {
-    let Stream::Tls(tls) = &client.stream else { return counters.passed_through.add(1) };
-    match tls.session.settled().handshake_kind() {
+fn count_handshake(counters: &HandshakeCounters, client: &ClientConnection) {
+    let PeerStream::Tls(tls) = &client.stream else { return counters.passed_through.add(1) };
+    match tls.session.common_state().handshake_kind() {
         Some(HandshakeKind::Resumed) => counters.resumed.add(1),
         Some(HandshakeKind::Full | HandshakeKind::FullWithHelloRetryRequest) | None => {
             counters.full.add(1);
@@ -96,117 +97,138 @@ fn count(counters: &HandshakeCounters, client: &Client) {
     }
 }
 
-fn begin(presence: Presence, client: Client, inside: Inside) {
+fn begin(presence: ConnectionGuard, client: ClientConnection, inside: PayloadKind) {
     match inside {
-        Inside::Requests if speaks_http2(&client) => {
+        PayloadKind::Requests if speaks_http2(&client) => {
             tokio::task::spawn_local(h2::serve(presence, client))
         }
-        Inside::Requests => tokio::task::spawn_local(h1::serve(presence, client)),
-        Inside::Connections => tokio::task::spawn_local(tcp::serve(presence, client)),
+        PayloadKind::Requests => tokio::task::spawn_local(h1::serve(presence, client)),
+        PayloadKind::OpaqueBytes => tokio::task::spawn_local(tcp::serve(presence, client)),
     };
 }
 
 /// Whether that was agreed on (ALPN).
-fn speaks_http2(client: &Client) -> bool {
-    let Stream::Tls(tls) = &client.stream else { return false };
-    tls.session.settled().alpn_protocol() == Some(b"h2")
+fn speaks_http2(client: &ClientConnection) -> bool {
+    let PeerStream::Tls(tls) = &client.stream else { return false };
+    tls.session.common_state().alpn_protocol() == Some(b"h2")
 }
 
 /// Ends a connection that is not secured.
-async fn part(worker: &Rc<Worker>, mut client: Client, unsecured: Unsecured) {
-    if unsecured == Unsecured::PlainHttp && answer_plainly(worker, &mut client).await.is_ok() {
+async fn close_failed(
+    worker: &Rc<Worker>,
+    mut client: ClientConnection,
+    unsecured: ClientTlsError,
+) {
+    if unsecured == ClientTlsError::PlainHttp
+        && answer_in_plain_http(worker, &mut client).await.is_ok()
+    {
         client.linger(worker).await;
     }
     let failure = match unsecured {
-        Unsecured::Gone => Failure::ClientGone,
-        other => Failure::Unsecured(other),
+        ClientTlsError::Disconnected => Failure::ClientGone,
+        other => Failure::ClientTls(other),
     };
-    Record::of_connection(&client).close_failed(worker, failure);
+    L4Record::of_connection(&client).close_failed(worker, failure);
 }
 
 /// Tells a client without TLS what is wrong, in words that it knows.
-async fn answer_plainly(worker: &Worker, client: &mut Client) -> Result<(), Unsecured> {
-    let reason = Unsecured::PlainHttp.reason();
+async fn answer_in_plain_http(
+    worker: &Worker,
+    client: &mut ClientConnection,
+) -> Result<(), ClientTlsError> {
+    let reason = ClientTlsError::PlainHttp.reason();
     let length = reason.len() + 1;
     let answer = format!(
         "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {length}\r\n\
          Proxy-Status: {PSEUDONYM}; error=http_request_error; details=\"{reason}\"\r\n\
          Connection: close\r\n\r\n{reason}\n"
     );
-    let Client { stream, deadline, .. } = client;
+    let ClientConnection { stream, deadline, .. } = client;
     within(worker, deadline, stream.write_all(answer.as_bytes()))
         .await?
-        .map_err(|_lost| Unsecured::Gone)
+        .map_err(|_lost| ClientTlsError::Disconnected)
 }
 
 /// From the first byte to the last of the handshake.
-async fn secure(worker: &Rc<Worker>, mut client: Client) -> (Client, Result<Inside, Unsecured>) {
-    let begun = match greet(worker, &mut client).await {
+async fn perform_handshake(
+    worker: &Rc<Worker>,
+    mut client: ClientConnection,
+) -> (ClientConnection, Result<PayloadKind, ClientTlsError>) {
+    let begun = match read_client_hello(worker, &mut client).await {
         Ok(begun) => begun,
         Err(unsecured) => return (client, Err(unsecured)),
     };
-    let Begun::Decrypt(session, inside) = begun else { return (client, Ok(Inside::Connections)) };
-    client = client.secured(session);
-    let Client { stream: Stream::Tls(tls), deadline, .. } = &mut client else {
-        return (client, Err(Unsecured::Protocol));
+    let TlsAction::Decrypt(session, inside) = begun else {
+        return (client, Ok(PayloadKind::OpaqueBytes));
     };
-    let result = shake(worker, tls, deadline).await;
-    let version = tls::version_word(tls.session.settled().protocol_version());
-    if let Some(greeting) = client.greeting.as_mut().and_then(Arc::get_mut) {
+    client = client.with_tls(session);
+    let ClientConnection { stream: PeerStream::Tls(tls), deadline, .. } = &mut client else {
+        return (client, Err(ClientTlsError::Protocol));
+    };
+    let result = complete_handshake(worker, tls, deadline).await;
+    let version = tls::version_word(tls.session.common_state().protocol_version());
+    if let Some(greeting) = client.tls_info.as_mut().and_then(Arc::get_mut) {
         greeting.version = version;
     }
-    client.since = clock::now();
+    client.last_event_at = clock::now();
     (client, result.map(|()| inside))
 }
 
 /// Hears what the client asks for, and finds out what is to be done with it.
-async fn greet(worker: &Rc<Worker>, client: &mut Client) -> Result<Begun, Unsecured> {
+async fn read_client_hello(
+    worker: &Rc<Worker>,
+    client: &mut ClientConnection,
+) -> Result<TlsAction, ClientTlsError> {
     let patience = {
-        let live = worker.live();
-        client.listener(&live).ok_or(Unsecured::Gone)?.client.head_timeout
+        let live = worker.config();
+        client.listener(&live).ok_or(ClientTlsError::Disconnected)?.client.head_timeout
     };
     client.deadline.set(client.accepted + patience);
     let mut said = client.take_unread(worker);
     let server_name = loop {
-        match Hello::parse(&said) {
-            Hello::Greets(name) => break name,
-            Hello::PlainHttp => return Err(Unsecured::PlainHttp),
-            Hello::Bad(error, alert) => {
-                say(client, &alert).await;
+        match ClientHelloParse::parse(&said) {
+            ClientHelloParse::Complete(name) => break name,
+            ClientHelloParse::PlainHttp => return Err(ClientTlsError::PlainHttp),
+            ClientHelloParse::Invalid(error, alert) => {
+                write_now(client, &alert).await;
                 return Err((&error).into());
             }
-            Hello::Unfinished if said.len() >= MOST_HELLO_BYTES => return Err(Unsecured::Protocol),
-            Hello::Unfinished => hear(worker, client, &mut said).await?,
+            ClientHelloParse::Incomplete if said.len() >= MOST_HELLO_BYTES => {
+                return Err(ClientTlsError::Protocol);
+            }
+            ClientHelloParse::Incomplete => read_more(worker, client, &mut said).await?,
         }
     };
-    let live = worker.live();
-    let sites =
-        live.listener(&client.bound).and_then(|it| it.tls.as_ref()).ok_or(Unsecured::Gone)?;
+    let live = worker.config();
+    let sites = live
+        .listener(&client.bound)
+        .and_then(|it| it.sni_table.as_ref())
+        .ok_or(ClientTlsError::Disconnected)?;
     let site = sites.find(server_name.as_ref().map(OwnedHostName::borrowed));
-    let greeting = Greeting { server_name, site: site.cloned(), version: None };
-    client.greeting = Some(Arc::new(greeting));
-    let (alert, unsecured) = match site.map(|site| (&site.treatment, &site.carries)) {
-        Some((Treatment::PassThrough, _)) => {
-            client.buffer = Some(Buffer::holding(said));
-            return Ok(Begun::PassThrough);
+    let greeting = TlsInfo { server_name, sni_entry: site.cloned(), version: None };
+    client.tls_info = Some(Arc::new(greeting));
+    let (alert, unsecured) = match site.map(|site| (&site.mode, &site.carries)) {
+        Some((ServerTlsMode::PassThrough, _)) => {
+            client.buffer = Some(ReadBuffer::from_bytes(said));
+            return Ok(TlsAction::PassThrough);
         }
-        Some((Treatment::Decrypt(decryption), carries)) => {
+        Some((ServerTlsMode::Decrypt(decryption), carries)) => {
             let inside = match carries {
-                TlsPayload::Requests => Inside::Requests,
-                TlsPayload::Connections(_) => Inside::Connections,
+                TlsPayload::Requests => PayloadKind::Requests,
+                TlsPayload::Connections(_) => PayloadKind::OpaqueBytes,
             };
-            let session = Session::server(Arc::clone(&decryption.over_tcp));
-            let mut session = session.map_err(|_unusable| Unsecured::Unusable)?;
-            session.hear(&said);
-            return Ok(Begun::Decrypt(Box::new(session), inside));
+            let session = TlsSession::server(Arc::clone(&decryption.over_tcp));
+            let mut session = session.map_err(|_unusable| ClientTlsError::UnusableConfig)?;
+            session.receive_ciphertext(&said);
+            return Ok(TlsAction::Decrypt(Box::new(session), inside));
         }
-        Some((Treatment::Refuse, _)) => (INTERNAL_ERROR, Unsecured::Unusable),
+        Some((ServerTlsMode::Refuse, _)) => (INTERNAL_ERROR, ClientTlsError::UnusableConfig),
         // Where we only pass through, TLS is others' to speak: the connection is closed without a word.
-        None if sites.only_pass_through() => return Err(Unsecured::UnknownName),
-        None => (UNRECOGNIZED_NAME, Unsecured::UnknownName),
+        None if sites.only_pass_through() => return Err(ClientTlsError::UnknownName),
+        None => (UNRECOGNIZED_NAME, ClientTlsError::UnknownName),
     };
     drop(live);
-    say(client, &[21, 3, 3, 0, 2, 2, alert]).await;
+    write_now(client, &[21, 3, 3, 0, 2, 2, alert]).await;
     Err(unsecured)
 }
 
@@ -215,43 +237,47 @@ const INTERNAL_ERROR: u8 = 80;
 const UNRECOGNIZED_NAME: u8 = 112;
 
 /// Says a few bytes before the end; a client that does not take them at once does without.
-async fn say(client: &mut Client, bytes: &[u8]) {
+async fn write_now(client: &mut ClientConnection, bytes: &[u8]) {
     let sent = poll_fn(|cx| Poll::Ready(Pin::new(&mut client.stream).poll_write(cx, bytes))).await;
     drop(sent);
 }
 
 /// Reads on by way of the worker's large buffer, so that a client keeps no more memory than it has filled.
-async fn hear(worker: &Worker, client: &mut Client, said: &mut Vec<u8>) -> Result<(), Unsecured> {
-    let Client { stream, deadline, .. } = client;
+async fn read_more(
+    worker: &Worker,
+    client: &mut ClientConnection,
+    said: &mut Vec<u8>,
+) -> Result<(), ClientTlsError> {
+    let ClientConnection { stream, deadline, .. } = client;
     let reading = poll_fn(|cx| {
-        let mut large = worker.scratch.large();
+        let mut large = worker.scratch.copy_buffer();
         let mut space = ReadBuf::new(&mut large[..MOST_HELLO_BYTES - said.len()]);
         let result = ready!(Pin::new(&mut *stream).poll_read(cx, &mut space));
         said.extend_from_slice(space.filled());
         let gone = result.is_err() || space.filled().is_empty();
-        Poll::Ready(if gone { Err(Unsecured::Gone) } else { Ok(()) })
+        Poll::Ready(if gone { Err(ClientTlsError::Disconnected) } else { Ok(()) })
     });
     within(worker, deadline, reading).await?
 }
 
 /// Goes on until the handshake is over.
-async fn shake(
+async fn complete_handshake(
     worker: &Worker,
     tls: &mut TlsStream,
     deadline: &mut Deadline,
-) -> Result<(), Unsecured> {
+) -> Result<(), ClientTlsError> {
     loop {
-        let step = worker.handshakes.step(|| tls.session.shake());
+        let step = worker.handshake_limiter.run_step(|| tls.session.advance_handshake());
         let shaken = within(worker, deadline, step).await?;
         // An alert too.
-        let pushed = within(worker, deadline, poll_fn(|cx| tls.poll_push(cx))).await?;
-        shaken.map_err(|error| Unsecured::from(&error))?;
-        pushed.map_err(|_lost| Unsecured::Gone)?;
-        if !tls.session.settled().is_handshaking() {
+        let pushed = within(worker, deadline, poll_fn(|cx| tls.poll_write_ciphertext(cx))).await?;
+        shaken.map_err(|error| ClientTlsError::from(&error))?;
+        pushed.map_err(|_lost| ClientTlsError::Disconnected)?;
+        if !tls.session.common_state().is_handshaking() {
             return Ok(());
         }
-        let heard = within(worker, deadline, poll_fn(|cx| tls.poll_hear(cx, 0))).await?;
-        heard.map_err(|_lost| Unsecured::Gone)?;
+        let heard = within(worker, deadline, poll_fn(|cx| tls.poll_read_ciphertext(cx, 0))).await?;
+        heard.map_err(|_lost| ClientTlsError::Disconnected)?;
     }
 }
 
@@ -260,16 +286,16 @@ async fn within<T>(
     worker: &Worker,
     deadline: &mut Deadline,
     future: impl Future<Output = T>,
-) -> Result<T, Unsecured> {
+) -> Result<T, ClientTlsError> {
     let mut future = pin!(future);
     poll_fn(|cx| {
         if let Poll::Ready(output) = future.as_mut().poll(cx) {
             return Poll::Ready(Ok(output));
         }
-        if worker.stage() == Stage::Closing {
-            return Poll::Ready(Err(Unsecured::Gone));
+        if worker.stage() == DrainStage::Closing {
+            return Poll::Ready(Err(ClientTlsError::Disconnected));
         }
-        deadline.poll(cx).map(|()| Err(Unsecured::Late))
+        deadline.poll(cx).map(|()| Err(ClientTlsError::Timeout))
     })
     .await
 }

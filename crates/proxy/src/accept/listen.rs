@@ -16,11 +16,11 @@ use socket2::{Domain, Socket, Type};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
-use crate::accept::arrival::{self, Arrival};
+use crate::accept::accepted_connection::{self, AcceptedConnection};
+use crate::active_config::ListenerSocket;
 use crate::clock;
-use crate::demand::Refused;
-use crate::live::Bound;
-use crate::stream::Stream;
+use crate::demand::RefusalHistory;
+use crate::stream::PeerStream;
 use crate::worker::Worker;
 
 /// Connections that the kernel may hold for us; it lowers this to `net.core.somaxconn`.
@@ -30,27 +30,27 @@ const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(50);
 
 /// Where to bind a socket.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Spot {
+pub(crate) struct BindAddress {
     pub(crate) address: SocketAddr,
     /// The address may be another machine's now and come to this one later.
-    pub(crate) is_free: bool,
+    pub(crate) free_bind: bool,
 }
 
-impl From<SocketAddr> for Spot {
+impl From<SocketAddr> for BindAddress {
     fn from(address: SocketAddr) -> Self {
-        Self { address, is_free: false }
+        Self { address, free_bind: false }
     }
 }
 
 /// A socket on which connections or datagrams come in.
-pub(crate) enum Listening {
+pub(crate) enum TcpOrUdpSocket {
     Tcp(TcpListener),
     Udp(UdpSocket),
 }
 
-impl Listening {
+impl TcpOrUdpSocket {
     /// Listens at the spot; on every address of both families where it is unspecified.
-    pub(crate) fn bind(transport: TransportProtocol, spot: Spot) -> io::Result<Self> {
+    pub(crate) fn bind(transport: TransportProtocol, spot: BindAddress) -> io::Result<Self> {
         let address = spot.address;
         match Self::bind_one(transport, spot) {
             // A host without IPv6: "every address" is every IPv4 address there.
@@ -73,7 +73,7 @@ impl Listening {
         }
     }
 
-    fn bind_one(transport: TransportProtocol, spot: Spot) -> io::Result<Self> {
+    fn bind_one(transport: TransportProtocol, spot: BindAddress) -> io::Result<Self> {
         match transport {
             TransportProtocol::Tcp => bind_tcp(spot).map(Self::Tcp),
             TransportProtocol::Udp => bind_udp(spot).map(Self::Udp),
@@ -81,7 +81,7 @@ impl Listening {
     }
 }
 
-fn bind_tcp(spot: Spot) -> io::Result<TcpListener> {
+fn bind_tcp(spot: BindAddress) -> io::Result<TcpListener> {
     let socket = socket(spot, Type::STREAM)?;
     socket.set_reuse_address(true)?;
     // Accepted connections inherit it.
@@ -92,22 +92,22 @@ fn bind_tcp(spot: Spot) -> io::Result<TcpListener> {
 }
 
 /// Without the permission to share the address, which for UDP means that datagrams go to any one of those who do.
-pub(crate) fn bind_udp(spot: Spot) -> io::Result<UdpSocket> {
+pub(crate) fn bind_udp(spot: BindAddress) -> io::Result<UdpSocket> {
     let socket = socket(spot, Type::DGRAM)?;
     socket.bind(&spot.address.into())?;
     Ok(socket.into())
 }
 
 /// A socket that does not wait, for both families where the address is unspecified.
-pub(crate) fn socket(spot: Spot, kind: Type) -> io::Result<Socket> {
+pub(crate) fn socket(spot: BindAddress, kind: Type) -> io::Result<Socket> {
     let address = spot.address;
     let socket = Socket::new(Domain::for_address(address), kind, None)?;
     if address.is_ipv6() {
         socket.set_only_v6(!address.ip().is_unspecified())?;
     }
     match address {
-        SocketAddr::V4(_) if spot.is_free => socket.set_freebind_v4(true)?,
-        SocketAddr::V6(_) if spot.is_free => socket.set_freebind_v6(true)?,
+        SocketAddr::V4(_) if spot.free_bind => socket.set_freebind_v4(true)?,
+        SocketAddr::V6(_) if spot.free_bind => socket.set_freebind_v6(true)?,
         SocketAddr::V4(_) | SocketAddr::V6(_) => {}
     }
     socket.set_nonblocking(true)?;
@@ -117,7 +117,7 @@ pub(crate) fn socket(spot: Spot, kind: Type) -> io::Result<Socket> {
 /// Accepts until `closed`; what is in the kernel's queue then is accepted still, so that no client is reset.
 pub(crate) async fn accept(
     worker: Rc<Worker>,
-    bound: Arc<Bound>,
+    bound: Arc<ListenerSocket>,
     socket: TcpListener,
     mut closed: oneshot::Receiver<()>,
 ) {
@@ -134,7 +134,7 @@ pub(crate) async fn accept(
             _ = &mut closed => break,
         };
         match accepted {
-            Ok((stream, peer)) => welcome(&worker, &bound, stream, peer),
+            Ok((stream, peer)) => dispatch_connection(&worker, &bound, stream, peer),
             Err(error) if is_out_of_descriptors(&error) => {
                 tracing::warn!(listener.address = %bound.address, %error, "cannot accept");
                 tokio::time::sleep(OUT_OF_DESCRIPTORS).await;
@@ -144,12 +144,12 @@ pub(crate) async fn accept(
         }
     }
     if let Ok(listener) = listener.into_std() {
-        take_the_rest(&listener, |stream, peer| welcome(&worker, &bound, stream, peer));
+        drain_backlog(&listener, |stream, peer| dispatch_connection(&worker, &bound, stream, peer));
     }
 }
 
 /// Accepts what is in the kernel's queue, which the kernel alone knows: what a runtime has heard of may be less.
-fn take_the_rest(listener: &TcpListener, mut welcome: impl FnMut(TcpStream, SocketAddr)) {
+fn drain_backlog(listener: &TcpListener, mut welcome: impl FnMut(TcpStream, SocketAddr)) {
     loop {
         match listener.accept() {
             Ok((stream, peer)) => {
@@ -168,34 +168,39 @@ fn take_the_rest(listener: &TcpListener, mut welcome: impl FnMut(TcpStream, Sock
 }
 
 /// Counts the connection and hands it to the worker that has the fewest.
-fn welcome(worker: &Rc<Worker>, bound: &Arc<Bound>, stream: TcpStream, peer: SocketAddr) {
+fn dispatch_connection(
+    worker: &Rc<Worker>,
+    bound: &Arc<ListenerSocket>,
+    stream: TcpStream,
+    peer: SocketAddr,
+) {
     let counters = &bound.counters[worker.index];
-    let live = worker.live();
-    let listener = live.listeners.get(bound.place).and_then(Option::as_ref);
+    let live = worker.config();
+    let listener = live.listeners.get(bound.listener_index).and_then(Option::as_ref);
     // A listener that is being closed takes in what is left.
     let most = listener.map_or(u32::MAX, |listener| listener.client.max_connections);
-    if !bound.admit(most) {
+    if !bound.admit_connection(most) {
         counters.refused.add(1);
         return;
     }
     counters.accepted.add(1);
     let home = worker.shared.least_connected(worker.index);
-    let seat = &worker.shared.seats[home];
+    let seat = &worker.shared.workers[home];
     seat.connections.fetch_add(1, Ordering::AcqRel);
-    let arrival = Arrival {
+    let arrival = AcceptedConnection {
         peer,
         destination: None,
         bound: Arc::clone(bound),
-        greeting: None,
+        tls_info: None,
         accepted: clock::now(),
-        refused: Refused::default(),
+        refusals: RefusalHistory::default(),
         moved: false,
     };
-    let stream = Stream::Tcp(stream);
+    let stream = PeerStream::Tcp(stream);
     if home == worker.index {
-        arrival::spawn(worker, stream, arrival);
+        accepted_connection::spawn(worker, stream, arrival);
     } else {
-        arrival::hand_over(seat, stream, arrival);
+        accepted_connection::hand_over(seat, stream, arrival);
     }
 }
 

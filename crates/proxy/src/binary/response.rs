@@ -3,7 +3,7 @@
 use crate::h1::framing::{self, DeclaredLength};
 use crate::h1::{BadFraming, BadResponse, write};
 use crate::head::{BodyFraming, KnownFieldName, RequestHead, RequestMethod, ResponseHead};
-use crate::stream::Manner;
+use crate::stream::ResponseFraming;
 
 use super::fields;
 
@@ -58,12 +58,12 @@ fn read_framing(declared: DeclaredLength, is_whole: bool) -> Result<BodyFraming,
 }
 
 /// What is sent as `:status`. The 101 of an upgrade is the 200 of its extended CONNECT.
-pub(crate) fn status(head: &ResponseHead, manner: &Manner) -> u16 {
+pub(crate) fn status(head: &ResponseHead, manner: &ResponseFraming) -> u16 {
     if manner.upgrade { 200 } else { head.status }
 }
 
 /// What is sent as Content-Length, which is never copied.
-pub(crate) fn content_length(head: &ResponseHead, manner: &Manner) -> Option<u64> {
+pub(crate) fn content_length(head: &ResponseHead, manner: &ResponseFraming) -> Option<u64> {
     match manner.framing {
         BodyFraming::Length(length) => Some(length),
         BodyFraming::None => head.length_of_absent_body,
@@ -72,7 +72,9 @@ pub(crate) fn content_length(head: &ResponseHead, manner: &Manner) -> Option<u64
 }
 
 /// Which fields are sent on.
-pub(crate) fn is_sent_on(manner: &Manner) -> impl Fn(KnownFieldName, &[u8]) -> bool + use<'_> {
+pub(crate) fn is_sent_on(
+    manner: &ResponseFraming,
+) -> impl Fn(KnownFieldName, &[u8]) -> bool + use<'_> {
     move |name, text| {
         write::is_sent_on(name, manner.framing)
             && !(manner.upgrade && text.eq_ignore_ascii_case(WEBSOCKET_ACCEPT.as_bytes()))

@@ -9,11 +9,11 @@ use tokio::net::{TcpListener, TcpStream};
 use super::*;
 
 /// Two ends of a connection over loopback: one to use, one as a peer has it.
-pub(super) async fn pair() -> (TcpStream, Stream) {
+pub(super) async fn pair() -> (TcpStream, PeerStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (near, far) =
         tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
-    (near.unwrap(), Stream::Tcp(far.unwrap().0))
+    (near.unwrap(), PeerStream::Tcp(far.unwrap().0))
 }
 
 fn body(length: usize) -> Vec<u8> {
@@ -58,7 +58,7 @@ pub(super) fn received(wire: &[u8], framing: BodyFraming) -> Vec<u8> {
 
 /// One way of carrying one body.
 #[derive(Clone, Debug)]
-struct Carriage {
+struct TransferCase {
     length: usize,
     from: BodyFraming,
     to: BodyFraming,
@@ -68,7 +68,7 @@ struct Carriage {
 }
 
 /// Pumps the body, and a second time from the start if all of it was kept; gives what arrived, and the copy made of it.
-async fn carry(carriage: &Carriage) -> Result<Vec<Vec<u8>>, Stop> {
+async fn run_transfer(carriage: &TransferCase) -> Result<Vec<Vec<u8>>, BodyError> {
     let (mut sender, mut source) = pair().await;
     let (receiver, mut sink) = pair().await;
     let wire = framed(&body(carriage.length), carriage.from, carriage.chunk);
@@ -87,17 +87,17 @@ async fn carry(carriage: &Carriage) -> Result<Vec<Vec<u8>>, Stop> {
         }
         Some(sender)
     };
-    let scratch = Scratch::default();
-    let budget = KeepBudget::new();
+    let scratch = ScratchMemory::default();
+    let budget = ReplayBudget::new();
     let pump = async {
-        let mut pump = Pump::new();
+        let mut pump = BodyPump::new();
         pump.start(carriage.from, carriage.to);
         let (listener, copy) = oneshot::channel();
         if carriage.keep {
-            pump.keep(&budget, Some(listener));
+            pump.keep_for_replay(&budget, Some(listener));
         }
         let mut buffer = None;
-        let mut source = Source { stream: &mut source, buffer: &mut buffer };
+        let mut source = BodySource { stream: &mut source, buffer: &mut buffer };
         poll_fn(|cx| pump.poll(cx, &mut source, &mut sink, &scratch)).await?;
         assert_eq!(pump.body_bytes, carriage.length as u64);
         let mut copied = None;
@@ -126,7 +126,7 @@ async fn carry(carriage: &Carriage) -> Result<Vec<Vec<u8>>, Stop> {
     Ok(arrived)
 }
 
-fn carriages() -> impl Strategy<Value = Carriage> {
+fn transfer_cases() -> impl Strategy<Value = TransferCase> {
     // The pairs that occur: a request keeps its framing, a response's may have to change.
     let framings = prop_oneof![
         Just(("length", "length")),
@@ -148,7 +148,7 @@ fn carriages() -> impl Strategy<Value = Carriage> {
             let pieces =
                 if length > 3000 { pieces.iter().map(|size| size * 50).collect() } else { pieces };
             let chunk = if length > 3000 { chunk.max(500) } else { chunk };
-            Carriage { length, from: framing(from), to: framing(to), chunk, pieces, keep }
+            TransferCase { length, from: framing(from), to: framing(to), chunk, pieces, keep }
         },
     )
 }
@@ -157,9 +157,9 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
     #[test]
-    fn body_arrives_unchanged_in_any_framing(carriage in carriages()) {
+    fn body_arrives_unchanged_in_any_framing(carriage in transfer_cases()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let arrived = runtime.block_on(carry(&carriage)).unwrap();
+        let arrived = runtime.block_on(run_transfer(&carriage)).unwrap();
         for body_again in arrived {
             prop_assert!(body_again == body(carriage.length), "other bytes arrived");
         }
@@ -173,14 +173,14 @@ fn body_over_the_limit_is_rejected() {
         let (mut sender, mut source) = pair().await;
         let (_receiver, mut sink) = pair().await;
         sender.write_all(b"5\r\nhello\r\n").await.unwrap();
-        let mut pump = Pump::new();
+        let mut pump = BodyPump::new();
         pump.start(BodyFraming::Chunked, BodyFraming::Chunked);
-        pump.allow(4);
-        let mut source = Source { stream: &mut source, buffer: &mut None };
-        let scratch = Scratch::default();
+        pump.set_max_body_bytes(4);
+        let mut source = BodySource { stream: &mut source, buffer: &mut None };
+        let scratch = ScratchMemory::default();
         poll_fn(|cx| pump.poll(cx, &mut source, &mut sink, &scratch)).await
     });
-    assert_eq!(result, Err(Stop::TooLarge));
+    assert_eq!(result, Err(BodyError::TooLarge));
 }
 
 #[test]
@@ -194,12 +194,12 @@ fn truncated_body_is_detected() {
             let (_receiver, mut sink) = pair().await;
             sender.write_all(wire.as_bytes()).await.unwrap();
             drop(sender);
-            let mut pump = Pump::new();
+            let mut pump = BodyPump::new();
             pump.start(framing, framing);
-            let mut source = Source { stream: &mut source, buffer: &mut None };
-            let scratch = Scratch::default();
+            let mut source = BodySource { stream: &mut source, buffer: &mut None };
+            let scratch = ScratchMemory::default();
             poll_fn(|cx| pump.poll(cx, &mut source, &mut sink, &scratch)).await
         });
-        assert_eq!(result, Err(Stop::SourceEnded));
+        assert_eq!(result, Err(BodyError::SourceEnded));
     }
 }

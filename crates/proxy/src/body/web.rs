@@ -1,14 +1,14 @@
 //! Bodies of gRPC-Web: what a [`Pump`] reads is translated before it is written.
 
-use crate::grpc::web::{NotBase64, Translation};
+use crate::grpc::web::{GrpcWebTranslator, InvalidBase64};
 use crate::h1::write;
 use crate::head::FieldSection;
 
-use super::{Pump, Stop, Writing, append_chunk};
+use super::{BodyError, BodyPump, SinkFraming, append_chunk};
 
 /// How a body that is translated is delimited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Delimiting {
+pub(super) enum GrpcWebFraming {
     /// By nothing in it.
     Raw,
     Chunked,
@@ -16,37 +16,42 @@ pub(super) enum Delimiting {
     Stream,
 }
 
-impl Pump {
+impl BodyPump {
     /// The body is translated on its way; nothing of it has been read yet.
-    pub(crate) fn translate(&mut self, translation: Translation) {
-        self.translation = Some(Box::new(translation));
-        self.writing = Writing::Web(match self.writing {
-            Writing::Chunked => Delimiting::Chunked,
-            Writing::Stream => Delimiting::Stream,
-            Writing::Raw | Writing::Web(_) | Writing::Discard => Delimiting::Raw,
+    pub(crate) fn translate(&mut self, translation: GrpcWebTranslator) {
+        self.translator = Some(Box::new(translation));
+        self.sink_framing = SinkFraming::GrpcWeb(match self.sink_framing {
+            SinkFraming::Chunked => GrpcWebFraming::Chunked,
+            SinkFraming::Stream => GrpcWebFraming::Stream,
+            SinkFraming::Raw | SinkFraming::GrpcWeb(_) | SinkFraming::Discard => {
+                GrpcWebFraming::Raw
+            }
         });
     }
 
     pub(super) fn append_translated(
         &mut self,
         data: &[u8],
-        delimiting: Delimiting,
-    ) -> Result<(), Stop> {
-        if let Some(translation) = &mut self.translation {
-            translation.translate(data).map_err(|NotBase64| Stop::Untranslatable)?;
+        delimiting: GrpcWebFraming,
+    ) -> Result<(), BodyError> {
+        if let Some(translation) = &mut self.translator {
+            translation.translate(data).map_err(|InvalidBase64| BodyError::Untranslatable)?;
             append_delimited(&translation.out, delimiting, &mut self.out);
         }
         Ok(())
     }
 
     /// Trailers become part of the body; nothing comes after it.
-    pub(super) fn finish_translation(&mut self, delimiting: Delimiting) -> Result<(), Stop> {
-        if let Some(translation) = &mut self.translation {
+    pub(super) fn finish_translation(
+        &mut self,
+        delimiting: GrpcWebFraming,
+    ) -> Result<(), BodyError> {
+        if let Some(translation) = &mut self.translator {
             let trailers = self.trailers.as_deref();
-            translation.finish(trailers).map_err(|NotBase64| Stop::Untranslatable)?;
+            translation.finish(trailers).map_err(|InvalidBase64| BodyError::Untranslatable)?;
             append_delimited(&translation.out, delimiting, &mut self.out);
         }
-        if delimiting == Delimiting::Chunked {
+        if delimiting == GrpcWebFraming::Chunked {
             write::last_chunk(&FieldSection::new(), &mut self.out);
         }
         Ok(())
@@ -54,11 +59,11 @@ impl Pump {
 }
 
 /// What has been translated may be nothing: an empty chunk would be the last.
-fn append_delimited(data: &[u8], delimiting: Delimiting, out: &mut Vec<u8>) {
+fn append_delimited(data: &[u8], delimiting: GrpcWebFraming, out: &mut Vec<u8>) {
     match delimiting {
-        Delimiting::Chunked if data.is_empty() => {}
-        Delimiting::Chunked => append_chunk(data, out),
-        Delimiting::Raw | Delimiting::Stream => out.extend_from_slice(data),
+        GrpcWebFraming::Chunked if data.is_empty() => {}
+        GrpcWebFraming::Chunked => append_chunk(data, out),
+        GrpcWebFraming::Raw | GrpcWebFraming::Stream => out.extend_from_slice(data),
     }
 }
 
@@ -69,28 +74,28 @@ mod tests {
     use tokio::io::AsyncWriteExt;
 
     use super::*;
-    use crate::body::Source;
+    use crate::body::BodySource;
     use crate::body::tests::{pair, received};
     use crate::head::BodyFraming;
-    use crate::scratch::Scratch;
+    use crate::scratch::ScratchMemory;
 
     /// What arrives of a body that is read as `from` and written as `to`.
     fn translated(
         wire: &[u8],
         (from, to): (BodyFraming, BodyFraming),
-        translation: Translation,
-    ) -> Result<Vec<u8>, Stop> {
+        translation: GrpcWebTranslator,
+    ) -> Result<Vec<u8>, BodyError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let (mut sender, mut source) = pair().await;
             let (mut receiver, mut sink) = pair().await;
             sender.write_all(wire).await.unwrap();
             drop(sender);
-            let mut pump = Pump::new();
+            let mut pump = BodyPump::new();
             pump.start(from, to);
             pump.translate(translation);
-            let mut source = Source { stream: &mut source, buffer: &mut None };
-            let scratch = Scratch::default();
+            let mut source = BodySource { stream: &mut source, buffer: &mut None };
+            let scratch = ScratchMemory::default();
             poll_fn(|cx| pump.poll(cx, &mut source, &mut sink, &scratch)).await?;
             drop(sink);
             let mut all = Vec::new();
@@ -105,7 +110,7 @@ mod tests {
             let arrived = translated(
                 b"message",
                 (BodyFraming::UntilClose, framing),
-                Translation::of_response(false),
+                GrpcWebTranslator::of_response(false),
             );
             assert_eq!(arrived.unwrap(), b"message\x80\0\0\0\0");
         }
@@ -117,8 +122,11 @@ mod tests {
         let chunked = b"5\r\nbWVzc\r\nb\r\n2FnZQ==bQ==\r\n0\r\n\r\n";
         let length = BodyFraming::Length(text.len() as u64);
         for (wire, framing) in [(&text[..], length), (chunked, BodyFraming::Chunked)] {
-            let arrived =
-                translated(wire, (framing, BodyFraming::UntilClose), Translation::from_text());
+            let arrived = translated(
+                wire,
+                (framing, BodyFraming::UntilClose),
+                GrpcWebTranslator::from_text(),
+            );
             assert_eq!(arrived.unwrap(), b"messagem");
         }
     }
@@ -127,8 +135,8 @@ mod tests {
     fn invalid_grpc_web_text_stops_the_body() {
         for wire in ["bWV", "!"] {
             let framings = (BodyFraming::Length(wire.len() as u64), BodyFraming::UntilClose);
-            let stopped = translated(wire.as_bytes(), framings, Translation::from_text());
-            assert_eq!(stopped, Err(Stop::Untranslatable));
+            let stopped = translated(wire.as_bytes(), framings, GrpcWebTranslator::from_text());
+            assert_eq!(stopped, Err(BodyError::Untranslatable));
         }
     }
 }

@@ -26,17 +26,17 @@ fn shed(backend: &Backend) -> f64 {
 #[test]
 fn retry_on_the_same_connection_withdraws_its_rejected_demand() {
     let (web, api) = (backend("web"), backend("api"));
-    let (mut client, mut other) = (Refused::default(), Refused::default());
-    client.refuse(&web, 0, second(10));
-    client.refuse(&api, 0, second(10));
-    other.refuse(&web, 1, second(10));
+    let (mut client, mut other) = (RefusalHistory::default(), RefusalHistory::default());
+    client.record_refusal(&web, 0, second(10));
+    client.record_refusal(&api, 0, second(10));
+    other.record_refusal(&web, 1, second(10));
     // It has come to another worker since; that its refusal was the first one's is known.
     let quarter = Time::from_nanos(10_250_000_000);
-    client.ask(&web, quarter);
+    client.take_back(&web, quarter);
     assert_eq!((shed(&web), shed(&api)), (1.25, 1.0));
     // For each refusal once, and not when it is over.
-    client.ask(&web, quarter);
-    other.ask(&web, second(12));
+    client.take_back(&web, quarter);
+    other.take_back(&web, second(12));
     assert_eq!((shed(&web), shed(&api)), (1.25, 1.0));
     assert_eq!(web.demand.read(DemandAverager::rejected_requests), 2);
     assert!(other.0.is_empty() && client.0.len() == 1, "what is over is forgotten");
@@ -45,12 +45,12 @@ fn retry_on_the_same_connection_withdraws_its_rejected_demand() {
 #[test]
 fn rejections_beyond_the_remembered_ones_count_in_full() {
     let web = backend("web");
-    let mut client = Refused::default();
-    for _ in 0..REMEMBERED + 5 {
-        client.refuse(&web, 0, second(10));
+    let mut client = RefusalHistory::default();
+    for _ in 0..MAX_REMEMBERED + 5 {
+        client.record_refusal(&web, 0, second(10));
     }
-    for _ in 0..REMEMBERED + 5 {
-        client.ask(&web, second(10));
+    for _ in 0..MAX_REMEMBERED + 5 {
+        client.take_back(&web, second(10));
     }
     assert_eq!(shed(&web), 5.0);
 }
@@ -60,35 +60,35 @@ fn rejected_requests_count_for_the_service_time() {
     let web = backend("web");
     let now = clock::now();
     let before = Time::from_nanos(now.as_nanos() - 340_000_000);
-    web.demand.of(1).take(before);
-    web.demand.of(1).give_back(before, now);
+    web.demand.shard(1).take(before);
+    web.demand.shard(1).give_back(before, now);
     web.demand.read(|_| ());
-    Refused::default().refuse(&web, 0, second(10));
+    RefusalHistory::default().record_refusal(&web, 0, second(10));
     assert!((shed(&web) - 0.34).abs() < 1e-9, "{}", shed(&web));
 }
 
 #[test]
 fn demand_rise_notifies_all_subscribers_once_if_expected() {
-    let account = Account::new(1);
-    let (mut one, mut other) = (account.rises(), account.rises());
-    account.rise();
+    let account = DemandTracker::new(1);
+    let (mut one, mut other) = (account.subscribe_rises(), account.subscribe_rises());
+    account.signal_rise();
     assert!(!one.has_changed().unwrap(), "nobody expects it");
     account.expect_rise();
-    account.rise();
+    account.signal_rise();
     assert!(one.has_changed().unwrap() && other.has_changed().unwrap());
     one.mark_unchanged();
     other.mark_unchanged();
-    account.rise();
+    account.signal_rise();
     assert!(!one.has_changed().unwrap(), "once");
 }
 
 #[test]
 fn readers_make_progress_while_workers_write() {
     const REQUESTS: u64 = 200_000;
-    let account = Account::new(2);
+    let account = DemandTracker::new(2);
     thread::scope(|scope| {
         for worker in 0..2 {
-            let shard = account.of(worker);
+            let shard = account.shard(worker);
             scope.spawn(move || {
                 for _ in 0..REQUESTS {
                     let taken = clock::now();

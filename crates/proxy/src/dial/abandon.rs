@@ -12,12 +12,12 @@ use balance::Time;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::time::{sleep_until, timeout_at};
 
-use crate::backend::Current;
-use crate::body::{Pump, Source};
+use crate::backend::BackendConfig;
+use crate::body::{BodyPump, BodySource};
 use crate::clock;
 use crate::dial::attempt::{AttemptConnection, poll_head};
 use crate::dial::pool::{self, CompletedExchange};
-use crate::exchange::{Exchange, Terms};
+use crate::exchange::{Exchange, RequestPolicy};
 use crate::failure::Failure;
 use crate::head::{BodyFraming, RequestHead, RequestMethod, ResponseHead};
 use crate::relay;
@@ -31,7 +31,7 @@ pub(crate) fn abandon(
     worker: &Rc<Worker>,
     lease: AttemptConnection,
     exchange: &mut Exchange,
-    terms: &Terms<'_>,
+    terms: &RequestPolicy<'_>,
 ) {
     // To reset a stream tells the endpoint that nobody waits.
     let is_told = lease.connection.stream_guard.is_some();
@@ -39,7 +39,7 @@ pub(crate) fn abandon(
         return;
     }
     lease.slot.backend.counters[worker.index].abandoned.add(1);
-    let until = clock::now() + terms.backend().abandoned_timeout;
+    let until = clock::now() + terms.backend_settings().abandoned_timeout;
     let upload_broken = lease.upload_broken;
     let rest = AbandonedRequest {
         lease,
@@ -48,7 +48,7 @@ pub(crate) fn abandon(
         sent_whole: exchange.upload.is_done() && !upload_broken,
         request_bytes: exchange.upload.written,
         response: std::mem::take(&mut exchange.response),
-        pump: std::mem::replace(&mut exchange.download, Pump::new()),
+        pump: std::mem::replace(&mut exchange.download, BodyPump::new()),
     };
     let worker = Rc::clone(worker);
     tokio::task::spawn_local(async move { rest.drain(&worker, until).await });
@@ -65,7 +65,7 @@ pub(crate) struct AbandonedRequest {
     sent_whole: bool,
     request_bytes: u64,
     response: ResponseHead,
-    pump: Pump,
+    pump: BodyPump,
 }
 
 fn method_only_head(method: RequestMethod) -> RequestHead {
@@ -91,7 +91,7 @@ impl AbandonedRequest {
             sent_whole: false,
             request_bytes: 0,
             response: ResponseHead::new(),
-            pump: Pump::new(),
+            pump: BodyPump::new(),
         }
     }
 
@@ -114,8 +114,13 @@ impl AbandonedRequest {
     }
 
     /// The Outcome of the attempt, as far as it shows when the head has come.
-    pub(crate) fn conclude(&self, worker: &Worker, current: &Current, asked: Result<(), Failure>) {
-        let end = asked.map_or_else(Failure::end, |()| relay::end(&self.response));
+    pub(crate) fn conclude(
+        &self,
+        worker: &Worker,
+        current: &BackendConfig,
+        asked: Result<(), Failure>,
+    ) {
+        let end = asked.map_or_else(Failure::attempt_end, |()| relay::attempt_end(&self.response));
         self.lease.slot.conclude(worker, current, end, None);
     }
 
@@ -163,16 +168,16 @@ impl AbandonedRequest {
 
     async fn discard(&mut self, worker: &Worker) -> DrainOutcome {
         let Self { lease, pump, .. } = self;
-        pump.allow(pump.body_bytes.saturating_add(MAX_DRAIN_BYTES));
+        pump.set_max_body_bytes(pump.body_bytes.saturating_add(MAX_DRAIN_BYTES));
         let connection = &mut lease.connection;
         let read = poll_fn(|cx| {
             let mut source =
-                Source { stream: &mut connection.stream, buffer: &mut connection.buffer };
+                BodySource { stream: &mut connection.stream, buffer: &mut connection.buffer };
             pump.poll_discard(cx, &mut source, &worker.scratch)
         });
         match read.await {
             Ok(()) => DrainOutcome::Complete,
-            Err(crate::body::Stop::TooLarge) => DrainOutcome::TooMuch,
+            Err(crate::body::BodyError::TooLarge) => DrainOutcome::TooMuch,
             Err(_) => DrainOutcome::Closed,
         }
     }
@@ -180,11 +185,11 @@ impl AbandonedRequest {
     fn return_to_pool(self, worker: &Worker) {
         let AttemptConnection { slot, mut connection, .. } = self.lease;
         connection.count_written(self.request_bytes);
-        worker.scratch.stock.reclaim(&mut connection.buffer);
+        worker.scratch.buffer_pool.reclaim(&mut connection.buffer);
         let done = CompletedExchange {
             response: &self.response,
             request_sent: self.sent_whole,
-            response_read: self.pump.has_all(),
+            response_read: self.pump.has_whole_body(),
         };
         pool::give_back(&slot.endpoint, connection, &done, self.is_capped, clock::now());
         drop(slot);

@@ -9,9 +9,9 @@ use std::time::Duration;
 use balance::{AttemptResult, Time};
 use gateway::snapshot::EndpointProtocol;
 
-use crate::accept::client::{Client, Interrupt};
+use crate::accept::client::{ClientConnection, WaitInterrupt};
 use crate::backend::Slot;
-use crate::body::{Pump, Side, Source, Stop};
+use crate::body::{BodyError, BodyPump, BodySide, BodySource};
 use crate::buffer::BUFFER_BYTES;
 use crate::clock;
 use crate::dial::abandon;
@@ -19,14 +19,14 @@ use crate::dial::connect::connect;
 use crate::dial::h3::CONNECTION_ATTEMPT_DELAY;
 use crate::dial::pool::{self, ConnectionRequirements, Endpoint, EndpointConnection};
 use crate::dial::stream_request;
-use crate::exchange::{Exchange, Terms};
+use crate::exchange::{Exchange, RequestPolicy};
 use crate::failure::Failure;
 use crate::grpc;
 use crate::h1::{BadResponse, HeadLimits, parse};
 use crate::head::{RequestHead, ResponseHead};
 use crate::relay;
 use crate::stream::ConnectionEnd;
-use crate::tls::Security;
+use crate::tls::ConnectionSecurity;
 use crate::worker::Worker;
 
 /// What a response's head may take.
@@ -57,25 +57,25 @@ impl AttemptConnection {
         &mut self,
         cx: &mut Context<'_>,
         worker: &Worker,
-        client: &mut Client,
-        upload: &mut Pump,
+        client: &mut ClientConnection,
+        upload: &mut BodyPump,
     ) -> Result<(), Failure> {
         if self.upload_broken || upload.is_done() {
             return Ok(());
         }
-        let mut source = Source { stream: &mut client.stream, buffer: &mut client.buffer };
+        let mut source = BodySource { stream: &mut client.stream, buffer: &mut client.buffer };
         let Poll::Ready(Err(stop)) =
             upload.poll(cx, &mut source, &mut self.connection.stream, &worker.scratch)
         else {
             return Ok(());
         };
         match stop {
-            Stop::SourceEnded => Err(Failure::ClientGone),
-            Stop::SourceBad(bad) => Err(Failure::BadRequestBody(bad)),
-            Stop::TooLarge => Err(Failure::BodyTooLarge),
-            Stop::Untranslatable => Err(Failure::BadWebText),
+            BodyError::SourceEnded => Err(Failure::ClientGone),
+            BodyError::SourceBad(bad) => Err(Failure::BadRequestBody(bad)),
+            BodyError::TooLarge => Err(Failure::BodyTooLarge),
+            BodyError::Untranslatable => Err(Failure::BadWebText),
             // It may have answered before it stopped reading.
-            Stop::SinkFailed => {
+            BodyError::SinkFailed => {
                 self.upload_broken = true;
                 Ok(())
             }
@@ -106,7 +106,7 @@ impl AttemptConnection {
 
     /// The endpoint did not answer in time, which may be because its connection has gone without a word.
     pub(crate) fn mark_suspect(&self, failure: Failure) {
-        if failure.end() == AttemptResult::TimedOut
+        if failure.attempt_end() == AttemptResult::TimedOut
             && let Some(berth) = &self.connection.stream_guard
         {
             berth.mark_suspect();
@@ -152,9 +152,9 @@ pub(crate) struct AttemptHistory<'a> {
 
 impl AttemptHistory<'_> {
     /// True if another endpoint may get the request when this one takes long to accept a connection.
-    fn has_alternative(self, slot: &Slot, terms: &Terms<'_>) -> bool {
+    fn has_alternative(self, slot: &Slot, terms: &RequestPolicy<'_>) -> bool {
         let is_tried = |it: &Arc<Endpoint>| self.tried.iter().any(|tried| Arc::ptr_eq(tried, it));
-        terms.current.set.members().iter().any(|member| {
+        terms.backend_config.set.members().iter().any(|member| {
             let endpoint = &member.endpoint;
             let is_another = !Arc::ptr_eq(endpoint, &slot.endpoint) && !is_tried(endpoint);
             member.weight > 0 && is_another && endpoint.is_reachable()
@@ -162,9 +162,9 @@ impl AttemptHistory<'_> {
     }
 
     /// How long a connection attempt may take before another endpoint is the better choice; `None`: there is no other.
-    pub(super) fn patience(self, slot: &Slot, terms: &Terms<'_>) -> Option<Duration> {
-        let patience = slot.endpoint.data.reachability.patience();
-        let patience = match terms.backend().protocol {
+    pub(super) fn patience(self, slot: &Slot, terms: &RequestPolicy<'_>) -> Option<Duration> {
+        let patience = slot.endpoint.data.reachability.connect_timeout();
+        let patience = match terms.backend_settings().protocol {
             EndpointProtocol::Http1 | EndpointProtocol::Http2 => patience,
             // TCP is tried only after that.
             EndpointProtocol::Http3 => patience + CONNECTION_ATTEMPT_DELAY,
@@ -182,35 +182,35 @@ impl AttemptFailure {
 /// Sends the request and awaits the head of its response, which is then in `exchange.response`.
 pub(crate) async fn attempt(
     worker: &Rc<Worker>,
-    client: &mut Client,
+    client: &mut ClientConnection,
     exchange: &mut Exchange,
     slot: Slot,
     effort: AttemptHistory<'_>,
-    terms: &Terms<'_>,
+    terms: &RequestPolicy<'_>,
 ) -> Result<AttemptConnection, AttemptFailure> {
     let started = clock::now();
     let (slot, connection) =
         connection(worker, client, exchange, slot, effort, terms, started).await?;
-    slot.asked();
+    slot.mark_request_sent();
     let mut lease = AttemptConnection::new(slot, connection, terms.deadline);
     let by = |most: Option<Duration>| most.map_or(Time::MAX, |most| started + most);
     lease.deadline = by(terms.attempt_timeout).min(terms.deadline);
-    let patience = by(terms.backend().per_attempt_timeout).min(lease.deadline);
+    let patience = by(terms.backend_settings().per_attempt_timeout).min(lease.deadline);
     let mut limits = AttemptDeadlines { started, attempt: patience, terms };
     for _ in 0..INTERIM_RESPONSES {
         if let Err(failure) = await_head(worker, client, exchange, &mut lease, &limits).await {
-            let failure = grpc::judge(failure, exchange, terms);
+            let failure = grpc::reclassify_late_reset(failure, exchange, terms);
             return Err(conclude_failure(worker, lease, exchange, failure, terms));
         }
-        lease.slot.answered();
+        lease.slot.mark_answered();
         if exchange.response.upgrade && !exchange.request.upgrade {
             let failure = Failure::BadResponse(BadResponse::UnexpectedUpgrade);
             return Err(conclude_failure(worker, lease, exchange, failure, terms));
         }
         if !exchange.response.is_interim() {
             // How soon an endpoint leaves HTTP, or begins to answer a stream of messages, does not tell how busy it is.
-            let streams =
-                exchange.response.upgrade || exchange.call.is_some() && !exchange.upload.is_read();
+            let streams = exchange.response.upgrade
+                || exchange.grpc_call.is_some() && !exchange.upload.is_read();
             lease.head_latency_is_signal = !streams;
             return Ok(lease);
         }
@@ -227,14 +227,14 @@ pub(crate) async fn attempt(
 /// A connection for the request alone: an idle one that may carry it, or a fresh one, or a stream on one.
 async fn connection(
     worker: &Rc<Worker>,
-    client: &mut Client,
+    client: &mut ClientConnection,
     exchange: &mut Exchange,
     slot: Slot,
     effort: AttemptHistory<'_>,
-    terms: &Terms<'_>,
+    terms: &RequestPolicy<'_>,
     now: Time,
 ) -> Result<(Slot, Box<EndpointConnection>), AttemptFailure> {
-    match terms.backend().protocol {
+    match terms.backend_settings().protocol {
         EndpointProtocol::Http1 => {}
         EndpointProtocol::Http2 | EndpointProtocol::Http3 => {
             return stream_request::connection(worker, client, exchange, slot, effort, terms, now)
@@ -247,7 +247,7 @@ async fn connection(
     {
         return Ok((slot, connection));
     }
-    let header = client.announcement(terms.backend());
+    let header = client.proxy_protocol_header(terms.backend_settings());
     // What is seldom needed takes no room in every request's future.
     let opening = Box::pin(open(&slot.endpoint, &header, &wish));
     let hurry = effort.patience(&slot, terms);
@@ -260,18 +260,18 @@ async fn connection(
 /// What a connection of HTTP/1.1 for the request has to be.
 pub(super) fn connection_requirements<'t>(
     worker: &Worker,
-    client: &Client,
+    client: &ClientConnection,
     exchange: &Exchange,
-    terms: &'t Terms<'_>,
+    terms: &'t RequestPolicy<'_>,
     now: Time,
 ) -> ConnectionRequirements<'t> {
     ConnectionRequirements {
         worker: worker.index,
         capped: terms.is_capped(),
-        proxy_protocol_client: terms.backend().proxy_protocol.map(|_| client.peer),
-        tls_context: terms.current.trust.as_ref(),
+        proxy_protocol_client: terms.backend_settings().proxy_protocol.map(|_| client.peer),
+        tls_context: terms.backend_config.tls_context.as_ref(),
         replayable: is_replayable(&exchange.request),
-        settings: terms.backend(),
+        settings: terms.backend_settings(),
         now,
     }
 }
@@ -282,7 +282,7 @@ pub(crate) async fn open(
     header: &[u8],
     wish: &ConnectionRequirements<'_>,
 ) -> Result<Box<EndpointConnection>, Failure> {
-    let security = Security::of_http1(wish.tls_context);
+    let security = ConnectionSecurity::of_http1(wish.tls_context);
     let unacknowledged = wish.settings.unacknowledged_timeout;
     let mut connection = connect(endpoint, wish.worker, header, security, unacknowledged).await?;
     connection.proxy_protocol_client = wish.proxy_protocol_client;
@@ -294,22 +294,22 @@ pub(crate) async fn open(
 /// endpoint is the better choice.
 pub(super) async fn await_connection<T>(
     worker: &Worker,
-    client: &mut Client,
-    terms: &Terms<'_>,
+    client: &mut ClientConnection,
+    terms: &RequestPolicy<'_>,
     now: Time,
     hurry: Option<Duration>,
     connecting: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, Failure> {
-    let most = terms.backend().connect_timeout;
+    let most = terms.backend_settings().connect_timeout;
     let patience = now + hurry.map_or(most, |hurry| hurry.min(most));
-    match client.until(worker, patience.min(terms.deadline), connecting).await {
+    match client.wait_until(worker, patience.min(terms.deadline), connecting).await {
         Ok(connected) => connected,
-        Err(Interrupt::ClientGone) => Err(Failure::ClientGone),
-        Err(Interrupt::Deadline) if patience > terms.deadline => Err(Failure::RequestTimeout),
-        Err(Interrupt::Deadline) if hurry.is_some_and(|hurry| hurry < most) => {
+        Err(WaitInterrupt::ClientGone) => Err(Failure::ClientGone),
+        Err(WaitInterrupt::Deadline) if patience > terms.deadline => Err(Failure::RequestTimeout),
+        Err(WaitInterrupt::Deadline) if hurry.is_some_and(|hurry| hurry < most) => {
             Err(Failure::ConnectSlow)
         }
-        Err(Interrupt::Deadline) => Err(Failure::ConnectTimeout),
+        Err(WaitInterrupt::Deadline) => Err(Failure::ConnectTimeout),
     }
 }
 
@@ -318,16 +318,16 @@ pub(super) fn conclude_unsent(
     worker: &Worker,
     slot: Slot,
     failure: Failure,
-    terms: &Terms<'_>,
+    terms: &RequestPolicy<'_>,
 ) -> AttemptFailure {
-    slot.conclude(worker, &terms.current, failure.end(), None);
-    slot.found(worker, failure);
+    slot.conclude(worker, &terms.backend_config, failure.attempt_end(), None);
+    slot.note_connect_failure(worker, failure);
     let is_of_use = !matches!(
         failure,
         Failure::ClientGone
             | Failure::RequestTimeout
             | Failure::BadRequest(_)
-            | Failure::NoUpgrade
+            | Failure::UpgradeRefused
             | Failure::OutOfDescriptors
     );
     if !is_of_use {
@@ -346,13 +346,13 @@ struct AttemptDeadlines<'a> {
     /// Since when the endpoint is waited for.
     started: Time,
     attempt: Time,
-    terms: &'a Terms<'a>,
+    terms: &'a RequestPolicy<'a>,
 }
 
 /// Sends what is to be sent and reads until a head, interim or final, is complete.
 async fn await_head(
     worker: &Worker,
-    client: &mut Client,
+    client: &mut ClientConnection,
     exchange: &mut Exchange,
     lease: &mut AttemptConnection,
     limits: &AttemptDeadlines<'_>,
@@ -364,10 +364,10 @@ async fn await_head(
         if let Poll::Ready(read) = poll_head(cx, worker, &mut lease.connection, request, response) {
             return Poll::Ready(read);
         }
-        let reads_client = !upload.is_read() && upload.waiting_for == Side::Source;
+        let reads_client = !upload.is_read() && upload.waiting_for == BodySide::Source;
         // A client that expects to be told to go on waits for the endpoint.
         let waits_for_client = reads_client && !request.expect_continue;
-        if !reads_client && client.poll_gone(cx, worker).is_ready() {
+        if !reads_client && client.poll_disconnected(cx, worker).is_ready() {
             return Poll::Ready(Err(Failure::ClientGone));
         }
         if seen != upload.progress {
@@ -408,7 +408,7 @@ pub(crate) fn poll_head(
             return Poll::Pending;
         }
         let buffer =
-            connection.buffer.get_or_insert_with(|| worker.scratch.stock.take_for_endpoint());
+            connection.buffer.get_or_insert_with(|| worker.scratch.buffer_pool.take_for_endpoint());
         let most = (RESPONSE_LIMITS.head_bytes + 1).max(BUFFER_BYTES);
         let read = ready!(buffer.poll_fill(cx, &mut connection.stream, most));
         connection.end = ConnectionEnd::of(read.as_ref().copied());
@@ -422,7 +422,11 @@ impl AttemptDeadlines<'_> {
     /// How long nothing may move.
     fn idle(&self, waits_for_client: bool) -> Duration {
         let terms = self.terms;
-        if waits_for_client { terms.client.body_timeout } else { terms.backend().idle_timeout }
+        if waits_for_client {
+            terms.client.body_timeout
+        } else {
+            terms.backend_settings().idle_timeout
+        }
     }
 
     /// Which of the deadlines it was.
@@ -446,7 +450,7 @@ fn conclude_failure(
     lease: AttemptConnection,
     exchange: &mut Exchange,
     failure: Failure,
-    terms: &Terms<'_>,
+    terms: &RequestPolicy<'_>,
 ) -> AttemptFailure {
     if lease.connection.stream_guard.is_some() {
         return stream_request::conclude_stream_failure(worker, lease, exchange, failure, terms);
@@ -455,9 +459,12 @@ fn conclude_failure(
     // To close an idle connection is an endpoint's right.
     let stale =
         failure == Failure::EndpointClosed && lease.connection.idle_for.is_some() && !has_answered;
-    let end =
-        if stale { AttemptResult::Cancelled } else { terms.judge(failure.end(), &lease.slot) };
-    lease.slot.conclude_stay(clock::now(), worker, &terms.current, end, None);
+    let end = if stale {
+        AttemptResult::Cancelled
+    } else {
+        terms.discount_late_timeout(failure.attempt_end(), &lease.slot)
+    };
+    lease.slot.conclude_with_hold_time(clock::now(), worker, &terms.backend_config, end, None);
     if failure != Failure::EndpointClosed {
         let again = matches!(failure, Failure::AttemptTimeout | Failure::BadResponse(_))
             && exchange.request.method.is_idempotent();

@@ -12,15 +12,15 @@ use tokio::net::TcpStream;
 use crate::clock;
 use crate::dial::pool::{Endpoint, EndpointConnection};
 use crate::failure::Failure;
-use crate::stream::Stream;
-use crate::tls::{Secret, Security, Session, TlsStream, Untrusted};
+use crate::stream::PeerStream;
+use crate::tls::{ClientTlsConfig, ConnectionSecurity, EndpointTlsError, TlsSession, TlsStream};
 
 /// Opens a connection for HTTP/1.1 to the endpoint, which begins with `header`; the caller bounds the time.
 pub(crate) async fn connect(
     endpoint: &Endpoint,
     worker: usize,
     header: &[u8],
-    security: Security<'_>,
+    security: ConnectionSecurity<'_>,
     unacknowledged: Duration,
 ) -> Result<Box<EndpointConnection>, Failure> {
     let stream = open(endpoint, worker, header, security, unacknowledged).await?;
@@ -33,13 +33,15 @@ pub(crate) async fn open(
     endpoint: &Endpoint,
     worker: usize,
     header: &[u8],
-    security: Security<'_>,
+    security: ConnectionSecurity<'_>,
     unacknowledged: Duration,
-) -> Result<Stream, Failure> {
+) -> Result<PeerStream, Failure> {
     let secret = match security {
-        Security::Plain => None,
-        Security::Tls(secret) => Some(secret),
-        Security::Impossible => return Err(Failure::Untrusted(Untrusted::Unusable)),
+        ConnectionSecurity::Plain => None,
+        ConnectionSecurity::Tls(secret) => Some(secret),
+        ConnectionSecurity::Unusable => {
+            return Err(Failure::EndpointTls(EndpointTlsError::UnusableConfig));
+        }
     };
     endpoint.data.counters[worker].connections.add(1);
     let begun = clock::now();
@@ -50,11 +52,11 @@ pub(crate) async fn open(
     set_dead_peer_timeouts(&stream, unacknowledged);
     stream.write_all(header).await.map_err(|error| connect_failure(&error))?;
     let stream = match secret {
-        None => Stream::Tcp(stream),
+        None => PeerStream::Tcp(stream),
         // Boxed, so that connections without it do not keep the room that it takes.
         Some(secret) => Box::pin(tls_handshake(stream, secret)).await?,
     };
-    endpoint.data.reachability.connected_in(clock::now().saturating_since(begun));
+    endpoint.data.reachability.record_connect_time(clock::now().saturating_since(begun));
     Ok(stream)
 }
 
@@ -79,29 +81,32 @@ fn set_dead_peer_timeouts(socket: &TcpStream, unacknowledged: Duration) {
 }
 
 /// Makes sure that it is the endpoint that we speak with, and that nobody else listens.
-pub(crate) async fn tls_handshake(socket: TcpStream, secret: &Secret) -> Result<Stream, Failure> {
-    let Secret { config, name } = secret;
-    let untrusted = |error: rustls::Error| Failure::Untrusted(Untrusted::from(&error));
-    let session = Session::client(Arc::clone(config), name.clone()).map_err(untrusted)?;
+pub(crate) async fn tls_handshake(
+    socket: TcpStream,
+    secret: &ClientTlsConfig,
+) -> Result<PeerStream, Failure> {
+    let ClientTlsConfig { config, name } = secret;
+    let untrusted = |error: rustls::Error| Failure::EndpointTls(EndpointTlsError::from(&error));
+    let session = TlsSession::client(Arc::clone(config), name.clone()).map_err(untrusted)?;
     let mut tls = TlsStream::new(socket, Box::new(session));
     loop {
-        let shaken = tls.session.shake();
+        let shaken = tls.session.advance_handshake();
         // An alert too.
-        let pushed = poll_fn(|cx| tls.poll_push(cx)).await;
+        let pushed = poll_fn(|cx| tls.poll_write_ciphertext(cx)).await;
         shaken.map_err(untrusted)?;
         pushed.map_err(|error| connect_failure(&error))?;
-        if !tls.session.settled().is_handshaking() {
+        if !tls.session.common_state().is_handshaking() {
             break;
         }
-        let heard = poll_fn(|cx| tls.poll_hear(cx, 0)).await;
-        heard.map_err(|_ended| Failure::Untrusted(Untrusted::Protocol))?;
+        let heard = poll_fn(|cx| tls.poll_read_ciphertext(cx, 0)).await;
+        heard.map_err(|_ended| Failure::EndpointTls(EndpointTlsError::Protocol))?;
     }
     // HTTP/1.1 is what is spoken where nothing is agreed upon.
     let asks_for_h2_alone = config.alpn_protocols == [b"h2"];
-    if asks_for_h2_alone && tls.session.settled().alpn_protocol() != Some(b"h2") {
-        return Err(Failure::Untrusted(Untrusted::Protocol));
+    if asks_for_h2_alone && tls.session.common_state().alpn_protocol() != Some(b"h2") {
+        return Err(Failure::EndpointTls(EndpointTlsError::Protocol));
     }
-    Ok(Stream::Tls(Box::new(tls)))
+    Ok(PeerStream::Tls(Box::new(tls)))
 }
 
 fn connect_failure(error: &io::Error) -> Failure {

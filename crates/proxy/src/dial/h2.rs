@@ -37,8 +37,8 @@ use crate::dial::pool::{Endpoint, EndpointConnection, lock};
 use crate::dial::stream_request::{RequestSource, StreamGrant, StreamRequest};
 use crate::failure::Failure;
 use crate::h2::{H2Stream, request};
-use crate::stream::Stream;
-use crate::tls::{Security, Trust};
+use crate::stream::PeerStream;
+use crate::tls::{ConnectionSecurity, EndpointTlsContext};
 
 /// What is read of an endpoint at a time.
 mod paced_stream;
@@ -77,7 +77,7 @@ pub(super) struct H2ConnectionDriver {
 
 /// Agrees with the endpoint on HTTP/2, where `unsealed` bytes have been written before; the caller bounds the time.
 pub(super) async fn handshake(
-    stream: Stream,
+    stream: PeerStream,
     unsealed: u64,
     room: Arc<Notify>,
     tally: Arc<ConnectionCounts>,
@@ -153,11 +153,11 @@ impl multiplex_connection::MultiplexConnection for H2EndpointConnection {
 
 impl H2EndpointConnection {
     /// Sends the head of a request on a stream of its own.
-    fn send(&mut self, call: &StreamRequest<'_>) -> Result<(Stream, StreamGuard), Failure> {
+    fn send(&mut self, call: &StreamRequest<'_>) -> Result<(PeerStream, StreamGuard), Failure> {
         let RequestSource { request, framing } = call.source;
         // What opens a WebSocket is a CONNECT that not everybody takes (RFC 8441).
         if request.upgrade && !self.requests.is_extended_connect_protocol_enabled() {
-            return Err(Failure::NoUpgrade);
+            return Err(Failure::UpgradeRefused);
         }
         let head = request::write(request, framing, call.scheme(), call.endpoint.address);
         let head = head.map_err(Failure::BadRequest)?;
@@ -167,7 +167,7 @@ impl H2EndpointConnection {
         let sent = self.requests.clone().send_request(head, is_whole);
         let (response, body) = sent.map_err(|_gone| Failure::EndpointClosed)?;
         let message = H2Stream::to_endpoint(response, body, is_whole);
-        Ok((Stream::H2(Box::new(message)), berth))
+        Ok((PeerStream::H2(Box::new(message)), berth))
     }
 }
 
@@ -210,7 +210,7 @@ struct H2DialTask {
     endpoint: Arc<Endpoint>,
     worker: usize,
     proxy_protocol_client: Option<SocketAddr>,
-    tls_context: Option<Arc<Trust>>,
+    tls_context: Option<Arc<EndpointTlsContext>>,
     /// What it begins with.
     proxy_protocol_header: Vec<u8>,
     connect_timeout: Duration,
@@ -235,7 +235,7 @@ impl H2DialTask {
     }
 
     async fn open(&self) -> Result<(H2EndpointConnection, H2ConnectionDriver), Failure> {
-        let security = Security::of_requests(self.tls_context.as_ref());
+        let security = ConnectionSecurity::of_requests(self.tls_context.as_ref());
         let Self {
             endpoint,
             worker,
@@ -289,7 +289,7 @@ impl StreamRequest<'_> {
                 endpoint: Arc::clone(self.endpoint),
                 worker: self.worker,
                 proxy_protocol_client: self.proxy_protocol_client,
-                tls_context: self.backend_config.trust.clone(),
+                tls_context: self.backend_config.tls_context.clone(),
                 proxy_protocol_header: self.proxy_protocol_header.clone(),
                 connect_timeout: settings.connect_timeout,
                 unacknowledged_timeout: settings.unacknowledged_timeout,

@@ -16,7 +16,7 @@ use crate::dial::multiplex_pool::StreamWaiter;
 use crate::dial::pool::EndpointConnection;
 use crate::dial::stream_request::{StreamGrant, StreamRequest};
 use crate::failure::Failure;
-use crate::tls::Untrusted;
+use crate::tls::EndpointTlsError;
 use crate::worker::Worker;
 
 /// One connection.
@@ -52,7 +52,7 @@ pub(crate) fn try_open_existing(
         return None;
     }
     // What cannot be sent is found out again, where it is told.
-    worker.links.try_open_stream(call).ok().flatten()
+    worker.h3_pools.try_open_stream(call).ok().flatten()
 }
 
 /// The first way that opens; the caller bounds the time.
@@ -85,7 +85,7 @@ fn may_use_quic(worker: &Rc<Worker>, call: &StreamRequest<'_>) -> bool {
     }
     if !reach.is_available() && reach.claim_retry(call.now) {
         // This request goes by TCP. It finds out for those that follow.
-        worker.links.dial(worker, call);
+        worker.h3_pools.dial(worker, call);
     }
     reach.is_available()
 }
@@ -110,7 +110,7 @@ struct TransportRace<'a> {
 impl TransportRace<'_> {
     fn try_open(&mut self) -> Result<Option<RequestTransport>, Failure> {
         if self.quic_allowed {
-            match self.worker.links.acquire_stream(
+            match self.worker.h3_pools.acquire_stream(
                 self.worker,
                 &self.request,
                 self.quic_waiter.as_ref(),
@@ -120,7 +120,7 @@ impl TransportRace<'_> {
                 }
                 Ok(StreamGrant::Wait(waiting)) => self.quic_waiter = Some(waiting),
                 // WebSocket needs what few servers know over HTTP/3, and all over HTTP/1.1.
-                Err(Failure::NoUpgrade) => return Ok(Some(RequestTransport::Http1)),
+                Err(Failure::UpgradeRefused) => return Ok(Some(RequestTransport::Http1)),
                 Err(failure) if is_quic_failure(failure) => self.quic_allowed = false,
                 Err(failure) => return Err(failure),
             }
@@ -144,7 +144,7 @@ impl TransportRace<'_> {
             return None;
         }
         // Where nothing is being opened, all that can be had is there, and full.
-        let since = self.worker.links.dialing_since(&self.request);
+        let since = self.worker.h3_pools.dialing_since(&self.request);
         Some(since.map_or(Time::MAX, |since| since + CONNECTION_ATTEMPT_DELAY))
     }
 
@@ -165,7 +165,7 @@ impl TransportRace<'_> {
                 Err(Failure::NotHttp2) if endpoint.data.http3_reachability.speaks_http1() => {
                     RequestTransport::Http1
                 }
-                Err(Failure::NoUpgrade) => RequestTransport::Http1,
+                Err(Failure::UpgradeRefused) => RequestTransport::Http1,
                 Err(failure) => {
                     // Who is not there at all may come back with QUIC.
                     endpoint.data.http3_reachability.end_backoff(self.request.now);
@@ -208,11 +208,13 @@ async fn wait_for_stream(waiting: Option<&StreamWaiter>) {
 /// TCP may do better. A certificate that is wrong here is wrong there.
 fn is_quic_failure(failure: Failure) -> bool {
     match failure {
-        Failure::Untrusted(Untrusted::Certificate | Untrusted::Unusable) => false,
-        Failure::Untrusted(Untrusted::Alert | Untrusted::Protocol) => true,
+        Failure::EndpointTls(EndpointTlsError::Certificate | EndpointTlsError::UnusableConfig) => {
+            false
+        }
+        Failure::EndpointTls(EndpointTlsError::Alert | EndpointTlsError::Protocol) => true,
         failure => {
-            failure.end() == AttemptResult::ConnectFailed
-                || failure.end() == AttemptResult::ConnectionBroken
+            failure.attempt_end() == AttemptResult::ConnectFailed
+                || failure.attempt_end() == AttemptResult::ConnectionBroken
         }
     }
 }

@@ -12,8 +12,8 @@ use tokio::sync::Notify;
 
 use crate::dial::multiplex_connection::{ConnectionAvailability, MultiplexConnection};
 use crate::failure::Failure;
-use crate::observe::LinkCounters;
-use crate::tls::Trust;
+use crate::observe::MultiplexCounters;
+use crate::tls::EndpointTlsContext;
 
 /// Links of one kind to one endpoint, from one worker, where the policy sets no other limit.
 const MAX_CONNECTIONS: usize = 64;
@@ -21,7 +21,7 @@ const MAX_CONNECTIONS: usize = 64;
 /// Links that are opened alike.
 pub(super) struct MultiplexPool<L> {
     proxy_protocol_client: Option<SocketAddr>,
-    tls_context: Option<Arc<Trust>>,
+    tls_context: Option<Arc<EndpointTlsContext>>,
     connections: Vec<L>,
     /// Since when another is being opened.
     dialing_since: Option<Time>,
@@ -36,7 +36,7 @@ pub(super) struct MultiplexPool<L> {
 pub(super) struct PoolKey<'a> {
     /// The client whose address it begins with (PROXY protocol), and whose requests alone it may carry.
     pub(super) proxy_protocol_client: Option<SocketAddr>,
-    pub(super) tls_context: Option<&'a Arc<Trust>>,
+    pub(super) tls_context: Option<&'a Arc<EndpointTlsContext>>,
 }
 
 /// Somebody who waits for a place on a link.
@@ -79,7 +79,7 @@ impl<L: MultiplexConnection> MultiplexPool<L> {
     }
 
     fn has_key(&self, kind: PoolKey<'_>) -> bool {
-        let address = |trust: Option<&Arc<Trust>>| trust.map(Arc::as_ptr);
+        let address = |trust: Option<&Arc<EndpointTlsContext>>| trust.map(Arc::as_ptr);
         self.proxy_protocol_client == kind.proxy_protocol_client
             && address(self.tls_context.as_ref()) == address(kind.tls_context)
     }
@@ -88,7 +88,7 @@ impl<L: MultiplexConnection> MultiplexPool<L> {
     pub(super) fn usable_connection(
         &mut self,
         settings: &BackendSettings,
-        counters: &LinkCounters,
+        counters: &MultiplexCounters,
         now: Time,
     ) -> Option<&mut L> {
         let mut place = 0;
@@ -105,12 +105,12 @@ impl<L: MultiplexConnection> MultiplexPool<L> {
     }
 
     /// Its streams go on; it ends with the last of them.
-    fn release(&mut self, place: usize, said_goaway: bool, counters: &LinkCounters) {
+    fn release(&mut self, place: usize, said_goaway: bool, counters: &MultiplexCounters) {
         counters.goaways.add(u64::from(said_goaway));
         drop(self.connections.remove(place));
     }
 
-    fn sweep(&mut self, settings: &BackendSettings, counters: &LinkCounters, now: Time) {
+    fn sweep(&mut self, settings: &BackendSettings, counters: &MultiplexCounters, now: Time) {
         let mut place = 0;
         while let Some(link) = self.connections.get_mut(place) {
             match link.check_idle(settings, now) {
@@ -178,7 +178,7 @@ fn max_connections(settings: &BackendSettings, workers: usize) -> usize {
 pub(super) fn sweep<L: MultiplexConnection>(
     trunks: &mut Vec<MultiplexPool<L>>,
     settings: &BackendSettings,
-    counters: &LinkCounters,
+    counters: &MultiplexCounters,
     now: Time,
 ) {
     trunks.iter_mut().for_each(|trunk| trunk.sweep(settings, counters, now));

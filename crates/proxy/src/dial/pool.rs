@@ -15,16 +15,16 @@ use balance::{ConcurrencyCap, SetMember, Time};
 use gateway::snapshot::BackendSettings;
 
 use crate::backend::Backend;
-use crate::buffer::Buffer;
+use crate::buffer::ReadBuffer;
 use crate::dial::h2;
 use crate::dial::h3::Http3Reachability;
 use crate::dial::multiplex_connection::{ConnectionCounts, StreamGuard};
 use crate::head::{BodyFraming, ResponseHead};
 use crate::observe::EndpointCounters;
 use crate::reachability;
-use crate::stream::{ConnectionEnd, Stream};
+use crate::stream::{ConnectionEnd, PeerStream};
 use crate::sys;
-use crate::tls::Trust;
+use crate::tls::EndpointTlsContext;
 
 /// Idle connections to one endpoint that one stack holds. What comes on top of it is closed: the old ones are those that
 /// tell how long the endpoint keeps connections.
@@ -50,7 +50,7 @@ pub(crate) struct EndpointData {
     /// One per worker.
     pub(crate) counters: Box<[EndpointCounters]>,
     /// How quickly connections are made, and how long the endpoint has been silent.
-    pub(crate) reachability: reachability::Signs,
+    pub(crate) reachability: reachability::ReachabilityState,
     /// The backends that name this endpoint: a slot freed by one may be what another waits for.
     backends: Mutex<Vec<Weak<Backend>>>,
     is_shared: AtomicBool,
@@ -63,9 +63,9 @@ struct IdleStack(Mutex<VecDeque<Box<EndpointConnection>>>);
 
 /// An open connection to an endpoint, or a stream on one. Boxed, because it goes through many hands in each request.
 pub(crate) struct EndpointConnection {
-    pub(crate) stream: Stream,
+    pub(crate) stream: PeerStream,
     /// Read from the endpoint and not yet used.
-    pub(crate) buffer: Option<Buffer>,
+    pub(crate) buffer: Option<ReadBuffer>,
     /// Bytes written before anything was sealed.
     plaintext_bytes: u64,
     /// Bytes written since it was opened: with what the kernel says was acknowledged, it tells whether a request can
@@ -80,7 +80,7 @@ pub(crate) struct EndpointConnection {
     /// The client whose address it began with (PROXY protocol), and whose requests alone it may carry.
     pub(crate) proxy_protocol_client: Option<SocketAddr>,
     /// What it is secured by, which is what its requests have to ask for.
-    pub(crate) tls_context: Option<Arc<Trust>>,
+    pub(crate) tls_context: Option<Arc<EndpointTlsContext>>,
     /// Its place on the link that carries it, if it is a stream: then it ends with its request. Behind the stream, so that
     /// the place is free when the stream has been dropped.
     pub(crate) stream_guard: Option<StreamGuard>,
@@ -98,7 +98,7 @@ pub(crate) struct ConnectionRequirements<'a> {
     /// Whose address a connection must have begun with.
     pub(crate) proxy_protocol_client: Option<SocketAddr>,
     /// By what it must be secured.
-    pub(crate) tls_context: Option<&'a Arc<Trust>>,
+    pub(crate) tls_context: Option<&'a Arc<EndpointTlsContext>>,
     /// A retry can repair the loss of a race with the endpoint's closing.
     pub(crate) replayable: bool,
     pub(crate) settings: &'a BackendSettings,
@@ -124,7 +124,7 @@ impl EndpointData {
             h3_counts: (0..workers).map(|_| Arc::default()).collect(),
             http3_reachability: Http3Reachability::default(),
             counters: (0..workers).map(|_| EndpointCounters::default()).collect(),
-            reachability: reachability::Signs::default(),
+            reachability: reachability::ReachabilityState::default(),
             backends: Mutex::default(),
             is_shared: AtomicBool::new(false),
         }
@@ -312,7 +312,7 @@ fn pop(
 
 impl EndpointConnection {
     /// One that began with so many bytes of our own, before anything was sealed.
-    pub(crate) fn new(stream: Stream, unsealed: u64, worker: usize, now: Time) -> Self {
+    pub(crate) fn new(stream: PeerStream, unsealed: u64, worker: usize, now: Time) -> Self {
         let mut connection = Self {
             stream,
             buffer: None,
@@ -334,18 +334,23 @@ impl EndpointConnection {
 
     /// So many bytes of a request have been written to the stream.
     pub(crate) fn count_written(&mut self, bytes: u64) {
-        self.written = self.stream.written(self.plaintext_bytes, self.written, bytes);
+        self.written = self.stream.wire_bytes_written(self.plaintext_bytes, self.written, bytes);
     }
 
     /// It speaks for the client it has to, and is secured as it has to be.
     fn satisfies(&self, wish: &ConnectionRequirements<'_>) -> bool {
-        let address = |trust: Option<&Arc<Trust>>| trust.map(Arc::as_ptr);
+        let address = |trust: Option<&Arc<EndpointTlsContext>>| trust.map(Arc::as_ptr);
         self.proxy_protocol_client == wish.proxy_protocol_client
             && address(self.tls_context.as_ref()) == address(wish.tls_context)
     }
 
     /// A stream that carries one request.
-    pub(crate) fn for_stream(stream: Stream, berth: StreamGuard, worker: usize, now: Time) -> Self {
+    pub(crate) fn for_stream(
+        stream: PeerStream,
+        berth: StreamGuard,
+        worker: usize,
+        now: Time,
+    ) -> Self {
         Self { stream_guard: Some(berth), ..Self::new(stream, 0, worker, now) }
     }
 
@@ -358,7 +363,7 @@ impl EndpointConnection {
             BodyFraming::None | BodyFraming::Length(_) | BodyFraming::Chunked => true,
             BodyFraming::UntilClose | BodyFraming::Stream => false,
         };
-        let is_empty = self.buffer.as_ref().is_none_or(Buffer::is_empty);
+        let is_empty = self.buffer.as_ref().is_none_or(ReadBuffer::is_empty);
         is_http
             && response.keep_alive
             && is_delimited
@@ -398,7 +403,7 @@ impl EndpointConnection {
 
     /// Moves the connection to this worker's runtime.
     fn adopt(self, worker: usize) -> Option<Self> {
-        let stream = self.stream.adopt()?;
+        let stream = self.stream.reattach()?;
         Some(Self { stream, worker, ..self })
     }
 }
@@ -419,7 +424,7 @@ mod tests {
     async fn connection() -> Box<EndpointConnection> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let socket = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        Box::new(EndpointConnection::new(Stream::Tcp(socket), 0, 0, Time::default()))
+        Box::new(EndpointConnection::new(PeerStream::Tcp(socket), 0, 0, Time::default()))
     }
 
     #[tokio::test]
@@ -450,7 +455,7 @@ mod tests {
             (response(200), true, true, "HTTP/1.1 200 OK\r\n", false),
         ] {
             let mut connection = connection().await;
-            connection.buffer = Some(Buffer::holding(left.as_bytes().to_vec()));
+            connection.buffer = Some(ReadBuffer::from_bytes(left.as_bytes().to_vec()));
             let exchange = CompletedExchange { response: &response, request_sent, response_read };
             let address = "127.0.0.1:1".parse().unwrap();
             let endpoint = EndpointRegistry::new().endpoint(address, || EndpointData::new(1));

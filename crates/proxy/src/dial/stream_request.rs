@@ -13,8 +13,8 @@ use balance::{AttemptResult, Time};
 use gateway::snapshot::EndpointProtocol;
 use http::uri::Scheme;
 
-use crate::accept::client::Client;
-use crate::backend::{Current, Slot};
+use crate::accept::client::ClientConnection;
+use crate::backend::{BackendConfig, Slot};
 use crate::clock;
 use crate::dial::attempt::{
     self, AttemptConnection, AttemptFailure, AttemptHistory, RetryEligibility,
@@ -24,18 +24,18 @@ use crate::dial::multiplex_connection::StreamGuard;
 use crate::dial::multiplex_pool::{PoolKey, StreamWaiter};
 use crate::dial::pool::{Endpoint, EndpointConnection};
 use crate::dial::websocket;
-use crate::exchange::{Exchange, Terms};
+use crate::exchange::{Exchange, RequestPolicy};
 use crate::failure::Failure;
 use crate::h1::BadResponse;
 use crate::head::{BodyFraming, RequestHead, ResponseHead};
-use crate::stream::{Broken, Stream};
+use crate::stream::{PeerStream, StreamError};
 use crate::worker::Worker;
 
 /// One request for which a stream is to be opened.
 pub(crate) struct StreamRequest<'a> {
     pub(crate) worker: usize,
     pub(crate) endpoint: &'a Arc<Endpoint>,
-    pub(crate) backend_config: &'a Current,
+    pub(crate) backend_config: &'a BackendConfig,
     /// The client whose address a connection must begin with (PROXY protocol), and how it says so.
     pub(crate) proxy_protocol_client: Option<SocketAddr>,
     pub(crate) proxy_protocol_header: Vec<u8>,
@@ -75,29 +75,29 @@ impl StreamRequest<'_> {
     pub(super) fn pool_key(&self) -> PoolKey<'_> {
         PoolKey {
             proxy_protocol_client: self.proxy_protocol_client,
-            tls_context: self.backend_config.trust.as_ref(),
+            tls_context: self.backend_config.tls_context.as_ref(),
         }
     }
 
     pub(super) fn scheme(&self) -> Scheme {
-        if self.backend_config.trust.is_some() { Scheme::HTTPS } else { Scheme::HTTP }
+        if self.backend_config.tls_context.is_some() { Scheme::HTTPS } else { Scheme::HTTP }
     }
 }
 
 /// A connection for the request of `exchange`, on which its head has been sent.
 pub(super) async fn connection(
     worker: &Rc<Worker>,
-    client: &mut Client,
+    client: &mut ClientConnection,
     exchange: &mut Exchange,
     slot: Slot,
     effort: AttemptHistory<'_>,
-    terms: &Terms<'_>,
+    terms: &RequestPolicy<'_>,
     now: Time,
 ) -> Result<(Slot, Box<EndpointConnection>), AttemptFailure> {
     let failure = match select_transport(worker, client, exchange, &slot, effort, terms, now).await
     {
         Ok(RequestTransport::Stream(connection)) => return Ok((slot, connection)),
-        Ok(RequestTransport::Http1) if exchange.call.is_none() => {
+        Ok(RequestTransport::Http1) if exchange.grpc_call.is_none() => {
             let wish = attempt::connection_requirements(worker, client, exchange, terms, now);
             return h1_fallback::connection(worker, client, exchange, slot, effort, terms, &wish)
                 .await;
@@ -112,20 +112,20 @@ pub(super) async fn connection(
 /// How the request goes.
 async fn select_transport(
     worker: &Rc<Worker>,
-    client: &mut Client,
+    client: &mut ClientConnection,
     exchange: &Exchange,
     slot: &Slot,
     effort: AttemptHistory<'_>,
-    terms: &Terms<'_>,
+    terms: &RequestPolicy<'_>,
     now: Time,
 ) -> Result<RequestTransport, Failure> {
-    let current = &*terms.current;
+    let current = &*terms.backend_config;
     let call = StreamRequest {
         worker: worker.index,
         endpoint: &slot.endpoint,
         backend_config: current,
         proxy_protocol_client: current.settings.proxy_protocol.map(|_| client.peer),
-        proxy_protocol_header: client.announcement(&current.settings),
+        proxy_protocol_header: client.proxy_protocol_header(&current.settings),
         fresh: effort.fresh,
         now,
         source: RequestSource { request: &exchange.request, framing: exchange.request.framing },
@@ -162,14 +162,14 @@ pub(crate) fn poll_response(
 ) -> Poll<Result<(), Failure>> {
     let EndpointConnection { stream, stream_guard: berth, .. } = connection;
     let read = match stream {
-        Stream::H2(message) => message.poll_response(cx, request, response),
-        Stream::H3(message) => message.poll_response(cx, request, response),
-        Stream::Tcp(_) | Stream::Tls(_) | Stream::Framed(_) => {
+        PeerStream::H2(message) => message.poll_response(cx, request, response),
+        PeerStream::H3(message) => message.poll_response(cx, request, response),
+        PeerStream::Tcp(_) | PeerStream::Tls(_) | PeerStream::Framed(_) => {
             unreachable!("a head that comes as bytes is parsed")
         }
     };
     if let Err(failure) = ready!(read) {
-        return Poll::Ready(Err(stream.message_broken().map_or(failure, stream_failure)));
+        return Poll::Ready(Err(stream.message_error().map_or(failure, stream_failure)));
     }
     if let Some(berth) = berth {
         berth.record_response();
@@ -178,18 +178,21 @@ pub(crate) fn poll_response(
     Poll::Ready(Ok(()))
 }
 
-fn stream_failure(broken: Broken) -> Failure {
+fn stream_failure(broken: StreamError) -> Failure {
     match broken {
-        Broken::Refused => Failure::StreamRefused,
-        Broken::Reset => Failure::EndpointReset,
-        Broken::Malformed => Failure::BadResponse(BadResponse::ProtocolViolation),
-        Broken::Unprocessed | Broken::Closed => Failure::EndpointClosed,
+        StreamError::Refused => Failure::StreamRefused,
+        StreamError::Reset => Failure::EndpointReset,
+        StreamError::Malformed => Failure::BadResponse(BadResponse::ProtocolViolation),
+        StreamError::Unprocessed | StreamError::Closed => Failure::EndpointClosed,
     }
 }
 
 /// The endpoint has said that it has done nothing of the request.
 pub(super) fn is_unprocessed(connection: &EndpointConnection) -> bool {
-    matches!(connection.stream.message_broken(), Some(Broken::Refused | Broken::Unprocessed))
+    matches!(
+        connection.stream.message_error(),
+        Some(StreamError::Refused | StreamError::Unprocessed)
+    )
 }
 
 /// Says whether the request may be sent again. Its stream has ended or is reset, and its slot is free.
@@ -198,7 +201,7 @@ pub(super) fn conclude_stream_failure(
     lease: AttemptConnection,
     exchange: &Exchange,
     failure: Failure,
-    terms: &Terms<'_>,
+    terms: &RequestPolicy<'_>,
 ) -> AttemptFailure {
     lease.mark_suspect(failure);
     let AttemptConnection { connection, slot, .. } = lease;
@@ -211,10 +214,14 @@ pub(super) fn conclude_stream_failure(
         .map_or((false, true), |berth| (berth.was_idle, berth.fresh));
     // To end a connection is an endpoint's right, if it says for what, if nothing is under way, or before it gets anything.
     let stale = failure == Failure::EndpointClosed && (unprocessed || was_idle || unacknowledged);
-    let end = if stale { AttemptResult::Cancelled } else { terms.judge(failure.end(), &slot) };
-    slot.conclude_stay(clock::now(), worker, &terms.current, end, None);
+    let end = if stale {
+        AttemptResult::Cancelled
+    } else {
+        terms.discount_late_timeout(failure.attempt_end(), &slot)
+    };
+    slot.conclude_with_hold_time(clock::now(), worker, &terms.backend_config, end, None);
     let counters = &slot.endpoint.data.counters[worker.index];
-    let over_quic = matches!(connection.stream, Stream::H3(_));
+    let over_quic = matches!(connection.stream, PeerStream::H3(_));
     let refused = if over_quic { &counters.http3 } else { &counters.http2 };
     refused.streams_refused.add(u64::from(unprocessed));
     drop(connection);

@@ -21,7 +21,7 @@ pub(super) fn answer_preflight(
 ) {
     response.status = 204;
     let fields = &mut response.fields;
-    if is_repeated(cors) {
+    if echoes_origin(cors) {
         fields.append(
             "Vary",
             "Origin, Access-Control-Request-Method, Access-Control-Request-Headers",
@@ -50,12 +50,16 @@ pub(super) fn answer_preflight(
 }
 
 /// Says whether a script of `origin` may read the response.
-pub(super) fn decorate(cors: &CorsPolicy, origin: Option<&[u8]>, response: &mut ResponseHead) {
+pub(super) fn add_cors_fields(
+    cors: &CorsPolicy,
+    origin: Option<&[u8]>,
+    response: &mut ResponseHead,
+) {
     let fields = &mut response.fields;
     fields.remove_named(b"access-control-allow-origin");
     fields.remove_named(b"access-control-allow-credentials");
     fields.remove_named(b"access-control-expose-headers");
-    if is_repeated(cors) {
+    if echoes_origin(cors) {
         fields.append("Vary", "Origin");
     }
     let Some(origin) = origin.filter(|origin| cors.allows(origin)) else { return };
@@ -65,7 +69,7 @@ pub(super) fn decorate(cors: &CorsPolicy, origin: Option<&[u8]>, response: &mut 
 /// Who may read, and what. Browsers look for what is exposed in the response alone; Gateway API's conformance suite looks
 /// for it in the answer to a preflight too.
 fn add_origin(cors: &CorsPolicy, origin: &[u8], fields: &mut FieldSection) {
-    let value = if is_repeated(cors) { origin } else { b"*" };
+    let value = if echoes_origin(cors) { origin } else { b"*" };
     fields.append("Access-Control-Allow-Origin", value);
     if cors.credentials {
         fields.append("Access-Control-Allow-Credentials", "true");
@@ -76,6 +80,6 @@ fn add_origin(cors: &CorsPolicy, origin: &[u8], fields: &mut FieldSection) {
 }
 
 /// The answer repeats the origin, so that it is good for that origin alone; else it is `*`.
-fn is_repeated(cors: &CorsPolicy) -> bool {
+fn echoes_origin(cors: &CorsPolicy) -> bool {
     cors.credentials || cors.origins != AllowList::Any
 }

@@ -37,7 +37,7 @@ fn rule(filters: RouteFilters) -> Arc<Rule> {
 /// The request as the endpoint gets it.
 fn changed(filters: RouteFilters, head: &str) -> String {
     let mut request = request(head);
-    let filtering = Filtering::new(&rule(filters), None, &request).expect("there are filters");
+    let filtering = RequestFilters::new(&rule(filters), None, &request).expect("there are filters");
     filtering.change_request(&mut request);
     let mut out = Vec::new();
     write::request_head(&request, request.framing, request.upgrade, &mut out);
@@ -47,7 +47,7 @@ fn changed(filters: RouteFilters, head: &str) -> String {
 /// The answer of our own, if there is one.
 fn answered(filters: RouteFilters, head: &str) -> Result<Option<String>, Failure> {
     let request = request(head);
-    let filtering = Filtering::new(&rule(filters), None, &request).expect("there are filters");
+    let filtering = RequestFilters::new(&rule(filters), None, &request).expect("there are filters");
     let mut response = ResponseHead::new();
     let is_answer = filtering.answer(&request, UrlScheme::Http, 8080, &mut response)?;
     Ok(is_answer.then(|| shown(&response)))
@@ -117,7 +117,7 @@ fn target_filters_apply_after_rule_filters() {
         filters: Some(Box::new(with("target"))),
     });
     let mut request = request("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
-    let filtering = Filtering::new(&Arc::new(rule), Some(0), &request).unwrap();
+    let filtering = RequestFilters::new(&Arc::new(rule), Some(0), &request).unwrap();
     filtering.change_request(&mut request);
     assert_eq!(request.fields.get("a"), Some(b"target".as_slice()));
     assert_eq!(request.sent_authority(), b"target");
@@ -315,7 +315,7 @@ fn route_cors_policy_overrides_endpoint_cors_fields() {
             request(&format!("GET / HTTP/1.1\r\nHost: x\r\nOrigin: {origin}\r\n\r\n"));
         let request_headers = edits(&[], &[], &["origin"]);
         let filters = RouteFilters { cors: Some(cors), request_headers, ..RouteFilters::default() };
-        let filtering = Filtering::new(&rule(filters), None, &request).unwrap();
+        let filtering = RequestFilters::new(&rule(filters), None, &request).unwrap();
         filtering.change_request(&mut request);
         let mut response = ResponseHead::new();
         response.status = 204;

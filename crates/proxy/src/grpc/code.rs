@@ -9,7 +9,7 @@ use crate::head::FieldSection;
 /// How a call ended; the numbers are gRPC's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Code {
+pub(crate) enum GrpcCode {
     Ok,
     Cancelled,
     Unknown,
@@ -29,7 +29,7 @@ pub(crate) enum Code {
     Unauthenticated,
 }
 
-impl Code {
+impl GrpcCode {
     /// By number.
     pub(crate) const ALL: [Self; 17] = [
         Self::Ok,
@@ -103,30 +103,33 @@ impl Code {
 
 /// How an endpoint says that a call has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Status {
-    pub(crate) code: Code,
-    pub(crate) pushback: Pushback,
+pub(crate) struct GrpcCallStatus {
+    pub(crate) code: GrpcCode,
+    pub(crate) pushback: RetryPushback,
 }
 
 /// What an endpoint says of the next attempt (gRFC A6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pushback {
+pub(crate) enum RetryPushback {
     /// Nothing.
-    Unsaid,
+    Unspecified,
     After(Duration),
     /// Not at all.
     Never,
 }
 
-impl Status {
+impl GrpcCallStatus {
     /// What these fields say: trailers, or a head that nothing follows.
     pub(crate) fn of(fields: &FieldSection) -> Option<Self> {
-        let code = Code::parse(fields.get("grpc-status")?);
-        let pushback = fields.get("grpc-retry-pushback-ms").map_or(Pushback::Unsaid, |text| {
-            let milliseconds = str::from_utf8(text).ok().and_then(|text| text.parse().ok());
-            // What is negative or no number asks for no further attempt.
-            milliseconds.map_or(Pushback::Never, |it| Pushback::After(Duration::from_millis(it)))
-        });
+        let code = GrpcCode::parse(fields.get("grpc-status")?);
+        let pushback =
+            fields.get("grpc-retry-pushback-ms").map_or(RetryPushback::Unspecified, |text| {
+                let milliseconds = str::from_utf8(text).ok().and_then(|text| text.parse().ok());
+                // What is negative or no number asks for no further attempt.
+                milliseconds.map_or(RetryPushback::Never, |it| {
+                    RetryPushback::After(Duration::from_millis(it))
+                })
+            });
         Some(Self { code, pushback })
     }
 
@@ -134,27 +137,27 @@ impl Status {
     pub(crate) fn end(self) -> AttemptResult {
         match self.code {
             // What an exception in a handler becomes is the endpoint's fault, as a 500 is.
-            Code::Unknown | Code::Internal | Code::Unavailable | Code::DataLoss => {
+            GrpcCode::Unknown | GrpcCode::Internal | GrpcCode::Unavailable | GrpcCode::DataLoss => {
                 AttemptResult::ServerError
             }
-            Code::ResourceExhausted => AttemptResult::Refused {
+            GrpcCode::ResourceExhausted => AttemptResult::Refused {
                 retry_after: match self.pushback {
-                    Pushback::After(pause) => Some(pause),
-                    Pushback::Unsaid | Pushback::Never => None,
+                    RetryPushback::After(pause) => Some(pause),
+                    RetryPushback::Unspecified | RetryPushback::Never => None,
                 },
             },
-            Code::DeadlineExceeded => AttemptResult::TimedOut,
-            Code::Ok
-            | Code::Cancelled
-            | Code::InvalidArgument
-            | Code::NotFound
-            | Code::AlreadyExists
-            | Code::PermissionDenied
-            | Code::FailedPrecondition
-            | Code::Aborted
-            | Code::OutOfRange
-            | Code::Unimplemented
-            | Code::Unauthenticated => AttemptResult::Success,
+            GrpcCode::DeadlineExceeded => AttemptResult::TimedOut,
+            GrpcCode::Ok
+            | GrpcCode::Cancelled
+            | GrpcCode::InvalidArgument
+            | GrpcCode::NotFound
+            | GrpcCode::AlreadyExists
+            | GrpcCode::PermissionDenied
+            | GrpcCode::FailedPrecondition
+            | GrpcCode::Aborted
+            | GrpcCode::OutOfRange
+            | GrpcCode::Unimplemented
+            | GrpcCode::Unauthenticated => AttemptResult::Success,
         }
     }
 }
@@ -166,19 +169,19 @@ mod tests {
 
     use balance::AttemptResult;
 
-    use super::{Code, Pushback, Status};
+    use super::{GrpcCallStatus, GrpcCode, RetryPushback};
     use crate::head::FieldSection;
 
     #[test]
     fn grpc_status_codes_are_parsed_by_number() {
         let mut words = HashSet::new();
-        for (number, code) in Code::ALL.into_iter().enumerate() {
+        for (number, code) in GrpcCode::ALL.into_iter().enumerate() {
             assert_eq!(usize::from(code.number()), number);
-            assert_eq!(Code::parse(number.to_string().as_bytes()), code);
+            assert_eq!(GrpcCode::parse(number.to_string().as_bytes()), code);
             assert!(words.insert(code.word()), "{code:?}");
         }
         for text in ["17", "-1", "", "OK", "256", "\u{e4}", "99999999999999999999999"] {
-            assert_eq!(Code::parse(text.as_bytes()), Code::Unknown, "{text}");
+            assert_eq!(GrpcCode::parse(text.as_bytes()), GrpcCode::Unknown, "{text}");
         }
     }
 
@@ -190,9 +193,9 @@ mod tests {
             if let Some(pushback) = pushback {
                 fields.append("grpc-retry-pushback-ms", pushback);
             }
-            Status::of(&fields).unwrap()
+            GrpcCallStatus::of(&fields).unwrap()
         };
-        assert_eq!(Status::of(&FieldSection::new()), None);
+        assert_eq!(GrpcCallStatus::of(&FieldSection::new()), None);
         assert_eq!(status("0", None).end(), AttemptResult::Success);
         assert_eq!(status("12", None).end(), AttemptResult::Success);
         assert_eq!(status("14", None).end(), AttemptResult::ServerError);
@@ -201,7 +204,7 @@ mod tests {
         assert_eq!(status("8", None).end(), AttemptResult::Refused { retry_after: None });
         let second = Some(Duration::from_secs(1));
         assert_eq!(status("8", Some("1000")).end(), AttemptResult::Refused { retry_after: second });
-        assert_eq!(status("8", Some("-1")).pushback, Pushback::Never);
-        assert_eq!(status("8", Some("soon")).pushback, Pushback::Never);
+        assert_eq!(status("8", Some("-1")).pushback, RetryPushback::Never);
+        assert_eq!(status("8", Some("soon")).pushback, RetryPushback::Never);
     }
 }

@@ -7,14 +7,14 @@ use h2::client;
 use http::{HeaderMap, Request, Response, Uri};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::{Code, message};
+use super::{GrpcCode, message};
 
 /// An answer takes a few bytes.
 const MOST_BYTES: usize = 4096;
 
 /// What is asked of whom.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Question<'a> {
+pub(crate) struct HealthCheckRequest<'a> {
     pub(crate) scheme: &'static str,
     pub(crate) authority: &'a str,
     /// Empty: the server as a whole.
@@ -23,7 +23,7 @@ pub(crate) struct Question<'a> {
 
 /// What an endpoint says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Health {
+pub(crate) enum HealthCheckResult {
     Serving,
     NotServing,
     /// It does not know this service.
@@ -40,7 +40,7 @@ pub(crate) enum Health {
     Broken,
 }
 
-impl Health {
+impl HealthCheckResult {
     /// In the log.
     pub(crate) fn word(self) -> &'static str {
         match self {
@@ -57,39 +57,41 @@ impl Health {
 }
 
 /// Asks by a connection of its own, which is closed again.
-pub(crate) async fn ask(
+pub(crate) async fn check_health(
     io: impl AsyncRead + AsyncWrite + Unpin,
-    question: &Question<'_>,
-) -> Health {
-    let Ok((requests, connection)) = client::handshake(io).await else { return Health::Broken };
+    question: &HealthCheckRequest<'_>,
+) -> HealthCheckResult {
+    let Ok((requests, connection)) = client::handshake(io).await else {
+        return HealthCheckResult::Broken;
+    };
     tokio::select! {
-        health = call(requests, question) => health.unwrap_or(Health::Broken),
-        _ = connection => Health::Broken,
+        health = call(requests, question) => health.unwrap_or(HealthCheckResult::Broken),
+        _ = connection => HealthCheckResult::Broken,
     }
 }
 
 async fn call(
     requests: client::SendRequest<Bytes>,
-    question: &Question<'_>,
-) -> Result<Health, h2::Error> {
-    let Some(request) = request(question) else { return Ok(Health::Malformed) };
+    question: &HealthCheckRequest<'_>,
+) -> Result<HealthCheckResult, h2::Error> {
+    let Some(request) = request(question) else { return Ok(HealthCheckResult::Malformed) };
     let (response, mut body) = requests.ready().await?.send_request(request, false)?;
-    body.send_data(message::framed(&message::question(question.service)), true)?;
+    body.send_data(message::frame_message(&message::health_check_request(question.service)), true)?;
     let (head, mut body) = response.await?.into_parts();
     let mut received = Vec::new();
     while let Some(data) = body.data().await {
         let data = data?;
         if received.len() + data.len() > MOST_BYTES {
-            return Ok(Health::Malformed);
+            return Ok(HealthCheckResult::Malformed);
         }
         received.extend_from_slice(&data);
         body.flow_control().release_capacity(data.len())?;
     }
     let trailers = body.trailers().await?;
-    Ok(judge(&Response::from_parts(head, ()), &received, trailers.as_ref()))
+    Ok(interpret_response(&Response::from_parts(head, ()), &received, trailers.as_ref()))
 }
 
-fn request(question: &Question<'_>) -> Option<Request<()>> {
+fn request(question: &HealthCheckRequest<'_>) -> Option<Request<()>> {
     let uri = Uri::builder()
         .scheme(question.scheme)
         .authority(question.authority)
@@ -104,19 +106,23 @@ fn request(question: &Question<'_>) -> Option<Request<()>> {
         .ok()
 }
 
-fn judge(head: &Response<()>, body: &[u8], trailers: Option<&HeaderMap>) -> Health {
+fn interpret_response(
+    head: &Response<()>,
+    body: &[u8],
+    trailers: Option<&HeaderMap>,
+) -> HealthCheckResult {
     let status = trailers.and_then(status).or_else(|| status(head.headers()));
     match status {
-        Some(Code::Ok) if head.status() == 200 => message::answer(body),
-        Some(Code::Unimplemented) => Health::Unimplemented,
-        Some(Code::NotFound) => Health::ServiceUnknown,
-        Some(_) => Health::Failed,
-        None => Health::Malformed,
+        Some(GrpcCode::Ok) if head.status() == 200 => message::parse_health_check_response(body),
+        Some(GrpcCode::Unimplemented) => HealthCheckResult::Unimplemented,
+        Some(GrpcCode::NotFound) => HealthCheckResult::ServiceUnknown,
+        Some(_) => HealthCheckResult::Failed,
+        None => HealthCheckResult::Malformed,
     }
 }
 
-fn status(fields: &HeaderMap) -> Option<Code> {
-    fields.get("grpc-status").map(|value| Code::parse(value.as_bytes()))
+fn status(fields: &HeaderMap) -> Option<GrpcCode> {
+    fields.get("grpc-status").map(|value| GrpcCode::parse(value.as_bytes()))
 }
 
 #[cfg(test)]
@@ -126,8 +132,8 @@ mod tests {
 
     use super::*;
 
-    const QUESTION: Question<'_> =
-        Question { scheme: "http", authority: "10.0.0.1:50051", service: "a.B" };
+    const QUESTION: HealthCheckRequest<'_> =
+        HealthCheckRequest { scheme: "http", authority: "10.0.0.1:50051", service: "a.B" };
 
     /// Answers one call with this status in the trailers and this message, if there is one.
     async fn answer(io: DuplexStream, status: &'static str, message: Option<&[u8]>) {
@@ -138,7 +144,7 @@ mod tests {
         assert_eq!(request.headers()["content-type"], "application/grpc");
         let mut body = request.into_body();
         let asked = async {
-            assert_eq!(body.data().await.unwrap().unwrap(), message::framed(b"\x0a\x03a.B"));
+            assert_eq!(body.data().await.unwrap().unwrap(), message::frame_message(b"\x0a\x03a.B"));
             let mut fields = HeaderMap::new();
             fields.insert("grpc-status", status.parse().unwrap());
             let mut head = Response::new(());
@@ -148,29 +154,29 @@ mod tests {
                 return;
             };
             let mut body = respond.send_response(head, false).unwrap();
-            body.send_data(message::framed(message), false).unwrap();
+            body.send_data(message::frame_message(message), false).unwrap();
             body.send_trailers(fields).unwrap();
         };
         // The connection moves as long as somebody looks at it; it ends when the client leaves.
         tokio::join!(asked, async { while let Some(Ok(_)) = connection.accept().await {} });
     }
 
-    fn check(status: &'static str, message: Option<&[u8]>) -> Health {
+    fn check(status: &'static str, message: Option<&[u8]>) -> HealthCheckResult {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
             let (near, far) = duplex(64 * 1024);
-            tokio::join!(ask(near, &QUESTION), answer(far, status, message)).0
+            tokio::join!(check_health(near, &QUESTION), answer(far, status, message)).0
         })
     }
 
     #[test]
     fn grpc_health_check_responses_are_classified() {
-        assert_eq!(check("0", Some(b"\x08\x01")), Health::Serving);
-        assert_eq!(check("0", Some(b"\x08\x02")), Health::NotServing);
-        assert_eq!(check("12", None), Health::Unimplemented);
-        assert_eq!(check("5", None), Health::ServiceUnknown);
-        assert_eq!(check("14", Some(b"\x08\x01")), Health::Failed);
-        assert_eq!(check("0", Some(&[0x12; 5000])), Health::Malformed);
+        assert_eq!(check("0", Some(b"\x08\x01")), HealthCheckResult::Serving);
+        assert_eq!(check("0", Some(b"\x08\x02")), HealthCheckResult::NotServing);
+        assert_eq!(check("12", None), HealthCheckResult::Unimplemented);
+        assert_eq!(check("5", None), HealthCheckResult::ServiceUnknown);
+        assert_eq!(check("14", Some(b"\x08\x01")), HealthCheckResult::Failed);
+        assert_eq!(check("0", Some(&[0x12; 5000])), HealthCheckResult::Malformed);
     }
 
     #[test]
@@ -179,9 +185,9 @@ mod tests {
         let health = runtime.block_on(async {
             let (near, mut far) = duplex(64 * 1024);
             let answer = tokio::io::AsyncWriteExt::write_all(&mut far, b"HTTP/1.1 400 \r\n\r\n");
-            let (health, _) = tokio::join!(ask(near, &QUESTION), answer);
+            let (health, _) = tokio::join!(check_health(near, &QUESTION), answer);
             health
         });
-        assert_eq!(health, Health::Broken);
+        assert_eq!(health, HealthCheckResult::Broken);
     }
 }

@@ -2,10 +2,10 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use super::health::Health;
+use super::health::HealthCheckResult;
 
 /// A message as it goes over the wire: not compressed, with its length.
-pub(super) fn framed(message: &[u8]) -> Bytes {
+pub(super) fn frame_message(message: &[u8]) -> Bytes {
     let mut framed = BytesMut::with_capacity(5 + message.len());
     framed.put_u8(0);
     framed.put_u32(message.len() as u32);
@@ -14,7 +14,7 @@ pub(super) fn framed(message: &[u8]) -> Bytes {
 }
 
 /// `HealthCheckRequest { string service = 1; }`. What is empty is left out.
-pub(super) fn question(service: &str) -> Vec<u8> {
+pub(super) fn health_check_request(service: &str) -> Vec<u8> {
     let mut message = Vec::new();
     if !service.is_empty() {
         message.push(key(1, LENGTH_DELIMITED));
@@ -25,21 +25,21 @@ pub(super) fn question(service: &str) -> Vec<u8> {
 }
 
 /// A frame that holds `HealthCheckResponse { ServingStatus status = 1; }`.
-pub(super) fn answer(body: &[u8]) -> Health {
+pub(super) fn parse_health_check_response(body: &[u8]) -> HealthCheckResult {
     let Some((&[compressed, a, b, c, d], message)) = body.split_first_chunk() else {
-        return Health::Malformed;
+        return HealthCheckResult::Malformed;
     };
     if compressed != 0 || u32::from_be_bytes([a, b, c, d]) as usize != message.len() {
-        return Health::Malformed;
+        return HealthCheckResult::Malformed;
     }
     match status(message) {
         // What is 0 is left out, and means that nobody knows.
-        Some(0) => Health::Unknown,
-        Some(1) => Health::Serving,
-        Some(2) => Health::NotServing,
-        Some(3) => Health::ServiceUnknown,
-        Some(_) => Health::Unknown,
-        None => Health::Malformed,
+        Some(0) => HealthCheckResult::Unknown,
+        Some(1) => HealthCheckResult::Serving,
+        Some(2) => HealthCheckResult::NotServing,
+        Some(3) => HealthCheckResult::ServiceUnknown,
+        Some(_) => HealthCheckResult::Unknown,
+        None => HealthCheckResult::Malformed,
     }
 }
 
@@ -104,41 +104,51 @@ mod tests {
 
     #[test]
     fn health_check_request_names_the_service() {
-        assert_eq!(question(""), b"");
-        assert_eq!(question("a.B"), b"\x0a\x03a.B");
+        assert_eq!(health_check_request(""), b"");
+        assert_eq!(health_check_request("a.B"), b"\x0a\x03a.B");
         let long = "x".repeat(200);
-        assert_eq!(&question(&long)[..3], b"\x0a\xc8\x01");
-        assert_eq!(&framed(b"abc")[..], b"\0\0\0\0\x03abc");
+        assert_eq!(&health_check_request(&long)[..3], b"\x0a\xc8\x01");
+        assert_eq!(&frame_message(b"abc")[..], b"\0\0\0\0\x03abc");
     }
 
     #[test]
     fn health_check_response_is_read_from_the_first_field() {
         for (message, health) in [
-            (&b"\x08\x01"[..], Health::Serving),
-            (b"\x08\x02", Health::NotServing),
-            (b"\x08\x03", Health::ServiceUnknown),
-            (b"", Health::Unknown),
-            (b"\x08\x00", Health::Unknown),
-            (b"\x08\x09", Health::Unknown),
-            (b"\x12\x01x\x08\x01", Health::Serving),
-            (b"\x08\x02\x15abcd\x19abcdefgh\x08\x01", Health::Serving),
-            (b"\x08", Health::Malformed),
-            (b"\x12\x05x", Health::Malformed),
-            (b"\x0b", Health::Malformed),
-            (b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", Health::Malformed),
+            (&b"\x08\x01"[..], HealthCheckResult::Serving),
+            (b"\x08\x02", HealthCheckResult::NotServing),
+            (b"\x08\x03", HealthCheckResult::ServiceUnknown),
+            (b"", HealthCheckResult::Unknown),
+            (b"\x08\x00", HealthCheckResult::Unknown),
+            (b"\x08\x09", HealthCheckResult::Unknown),
+            (b"\x12\x01x\x08\x01", HealthCheckResult::Serving),
+            (b"\x08\x02\x15abcd\x19abcdefgh\x08\x01", HealthCheckResult::Serving),
+            (b"\x08", HealthCheckResult::Malformed),
+            (b"\x12\x05x", HealthCheckResult::Malformed),
+            (b"\x0b", HealthCheckResult::Malformed),
+            (b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", HealthCheckResult::Malformed),
         ] {
-            assert_eq!(answer(&framed(message)), health, "{}", message.escape_ascii());
+            assert_eq!(
+                parse_health_check_response(&frame_message(message)),
+                health,
+                "{}",
+                message.escape_ascii()
+            );
         }
         for body in [&b""[..], b"\0\0\0\0", b"\x01\0\0\0\x02\x08\x01", b"\0\0\0\0\x03\x08\x01"] {
-            assert_eq!(answer(body), Health::Malformed, "{}", body.escape_ascii());
+            assert_eq!(
+                parse_health_check_response(body),
+                HealthCheckResult::Malformed,
+                "{}",
+                body.escape_ascii()
+            );
         }
     }
 
     proptest! {
         #[test]
         fn arbitrary_health_response_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
-            let _any = answer(&framed(&bytes));
-            let _other = answer(&bytes);
+            let _any = parse_health_check_response(&frame_message(&bytes));
+            let _other = parse_health_check_response(&bytes);
         }
     }
 }

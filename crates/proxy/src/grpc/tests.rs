@@ -6,16 +6,16 @@ use balance::{AttemptResult, Time};
 
 use super::*;
 
-fn call(content_type: &str) -> Option<Call> {
+fn call(content_type: &str) -> Option<GrpcCall> {
     let mut request = RequestHead::new();
     request.fields.append("Content-Type", content_type);
-    Call::of(&request)
+    GrpcCall::of(&request)
 }
 
 fn exchange(content_type: &str) -> Exchange {
     let mut exchange = Exchange::default();
     exchange.request.fields.append("content-type", content_type);
-    exchange.call = Call::of(&exchange.request);
+    exchange.grpc_call = GrpcCall::of(&exchange.request);
     exchange
 }
 
@@ -26,13 +26,13 @@ fn text<'f>(fields: &'f FieldSection, name: &str) -> Option<&'f str> {
 #[test]
 fn grpc_call_is_detected_by_its_content_type() {
     for (content_type, dialect) in [
-        ("application/grpc", Dialect::Grpc),
-        ("Application/GRPC+proto", Dialect::Grpc),
-        ("application/grpc; charset=utf-8", Dialect::Grpc),
-        ("application/grpc-web", Dialect::Web),
-        ("application/grpc-Web+proto", Dialect::Web),
-        ("application/grpc-web-text", Dialect::WebText),
-        ("application/grpc-web-text+json", Dialect::WebText),
+        ("application/grpc", GrpcDialect::Grpc),
+        ("Application/GRPC+proto", GrpcDialect::Grpc),
+        ("application/grpc; charset=utf-8", GrpcDialect::Grpc),
+        ("application/grpc-web", GrpcDialect::Web),
+        ("application/grpc-Web+proto", GrpcDialect::Web),
+        ("application/grpc-web-text", GrpcDialect::WebText),
+        ("application/grpc-web-text+json", GrpcDialect::WebText),
     ] {
         assert_eq!(call(content_type).map(|call| call.dialect), Some(dialect), "{content_type}");
     }
@@ -40,7 +40,7 @@ fn grpc_call_is_detected_by_its_content_type() {
         assert!(call(other).is_none(), "{other}");
     }
     assert!(call("application/grpc-web-textual").is_none());
-    assert!(Call::of(&RequestHead::new()).is_none());
+    assert!(GrpcCall::of(&RequestHead::new()).is_none());
 }
 
 #[test]
@@ -48,9 +48,9 @@ fn grpc_timeout_is_reduced_by_the_elapsed_time() {
     let left = |timeout: &str, waited: Duration| {
         let mut exchange = exchange("application/grpc");
         exchange.request.fields.append("grpc-timeout", timeout);
-        exchange.call = Call::of(&exchange.request);
+        exchange.grpc_call = GrpcCall::of(&exchange.request);
         let started = Time::ZERO + Duration::from_secs(5);
-        say_what_is_left(&mut exchange, started, started + waited);
+        update_timeout(&mut exchange, started, started + waited);
         assert_eq!(
             exchange.request.fields.iter().filter(|field| field.1 == b"grpc-timeout").count(),
             1
@@ -85,24 +85,24 @@ fn refused_call_gets_a_trailers_only_response() {
 #[test]
 fn every_failure_maps_to_a_grpc_status_code() {
     for (failure, code) in [
-        (Failure::NoRoute, Code::Unimplemented),
-        (Failure::Unresolved, Code::Unavailable),
-        (Failure::NoEndpoint, Code::Unavailable),
-        (Failure::ConnectFailed, Code::Unavailable),
-        (Failure::ConnectTimeout, Code::Unavailable),
-        (Failure::EndpointClosed, Code::Unavailable),
-        (Failure::EndpointIdle, Code::Unavailable),
-        (Failure::OutOfDescriptors, Code::Unavailable),
-        (Failure::QueueFull, Code::ResourceExhausted),
-        (Failure::QueueTimeout, Code::ResourceExhausted),
-        (Failure::QueueLate, Code::ResourceExhausted),
-        (Failure::BodyTooLarge, Code::ResourceExhausted),
-        (Failure::AttemptTimeout, Code::DeadlineExceeded),
-        (Failure::RequestTimeout, Code::DeadlineExceeded),
-        (Failure::BadWebText, Code::Internal),
-        (Failure::ClientGone, Code::Cancelled),
+        (Failure::NoRoute, GrpcCode::Unimplemented),
+        (Failure::Unresolved, GrpcCode::Unavailable),
+        (Failure::NoEndpoint, GrpcCode::Unavailable),
+        (Failure::ConnectFailed, GrpcCode::Unavailable),
+        (Failure::ConnectTimeout, GrpcCode::Unavailable),
+        (Failure::EndpointClosed, GrpcCode::Unavailable),
+        (Failure::EndpointIdle, GrpcCode::Unavailable),
+        (Failure::OutOfDescriptors, GrpcCode::Unavailable),
+        (Failure::QueueFull, GrpcCode::ResourceExhausted),
+        (Failure::QueueTimeout, GrpcCode::ResourceExhausted),
+        (Failure::QueueDeadline, GrpcCode::ResourceExhausted),
+        (Failure::BodyTooLarge, GrpcCode::ResourceExhausted),
+        (Failure::AttemptTimeout, GrpcCode::DeadlineExceeded),
+        (Failure::RequestTimeout, GrpcCode::DeadlineExceeded),
+        (Failure::BadWebText, GrpcCode::Internal),
+        (Failure::ClientGone, GrpcCode::Cancelled),
     ] {
-        assert_eq!(failure.code(), code, "{failure:?}");
+        assert_eq!(failure.grpc_code(), code, "{failure:?}");
     }
 }
 
@@ -115,12 +115,12 @@ fn call_outcome_follows_its_grpc_status() {
             exchange.response.fields.append("grpc-status", code);
         }
         let end = conclude(&mut exchange, AttemptResult::Success);
-        (end, exchange.call.unwrap().code(None))
+        (end, exchange.grpc_call.unwrap().code(None))
     };
-    assert_eq!(concluded(200, Some("0")), (AttemptResult::Success, Code::Ok));
-    assert_eq!(concluded(200, Some("14")), (AttemptResult::ServerError, Code::Unavailable));
-    assert_eq!(concluded(200, None), (AttemptResult::ServerError, Code::Unknown));
-    assert_eq!(concluded(404, None), (AttemptResult::Success, Code::Unimplemented));
+    assert_eq!(concluded(200, Some("0")), (AttemptResult::Success, GrpcCode::Ok));
+    assert_eq!(concluded(200, Some("14")), (AttemptResult::ServerError, GrpcCode::Unavailable));
+    assert_eq!(concluded(200, None), (AttemptResult::ServerError, GrpcCode::Unknown));
+    assert_eq!(concluded(404, None), (AttemptResult::Success, GrpcCode::Unimplemented));
     let mut other = Exchange::default();
     assert_eq!(conclude(&mut other, AttemptResult::Success), AttemptResult::Success);
 }
@@ -130,17 +130,20 @@ fn trailers_only_response_ends_the_call() {
     let mut exchange = exchange("application/grpc");
     exchange.response.fields.append("grpc-status", "14");
     exchange.response.framing = BodyFraming::None;
-    assert_eq!(ended_by_head(&exchange).map(|status| status.code), Some(Code::Unavailable));
+    assert_eq!(
+        trailers_only_status(&exchange).map(|status| status.code),
+        Some(GrpcCode::Unavailable)
+    );
     exchange.response.framing = BodyFraming::Length(0);
-    assert!(ended_by_head(&exchange).is_some());
+    assert!(trailers_only_status(&exchange).is_some());
     exchange.response.framing = BodyFraming::Stream;
-    assert_eq!(ended_by_head(&exchange), None);
+    assert_eq!(trailers_only_status(&exchange), None);
 }
 
 #[test]
 fn grpc_web_heads_translate_to_grpc_and_back() {
     let mut exchange = exchange("application/grpc-web-text+proto");
-    let call = exchange.call.unwrap();
+    let call = exchange.grpc_call.unwrap();
     exchange.request.framing = BodyFraming::Length(8);
     call.change_request(&mut exchange.request);
     assert_eq!(text(&exchange.request.fields, "content-type"), Some("application/grpc+proto"));
@@ -181,7 +184,7 @@ fn trailers_only_response_gets_no_content_length() {
 #[test]
 fn grpc_heads_are_unchanged() {
     let mut exchange = exchange("application/grpc+proto");
-    let call = exchange.call.unwrap();
+    let call = exchange.grpc_call.unwrap();
     exchange.request.framing = BodyFraming::Length(8);
     call.change_request(&mut exchange.request);
     assert_eq!(exchange.request.framing, BodyFraming::Length(8));

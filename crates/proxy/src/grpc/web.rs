@@ -14,42 +14,49 @@ const GROUP: usize = 4;
 
 /// The body is not base64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct NotBase64;
+pub(crate) struct InvalidBase64;
 
 /// One body on its way, piece by piece.
 #[derive(Clone, Debug)]
-pub(crate) struct Translation {
-    way: Way,
+pub(crate) struct GrpcWebTranslator {
+    direction: TranslationDirection,
     /// What the last piece has become.
     pub(crate) out: Vec<u8>,
 }
 
 #[derive(Clone, Debug)]
-enum Way {
+enum TranslationDirection {
     /// From text, with the letters that have come of a group.
     FromText(Vec<u8>),
     ToBinary,
     ToText,
 }
 
-impl Translation {
+impl GrpcWebTranslator {
     /// Of a request in the text dialect.
     pub(crate) fn from_text() -> Self {
-        Self { way: Way::FromText(Vec::new()), out: Vec::new() }
+        Self { direction: TranslationDirection::FromText(Vec::new()), out: Vec::new() }
     }
 
     /// Of a response, for a client of the binary or the text dialect.
     pub(crate) fn of_response(as_text: bool) -> Self {
-        Self { way: if as_text { Way::ToText } else { Way::ToBinary }, out: Vec::new() }
+        Self {
+            direction: if as_text {
+                TranslationDirection::ToText
+            } else {
+                TranslationDirection::ToBinary
+            },
+            out: Vec::new(),
+        }
     }
 
     /// Translates a piece into `out`.
-    pub(crate) fn translate(&mut self, piece: &[u8]) -> Result<(), NotBase64> {
+    pub(crate) fn translate(&mut self, piece: &[u8]) -> Result<(), InvalidBase64> {
         self.out.clear();
-        match &mut self.way {
-            Way::ToBinary => self.out.extend_from_slice(piece),
-            Way::ToText => encode(piece, &mut self.out),
-            Way::FromText(letters) => {
+        match &mut self.direction {
+            TranslationDirection::ToBinary => self.out.extend_from_slice(piece),
+            TranslationDirection::ToText => encode(piece, &mut self.out),
+            TranslationDirection::FromText(letters) => {
                 letters.extend_from_slice(piece);
                 let whole = letters.len() / GROUP * GROUP;
                 decode(&letters[..whole], &mut self.out)?;
@@ -60,13 +67,13 @@ impl Translation {
     }
 
     /// Puts into `out` what comes after the last piece.
-    pub(crate) fn finish(&mut self, trailers: Option<&FieldSection>) -> Result<(), NotBase64> {
+    pub(crate) fn finish(&mut self, trailers: Option<&FieldSection>) -> Result<(), InvalidBase64> {
         self.out.clear();
-        match &self.way {
-            Way::FromText(letters) if letters.is_empty() => {}
-            Way::FromText(_) => return Err(NotBase64),
-            Way::ToBinary => trailer_frame(trailers, &mut self.out),
-            Way::ToText => {
+        match &self.direction {
+            TranslationDirection::FromText(letters) if letters.is_empty() => {}
+            TranslationDirection::FromText(_) => return Err(InvalidBase64),
+            TranslationDirection::ToBinary => trailer_frame(trailers, &mut self.out),
+            TranslationDirection::ToText => {
                 let mut frame = Vec::new();
                 trailer_frame(trailers, &mut frame);
                 encode(&frame, &mut self.out);
@@ -99,11 +106,11 @@ fn encode(bytes: &[u8], out: &mut Vec<u8>) {
 }
 
 /// Whole groups. Padding may come in the middle, where a piece of the sender ended.
-fn decode(letters: &[u8], out: &mut Vec<u8>) -> Result<(), NotBase64> {
+fn decode(letters: &[u8], out: &mut Vec<u8>) -> Result<(), InvalidBase64> {
     let start = out.len();
-    let most = BASE64.decode_len(letters.len()).map_err(|_partial| NotBase64)?;
+    let most = BASE64.decode_len(letters.len()).map_err(|_partial| InvalidBase64)?;
     out.resize(start + most, 0);
-    let length = BASE64.decode_mut(letters, &mut out[start..]).map_err(|_partial| NotBase64)?;
+    let length = BASE64.decode_mut(letters, &mut out[start..]).map_err(|_partial| InvalidBase64)?;
     out.truncate(start + length);
     Ok(())
 }
@@ -114,8 +121,8 @@ mod tests {
 
     use super::*;
 
-    fn decoded<'p>(pieces: impl Iterator<Item = &'p [u8]>) -> Result<Vec<u8>, NotBase64> {
-        let (mut translation, mut all) = (Translation::from_text(), Vec::new());
+    fn decoded<'p>(pieces: impl Iterator<Item = &'p [u8]>) -> Result<Vec<u8>, InvalidBase64> {
+        let (mut translation, mut all) = (GrpcWebTranslator::from_text(), Vec::new());
         for piece in pieces {
             translation.translate(piece)?;
             all.extend_from_slice(&translation.out);
@@ -150,7 +157,7 @@ mod tests {
     fn invalid_base64_is_rejected() {
         for text in ["Zg=", "Zg", "Z", "Z===", "====", "Zm9v!mFy", "Z=9v", "Zm9v=Zm9", "Zm\u{e4}v"]
         {
-            assert_eq!(decoded([text.as_bytes()].into_iter()), Err(NotBase64), "{text}");
+            assert_eq!(decoded([text.as_bytes()].into_iter()), Err(InvalidBase64), "{text}");
         }
     }
 
@@ -159,15 +166,15 @@ mod tests {
         let mut trailers = FieldSection::new();
         trailers.append("Grpc-Status", "0");
         trailers.append("x", "");
-        let mut translation = Translation::of_response(false);
+        let mut translation = GrpcWebTranslator::of_response(false);
         translation.translate(b"message").unwrap();
         assert_eq!(translation.out, b"message");
         translation.finish(Some(&trailers)).unwrap();
         assert_eq!(translation.out, b"\x80\0\0\0\x15grpc-status: 0\r\nx: \r\n");
-        let mut text = Translation::of_response(true);
+        let mut text = GrpcWebTranslator::of_response(true);
         text.finish(Some(&trailers)).unwrap();
         assert_eq!(decoded([text.out.as_slice()].into_iter()), Ok(translation.out));
-        let mut none = Translation::of_response(false);
+        let mut none = GrpcWebTranslator::of_response(false);
         none.finish(None).unwrap();
         assert_eq!(none.out, b"\x80\0\0\0\0");
     }

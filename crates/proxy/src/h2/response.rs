@@ -7,7 +7,7 @@ use http::response::Parts;
 use crate::binary::response;
 use crate::h1::{BadResponse, HeadLimits};
 use crate::head::{HttpVersion, RequestHead, ResponseHead};
-use crate::stream::Manner;
+use crate::stream::ResponseFraming;
 
 use super::fields;
 
@@ -30,7 +30,7 @@ pub(crate) fn read(
 /// Writes a head for a client that speaks HTTP/2.
 pub(crate) fn write(
     head: &ResponseHead,
-    manner: &Manner,
+    manner: &ResponseFraming,
 ) -> Result<http::Response<()>, BadResponse> {
     let mut headers = fields::write(&head.fields, 1, response::is_sent_on(manner))?;
     if let Some(length) = response::content_length(head, manner) {

@@ -17,8 +17,8 @@ use tokio::io::ReadBuf;
 use crate::dial::attempt::RESPONSE_LIMITS;
 use crate::failure::Failure;
 use crate::head::{FieldSection, RequestHead, ResponseHead};
-use crate::stream::{Broken, Manner};
-use crate::sys::Tied;
+use crate::stream::{ResponseFraming, StreamError};
+use crate::sys::ThreadBound;
 
 use super::fields::{read_trailers, write_trailers};
 use super::response;
@@ -34,9 +34,9 @@ pub(crate) struct H2Stream {
     /// What the peer is told if this is dropped before its end.
     drop_reason: Reason,
     /// The peer, or its connection, has ended the stream before its time.
-    error: Option<Broken>,
+    error: Option<StreamError>,
     /// Among the responses to a client; requests to an endpoint have none.
-    scheduled: Option<Tied<ScheduledResponse>>,
+    scheduled: Option<ThreadBound<ScheduledResponse>>,
 }
 
 enum H2ReadState {
@@ -64,7 +64,7 @@ impl H2Stream {
             if body.is_end_stream() { H2ReadState::Ended } else { H2ReadState::Body(body) };
         // Nothing else tells the client that what it got is not whole.
         let mut message = Self::new(reading, H2WriteState::Head(response), Reason::INTERNAL_ERROR);
-        message.scheduled = Some(Tied::new(turn));
+        message.scheduled = Some(ThreadBound::new(turn));
         message
     }
 
@@ -84,7 +84,7 @@ impl H2Stream {
     }
 
     /// How the stream was ended before its time, as far as that has been seen.
-    pub(crate) fn error(&self) -> Option<Broken> {
+    pub(crate) fn error(&self) -> Option<StreamError> {
         self.error
     }
 
@@ -95,12 +95,17 @@ impl H2Stream {
             H2WriteState::Body(body) => ready!(body.poll_reset(cx)),
             H2WriteState::Ended => return Poll::Pending,
         };
-        self.error = Some(reset.map_or_else(|error| stream_error(&error), |_reason| Broken::Reset));
+        self.error =
+            Some(reset.map_or_else(|error| stream_error(&error), |_reason| StreamError::Reset));
         Poll::Ready(())
     }
 
     /// Sends a response's head: an interim one, or the one, which ends the stream if nothing is to follow.
-    pub(crate) fn put_head(&mut self, head: &ResponseHead, manner: &Manner) -> Result<(), Failure> {
+    pub(crate) fn put_head(
+        &mut self,
+        head: &ResponseHead,
+        manner: &ResponseFraming,
+    ) -> Result<(), Failure> {
         let said = response::write(head, manner).map_err(Failure::BadResponse)?;
         let H2WriteState::Head(response) = &mut self.writing else {
             return Err(Failure::ClientGone);
@@ -260,14 +265,14 @@ impl H2Stream {
     }
 }
 
-fn stream_error(error: &Error) -> Broken {
+fn stream_error(error: &Error) -> StreamError {
     match error.reason() {
         // Streams that a GOAWAY does not name fail by it; others go on.
-        Some(_) if error.is_remote() && error.is_go_away() => Broken::Unprocessed,
-        Some(Reason::REFUSED_STREAM) if error.is_remote() => Broken::Refused,
-        Some(_) if error.is_remote() => Broken::Reset,
-        Some(_) if error.is_library() => Broken::Malformed,
-        Some(_) | None => Broken::Closed,
+        Some(_) if error.is_remote() && error.is_go_away() => StreamError::Unprocessed,
+        Some(Reason::REFUSED_STREAM) if error.is_remote() => StreamError::Refused,
+        Some(_) if error.is_remote() => StreamError::Reset,
+        Some(_) if error.is_library() => StreamError::Malformed,
+        Some(_) | None => StreamError::Closed,
     }
 }
 

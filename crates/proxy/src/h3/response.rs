@@ -4,7 +4,7 @@ use crate::binary::response;
 use crate::h1::write::digits;
 use crate::h1::{BadResponse, HeadLimits};
 use crate::head::{FieldSection, HttpVersion, RequestHead, ResponseHead};
-use crate::stream::Manner;
+use crate::stream::ResponseFraming;
 
 use super::fields::{self, FieldSectionError, PseudoHeaders};
 use super::qpack;
@@ -36,7 +36,7 @@ fn status(pseudo: &PseudoHeaders, fields: &FieldSection) -> Option<u16> {
 }
 
 /// Appends the section of a head for a client.
-pub(crate) fn write(head: &ResponseHead, manner: &Manner, section: &mut Vec<u8>) {
+pub(crate) fn write(head: &ResponseHead, manner: &ResponseFraming, section: &mut Vec<u8>) {
     let mut space = [0; 20];
     qpack::begin(section);
     let status = response::status(head, manner);

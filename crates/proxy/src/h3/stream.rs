@@ -17,7 +17,7 @@ use crate::failure::Failure;
 use crate::h1::{BadSyntax, HeadLimits};
 use crate::head::{BodyFraming, FieldSection, RequestHead, ResponseHead};
 use crate::quic::{RecvStream, SendStream, StreamEnd};
-use crate::stream::{Broken, Manner};
+use crate::stream::{ResponseFraming, StreamError};
 
 use super::fields::FieldSectionError;
 use super::frame::{FrameContext, H3FrameDecoder};
@@ -42,7 +42,7 @@ pub(crate) struct H3Stream {
     /// What the peer is told if this is dropped before its end.
     drop_code: H3ErrorCode,
     /// The peer, or its connection, has ended the stream before its time.
-    error: Option<Broken>,
+    error: Option<StreamError>,
 }
 
 impl H3Stream {
@@ -91,7 +91,7 @@ impl H3Stream {
     }
 
     /// How the stream was ended before its time, as far as that has been seen.
-    pub(crate) fn error(&self) -> Option<Broken> {
+    pub(crate) fn error(&self) -> Option<StreamError> {
         self.error
     }
 
@@ -142,7 +142,7 @@ impl H3Stream {
         let section = match self.poll_section(cx) {
             Poll::Ready(section) => section,
             Poll::Pending if self.connection_state.is_unprocessed(self.id) => {
-                self.error = Some(Broken::Unprocessed);
+                self.error = Some(StreamError::Unprocessed);
                 return Poll::Ready(Err(Failure::EndpointClosed));
             }
             Poll::Pending => {
@@ -174,7 +174,7 @@ impl H3Stream {
     fn poll_section(
         &mut self,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<Option<(Bytes, bool)>, Broken>> {
+    ) -> Poll<Result<Option<(Bytes, bool)>, StreamError>> {
         Poll::Ready(match ready!(self.incoming.poll_section(cx)) {
             Ok(Some(section)) => Ok(Some((section, self.incoming.is_whole(cx)))),
             Ok(None) => Ok(None),
@@ -186,7 +186,7 @@ impl H3Stream {
     fn check_head<B>(
         &mut self,
         read: Result<(), FieldSectionError<B>>,
-    ) -> Result<Result<(), B>, Broken> {
+    ) -> Result<Result<(), B>, StreamError> {
         match read {
             Ok(()) => Ok(Ok(())),
             Err(FieldSectionError::Refused(bad)) => Ok(Err(bad)),
@@ -243,7 +243,7 @@ impl H3Stream {
     pub(crate) fn put_head(
         &mut self,
         head: &ResponseHead,
-        manner: &Manner,
+        manner: &ResponseFraming,
         out: &mut Vec<u8>,
     ) -> Result<(), Failure> {
         let follows = match manner.framing {
@@ -293,32 +293,32 @@ impl H3Stream {
     }
 
     /// No more is read. An offence ends the connection.
-    fn record_receive_error(&mut self, halt: ReceiveError) -> Broken {
+    fn record_receive_error(&mut self, halt: ReceiveError) -> StreamError {
         let broken = match halt {
             ReceiveError::Ended(end) => self.stream_error(end),
             ReceiveError::Malformed(code) => {
                 self.drop_code = code;
-                Broken::Malformed
+                StreamError::Malformed
             }
             ReceiveError::ConnectionError(code) => {
                 self.connection_state.raise_connection_error(code);
-                Broken::Malformed
+                StreamError::Malformed
             }
         };
         self.error = Some(broken);
         broken
     }
 
-    fn stream_error(&self, end: StreamEnd) -> Broken {
+    fn stream_error(&self, end: StreamEnd) -> StreamError {
         match end {
             StreamEnd::Connection(_) if self.connection_state.is_unprocessed(self.id) => {
-                Broken::Unprocessed
+                StreamError::Unprocessed
             }
-            StreamEnd::Connection(_) => Broken::Closed,
+            StreamEnd::Connection(_) => StreamError::Closed,
             StreamEnd::Reset(code) | StreamEnd::Stopped(code) => {
                 let is_refused = self.peer == PeerRole::Endpoint
                     && H3ErrorCode(code) == H3ErrorCode::REQUEST_REJECTED;
-                if is_refused { Broken::Refused } else { Broken::Reset }
+                if is_refused { StreamError::Refused } else { StreamError::Reset }
             }
         }
     }

@@ -12,15 +12,15 @@ use std::time::Duration;
 
 use balance::Time;
 
-use crate::accept::client::Client;
+use crate::accept::client::ClientConnection;
+use crate::active_config::{ActiveListener, Route, WorkerConfig};
 use crate::backend::{BackendRef, Slot};
 use crate::clock;
 use crate::exchange::Exchange;
 use crate::failure::Failure;
-use crate::grpc::Call;
+use crate::grpc::GrpcCall;
 use crate::head::{HttpVersion, KnownFieldName, RequestHead, RequestMethod};
-use crate::live::{LiveListener, Ours, Route};
-use crate::observe::line::Line;
+use crate::observe::json_line::JsonLine;
 use crate::observe::{RouteCounters, WorkerCounters, sampled_trace};
 use crate::worker::Worker;
 
@@ -30,11 +30,11 @@ const BATCH_BYTES: usize = 32 * 1024;
 pub(crate) const BATCHES: usize = 64;
 
 /// What is known of one request when it is over.
-pub(crate) struct Record {
+pub(crate) struct AccessRecord {
     pub(crate) started: Time,
     /// When the last byte of the answer was written.
     pub(crate) ended: Option<Time>,
-    pub(crate) live: Option<Rc<Ours>>,
+    pub(crate) config: Option<Rc<WorkerConfig>>,
     pub(crate) rule: Option<usize>,
     pub(crate) backend: Option<BackendRef>,
     pub(crate) failure: Option<Failure>,
@@ -47,12 +47,12 @@ pub(crate) struct Record {
     queued: Duration,
 }
 
-impl Record {
+impl AccessRecord {
     pub(crate) fn new(started: Time) -> Self {
         Self {
             started,
             ended: None,
-            live: None,
+            config: None,
             rule: None,
             backend: None,
             failure: None,
@@ -71,13 +71,13 @@ impl Record {
     }
 
     /// The request has left the queue.
-    pub(crate) fn waited(&mut self, worker: &Worker, backend: &BackendRef, wait: Duration) {
+    pub(crate) fn add_queue_time(&mut self, worker: &Worker, backend: &BackendRef, wait: Duration) {
         self.queued += wait;
         backend.counters[worker.index].queued.add(wait);
     }
 
     /// The call is a stream: it counts as one while it lasts.
-    pub(crate) fn becomes_long(&mut self, worker: &Worker) {
+    pub(crate) fn mark_long_stream(&mut self, worker: &Worker) {
         self.is_long = true;
         if let Some(route) = self.route() {
             route.counters[worker.index].streams.add(1);
@@ -85,12 +85,12 @@ impl Record {
     }
 
     /// Counts the request, and logs it if it is to be logged.
-    pub(crate) fn close(&self, worker: &Worker, client: &Client, exchange: &Exchange) {
-        let duration = client.since.saturating_since(self.started);
+    pub(crate) fn close(&self, worker: &Worker, client: &ClientConnection, exchange: &Exchange) {
+        let duration = client.last_event_at.saturating_since(self.started);
         if let Some(route) = self.route() {
             let counters = &route.counters[worker.index];
             counters.responses[usize::from(self.status / 100).min(5)].add(1);
-            if let Some(call) = &exchange.call {
+            if let Some(call) = &exchange.grpc_call {
                 counters.calls[usize::from(call.code(self.failure).number())].add(1);
             }
             if self.is_long {
@@ -104,34 +104,34 @@ impl Record {
         }
         if let Some(failure) = self.failure {
             worker.counters().failures[failure.index()].add(1);
-            if let (Some(backend), Some(refusal)) = (&self.backend, failure.refusal()) {
+            if let (Some(backend), Some(refusal)) = (&self.backend, failure.refusal_index()) {
                 backend.counters[worker.index].refused[refusal].add(1);
             }
         }
         let listener = &client.bound.counters[worker.index];
         listener.received_bytes.add(exchange.upload.body_bytes);
         listener.sent_bytes.add(exchange.download.body_bytes);
-        if worker.log.wants(&mut worker.rng.borrow_mut()) {
+        if worker.access_log.should_log(&mut worker.rng.borrow_mut()) {
             let describe =
-                |line: &mut Line<'_>| self.describe(line, worker, client, exchange, duration);
-            worker.log.write(describe, worker.counters());
+                |line: &mut JsonLine<'_>| self.describe(line, worker, client, exchange, duration);
+            worker.access_log.write(describe, worker.counters());
         }
     }
 
     fn route(&self) -> Option<&Route> {
-        self.live.as_ref()?.routes.get(self.rule?).map(Arc::as_ref)
+        self.config.as_ref()?.routes.get(self.rule?).map(Arc::as_ref)
     }
 
     /// Keys are named as OpenTelemetry's semantic conventions for HTTP name them.
     fn describe(
         &self,
-        line: &mut Line<'_>,
+        line: &mut JsonLine<'_>,
         worker: &Worker,
-        client: &Client,
+        client: &ClientConnection,
         exchange: &Exchange,
         duration: Duration,
     ) {
-        let live = worker.live();
+        let live = worker.config();
         let listener = client.listener(&live);
         let request = &exchange.request;
         line.plain("timestamp", humantime::format_rfc3339_micros(clock::wall()));
@@ -141,14 +141,14 @@ impl Record {
             line.plain("url.scheme", client.origin.scheme.text());
             describe_request(line, request);
         }
-        if let Some(call) = &exchange.call {
+        if let Some(call) = &exchange.grpc_call {
             describe_call(line, request, call, self.failure);
         }
         line.number("http.request.body.size", exchange.upload.body_bytes);
         line.number("http.response.status_code", self.status);
         line.number("http.response.body.size", exchange.download.body_bytes);
         if let Some(failure) = self.failure {
-            line.plain("error.type", failure.meaning().word);
+            line.plain("error.type", failure.attributes().word);
         }
         if let Some(listener) = listener {
             line.text("sheave.listener", listener.name.as_bytes());
@@ -182,28 +182,28 @@ fn keep_exemplar(
 
 /// Who asks: the client as far as trusted proxies name it, and the peer.
 fn describe_client(
-    line: &mut Line<'_>,
-    client: &Client,
-    listener: Option<&LiveListener>,
+    line: &mut JsonLine<'_>,
+    client: &ClientConnection,
+    listener: Option<&ActiveListener>,
     request: &RequestHead,
 ) {
     let named = listener.and_then(|it| client.origin.named_client(&request.fields, &it.client));
     match named {
         Some(address) => line.plain("client.address", address),
         None => {
-            line.plain("client.address", client.origin.text());
+            line.plain("client.address", client.origin.address_text());
             line.number("client.port", client.peer.port());
         }
     }
-    line.plain("network.peer.address", client.seen_at.ip().to_canonical());
-    line.number("network.peer.port", client.seen_at.port());
-    if let Some(version) = client.greeting.as_ref().and_then(|greeting| greeting.version) {
+    line.plain("network.peer.address", client.current_peer.ip().to_canonical());
+    line.number("network.peer.port", client.current_peer.port());
+    if let Some(version) = client.tls_info.as_ref().and_then(|greeting| greeting.version) {
         line.plain("tls.protocol.version", version);
     }
 }
 
 /// What is asked for.
-fn describe_request(line: &mut Line<'_>, request: &RequestHead) {
+fn describe_request(line: &mut JsonLine<'_>, request: &RequestHead) {
     match request.method {
         RequestMethod::Other => {
             line.plain("http.request.method", "_OTHER");
@@ -242,9 +242,9 @@ fn describe_request(line: &mut Line<'_>, request: &RequestHead) {
 
 /// A call is `/service/method`.
 fn describe_call(
-    line: &mut Line<'_>,
+    line: &mut JsonLine<'_>,
     request: &RequestHead,
-    call: &Call,
+    call: &GrpcCall,
     failure: Option<Failure>,
 ) {
     line.plain("rpc.system", "grpc");
@@ -266,27 +266,31 @@ fn version(version: HttpVersion) -> &'static str {
 }
 
 /// A worker's part of the access log.
-pub(crate) struct Log {
+pub(crate) struct AccessLogBuffer {
     /// Of 2^32 requests so many are logged.
     share: u64,
     lines: RefCell<Vec<u8>>,
     writer: Option<SyncSender<Vec<u8>>>,
 }
 
-impl Log {
+impl AccessLogBuffer {
     /// Logs the share `sample` of requests; nothing without a `writer`.
     pub(crate) fn new(sample: f64, writer: Option<SyncSender<Vec<u8>>>) -> Self {
         let share = (sample.clamp(0.0, 1.0) * 2f64.powi(32)) as u64;
         Self { share, lines: RefCell::default(), writer }
     }
 
-    pub(super) fn wants(&self, rng: &mut balance::Rng) -> bool {
+    pub(super) fn should_log(&self, rng: &mut balance::Rng) -> bool {
         self.writer.is_some() && (rng.next_u64() >> 32) < self.share
     }
 
-    pub(super) fn write(&self, describe: impl FnOnce(&mut Line<'_>), counters: &WorkerCounters) {
+    pub(super) fn write(
+        &self,
+        describe: impl FnOnce(&mut JsonLine<'_>),
+        counters: &WorkerCounters,
+    ) {
         let mut lines = self.lines.borrow_mut();
-        let mut line = Line::begin(&mut lines);
+        let mut line = JsonLine::begin(&mut lines);
         describe(&mut line);
         line.end();
         let full = lines.len() >= BATCH_BYTES;

@@ -10,18 +10,18 @@ use balance::limit::RetryAfterHandling;
 
 use crate::accept::{h2, h3};
 use crate::failure::Failure;
-use crate::grpc::Code;
-use crate::mirror::Fate;
-use crate::observe::{Distribution, Exemplars};
+use crate::grpc::GrpcCode;
+use crate::mirror::MirrorOutcome;
+use crate::observe::{ExemplarStore, HistogramData};
 use crate::orca;
 use crate::quic::DatagramDropReason;
-use crate::tls::Unsecured;
+use crate::tls::ClientTlsError;
 
 /// A number that one thread adds to and any thread reads.
 #[derive(Default)]
-pub(crate) struct Counter(AtomicU64);
+pub(crate) struct SingleWriterCounter(AtomicU64);
 
-impl Counter {
+impl SingleWriterCounter {
     pub(crate) fn add(&self, count: u64) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
     }
@@ -34,8 +34,8 @@ impl Counter {
 /// Durations by bucket; the bounds are in seconds, from half a millisecond to a minute.
 #[derive(Default)]
 pub(crate) struct Histogram {
-    buckets: [Counter; Self::BOUNDS.len() + 1],
-    nanoseconds: Counter,
+    buckets: [SingleWriterCounter; Self::BOUNDS.len() + 1],
+    nanoseconds: SingleWriterCounter,
 }
 
 impl Histogram {
@@ -63,7 +63,7 @@ impl Histogram {
     }
 
     /// All shards as one.
-    pub(crate) fn sum<'h>(shards: impl Iterator<Item = &'h Self>) -> Distribution {
+    pub(crate) fn sum<'h>(shards: impl Iterator<Item = &'h Self>) -> HistogramData {
         let mut counts = vec![0; Self::BOUNDS.len() + 1];
         let mut nanoseconds = 0;
         for shard in shards {
@@ -73,19 +73,19 @@ impl Histogram {
             nanoseconds += shard.nanoseconds.value();
         }
         let sum = nanoseconds as f64 / 1e9;
-        Distribution { bounds: &Self::BOUNDS, counts, sum, exemplars: Vec::new() }
+        HistogramData { bounds: &Self::BOUNDS, counts, sum, exemplars: Vec::new() }
     }
 }
 
 #[derive(Default)]
 #[repr(align(64))]
 pub(crate) struct ListenerCounters {
-    pub(crate) accepted: Counter,
-    pub(crate) closed: Counter,
-    pub(crate) refused: Counter,
-    pub(crate) received_bytes: Counter,
-    pub(crate) sent_bytes: Counter,
-    pub(crate) datagrams_dropped: Counter,
+    pub(crate) accepted: SingleWriterCounter,
+    pub(crate) closed: SingleWriterCounter,
+    pub(crate) refused: SingleWriterCounter,
+    pub(crate) received_bytes: SingleWriterCounter,
+    pub(crate) sent_bytes: SingleWriterCounter,
+    pub(crate) datagrams_dropped: SingleWriterCounter,
     pub(crate) handshakes: HandshakeCounters,
     pub(crate) quic: QuicCounters,
 }
@@ -93,33 +93,33 @@ pub(crate) struct ListenerCounters {
 /// QUIC with clients.
 #[derive(Default)]
 pub(crate) struct QuicCounters {
-    pub(crate) connections: Counter,
+    pub(crate) connections: SingleWriterCounter,
     /// Datagrams.
-    pub(crate) received: Counter,
-    pub(crate) sent: Counter,
+    pub(crate) received: SingleWriterCounter,
+    pub(crate) sent: SingleWriterCounter,
     /// By [`Dropped`].
-    pub(crate) dropped: [Counter; DatagramDropReason::ALL.len()],
+    pub(crate) dropped: [SingleWriterCounter; DatagramDropReason::ALL.len()],
     /// To the worker whose they were.
-    pub(crate) handed_over: Counter,
-    pub(crate) retries: Counter,
+    pub(crate) handed_over: SingleWriterCounter,
+    pub(crate) retries: SingleWriterCounter,
 }
 
 /// TLS handshakes of clients.
 #[derive(Default)]
 pub(crate) struct HandshakeCounters {
-    pub(crate) begun: Counter,
-    pub(crate) full: Counter,
-    pub(crate) resumed: Counter,
+    pub(crate) begun: SingleWriterCounter,
+    pub(crate) full: SingleWriterCounter,
+    pub(crate) resumed: SingleWriterCounter,
     /// None of our handshakes: the connection is passed through.
-    pub(crate) passed_through: Counter,
+    pub(crate) passed_through: SingleWriterCounter,
     /// By [`Unsecured`].
-    pub(crate) failed: [Counter; Unsecured::ALL.len()],
+    pub(crate) failed: [SingleWriterCounter; ClientTlsError::ALL.len()],
 }
 
 impl HandshakeCounters {
     /// Those that have come to an end, by what came of them.
     pub(crate) fn ended(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let failed = Unsecured::ALL.iter().zip(&self.failed);
+        let failed = ClientTlsError::ALL.iter().zip(&self.failed);
         let succeeded = [
             ("full", &self.full),
             ("resumed", &self.resumed),
@@ -134,17 +134,17 @@ impl HandshakeCounters {
 #[repr(align(64))]
 pub(crate) struct RouteCounters {
     /// By the status' first digit; 0 for those that got no answer.
-    pub(crate) responses: [Counter; 6],
+    pub(crate) responses: [SingleWriterCounter; 6],
     pub(crate) duration: Histogram,
     /// Of `duration`.
-    pub(crate) exemplars: Exemplars,
+    pub(crate) exemplars: ExemplarStore,
     /// By [`Code::number`].
-    pub(crate) calls: [Counter; Code::ALL.len()],
+    pub(crate) calls: [SingleWriterCounter; GrpcCode::ALL.len()],
     /// Calls whose response has gone on for long, and those of them that have ended.
-    pub(crate) streams: Counter,
-    pub(crate) streams_ended: Counter,
+    pub(crate) streams: SingleWriterCounter,
+    pub(crate) streams_ended: SingleWriterCounter,
     /// TCP connections and UDP flows that have ended.
-    pub(crate) passages: Counter,
+    pub(crate) l4_sessions: SingleWriterCounter,
 }
 
 #[derive(Default)]
@@ -152,17 +152,17 @@ pub(crate) struct RouteCounters {
 pub(crate) struct BackendCounters {
     pub(crate) queued: Histogram,
     /// By [`Failure::refusal`].
-    pub(crate) refused: [Counter; Failure::REFUSALS.len()],
+    pub(crate) refused: [SingleWriterCounter; Failure::REFUSALS.len()],
     /// Requests whose header field said no priority.
-    pub(crate) priorities_ignored: Counter,
-    pub(crate) retries: Counter,
-    pub(crate) retries_refused: Counter,
-    pub(crate) abandoned: Counter,
+    pub(crate) priorities_ignored: SingleWriterCounter,
+    pub(crate) retries: SingleWriterCounter,
+    pub(crate) retries_refused: SingleWriterCounter,
+    pub(crate) abandoned: SingleWriterCounter,
     /// Of TCP connections and UDP flows.
-    pub(crate) received_bytes: Counter,
-    pub(crate) sent_bytes: Counter,
+    pub(crate) received_bytes: SingleWriterCounter,
+    pub(crate) sent_bytes: SingleWriterCounter,
     /// By [`Fate`].
-    pub(crate) mirrors: [Counter; Fate::ALL.len()],
+    pub(crate) mirrors: [SingleWriterCounter; MirrorOutcome::ALL.len()],
     pub(crate) affinity: AffinityCounters,
 }
 
@@ -170,42 +170,42 @@ pub(crate) struct BackendCounters {
 #[derive(Default)]
 pub(crate) struct AffinityCounters {
     /// They belonged nowhere before.
-    pub(crate) begun: Counter,
+    pub(crate) begun: SingleWriterCounter,
     /// They came where they belong.
-    pub(crate) kept: Counter,
+    pub(crate) kept: SingleWriterCounter,
     /// They came elsewhere.
-    pub(crate) broken: Counter,
+    pub(crate) broken: SingleWriterCounter,
 }
 
 #[derive(Default)]
 #[repr(align(64))]
 pub(crate) struct EndpointCounters {
-    pub(crate) attempts: Counter,
-    pub(crate) failures: Counter,
+    pub(crate) attempts: SingleWriterCounter,
+    pub(crate) failures: SingleWriterCounter,
     /// Attempts that say nothing of the endpoint: it was busy, or the client left.
-    pub(crate) untold: Counter,
-    pub(crate) connections: Counter,
+    pub(crate) inconclusive: SingleWriterCounter,
+    pub(crate) connections: SingleWriterCounter,
     /// Requests that were sent, and those of them that are not waited for any more: the others await an answer.
-    pub(crate) asked: Counter,
-    pub(crate) answered: Counter,
-    pub(crate) http2: LinkCounters,
-    pub(crate) http3: LinkCounters,
+    pub(crate) requests_sent: SingleWriterCounter,
+    pub(crate) requests_settled: SingleWriterCounter,
+    pub(crate) http2: MultiplexCounters,
+    pub(crate) http3: MultiplexCounters,
     /// Requests that went by TCP because HTTP/3 was not to be had.
-    pub(crate) http3_fallbacks: Counter,
+    pub(crate) http3_fallbacks: SingleWriterCounter,
     /// Refusals for which it is given less, and those among them that asked for longer than is heeded.
-    pub(crate) refusals: Counter,
-    pub(crate) refusals_cut: Counter,
+    pub(crate) refusals: SingleWriterCounter,
+    pub(crate) refusals_cut: SingleWriterCounter,
     /// What it said of its load, and what of that was of no use, by [`orca::Ignored`].
-    pub(crate) load_reports: Counter,
-    pub(crate) load_reports_ignored: [Counter; orca::Ignored::ALL.len()],
+    pub(crate) load_reports: SingleWriterCounter,
+    pub(crate) load_reports_ignored: [SingleWriterCounter; orca::LoadReportError::ALL.len()],
     /// Of TCP connections and UDP flows.
-    pub(crate) received_bytes: Counter,
-    pub(crate) sent_bytes: Counter,
+    pub(crate) received_bytes: SingleWriterCounter,
+    pub(crate) sent_bytes: SingleWriterCounter,
 }
 
 impl EndpointCounters {
     /// The endpoint has said that it is full.
-    pub(crate) fn heeded(&self, heed: RetryAfterHandling) {
+    pub(crate) fn count_refusal(&self, heed: RetryAfterHandling) {
         self.refusals.add(1);
         self.refusals_cut.add(u64::from(heed == RetryAfterHandling::Capped));
     }
@@ -213,44 +213,44 @@ impl EndpointCounters {
 
 /// Connections that carry many requests at a time.
 #[derive(Default)]
-pub(crate) struct LinkCounters {
+pub(crate) struct MultiplexCounters {
     /// Those that the endpoint ended in an orderly way.
-    pub(crate) goaways: Counter,
+    pub(crate) goaways: SingleWriterCounter,
     /// Requests that it gave back unprocessed.
-    pub(crate) streams_refused: Counter,
+    pub(crate) streams_refused: SingleWriterCounter,
 }
 
 /// What belongs to no route or backend.
 #[repr(align(64))]
 pub(crate) struct WorkerCounters {
-    pub(crate) requests: Counter,
+    pub(crate) requests: SingleWriterCounter,
     /// By [`Failure::index`].
-    pub(crate) failures: [Counter; Failure::ALL.len()],
-    pub(crate) moved_in: Counter,
-    pub(crate) replay_refused: Counter,
-    pub(crate) log_dropped: Counter,
+    pub(crate) failures: [SingleWriterCounter; Failure::ALL.len()],
+    pub(crate) moved_in: SingleWriterCounter,
+    pub(crate) replay_refused: SingleWriterCounter,
+    pub(crate) log_dropped: SingleWriterCounter,
     /// By [`h2::Fault`].
-    pub(crate) http2_ended: [Counter; h2::Fault::ALL.len()],
-    pub(crate) http2_streams_reset: Counter,
-    pub(crate) http2_streams_refused: Counter,
+    pub(crate) http2_ended: [SingleWriterCounter; h2::H2ClientFault::ALL.len()],
+    pub(crate) http2_streams_reset: SingleWriterCounter,
+    pub(crate) http2_streams_refused: SingleWriterCounter,
     /// By [`h3::Fault`].
-    pub(crate) http3_ended: [Counter; h3::Fault::ALL.len()],
-    pub(crate) http3_streams_reset: Counter,
+    pub(crate) http3_ended: [SingleWriterCounter; h3::H3ClientFault::ALL.len()],
+    pub(crate) http3_streams_reset: SingleWriterCounter,
 }
 
 impl WorkerCounters {
     pub(crate) fn new() -> Self {
         Self {
-            requests: Counter::default(),
-            failures: std::array::from_fn(|_| Counter::default()),
-            moved_in: Counter::default(),
-            replay_refused: Counter::default(),
-            log_dropped: Counter::default(),
-            http2_ended: std::array::from_fn(|_| Counter::default()),
-            http2_streams_reset: Counter::default(),
-            http2_streams_refused: Counter::default(),
-            http3_ended: std::array::from_fn(|_| Counter::default()),
-            http3_streams_reset: Counter::default(),
+            requests: SingleWriterCounter::default(),
+            failures: std::array::from_fn(|_| SingleWriterCounter::default()),
+            moved_in: SingleWriterCounter::default(),
+            replay_refused: SingleWriterCounter::default(),
+            log_dropped: SingleWriterCounter::default(),
+            http2_ended: std::array::from_fn(|_| SingleWriterCounter::default()),
+            http2_streams_reset: SingleWriterCounter::default(),
+            http2_streams_refused: SingleWriterCounter::default(),
+            http3_ended: std::array::from_fn(|_| SingleWriterCounter::default()),
+            http3_streams_reset: SingleWriterCounter::default(),
         }
     }
 }

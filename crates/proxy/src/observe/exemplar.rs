@@ -7,31 +7,31 @@ use std::sync::Mutex;
 use std::time::SystemTime;
 
 use crate::dial::pool::lock;
-use crate::observe::Exemplar;
+use crate::observe::TraceExemplar;
 
 /// A worker's exemplars of one histogram, by bucket; empty until there is one.
 #[derive(Default)]
-pub(crate) struct Exemplars(Mutex<Vec<Option<Exemplar>>>);
+pub(crate) struct ExemplarStore(Mutex<Vec<Option<TraceExemplar>>>);
 
-impl Exemplars {
+impl ExemplarStore {
     pub(crate) fn keep(&self, bucket: usize, trace_id: &str, seconds: f64, at: SystemTime) {
         let Ok(mut kept) = self.0.try_lock() else { return };
         if kept.len() <= bucket {
             kept.resize(bucket + 1, None);
         }
-        kept[bucket] = Some(Exemplar { trace_id: trace_id.to_owned(), value: seconds, at });
+        kept[bucket] = Some(TraceExemplar { trace_id: trace_id.to_owned(), value: seconds, at });
     }
 
     /// The last of each bucket over all shards.
-    pub(crate) fn latest<'e>(shards: impl Iterator<Item = &'e Self>) -> Vec<Option<Exemplar>> {
-        let mut latest: Vec<Option<Exemplar>> = Vec::new();
+    pub(crate) fn latest<'e>(shards: impl Iterator<Item = &'e Self>) -> Vec<Option<TraceExemplar>> {
+        let mut latest: Vec<Option<TraceExemplar>> = Vec::new();
         for shard in shards {
             let kept = lock(&shard.0);
             if latest.len() < kept.len() {
                 latest.resize(kept.len(), None);
             }
             for (latest, kept) in latest.iter_mut().zip(&*kept) {
-                let at = |exemplar: &Option<Exemplar>| exemplar.as_ref().map(|it| it.at);
+                let at = |exemplar: &Option<TraceExemplar>| exemplar.as_ref().map(|it| it.at);
                 if at(kept) > at(latest) {
                     latest.clone_from(kept);
                 }
@@ -88,12 +88,12 @@ mod tests {
 
     #[test]
     fn latest_exemplar_of_each_bucket_is_exposed() {
-        let (one, other) = (Exemplars::default(), Exemplars::default());
+        let (one, other) = (ExemplarStore::default(), ExemplarStore::default());
         let at = |second| SystemTime::UNIX_EPOCH + Duration::from_secs(second);
         one.keep(1, "old", 0.5, at(1));
         other.keep(1, "new", 0.6, at(2));
         one.keep(0, "alone", 0.1, at(1));
-        let latest = Exemplars::latest([&one, &other].into_iter());
+        let latest = ExemplarStore::latest([&one, &other].into_iter());
         let ids = latest.iter().flatten().map(|it| it.trace_id.as_str()).collect::<Vec<_>>();
         assert_eq!(ids, ["alone", "new"]);
     }

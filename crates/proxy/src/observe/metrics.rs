@@ -11,20 +11,20 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use balance::demand::{ASSUMED_SERVICE_TIME, DemandAverager, WINDOW};
 
 use crate::accept::{h2, h3};
-use crate::backend::{Backend, Current};
+use crate::active_config::{ActiveListener, Route};
+use crate::backend::{Backend, BackendConfig};
 use crate::dial::multiplex_connection::ConnectionCounts;
 use crate::dial::pool::Endpoint;
 use crate::failure::Failure;
-use crate::grpc::Code;
-use crate::live::{LiveListener, Route};
-use crate::mirror::Fate;
+use crate::grpc::GrpcCode;
+use crate::mirror::MirrorOutcome;
 use crate::observe::{
-    Counter, Distribution, Exemplars, HandshakeCounters, Histogram, ListenerCounters, Metric, Read,
-    Row, Sample, WorkerCounters,
+    ExemplarStore, HandshakeCounters, Histogram, HistogramData, ListenerCounters,
+    MetricDescription, MetricReader, MetricRow, MetricSample, SingleWriterCounter, WorkerCounters,
 };
-use crate::orca::Ignored;
+use crate::orca::LoadReportError;
 use crate::quic::DatagramDropReason;
-use crate::worker::Shared;
+use crate::worker::ProxyState;
 
 const LISTENER: &[&str] = &["listener"];
 const ROUTE: &[&str] = &["route"];
@@ -32,49 +32,49 @@ const BACKEND: &[&str] = &["backend"];
 const ENDPOINT: &[&str] = &["backend", "endpoint"];
 const WORKER: &[&str] = &["worker"];
 
-static OF_LISTENERS: &[Row<LiveListener>] = &[
-    Row::new(
+static OF_LISTENERS: &[MetricRow<ActiveListener>] = &[
+    MetricRow::new(
         "sheave_listener_connections",
         LISTENER,
-        Read::Count(|it| total(&it.bound.counters, |shard| &shard.accepted)),
+        MetricReader::Count(|it| total(&it.bound.counters, |shard| &shard.accepted)),
         "Connections accepted, and flows of datagrams.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_listener_connections_refused",
         LISTENER,
-        Read::Count(|it| total(&it.bound.counters, |shard| &shard.refused)),
+        MetricReader::Count(|it| total(&it.bound.counters, |shard| &shard.refused)),
         "Connections and flows refused at once, because the listener had as many as its ClientPolicy allows.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_listener_connections_open",
         LISTENER,
-        Read::Gauge(|it| f64::from(it.bound.open())),
+        MetricReader::Gauge(|it| f64::from(it.bound.open())),
         "Connections and flows open now.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_listener_received_bytes",
         LISTENER,
-        Read::Count(|it| total(&it.bound.counters, |shard| &shard.received_bytes)),
+        MetricReader::Count(|it| total(&it.bound.counters, |shard| &shard.received_bytes)),
         "Bytes of request bodies, or of TCP connections and UDP flows, received from clients.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_listener_sent_bytes",
         LISTENER,
-        Read::Count(|it| total(&it.bound.counters, |shard| &shard.sent_bytes)),
+        MetricReader::Count(|it| total(&it.bound.counters, |shard| &shard.sent_bytes)),
         "Bytes of response bodies, or of TCP connections and UDP flows, sent to clients.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_listener_datagrams_dropped",
         LISTENER,
-        Read::Count(|it| total(&it.bound.counters, |shard| &shard.datagrams_dropped)),
+        MetricReader::Count(|it| total(&it.bound.counters, |shard| &shard.datagrams_dropped)),
         "Datagrams dropped, for want of an endpoint, of a free flow or of room in a socket.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_tls_handshakes",
         &["listener", "outcome"],
-        Read::Counts(|it, each| {
+        MetricReader::Counts(|it, each| {
             // Listeners without TLS have none.
-            let shards = it.tls.iter().flat_map(|_| &it.bound.counters);
+            let shards = it.sni_table.iter().flat_map(|_| &it.bound.counters);
             let mut outcomes = BTreeMap::new();
             for (outcome, count) in shards.flat_map(|shard| shard.handshakes.ended()) {
                 *outcomes.entry(outcome).or_default() += count;
@@ -83,10 +83,10 @@ static OF_LISTENERS: &[Row<LiveListener>] = &[
         }),
         "TLS handshakes of clients: full and resumed ones, connections passed through, and why others failed.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_tls_handshakes_open",
         LISTENER,
-        Read::Gauge(|it| {
+        MetricReader::Gauge(|it| {
             let shards = it.bound.counters.iter().map(|shard| &shard.handshakes);
             let ended = |shard: &HandshakeCounters| shard.ended().map(|(_, count)| count).sum();
             let open = shards.map(|shard| shard.begun.value().saturating_sub(ended(shard)));
@@ -94,40 +94,40 @@ static OF_LISTENERS: &[Row<LiveListener>] = &[
         }),
         "TLS handshakes of clients that have not come to an end yet.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_quic_connections",
         LISTENER,
-        Read::Count(|it| total(&it.bound.counters, |shard| &shard.quic.connections)),
+        MetricReader::Count(|it| total(&it.bound.counters, |shard| &shard.quic.connections)),
         "Connections of QUIC that were begun; sheave_listener_connections counts them too.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_quic_retries",
         LISTENER,
-        Read::Count(|it| total(&it.bound.counters, |shard| &shard.quic.retries)),
+        MetricReader::Count(|it| total(&it.bound.counters, |shard| &shard.quic.retries)),
         "Clients that were asked to show that they are where they say, because many handshakes were under way.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_quic_datagrams_received",
         LISTENER,
-        Read::Count(|it| total(&it.bound.counters, |shard| &shard.quic.received)),
+        MetricReader::Count(|it| total(&it.bound.counters, |shard| &shard.quic.received)),
         "Datagrams received for QUIC.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_quic_datagrams_sent",
         LISTENER,
-        Read::Count(|it| total(&it.bound.counters, |shard| &shard.quic.sent)),
+        MetricReader::Count(|it| total(&it.bound.counters, |shard| &shard.quic.sent)),
         "Datagrams sent for QUIC.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_quic_datagrams_handed_over",
         LISTENER,
-        Read::Count(|it| total(&it.bound.counters, |shard| &shard.quic.handed_over)),
+        MetricReader::Count(|it| total(&it.bound.counters, |shard| &shard.quic.handed_over)),
         "Datagrams that came to another worker than their connection's, and were handed over.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_quic_datagrams_dropped",
         &["listener", "reason"],
-        Read::Counts(|it, each| {
+        MetricReader::Counts(|it, each| {
             for why in DatagramDropReason::ALL {
                 let count = |shard: &ListenerCounters| shard.quic.dropped[why as usize].value();
                 each(why.word(), it.bound.counters.iter().map(count).sum());
@@ -137,32 +137,32 @@ static OF_LISTENERS: &[Row<LiveListener>] = &[
     ),
 ];
 
-static OF_ROUTES: &[Row<Route>] = &[
-    Row::new(
+static OF_ROUTES: &[MetricRow<Route>] = &[
+    MetricRow::new(
         "sheave_requests",
         &["route", "status"],
-        Read::Counts(|it, each| {
+        MetricReader::Counts(|it, each| {
             for (class, status) in STATUS_CLASSES.into_iter().enumerate() {
                 each(status, total(&it.counters, |shard| &shard.responses[class]));
             }
         }),
         "Requests by the first digit of their status; 0xx got no answer, because the client had gone.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_request_duration_seconds",
         ROUTE,
-        Read::Histogram(|it| {
+        MetricReader::Histogram(|it| {
             let shards = it.counters.iter();
-            let exemplars = Exemplars::latest(shards.clone().map(|shard| &shard.exemplars));
-            Distribution { exemplars, ..Histogram::sum(shards.map(|shard| &shard.duration)) }
+            let exemplars = ExemplarStore::latest(shards.clone().map(|shard| &shard.exemplars));
+            HistogramData { exemplars, ..Histogram::sum(shards.map(|shard| &shard.duration)) }
         }),
         "From a request's head to the last byte of its response.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_grpc_calls",
         &["route", "code"],
-        Read::Counts(|it, each| {
-            for code in Code::ALL {
+        MetricReader::Counts(|it, each| {
+            for code in GrpcCode::ALL {
                 let count = total(&it.counters, |shard| &shard.calls[usize::from(code.number())]);
                 // Most routes have no calls, and most calls few ways to end.
                 if count > 0 {
@@ -172,108 +172,108 @@ static OF_ROUTES: &[Row<Route>] = &[
         }),
         "Calls of gRPC by the code that they ended with; a code that no call has ended with is left out.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_grpc_streams",
         ROUTE,
-        Read::Count(|it| total(&it.counters, |shard| &shard.streams)),
+        MetricReader::Count(|it| total(&it.counters, |shard| &shard.streams)),
         "Calls whose response went on for more than 10 s after its head; sheave_request_duration_seconds leaves them out.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_grpc_streams_open",
         ROUTE,
-        Read::Gauge(|it| {
+        MetricReader::Gauge(|it| {
             let ended = total(&it.counters, |shard| &shard.streams_ended);
             total(&it.counters, |shard| &shard.streams).saturating_sub(ended) as f64
         }),
         "Such calls that go on now.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_route_connections",
         ROUTE,
-        Read::Count(|it| total(&it.counters, |shard| &shard.passages)),
+        MetricReader::Count(|it| total(&it.counters, |shard| &shard.l4_sessions)),
         "TCP connections and UDP flows that have ended.",
     ),
 ];
 
 const STATUS_CLASSES: [&str; 6] = ["0xx", "1xx", "2xx", "3xx", "4xx", "5xx"];
 
-static OF_ALL: &[Row<Shared>] = &[
-    Row::new(
+static OF_ALL: &[MetricRow<ProxyState>] = &[
+    MetricRow::new(
         "sheave_replicas",
         &[],
-        Read::Gauge(|it| it.replicas.load(Ordering::Relaxed) as f64),
+        MetricReader::Gauge(|it| it.replicas.load(Ordering::Relaxed) as f64),
         "Replicas of Sheave that caps are dealt over, this one included if it takes part; 1 where it is alone.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_failures",
         &["reason"],
-        Read::Counts(|it, each| {
+        MetricReader::Counts(|it, each| {
             for (index, failure) in Failure::ALL.iter().enumerate() {
-                let word = failure.meaning().word;
-                each(word, total(&it.seats, |seat| &seat.counters.failures[index]));
+                let word = failure.attributes().word;
+                each(word, total(&it.workers, |seat| &seat.counters.failures[index]));
             }
         }),
         "Requests that did not get their endpoint's complete response, and connections and flows that failed, by reason.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_http2_connections_ended",
         &["reason"],
-        Read::Counts(|it, each| {
-            for fault in h2::Fault::ALL {
-                let count = total(&it.seats, |seat| &seat.counters.http2_ended[fault as usize]);
+        MetricReader::Counts(|it, each| {
+            for fault in h2::H2ClientFault::ALL {
+                let count = total(&it.workers, |seat| &seat.counters.http2_ended[fault as usize]);
                 each(fault.word(), count);
             }
         }),
         "HTTP/2 connections of clients that were ended for what the client did, by reason.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_http2_streams_reset",
         &[],
-        Read::Count(|it| total(&it.seats, |seat| &seat.counters.http2_streams_reset)),
+        MetricReader::Count(|it| total(&it.workers, |seat| &seat.counters.http2_streams_reset)),
         "Requests that clients gave up over HTTP/2.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_http2_streams_refused",
         &[],
-        Read::Count(|it| total(&it.seats, |seat| &seat.counters.http2_streams_refused)),
+        MetricReader::Count(|it| total(&it.workers, |seat| &seat.counters.http2_streams_refused)),
         "Streams of HTTP/2 that came to no request: one more than may be open, or a head too large or malformed.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_http3_connections_ended",
         &["reason"],
-        Read::Counts(|it, each| {
-            for fault in h3::Fault::ALL {
-                let count = total(&it.seats, |seat| &seat.counters.http3_ended[fault as usize]);
+        MetricReader::Counts(|it, each| {
+            for fault in h3::H3ClientFault::ALL {
+                let count = total(&it.workers, |seat| &seat.counters.http3_ended[fault as usize]);
                 each(fault.word(), count);
             }
         }),
         "HTTP/3 connections of clients that were ended for what the client did, by reason.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_http3_streams_reset",
         &[],
-        Read::Count(|it| total(&it.seats, |seat| &seat.counters.http3_streams_reset)),
+        MetricReader::Count(|it| total(&it.workers, |seat| &seat.counters.http3_streams_reset)),
         "Requests that clients gave up over HTTP/3.",
     ),
 ];
 
-static OF_BACKENDS: &[Row<Backend>] = &[
-    Row::new(
+static OF_BACKENDS: &[MetricRow<Backend>] = &[
+    MetricRow::new(
         "sheave_backend_queue_seconds",
         BACKEND,
-        Read::Histogram(|it| Histogram::sum(it.counters.iter().map(|shard| &shard.queued))),
+        MetricReader::Histogram(|it| Histogram::sum(it.counters.iter().map(|shard| &shard.queued))),
         "How long requests that had to wait for a slot waited.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_backend_waiting",
         BACKEND,
-        Read::Gauge(|it| f64::from(it.waiting())),
+        MetricReader::Gauge(|it| f64::from(it.waiting())),
         "Requests that wait for a slot now.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_backend_waiting_by_priority",
         &["backend", "priority"],
-        Read::Gauges(|it, each| {
+        MetricReader::Gauges(|it, each| {
             // Where there is one priority, sheave_backend_waiting says it all.
             if it.current().settings.queue_priority.is_some() {
                 for (number, waiting) in it.waiting_by_priority().into_iter().enumerate() {
@@ -283,33 +283,33 @@ static OF_BACKENDS: &[Row<Backend>] = &[
         }),
         "The same by priority, where the BackendPolicy has priorities; some who have just left may be among them.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_backend_refused",
         &["backend", "reason"],
-        Read::Counts(|it, each| {
+        MetricReader::Counts(|it, each| {
             for (place, refusal) in Failure::REFUSALS.into_iter().enumerate() {
                 let count = total(&it.counters, |shard| &shard.refused[place]);
-                each(refusal.meaning().word, count);
+                each(refusal.attributes().word, count);
             }
         }),
         "Requests, connections and flows that got no slot: the queue was full, the wait was or would have been too long.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_backend_priorities_ignored",
         BACKEND,
-        Read::Count(|it| total(&it.counters, |shard| &shard.priorities_ignored)),
+        MetricReader::Count(|it| total(&it.counters, |shard| &shard.priorities_ignored)),
         "Requests whose header field for it said no priority that there is.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_backend_demand",
         BACKEND,
-        Read::Gauge(|it| it.demand.read(|meter| meter.average(WINDOW).total())),
+        MetricReader::Gauge(|it| it.demand.read(|meter| meter.average(WINDOW).total())),
         "Requests in flight, waiting, and refused ones for as long as they would have taken: the mean over 15 s.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_backend_request_seconds",
         &["backend", "kind"],
-        Read::Sums(|it, each| {
+        MetricReader::Sums(|it, each| {
             let spent = it.demand.read(DemandAverager::request_seconds);
             each("in_flight", spent.in_flight);
             each("queued", spent.queued);
@@ -317,71 +317,71 @@ static OF_BACKENDS: &[Row<Backend>] = &[
         }),
         "Time that requests were in flight, waited, and would have taken had they not been refused; its rate is demand.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_backend_service_seconds",
         BACKEND,
-        Read::Gauge(|it| {
+        MetricReader::Gauge(|it| {
             let service_time = it.demand.read(DemandAverager::service_time);
             service_time.unwrap_or(ASSUMED_SERVICE_TIME).as_secs_f64()
         }),
         "How long a request holds a slot, the mean with a half-life of 30 s of serving; 1 until one has been served.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_backend_retries",
         BACKEND,
-        Read::Count(|it| total(&it.counters, |shard| &shard.retries)),
+        MetricReader::Count(|it| total(&it.counters, |shard| &shard.retries)),
         "Attempts beyond a request's first.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_backend_retries_refused",
         BACKEND,
-        Read::Count(|it| total(&it.counters, |shard| &shard.retries_refused)),
+        MetricReader::Count(|it| total(&it.counters, |shard| &shard.retries_refused)),
         "Requests that were not tried again, because the backend had no budget left for it.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_backend_ejections",
         BACKEND,
-        Read::Count(|it| it.care.ejections.load(Ordering::Relaxed)),
+        MetricReader::Count(|it| it.health.ejections.load(Ordering::Relaxed)),
         "Endpoints taken out for how their requests ended.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_backend_panic",
         BACKEND,
-        Read::Gauge(|it| f64::from(u8::from(it.care.is_panicking()))),
+        MetricReader::Gauge(|it| f64::from(u8::from(it.health.is_panicking()))),
         "1 while too few endpoints are well, so that health is ignored.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_backend_abandoned",
         BACKEND,
-        Read::Count(|it| total(&it.counters, |shard| &shard.abandoned)),
+        MetricReader::Count(|it| total(&it.counters, |shard| &shard.abandoned)),
         "Requests given up while a capped endpoint was still working on them; their slots were kept meanwhile.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_backend_sent_bytes",
         BACKEND,
-        Read::Count(|it| total(&it.counters, |shard| &shard.sent_bytes)),
+        MetricReader::Count(|it| total(&it.counters, |shard| &shard.sent_bytes)),
         "Bytes of TCP connections and UDP flows sent to endpoints.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_backend_received_bytes",
         BACKEND,
-        Read::Count(|it| total(&it.counters, |shard| &shard.received_bytes)),
+        MetricReader::Count(|it| total(&it.counters, |shard| &shard.received_bytes)),
         "Bytes of TCP connections and UDP flows received from endpoints.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_backend_mirrors",
         &["backend", "outcome"],
-        Read::Counts(|it, each| {
-            for fate in Fate::ALL {
+        MetricReader::Counts(|it, each| {
+            for fate in MirrorOutcome::ALL {
                 each(fate.word(), total(&it.counters, |shard| &shard.mirrors[fate as usize]));
             }
         }),
         "Copies of requests that a route mirrors to the backend: answered and failed ones were sent, all others dropped.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_backend_affinity",
         &["backend", "outcome"],
-        Read::Counts(|it, each| {
+        MetricReader::Counts(|it, each| {
             each("begun", total(&it.counters, |shard| &shard.affinity.begun));
             each("kept", total(&it.counters, |shard| &shard.affinity.kept));
             each("broken", total(&it.counters, |shard| &shard.affinity.broken));
@@ -390,60 +390,60 @@ static OF_BACKENDS: &[Row<Backend>] = &[
     ),
 ];
 
-static OF_ENDPOINTS: &[Row<Endpoint>] = &[
-    Row::new(
+static OF_ENDPOINTS: &[MetricRow<Endpoint>] = &[
+    MetricRow::new(
         "sheave_endpoint_attempts",
         ENDPOINT,
-        Read::Count(|it| total(&it.data.counters, |shard| &shard.attempts)),
+        MetricReader::Count(|it| total(&it.data.counters, |shard| &shard.attempts)),
         "Attempts at the endpoint.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_endpoint_failures",
         ENDPOINT,
-        Read::Count(|it| total(&it.data.counters, |shard| &shard.failures)),
+        MetricReader::Count(|it| total(&it.data.counters, |shard| &shard.failures)),
         "Attempts that failed by the endpoint's fault.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_endpoint_in_flight",
         ENDPOINT,
-        Read::Gauge(|it| f64::from(it.in_flight())),
+        MetricReader::Gauge(|it| f64::from(it.in_flight())),
         "Requests in flight at the endpoint now, over all backends that name it.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_endpoint_unreachable",
         ENDPOINT,
-        Read::Gauge(|it| f64::from(u8::from(!it.is_reachable()))),
+        MetricReader::Gauge(|it| f64::from(u8::from(!it.is_reachable()))),
         "1 while the endpoint is marked unreachable: a connection attempt has failed, and requests go to others until a background attempt succeeds.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_endpoint_outages",
         ENDPOINT,
-        Read::Count(|it| it.data.reachability.outages.load(Ordering::Relaxed)),
+        MetricReader::Count(|it| it.data.reachability.outages.load(Ordering::Relaxed)),
         "How often the endpoint has been marked unreachable.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_endpoint_refusals",
         ENDPOINT,
-        Read::Count(|it| total(&it.data.counters, |shard| &shard.refusals)),
+        MetricReader::Count(|it| total(&it.data.counters, |shard| &shard.refusals)),
         "Requests that the endpoint refused because it had too much to do (429, 503 with Retry-After, RESOURCE_EXHAUSTED), so that it was given less for a while.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_endpoint_refusals_cut",
         ENDPOINT,
-        Read::Count(|it| total(&it.data.counters, |shard| &shard.refusals_cut)),
+        MetricReader::Count(|it| total(&it.data.counters, |shard| &shard.refusals_cut)),
         "Refusals that asked for more than 60 seconds, of which 60 were heeded.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_endpoint_load_reports",
         ENDPOINT,
-        Read::Count(|it| total(&it.data.counters, |shard| &shard.load_reports)),
+        MetricReader::Count(|it| total(&it.data.counters, |shard| &shard.load_reports)),
         "Responses in which the endpoint said something of its load (ORCA), where limits are learned.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_endpoint_load_reports_ignored",
         &["backend", "endpoint", "reason"],
-        Read::Counts(|it, each| {
-            for why in Ignored::ALL {
+        MetricReader::Counts(|it, each| {
+            for why in LoadReportError::ALL {
                 each(
                     why.word(),
                     total(&it.data.counters, |shard| &shard.load_reports_ignored[why as usize]),
@@ -452,129 +452,129 @@ static OF_ENDPOINTS: &[Row<Endpoint>] = &[
         }),
         "Responses in which what the endpoint said of its load was of no use: several reports, more than 8 KiB, malformed, or with a value that cannot be.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_endpoint_connections",
         ENDPOINT,
-        Read::Count(|it| total(&it.data.counters, |shard| &shard.connections)),
+        MetricReader::Count(|it| total(&it.data.counters, |shard| &shard.connections)),
         "Connections opened to the endpoint.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_endpoint_connections_idle",
         ENDPOINT,
-        Read::Gauge(|it| it.data.idle_connections() as f64),
+        MetricReader::Gauge(|it| it.data.idle_connections() as f64),
         "Idle connections to the endpoint that are kept for the next request.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_endpoint_http2_connections_open",
         ENDPOINT,
-        Read::Gauge(|it| open(it.data.h2_counts(), |tally| &tally.connections)),
+        MetricReader::Gauge(|it| open_count(it.data.h2_counts(), |tally| &tally.connections)),
         "HTTP/2 connections open to the endpoint now.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_endpoint_http2_streams_open",
         ENDPOINT,
-        Read::Gauge(|it| open(it.data.h2_counts(), |tally| &tally.streams)),
+        MetricReader::Gauge(|it| open_count(it.data.h2_counts(), |tally| &tally.streams)),
         "Streams open on HTTP/2 connections to the endpoint now.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_endpoint_http2_goaways",
         ENDPOINT,
-        Read::Count(|it| total(&it.data.counters, |shard| &shard.http2.goaways)),
+        MetricReader::Count(|it| total(&it.data.counters, |shard| &shard.http2.goaways)),
         "HTTP/2 connections to which the endpoint let no more requests (GOAWAY).",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_endpoint_http2_streams_refused",
         ENDPOINT,
-        Read::Count(|it| total(&it.data.counters, |shard| &shard.http2.streams_refused)),
+        MetricReader::Count(|it| total(&it.data.counters, |shard| &shard.http2.streams_refused)),
         "Requests that the endpoint gave back unprocessed (REFUSED_STREAM, or beyond a GOAWAY); they are tried again.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_endpoint_http3_connections_open",
         ENDPOINT,
-        Read::Gauge(|it| open(it.data.h3_counts(), |tally| &tally.connections)),
+        MetricReader::Gauge(|it| open_count(it.data.h3_counts(), |tally| &tally.connections)),
         "HTTP/3 connections open to the endpoint now.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_endpoint_http3_streams_open",
         ENDPOINT,
-        Read::Gauge(|it| open(it.data.h3_counts(), |tally| &tally.streams)),
+        MetricReader::Gauge(|it| open_count(it.data.h3_counts(), |tally| &tally.streams)),
         "Requests under way on HTTP/3 connections to the endpoint now.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_endpoint_http3_goaways",
         ENDPOINT,
-        Read::Count(|it| total(&it.data.counters, |shard| &shard.http3.goaways)),
+        MetricReader::Count(|it| total(&it.data.counters, |shard| &shard.http3.goaways)),
         "HTTP/3 connections to which the endpoint let no more requests (GOAWAY).",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_endpoint_http3_streams_refused",
         ENDPOINT,
-        Read::Count(|it| total(&it.data.counters, |shard| &shard.http3.streams_refused)),
+        MetricReader::Count(|it| total(&it.data.counters, |shard| &shard.http3.streams_refused)),
         "Requests that the endpoint gave back unprocessed (H3_REQUEST_REJECTED, or passed over by a GOAWAY); they are tried again.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_endpoint_http3_avoided",
         ENDPOINT,
-        Read::Gauge(|it| f64::from(u8::from(!it.data.http3_reachability.is_available()))),
+        MetricReader::Gauge(|it| f64::from(u8::from(!it.data.http3_reachability.is_available()))),
         "1 while HTTP/3 to the endpoint is left alone after a failure, and requests go by TCP.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_endpoint_http3_fallbacks",
         ENDPOINT,
-        Read::Count(|it| total(&it.data.counters, |shard| &shard.http3_fallbacks)),
+        MetricReader::Count(|it| total(&it.data.counters, |shard| &shard.http3_fallbacks)),
         "Requests that went by TCP because HTTP/3 to the endpoint was not to be had.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_endpoint_sent_bytes",
         ENDPOINT,
-        Read::Count(|it| total(&it.data.counters, |shard| &shard.sent_bytes)),
+        MetricReader::Count(|it| total(&it.data.counters, |shard| &shard.sent_bytes)),
         "Bytes of TCP connections and UDP flows sent to the endpoint.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_endpoint_received_bytes",
         ENDPOINT,
-        Read::Count(|it| total(&it.data.counters, |shard| &shard.received_bytes)),
+        MetricReader::Count(|it| total(&it.data.counters, |shard| &shard.received_bytes)),
         "Bytes of TCP connections and UDP flows received from the endpoint.",
     ),
 ];
 
-static OF_LIMITS: &[Row<u32>] = &[Row::new(
+static OF_LIMITS: &[MetricRow<u32>] = &[MetricRow::new(
     "sheave_endpoint_limit",
     &["backend", "endpoint", "reason"],
-    Read::Gauge(|&limit| f64::from(limit)),
+    MetricReader::Gauge(|&limit| f64::from(limit)),
     "Requests that the endpoint may have at once, where there is a limit, and where it comes from: fixed, dealt over replicas, learned (start, growing, knee, trial), said by the endpoint, or full while it is given less.",
 )];
 
-static OF_WORKERS: &[Row<WorkerCounters>] = &[
-    Row::new(
+static OF_WORKERS: &[MetricRow<WorkerCounters>] = &[
+    MetricRow::new(
         "sheave_worker_requests",
         WORKER,
-        Read::Count(|it| it.requests.value()),
+        MetricReader::Count(|it| it.requests.value()),
         "Requests by the worker that served them.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_worker_connections_moved",
         WORKER,
-        Read::Count(|it| it.moved_in.value()),
+        MetricReader::Count(|it| it.moved_in.value()),
         "Client connections that came from another worker.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_worker_replay_refused",
         WORKER,
-        Read::Count(|it| it.replay_refused.value()),
+        MetricReader::Count(|it| it.replay_refused.value()),
         "Requests that were not kept for another attempt, because the worker kept as many bytes as it may.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_access_log_dropped",
         WORKER,
-        Read::Count(|it| it.log_dropped.value()),
+        MetricReader::Count(|it| it.log_dropped.value()),
         "Lines of the access log that were dropped, because the reader was too slow.",
     ),
 ];
 
 /// Every metric of the data plane, in the order in which they are collected.
-pub fn metrics() -> impl Iterator<Item = &'static Metric> {
-    fn of<T>(rows: &'static [Row<T>]) -> impl Iterator<Item = &'static Metric> {
+pub fn metrics() -> impl Iterator<Item = &'static MetricDescription> {
+    fn of<T>(rows: &'static [MetricRow<T>]) -> impl Iterator<Item = &'static MetricDescription> {
         rows.iter().map(|row| &row.metric)
     }
     of(OF_LISTENERS)
@@ -587,8 +587,8 @@ pub fn metrics() -> impl Iterator<Item = &'static Metric> {
 }
 
 /// Calls `sink` with every value, those of one metric together.
-pub(crate) fn collect(shared: &Shared, sink: &mut dyn FnMut(Sample<'_>)) {
-    let live = shared.live.load();
+pub(crate) fn collect(shared: &ProxyState, sink: &mut dyn FnMut(MetricSample<'_>)) {
+    let live = shared.config.load();
     let listeners = live.listeners.iter().flatten();
     let listeners: Vec<_> = listeners.map(|it| ([it.name.to_string()], it)).collect();
     let routes: Vec<_> = live.routes.iter().map(|it| ([it.name.to_string()], &**it)).collect();
@@ -601,7 +601,7 @@ pub(crate) fn collect(shared: &Shared, sink: &mut dyn FnMut(Sample<'_>)) {
         members.map(|(name, it)| ([name.to_string(), it.address.to_string()], it)).collect();
     let limits: Vec<_> =
         current.iter().flat_map(|(backend, current)| limited(backend, current)).collect();
-    let seats = shared.seats.iter().enumerate();
+    let seats = shared.workers.iter().enumerate();
     let workers: Vec<_> = seats.map(|(index, it)| ([index.to_string()], &it.counters)).collect();
     visit(OF_LISTENERS, &listeners, sink);
     visit(OF_ROUTES, &routes, sink);
@@ -613,7 +613,7 @@ pub(crate) fn collect(shared: &Shared, sink: &mut dyn FnMut(Sample<'_>)) {
 }
 
 /// What those endpoints of a backend that have a limit may have at once.
-fn limited(backend: &Backend, current: &Current) -> Vec<([String; 3], u32)> {
+fn limited(backend: &Backend, current: &BackendConfig) -> Vec<([String; 3], u32)> {
     let limits = backend.limits(current).into_iter();
     let row = |(address, (limit, reason)): (SocketAddr, (u32, &str))| {
         ([backend.name.to_string(), address.to_string(), reason.to_owned()], limit)
@@ -622,9 +622,9 @@ fn limited(backend: &Backend, current: &Current) -> Vec<([String; 3], u32)> {
 }
 
 fn visit<T, const LABELS: usize>(
-    rows: &'static [Row<T>],
+    rows: &'static [MetricRow<T>],
     subjects: &[([String; LABELS], impl Borrow<T>)],
-    sink: &mut dyn FnMut(Sample<'_>),
+    sink: &mut dyn FnMut(MetricSample<'_>),
 ) {
     for row in rows {
         for (labels, subject) in subjects {
@@ -634,13 +634,13 @@ fn visit<T, const LABELS: usize>(
 }
 
 /// Over all workers.
-fn open<'t>(
+fn open_count<'t>(
     tallies: impl Iterator<Item = &'t ConnectionCounts>,
     pick: fn(&ConnectionCounts) -> &AtomicU32,
 ) -> f64 {
     f64::from(tallies.map(|tally| pick(tally).load(Ordering::Relaxed)).sum::<u32>())
 }
 
-fn total<S>(shards: &[S], pick: impl Fn(&S) -> &Counter) -> u64 {
+fn total<S>(shards: &[S], pick: impl Fn(&S) -> &SingleWriterCounter) -> u64 {
     shards.iter().map(|shard| pick(shard).value()).sum()
 }

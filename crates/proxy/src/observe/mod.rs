@@ -9,18 +9,21 @@ mod row;
 /// Every metric, by what it measures.
 mod metrics;
 /// A line of JSON.
-mod line;
+mod json_line;
 /// One JSON line per request.
 pub(crate) mod access;
 /// Connections and flows that are carried as they are.
-pub(crate) mod passage;
+pub(crate) mod l4_record;
 
 pub use metrics::metrics;
-pub use row::{Distribution, Each, Exemplar, Kind, Metric, Read, Row, Sample, Value};
+pub use row::{
+    HistogramData, LabelSink, MetricDescription, MetricKind, MetricReader, MetricReading,
+    MetricRow, MetricSample, TraceExemplar,
+};
 
 pub(crate) use counters::{
-    BackendCounters, Counter, EndpointCounters, HandshakeCounters, Histogram, LinkCounters,
-    ListenerCounters, QuicCounters, RouteCounters, WorkerCounters,
+    BackendCounters, EndpointCounters, HandshakeCounters, Histogram, ListenerCounters,
+    MultiplexCounters, QuicCounters, RouteCounters, SingleWriterCounter, WorkerCounters,
 };
-pub(crate) use exemplar::{Exemplars, sampled_trace};
+pub(crate) use exemplar::{ExemplarStore, sampled_trace};
 pub(crate) use metrics::collect;

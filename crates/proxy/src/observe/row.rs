@@ -6,78 +6,78 @@ use std::time::SystemTime;
 
 /// What is said of a metric.
 #[derive(Debug)]
-pub struct Metric {
+pub struct MetricDescription {
     /// As Prometheus names it, without `_total`; what is not a count ends with its unit.
     pub name: &'static str,
     pub help: &'static str,
-    pub kind: Kind,
+    pub kind: MetricKind,
     pub labels: &'static [&'static str],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum MetricKind {
     Counter,
     Gauge,
     Histogram,
 }
 
 /// A metric that each `T` has.
-pub struct Row<T> {
-    pub metric: Metric,
-    read: Read<T>,
+pub struct MetricRow<T> {
+    pub metric: MetricDescription,
+    read: MetricReader<T>,
 }
 
 /// How a value is read, which is also of which kind it is.
-pub enum Read<T> {
+pub enum MetricReader<T> {
     Count(fn(&T) -> u64),
     /// One for each value of the last label.
-    Counts(fn(&T, &mut Each<'_, u64>)),
+    Counts(fn(&T, &mut LabelSink<'_, u64>)),
     /// One for each value of the last label; it grows, but not by whole numbers.
-    Sums(fn(&T, &mut Each<'_, f64>)),
+    Sums(fn(&T, &mut LabelSink<'_, f64>)),
     Gauge(fn(&T) -> f64),
     /// One for each value of the last label.
-    Gauges(fn(&T, &mut Each<'_, f64>)),
-    Histogram(fn(&T) -> Distribution),
+    Gauges(fn(&T, &mut LabelSink<'_, f64>)),
+    Histogram(fn(&T) -> HistogramData),
 }
 
 /// Takes a value of the last label, and the metric's value for it.
-pub type Each<'e, V> = dyn FnMut(&str, V) + 'e;
+pub type LabelSink<'e, V> = dyn FnMut(&str, V) + 'e;
 
 /// One value of one metric.
-pub struct Sample<'a> {
-    pub metric: &'static Metric,
+pub struct MetricSample<'a> {
+    pub metric: &'static MetricDescription,
     /// In the order of the metric's labels.
     pub labels: &'a [&'a str],
-    pub value: Value<'a>,
+    pub value: MetricReading<'a>,
 }
 
-pub enum Value<'a> {
+pub enum MetricReading<'a> {
     Count(u64),
     Sum(f64),
     Gauge(f64),
-    Histogram(&'a Distribution),
+    Histogram(&'a HistogramData),
 }
 
 /// Values by bucket.
-pub struct Distribution {
+pub struct HistogramData {
     pub bounds: &'static [f64],
     /// One more than `bounds`, and not cumulative.
     pub counts: Vec<u64>,
     pub sum: f64,
     /// An example of each bucket, where there is one; empty: none are kept.
-    pub exemplars: Vec<Option<Exemplar>>,
+    pub exemplars: Vec<Option<TraceExemplar>>,
 }
 
 /// One observation, and the trace that shows what happened.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Exemplar {
+pub struct TraceExemplar {
     /// 32 lower-case hexadecimal digits.
     pub trace_id: String,
     pub value: f64,
     pub at: SystemTime,
 }
 
-impl Metric {
+impl MetricDescription {
     /// `seconds`, `bytes`, or empty for a count.
     pub fn unit(&self) -> &'static str {
         let ends_with = |unit: &&str| self.name.rsplit('_').next() == Some(unit);
@@ -85,45 +85,56 @@ impl Metric {
     }
 }
 
-impl<T> Row<T> {
+impl<T> MetricRow<T> {
     pub const fn new(
         name: &'static str,
         labels: &'static [&'static str],
-        read: Read<T>,
+        read: MetricReader<T>,
         help: &'static str,
     ) -> Self {
         let kind = match &read {
-            Read::Count(_) | Read::Counts(_) | Read::Sums(_) => Kind::Counter,
-            Read::Gauge(_) | Read::Gauges(_) => Kind::Gauge,
-            Read::Histogram(_) => Kind::Histogram,
+            MetricReader::Count(_) | MetricReader::Counts(_) | MetricReader::Sums(_) => {
+                MetricKind::Counter
+            }
+            MetricReader::Gauge(_) | MetricReader::Gauges(_) => MetricKind::Gauge,
+            MetricReader::Histogram(_) => MetricKind::Histogram,
         };
-        Self { metric: Metric { name, help, kind, labels }, read }
+        Self { metric: MetricDescription { name, help, kind, labels }, read }
     }
 
     /// Calls `sink` with the values of one subject, which `labels` name.
-    pub fn visit(&'static self, subject: &T, labels: &[&str], sink: &mut dyn FnMut(Sample<'_>)) {
+    pub fn visit(
+        &'static self,
+        subject: &T,
+        labels: &[&str],
+        sink: &mut dyn FnMut(MetricSample<'_>),
+    ) {
         let metric = &self.metric;
         match self.read {
-            Read::Count(read) => {
-                sink(Sample { metric, labels, value: Value::Count(read(subject)) });
+            MetricReader::Count(read) => {
+                sink(MetricSample { metric, labels, value: MetricReading::Count(read(subject)) });
             }
-            Read::Gauge(read) => {
-                sink(Sample { metric, labels, value: Value::Gauge(read(subject)) });
+            MetricReader::Gauge(read) => {
+                sink(MetricSample { metric, labels, value: MetricReading::Gauge(read(subject)) });
             }
-            Read::Histogram(read) => {
-                sink(Sample { metric, labels, value: Value::Histogram(&read(subject)) });
+            MetricReader::Histogram(read) => {
+                sink(MetricSample {
+                    metric,
+                    labels,
+                    value: MetricReading::Histogram(&read(subject)),
+                });
             }
-            Read::Counts(read) => read(subject, &mut |label, count| {
+            MetricReader::Counts(read) => read(subject, &mut |label, count| {
                 let labels = &[labels, &[label]].concat();
-                sink(Sample { metric, labels, value: Value::Count(count) });
+                sink(MetricSample { metric, labels, value: MetricReading::Count(count) });
             }),
-            Read::Sums(read) => read(subject, &mut |label, sum| {
+            MetricReader::Sums(read) => read(subject, &mut |label, sum| {
                 let labels = &[labels, &[label]].concat();
-                sink(Sample { metric, labels, value: Value::Sum(sum) });
+                sink(MetricSample { metric, labels, value: MetricReading::Sum(sum) });
             }),
-            Read::Gauges(read) => read(subject, &mut |label, value| {
+            MetricReader::Gauges(read) => read(subject, &mut |label, value| {
                 let labels = &[labels, &[label]].concat();
-                sink(Sample { metric, labels, value: Value::Gauge(value) });
+                sink(MetricSample { metric, labels, value: MetricReading::Gauge(value) });
             }),
         }
     }
@@ -135,7 +146,8 @@ mod tests {
 
     #[test]
     fn unit_is_the_metric_name_suffix() {
-        let unit = |name| Row::new(name, &[], Read::Count(|(): &()| 0), "").metric.unit();
+        let unit =
+            |name| MetricRow::new(name, &[], MetricReader::Count(|(): &()| 0), "").metric.unit();
         assert_eq!(unit("sheave_queue_seconds"), "seconds");
         assert_eq!(unit("sheave_sent_bytes"), "bytes");
         assert_eq!(unit("sheave_requests"), "");
@@ -143,10 +155,10 @@ mod tests {
 
     #[test]
     fn each_value_of_the_last_label_is_a_sample() {
-        static ROW: Row<[u64; 2]> = Row::new(
+        static ROW: MetricRow<[u64; 2]> = MetricRow::new(
             "things",
             &["of", "kind"],
-            Read::Counts(|counts, each| {
+            MetricReader::Counts(|counts, each| {
                 each("small", counts[0]);
                 each("large", counts[1]);
             }),
@@ -154,7 +166,7 @@ mod tests {
         );
         let mut seen = Vec::new();
         ROW.visit(&[3, 4], &["here"], &mut |sample| {
-            let Value::Count(count) = sample.value else { panic!("a count") };
+            let MetricReading::Count(count) = sample.value else { panic!("a count") };
             seen.push((sample.labels.join(" "), count));
         });
         assert_eq!(seen, [("here small".to_owned(), 3), ("here large".to_owned(), 4)]);

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use data_encoding::BASE64_NOPAD;
 use serde_json::Value;
 
-use super::{Ignored, Said};
+use super::{LoadReportError, RawLoadReport};
 
 /// Metrics by a name of their own.
 const NAMED: &str = "named_metrics";
@@ -13,32 +13,32 @@ const NAMED: &str = "named_metrics";
 const BY_NAME: [&str; 2] = ["request_cost", "utilization"];
 
 /// What its first word says it is.
-pub(super) fn any(value: &[u8]) -> Result<Said, Ignored> {
+pub(super) fn parse_tagged(value: &[u8]) -> Result<RawLoadReport, LoadReportError> {
     let (form, rest) = value
         .split_at_checked(value.iter().position(|&byte| byte == b' ').unwrap_or(0))
-        .ok_or(Ignored::Malformed)?;
+        .ok_or(LoadReportError::Malformed)?;
     match form {
-        b"TEXT" => text(str::from_utf8(rest).map_err(|_error| Ignored::Malformed)?),
-        b"JSON" => json(rest),
-        b"BIN" => binary(rest),
-        _ => Err(Ignored::Malformed),
+        b"TEXT" => parse_text(str::from_utf8(rest).map_err(|_error| LoadReportError::Malformed)?),
+        b"JSON" => parse_json(rest),
+        b"BIN" => parse_binary(rest),
+        _ => Err(LoadReportError::Malformed),
     }
 }
 
 /// `cpu_utilization=0.3, named_metrics.queue=4`
-fn text(text: &str) -> Result<Said, Ignored> {
-    let (mut said, mut seen) = (Said::default(), BTreeSet::new());
+fn parse_text(text: &str) -> Result<RawLoadReport, LoadReportError> {
+    let (mut said, mut seen) = (RawLoadReport::default(), BTreeSet::new());
     for pair in text.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
-        let (name, value) = pair.split_once('=').ok_or(Ignored::Malformed)?;
+        let (name, value) = pair.split_once('=').ok_or(LoadReportError::Malformed)?;
         let (name, value) = (name.trim(), value.trim());
-        let value: f64 = value.parse().map_err(|_error| Ignored::Malformed)?;
+        let value: f64 = value.parse().map_err(|_error| LoadReportError::Malformed)?;
         if !seen.insert(name) {
-            return Err(Ignored::Malformed);
+            return Err(LoadReportError::Malformed);
         }
         match name.split_once('.') {
             Some((NAMED, name)) => said.set(name, true, value),
             Some((kind, _)) if BY_NAME.contains(&kind) => {}
-            Some(_) => return Err(Ignored::Malformed),
+            Some(_) => return Err(LoadReportError::Malformed),
             None => said.set(name, false, value),
         }
     }
@@ -46,25 +46,25 @@ fn text(text: &str) -> Result<Said, Ignored> {
 }
 
 /// As protobuf is written in JSON, with names of either kind.
-fn json(text: &[u8]) -> Result<Said, Ignored> {
+fn parse_json(text: &[u8]) -> Result<RawLoadReport, LoadReportError> {
     let Ok(Value::Object(fields)) = serde_json::from_slice(text) else {
-        return Err(Ignored::Malformed);
+        return Err(LoadReportError::Malformed);
     };
-    let mut said = Said::default();
+    let mut said = RawLoadReport::default();
     for (name, value) in &fields {
         let name = snake_case(name);
         match value {
             Value::Object(metrics) if name == NAMED => {
                 for (name, value) in metrics {
-                    said.set(name, true, value.as_f64().ok_or(Ignored::Malformed)?);
+                    said.set(name, true, value.as_f64().ok_or(LoadReportError::Malformed)?);
                 }
             }
             Value::Object(_) if BY_NAME.contains(&name.as_str()) => {}
             // 64-bit numbers and what is no number may be texts.
             Value::String(text) => {
-                said.set(&name, false, text.parse().map_err(|_error| Ignored::Malformed)?);
+                said.set(&name, false, text.parse().map_err(|_error| LoadReportError::Malformed)?);
             }
-            value => said.set(&name, false, value.as_f64().ok_or(Ignored::Malformed)?),
+            value => said.set(&name, false, value.as_f64().ok_or(LoadReportError::Malformed)?),
         }
     }
     Ok(said)
@@ -82,20 +82,21 @@ fn snake_case(name: &str) -> String {
 }
 
 /// Protobuf in base64, padded or not.
-pub(super) fn binary(text: &[u8]) -> Result<Said, Ignored> {
+pub(super) fn parse_binary(text: &[u8]) -> Result<RawLoadReport, LoadReportError> {
     let text = text.trim_ascii();
     let letters = text.iter().rposition(|&byte| byte != b'=').map_or(0, |last| last + 1);
-    let message = BASE64_NOPAD.decode(&text[..letters]).map_err(|_error| Ignored::Malformed)?;
-    let mut said = Said::default();
-    let mut message = Message(&message);
+    let message =
+        BASE64_NOPAD.decode(&text[..letters]).map_err(|_error| LoadReportError::Malformed)?;
+    let mut said = RawLoadReport::default();
+    let mut message = ProtobufReader(&message);
     while let Some((field, value)) = message.next()? {
         match (field, value) {
-            (1, Wire::Double(value)) => said.set("cpu_utilization", false, value),
-            (9, Wire::Double(value)) => said.set("application_utilization", false, value),
+            (1, ProtobufValue::Double(value)) => said.set("cpu_utilization", false, value),
+            (9, ProtobufValue::Double(value)) => said.set("application_utilization", false, value),
             // Memory, requests per second, errors per second.
-            (2 | 6 | 7, Wire::Double(value)) => said.set("another", false, value),
-            (8, Wire::Bytes(entry)) => named(entry, &mut said)?,
-            (1 | 2 | 6..=9, _) => return Err(Ignored::Malformed),
+            (2 | 6 | 7, ProtobufValue::Double(value)) => said.set("another", false, value),
+            (8, ProtobufValue::Bytes(entry)) => parse_named_metric(entry, &mut said)?,
+            (1 | 2 | 6..=9, _) => return Err(LoadReportError::Malformed),
             _ => {}
         }
     }
@@ -103,16 +104,16 @@ pub(super) fn binary(text: &[u8]) -> Result<Said, Ignored> {
 }
 
 /// An entry of a map: a text and a number.
-fn named(entry: &[u8], said: &mut Said) -> Result<(), Ignored> {
+fn parse_named_metric(entry: &[u8], said: &mut RawLoadReport) -> Result<(), LoadReportError> {
     let (mut name, mut number) = ("", 0.0);
-    let mut entry = Message(entry);
+    let mut entry = ProtobufReader(entry);
     while let Some((field, value)) = entry.next()? {
         match (field, value) {
-            (1, Wire::Bytes(text)) => {
-                name = str::from_utf8(text).map_err(|_error| Ignored::Malformed)?;
+            (1, ProtobufValue::Bytes(text)) => {
+                name = str::from_utf8(text).map_err(|_error| LoadReportError::Malformed)?;
             }
-            (2, Wire::Double(value)) => number = value,
-            _ => return Err(Ignored::Malformed),
+            (2, ProtobufValue::Double(value)) => number = value,
+            _ => return Err(LoadReportError::Malformed),
         }
     }
     said.set(name, true, number);
@@ -120,17 +121,17 @@ fn named(entry: &[u8], said: &mut Said) -> Result<(), Ignored> {
 }
 
 /// What is left of a message of protobuf.
-struct Message<'m>(&'m [u8]);
+struct ProtobufReader<'m>(&'m [u8]);
 
-enum Wire<'m> {
+enum ProtobufValue<'m> {
     Double(f64),
     Bytes(&'m [u8]),
     Other,
 }
 
-impl<'m> Message<'m> {
+impl<'m> ProtobufReader<'m> {
     /// The next field: its number and its value; `None` at the end.
-    fn next(&mut self) -> Result<Option<(u64, Wire<'m>)>, Ignored> {
+    fn next(&mut self) -> Result<Option<(u64, ProtobufValue<'m>)>, LoadReportError> {
         if self.0.is_empty() {
             return Ok(None);
         }
@@ -138,33 +139,34 @@ impl<'m> Message<'m> {
         let value = match tag & 7 {
             0 => {
                 self.varint()?;
-                Wire::Other
+                ProtobufValue::Other
             }
             1 => {
-                let bytes = self.take(8)?.try_into().map_err(|_error| Ignored::Malformed)?;
-                Wire::Double(f64::from_le_bytes(bytes))
+                let bytes =
+                    self.take(8)?.try_into().map_err(|_error| LoadReportError::Malformed)?;
+                ProtobufValue::Double(f64::from_le_bytes(bytes))
             }
             2 => {
                 let length =
-                    usize::try_from(self.varint()?).map_err(|_error| Ignored::Malformed)?;
-                Wire::Bytes(self.take(length)?)
+                    usize::try_from(self.varint()?).map_err(|_error| LoadReportError::Malformed)?;
+                ProtobufValue::Bytes(self.take(length)?)
             }
             5 => {
                 self.take(4)?;
-                Wire::Other
+                ProtobufValue::Other
             }
-            _ => return Err(Ignored::Malformed),
+            _ => return Err(LoadReportError::Malformed),
         };
         Ok(Some((tag >> 3, value)))
     }
 
-    fn take(&mut self, length: usize) -> Result<&'m [u8], Ignored> {
-        let (taken, rest) = self.0.split_at_checked(length).ok_or(Ignored::Malformed)?;
+    fn take(&mut self, length: usize) -> Result<&'m [u8], LoadReportError> {
+        let (taken, rest) = self.0.split_at_checked(length).ok_or(LoadReportError::Malformed)?;
         self.0 = rest;
         Ok(taken)
     }
 
-    fn varint(&mut self) -> Result<u64, Ignored> {
+    fn varint(&mut self) -> Result<u64, LoadReportError> {
         let mut number = 0;
         for shift in (0..64).step_by(7) {
             let byte = self.take(1)?[0];
@@ -173,6 +175,6 @@ impl<'m> Message<'m> {
                 return Ok(number);
             }
         }
-        Err(Ignored::Malformed)
+        Err(LoadReportError::Malformed)
     }
 }

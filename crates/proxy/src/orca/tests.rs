@@ -7,7 +7,7 @@ use super::*;
 fn report(
     utilization: Option<f64>,
     max_in_flight: Option<u32>,
-) -> Result<EndpointLoadReport, Ignored> {
+) -> Result<EndpointLoadReport, LoadReportError> {
     Ok(EndpointLoadReport { utilization, max_in_flight })
 }
 
@@ -66,10 +66,10 @@ fn load_report_with_an_out_of_range_value_is_ignored_entirely() {
         r#"JSON {"cpu_utilization": "NaN"}"#,
         r#"JSON {"cpu_utilization": -1}"#,
     ] {
-        assert_eq!(read(false, absurd.as_bytes()), Err(Ignored::OutOfRange), "{absurd}");
+        assert_eq!(read(false, absurd.as_bytes()), Err(LoadReportError::OutOfRange), "{absurd}");
     }
     let negative = BASE64.encode(&message(&[(1, -1.0)], None));
-    assert_eq!(read(true, negative.as_bytes()), Err(Ignored::OutOfRange));
+    assert_eq!(read(true, negative.as_bytes()), Err(LoadReportError::OutOfRange));
 }
 
 #[test]
@@ -89,20 +89,20 @@ fn invalid_load_reports_are_malformed() {
         "BIN !",
         "BIN CQ==",
     ] {
-        assert_eq!(read(false, bad.as_bytes()), Err(Ignored::Malformed), "{bad}");
+        assert_eq!(read(false, bad.as_bytes()), Err(LoadReportError::Malformed), "{bad}");
     }
     let wrong_type = BASE64.encode(&[1 << 3, 1]);
-    assert_eq!(read(true, wrong_type.as_bytes()), Err(Ignored::Malformed));
+    assert_eq!(read(true, wrong_type.as_bytes()), Err(LoadReportError::Malformed));
     let long = format!("TEXT {}", "a=1,".repeat(3000));
-    assert_eq!(read(false, long.as_bytes()), Err(Ignored::TooLong));
+    assert_eq!(read(false, long.as_bytes()), Err(LoadReportError::TooLong));
 }
 
 #[test]
 fn multiple_load_reports_are_ignored() {
     let mut fields = FieldSection::new();
-    assert!(of(&fields).is_none());
+    assert!(report_in(&fields).is_none());
     fields.append("Endpoint-Load-Metrics", "TEXT cpu_utilization=0.5");
-    assert_eq!(of(&fields), Some(report(Some(0.5), None)));
+    assert_eq!(report_in(&fields), Some(report(Some(0.5), None)));
     fields.append("endpoint-load-metrics-bin", "");
-    assert_eq!(of(&fields), Some(Err(Ignored::Several)));
+    assert_eq!(report_in(&fields), Some(Err(LoadReportError::Several)));
 }

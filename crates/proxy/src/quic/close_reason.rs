@@ -2,7 +2,7 @@
 
 use quinn_proto::{ConnectionError, TransportErrorCode};
 
-use crate::tls::{Unsecured, Untrusted};
+use crate::tls::{ClientTlsError, EndpointTlsError};
 
 /// Codes of errors that are alerts of TLS begin here (RFC 9001 §4.8).
 const ALERTS: u64 = 0x100;
@@ -17,7 +17,7 @@ pub(crate) enum CloseReason {
     /// Nobody is there, or nobody who wants it.
     Refused,
     /// The TLS handshake has failed.
-    TlsFailed(Untrusted),
+    TlsFailed(EndpointTlsError),
     /// Nothing was heard for too long.
     TimedOut,
     /// The other side does not know it any more.
@@ -38,7 +38,7 @@ impl From<&ConnectionError> for CloseReason {
             },
             ConnectionError::ConnectionClosed(theirs) => match theirs.error_code {
                 TransportErrorCode::CONNECTION_REFUSED => Self::Refused,
-                code if alert(code).is_some() => Self::TlsFailed(Untrusted::Alert),
+                code if alert(code).is_some() => Self::TlsFailed(EndpointTlsError::Alert),
                 _ => Self::Transport,
             },
             ConnectionError::ApplicationClosed(theirs) => {
@@ -53,42 +53,42 @@ impl From<&ConnectionError> for CloseReason {
 }
 
 /// Why a client's handshake has come to nothing.
-pub(super) fn client_tls_error(error: &ConnectionError) -> Unsecured {
+pub(super) fn client_tls_error(error: &ConnectionError) -> ClientTlsError {
     match error {
         ConnectionError::TransportError(ours) => match alert(ours.code) {
-            Some(description::UNRECOGNIZED_NAME) => Unsecured::UnknownName,
-            Some(description::INTERNAL_ERROR) => Unsecured::Unusable,
+            Some(description::UNRECOGNIZED_NAME) => ClientTlsError::UnknownName,
+            Some(description::INTERNAL_ERROR) => ClientTlsError::UnusableConfig,
             Some(
                 description::HANDSHAKE_FAILURE
                 | description::PROTOCOL_VERSION
                 | description::INSUFFICIENT_SECURITY
                 | description::NO_APPLICATION_PROTOCOL,
-            ) => Unsecured::NothingInCommon,
-            Some(description::CERTIFICATE_REQUIRED) => Unsecured::ClientCertificate,
-            Some(alert) if is_certificate_alert(alert) => Unsecured::ClientCertificate,
-            Some(_) | None => Unsecured::Protocol,
+            ) => ClientTlsError::Incompatible,
+            Some(description::CERTIFICATE_REQUIRED) => ClientTlsError::ClientCertificate,
+            Some(alert) if is_certificate_alert(alert) => ClientTlsError::ClientCertificate,
+            Some(_) | None => ClientTlsError::Protocol,
         },
         ConnectionError::ConnectionClosed(theirs) if alert(theirs.error_code).is_some() => {
-            Unsecured::Refused
+            ClientTlsError::Refused
         }
         ConnectionError::VersionMismatch | ConnectionError::ConnectionClosed(_) => {
-            Unsecured::Protocol
+            ClientTlsError::Protocol
         }
-        ConnectionError::TimedOut => Unsecured::Late,
+        ConnectionError::TimedOut => ClientTlsError::Timeout,
         ConnectionError::ApplicationClosed(_)
         | ConnectionError::Reset
         | ConnectionError::LocallyClosed
-        | ConnectionError::CidsExhausted => Unsecured::Gone,
+        | ConnectionError::CidsExhausted => ClientTlsError::Disconnected,
     }
 }
 
 /// What of an endpoint's handshake we did not like, by the alert that we told it.
-fn endpoint_tls_error(alert: u8) -> Untrusted {
+fn endpoint_tls_error(alert: u8) -> EndpointTlsError {
     // A signature that does not hold: of a certificate, or by its key.
     if is_certificate_alert(alert) || alert == description::DECRYPT_ERROR {
-        Untrusted::Certificate
+        EndpointTlsError::Certificate
     } else {
-        Untrusted::Protocol
+        EndpointTlsError::Protocol
     }
 }
 
@@ -129,13 +129,13 @@ mod tests {
     #[test]
     fn tls_alerts_map_to_handshake_failure_reasons() {
         for (alert, expected) in [
-            (42, Unsecured::ClientCertificate),
-            (48, Unsecured::ClientCertificate),
-            (116, Unsecured::ClientCertificate),
-            (112, Unsecured::UnknownName),
-            (120, Unsecured::NothingInCommon),
-            (80, Unsecured::Unusable),
-            (50, Unsecured::Protocol),
+            (42, ClientTlsError::ClientCertificate),
+            (48, ClientTlsError::ClientCertificate),
+            (116, ClientTlsError::ClientCertificate),
+            (112, ClientTlsError::UnknownName),
+            (120, ClientTlsError::Incompatible),
+            (80, ClientTlsError::UnusableConfig),
+            (50, ClientTlsError::Protocol),
         ] {
             assert_eq!(client_tls_error(&of_alert(alert)), expected, "alert {alert}");
         }
@@ -145,8 +145,11 @@ mod tests {
     fn only_certificate_alerts_are_endpoint_certificate_errors() {
         assert_eq!(
             CloseReason::from(&of_alert(48)),
-            CloseReason::TlsFailed(Untrusted::Certificate)
+            CloseReason::TlsFailed(EndpointTlsError::Certificate)
         );
-        assert_eq!(CloseReason::from(&of_alert(120)), CloseReason::TlsFailed(Untrusted::Protocol));
+        assert_eq!(
+            CloseReason::from(&of_alert(120)),
+            CloseReason::TlsFailed(EndpointTlsError::Protocol)
+        );
     }
 }

@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use quinn_proto::{ConnectionHandle, Dir, StreamId, VarInt};
 
-use crate::accept::arrival::Presence;
+use crate::accept::accepted_connection::ConnectionGuard;
 use crate::clock;
 use crate::quic::driver_handle::DriverHandle;
 use crate::quic::stream_scheduler::StreamScheduler;
 use crate::quic::{CloseReason, RecvStream, SendStream, transport};
-use crate::tls::Greeting;
+use crate::tls::TlsInfo;
 
 /// A connection. It lives until one side closes it, whether anybody holds it or not.
 #[derive(Clone)]
@@ -30,7 +30,7 @@ pub(crate) struct QuicConnection(pub(super) Rc<QuicConnectionInner>);
 pub(super) struct QuicConnectionInner {
     pub(super) handle: ConnectionHandle,
     pub(super) state: RefCell<QuicConnectionState>,
-    pub(super) tls_info: OnceCell<Arc<Greeting>>,
+    pub(super) tls_info: OnceCell<Arc<TlsInfo>>,
     driver_handle: Rc<DriverHandle>,
     /// It is on the agenda.
     pub(super) is_ready: Cell<bool>,
@@ -58,7 +58,7 @@ pub(super) struct QuicConnectionState {
     /// When the other side is to be asked for a sign of life.
     pub(super) ping_at: Option<Instant>,
     /// A client's, in the counts of its listener and worker: until somebody serves it, or it is over.
-    pub(super) connection_guard: Option<Presence>,
+    pub(super) connection_guard: Option<ConnectionGuard>,
     pub(super) wakers: QuicWakers,
     pub(super) scheduler: StreamScheduler,
 }
@@ -301,8 +301,8 @@ impl QuicConnection {
     }
 
     /// What the client's TLS has told; of an endpoint's connection: nothing.
-    pub(crate) fn tls_info(&self) -> &Arc<Greeting> {
-        self.0.tls_info.get_or_init(|| Arc::new(Greeting::of_quic()))
+    pub(crate) fn tls_info(&self) -> &Arc<TlsInfo> {
+        self.0.tls_info.get_or_init(|| Arc::new(TlsInfo::of_quic()))
     }
 
     /// How long a word takes to the other side and back, as far as is known.

@@ -22,7 +22,7 @@ use crate::quic::keys::reset_key;
 use crate::quic::session::VERSION;
 use crate::quic::socket::{QuicSocket, SocketBuffers};
 use crate::quic::{QuicConnection, transport};
-use crate::tls::Untrusted;
+use crate::tls::EndpointTlsError;
 
 /// Endpoints open no streams with both directions (RFC 9114 §6.1).
 const BI_STREAMS: u32 = 0;
@@ -84,7 +84,7 @@ impl QuicDialer {
         config.transport_config(terms.config());
         let (handle, connection) = endpoint
             .connect(clock::quic_now(), config, address, server_name)
-            .map_err(|_unusable| Failure::Untrusted(Untrusted::Unusable))?;
+            .map_err(|_unusable| Failure::EndpointTls(EndpointTlsError::UnusableConfig))?;
         let agenda = Rc::new(DriverHandle::new(None));
         let buffers = Rc::clone(&self.buffers);
         let mut port =

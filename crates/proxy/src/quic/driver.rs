@@ -21,7 +21,7 @@ use crate::quic::connection::QuicConnectionInner;
 use crate::quic::driver_handle::{ConnectionTimers, DriverHandle};
 use crate::quic::server::ConnectionAcceptor;
 use crate::quic::socket::{QuicSocket, SocketBuffers};
-use crate::tls::Unsecured;
+use crate::tls::ClientTlsError;
 
 /// What connections have to say.
 mod transmit;
@@ -189,7 +189,7 @@ impl EndpointDriver {
     fn check_handshake_deadline(&self, inner: &Rc<QuicConnectionInner>, now: Instant) {
         let late = inner.state.borrow_mut().handshake_deadline.take_if(|at| *at <= now).is_some();
         if late {
-            self.conclude_handshake(inner, Err(Unsecured::Late));
+            self.conclude_handshake(inner, Err(ClientTlsError::Timeout));
             close_connection(inner, CloseReason::TimedOut, now);
         }
     }

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use quinn_proto::ConnectionHandle;
 
-use crate::live::Bound;
+use crate::active_config::ListenerSocket;
 use crate::quic::ReceivedDatagram;
 
 /// What a port's task is to look at.
@@ -21,14 +21,14 @@ pub(super) struct DriverHandle {
     /// Datagrams that came to other workers.
     pending_datagrams: RefCell<Vec<ReceivedDatagram>>,
     /// The listener for which clients' connections are taken in.
-    listener_socket: RefCell<Option<Arc<Bound>>>,
+    listener_socket: RefCell<Option<Arc<ListenerSocket>>>,
     /// All is to be closed at once.
     is_closing: Cell<bool>,
 }
 
 impl DriverHandle {
     /// Of a port that takes in clients' connections for `bound`, or nobody's.
-    pub(super) fn new(bound: Option<Arc<Bound>>) -> Self {
+    pub(super) fn new(bound: Option<Arc<ListenerSocket>>) -> Self {
         Self {
             waker: RefCell::new(Waker::noop().clone()),
             is_woken: Cell::new(false),
@@ -82,12 +82,12 @@ impl DriverHandle {
         self.listener_socket.borrow().is_some()
     }
 
-    pub(super) fn listener_socket(&self) -> Option<Arc<Bound>> {
+    pub(super) fn listener_socket(&self) -> Option<Arc<ListenerSocket>> {
         self.listener_socket.borrow().clone()
     }
 
     /// From now on new connections are of this listener; `None`: none are taken in any more.
-    pub(super) fn set_listener_socket(&self, bound: Option<Arc<Bound>>) {
+    pub(super) fn set_listener_socket(&self, bound: Option<Arc<ListenerSocket>>) {
         *self.listener_socket.borrow_mut() = bound;
         self.wake();
     }

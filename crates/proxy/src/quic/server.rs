@@ -18,8 +18,8 @@ use quinn_proto::{
     ServerConfig,
 };
 
-use crate::accept::arrival::Presence;
-use crate::live::Bound;
+use crate::accept::accepted_connection::ConnectionGuard;
+use crate::active_config::ListenerSocket;
 use crate::observe::QuicCounters;
 use crate::quic::close_reason::client_tls_error;
 use crate::quic::connection::QuicConnectionState;
@@ -29,8 +29,8 @@ use crate::quic::driver_handle::DriverHandle;
 use crate::quic::session::{QuicHandshakeData, SniServerConfig, VERSION};
 use crate::quic::socket::QuicSocket;
 use crate::quic::{DatagramDropReason, QuicConnection, ReceivedDatagram, SocketGroup, transport};
-use crate::tls::{Greeting, Unsecured};
-use crate::worker::{Command, Stage, Worker};
+use crate::tls::{ClientTlsError, TlsInfo};
+use crate::worker::{DrainStage, Worker, WorkerCommand};
 
 /// Silence ends a connection so much later than whoever serves it does, who says goodbye.
 const IDLE_TIMEOUT_MARGIN: Duration = Duration::from_secs(3);
@@ -45,7 +45,7 @@ const TOTAL_INCOMING_BUFFER_BYTES: u64 = 4 * 1024 * 1024;
 const MAX_PENDING_DATAGRAMS: u32 = 1024;
 
 /// Serves a connection whose handshake is complete, or which may be served before.
-pub(crate) type ServeConnection = fn(Presence, QuicConnection);
+pub(crate) type ServeConnection = fn(ConnectionGuard, QuicConnection);
 
 /// A worker's ports for clients.
 #[derive(Default)]
@@ -62,7 +62,7 @@ impl ServerDrivers {
     pub(crate) fn open(
         &self,
         worker: &Rc<Worker>,
-        bound: &Arc<Bound>,
+        bound: &Arc<ListenerSocket>,
         group: &Arc<SocketGroup>,
         serve: ServeConnection,
     ) {
@@ -72,7 +72,7 @@ impl ServerDrivers {
         let ports = &mut *self.0.borrow_mut();
         // It may be open still, for connections of before.
         if let Some(open) = ports.iter_mut().find(|open| Arc::ptr_eq(&open.group, group)) {
-            open.listener_index = bound.place;
+            open.listener_index = bound.listener_index;
             open.driver_handle.set_listener_socket(Some(Arc::clone(bound)));
             return;
         }
@@ -86,7 +86,7 @@ impl ServerDrivers {
         let agenda = Rc::new(DriverHandle::new(Some(Arc::clone(bound))));
         let port = new_driver(worker, bound, group, &agenda, socket, serve);
         ports.push(ServerDriverEntry {
-            listener_index: bound.place,
+            listener_index: bound.listener_index,
             group: Arc::clone(group),
             driver_handle: agenda,
         });
@@ -119,7 +119,7 @@ impl ServerDrivers {
 
 fn new_driver(
     worker: &Rc<Worker>,
-    bound: &Arc<Bound>,
+    bound: &Arc<ListenerSocket>,
     group: &Arc<SocketGroup>,
     agenda: &Rc<DriverHandle>,
     socket: QuicSocket,
@@ -160,7 +160,7 @@ pub(super) struct ConnectionAcceptor {
     group: Arc<SocketGroup>,
     driver_handle: Rc<DriverHandle>,
     /// Whom what comes is counted for: the last listener that took in connections here.
-    listener_socket: Arc<Bound>,
+    listener_socket: Arc<ListenerSocket>,
     serve: ServeConnection,
     handshake_steps: VecDeque<HandshakeStep>,
     /// Connections whose handshake has begun and is not over.
@@ -176,7 +176,7 @@ pub(super) enum HandshakeStep {
 
 /// On what terms connections begin, and what that was made of.
 struct CachedServerConfig {
-    listener_socket: Arc<Bound>,
+    listener_socket: Arc<ListenerSocket>,
     policy: Arc<ClientSettings>,
     http3: Http3Settings,
     config: Arc<ServerConfig>,
@@ -221,11 +221,11 @@ impl ConnectionAcceptor {
         let home = connection_id::worker_of(&datagram.bytes)
             .filter(|home| *home != self.worker.index && *home < self.group.len());
         let Some(home) = home else { return Some(datagram) };
-        let seat = &self.worker.shared.seats[home];
+        let seat = &self.worker.shared.workers[home];
         let more = |letters: u32| (letters < MAX_PENDING_DATAGRAMS).then_some(letters + 1);
-        if seat.letters.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok() {
+        if seat.pending_datagrams.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok() {
             self.counters().handed_over.add(1);
-            seat.tell(Command::Datagram(Arc::clone(&self.group), datagram));
+            seat.send(WorkerCommand::Datagram(Arc::clone(&self.group), datagram));
         } else {
             self.counters().dropped[DatagramDropReason::Handover as usize].add(1);
         }
@@ -241,7 +241,7 @@ impl ConnectionAcceptor {
     pub(super) fn conclude_handshake(
         &self,
         state: &mut QuicConnectionState,
-        result: Result<(), Unsecured>,
+        result: Result<(), ClientTlsError>,
     ) {
         if std::mem::replace(&mut state.handshake_concluded, true) {
             return;
@@ -266,9 +266,9 @@ impl ConnectionAcceptor {
             let Some(presence) = state.connection_guard.take() else { return };
             let (server_name, site) = handshake_data(&state.proto)
                 .map_or((None, None), |settled| (settled.server_name, Some(settled.site)));
-            inner
-                .tls_info
-                .get_or_init(|| Arc::new(Greeting { server_name, site, ..Greeting::of_quic() }));
+            inner.tls_info.get_or_init(|| {
+                Arc::new(TlsInfo { server_name, sni_entry: site, ..TlsInfo::of_quic() })
+            });
             presence
         };
         (self.serve)(presence, connection.clone());
@@ -277,7 +277,7 @@ impl ConnectionAcceptor {
     /// On what terms a connection begins now; `None`: nobody listens here any more.
     fn current_config(&mut self) -> Option<(Arc<ServerConfig>, Arc<ClientSettings>)> {
         self.listener_socket = self.driver_handle.listener_socket()?;
-        let live = self.worker.live();
+        let live = self.worker.config();
         let listener = live.listener(&self.listener_socket)?;
         let (policy, http3) = (&listener.client, listener.http3.as_ref()?.settings);
         let is_of_now = |terms: &CachedServerConfig| {
@@ -330,8 +330,8 @@ impl EndpointDriver {
         let DriverRole::Server(server) = &mut self.role else {
             return self.endpoint.ignore(incoming);
         };
-        let is_serving =
-            server.driver_handle.accepts_connections() && server.worker.stage() < Stage::Draining;
+        let is_serving = server.driver_handle.accepts_connections()
+            && server.worker.stage() < DrainStage::Draining;
         if !is_serving {
             return self.refuse(incoming);
         }
@@ -374,15 +374,15 @@ impl EndpointDriver {
         let Some((config, policy)) = server.current_config() else { return self.refuse(incoming) };
         let (worker, bound) = (Rc::clone(&server.worker), Arc::clone(&server.listener_socket));
         let counters = &bound.counters[worker.index];
-        if !bound.admit(policy.max_connections) {
+        if !bound.admit_connection(policy.max_connections) {
             counters.refused.add(1);
             return self.refuse(incoming);
         }
         counters.accepted.add(1);
         counters.handshakes.begun.add(1);
         counters.quic.connections.add(1);
-        worker.seat().connections.fetch_add(1, Ordering::AcqRel);
-        let presence = Presence::new(&worker, &bound);
+        worker.handle().connections.fetch_add(1, Ordering::AcqRel);
+        let presence = ConnectionGuard::new(&worker, &bound);
         // What comes next is looked at by the terms of now, too.
         self.endpoint.set_server_config(Some(Arc::clone(&config)));
         self.reply.clear();

@@ -16,10 +16,12 @@ use quinn_proto::{ConnectionId, Side, TransportError, TransportErrorCode};
 use rustls::HandshakeKind;
 use rustls::quic::{DirectionalKeys, KeyChange, Secrets, ServerConnection, Version};
 
-use crate::live::Bound;
+use crate::active_config::ListenerSocket;
 use crate::quic::close_reason::description;
-use crate::tls::{Decryption, Hello, MOST_HELLO_BYTES, Site, Treatment, quic_protocol};
-use crate::worker::Shared;
+use crate::tls::{
+    ClientHelloParse, MOST_HELLO_BYTES, ServerTlsConfig, ServerTlsMode, SniEntry, quic_protocol,
+};
+use crate::worker::ProxyState;
 
 /// The version of QUIC that we speak (RFC 9000).
 pub(super) const VERSION: u32 = 1;
@@ -31,14 +33,14 @@ const NO_REASON: &str = "";
 
 /// Answers clients of one listener.
 pub(super) struct SniServerConfig {
-    shared: Arc<Shared>,
-    bound: Arc<Bound>,
+    shared: Arc<ProxyState>,
+    bound: Arc<ListenerSocket>,
     /// What is the same whatever the site: the keys that anybody can know.
     protocol: Arc<QuicServerConfig>,
 }
 
 impl SniServerConfig {
-    pub(super) fn new(shared: &Arc<Shared>, bound: &Arc<Bound>) -> Self {
+    pub(super) fn new(shared: &Arc<ProxyState>, bound: &Arc<ListenerSocket>) -> Self {
         Self { shared: Arc::clone(shared), bound: Arc::clone(bound), protocol: quic_protocol() }
     }
 
@@ -47,22 +49,22 @@ impl SniServerConfig {
     fn site(
         &self,
         name: Option<HostName<'_>>,
-    ) -> Result<(Arc<Site>, Arc<rustls::ServerConfig>), u8> {
-        let live = self.shared.live.load();
+    ) -> Result<(Arc<SniEntry>, Arc<rustls::ServerConfig>), u8> {
+        let live = self.shared.config.load();
         let listener = live.listener(&self.bound).ok_or(description::INTERNAL_ERROR)?;
-        let sites = listener.tls.as_ref().ok_or(description::INTERNAL_ERROR)?;
+        let sites = listener.sni_table.as_ref().ok_or(description::INTERNAL_ERROR)?;
         let site = sites.find(name).ok_or(description::UNRECOGNIZED_NAME)?;
-        match &site.treatment {
-            Treatment::Decrypt(Decryption { over_quic: Some(config), .. }) => {
+        match &site.mode {
+            ServerTlsMode::Decrypt(ServerTlsConfig { over_quic: Some(config), .. }) => {
                 let is_early = listener.http3.as_ref().is_some_and(|it| it.settings.zero_rtt);
-                let config = if is_early { &config.early } else { &config.usual };
+                let config =
+                    if is_early { &config.with_early_data } else { &config.without_early_data };
                 Ok((Arc::clone(site), Arc::clone(config)))
             }
             // What is carried as it is we cannot carry over QUIC.
-            Treatment::Decrypt(Decryption { over_quic: None, .. }) | Treatment::PassThrough => {
-                Err(description::UNRECOGNIZED_NAME)
-            }
-            Treatment::Refuse => Err(description::INTERNAL_ERROR),
+            ServerTlsMode::Decrypt(ServerTlsConfig { over_quic: None, .. })
+            | ServerTlsMode::PassThrough => Err(description::UNRECOGNIZED_NAME),
+            ServerTlsMode::Refuse => Err(description::INTERNAL_ERROR),
         }
     }
 }
@@ -92,7 +94,7 @@ impl crypto::ServerConfig for SniServerConfig {
 /// What a handshake has settled.
 pub(super) struct QuicHandshakeData {
     pub(super) server_name: Option<OwnedHostName>,
-    pub(super) site: Arc<Site>,
+    pub(super) site: Arc<SniEntry>,
     pub(super) resumed: bool,
 }
 
@@ -114,7 +116,7 @@ enum QuicTlsState {
 struct QuicTlsHandshake {
     tls: ServerConnection,
     server_name: Option<OwnedHostName>,
-    site: Arc<Site>,
+    site: Arc<SniEntry>,
     /// The port has been told whom the client asks for.
     data_reported: bool,
     next: Option<Secrets>,
@@ -161,13 +163,15 @@ fn client_hello_name(said: &[u8]) -> Result<Option<Option<OwnedHostName>>, Trans
         return Err(alert_error(description::DECODE_ERROR));
     }
     let Some(hello) = said.get(..length) else { return Ok(None) };
-    match Hello::of_message(hello) {
-        Hello::Greets(name) => Ok(Some(name)),
+    match ClientHelloParse::parse_message(hello) {
+        ClientHelloParse::Complete(name) => Ok(Some(name)),
         // An alert's last byte says which.
-        Hello::Bad(_, alert) => {
+        ClientHelloParse::Invalid(_, alert) => {
             Err(alert_error(alert.last().copied().unwrap_or(description::DECODE_ERROR)))
         }
-        Hello::Unfinished | Hello::PlainHttp => Err(alert_error(description::DECODE_ERROR)),
+        ClientHelloParse::Incomplete | ClientHelloParse::PlainHttp => {
+            Err(alert_error(description::DECODE_ERROR))
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 
 use socket2::{SockRef, Type};
 
-use crate::accept::listen::{self, Spot};
+use crate::accept::listen::{self, BindAddress};
 use crate::quic::connection_id::{self, ServerId};
 use crate::sys;
 
@@ -29,7 +29,7 @@ pub(crate) struct SocketGroup {
 
 impl SocketGroup {
     /// Binds all sockets of an address, which nobody may have yet.
-    pub(crate) fn bind(spot: impl Into<Spot>, workers: usize) -> io::Result<Arc<Self>> {
+    pub(crate) fn bind(spot: impl Into<BindAddress>, workers: usize) -> io::Result<Arc<Self>> {
         let spot = spot.into();
         let address = spot.address;
         // Sockets that share an address would share it with another process too: whoever has it is noticed so.
@@ -104,7 +104,7 @@ impl SocketGroups {
     /// The group at that address, bound now if need be.
     pub(crate) fn bind(
         &mut self,
-        spot: impl Into<Spot>,
+        spot: impl Into<BindAddress>,
         workers: usize,
     ) -> io::Result<Arc<SocketGroup>> {
         let spot = spot.into();
@@ -130,7 +130,7 @@ impl SocketGroups {
     }
 }
 
-fn bind_shared(spot: Spot) -> io::Result<UdpSocket> {
+fn bind_shared(spot: BindAddress) -> io::Result<UdpSocket> {
     let socket = listen::socket(spot, Type::DGRAM)?;
     SockRef::from(&socket).set_reuse_port(true)?;
     socket.bind(&spot.address.into())?;

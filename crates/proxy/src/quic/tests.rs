@@ -25,12 +25,12 @@ use rustls::pki_types::CertificateDer;
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::accept::arrival::Presence;
-use crate::live::{Bound, Live, LiveHttp3, LiveListener};
+use crate::accept::accepted_connection::ConnectionGuard;
+use crate::active_config::{ActiveConfig, ActiveListener, ListenerHttp3, ListenerSocket};
 use crate::observe::QuicCounters;
-use crate::observe::access::Log;
-use crate::tls::Servers;
-use crate::worker::{self, Command, Shared, Worker};
+use crate::observe::access::AccessLogBuffer;
+use crate::tls::ServerTlsConfigs;
+use crate::worker::{self, ProxyState, Worker, WorkerCommand};
 
 /// The place of the one listener.
 const PLACE: usize = 0;
@@ -92,8 +92,8 @@ impl Identity {
 
 /// Workers that take in connections, and say again what they hear.
 struct QuicFixture {
-    shared: Arc<Shared>,
-    bound: Arc<Bound>,
+    shared: Arc<ProxyState>,
+    bound: Arc<ListenerSocket>,
     group: Arc<SocketGroup>,
     address: SocketAddr,
     identity: Identity,
@@ -129,14 +129,18 @@ impl QuicFixture {
     ) -> Self {
         let (senders, commands): (Vec<_>, Vec<_>) =
             (0..workers).map(|_| mpsc::unbounded_channel()).unzip();
-        let shared = Arc::new(Shared::new(senders, false));
-        let bound = Arc::new(Bound::new(PLACE, TransportProtocol::Tcp, address, address, workers));
+        let shared = Arc::new(ProxyState::new(senders, false));
+        let bound =
+            Arc::new(ListenerSocket::new(PLACE, TransportProtocol::Tcp, address, address, workers));
         let listener = listener(&bound, client, &identity);
-        shared.live.store(Arc::new(Live { listeners: vec![Some(listener)], ..Live::default() }));
+        shared.config.store(Arc::new(ActiveConfig {
+            listeners: vec![Some(listener)],
+            ..ActiveConfig::default()
+        }));
         let threads = commands.into_iter().enumerate().map(|(index, commands)| {
             let shared = Arc::clone(&shared);
             std::thread::spawn(move || {
-                let worker = Worker::new(index, shared, Log::new(0.0, None));
+                let worker = Worker::new(index, shared, AccessLogBuffer::new(0.0, None));
                 worker::run(worker, commands).unwrap();
             })
         });
@@ -148,9 +152,9 @@ impl QuicFixture {
     }
 
     fn listen(&self) {
-        for seat in &self.shared.seats {
+        for seat in &self.shared.workers {
             let (bound, group) = (Arc::clone(&self.bound), Arc::clone(&self.group));
-            seat.tell(Command::ListenQuic(bound, group, serve));
+            seat.send(WorkerCommand::ListenQuic(bound, group, serve));
         }
     }
 
@@ -186,12 +190,16 @@ impl QuicFixture {
 
 impl Drop for QuicFixture {
     fn drop(&mut self) {
-        self.shared.seats.iter().for_each(|seat| seat.tell(Command::Stop));
+        self.shared.workers.iter().for_each(|seat| seat.send(WorkerCommand::Stop));
         self.threads.drain(..).for_each(|thread| thread.join().unwrap());
     }
 }
 
-fn listener(bound: &Arc<Bound>, client: ClientSettings, identity: &Identity) -> LiveListener {
+fn listener(
+    bound: &Arc<ListenerSocket>,
+    client: ClientSettings,
+    identity: &Identity,
+) -> ActiveListener {
     let terms =
         TlsTermination { certificates: vec![Arc::clone(&identity.certificate)], clients: None };
     let site = SniRule {
@@ -206,19 +214,19 @@ fn listener(bound: &Arc<Bound>, client: ClientSettings, identity: &Identity) -> 
         congestion_control: CongestionControl::Cubic,
         advertised_port: None,
     };
-    LiveListener {
+    ActiveListener {
         name: "test".into(),
         public_port: bound.address.port(),
         bound: Arc::clone(bound),
         client: Arc::new(client),
         protocol: ListenerProtocol::Http(RouteTable::default()),
-        tls: Servers::new().sites([Some(&tls)].into_iter()).remove(0),
-        http3: Some(LiveHttp3 { settings, alt_svc: "".into() }),
+        sni_table: ServerTlsConfigs::new().sni_tables([Some(&tls)].into_iter()).remove(0),
+        http3: Some(ListenerHttp3 { settings, alt_svc: "".into() }),
     }
 }
 
 /// Says on each stream what it hears there; where it hears `!`, closes the connection.
-fn serve(presence: Presence, connection: QuicConnection) {
+fn serve(presence: ConnectionGuard, connection: QuicConnection) {
     tokio::task::spawn_local(async move {
         while let Ok((send, recv)) = poll_fn(|cx| connection.poll_accept_bi(cx)).await {
             tokio::task::spawn_local(echo(connection.clone(), send, recv));

@@ -10,9 +10,9 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-use crate::pipe::Pipe;
-use crate::scratch::Scratch;
-use crate::stream::Stream;
+use crate::pipe::SplicePipe;
+use crate::scratch::ScratchMemory;
+use crate::stream::PeerStream;
 
 /// So many bytes in large reads, one after the other, promise more: from then on pages are moved. The figure is
 /// that of bodies, see docs/decisions/0001.
@@ -22,74 +22,78 @@ const LARGE_READ: usize = 16 * 1024;
 
 /// Which side has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Broken {
+pub(super) enum FailedSide {
     Source,
     Sink,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum CopyState {
     Flowing,
     /// The source has ended; the sink is still to be told.
     Ended,
     Finished,
 }
 
-pub(super) struct OneWay {
-    state: State,
+pub(super) struct OneWayCopy {
+    state: CopyState,
     /// Read and not yet written, from `sent` on.
-    rest: Vec<u8>,
+    unwritten: Vec<u8>,
     sent: usize,
     /// Holds what was spliced and not yet written; given back when the source has no more at hand.
-    pipe: Option<Pipe>,
+    pipe: Option<SplicePipe>,
     /// Bytes of the last reads in a row of which only the first may be small.
     bulk: u64,
     /// Bytes written to the sink so far.
     pub(super) bytes: u64,
 }
 
-impl OneWay {
+impl OneWayCopy {
     /// A way whose first bytes have been read already.
-    pub(super) fn beginning_with(rest: Vec<u8>) -> Self {
-        Self { state: State::Flowing, rest, sent: 0, pipe: None, bulk: 0, bytes: 0 }
+    pub(super) fn with_initial_bytes(unwritten: Vec<u8>) -> Self {
+        Self { state: CopyState::Flowing, unwritten, sent: 0, pipe: None, bulk: 0, bytes: 0 }
     }
 
     /// Moves what can be moved. Ready when the source has ended and the sink knows it.
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        source: &mut Stream,
-        sink: &mut Stream,
-        scratch: &Scratch,
-    ) -> Poll<Result<(), Broken>> {
+        source: &mut PeerStream,
+        sink: &mut PeerStream,
+        scratch: &ScratchMemory,
+    ) -> Poll<Result<(), FailedSide>> {
         loop {
             ready!(self.poll_flush(cx, sink))?;
             match self.state {
-                State::Finished => return Poll::Ready(Ok(())),
-                State::Ended => {
-                    ready!(Pin::new(&mut *sink).poll_shutdown(cx)).map_err(|_| Broken::Sink)?;
-                    self.state = State::Finished;
+                CopyState::Finished => return Poll::Ready(Ok(())),
+                CopyState::Ended => {
+                    ready!(Pin::new(&mut *sink).poll_shutdown(cx)).map_err(|_| FailedSide::Sink)?;
+                    self.state = CopyState::Finished;
                 }
-                State::Flowing => ready!(self.poll_read(cx, source, sink, scratch))?,
+                CopyState::Flowing => ready!(self.poll_read(cx, source, sink, scratch))?,
             }
         }
     }
 
     /// Writes what has been read.
-    fn poll_flush(&mut self, cx: &mut Context<'_>, sink: &mut Stream) -> Poll<Result<(), Broken>> {
+    fn poll_flush(
+        &mut self,
+        cx: &mut Context<'_>,
+        sink: &mut PeerStream,
+    ) -> Poll<Result<(), FailedSide>> {
         while let Some(pipe) = self.pipe.as_mut().filter(|pipe| !pipe.is_empty()) {
-            let socket = sink.plain().ok_or(Broken::Sink)?;
-            let moved = ready!(pipe.poll_empty(cx, socket)).map_err(|_| Broken::Sink)?;
+            let socket = sink.plain_socket().ok_or(FailedSide::Sink)?;
+            let moved = ready!(pipe.poll_empty(cx, socket)).map_err(|_| FailedSide::Sink)?;
             self.bytes += moved as u64;
         }
-        while self.sent < self.rest.len() {
-            let written = ready!(Pin::new(&mut *sink).poll_write(cx, &self.rest[self.sent..]));
-            let count = written.ok().filter(|count| *count > 0).ok_or(Broken::Sink)?;
+        while self.sent < self.unwritten.len() {
+            let written = ready!(Pin::new(&mut *sink).poll_write(cx, &self.unwritten[self.sent..]));
+            let count = written.ok().filter(|count| *count > 0).ok_or(FailedSide::Sink)?;
             self.sent += count;
             self.bytes += count as u64;
         }
         // Its memory goes with it.
-        (self.rest, self.sent) = (Vec::new(), 0);
+        (self.unwritten, self.sent) = (Vec::new(), 0);
         Poll::Ready(Ok(()))
     }
 
@@ -97,33 +101,33 @@ impl OneWay {
     fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
-        source: &mut Stream,
-        sink: &mut Stream,
-        scratch: &Scratch,
-    ) -> Poll<Result<(), Broken>> {
+        source: &mut PeerStream,
+        sink: &mut PeerStream,
+        scratch: &ScratchMemory,
+    ) -> Poll<Result<(), FailedSide>> {
         let emptied = self.pipe.take();
         if self.bulk >= BULK_BYTES
-            && let (Some(socket), Some(_)) = (source.plain(), sink.plain())
-            && let Some(pipe) = emptied.or_else(|| scratch.pipe())
+            && let (Some(socket), Some(_)) = (source.plain_socket(), sink.plain_socket())
+            && let Some(pipe) = emptied.or_else(|| scratch.take_pipe())
         {
             return self.poll_splice(cx, socket, pipe, scratch);
         }
-        let mut large = scratch.large();
+        let mut large = scratch.copy_buffer();
         let mut space = ReadBuf::new(&mut large);
-        ready!(Pin::new(source).poll_read(cx, &mut space)).map_err(|_| Broken::Source)?;
+        ready!(Pin::new(source).poll_read(cx, &mut space)).map_err(|_| FailedSide::Source)?;
         let data = space.filled();
-        self.account(data.len());
+        self.record_read(data.len());
         if data.is_empty() {
             return Poll::Ready(Ok(()));
         }
         // At once: that the sink takes no more is known soon enough.
         let written = match Pin::new(sink).poll_write(cx, data) {
             Poll::Ready(Ok(count)) => count,
-            Poll::Ready(Err(_)) => return Poll::Ready(Err(Broken::Sink)),
+            Poll::Ready(Err(_)) => return Poll::Ready(Err(FailedSide::Sink)),
             Poll::Pending => 0,
         };
         self.bytes += written as u64;
-        self.rest = data[written..].to_vec();
+        self.unwritten = data[written..].to_vec();
         Poll::Ready(Ok(()))
     }
 
@@ -132,21 +136,21 @@ impl OneWay {
         &mut self,
         cx: &mut Context<'_>,
         source: &TcpStream,
-        mut pipe: Pipe,
-        scratch: &Scratch,
-    ) -> Poll<Result<(), Broken>> {
+        mut pipe: SplicePipe,
+        scratch: &ScratchMemory,
+    ) -> Poll<Result<(), FailedSide>> {
         match pipe.poll_fill(cx, source, u64::MAX) {
             Poll::Ready(Ok(count)) if count > 0 => {
-                self.account(count);
+                self.record_read(count);
                 self.pipe = Some(pipe);
                 Poll::Ready(Ok(()))
             }
             Poll::Ready(Ok(_)) => {
                 scratch.give_back_pipe(pipe);
-                self.account(0);
+                self.record_read(0);
                 Poll::Ready(Ok(()))
             }
-            Poll::Ready(Err(_)) => Poll::Ready(Err(Broken::Source)),
+            Poll::Ready(Err(_)) => Poll::Ready(Err(FailedSide::Source)),
             Poll::Pending => {
                 scratch.give_back_pipe(pipe);
                 Poll::Pending
@@ -155,11 +159,11 @@ impl OneWay {
     }
 
     /// So many bytes have been read; 0: the source has ended.
-    fn account(&mut self, count: usize) {
+    fn record_read(&mut self, count: usize) {
         let so_far = if count < LARGE_READ { 0 } else { self.bulk };
         self.bulk = so_far.saturating_add(count as u64);
         if count == 0 {
-            self.state = State::Ended;
+            self.state = CopyState::Ended;
         }
     }
 }

@@ -30,9 +30,9 @@ pub(super) fn certified_key(
 
 /// The certificates of one site, of which a client is shown the one that fits it.
 #[derive(Debug)]
-pub(super) struct Certificates(Vec<Arc<CertifiedKey>>);
+pub(super) struct CertificateResolver(Vec<Arc<CertifiedKey>>);
 
-impl Certificates {
+impl CertificateResolver {
     /// Those of `certificates` that can be used; an error if none can.
     pub(super) fn new(
         certificates: &[Arc<TlsCertificate>],
@@ -79,7 +79,7 @@ fn is_for(key: &CertifiedKey, name: &ServerName<'_>) -> bool {
     })
 }
 
-impl ResolvesServerCert for Certificates {
+impl ResolvesServerCert for CertificateResolver {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         self.choose(hello.server_name(), hello.signature_schemes()).map(Arc::clone)
     }

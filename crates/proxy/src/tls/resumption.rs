@@ -16,28 +16,28 @@ const SESSIONS: usize = 4096;
 
 /// What sessions are resumed by.
 #[derive(Clone)]
-pub(super) struct Resumption {
+pub(super) struct SessionResumption {
     pub(super) tickets: Arc<dyn ProducesTickets>,
     pub(super) sessions: Arc<dyn StoresServerSessions>,
 }
 
 /// By what is asked of clients.
 #[derive(Default)]
-pub(super) struct Resumptions(Vec<(Option<ClientCertificates>, Resumption)>);
+pub(super) struct ResumptionRegistry(Vec<(Option<ClientCertificates>, SessionResumption)>);
 
-impl Resumptions {
+impl ResumptionRegistry {
     /// That of who asks the same of clients, which `before` may know already.
-    pub(super) fn of(
+    pub(super) fn get_or_create(
         &mut self,
         clients: Option<&ClientCertificates>,
         before: &Self,
-    ) -> Result<Resumption, Error> {
+    ) -> Result<SessionResumption, Error> {
         if let Some(known) = self.find(clients) {
             return Ok(known);
         }
         let resumption = match before.find(clients) {
             Some(known) => known,
-            None => Resumption {
+            None => SessionResumption {
                 tickets: Ticketer::new()?,
                 sessions: ServerSessionMemoryCache::new(SESSIONS),
             },
@@ -46,7 +46,7 @@ impl Resumptions {
         Ok(resumption)
     }
 
-    fn find(&self, clients: Option<&ClientCertificates>) -> Option<Resumption> {
+    fn find(&self, clients: Option<&ClientCertificates>) -> Option<SessionResumption> {
         let known = self.0.iter().find(|(asked, _)| asked.as_ref() == clients);
         known.map(|(_, resumption)| resumption.clone())
     }

@@ -21,128 +21,131 @@ const RECORD_BYTES: usize = 16 * 1024;
 /// What a record adds to its plaintext, at most: header, explicit nonce, type and tag.
 const RECORD_OVERHEAD: usize = 5 + 8 + 1 + 16;
 
-pub(crate) struct Session {
-    side: Side,
-    pub(super) incoming: Incoming,
+pub(crate) struct TlsSession {
+    connection: UnbufferedConnection,
+    pub(super) incoming: CiphertextBuffer,
     /// Decrypted, and more than the reader had room for.
-    pub(super) plain: Plain,
+    pub(super) plaintext: PlaintextBuffer,
     /// Ciphertext that is to be written, of which the first `sent` bytes have been.
     pub(super) outgoing: Vec<u8>,
     pub(super) sent: usize,
     /// Ciphertext that the kernel has taken so far.
     pub(crate) written: u64,
     /// The peer has said that nothing more comes.
-    pub(super) ended: bool,
+    pub(super) peer_closed: bool,
     /// Why nothing more can be said or heard.
     failed: Option<Error>,
 }
 
-enum Side {
+enum UnbufferedConnection {
     Client(UnbufferedClientConnection),
     Server(UnbufferedServerConnection),
 }
 
 /// Ciphertext that has come, of which the first `used` bytes have been decrypted.
 #[derive(Default)]
-pub(super) struct Incoming {
+pub(super) struct CiphertextBuffer {
     pub(super) bytes: Vec<u8>,
     used: usize,
 }
 
 /// Plaintext, of which the first `read` bytes have been read.
 #[derive(Default)]
-pub(super) struct Plain {
+pub(super) struct PlaintextBuffer {
     bytes: Vec<u8>,
     read: usize,
 }
 
 /// What is to be done as soon as the session may send.
-enum Task<'t> {
+enum SendAction<'t> {
     Nothing,
-    Seal(&'t [u8]),
-    SealEnd,
+    Encrypt(&'t [u8]),
+    EncryptCloseNotify,
 }
 
 /// What one look at what has come calls for.
-enum Next {
-    Look,
+enum SessionProgress {
+    Continue,
     Wait,
 }
 
-impl Session {
+impl TlsSession {
     pub(crate) fn client(
         config: Arc<ClientConfig>,
         name: ServerName<'static>,
     ) -> Result<Self, Error> {
-        UnbufferedClientConnection::new(config, name).map(|side| Self::new(Side::Client(side)))
+        UnbufferedClientConnection::new(config, name)
+            .map(|side| Self::new(UnbufferedConnection::Client(side)))
     }
 
     pub(crate) fn server(config: Arc<ServerConfig>) -> Result<Self, Error> {
-        UnbufferedServerConnection::new(config).map(|side| Self::new(Side::Server(side)))
+        UnbufferedServerConnection::new(config)
+            .map(|side| Self::new(UnbufferedConnection::Server(side)))
     }
 
-    fn new(side: Side) -> Self {
-        let (incoming, plain) = (Incoming::default(), Plain::default());
+    fn new(connection: UnbufferedConnection) -> Self {
+        let (incoming, plaintext) = (CiphertextBuffer::default(), PlaintextBuffer::default());
         Self {
-            side,
+            connection,
             incoming,
-            plain,
+            plaintext,
             outgoing: Vec::new(),
             sent: 0,
             written: 0,
-            ended: false,
+            peer_closed: false,
             failed: None,
         }
     }
 
     /// What the handshake has settled so far.
-    pub(crate) fn settled(&self) -> &CommonState {
-        match &self.side {
-            Side::Client(side) => side,
-            Side::Server(side) => side,
+    pub(crate) fn common_state(&self) -> &CommonState {
+        match &self.connection {
+            UnbufferedConnection::Client(side) => side,
+            UnbufferedConnection::Server(side) => side,
         }
     }
 
     /// These bytes have come.
-    pub(crate) fn hear(&mut self, ciphertext: &[u8]) {
+    pub(crate) fn receive_ciphertext(&mut self, ciphertext: &[u8]) {
         self.incoming.bytes.extend_from_slice(ciphertext);
     }
 
     /// Takes in all that has come. Plaintext goes to `space`, and what does not fit is kept.
-    pub(super) fn open(&mut self, space: &mut ReadBuf<'_>) -> Result<(), Error> {
-        let result = self.advance(space, Task::Nothing);
+    pub(super) fn decrypt(&mut self, space: &mut ReadBuf<'_>) -> Result<(), Error> {
+        let result = self.advance(space, SendAction::Nothing);
         self.incoming.compact();
         result
     }
 
     /// Goes on with the handshake, as far as what has come allows.
-    pub(crate) fn shake(&mut self) -> Result<(), Error> {
-        self.open(&mut ReadBuf::new(&mut []))
+    pub(crate) fn advance_handshake(&mut self) -> Result<(), Error> {
+        self.decrypt(&mut ReadBuf::new(&mut []))
     }
 
     /// Encrypts `plaintext`.
-    pub(super) fn seal(&mut self, plaintext: &[u8]) -> Result<(), Error> {
-        self.advance(&mut ReadBuf::new(&mut []), Task::Seal(plaintext))
+    pub(super) fn encrypt(&mut self, plaintext: &[u8]) -> Result<(), Error> {
+        self.advance(&mut ReadBuf::new(&mut []), SendAction::Encrypt(plaintext))
     }
 
     /// Says that nothing more comes.
-    pub(super) fn seal_end(&mut self) -> Result<(), Error> {
-        self.advance(&mut ReadBuf::new(&mut []), Task::SealEnd)
+    pub(super) fn encrypt_close_notify(&mut self) -> Result<(), Error> {
+        self.advance(&mut ReadBuf::new(&mut []), SendAction::EncryptCloseNotify)
     }
 
     /// Looks at what has come until there is nothing left to do. After an error the alert that says it is in `outgoing`.
-    fn advance(&mut self, space: &mut ReadBuf<'_>, mut task: Task<'_>) -> Result<(), Error> {
+    fn advance(&mut self, space: &mut ReadBuf<'_>, mut task: SendAction<'_>) -> Result<(), Error> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
         loop {
             let mut bytes = std::mem::take(&mut self.incoming.bytes);
-            let (used, looked) = self.look(&mut bytes[self.incoming.used..], space, &mut task);
+            let (used, looked) =
+                self.process_records(&mut bytes[self.incoming.used..], space, &mut task);
             self.incoming.bytes = bytes;
             self.incoming.used += used;
             match looked {
-                Ok(Next::Look) => {}
-                Ok(Next::Wait) => break,
+                Ok(SessionProgress::Continue) => {}
+                Ok(SessionProgress::Wait) => break,
                 Err(error) => {
                     self.fail(&error);
                     return Err(error);
@@ -150,8 +153,8 @@ impl Session {
             }
         }
         match task {
-            Task::Seal(_) => Err(Error::HandshakeNotComplete),
-            Task::Nothing | Task::SealEnd => Ok(()),
+            SendAction::Encrypt(_) => Err(Error::HandshakeNotComplete),
+            SendAction::Nothing | SendAction::EncryptCloseNotify => Ok(()),
         }
     }
 
@@ -160,41 +163,45 @@ impl Session {
     fn fail(&mut self, error: &Error) {
         self.failed = Some(error.clone());
         let space = &mut ReadBuf::new(&mut []);
-        while self.settled().wants_write()
-            && self.look(&mut [], space, &mut Task::Nothing).1.is_ok()
+        while self.common_state().wants_write()
+            && self.process_records(&mut [], space, &mut SendAction::Nothing).1.is_ok()
         {}
     }
 
-    fn look(
+    fn process_records(
         &mut self,
         bytes: &mut [u8],
         space: &mut ReadBuf<'_>,
-        task: &mut Task<'_>,
-    ) -> (usize, Result<Next, Error>) {
-        let Self { side, plain, outgoing, ended, .. } = self;
-        let mut hands = Hands { space, plain, outgoing, ended };
+        task: &mut SendAction<'_>,
+    ) -> (usize, Result<SessionProgress, Error>) {
+        let Self { connection: side, plaintext: plain, outgoing, peer_closed: ended, .. } = self;
+        let mut hands = IoBuffers { space, plaintext: plain, outgoing, peer_closed: ended };
         match side {
-            Side::Client(side) => hands.look(side.process_tls_records(bytes), task),
-            Side::Server(side) => hands.look(side.process_tls_records(bytes), task),
+            UnbufferedConnection::Client(side) => {
+                hands.process_status(side.process_tls_records(bytes), task)
+            }
+            UnbufferedConnection::Server(side) => {
+                hands.process_status(side.process_tls_records(bytes), task)
+            }
         }
     }
 }
 
 /// Where things go while a session looks at what has come.
-struct Hands<'a, 'b, 's> {
+struct IoBuffers<'a, 'b, 's> {
     space: &'a mut ReadBuf<'b>,
-    plain: &'s mut Plain,
+    plaintext: &'s mut PlaintextBuffer,
     outgoing: &'s mut Vec<u8>,
-    ended: &'s mut bool,
+    peer_closed: &'s mut bool,
 }
 
-impl Hands<'_, '_, '_> {
+impl IoBuffers<'_, '_, '_> {
     /// Does what the session asks for; says how many of the bytes that have come are used.
-    fn look<Data>(
+    fn process_status<Data>(
         &mut self,
         status: UnbufferedStatus<'_, '_, Data>,
-        task: &mut Task<'_>,
-    ) -> (usize, Result<Next, Error>) {
+        task: &mut SendAction<'_>,
+    ) -> (usize, Result<SessionProgress, Error>) {
         let UnbufferedStatus { mut discard, state } = status;
         let next = match state {
             Ok(ConnectionState::ReadTraffic(mut traffic)) => {
@@ -202,40 +209,42 @@ impl Hands<'_, '_, '_> {
                     match record {
                         Ok(record) => {
                             discard += record.discard;
-                            self.plain.take(record.payload, self.space);
+                            self.plaintext.take(record.payload, self.space);
                         }
                         Err(error) => return (discard, Err(error)),
                     }
                 }
-                Ok(Next::Look)
+                Ok(SessionProgress::Continue)
             }
             Ok(ConnectionState::EncodeTlsData(mut message)) => {
                 encode(&mut message, self.outgoing);
-                Ok(Next::Look)
+                Ok(SessionProgress::Continue)
             }
             // It is in `outgoing`, which is written before anything that comes later.
             Ok(ConnectionState::TransmitTlsData(sent)) => {
                 sent.done();
-                Ok(Next::Look)
+                Ok(SessionProgress::Continue)
             }
             Ok(ConnectionState::PeerClosed) => {
-                *self.ended = true;
-                Ok(Next::Look)
+                *self.peer_closed = true;
+                Ok(SessionProgress::Continue)
             }
             Ok(ConnectionState::WriteTraffic(mut traffic)) => {
-                match std::mem::replace(task, Task::Nothing) {
-                    Task::Nothing => Ok(Next::Wait),
-                    Task::Seal(plaintext) => {
-                        seal(&mut traffic, plaintext, self.outgoing).map(|()| Next::Wait)
+                match std::mem::replace(task, SendAction::Nothing) {
+                    SendAction::Nothing => Ok(SessionProgress::Wait),
+                    SendAction::Encrypt(plaintext) => {
+                        seal(&mut traffic, plaintext, self.outgoing).map(|()| SessionProgress::Wait)
                     }
-                    Task::SealEnd => append(self.outgoing, RECORD_OVERHEAD + 2, |space| {
-                        traffic.queue_close_notify(space)
-                    })
-                    .map(|()| Next::Wait),
+                    SendAction::EncryptCloseNotify => {
+                        append(self.outgoing, RECORD_OVERHEAD + 2, |space| {
+                            traffic.queue_close_notify(space)
+                        })
+                        .map(|()| SessionProgress::Wait)
+                    }
                 }
             }
             // We never offer to read before the handshake is over; all else waits for the peer.
-            Ok(_) => Ok(Next::Wait),
+            Ok(_) => Ok(SessionProgress::Wait),
             Err(error) => Err(error),
         };
         (discard, next)
@@ -280,7 +289,7 @@ fn append(
     written.map(drop).map_err(|_exhausted| Error::EncryptError)
 }
 
-impl Incoming {
+impl CiphertextBuffer {
     /// Keeps only the memory that what is left needs.
     fn compact(&mut self) {
         let left = &self.bytes[self.used..];
@@ -290,7 +299,7 @@ impl Incoming {
     }
 }
 
-impl Plain {
+impl PlaintextBuffer {
     pub(super) fn is_empty(&self) -> bool {
         self.read == self.bytes.len()
     }

@@ -14,33 +14,33 @@ use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
-use crate::tls::session::Session;
+use crate::tls::session::TlsSession;
 
 /// Plaintext that is sealed for one write: full records, and what a slow peer makes us keep.
-const SEAL_BYTES: usize = 64 * 1024;
+const ENCRYPT_BYTES: usize = 64 * 1024;
 /// What is read at once, at least: most handshakes and heads.
 const READ_LEAST: usize = 4 * 1024;
 /// And at most.
 const READ_MOST: usize = 64 * 1024;
 /// Room for the frames of records, so that a record is read whole where its plaintext has room.
-const FRAMES: usize = 256;
+const RECORD_HEADERS_BYTES: usize = 256;
 
 pub(crate) struct TlsStream {
     pub(crate) socket: TcpStream,
-    pub(crate) session: Box<Session>,
+    pub(crate) session: Box<TlsSession>,
     /// Plaintext in `session.outgoing` of which the writer has not been told that it is written.
-    untold: usize,
-    said_end: bool,
+    unreported: usize,
+    close_notify_sent: bool,
 }
 
 impl TlsStream {
-    pub(crate) fn new(socket: TcpStream, session: Box<Session>) -> Self {
-        Self { socket, session, untold: 0, said_end: false }
+    pub(crate) fn new(socket: TcpStream, session: Box<TlsSession>) -> Self {
+        Self { socket, session, unreported: 0, close_notify_sent: false }
     }
 
     /// Ready when there is plaintext, or something has come that may be.
     pub(crate) fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if !self.session.plain.is_empty() || self.session.ended {
+        if !self.session.plaintext.is_empty() || self.session.peer_closed {
             return Poll::Ready(Ok(()));
         }
         self.socket.poll_read_ready(cx)
@@ -49,21 +49,21 @@ impl TlsStream {
     /// Whether there is plaintext, or something has come that may be, as of the last look of the runtime.
     pub(crate) fn seems_readable(&self) -> bool {
         let has_come = || self.socket.try_io(Interest::READABLE, || Ok(())).is_ok();
-        !self.session.plain.is_empty() || self.session.ended || has_come()
+        !self.session.plaintext.is_empty() || self.session.peer_closed || has_come()
     }
 
     /// Whether the peer has neither ended the connection nor sent anything but what TLS itself needs. Asks the kernel,
     /// whoever watches the socket.
     pub(crate) fn is_quiet(&mut self) -> bool {
         let mut bytes = [0; READ_LEAST];
-        while self.session.plain.is_empty() && !self.session.ended {
+        while self.session.plaintext.is_empty() && !self.session.peer_closed {
             let socket = SockRef::from(&self.socket);
             match io::Read::read(&mut &*socket, &mut bytes) {
-                Ok(count) if count > 0 => self.session.hear(&bytes[..count]),
+                Ok(count) if count > 0 => self.session.receive_ciphertext(&bytes[..count]),
                 Ok(_) => return false,
                 Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
             }
-            if self.session.shake().is_err() {
+            if self.session.advance_handshake().is_err() {
                 return false;
             }
         }
@@ -71,11 +71,15 @@ impl TlsStream {
     }
 
     /// Reads ciphertext once; an error where the connection ends without saying so, for what came may not be whole.
-    pub(crate) fn poll_hear(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<()>> {
+    pub(crate) fn poll_read_ciphertext(
+        &mut self,
+        cx: &mut Context<'_>,
+        most: usize,
+    ) -> Poll<io::Result<()>> {
         // Who waits holds no memory for what may come.
         ready!(self.socket.poll_read_ready(cx))?;
         let bytes = &mut self.session.incoming.bytes;
-        bytes.reserve_exact(most.clamp(READ_LEAST, READ_MOST) + FRAMES);
+        bytes.reserve_exact(most.clamp(READ_LEAST, READ_MOST) + RECORD_HEADERS_BYTES);
         match ready!(pin!(self.socket.read_buf(bytes)).poll(cx))? {
             0 => Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
             _ => Poll::Ready(Ok(())),
@@ -83,8 +87,8 @@ impl TlsStream {
     }
 
     /// Writes what is sealed. Ready when all of it is with the kernel.
-    pub(crate) fn poll_push(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Session { outgoing, sent, written, .. } = &mut *self.session;
+    pub(crate) fn poll_write_ciphertext(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let TlsSession { outgoing, sent, written, .. } = &mut *self.session;
         while *sent < outgoing.len() {
             match ready!(Pin::new(&mut self.socket).poll_write(cx, &outgoing[*sent..]))? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
@@ -100,20 +104,20 @@ impl TlsStream {
     }
 
     /// The kernel takes no more: what the writer hears, who has given `of` bytes of which `written` are with the kernel.
-    fn tell_so_far(&mut self, written: usize, of: usize) -> Poll<io::Result<usize>> {
-        let sealed = written + self.untold;
-        let told = if self.untold == 0 { written } else { sealed.min(of).saturating_sub(1) };
-        self.untold = sealed - told;
+    fn report_written(&mut self, written: usize, of: usize) -> Poll<io::Result<usize>> {
+        let sealed = written + self.unreported;
+        let told = if self.unreported == 0 { written } else { sealed.min(of).saturating_sub(1) };
+        self.unreported = sealed - told;
         if told == 0 { Poll::Pending } else { Poll::Ready(Ok(told)) }
     }
 
-    fn seal(&mut self, plaintext: &[u8]) -> io::Result<()> {
-        self.untold = plaintext.len();
-        self.session.seal(plaintext).map_err(broken)
+    fn encrypt(&mut self, plaintext: &[u8]) -> io::Result<()> {
+        self.unreported = plaintext.len();
+        self.session.encrypt(plaintext).map_err(invalid_data)
     }
 }
 
-fn broken(error: Error) -> io::Error {
+fn invalid_data(error: Error) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
@@ -126,15 +130,15 @@ impl AsyncRead for TlsStream {
         let this = self.get_mut();
         let before = space.filled().len();
         loop {
-            this.session.plain.read(space);
-            if space.filled().len() > before || this.session.ended || space.remaining() == 0 {
+            this.session.plaintext.read(space);
+            if space.filled().len() > before || this.session.peer_closed || space.remaining() == 0 {
                 return Poll::Ready(Ok(()));
             }
-            ready!(this.poll_hear(cx, space.remaining()))?;
-            let opened = this.session.open(space);
+            ready!(this.poll_read_ciphertext(cx, space.remaining()))?;
+            let opened = this.session.decrypt(space);
             // An alert, or keys that the peer wants renewed; if it has to wait, it goes before what is written next.
-            let pushed = this.poll_push(cx);
-            opened.map_err(broken)?;
+            let pushed = this.poll_write_ciphertext(cx);
+            opened.map_err(invalid_data)?;
             if let Poll::Ready(failed @ Err(_)) = pushed {
                 return Poll::Ready(failed);
             }
@@ -151,22 +155,22 @@ impl AsyncWrite for TlsStream {
         let this = self.get_mut();
         let mut written = 0;
         loop {
-            let pushed = match this.poll_push(cx) {
+            let pushed = match this.poll_write_ciphertext(cx) {
                 Poll::Ready(Ok(())) => this.socket.poll_write_ready(cx),
                 waits_or_failed => waits_or_failed,
             };
             match pushed {
                 Poll::Ready(result) => result?,
-                Poll::Pending => return this.tell_so_far(written, bytes.len()),
+                Poll::Pending => return this.report_written(written, bytes.len()),
             }
-            let now_told = this.untold.min(bytes.len() - written);
-            this.untold -= now_told;
+            let now_told = this.unreported.min(bytes.len() - written);
+            this.unreported -= now_told;
             written += now_told;
-            if written == bytes.len() || this.untold > 0 {
+            if written == bytes.len() || this.unreported > 0 {
                 return Poll::Ready(Ok(written));
             }
             let rest = &bytes[written..];
-            this.seal(&rest[..rest.len().min(SEAL_BYTES)])?;
+            this.encrypt(&rest[..rest.len().min(ENCRYPT_BYTES)])?;
         }
     }
 
@@ -178,27 +182,27 @@ impl AsyncWrite for TlsStream {
     ) -> Poll<io::Result<usize>> {
         let filled = || slices.iter().filter(|slice| !slice.is_empty());
         let first = filled().next().map_or(&[][..], |slice| slice);
-        if first.len() >= SEAL_BYTES || filled().count() < 2 {
+        if first.len() >= ENCRYPT_BYTES || filled().count() < 2 {
             return self.poll_write(cx, first);
         }
         let mut gathered = Vec::new();
         for slice in filled() {
-            let room = SEAL_BYTES - gathered.len();
+            let room = ENCRYPT_BYTES - gathered.len();
             gathered.extend_from_slice(&slice[..slice.len().min(room)]);
         }
         self.poll_write(cx, &gathered)
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.get_mut().poll_push(cx)
+        self.get_mut().poll_write_ciphertext(cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        if !std::mem::replace(&mut this.said_end, true) {
-            this.session.seal_end().map_err(broken)?;
+        if !std::mem::replace(&mut this.close_notify_sent, true) {
+            this.session.encrypt_close_notify().map_err(invalid_data)?;
         }
-        ready!(this.poll_push(cx))?;
+        ready!(this.poll_write_ciphertext(cx))?;
         Pin::new(&mut this.socket).poll_shutdown(cx)
     }
 }

@@ -24,12 +24,12 @@ use rustls::{Error, ServerConfig};
 use super::*;
 
 /// An authority of a test.
-struct Authority {
+struct TestAuthority {
     der: Box<[u8]>,
     issuer: Issuer<'static, KeyPair>,
 }
 
-impl Authority {
+impl TestAuthority {
     fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -67,7 +67,7 @@ impl Authority {
         name: &str,
         names: &[SubjectName],
         client: Option<&Arc<TlsCertificate>>,
-    ) -> Arc<Trust> {
+    ) -> Arc<EndpointTlsContext> {
         let settings = BackendSettings {
             tls: Some(Arc::new(EndpointTls {
                 server_name: name.into(),
@@ -77,7 +77,7 @@ impl Authority {
             })),
             ..BackendSettings::default()
         };
-        Trusts::new().of(&settings, None).unwrap()
+        EndpointTlsFactory::new().context_for(&settings, None).unwrap()
     }
 }
 
@@ -98,44 +98,49 @@ fn site_for(
     }
 }
 
-fn sites(servers: &mut Servers, sites: Vec<SniRule>) -> Arc<Sites> {
+fn sites(servers: &mut ServerTlsConfigs, sites: Vec<SniRule>) -> Arc<SniTable> {
     let tls = ListenerTls { sni_rules: sites };
-    servers.sites([Some(&tls)].into_iter()).remove(0).unwrap()
+    servers.sni_tables([Some(&tls)].into_iter()).remove(0).unwrap()
 }
 
-fn site_of<'s>(sites: &'s Sites, name: &str) -> Option<&'s Arc<Site>> {
+fn site_of<'s>(sites: &'s SniTable, name: &str) -> Option<&'s Arc<SniEntry>> {
     sites.find(Some(OwnedHostName::new(name.as_bytes()).borrowed()))
 }
 
-fn config(sites: &Sites, name: &str) -> Arc<ServerConfig> {
-    match &site_of(sites, name).unwrap().treatment {
-        Treatment::Decrypt(decryption) => Arc::clone(&decryption.over_tcp),
-        Treatment::PassThrough | Treatment::Refuse => panic!("{name} is not decrypted"),
+fn config(sites: &SniTable, name: &str) -> Arc<ServerConfig> {
+    match &site_of(sites, name).unwrap().mode {
+        ServerTlsMode::Decrypt(decryption) => Arc::clone(&decryption.over_tcp),
+        ServerTlsMode::PassThrough | ServerTlsMode::Refuse => panic!("{name} is not decrypted"),
     }
 }
 
-fn client_session(trust: &Arc<Trust>) -> Session {
-    let Security::Tls(secret) = Security::of_requests(Some(trust)) else { panic!("unusable") };
-    Session::client(Arc::clone(&secret.config), secret.name.clone()).unwrap()
+fn client_session(trust: &Arc<EndpointTlsContext>) -> TlsSession {
+    let ConnectionSecurity::Tls(secret) = ConnectionSecurity::of_requests(Some(trust)) else {
+        panic!("unusable")
+    };
+    TlsSession::client(Arc::clone(&secret.config), secret.name.clone()).unwrap()
 }
 
 /// What both say of the handshake.
-fn shake(client: &mut Session, server: &mut Session) -> (Result<(), Error>, Result<(), Error>) {
+fn shake(
+    client: &mut TlsSession,
+    server: &mut TlsSession,
+) -> (Result<(), Error>, Result<(), Error>) {
     let (mut of_client, mut of_server) = (Ok(()), Ok(()));
     for _ in 0..8 {
-        of_client = of_client.and_then(|()| client.shake());
-        server.hear(&std::mem::take(&mut client.outgoing));
-        of_server = of_server.and_then(|()| server.shake());
-        client.hear(&std::mem::take(&mut server.outgoing));
+        of_client = of_client.and_then(|()| client.advance_handshake());
+        server.receive_ciphertext(&std::mem::take(&mut client.outgoing));
+        of_server = of_server.and_then(|()| server.advance_handshake());
+        client.receive_ciphertext(&std::mem::take(&mut server.outgoing));
     }
     (of_client, of_server)
 }
 
 /// A whole handshake between two who want it.
-fn meet(trust: &Arc<Trust>, config: Arc<ServerConfig>) -> (Session, Session) {
-    let (mut client, mut server) = (client_session(trust), Session::server(config).unwrap());
+fn meet(trust: &Arc<EndpointTlsContext>, config: Arc<ServerConfig>) -> (TlsSession, TlsSession) {
+    let (mut client, mut server) = (client_session(trust), TlsSession::server(config).unwrap());
     assert_eq!(shake(&mut client, &mut server), (Ok(()), Ok(())));
-    assert!(!client.settled().is_handshaking() && !server.settled().is_handshaking());
+    assert!(!client.common_state().is_handshaking() && !server.common_state().is_handshaking());
     (client, server)
 }
 

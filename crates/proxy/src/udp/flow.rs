@@ -20,31 +20,31 @@ use tokio::io::{Interest, ReadBuf};
 use tokio::net::UdpSocket;
 use tokio::time::timeout;
 
-use super::{Front, LARGEST, Whence};
+use super::{LARGEST, UdpFlowKey, UdpListener};
 use crate::backend::{BackendRef, Slot};
 use crate::clock;
 use crate::deadline::Deadline;
 use crate::dial::pool::{Endpoint, EndpointData};
 use crate::failure::Failure;
-use crate::observe::passage::Record;
-use crate::passage::{self, Entered, Way};
-use crate::scratch::{KeepBudget, Kept};
+use crate::l4_session::{self, L4Admission, L4Route};
+use crate::observe::l4_record::L4Record;
+use crate::scratch::{ReplayBudget, ReplayReservation};
 use crate::sys;
-use crate::worker::{Stage, Worker};
+use crate::worker::{DrainStage, Worker};
 
 /// Datagrams of a flow that are kept for another endpoint.
-const KEPT: usize = 4;
+const MAX_UNANSWERED: usize = 4;
 /// A flow in which nothing has passed for so long does not hold up the end of the process.
-const QUIET: Duration = Duration::from_secs(1);
+const DRAIN_IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A client's datagrams, and where they go.
-pub(super) struct Flow {
-    pub(super) whence: Whence,
+pub(super) struct UdpFlow {
+    pub(super) key: UdpFlowKey,
     /// While there is an endpoint.
-    line: RefCell<Option<Line>>,
-    unanswered: RefCell<Unanswered>,
+    endpoint: RefCell<Option<FlowEndpoint>>,
+    unanswered: RefCell<UnansweredDatagrams>,
     /// When something passed.
-    last: Cell<Time>,
+    last_activity: Cell<Time>,
     received_bytes: Cell<u64>,
     sent_bytes: Cell<u64>,
     /// Wakes the flow's task.
@@ -52,7 +52,7 @@ pub(super) struct Flow {
 }
 
 /// The way to an endpoint.
-struct Line {
+struct FlowEndpoint {
     socket: Rc<UdpSocket>,
     backend: BackendRef,
     endpoint: Arc<Endpoint>,
@@ -60,44 +60,47 @@ struct Line {
     set: Arc<EndpointSet<EndpointData>>,
     has_answered: bool,
     /// Why it cannot be used any more.
-    end: Option<End>,
+    end: Option<FlowEnd>,
 }
 
 /// Why a flow leaves its endpoint.
 #[derive(Clone, Copy)]
-enum End {
+enum FlowEnd {
     /// Nothing has passed for a while, or nobody listens any more.
-    Over,
+    Finished,
     /// The endpoint gets nothing new.
-    Left,
-    Refused(Failure),
+    EndpointRemoved,
+    Failed(Failure),
 }
 
 /// What no endpoint has answered yet, within a budget.
-struct Unanswered {
+struct UnansweredDatagrams {
     datagrams: Vec<Box<[u8]>>,
-    kept: Kept,
+    kept: ReplayReservation,
 }
 
 /// Carries the flow to its end.
-pub(super) async fn run(front: Rc<Front>, flow: Rc<Flow>) {
+pub(super) async fn run(front: Rc<UdpListener>, flow: Rc<UdpFlow>) {
     let worker = &front.worker;
-    let sleeping = poll_fn(|cx| Poll::Ready(worker.sleep_here(cx.waker().clone()))).await;
-    let mut record = Record::of_flow(&front.bound, flow.whence.client);
-    record.failure = flow.carry(&front, &mut record).await.err();
-    record.passed(worker, flow.received_bytes.get(), flow.sent_bytes.get());
-    worker.leave(sleeping);
-    front.forget(&flow);
+    let sleeping = poll_fn(|cx| Poll::Ready(worker.register_waker(cx.waker().clone()))).await;
+    let mut record = L4Record::of_flow(&front.bound, flow.key.client);
+    record.failure = flow.run_to_end(&front, &mut record).await.err();
+    record.count_bytes(worker, flow.received_bytes.get(), flow.sent_bytes.get());
+    worker.unregister_waker(sleeping);
+    front.remove_flow(&flow);
     record.close(worker);
 }
 
-impl Flow {
-    pub(super) fn new(whence: Whence, budget: &Rc<KeepBudget>) -> Self {
+impl UdpFlow {
+    pub(super) fn new(key: UdpFlowKey, budget: &Rc<ReplayBudget>) -> Self {
         Self {
-            whence,
-            line: RefCell::default(),
-            unanswered: RefCell::new(Unanswered { datagrams: Vec::new(), kept: Kept::new(budget) }),
-            last: Cell::new(clock::now()),
+            key,
+            endpoint: RefCell::default(),
+            unanswered: RefCell::new(UnansweredDatagrams {
+                datagrams: Vec::new(),
+                kept: ReplayReservation::new(budget),
+            }),
+            last_activity: Cell::new(clock::now()),
             received_bytes: Cell::new(0),
             sent_bytes: Cell::new(0),
             waker: RefCell::new(Waker::noop().clone()),
@@ -106,10 +109,10 @@ impl Flow {
 
     /// Sends a datagram of the client on. False: it is lost.
     pub(super) fn forward(&self, datagram: &[u8]) -> bool {
-        self.last.set(clock::now());
+        self.last_activity.set(clock::now());
         self.received_bytes.set(self.received_bytes.get() + datagram.len() as u64);
-        let mut line = self.line.borrow_mut();
-        let is_in_use = line.as_mut().is_some_and(Line::is_in_use);
+        let mut line = self.endpoint.borrow_mut();
+        let is_in_use = line.as_mut().is_some_and(FlowEndpoint::is_in_use);
         let Some(line) = line.as_mut().filter(|_| is_in_use) else {
             self.waker.borrow().wake_by_ref();
             return self.unanswered.borrow_mut().keep(datagram);
@@ -117,51 +120,51 @@ impl Flow {
         let kept = !line.has_answered && self.unanswered.borrow_mut().keep(datagram);
         match line.socket.try_send(datagram) {
             Ok(_) => true,
-            Err(error) if is_of_the_datagram(&error) => false,
+            Err(error) if is_datagram_error(&error) => false,
             Err(_) => {
-                line.end = Some(End::Refused(Failure::ConnectFailed));
+                line.end = Some(FlowEnd::Failed(Failure::ConnectFailed));
                 self.waker.borrow().wake_by_ref();
                 kept || self.unanswered.borrow_mut().keep(datagram)
             }
         }
     }
 
-    async fn carry(&self, front: &Front, record: &mut Record) -> Result<(), Failure> {
+    async fn run_to_end(&self, front: &UdpListener, record: &mut L4Record) -> Result<(), Failure> {
         let worker = &*front.worker;
         let mut tried = Vec::new();
         loop {
-            let (way, idle) = way(front)?;
-            record.goes(&way);
-            let client = self.whence.client.ip();
+            let (way, idle) = route_and_idle_timeout(front)?;
+            record.set_route(&way);
+            let client = self.key.client.ip();
             let slot = admit(worker, client, &way.backend, &tried, record).await?;
             record.attempt(&slot);
-            let end = match self.open(&slot).await {
-                Ok(()) => self.exchange(front, &slot, idle, record).await,
-                Err(failure) => End::Refused(failure),
+            let end = match self.connect_endpoint(&slot).await {
+                Ok(()) => self.relay_answers(front, &slot, idle, record).await,
+                Err(failure) => FlowEnd::Failed(failure),
             };
-            let answered = self.line.take().is_some_and(|line| line.has_answered);
+            let answered = self.endpoint.take().is_some_and(|line| line.has_answered);
             let failure = match end {
-                End::Refused(failure) => Some(failure),
-                End::Over | End::Left => None,
+                FlowEnd::Failed(failure) => Some(failure),
+                FlowEnd::Finished | FlowEnd::EndpointRemoved => None,
             };
             if !answered {
                 // That nothing came back may be as it should be.
-                let end = failure.map_or(balance::AttemptResult::Cancelled, Failure::end);
-                slot.conclude(worker, &slot.backend.hold(), end, None);
+                let end = failure.map_or(balance::AttemptResult::Cancelled, Failure::attempt_end);
+                slot.conclude(worker, &slot.backend.config(), end, None);
             }
             let Some(failure) = failure else {
-                if matches!(end, End::Over) {
+                if matches!(end, FlowEnd::Finished) {
                     return Ok(());
                 }
                 tried.clear();
                 continue;
             };
-            slot.found(worker, failure);
+            slot.note_connect_failure(worker, failure);
             if answered {
                 tried.clear();
             }
             tried.push(Arc::clone(&slot.endpoint));
-            if !passage::is_another_left(&slot, &tried) {
+            if !l4_session::is_another_left(&slot, &tried) {
                 return Err(failure);
             }
             way.backend.counters[worker.index].retries.add(1);
@@ -169,14 +172,14 @@ impl Flow {
     }
 
     /// A line to the slot's endpoint, with what it is to get first.
-    async fn open(&self, slot: &Slot) -> Result<(), Failure> {
-        let socket = connect(slot.endpoint.address).map_err(|error| why(&error))?;
-        socket.writable().await.map_err(|error| why(&error))?;
+    async fn connect_endpoint(&self, slot: &Slot) -> Result<(), Failure> {
+        let socket = connect(slot.endpoint.address).map_err(|error| socket_failure(&error))?;
+        socket.writable().await.map_err(|error| socket_failure(&error))?;
         for datagram in &self.unanswered.borrow().datagrams {
             // What it does not take now is lost on the way.
             drop(socket.try_send(datagram));
         }
-        *self.line.borrow_mut() = Some(Line {
+        *self.endpoint.borrow_mut() = Some(FlowEndpoint {
             socket: Rc::new(socket),
             backend: slot.backend.clone(),
             endpoint: Arc::clone(&slot.endpoint),
@@ -188,16 +191,16 @@ impl Flow {
     }
 
     /// Passes answers on until the line ends.
-    async fn exchange(
+    async fn relay_answers(
         &self,
-        front: &Front,
+        front: &UdpListener,
         slot: &Slot,
         idle: Duration,
-        record: &mut Record,
-    ) -> End {
+        record: &mut L4Record,
+    ) -> FlowEnd {
         let worker = &*front.worker;
         let mut deadline = Deadline::new(clock::now() + idle);
-        let socket = self.line.borrow().as_ref().map(|line| Rc::clone(&line.socket));
+        let socket = self.endpoint.borrow().as_ref().map(|line| Rc::clone(&line.socket));
         let socket = socket.expect("there is a line while answers are awaited");
         let mut refused = pin!(socket.ready(Interest::ERROR));
         poll_fn(|cx| {
@@ -205,27 +208,30 @@ impl Flow {
             let failed = self.poll_answers(cx, front, slot);
             // An error makes the socket ready for nothing but to be asked for it.
             if failed.is_ready() || refused.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(End::Refused(Failure::ConnectFailed));
+                return Poll::Ready(FlowEnd::Failed(Failure::ConnectFailed));
             }
-            record.passed(worker, self.received_bytes.get(), self.sent_bytes.get());
-            if let Some(end) = self.line.borrow().as_ref().and_then(|line| line.end) {
+            record.count_bytes(worker, self.received_bytes.get(), self.sent_bytes.get());
+            if let Some(end) = self.endpoint.borrow().as_ref().and_then(|line| line.end) {
                 return Poll::Ready(end);
             }
-            if worker.live().listener(&front.bound).is_none() {
-                return Poll::Ready(End::Over);
+            if worker.config().listener(&front.bound).is_none() {
+                return Poll::Ready(FlowEnd::Finished);
             }
-            let is_ending = worker.stage() == Stage::Closing;
-            deadline.set(self.last.get() + if is_ending { QUIET.min(idle) } else { idle });
-            deadline.poll(cx).map(|()| End::Over)
+            let is_ending = worker.stage() == DrainStage::Closing;
+            deadline.set(
+                self.last_activity.get()
+                    + if is_ending { DRAIN_IDLE_TIMEOUT.min(idle) } else { idle },
+            );
+            deadline.poll(cx).map(|()| FlowEnd::Finished)
         })
         .await
     }
 
     /// Passes on what is there. Ready when the socket has failed.
-    fn poll_answers(&self, cx: &mut Context<'_>, front: &Front, slot: &Slot) -> Poll<()> {
-        let mut line = self.line.borrow_mut();
+    fn poll_answers(&self, cx: &mut Context<'_>, front: &UdpListener, slot: &Slot) -> Poll<()> {
+        let mut line = self.endpoint.borrow_mut();
         let line = line.as_mut().expect("there is a line while answers are awaited");
-        let mut large = front.worker.scratch.large();
+        let mut large = front.worker.scratch.copy_buffer();
         loop {
             let mut room = ReadBuf::new(&mut large[..LARGEST]);
             if ready!(line.socket.poll_recv(cx, &mut room)).is_err() {
@@ -234,21 +240,21 @@ impl Flow {
             if !std::mem::replace(&mut line.has_answered, true) {
                 slot.conclude(
                     &front.worker,
-                    &slot.backend.hold(),
+                    &slot.backend.config(),
                     balance::AttemptResult::Success,
                     None,
                 );
                 self.unanswered.borrow_mut().clear();
             }
-            self.last.set(clock::now());
-            if front.send(self.whence, room.filled()) {
+            self.last_activity.set(clock::now());
+            if front.send(self.key, room.filled()) {
                 self.sent_bytes.set(self.sent_bytes.get() + room.filled().len() as u64);
             }
         }
     }
 }
 
-impl Line {
+impl FlowEndpoint {
     /// Its endpoint may still get datagrams.
     fn is_in_use(&mut self) -> bool {
         let current = self.backend.current();
@@ -256,18 +262,18 @@ impl Line {
             if current.set.contains(&self.endpoint) {
                 self.set = Arc::clone(&current.set);
             } else {
-                self.end = Some(End::Left);
+                self.end = Some(FlowEnd::EndpointRemoved);
             }
         }
         self.end.is_none()
     }
 }
 
-impl Unanswered {
+impl UnansweredDatagrams {
     /// False: there is no room for it.
     fn keep(&mut self, datagram: &[u8]) -> bool {
         let bytes: usize = self.datagrams.iter().map(|kept| kept.len()).sum();
-        let fits = self.datagrams.len() < KEPT && self.kept.grow(bytes + datagram.len());
+        let fits = self.datagrams.len() < MAX_UNANSWERED && self.kept.grow(bytes + datagram.len());
         if fits {
             self.datagrams.push(datagram.into());
         }
@@ -281,13 +287,13 @@ impl Unanswered {
 }
 
 /// Where the flow goes by the rule now in force, and how long it may be idle.
-fn way(front: &Front) -> Result<(Way, Duration), Failure> {
-    let live = front.worker.live();
+fn route_and_idle_timeout(front: &UdpListener) -> Result<(L4Route, Duration), Failure> {
+    let live = front.worker.config();
     let listener = live.listener(&front.bound).ok_or(Failure::NoRoute)?;
     let ListenerProtocol::Udp(Some(rule)) = &listener.protocol else {
         return Err(Failure::NoRoute);
     };
-    Ok((Way::by(&front.worker, &live, rule)?, listener.client.flow_idle_timeout))
+    Ok((L4Route::choose(&front.worker, &live, rule)?, listener.client.flow_idle_timeout))
 }
 
 async fn admit(
@@ -295,18 +301,18 @@ async fn admit(
     client: IpAddr,
     backend: &BackendRef,
     tried: &[Arc<Endpoint>],
-    record: &mut Record,
+    record: &mut L4Record,
 ) -> Result<Slot, Failure> {
-    let place = match passage::enter(worker, backend, client, tried).await? {
-        Entered::Slot(slot) => return Ok(slot),
-        Entered::Queued(place) => place,
+    let place = match l4_session::enter(worker, backend, client, tried).await? {
+        L4Admission::Slot(slot) => return Ok(slot),
+        L4Admission::Queued(place) => place,
     };
     let since = clock::now();
     let granted = poll_fn(|_| place.poll());
-    let granted = timeout(backend.hold().settings.queue_timeout, granted).await;
-    record.waited(worker, backend, clock::now().saturating_since(since));
-    let admitted = granted.unwrap_or_else(|_elapsed| Err(backend.waited_in_vain()));
-    admitted.map_err(|failure| passage::turn_away(worker, backend, failure))
+    let granted = timeout(backend.config().settings.queue_timeout, granted).await;
+    record.add_queue_time(worker, backend, clock::now().saturating_since(since));
+    let admitted = granted.unwrap_or_else(|_elapsed| Err(backend.queue_timeout_failure()));
+    admitted.map_err(|failure| l4_session::count_refusal(worker, backend, failure))
 }
 
 /// A socket that sends to this endpoint and hears it alone.
@@ -318,12 +324,12 @@ fn connect(endpoint: SocketAddr) -> io::Result<UdpSocket> {
     let socket = std::net::UdpSocket::bind(any)?;
     socket.set_nonblocking(true)?;
     // That a datagram is too large for the way is no error of the endpoint's then.
-    sys::let_fragment(&socket)?;
+    sys::allow_fragmentation(&socket)?;
     socket.connect(endpoint)?;
     UdpSocket::from_std(socket)
 }
 
-fn why(error: &io::Error) -> Failure {
+fn socket_failure(error: &io::Error) -> Failure {
     match error.raw_os_error() {
         Some(libc::EMFILE | libc::ENFILE) => Failure::OutOfDescriptors,
         _ => Failure::ConnectFailed,
@@ -331,7 +337,7 @@ fn why(error: &io::Error) -> Failure {
 }
 
 /// It says nothing of the endpoint: the datagram is too large for the way, or there is no room for it now.
-fn is_of_the_datagram(error: &io::Error) -> bool {
+fn is_datagram_error(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
         Some(libc::EMSGSIZE | libc::EAGAIN | libc::ENOBUFS | libc::EPERM)

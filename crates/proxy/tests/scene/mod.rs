@@ -12,7 +12,7 @@ use gateway::snapshot::{
     Backend, BackendKey, BackendSettings, ClientSettings, EndpointSource, EndpointSpec, Listener,
     ListenerProtocol, RouteFilters, Rule, RuleTarget, TransportProtocol, WeightedTarget,
 };
-use proxy::{Proxy, Settings};
+use proxy::{Proxy, ProxySettings};
 
 /// What holds for endpoints of HTTP/2 and of HTTP/3.
 pub(crate) mod either;
@@ -30,7 +30,8 @@ pub(crate) struct Scene {
 impl Scene {
     pub(crate) fn with(backends: Vec<Backend>, filters: Option<RouteFilters>) -> Self {
         let workers = NonZeroUsize::new(1).unwrap();
-        let proxy = Proxy::start(Settings { workers, access_log: None, exemplars: false }).unwrap();
+        let proxy =
+            Proxy::start(ProxySettings { workers, access_log: None, exemplars: false }).unwrap();
         proxy.apply(&snapshot(backends, filters));
         Self { address: proxy.listeners()[0].address, proxy }
     }

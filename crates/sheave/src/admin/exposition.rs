@@ -6,7 +6,9 @@ use std::fmt::{self, Display, Write};
 use std::ptr;
 use std::time::SystemTime;
 
-use proxy::observe::{Distribution, Exemplar, Kind, Metric, Sample, Value};
+use proxy::observe::{
+    HistogramData, MetricDescription, MetricKind, MetricReading, MetricSample, TraceExemplar,
+};
 
 /// How metrics are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +49,7 @@ pub(super) struct ExpositionWriter {
     format: ExpositionFormat,
     text: String,
     /// Whose samples are being written.
-    metric: Option<&'static Metric>,
+    metric: Option<&'static MetricDescription>,
 }
 
 impl ExpositionWriter {
@@ -55,16 +57,16 @@ impl ExpositionWriter {
         Self { format, text: String::new(), metric: None }
     }
 
-    pub(super) fn add(&mut self, sample: &Sample<'_>) {
+    pub(super) fn add(&mut self, sample: &MetricSample<'_>) {
         if !self.metric.is_some_and(|metric| ptr::eq(metric, sample.metric)) {
             self.metric = Some(sample.metric);
             self.head(sample.metric);
         }
         match sample.value {
-            Value::Count(count) => self.line(sample, "_total", None, count),
-            Value::Sum(sum) => self.line(sample, "_total", None, sum),
-            Value::Gauge(value) => self.line(sample, "", None, value),
-            Value::Histogram(distribution) => self.histogram(sample, distribution),
+            MetricReading::Count(count) => self.line(sample, "_total", None, count),
+            MetricReading::Sum(sum) => self.line(sample, "_total", None, sum),
+            MetricReading::Gauge(value) => self.line(sample, "", None, value),
+            MetricReading::Histogram(distribution) => self.histogram(sample, distribution),
         }
     }
 
@@ -75,11 +77,11 @@ impl ExpositionWriter {
         self.text
     }
 
-    fn head(&mut self, metric: &Metric) {
+    fn head(&mut self, metric: &MetricDescription) {
         let (kind, suffix) = match metric.kind {
-            Kind::Counter => ("counter", "_total"),
-            Kind::Gauge => ("gauge", ""),
-            Kind::Histogram => ("histogram", ""),
+            MetricKind::Counter => ("counter", "_total"),
+            MetricKind::Gauge => ("gauge", ""),
+            MetricKind::Histogram => ("histogram", ""),
         };
         // OpenMetrics names the family, the older format the sample.
         let suffix = if self.format == ExpositionFormat::OpenMetrics { "" } else { suffix };
@@ -92,8 +94,8 @@ impl ExpositionWriter {
         }
     }
 
-    fn histogram(&mut self, sample: &Sample<'_>, distribution: &Distribution) {
-        let Distribution { bounds, counts, sum, exemplars } = distribution;
+    fn histogram(&mut self, sample: &MetricSample<'_>, distribution: &HistogramData) {
+        let HistogramData { bounds, counts, sum, exemplars } = distribution;
         let bounds = bounds.iter().copied().chain([f64::INFINITY]);
         let mut below = 0;
         for (place, (bound, count)) in bounds.zip(counts).enumerate() {
@@ -109,8 +111,14 @@ impl ExpositionWriter {
         self.line(sample, "_count", None, below);
     }
 
-    fn line(&mut self, sample: &Sample<'_>, suffix: &str, bound: Option<f64>, value: impl Display) {
-        let Sample { metric, labels, .. } = sample;
+    fn line(
+        &mut self,
+        sample: &MetricSample<'_>,
+        suffix: &str,
+        bound: Option<f64>,
+        value: impl Display,
+    ) {
+        let MetricSample { metric, labels, .. } = sample;
         self.put(format_args!("{}{suffix}", metric.name));
         let mut before = '{';
         for (name, value) in metric.labels.iter().zip(*labels) {
@@ -130,8 +138,8 @@ impl ExpositionWriter {
     }
 
     /// At the end of the line that was written last.
-    fn exemplar(&mut self, exemplar: &Exemplar) {
-        let Exemplar { trace_id, value, at } = exemplar;
+    fn exemplar(&mut self, exemplar: &TraceExemplar) {
+        let TraceExemplar { trace_id, value, at } = exemplar;
         self.text.truncate(self.text.trim_end().len());
         self.put(format_args!(" # {{trace_id=\"{trace_id}\"}} {value} {:.3}\n", seconds(*at)));
     }

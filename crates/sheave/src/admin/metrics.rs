@@ -3,102 +3,104 @@
 use std::time::SystemTime;
 
 use proxy::Proxy;
-use proxy::observe::{Read, Row};
+use proxy::observe::{MetricReader, MetricRow};
 
 use super::exposition::{ExpositionFormat, ExpositionWriter, seconds};
 use crate::process;
 use crate::report::{ProcessReport, ReloadOutcome};
 
 /// What the data plane does not know. To add a metric is to add a row.
-pub(crate) static METRICS: &[Row<ProcessState>] = &[
-    Row::new(
+pub(crate) static METRICS: &[MetricRow<ProcessState>] = &[
+    MetricRow::new(
         "sheave_build_info",
         &["version"],
-        Read::Gauges(|_, each| each(env!("CARGO_PKG_VERSION"), 1.0)),
+        MetricReader::Gauges(|_, each| each(env!("CARGO_PKG_VERSION"), 1.0)),
         "Always 1; the label is the version.",
     ),
-    Row::new(
+    MetricRow::new(
         "process_start_time_seconds",
         &[],
-        Read::Gauge(|it| seconds(it.started)),
+        MetricReader::Gauge(|it| seconds(it.started)),
         "When the process started, in seconds since 1970.",
     ),
-    Row::new(
+    MetricRow::new(
         "process_resident_memory_bytes",
         &[],
-        Read::Gauge(|_| process::resident_bytes().unwrap_or_default() as f64),
+        MetricReader::Gauge(|_| process::resident_bytes().unwrap_or_default() as f64),
         "Memory in use, shared pages included; 0: the kernel does not tell.",
     ),
-    Row::new(
+    MetricRow::new(
         "process_open_fds",
         &[],
-        Read::Gauge(|_| process::open_descriptors().unwrap_or_default() as f64),
+        MetricReader::Gauge(|_| process::open_descriptors().unwrap_or_default() as f64),
         "Open descriptors; each connection is one.",
     ),
-    Row::new(
+    MetricRow::new(
         "process_max_fds",
         &[],
-        Read::Gauge(|_| process::max_descriptors().map_or(f64::INFINITY, |most| most as f64)),
+        MetricReader::Gauge(|_| {
+            process::max_descriptors().map_or(f64::INFINITY, |most| most as f64)
+        }),
         "Descriptors that may be open.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_config_generation",
         &[],
-        Read::Gauge(|it| it.report.generation as f64),
+        MetricReader::Gauge(|it| it.report.generation as f64),
         "How many configurations have been put in force since the start.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_config_last_applied_timestamp_seconds",
         &[],
-        Read::Gauge(|it| it.report.applied_at.map_or(0.0, seconds)),
+        MetricReader::Gauge(|it| it.report.applied_at.map_or(0.0, seconds)),
         "When the configuration in force was put in force, in seconds since 1970.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_config_errors",
         &[],
-        Read::Gauge(|it| it.report.problems.len() as f64),
+        MetricReader::Gauge(|it| it.report.problems.len() as f64),
         "Errors in the configuration that was read last; 0: it is in force.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_config_unbound_listeners",
         &[],
-        Read::Gauge(|it| it.report.unbound.len() as f64),
+        MetricReader::Gauge(|it| it.report.unbound.len() as f64),
         "Addresses of the configuration in force that cannot be listened on.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_config_reloads",
         &["result"],
-        Read::Counts(|it, each| {
+        MetricReader::Counts(|it, each| {
             for (reload, count) in ReloadOutcome::ALL.iter().zip(it.report.reloads) {
                 each(reload.label(), count);
             }
         }),
         "Configurations read since the start, by what became of them.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_certificate_expiry_timestamp_seconds",
         &["certificate"],
-        Read::Gauges(|it, each| {
+        MetricReader::Gauges(|it, each| {
             for dated in it.report.certificates.iter() {
                 each(dated.name(), dated.not_after() as f64);
             }
         }),
         "Until when a certificate that is in use holds, in seconds since 1970.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_dns_lookups",
         &["result"],
-        Read::Counts(|it, each| {
+        MetricReader::Counts(|it, each| {
             for (result, count) in ["answered", "failed"].into_iter().zip(it.report.lookups) {
                 each(result, count);
             }
         }),
         "Questions to DNS for the addresses of a name, by what became of them.",
     ),
-    Row::new(
+    MetricRow::new(
         "sheave_dns_names_failing",
         &[],
-        Read::Gauge(|it| it.report.names_failing as f64),
+        MetricReader::Gauge(|it| it.report.names_failing as f64),
         "Names of which the last question failed; their last addresses are still used.",
     ),
 ];

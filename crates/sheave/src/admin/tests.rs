@@ -4,8 +4,8 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::num::NonZeroUsize;
 
-use proxy::Settings;
-use proxy::observe::{Kind, Metric, metrics};
+use proxy::ProxySettings;
+use proxy::observe::{MetricDescription, MetricKind, metrics};
 
 use super::metrics::METRICS;
 use super::*;
@@ -24,7 +24,8 @@ fn exchange(address: SocketAddr, request: &str) -> String {
 fn ask(phase: ProcessPhase, requests: &'static [&str]) -> Vec<String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let settings = Settings { workers: NonZeroUsize::MIN, access_log: None, exemplars: false };
+        let settings =
+            ProxySettings { workers: NonZeroUsize::MIN, access_log: None, exemplars: false };
         let proxy = Arc::new(Proxy::start(settings).unwrap());
         let (_sender, report) = watch::channel(ProcessReport { phase, ..ProcessReport::new() });
         let address = start("127.0.0.1:0".parse().unwrap(), proxy, report).await.unwrap();
@@ -89,7 +90,8 @@ fn admin_address_in_use_gives_an_actionable_error() {
     let address = taken.local_addr().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let failure = runtime.block_on(async {
-        let settings = Settings { workers: NonZeroUsize::MIN, access_log: None, exemplars: false };
+        let settings =
+            ProxySettings { workers: NonZeroUsize::MIN, access_log: None, exemplars: false };
         let proxy = Arc::new(Proxy::start(settings).unwrap());
         start(address, proxy, watch::channel(ProcessReport::new()).1).await.unwrap_err()
     });
@@ -119,19 +121,23 @@ fn reference_page() -> String {
     page
 }
 
-fn section<'m>(page: &mut String, heading: &str, metrics: impl Iterator<Item = &'m Metric>) {
+fn section<'m>(
+    page: &mut String,
+    heading: &str,
+    metrics: impl Iterator<Item = &'m MetricDescription>,
+) {
     page.push_str(&format!(
         "\n## {heading}\n\n| metric | type | labels | meaning |\n| --- | --- | --- | --- |\n"
     ));
     metrics.for_each(|metric| page.push_str(&row(metric)));
 }
 
-fn row(metric: &Metric) -> String {
-    let Metric { name, help, kind, labels, .. } = metric;
+fn row(metric: &MetricDescription) -> String {
+    let MetricDescription { name, help, kind, labels, .. } = metric;
     let (suffix, kind) = match kind {
-        Kind::Counter => ("_total", "counter"),
-        Kind::Gauge => ("", "gauge"),
-        Kind::Histogram => ("", "histogram"),
+        MetricKind::Counter => ("_total", "counter"),
+        MetricKind::Gauge => ("", "gauge"),
+        MetricKind::Histogram => ("", "histogram"),
     };
     let labels = labels.iter().map(|label| format!("`{label}`")).collect::<Vec<_>>().join(", ");
     format!("| `{name}{suffix}` | {kind} | {labels} | {help} |\n")

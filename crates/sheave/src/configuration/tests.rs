@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::num::NonZeroUsize;
 
-use proxy::Settings;
+use proxy::ProxySettings;
 
 use super::*;
 
@@ -57,7 +57,8 @@ struct ConfigurationFixture {
 
 impl ConfigurationFixture {
     fn new() -> Self {
-        let settings = Settings { workers: NonZeroUsize::MIN, access_log: None, exemplars: false };
+        let settings =
+            ProxySettings { workers: NonZeroUsize::MIN, access_log: None, exemplars: false };
         let proxy = Arc::new(Proxy::start(settings).unwrap());
         let (sender, report) = watch::channel(ProcessReport::new());
         let names = DnsWatcher::new(None, sender.clone());

@@ -4,7 +4,7 @@ use h2::{Error, Reason};
 
 /// What a client did, or did not do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub(crate) enum H2ClientFault {
     /// It did not begin as HTTP/2 begins.
     Preface,
     /// A head was begun and not completed in time.
@@ -20,10 +20,10 @@ pub(crate) enum Fault {
     /// HTTP/2 was not spoken as its rules are.
     Protocol,
     /// It did not answer in time when it was asked whether it is still there.
-    Silent,
+    KeepaliveTimeout,
 }
 
-impl Fault {
+impl H2ClientFault {
     /// Every one, for the metrics.
     pub(crate) const ALL: [Self; 8] = [
         Self::Preface,
@@ -33,7 +33,7 @@ impl Fault {
         Self::Control,
         Self::Excess,
         Self::Protocol,
-        Self::Silent,
+        Self::KeepaliveTimeout,
     ];
 
     /// The metric's label.
@@ -46,12 +46,12 @@ impl Fault {
             Self::Control => "control",
             Self::Excess => "excess",
             Self::Protocol => "protocol",
-            Self::Silent => "silent",
+            Self::KeepaliveTimeout => "silent",
         }
     }
 
     /// What the library found fault with, perhaps amid a head; `None`: the client has only left.
-    pub(super) fn found(error: &Error, amid_head: bool) -> Option<Self> {
+    pub(super) fn from_error(error: &Error, amid_head: bool) -> Option<Self> {
         if !error.is_library() {
             return None;
         }
@@ -68,12 +68,12 @@ impl Fault {
 mod tests {
     use std::collections::HashSet;
 
-    use super::Fault;
+    use super::H2ClientFault;
 
     #[test]
     fn fault_indices_and_labels_are_unique() {
         let mut words = HashSet::new();
-        for (place, fault) in Fault::ALL.into_iter().enumerate() {
+        for (place, fault) in H2ClientFault::ALL.into_iter().enumerate() {
             assert_eq!(fault as usize, place);
             assert!(words.insert(fault.word()), "{fault:?}");
         }

@@ -5,7 +5,7 @@ use crate::quic::CloseReason;
 
 /// What a client did, or did not do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub(crate) enum H3ClientFault {
     /// More requests were given up than anybody has reason to.
     Resets,
     /// Other work for nothing.
@@ -15,13 +15,13 @@ pub(crate) enum Fault {
     /// QUIC was not.
     Transport,
     /// Nothing has been heard of it for too long, though requests were under way.
-    Silent,
+    IdleTimeout,
 }
 
-impl Fault {
+impl H3ClientFault {
     /// Every one, for the metrics.
     pub(crate) const ALL: [Self; 5] =
-        [Self::Resets, Self::Excess, Self::Protocol, Self::Transport, Self::Silent];
+        [Self::Resets, Self::Excess, Self::Protocol, Self::Transport, Self::IdleTimeout];
 
     /// The metric's label.
     pub(crate) fn word(self) -> &'static str {
@@ -30,22 +30,22 @@ impl Fault {
             Self::Excess => "excess",
             Self::Protocol => "protocol",
             Self::Transport => "transport",
-            Self::Silent => "silent",
+            Self::IdleTimeout => "silent",
         }
     }
 
     /// What a connection is closed for with this code.
-    pub(super) fn of_code(code: H3ErrorCode) -> Self {
+    pub(super) fn from_code(code: H3ErrorCode) -> Self {
         if code == H3ErrorCode::EXCESSIVE_LOAD { Self::Excess } else { Self::Protocol }
     }
 
     /// What is wrong with a connection that has ended so; `None`: the client has only left.
-    pub(super) fn of_end(closed: CloseReason, is_busy: bool) -> Option<Self> {
+    pub(super) fn from_close(closed: CloseReason, is_busy: bool) -> Option<Self> {
         match closed {
             CloseReason::Transport => Some(Self::Transport),
             // One of its requests has found what makes the connection useless.
             CloseReason::ByUs => Some(Self::Protocol),
-            CloseReason::TimedOut => is_busy.then_some(Self::Silent),
+            CloseReason::TimedOut => is_busy.then_some(Self::IdleTimeout),
             CloseReason::ByPeer { .. }
             | CloseReason::Refused
             | CloseReason::TlsFailed(_)
@@ -59,12 +59,12 @@ impl Fault {
 mod tests {
     use std::collections::HashSet;
 
-    use super::Fault;
+    use super::H3ClientFault;
 
     #[test]
     fn fault_indices_and_labels_are_unique() {
         let mut words = HashSet::new();
-        for (place, fault) in Fault::ALL.into_iter().enumerate() {
+        for (place, fault) in H3ClientFault::ALL.into_iter().enumerate() {
             assert_eq!(fault as usize, place);
             assert!(words.insert(fault.word()), "{fault:?}");
         }

@@ -10,11 +10,11 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::dial::multiplex_connection::{ConnectionCounts, DeliveryProgress};
 use crate::h2::frames::{H2FrameScanner, ReadPacer};
-use crate::stream::{ConnectionEnd, Stream};
+use crate::stream::{ConnectionEnd, PeerStream};
 
 /// A connection to an endpoint under the frames.
 pub(super) struct PacedStream {
-    stream: Stream,
+    stream: PeerStream,
     frame_scanner: H2FrameScanner,
     read_pacer: ReadPacer,
     counts: Arc<ConnectionCounts>,
@@ -29,7 +29,7 @@ impl PacedStream {
     /// A connection on which `unsealed` bytes have been written. `tally` counts what is under way to the endpoint,
     /// `delivery` what has arrived there.
     pub(super) fn new(
-        stream: Stream,
+        stream: PeerStream,
         unsealed: u64,
         tally: Arc<ConnectionCounts>,
         delivery: Arc<DeliveryProgress>,
@@ -50,7 +50,7 @@ impl PacedStream {
 
     fn count_written(&mut self, bytes: u64) {
         let before = self.delivery.written.load(Ordering::Relaxed);
-        let written = self.stream.written(self.plaintext_bytes, before, bytes);
+        let written = self.stream.wire_bytes_written(self.plaintext_bytes, before, bytes);
         self.delivery.written.store(written, Ordering::Relaxed);
     }
 

@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 use tokio::task::spawn_local;
 
 use super::sweep;
-use crate::backend::Current;
+use crate::backend::BackendConfig;
 use crate::clock;
 use crate::dial::multiplex_connection::ConnectionCounts;
 use crate::dial::pool::{Endpoint, EndpointConnection, EndpointData};
@@ -35,7 +35,7 @@ type Incoming = server::Connection<TcpStream, Bytes>;
 /// An endpoint, and us.
 struct H2PoolFixture {
     endpoint: Arc<Endpoint>,
-    current: Rc<Current>,
+    current: Rc<BackendConfig>,
     /// Connections that the endpoint has had, and has.
     accepted: Rc<Cell<u32>>,
     open: Rc<Cell<u32>>,
@@ -53,8 +53,8 @@ fn settings() -> BackendSettings {
     BackendSettings { protocol: EndpointProtocol::Http2, ..BackendSettings::default() }
 }
 
-fn in_force(settings: BackendSettings) -> Rc<Current> {
-    Rc::new(Current::new(Arc::new(EndpointSet::empty()), settings, None))
+fn in_force(settings: BackendSettings) -> Rc<BackendConfig> {
+    Rc::new(BackendConfig::new(Arc::new(EndpointSet::empty()), settings, None))
 }
 
 impl H2PoolFixture {
@@ -319,7 +319,7 @@ fn upgrade_fails_without_extended_connect_support() {
         let mut head = request();
         head.upgrade = true;
         head.fields.add(KnownFieldName::Upgrade, "websocket");
-        assert_eq!(scene.ask_for(head).await.err(), Some(Failure::NoUpgrade));
+        assert_eq!(scene.ask_for(head).await.err(), Some(Failure::UpgradeRefused));
     });
 }
 

@@ -24,8 +24,8 @@ use crate::h3::{
     ControlEvent, ControlStreams, H3ConnectionState, H3ErrorCode, H3Stream, PeerRole, request,
 };
 use crate::quic::{CloseReason, QuicConnection, RecvStream, SendStream};
-use crate::stream::Stream;
-use crate::tls::Untrusted;
+use crate::stream::PeerStream;
+use crate::tls::EndpointTlsError;
 
 /// One HTTP/3 connection to an endpoint.
 pub(super) struct H3EndpointConnection {
@@ -91,9 +91,9 @@ fn handshake_failure(closed: CloseReason) -> Failure {
     match closed {
         CloseReason::Refused => Failure::ConnectFailed,
         CloseReason::TimedOut => Failure::ConnectTimeout,
-        CloseReason::TlsFailed(why) => Failure::Untrusted(why),
+        CloseReason::TlsFailed(why) => Failure::EndpointTls(why),
         CloseReason::Transport | CloseReason::VersionMismatch => {
-            Failure::Untrusted(Untrusted::Protocol)
+            Failure::EndpointTls(EndpointTlsError::Protocol)
         }
         CloseReason::Reset => Failure::EndpointReset,
         CloseReason::ByPeer { .. } | CloseReason::ByUs => Failure::EndpointClosed,
@@ -129,11 +129,11 @@ impl H3EndpointConnection {
     pub(super) fn send(
         &mut self,
         call: &StreamRequest<'_>,
-    ) -> Result<(Stream, StreamGuard), Failure> {
+    ) -> Result<(PeerStream, StreamGuard), Failure> {
         let order = &call.source;
         // What opens a WebSocket is a CONNECT that not everybody takes (RFC 9220).
         if order.request.upgrade && !self.supports_extended_connect {
-            return Err(Failure::NoUpgrade);
+            return Err(Failure::UpgradeRefused);
         }
         let (head, framing, address) = (order.request, order.framing, call.endpoint.address);
         let section = |out: &mut Vec<u8>| request::write(head, framing, address, out);
@@ -142,7 +142,7 @@ impl H3EndpointConnection {
         let is_whole = order.is_whole();
         let message =
             H3Stream::to_endpoint(sending, receiving, &self.connection_state, section, is_whole);
-        Ok((Stream::from(message), self.usage.begin_stream(call.fresh)))
+        Ok((PeerStream::from(message), self.usage.begin_stream(call.fresh)))
     }
 }
 

@@ -9,16 +9,16 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 
-use crate::accept::client::Client;
+use crate::accept::client::ClientConnection;
 use crate::backend::Slot;
 use crate::dial::attempt::{self, AttemptFailure, AttemptHistory};
 use crate::dial::pool::{self, ConnectionRequirements, Endpoint, EndpointConnection};
 use crate::dial::stream_request::RequestSource;
-use crate::exchange::{Exchange, Terms};
+use crate::exchange::{Exchange, RequestPolicy};
 use crate::failure::Failure;
 use crate::h1::write;
 use crate::head::{BodyFraming, FieldSection};
-use crate::stream::Stream;
+use crate::stream::PeerStream;
 use crate::tls::TlsStream;
 use crate::worker::Worker;
 
@@ -113,15 +113,15 @@ impl H1Fallback {
 /// A connection of HTTP/1.1 on which the head of the request has been sent.
 pub(in crate::dial) async fn connection(
     worker: &Worker,
-    client: &mut Client,
+    client: &mut ClientConnection,
     exchange: &mut Exchange,
     slot: Slot,
     effort: AttemptHistory<'_>,
-    terms: &Terms<'_>,
+    terms: &RequestPolicy<'_>,
     wish: &ConnectionRequirements<'_>,
 ) -> Result<(Slot, Box<EndpointConnection>), AttemptFailure> {
     let order = RequestSource { request: &exchange.request, framing: exchange.request.framing };
-    let header = client.announcement(terms.backend());
+    let header = client.proxy_protocol_header(terms.backend_settings());
     let opening = open(&slot.endpoint, effort.fresh, &header, wish, order);
     let hurry = effort.patience(&slot, terms);
     match attempt::await_connection(worker, client, terms, wish.now, hurry, Box::pin(opening)).await
@@ -163,14 +163,16 @@ async fn send_head(
     let mut head = Vec::new();
     write::request_head(request, framing, request.upgrade, &mut head);
     let tls = match connection.stream {
-        Stream::Tls(tls) => *tls,
+        PeerStream::Tls(tls) => *tls,
         // All that was framed for the request before has left, or its response tells nothing of this one.
-        Stream::Framed(framed) if framed.out.is_empty() => framed.tls,
-        Stream::Tcp(_) | Stream::H2(_) | Stream::H3(_) | Stream::Framed(_) => return None,
+        PeerStream::Framed(framed) if framed.out.is_empty() => framed.tls,
+        PeerStream::Tcp(_) | PeerStream::H2(_) | PeerStream::H3(_) | PeerStream::Framed(_) => {
+            return None;
+        }
     };
     let chunked = framing == BodyFraming::Chunked;
     let mut framed = H1Fallback { tls, chunked, out: Vec::new(), sent: 0, held_body_bytes: 0 };
     framed.tls.write_all(&head).await.ok()?;
-    connection.stream = Stream::Framed(Box::new(framed));
+    connection.stream = PeerStream::Framed(Box::new(framed));
     Some((connection, head.len() as u64))
 }

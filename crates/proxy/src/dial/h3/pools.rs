@@ -21,7 +21,7 @@ use crate::dial::stream_request::{StreamGrant, StreamRequest};
 use crate::failure::Failure;
 use crate::h3::H3ErrorCode;
 use crate::quic::DialSettings;
-use crate::tls::{QuicSecret, Trust, Untrusted};
+use crate::tls::{EndpointTlsContext, EndpointTlsError, QuicClientTlsConfig};
 use crate::worker::Worker;
 
 /// A link on which nothing comes for as long as `unacknowledged` has broken. It is not for want of anything to say: while
@@ -46,7 +46,7 @@ impl H3WorkerPools {
     fn with_pool<R>(
         &self,
         endpoint: &Arc<Endpoint>,
-        trust: Option<&Arc<Trust>>,
+        trust: Option<&Arc<EndpointTlsContext>>,
         does: impl FnOnce(&mut MultiplexPool<H3EndpointConnection>) -> R,
     ) -> R {
         let mut entries = self.0.borrow_mut();
@@ -65,7 +65,7 @@ impl H3WorkerPools {
         call: &StreamRequest<'_>,
         does: impl FnOnce(&mut MultiplexPool<H3EndpointConnection>) -> R,
     ) -> R {
-        self.with_pool(call.endpoint, call.backend_config.trust.as_ref(), does)
+        self.with_pool(call.endpoint, call.backend_config.tls_context.as_ref(), does)
     }
 
     /// A stream on which the head has been sent, if one can be had at once.
@@ -110,7 +110,7 @@ impl H3WorkerPools {
             let dial = H3DialTask {
                 worker: Rc::clone(worker),
                 endpoint: Arc::clone(call.endpoint),
-                tls_context: call.backend_config.trust.clone(),
+                tls_context: call.backend_config.tls_context.clone(),
                 connect_timeout: settings.connect_timeout,
                 unacknowledged_timeout: settings.unacknowledged_timeout,
             };
@@ -150,7 +150,7 @@ impl H3WorkerPools {
 struct H3DialTask {
     worker: Rc<Worker>,
     endpoint: Arc<Endpoint>,
-    tls_context: Option<Arc<Trust>>,
+    tls_context: Option<Arc<EndpointTlsContext>>,
     connect_timeout: Duration,
     /// The endpoint is gone that acknowledges nothing for so long.
     unacknowledged_timeout: Duration,
@@ -185,7 +185,9 @@ impl H3DialTask {
             // We are at fault; or it answers by QUIC, as somebody else than it has to be.
             Some(
                 Failure::OutOfDescriptors
-                | Failure::Untrusted(Untrusted::Unusable | Untrusted::Certificate),
+                | Failure::EndpointTls(
+                    EndpointTlsError::UnusableConfig | EndpointTlsError::Certificate,
+                ),
             ) => {}
             Some(failure) => {
                 reach.record_failure(clock::now());
@@ -206,9 +208,9 @@ impl H3DialTask {
             unacknowledged_timeout: unacknowledged,
         } = self;
         let secret = trust.as_ref().and_then(|trust| trust.quic());
-        let secret = secret.ok_or(Failure::Untrusted(Untrusted::Unusable))?;
+        let secret = secret.ok_or(Failure::EndpointTls(EndpointTlsError::UnusableConfig))?;
         endpoint.data.counters[worker.index].connections.add(1);
-        let QuicSecret { config, name } = secret;
+        let QuicClientTlsConfig { config, name } = secret;
         let settings = dial_settings(*unacknowledged);
         let begun_at = clock::now();
         let connection = worker.quic.dial(endpoint.address, name, config, settings)?;
@@ -219,7 +221,7 @@ impl H3DialTask {
         match &begun {
             Ok(_) => {
                 let took = clock::now().saturating_since(begun_at);
-                endpoint.data.reachability.connected_in(took);
+                endpoint.data.reachability.record_connect_time(took);
             }
             Err(_) => connection.close(H3ErrorCode::NO_ERROR.0, "not in time"),
         }
@@ -227,6 +229,6 @@ impl H3DialTask {
     }
 
     fn with_pool<R>(&self, does: impl FnOnce(&mut MultiplexPool<H3EndpointConnection>) -> R) -> R {
-        self.worker.links.with_pool(&self.endpoint, self.tls_context.as_ref(), does)
+        self.worker.h3_pools.with_pool(&self.endpoint, self.tls_context.as_ref(), does)
     }
 }

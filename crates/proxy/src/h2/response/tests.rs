@@ -102,7 +102,8 @@ fn switching_protocols_becomes_200_in_http2() {
     for (name, value) in [("Upgrade", "websocket"), ("Sec-WebSocket-Accept", "a"), ("X", "1")] {
         head.fields.append(name, value);
     }
-    let manner = Manner { upgrade: true, ..Manner::without_body(HttpVersion::Http2) };
+    let manner =
+        ResponseFraming { upgrade: true, ..ResponseFraming::without_body(HttpVersion::Http2) };
     let (parts, ()) = write(&head, &manner).unwrap().into_parts();
     assert_eq!(parts.status, 200);
     assert_eq!(parts.headers.len(), 1);
@@ -130,7 +131,7 @@ proptest! {
         if head.framing == BodyFraming::Chunked {
             head.framing = BodyFraming::Stream;
         }
-        let manner = Manner {
+        let manner = ResponseFraming {
             version: HttpVersion::Http2,
             framing: head.framing,
             keep_alive: true,

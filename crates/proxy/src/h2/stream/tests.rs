@@ -51,8 +51,10 @@ impl H2StreamFixture {
     fn begin_response(&mut self) {
         let mut head = ResponseHead::new();
         head.status = 200;
-        let manner =
-            Manner { framing: BodyFraming::Stream, ..Manner::without_body(HttpVersion::Http2) };
+        let manner = ResponseFraming {
+            framing: BodyFraming::Stream,
+            ..ResponseFraming::without_body(HttpVersion::Http2)
+        };
         self.message.put_head(&head, &manner).unwrap();
     }
 }
@@ -148,7 +150,7 @@ fn client_reset_is_detected_as_a_disconnect() {
         assert!(gone.is_pending());
         body.send_reset(Reason::CANCEL);
         poll_fn(|cx| message.poll_cancelled(cx)).await;
-        assert_eq!(message.error(), Some(Broken::Reset));
+        assert_eq!(message.error(), Some(StreamError::Reset));
     });
 }
 

@@ -128,7 +128,8 @@ fn switching_protocols_becomes_200_in_http3() {
     for (name, value) in [("Upgrade", "websocket"), ("Sec-WebSocket-Accept", "a"), ("X", "1")] {
         head.fields.append(name, value);
     }
-    let manner = Manner { upgrade: true, ..Manner::without_body(HttpVersion::Http3) };
+    let manner =
+        ResponseFraming { upgrade: true, ..ResponseFraming::without_body(HttpVersion::Http3) };
     let mut written = Vec::new();
     write(&head, &manner, &mut written);
     assert_eq!(written, section(&[(":status", "200"), ("x", "1")]));
@@ -155,7 +156,7 @@ proptest! {
         if head.framing == BodyFraming::Chunked {
             head.framing = BodyFraming::Stream;
         }
-        let manner = Manner {
+        let manner = ResponseFraming {
             version: HttpVersion::Http3,
             framing: head.framing,
             keep_alive: true,

@@ -103,7 +103,8 @@ impl H3Stream {
     fn head(&mut self, status: u16, framing: BodyFraming) -> Vec<u8> {
         let mut head = ResponseHead::new();
         head.status = status;
-        let manner = Manner { framing, ..Manner::without_body(HttpVersion::Http3) };
+        let manner =
+            ResponseFraming { framing, ..ResponseFraming::without_body(HttpVersion::Http3) };
         let mut out = Vec::new();
         self.put_head(&head, &manner, &mut out).unwrap();
         out
@@ -232,7 +233,7 @@ fn response_head_may_be_replaced_until_written() {
         let head = ResponseHead::new();
         let late = scene.message.put_head(
             &head,
-            &Manner::without_body(HttpVersion::Http3),
+            &ResponseFraming::without_body(HttpVersion::Http3),
             &mut Vec::new(),
         );
         assert_eq!(late, Err(Failure::ClientGone));
@@ -280,7 +281,7 @@ fn malformed_request_resets_only_its_stream() {
                 assert!(scene.message.read().await.is_err(), "as before");
             }
             assert_eq!(scene.fault(), None);
-            assert_eq!(scene.message.error(), Some(Broken::Malformed), "{said:x?}");
+            assert_eq!(scene.message.error(), Some(StreamError::Malformed), "{said:x?}");
             assert_eq!(scene.reset().await, Some(expected.0), "{said:x?}");
         }
     });
@@ -341,7 +342,7 @@ fn stop_sending_is_detected_as_a_disconnect() {
         assert!(gone.is_pending());
         scene.recv.stop(0x10c_u32.into()).unwrap();
         poll_fn(|cx| scene.message.poll_cancelled(cx)).await;
-        assert_eq!(scene.message.error(), Some(Broken::Reset));
+        assert_eq!(scene.message.error(), Some(StreamError::Reset));
     });
 }
 
@@ -408,8 +409,8 @@ fn request_body_and_trailers_reach_the_endpoint() {
 fn reset_code_tells_rejected_from_processed_requests() {
     run(async {
         for (code, expected) in [
-            (H3ErrorCode::REQUEST_REJECTED, Broken::Refused),
-            (H3ErrorCode::INTERNAL_ERROR, Broken::Reset),
+            (H3ErrorCode::REQUEST_REJECTED, StreamError::Refused),
+            (H3ErrorCode::INTERNAL_ERROR, StreamError::Reset),
         ] {
             let (mut message, _, mut send, _recv, _connections) = ask(true).await;
             send.reset(u32::try_from(code.0).unwrap().into()).unwrap();
@@ -419,7 +420,7 @@ fn reset_code_tells_rejected_from_processed_requests() {
         let (mut message, _, _send, _recv, ConnectionPair(_ours, theirs)) = ask(true).await;
         theirs.close(0_u32.into(), b"");
         assert_eq!(message.response().await.err(), Some(Failure::EndpointClosed));
-        assert_eq!(message.error(), Some(Broken::Closed));
+        assert_eq!(message.error(), Some(StreamError::Closed));
     });
 }
 
@@ -433,7 +434,7 @@ fn request_beyond_goaway_fails_as_unprocessed() {
         };
         let (answer, ()) = tokio::join!(message.response(), leaving);
         assert_eq!(answer.err(), Some(Failure::EndpointClosed));
-        assert_eq!(message.error(), Some(Broken::Unprocessed));
+        assert_eq!(message.error(), Some(StreamError::Unprocessed));
     });
 }
 

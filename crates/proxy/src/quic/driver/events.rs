@@ -10,7 +10,7 @@ use super::{DriverRole, EndpointDriver};
 use crate::quic::close_reason::client_tls_error;
 use crate::quic::connection::{QuicConnectionInner, QuicConnectionState, wake};
 use crate::quic::{CloseReason, QuicConnection};
-use crate::tls::Unsecured;
+use crate::tls::ClientTlsError;
 
 impl EndpointDriver {
     /// Passes on what a connection has to tell, to the endpoint and to its tasks.
@@ -41,7 +41,7 @@ impl EndpointDriver {
             }
         }
         if is_drained {
-            self.conclude_handshake(inner, Err(Unsecured::Gone));
+            self.conclude_handshake(inner, Err(ClientTlsError::Disconnected));
             self.remove_connection(inner);
         }
     }
@@ -83,7 +83,7 @@ impl EndpointDriver {
     pub(super) fn conclude_handshake(
         &self,
         inner: &Rc<QuicConnectionInner>,
-        result: Result<(), Unsecured>,
+        result: Result<(), ClientTlsError>,
     ) {
         if let DriverRole::Server(server) = &self.role {
             server.conclude_handshake(&mut inner.state.borrow_mut(), result);

@@ -201,8 +201,8 @@ fn removed_listener_refuses_new_connections_and_can_be_restored() {
     run(async {
         let scene = QuicFixture::new(1);
         let (_client, connection) = scene.connect().await;
-        let seat = &scene.shared.seats[0];
-        seat.tell(Command::UnlistenQuic { place: PLACE });
+        let seat = &scene.shared.workers[0];
+        seat.send(WorkerCommand::UnlistenQuic { place: PLACE });
         // Heard after that, as it goes by the same worker.
         assert_eq!(ask(&connection, b"still here").await, b"still here");
         let client = scene.client();

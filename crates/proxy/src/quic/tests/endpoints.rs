@@ -6,7 +6,7 @@ use rustls::pki_types::PrivatePkcs8KeyDer;
 
 use super::*;
 use crate::failure::Failure;
-use crate::tls::Untrusted;
+use crate::tls::EndpointTlsError;
 
 const SETTINGS: DialSettings =
     DialSettings { idle_timeout: Duration::from_secs(30), keep_alive: None };
@@ -104,7 +104,7 @@ fn endpoint_with_wrong_name_or_authority_is_rejected() {
         let identity = Identity::new("a.example.com", 0);
         let endpoint = endpoint(&identity, 1);
         let address = endpoint.local_addr().unwrap();
-        let untrusted = Err(CloseReason::TlsFailed(Untrusted::Certificate));
+        let untrusted = Err(CloseReason::TlsFailed(EndpointTlsError::Certificate));
         let other = dial(address, "b.example.com", &identity).unwrap();
         assert_eq!(established(&other).await, untrusted);
         let stranger = Identity::new("a.example.com", 0);

@@ -8,8 +8,8 @@ use gateway::snapshot::{ListenerProtocol, Rule, TransportProtocol};
 use proptest::prelude::*;
 
 use super::*;
+use crate::active_config::{ActiveListener, ListenerSocket};
 use crate::failure::Failure;
-use crate::live::{Bound, LiveListener};
 
 /// What listeners may ask for; `""` is every host.
 const PATTERNS: [&str; 7] = [
@@ -38,7 +38,7 @@ const NAMES: [&str; 10] = [
 
 /// What becomes of the connections for a pattern.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Kind {
+enum ListenerKind {
     /// They carry requests, of clients that have to show certificates of these authorities; none: of any client.
     Requests(&'static [usize]),
     /// They carry requests of clients that are asked for a certificate and may show none.
@@ -48,10 +48,10 @@ enum Kind {
 }
 
 /// What is served at an address: a kind for each pattern that has a listener.
-type Kinds = [Option<Kind>; PATTERNS.len()];
+type ListenerKinds = [Option<ListenerKind>; PATTERNS.len()];
 
-static AUTHORITIES: LazyLock<[Authority; 2]> =
-    LazyLock::new(|| [Authority::new(), Authority::new()]);
+static AUTHORITIES: LazyLock<[TestAuthority; 2]> =
+    LazyLock::new(|| [TestAuthority::new(), TestAuthority::new()]);
 static CERTIFICATE: LazyLock<Arc<TlsCertificate>> =
     LazyLock::new(|| AUTHORITIES[0].certificate(&["example.com"]));
 
@@ -67,26 +67,26 @@ fn of_authorities(authorities: &[usize], required: bool) -> Option<ClientCertifi
     (!roots.is_empty()).then_some(ClientCertificates { roots, required })
 }
 
-fn made(place: usize, kind: Kind) -> SniRule {
+fn made(place: usize, kind: ListenerKind) -> SniRule {
     let clients = match kind {
-        Kind::Requests(authorities) => of_authorities(authorities, true),
-        Kind::Fallback => of_authorities(&[0], false),
-        Kind::Decrypted | Kind::PassedThrough => None,
+        ListenerKind::Requests(authorities) => of_authorities(authorities, true),
+        ListenerKind::Fallback => of_authorities(&[0], false),
+        ListenerKind::Decrypted | ListenerKind::PassedThrough => None,
     };
     let terms = TlsTermination { certificates: vec![Arc::clone(&CERTIFICATE)], clients };
     SniRule {
         hosts: pattern(place),
-        terminate: (kind != Kind::PassedThrough).then(|| Arc::new(terms)),
+        terminate: (kind != ListenerKind::PassedThrough).then(|| Arc::new(terms)),
         payload: match kind {
-            Kind::Requests(_) | Kind::Fallback => TlsPayload::Requests,
-            Kind::Decrypted | Kind::PassedThrough => TlsPayload::Connections(None),
+            ListenerKind::Requests(_) | ListenerKind::Fallback => TlsPayload::Requests,
+            ListenerKind::Decrypted | ListenerKind::PassedThrough => TlsPayload::Connections(None),
         },
     }
 }
 
 /// A listener as translation makes it: sites for all TLS, routes for what carries requests. The index of a rule is the place
 /// of its listener's pattern.
-fn listener(kinds: &Kinds) -> LiveListener {
+fn listener(kinds: &ListenerKinds) -> ActiveListener {
     let served = || kinds.iter().enumerate().filter_map(|(place, kind)| Some((place, (*kind)?)));
     let mut all: Vec<_> = served().map(|(place, kind)| made(place, kind)).collect();
     all.sort_by_key(|site| std::cmp::Reverse(site.hosts.specificity()));
@@ -94,18 +94,18 @@ fn listener(kinds: &Kinds) -> LiveListener {
     let path = PathPattern::prefix("/").unwrap();
     let asked = Arc::new(RouteMatch { path, conditions: MatchConditions::default() });
     for (place, kind) in served() {
-        if matches!(kind, Kind::Requests(_) | Kind::Fallback) {
+        if matches!(kind, ListenerKind::Requests(_) | ListenerKind::Fallback) {
             routes.add_rule(&pattern(place), &HostPattern::Any, &asked, &rule(place));
         }
     }
     let address = "127.0.0.1:443".parse().unwrap();
-    LiveListener {
+    ActiveListener {
         name: "test".into(),
-        bound: Arc::new(Bound::new(0, TransportProtocol::Tcp, address, address, 1)),
+        bound: Arc::new(ListenerSocket::new(0, TransportProtocol::Tcp, address, address, 1)),
         public_port: 443,
         client: Arc::default(),
         protocol: ListenerProtocol::Http(routes),
-        tls: Some(sites(&mut Servers::new(), all)),
+        sni_table: Some(sites(&mut ServerTlsConfigs::new(), all)),
         http3: None,
     }
 }
@@ -123,17 +123,18 @@ fn rule(index: usize) -> Arc<Rule> {
 }
 
 /// What a handshake for this name leaves behind; `None`: it is refused.
-fn shaken(listener: &LiveListener, server_name: Option<&str>) -> Option<Greeting> {
+fn shaken(listener: &ActiveListener, server_name: Option<&str>) -> Option<TlsInfo> {
     let server_name = server_name.map(|name| OwnedHostName::new(name.as_bytes()));
-    let found = listener.tls.as_ref()?.find(server_name.as_ref().map(OwnedHostName::borrowed))?;
+    let found =
+        listener.sni_table.as_ref()?.find(server_name.as_ref().map(OwnedHostName::borrowed))?;
     let site = Some(Arc::clone(found));
-    Some(Greeting { server_name, site, version: None })
+    Some(TlsInfo { server_name, sni_entry: site, version: None })
 }
 
 /// The place of the pattern whose routes serve the request.
 fn served(
-    listener: &LiveListener,
-    greeting: Option<&Greeting>,
+    listener: &ActiveListener,
+    greeting: Option<&TlsInfo>,
     host: &str,
 ) -> Result<usize, Failure> {
     let (method, host, path) = ("GET".to_owned(), host.to_owned(), "/".to_owned());
@@ -142,7 +143,7 @@ fn served(
 }
 
 /// The place of the pattern that a name belongs to, as plainly as it can be said.
-fn place_of(kinds: &Kinds, written: Option<&str>) -> Option<usize> {
+fn place_of(kinds: &ListenerKinds, written: Option<&str>) -> Option<usize> {
     let Some(written) = written else { return kinds[0].map(|_| 0) };
     let lower = written.to_lowercase();
     let name = if written.len() > 254 { "" } else { lower.strip_suffix('.').unwrap_or(&lower) };
@@ -155,15 +156,15 @@ fn place_of(kinds: &Kinds, written: Option<&str>) -> Option<usize> {
     meant.max_by_key(|place| pattern(*place).specificity())
 }
 
-fn kinds() -> impl Strategy<Value = Kinds> {
+fn kinds() -> impl Strategy<Value = ListenerKinds> {
     let kind = prop_oneof![
-        3 => Just(Kind::Requests(&[])),
-        3 => Just(Kind::Requests(&[0])),
-        1 => Just(Kind::Requests(&[1])),
-        1 => Just(Kind::Requests(&[0, 1])),
-        1 => Just(Kind::Fallback),
-        1 => Just(Kind::Decrypted),
-        1 => Just(Kind::PassedThrough),
+        3 => Just(ListenerKind::Requests(&[])),
+        3 => Just(ListenerKind::Requests(&[0])),
+        1 => Just(ListenerKind::Requests(&[1])),
+        1 => Just(ListenerKind::Requests(&[0, 1])),
+        1 => Just(ListenerKind::Fallback),
+        1 => Just(ListenerKind::Decrypted),
+        1 => Just(ListenerKind::PassedThrough),
     ];
     proptest::array::uniform7(prop::option::weighted(0.6, kind))
 }
@@ -200,7 +201,7 @@ proptest! {
         prop_assert_eq!(greeting.is_some(), of_handshake.is_some());
         let (Some(greeting), Some(of_handshake)) = (greeting, of_handshake) else { return Ok(()) };
         let wanted = place_of(&kinds, Some(host));
-        let carries = matches!(kinds[of_handshake], Some(Kind::Requests(_) | Kind::Fallback));
+        let carries = matches!(kinds[of_handshake], Some(ListenerKind::Requests(_) | ListenerKind::Fallback));
         let expected = match wanted {
             None => Err(Failure::NoRoute),
             Some(wanted) if wanted == of_handshake && carries => Ok(wanted),
@@ -228,9 +229,9 @@ proptest! {
         let Ok(place) = served(&listener(&after), Some(&greeting), host) else { return Ok(()) };
         prop_assert_eq!(Some(place), place_of(&after, server_name.as_deref()));
         let shown = place_of(&before, server_name.as_deref()).and_then(|place| before[place]);
-        prop_assert!(shown != Some(Kind::PassedThrough));
-        if let Some(Kind::Requests(asked @ [_, ..])) = after[place] {
-            let Some(Kind::Requests(shown @ [_, ..])) = shown else {
+        prop_assert!(shown != Some(ListenerKind::PassedThrough));
+        if let Some(ListenerKind::Requests(asked @ [_, ..])) = after[place] {
+            let Some(ListenerKind::Requests(shown @ [_, ..])) = shown else {
                 return Err(TestCaseError::fail("no certificate was shown"));
             };
             prop_assert!(shown.iter().all(|authority| asked.contains(authority)));

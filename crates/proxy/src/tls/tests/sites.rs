@@ -5,18 +5,18 @@ use rustls::HandshakeKind;
 
 use super::*;
 
-fn shown(client: &Session) -> &[u8] {
-    &client.settled().peer_certificates().unwrap()[0]
+fn shown(client: &TlsSession) -> &[u8] {
+    &client.common_state().peer_certificates().unwrap()[0]
 }
 
 #[test]
 fn server_name_selects_the_certificate() {
-    let authority = Authority::new();
+    let authority = TestAuthority::new();
     let exact = authority.certificate(&["a.example.com"]);
     let wildcard = authority.certificate(&["*.example.com"]);
     let default = authority.certificate(&["b.example.org"]);
     let sites = sites(
-        &mut Servers::new(),
+        &mut ServerTlsConfigs::new(),
         vec![
             site("a.example.com", &[&exact]),
             site("*.example.com", &[&wildcard]),
@@ -28,18 +28,18 @@ fn server_name_selects_the_certificate() {
     {
         let (client, _) = meet(&authority.trust(name, &[], None), config(&sites, name));
         assert_eq!(shown(&client), &*certificate.chain[0], "{name}");
-        assert_eq!(client.settled().alpn_protocol(), Some(&b"http/1.1"[..]));
+        assert_eq!(client.common_state().alpn_protocol(), Some(&b"http/1.1"[..]));
     }
     assert!(sites.find(None).is_some());
 }
 
 #[test]
 fn first_matching_certificate_of_several_is_presented() {
-    let authority = Authority::new();
+    let authority = TestAuthority::new();
     let first = authority.certificate(&["a.example.com"]);
     let rsa = KeyPair::generate_for(&rcgen::PKCS_RSA_SHA256).unwrap();
     let second = authority.certificate_of(rsa, &["b.example.com"]);
-    let sites = sites(&mut Servers::new(), vec![site("", &[&first, &second])]);
+    let sites = sites(&mut ServerTlsConfigs::new(), vec![site("", &[&first, &second])]);
     for (name, certificate) in [("a.example.com", &first), ("b.example.com", &second)] {
         let (client, _) = meet(&authority.trust(name, &[], None), config(&sites, name));
         assert_eq!(shown(&client), &*certificate.chain[0], "{name}");
@@ -48,35 +48,37 @@ fn first_matching_certificate_of_several_is_presented() {
 
 #[test]
 fn invalid_site_does_not_affect_others() {
-    let authority = Authority::new();
+    let authority = TestAuthority::new();
     let good = authority.certificate(&["a.example.com"]);
     let mixed =
         TlsCertificate { key: good.key.clone(), ..(*authority.certificate(&["b"])).clone() };
     let sites = sites(
-        &mut Servers::new(),
+        &mut ServerTlsConfigs::new(),
         vec![site("a.example.com", &[&good]), site("b.example.com", &[&Arc::new(mixed)])],
     );
     meet(&authority.trust("a.example.com", &[], None), config(&sites, "a.example.com"));
     let bad = site_of(&sites, "b.example.com").unwrap();
-    assert!(matches!(bad.treatment, Treatment::Refuse));
+    assert!(matches!(bad.mode, ServerTlsMode::Refuse));
     assert!(site_of(&sites, "c.example.com").is_none() && sites.find(None).is_none());
 }
 
 #[test]
 fn client_certificates_are_verified_as_required() {
-    let (ours, others) = (Authority::new(), Authority::new());
+    let (ours, others) = (TestAuthority::new(), TestAuthority::new());
     let server = ours.certificate(&["a.example.com"]);
     let (known, stranger) = (ours.certificate(&["client"]), others.certificate(&["client"]));
     let attempt = |client: Option<&Arc<TlsCertificate>>, required: bool| {
         let site = site_for("", &[&server], Some(ours.clients(required)));
-        let sites = sites(&mut Servers::new(), vec![site]);
-        let mut session = Session::server(config(&sites, "a.example.com")).unwrap();
+        let sites = sites(&mut ServerTlsConfigs::new(), vec![site]);
+        let mut session = TlsSession::server(config(&sites, "a.example.com")).unwrap();
         let trust = ours.trust("a.example.com", &[], client);
-        shake(&mut client_session(&trust), &mut session).1.map_err(|error| Unsecured::from(&error))
+        shake(&mut client_session(&trust), &mut session)
+            .1
+            .map_err(|error| ClientTlsError::from(&error))
     };
     assert_eq!(attempt(Some(&known), true), Ok(()));
-    assert_eq!(attempt(None, true), Err(Unsecured::ClientCertificate));
-    assert_eq!(attempt(Some(&stranger), true), Err(Unsecured::ClientCertificate));
+    assert_eq!(attempt(None, true), Err(ClientTlsError::ClientCertificate));
+    assert_eq!(attempt(Some(&stranger), true), Err(ClientTlsError::ClientCertificate));
     for client in [Some(&known), None, Some(&stranger)] {
         assert_eq!(attempt(client, false), Ok(()));
     }
@@ -84,22 +86,22 @@ fn client_certificates_are_verified_as_required() {
 
 #[test]
 fn session_resumes_after_certificate_rotation() {
-    let authority = Authority::new();
-    let mut servers = Servers::new();
+    let authority = TestAuthority::new();
+    let mut servers = ServerTlsConfigs::new();
     let trust = authority.trust("a.example.com", &[], None);
     for kind in [HandshakeKind::Full, HandshakeKind::Resumed, HandshakeKind::Resumed] {
         let certificate = authority.certificate(&["a.example.com"]);
         let sites = sites(&mut servers, vec![site("", &[&certificate])]);
         let (client, _) = meet(&trust, config(&sites, "a.example.com"));
-        assert_eq!(client.settled().handshake_kind(), Some(kind));
+        assert_eq!(client.common_state().handshake_kind(), Some(kind));
     }
 }
 
 #[test]
 fn unchanged_server_config_is_reused() {
-    let authority = Authority::new();
+    let authority = TestAuthority::new();
     let certificate = authority.certificate(&["a.example.com"]);
-    let mut servers = Servers::new();
+    let mut servers = ServerTlsConfigs::new();
     let mut put = || {
         let again = Arc::new(TlsCertificate::clone(&certificate));
         config(&sites(&mut servers, vec![site("", &[&again])]), "a.example.com")
@@ -109,16 +111,16 @@ fn unchanged_server_config_is_reused() {
 
 #[test]
 fn session_ticket_does_not_replace_a_client_certificate() {
-    let authority = Authority::new();
+    let authority = TestAuthority::new();
     let certificate = authority.certificate(&["a.example.com"]);
     let open = site("a.example.com", &[&certificate]);
     let closed = site_for("a.example.com", &[&certificate], Some(authority.clients(true)));
-    let mut servers = Servers::new();
+    let mut servers = ServerTlsConfigs::new();
     let [open, closed] = [open, closed].map(|site| ListenerTls { sni_rules: vec![site] });
-    let listeners = servers.sites([Some(&open), Some(&closed)].into_iter());
+    let listeners = servers.sni_tables([Some(&open), Some(&closed)].into_iter());
     let [open, closed] = [0, 1].map(|at: usize| listeners[at].clone().unwrap());
     let trust = authority.trust("a.example.com", &[], None);
     meet(&trust, config(&open, "a.example.com"));
-    let mut session = Session::server(config(&closed, "a.example.com")).unwrap();
+    let mut session = TlsSession::server(config(&closed, "a.example.com")).unwrap();
     assert!(shake(&mut client_session(&trust), &mut session).1.is_err());
 }

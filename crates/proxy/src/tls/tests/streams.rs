@@ -11,14 +11,14 @@ use super::*;
 
 /// Both ends of a connection, the handshake done.
 async fn connected() -> (TlsStream, TlsStream) {
-    let authority = Authority::new();
+    let authority = TestAuthority::new();
     let certificate = authority.certificate(&["a.example.com"]);
-    let sites = sites(&mut Servers::new(), vec![site("", &[&certificate])]);
+    let sites = sites(&mut ServerTlsConfigs::new(), vec![site("", &[&certificate])]);
     let trust = authority.trust("a.example.com", &[], None);
     let (mut client, mut server) = meet(&trust, config(&sites, "a.example.com"));
     // What the handshake has left to be read, tickets, has been read.
-    client.shake().unwrap();
-    server.shake().unwrap();
+    client.advance_handshake().unwrap();
+    server.advance_handshake().unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (theirs, ours) =
         tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
@@ -41,7 +41,7 @@ async fn bytes_arrive_as_they_were_sent() {
         let (_, read) = tokio::join!(send, server.read_to_end(&mut received));
         assert_eq!(read.unwrap(), count);
         assert!(received == sent, "{count}");
-        assert!(client.session.outgoing.capacity() == 0 && server.session.plain.is_empty());
+        assert!(client.session.outgoing.capacity() == 0 && server.session.plaintext.is_empty());
         assert_eq!(server.session.incoming.bytes.capacity(), 0);
     }
 }

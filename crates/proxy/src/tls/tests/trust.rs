@@ -6,17 +6,17 @@ use super::*;
 
 #[test]
 fn endpoint_certificate_is_verified_by_authority_and_name() {
-    let (ours, others) = (Authority::new(), Authority::new());
+    let (ours, others) = (TestAuthority::new(), TestAuthority::new());
     let endpoint = ours.certificate(&["a.example.com", "*.b.example.com", "spiffe://cluster/a"]);
     let dns = |name: &str| SubjectName::Dns(name.into());
     let uri = |name: &str| SubjectName::Uri(name.into());
-    let sites = sites(&mut Servers::new(), vec![site("", &[&endpoint])]);
-    let attempt = |authority: &Authority, name: &str, names: &[SubjectName]| {
+    let sites = sites(&mut ServerTlsConfigs::new(), vec![site("", &[&endpoint])]);
+    let attempt = |authority: &TestAuthority, name: &str, names: &[SubjectName]| {
         let mut client = client_session(&authority.trust(name, names, None));
-        let mut server = Session::server(config(&sites, "any")).unwrap();
-        shake(&mut client, &mut server).0.map_err(|error| Untrusted::from(&error))
+        let mut server = TlsSession::server(config(&sites, "any")).unwrap();
+        shake(&mut client, &mut server).0.map_err(|error| EndpointTlsError::from(&error))
     };
-    let refused = Err(Untrusted::Certificate);
+    let refused = Err(EndpointTlsError::Certificate);
     assert_eq!(attempt(&ours, "a.example.com", &[]), Ok(()));
     assert_eq!(attempt(&ours, "c.example.com", &[]), refused);
     assert_eq!(attempt(&others, "a.example.com", &[]), refused);
@@ -30,18 +30,18 @@ fn endpoint_certificate_is_verified_by_authority_and_name() {
 
 #[test]
 fn tls_with_an_invalid_server_name_is_impossible() {
-    let authority = Authority::new();
+    let authority = TestAuthority::new();
     let trust = authority.trust("not a name", &[], None);
-    assert!(matches!(Security::of_requests(Some(&trust)), Security::Impossible));
-    assert!(matches!(Security::of_connections(None), Security::Plain));
+    assert!(matches!(ConnectionSecurity::of_requests(Some(&trust)), ConnectionSecurity::Unusable));
+    assert!(matches!(ConnectionSecurity::of_connections(None), ConnectionSecurity::Plain));
 }
 
 #[test]
 fn client_tls_config_is_rebuilt_only_when_the_policy_changes() {
-    let authority = Authority::new();
-    let trusts = Trusts::new();
+    let authority = TestAuthority::new();
+    let trusts = EndpointTlsFactory::new();
     let mut settings = BackendSettings::default();
-    assert!(trusts.of(&settings, None).is_none());
+    assert!(trusts.context_for(&settings, None).is_none());
     let asked = EndpointTls {
         server_name: "a.example.com".into(),
         subject_names: Vec::new(),
@@ -49,10 +49,10 @@ fn client_tls_config_is_rebuilt_only_when_the_policy_changes() {
         client: None,
     };
     settings.tls = Some(Arc::new(asked.clone()));
-    let first = trusts.of(&settings, None).unwrap();
+    let first = trusts.context_for(&settings, None).unwrap();
     settings.tls = Some(Arc::new(asked));
-    let second = trusts.of(&settings, Some(&first)).unwrap();
+    let second = trusts.context_for(&settings, Some(&first)).unwrap();
     assert!(Arc::ptr_eq(&first, &second));
     settings.protocol = EndpointProtocol::Http2;
-    assert!(!Arc::ptr_eq(&first, &trusts.of(&settings, Some(&first)).unwrap()));
+    assert!(!Arc::ptr_eq(&first, &trusts.context_for(&settings, Some(&first)).unwrap()));
 }

@@ -2,23 +2,23 @@
 
 use std::time::Duration;
 
-use proxy::observe::{Read, Row};
+use proxy::observe::{MetricReader, MetricRow};
 
 use super::*;
 
 struct SampleSource;
 
-static ROWS: &[Row<SampleSource>] = &[
-    Row::new("sent_bytes", &["who"], Read::Count(|_| 3), "A \"count\"\\."),
-    Row::new("started_seconds", &[], Read::Gauge(|_| 1.5), "When."),
-    Row::new("waited_seconds", &["who"], Read::Histogram(|_| waited()), "How long."),
+static ROWS: &[MetricRow<SampleSource>] = &[
+    MetricRow::new("sent_bytes", &["who"], MetricReader::Count(|_| 3), "A \"count\"\\."),
+    MetricRow::new("started_seconds", &[], MetricReader::Gauge(|_| 1.5), "When."),
+    MetricRow::new("waited_seconds", &["who"], MetricReader::Histogram(|_| waited()), "How long."),
 ];
 
-fn waited() -> Distribution {
+fn waited() -> HistogramData {
     let at = SystemTime::UNIX_EPOCH + Duration::from_millis(1500);
-    let exemplar = Exemplar { trace_id: "abc".to_owned(), value: 0.75, at };
+    let exemplar = TraceExemplar { trace_id: "abc".to_owned(), value: 0.75, at };
     let counts = vec![4, 1, 0];
-    Distribution { bounds: &[0.1, 1.0], counts, sum: 7.25, exemplars: vec![None, Some(exemplar)] }
+    HistogramData { bounds: &[0.1, 1.0], counts, sum: 7.25, exemplars: vec![None, Some(exemplar)] }
 }
 
 fn written(format: ExpositionFormat) -> String {

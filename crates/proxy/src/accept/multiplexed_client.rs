@@ -11,81 +11,89 @@ use std::time::Duration;
 
 use balance::{Rng, Time};
 
-use crate::accept::arrival::Arrival;
-use crate::accept::client::Client;
+use crate::accept::accepted_connection::AcceptedConnection;
+use crate::accept::client::ClientConnection;
+use crate::active_config::ListenerSocket;
 use crate::binary::WebSocketKey;
 use crate::clock;
-use crate::demand::Refused;
+use crate::demand::RefusalHistory;
 use crate::exchange::Exchange;
 use crate::failure::Failure;
-use crate::forwarded::Origin;
-use crate::live::Bound;
+use crate::forwarded::RequestOrigin;
 use crate::request;
-use crate::stream::Stream;
-use crate::tls::Greeting;
-use crate::worker::{Stage, Worker};
+use crate::stream::PeerStream;
+use crate::tls::TlsInfo;
+use crate::worker::{DrainStage, Worker};
 
 /// A connection as the requests that it carries share it.
-pub(super) struct Carrier {
+pub(super) struct MultiplexedClient {
     pub(super) worker: Rc<Worker>,
-    pub(super) bound: Arc<Bound>,
-    pub(super) greeting: Option<Arc<Greeting>>,
-    pub(super) origin: Rc<Origin>,
+    pub(super) bound: Arc<ListenerSocket>,
+    pub(super) tls_info: Option<Arc<TlsInfo>>,
+    pub(super) origin: Rc<RequestOrigin>,
     pub(super) peer: SocketAddr,
     pub(super) destination: Option<SocketAddr>,
     pub(super) accepted: Time,
     /// What the client has been refused, on any stream.
-    pub(super) refused: Rc<RefCell<Refused>>,
+    pub(super) refusals: Rc<RefCell<RefusalHistory>>,
     /// When the client last took anything, on any stream.
-    pub(super) taken: Rc<Cell<Time>>,
+    pub(super) last_write_at: Rc<Cell<Time>>,
     /// When it will be old; `None`: never.
-    pub(super) leave_at: Option<Time>,
+    pub(super) max_age_at: Option<Time>,
     /// Whether there has been a request.
-    has_begun: Cell<bool>,
+    has_had_request: Cell<bool>,
     /// Requests under way.
-    open: Cell<u32>,
+    in_flight: Cell<u32>,
     /// When the last of those that have ended did so.
-    ended: Cell<Time>,
+    last_request_ended: Cell<Time>,
     /// Who waits for the last request to end.
-    waiting: RefCell<Option<Waker>>,
+    idle_waker: RefCell<Option<Waker>>,
 }
 
-impl Carrier {
-    pub(super) fn new(worker: &Rc<Worker>, arrival: Arrival) -> Self {
+impl MultiplexedClient {
+    pub(super) fn new(worker: &Rc<Worker>, arrival: AcceptedConnection) -> Self {
         let origin = Rc::new(arrival.origin());
-        let Arrival { peer, destination, bound, greeting, accepted, refused, .. } = arrival;
-        let (live, now) = (worker.live(), clock::now());
+        let AcceptedConnection {
+            peer,
+            destination,
+            bound,
+            tls_info,
+            accepted,
+            refusals: refused,
+            ..
+        } = arrival;
+        let (live, now) = (worker.config(), clock::now());
         let max_age = live.listener(&bound).and_then(|it| it.client.connection_max_age);
-        let leave_at = max_age.map(|age| accepted + jitter(age, &mut worker.rng.borrow_mut()));
+        let max_age_at = max_age.map(|age| accepted + jitter(age, &mut worker.rng.borrow_mut()));
         Self {
             worker: Rc::clone(worker),
             bound,
-            greeting,
+            tls_info,
             origin,
             peer,
             destination,
             accepted,
-            refused: Rc::new(RefCell::new(refused)),
-            taken: Rc::new(Cell::new(now)),
-            leave_at,
-            has_begun: Cell::new(false),
-            open: Cell::new(0),
-            ended: Cell::new(now),
-            waiting: RefCell::default(),
+            refusals: Rc::new(RefCell::new(refused)),
+            last_write_at: Rc::new(Cell::new(now)),
+            max_age_at,
+            has_had_request: Cell::new(false),
+            in_flight: Cell::new(0),
+            last_request_ended: Cell::new(now),
+            idle_waker: RefCell::default(),
         }
     }
 
     /// A request begins. What it is served by, and with: `serve` ends it.
-    pub(super) fn begin(&self, stream: Stream) -> (Client, Box<Exchange>) {
-        self.has_begun.set(true);
-        self.open.set(self.open.get() + 1);
-        (Client::of_stream(self, &self.worker, stream), self.worker.exchange())
+    pub(super) fn begin_request(&self, stream: PeerStream) -> (ClientConnection, Box<Exchange>) {
+        self.has_had_request.set(true);
+        self.in_flight.set(self.in_flight.get() + 1);
+        (ClientConnection::of_stream(self, &self.worker, stream), self.worker.take_exchange())
     }
 
     /// Serves a request whose head has been read or refused, to its end.
-    pub(super) async fn serve(
+    pub(super) async fn serve_request(
         &self,
-        client: &mut Client,
+        client: &mut ClientConnection,
         exchange: &mut Exchange,
         read: Result<(), Failure>,
     ) {
@@ -97,13 +105,13 @@ impl Carrier {
     }
 
     /// A request has ended: what can be used again goes back.
-    pub(super) fn end(&self, client: Client, exchange: Box<Exchange>) {
-        self.worker.give_back(exchange);
-        self.ended.set(client.since);
-        self.open.set(self.open.get() - 1);
-        client.part(&self.worker);
+    pub(super) fn end_request(&self, client: ClientConnection, exchange: Box<Exchange>) {
+        self.worker.give_back_exchange(exchange);
+        self.last_request_ended.set(client.last_event_at);
+        self.in_flight.set(self.in_flight.get() - 1);
+        client.recycle(&self.worker);
         if !self.is_busy()
-            && let Some(waiting) = self.waiting.take()
+            && let Some(waiting) = self.idle_waker.take()
         {
             waiting.wake();
         }
@@ -112,43 +120,43 @@ impl Carrier {
     /// Wakes the task once when no request is under way any more.
     pub(super) fn wake_when_idle(&self, waker: &Waker) {
         if self.is_busy() {
-            self.waiting.replace(Some(waker.clone()));
+            self.idle_waker.replace(Some(waker.clone()));
         }
     }
 
     pub(super) fn is_busy(&self) -> bool {
-        self.under_way() > 0
+        self.requests_in_flight() > 0
     }
 
     /// Requests that have begun and not ended.
-    pub(super) fn under_way(&self) -> u32 {
-        self.open.get()
+    pub(super) fn requests_in_flight(&self) -> u32 {
+        self.in_flight.get()
     }
 
     /// When a request begins that begins now, as nearly as matters.
-    pub(super) fn begun(&self) -> Time {
-        self.ended.get()
+    pub(super) fn approximate_start(&self) -> Time {
+        self.last_request_ended.get()
     }
 
     /// When the connection will have been idle for so long; `None`: requests are under way.
-    pub(super) fn idle(&self, patience: Duration) -> Option<Time> {
-        (!self.is_busy()).then(|| self.ended.get() + patience)
+    pub(super) fn idle_deadline(&self, patience: Duration) -> Option<Time> {
+        (!self.is_busy()).then(|| self.last_request_ended.get() + patience)
     }
 
     /// The process ends, or nobody listens there any more.
-    pub(super) fn must_leave(&self) -> bool {
+    pub(super) fn must_shut_down(&self) -> bool {
         let is_over = match self.worker.stage() {
-            Stage::Serving => false,
+            DrainStage::Serving => false,
             // Told to leave before its first request, a client would but come again.
-            Stage::Leaving => self.has_begun.get(),
-            Stage::Draining | Stage::Closing => true,
+            DrainStage::Announcing => self.has_had_request.get(),
+            DrainStage::Draining | DrainStage::Closing => true,
         };
-        is_over || self.worker.live().listener(&self.bound).is_none()
+        is_over || self.worker.config().listener(&self.bound).is_none()
     }
 
     /// For an idle connection, and for the head of a request.
     pub(super) fn timeouts(&self) -> (Duration, Duration) {
-        let live = self.worker.live();
+        let live = self.worker.config();
         let settings = live.listener(&self.bound).map(|listener| &listener.client);
         settings.map_or((Duration::ZERO, Duration::ZERO), |settings| {
             (settings.connection_idle_timeout, settings.head_timeout)

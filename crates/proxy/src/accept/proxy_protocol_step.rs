@@ -7,52 +7,57 @@ use std::time::Duration;
 
 use gateway::snapshot::ProxyProtocol;
 
-use crate::accept::client::{Client, Filled};
+use crate::accept::client::{ClientConnection, ReadOutcome};
 use crate::buffer::BUFFER_BYTES;
 use crate::failure::Failure;
-use crate::proxy_protocol::{self, Header};
+use crate::proxy_protocol::{self, ProxyHeader};
 use crate::worker::Worker;
 
 /// What a connection has to begin with.
-pub(crate) enum Introduction {
+pub(crate) enum ProxyProtocolStep {
     /// A header, within so long from when it was accepted.
-    Header(Duration),
+    ReadHeader(Duration),
     /// A header, and whoever has connected may not say one.
-    Impossible,
+    RejectUntrusted,
 }
 
 /// What the listener's policy wants of a connection from there before it is served; `None`: nothing.
-pub(crate) fn due(worker: &Worker, client: &Client) -> Option<Introduction> {
-    let live = worker.live();
+pub(crate) fn required_step(
+    worker: &Worker,
+    client: &ClientConnection,
+) -> Option<ProxyProtocolStep> {
+    let live = worker.config();
     let settings = &client.listener(&live)?.client;
     let expected = || client.origin.is_trusted(settings);
     match settings.proxy_protocol {
         ProxyProtocol::Off => None,
         ProxyProtocol::FromTrusted => {
-            expected().then_some(Introduction::Header(settings.head_timeout))
+            expected().then_some(ProxyProtocolStep::ReadHeader(settings.head_timeout))
         }
-        ProxyProtocol::Required if expected() => Some(Introduction::Header(settings.head_timeout)),
-        ProxyProtocol::Required => Some(Introduction::Impossible),
+        ProxyProtocol::Required if expected() => {
+            Some(ProxyProtocolStep::ReadHeader(settings.head_timeout))
+        }
+        ProxyProtocol::Required => Some(ProxyProtocolStep::RejectUntrusted),
     }
 }
 
 /// Hears who the client is.
-pub(crate) async fn hear(
+pub(crate) async fn read_header(
     worker: &Worker,
-    client: &mut Client,
-    introduction: Introduction,
+    client: &mut ClientConnection,
+    introduction: ProxyProtocolStep,
 ) -> Result<(), Failure> {
-    let Introduction::Header(patience) = introduction else {
+    let ProxyProtocolStep::ReadHeader(patience) = introduction else {
         return Err(Failure::UntrustedProxy);
     };
     client.deadline.set(client.accepted + patience);
-    let mut buffer = worker.scratch.stock.take();
+    let mut buffer = worker.scratch.buffer_pool.take();
     let header = loop {
         match poll_fn(|cx| client.poll_fill(cx, &mut buffer, BUFFER_BYTES)).await {
-            Filled::Some => {}
+            ReadOutcome::Data => {}
             // Whoever only looks whether we are there has done nothing wrong.
-            Filled::Gone => break Err(Failure::ClientGone),
-            Filled::Late => break Err(Failure::ProxyHeaderTimeout),
+            ReadOutcome::Closed => break Err(Failure::ClientGone),
+            ReadOutcome::TimedOut => break Err(Failure::ProxyHeaderTimeout),
         }
         match proxy_protocol::parse(buffer.unread()) {
             Ok(Some((header, length))) => {
@@ -64,9 +69,9 @@ pub(crate) async fn hear(
         }
     };
     client.buffer = Some(buffer);
-    worker.scratch.stock.reclaim(&mut client.buffer);
-    if let Header::Proxied(addresses) = header? {
-        client.introduced(addresses);
+    worker.scratch.buffer_pool.reclaim(&mut client.buffer);
+    if let ProxyHeader::Proxied(addresses) = header? {
+        client.set_proxied_addresses(addresses);
     }
     Ok(())
 }

@@ -10,11 +10,11 @@ use gateway::snapshot::{ClientCertificates, ListenerTls, SniRule, TlsPayload, Tl
 use rustls::crypto::CryptoProvider;
 use rustls::{Error, ServerConfig};
 
-use crate::tls::Greeting;
-use crate::tls::certificate::Certificates;
-use crate::tls::clients;
+use crate::tls::TlsInfo;
+use crate::tls::certificate::CertificateResolver;
+use crate::tls::client_verifier;
 use crate::tls::provider;
-use crate::tls::resumption::Resumptions;
+use crate::tls::resumption::ResumptionRegistry;
 
 /// What we speak within TLS, what we like best first (ALPN).
 const REQUEST_PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
@@ -22,15 +22,15 @@ const REQUEST_PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 const QUIC_PROTOCOL: &[u8] = b"h3";
 
 /// The connections of a listener, by the name that the client asks for.
-pub(crate) struct Sites {
-    all: Vec<Arc<Site>>,
-    by_host: HostTrie<Option<Arc<Site>>>,
+pub(crate) struct SniTable {
+    entries: Vec<Arc<SniEntry>>,
+    by_host: HostTrie<Option<Arc<SniEntry>>>,
 }
 
 /// Those for some names.
-pub(crate) struct Site {
+pub(crate) struct SniEntry {
     hosts: HostPattern,
-    pub(crate) treatment: Treatment,
+    pub(crate) mode: ServerTlsMode,
     pub(crate) carries: TlsPayload,
     /// As the configuration has them; `None`: connections are passed through.
     terms: Option<Arc<TlsTermination>>,
@@ -38,48 +38,48 @@ pub(crate) struct Site {
 
 /// What is done with the TLS of a connection.
 #[derive(Clone)]
-pub(crate) enum Treatment {
+pub(crate) enum ServerTlsMode {
     PassThrough,
-    Decrypt(Decryption),
+    Decrypt(ServerTlsConfig),
     /// The configuration cannot be used, as the log has said.
     Refuse,
 }
 
 /// With what connections are decrypted.
 #[derive(Clone)]
-pub(crate) struct Decryption {
+pub(crate) struct ServerTlsConfig {
     pub(crate) over_tcp: Arc<ServerConfig>,
     /// `None`: what they carry we carry over TCP alone.
-    pub(crate) over_quic: Option<OverQuic>,
+    pub(crate) over_quic: Option<QuicServerTlsConfig>,
 }
 
 /// With what connections over QUIC are decrypted.
 #[derive(Clone)]
-pub(crate) struct OverQuic {
-    pub(crate) usual: Arc<ServerConfig>,
+pub(crate) struct QuicServerTlsConfig {
+    pub(crate) without_early_data: Arc<ServerConfig>,
     /// Hears clients that come back before their handshake is over (0-RTT), each ticket once: it remembers sessions, as
     /// tickets that all is sealed in could be used again and again (RFC 8446 §8.1).
-    pub(crate) early: Arc<ServerConfig>,
+    pub(crate) with_early_data: Arc<ServerConfig>,
 }
 
-impl Sites {
-    fn new(all: Vec<Site>) -> Self {
-        let all: Vec<_> = all.into_iter().map(Arc::new).collect();
-        let mut by_host = HostTrie::<Option<Arc<Site>>>::default();
-        for site in &all {
+impl SniTable {
+    fn new(all: Vec<SniEntry>) -> Self {
+        let entries: Vec<_> = all.into_iter().map(Arc::new).collect();
+        let mut by_host = HostTrie::<Option<Arc<SniEntry>>>::default();
+        for site in &entries {
             by_host.entry(&site.hosts).get_or_insert_with(|| Arc::clone(site));
         }
-        Self { all, by_host }
+        Self { entries, by_host }
     }
 
     /// Whether no name's connections are decrypted here.
     pub(crate) fn only_pass_through(&self) -> bool {
-        self.all.iter().all(|site| matches!(site.treatment, Treatment::PassThrough))
+        self.entries.iter().all(|site| matches!(site.mode, ServerTlsMode::PassThrough))
     }
 
     /// The most specific site for a name; `None`: the client asked for none.
-    pub(crate) fn find(&self, name: Option<HostName<'_>>) -> Option<&Arc<Site>> {
-        match (name, &*self.all) {
+    pub(crate) fn find(&self, name: Option<HostName<'_>>) -> Option<&Arc<SniEntry>> {
+        match (name, &*self.entries) {
             (None, all) => all.iter().find(|site| site.hosts == HostPattern::Any),
             (Some(name), [only]) => only.hosts.matches(name).then_some(only),
             (Some(name), _) => self.by_host.find(name)?.as_ref(),
@@ -88,9 +88,9 @@ impl Sites {
 
     /// Returns the site of a connection as of now, which is not that of its handshake if the configuration was replaced.
     /// `None` if there is none, or if it asks clients for more than the handshake did.
-    pub(crate) fn of_connection(&self, greeting: &Greeting) -> Option<&Arc<Site>> {
+    pub(crate) fn current_entry(&self, greeting: &TlsInfo) -> Option<&Arc<SniEntry>> {
         let site = self.find(greeting.server_name.as_ref().map(OwnedHostName::borrowed))?;
-        let of_handshake = greeting.site.as_ref()?;
+        let of_handshake = greeting.sni_entry.as_ref()?;
         let holds = Arc::ptr_eq(site, of_handshake) || site.accepts_handshake_of(of_handshake);
         holds.then_some(site)
     }
@@ -99,19 +99,19 @@ impl Sites {
     /// clients use a connection for all names of its certificate, and when they try to avoid what the other site asks for.
     ///
     /// Sites are compared, never names: a site is all that a handshake has proved. A host without a site has no routes.
-    pub(crate) fn is_misdirected(&self, greeting: Option<&Greeting>, host: HostName<'_>) -> bool {
+    pub(crate) fn is_misdirected(&self, greeting: Option<&TlsInfo>, host: HostName<'_>) -> bool {
         let Some(wanted) = self.find(Some(host)) else { return false };
         // A connection without TLS is older than the configuration.
         let Some(greeting) = greeting else { return true };
-        let is_wanted = |site: &Arc<Site>| Arc::ptr_eq(site, wanted);
+        let is_wanted = |site: &Arc<SniEntry>| Arc::ptr_eq(site, wanted);
         // Nothing has been replaced since the handshake, nearly always.
-        let belongs = greeting.site.as_ref().is_some_and(is_wanted)
-            || self.of_connection(greeting).is_some_and(is_wanted);
+        let belongs = greeting.sni_entry.as_ref().is_some_and(is_wanted)
+            || self.current_entry(greeting).is_some_and(is_wanted);
         !belongs || !matches!(wanted.carries, TlsPayload::Requests)
     }
 }
 
-impl Site {
+impl SniEntry {
     /// True if a handshake with the site `earlier` has proved all that this site asks clients for.
     ///
     /// Other certificates of ours make no difference, nor do further authorities of clients: to replace either leaves
@@ -136,103 +136,120 @@ fn required_clients(terms: &TlsTermination) -> Option<&ClientCertificates> {
 }
 
 /// With what listeners decrypt, as of the last Snapshot.
-pub(crate) struct Servers {
+pub(crate) struct ServerTlsConfigs {
     provider: Arc<CryptoProvider>,
-    known: Vec<Known>,
-    resumptions: Resumptions,
+    cached: Vec<CachedServerTls>,
+    resumptions: ResumptionRegistry,
 }
 
 /// What has been made of some terms.
-struct Known {
+struct CachedServerTls {
     terms: Arc<TlsTermination>,
     carries_requests: bool,
-    treatment: Treatment,
+    mode: ServerTlsMode,
 }
 
-impl Servers {
+impl ServerTlsConfigs {
     pub(crate) fn new() -> Self {
-        Self { provider: provider(), known: Vec::new(), resumptions: Resumptions::default() }
+        Self {
+            provider: provider(),
+            cached: Vec::new(),
+            resumptions: ResumptionRegistry::default(),
+        }
     }
 
     /// Each listener's sites, in the order of `listeners`. What none of them needs any more is forgotten.
-    pub(crate) fn sites<'l>(
+    pub(crate) fn sni_tables<'l>(
         &mut self,
         listeners: impl Iterator<Item = Option<&'l ListenerTls>>,
-    ) -> Vec<Option<Arc<Sites>>> {
+    ) -> Vec<Option<Arc<SniTable>>> {
         let before =
             std::mem::replace(self, Self { provider: Arc::clone(&self.provider), ..Self::new() });
-        let mut site = |asked: &SniRule| Site {
+        let mut site = |asked: &SniRule| SniEntry {
             hosts: asked.hosts.clone(),
-            treatment: self.treatment(asked, &before),
+            mode: self.tls_mode(asked, &before),
             carries: asked.payload.clone(),
             terms: asked.terminate.clone(),
         };
-        let mut sites =
-            |tls: &ListenerTls| Arc::new(Sites::new(tls.sni_rules.iter().map(&mut site).collect()));
+        let mut sites = |tls: &ListenerTls| {
+            Arc::new(SniTable::new(tls.sni_rules.iter().map(&mut site).collect()))
+        };
         listeners.map(|tls| tls.map(&mut sites)).collect()
     }
 
-    fn treatment(&mut self, asked: &SniRule, before: &Self) -> Treatment {
-        let Some(terms) = &asked.terminate else { return Treatment::PassThrough };
+    fn tls_mode(&mut self, asked: &SniRule, before: &Self) -> ServerTlsMode {
+        let Some(terms) = &asked.terminate else { return ServerTlsMode::PassThrough };
         let carries_requests = matches!(asked.payload, TlsPayload::Requests);
         if let Some(known) = self.find(terms, carries_requests) {
             return known;
         }
         let treatment = match before.find(terms, carries_requests) {
-            Some(known @ (Treatment::Decrypt(_) | Treatment::PassThrough)) => known,
+            Some(known @ (ServerTlsMode::Decrypt(_) | ServerTlsMode::PassThrough)) => known,
             // Perhaps it can be used now.
-            Some(Treatment::Refuse) | None => self.make(terms, carries_requests, before),
+            Some(ServerTlsMode::Refuse) | None => {
+                self.build_tls_mode(terms, carries_requests, before)
+            }
         };
         let terms = Arc::clone(terms);
-        self.known.push(Known { terms, carries_requests, treatment: treatment.clone() });
+        self.cached.push(CachedServerTls { terms, carries_requests, mode: treatment.clone() });
         treatment
     }
 
-    fn find(&self, terms: &Arc<TlsTermination>, carries_requests: bool) -> Option<Treatment> {
-        let is_it =
-            |known: &&Known| known.carries_requests == carries_requests && known.terms == *terms;
-        self.known.iter().find(is_it).map(|known| known.treatment.clone())
+    fn find(&self, terms: &Arc<TlsTermination>, carries_requests: bool) -> Option<ServerTlsMode> {
+        let is_it = |known: &&CachedServerTls| {
+            known.carries_requests == carries_requests && known.terms == *terms
+        };
+        self.cached.iter().find(is_it).map(|known| known.mode.clone())
     }
 
-    fn make(&mut self, terms: &TlsTermination, carries_requests: bool, before: &Self) -> Treatment {
-        match self.configure(terms, carries_requests, before) {
-            Ok(decryption) => Treatment::Decrypt(decryption),
-            Err(error) => {
-                let certificates: Vec<_> = terms.certificates.iter().map(|it| &*it.name).collect();
-                tracing::error!(?certificates, %error, "connections for these certificates are refused");
-                Treatment::Refuse
-            }
-        }
-    }
-
-    fn configure(
+    fn build_tls_mode(
         &mut self,
         terms: &TlsTermination,
         carries_requests: bool,
         before: &Self,
-    ) -> Result<Decryption, Error> {
+    ) -> ServerTlsMode {
+        match self.build_config(terms, carries_requests, before) {
+            Ok(decryption) => ServerTlsMode::Decrypt(decryption),
+            Err(error) => {
+                let certificates: Vec<_> = terms.certificates.iter().map(|it| &*it.name).collect();
+                tracing::error!(?certificates, %error, "connections for these certificates are refused");
+                ServerTlsMode::Refuse
+            }
+        }
+    }
+
+    fn build_config(
+        &mut self,
+        terms: &TlsTermination,
+        carries_requests: bool,
+        before: &Self,
+    ) -> Result<ServerTlsConfig, Error> {
         let builder = ServerConfig::builder_with_provider(Arc::clone(&self.provider))
             .with_safe_default_protocol_versions()?;
         let builder = match &terms.clients {
             Some(asked) => {
-                builder.with_client_cert_verifier(clients::verifier(asked, &self.provider)?)
+                builder.with_client_cert_verifier(client_verifier::verifier(asked, &self.provider)?)
             }
             None => builder.with_no_client_auth(),
         };
-        let certificates = Certificates::new(&terms.certificates, &self.provider)?;
+        let certificates = CertificateResolver::new(&terms.certificates, &self.provider)?;
         let mut config = builder.with_cert_resolver(Arc::new(certificates));
         let no_tickets = Arc::clone(&config.ticketer);
-        let resumption = self.resumptions.of(terms.clients.as_ref(), &before.resumptions)?;
+        let resumption =
+            self.resumptions.get_or_create(terms.clients.as_ref(), &before.resumptions)?;
         (config.ticketer, config.session_storage) = (resumption.tickets, resumption.sessions);
         if !carries_requests {
-            return Ok(Decryption { over_tcp: Arc::new(config), over_quic: None });
+            return Ok(ServerTlsConfig { over_tcp: Arc::new(config), over_quic: None });
         }
         let mut usual = config.clone();
         usual.alpn_protocols = vec![QUIC_PROTOCOL.to_vec()];
         let mut early = usual.clone();
         (early.ticketer, early.max_early_data_size) = (no_tickets, u32::MAX);
         config.alpn_protocols = REQUEST_PROTOCOLS.map(<[u8]>::to_vec).to_vec();
-        let over_quic = OverQuic { usual: Arc::new(usual), early: Arc::new(early) };
-        Ok(Decryption { over_tcp: Arc::new(config), over_quic: Some(over_quic) })
+        let over_quic = QuicServerTlsConfig {
+            without_early_data: Arc::new(usual),
+            with_early_data: Arc::new(early),
+        };
+        Ok(ServerTlsConfig { over_tcp: Arc::new(config), over_quic: Some(over_quic) })
     }
 }

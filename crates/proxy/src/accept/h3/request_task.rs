@@ -7,8 +7,8 @@ use std::task::Poll;
 
 use gateway::snapshot::ClientSettings;
 
-use crate::accept::carrier::{Carrier, websocket_key};
-use crate::accept::client::Client;
+use crate::accept::client::ClientConnection;
+use crate::accept::multiplexed_client::{MultiplexedClient, websocket_key};
 use crate::clock;
 use crate::exchange::Exchange;
 use crate::failure::Failure;
@@ -16,61 +16,66 @@ use crate::h1::HeadLimits;
 use crate::h3::H3Stream;
 use crate::head::RequestHead;
 use crate::quic::QuicConnection;
-use crate::stream::{Broken, Stream};
+use crate::stream::{PeerStream, StreamError};
 
 /// What requests that came before the handshake was over say to endpoints (RFC 8470 §5.1).
 const EARLY_DATA: &str = "Early-Data";
 
 /// A connection as its requests share it.
-pub(super) struct Streams {
-    pub(super) carrier: Carrier,
+pub(super) struct H3ConnectionContext {
+    pub(super) multiplexed_client: MultiplexedClient,
     pub(super) connection: QuicConnection,
     /// Requests that the client gave up, as far as they have not been held against it.
-    pub(super) given_up: Cell<u32>,
+    pub(super) uncharged_resets: Cell<u32>,
 }
 
-impl Streams {
-    pub(super) fn new(carrier: Carrier, connection: QuicConnection) -> Rc<Self> {
-        Rc::new(Self { carrier, connection, given_up: Cell::new(0) })
+impl H3ConnectionContext {
+    pub(super) fn new(carrier: MultiplexedClient, connection: QuicConnection) -> Rc<Self> {
+        Rc::new(Self { multiplexed_client: carrier, connection, uncharged_resets: Cell::new(0) })
     }
 
     /// Begins a request, in a task of its own.
-    pub(super) fn begin(self: &Rc<Self>, message: H3Stream) {
-        let (mut client, exchange) = self.carrier.begin(Stream::from(message));
-        client.seen_at = self.connection.peer();
+    pub(super) fn begin_request(self: &Rc<Self>, message: H3Stream) {
+        let (mut client, exchange) =
+            self.multiplexed_client.begin_request(PeerStream::from(message));
+        client.current_peer = self.connection.peer();
         tokio::task::spawn_local(serve(Rc::clone(self), client, exchange));
     }
 }
 
-async fn serve(streams: Rc<Streams>, mut client: Client, mut exchange: Box<Exchange>) {
-    let carrier = &streams.carrier;
+async fn serve(
+    streams: Rc<H3ConnectionContext>,
+    mut client: ClientConnection,
+    mut exchange: Box<Exchange>,
+) {
+    let carrier = &streams.multiplexed_client;
     let read = read_head(&streams, &mut client, &mut exchange).await;
     if read == Err(Failure::ClientGone) {
         // There is nobody to answer, and nothing to tell of a request that never was.
-        client.since = clock::now();
+        client.last_event_at = clock::now();
     } else {
-        carrier.serve(&mut client, &mut exchange, read).await;
+        carrier.serve_request(&mut client, &mut exchange, read).await;
     }
-    if let Stream::H3(message) = &client.stream
-        && message.error() == Some(Broken::Reset)
+    if let PeerStream::H3(message) = &client.stream
+        && message.error() == Some(StreamError::Reset)
     {
         carrier.worker.counters().http3_streams_reset.add(1);
-        streams.given_up.set(streams.given_up.get() + 1);
+        streams.uncharged_resets.set(streams.uncharged_resets.get() + 1);
     }
-    carrier.end(client, exchange);
+    carrier.end_request(client, exchange);
 }
 
 /// Reads a request's head by the limits that are in force when it begins.
 async fn read_head(
-    streams: &Streams,
-    client: &mut Client,
+    streams: &H3ConnectionContext,
+    client: &mut ClientConnection,
     exchange: &mut Exchange,
 ) -> Result<(), Failure> {
-    let worker = &streams.carrier.worker;
-    let live = worker.live();
+    let worker = &streams.multiplexed_client.worker;
+    let live = worker.config();
     let settings = &client.listener(&live).ok_or(Failure::NoRoute)?.client;
     let limits = HeadLimits::of(settings);
-    let Client { stream: Stream::H3(message), deadline, .. } = client else {
+    let ClientConnection { stream: PeerStream::H3(message), deadline, .. } = client else {
         return Err(Failure::ClientGone);
     };
     deadline.set(clock::now() + settings.head_timeout);
@@ -83,13 +88,17 @@ async fn read_head(
         deadline.poll(cx).map(|()| Err(Failure::HeadTimeout))
     })
     .await?;
-    if streams.connection.is_early_data() { take_early(client, settings, request) } else { Ok(()) }
+    if streams.connection.is_early_data() {
+        admit_early_data(client, settings, request)
+    } else {
+        Ok(())
+    }
 }
 
 /// Whether a request may be served whose client has not shown yet that it is there: whoever has seen it pass can have
 /// sent it, from any address.
-fn take_early(
-    client: &Client,
+fn admit_early_data(
+    client: &ClientConnection,
     settings: &ClientSettings,
     request: &mut RequestHead,
 ) -> Result<(), Failure> {

@@ -11,102 +11,108 @@ use std::sync::atomic::Ordering;
 use balance::Time;
 use gateway::snapshot::{ListenerProtocol, UrlScheme};
 
-use crate::accept::client::Client;
+use crate::accept::client::ClientConnection;
 use crate::accept::h1;
 use crate::accept::handshake;
-use crate::accept::introduction::{self, Introduction};
-use crate::demand::Refused;
-use crate::forwarded::Origin;
-use crate::live::Bound;
-use crate::observe::passage::Record;
-use crate::stream::{Detached, Stream};
+use crate::accept::proxy_protocol_step::{self, ProxyProtocolStep};
+use crate::active_config::ListenerSocket;
+use crate::demand::RefusalHistory;
+use crate::forwarded::RequestOrigin;
+use crate::observe::l4_record::L4Record;
+use crate::stream::{DetachedStream, PeerStream};
 use crate::tcp;
-use crate::tls::Greeting;
-use crate::worker::{Command, Seat, Worker};
+use crate::tls::TlsInfo;
+use crate::worker::{Worker, WorkerCommand, WorkerHandle};
 
 /// How a connection came here.
-pub(crate) struct Arrival {
+pub(crate) struct AcceptedConnection {
     pub(crate) peer: SocketAddr,
     /// Where a proxy before us says that the client has connected to.
     pub(crate) destination: Option<SocketAddr>,
-    pub(crate) bound: Arc<Bound>,
+    pub(crate) bound: Arc<ListenerSocket>,
     /// What its TLS has told; `None`: nothing yet, or there is none.
-    pub(crate) greeting: Option<Arc<Greeting>>,
+    pub(crate) tls_info: Option<Arc<TlsInfo>>,
     pub(crate) accepted: Time,
     /// What its client has been refused.
-    pub(crate) refused: Refused,
+    pub(crate) refusals: RefusalHistory,
     /// It comes from another worker, between two requests.
     pub(crate) moved: bool,
 }
 
-impl Arrival {
+impl AcceptedConnection {
     /// Where its requests come from.
-    pub(super) fn origin(&self) -> Origin {
-        let scheme = if self.greeting.is_some() { UrlScheme::Https } else { UrlScheme::Http };
-        Origin::new(self.peer, scheme)
+    pub(super) fn origin(&self) -> RequestOrigin {
+        let scheme = if self.tls_info.is_some() { UrlScheme::Https } else { UrlScheme::Http };
+        RequestOrigin::new(self.peer, scheme)
     }
 }
 
 /// A connection on its way to another worker: registered with none.
-pub(crate) struct Handover {
-    stream: Detached,
-    arrival: Arrival,
+pub(crate) struct ConnectionHandover {
+    stream: DetachedStream,
+    connection: AcceptedConnection,
 }
 
 /// Sends the connection to the worker of that seat, which counts it already.
-pub(crate) fn hand_over(seat: &Seat, stream: Stream, arrival: Arrival) {
+pub(crate) fn hand_over(seat: &WorkerHandle, stream: PeerStream, arrival: AcceptedConnection) {
     match stream.detach() {
-        Some(stream) => seat.tell(Command::Adopt(Handover { stream, arrival })),
+        Some(stream) => {
+            seat.send(WorkerCommand::Adopt(ConnectionHandover { stream, connection: arrival }))
+        }
         None => {
             seat.connections.fetch_sub(1, Ordering::AcqRel);
-            arrival.bound.leave();
+            arrival.bound.release_connection();
         }
     }
 }
 
 /// Takes in what another worker has sent.
-pub(crate) fn adopt(worker: &Rc<Worker>, handover: Handover) {
-    let Handover { stream, arrival } = handover;
+pub(crate) fn adopt(worker: &Rc<Worker>, handover: ConnectionHandover) {
+    let ConnectionHandover { stream, connection: arrival } = handover;
     match stream.attach() {
         Ok(stream) => spawn(worker, stream, arrival),
-        Err(_) => drop(Presence::new(worker, &arrival.bound)),
+        Err(_) => drop(ConnectionGuard::new(worker, &arrival.bound)),
     }
 }
 
 /// Serves the connection on this worker from now on.
-pub(crate) fn spawn(worker: &Rc<Worker>, stream: Stream, arrival: Arrival) {
-    let presence = Presence::new(worker, &arrival.bound);
+pub(crate) fn spawn(worker: &Rc<Worker>, stream: PeerStream, arrival: AcceptedConnection) {
+    let presence = ConnectionGuard::new(worker, &arrival.bound);
     let moved = arrival.moved;
-    let client = Client::new(stream, arrival);
+    let client = ClientConnection::new(stream, arrival);
     if moved {
         worker.counters().moved_in.add(1);
         return begin(presence, client);
     }
-    match introduction::due(worker, &client) {
+    match proxy_protocol_step::required_step(worker, &client) {
         Some(introduction) => {
-            tokio::task::spawn_local(introduce(presence, client, introduction));
+            tokio::task::spawn_local(read_proxy_header(presence, client, introduction));
         }
         None => begin(presence, client),
     }
 }
 
 /// Learns who the client is before anything else.
-async fn introduce(presence: Presence, mut client: Client, introduction: Introduction) {
+async fn read_proxy_header(
+    presence: ConnectionGuard,
+    mut client: ClientConnection,
+    introduction: ProxyProtocolStep,
+) {
     let worker = Rc::clone(&presence.worker);
-    match introduction::hear(&worker, &mut client, introduction).await {
+    match proxy_protocol_step::read_header(&worker, &mut client, introduction).await {
         Ok(()) => begin(presence, client),
         Err(failure) => {
             client.reset_on_close();
-            Record::of_connection(&client).close_failed(&worker, failure);
+            L4Record::of_connection(&client).close_failed(&worker, failure);
         }
     }
 }
 
 /// Serves the client in the listener's protocol, in a task that does nothing else: each request wakes through all of it.
-fn begin(presence: Presence, client: Client) {
-    let live = presence.worker.live();
+fn begin(presence: ConnectionGuard, client: ClientConnection) {
+    let live = presence.worker.config();
     let listener = client.listener(&live);
-    if listener.is_some_and(|listener| listener.tls.is_some()) && client.greeting.is_none() {
+    if listener.is_some_and(|listener| listener.sni_table.is_some()) && client.tls_info.is_none() {
         tokio::task::spawn_local(handshake::serve(presence, client));
         return;
     }
@@ -123,31 +129,31 @@ fn begin(presence: Presence, client: Client) {
 }
 
 /// The connection in the counts of its listener and worker, for as long as it is here.
-pub(crate) struct Presence {
+pub(crate) struct ConnectionGuard {
     pub(crate) worker: Rc<Worker>,
-    pub(crate) bound: Arc<Bound>,
-    moved_on: bool,
+    pub(crate) bound: Arc<ListenerSocket>,
+    has_moved: bool,
 }
 
-impl Presence {
-    pub(crate) fn new(worker: &Rc<Worker>, bound: &Arc<Bound>) -> Self {
-        Self { worker: Rc::clone(worker), bound: Arc::clone(bound), moved_on: false }
+impl ConnectionGuard {
+    pub(crate) fn new(worker: &Rc<Worker>, bound: &Arc<ListenerSocket>) -> Self {
+        Self { worker: Rc::clone(worker), bound: Arc::clone(bound), has_moved: false }
     }
 
     /// It goes on on the worker of that seat, which counts it from now on.
-    pub(crate) fn move_to(&mut self, home: usize) -> &Seat {
-        self.moved_on = true;
-        let seat = &self.worker.shared.seats[home];
+    pub(crate) fn move_to_worker(&mut self, home: usize) -> &WorkerHandle {
+        self.has_moved = true;
+        let seat = &self.worker.shared.workers[home];
         seat.connections.fetch_add(1, Ordering::AcqRel);
         seat
     }
 }
 
-impl Drop for Presence {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
-        self.worker.seat().connections.fetch_sub(1, Ordering::AcqRel);
-        if !self.moved_on {
-            self.bound.leave();
+        self.worker.handle().connections.fetch_sub(1, Ordering::AcqRel);
+        if !self.has_moved {
+            self.bound.release_connection();
             self.bound.counters[self.worker.index].closed.add(1);
         }
     }

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::meter::Meter;
+use super::flood_detector::FloodDetector;
 use crate::h2::ResponseScheduler;
-use crate::stream::Stream;
+use crate::stream::PeerStream;
 use crate::sys;
 
 /// What a client may still send when all has been sent to it.
@@ -20,38 +20,46 @@ const LINGER_BYTES: usize = 1024 * 1024;
 /// From so far away on a client for which there is more than the kernel takes at once gets it spread over the round trip:
 /// a window that comes at once keeps it from growing its own (docs/internals/http2.md). Nearer that would gain little and
 /// cost timers.
-const FAR: Duration = Duration::from_millis(10);
+const PACING_MIN_RTT: Duration = Duration::from_millis(10);
 
 /// A client's connection under the frames.
-pub(super) struct Wire {
-    stream: Stream,
+pub(super) struct MeteredStream {
+    stream: PeerStream,
     /// Read before it was known that this is HTTP/2, and how much of it the library has had.
-    ahead: Vec<u8>,
-    taken: usize,
-    meter: Rc<RefCell<Meter>>,
+    preread: Vec<u8>,
+    preread_used: usize,
+    meter: Rc<RefCell<FloodDetector>>,
     turns: Rc<ResponseScheduler>,
     /// The kernel did not take all at once, and the connection is paced since if the client is far away.
     has_waited: bool,
     /// All has been sent: what still comes is dropped, and not more than this of it.
-    dropping: Option<usize>,
+    discard_left: Option<usize>,
 }
 
-impl Wire {
+impl MeteredStream {
     pub(super) fn new(
-        stream: Stream,
-        ahead: Vec<u8>,
-        meter: Rc<RefCell<Meter>>,
+        stream: PeerStream,
+        preread: Vec<u8>,
+        meter: Rc<RefCell<FloodDetector>>,
         turns: Rc<ResponseScheduler>,
     ) -> Self {
-        Self { stream, ahead, taken: 0, meter, turns, has_waited: false, dropping: None }
+        Self {
+            stream,
+            preread,
+            preread_used: 0,
+            meter,
+            turns,
+            has_waited: false,
+            discard_left: None,
+        }
     }
 
-    fn sent(&mut self, count: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+    fn record_written(&mut self, count: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         if count.is_pending() && !std::mem::replace(&mut self.has_waited, true) {
             pace_if_far(&self.stream);
         }
         if let Poll::Ready(Ok(count)) = count {
-            self.meter.borrow_mut().sent(count);
+            self.meter.borrow_mut().record_sent(count);
             self.turns.written(Some(count));
         } else {
             self.turns.written(None);
@@ -60,15 +68,15 @@ impl Wire {
     }
 }
 
-fn pace_if_far(stream: &Stream) {
+fn pace_if_far(stream: &PeerStream) {
     let Some(socket) = stream.socket() else { return };
-    if sys::round_trip(socket).is_some_and(|seen| seen >= FAR) {
+    if sys::round_trip(socket).is_some_and(|seen| seen >= PACING_MIN_RTT) {
         // A kernel that cannot sends at once, as before.
-        drop(sys::pace(socket));
+        drop(sys::enable_pacing(socket));
     }
 }
 
-impl AsyncRead for Wire {
+impl AsyncRead for MeteredStream {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -77,36 +85,36 @@ impl AsyncRead for Wire {
         let this = self.get_mut();
         let pace = {
             let mut meter = this.meter.borrow_mut();
-            meter.see();
+            meter.mark_processed();
             if meter.fault().is_some() {
                 // Who polls the connection sees that too, and ends it.
                 return Poll::Pending;
             }
-            if meter.is_turn_over() {
+            if meter.is_poll_exhausted() {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
             meter.pace
         };
         let before = space.filled().len();
-        if this.ahead.is_empty() {
+        if this.preread.is_empty() {
             ready!(pace.poll_read(Pin::new(&mut this.stream), cx, space))?;
         } else {
-            let rest = &this.ahead[this.taken..];
+            let rest = &this.preread[this.preread_used..];
             let count = rest.len().min(space.remaining());
             space.put_slice(&rest[..count]);
-            this.taken += count;
-            if this.taken == this.ahead.len() {
-                this.ahead = Vec::new();
+            this.preread_used += count;
+            if this.preread_used == this.preread.len() {
+                this.preread = Vec::new();
             }
         }
-        let passed_on = this.meter.borrow_mut().hear(&space.filled()[before..]);
+        let passed_on = this.meter.borrow_mut().record_received(&space.filled()[before..]);
         space.set_filled(before + passed_on);
         Poll::Ready(Ok(()))
     }
 }
 
-impl AsyncWrite for Wire {
+impl AsyncWrite for MeteredStream {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -114,7 +122,7 @@ impl AsyncWrite for Wire {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let count = Pin::new(&mut this.stream).poll_write(cx, bytes);
-        this.sent(count)
+        this.record_written(count)
     }
 
     fn poll_write_vectored(
@@ -124,7 +132,7 @@ impl AsyncWrite for Wire {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let count = Pin::new(&mut this.stream).poll_write_vectored(cx, slices);
-        this.sent(count)
+        this.record_written(count)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -138,7 +146,7 @@ impl AsyncWrite for Wire {
     /// Says that nothing more comes, and waits for the client to say so too: a close with unread bytes would be a reset,
     /// and a reset can overtake our last frames. The connection bounds the time.
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Self { stream, dropping, meter, .. } = self.get_mut();
+        let Self { stream, discard_left: dropping, meter, .. } = self.get_mut();
         let left = match dropping {
             Some(left) => left,
             None => {
@@ -148,7 +156,7 @@ impl AsyncWrite for Wire {
             }
         };
         let mut dropped = [0; 4096];
-        while *left > 0 && !meter.borrow().is_given_up {
+        while *left > 0 && !meter.borrow().close_wait_expired {
             let mut space = ReadBuf::new(&mut dropped);
             ready!(Pin::new(&mut *stream).poll_read(cx, &mut space))?;
             if space.filled().is_empty() {

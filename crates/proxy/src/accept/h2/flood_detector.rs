@@ -5,8 +5,8 @@
 
 use balance::Time;
 
-use super::fault::Fault;
-use crate::accept::allowance::{Allowance, RESET_PRICE};
+use super::fault::H2ClientFault;
+use crate::accept::token_bucket::{RESET_PRICE, TokenBucket};
 use crate::h2::frames::{H2FrameHeader, H2FrameScanner, ReadPacer};
 
 /// What begins a connection in place of a frame (RFC 9113 §3.4).
@@ -20,16 +20,16 @@ const CONTINUATION: u8 = 9;
 const END_HEADERS: u8 = 4;
 
 /// Idle frames that may be sent at once, beyond what is earned; a tenth of it each second.
-const BURST: u32 = 1000;
+const CONTROL_FRAME_BURST: u32 = 1000;
 /// So many bytes that we send earn one idle frame: gRPC pings while it receives, to learn how wide the way is.
 const BYTES_PER_FRAME: usize = 128;
 
 /// So many requests are read before those are served that have been: what they need is still in the processor's caches
 /// then, and other connections have their turn.
-const TURN: u64 = 32;
+const MAX_REQUESTS_PER_POLL: u64 = 32;
 
 /// What a connection's client has sent so far.
-pub(super) struct Meter {
+pub(super) struct FloodDetector {
     walk: H2FrameScanner,
     /// Of the frame that is coming in, or came last.
     kind: u8,
@@ -44,23 +44,23 @@ pub(super) struct Meter {
     streams: u64,
     /// As many as that when this turn of the connection began, and so many requests were under way.
     streams_before: u64,
-    under_way: u32,
-    resets: Allowance,
-    idle_frames: Allowance,
+    requests_in_flight: u32,
+    resets: TokenBucket,
+    control_frames: TokenBucket,
     /// Streams that the client has reset.
     pub(super) streams_reset: u64,
     /// Streams of whose heads the library has made what it would.
-    pub(super) streams_seen: u64,
+    pub(super) streams_processed: u64,
     /// Bytes that have come.
-    pub(super) heard: u64,
+    pub(super) bytes_received: u64,
     /// All has been said, and the client is to close the connection too.
     pub(super) is_closing: bool,
     /// It has had its time for that.
-    pub(super) is_given_up: bool,
-    fault: Option<Fault>,
+    pub(super) close_wait_expired: bool,
+    fault: Option<H2ClientFault>,
 }
 
-impl Meter {
+impl FloodDetector {
     /// Of a connection that may have so many streams open.
     pub(super) fn new(open: u32, now: Time) -> Self {
         Self {
@@ -72,21 +72,21 @@ impl Meter {
             last_stream: 0,
             streams: 0,
             streams_before: 0,
-            under_way: 0,
-            resets: Allowance::of_resets(open, now),
-            idle_frames: Allowance::new(BURST, now),
+            requests_in_flight: 0,
+            resets: TokenBucket::of_resets(open, now),
+            control_frames: TokenBucket::new(CONTROL_FRAME_BURST, now),
             streams_reset: 0,
-            streams_seen: 0,
-            heard: 0,
+            streams_processed: 0,
+            bytes_received: 0,
             is_closing: false,
-            is_given_up: false,
+            close_wait_expired: false,
             fault: None,
         }
     }
 
     /// The client has sent this. How much of it is worth going on with: all, as long as there is no fault.
-    pub(super) fn hear(&mut self, heard: &[u8]) -> usize {
-        self.heard += heard.len() as u64;
+    pub(super) fn record_received(&mut self, heard: &[u8]) -> usize {
+        self.bytes_received += heard.len() as u64;
         let (mut bytes, mut frames) = (heard, 0);
         while self.fault.is_none()
             && let Some(header) = self.walk.next(&mut bytes)
@@ -94,7 +94,7 @@ impl Meter {
             frames += 1;
             self.begin_frame(header);
         }
-        self.pace.record_read(heard.len(), frames, self.under_way);
+        self.pace.record_read(heard.len(), frames, self.requests_in_flight);
         heard.len() - bytes.len()
     }
 
@@ -110,54 +110,55 @@ impl Meter {
                     self.streams += 1;
                 }
                 self.resets.earn(1);
-                self.idle_frames.earn(1);
+                self.control_frames.earn(1);
             }
             CONTINUATION => self.head_is_open = flags & END_HEADERS == 0,
-            DATA => self.idle_frames.earn(u32::from(length > 0)),
+            DATA => self.control_frames.earn(u32::from(length > 0)),
             WINDOW_UPDATE => {}
             RST_STREAM => {
                 self.streams_reset += 1;
                 if !self.resets.spend(RESET_PRICE) {
-                    self.fault.get_or_insert(Fault::Resets);
+                    self.fault.get_or_insert(H2ClientFault::Resets);
                 }
             }
             // PING, SETTINGS, PRIORITY, and what nobody knows.
             _ => {
-                if !self.idle_frames.spend(1) {
-                    self.fault.get_or_insert(Fault::Control);
+                if !self.control_frames.spend(1) {
+                    self.fault.get_or_insert(H2ClientFault::Control);
                 }
             }
         }
     }
 
     /// The library asks for more, so it has dealt with every frame that is whole.
-    pub(super) fn see(&mut self) {
-        self.streams_seen = self.streams - u64::from(self.head_opens_stream && self.is_amid_head());
+    pub(super) fn mark_processed(&mut self) {
+        self.streams_processed =
+            self.streams - u64::from(self.head_opens_stream && self.is_within_head());
     }
 
     /// The connection's task runs again: what had been read before is being served, so many requests by now.
-    pub(super) fn begin_turn(&mut self, under_way: u32) {
+    pub(super) fn begin_poll(&mut self, under_way: u32) {
         self.streams_before = self.streams;
-        self.under_way = under_way;
+        self.requests_in_flight = under_way;
     }
 
     /// Enough has been read for now.
-    pub(super) fn is_turn_over(&self) -> bool {
-        self.streams - self.streams_before >= TURN
+    pub(super) fn is_poll_exhausted(&self) -> bool {
+        self.streams - self.streams_before >= MAX_REQUESTS_PER_POLL
     }
 
     /// We have sent so many bytes.
-    pub(super) fn sent(&mut self, bytes: usize) {
-        self.idle_frames.earn(u32::try_from(bytes / BYTES_PER_FRAME).unwrap_or(u32::MAX));
+    pub(super) fn record_sent(&mut self, bytes: usize) {
+        self.control_frames.earn(u32::try_from(bytes / BYTES_PER_FRAME).unwrap_or(u32::MAX));
     }
 
     /// What the client has done that nobody has reason to: nothing more is read from it.
-    pub(super) fn fault(&self) -> Option<Fault> {
+    pub(super) fn fault(&self) -> Option<H2ClientFault> {
         self.fault
     }
 
     /// A head has begun, and not all of it has come.
-    pub(super) fn is_amid_head(&self) -> bool {
+    pub(super) fn is_within_head(&self) -> bool {
         self.head_is_open
             || (self.walk.is_inside_frame() && matches!(self.kind, HEADERS | CONTINUATION))
     }
@@ -171,13 +172,13 @@ mod tests {
 
     const PING: u8 = 6;
 
-    fn meter() -> Meter {
+    fn meter() -> FloodDetector {
         of_streams(100)
     }
 
-    fn of_streams(open: u32) -> Meter {
-        let mut meter = Meter::new(open, clock::now());
-        meter.hear(PREFACE);
+    fn of_streams(open: u32) -> FloodDetector {
+        let mut meter = FloodDetector::new(open, clock::now());
+        meter.record_received(PREFACE);
         meter
     }
 
@@ -198,23 +199,23 @@ mod tests {
         for piece in [1, 2, 7, 100, 1000] {
             let mut meter = meter();
             frames.concat().chunks(piece).for_each(|bytes| {
-                assert_eq!(meter.hear(bytes), bytes.len());
+                assert_eq!(meter.record_received(bytes), bytes.len());
             });
             assert_eq!(meter.streams_reset, 2, "in pieces of {piece}");
-            assert!(!meter.is_amid_head());
+            assert!(!meter.is_within_head());
         }
     }
 
     #[test]
     fn header_block_is_open_until_its_last_frame_is_complete() {
         let mut meter = meter();
-        meter.hear(&frame(HEADERS, 0, 5));
-        assert!(meter.is_amid_head());
+        meter.record_received(&frame(HEADERS, 0, 5));
+        assert!(meter.is_within_head());
         let last = frame(CONTINUATION, END_HEADERS, 5);
-        meter.hear(&last[..last.len() - 1]);
-        assert!(meter.is_amid_head());
-        meter.hear(&last[last.len() - 1..]);
-        assert!(!meter.is_amid_head());
+        meter.record_received(&last[..last.len() - 1]);
+        assert!(meter.is_within_head());
+        meter.record_received(&last[last.len() - 1..]);
+        assert!(!meter.is_within_head());
     }
 
     fn of_stream(mut frame: Vec<u8>, stream: u8) -> Vec<u8> {
@@ -225,25 +226,25 @@ mod tests {
     #[test]
     fn read_batch_ends_after_a_fixed_number_of_requests() {
         let mut meter = meter();
-        for stream in (1u8..).step_by(2).take(TURN as usize) {
-            assert!(!meter.is_turn_over());
-            meter.hear(&of_stream(frame(HEADERS, END_HEADERS, 5), stream));
-            meter.hear(&of_stream(frame(DATA, 0, 200), stream));
+        for stream in (1u8..).step_by(2).take(MAX_REQUESTS_PER_POLL as usize) {
+            assert!(!meter.is_poll_exhausted());
+            meter.record_received(&of_stream(frame(HEADERS, END_HEADERS, 5), stream));
+            meter.record_received(&of_stream(frame(DATA, 0, 200), stream));
         }
-        assert!(meter.is_turn_over());
-        meter.begin_turn(TURN as u32);
-        assert!(!meter.is_turn_over());
+        assert!(meter.is_poll_exhausted());
+        meter.begin_poll(MAX_REQUESTS_PER_POLL as u32);
+        assert!(!meter.is_poll_exhausted());
     }
 
     #[test]
     fn streams_count_once_their_header_blocks_are_complete() {
         let mut meter = meter();
-        meter.hear(&of_stream(frame(HEADERS, END_HEADERS, 5), 1));
-        assert_eq!(meter.streams_seen, 0, "the library has not asked for more");
+        meter.record_received(&of_stream(frame(HEADERS, END_HEADERS, 5), 1));
+        assert_eq!(meter.streams_processed, 0, "the library has not asked for more");
         let mut seen = |bytes: &[u8]| {
-            meter.hear(bytes);
-            meter.see();
-            meter.streams_seen
+            meter.record_received(bytes);
+            meter.mark_processed();
+            meter.streams_processed
         };
         let head = of_stream(frame(HEADERS, 0, 5), 3);
         assert_eq!(seen(&head[..head.len() - 1]), 1);
@@ -258,22 +259,22 @@ mod tests {
     fn client_that_resets_every_stream_is_stopped() {
         let mut meter = meter();
         let pair = [frame(HEADERS, END_HEADERS, 5), frame(RST_STREAM, 0, 4)].concat();
-        let pairs = (0..10 * BURST).take_while(|_| {
-            meter.hear(&pair);
+        let pairs = (0..10 * CONTROL_FRAME_BURST).take_while(|_| {
+            meter.record_received(&pair);
             meter.fault().is_none()
         });
         let pairs = pairs.count() as u32;
-        assert!((BURST..5 * BURST).contains(&pairs), "{pairs}");
-        assert_eq!(meter.fault(), Some(Fault::Resets));
-        assert_eq!(meter.hear(&pair), 0, "nothing is passed on any more");
+        assert!((CONTROL_FRAME_BURST..5 * CONTROL_FRAME_BURST).contains(&pairs), "{pairs}");
+        assert_eq!(meter.fault(), Some(H2ClientFault::Resets));
+        assert_eq!(meter.record_received(&pair), 0, "nothing is passed on any more");
     }
 
     #[test]
     fn all_concurrent_streams_may_be_reset_at_once() {
-        let open = 8 * BURST;
+        let open = 8 * CONTROL_FRAME_BURST;
         let mut meter = of_streams(open);
         for frames in [frame(HEADERS, END_HEADERS, 5), frame(RST_STREAM, 0, 4)] {
-            (0..open).for_each(|_| assert_eq!(meter.hear(&frames), frames.len()));
+            (0..open).for_each(|_| assert_eq!(meter.record_received(&frames), frames.len()));
         }
         assert_eq!(meter.fault(), None);
     }
@@ -281,9 +282,9 @@ mod tests {
     #[test]
     fn client_that_resets_every_other_stream_is_not_stopped() {
         let mut meter = meter();
-        for _ in 0..10 * BURST {
-            meter.hear(&frame(HEADERS, END_HEADERS, 5).repeat(2));
-            meter.hear(&frame(RST_STREAM, 0, 4));
+        for _ in 0..10 * CONTROL_FRAME_BURST {
+            meter.record_received(&frame(HEADERS, END_HEADERS, 5).repeat(2));
+            meter.record_received(&frame(RST_STREAM, 0, 4));
         }
         assert_eq!(meter.fault(), None);
     }
@@ -291,15 +292,15 @@ mod tests {
     #[test]
     fn ping_allowance_grows_with_bytes_sent() {
         let mut meter = meter();
-        for _ in 0..10 * BURST {
-            meter.sent(4096);
-            meter.hear(&frame(PING, 0, 8));
+        for _ in 0..10 * CONTROL_FRAME_BURST {
+            meter.record_sent(4096);
+            meter.record_received(&frame(PING, 0, 8));
         }
         assert_eq!(meter.fault(), None);
-        for _ in 0..5 * BURST {
-            meter.sent(17);
-            meter.hear(&frame(PING, 0, 8));
+        for _ in 0..5 * CONTROL_FRAME_BURST {
+            meter.record_sent(17);
+            meter.record_received(&frame(PING, 0, 8));
         }
-        assert_eq!(meter.fault(), Some(Fault::Control));
+        assert_eq!(meter.fault(), Some(H2ClientFault::Control));
     }
 }

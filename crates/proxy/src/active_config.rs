@@ -15,96 +15,96 @@ use gateway::snapshot::{
 };
 use gateway::{Snapshot, snapshot};
 
-use crate::backend::{self, Backend, Held};
+use crate::backend::{self, Backend, BackendConfigRef};
+use crate::config_cell::{ConfigCell, VersionedConfig};
 use crate::dial::pool::EndpointData;
 use crate::failure::Failure;
 use crate::observe::{ListenerCounters, RouteCounters};
-use crate::published::{Edition, Published};
-use crate::tls::{Greeting, Sites, Trust, Trusts};
+use crate::tls::{EndpointTlsContext, EndpointTlsFactory, SniTable, TlsInfo};
 
 /// What workers go by, from one request to the next.
 #[derive(Default)]
-pub(crate) struct Live {
+pub(crate) struct ActiveConfig {
     /// By place; a place is kept as long as its address is listened on.
-    pub(crate) listeners: Vec<Option<LiveListener>>,
+    pub(crate) listeners: Vec<Option<ActiveListener>>,
     /// As [`Rule::index`] numbers them.
     pub(crate) routes: Vec<Arc<Route>>,
     /// As [`snapshot::Target::Backend`] numbers them.
     pub(crate) backends: Vec<Arc<Backend>>,
 }
 
-impl Live {
+impl ActiveConfig {
     /// The listener at that address, or `None` if nobody listens there any more.
-    pub(crate) fn listener(&self, bound: &Arc<Bound>) -> Option<&LiveListener> {
-        let listener = self.listeners.get(bound.place)?.as_ref()?;
+    pub(crate) fn listener(&self, bound: &Arc<ListenerSocket>) -> Option<&ActiveListener> {
+        let listener = self.listeners.get(bound.listener_index)?.as_ref()?;
         Arc::ptr_eq(&listener.bound, bound).then_some(listener)
     }
 }
 
 /// A worker's own hold on a [`Live`]: its requests count their references here, where no other worker counts.
-pub(crate) struct Ours {
-    live: Edition<Live>,
+pub(crate) struct WorkerConfig {
+    config: VersionedConfig<ActiveConfig>,
     /// Of each backend, what was in force when a request last asked.
-    held: Box<[RefCell<Option<Rc<Held>>>]>,
+    backend_configs: Box<[RefCell<Option<Rc<BackendConfigRef>>>]>,
 }
 
-impl Ours {
-    pub(crate) fn new(published: &Published<Live>) -> Self {
-        let live = published.edition();
-        let held = live.backends.iter().map(|_| RefCell::default()).collect();
-        Self { live, held }
+impl WorkerConfig {
+    pub(crate) fn new(published: &ConfigCell<ActiveConfig>) -> Self {
+        let config = published.load_versioned();
+        let backend_configs = config.backends.iter().map(|_| RefCell::default()).collect();
+        Self { config, backend_configs }
     }
 
-    pub(crate) fn is_current(&self, published: &Published<Live>) -> bool {
-        self.live.is_current(published)
+    pub(crate) fn is_current(&self, published: &ConfigCell<ActiveConfig>) -> bool {
+        self.config.is_current(published)
     }
 
     /// What is in force now for the backend of this number.
-    pub(crate) fn hold(&self, backend: usize) -> Rc<Held> {
+    pub(crate) fn backend_config(&self, backend: usize) -> Rc<BackendConfigRef> {
         let published = &self.backends[backend].current;
-        let mut held = self.held[backend].borrow_mut();
+        let mut held = self.backend_configs[backend].borrow_mut();
         match &*held {
             Some(known) if known.is_current(published) => Rc::clone(known),
-            Some(_) | None => Rc::clone(held.insert(Rc::new(published.edition()))),
+            Some(_) | None => Rc::clone(held.insert(Rc::new(published.load_versioned()))),
         }
     }
 
     /// Lets go of what is in force no longer, so that endpoints which have left do not stay for want of requests.
-    pub(crate) fn refresh(&self, backend: usize) {
+    pub(crate) fn drop_outdated(&self, backend: usize) {
         let published = &self.backends[backend].current;
-        self.held[backend].borrow_mut().take_if(|known| !known.is_current(published));
+        self.backend_configs[backend].borrow_mut().take_if(|known| !known.is_current(published));
     }
 }
 
-impl std::ops::Deref for Ours {
-    type Target = Live;
+impl std::ops::Deref for WorkerConfig {
+    type Target = ActiveConfig;
 
-    fn deref(&self) -> &Live {
-        &self.live
+    fn deref(&self) -> &ActiveConfig {
+        &self.config
     }
 }
 
-pub(crate) struct LiveListener {
+pub(crate) struct ActiveListener {
     pub(crate) name: Arc<str>,
-    pub(crate) bound: Arc<Bound>,
+    pub(crate) bound: Arc<ListenerSocket>,
     /// The port that clients ask for.
     pub(crate) public_port: u16,
     pub(crate) client: Arc<ClientSettings>,
     pub(crate) protocol: ListenerProtocol,
     /// What becomes of TLS, which all connections begin with then.
-    pub(crate) tls: Option<Arc<Sites>>,
+    pub(crate) sni_table: Option<Arc<SniTable>>,
     /// How requests come by HTTP/3 too.
-    pub(crate) http3: Option<LiveHttp3>,
+    pub(crate) http3: Option<ListenerHttp3>,
 }
 
 /// HTTP/3 at a listener.
-pub(crate) struct LiveHttp3 {
+pub(crate) struct ListenerHttp3 {
     pub(crate) settings: Http3Settings,
     /// What clients over TCP are told of it.
     pub(crate) alt_svc: Box<str>,
 }
 
-impl LiveListener {
+impl ActiveListener {
     /// What clients over TCP are told of HTTP/3; `None`: it is not served.
     pub(crate) fn alt_svc(&self) -> Option<&str> {
         self.http3.as_ref().map(|http3| &*http3.alt_svc)
@@ -115,12 +115,12 @@ impl LiveListener {
     /// One normal form of the host is what both the site and the routes are found by.
     pub(crate) fn request_rule(
         &self,
-        greeting: Option<&Greeting>,
+        greeting: Option<&TlsInfo>,
         request: &impl RequestAttributes,
     ) -> Result<&Arc<Rule>, Failure> {
         let mut buffer = HostNameBuffer::new();
         let host = HostName::new(request.host(), &mut buffer);
-        if self.tls.as_ref().is_some_and(|sites| sites.is_misdirected(greeting, host)) {
+        if self.sni_table.as_ref().is_some_and(|sites| sites.is_misdirected(greeting, host)) {
             return Err(Failure::Misdirected);
         }
         match &self.protocol {
@@ -130,15 +130,15 @@ impl LiveListener {
     }
 
     /// True if a connection with this handshake, or without TLS, has proved what the listener asks for now.
-    pub(crate) fn accepts_handshake(&self, greeting: Option<&Greeting>) -> bool {
-        let Some(sites) = &self.tls else { return true };
-        greeting.is_some_and(|greeting| sites.of_connection(greeting).is_some())
+    pub(crate) fn accepts_handshake(&self, greeting: Option<&TlsInfo>) -> bool {
+        let Some(sites) = &self.sni_table else { return true };
+        greeting.is_some_and(|greeting| sites.current_entry(greeting).is_some())
     }
 
     /// The rule of a connection that carries no requests.
-    pub(crate) fn connection_rule(&self, greeting: Option<&Greeting>) -> Option<&Arc<Rule>> {
-        if let (Some(sites), Some(greeting)) = (&self.tls, greeting) {
-            return match &sites.of_connection(greeting)?.carries {
+    pub(crate) fn connection_rule(&self, greeting: Option<&TlsInfo>) -> Option<&Arc<Rule>> {
+        if let (Some(sites), Some(greeting)) = (&self.sni_table, greeting) {
+            return match &sites.current_entry(greeting)?.carries {
                 TlsPayload::Connections(rule) => rule.as_ref(),
                 TlsPayload::Requests => None,
             };
@@ -151,48 +151,55 @@ impl LiveListener {
 }
 
 /// An address that is listened on.
-pub(crate) struct Bound {
+pub(crate) struct ListenerSocket {
     /// Its place in [`Live::listeners`].
-    pub(crate) place: usize,
+    pub(crate) listener_index: usize,
     pub(crate) transport: TransportProtocol,
     /// What was asked for; the port may be 0.
-    pub(crate) asked: SocketAddr,
+    pub(crate) requested_address: SocketAddr,
     /// With the port that the kernel gave.
     pub(crate) address: SocketAddr,
-    open: AtomicU32,
+    open_connections: AtomicU32,
     /// One per worker.
     pub(crate) counters: Box<[ListenerCounters]>,
 }
 
-impl Bound {
+impl ListenerSocket {
     pub(crate) fn new(
-        place: usize,
+        listener_index: usize,
         transport: TransportProtocol,
-        asked: SocketAddr,
+        requested_address: SocketAddr,
         address: SocketAddr,
         workers: usize,
     ) -> Self {
         let counters = (0..workers).map(|_| ListenerCounters::default()).collect();
-        Self { place, transport, asked, address, open: AtomicU32::new(0), counters }
+        Self {
+            listener_index,
+            transport,
+            requested_address,
+            address,
+            open_connections: AtomicU32::new(0),
+            counters,
+        }
     }
 
     /// It is where this listener is to be.
-    pub(crate) fn is_for(&self, asked: &snapshot::Listener) -> bool {
-        (self.asked, self.transport) == (asked.address, asked.protocol.transport())
+    pub(crate) fn matches_listener(&self, asked: &snapshot::Listener) -> bool {
+        (self.requested_address, self.transport) == (asked.address, asked.protocol.transport())
     }
 
     /// Counts one more open connection, if fewer than `most` are open.
-    pub(crate) fn admit(&self, most: u32) -> bool {
+    pub(crate) fn admit_connection(&self, most: u32) -> bool {
         let more = |open: u32| (open < most).then_some(open + 1);
-        self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+        self.open_connections.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 
-    pub(crate) fn leave(&self) {
-        self.open.fetch_sub(1, Ordering::Relaxed);
+    pub(crate) fn release_connection(&self) {
+        self.open_connections.fetch_sub(1, Ordering::Relaxed);
     }
 
     pub(crate) fn open(&self) -> u32 {
-        self.open.load(Ordering::Relaxed)
+        self.open_connections.load(Ordering::Relaxed)
     }
 }
 
@@ -204,23 +211,23 @@ pub(crate) struct Route {
 }
 
 /// The state that outlives Snapshots, by the names that Snapshots use.
-pub(crate) struct Estate {
+pub(crate) struct StateRegistry {
     workers: usize,
     /// What a TCP port does says nothing of the UDP port of the same number.
     tcp: EndpointRegistry<EndpointData>,
     udp: EndpointRegistry<EndpointData>,
     backends: BTreeMap<BackendKey, Arc<Backend>>,
     routes: BTreeMap<Arc<str>, Arc<Route>>,
-    trusts: Trusts,
-    deal: SlotAssignment,
+    endpoint_tls: EndpointTlsFactory,
+    slot_assignment: SlotAssignment,
 }
 
-impl Estate {
+impl StateRegistry {
     pub(crate) fn new(workers: usize) -> Self {
         let (backends, routes) = (BTreeMap::new(), BTreeMap::new());
         let (tcp, udp) = (EndpointRegistry::new(), EndpointRegistry::new());
-        let (trusts, deal) = (Trusts::new(), SlotAssignment::alone());
-        Self { workers, tcp, udp, backends, routes, trusts, deal }
+        let (endpoint_tls, slot_assignment) = (EndpointTlsFactory::new(), SlotAssignment::alone());
+        Self { workers, tcp, udp, backends, routes, endpoint_tls, slot_assignment }
     }
 
     /// The Snapshot's backends, with the state of those that were there before.
@@ -266,21 +273,23 @@ impl Estate {
     }
 
     /// From now on fixed caps are shared so.
-    pub(crate) fn set_deal(&mut self, deal: SlotAssignment) {
-        self.deal = deal;
-        self.backends.values().for_each(|backend| backend.deal(&self.deal));
+    pub(crate) fn set_slot_assignment(&mut self, deal: SlotAssignment) {
+        self.slot_assignment = deal;
+        self.backends
+            .values()
+            .for_each(|backend| backend.apply_slot_assignment(&self.slot_assignment));
     }
 
     fn backend(&mut self, asked: &snapshot::Backend) -> Arc<Backend> {
         let configured = self.endpoints(asked.key.transport, &asked.endpoints, &asked.settings);
         let settings = asked.settings.clone();
         let Some(known) = self.backends.get(&asked.key) else {
-            let (key, trust) = (asked.key.clone(), self.trusts.of(&settings, None));
+            let (key, trust) = (asked.key.clone(), self.endpoint_tls.context_for(&settings, None));
             let backend = Arc::new(Backend::new(key, configured, settings, trust, self.workers));
-            tell_sharers(&backend, &EndpointSet::empty(), &backend.configured());
+            update_sharers(&backend, &EndpointSet::empty(), &backend.configured());
             return backend;
         };
-        let trust = self.trusts.of(&settings, known.current().trust.as_ref());
+        let trust = self.endpoint_tls.context_for(&settings, known.current().tls_context.as_ref());
         configure(known, configured, settings, trust);
         Arc::clone(known)
     }
@@ -300,7 +309,7 @@ impl Estate {
             let data = || EndpointData::new(self.workers);
             let endpoint = ledger.endpoint(spec.address, data);
             SetMember {
-                max_in_flight: self.deal.max_in_flight(spec.address, cap),
+                max_in_flight: self.slot_assignment.max_in_flight(spec.address, cap),
                 ..SetMember::new(endpoint, spec.weight)
             }
         };
@@ -313,15 +322,15 @@ fn configure(
     backend: &Arc<Backend>,
     configured: EndpointSet<EndpointData>,
     settings: BackendSettings,
-    trust: Option<Arc<Trust>>,
+    trust: Option<Arc<EndpointTlsContext>>,
 ) {
     let before = backend.configured();
     backend.configure(configured, settings, trust);
-    tell_sharers(backend, &before, &backend.configured());
+    update_sharers(backend, &before, &backend.configured());
 }
 
 /// Endpoints learn that the backend names them, or that it does no longer.
-fn tell_sharers(
+fn update_sharers(
     backend: &Arc<Backend>,
     before: &EndpointSet<EndpointData>,
     after: &EndpointSet<EndpointData>,

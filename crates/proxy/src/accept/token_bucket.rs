@@ -5,21 +5,21 @@ use balance::Time;
 use crate::clock;
 
 /// Streams that may be reset at once, beyond what is earned; a tenth of it each second.
-const BURST: u32 = 1000;
+const RESET_BURST: u32 = 1000;
 /// A stream that is opened earns half a reset: who resets more than every other stream does it for a while only.
 pub(super) const RESET_PRICE: u32 = 2;
 
 /// What may be spent, which grows with what is earned, and slowly by itself.
-pub(super) struct Allowance {
+pub(super) struct TokenBucket {
     left: u32,
-    most: u32,
-    per_second: u32,
-    since: Time,
+    capacity: u32,
+    refill_per_second: u32,
+    refilled_at: Time,
 }
 
-impl Allowance {
-    pub(super) fn new(most: u32, now: Time) -> Self {
-        Self { left: most, most, per_second: most / 10, since: now }
+impl TokenBucket {
+    pub(super) fn new(capacity: u32, now: Time) -> Self {
+        Self { left: capacity, capacity, refill_per_second: capacity / 10, refilled_at: now }
     }
 
     /// Of the resets of a connection of which so many streams may be open, each at [`RESET_PRICE`].
@@ -28,16 +28,17 @@ impl Allowance {
     }
 
     pub(super) fn earn(&mut self, count: u32) {
-        self.left = self.left.saturating_add(count).min(self.most);
+        self.left = self.left.saturating_add(count).min(self.capacity);
     }
 
     /// False: there is not so much left.
     pub(super) fn spend(&mut self, count: u32) -> bool {
         if self.left < count {
             let now = clock::now();
-            let grown = now.saturating_since(self.since).as_millis() * u128::from(self.per_second);
+            let grown = now.saturating_since(self.refilled_at).as_millis()
+                * u128::from(self.refill_per_second);
             self.earn(u32::try_from(grown / 1000).unwrap_or(u32::MAX));
-            self.since = now;
+            self.refilled_at = now;
         }
         let left = self.left.checked_sub(count);
         self.left = left.unwrap_or(0);
@@ -48,5 +49,5 @@ impl Allowance {
 /// How many streams a client may reset at once of which `open` may be open: an application whose calls all reach their
 /// deadline together is no attacker.
 pub(super) fn most_resets(open: u32) -> u32 {
-    BURST.max(open)
+    RESET_BURST.max(open)
 }

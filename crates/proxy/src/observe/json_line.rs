@@ -6,13 +6,13 @@ use std::fmt::Display;
 use std::io::Write;
 
 /// A line that is being written: what is put is there at once, in its order.
-pub(crate) struct Line<'o> {
+pub(crate) struct JsonLine<'o> {
     out: &'o mut Vec<u8>,
     /// What stands before the next key.
     before: u8,
 }
 
-impl<'o> Line<'o> {
+impl<'o> JsonLine<'o> {
     pub(crate) fn begin(out: &'o mut Vec<u8>) -> Self {
         Self { out, before: b'{' }
     }
@@ -93,9 +93,9 @@ mod tests {
 
     use super::*;
 
-    fn written(fill: impl FnOnce(&mut Line<'_>)) -> String {
+    fn written(fill: impl FnOnce(&mut JsonLine<'_>)) -> String {
         let mut out = Vec::new();
-        let mut line = Line::begin(&mut out);
+        let mut line = JsonLine::begin(&mut out);
         fill(&mut line);
         line.end();
         String::from_utf8(out).unwrap()

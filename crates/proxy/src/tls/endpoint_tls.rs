@@ -22,111 +22,123 @@ use crate::tls::certificate::certified_key;
 use crate::tls::{authorities, provider};
 
 /// How connections to the endpoints of one backend are secured.
-pub(crate) struct Trust {
-    asked: Arc<EndpointTls>,
+pub(crate) struct EndpointTlsContext {
+    settings: Arc<EndpointTls>,
     protocol: EndpointProtocol,
     /// `None`: what is asked for cannot be used, as the log has said.
-    secrets: Option<Secrets>,
+    configs: Option<ClientTlsConfigs>,
 }
 
-struct Secrets {
+struct ClientTlsConfigs {
     /// By the protocol of the backend; of HTTP/3, by what TCP has in its stead.
-    for_requests: Secret,
-    for_http1: Secret,
-    for_connections: Secret,
+    for_requests: ClientTlsConfig,
+    for_http1: ClientTlsConfig,
+    for_connections: ClientTlsConfig,
     /// Where that is the protocol.
-    for_http3: Option<QuicSecret>,
+    for_http3: Option<QuicClientTlsConfig>,
 }
 
 /// What a connection of QUIC is secured with.
 #[derive(Clone)]
-pub(crate) struct QuicSecret {
+pub(crate) struct QuicClientTlsConfig {
     pub(crate) config: Arc<QuicClientConfig>,
     pub(crate) name: Box<str>,
 }
 
 /// What one kind of connection is secured with.
 #[derive(Clone)]
-pub(crate) struct Secret {
+pub(crate) struct ClientTlsConfig {
     pub(crate) config: Arc<ClientConfig>,
     pub(crate) name: ServerName<'static>,
 }
 
 /// How one connection is secured.
 #[derive(Clone, Copy)]
-pub(crate) enum Security<'t> {
+pub(crate) enum ConnectionSecurity<'t> {
     Plain,
-    Tls(&'t Secret),
+    Tls(&'t ClientTlsConfig),
     /// It has to be, and cannot.
-    Impossible,
+    Unusable,
 }
 
-impl Security<'_> {
+impl ConnectionSecurity<'_> {
     /// Of connections that carry requests.
-    pub(crate) fn of_requests(trust: Option<&Arc<Trust>>) -> Security<'_> {
+    pub(crate) fn of_requests(trust: Option<&Arc<EndpointTlsContext>>) -> ConnectionSecurity<'_> {
         Self::of(trust, |secrets| &secrets.for_requests)
     }
 
     /// Of connections that carry requests of HTTP/1.1, one after the other.
-    pub(crate) fn of_http1(trust: Option<&Arc<Trust>>) -> Security<'_> {
+    pub(crate) fn of_http1(trust: Option<&Arc<EndpointTlsContext>>) -> ConnectionSecurity<'_> {
         Self::of(trust, |secrets| &secrets.for_http1)
     }
 
     /// Of connections that carry what we know nothing of.
-    pub(crate) fn of_connections(trust: Option<&Arc<Trust>>) -> Security<'_> {
+    pub(crate) fn of_connections(
+        trust: Option<&Arc<EndpointTlsContext>>,
+    ) -> ConnectionSecurity<'_> {
         Self::of(trust, |secrets| &secrets.for_connections)
     }
 
-    fn of(trust: Option<&Arc<Trust>>, choose: impl FnOnce(&Secrets) -> &Secret) -> Security<'_> {
-        let Some(trust) = trust else { return Security::Plain };
-        trust
-            .secrets
-            .as_ref()
-            .map_or(Security::Impossible, |secrets| Security::Tls(choose(secrets)))
+    fn of(
+        trust: Option<&Arc<EndpointTlsContext>>,
+        choose: impl FnOnce(&ClientTlsConfigs) -> &ClientTlsConfig,
+    ) -> ConnectionSecurity<'_> {
+        let Some(trust) = trust else { return ConnectionSecurity::Plain };
+        trust.configs.as_ref().map_or(ConnectionSecurity::Unusable, |secrets| {
+            ConnectionSecurity::Tls(choose(secrets))
+        })
     }
 }
 
-impl Trust {
+impl EndpointTlsContext {
     /// Of connections of HTTP/3; `None`: there can be none.
-    pub(crate) fn quic(&self) -> Option<&QuicSecret> {
-        self.secrets.as_ref()?.for_http3.as_ref()
+    pub(crate) fn quic(&self) -> Option<&QuicClientTlsConfig> {
+        self.configs.as_ref()?.for_http3.as_ref()
     }
 
     fn is_for(&self, asked: &Arc<EndpointTls>, protocol: EndpointProtocol) -> bool {
-        self.protocol == protocol && self.asked == *asked
+        self.protocol == protocol && self.settings == *asked
     }
 }
 
 /// Makes [`Trust`].
-pub(crate) struct Trusts {
+pub(crate) struct EndpointTlsFactory {
     provider: Arc<CryptoProvider>,
     /// Those that the machine trusts, read when they are first needed.
-    system: OnceLock<Arc<RootCertStore>>,
+    system_roots: OnceLock<Arc<RootCertStore>>,
 }
 
-impl Trusts {
+impl EndpointTlsFactory {
     pub(crate) fn new() -> Self {
-        Self { provider: provider(), system: OnceLock::new() }
+        Self { provider: provider(), system_roots: OnceLock::new() }
     }
 
     /// What `settings` ask for: `known`, if it is that.
-    pub(crate) fn of(
+    pub(crate) fn context_for(
         &self,
         settings: &BackendSettings,
-        known: Option<&Arc<Trust>>,
-    ) -> Option<Arc<Trust>> {
+        known: Option<&Arc<EndpointTlsContext>>,
+    ) -> Option<Arc<EndpointTlsContext>> {
         let (asked, protocol) = (settings.tls.as_ref()?, settings.protocol);
         if let Some(known) = known.filter(|known| known.is_for(asked, protocol)) {
             return Some(Arc::clone(known));
         }
-        let secrets = self.secrets(asked, protocol).inspect_err(|error| {
+        let secrets = self.build_configs(asked, protocol).inspect_err(|error| {
             let name = &*asked.server_name;
             tracing::error!(server.name = name, %error, "no connection to these endpoints can be secured");
         });
-        Some(Arc::new(Trust { asked: Arc::clone(asked), protocol, secrets: secrets.ok() }))
+        Some(Arc::new(EndpointTlsContext {
+            settings: Arc::clone(asked),
+            protocol,
+            configs: secrets.ok(),
+        }))
     }
 
-    fn secrets(&self, asked: &EndpointTls, protocol: EndpointProtocol) -> Result<Secrets, Error> {
+    fn build_configs(
+        &self,
+        asked: &EndpointTls,
+        protocol: EndpointProtocol,
+    ) -> Result<ClientTlsConfigs, Error> {
         let name = ServerName::try_from(&*asked.server_name)
             .map_err(|_invalid| Error::UnsupportedNameType)?
             .to_owned();
@@ -144,26 +156,28 @@ impl Trusts {
         let offering = |protocols: &[&[u8]]| {
             let mut config = config.clone();
             config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
-            Secret { config: Arc::new(config), name: name.clone() }
+            ClientTlsConfig { config: Arc::new(config), name: name.clone() }
         };
         let for_http1 = offering(&[b"http/1.1"]);
         let (for_requests, for_http3) = match protocol {
             EndpointProtocol::Http1 => (for_http1.clone(), None),
             EndpointProtocol::Http2 => (offering(&[b"h2"]), None),
             EndpointProtocol::Http3 => {
-                let config = quic(&offering(&[b"h3"]).config)?;
+                let config = quic_config(&offering(&[b"h3"]).config)?;
                 let name = asked.server_name.clone();
-                (offering(&[b"h2", b"http/1.1"]), Some(QuicSecret { config, name }))
+                (offering(&[b"h2", b"http/1.1"]), Some(QuicClientTlsConfig { config, name }))
             }
         };
         let for_connections = offering(&[]);
-        Ok(Secrets { for_requests, for_http1, for_connections, for_http3 })
+        Ok(ClientTlsConfigs { for_requests, for_http1, for_connections, for_http3 })
     }
 
     fn verifier(&self, asked: &EndpointTls) -> Result<Arc<dyn ServerCertVerifier>, Error> {
         let algorithms = self.provider.signature_verification_algorithms;
         let roots = match &asked.roots {
-            TrustAnchors::System => Some(Arc::clone(self.system.get_or_init(system))),
+            TrustAnchors::System => {
+                Some(Arc::clone(self.system_roots.get_or_init(load_system_roots)))
+            }
             TrustAnchors::Given(roots) => Some(Arc::new(authorities(roots)?)),
             TrustAnchors::AcceptAny => {
                 let name = &*asked.server_name;
@@ -174,18 +188,18 @@ impl Trusts {
                 None
             }
         };
-        Ok(Arc::new(Verifier { roots, names: asked.subject_names.clone(), algorithms }))
+        Ok(Arc::new(EndpointCertVerifier { roots, names: asked.subject_names.clone(), algorithms }))
     }
 }
 
 /// The same for QUIC, which speaks TLS 1.3 alone.
-fn quic(config: &Arc<ClientConfig>) -> Result<Arc<QuicClientConfig>, Error> {
+fn quic_config(config: &Arc<ClientConfig>) -> Result<Arc<QuicClientConfig>, Error> {
     let config = QuicClientConfig::try_from(Arc::clone(config));
     config.map(Arc::new).map_err(|error| Error::General(error.to_string()))
 }
 
 /// The authorities that the machine trusts: without any, nobody is.
-fn system() -> Arc<RootCertStore> {
+fn load_system_roots() -> Arc<RootCertStore> {
     let mut store = RootCertStore::empty();
     let found = rustls_native_certs::load_native_certs();
     for error in &found.errors {
@@ -197,7 +211,7 @@ fn system() -> Arc<RootCertStore> {
 
 /// Checks who issued a certificate, and whom it names; in any case that who shows it has its key.
 #[derive(Debug)]
-struct Verifier {
+struct EndpointCertVerifier {
     /// `None`: anybody is believed.
     roots: Option<Arc<RootCertStore>>,
     /// Any of them; empty: the name that we ask for.
@@ -205,7 +219,7 @@ struct Verifier {
     algorithms: WebPkiSupportedAlgorithms,
 }
 
-impl Verifier {
+impl EndpointCertVerifier {
     fn check_name(
         &self,
         certificate: &CertificateDer<'_>,
@@ -231,7 +245,7 @@ impl Verifier {
     }
 }
 
-impl ServerCertVerifier for Verifier {
+impl ServerCertVerifier for EndpointCertVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,

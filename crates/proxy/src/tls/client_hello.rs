@@ -13,24 +13,24 @@ const HANDSHAKE: u8 = 22;
 
 /// What a client says first.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Hello {
+pub(crate) enum ClientHelloParse {
     /// There is more to come.
-    Unfinished,
+    Incomplete,
     /// It asks for this name (SNI).
     ///
     /// RFC 6066 §3 has the name sent without a dot at its end. Some clients send one nevertheless; they are served as if
     /// they had not, like a request whose Host has one. The name is normalised here, and nowhere else.
-    Greets(Option<OwnedHostName>),
+    Complete(Option<OwnedHostName>),
     /// No TLS, but HTTP without it.
     PlainHttp,
     /// It cannot be answered but with these bytes.
-    Bad(Error, Vec<u8>),
+    Invalid(Error, Vec<u8>),
 }
 
-impl Hello {
+impl ClientHelloParse {
     /// Looks at a ClientHello that comes without records, as QUIC carries it.
-    pub(crate) fn of_message(hello: &[u8]) -> Self {
-        let Ok(length) = u16::try_from(hello.len()) else { return Self::Unfinished };
+    pub(crate) fn parse_message(hello: &[u8]) -> Self {
+        let Ok(length) = u16::try_from(hello.len()) else { return Self::Incomplete };
         let [high, low] = length.to_be_bytes();
         // The version is that which a first record bears (RFC 8446 §5.1).
         Self::parse(&[&[HANDSHAKE, 3, 1, high, low], hello].concat())
@@ -43,24 +43,24 @@ impl Hello {
             return Self::PlainHttp;
         }
         if said.is_empty() || said[0] == HANDSHAKE && !has_record(said) {
-            return Self::Unfinished;
+            return Self::Incomplete;
         }
         let (mut acceptor, mut left) = (Acceptor::default(), said);
         while !left.is_empty() {
             if acceptor.read_tls(&mut left).is_err() {
-                return Self::Bad(Error::PeerSentOversizedRecord, Vec::new());
+                return Self::Invalid(Error::PeerSentOversizedRecord, Vec::new());
             }
         }
         match acceptor.accept() {
             Ok(Some(accepted)) => {
                 let hello = accepted.client_hello();
-                Self::Greets(hello.server_name().map(|name| OwnedHostName::new(name.as_bytes())))
+                Self::Complete(hello.server_name().map(|name| OwnedHostName::new(name.as_bytes())))
             }
-            Ok(None) => Self::Unfinished,
+            Ok(None) => Self::Incomplete,
             Err((error, mut alert)) => {
                 let mut answer = Vec::new();
                 alert.write_all(&mut answer).expect("a Vec takes everything");
-                Self::Bad(error, answer)
+                Self::Invalid(error, answer)
             }
         }
     }

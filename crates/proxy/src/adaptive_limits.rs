@@ -10,24 +10,24 @@ use std::time::Duration;
 
 use balance::{ConcurrencyCap, ConcurrencyLimiter, SetMember, Time};
 
-use crate::backend::{Backend, Current};
+use crate::backend::{Backend, BackendConfig};
 use crate::clock;
 use crate::dial::pool::{EndpointData, lock};
 use crate::worker::Worker;
 
 /// What one backend's endpoints are given.
 #[derive(Default)]
-pub(crate) struct Bounds {
+pub(crate) struct AdaptiveLimits {
     limiter: Mutex<ConcurrencyLimiter>,
     /// Some endpoint has said that it is full.
-    full: AtomicBool,
+    has_overloaded: AtomicBool,
 }
 
-impl Bounds {
+impl AdaptiveLimits {
     /// An endpoint is full: somebody has to look when it is not any longer.
-    pub(crate) fn is_full(&self, worker: &Worker) {
-        if !self.full.swap(true, Ordering::Relaxed) {
-            worker.shared.bell.ring();
+    pub(crate) fn mark_overloaded(&self, worker: &Worker) {
+        if !self.has_overloaded.swap(true, Ordering::Relaxed) {
+            worker.shared.health_waker.wake();
         }
     }
 }
@@ -35,17 +35,20 @@ impl Bounds {
 impl Backend {
     /// Makes limits of what was seen since the last time, of the endpoints of `current`. Whether somebody may have more. Of
     /// backends that share an endpoint, the first in each `pass` decides about it.
-    pub(crate) fn limit(&self, current: &Current, pass: Time) -> bool {
+    pub(crate) fn update_limits(&self, current: &BackendConfig, pass: Time) -> bool {
         let Some(settings) = current.limit_settings() else { return false };
         let (waiting, round) = (self.waiting(), pass.as_nanos().max(1));
-        let mut limiter = lock(&self.bounds.limiter);
+        let mut limiter = lock(&self.adaptive_limits.limiter);
         limiter.update(&current.set, &settings, waiting, round, clock::now())
     }
 
     /// How many requests each endpoint may have at once, where there is a limit, and in a word where it comes from.
-    pub(crate) fn limits(&self, current: &Current) -> BTreeMap<SocketAddr, (u32, &'static str)> {
+    pub(crate) fn limits(
+        &self,
+        current: &BackendConfig,
+    ) -> BTreeMap<SocketAddr, (u32, &'static str)> {
         let cap = current.limits.cap;
-        let learned: BTreeMap<_, _> = lock(&self.bounds.limiter)
+        let learned: BTreeMap<_, _> = lock(&self.adaptive_limits.limiter)
             .limits()
             .map(|(address, _, reason)| (address, reason.label()))
             .collect();
@@ -69,8 +72,8 @@ impl Backend {
 
     /// Gives more again to endpoints that are not full any longer: somebody may have that. How long until the next; `None`:
     /// nobody was full.
-    pub(crate) fn lift_refusals(&self) -> Option<Duration> {
-        if !self.bounds.full.swap(false, Ordering::Relaxed) {
+    pub(crate) fn restore_limits(&self) -> Option<Duration> {
+        if !self.adaptive_limits.has_overloaded.swap(false, Ordering::Relaxed) {
             return None;
         }
         let now = clock::now();
@@ -79,7 +82,7 @@ impl Backend {
             current.set.members().iter().filter_map(|member| member.endpoint.reduced_limit(now));
         let next = full.map(|(_, until)| until).min();
         if next.is_some() {
-            self.bounds.full.store(true, Ordering::Relaxed);
+            self.adaptive_limits.has_overloaded.store(true, Ordering::Relaxed);
         }
         Some(next.map_or(Duration::ZERO, |until| until.saturating_since(now)))
     }

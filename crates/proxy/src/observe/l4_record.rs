@@ -9,19 +9,19 @@ use std::time::Duration;
 use balance::Time;
 use gateway::snapshot::TransportProtocol;
 
-use crate::accept::client::Client;
+use crate::accept::client::ClientConnection;
+use crate::active_config::{ListenerSocket, Route};
 use crate::backend::{BackendRef, Slot};
 use crate::clock;
 use crate::dial::pool::Endpoint;
 use crate::failure::Failure;
-use crate::live::{Bound, Route};
-use crate::observe::line::Line;
-use crate::passage::Way;
+use crate::l4_session::L4Route;
+use crate::observe::json_line::JsonLine;
 use crate::worker::Worker;
 
 /// What is known of one connection or flow.
-pub(crate) struct Record {
-    bound: Arc<Bound>,
+pub(crate) struct L4Record {
+    bound: Arc<ListenerSocket>,
     client: SocketAddr,
     started: Time,
     route: Option<Arc<Route>>,
@@ -36,16 +36,16 @@ pub(crate) struct Record {
     pub(crate) failure: Option<Failure>,
 }
 
-impl Record {
-    pub(crate) fn of_connection(client: &Client) -> Self {
+impl L4Record {
+    pub(crate) fn of_connection(client: &ClientConnection) -> Self {
         Self::new(&client.bound, client.peer, client.accepted)
     }
 
-    pub(crate) fn of_flow(bound: &Arc<Bound>, client: SocketAddr) -> Self {
+    pub(crate) fn of_flow(bound: &Arc<ListenerSocket>, client: SocketAddr) -> Self {
         Self::new(bound, client, clock::now())
     }
 
-    fn new(bound: &Arc<Bound>, client: SocketAddr, started: Time) -> Self {
+    fn new(bound: &Arc<ListenerSocket>, client: SocketAddr, started: Time) -> Self {
         Self {
             bound: Arc::clone(bound),
             client,
@@ -62,13 +62,13 @@ impl Record {
     }
 
     /// It is known where it goes.
-    pub(crate) fn goes(&mut self, way: &Way) {
+    pub(crate) fn set_route(&mut self, way: &L4Route) {
         self.route = Some(Arc::clone(&way.route));
         self.backend = Some(way.backend.clone());
     }
 
     /// It has left the queue.
-    pub(crate) fn waited(&mut self, worker: &Worker, backend: &BackendRef, wait: Duration) {
+    pub(crate) fn add_queue_time(&mut self, worker: &Worker, backend: &BackendRef, wait: Duration) {
         self.queued += wait;
         backend.counters[worker.index].queued.add(wait);
     }
@@ -80,7 +80,7 @@ impl Record {
     }
 
     /// So many bytes have passed since the start. True: more than before.
-    pub(crate) fn passed(&mut self, worker: &Worker, received: u64, sent: u64) -> bool {
+    pub(crate) fn count_bytes(&mut self, worker: &Worker, received: u64, sent: u64) -> bool {
         let more_received = received - std::mem::replace(&mut self.received_bytes, received);
         let more_sent = sent - std::mem::replace(&mut self.sent_bytes, sent);
         if more_received == 0 && more_sent == 0 {
@@ -111,25 +111,25 @@ impl Record {
     /// Counts it, and logs it if it is to be logged.
     pub(crate) fn close(&self, worker: &Worker) {
         if let Some(route) = &self.route {
-            route.counters[worker.index].passages.add(1);
+            route.counters[worker.index].l4_sessions.add(1);
         }
         if let Some(failure) = self.failure {
             worker.counters().failures[failure.index()].add(1);
-            if let (Some(backend), Some(refusal)) = (&self.backend, failure.refusal()) {
+            if let (Some(backend), Some(refusal)) = (&self.backend, failure.refusal_index()) {
                 backend.counters[worker.index].refused[refusal].add(1);
             }
         }
-        if worker.log.wants(&mut worker.rng.borrow_mut()) {
-            worker.log.write(|line| self.describe(line, worker), worker.counters());
+        if worker.access_log.should_log(&mut worker.rng.borrow_mut()) {
+            worker.access_log.write(|line| self.describe(line, worker), worker.counters());
         }
     }
 
-    fn describe(&self, line: &mut Line<'_>, worker: &Worker) {
+    fn describe(&self, line: &mut JsonLine<'_>, worker: &Worker) {
         let transport = match self.bound.transport {
             TransportProtocol::Tcp => "tcp",
             TransportProtocol::Udp => "udp",
         };
-        let live = worker.live();
+        let live = worker.config();
         let duration = clock::now().saturating_since(self.started);
         line.plain("timestamp", humantime::format_rfc3339_micros(clock::wall()));
         line.number("duration_seconds", duration.as_secs_f64());
@@ -137,7 +137,7 @@ impl Record {
         line.number("client.port", self.client.port());
         line.plain("network.transport", transport);
         if let Some(failure) = self.failure {
-            line.plain("error.type", failure.meaning().word);
+            line.plain("error.type", failure.attributes().word);
         }
         if let Some(listener) = live.listener(&self.bound) {
             line.text("sheave.listener", listener.name.as_bytes());

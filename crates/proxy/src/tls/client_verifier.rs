@@ -20,11 +20,11 @@ pub(super) fn verifier(
     let roots = Arc::new(authorities(&asked.roots)?);
     let strict = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(provider))
         .build()
-        .map_err(why)?;
-    Ok(if asked.required { strict } else { Arc::new(Lenient(strict)) })
+        .map_err(verifier_error)?;
+    Ok(if asked.required { strict } else { Arc::new(PermissiveClientVerifier(strict)) })
 }
 
-fn why(error: VerifierBuilderError) -> Error {
+fn verifier_error(error: VerifierBuilderError) -> Error {
     match error {
         VerifierBuilderError::InvalidCrl(error) => error.into(),
         other => Error::General(other.to_string()),
@@ -34,9 +34,9 @@ fn why(error: VerifierBuilderError) -> Error {
 /// Takes a client without a certificate, and one whose certificate nobody vouches for: what Gateway API calls
 /// AllowInsecureFallback.
 #[derive(Debug)]
-struct Lenient(Arc<dyn ClientCertVerifier>);
+struct PermissiveClientVerifier(Arc<dyn ClientCertVerifier>);
 
-impl ClientCertVerifier for Lenient {
+impl ClientCertVerifier for PermissiveClientVerifier {
     fn client_auth_mandatory(&self) -> bool {
         false
     }

@@ -6,16 +6,16 @@ use bytes::Bytes;
 use h2::RecvStream;
 use h2::server::SendResponse;
 
-use crate::accept::carrier::{Carrier, websocket_key};
+use crate::accept::multiplexed_client::{MultiplexedClient, websocket_key};
 use crate::exchange::Exchange;
 use crate::failure::Failure;
 use crate::h1::HeadLimits;
 use crate::h2::{H2Stream, ScheduledResponse, request as head};
-use crate::stream::Stream;
+use crate::stream::PeerStream;
 
 /// Begins a request, in a task of its own.
 pub(super) fn begin(
-    carrier: &Rc<Carrier>,
+    carrier: &Rc<MultiplexedClient>,
     request: http::Request<RecvStream>,
     response: SendResponse<Bytes>,
     turn: ScheduledResponse,
@@ -23,24 +23,24 @@ pub(super) fn begin(
     let (parts, body) = request.into_parts();
     let is_whole = body.is_end_stream();
     let message = Box::new(H2Stream::from_client(body, response, turn));
-    let (mut client, mut exchange) = carrier.begin(Stream::H2(message));
+    let (mut client, mut exchange) = carrier.begin_request(PeerStream::H2(message));
     let read = read_head(carrier, &parts, is_whole, &mut exchange);
     let carrier = Rc::clone(carrier);
     tokio::task::spawn_local(async move {
-        carrier.serve(&mut client, &mut exchange, read).await;
-        carrier.end(client, exchange);
+        carrier.serve_request(&mut client, &mut exchange, read).await;
+        carrier.end_request(client, exchange);
     });
 }
 
 /// Reads a request's head by the limits that are in force.
 fn read_head(
-    carrier: &Carrier,
+    carrier: &MultiplexedClient,
     parts: &http::request::Parts,
     is_whole: bool,
     exchange: &mut Exchange,
 ) -> Result<(), Failure> {
     let worker = &carrier.worker;
-    let live = worker.live();
+    let live = worker.config();
     let listener = live.listener(&carrier.bound).ok_or(Failure::NoRoute)?;
     let limits = HeadLimits::of(&listener.client);
     let key = || websocket_key(&mut worker.rng.borrow_mut());

@@ -12,33 +12,37 @@ use balance::hash::hash;
 use balance::{PickRequest, QueueParameters};
 use gateway::snapshot::Rule;
 
-use crate::backend::{self, Admitted, BackendRef, Place, Slot};
+use crate::active_config::{Route, WorkerConfig};
+use crate::backend::{self, BackendRef, QueueGuard, Slot, SlotAdmission};
 use crate::clock;
 use crate::dial::pool::Endpoint;
 use crate::failure::Failure;
-use crate::live::{Ours, Route};
 use crate::request::choose_backend;
 use crate::worker::Worker;
 
 /// Where a passage goes, and by which rule.
-pub(crate) struct Way {
+pub(crate) struct L4Route {
     pub(crate) route: Arc<Route>,
     pub(crate) backend: BackendRef,
 }
 
-impl Way {
+impl L4Route {
     /// One of the rule's backends, by weight.
-    pub(crate) fn by(worker: &Worker, live: &Rc<Ours>, rule: &Rule) -> Result<Self, Failure> {
-        let backend = choose_backend(worker, live, rule)?.apart();
+    pub(crate) fn choose(
+        worker: &Worker,
+        live: &Rc<WorkerConfig>,
+        rule: &Rule,
+    ) -> Result<Self, Failure> {
+        let backend = choose_backend(worker, live, rule)?.detached();
         Ok(Self { route: Arc::clone(&live.routes[rule.index]), backend })
     }
 }
 
 /// What a passage gets at once.
-pub(crate) enum Entered {
+pub(crate) enum L4Admission {
     Slot(Slot),
     /// A place in the queue; the calling task is woken when it is granted.
-    Queued(Place),
+    Queued(QueueGuard),
 }
 
 /// Asks for a slot for this client, not at an endpoint that was tried while another is left.
@@ -47,7 +51,7 @@ pub(crate) async fn enter(
     backend: &BackendRef,
     client: IpAddr,
     tried: &[Arc<Endpoint>],
-) -> Result<Entered, Failure> {
+) -> Result<L4Admission, Failure> {
     let client = match client {
         IpAddr::V4(client) => client.to_ipv6_mapped(),
         IpAddr::V6(client) => client,
@@ -55,7 +59,7 @@ pub(crate) async fn enter(
     let key = Some(hash(&client.octets()));
     let now = clock::now();
     let rank = QueueParameters {
-        deadline: now + backend.hold().settings.queue_timeout,
+        deadline: now + backend.config().settings.queue_timeout,
         ..QueueParameters::default()
     };
     let wish = PickRequest { tried, key, now, queueing: rank, ..PickRequest::default() };
@@ -63,16 +67,16 @@ pub(crate) async fn enter(
         Poll::Ready(backend::enter(backend, worker.index, &wish, || cx.waker().clone()))
     });
     match entered.await {
-        Admitted::Slot(slot) => Ok(Entered::Slot(slot)),
-        Admitted::Queued(place) => Ok(Entered::Queued(place)),
-        Admitted::Refused(failure) => Err(turn_away(worker, backend, failure)),
+        SlotAdmission::Slot(slot) => Ok(L4Admission::Slot(slot)),
+        SlotAdmission::Queued(place) => Ok(L4Admission::Queued(place)),
+        SlotAdmission::Refused(failure) => Err(count_refusal(worker, backend, failure)),
     }
 }
 
 /// Whether the slot's backend has an endpoint at which the passage was not tried.
 pub(crate) fn is_another_left(slot: &Slot, tried: &[Arc<Endpoint>]) -> bool {
     let is_tried = |it: &Arc<Endpoint>| tried.iter().any(|tried| Arc::ptr_eq(tried, it));
-    let current = slot.backend.hold();
+    let current = slot.backend.config();
     let members = || current.set.members().iter().filter(|member| member.weight > 0);
     // An endpoint that has left since it was tried does not count against those that are left.
     let gone = tried.iter().filter(|it| !current.set.contains(it)).count();
@@ -80,7 +84,7 @@ pub(crate) fn is_another_left(slot: &Slot, tried: &[Arc<Endpoint>]) -> bool {
 }
 
 /// A passage gets no slot, and counts as if it had one for a while.
-pub(crate) fn turn_away(worker: &Worker, backend: &BackendRef, failure: Failure) -> Failure {
+pub(crate) fn count_refusal(worker: &Worker, backend: &BackendRef, failure: Failure) -> Failure {
     if failure != Failure::ClientGone {
         backend.demand.refuse(worker.index, clock::now());
     }

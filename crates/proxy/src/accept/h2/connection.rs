@@ -1,0 +1,260 @@
+//! A client's connection from its first request to its end.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
+
+use balance::Time;
+use bytes::Bytes;
+use h2::server::Connection;
+use h2::{Ping, PingPong, Reason};
+
+use super::fault::H2ClientFault;
+use super::flood_detector::FloodDetector;
+use super::metered_stream::MeteredStream;
+use super::request_task;
+use crate::accept::multiplexed_client::MultiplexedClient;
+use crate::clock;
+use crate::deadline::Deadline;
+use crate::h2::{ResponseScheduler, ScheduledResponse};
+
+/// A client of which nothing has been heard for so long is asked whether it is still there, if anything is under way.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
+/// It has so long to answer.
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+/// What a client gets to take leave, when nothing is under way any more.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A connection on which requests come.
+pub(super) struct H2Connection {
+    frames: Connection<MeteredStream, Bytes>,
+    multiplexed_client: Rc<MultiplexedClient>,
+    meter: Rc<RefCell<FloodDetector>>,
+    turns: Rc<ResponseScheduler>,
+    phase: H2ShutdownPhase,
+    /// A head has been coming in since then.
+    head_since: Option<Time>,
+    fault: Option<H2ClientFault>,
+    /// When to look whether the client is still there, what had been heard of it before, and whether it was asked.
+    next_check_at: Time,
+    bytes_received: u64,
+    ping_sent: bool,
+    pings: Option<PingPong>,
+    /// As far as they have been counted.
+    streams_reset: u64,
+    /// Streams that have been begun to serve, or counted as refused.
+    streams_accepted: u64,
+    seen_tick: u32,
+}
+
+/// How far a connection is on its way out, and since when.
+#[derive(Clone, Copy)]
+enum H2ShutdownPhase {
+    Serving,
+    /// The client has been told to leave; what it has sent is served.
+    Draining(Time),
+    /// Nothing is served any more.
+    Ended(Time),
+}
+
+impl H2Connection {
+    pub(super) fn new(
+        mut frames: Connection<MeteredStream, Bytes>,
+        carrier: MultiplexedClient,
+        meter: Rc<RefCell<FloodDetector>>,
+        turns: Rc<ResponseScheduler>,
+    ) -> Self {
+        Self {
+            pings: frames.ping_pong(),
+            frames,
+            multiplexed_client: Rc::new(carrier),
+            meter,
+            turns,
+            phase: H2ShutdownPhase::Serving,
+            head_since: None,
+            fault: None,
+            next_check_at: clock::now() + KEEPALIVE_INTERVAL,
+            bytes_received: 0,
+            ping_sent: false,
+            streams_reset: 0,
+            streams_accepted: 0,
+            seen_tick: u32::MAX,
+        }
+    }
+
+    /// Ready when the connection has ended: for what, if it was not its own end.
+    pub(super) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        deadline: &mut Deadline,
+    ) -> Poll<Option<H2ClientFault>> {
+        self.meter.borrow_mut().begin_poll(self.multiplexed_client.requests_in_flight());
+        loop {
+            match self.frames.poll_accept(cx) {
+                Poll::Ready(Some(Ok((request, response)))) => {
+                    let carrier = &self.multiplexed_client;
+                    if let Some(idle_since) = carrier.idle_deadline(Duration::ZERO) {
+                        self.next_check_at =
+                            self.next_check_at.max(idle_since + KEEPALIVE_INTERVAL);
+                    }
+                    carrier.worker.count_request(&mut self.seen_tick);
+                    self.streams_accepted += 1;
+                    request_task::begin(
+                        carrier,
+                        request,
+                        response,
+                        ScheduledResponse::new(&self.turns),
+                    );
+                    continue;
+                }
+                Poll::Ready(Some(Err(error))) => {
+                    let amid_head = self.meter.borrow().is_within_head();
+                    return Poll::Ready(
+                        self.fault.or_else(|| H2ClientFault::from_error(&error, amid_head)),
+                    );
+                }
+                Poll::Ready(None) => return Poll::Ready(self.fault),
+                Poll::Pending => self.turns.flushed(),
+            }
+            if self.update_shutdown() {
+                continue;
+            }
+            deadline.set(self.deadline());
+            ready!(deadline.poll(cx));
+            if !self.check_timers(clock::now()) {
+                return Poll::Ready(self.fault);
+            }
+        }
+    }
+
+    /// Counts what has been reset and refused, and tells the client to leave if it must; true: the library has to send
+    /// that.
+    fn update_shutdown(&mut self) -> bool {
+        let carrier = &self.multiplexed_client;
+        let (fault, is_closing) = {
+            let meter = self.meter.borrow();
+            if meter.streams_reset != self.streams_reset {
+                let counters = carrier.worker.counters();
+                counters.http2_streams_reset.add(meter.streams_reset - self.streams_reset);
+                self.streams_reset = meter.streams_reset;
+            }
+            // What came to no request was refused by the library: one too many, or with a head that it did not take.
+            let refused = meter.streams_processed.saturating_sub(self.streams_accepted);
+            if refused > 0 && matches!(self.phase, H2ShutdownPhase::Serving) {
+                carrier.worker.counters().http2_streams_refused.add(refused);
+                self.streams_accepted += refused;
+            }
+            self.head_since =
+                meter.is_within_head().then(|| self.head_since.unwrap_or_else(clock::now));
+            (meter.fault(), meter.is_closing)
+        };
+        match (self.phase, fault) {
+            (H2ShutdownPhase::Serving | H2ShutdownPhase::Draining(_), _) if is_closing => {
+                self.phase = H2ShutdownPhase::Ended(clock::now());
+                return false;
+            }
+            (H2ShutdownPhase::Serving | H2ShutdownPhase::Draining(_), Some(fault)) => {
+                self.abort(fault)
+            }
+            (H2ShutdownPhase::Serving, None) if carrier.must_shut_down() => {
+                self.start_graceful_shutdown(clock::now())
+            }
+            (H2ShutdownPhase::Serving | H2ShutdownPhase::Draining(_), None)
+            | (H2ShutdownPhase::Ended(_), _) => return false,
+        }
+        true
+    }
+
+    /// The first GOAWAY and, once the client has seen it, the second, which names the last request that counts.
+    fn start_graceful_shutdown(&mut self, now: Time) {
+        self.phase = H2ShutdownPhase::Draining(now);
+        self.frames.graceful_shutdown();
+    }
+
+    /// Ends every request, and then the connection.
+    fn abort(&mut self, fault: H2ClientFault) {
+        self.fault = Some(fault);
+        self.phase = H2ShutdownPhase::Ended(clock::now());
+        self.frames.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
+    }
+
+    /// When there is something to look for.
+    fn deadline(&self) -> Time {
+        let (idle_timeout, head_timeout) = self.multiplexed_client.timeouts();
+        let head_due = self.head_since.map_or(Time::MAX, |since| since + head_timeout);
+        let (idle, leave) = match self.phase {
+            H2ShutdownPhase::Serving => (
+                self.multiplexed_client.idle_deadline(idle_timeout),
+                self.multiplexed_client.max_age_at,
+            ),
+            H2ShutdownPhase::Draining(since) => (
+                self.multiplexed_client
+                    .idle_deadline(DRAIN_TIMEOUT)
+                    .map(|at| at.max(since + DRAIN_TIMEOUT)),
+                None,
+            ),
+            H2ShutdownPhase::Ended(since) => return since + DRAIN_TIMEOUT,
+        };
+        let at = self.next_check_at.min(head_due);
+        at.min(idle.unwrap_or(Time::MAX)).min(leave.unwrap_or(Time::MAX))
+    }
+
+    /// Does what is due; false: the connection is over.
+    fn check_timers(&mut self, now: Time) -> bool {
+        let (idle_timeout, head_timeout) = self.multiplexed_client.timeouts();
+        let has_come = |at: Option<Time>| at.is_some_and(|at| now >= at);
+        let head_is_late = has_come(self.head_since.map(|since| since + head_timeout));
+        match self.phase {
+            // The library says what it ended the connection for when the client is waited for no more.
+            H2ShutdownPhase::Ended(_) => {
+                return !std::mem::replace(&mut self.meter.borrow_mut().close_wait_expired, true);
+            }
+            H2ShutdownPhase::Serving | H2ShutdownPhase::Draining(_) if head_is_late => {
+                self.abort(H2ClientFault::SlowHead)
+            }
+            H2ShutdownPhase::Draining(since) => {
+                if has_come(self.multiplexed_client.idle_deadline(DRAIN_TIMEOUT))
+                    && now >= since + DRAIN_TIMEOUT
+                {
+                    return false;
+                }
+            }
+            H2ShutdownPhase::Serving => {
+                if has_come(self.multiplexed_client.max_age_at)
+                    || has_come(self.multiplexed_client.idle_deadline(idle_timeout))
+                {
+                    self.start_graceful_shutdown(now);
+                }
+            }
+        }
+        if now >= self.next_check_at && !self.check_liveness(now) {
+            self.fault = Some(H2ClientFault::KeepaliveTimeout);
+            return false;
+        }
+        true
+    }
+
+    /// Whether the client is still there, as far as is known; asks it if nothing has been heard.
+    fn check_liveness(&mut self, now: Time) -> bool {
+        let heard = self.meter.borrow().bytes_received;
+        let is_silent = std::mem::replace(&mut self.bytes_received, heard) == heard;
+        let is_wanted =
+            is_silent && (self.multiplexed_client.is_busy() || self.frames.has_streams());
+        if !is_wanted {
+            self.ping_sent = false;
+            self.next_check_at = now + KEEPALIVE_INTERVAL;
+            return true;
+        }
+        if std::mem::replace(&mut self.ping_sent, true) {
+            return false;
+        }
+        if let Some(pings) = &mut self.pings {
+            // An answer that came meanwhile makes room for another ping.
+            drop(pings.poll_pong(&mut Context::from_waker(Waker::noop())));
+            drop(pings.send_ping(Ping::opaque()));
+        }
+        self.next_check_at = now + KEEPALIVE_TIMEOUT;
+        true
+    }
+}
